@@ -1,0 +1,164 @@
+//! How many workers fit: the classic formulas with the numbers put in, and better ones beside them.
+//!
+//! Sources: Bekman & Cholet, "Practical mod_perl", chapters 10 and 11 (no sharing, classic sharing, real memory of a
+//! group). Real memory is Σ PSS: the classic Σ(size − shared) + largest shared takes all sharing to be with everybody.
+
+/// Memory of one worker, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Worker {
+    pub rss: u64,
+    pub pss: u64,
+    pub private: u64,
+    pub shared: u64,
+}
+
+/// How many workers fit in a budget, by four ways of reckoning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fits {
+    /// budget / largest RSS: as if nothing were shared.
+    pub no_sharing: u64,
+    /// (budget − shared) / (largest RSS − shared), with the mean shared part of a worker.
+    pub classic_sharing: u64,
+    /// shared once + n·mean private + 1.645·s·√n ≤ budget: workers vary independently, safe in 95 of 100 cases.
+    pub independent: u64,
+    /// shared once + n·largest private ≤ budget: all workers at their worst at once.
+    pub worst_case: u64,
+}
+
+/// Real memory of a group: the sum of the proportional sizes.
+#[must_use]
+pub fn real_memory(workers: &[Worker]) -> u64 {
+    workers.iter().map(|w| w.pss).sum()
+}
+
+/// The classic real memory: Σ(size − shared) + the largest shared.
+#[must_use]
+pub fn classic_real_memory(workers: &[Worker]) -> u64 {
+    workers.iter().map(|w| w.rss.saturating_sub(w.shared)).sum::<u64>()
+        + workers.iter().map(|w| w.shared).max().unwrap_or(0)
+}
+
+/// Workers that fit without sharing.
+#[must_use]
+pub fn fits_no_sharing(budget: u64, largest: u64) -> u64 {
+    budget.checked_div(largest).unwrap_or(0)
+}
+
+/// Workers that fit when `shared` of each is counted once: (budget − shared) / (largest − shared).
+#[must_use]
+pub fn fits_sharing(budget: u64, largest: u64, shared: u64) -> u64 {
+    budget.saturating_sub(shared).checked_div(largest.saturating_sub(shared)).unwrap_or(0)
+}
+
+/// All four answers for a group whose shared pages take `shared_once` bytes altogether (parent included).
+/// None without workers.
+#[must_use]
+pub fn fits(budget: u64, workers: &[Worker], shared_once: u64) -> Option<Fits> {
+    let n = workers.len() as u64;
+    let largest = workers.iter().map(|w| w.rss).max()?;
+    let shared = workers.iter().map(|w| w.shared).sum::<u64>() / n;
+    let mean = workers.iter().map(|w| w.private).sum::<u64>() as f64 / n as f64;
+    let variance = workers.iter().map(|w| (w.private as f64 - mean).powi(2)).sum::<f64>() / (n.max(2) - 1) as f64;
+    let worst = workers.iter().map(|w| w.private).max()?.max(1);
+    let room = budget.saturating_sub(shared_once) as f64;
+    Some(Fits {
+        no_sharing: fits_no_sharing(budget, largest),
+        classic_sharing: fits_sharing(budget, largest, shared),
+        independent: largest_pool(room, mean.max(1.0), variance.sqrt()),
+        worst_case: (room / worst as f64) as u64,
+    })
+}
+
+/// Largest n with n·mean + 1.645·s·√n ≤ room: a quadratic in √n.
+fn largest_pool(room: f64, mean: f64, s: f64) -> u64 {
+    const Z95: f64 = 1.645;
+    let b = Z95 * s;
+    let root = (-b + (b * b + 4.0 * mean * room).sqrt()) / (2.0 * mean);
+    // One part in a billion: 40 workers of exactly a fortieth must not come out as 39.
+    (root * root * (1.0 + 1e-9)) as u64
+}
+
+/// What the machine is for, which decides how many workers wait idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    Dedicated,
+    Shared,
+    Bursty,
+}
+
+impl Profile {
+    pub const ALL: [Profile; 3] = [Profile::Dedicated, Profile::Shared, Profile::Bursty];
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Dedicated => "dedicated",
+            Profile::Shared => "shared",
+            Profile::Bursty => "bursty",
+        }
+    }
+}
+
+/// Workers of a prefork pool of at most `workers`: how many to start and to keep spare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spares {
+    pub start: u64,
+    pub min_spare: u64,
+    pub max_spare: u64,
+}
+
+/// Spares in the proportions of field-notes.md: of 40, a dedicated machine starts 20 and keeps 20 to 35; one that has
+/// other work 5 and 5 to 10; a bursty one keeps nearly all, so that children wait for the burst.
+#[must_use]
+pub fn spares(profile: Profile, workers: u64) -> Spares {
+    let part = |of_40: u64| (workers * of_40).div_ceil(40).clamp(1, workers.max(1));
+    let (start, min_spare, max_spare) = match profile {
+        Profile::Dedicated => (part(20), part(20), part(35)),
+        Profile::Shared => (part(5), part(5), part(10)),
+        Profile::Bursty => (part(40), part(30), part(40)),
+    };
+    // httpd raises MaxSpareServers to MinSpareServers + 1 without a word; say what will be.
+    Spares { start, min_spare, max_spare: max_spare.max(min_spare + 1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1_000_000;
+
+    #[test]
+    fn the_numbers_of_the_book_come_back() {
+        assert_eq!(fits_no_sharing(400 * MB, 10 * MB), 40);
+        assert_eq!(fits_sharing(500 * MB, 10 * MB, 4 * MB), 82);
+        assert_eq!(fits_sharing(500 * MB, 10 * MB, 8 * MB), 246);
+        assert_eq!(fits_no_sharing(500 * MB, 10 * MB), 50);
+        // Preloaded modules 4,710,400/3,997,696 and not preloaded 4,706,304/2,134,016, in 256 MB.
+        assert_eq!(fits_sharing(268_435_456, 4_710_400, 3_997_696), 371);
+        assert_eq!(fits_sharing(268_435_456, 4_706_304, 2_134_016), 103);
+    }
+
+    #[test]
+    fn equal_workers_fit_alike_by_both_new_ways() {
+        let w = Worker { rss: 10 * MB, pss: 7 * MB, private: 6 * MB, shared: 4 * MB };
+        let f = fits(244 * MB, &[w; 5], 4 * MB).expect("workers");
+        assert_eq!((f.independent, f.worst_case), (40, 40));
+    }
+
+    #[test]
+    fn workers_that_vary_fit_fewer_and_at_their_worst_fewest() {
+        let w = |private| Worker { rss: private + 4 * MB, pss: private, private, shared: 4 * MB };
+        let f = fits(404 * MB, &[w(5 * MB), w(10 * MB), w(15 * MB)], 4 * MB).expect("workers");
+        assert!(f.independent < 40 && f.independent > f.worst_case, "{f:?}");
+        assert_eq!(f.worst_case, 26);
+        assert_eq!(fits(1, &[], 0), None);
+    }
+
+    #[test]
+    fn spares_of_forty_are_those_of_the_field() {
+        assert_eq!(spares(Profile::Dedicated, 40), Spares { start: 20, min_spare: 20, max_spare: 35 });
+        assert_eq!(spares(Profile::Shared, 40), Spares { start: 5, min_spare: 5, max_spare: 10 });
+        let one = spares(Profile::Shared, 1);
+        assert_eq!((one.start, one.min_spare, one.max_spare), (1, 1, 2));
+    }
+}

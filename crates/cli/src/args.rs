@@ -1,0 +1,409 @@
+//! The command line: one table of options, from which help and checks come.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use lastdrop_model::plan::{Arrival, KeepAlive, Load, Phase, Plan, Url};
+use lastdrop_model::units::{parse_bytes, parse_duration};
+use lastdrop_model::ServerRef;
+
+use crate::exit;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "lastdrop",
+    version,
+    about = "Measures a web server honestly, finds better settings, and proves that they help",
+    after_help = exit::HELP,
+    after_long_help = concat!(
+        "Examples:\n",
+        "  lastdrop demo                                        see the whole thing work on a server of its own\n",
+        "  lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s     50 users for 30 s\n",
+        "  lastdrop size apache --memory 400M                   how many workers fit\n",
+        "  lastdrop tune apache --url http://127.0.0.1/app      find better settings and prove them\n",
+        "  lastdrop restore                                     undo what a killed tune left\n",
+    ),
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Put load on a URL and report what happened
+    Run(RunArgs),
+    /// Find better settings for a server, prove them against the present ones, and put the old ones back
+    Tune(TuneArgs),
+    /// Run a matrix of settings, users, requests and URLs from a plan file
+    Sweep(SweepArgs),
+    /// Real memory of a server's workers and how many fit
+    Size(SizeArgs),
+    /// Put back what a killed tune or sweep changed
+    Restore(RestoreArgs),
+    /// List the runs kept in the store
+    History(HistoryArgs),
+    /// Show a kept run again
+    Show(ShowArgs),
+    /// A newcomer's first minute: tune an embedded server whose best setting is known
+    Demo(DemoArgs),
+    /// A web server of exactly known behaviour
+    Target(Box<TargetArgs>),
+}
+
+/// Options about the load, the same for every command that puts on load.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Load")]
+pub struct LoadArgs {
+    /// Users who each wait for their answer before asking again (closed loop) [default: 10]
+    #[arg(short = 'c', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub users: Option<u32>,
+    /// Requests per second, whatever the server does (open loop)
+    #[arg(short, long, value_name = "R", value_parser = rate, conflicts_with = "users")]
+    pub rate: Option<f64>,
+    /// How the arrivals of an open loop are spread: uniform or poisson
+    #[arg(long, value_name = "HOW", default_value = "uniform", value_parser = str::parse::<Arrival>)]
+    pub arrivals: Arrival,
+    /// Most connections open at once in an open loop
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub connections: u32,
+    /// Stop after this many requests
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub requests: Option<u64>,
+    /// Stop after this long [default: 10s, or no limit with -n]
+    #[arg(short, long, value_name = "TIME", value_parser = positive_duration)]
+    pub duration: Option<Duration>,
+    /// Discard this much load before measuring
+    #[arg(long, value_name = "TIME", value_parser = positive_duration)]
+    pub warm_up: Option<Duration>,
+    /// Load threads
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: u32,
+    /// A request without an answer after this long has timed out
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = positive_duration)]
+    pub timeout: Duration,
+    /// How long requests in flight may take once nothing more comes due [default: the timeout]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub drain: Option<Duration>,
+    /// Keep connections: on, off, or a number of requests on each [default: on; tune: off]
+    #[arg(long, value_name = "HOW", value_parser = str::parse::<KeepAlive>)]
+    pub keepalive: Option<KeepAlive>,
+    /// Seed of everything random; printed, so that a run can be repeated [default: random]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u32>,
+    /// Another request header, 'Name: value'; replaces one of ours with the same name
+    #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header)]
+    pub headers: Vec<(String, String)>,
+}
+
+/// Options about what is kept and shown.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// Write the result as JSON to a file, or to stdout with '-' (then everything else is on stderr)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<String>,
+    /// Where runs are kept
+    #[arg(long, value_name = "FILE", env = "LASTDROP_STORE")]
+    pub store: Option<PathBuf>,
+    /// Do not keep the run
+    #[arg(long)]
+    pub no_store: bool,
+    /// No progress, no text: only errors, and JSON where asked for
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s\n  lastdrop run http://[::1]/ -n 10000 --keepalive off --json run.json\n  lastdrop run http://127.0.0.1/ -r 500 --arrivals poisson")]
+pub struct RunArgs {
+    /// What to load
+    pub url: Url,
+    /// Request method
+    #[arg(short = 'X', long, default_value = "GET", value_parser = method, help_heading = "Load")]
+    pub method: String,
+    /// Request body
+    #[arg(long, value_name = "TEXT", help_heading = "Load")]
+    pub body: Option<String>,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  lastdrop tune apache --url http://127.0.0.1/perl/page.pl -c 50\n  lastdrop tune apache:/srv/www/apache2.conf --url http://127.0.0.1:8080/ --memory 400M --keep\n  lastdrop tune target:target.toml --url http://127.0.0.1:8080/")]
+pub struct TuneArgs {
+    /// The server: apache, apache:/path/apache2.conf, target:/path/target.toml, each with @URL of its listener
+    pub server: ServerRef,
+    /// What to load; healthy means that it answers as it does at the start
+    #[arg(long)]
+    pub url: Url,
+    /// Memory that the server's workers may use together [default: what the machine has left]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub memory: Option<u64>,
+    /// Leave the better settings in force
+    #[arg(long)]
+    pub keep: bool,
+    /// Tune a server that other people are using now
+    #[arg(long)]
+    pub live: bool,
+    /// Pairs of blocks in the race, at most
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(4..=100))]
+    pub blocks: u32,
+    /// The smallest gain worth a change, percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
+    pub min_gain: f64,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  lastdrop sweep examples/tuning-table.toml\n  lastdrop sweep plan.toml --csv table.csv --json table.json")]
+pub struct SweepArgs {
+    /// The plan: see examples/ and docs/manual.md
+    pub plan: PathBuf,
+    /// Write the table as CSV to a file, or to stdout with '-'
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<String>,
+    /// Change a server that other people are using now
+    #[arg(long)]
+    pub live: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  lastdrop size apache\n  lastdrop size apache:/srv/www/apache2.conf --memory 400M --json -")]
+pub struct SizeArgs {
+    /// The server: apache, apache:/path/apache2.conf, target:/path/target.toml
+    pub server: ServerRef,
+    /// Memory that the server's workers may use together [default: what the machine has left]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub memory: Option<u64>,
+    /// Write the result as JSON to a file, or to stdout with '-'
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<String>,
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// Show what would be put back and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// How many runs to list
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
+    pub limit: usize,
+    /// Where runs are kept
+    #[arg(long, value_name = "FILE", env = "LASTDROP_STORE")]
+    pub store: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// A run: its id, the beginning of it, or 'last'
+    pub id: String,
+    /// Write it as JSON to a file, or to stdout (the default when no FILE is given)
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub json: Option<String>,
+    /// Where runs are kept
+    #[arg(long, value_name = "FILE", env = "LASTDROP_STORE")]
+    pub store: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Write the result as JSON to a file, or to stdout with '-'
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<String>,
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "SIGHUP reads the settings again, SIGUSR2 opens the listener anew too, SIGTERM ends it.\nThe status page is /server-status?auto (as mod_status) and /server-status?json (all counts).\n\nExamples:\n  lastdrop target --listen 127.0.0.1:8080 --workers 8 --service 'exp 20ms'\n  lastdrop target --config target.toml\n  lastdrop target --reset-every 10 --hang-every 50")]
+pub struct TargetArgs {
+    /// Settings from a TOML file (the same names as the options, with underscores)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// A second file, read last: it wins over the first and over the options
+    #[arg(long, value_name = "FILE")]
+    pub overlay: Option<PathBuf>,
+    /// Write the master's process id here
+    #[arg(long, value_name = "FILE")]
+    pub pid_file: Option<PathBuf>,
+    /// Address and port; port 0 takes a free one [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// Worker processes [default: 4]
+    #[arg(long, value_name = "N")]
+    pub workers: Option<i64>,
+    /// Time of a request: '20ms', 'exp 20ms' or 'cpu 5ms' [default: 0]
+    #[arg(long, value_name = "TIME")]
+    pub service: Option<String>,
+    /// Contention of the Universal Scalability Law between busy workers [default: 0]
+    #[arg(long, value_name = "SIGMA")]
+    pub contention: Option<f64>,
+    /// Coherency cost of the Universal Scalability Law; plants a best pool size [default: 0]
+    #[arg(long, value_name = "KAPPA")]
+    pub coherency: Option<f64>,
+    /// Length of an answer's body [default: 100]
+    #[arg(long, value_name = "SIZE")]
+    pub body: Option<String>,
+    /// Private memory of each worker [default: 0]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// Memory that all workers share [default: 0]
+    #[arg(long, value_name = "SIZE")]
+    pub shared_memory: Option<String>,
+    /// Private memory that each request adds to its worker [default: 0]
+    #[arg(long, value_name = "SIZE")]
+    pub leak: Option<String>,
+    /// Time a new worker needs before it serves [default: 0]
+    #[arg(long, value_name = "TIME")]
+    pub startup: Option<String>,
+    /// Replace a worker after this many requests; 0 is never [default: 0]
+    #[arg(long, value_name = "N")]
+    pub max_requests_per_worker: Option<i64>,
+    /// Keep connections [default: true]
+    #[arg(long, value_name = "BOOL")]
+    pub keepalive: Option<bool>,
+    /// How long an idle kept connection holds its worker [default: 5s]
+    #[arg(long, value_name = "TIME")]
+    pub keepalive_timeout: Option<String>,
+    /// Requests on one connection; 0 is any number [default: 0]
+    #[arg(long, value_name = "N")]
+    pub max_keepalive_requests: Option<i64>,
+    /// Listen backlog [default: 511]
+    #[arg(long, value_name = "N")]
+    pub backlog: Option<i64>,
+    /// Answer nothing from this long after the first request …
+    #[arg(long, value_name = "TIME")]
+    pub stall_at: Option<String>,
+    /// … for this long [default: 0]
+    #[arg(long, value_name = "TIME")]
+    pub stall_for: Option<String>,
+    /// Answer every Nth request with 500; 0 is none [default: 0]
+    #[arg(long, value_name = "N")]
+    pub error_every: Option<i64>,
+    /// Close every Nth request's connection without an answer
+    #[arg(long, value_name = "N")]
+    pub close_every: Option<i64>,
+    /// Reset every Nth request's connection
+    #[arg(long, value_name = "N")]
+    pub reset_every: Option<i64>,
+    /// Leave every Nth request hanging
+    #[arg(long, value_name = "N")]
+    pub hang_every: Option<i64>,
+    /// Seed of random service times
+    #[arg(long, value_name = "N")]
+    pub seed: Option<i64>,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(r) if r > 0.0 && r <= 10_000_000.0 => Ok(r),
+        _ => Err(format!("'{text}' is not a rate; write requests per second, such as 500")),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(p) if (0.0..=1000.0).contains(&p) => Ok(p),
+        _ => Err(format!("'{text}' is not a percentage")),
+    }
+}
+
+fn positive_duration(text: &str) -> Result<Duration, String> {
+    let d = parse_duration(text)?;
+    // A year: beyond it sums of times would no longer be sure to fit.
+    if d.is_zero() || d > Duration::from_secs(366 * 86_400) {
+        return Err(format!("'{text}' must be more than 0 and at most a year"));
+    }
+    Ok(d)
+}
+
+fn method(text: &str) -> Result<String, String> {
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphabetic() || b == b'-') {
+        Ok(text.to_ascii_uppercase())
+    } else {
+        Err(format!("'{text}' is not a request method"))
+    }
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) =
+        text.split_once(':').ok_or_else(|| format!("'{text}' is not a header; write 'Name: value'"))?;
+    let (name, value) = (name.trim(), value.trim());
+    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    if name.is_empty() || !name.bytes().all(token) {
+        return Err(format!("'{name}' is not a header name"));
+    }
+    if value.bytes().any(|b| b < 0x20 && b != b'\t') {
+        return Err(format!("the value of {name} has control characters"));
+    }
+    Ok((name.to_string(), value.to_string()))
+}
+
+impl LoadArgs {
+    /// The plan that these options ask for. `duration` is the default without -n and -d.
+    #[must_use]
+    pub fn plan(&self, url: Url, duration: Duration, keepalive: KeepAlive) -> Plan {
+        let seed = self.seed.unwrap_or_else(lastdrop_experiment::lab::random_u32);
+        let load = match self.rate {
+            Some(rate_rps) => Load::Open { rate_rps, arrivals: self.arrivals, connections: self.connections },
+            None => Load::Closed { users: self.users.unwrap_or(10) },
+        };
+        let mut plan = Plan::new(url, u64::from(seed));
+        plan.phases.clear();
+        if let Some(warm_up) = self.warm_up {
+            plan.phases.push(Phase {
+                name: "warm-up".into(),
+                measured: false,
+                load: load.clone(),
+                requests: None,
+                duration: Some(warm_up),
+            });
+        }
+        plan.phases.push(Phase {
+            name: "main".into(),
+            measured: true,
+            load,
+            requests: self.requests,
+            duration: self.duration.or(if self.requests.is_some() { None } else { Some(duration) }),
+        });
+        plan.threads = self.threads;
+        plan.timeout = self.timeout;
+        plan.drain = self.drain.unwrap_or(self.timeout);
+        plan.keepalive = self.keepalive.unwrap_or(keepalive);
+        plan.headers = self.headers.clone();
+        plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_table_of_options_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn header_lines_cannot_smuggle_others() {
+        assert!(header("X: a\r\nY: b").is_err());
+        assert!(header("no colon").is_err());
+        assert_eq!(header("X-A:  b "), Ok(("X-A".into(), "b".into())));
+    }
+}

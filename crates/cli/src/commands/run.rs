@@ -1,0 +1,57 @@
+//! `lastdrop run URL`
+
+use std::time::Duration;
+
+use anyhow::Result;
+use lastdrop_experiment::{Lab, LabError};
+use lastdrop_model::run::End;
+use lastdrop_model::{KeepAlive, Run, Verdict};
+use lastdrop_report::run_text;
+
+use crate::args::RunArgs;
+use crate::commands::{open_store, print_report, write_json};
+use crate::exit::Exit;
+use crate::narrator::Terminal;
+use crate::signals::Stop;
+
+pub fn run(args: RunArgs) -> Result<Exit> {
+    let stop = Stop::on_signals(true)?;
+    let mut plan = args.load.plan(args.url, Duration::from_secs(10), KeepAlive::On);
+    plan.method = args.method;
+    plan.body = args.body;
+    let mut terminal = Terminal::new(args.output.quiet);
+    let mut lab =
+        Lab { store: open_store(&args.output)?, stop: &stop.flag, narrator: &mut terminal, store_error: None };
+    let run = match lab.run(&plan, "") {
+        Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
+        other => other?,
+    };
+    let store_error = lab.store_error.take();
+    let json = args.output.json.as_deref();
+    print_report(&run_text(&run), json, args.output.quiet);
+    if let Some(to) = json {
+        write_json(to, &run)?;
+    }
+    if let Some(e) = store_error {
+        anyhow::bail!("the run was made but could not be kept: {e}");
+    }
+    Ok(exit_of(&run, &stop))
+}
+
+fn exit_of(run: &Run, stop: &Stop) -> Exit {
+    if let Some(signal) = stop.signal() {
+        return Exit::Signal(signal);
+    }
+    if run.end == End::Unreachable || !run.answered_anything() {
+        let why = run.generator.connect_errors.iter().max_by_key(|(_, n)| **n);
+        match why {
+            Some((why, _)) => eprintln!(
+                "lastdrop: nothing at {}: {why}; is the server running, and is that its port?",
+                run.plan.url
+            ),
+            None => eprintln!("lastdrop: {} answered nothing; try: curl -v {}", run.plan.url, run.plan.url),
+        }
+        return Exit::Failed;
+    }
+    if run.validity.verdict == Verdict::Invalid { Exit::Invalid } else { Exit::Done }
+}

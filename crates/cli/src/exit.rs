@@ -1,0 +1,45 @@
+//! How lastdrop ends. One table; the manual and `--help` show it.
+
+use std::process::ExitCode;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// Done.
+    Done,
+    /// It could not be done; also: nothing at all was answered.
+    Failed,
+    /// Wrong usage or plan.
+    Usage,
+    /// The measurement is invalid.
+    Invalid,
+    /// Ended by a signal, with its report: 128 + its number, as shells have it (Ctrl-C is 130).
+    Signal(i32),
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(match exit {
+            Exit::Done => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::Invalid => 4,
+            Exit::Signal(n) => 128 + n as u8,
+        })
+    }
+}
+
+pub const HELP: &str = "\
+Exit codes: 0 done; 1 it could not be done, or nothing was answered; 2 wrong usage or plan; 3 an objective was missed;
+4 the measurement is invalid; 130 ended by Ctrl-C, with its report.";
+
+/// What was asked for cannot be meant: exit 2 instead of 1.
+#[derive(Debug)]
+pub struct UsageError(pub String);
+
+impl std::fmt::Display for UsageError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}

@@ -1,0 +1,39 @@
+//! SIGINT, SIGTERM and SIGHUP ask for an orderly end: a report, and every setting put back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// Set by the first signal.
+#[derive(Debug, Clone)]
+pub struct Stop {
+    pub flag: Arc<AtomicBool>,
+    signal: Arc<AtomicUsize>,
+}
+
+impl Stop {
+    /// Catches the signals. With `leave_at_once`, a second one ends the process where it is; commands that hold a
+    /// server's settings do not want that, because nothing would put them back.
+    ///
+    /// # Errors
+    /// When the system does not let signals be caught.
+    pub fn on_signals(leave_at_once: bool) -> std::io::Result<Stop> {
+        let stop = Stop { flag: Arc::default(), signal: Arc::default() };
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            if leave_at_once {
+                // Registered first: it acts when the flag is up already, that is on the second signal.
+                signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop.flag))?;
+            }
+            signal_hook::flag::register_usize(signal, Arc::clone(&stop.signal), signal as usize)?;
+            signal_hook::flag::register(signal, Arc::clone(&stop.flag))?;
+        }
+        Ok(stop)
+    }
+
+    /// The signal that came, if one did.
+    #[must_use]
+    pub fn signal(&self) -> Option<i32> {
+        self.flag.load(Ordering::Relaxed).then(|| self.signal.load(Ordering::Relaxed) as i32)
+    }
+}

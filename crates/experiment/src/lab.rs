@@ -1,0 +1,202 @@
+//! Where runs are made: load, clock, host readings and store put together into one [`Run`].
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use lastdrop_analyze::validity::{self, Evidence};
+use lastdrop_load::{Event, LoadError, RunClock};
+use lastdrop_model::run::{End, RUN_SCHEMA, RunBuilder};
+use lastdrop_model::{Counts, Generator, Plan, Run, Slice};
+use lastdrop_probe::host::{self, CpuTicks};
+use lastdrop_store::{Store, StoreError};
+use serde_json::json;
+
+/// Why an experiment could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Server(#[from] lastdrop_server::ServerError),
+    #[error(transparent)]
+    Probe(#[from] lastdrop_probe::ProbeError),
+    #[error("interrupted")]
+    Interrupted,
+    #[error("{0}")]
+    Other(String),
+}
+
+/// What happens while an experiment is under way.
+#[derive(Debug)]
+pub enum Progress<'a> {
+    /// A second of a run has passed: the phase, its seconds so far, its counts so far, and the second itself.
+    Second { phase: &'a str, second: u32, so_far: Counts, slice: &'a Slice },
+    /// The live line, if there is one, is over.
+    RunOver,
+    /// Something worth a line.
+    Note(String),
+}
+
+/// Whoever shows progress to a person.
+pub trait Narrator {
+    fn tell(&mut self, progress: Progress<'_>);
+}
+
+impl dyn Narrator + '_ {
+    pub fn note(&mut self, text: impl Into<String>) {
+        self.tell(Progress::Note(text.into()));
+    }
+}
+
+/// The means of making runs.
+pub struct Lab<'a> {
+    pub store: Option<Store>,
+    /// Set when the user asks to stop.
+    pub stop: &'a AtomicBool,
+    pub narrator: &'a mut dyn Narrator,
+    /// The first thing that went wrong with keeping runs. A run goes on without its store; the command says so.
+    pub store_error: Option<StoreError>,
+}
+
+impl std::fmt::Debug for Lab<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lab").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+/// A number that differs from call to call, for ids and seeds.
+#[must_use]
+pub fn random_u32() -> u32 {
+    (RandomState::new().hash_one(SystemTime::now()) >> 16) as u32
+}
+
+impl Lab<'_> {
+    /// Has the user asked to stop?
+    #[must_use]
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// An error if the user has asked to stop.
+    ///
+    /// # Errors
+    /// [`LabError::Interrupted`].
+    pub fn check_stop(&self) -> Result<(), LabError> {
+        if self.stopped() { Err(LabError::Interrupted) } else { Ok(()) }
+    }
+
+    fn keep(&mut self, write: impl FnOnce(&Store) -> Result<(), StoreError>) {
+        if self.store_error.is_none() {
+            if let Some(store) = &self.store {
+                self.store_error = write(store).err();
+            }
+        }
+    }
+
+    /// Carries out a plan. The run is in the store second by second and judged when it comes back.
+    ///
+    /// # Errors
+    /// When no load could be put on at all.
+    pub fn run(&mut self, plan: &Plan, label: &str) -> Result<Run, LabError> {
+        let id = format!("{:08x}", random_u32());
+        let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+        let environment = environment();
+        self.keep(|s| s.begin(&id, started_unix_ms, label, plan, &environment));
+        let ticks = CpuTicks::now();
+        let mut builder = RunBuilder::new(plan.clone());
+        let clock = RunClock::start();
+        let stop = self.stop;
+        let result = lastdrop_load::run(plan, clock, stop, |event| match event {
+            Event::Second(slice) => {
+                builder.add(slice);
+                self.keep(|s| s.second(&id, slice));
+                let phase = slice.phase as usize;
+                self.narrator.tell(Progress::Second {
+                    phase: &plan.phases[phase].name,
+                    second: slice.second,
+                    so_far: builder.counts(phase),
+                    slice,
+                });
+            }
+            Event::PhaseEnd { phase, duration_us, peak } => {
+                builder.end_phase(phase, duration_us, peak);
+                self.keep(|s| s.phase_end(&id, phase, duration_us, peak));
+            }
+        });
+        self.narrator.tell(Progress::RunOver);
+        let finished = result?;
+        let phases = builder.reports();
+        let answered: u64 = phases.iter().map(|p| p.requests.answered).sum();
+        let cpu_us: u64 = finished.threads.iter().map(|(cpu, _)| cpu).sum();
+        let busiest = finished
+            .threads
+            .iter()
+            // Starting up takes a whole core for a moment; that says nothing about the load.
+            .filter(|(_, wall)| *wall >= 500_000)
+            .map(|(cpu, wall)| *cpu as f64 / *wall as f64)
+            .fold(0.0, f64::max);
+        let generator = Generator {
+            cpu_s: cpu_us as f64 / 1e6,
+            cpu_us_per_request: if answered == 0 { 0.0 } else { cpu_us as f64 / answered as f64 },
+            peak_rss_bytes: host::own_peak_rss(),
+            threads: plan.threads,
+            saturated: validity::saturated(busiest),
+            busiest_thread_cores: busiest,
+            connect_errors: name_errors(&finished.connect_errors),
+            steal: ticks.and_then(|t| CpuTicks::now()?.steal_since(&t)),
+            co_located: is_local(plan),
+        };
+        let measured = phases.iter().find(|p| p.measured);
+        let validity = validity::judge(&Evidence { plan, phase: measured, generator: &generator });
+        let run = Run {
+            schema: RUN_SCHEMA.into(),
+            id: id.clone(),
+            seed: plan.seed,
+            started_unix_ms,
+            label: label.into(),
+            end: match (finished.unreachable, finished.stopped) {
+                (true, _) => End::Unreachable,
+                (_, true) => End::Interrupted,
+                _ => End::Finished,
+            },
+            environment,
+            plan: plan.clone(),
+            phases,
+            generator,
+            validity,
+        };
+        self.keep(|s| s.finish(&run));
+        Ok(run)
+    }
+}
+
+fn environment() -> serde_json::Value {
+    json!({
+        "lastdrop": env!("CARGO_PKG_VERSION"),
+        "kernel": host::kernel(),
+        "cpus": host::cpus(),
+    })
+}
+
+fn name_errors(by_errno: &BTreeMap<i32, u64>) -> BTreeMap<String, u64> {
+    by_errno
+        .iter()
+        .map(|(errno, n)| (nix::errno::Errno::from_raw(*errno).desc().to_string(), *n))
+        .collect()
+}
+
+/// Is the server on this machine? A UDP socket "connected" to it shows which address we would send from, without
+/// sending anything; to ourselves it is the server's own.
+fn is_local(plan: &Plan) -> bool {
+    let Ok(address) = lastdrop_load::resolve(&plan.url) else { return false };
+    if address.ip().is_loopback() {
+        return true;
+    }
+    let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    UdpSocket::bind(any)
+        .and_then(|s| s.connect(address).and_then(|()| s.local_addr()))
+        .is_ok_and(|own| own.ip() == address.ip())
+}

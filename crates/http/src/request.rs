@@ -1,0 +1,155 @@
+//! Requests: built once by the client, parsed by the server.
+
+use crate::{MAX_HEAD_BYTES, MAX_HEADERS, ProtocolError, content_length, has_token};
+
+/// Bytes of a request. A header of `extra` replaces one of ours that has the same name; an empty value removes it.
+/// `host` is the value of the Host header; `close` asks the server to close after its answer.
+#[must_use]
+pub fn build_request(
+    method: &str,
+    path: &str,
+    host: &str,
+    close: bool,
+    extra: &[(String, String)],
+    body: Option<&[u8]>,
+) -> Vec<u8> {
+    let agent = concat!("lastdrop/", env!("CARGO_PKG_VERSION"));
+    let length = body.map(|b| b.len().to_string());
+    let mut ours: Vec<(&str, &str)> = vec![("Host", host), ("User-Agent", agent), ("Accept", "*/*")];
+    if close {
+        ours.push(("Connection", "close"));
+    }
+    if let Some(length) = &length {
+        ours.push(("Content-Length", length));
+    }
+    let mut bytes = format!("{method} {path} HTTP/1.1\r\n").into_bytes();
+    let mut line = |name: &str, value: &str| {
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.extend_from_slice(b": ");
+        bytes.extend_from_slice(value.as_bytes());
+        bytes.extend_from_slice(b"\r\n");
+    };
+    for (name, value) in &ours {
+        if !extra.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)) {
+            line(name, value);
+        }
+    }
+    for (name, value) in extra.iter().filter(|(_, v)| !v.is_empty()) {
+        line(name, value);
+    }
+    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(body.unwrap_or_default());
+    bytes
+}
+
+/// What a server needs to know of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestHead {
+    pub method: String,
+    pub path: String,
+    pub keep_alive: bool,
+}
+
+/// Parses requests on one connection, one after the other; bodies are read and dropped.
+#[derive(Debug, Default)]
+pub struct RequestParser {
+    buffer: Vec<u8>,
+    /// Head of the request whose body is being read, and how much of it is missing.
+    pending: Option<(RequestHead, u64)>,
+}
+
+impl RequestParser {
+    /// Takes bytes that arrived.
+    pub fn push(&mut self, data: &[u8]) {
+        self.buffer.extend_from_slice(data);
+    }
+
+    /// Has anything of a next request arrived?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.buffer.is_empty() && self.pending.is_none()
+    }
+
+    /// The next whole request, if there is one.
+    ///
+    /// # Errors
+    /// When the bytes are not HTTP/1, or use a request body in chunks, which this server does not take.
+    pub fn next_request(&mut self) -> Result<Option<RequestHead>, ProtocolError> {
+        if self.pending.is_none() {
+            let Some((head, len, body)) = parse_head(&self.buffer)? else {
+                return if self.buffer.len() > MAX_HEAD_BYTES {
+                    Err(ProtocolError("a head without an end"))
+                } else {
+                    Ok(None)
+                };
+            };
+            self.buffer.drain(..len);
+            self.pending = Some((head, body));
+        }
+        let Some((_, missing)) = &mut self.pending else { return Ok(None) };
+        let take = usize::try_from(*missing).unwrap_or(usize::MAX).min(self.buffer.len());
+        self.buffer.drain(..take);
+        *missing -= take as u64;
+        if *missing > 0 { Ok(None) } else { Ok(self.pending.take().map(|(head, _)| head)) }
+    }
+}
+
+fn parse_head(data: &[u8]) -> Result<Option<(RequestHead, usize, u64)>, ProtocolError> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let parsed = request.parse(data).map_err(|_| ProtocolError("a request that is not HTTP"))?;
+    let httparse::Status::Complete(len) = parsed else { return Ok(None) };
+    let mut keep_alive = request.version == Some(1);
+    let mut body = 0;
+    for h in request.headers.iter() {
+        if h.name.eq_ignore_ascii_case("content-length") {
+            body = content_length(h.value)?;
+        } else if h.name.eq_ignore_ascii_case("transfer-encoding") {
+            return Err(ProtocolError("a request body in chunks"));
+        } else if h.name.eq_ignore_ascii_case("connection") {
+            if has_token(h.value, "close") {
+                keep_alive = false;
+            } else if has_token(h.value, "keep-alive") {
+                keep_alive = true;
+            }
+        }
+    }
+    let head = RequestHead {
+        method: request.method.unwrap_or_default().to_string(),
+        path: request.path.unwrap_or_default().to_string(),
+        keep_alive,
+    };
+    Ok(Some((head, len, body)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_client_builds_the_server_reads() {
+        let extra = vec![("host".to_string(), "other".to_string()), ("Accept".to_string(), String::new())];
+        let wire = build_request("POST", "/p?q", "h:80", true, &extra, Some(b"body"));
+        let text = String::from_utf8(wire.clone()).expect("text");
+        assert!(text.contains("host: other\r\n") && !text.contains("h:80") && !text.contains("Accept"));
+        for step in 1..wire.len() {
+            let (mut p, mut got) = (RequestParser::default(), None);
+            for part in wire.chunks(step) {
+                p.push(part);
+                got = p.next_request().expect("valid");
+            }
+            let head = got.expect("complete");
+            assert_eq!((head.method.as_str(), head.path.as_str(), head.keep_alive), ("POST", "/p?q", false));
+            assert!(p.is_empty());
+        }
+    }
+
+    #[test]
+    fn two_requests_in_one_piece_are_two_requests() {
+        let mut p = RequestParser::default();
+        p.push(b"GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n");
+        assert_eq!(p.next_request().expect("valid").expect("first").path, "/a");
+        assert_eq!(p.next_request().expect("valid").expect("second").path, "/b");
+        assert_eq!(p.next_request().expect("valid"), None);
+    }
+}

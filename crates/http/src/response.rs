@@ -1,0 +1,325 @@
+//! The client's side: answers, parsed from bytes as they come.
+
+use std::mem::MaybeUninit;
+
+use crate::chunked::ChunkDecoder;
+use crate::{MAX_HEAD_BYTES, MAX_HEADERS, ProtocolError, content_length, has_token};
+
+#[derive(Debug)]
+enum State {
+    Head,
+    /// A body of known length; bytes still to come.
+    Length(u64),
+    Chunked(ChunkDecoder),
+    /// A body that ends with the connection.
+    UntilClose,
+    Done,
+}
+
+/// What became of a piece of input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Feed {
+    /// Bytes that belong to this answer. Fewer than given only when it is complete.
+    pub consumed: usize,
+    pub complete: bool,
+}
+
+/// Parses one answer at a time; [`ResponseParser::start`] makes it ready for the next.
+#[derive(Debug)]
+pub struct ResponseParser {
+    state: State,
+    /// The part of a head seen so far, when it did not come in one piece.
+    head: Vec<u8>,
+    head_request: bool,
+    status: u16,
+    keep_alive: bool,
+    started: bool,
+    body_bytes: u64,
+}
+
+impl Default for ResponseParser {
+    fn default() -> Self {
+        ResponseParser {
+            state: State::Head,
+            head: Vec::new(),
+            head_request: false,
+            status: 0,
+            keep_alive: false,
+            started: false,
+            body_bytes: 0,
+        }
+    }
+}
+
+/// What a head says about the rest.
+struct Head {
+    len: usize,
+    status: u16,
+    keep_alive: bool,
+    framing: State,
+}
+
+impl ResponseParser {
+    /// Makes ready for the answer to a new request. `head_request`: the request was a HEAD, the answer has no body.
+    pub fn start(&mut self, head_request: bool) {
+        self.state = State::Head;
+        self.head.clear();
+        self.head_request = head_request;
+        self.started = false;
+        self.body_bytes = 0;
+    }
+
+    /// Has any byte of the answer been seen?
+    #[must_use]
+    pub fn started(&self) -> bool {
+        self.started
+    }
+
+    /// Status code of the answer; valid once the head is complete.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// May the connection carry another request?
+    #[must_use]
+    pub fn keep_alive(&self) -> bool {
+        self.keep_alive
+    }
+
+    /// Bytes of body so far, without its framing.
+    #[must_use]
+    pub fn body_bytes(&self) -> u64 {
+        self.body_bytes
+    }
+
+    /// Takes bytes that arrived; pieces of body go to `body`.
+    ///
+    /// # Errors
+    /// When the bytes are not an HTTP/1 answer. The connection is of no use afterwards.
+    #[inline]
+    pub fn feed(&mut self, data: &[u8], mut body: impl FnMut(&[u8])) -> Result<Feed, ProtocolError> {
+        let mut at = 0;
+        if matches!(self.state, State::Head) {
+            self.started |= !data.is_empty();
+            while matches!(self.state, State::Head) {
+                match self.feed_head(&data[at..])? {
+                    Some(used) => at += used,
+                    None => return Ok(Feed { consumed: data.len(), complete: false }),
+                }
+            }
+        }
+        let rest = &data[at..];
+        let used = match &mut self.state {
+            State::Length(remaining) => {
+                let take = usize::try_from(*remaining).unwrap_or(usize::MAX).min(rest.len());
+                body(&rest[..take]);
+                self.body_bytes += take as u64;
+                *remaining -= take as u64;
+                if *remaining == 0 {
+                    self.state = State::Done;
+                }
+                take
+            }
+            State::Chunked(decoder) => {
+                let body_bytes = &mut self.body_bytes;
+                let (used, done) = decoder.feed(rest, |b| {
+                    *body_bytes += b.len() as u64;
+                    body(b);
+                })?;
+                if done {
+                    self.state = State::Done;
+                }
+                used
+            }
+            State::UntilClose => {
+                body(rest);
+                self.body_bytes += rest.len() as u64;
+                rest.len()
+            }
+            State::Head | State::Done => 0,
+        };
+        Ok(Feed { consumed: at + used, complete: matches!(self.state, State::Done) })
+    }
+
+    /// The server closed the connection. True when that completes the answer.
+    pub fn close(&mut self) -> bool {
+        if matches!(self.state, State::UntilClose) {
+            self.state = State::Done;
+        }
+        matches!(self.state, State::Done)
+    }
+
+    /// Parses a head out of `data`, or stores it until the rest comes (`None`).
+    fn feed_head(&mut self, data: &[u8]) -> Result<Option<usize>, ProtocolError> {
+        let (parsed, before) = if self.head.is_empty() {
+            (parse_head(data, self.head_request)?, 0)
+        } else {
+            let before = self.head.len();
+            self.head.extend_from_slice(data);
+            // A head can only become complete with a line feed; trying at each byte would cost the square of its length.
+            let parsed =
+                if data.contains(&b'\n') { parse_head(&self.head, self.head_request)? } else { None };
+            (parsed, before)
+        };
+        let Some(head) = parsed else {
+            if self.head.is_empty() {
+                self.head.extend_from_slice(data);
+            }
+            if self.head.len() > MAX_HEAD_BYTES {
+                return Err(ProtocolError("a head without an end"));
+            }
+            return Ok(None);
+        };
+        self.head.clear();
+        if (100..200).contains(&head.status) {
+            if head.status == 101 {
+                return Err(ProtocolError("a switch of protocols that nobody asked for"));
+            }
+            // An interim answer: the real one follows.
+            return Ok(Some(head.len - before));
+        }
+        self.status = head.status;
+        self.keep_alive = head.keep_alive;
+        self.state = head.framing;
+        Ok(Some(head.len - before))
+    }
+}
+
+fn parse_head(data: &[u8], head_request: bool) -> Result<Option<Head>, ProtocolError> {
+    let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+    let mut response = httparse::Response::new(&mut []);
+    let parsed = httparse::ParserConfig::default()
+        .parse_response_with_uninit_headers(&mut response, data, &mut headers)
+        .map_err(|e| {
+            ProtocolError(match e {
+                httparse::Error::TooManyHeaders => "more than 100 header fields",
+                httparse::Error::Version => "an answer that is not HTTP/1.0 or 1.1",
+                httparse::Error::Status => "a status line without a status",
+                _ => "a head that is not HTTP",
+            })
+        })?;
+    let httparse::Status::Complete(len) = parsed else { return Ok(None) };
+    let status = response.code.unwrap_or(0);
+    if !(100..1000).contains(&status) {
+        return Err(ProtocolError("a status code outside 100 to 999"));
+    }
+    let mut keep_alive = response.version == Some(1);
+    let mut length = None;
+    let (mut chunked, mut other_coding) = (false, false);
+    for h in response.headers.iter() {
+        // The length of the name tells most fields apart without comparing.
+        match h.name.len() {
+            14 if h.name.eq_ignore_ascii_case("content-length") => {
+                let n = content_length(h.value)?;
+                if length.is_some_and(|other| other != n) {
+                    return Err(ProtocolError("two Content-Lengths that differ"));
+                }
+                length = Some(n);
+            }
+            10 if h.name.eq_ignore_ascii_case("connection") => {
+                if has_token(h.value, "close") {
+                    keep_alive = false;
+                } else if has_token(h.value, "keep-alive") {
+                    keep_alive = true;
+                }
+            }
+            17 if h.name.eq_ignore_ascii_case("transfer-encoding") => {
+                let last = h.value.rsplit(|b| *b == b',').next().unwrap_or_default();
+                chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
+                other_coding = !chunked;
+            }
+            _ => {}
+        }
+    }
+    // RFC 9112 section 6.3, in its order.
+    let framing = if head_request || status < 200 || status == 204 || status == 304 {
+        State::Done
+    } else if chunked {
+        if length.is_some() {
+            keep_alive = false;
+        }
+        State::Chunked(ChunkDecoder::default())
+    } else if let (Some(n), false) = (length, other_coding) {
+        if n == 0 { State::Done } else { State::Length(n) }
+    } else {
+        keep_alive = false;
+        State::UntilClose
+    };
+    Ok(Some(Head { len, status, keep_alive, framing }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(wire: &[u8], step: usize, head: bool) -> Result<(u16, Vec<u8>, usize, bool, bool), ProtocolError> {
+        let mut p = ResponseParser::default();
+        p.start(head);
+        let (mut body, mut used) = (Vec::new(), 0);
+        for part in wire.chunks(step) {
+            let f = p.feed(part, |b| body.extend_from_slice(b))?;
+            used += f.consumed;
+            if f.complete {
+                return Ok((p.status(), body, used, true, p.keep_alive()));
+            }
+        }
+        let complete = p.close();
+        Ok((p.status(), body, used, complete, p.keep_alive()))
+    }
+
+    #[test]
+    fn an_answer_is_the_same_however_it_is_cut() {
+        let wire = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\nX: y\r\n\r\nhelloEXTRA";
+        for step in 1..wire.len() {
+            assert_eq!(
+                parse(wire, step, false).expect("valid"),
+                (200, b"hello".to_vec(), wire.len() - 5, true, true),
+                "in steps of {step}"
+            );
+        }
+    }
+
+    #[test]
+    fn framing_follows_the_rfc() {
+        let close = b"HTTP/1.1 200 OK\r\n\r\nall of it";
+        assert_eq!(parse(close, 4, false).expect("valid"), (200, b"all of it".to_vec(), close.len(), true, false));
+        let both = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n1\r\na\r\n0\r\n\r\n";
+        let (_, body, _, complete, keep) = parse(both, 3, false).expect("valid");
+        assert_eq!((body.as_slice(), complete, keep), (&b"a"[..], true, false));
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
+        assert!(parse(head, 5, true).expect("valid").3);
+        let ten = b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\na";
+        assert!(!parse(ten, 50, false).expect("valid").4);
+        let none = b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n";
+        assert!(parse(none, 50, false).expect("valid").3);
+    }
+
+    #[test]
+    fn lies_are_errors() {
+        for bad in [
+            &b"garbage\r\n\r\n"[..],
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n",
+            b"HTTP/2 200\r\n\r\n",
+            b"HTTP/1.1 099 X\r\n\r\n",
+            b"HTTP/1.1 101 Switching\r\n\r\n",
+        ] {
+            assert!(parse(bad, 1000, false).is_err(), "{:?}", String::from_utf8_lossy(bad));
+        }
+    }
+
+    #[test]
+    fn an_endless_head_is_an_error_before_it_fills_the_memory() {
+        let mut wire = b"HTTP/1.1 200 OK\r\nX: ".to_vec();
+        wire.resize(10 * MAX_HEAD_BYTES, b'a');
+        assert!(parse(&wire, 1000, false).is_err());
+    }
+
+    #[test]
+    fn a_torn_answer_is_not_complete() {
+        let wire = b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nshort";
+        assert!(!parse(wire, 7, false).expect("so far valid").3);
+    }
+}

@@ -1,0 +1,148 @@
+//! One connection slot: at most one socket, at most one request in flight.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use lastdrop_http::ResponseParser;
+use lastdrop_model::Micros;
+
+pub const NONE: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// No socket.
+    Closed,
+    /// connect() was called for the request in flight.
+    Connecting,
+    /// Part of the request is not written yet.
+    Writing,
+    /// The request is written, the answer is not complete.
+    Waiting,
+    /// Open, nothing in flight.
+    Idle,
+}
+
+#[derive(Debug)]
+pub struct Connection {
+    pub state: State,
+    pub socket: Option<OwnedFd>,
+    /// Distinguishes this socket's events from those of an earlier one in the same slot.
+    pub generation: u32,
+    pub parser: ResponseParser,
+    pub due: Micros,
+    pub sent: Micros,
+    pub connect_started: Micros,
+    pub first_byte: Micros,
+    /// Bytes of the request written.
+    pub written: usize,
+    /// Requests begun on this socket.
+    pub served: u32,
+    /// The server has closed its side.
+    pub peer_closed: bool,
+    /// Neighbours in the list of requests in flight, oldest first.
+    pub newer: u32,
+    pub older: u32,
+}
+
+impl Connection {
+    pub fn new() -> Connection {
+        Connection {
+            state: State::Closed,
+            socket: None,
+            generation: 0,
+            parser: ResponseParser::default(),
+            due: 0,
+            sent: 0,
+            connect_started: 0,
+            first_byte: 0,
+            written: 0,
+            served: 0,
+            peer_closed: false,
+            newer: NONE,
+            older: NONE,
+        }
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    pub fn token(&self, slot: u32) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(slot)
+    }
+
+    /// Did the request in flight go out on a connection that had served another one before?
+    pub fn reused(&self) -> bool {
+        self.served > 1
+    }
+}
+
+/// The requests in flight in the order in which they were sent. All have the same timeout, so the oldest is the next
+/// to be due; a list through the slots costs no memory a request and no comparison.
+#[derive(Debug)]
+pub struct InFlight {
+    oldest: u32,
+    newest: u32,
+    pub count: u32,
+}
+
+impl InFlight {
+    pub fn new() -> InFlight {
+        InFlight { oldest: NONE, newest: NONE, count: 0 }
+    }
+
+    pub fn oldest(&self) -> Option<u32> {
+        (self.oldest != NONE).then_some(self.oldest)
+    }
+
+    pub fn push(&mut self, connections: &mut [Connection], slot: u32) {
+        let older = self.newest;
+        connections[slot as usize].older = older;
+        connections[slot as usize].newer = NONE;
+        match older {
+            NONE => self.oldest = slot,
+            o => connections[o as usize].newer = slot,
+        }
+        self.newest = slot;
+        self.count += 1;
+    }
+
+    pub fn remove(&mut self, connections: &mut [Connection], slot: u32) {
+        let (older, newer) = {
+            let c = &connections[slot as usize];
+            (c.older, c.newer)
+        };
+        match older {
+            NONE => self.oldest = newer,
+            o => connections[o as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            n => connections[n as usize].older = older,
+        }
+        self.count -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_leave_from_anywhere_and_the_oldest_stays_first() {
+        let mut c: Vec<Connection> = (0..4).map(|_| Connection::new()).collect();
+        let mut list = InFlight::new();
+        for slot in [2, 0, 3, 1] {
+            list.push(&mut c, slot);
+        }
+        list.remove(&mut c, 0);
+        assert_eq!(list.oldest(), Some(2));
+        list.remove(&mut c, 2);
+        assert_eq!(list.oldest(), Some(3));
+        list.push(&mut c, 0);
+        list.remove(&mut c, 1);
+        list.remove(&mut c, 3);
+        assert_eq!(list.oldest(), Some(0));
+        list.remove(&mut c, 0);
+        assert_eq!((list.oldest(), list.count), (None, 0));
+    }
+}

@@ -1,0 +1,34 @@
+//! Puts load on a server and accounts for every request.
+//!
+//! One thread, one epoll loop, nothing shared on the hot path: a thread owns its connections, its arrivals and its
+//! recorder, and hands over one [`Slice`](lastdrop_model::Slice) a second through a channel. Chosen over an async
+//! runtime because the generator must not be the bottleneck nor the source of latency: a bare epoll client costs
+//! about 7.5 µs CPU a request on loopback, hyper/tokio clients 14 to 15; io_uring gave no gain at this size.
+//!
+//! Every request has a *due* time that travels with it, so that time spent waiting for a stalled server is in its
+//! response latency by construction and nothing has to be corrected afterwards.
+
+mod arrivals;
+mod clock;
+mod collector;
+mod connection;
+mod event_loop;
+mod resolve;
+mod sys;
+
+pub use arrivals::Arrivals;
+pub use clock::RunClock;
+pub use collector::{Event, Finished, run};
+pub use resolve::resolve;
+pub use sys::thread_cpu_us;
+
+/// Why no load could be put on a server at all. What happens to single requests is data, not an error.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("the host '{host}' cannot be resolved: {source}; check the spelling, or write an address")]
+    Resolve { host: String, source: std::io::Error },
+    #[error("{what}: {source}")]
+    System { what: &'static str, source: std::io::Error },
+    #[error("a load thread ended early: {0}")]
+    Thread(String),
+}

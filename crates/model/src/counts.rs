@@ -1,0 +1,102 @@
+//! The exact accounting of requests: every request that came due ends in exactly one of these counts.
+//!
+//! Two sums hold in every run however it ends:
+//! `due = sent + unsent` and `sent = answered + Σ failed + timed_out + censored`.
+
+use serde::{Deserialize, Serialize};
+
+/// Why a request that was sent has no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// No connection could be made: refused, unreachable, no local port.
+    Connect,
+    /// The server reset the connection.
+    Reset,
+    /// The server closed the connection before a whole answer.
+    Closed,
+    /// What came back is not HTTP, or breaks its rules.
+    Protocol,
+}
+
+/// Failures by kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    pub connect: u64,
+    pub reset: u64,
+    pub closed: u64,
+    pub protocol: u64,
+}
+
+impl Failed {
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.connect + self.reset + self.closed + self.protocol
+    }
+
+    pub fn count(&mut self, failure: Failure) {
+        match failure {
+            Failure::Connect => self.connect += 1,
+            Failure::Reset => self.reset += 1,
+            Failure::Closed => self.closed += 1,
+            Failure::Protocol => self.protocol += 1,
+        }
+    }
+}
+
+/// Counts of one stretch of a run; stretches add up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counts {
+    pub due: u64,
+    pub sent: u64,
+    pub answered: u64,
+    pub failed: Failed,
+    pub timed_out: u64,
+    /// Answers that arrived before the end of the phase; later ones came during the drain.
+    pub answered_in_time: u64,
+    /// Connections on which connect() succeeded.
+    pub opened: u64,
+    /// Failures on a reused connection before the first byte of an answer: the server had let go of it.
+    pub lost_on_reuse: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    /// Answers that missed an expectation of the plan.
+    pub missed: u64,
+}
+
+impl Counts {
+    pub fn add(&mut self, other: &Counts) {
+        self.due += other.due;
+        self.sent += other.sent;
+        self.answered += other.answered;
+        self.failed.connect += other.failed.connect;
+        self.failed.reset += other.failed.reset;
+        self.failed.closed += other.failed.closed;
+        self.failed.protocol += other.failed.protocol;
+        self.timed_out += other.timed_out;
+        self.answered_in_time += other.answered_in_time;
+        self.opened += other.opened;
+        self.lost_on_reuse += other.lost_on_reuse;
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_received += other.bytes_received;
+        self.missed += other.missed;
+    }
+
+    /// Requests that came due and were never sent.
+    #[must_use]
+    pub fn unsent(&self) -> u64 {
+        self.due.saturating_sub(self.sent)
+    }
+
+    /// Requests that were sent and met an end: answered, failed or timed out.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.answered + self.failed.total() + self.timed_out
+    }
+
+    /// Requests still in flight when the run ended. Derived, so that the sums hold for a run that was killed too.
+    #[must_use]
+    pub fn censored(&self) -> u64 {
+        self.sent.saturating_sub(self.ended())
+    }
+}

@@ -1,0 +1,197 @@
+//! Latency histograms: HDR with three significant digits, in microseconds, mergeable without loss.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
+
+/// What a latency measures. A request has up to seven of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Kind {
+    /// due → done: what a person waits.
+    Response,
+    /// sent → done: includes connect where the request needed one.
+    Service,
+    /// The part of due → sent in which no connection was free.
+    Blocked,
+    /// The rest of due → sent: the generator's own fault.
+    Lateness,
+    /// connect() → established.
+    Connect,
+    /// TLS handshake.
+    Tls,
+    /// sent → first byte of the answer.
+    FirstByte,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 7] =
+        [Kind::Response, Kind::Service, Kind::Blocked, Kind::Lateness, Kind::Connect, Kind::Tls, Kind::FirstByte];
+
+    /// The name in JSON and in the store.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Response => "response",
+            Kind::Service => "service",
+            Kind::Blocked => "blocked",
+            Kind::Lateness => "lateness",
+            Kind::Connect => "connect",
+            Kind::Tls => "tls",
+            Kind::FirstByte => "first_byte",
+        }
+    }
+}
+
+/// The percentiles that are always reported: JSON name and quantile.
+pub const PERCENTILES: [(&str, f64); 6] =
+    [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99_9", 0.999), ("p99_99", 0.9999)];
+
+/// A histogram of microseconds. Starts small and grows with the largest value seen, not with the number of values.
+#[derive(Clone)]
+pub struct Histogram(hdrhistogram::Histogram<u64>);
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Histogram(count {}, max {} µs)", self.count(), self.max())
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A histogram that could not be read back.
+#[derive(Debug, thiserror::Error)]
+#[error("a stored histogram cannot be read: {0}")]
+pub struct DecodeError(String);
+
+impl Histogram {
+    #[must_use]
+    pub fn new() -> Self {
+        let mut inner = hdrhistogram::Histogram::new_with_bounds(1, 1 << 20, 3)
+            .expect("bounds and precision are constants that the crate accepts");
+        inner.auto(true);
+        Histogram(inner)
+    }
+
+    /// Counts one latency.
+    #[inline]
+    pub fn record(&mut self, us: u64) {
+        // With auto-resizing an error means that the value is beyond any resize: count it at the top of the range.
+        if self.0.record(us).is_err() {
+            self.0.saturating_record(us);
+        }
+    }
+
+    pub fn add(&mut self, other: &Histogram) {
+        if self.0.add(&other.0).is_err() {
+            // Cannot happen with auto-resizing; never lose samples silently if it does.
+            for v in other.0.iter_recorded() {
+                for _ in 0..v.count_at_value() {
+                    self.record(v.value_iterated_to());
+                }
+            }
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.0.reset();
+    }
+
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    #[must_use]
+    pub fn min(&self) -> u64 {
+        if self.0.is_empty() { 0 } else { self.0.min() }
+    }
+
+    #[must_use]
+    pub fn max(&self) -> u64 {
+        self.0.max()
+    }
+
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        if self.0.is_empty() { 0.0 } else { self.0.mean() }
+    }
+
+    /// The value at quantile `q` (0 to 1), in microseconds; 0 when empty.
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> u64 {
+        if self.0.is_empty() { 0 } else { self.0.value_at_quantile(q).min(self.0.max()) }
+    }
+
+    /// The histogram in the compressed HDR V2 format, which other HDR tools read.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        V2DeflateSerializer::new()
+            .serialize(&self.0, &mut bytes)
+            .expect("writing to memory; counts of one run fit the format");
+        bytes
+    }
+
+    /// [`Histogram::encode`] in base64, for JSON.
+    #[must_use]
+    pub fn encode_base64(&self) -> String {
+        BASE64.encode(self.encode())
+    }
+
+    /// Reads what [`Histogram::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are not a compressed HDR V2 histogram.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut inner = Deserializer::new()
+            .deserialize(&mut std::io::Cursor::new(bytes))
+            .map_err(|e| DecodeError(e.to_string()))?;
+        inner.auto(true);
+        Ok(Histogram(inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_survives_being_written_and_read() {
+        let mut h = Histogram::new();
+        for v in [0, 1, 80, 1_500, 3_000_000, 90_000_000] {
+            h.record(v);
+        }
+        let back = Histogram::decode(&h.encode()).expect("own output");
+        assert_eq!(back.count(), 6);
+        assert_eq!(back.max(), h.max());
+        assert_eq!(back.quantile(0.5), h.quantile(0.5));
+    }
+
+    #[test]
+    fn torn_bytes_are_an_error_and_never_a_panic() {
+        let mut h = Histogram::new();
+        h.record(1234);
+        let bytes = h.encode();
+        for end in 0..bytes.len() {
+            let _ = Histogram::decode(&bytes[..end]);
+        }
+        assert!(Histogram::decode(&bytes[..bytes.len() / 2]).is_err());
+    }
+
+    #[test]
+    fn merging_loses_nothing_when_ranges_differ() {
+        let (mut a, mut b) = (Histogram::new(), Histogram::new());
+        a.record(5);
+        b.record(50_000_000);
+        a.add(&b);
+        assert_eq!(a.count(), 2);
+        assert!(a.max() >= 49_000_000);
+    }
+}

@@ -1,0 +1,27 @@
+//! The nouns of lastdrop: plans, outcomes, histograms, runs, settings and the documents made of them.
+//!
+//! Nothing here does I/O, reads a clock or starts a thread, so everything that judges or renders a run can be tested
+//! with values alone. Times are microseconds since the start of the run (`Micros`) unless a name says otherwise.
+
+pub mod counts;
+pub mod documents;
+pub mod histogram;
+pub mod plan;
+pub mod run;
+pub mod server_ref;
+pub mod settings;
+pub mod slice;
+pub mod units;
+pub mod validity;
+
+pub use counts::{Counts, Failure};
+pub use histogram::{Histogram, Kind};
+pub use plan::{Arrival, KeepAlive, Load, Phase, Plan, Url};
+pub use run::{Generator, PhaseReport, Run};
+pub use server_ref::{ServerKind, ServerRef};
+pub use settings::{Knob, ReloadClass, Role, Setting, Settings};
+pub use slice::Slice;
+pub use validity::{Reason, Validity, Verdict};
+
+/// Microseconds since the start of a run, on its one monotonic clock.
+pub type Micros = u64;

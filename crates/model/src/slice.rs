@@ -1,0 +1,61 @@
+//! One second of one phase: the unit in which threads hand over results and the store writes them.
+
+use crate::counts::Counts;
+use crate::histogram::{Histogram, Kind};
+
+/// Counts, statuses and latencies of one second. Slices of several threads or seconds add up without loss.
+#[derive(Debug, Clone)]
+pub struct Slice {
+    /// Index of the phase in the plan.
+    pub phase: u16,
+    /// Whole seconds since the start of the phase.
+    pub second: u32,
+    pub counts: Counts,
+    /// Answers by status code, indexed by the code (0 to 999).
+    pub status: Vec<u64>,
+    /// One histogram a [`Kind`], indexed by it.
+    pub latencies: [Histogram; 7],
+}
+
+impl Slice {
+    #[must_use]
+    pub fn new(phase: u16, second: u32) -> Slice {
+        Slice {
+            phase,
+            second,
+            counts: Counts::default(),
+            status: vec![0; 1000],
+            latencies: std::array::from_fn(|_| Histogram::new()),
+        }
+    }
+
+    #[inline]
+    pub fn record(&mut self, kind: Kind, us: u64) {
+        self.latencies[kind as usize].record(us);
+    }
+
+    pub fn add(&mut self, other: &Slice) {
+        self.counts.add(&other.counts);
+        for (a, b) in self.status.iter_mut().zip(&other.status) {
+            *a += b;
+        }
+        for (a, b) in self.latencies.iter_mut().zip(&other.latencies) {
+            if b.count() > 0 {
+                a.add(b);
+            }
+        }
+    }
+
+    /// Empties the slice for another second, keeping its memory.
+    pub fn reset(&mut self, phase: u16, second: u32) {
+        self.phase = phase;
+        self.second = second;
+        self.counts = Counts::default();
+        self.status.fill(0);
+        for h in &mut self.latencies {
+            if h.count() > 0 {
+                h.clear();
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The machine as a whole: CPU time, steal, memory.
+
+use procfs::{Current, CurrentSI};
+
+/// CPU time of the host since boot, in ticks; only differences mean anything.
+#[derive(Debug, Clone, Copy)]
+pub struct CpuTicks {
+    pub total: u64,
+    pub steal: u64,
+    pub idle: u64,
+}
+
+impl CpuTicks {
+    /// Reads /proc/stat. None where it cannot be read or has no steal column.
+    #[must_use]
+    pub fn now() -> Option<CpuTicks> {
+        let t = procfs::KernelStats::current().ok()?.total;
+        let steal = t.steal?;
+        let idle = t.idle + t.iowait.unwrap_or(0);
+        // guest time is part of user time already.
+        let busy = t.user + t.nice + t.system + t.irq.unwrap_or(0) + t.softirq.unwrap_or(0);
+        Some(CpuTicks { total: busy + idle + steal, steal, idle })
+    }
+
+    /// Share of all CPU time since `earlier` that the hypervisor gave to others (0 to 1).
+    #[must_use]
+    pub fn steal_since(&self, earlier: &CpuTicks) -> Option<f64> {
+        let total = self.total.checked_sub(earlier.total).filter(|t| *t > 0)?;
+        Some(self.steal.saturating_sub(earlier.steal) as f64 / total as f64)
+    }
+}
+
+/// Memory of the machine, bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct HostMemory {
+    pub total: u64,
+    /// What new work could have without swapping.
+    pub available: u64,
+}
+
+impl HostMemory {
+    #[must_use]
+    pub fn now() -> Option<HostMemory> {
+        let m = procfs::Meminfo::current().ok()?;
+        Some(HostMemory { total: m.mem_total, available: m.mem_available? })
+    }
+}
+
+/// CPUs that this process may use.
+#[must_use]
+pub fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Kernel release, as `uname -r` says it.
+#[must_use]
+pub fn kernel() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease").map(|s| s.trim().to_string()).unwrap_or_default()
+}
+
+/// Most memory that this process has had, bytes.
+#[must_use]
+pub fn own_peak_rss() -> u64 {
+    procfs::process::Process::myself()
+        .and_then(|p| p.status())
+        .ok()
+        .and_then(|s| s.vmhwm)
+        .map_or(0, |kb| kb * 1024)
+}

@@ -1,0 +1,41 @@
+//! Reads host and server from outside: /proc, sockets, status pages. Changes nothing, and says what it cannot read:
+//! a missing number is never zero.
+
+pub mod host;
+pub mod listeners;
+pub mod memory;
+pub mod process;
+pub mod status;
+
+/// What could not be read, and what to try.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    #[error("cannot read {path}: {source}{}", advice(source))]
+    Read { path: String, source: std::io::Error },
+    #[error("{path} does not look as expected: {what}")]
+    Format { path: String, what: String },
+    #[error("process {0} is gone")]
+    Gone(i32),
+}
+
+fn advice(e: &std::io::Error) -> &'static str {
+    match e.kind() {
+        std::io::ErrorKind::PermissionDenied => "; run as root, or as the user of the server",
+        _ => "",
+    }
+}
+
+impl ProbeError {
+    pub(crate) fn of(pid: i32, path: &str, e: procfs::ProcError) -> ProbeError {
+        let path = format!("/proc/{pid}/{path}");
+        match e {
+            procfs::ProcError::PermissionDenied(_) => {
+                ProbeError::Read { path, source: std::io::ErrorKind::PermissionDenied.into() }
+            }
+            procfs::ProcError::NotFound(_) => ProbeError::Gone(pid),
+            procfs::ProcError::Io(e, _) if e.raw_os_error() == Some(libc::ESRCH) => ProbeError::Gone(pid),
+            procfs::ProcError::Io(source, _) => ProbeError::Read { path, source },
+            other => ProbeError::Format { path, what: other.to_string() },
+        }
+    }
+}

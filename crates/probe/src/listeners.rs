@@ -1,0 +1,54 @@
+//! Who listens where, and whether a listener has visitors.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+use procfs::net::{TcpNetEntry, TcpState};
+use procfs::process::{FDTarget, Process};
+
+use crate::ProbeError;
+
+/// TCP sockets in the network namespace of a process.
+fn sockets(pid: i32) -> Result<Vec<TcpNetEntry>, ProbeError> {
+    let e = |what: &'static str| move |e| ProbeError::of(pid, what, e);
+    let p = Process::new(pid).map_err(e("stat"))?;
+    let mut all = p.tcp().map_err(e("net/tcp"))?;
+    // No IPv6 is no error.
+    all.extend(p.tcp6().unwrap_or_default());
+    Ok(all)
+}
+
+/// Addresses on which a process listens.
+///
+/// # Errors
+/// When its descriptors may not be read.
+pub fn of_process(pid: i32) -> Result<Vec<SocketAddr>, ProbeError> {
+    let e = |e| ProbeError::of(pid, "fd", e);
+    let inodes: HashSet<u64> = Process::new(pid)
+        .and_then(|p| p.fd())
+        .map_err(e)?
+        .filter_map(Result::ok)
+        .filter_map(|fd| match fd.target {
+            FDTarget::Socket(inode) => Some(inode),
+            _ => None,
+        })
+        .collect();
+    Ok(sockets(pid)?
+        .into_iter()
+        .filter(|s| s.state == TcpState::Listen && inodes.contains(&s.inode))
+        .map(|s| s.local_address)
+        .collect())
+}
+
+/// Connections to the given ports as the namespace of `pid` sees them, by peer: established ones and those that ended
+/// within the last minute.
+///
+/// # Errors
+/// When the socket table cannot be read.
+pub fn visitors(pid: i32, ports: &[u16]) -> Result<HashSet<SocketAddr>, ProbeError> {
+    Ok(sockets(pid)?
+        .into_iter()
+        .filter(|s| s.state != TcpState::Listen && ports.contains(&s.local_address.port()))
+        .map(|s| s.remote_address)
+        .collect())
+}

@@ -1,0 +1,149 @@
+//! Processes: who they are, whose children they are, and everything needed to start one again as it was.
+
+use std::path::PathBuf;
+
+use procfs::process::{Process, all_processes};
+use serde::{Deserialize, Serialize};
+
+use crate::ProbeError;
+
+/// A process as seen in one look at /proc.
+#[derive(Debug, Clone)]
+pub struct ProcessInfo {
+    pub pid: i32,
+    pub parent: i32,
+    /// Ticks since boot when it started; with the pid it names a process for good.
+    pub start_ticks: u64,
+    pub state: char,
+    pub exe: Option<PathBuf>,
+    pub argv: Vec<String>,
+}
+
+/// Looks at one process; None when it is gone.
+#[must_use]
+pub fn look(pid: i32) -> Option<ProcessInfo> {
+    info(&Process::new(pid).ok()?)
+}
+
+fn info(p: &Process) -> Option<ProcessInfo> {
+    let stat = p.stat().ok()?;
+    Some(ProcessInfo {
+        pid: p.pid,
+        parent: stat.ppid,
+        start_ticks: stat.starttime,
+        state: stat.state,
+        exe: p.exe().ok(),
+        argv: p.cmdline().unwrap_or_default(),
+    })
+}
+
+/// All processes that can be seen, zombies left out.
+#[must_use]
+pub fn all() -> Vec<ProcessInfo> {
+    all_processes()
+        .map(|ps| ps.filter_map(Result::ok).filter_map(|p| info(&p)).filter(|p| p.state != 'Z').collect())
+        .unwrap_or_default()
+}
+
+/// Living children of a process.
+#[must_use]
+pub fn children(pid: i32) -> Vec<ProcessInfo> {
+    all().into_iter().filter(|p| p.parent == pid).collect()
+}
+
+/// Is the process with this pid still the one that started then?
+#[must_use]
+pub fn is_alive(pid: i32, start_ticks: u64) -> bool {
+    look(pid).is_some_and(|p| p.start_ticks == start_ticks && p.state != 'Z')
+}
+
+/// Everything about a process that a successor needs in order to be started in the same way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Birth {
+    pub pid: i32,
+    pub start_ticks: u64,
+    pub exe: PathBuf,
+    pub argv: Vec<String>,
+    pub environment: Vec<(String, String)>,
+    pub directory: PathBuf,
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+    pub umask: Option<u32>,
+    pub nice: i64,
+    /// Soft and hard limit by number of the resource; None is unlimited.
+    pub limits: Vec<(u32, Option<u64>, Option<u64>)>,
+    pub cpus: Vec<usize>,
+    /// Path of the cgroup in each hierarchy, as /proc/PID/cgroup has it: (controllers, path).
+    pub cgroups: Vec<(String, String)>,
+    /// Files that are its standard output and standard error, where they are files.
+    pub output: Option<PathBuf>,
+    pub errors: Option<PathBuf>,
+}
+
+impl Birth {
+    /// Reads it from a running process.
+    ///
+    /// # Errors
+    /// When the process is gone, or belongs to another user.
+    pub fn of(pid: i32) -> Result<Birth, ProbeError> {
+        let e = |what: &'static str| move |e| ProbeError::of(pid, what, e);
+        let p = Process::new(pid).map_err(e("stat"))?;
+        let stat = p.stat().map_err(e("stat"))?;
+        let status = p.status().map_err(e("status"))?;
+        let environment = p
+            .environ()
+            .map_err(e("environ"))?
+            .into_iter()
+            .map(|(k, v)| (k.to_string_lossy().into_owned(), v.to_string_lossy().into_owned()))
+            .collect();
+        let target = |fd: &str| {
+            std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok().filter(|f| f.is_absolute() && f.is_file())
+        };
+        Ok(Birth {
+            pid,
+            start_ticks: stat.starttime,
+            exe: p.exe().map_err(e("exe"))?,
+            argv: p.cmdline().map_err(e("cmdline"))?,
+            environment,
+            directory: p.cwd().map_err(e("cwd"))?,
+            uid: status.euid,
+            gid: status.egid,
+            groups: status.groups.iter().filter_map(|g| u32::try_from(*g).ok()).collect(),
+            umask: status.umask,
+            nice: stat.nice,
+            limits: limits(pid)?,
+            cpus: affinity(pid),
+            cgroups: p
+                .cgroups()
+                .map(|c| c.into_iter().map(|c| (c.controllers.join(","), c.pathname)).collect())
+                .unwrap_or_default(),
+            output: target("1"),
+            errors: target("2"),
+        })
+    }
+}
+
+fn limits(pid: i32) -> Result<Vec<(u32, Option<u64>, Option<u64>)>, ProbeError> {
+    let mut all = Vec::new();
+    for resource in 0..16u32 {
+        let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: asks for a limit and sets none; the structure lives for the call.
+        let result = unsafe { libc::prlimit64(pid, resource, std::ptr::null(), &raw mut limit) };
+        if result != 0 {
+            let source = std::io::Error::last_os_error();
+            return Err(ProbeError::Read { path: format!("/proc/{pid}/limits"), source });
+        }
+        let value = |n: u64| (n != libc::RLIM64_INFINITY).then_some(n);
+        all.push((resource, value(limit.rlim_cur), value(limit.rlim_max)));
+    }
+    Ok(all)
+}
+
+fn affinity(pid: i32) -> Vec<usize> {
+    nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(pid))
+        .map(|set| {
+            (0..nix::sched::CpuSet::count()).filter(|i| set.is_set(*i).unwrap_or(false)).collect()
+        })
+        .unwrap_or_default()
+}

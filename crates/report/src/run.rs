@@ -1,0 +1,160 @@
+//! A run as text that can be read aloud.
+
+use std::fmt::Write as _;
+use std::time::{Duration, UNIX_EPOCH};
+
+use lastdrop_model::plan::{Load, Phase};
+use lastdrop_model::run::{End, PhaseReport};
+use lastdrop_model::units::{show_bytes, show_duration, show_us};
+use lastdrop_model::{Kind, Run, Validity, Verdict};
+
+use crate::table::aligned;
+
+/// The summary of a run.
+#[must_use]
+pub fn run_text(run: &Run) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "{} {}   run {}   seed {}", run.plan.method, run.plan.url, run.id, run.seed);
+    for phase in &run.phases {
+        let planned = run.plan.phases.iter().find(|p| p.name == phase.name);
+        let load = planned.map(describe_load).unwrap_or_default();
+        let note = if phase.measured { "" } else { "  (warm-up, not measured)" };
+        let _ = writeln!(out, "\n{}: {load}, keep-alive {}, {:.1} s{note}", phase.name, run.plan.keepalive, phase.duration_s);
+        if phase.measured || run.phases.len() == 1 {
+            phase_text(&mut out, phase);
+        } else {
+            let _ = writeln!(out, "  answered {} ({:.1}/s)", phase.requests.answered, phase.rate.answered_rps);
+        }
+    }
+    for (error, n) in &run.generator.connect_errors {
+        let _ = writeln!(out, "  connect: {n} × {error}");
+    }
+    let g = &run.generator;
+    let _ = writeln!(
+        out,
+        "\ngenerator: {:.1} µs CPU a request, busiest thread {:.0} % of a core, {} memory",
+        g.cpu_us_per_request,
+        g.busiest_thread_cores * 100.0,
+        show_bytes(g.peak_rss_bytes)
+    );
+    match run.end {
+        End::Finished => {}
+        End::Interrupted => out.push_str("ended early: interrupted; the numbers are those up to then\n"),
+        End::Unreachable => out.push_str("given up: nothing could be connected\n"),
+        End::Killed => out.push_str("did not end by itself (killed, or still running); these are the seconds on disk\n"),
+    }
+    validity_text(&mut out, &run.validity);
+    out
+}
+
+fn describe_load(phase: &Phase) -> String {
+    match &phase.load {
+        Load::Closed { users } => format!("{users} user{}", if *users == 1 { "" } else { "s" }),
+        Load::Open { rate_rps, arrivals, connections } => {
+            let kind = format!("{arrivals:?}").to_lowercase();
+            format!("{rate_rps} requests/s, {kind}, over at most {connections} connections")
+        }
+    }
+}
+
+fn phase_text(out: &mut String, p: &PhaseReport) {
+    let r = &p.requests;
+    let statuses: Vec<String> = p.status.iter().map(|(code, n)| format!("{n} × {code}")).collect();
+    let _ = writeln!(out, "  answered   {:>10}   {:.1}/s   {}", r.answered, p.rate.answered_rps, statuses.join(", "));
+    let mut bad = Vec::new();
+    for (n, what) in [
+        (r.failed.connect, "could not connect"),
+        (r.failed.reset, "reset"),
+        (r.failed.closed, "closed without an answer"),
+        (r.failed.protocol, "not HTTP"),
+        (r.timed_out, "timed out"),
+        (r.censored, "in flight at the end"),
+        (r.unsent, "never sent"),
+    ] {
+        if n > 0 {
+            bad.push(format!("{n} {what}"));
+        }
+    }
+    let unanswered = r.due - r.answered.min(r.due);
+    if unanswered > 0 {
+        let share = p.unanswered_share() * 100.0;
+        let _ = writeln!(out, "  unanswered {unanswered:>10}   {share:.2} %: {}", bad.join(", "));
+    }
+    if p.connections.lost_on_reuse > 0 {
+        let _ = writeln!(out, "  {} of them on a kept connection that the server had let go of", p.connections.lost_on_reuse);
+    }
+    let _ = writeln!(
+        out,
+        "  received   {:>10}   over {} connection{}",
+        show_bytes(p.bytes.received),
+        p.connections.opened,
+        if p.connections.opened == 1 { "" } else { "s" },
+    );
+    let mut rows = Vec::new();
+    for (kind, name) in [
+        (Kind::Response, "response"),
+        (Kind::Service, "service"),
+        (Kind::Blocked, "blocked"),
+        (Kind::Lateness, "lateness"),
+        (Kind::Connect, "connect"),
+    ] {
+        if p.latency(kind, "count").is_none() {
+            continue;
+        }
+        let mut row = vec![name.to_string()];
+        for field in ["mean", "p50", "p90", "p99", "p99_9", "max"] {
+            let value = show_us(p.latency(kind, field).unwrap_or(0.0));
+            let bound = kind == Kind::Response && p.is_lower_bound(field);
+            row.push(if bound { format!("≥{value}") } else { value });
+        }
+        rows.push(row);
+    }
+    if !rows.is_empty() {
+        let _ = write!(out, "\n{}", aligned(&["latency", "mean", "p50", "p90", "p99", "p99.9", "max"], &rows));
+    }
+}
+
+fn validity_text(out: &mut String, v: &Validity) {
+    if v.verdict == Verdict::Valid {
+        return;
+    }
+    let word = if v.verdict == Verdict::Invalid { "INVALID, do not use these numbers" } else { "doubtful" };
+    let _ = writeln!(out, "{word}:");
+    for r in &v.reasons {
+        let _ = writeln!(out, "  {}; {}", r.what, r.advice);
+    }
+}
+
+/// One line of the history.
+#[must_use]
+pub fn history_line(id: &str, started_unix_ms: u64, label: &str, url: &str, run: Option<&Run>) -> Vec<String> {
+    let when = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(started_unix_ms)).to_string();
+    let when = when.replace('T', " ");
+    let mut cells = vec![id.to_string(), when.trim_end_matches('Z').to_string()];
+    match run.and_then(Run::measured) {
+        Some(p) => {
+            cells.push(format!("{:.1}", p.rate.answered_rps));
+            cells.push(p.latency(Kind::Response, "p99").map_or("–".into(), show_us));
+            cells.push(format!("{}", p.requests.due - p.requests.answered.min(p.requests.due)));
+        }
+        None => cells.extend(["–".to_string(), "–".to_string(), "–".to_string()]),
+    }
+    let how = match run {
+        None => "unfinished".to_string(),
+        Some(run) => run.plan.phases.iter().find(|p| p.measured).map(describe_load).unwrap_or_default(),
+    };
+    cells.push(how);
+    cells.push(if label.is_empty() { url.to_string() } else { format!("{url} ({label})") });
+    cells
+}
+
+/// How long a phase may take, for a message before it starts.
+#[must_use]
+pub fn describe_length(phase: &Phase) -> String {
+    match (phase.requests, phase.duration) {
+        (Some(n), Some(d)) => format!("{n} requests or {}", show_duration(d)),
+        (Some(n), None) => format!("{n} requests"),
+        (None, Some(d)) => show_duration(d),
+        (None, None) => "until Ctrl-C".into(),
+    }
+}

@@ -1,0 +1,23 @@
+//! Aligned tables for people.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+/// Lines of cells under a heading: columns of numbers to the right, others to the left. Two spaces before each line.
+#[must_use]
+pub fn aligned(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(heading.to_vec());
+    for row in rows {
+        table.add_row(row.clone());
+    }
+    for (i, column) in table.column_iter_mut().enumerate() {
+        let numeric = rows.iter().filter_map(|r| r.get(i)).all(|c| {
+            c.trim_start_matches(['≥', '-', '+']).starts_with(|c: char| c.is_ascii_digit()) || c.is_empty() || c == "–"
+        });
+        if numeric {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().map(|l| format!(" {}\n", l.trim_end())).collect()
+}

@@ -1,0 +1,277 @@
+//! The master process: opens the listener, keeps the pool full, obeys signals. It stays single-threaded, because it
+//! forks.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, signal, sigprocmask};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket, sockopt,
+};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork, pipe2};
+
+use crate::config::{Config, ConfigError, Layers};
+use crate::shared::Shared;
+use crate::worker::Worker;
+
+#[derive(Debug, thiserror::Error)]
+pub enum MasterError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("cannot listen on {address}: {source}{}", listen_advice(source))]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("cannot write {}: {source}", path.display())]
+    PidFile { path: PathBuf, source: io::Error },
+    #[error("{what}: {source}")]
+    System { what: &'static str, source: io::Error },
+}
+
+fn listen_advice(e: &io::Error) -> &'static str {
+    match e.kind() {
+        io::ErrorKind::AddrInUse => "; another server has it: choose another --listen, or port 0 for a free one",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need root",
+        _ => "",
+    }
+}
+
+fn system(what: &'static str) -> impl FnOnce(Errno) -> MasterError {
+    move |e| MasterError::System { what, source: e.into() }
+}
+
+/// Old workers that do not leave by then are ended.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+struct Master {
+    layers: Layers,
+    config: Config,
+    shared: &'static Shared,
+    listener: TcpListener,
+    /// Closing the first end tells a generation to leave; its workers hold the second.
+    leave_write: OwnedFd,
+    leave_read: OwnedFd,
+    /// Slot of each worker of this generation.
+    workers: HashMap<Pid, usize>,
+    /// Workers of older generations and when they have to be gone.
+    leaving: HashMap<Pid, Instant>,
+    /// Touched by the master only, so that all workers share its pages.
+    _shared_memory: Vec<u8>,
+}
+
+/// Runs the target until it is told to end. `ready` is called once with the address it listens on.
+///
+/// # Errors
+/// When the settings are wrong, the address cannot be had, or the system refuses a process.
+pub fn run(layers: Layers, pid_file: Option<PathBuf>, ready: impl FnOnce(SocketAddr, &Config)) -> Result<(), MasterError> {
+    let config = layers.load()?;
+    let listener = open_listener(&config)?;
+    let mut signals = SigSet::empty();
+    for s in [Signal::SIGCHLD, Signal::SIGHUP, Signal::SIGUSR2, Signal::SIGTERM, Signal::SIGINT] {
+        signals.add(s);
+    }
+    sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None).map_err(system("cannot block signals"))?;
+    let (leave_read, leave_write) = leave_pipe()?;
+    let mut shared_memory = vec![1u8; config.shared_memory as usize];
+    std::hint::black_box(shared_memory.as_mut_slice());
+    let mut master = Master {
+        shared: Shared::map().map_err(system("cannot map shared memory"))?,
+        layers,
+        listener,
+        leave_write,
+        leave_read,
+        workers: HashMap::new(),
+        leaving: HashMap::new(),
+        _shared_memory: shared_memory,
+        config,
+    };
+    let address = master.listener.local_addr().unwrap_or(master.config.listen);
+    // A port chosen by the system stays the same over restarts.
+    master.config.listen = address;
+    master.fill()?;
+    if let Some(path) = &pid_file {
+        std::fs::write(path, format!("{}\n", std::process::id()))
+            .map_err(|source| MasterError::PidFile { path: path.clone(), source })?;
+    }
+    ready(address, &master.config);
+    let result = master.obey(&signals, address);
+    master.end();
+    if let Some(path) = &pid_file {
+        let _ = std::fs::remove_file(path);
+    }
+    result
+}
+
+fn leave_pipe() -> Result<(OwnedFd, OwnedFd), MasterError> {
+    pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(system("cannot open a pipe"))
+}
+
+/// std's own listener has a fixed backlog, and the backlog is a setting here.
+fn open_listener(config: &Config) -> Result<TcpListener, MasterError> {
+    let open = || -> nix::Result<TcpListener> {
+        let family = if config.listen.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)?;
+        setsockopt(&fd, sockopt::ReuseAddr, &true)?;
+        bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrStorage::from(config.listen))?;
+        listen(&fd, Backlog::new(config.backlog).unwrap_or(Backlog::MAXCONN))?;
+        Ok(TcpListener::from(fd))
+    };
+    open().map_err(|e| MasterError::Listen { address: config.listen, source: e.into() })
+}
+
+impl Master {
+    /// Waits for signals and does what they ask, until one asks to end.
+    fn obey(&mut self, signals: &SigSet, address: SocketAddr) -> Result<(), MasterError> {
+        loop {
+            match wait_signal(signals, Duration::from_secs(1)) {
+                Some(Signal::SIGTERM | Signal::SIGINT) => return Ok(()),
+                Some(Signal::SIGHUP) => self.reload(address, false),
+                Some(Signal::SIGUSR2) => self.reload(address, true),
+                _ => {}
+            }
+            self.reap();
+            let now = Instant::now();
+            for (pid, deadline) in &self.leaving {
+                if now > *deadline {
+                    let _ = kill(*pid, Signal::SIGKILL);
+                }
+            }
+            if let Err(e) = self.fill() {
+                // No process to be had now; the next turn tries again.
+                eprintln!("lastdrop target: {e}");
+            }
+        }
+    }
+
+    fn reap(&mut self) {
+        while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            let (WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _)) = status else { break };
+            self.leaving.remove(&pid);
+            if let Some(slot) = self.workers.remove(&pid) {
+                let s = self.shared.slot(slot);
+                s.pid.store(0, SeqCst);
+                s.state.store(0, SeqCst);
+            }
+        }
+    }
+
+    /// Starts workers until the pool is full.
+    fn fill(&mut self) -> Result<(), MasterError> {
+        let pool = self.config.workers as usize;
+        self.shared.pool.store(self.config.workers, SeqCst);
+        for index in 0..pool {
+            if self.workers.values().any(|s| *s == index) {
+                continue;
+            }
+            self.shared.set_state(index, b'S');
+            // SAFETY: this process has one thread; the child runs on with its own copy of everything.
+            match unsafe { fork() }.map_err(system("cannot fork a worker"))? {
+                ForkResult::Parent { child } => {
+                    self.shared.counters.forks.fetch_add(1, SeqCst);
+                    self.shared.slot(index).pid.store(child.as_raw(), SeqCst);
+                    self.workers.insert(child, index);
+                }
+                ForkResult::Child => self.become_worker(index),
+            }
+        }
+        Ok(())
+    }
+
+    fn become_worker(&self, slot: usize) -> ! {
+        // The end that keeps the generation alive belongs to the master alone.
+        // SAFETY: this copy of the descriptor is not used again; the process ends without dropping it.
+        unsafe { libc::close(std::os::fd::AsRawFd::as_raw_fd(&self.leave_write)) };
+        let _ = sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&SigSet::all()), None);
+        // Ctrl-C on the terminal is for the master; it tells its workers.
+        // SAFETY: ignoring a signal installs no handler.
+        let _ = unsafe { signal(Signal::SIGINT, SigHandler::SigIgn) };
+        // SAFETY: plain calls. Sleeps shall be exact, and the worker shall be told apart in ps.
+        unsafe {
+            libc::prctl(libc::PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize);
+            libc::prctl(libc::PR_SET_NAME, c"target-worker".as_ptr());
+        }
+        let worker = Worker {
+            slot,
+            config: &self.config,
+            shared: self.shared,
+            listener: &self.listener,
+            leave: self.leave_read.as_fd(),
+        };
+        let code = i32::from(worker.run().is_err());
+        // SAFETY: ends the child at once, without running the exit handlers of the master's program.
+        unsafe { libc::_exit(code) }
+    }
+
+    /// New settings and new workers; with `relisten` a new listener too. Wrong settings change nothing.
+    fn reload(&mut self, address: SocketAddr, relisten: bool) {
+        let mut config = match self.layers.load() {
+            Ok(config) => config,
+            Err(e) => return eprintln!("lastdrop target: settings not read, the old ones stay: {e}"),
+        };
+        if config.listen.port() == 0 || !relisten {
+            config.listen = address;
+        }
+        let pipe = match leave_pipe() {
+            Ok(pipe) => pipe,
+            Err(e) => return eprintln!("lastdrop target: not reloaded: {e}"),
+        };
+        (self.leave_read, self.leave_write) = pipe;
+        let deadline = Instant::now() + LEAVE_TIMEOUT;
+        self.leaving.extend(self.workers.drain().map(|(pid, _)| (pid, deadline)));
+        if relisten {
+            // The old workers hold the old listener: it is closed for good when they have left.
+            while !self.leaving.is_empty() && Instant::now() < deadline {
+                self.reap();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let old = std::mem::replace(&mut self.config, config);
+            match nix::sys::socket::listen(
+                &self.listener,
+                Backlog::new(self.config.backlog).unwrap_or(Backlog::MAXCONN),
+            ) {
+                // A second listen() on the same socket changes its backlog.
+                Ok(()) if old.listen == self.config.listen => {}
+                _ => match open_listener(&self.config) {
+                    Ok(listener) => self.listener = listener,
+                    Err(e) => {
+                        eprintln!("lastdrop target: {e}; still on {}", old.listen);
+                        self.config.listen = old.listen;
+                    }
+                },
+            }
+        } else {
+            self.config = config;
+        }
+        self.shared.counters.generation.fetch_add(1, SeqCst);
+    }
+
+    /// Ends all workers; those that are at work may finish for a moment.
+    fn end(&mut self) {
+        if let Ok(pipe) = leave_pipe() {
+            (self.leave_read, self.leave_write) = pipe;
+        }
+        let mut pids: Vec<Pid> = self.workers.keys().chain(self.leaving.keys()).copied().collect();
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while !pids.is_empty() {
+            pids.retain(|p| matches!(waitpid(*p, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive)));
+            if Instant::now() > deadline {
+                for pid in &pids {
+                    let _ = kill(*pid, Signal::SIGKILL);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn wait_signal(signals: &SigSet, limit: Duration) -> Option<Signal> {
+    let timeout = libc::timespec { tv_sec: limit.as_secs() as libc::time_t, tv_nsec: limit.subsec_nanos().into() };
+    // SAFETY: the set and the time live for the call; no information structure is asked for.
+    let n = unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), &raw const timeout) };
+    Signal::try_from(n).ok()
+}

@@ -1,0 +1,142 @@
+//! What master and workers share: counters and a scoreboard, in memory mapped before the fork.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::MAX_WORKERS;
+
+/// Path of the status page; `?auto` as Apache's mod_status prints it, `?json` for programs.
+pub const STATUS_PATH: &str = "/server-status";
+
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub connections: AtomicU64,
+    pub requests: AtomicU64,
+    /// Whole answers written, errors among them.
+    pub answered: AtomicU64,
+    pub errors: AtomicU64,
+    pub closes: AtomicU64,
+    pub resets: AtomicU64,
+    pub hangs: AtomicU64,
+    /// Requests whose client was gone before the answer.
+    pub abandoned: AtomicU64,
+    pub bad_requests: AtomicU64,
+    pub status_requests: AtomicU64,
+    pub forks: AtomicU64,
+    pub busy: AtomicU32,
+    pub generation: AtomicU32,
+    /// Nanoseconds of the monotonic clock; 0 before the first request.
+    pub first_request_ns: AtomicU64,
+}
+
+/// The counters as the status page gives them in JSON.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountersView {
+    pub connections: u64,
+    pub requests: u64,
+    pub answered: u64,
+    pub errors: u64,
+    pub closes: u64,
+    pub resets: u64,
+    pub hangs: u64,
+    pub abandoned: u64,
+    pub bad_requests: u64,
+    pub status_requests: u64,
+    pub forks: u64,
+    pub generation: u32,
+    pub scoreboard: String,
+}
+
+#[derive(Debug)]
+pub struct Slot {
+    pub pid: AtomicI32,
+    /// A letter of Apache's scoreboard.
+    pub state: AtomicU8,
+    pub requests: AtomicU64,
+}
+
+#[derive(Debug)]
+pub struct Shared {
+    pub counters: Counters,
+    slots: [Slot; MAX_WORKERS as usize],
+    /// Slots in use by the present settings.
+    pub pool: AtomicU32,
+}
+
+impl Shared {
+    /// Maps the structure into memory that stays shared over forks, for the life of the process.
+    ///
+    /// # Errors
+    /// When the system has no memory for it.
+    pub fn map() -> nix::Result<&'static Shared> {
+        let size = NonZeroUsize::new(size_of::<Shared>()).expect("the structure has fields");
+        // SAFETY: a fresh anonymous mapping, zero-filled, page-aligned and never unmapped; all fields are atomics, for
+        // which zero is a value.
+        unsafe {
+            let at = nix::sys::mman::mmap_anonymous(
+                None,
+                size,
+                nix::sys::mman::ProtFlags::PROT_READ | nix::sys::mman::ProtFlags::PROT_WRITE,
+                nix::sys::mman::MapFlags::MAP_SHARED,
+            )?;
+            Ok(at.cast::<Shared>().as_ref())
+        }
+    }
+
+    pub fn slot(&self, index: usize) -> &Slot {
+        &self.slots[index]
+    }
+
+    pub fn set_state(&self, index: usize, letter: u8) {
+        self.slots[index].state.store(letter, Ordering::Relaxed);
+    }
+
+    /// One letter a slot, as mod_status prints it; `.` is a slot without a process.
+    pub fn scoreboard(&self) -> String {
+        let pool = (self.pool.load(Ordering::Relaxed) as usize).min(self.slots.len());
+        self.slots[..pool]
+            .iter()
+            .map(|s| {
+                let state = s.state.load(Ordering::Relaxed);
+                if s.pid.load(Ordering::Relaxed) == 0 || state == 0 { '.' } else { char::from(state) }
+            })
+            .collect()
+    }
+
+    pub fn view(&self) -> CountersView {
+        let c = &self.counters;
+        let get = |a: &AtomicU64| a.load(Ordering::SeqCst);
+        CountersView {
+            connections: get(&c.connections),
+            requests: get(&c.requests),
+            answered: get(&c.answered),
+            errors: get(&c.errors),
+            closes: get(&c.closes),
+            resets: get(&c.resets),
+            hangs: get(&c.hangs),
+            abandoned: get(&c.abandoned),
+            bad_requests: get(&c.bad_requests),
+            status_requests: get(&c.status_requests),
+            forks: get(&c.forks),
+            generation: c.generation.load(Ordering::SeqCst),
+            scoreboard: self.scoreboard(),
+        }
+    }
+
+    /// The status page in the form of mod_status `?auto`.
+    pub fn auto_page(&self) -> String {
+        let v = self.view();
+        let idle = v.scoreboard.chars().filter(|c| *c == '_').count();
+        let busy = v.scoreboard.chars().filter(|c| !"_.".contains(*c)).count();
+        format!(
+            "ServerVersion: lastdrop-target/{}\nServerMPM: prefork\nParentServerConfigGeneration: {}\n\
+             Total Accesses: {}\nBusyWorkers: {busy}\nIdleWorkers: {idle}\nScoreboard: {}\n",
+            env!("CARGO_PKG_VERSION"),
+            v.generation,
+            v.requests,
+            v.scoreboard
+        )
+    }
+}

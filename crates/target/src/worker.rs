@@ -1,0 +1,328 @@
+//! A worker process: one connection at a time, as a prefork server has it.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::{Duration, Instant};
+
+use lastdrop_http::{RequestHead, RequestParser};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::time::TimeValLike;
+use nix::time::{ClockId, clock_gettime};
+use rand_core::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::config::{Config, Service};
+use crate::shared::{STATUS_PATH, Shared};
+
+/// A client that has connected and says nothing is let go after this.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+pub struct Worker<'a> {
+    pub slot: usize,
+    pub config: &'a Config,
+    pub shared: &'static Shared,
+    pub listener: &'a TcpListener,
+    /// Hangs up when this generation of workers shall leave, or when the master is gone.
+    pub leave: BorrowedFd<'a>,
+}
+
+/// What is planned for a request.
+enum Fate {
+    Answer(u16),
+    Close,
+    Reset,
+    Hang,
+}
+
+/// What became of a wait.
+enum Wake {
+    Ready,
+    Leave,
+    Timeout,
+}
+
+impl Worker<'_> {
+    /// Serves until told to leave or until its requests are used up.
+    pub fn run(&self) -> io::Result<()> {
+        let mut memory = vec![1u8; self.config.memory as usize];
+        std::hint::black_box(memory.as_mut_slice());
+        let mut leaked: Vec<Vec<u8>> = Vec::new();
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(self.config.seed ^ u64::from(std::process::id()) << 20);
+        self.shared.set_state(self.slot, b'S');
+        std::thread::sleep(self.config.startup);
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        // Exclusive: a connection wakes one worker and not the whole pool.
+        epoll.add(self.listener, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLEXCLUSIVE, 0))?;
+        epoll.add(self.leave, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
+        let mut served = 0;
+        loop {
+            self.shared.set_state(self.slot, b'_');
+            let mut events = [EpollEvent::empty(); 2];
+            let n = match epoll.wait(&mut events, EpollTimeout::NONE) {
+                Ok(n) => n,
+                Err(nix::Error::EINTR) => continue,
+                Err(e) => return Err(e.into()),
+            };
+            if events[..n].iter().any(|e| e.data() == 1) {
+                return Ok(());
+            }
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    self.shared.counters.connections.fetch_add(1, SeqCst);
+                    // A client that misbehaves costs its connection and nothing else.
+                    let _ = self.serve(stream, &mut served, &mut leaked, &mut rng);
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+            if self.used_up(served) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn used_up(&self, served: u64) -> bool {
+        self.config.max_requests_per_worker > 0 && served >= self.config.max_requests_per_worker
+    }
+
+    fn serve(
+        &self,
+        mut stream: TcpStream,
+        served: &mut u64,
+        leaked: &mut Vec<Vec<u8>>,
+        rng: &mut Xoshiro256PlusPlus,
+    ) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(false)?;
+        let mut parser = RequestParser::default();
+        let mut buffer = [0u8; 16 * 1024];
+        let mut on_connection = 0;
+        loop {
+            let head = match parser.next_request() {
+                Ok(Some(head)) => head,
+                Ok(None) => {
+                    let (state, limit) = if on_connection > 0 && parser.is_empty() {
+                        (b'K', self.config.keepalive_timeout)
+                    } else {
+                        (b'R', FIRST_REQUEST_TIMEOUT)
+                    };
+                    self.shared.set_state(self.slot, state);
+                    match self.wait_readable(&stream, limit)? {
+                        // In the middle of a request the client is served first.
+                        Wake::Leave if state == b'K' => return Ok(()),
+                        Wake::Timeout => return Ok(()),
+                        Wake::Ready | Wake::Leave => {}
+                    }
+                    match stream.read(&mut buffer)? {
+                        0 => return Ok(()),
+                        n => parser.push(&buffer[..n]),
+                    }
+                    continue;
+                }
+                Err(_) => {
+                    self.shared.counters.bad_requests.fetch_add(1, SeqCst);
+                    return self.answer(&mut stream, 400, "text/plain", b"bad request\n", true, false);
+                }
+            };
+            self.shared.set_state(self.slot, b'W');
+            on_connection += 1;
+            if head.path.split('?').next() == Some(STATUS_PATH) {
+                self.shared.counters.status_requests.fetch_add(1, SeqCst);
+                return self.status(&mut stream, &head);
+            }
+            *served += 1;
+            self.shared.slot(self.slot).requests.store(*served, Relaxed);
+            let limit = self.config.max_keepalive_requests;
+            let close = !head.keep_alive
+                || !self.config.keepalive
+                || self.used_up(*served)
+                || (limit > 0 && on_connection >= limit)
+                || self.told_to_leave();
+            if self.config.leak > 0 {
+                leaked.push(vec![1u8; self.config.leak as usize]);
+            }
+            if !self.request(&mut stream, &head, close, rng)? || close {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Does what is planned for one request. False: the connection is finished with.
+    fn request(
+        &self,
+        stream: &mut TcpStream,
+        head: &RequestHead,
+        close: bool,
+        rng: &mut Xoshiro256PlusPlus,
+    ) -> io::Result<bool> {
+        let counters = &self.shared.counters;
+        let number = counters.requests.fetch_add(1, SeqCst) + 1;
+        let _ = counters.first_request_ns.compare_exchange(0, monotonic_ns(), SeqCst, SeqCst);
+        match self.fate(number) {
+            Fate::Reset => {
+                counters.resets.fetch_add(1, SeqCst);
+                let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+                nix::sys::socket::setsockopt(&*stream, nix::sys::socket::sockopt::Linger, &linger)?;
+                Ok(false)
+            }
+            Fate::Close => {
+                counters.closes.fetch_add(1, SeqCst);
+                Ok(false)
+            }
+            Fate::Hang => {
+                counters.hangs.fetch_add(1, SeqCst);
+                let mut sink = [0u8; 1024];
+                loop {
+                    match self.wait_readable(stream, Duration::from_secs(3600))? {
+                        Wake::Leave => return Ok(false),
+                        _ if stream.read(&mut sink)? == 0 => return Ok(false),
+                        _ => {}
+                    }
+                }
+            }
+            Fate::Answer(status) => {
+                let busy = counters.busy.fetch_add(1, SeqCst) + 1;
+                self.stall();
+                self.work(busy, rng);
+                self.stall();
+                counters.busy.fetch_sub(1, SeqCst);
+                if status >= 500 {
+                    counters.errors.fetch_add(1, SeqCst);
+                }
+                let body = vec![b'x'; self.config.body as usize];
+                // Counted before it is written: a client that has the answer must find it counted.
+                counters.answered.fetch_add(1, SeqCst);
+                let written = self.answer(stream, status, "text/plain", &body, close, head.method == "HEAD");
+                if written.is_err() {
+                    counters.answered.fetch_sub(1, SeqCst);
+                    counters.abandoned.fetch_add(1, SeqCst);
+                }
+                written.map(|()| true)
+            }
+        }
+    }
+
+    fn fate(&self, number: u64) -> Fate {
+        let every = |n: u64| n > 0 && number.is_multiple_of(n);
+        let c = self.config;
+        if every(c.reset_every) {
+            Fate::Reset
+        } else if every(c.close_every) {
+            Fate::Close
+        } else if every(c.hang_every) {
+            Fate::Hang
+        } else if every(c.error_every) {
+            Fate::Answer(500)
+        } else {
+            Fate::Answer(200)
+        }
+    }
+
+    /// Takes as long as a request takes while `busy` workers are at work.
+    fn work(&self, busy: u32, rng: &mut Xoshiro256PlusPlus) {
+        let stretch = self.config.stretch(busy);
+        match self.config.service {
+            Service::Fixed(d) => sleep(d.mul_f64(stretch)),
+            Service::Exponential(d) => {
+                let u = ((rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+                sleep(d.mul_f64(stretch * -u.ln()));
+            }
+            Service::Cpu(d) => burn(d.mul_f64(stretch)),
+        }
+    }
+
+    /// Waits for the end of the planned stall, if it is now.
+    fn stall(&self) {
+        if self.config.stall_for.is_zero() {
+            return;
+        }
+        let began = self.shared.counters.first_request_ns.load(SeqCst) + self.config.stall_at.as_nanos() as u64;
+        let ends = began + self.config.stall_for.as_nanos() as u64;
+        let now = monotonic_ns();
+        if (began..ends).contains(&now) {
+            std::thread::sleep(Duration::from_nanos(ends - now));
+        }
+    }
+
+    fn status(&self, stream: &mut TcpStream, head: &RequestHead) -> io::Result<()> {
+        if head.path.ends_with("?json") {
+            let body = serde_json::to_vec(&self.shared.view()).map_err(io::Error::other)?;
+            self.answer(stream, 200, "application/json", &body, true, false)
+        } else {
+            self.answer(stream, 200, "text/plain", self.shared.auto_page().as_bytes(), true, false)
+        }
+    }
+
+    fn answer(
+        &self,
+        stream: &mut TcpStream,
+        status: u16,
+        kind: &str,
+        body: &[u8],
+        close: bool,
+        head_only: bool,
+    ) -> io::Result<()> {
+        let reason = match status {
+            200 => "OK",
+            400 => "Bad Request",
+            _ => "Internal Server Error",
+        };
+        let mut bytes = format!(
+            "HTTP/1.1 {status} {reason}\r\nServer: lastdrop-target\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{}\r\n",
+            body.len(),
+            if close { "Connection: close\r\n" } else { "" },
+        )
+        .into_bytes();
+        if !head_only {
+            bytes.extend_from_slice(body);
+        }
+        stream.write_all(&bytes)
+    }
+
+    fn wait_readable(&self, stream: &TcpStream, limit: Duration) -> io::Result<Wake> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = PollTimeout::try_from(left.as_millis().min(3_600_000) as i32 + 1).unwrap_or(PollTimeout::MAX);
+            let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN), PollFd::new(self.leave, PollFlags::POLLIN)];
+            match poll(&mut fds, timeout) {
+                Ok(0) => return Ok(Wake::Timeout),
+                Ok(_) if fds[0].any() == Some(true) => return Ok(Wake::Ready),
+                Ok(_) => return Ok(Wake::Leave),
+                Err(nix::Error::EINTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn told_to_leave(&self) -> bool {
+        let mut fds = [PollFd::new(self.leave, PollFlags::POLLIN)];
+        matches!(poll(&mut fds, PollTimeout::ZERO), Ok(n) if n > 0)
+    }
+}
+
+fn sleep(d: Duration) {
+    if !d.is_zero() {
+        std::thread::sleep(d);
+    }
+}
+
+fn monotonic_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| t.num_nanoseconds() as u64)
+}
+
+/// Uses CPU time, not wall time: a busy machine makes it slower, as it would real work.
+fn burn(d: Duration) {
+    let cpu = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |t| t.num_nanoseconds() as u64);
+    let end = cpu() + d.as_nanos() as u64;
+    let mut x = 1.0f64;
+    while cpu() < end {
+        for _ in 0..500 {
+            x = std::hint::black_box((x + 1.5).ln() + 1.0);
+        }
+    }
+}
+
