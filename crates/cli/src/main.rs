@@ -19,7 +19,11 @@ fn main() -> ExitCode {
         Command::History(args) => commands::history::history(args),
         Command::Show(args) => commands::history::show(args),
         Command::Target(args) => commands::target::target(*args),
-        _ => todo!(),
+        Command::Tune(args) => commands::tune::tune(args),
+        Command::Sweep(args) => commands::sweep::sweep(args),
+        Command::Size(args) => commands::size::size(args),
+        Command::Restore(args) => commands::restore::restore(args),
+        Command::Demo(args) => commands::demo::demo(args),
     };
     match result {
         Ok(exit) => exit.into(),

@@ -2,6 +2,13 @@
 //!
 //! Nothing here prints: what happens is told to a [`Narrator`], and results are documents.
 
+pub mod demo;
 pub mod lab;
+pub mod size;
+pub mod sweep;
+pub mod sweep_plan;
+pub mod trial;
+pub mod tune;
+pub mod warm;
 
 pub use lab::{Lab, LabError, Narrator, Progress};

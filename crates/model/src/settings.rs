@@ -62,6 +62,22 @@ impl From<&str> for Setting {
 /// Settings by directive name, in the server's own spelling.
 pub type Settings = BTreeMap<String, Setting>;
 
+/// Settings in a line for a person. Spares follow the number of servers started; a line that says one says the others.
+#[must_use]
+pub fn describe(settings: &Settings) -> String {
+    if settings.is_empty() {
+        return "as it is".into();
+    }
+    let follows = |name: &str| {
+        settings.contains_key("StartServers")
+            && (name.starts_with("MinSpare") || name.starts_with("MaxSpare") || name == "ServerLimit")
+    };
+    let shown: Vec<String> =
+        settings.iter().filter(|(name, _)| !follows(name)).map(|(name, value)| format!("{name} {value}")).collect();
+    let dots = if shown.len() < settings.len() { ", …" } else { "" };
+    shown.join(", ") + dots
+}
+
 /// What a knob is for, so that a search can treat every server alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {

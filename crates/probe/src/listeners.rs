@@ -40,15 +40,27 @@ pub fn of_process(pid: i32) -> Result<Vec<SocketAddr>, ProbeError> {
         .collect())
 }
 
-/// Connections to the given ports as the namespace of `pid` sees them, by peer: established ones and those that ended
-/// within the last minute.
+/// Peers of connections to the given ports as the namespace of `pid` sees them: open ones and those that ended within
+/// the last minute.
 ///
 /// # Errors
 /// When the socket table cannot be read.
 pub fn visitors(pid: i32, ports: &[u16]) -> Result<HashSet<SocketAddr>, ProbeError> {
+    peers(pid, ports, |state| state != TcpState::Listen)
+}
+
+/// Peers of open connections to the given ports.
+///
+/// # Errors
+/// When the socket table cannot be read.
+pub fn established(pid: i32, ports: &[u16]) -> Result<HashSet<SocketAddr>, ProbeError> {
+    peers(pid, ports, |state| state == TcpState::Established)
+}
+
+fn peers(pid: i32, ports: &[u16], wanted: fn(TcpState) -> bool) -> Result<HashSet<SocketAddr>, ProbeError> {
     Ok(sockets(pid)?
         .into_iter()
-        .filter(|s| s.state != TcpState::Listen && ports.contains(&s.local_address.port()))
+        .filter(|s| wanted(s.state.clone()) && ports.contains(&s.local_address.port()))
         .map(|s| s.remote_address)
         .collect())
 }

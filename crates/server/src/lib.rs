@@ -1,2 +1,60 @@
+//! Knows server software: finds it, lists its knobs, changes them, and puts everything back.
+//!
+//! An [`Adapter`] knows one kind of server and changes nothing by itself. A [`Session`] does the changing, the same way
+//! for every kind: one lock a server, a journal on disk before the first change, an override in one file of ours, the
+//! server restarted exactly as it had been started. [`restore`] needs only the journal, so that it works when the
+//! process that wrote it is gone.
+
+mod adapter;
+mod apache;
+mod journal;
+mod restart;
+mod session;
+mod target;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use adapter::{Adapter, Effective, Facts, discover};
+pub use journal::{Journal, state_folder};
+pub use session::{Health, Kept, Restored, Session, restore_all};
+
+/// Why a server cannot be found, changed or put back: what, where, and what to try.
 #[derive(Debug, thiserror::Error)]
-pub enum ServerError { #[error("x")] X }
+pub enum ServerError {
+    #[error("{what}; {advice}")]
+    NotFound { what: String, advice: String },
+    #[error("{what}: permission denied; run as root, or as the user that started the server")]
+    Permission { what: String },
+    #[error("the configuration does not pass its test ({command}):\n{output}")]
+    ConfigTest { command: String, output: String },
+    #[error("the server would not take these settings as they are ({settings}):\n{output}")]
+    Clamped { settings: String, output: String },
+    #[error("{0}")]
+    Setting(String),
+    #[error("{what}: {source}")]
+    Io { what: String, source: std::io::Error },
+    #[error("{what} within {} s; {advice}", limit.as_secs())]
+    Timeout { what: String, limit: Duration, advice: String },
+    #[error("{0}")]
+    Unhealthy(String),
+    #[error("another lastdrop (process {pid}) is at work on this server; wait for it, or end it")]
+    Locked { pid: String },
+    #[error("an earlier run on this server was killed and left its settings changed; first: lastdrop restore")]
+    Unrestored,
+    #[error("the server is serving other people ({evidence}); changing its settings would disturb them: --live does it all the same")]
+    Busy { evidence: String },
+    #[error("the journal {}: {what}", path.display())]
+    Journal { path: PathBuf, what: String },
+    #[error("interrupted")]
+    Interrupted,
+    #[error(transparent)]
+    Probe(#[from] lastdrop_probe::ProbeError),
+}
+
+impl ServerError {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> ServerError {
+        let what = what.into();
+        move |source| ServerError::Io { what, source }
+    }
+}

@@ -1,8 +1,13 @@
 //! One file a command; each is thin: options to a plan, an experiment, a report.
 
+pub mod demo;
 pub mod history;
+pub mod restore;
 pub mod run;
+pub mod size;
+pub mod sweep;
 pub mod target;
+pub mod tune;
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,0 +1,117 @@
+//! `lastdrop demo`: the main job on a server whose best setting is known.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use lastdrop_experiment::{Lab, demo as plan, lab::random_u32, tune::tune};
+use lastdrop_model::documents::TuneVerdict;
+use lastdrop_model::{ServerKind, ServerRef};
+use lastdrop_report::tune_text;
+use lastdrop_server::{Session, discover};
+
+use crate::args::DemoArgs;
+use crate::commands::{print_report, write_json};
+use crate::exit::Exit;
+use crate::narrator::Terminal;
+use crate::signals::Stop;
+
+/// The target of the demo; it ends with it.
+struct Target(Child);
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.0.id() as i32);
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let _ = self.0.wait();
+    }
+}
+
+pub fn demo(args: DemoArgs) -> Result<Exit> {
+    let stop = Stop::on_signals(false)?;
+    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let config = folder.path().join("target.toml");
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).context("no free port")?.port();
+    std::fs::write(&config, format!("{}listen = '127.0.0.1:{port}'\n", plan::SETTINGS))
+        .with_context(|| format!("cannot write {}", config.display()))?;
+    // The demo's journal is its own: an earlier tune's must not be in its way, nor it in another's.
+    // SAFETY: the process has one thread so far.
+    unsafe { std::env::set_var("LASTDROP_STATE", folder.path().join("state")) };
+    let (workers, rps) = plan::planted()?;
+    let json = args.json.as_deref();
+    print_report(
+        &format!(
+            "lastdrop demo: a web server of ours runs on 127.0.0.1:{port} with a bad setting: 4 workers, each replaced\n\
+             after 10 requests. Its best is planted and known: {workers} workers that stay, {rps:.0} answers/s. lastdrop is\n\
+             told none of that. It measures the server as it is, tries other settings, races the best against what was\n\
+             there, and puts everything back. This takes about a minute.\n\n"
+        ),
+        json,
+        args.quiet,
+    );
+    let exe = std::env::current_exe().context("cannot find my own program")?;
+    let mut target = Target(
+        Command::new(exe)
+            .args(["target", "--config"])
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start the target")?,
+    );
+    wait_for(&mut target, port)?;
+    let url: lastdrop_model::Url = format!("http://127.0.0.1:{port}/").parse()?;
+    let server = ServerRef { kind: ServerKind::Target, config: Some(config), url: None };
+    let session = Session::open(discover(&server)?, Some(&url), false)?;
+    let mut terminal = Terminal::new(args.quiet);
+    let mut lab = Lab { store: None, stop: &stop.flag, narrator: &mut terminal, store_error: None };
+    let document = tune(&mut lab, session, &plan::order(url, u64::from(random_u32())))?;
+    // The restarts made the target another process than the one that was started here.
+    end_restarted(&server);
+    print_report(&format!("\n{}", tune_text(&document)), json, args.quiet);
+    if let Some(to) = json {
+        write_json(to, &document)?;
+    }
+    if document.interrupted {
+        return Ok(Exit::Signal(stop.signal().unwrap_or(2)));
+    }
+    let found = document.winner.as_ref().map_or(0.0, |w| w.objective);
+    print_report(
+        &format!(
+            "\nThe winner reaches {:.0} % of the planted best ({found:.0} of {rps:.0} answers/s).\n\n\
+             Next, on a real server (as root, so that its processes can be looked at and restarted):\n  \
+             lastdrop size apache                                     how many workers fit into memory\n  \
+             lastdrop tune apache --url http://127.0.0.1/your/page    the same as here, on your Apache\n  \
+             lastdrop run http://127.0.0.1/your/page -c 50 -d 30s     only measure\n",
+            found / rps * 100.0
+        ),
+        json,
+        args.quiet,
+    );
+    Ok(if document.verdict == TuneVerdict::Improved { Exit::Done } else { Exit::Failed })
+}
+
+fn wait_for(target: &mut Target, port: u16) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        if let Some(status) = target.0.try_wait()? {
+            bail!("the target ended at once ({status})");
+        }
+        if Instant::now() > deadline {
+            bail!("the target does not listen on 127.0.0.1:{port}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // The look above is a visitor; let it be gone.
+    std::thread::sleep(Duration::from_millis(100));
+    Ok(())
+}
+
+fn end_restarted(server: &ServerRef) {
+    if let Ok(adapter) = discover(server) {
+        let pid = nix::unistd::Pid::from_raw(adapter.facts().birth.pid);
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+    }
+}

@@ -1,0 +1,179 @@
+//! How much memory a server's workers really use, and how many fit. Looks, changes nothing.
+
+use std::collections::BTreeMap;
+
+use lastdrop_analyze::pool::{self, Profile, Worker};
+use lastdrop_model::documents::{MeanMax, SIZE_SCHEMA, SizeDocument, SizeFits, SizeWorkers};
+use lastdrop_model::units::show_bytes;
+use lastdrop_model::{Role, ServerRef, Setting, Settings};
+use lastdrop_probe::host::HostMemory;
+use lastdrop_probe::memory::{self, ProcessMemory};
+use lastdrop_server::{Adapter, discover};
+
+use crate::lab::LabError;
+
+/// Of the memory that the machine has, this much stays for the page cache when no budget is given: files that are read
+/// from disk again and again cost more than a worker gains.
+const PAGE_CACHE_SHARE: f64 = 0.10;
+
+/// Finds the server and sizes it. `memory` is the budget of the whole group, bytes.
+///
+/// # Errors
+/// When the server is not found or its processes may not be read.
+pub fn size(server: &ServerRef, memory: Option<u64>) -> Result<SizeDocument, LabError> {
+    let adapter = discover(server)?;
+    let effective = adapter.effective()?;
+    size_of(adapter.as_ref(), &effective.settings, memory, effective.notes)
+}
+
+/// Real memory, Σ PSS, of a server's master and workers.
+///
+/// # Errors
+/// When its processes may not be read.
+pub fn real_memory(master: i32, workers: &[i32]) -> Result<u64, LabError> {
+    let parent = memory::of_process(master)?.pss;
+    Ok(parent + memory::of_group(workers)?.iter().map(|m| m.pss).sum::<u64>())
+}
+
+/// Sizes a server that is found already.
+///
+/// # Errors
+/// When its processes may not be read.
+pub fn size_of(
+    adapter: &dyn Adapter,
+    effective: &Settings,
+    memory: Option<u64>,
+    mut notes: Vec<String>,
+) -> Result<SizeDocument, LabError> {
+    let facts = adapter.facts();
+    let parent = memory::of_process(facts.birth.pid)?;
+    let workers = memory::of_group(&adapter.workers(facts.birth.pid))?;
+    if workers.is_empty() {
+        return Err(LabError::Other(format!("{} (process {}) has no workers", facts.name, facts.birth.pid)));
+    }
+    let group: Vec<Worker> =
+        workers.iter().map(|m| Worker { rss: m.rss, pss: m.pss, private: m.private, shared: m.shared }).collect();
+    let real = parent.pss + pool::real_memory(&group);
+    // What is not private to a worker is there once: shared pages, and the parent's own.
+    let shared_once = real.saturating_sub(group.iter().map(|w| w.private).sum());
+    let (budget, budget_from) = budget(memory, real)?;
+    let fits = pool::fits(budget, &group, shared_once).ok_or_else(|| LabError::Other("no workers to size".into()))?;
+    let threads = threads_per_worker(adapter, effective);
+    let count = fits.independent.max(1);
+    let mut profiles = BTreeMap::new();
+    for profile in Profile::ALL {
+        profiles.insert(profile.name().to_string(), suggest(adapter, effective, profile, count * threads));
+    }
+    if group.iter().map(|w| w.rss).max() > group.iter().map(|w| w.rss).min().map(|m| m * 2) {
+        notes.push("workers differ much in size: some have not served yet; put load on and look again".into());
+    }
+    if fits.independent == 0 {
+        notes.push(format!("not even one worker fits into {}", show_bytes(budget)));
+    }
+    if workers.iter().map(|w| w.swap).sum::<u64>() > 0 {
+        notes.push("some of the workers' memory is swapped out; it is not in these numbers".into());
+    }
+    Ok(SizeDocument {
+        schema: SIZE_SCHEMA.into(),
+        server: facts.name.clone(),
+        version: facts.version.clone(),
+        model: facts.model.clone(),
+        threads_per_worker: threads,
+        workers: summary(&workers),
+        real_memory_bytes: real,
+        classic_real_memory_bytes: pool::classic_real_memory(&group),
+        sum_rss_bytes: group.iter().map(|w| w.rss).sum(),
+        shared_once_bytes: shared_once,
+        budget_bytes: budget,
+        budget_from,
+        fits: SizeFits {
+            no_sharing: fits.no_sharing,
+            classic_sharing: fits.classic_sharing,
+            independent: fits.independent,
+            worst_case: fits.worst_case,
+        },
+        formulas: formulas(budget, &group, shared_once, &fits),
+        suggested: profiles.get(Profile::Dedicated.name()).cloned().unwrap_or_default(),
+        profiles,
+        effective: effective.clone(),
+        notes,
+    })
+}
+
+fn summary(workers: &[ProcessMemory]) -> SizeWorkers {
+    let column = |f: fn(&ProcessMemory) -> u64| MeanMax::of(&workers.iter().map(f).collect::<Vec<_>>());
+    SizeWorkers {
+        count: workers.len() as u64,
+        rss_bytes: column(|m| m.rss),
+        pss_bytes: column(|m| m.pss),
+        private_bytes: column(|m| m.private),
+        shared_bytes: column(|m| m.shared),
+    }
+}
+
+/// The memory that the group may use, and where the number comes from.
+fn budget(given: Option<u64>, real: u64) -> Result<(u64, String), LabError> {
+    if let Some(bytes) = given {
+        return Ok((bytes, "--memory".into()));
+    }
+    let host = HostMemory::now()
+        .ok_or_else(|| LabError::Other("the machine's memory cannot be read from /proc/meminfo; give it: --memory 400M".into()))?;
+    let reserve = (host.total as f64 * PAGE_CACHE_SHARE) as u64;
+    let bytes = (host.available + real).saturating_sub(reserve);
+    let from = format!(
+        "{} available + {} that the server has now − {} kept for the page cache",
+        show_bytes(host.available),
+        show_bytes(real),
+        show_bytes(reserve)
+    );
+    Ok((bytes, from))
+}
+
+fn threads_per_worker(adapter: &dyn Adapter, effective: &Settings) -> u64 {
+    if adapter.knob(Role::ThreadsPerWorker).is_none() {
+        return 1;
+    }
+    adapter.value(Role::ThreadsPerWorker, effective).and_then(|s| s.count()).unwrap_or(1).max(1) as u64
+}
+
+/// Settings for a pool of `size` with the spares of a profile, where the server has spares.
+fn suggest(adapter: &dyn Adapter, effective: &Settings, profile: Profile, size: u64) -> Settings {
+    let ceiling = adapter.knob(Role::PoolSize).map_or(size, |k| k.range.1 as u64);
+    let mut settings = adapter.pool_settings(size.min(ceiling), effective);
+    let threads = threads_per_worker(adapter, effective);
+    let spares = pool::spares(profile, size.min(ceiling));
+    let mut set = |role: Role, n: u64| {
+        if let Some(knob) = adapter.knob(role) {
+            settings.insert(knob.name.into(), Setting::from(n));
+        }
+    };
+    // StartServers counts processes; spares of threaded MPMs count threads.
+    set(Role::PoolStart, spares.start.div_ceil(threads));
+    set(Role::SpareMin, spares.min_spare);
+    set(Role::SpareMax, spares.max_spare.max(spares.min_spare + threads));
+    settings
+}
+
+/// The formulas with the numbers put in.
+fn formulas(budget: u64, group: &[Worker], shared_once: u64, fits: &pool::Fits) -> BTreeMap<String, String> {
+    let b = show_bytes;
+    let n = group.len() as u64;
+    let mean = |f: fn(&Worker) -> u64| group.iter().map(f).sum::<u64>() / n.max(1);
+    let max = |f: fn(&Worker) -> u64| group.iter().map(f).max().unwrap_or(0);
+    let (largest, shared) = (max(|w| w.rss), mean(|w| w.shared));
+    BTreeMap::from([
+        ("no_sharing".into(), format!("{} / {} = {}", b(budget), b(largest), fits.no_sharing)),
+        (
+            "classic_sharing".into(),
+            format!("({} − {}) / ({} − {}) = {}", b(budget), b(shared), b(largest), b(shared), fits.classic_sharing),
+        ),
+        (
+            "independent".into(),
+            format!("{} shared once + n × {} private each, with room for their spread: n = {}", b(shared_once), b(mean(|w| w.private)), fits.independent),
+        ),
+        (
+            "worst_case".into(),
+            format!("{} shared once + n × {} private, the largest: n = {}", b(shared_once), b(max(|w| w.private)), fits.worst_case),
+        ),
+    ])
+}

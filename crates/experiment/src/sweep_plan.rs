@@ -1,0 +1,230 @@
+//! The plan file of a sweep: lists of values, of which every combination is measured.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lastdrop_model::units::parse_duration;
+use lastdrop_model::{KeepAlive, ServerRef, Setting, Settings, Url};
+use serde::Deserialize;
+
+/// A plan that cannot be used; the message has file, line and column where it is about a place.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {message}", path.display())]
+pub struct PlanError {
+    pub path: PathBuf,
+    pub message: String,
+}
+
+/// One value or several.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+enum Few<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T: Clone> Few<T> {
+    fn list(&self) -> Vec<T> {
+        match self {
+            Few::One(value) => vec![value.clone()],
+            Few::Many(values) => values.clone(),
+        }
+    }
+}
+
+/// What may stand at the top, for all series, and in a series.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Block {
+    name: Option<String>,
+    url: Option<Few<String>>,
+    users: Option<Few<u32>>,
+    requests: Option<Few<u64>>,
+    duration: Option<String>,
+    #[serde(default)]
+    settings: BTreeMap<String, Few<Setting>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    server: Option<String>,
+    url: Option<Few<String>>,
+    users: Option<Few<u32>>,
+    requests: Option<Few<u64>>,
+    duration: Option<String>,
+    keepalive: Option<String>,
+    timeout: Option<String>,
+    threads: Option<u32>,
+    seed: Option<u32>,
+    /// Load before measuring where recycling makes warming each worker impossible.
+    warm_up: Option<String>,
+    #[serde(default)]
+    settings: BTreeMap<String, Few<Setting>>,
+    #[serde(default)]
+    series: Vec<Block>,
+}
+
+/// One combination: a row of the table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cell {
+    pub series: String,
+    pub url: Url,
+    pub users: u32,
+    pub requests: Option<u64>,
+    pub duration: Option<Duration>,
+    pub settings: Settings,
+}
+
+#[derive(Debug, Clone)]
+pub struct SweepPlan {
+    pub server: Option<ServerRef>,
+    pub cells: Vec<Cell>,
+    pub keepalive: KeepAlive,
+    pub timeout: Duration,
+    pub threads: u32,
+    pub seed: Option<u32>,
+    pub warm_up: Duration,
+}
+
+/// More rows than this are a mistake.
+const MOST_CELLS: usize = 10_000;
+
+impl SweepPlan {
+    /// Reads a plan file. The configuration in `server` is relative to the file's folder.
+    ///
+    /// # Errors
+    /// When it cannot be read or says something that cannot be done.
+    pub fn read(path: &Path) -> Result<SweepPlan, PlanError> {
+        let error = |message: String| PlanError { path: path.to_path_buf(), message };
+        let text = std::fs::read_to_string(path).map_err(|e| error(e.to_string()))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        SweepPlan::parse(&text, folder).map_err(error)
+    }
+
+    fn parse(text: &str, folder: &Path) -> Result<SweepPlan, String> {
+        let file: File = toml::from_str(text).map_err(|e| e.to_string())?;
+        let time = |text: &Option<String>, default: u64| match text {
+            Some(t) => parse_duration(t),
+            None => Ok(Duration::from_secs(default)),
+        };
+        let mut server: Option<ServerRef> = file.server.as_deref().map(str::parse).transpose()?;
+        if let Some(config) = server.as_mut().and_then(|s| s.config.as_mut()) {
+            *config = folder.join(&*config);
+        }
+        let top = Block {
+            name: None,
+            url: file.url.clone(),
+            users: file.users.clone(),
+            requests: file.requests.clone(),
+            duration: file.duration.clone(),
+            settings: file.settings.clone(),
+        };
+        let series = if file.series.is_empty() { vec![Block::default()] } else { file.series.clone() };
+        let mut cells = Vec::new();
+        for block in &series {
+            cells.extend(expand(&top, block)?);
+            if cells.len() > MOST_CELLS {
+                return Err(format!("more than {MOST_CELLS} combinations; split the plan"));
+            }
+        }
+        if server.is_none() && cells.iter().any(|c| !c.settings.is_empty()) {
+            return Err("it has settings but no server; add: server = \"apache:/path/apache2.conf\"".into());
+        }
+        Ok(SweepPlan {
+            server,
+            cells,
+            keepalive: file.keepalive.as_deref().unwrap_or("off").parse()?,
+            timeout: time(&file.timeout, 5)?,
+            threads: file.threads.unwrap_or(1).clamp(1, 256),
+            seed: file.seed,
+            warm_up: time(&file.warm_up, 15)?,
+        })
+    }
+}
+
+/// Every combination of a series, the settings varying slowest.
+fn expand(top: &Block, series: &Block) -> Result<Vec<Cell>, String> {
+    let urls = series.url.as_ref().or(top.url.as_ref()).ok_or("it has no url")?.list();
+    let users = series.users.as_ref().or(top.users.as_ref()).map_or(vec![10], Few::list);
+    let requests = series.requests.as_ref().or(top.requests.as_ref()).map(Few::list);
+    let duration = series.duration.as_ref().or(top.duration.as_ref()).map(|d| parse_duration(d)).transpose()?;
+    if users.contains(&0) || requests.iter().flatten().any(|n| *n == 0) {
+        return Err("users and requests must be at least 1".into());
+    }
+    let requests: Vec<Option<u64>> = match requests {
+        Some(list) => list.into_iter().map(Some).collect(),
+        None => vec![None],
+    };
+    let duration = duration.or(if requests == [None] { Some(Duration::from_secs(10)) } else { None });
+    let mut all_settings = top.settings.clone();
+    all_settings.extend(series.settings.clone());
+    let mut combinations = vec![Settings::new()];
+    for (name, values) in &all_settings {
+        combinations = combinations
+            .into_iter()
+            .flat_map(|c| {
+                values.list().into_iter().map(move |v| {
+                    let mut with = c.clone();
+                    with.insert(name.clone(), v);
+                    with
+                })
+            })
+            .collect();
+        if combinations.len() > MOST_CELLS {
+            return Err(format!("more than {MOST_CELLS} combinations; split the plan"));
+        }
+    }
+    let mut cells = Vec::new();
+    for settings in &combinations {
+        for url in &urls {
+            let url: Url = url.parse().map_err(|e: lastdrop_model::plan::UrlError| e.to_string())?;
+            for users in &users {
+                for requests in &requests {
+                    cells.push(Cell {
+                        series: series.name.clone().unwrap_or_default(),
+                        url: url.clone(),
+                        users: *users,
+                        requests: *requests,
+                        duration,
+                        settings: settings.clone(),
+                    });
+                }
+            }
+        }
+    }
+    Ok(cells)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_is_a_row() {
+        let text = "server = 'apache:run/a.conf'\nurl = ['http://h/a', 'http://h/b']\nusers = [1, 2]\nrequests = 10\n\
+                    [settings]\nMaxRequestWorkers = [5, 6, 7]\nKeepAlive = 'Off'\n";
+        let plan = SweepPlan::parse(text, Path::new("/x")).expect("valid");
+        assert_eq!(plan.cells.len(), 12);
+        assert_eq!(plan.cells[0].settings["KeepAlive"], Setting::Text("Off".into()));
+        assert_eq!(plan.server.expect("named").config, Some(PathBuf::from("/x/run/a.conf")));
+    }
+
+    #[test]
+    fn a_series_overrides_the_top() {
+        let text = "url = 'http://h/'\nusers = 5\nrequests = 10\n[[series]]\nname = 'a'\nusers = [7, 8]\n[[series]]\nname = 'b'\n";
+        let plan = SweepPlan::parse(text, Path::new("")).expect("valid");
+        let users: Vec<u32> = plan.cells.iter().map(|c| c.users).collect();
+        assert_eq!(users, [7, 8, 5]);
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_place() {
+        let wrong = |text: &str| SweepPlan::parse(text, Path::new("")).expect_err("wrong");
+        assert!(wrong("url = 'http://h/'\nuser = 5\n").contains("line 2"));
+        assert!(wrong("users = 5\n").contains("url"));
+        assert!(wrong("url = 'http://h/'\n[settings]\nX = 1\n").contains("server"));
+        assert!(wrong("url = 'http://h/'\nusers = 0\n").contains("at least 1"));
+    }
+}

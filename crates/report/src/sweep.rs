@@ -1,0 +1,155 @@
+//! The table of a sweep, as text and CSV.
+
+use std::fmt::Write as _;
+
+use lastdrop_model::documents::{SweepDocument, SweepRow};
+use lastdrop_model::units::show_us;
+
+use crate::table::aligned;
+
+/// The field's abbreviations of columns, and what they stand for.
+const ABBREVIATIONS: &[(&str, &str)] =
+    &[("requests", "NR"), ("users", "NC"), ("MaxRequestWorkers", "MC"), ("MaxConnectionsPerChild", "MRPC")];
+
+fn heading(name: &str) -> String {
+    ABBREVIATIONS.iter().find(|(long, _)| *long == name).map_or(name, |(_, short)| short).to_string()
+}
+
+fn cell(row: &SweepRow, column: &str) -> String {
+    match column {
+        "series" => row.series.clone(),
+        "requests" => row.requests.to_string(),
+        "users" => row.users.to_string(),
+        "url" => row.url.clone(),
+        name => row.settings.get(name).map_or_else(String::new, ToString::to_string),
+    }
+}
+
+/// The table, what does not vary under it, and a legend.
+#[must_use]
+pub fn sweep_text(d: &SweepDocument) -> String {
+    let mut headings: Vec<String> = d.varying.iter().map(|c| heading(c)).collect();
+    headings.extend(["RPS", "p50", "p99", "failed", "warmed"].map(String::from));
+    let noted = d.rows.iter().any(|r| !r.note.is_empty());
+    if noted {
+        headings.push("note".into());
+    }
+    let rows: Vec<Vec<String>> = d
+        .rows
+        .iter()
+        .map(|r| {
+            let mut cells: Vec<String> = d.varying.iter().map(|c| cell(r, c)).collect();
+            if r.run.is_empty() {
+                cells.extend(["–", "–", "–", "–", "–"].map(String::from));
+            } else {
+                cells.extend([format!("{:.1}", r.rps), show_us(r.p50_us), show_us(r.p99_us), r.failed.to_string()]);
+                cells.push(r.warmed.clone());
+            }
+            if noted {
+                // One line a row; the whole of it is in the JSON.
+                cells.push(r.note.lines().next().unwrap_or_default().to_string());
+            }
+            cells
+        })
+        .collect();
+    let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+    let mut out = aligned(&headings, &rows);
+    if !d.fixed.is_empty() {
+        out.push_str("\nnot varying:\n");
+        for (name, value) in &d.fixed {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_string);
+            let short = ABBREVIATIONS.iter().find(|(long, _)| long == name).map(|(_, s)| format!(" ({s})"));
+            let _ = writeln!(out, "  {name}{}: {value}", short.unwrap_or_default());
+        }
+    }
+    let used: Vec<String> = ABBREVIATIONS
+        .iter()
+        .filter(|(long, _)| d.varying.iter().any(|v| v == long))
+        .map(|(long, short)| format!("{short} {long}"))
+        .collect();
+    let _ = writeln!(out, "\n{}{}RPS answered a second; failed: no answer, or an error status", used.join(", "), if used.is_empty() { "" } else { ", " });
+    out.push_str("warmed: each worker by a request, or by load for so long where recycling would not leave a warm one\n");
+    if !d.complete {
+        out.push_str("ended early: the table is not complete\n");
+    }
+    for note in &d.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    out
+}
+
+/// The table with every column, for a spreadsheet. Latencies in microseconds.
+#[must_use]
+pub fn sweep_csv(d: &SweepDocument) -> String {
+    let mut settings: Vec<&String> = d.rows.iter().flat_map(|r| r.settings.keys()).collect();
+    settings.sort();
+    settings.dedup();
+    let mut lines = vec![
+        ["series", "url", "requests", "users"]
+            .into_iter()
+            .map(str::to_string)
+            .chain(settings.iter().map(|s| (*s).clone()))
+            .chain(["answered", "failed", "rps", "p50_us", "p99_us", "warmed", "run", "note"].map(String::from))
+            .collect::<Vec<String>>(),
+    ];
+    for r in &d.rows {
+        let mut cells = vec![r.series.clone(), r.url.clone(), r.requests.to_string(), r.users.to_string()];
+        cells.extend(settings.iter().map(|s| cell(r, s)));
+        cells.extend([r.answered.to_string(), r.failed.to_string(), format!("{:.3}", r.rps)]);
+        cells.extend([r.p50_us.to_string(), r.p99_us.to_string(), r.warmed.clone(), r.run.clone(), r.note.clone()]);
+        lines.push(cells);
+    }
+    lines.iter().map(|cells| cells.iter().map(|c| quote(c)).collect::<Vec<_>>().join(",") + "\r\n").collect()
+}
+
+/// A CSV field (RFC 4180).
+fn quote(cell: &str) -> String {
+    if cell.contains([',', '"', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lastdrop_model::Setting;
+    use lastdrop_model::documents::SWEEP_SCHEMA;
+
+    fn document() -> SweepDocument {
+        let row = |mc: i64, note: &str| SweepRow {
+            series: String::new(),
+            url: "http://h/".into(),
+            settings: [("MaxRequestWorkers".to_string(), Setting::Count(mc))].into(),
+            requests: 5000,
+            users: 50,
+            answered: 5000,
+            failed: 0,
+            rps: 133.25,
+            p50_us: 340_000.0,
+            p99_us: 1_200_000.0,
+            warmed: "each".into(),
+            run: "ab".into(),
+            note: note.into(),
+        };
+        SweepDocument {
+            schema: SWEEP_SCHEMA.into(),
+            server: None,
+            varying: vec!["MaxRequestWorkers".into()],
+            fixed: [("requests".to_string(), 5000.into())].into(),
+            rows: vec![row(10, ""), row(50, "a \"note\", with\nlines")],
+            complete: true,
+            notes: vec![],
+        }
+    }
+
+    #[test]
+    fn the_table_has_the_columns_that_vary_and_the_rest_beneath() {
+        let text = sweep_text(&document());
+        assert!(text.lines().next().expect("heading").contains("MC"), "{text}");
+        assert!(text.contains("requests (NR): 5000") && text.contains("133.2"), "{text}");
+    }
+
+    #[test]
+    fn csv_keeps_every_cell_in_its_place() {
+        let text = sweep_csv(&document());
+        assert!(text.contains("\"a \"\"note\"\", with\nlines\"\r\n"), "{text}");
+    }
+}

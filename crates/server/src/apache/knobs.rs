@@ -1,0 +1,104 @@
+//! Apache's knobs, one table a kind of MPM. Defaults and ranges: httpd 2.4 `mpm_default.h`, `mpm_common.h`.
+
+use lastdrop_model::{Knob, ReloadClass, Role};
+
+const fn knob(
+    name: &'static str,
+    role: Role,
+    range: (i64, i64),
+    default: &'static str,
+    needs: ReloadClass,
+    constraint: &'static str,
+) -> Knob {
+    Knob { name, role, range, switch: false, default, needs, constraint }
+}
+
+const KEEPALIVE: Knob = Knob {
+    name: "KeepAlive",
+    role: Role::KeepAlive,
+    range: (0, 1),
+    switch: true,
+    default: "On",
+    needs: ReloadClass::Reload,
+    constraint: "a VirtualHost may set its own",
+};
+const KEEPALIVE_TIMEOUT: Knob =
+    knob("KeepAliveTimeout", Role::KeepAliveTimeout, (1, 3600), "5", ReloadClass::Reload, "a VirtualHost may set its own");
+const KEEPALIVE_REQUESTS: Knob =
+    knob("MaxKeepAliveRequests", Role::KeepAliveRequests, (0, 1_000_000), "100", ReloadClass::Reload, "0 is any number");
+const RECYCLE: Knob = knob(
+    "MaxConnectionsPerChild",
+    Role::Recycle,
+    (0, 1_000_000_000),
+    "0",
+    ReloadClass::Reload,
+    "counts connections, not requests; 0 is never",
+);
+const BACKLOG: Knob = knob(
+    "ListenBacklog",
+    Role::Backlog,
+    (1, 65_535),
+    "511",
+    ReloadClass::Restart,
+    "at most net.core.somaxconn; listening sockets survive reloads",
+);
+const TIMEOUT: Knob = knob("Timeout", Role::Timeout, (1, 3600), "60", ReloadClass::Reload, "seconds");
+
+pub static PREFORK: &[Knob] = &[
+    knob("MaxRequestWorkers", Role::PoolSize, (1, 200_000), "256", ReloadClass::Reload, "at most ServerLimit"),
+    knob("ServerLimit", Role::PoolCeiling, (1, 200_000), "256", ReloadClass::Restart, "cannot change over a reload"),
+    knob("StartServers", Role::PoolStart, (1, 200_000), "5", ReloadClass::Reload, "matters when the server starts"),
+    knob("MinSpareServers", Role::SpareMin, (1, 200_000), "5", ReloadClass::Reload, "at least 1"),
+    knob("MaxSpareServers", Role::SpareMax, (1, 200_000), "10", ReloadClass::Reload, "more than MinSpareServers"),
+    RECYCLE,
+    KEEPALIVE,
+    KEEPALIVE_TIMEOUT,
+    KEEPALIVE_REQUESTS,
+    BACKLOG,
+    TIMEOUT,
+];
+
+/// worker and event.
+pub static THREADED: &[Knob] = &[
+    knob(
+        "MaxRequestWorkers",
+        Role::PoolSize,
+        (1, 20_000),
+        "400",
+        ReloadClass::Reload,
+        "a multiple of ThreadsPerChild, at most ServerLimit × ThreadsPerChild",
+    ),
+    knob("ServerLimit", Role::PoolCeiling, (1, 20_000), "16", ReloadClass::Restart, "cannot change over a reload"),
+    knob("StartServers", Role::PoolStart, (1, 20_000), "3", ReloadClass::Reload, "matters when the server starts"),
+    knob("MinSpareThreads", Role::SpareMin, (1, 20_000), "75", ReloadClass::Reload, "at least 1"),
+    knob(
+        "MaxSpareThreads",
+        Role::SpareMax,
+        (1, 200_000),
+        "250",
+        ReloadClass::Reload,
+        "at least MinSpareThreads + ThreadsPerChild",
+    ),
+    knob("ThreadsPerChild", Role::ThreadsPerWorker, (1, 20_000), "25", ReloadClass::Reload, "at most ThreadLimit (64)"),
+    RECYCLE,
+    KEEPALIVE,
+    KEEPALIVE_TIMEOUT,
+    KEEPALIVE_REQUESTS,
+    BACKLOG,
+    TIMEOUT,
+];
+
+/// Names that were in use before 2.4 and still are in configurations.
+pub const OLD_NAMES: &[(&str, &str)] =
+    &[("maxclients", "MaxRequestWorkers"), ("maxrequestsperchild", "MaxConnectionsPerChild")];
+
+/// Warnings by which httpd says that it changes or ignores a setting while its test still passes
+/// (`*_check_config` of the MPMs): ServerLimit, ThreadLimit, ThreadsPerChild, MaxRequestWorkers, spares, StartServers.
+pub const CLAMPS: &[&str] = &[
+    "AH00175", "AH00176", "AH00177", "AH00178", "AH00179", "AH00180", "AH00181", "AH00182", "AH00183", "AH00184",
+    "AH00185", "AH00186", "AH00187", "AH00188", "AH00318", "AH00319", "AH00320", "AH00321", "AH00322", "AH00323",
+    "AH00324", "AH00325", "AH00326", "AH00327", "AH00328", "AH00329", "AH00330", "AH00331", "AH00332", "AH00333",
+    "AH00334", "AH00335", "AH00336", "AH00337", "AH00497", "AH00498", "AH00499", "AH00500", "AH00501", "AH00502",
+    "AH00503", "AH00504", "AH00505", "AH00506", "AH00507", "AH00508", "AH00509", "AH00510", "AH00511", "AH00512",
+    "AH00513", "AH00514", "AH00515", "AH00516", "AH00517", "AH00518", "AH00519", "AH00520",
+];

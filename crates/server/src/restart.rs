@@ -1,0 +1,249 @@
+//! Ends a server and starts it again as it had been started: program, command line, environment, folder, user, limits,
+//! CPUs, cgroup.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lastdrop_probe::process::{self, Birth, ProcessInfo};
+use nix::sched::CpuSet;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::ServerError;
+
+const POLL: Duration = Duration::from_millis(20);
+/// A master that has not ended by then is killed with its workers.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// All processes, masters and workers, of the server: same program and user's view of processes, one of its command
+/// lines.
+pub fn family(birth: &Birth, argvs: &[&[String]]) -> Vec<ProcessInfo> {
+    let own_namespace = pid_namespace("self");
+    process::all()
+        .into_iter()
+        .filter(|p| p.exe.as_ref().is_some_and(|e| same_program(e, &birth.exe)))
+        .filter(|p| argvs.iter().any(|a| **a == p.argv))
+        // A container's server may have the same program and command line; it is not ours.
+        .filter(|p| pid_namespace(&p.pid.to_string()) == own_namespace)
+        .collect()
+}
+
+fn pid_namespace(pid: &str) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
+}
+
+/// After an upgrade the running program's file is deleted, and the name says so.
+pub fn same_program(a: &Path, b: &Path) -> bool {
+    let plain = |p: &Path| p.to_string_lossy().trim_end_matches(" (deleted)").to_string();
+    plain(a) == plain(b)
+}
+
+/// Those of a family whose parent is not of it.
+pub fn masters(family: &[ProcessInfo]) -> Vec<&ProcessInfo> {
+    family.iter().filter(|p| !family.iter().any(|q| q.pid == p.parent)).collect()
+}
+
+/// Ends the server and waits until every process of it is gone.
+pub fn stop(birth: &Birth, argvs: &[&[String]]) -> Result<(), ServerError> {
+    let deadline = Instant::now() + STOP_TIMEOUT;
+    let mut told: Vec<i32> = Vec::new();
+    let mut empty_looks = 0;
+    loop {
+        let family = family(birth, argvs);
+        if family.is_empty() {
+            empty_looks += 1;
+            // A server that is just detaching itself is between two processes for a moment.
+            if empty_looks >= 3 {
+                return Ok(());
+            }
+        } else {
+            empty_looks = 0;
+        }
+        let late = Instant::now() > deadline;
+        for p in masters(&family) {
+            if late || !told.contains(&p.pid) {
+                told.push(p.pid);
+                let signal = if late { Signal::SIGKILL } else { Signal::SIGTERM };
+                if let Err(nix::Error::EPERM) = kill(Pid::from_raw(p.pid), signal) {
+                    return Err(ServerError::Permission { what: format!("cannot end process {}", p.pid) });
+                }
+            }
+        }
+        if late {
+            for p in &family {
+                let _ = kill(Pid::from_raw(p.pid), Signal::SIGKILL);
+            }
+            if Instant::now() > deadline + Duration::from_secs(5) {
+                return Err(ServerError::Timeout {
+                    what: "the server did not end".into(),
+                    limit: STOP_TIMEOUT,
+                    advice: "look at its processes with ps, and at its error log".into(),
+                });
+            }
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// Starts the server with a command line, and waits for its master. Returns the master's pid.
+pub fn start(birth: &Birth, argv: &[String], daemonizes: bool) -> Result<i32, ServerError> {
+    let deadline = Instant::now() + START_TIMEOUT;
+    let shown = argv.join(" ");
+    if daemonizes {
+        // The port may be free only a moment after the old server is gone.
+        loop {
+            let output = command(birth, argv, true)
+                .output()
+                .map_err(ServerError::io(format!("cannot start {}", birth.exe.display())))?;
+            if output.status.success() {
+                break;
+            }
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+            if said.contains("Address already in use") && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(200));
+                continue;
+            }
+            return Err(ServerError::ConfigTest { command: shown, output: said });
+        }
+    } else {
+        let mut child = command(birth, argv, false)
+            .spawn()
+            .map_err(ServerError::io(format!("cannot start {}", birth.exe.display())))?;
+        // Somebody has to take note of its end, or its process entry stays for as long as we run.
+        thread::spawn(move || child.wait());
+    }
+    loop {
+        let family = family(birth, &[argv]);
+        if let [master] = masters(&family).as_slice() {
+            if process::look(master.pid).is_some_and(|p| p.state != 'Z') {
+                return Ok(master.pid);
+            }
+        }
+        if Instant::now() > deadline {
+            return Err(ServerError::Timeout {
+                what: format!("the server did not start ({shown})"),
+                limit: START_TIMEOUT,
+                advice: "look at its error log".into(),
+            });
+        }
+        thread::sleep(POLL);
+    }
+}
+
+fn command(birth: &Birth, argv: &[String], keep_output: bool) -> Command {
+    let exe = PathBuf::from(birth.exe.to_string_lossy().trim_end_matches(" (deleted)"));
+    let mut command = Command::new(exe);
+    if let Some((name, rest)) = argv.split_first() {
+        command.arg0(name).args(rest);
+    }
+    command.env_clear().envs(birth.environment.iter().map(|(k, v)| (k, v))).current_dir(&birth.directory);
+    command.stdin(Stdio::null());
+    let file = |path: &Option<PathBuf>| {
+        path.as_ref()
+            .and_then(|p| OpenOptions::new().append(true).open(p).ok())
+            .map_or_else(Stdio::null, Stdio::from)
+    };
+    command.stdout(file(&birth.output));
+    command.stderr(if keep_output { Stdio::piped() } else { file(&birth.errors) });
+    let birth = birth.clone();
+    // SAFETY: between fork and exec only system calls are made, and memory that was allocated before is read.
+    // (Writing the cgroup allocates a path; the process has one thread of ours in the child, and glibc's allocator is
+    // made safe for use after fork.)
+    unsafe {
+        command.pre_exec(move || become_like(&birth));
+    }
+    command
+}
+
+/// In the child: everything about a process that is inherited and not on the command line.
+fn become_like(birth: &Birth) -> io::Result<()> {
+    let _ = nix::unistd::setsid();
+    for (controllers, path) in &birth.cgroups {
+        join_cgroup(controllers, path);
+    }
+    for (resource, soft, hard) in &birth.limits {
+        let value = |n: &Option<u64>| n.unwrap_or(libc::RLIM64_INFINITY);
+        let limit = libc::rlimit64 { rlim_cur: value(soft), rlim_max: value(hard) };
+        // SAFETY: the structure lives for the call. Failing to raise a limit that we do not have is no reason not to
+        // start: our own is as good as we can give.
+        unsafe { libc::prlimit64(0, *resource, &raw const limit, std::ptr::null_mut()) };
+    }
+    let mut set = CpuSet::new();
+    for cpu in &birth.cpus {
+        let _ = set.set(*cpu);
+    }
+    if !birth.cpus.is_empty() {
+        let _ = nix::sched::sched_setaffinity(Pid::from_raw(0), &set);
+    }
+    // SAFETY: plain calls.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, birth.nice as libc::c_int);
+        if let Some(mask) = birth.umask {
+            libc::umask(mask as libc::mode_t);
+        }
+        // lastdrop catches and blocks signals; the server shall not inherit that.
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+    }
+    if nix::unistd::geteuid().is_root() && birth.uid != 0 {
+        let groups: Vec<nix::unistd::Gid> = birth.groups.iter().map(|g| (*g).into()).collect();
+        nix::unistd::setgroups(&groups)?;
+        nix::unistd::setgid(birth.gid.into())?;
+        nix::unistd::setuid(birth.uid.into())?;
+    }
+    Ok(())
+}
+
+/// Puts the calling process into a cgroup, where it is another one than its own and can be entered.
+fn join_cgroup(controllers: &str, path: &str) {
+    let mount = match controllers {
+        "" => ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"]
+            .into_iter()
+            .find(|m| Path::new(m).join("cgroup.controllers").exists())
+            .map(str::to_string),
+        named => Some(format!("/sys/fs/cgroup/{}", named.trim_start_matches("name="))),
+    };
+    if let Some(mount) = mount {
+        let file = format!("{mount}{}/cgroup.procs", path.trim_end_matches('/'));
+        let _ = fs::write(file, std::process::id().to_string());
+    }
+}
+
+/// The unit under which systemd keeps a server, if it does: such a server is restarted by systemd.
+pub fn systemd_unit(birth: &Birth) -> Option<String> {
+    if !Path::new("/run/systemd/system").exists() {
+        return None;
+    }
+    birth
+        .cgroups
+        .iter()
+        .filter(|(controllers, _)| controllers.is_empty() || controllers == "name=systemd")
+        .find_map(|(_, path)| path.rsplit('/').find(|part| part.ends_with(".service")))
+        .filter(|unit| !unit.starts_with("user@"))
+        .map(str::to_string)
+}
+
+/// Has systemd restart a unit.
+pub fn restart_unit(unit: &str) -> Result<(), ServerError> {
+    let output = Command::new("systemctl")
+        .args(["restart", unit])
+        .output()
+        .map_err(ServerError::io("cannot run systemctl"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(ServerError::ConfigTest {
+        command: format!("systemctl restart {unit}"),
+        output: String::from_utf8_lossy(&output.stderr).trim().to_string(),
+    })
+}

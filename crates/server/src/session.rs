@@ -1,0 +1,441 @@
+//! A server whose settings are being changed, from the lock to the last restart.
+//!
+//! Every trial starts the server afresh: stopped until no process of it is left, its override written, started as it
+//! had been started. That is slower than a reload and leaves no doubt about which settings a measurement belongs to.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use lastdrop_model::{ServerRef, Settings, Url};
+use lastdrop_probe::listeners;
+use lastdrop_probe::status::{self, StatusPage};
+
+use crate::adapter::{Adapter, Effective, Placement, discover};
+use crate::journal::{JOURNAL_SCHEMA, Journal, Lock, Stage, StateFiles, remove_if_there, write_durably};
+use crate::{ServerError, restart};
+
+/// How long a restarted server may take to answer as before.
+const HEALTHY_TIMEOUT: Duration = Duration::from_secs(30);
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long visitors are looked for before a server is touched.
+const VISITOR_WATCH: Duration = Duration::from_secs(2);
+
+/// The server answers this URL with this status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    pub url: Url,
+    pub status: u16,
+}
+
+/// What `restore` did to a server.
+#[derive(Debug, Clone)]
+pub struct Restored {
+    pub server: String,
+    /// False: the killed run had not changed anything yet.
+    pub was_changed: bool,
+    /// Settings that are not what they were, `name: was X, is Y`.
+    pub differences: Vec<String>,
+}
+
+/// Where settings that are meant to stay are.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    pub file: PathBuf,
+    pub argv: Vec<String>,
+    /// The server's own configuration does not know of the file: its next start by other hands would be without it.
+    pub needs_argv: bool,
+}
+
+pub struct Session {
+    adapter: Box<dyn Adapter>,
+    files: StateFiles,
+    journal: Journal,
+    health: Option<Health>,
+    original: Effective,
+    master: i32,
+    /// Set once everything is undone or kept.
+    closed: bool,
+    // Last: let go of after everything else.
+    _lock: Lock,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("server", &self.journal.server).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// Takes the lock, makes sure that the server is healthy and nobody else's, and writes the journal. Changes nothing.
+    ///
+    /// # Errors
+    /// When the server is locked, left changed by a killed run, in use by others (unless `live`), or not healthy.
+    pub fn open(adapter: Box<dyn Adapter>, url: Option<&Url>, live: bool) -> Result<Session, ServerError> {
+        let facts = adapter.facts().clone();
+        let files = StateFiles::of(&facts.name)?;
+        let lock = Lock::take(&files.lock)?;
+        if files.journal.exists() {
+            return Err(ServerError::Unrestored);
+        }
+        let unit = restart::systemd_unit(&facts.birth);
+        let family = restart::family(&facts.birth, &[&facts.birth.argv]);
+        let masters = restart::masters(&family);
+        if masters.len() != 1 {
+            return Err(ServerError::NotFound {
+                what: format!("{} servers run with the command line '{}'", masters.len(), facts.birth.argv.join(" ")),
+                advice: "end the ones that are not meant".into(),
+            });
+        }
+        let placement = adapter.placement(&Settings::new());
+        if let (Some(unit), Placement::OwnFile) = (&unit, &placement) {
+            return Err(ServerError::Setting(format!(
+                "systemd keeps this server ({unit}) and its configuration includes no folder for an override: add a \
+                 line such as 'IncludeOptional conf.d/*.conf' to it"
+            )));
+        }
+        let original = adapter.effective()?;
+        let health = url.map(|url| look_at_health(url, facts.birth.pid)).transpose()?;
+        if !live {
+            watch_for_visitors(&facts)?;
+        }
+        let (included_file, included_before) = match &placement {
+            Placement::IncludedFile(file) => (Some(file.clone()), fs::read_to_string(file).ok()),
+            Placement::OwnFile => (None, None),
+        };
+        let journal = Journal {
+            schema: JOURNAL_SCHEMA.into(),
+            server: facts.name.clone(),
+            stage: Stage::Armed,
+            created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            daemonizes: adapter.daemonizes(),
+            reload_signal: adapter.reload_signal() as i32,
+            unit,
+            changed_argv: match &placement {
+                Placement::IncludedFile(_) => facts.birth.argv.clone(),
+                Placement::OwnFile => adapter.argv_with(&files.trial),
+            },
+            included_file,
+            included_before,
+            own_file: files.trial.clone(),
+            settings: original.settings.clone(),
+            listeners: facts.listeners.clone(),
+            url: url.cloned(),
+            status: health.as_ref().map(|h| h.status),
+            path: files.journal.clone(),
+            birth: facts.birth.clone(),
+        };
+        journal.write()?;
+        let master = facts.birth.pid;
+        Ok(Session { adapter, files, journal, health, original, master, closed: false, _lock: lock })
+    }
+
+    #[must_use]
+    pub fn adapter(&self) -> &dyn Adapter {
+        self.adapter.as_ref()
+    }
+
+    /// What the server's settings were when the session began.
+    #[must_use]
+    pub fn original(&self) -> &Effective {
+        &self.original
+    }
+
+    #[must_use]
+    pub fn health(&self) -> Option<&Health> {
+        self.health.as_ref()
+    }
+
+    /// The master process of the server as it runs now.
+    #[must_use]
+    pub fn master(&self) -> i32 {
+        self.master
+    }
+
+    /// Worker processes of the server as it runs now.
+    #[must_use]
+    pub fn workers(&self) -> Vec<i32> {
+        self.adapter.workers(self.master)
+    }
+
+    /// Are these settings that the server has, with values that they can take?
+    ///
+    /// # Errors
+    /// With the name that is not one, or the range.
+    pub fn check_names(&self, settings: &Settings) -> Result<(), ServerError> {
+        for (name, value) in settings {
+            let knob = self.adapter.knobs().iter().find(|k| k.name == name).ok_or_else(|| {
+                let known: Vec<&str> = self.adapter.knobs().iter().map(|k| k.name).collect();
+                ServerError::Setting(format!("{name} is not a setting that lastdrop changes; it knows {}", known.join(", ")))
+            })?;
+            knob.check(value).map_err(ServerError::Setting)?;
+        }
+        Ok(())
+    }
+
+    /// Would the server take these settings as they are?
+    ///
+    /// # Errors
+    /// With the reason why not.
+    pub fn check(&self, settings: &Settings) -> Result<(), ServerError> {
+        self.check_names(settings)?;
+        self.adapter.check(settings, &self.files.test)
+    }
+
+    /// Starts the server afresh with these settings over its own; with none, as it was.
+    ///
+    /// # Errors
+    /// When it does not take them or does not come back healthy. The session can still be restored.
+    pub fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
+        if !settings.is_empty() {
+            self.check(settings)?;
+        }
+        if self.journal.stage == Stage::Armed {
+            self.journal.stage = Stage::Changed;
+            self.journal.write()?;
+        }
+        let argv = if settings.is_empty() {
+            put_back_files(&self.journal)?;
+            self.journal.birth.argv.clone()
+        } else {
+            let placement = self.placement();
+            let text = self.adapter.render(settings, &placement);
+            let file = match &placement {
+                Placement::IncludedFile(file) => file,
+                Placement::OwnFile => &self.files.trial,
+            };
+            write_override(file, &text)?;
+            self.journal.changed_argv.clone()
+        };
+        self.master = switch(&self.journal, &argv)?;
+        wait_healthy(self.health.as_ref(), self.master)
+    }
+
+    fn placement(&self) -> Placement {
+        match &self.journal.included_file {
+            Some(file) => Placement::IncludedFile(file.clone()),
+            None => Placement::OwnFile,
+        }
+    }
+
+    /// Puts everything back as it was found.
+    ///
+    /// # Errors
+    /// When the server does not come back as it was; the journal stays, so that `lastdrop restore` can try again.
+    pub fn restore(&mut self) -> Result<Restored, ServerError> {
+        let restored = undo(&self.journal)?;
+        self.closed = true;
+        Ok(restored)
+    }
+
+    /// Leaves the server running with these settings.
+    ///
+    /// # Errors
+    /// When they cannot be brought into force; the session can still be restored.
+    pub fn keep(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
+        self.check(settings)?;
+        let placement = self.placement();
+        let text = self.adapter.render(settings, &placement);
+        self.journal.stage = Stage::Changed;
+        let kept = match &placement {
+            Placement::IncludedFile(file) => {
+                self.journal.write()?;
+                write_override(file, &text)?;
+                Kept { file: file.clone(), argv: self.journal.birth.argv.clone(), needs_argv: false }
+            }
+            Placement::OwnFile => {
+                // An earlier kept file is part of the state to which a kill must be able to go back: write another.
+                let in_use = self.adapter.kept_override();
+                let other = self.files.kept.with_extension("2.conf");
+                let file = if in_use.as_ref() == Some(&self.files.kept) { other } else { self.files.kept.clone() };
+                let argv = self.adapter.argv_with(&file);
+                self.journal.changed_argv = argv.clone();
+                // The trial file is no longer what the changed server runs on, but a kill may come before the switch.
+                restart::stop(&self.journal.birth, &self.argvs())?;
+                self.journal.write()?;
+                write_override(&file, &text)?;
+                Kept { file, argv, needs_argv: true }
+            }
+        };
+        self.master = switch(&self.journal, &kept.argv)?;
+        wait_healthy(self.health.as_ref(), self.master)?;
+        self.journal.remove()?;
+        self.closed = true;
+        let _ = remove_if_there(&self.files.trial);
+        if let Some(old) = self.adapter.kept_override().filter(|old| kept.needs_argv && *old != kept.file) {
+            let _ = remove_if_there(&old);
+        }
+        Ok(kept)
+    }
+
+    fn argvs(&self) -> Vec<&[String]> {
+        vec![&self.journal.birth.argv, &self.journal.changed_argv]
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.closed {
+            // An error on the way out must not leave a changed server. If this fails too, the journal is there.
+            if let Err(e) = undo(&self.journal) {
+                eprintln!("lastdrop: the server could not be put back: {e}; try: lastdrop restore");
+            }
+        }
+    }
+}
+
+fn write_override(file: &std::path::Path, text: &str) -> Result<(), ServerError> {
+    write_durably(file, text.as_bytes()).map_err(ServerError::io(format!("cannot write {}", file.display())))
+}
+
+/// Takes our files away, or brings back what stood in their place.
+fn put_back_files(journal: &Journal) -> Result<(), ServerError> {
+    if let Some(file) = &journal.included_file {
+        let result = match &journal.included_before {
+            Some(text) => write_durably(file, text.as_bytes()),
+            None => {
+                let mut temporary = file.clone().into_os_string();
+                temporary.push(".new");
+                remove_if_there(std::path::Path::new(&temporary)).and_then(|()| remove_if_there(file))
+            }
+        };
+        result.map_err(ServerError::io(format!("cannot put back {}", file.display())))?;
+    }
+    Ok(())
+}
+
+/// Ends the server and starts it with a command line. Returns the pid of the new master.
+fn switch(journal: &Journal, argv: &[String]) -> Result<i32, ServerError> {
+    if let Some(unit) = &journal.unit {
+        restart::restart_unit(unit)?;
+        let family = restart::family(&journal.birth, &[argv]);
+        return restart::masters(&family).first().map(|p| p.pid).ok_or_else(|| ServerError::NotFound {
+            what: format!("systemd restarted {unit}, but no server runs"),
+            advice: format!("look at: journalctl -u {unit}"),
+        });
+    }
+    restart::stop(&journal.birth, &[&journal.birth.argv, &journal.changed_argv])?;
+    restart::start(&journal.birth, argv, journal.daemonizes)
+}
+
+/// Undoes what a journal describes. Doing it twice does no harm.
+fn undo(journal: &Journal) -> Result<Restored, ServerError> {
+    let was_changed = journal.stage == Stage::Changed;
+    let mut differences = Vec::new();
+    if was_changed {
+        put_back_files(journal)?;
+        let master = switch(journal, &journal.birth.argv)?;
+        let health = match (&journal.url, journal.status) {
+            (Some(url), Some(status)) => Some(Health { url: url.clone(), status }),
+            _ => None,
+        };
+        wait_healthy(health.as_ref(), master)?;
+        differences = differences_from(journal);
+    }
+    let _ = remove_if_there(&journal.own_file);
+    journal.remove()?;
+    Ok(Restored { server: journal.server.clone(), was_changed, differences })
+}
+
+/// Compares the settings that the server has with those that it had.
+fn differences_from(journal: &Journal) -> Vec<String> {
+    let Ok(server) = journal.server.parse::<ServerRef>() else { return Vec::new() };
+    let server = ServerRef { url: server.url.or_else(|| journal.url.clone()), ..server };
+    match discover(&server).and_then(|a| a.effective()) {
+        Ok(now) => journal
+            .settings
+            .iter()
+            .filter_map(|(name, was)| {
+                let is = now.settings.get(name);
+                (is != Some(was)).then(|| {
+                    format!("{name}: was {was}, is {}", is.map_or("unknown".into(), ToString::to_string))
+                })
+            })
+            .collect(),
+        Err(e) => vec![format!("its settings could not be read again: {e}")],
+    }
+}
+
+/// Puts back everything that killed runs left changed.
+///
+/// # Errors
+/// When the state folder cannot be read. What happened to each server is in the list.
+pub fn restore_all(dry_run: bool) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
+    let mut results = Vec::new();
+    for path in Journal::all()? {
+        let restored = Journal::read(&path).and_then(|journal| {
+            let _lock = Lock::take(&StateFiles::of(&journal.server)?.lock)?;
+            if dry_run {
+                let was_changed = journal.stage == Stage::Changed;
+                return Ok(Restored { server: journal.server, was_changed, differences: Vec::new() });
+            }
+            undo(&journal)
+        });
+        results.push(restored);
+    }
+    Ok(results)
+}
+
+fn look_at_health(url: &Url, pid: i32) -> Result<Health, ServerError> {
+    let answer = status::get(url, ASK_TIMEOUT)
+        .map_err(|e| ServerError::Unhealthy(format!("the server (process {pid}) is not healthy: {e}")))?;
+    Ok(Health { url: url.clone(), status: answer.status })
+}
+
+/// Waits until the server answers as it did at the start.
+fn wait_healthy(health: Option<&Health>, master: i32) -> Result<(), ServerError> {
+    let Some(health) = health else { return Ok(()) };
+    let deadline = Instant::now() + HEALTHY_TIMEOUT;
+    loop {
+        let seen = match status::get(&health.url, ASK_TIMEOUT) {
+            Ok(answer) if answer.status == health.status => return Ok(()),
+            Ok(answer) => format!("it answers {} instead of {}", answer.status, health.status),
+            Err(e) => e.to_string(),
+        };
+        if Instant::now() > deadline {
+            return Err(ServerError::Unhealthy(format!(
+                "the server (process {master}) did not become healthy within {} s: {seen}",
+                HEALTHY_TIMEOUT.as_secs()
+            )));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Makes sure that nobody else uses the server: no open connections and no new ones for a moment.
+fn watch_for_visitors(facts: &crate::Facts) -> Result<(), ServerError> {
+    let ports: Vec<u16> = facts.listeners.iter().map(std::net::SocketAddr::port).collect();
+    let accesses = || {
+        let page = status::get(facts.status_url.as_ref()?, ASK_TIMEOUT).ok()?;
+        StatusPage::parse(&String::from_utf8_lossy(&page.body))?.total_accesses
+    };
+    let before = accesses();
+    // The connections of our own looks take a moment to end.
+    thread::sleep(Duration::from_millis(200));
+    let known = listeners::visitors(facts.birth.pid, &ports)?;
+    let mut strangers = HashSet::new();
+    let deadline = Instant::now() + VISITOR_WATCH;
+    while Instant::now() < deadline {
+        strangers.extend(listeners::visitors(facts.birth.pid, &ports)?.difference(&known).copied());
+        thread::sleep(Duration::from_millis(50));
+    }
+    if let Some(one) = strangers.iter().next() {
+        return Err(ServerError::Busy {
+            evidence: format!("{} new connections in {} s, one from {one}", strangers.len(), VISITOR_WATCH.as_secs()),
+        });
+    }
+    let established = listeners::established(facts.birth.pid, &ports)?;
+    if let Some(one) = established.iter().next() {
+        return Err(ServerError::Busy { evidence: format!("{} open connections, one from {one}", established.len()) });
+    }
+    if let (Some(before), Some(after)) = (before, accesses()) {
+        // Apache counts the first of our two looks; lastdrop's target counts neither.
+        let others = (after - before.min(after)).saturating_sub(1);
+        if others > 0 {
+            return Err(ServerError::Busy { evidence: format!("{others} requests in {} s", VISITOR_WATCH.as_secs()) });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,248 @@
+//! lastdrop's own target, tuned like any server.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lastdrop_model::{Knob, ReloadClass, Role, ServerRef, Setting, Settings, Url};
+use lastdrop_probe::listeners;
+use lastdrop_probe::process::{self, Birth};
+use lastdrop_probe::status::{self, StatusPage};
+use nix::sys::signal::Signal;
+
+use crate::adapter::{Adapter, Effective, Facts, Placement, choose};
+use crate::{ServerError, restart};
+
+pub static KNOBS: &[Knob] = &[
+    Knob {
+        name: "workers",
+        role: Role::PoolSize,
+        range: (1, 2048),
+        switch: false,
+        default: "4",
+        needs: ReloadClass::Reload,
+        constraint: "1 to 2048",
+    },
+    Knob {
+        name: "max_requests_per_worker",
+        role: Role::Recycle,
+        range: (0, 1_000_000_000),
+        switch: false,
+        default: "0",
+        needs: ReloadClass::Reload,
+        constraint: "0 is never",
+    },
+    Knob {
+        name: "keepalive",
+        role: Role::KeepAlive,
+        range: (0, 1),
+        switch: true,
+        default: "On",
+        needs: ReloadClass::Reload,
+        constraint: "a kept connection holds its worker",
+    },
+    Knob {
+        name: "backlog",
+        role: Role::Backlog,
+        range: (1, 65_535),
+        switch: false,
+        default: "511",
+        needs: ReloadClass::Restart,
+        constraint: "at most net.core.somaxconn",
+    },
+];
+
+pub struct Target {
+    facts: Facts,
+    kept: Option<PathBuf>,
+}
+
+fn option(argv: &[String], name: &str) -> Option<String> {
+    let mut words = argv.iter();
+    let mut found = None;
+    while let Some(word) = words.next() {
+        if word == name {
+            found = words.next().cloned();
+        } else if let Some(value) = word.strip_prefix(name).and_then(|v| v.strip_prefix('=')) {
+            found = Some(value.to_string());
+        }
+    }
+    found
+}
+
+impl Target {
+    pub fn discover(server: &ServerRef) -> Result<Target, ServerError> {
+        let own = std::env::current_exe().ok().and_then(|e| e.file_name().map(|n| n.to_string_lossy().into_owned()));
+        let own = own.unwrap_or_default();
+        let own = own.trim_end_matches(" (deleted)");
+        let not_found = || ServerError::NotFound {
+            what: format!("no running target is '{server}'"),
+            advice: "start one: lastdrop target --config target.toml".into(),
+        };
+        let mut candidates = Vec::new();
+        for p in masters_of_target(own) {
+            let birth = Birth::of(p)?;
+            let config = option(&birth.argv, "--config").map(|c| birth.directory.join(c));
+            let listeners = listeners::of_process(p)?;
+            candidates.push((birth, config, listeners));
+        }
+        let (birth, config, listeners) = choose(candidates, server, not_found)?;
+        let config = config.map(|c| std::fs::canonicalize(&c).unwrap_or(c));
+        let address = listeners.first().copied();
+        let status_url = address.map(|a| Url {
+            host: a.ip().to_string(),
+            port: a.port(),
+            path: "/server-status?auto".into(),
+        });
+        let name = match (&config, &status_url) {
+            (Some(c), _) => format!("target:{}", c.display()),
+            (None, Some(url)) => format!("target@{}", url.with_path("/")),
+            (None, None) => return Err(not_found()),
+        };
+        let kept = option(&birth.argv, "--overlay").map(|o| birth.directory.join(o));
+        let facts = Facts {
+            name,
+            version: format!("lastdrop target {}", env!("CARGO_PKG_VERSION")),
+            model: "prefork".into(),
+            config,
+            birth,
+            listeners,
+            status_url,
+        };
+        Ok(Target { facts, kept })
+    }
+
+    fn table(path: &Path) -> Result<toml::Table, ServerError> {
+        let text = std::fs::read_to_string(path).map_err(ServerError::io(format!("cannot read {}", path.display())))?;
+        text.parse().map_err(|e| ServerError::Setting(format!("{}: {e}", path.display())))
+    }
+
+    /// Settings of file, options and overlay, in their order of precedence.
+    fn configured(&self) -> Result<toml::Table, ServerError> {
+        let mut sum = toml::Table::new();
+        if let Some(config) = &self.facts.config {
+            sum.extend(Self::table(config)?);
+        }
+        for knob in KNOBS {
+            if let Some(value) = option(&self.facts.birth.argv, &format!("--{}", knob.name.replace('_', "-"))) {
+                let value = value.parse::<i64>().map_or_else(
+                    |_| value.parse::<bool>().map_or(toml::Value::String(value.clone()), toml::Value::Boolean),
+                    toml::Value::Integer,
+                );
+                sum.insert(knob.name.into(), value);
+            }
+        }
+        if let Some(kept) = &self.kept {
+            sum.extend(Self::table(kept)?);
+        }
+        Ok(sum)
+    }
+}
+
+/// The tuner runs the same program: a target is told by its first argument, a master by not having one as its parent.
+fn masters_of_target(own: &str) -> Vec<i32> {
+    let mut all = process::all();
+    all.retain(|p| {
+        let program = p.exe.as_ref().and_then(|e| e.file_name()).map(|n| n.to_string_lossy().into_owned());
+        let program = program.as_deref().map(|n| n.trim_end_matches(" (deleted)"));
+        p.argv.get(1).is_some_and(|a| a == "target") && (program == Some(own) || program == Some("lastdrop"))
+    });
+    restart::masters(&all).iter().map(|p| p.pid).collect()
+}
+
+fn to_setting(knob: &Knob, value: &toml::Value) -> Setting {
+    match value {
+        toml::Value::Integer(n) => Setting::Count(*n),
+        toml::Value::Boolean(on) => Setting::Text(if *on { "On" } else { "Off" }.into()),
+        other if knob.switch => Setting::Text(other.to_string()),
+        other => Setting::read(other.as_str().unwrap_or(&other.to_string())),
+    }
+}
+
+fn to_toml(value: &Setting) -> toml::Value {
+    match value {
+        Setting::Count(n) => toml::Value::Integer(*n),
+        on_or_off => toml::Value::Boolean(on_or_off.is_on()),
+    }
+}
+
+impl Adapter for Target {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        KNOBS
+    }
+
+    fn effective(&self) -> Result<Effective, ServerError> {
+        let mut e = Effective::default();
+        let configured = self.configured()?;
+        for knob in KNOBS {
+            let (value, source) = match configured.get(knob.name) {
+                Some(value) => (to_setting(knob, value), "its settings"),
+                None => (Setting::read(knob.default), "default of the target"),
+            };
+            e.settings.insert(knob.name.into(), value);
+            e.sources.insert(knob.name.into(), source.into());
+        }
+        let page = self.facts.status_url.as_ref().and_then(|url| {
+            let answer = status::get(url, Duration::from_secs(3)).ok()?;
+            StatusPage::parse(&String::from_utf8_lossy(&answer.body))
+        });
+        match page {
+            Some(page) => {
+                e.settings.insert("workers".into(), Setting::from(page.scoreboard.len() as u64));
+                e.sources.insert("workers".into(), "scoreboard of the running server".into());
+            }
+            None => e.notes.push("the status page did not answer; settings are those of its files".into()),
+        }
+        Ok(e)
+    }
+
+    fn pool_settings(&self, size: u64, _effective: &Settings) -> Settings {
+        Settings::from([("workers".to_string(), Setting::from(size))])
+    }
+
+    fn placement(&self, _settings: &Settings) -> Placement {
+        Placement::OwnFile
+    }
+
+    fn render(&self, settings: &Settings, _placement: &Placement) -> String {
+        let mut table = self.kept.as_ref().and_then(|k| Self::table(k).ok()).unwrap_or_default();
+        for (name, value) in settings {
+            table.insert(name.clone(), to_toml(value));
+        }
+        format!("# Written by lastdrop; `lastdrop restore` takes it away if its maker was killed.\n{table}")
+    }
+
+    fn argv_with(&self, file: &Path) -> Vec<String> {
+        let mut argv = Vec::new();
+        let mut words = self.facts.birth.argv.iter();
+        while let Some(word) = words.next() {
+            if word == "--overlay" {
+                words.next();
+            } else if !word.starts_with("--overlay=") {
+                argv.push(word.clone());
+            }
+        }
+        argv.extend(["--overlay".to_string(), file.display().to_string()]);
+        argv
+    }
+
+    fn kept_override(&self) -> Option<PathBuf> {
+        self.kept.clone()
+    }
+
+    fn check(&self, _settings: &Settings, _file: &Path) -> Result<(), ServerError> {
+        // The table of knobs is the whole of what the target would refuse.
+        Ok(())
+    }
+
+    fn daemonizes(&self) -> bool {
+        false
+    }
+
+    fn reload_signal(&self) -> Signal {
+        Signal::SIGHUP
+    }
+}

@@ -1,0 +1,98 @@
+//! Baseline against best in interleaved blocks, until the answer is clear or the blocks are used up.
+
+/// What an interval says about best / baseline.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interval {
+    pub ratio: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RaceVerdict {
+    Improved,
+    NoGain,
+    Inconclusive,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Run another pair; true: the best goes first.
+    Pair { best_first: bool },
+    Stop(RaceVerdict),
+}
+
+/// The rules of a race.
+#[derive(Debug, Clone, Copy)]
+pub struct Race {
+    pub min_pairs: usize,
+    pub max_pairs: usize,
+    /// The smallest ratio worth a change, such as 1.05.
+    pub worth: f64,
+}
+
+/// A gain of this ratio must not hide in an interval that is called no gain.
+const HIDDEN: f64 = 1.15;
+
+impl Race {
+    /// What to do after `pairs` pairs. `strict` is the interval at 99 %, for stopping early: looking after every pair
+    /// gives chance several tries. `plain` is the one at 95 %, which is reported.
+    #[must_use]
+    pub fn decide(&self, pairs: usize, strict: Option<Interval>, plain: Option<Interval>) -> Decision {
+        // Baseline, best, best, baseline: a drift over time hits both alike.
+        let another = Decision::Pair { best_first: pairs % 2 == 1 };
+        if pairs < self.min_pairs {
+            return another;
+        }
+        if let Some(i) = strict {
+            if i.low > 1.0 && i.ratio >= self.worth {
+                return Decision::Stop(RaceVerdict::Improved);
+            }
+            if i.high < self.worth {
+                return Decision::Stop(RaceVerdict::NoGain);
+            }
+        }
+        if pairs < self.max_pairs {
+            return another;
+        }
+        Decision::Stop(match plain {
+            Some(i) if i.low > 1.0 && i.ratio >= self.worth => RaceVerdict::Improved,
+            Some(i) if i.high < HIDDEN.max(self.worth) => RaceVerdict::NoGain,
+            _ => RaceVerdict::Inconclusive,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RACE: Race = Race { min_pairs: 4, max_pairs: 10, worth: 1.05 };
+
+    fn interval(low: f64, high: f64) -> Option<Interval> {
+        Some(Interval { ratio: (low * high).sqrt(), low, high })
+    }
+
+    #[test]
+    fn blocks_are_interleaved() {
+        let first: Vec<_> = (0..4).map(|n| RACE.decide(n, None, None)).collect();
+        let pair = |best_first| Decision::Pair { best_first };
+        assert_eq!(first, [pair(false), pair(true), pair(false), pair(true)]);
+    }
+
+    #[test]
+    fn a_clear_answer_ends_it_early() {
+        assert_eq!(RACE.decide(4, interval(2.0, 3.0), None), Decision::Stop(RaceVerdict::Improved));
+        assert_eq!(RACE.decide(4, interval(0.9, 1.0), None), Decision::Stop(RaceVerdict::NoGain));
+        assert_eq!(RACE.decide(4, interval(0.9, 1.2), None), Decision::Pair { best_first: false });
+    }
+
+    #[test]
+    fn at_the_end_it_says_what_it_knows() {
+        assert_eq!(RACE.decide(10, None, interval(1.02, 1.2)), Decision::Stop(RaceVerdict::Improved));
+        assert_eq!(RACE.decide(10, None, interval(1.01, 1.05)), Decision::Stop(RaceVerdict::NoGain));
+        assert_eq!(RACE.decide(10, None, interval(0.9, 1.1)), Decision::Stop(RaceVerdict::NoGain));
+        assert_eq!(RACE.decide(10, None, interval(0.5, 2.0)), Decision::Stop(RaceVerdict::Inconclusive));
+        assert_eq!(RACE.decide(10, None, None), Decision::Stop(RaceVerdict::Inconclusive));
+    }
+}
