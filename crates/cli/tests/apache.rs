@@ -1,0 +1,204 @@
+//! The main job on a real Apache: prefork with mod_perl, by `examples/mod_perl/server`; event and worker are read.
+
+mod common;
+
+use std::fs;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use common::{Apache, Folder, alone, signal};
+use serde_json::Value;
+
+const HEAVY: &str = "/perl/heavy.pl";
+
+#[test]
+fn a_prefork_server_is_sized_by_its_running_processes() {
+    let folder = Folder::new();
+    let apache = Apache::start(&folder);
+    let size = folder.json(&["size", &apache.name(), "--memory", "400M"], 0);
+    assert_eq!(size["model"], "prefork");
+    assert!(size["version"].as_str().expect("text").contains("Apache/2.4"));
+    assert_eq!(size["workers"]["count"], 5, "StartServers 5");
+    let bytes = |v: &Value| v.as_u64().expect("bytes");
+    let workers = &size["workers"];
+    assert!(bytes(&workers["pss_bytes"]["mean"]) < bytes(&workers["rss_bytes"]["mean"]), "pages are shared: {workers}");
+    assert!(bytes(&size["real_memory_bytes"]) < bytes(&size["sum_rss_bytes"]));
+    let fits = bytes(&size["fits"]["independent"]);
+    assert!(fits > bytes(&size["fits"]["no_sharing"]), "{}", size["fits"]);
+    assert_eq!(bytes(&size["suggested"]["MaxRequestWorkers"]), fits);
+    assert_eq!(size["effective"]["MaxRequestWorkers"], 50);
+    assert_eq!(size["effective"]["MaxConnectionsPerChild"], 10);
+    assert_eq!(size["effective"]["KeepAlive"], "Off");
+}
+
+#[test]
+fn threaded_servers_are_read_correctly() {
+    for mpm in ["event", "worker"] {
+        let folder = Folder::new();
+        let apache = Apache::start_with(&folder, |text| {
+            text.replace("mpm_prefork", &format!("mpm_{mpm}"))
+                .replace("MinSpareServers 5", "ThreadsPerChild 20\nMinSpareThreads 20")
+                .replace("MaxSpareServers 10", "MaxSpareThreads 80")
+                .replace("StartServers 5", "StartServers 2")
+                // The old name, and more than ServerLimit allows: 16 processes of 20.
+                .replace("MaxRequestWorkers 50", "MaxClients 400")
+        });
+        let size = folder.json(&["size", &apache.name(), "--memory", "1G"], 0);
+        assert_eq!((&size["model"], &size["threads_per_worker"]), (&mpm.into(), &20.into()), "{size}");
+        assert_eq!(size["workers"]["count"], 2);
+        // The configuration says 400, the server has 320, and the scoreboard tells.
+        assert_eq!(size["effective"]["MaxRequestWorkers"], 320, "{size}");
+        assert!(size["notes"].to_string().contains("clamped"), "{size}");
+        let suggested = size["suggested"]["MaxRequestWorkers"].as_u64().expect("a number");
+        assert_eq!(suggested % 20, 0, "whole processes");
+    }
+}
+
+#[test]
+fn what_cannot_be_tuned_says_why_and_changes_nothing() {
+    let folder = Folder::new();
+    let apache = Apache::start_with(&folder, |text| text.replace("SetHandler server-status", "Require all granted"));
+    let (name, url) = (apache.name(), apache.url(HEAVY));
+
+    // No status page: the sizes are there, and a note says what is missing.
+    let size = folder.json(&["size", &name], 0);
+    assert!(size["notes"].to_string().contains("no status page at"), "{size}");
+    assert_eq!(size["effective"]["MaxRequestWorkers"], 50);
+
+    let done = folder.run(&["tune", "apache:/no/such/apache2.conf", "--url", &url]);
+    assert!(done.code == 1 && done.stderr.contains("/no/such/apache2.conf"), "{done:?}");
+    let other = folder.join("other.conf");
+    fs::write(&other, "ServerName other\n").expect("written");
+    let done = folder.run(&["size", &format!("apache:{}", other.display())]);
+    assert!(done.code == 1 && done.stderr.contains("-k start"), "{done:?}");
+    let done = folder.run(&["tune", &name, "--url", &format!("http://127.0.0.1:{}/", common::free_port())]);
+    assert!(done.code == 1 && done.stderr.contains("not healthy"), "{done:?}");
+
+    // A configuration that was broken after the server started: found before anything is stopped.
+    let good = fs::read_to_string(apache.config()).expect("there");
+    fs::write(apache.config(), format!("{good}\nNoSuchDirective On\n")).expect("written");
+    let before = apache.masters();
+    let done = folder.run(&["tune", &name, "--url", &url, "-d", "200ms", "--warm-up", "100ms", "--quiet"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.stderr.contains("NoSuchDirective"), "{done:?}");
+    assert_eq!(apache.masters(), before);
+    fs::write(apache.config(), good).expect("written");
+    assert_eq!(folder.run(&["restore"]).code, 0);
+}
+
+#[test]
+fn an_included_folder_takes_the_override() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let conf_d = folder.join("apache/conf.d");
+    fs::create_dir_all(&conf_d).expect("made");
+    let apache = Apache::start_with(&folder, |text| format!("{text}\nIncludeOptional {}/*.conf\n", conf_d.display()));
+    let before = (apache.tree(), apache.masters());
+    let out = folder.join("tune.json");
+    let (name, url) = (apache.name(), apache.url(HEAVY));
+    let mut args = vec!["tune", &name, "--url", &url, "-c", "20", "-d", "500ms", "--warm-up", "1500ms", "--quiet"];
+    let json = out.to_str().expect("text").to_string();
+    args.extend(["--json", &json]);
+    let done = folder.run(&args);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!((apache.tree(), apache.masters()), before);
+    assert_eq!(apache.pool(), Some(50));
+    args.push("--keep");
+    let done = folder.run(&args);
+    assert_eq!(done.code, 0, "{done:?}");
+    let tune: Value = serde_json::from_str(&fs::read_to_string(&out).expect("written")).expect("JSON");
+    assert_eq!((&tune["verdict"], &tune["kept"]), (&"improved".into(), &true.into()), "{tune}");
+    let kept = fs::read_to_string(conf_d.join("zz-lastdrop.conf")).expect("kept there");
+    assert!(kept.contains("MaxConnectionsPerChild 10000"), "{kept}");
+    assert_eq!(apache.masters(), before.1, "the command line is the server's own");
+}
+
+#[test]
+fn recycling_every_ten_connections_is_found_and_proven() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let apache = Apache::start(&folder);
+    let before = (apache.tree(), apache.masters());
+    let tune = folder.json(&["tune", &apache.name(), "--url", &apache.url(HEAVY), "-c", "50", "-d", "2s"], 0);
+    assert_eq!(tune["verdict"], "improved", "{tune}");
+    let winner = &tune["winner"];
+    assert!(winner["ratio"].as_f64().expect("a ratio") >= 5.0, "{winner}");
+    assert!(winner["interval"][0].as_f64().expect("a bound") > 1.0, "{winner}");
+    assert!(tune["race"].as_array().expect("pairs").len() >= 4);
+    assert!(tune["diff"].to_string().contains("-MaxConnectionsPerChild 10 "), "{}", tune["diff"]);
+    assert_eq!((&tune["kept"], &tune["restored"]), (&false.into(), &true.into()));
+    assert_eq!((apache.tree(), apache.masters()), before, "the configuration is byte-identical, the server as it was");
+    assert_eq!(apache.pool(), Some(50));
+}
+
+#[test]
+fn a_tune_killed_at_any_moment_is_undone_by_restore() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let apache = Apache::start(&folder);
+    let before = (apache.tree(), apache.masters());
+    assert_eq!(before.1.len(), 1, "{before:?}");
+    let (name, url) = (apache.name(), apache.url(HEAVY));
+    for i in 0..20 {
+        let moment = Duration::from_millis(2300 + 400 * i);
+        let mut tune = folder
+            .lastdrop(&["tune", &name, "--url", &url, "-d", "200ms", "--warm-up", "100ms", "--quiet"])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("runs");
+        thread::sleep(moment);
+        signal(&tune, libc::SIGKILL);
+        tune.wait().expect("ends");
+        let restored = folder.run(&["restore"]);
+        assert_eq!(restored.code, 0, "killed after {moment:?}: {restored:?}");
+        assert!(!restored.stdout.contains("but "), "{restored:?}");
+        assert_eq!((apache.tree(), apache.masters()), before, "killed after {moment:?}");
+        assert_eq!(apache.pool(), Some(50), "killed after {moment:?}");
+    }
+}
+
+#[test]
+fn the_shapes_of_the_tuning_table_come_back() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let apache = Apache::start(&folder);
+    let plan = folder.join("plan.toml");
+    // examples/tuning-table.toml with fewer requests; rows that it adds are about absolute numbers.
+    let text = format!(
+        "server = '{}'\nurl = '{}'\nusers = 50\nrequests = 1500\ntimeout = '30s'\n\
+         [settings]\nMaxRequestWorkers = 50\nMaxConnectionsPerChild = 5000\n\
+         [[series]]\nname = 'recycling'\nsettings.MaxConnectionsPerChild = [5000, 10]\n\
+         [[series]]\nname = 'workers'\nsettings.MaxRequestWorkers = [10, 50]\n\
+         [[series]]\nname = 'cgi or perl'\nurl = ['{}', '{}']\n",
+        apache.name(),
+        apache.url(HEAVY),
+        apache.url("/cgi/light.pl"),
+        apache.url("/perl/light.pl"),
+    );
+    fs::write(&plan, text).expect("written");
+    let before = (apache.tree(), apache.masters());
+    let sweep = folder.json(&["sweep", plan.to_str().expect("text")], 0);
+    assert_eq!((apache.tree(), apache.masters()), before);
+    let rows = sweep["rows"].as_array().expect("rows");
+    let rps = |i: usize| rows[i]["rps"].as_f64().expect("a rate");
+    for row in rows {
+        assert_eq!((&row["answered"], &row["failed"]), (&1500.into(), &0.into()), "{row}");
+    }
+    assert_eq!((&rows[0]["warmed"], &rows[1]["warmed"]), (&"each".into(), &"15s".into()));
+    assert!(rps(0) >= 5.0 * rps(1), "recycling every 10: {} against {}", rps(1), rps(0));
+    let workers = rps(2) / rps(3);
+    assert!((0.7..1.43).contains(&workers), "10 and 50 workers on a CPU-bound script: {workers}");
+    assert!(rps(5) >= 5.0 * rps(4), "mod_cgi: {} against mod_perl {}", rps(4), rps(5));
+}
+
+/// The example that the manual names is a plan that can be read, and covers the table.
+#[test]
+fn the_example_plan_is_valid() {
+    let folder = Folder::new();
+    let example = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tuning-table.toml");
+    let done = folder.run(&["sweep", example.to_str().expect("text"), "--quiet"]);
+    // Without its server running it gets as far as looking for it.
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.stderr.contains("mod_perl/run/apache2.conf"), "{done:?}");
+}
