@@ -51,7 +51,10 @@ const RULES: &[Rule] = &[
             let verdict = if open { Verdict::Invalid } else { Verdict::Doubtful };
             Some((
                 verdict,
-                format!("a load thread used {:.0} % of a core: this is the generator's limit, not the server's", cores * 100.0),
+                format!(
+                    "a load thread used {:.0} % of a core: this is the generator's limit, not the server's",
+                    cores * 100.0
+                ),
                 format!("use more threads (-t {}) or load from another machine", e.plan.threads + 1),
             ))
         },

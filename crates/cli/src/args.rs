@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use lastdrop_model::ServerRef;
 use lastdrop_model::plan::{Arrival, KeepAlive, Load, Phase, Plan, Url};
 use lastdrop_model::units::{parse_bytes, parse_duration};
-use lastdrop_model::ServerRef;
 
 use crate::exit;
 
@@ -116,7 +116,9 @@ pub struct OutputArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s\n  lastdrop run http://[::1]/ -n 10000 --keepalive off --json run.json\n  lastdrop run http://127.0.0.1/ -r 500 --arrivals poisson")]
+#[command(
+    after_help = "Examples:\n  lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s\n  lastdrop run http://[::1]/ -n 10000 --keepalive off --json run.json\n  lastdrop run http://127.0.0.1/ -r 500 --arrivals poisson"
+)]
 pub struct RunArgs {
     /// What to load
     pub url: Url,
@@ -133,7 +135,9 @@ pub struct RunArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  lastdrop tune apache --url http://127.0.0.1/perl/page.pl -c 50\n  lastdrop tune apache:/srv/www/apache2.conf --url http://127.0.0.1:8080/ --memory 400M --keep\n  lastdrop tune target:target.toml --url http://127.0.0.1:8080/")]
+#[command(
+    after_help = "Examples:\n  lastdrop tune apache --url http://127.0.0.1/perl/page.pl -c 50\n  lastdrop tune apache:/srv/www/apache2.conf --url http://127.0.0.1:8080/ --memory 400M --keep\n  lastdrop tune target:target.toml --url http://127.0.0.1:8080/"
+)]
 pub struct TuneArgs {
     /// The server: apache, apache:/path/apache2.conf, target:/path/target.toml, each with @URL of its listener
     pub server: ServerRef,
@@ -162,7 +166,9 @@ pub struct TuneArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  lastdrop sweep examples/tuning-table.toml\n  lastdrop sweep plan.toml --csv table.csv --json table.json")]
+#[command(
+    after_help = "Examples:\n  lastdrop sweep examples/tuning-table.toml\n  lastdrop sweep plan.toml --csv table.csv --json table.json"
+)]
 pub struct SweepArgs {
     /// The plan: see examples/ and docs/manual.md
     pub plan: PathBuf,
@@ -177,7 +183,9 @@ pub struct SweepArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  lastdrop size apache\n  lastdrop size apache:/srv/www/apache2.conf --memory 400M --json -")]
+#[command(
+    after_help = "Examples:\n  lastdrop size apache\n  lastdrop size apache:/srv/www/apache2.conf --memory 400M --json -"
+)]
 pub struct SizeArgs {
     /// The server: apache, apache:/path/apache2.conf, target:/path/target.toml
     pub server: ServerRef,
@@ -230,7 +238,9 @@ pub struct DemoArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "SIGHUP reads the settings again, SIGUSR2 opens the listener anew too, SIGTERM ends it.\nThe status page is /server-status?auto (as mod_status) and /server-status?json (all counts).\n\nExamples:\n  lastdrop target --listen 127.0.0.1:8080 --workers 8 --service 'exp 20ms'\n  lastdrop target --config target.toml\n  lastdrop target --reset-every 10 --hang-every 50")]
+#[command(
+    after_help = "SIGHUP reads the settings again, SIGUSR2 opens the listener anew too, SIGTERM ends it.\nThe status page is /server-status?auto (as mod_status) and /server-status?json (all counts).\n\nExamples:\n  lastdrop target --listen 127.0.0.1:8080 --workers 8 --service 'exp 20ms'\n  lastdrop target --config target.toml\n  lastdrop target --reset-every 10 --hang-every 50"
+)]
 pub struct TargetArgs {
     /// Settings from a TOML file (the same names as the options, with underscores)
     #[arg(long, value_name = "FILE")]
@@ -341,8 +351,7 @@ fn method(text: &str) -> Result<String, String> {
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
-    let (name, value) =
-        text.split_once(':').ok_or_else(|| format!("'{text}' is not a header; write 'Name: value'"))?;
+    let (name, value) = text.split_once(':').ok_or_else(|| format!("'{text}' is not a header; write 'Name: value'"))?;
     let (name, value) = (name.trim(), value.trim());
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if name.is_empty() || !name.bytes().all(token) {

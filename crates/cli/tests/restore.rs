@@ -29,7 +29,10 @@ fn end(child: Child) -> Done {
 fn assert_as_found(folder: &Folder, target: &Target, moment: &str) {
     assert_eq!(target.scoreboard().map(|s| s.len()), Some(3), "{moment}");
     let config = folder.join("target.toml");
-    assert_eq!(fs::read_to_string(&config).expect("there"), format!("{SETTINGS}\nlisten = '127.0.0.1:{}'\n", target.port));
+    assert_eq!(
+        fs::read_to_string(&config).expect("there"),
+        format!("{SETTINGS}\nlisten = '127.0.0.1:{}'\n", target.port)
+    );
     let with = |text: &str| processes_with(text).len();
     assert!(with(&config.to_string_lossy()) > 0, "{moment}");
     assert_eq!(with(&folder.join("state").to_string_lossy()), 0, "{moment}: it runs on a file of ours");
@@ -199,7 +202,9 @@ fn wrong_plans_of_a_sweep_change_nothing() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
     let plan = folder.join("plan.toml");
-    for (setting, word) in [("wokers = 3", "wokers"), ("workers = 0", "1 to 2048"), ("keepalive = 'perhaps'", "On or Off")] {
+    for (setting, word) in
+        [("wokers = 3", "wokers"), ("workers = 0", "1 to 2048"), ("keepalive = 'perhaps'", "On or Off")]
+    {
         let text = format!("server = 'target:target.toml'\nurl = '{}'\n[settings]\n{setting}\n", target.url());
         fs::write(&plan, text).expect("written");
         let done = folder.run(&["sweep", plan.to_str().expect("text")]);

@@ -51,7 +51,20 @@ fn counts_equal_the_servers_own_for_a_number_of_requests() {
     for (keepalive, threads) in [("on", "1"), ("off", "2"), ("5", "1")] {
         let folder = Folder::new();
         let target = Target::start(&folder, FAULTS);
-        let args = ["run", &target.url(), "-n", "3000", "-c", "10", "-t", threads, "--keepalive", keepalive, "--timeout", "400ms"];
+        let args = [
+            "run",
+            &target.url(),
+            "-n",
+            "3000",
+            "-c",
+            "10",
+            "-t",
+            threads,
+            "--keepalive",
+            keepalive,
+            "--timeout",
+            "400ms",
+        ];
         let run = folder.json(&args, 0);
         assert_eq!(n(&main_phase(&run)["requests"]["due"]), 3000);
         assert_equal_to_target(&run, &target.counts());
@@ -259,11 +272,21 @@ fn hostile_servers_are_counted_and_never_hang_or_crash_us() {
         ("half a head", b"HTTP/1.1 200 OK\r\nContent-", Then::Close, "closed"),
         ("half a head, then nothing", b"HTTP/1.1 200 OK\r\nContent-", Then::Wait, "timed_out"),
         ("short body", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", Then::Close, "closed"),
-        ("two lengths", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", Then::Close, "protocol"),
+        (
+            "two lengths",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+            Then::Close,
+            "protocol",
+        ),
         ("broken chunk", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", Then::Close, "protocol"),
         ("accept and close", b"", Then::CloseUnread, "reset or closed"),
         ("slow head", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", Then::OneByteASecond, "timed_out"),
-        ("endless head", b"X-Header: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n", Then::Endless, "protocol"),
+        (
+            "endless head",
+            b"X-Header: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n",
+            Then::Endless,
+            "protocol",
+        ),
         ("a whole answer and more", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\naHTTP/1.1", Then::Close, "answered"),
         ("until close", b"HTTP/1.1 200 OK\r\n\r\nall", Then::Close, "answered"),
     ] {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lastdrop_model::plan::{Load, Plan, Url};
 use lastdrop_model::KeepAlive;
+use lastdrop_model::plan::{Load, Plan, Url};
 use lastdrop_target::{Config, ConfigError, usl_best};
 
 use crate::tune::TuneOrder;

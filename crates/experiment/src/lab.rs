@@ -182,10 +182,7 @@ fn environment() -> serde_json::Value {
 }
 
 fn name_errors(by_errno: &BTreeMap<i32, u64>) -> BTreeMap<String, u64> {
-    by_errno
-        .iter()
-        .map(|(errno, n)| (nix::errno::Errno::from_raw(*errno).desc().to_string(), *n))
-        .collect()
+    by_errno.iter().map(|(errno, n)| (nix::errno::Errno::from_raw(*errno).desc().to_string(), *n)).collect()
 }
 
 /// Is the server on this machine? A UDP socket "connected" to it shows which address we would send from, without

@@ -116,8 +116,9 @@ fn budget(given: Option<u64>, real: u64) -> Result<(u64, String), LabError> {
     if let Some(bytes) = given {
         return Ok((bytes, "--memory".into()));
     }
-    let host = HostMemory::now()
-        .ok_or_else(|| LabError::Other("the machine's memory cannot be read from /proc/meminfo; give it: --memory 400M".into()))?;
+    let host = HostMemory::now().ok_or_else(|| {
+        LabError::Other("the machine's memory cannot be read from /proc/meminfo; give it: --memory 400M".into())
+    })?;
     let reserve = (host.total as f64 * PAGE_CACHE_SHARE) as u64;
     let bytes = (host.available + real).saturating_sub(reserve);
     let from = format!(
@@ -169,11 +170,21 @@ fn formulas(budget: u64, group: &[Worker], shared_once: u64, fits: &pool::Fits) 
         ),
         (
             "independent".into(),
-            format!("{} shared once + n × {} private each, with room for their spread: n = {}", b(shared_once), b(mean(|w| w.private)), fits.independent),
+            format!(
+                "{} shared once + n × {} private each, with room for their spread: n = {}",
+                b(shared_once),
+                b(mean(|w| w.private)),
+                fits.independent
+            ),
         ),
         (
             "worst_case".into(),
-            format!("{} shared once + n × {} private, the largest: n = {}", b(shared_once), b(max(|w| w.private)), fits.worst_case),
+            format!(
+                "{} shared once + n × {} private, the largest: n = {}",
+                b(shared_once),
+                b(max(|w| w.private)),
+                fits.worst_case
+            ),
         ),
     ])
 }

@@ -114,7 +114,8 @@ fn row(cell: &Cell, run: Option<&Run>, warmed: String, note: String) -> SweepRow
     let phase = run.and_then(Run::measured);
     let latency = |q| phase.and_then(|p| p.latency(Kind::Response, q)).unwrap_or(0.0);
     let answered = phase.map_or(0, |p| p.requests.answered);
-    let bad_status: u64 = phase.map_or(0, |p| p.status.iter().filter(|(c, _)| *c >= &"400".to_string()).map(|(_, n)| n).sum());
+    let bad_status: u64 =
+        phase.map_or(0, |p| p.status.iter().filter(|(c, _)| *c >= &"400".to_string()).map(|(_, n)| n).sum());
     SweepRow {
         series: cell.series.clone(),
         url: cell.url.to_string(),

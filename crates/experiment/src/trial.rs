@@ -131,8 +131,5 @@ fn judge(trial: &mut Trial, run: &Run, expected: u16, order: &TrialOrder<'_>) {
 /// About how many requests a plan makes: for -d it is not known, and 2000 a second is a lot for a server whose pool
 /// matters.
 fn expected_requests(plan: &Plan) -> u64 {
-    plan.phases
-        .iter()
-        .map(|p| p.requests.or(p.duration.map(|d| (d.as_secs_f64() * 2000.0) as u64)).unwrap_or(0))
-        .sum()
+    plan.phases.iter().map(|p| p.requests.or(p.duration.map(|d| (d.as_secs_f64() * 2000.0) as u64)).unwrap_or(0)).sum()
 }

@@ -174,7 +174,13 @@ impl Tuning<'_, '_> {
         settings
     }
 
-    fn measure(&mut self, settings: &Settings, role: &str, plan: &Plan, budget: Option<u64>) -> Result<Measured, LabError> {
+    fn measure(
+        &mut self,
+        settings: &Settings,
+        role: &str,
+        plan: &Plan,
+        budget: Option<u64>,
+    ) -> Result<Measured, LabError> {
         let baseline_share = self.baseline_unanswered();
         let label = format!("tune {role}: {}", describe(settings));
         let order = TrialOrder {
@@ -208,7 +214,12 @@ impl Tuning<'_, '_> {
         t.unanswered as f64 / (t.unanswered as f64 + answered).max(1.0)
     }
 
-    fn search(&mut self, space: Space, effective: &Effective, budget: Option<u64>) -> Result<Option<Candidate>, LabError> {
+    fn search(
+        &mut self,
+        space: Space,
+        effective: &Effective,
+        budget: Option<u64>,
+    ) -> Result<Option<Candidate>, LabError> {
         let mut search = Search::new(space);
         let mut measured_as: Vec<(Settings, Candidate)> = Vec::new();
         while let Some(candidate) = search.next_candidate() {
@@ -330,7 +341,10 @@ impl Tuning<'_, '_> {
         (d.verdict, d.because) = match (verdict, measured) {
             (RaceVerdict::Improved, Some(r)) => (
                 TuneVerdict::Improved,
-                format!("{:.2} times the throughput, between {:.2} and {:.2} with 95 % confidence, in {} pairs", r.ratio, r.low, r.high, r.pairs),
+                format!(
+                    "{:.2} times the throughput, between {:.2} and {:.2} with 95 % confidence, in {} pairs",
+                    r.ratio, r.low, r.high, r.pairs
+                ),
             ),
             (RaceVerdict::NoGain, Some(r)) => (
                 TuneVerdict::NoGain,
@@ -342,7 +356,10 @@ impl Tuning<'_, '_> {
             ),
             (_, Some(r)) => (
                 TuneVerdict::Inconclusive,
-                format!("{:.2} times the throughput, but anything between {:.2} and {:.2} is possible: run with longer blocks (-d)", r.ratio, r.low, r.high),
+                format!(
+                    "{:.2} times the throughput, but anything between {:.2} and {:.2} is possible: run with longer blocks (-d)",
+                    r.ratio, r.low, r.high
+                ),
             ),
             (_, None) => (TuneVerdict::Inconclusive, format!("{spoiled} blocks did not count; see why in the trials")),
         };

@@ -42,11 +42,7 @@ impl ChunkDecoder {
     ///
     /// # Errors
     /// When the bytes are not a chunked body.
-    pub fn feed(
-        &mut self,
-        data: &[u8],
-        mut body: impl FnMut(&[u8]),
-    ) -> Result<(usize, bool), ProtocolError> {
+    pub fn feed(&mut self, data: &[u8], mut body: impl FnMut(&[u8])) -> Result<(usize, bool), ProtocolError> {
         let mut at = 0;
         while at < data.len() {
             let byte = data[at];

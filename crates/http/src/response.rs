@@ -158,8 +158,7 @@ impl ResponseParser {
             let before = self.head.len();
             self.head.extend_from_slice(data);
             // A head can only become complete with a line feed; trying at each byte would cost the square of its length.
-            let parsed =
-                if data.contains(&b'\n') { parse_head(&self.head, self.head_request)? } else { None };
+            let parsed = if data.contains(&b'\n') { parse_head(&self.head, self.head_request)? } else { None };
             (parsed, before)
         };
         let Some(head) = parsed else {

@@ -34,11 +34,7 @@ impl Arrivals {
                     // Non-overlapping streams: each jump is 2^128 values.
                     rng.jump();
                 }
-                Kind::Poisson {
-                    mean_gap_us: 1e6 * f64::from(shards) / rate_rps,
-                    at_us: 0.0,
-                    rng: Box::new(rng),
-                }
+                Kind::Poisson { mean_gap_us: 1e6 * f64::from(shards) / rate_rps, at_us: 0.0, rng: Box::new(rng) }
             }
         };
         let mut arrivals = Arrivals { kind, next_us: 0 };
@@ -95,9 +91,8 @@ mod tests {
     fn uniform_arrivals_are_the_ceiling_of_rate_times_time() {
         for (rate, end_us) in [(1000.0, 10_000_000), (3.0, 1_000_000), (0.7, 1_000_000), (333.3, 2_500_000)] {
             for shards in 1..5 {
-                let total: u64 = (0..shards)
-                    .map(|s| Arrivals::new(Arrival::Uniform, rate, 1, s, shards).advance_to(end_us))
-                    .sum();
+                let total: u64 =
+                    (0..shards).map(|s| Arrivals::new(Arrival::Uniform, rate, 1, s, shards).advance_to(end_us)).sum();
                 assert_eq!(total, (rate * end_us as f64 / 1e6).ceil() as u64, "{rate} {end_us} {shards}");
             }
         }

@@ -14,15 +14,12 @@ use crate::LoadError;
 /// When the name does not resolve.
 pub fn resolve(url: &Url) -> Result<SocketAddr, LoadError> {
     let error = |source| LoadError::Resolve { host: url.host.clone(), source };
-    let addresses: Vec<SocketAddr> =
-        (url.host.as_str(), url.port).to_socket_addrs().map_err(error)?.collect();
+    let addresses: Vec<SocketAddr> = (url.host.as_str(), url.port).to_socket_addrs().map_err(error)?.collect();
     let first = *addresses
         .first()
         .ok_or_else(|| error(std::io::Error::new(std::io::ErrorKind::NotFound, "it has no address")))?;
     if addresses.len() > 1 {
-        let answering = addresses
-            .iter()
-            .find(|a| TcpStream::connect_timeout(a, Duration::from_secs(1)).is_ok());
+        let answering = addresses.iter().find(|a| TcpStream::connect_timeout(a, Duration::from_secs(1)).is_ok());
         return Ok(answering.copied().unwrap_or(first));
     }
     Ok(first)

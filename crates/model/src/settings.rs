@@ -144,9 +144,7 @@ impl Knob {
             }
             Setting::Count(n) if !self.switch && (self.range.0..=self.range.1).contains(n) => Ok(()),
             other if self.switch => Err(format!("{} is On or Off, not '{other}'", self.name)),
-            other => {
-                Err(format!("{} is a number from {} to {}, not '{other}'", self.name, self.range.0, self.range.1))
-            }
+            other => Err(format!("{} is a number from {} to {}, not '{other}'", self.name, self.range.0, self.range.1)),
         }
     }
 }

@@ -9,8 +9,7 @@ use std::time::Duration;
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     if let Ok(seconds) = text.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds)
-            .map_err(|_| format!("'{text}' is not a length of time"));
+        return Duration::try_from_secs_f64(seconds).map_err(|_| format!("'{text}' is not a length of time"));
     }
     humantime::parse_duration(text)
         .map_err(|e| format!("'{text}' is not a length of time ({e}); write it as 500ms, 30s or 2m"))

@@ -61,9 +61,5 @@ pub fn kernel() -> String {
 /// Most memory that this process has had, bytes.
 #[must_use]
 pub fn own_peak_rss() -> u64 {
-    procfs::process::Process::myself()
-        .and_then(|p| p.status())
-        .ok()
-        .and_then(|s| s.vmhwm)
-        .map_or(0, |kb| kb * 1024)
+    procfs::process::Process::myself().and_then(|p| p.status()).ok().and_then(|s| s.vmhwm).map_or(0, |kb| kb * 1024)
 }

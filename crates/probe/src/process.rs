@@ -57,6 +57,9 @@ pub fn is_alive(pid: i32, start_ticks: u64) -> bool {
     look(pid).is_some_and(|p| p.start_ticks == start_ticks && p.state != 'Z')
 }
 
+/// A resource limit: number of the resource, soft and hard value; None is unlimited.
+pub type Limit = (u32, Option<u64>, Option<u64>);
+
 /// Everything about a process that a successor needs in order to be started in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Birth {
@@ -71,8 +74,7 @@ pub struct Birth {
     pub groups: Vec<u32>,
     pub umask: Option<u32>,
     pub nice: i64,
-    /// Soft and hard limit by number of the resource; None is unlimited.
-    pub limits: Vec<(u32, Option<u64>, Option<u64>)>,
+    pub limits: Vec<Limit>,
     pub cpus: Vec<usize>,
     /// Path of the cgroup in each hierarchy, as /proc/PID/cgroup has it: (controllers, path).
     pub cgroups: Vec<(String, String)>,
@@ -109,7 +111,7 @@ impl Birth {
             directory: p.cwd().map_err(e("cwd"))?,
             uid: status.euid,
             gid: status.egid,
-            groups: status.groups.iter().filter_map(|g| u32::try_from(*g).ok()).collect(),
+            groups: status.groups,
             umask: status.umask,
             nice: stat.nice,
             limits: limits(pid)?,
@@ -124,7 +126,7 @@ impl Birth {
     }
 }
 
-fn limits(pid: i32) -> Result<Vec<(u32, Option<u64>, Option<u64>)>, ProbeError> {
+fn limits(pid: i32) -> Result<Vec<Limit>, ProbeError> {
     let mut all = Vec::new();
     for resource in 0..16u32 {
         let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
@@ -142,8 +144,6 @@ fn limits(pid: i32) -> Result<Vec<(u32, Option<u64>, Option<u64>)>, ProbeError> 
 
 fn affinity(pid: i32) -> Vec<usize> {
     nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(pid))
-        .map(|set| {
-            (0..nix::sched::CpuSet::count()).filter(|i| set.is_set(*i).unwrap_or(false)).collect()
-        })
+        .map(|set| (0..nix::sched::CpuSet::count()).filter(|i| set.is_set(*i).unwrap_or(false)).collect())
         .unwrap_or_default()
 }

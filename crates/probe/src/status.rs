@@ -35,9 +35,8 @@ pub fn get(url: &Url, limit: Duration) -> Result<Answer, AskError> {
     let broken = |what: String| AskError::Answer { url: url.to_string(), what };
     let mut addresses = (url.host.as_str(), url.port).to_socket_addrs().map_err(connect)?.peekable();
     let mut stream = loop {
-        let address = addresses
-            .next()
-            .ok_or_else(|| connect(std::io::Error::new(std::io::ErrorKind::NotFound, "no address")))?;
+        let address =
+            addresses.next().ok_or_else(|| connect(std::io::Error::new(std::io::ErrorKind::NotFound, "no address")))?;
         match TcpStream::connect_timeout(&address, limit) {
             Ok(stream) => break stream,
             Err(e) if addresses.peek().is_none() => return Err(connect(e)),
@@ -97,9 +96,7 @@ impl StatusPage {
     /// Reads a page; None when it is not such a page.
     #[must_use]
     pub fn parse(text: &str) -> Option<StatusPage> {
-        let field = |name: &str| {
-            text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": ")).map(str::trim)
-        };
+        let field = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": ")).map(str::trim);
         let number = |name: &str| field(name).and_then(|v| v.parse().ok());
         Some(StatusPage {
             scoreboard: field("Scoreboard")?.to_string(),
@@ -117,7 +114,8 @@ mod tests {
 
     #[test]
     fn a_status_page_is_read_by_name() {
-        let text = "127.0.0.1\nServerMPM: prefork\nTotal Accesses: 17\nBusyWorkers: 2\nIdleWorkers: 1\nScoreboard: W_K..\n";
+        let text =
+            "127.0.0.1\nServerMPM: prefork\nTotal Accesses: 17\nBusyWorkers: 2\nIdleWorkers: 1\nScoreboard: W_K..\n";
         let page = StatusPage::parse(text).expect("is one");
         assert_eq!((page.scoreboard.as_str(), page.total_accesses, page.generation), ("W_K..", Some(17), None));
         assert_eq!(StatusPage::parse("<html>404</html>"), None);

@@ -19,7 +19,11 @@ pub fn run_text(run: &Run) -> String {
         let planned = run.plan.phases.iter().find(|p| p.name == phase.name);
         let load = planned.map(describe_load).unwrap_or_default();
         let note = if phase.measured { "" } else { "  (warm-up, not measured)" };
-        let _ = writeln!(out, "\n{}: {load}, keep-alive {}, {:.1} s{note}", phase.name, run.plan.keepalive, phase.duration_s);
+        let _ = writeln!(
+            out,
+            "\n{}: {load}, keep-alive {}, {:.1} s{note}",
+            phase.name, run.plan.keepalive, phase.duration_s
+        );
         if phase.measured || run.phases.len() == 1 {
             phase_text(&mut out, phase);
         } else {
@@ -41,7 +45,9 @@ pub fn run_text(run: &Run) -> String {
         End::Finished => {}
         End::Interrupted => out.push_str("ended early: interrupted; the numbers are those up to then\n"),
         End::Unreachable => out.push_str("given up: nothing could be connected\n"),
-        End::Killed => out.push_str("did not end by itself (killed, or still running); these are the seconds on disk\n"),
+        End::Killed => {
+            out.push_str("did not end by itself (killed, or still running); these are the seconds on disk\n")
+        }
     }
     validity_text(&mut out, &run.validity);
     out
@@ -81,7 +87,11 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
         let _ = writeln!(out, "  unanswered {unanswered:>10}   {share:.2} %: {}", bad.join(", "));
     }
     if p.connections.lost_on_reuse > 0 {
-        let _ = writeln!(out, "  {} of them on a kept connection that the server had let go of", p.connections.lost_on_reuse);
+        let _ = writeln!(
+            out,
+            "  {} of them on a kept connection that the server had let go of",
+            p.connections.lost_on_reuse
+        );
     }
     let _ = writeln!(
         out,

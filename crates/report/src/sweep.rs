@@ -67,8 +67,15 @@ pub fn sweep_text(d: &SweepDocument) -> String {
         .filter(|(long, _)| d.varying.iter().any(|v| v == long))
         .map(|(long, short)| format!("{short} {long}"))
         .collect();
-    let _ = writeln!(out, "\n{}{}RPS answered a second; failed: no answer, or an error status", used.join(", "), if used.is_empty() { "" } else { ", " });
-    out.push_str("warmed: each worker by a request, or by load for so long where recycling would not leave a warm one\n");
+    let _ = writeln!(
+        out,
+        "\n{}{}RPS answered a second; failed: no answer, or an error status",
+        used.join(", "),
+        if used.is_empty() { "" } else { ", " }
+    );
+    out.push_str(
+        "warmed: each worker by a request, or by load for so long where recycling would not leave a warm one\n",
+    );
     if !d.complete {
         out.push_str("ended early: the table is not complete\n");
     }

@@ -72,7 +72,11 @@ pub fn tune_text(d: &TuneDocument) -> String {
     }
     if d.restored {
         out.push_str("the server is back as it was found");
-        out.push_str(if d.verdict == TuneVerdict::Improved { "; to have the change: the same command with --keep\n" } else { "\n" });
+        out.push_str(if d.verdict == TuneVerdict::Improved {
+            "; to have the change: the same command with --keep\n"
+        } else {
+            "\n"
+        });
     }
     for note in &d.notes {
         let _ = writeln!(out, "note: {note}");

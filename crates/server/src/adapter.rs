@@ -72,7 +72,8 @@ pub trait Adapter: Send {
     /// The override of ours that a running server was started on, if it was (after an earlier `--keep`).
     fn kept_override(&self) -> Option<PathBuf>;
 
-    /// Would the server take these settings as they are? `file` is a place for a temporary configuration.
+    /// Would the server take these settings as they are; with none, does its own configuration pass its test? `file` is
+    /// a place for a temporary configuration.
     ///
     /// # Errors
     /// With the server's own words.
@@ -129,12 +130,14 @@ pub(crate) fn masters(programs: &[&str]) -> Result<Vec<process::ProcessInfo>, Se
         // Another user's processes show their command line but not their program.
         let hidden = all.iter().find(|p| {
             p.exe.is_none()
-                && p.argv.first().is_some_and(|a| {
-                    Path::new(a).file_name().is_some_and(|n| programs.iter().any(|p| n == *p))
-                })
+                && p.argv
+                    .first()
+                    .is_some_and(|a| Path::new(a).file_name().is_some_and(|n| programs.iter().any(|p| n == *p)))
         });
         if let Some(p) = hidden {
-            return Err(ServerError::Permission { what: format!("cannot look at process {} ({})", p.pid, p.argv.join(" ")) });
+            return Err(ServerError::Permission {
+                what: format!("cannot look at process {} ({})", p.pid, p.argv.join(" ")),
+            });
         }
     }
     Ok(found)
@@ -147,7 +150,8 @@ pub(crate) fn choose<T>(
     not_found: impl FnOnce() -> ServerError,
 ) -> Result<(T, Option<PathBuf>, Vec<SocketAddr>), ServerError> {
     if let Some(wanted) = &server.config {
-        let real = std::fs::canonicalize(wanted).map_err(ServerError::io(format!("cannot read {}", wanted.display())))?;
+        let real =
+            std::fs::canonicalize(wanted).map_err(ServerError::io(format!("cannot read {}", wanted.display())))?;
         candidates.retain(|(_, config, _)| {
             config.as_ref().is_some_and(|c| std::fs::canonicalize(c).is_ok_and(|c| c == real))
         });

@@ -42,12 +42,14 @@ pub enum ServerError {
     Locked { pid: String },
     #[error("an earlier run on this server was killed and left its settings changed; first: lastdrop restore")]
     Unrestored,
-    #[error("the server is serving other people ({evidence}); changing its settings would disturb them: --live does it all the same")]
+    #[error(
+        "the server is serving other people ({evidence}); changing its settings would disturb them: --live does it all the same"
+    )]
     Busy { evidence: String },
     #[error("the journal {}: {what}", path.display())]
     Journal { path: PathBuf, what: String },
-    #[error("interrupted")]
-    Interrupted,
+    #[error("the server is not put back: {0}\nwhen that is mended: lastdrop restore")]
+    NotRestored(Box<ServerError>),
     #[error(transparent)]
     Probe(#[from] lastdrop_probe::ProbeError),
 }

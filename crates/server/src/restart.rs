@@ -145,9 +145,7 @@ fn command(birth: &Birth, argv: &[String], keep_output: bool) -> Command {
     command.env_clear().envs(birth.environment.iter().map(|(k, v)| (k, v))).current_dir(&birth.directory);
     command.stdin(Stdio::null());
     let file = |path: &Option<PathBuf>| {
-        path.as_ref()
-            .and_then(|p| OpenOptions::new().append(true).open(p).ok())
-            .map_or_else(Stdio::null, Stdio::from)
+        path.as_ref().and_then(|p| OpenOptions::new().append(true).open(p).ok()).map_or_else(Stdio::null, Stdio::from)
     };
     command.stdout(file(&birth.output));
     command.stderr(if keep_output { Stdio::piped() } else { file(&birth.errors) });
@@ -235,10 +233,8 @@ pub fn systemd_unit(birth: &Birth) -> Option<String> {
 
 /// Has systemd restart a unit.
 pub fn restart_unit(unit: &str) -> Result<(), ServerError> {
-    let output = Command::new("systemctl")
-        .args(["restart", unit])
-        .output()
-        .map_err(ServerError::io("cannot run systemctl"))?;
+    let output =
+        Command::new("systemctl").args(["restart", unit]).output().map_err(ServerError::io("cannot run systemctl"))?;
     if output.status.success() {
         return Ok(());
     }

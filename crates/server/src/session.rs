@@ -96,6 +96,8 @@ impl Session {
                  line such as 'IncludeOptional conf.d/*.conf' to it"
             )));
         }
+        // A configuration that was broken since the server started must be found while it still runs.
+        adapter.check(&Settings::new(), &files.test)?;
         let original = adapter.effective()?;
         let health = url.map(|url| look_at_health(url, facts.birth.pid)).transpose()?;
         if !live {
@@ -168,7 +170,10 @@ impl Session {
         for (name, value) in settings {
             let knob = self.adapter.knobs().iter().find(|k| k.name == name).ok_or_else(|| {
                 let known: Vec<&str> = self.adapter.knobs().iter().map(|k| k.name).collect();
-                ServerError::Setting(format!("{name} is not a setting that lastdrop changes; it knows {}", known.join(", ")))
+                ServerError::Setting(format!(
+                    "{name} is not a setting that lastdrop changes; it knows {}",
+                    known.join(", ")
+                ))
             })?;
             knob.check(value).map_err(ServerError::Setting)?;
         }
@@ -189,9 +194,7 @@ impl Session {
     /// # Errors
     /// When it does not take them or does not come back healthy. The session can still be restored.
     pub fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
-        if !settings.is_empty() {
-            self.check(settings)?;
-        }
+        self.check(settings)?;
         if self.journal.stage == Stage::Armed {
             self.journal.stage = Stage::Changed;
             self.journal.write()?;
@@ -225,9 +228,17 @@ impl Session {
     /// # Errors
     /// When the server does not come back as it was; the journal stays, so that `lastdrop restore` can try again.
     pub fn restore(&mut self) -> Result<Restored, ServerError> {
-        let restored = undo(&self.journal)?;
+        // Whatever comes of it: trying again at once would end the same way.
         self.closed = true;
-        Ok(restored)
+        self.undo_if_it_starts().map_err(|e| ServerError::NotRestored(Box::new(e)))
+    }
+
+    /// A server that runs with other settings is better than one that does not start with its own.
+    fn undo_if_it_starts(&self) -> Result<Restored, ServerError> {
+        if self.journal.stage == Stage::Changed {
+            self.adapter.check(&Settings::new(), &self.files.test)?;
+        }
+        undo(&self.journal)
     }
 
     /// Leaves the server running with these settings.
@@ -279,8 +290,8 @@ impl Drop for Session {
     fn drop(&mut self) {
         if !self.closed {
             // An error on the way out must not leave a changed server. If this fails too, the journal is there.
-            if let Err(e) = undo(&self.journal) {
-                eprintln!("lastdrop: the server could not be put back: {e}; try: lastdrop restore");
+            if let Err(e) = self.undo_if_it_starts() {
+                eprintln!("lastdrop: {}", ServerError::NotRestored(Box::new(e)));
             }
         }
     }
@@ -349,9 +360,8 @@ fn differences_from(journal: &Journal) -> Vec<String> {
             .iter()
             .filter_map(|(name, was)| {
                 let is = now.settings.get(name);
-                (is != Some(was)).then(|| {
-                    format!("{name}: was {was}, is {}", is.map_or("unknown".into(), ToString::to_string))
-                })
+                (is != Some(was))
+                    .then(|| format!("{name}: was {was}, is {}", is.map_or("unknown".into(), ToString::to_string)))
             })
             .collect(),
         Err(e) => vec![format!("its settings could not be read again: {e}")],
@@ -370,6 +380,12 @@ pub fn restore_all(dry_run: bool) -> Result<Vec<Result<Restored, ServerError>>, 
             if dry_run {
                 let was_changed = journal.stage == Stage::Changed;
                 return Ok(Restored { server: journal.server, was_changed, differences: Vec::new() });
+            }
+            if journal.stage == Stage::Changed {
+                // Where the server runs, its configuration is tested before it is stopped.
+                if let Ok(adapter) = journal.server.parse().map_err(ServerError::Setting).and_then(|s| discover(&s)) {
+                    adapter.check(&Settings::new(), &StateFiles::of(&journal.server)?.test)?;
+                }
             }
             undo(&journal)
         });

@@ -113,14 +113,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         self.connection.execute(
             "INSERT INTO runs (id, started_unix_ms, label, url, plan, environment) VALUES (?, ?, ?, ?, ?, ?)",
-            params![
-                id,
-                started_unix_ms as i64,
-                label,
-                plan.url.to_string(),
-                json(plan),
-                environment.to_string(),
-            ],
+            params![id, started_unix_ms as i64, label, plan.url.to_string(), json(plan), environment.to_string(),],
         )?;
         Ok(())
     }
@@ -130,8 +123,7 @@ impl Store {
     /// # Errors
     /// When the store cannot be written.
     pub fn second(&self, id: &str, slice: &Slice) -> Result<(), StoreError> {
-        let status: Vec<(usize, u64)> =
-            slice.status.iter().copied().enumerate().filter(|(_, n)| *n > 0).collect();
+        let status: Vec<(usize, u64)> = slice.status.iter().copied().enumerate().filter(|(_, n)| *n > 0).collect();
         let hdr = |kind: Kind| -> Option<Vec<u8>> {
             let h = &slice.latencies[kind as usize];
             (h.count() > 0).then(|| h.encode())
@@ -139,19 +131,19 @@ impl Store {
         self.connection
             .prepare_cached("INSERT OR REPLACE INTO seconds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?
             .execute(params![
-                id,
-                slice.phase,
-                slice.second,
-                json(&slice.counts),
-                json(&status),
-                hdr(Kind::Response),
-                hdr(Kind::Service),
-                hdr(Kind::Blocked),
-                hdr(Kind::Lateness),
-                hdr(Kind::Connect),
-                hdr(Kind::Tls),
-                hdr(Kind::FirstByte),
-            ])?;
+            id,
+            slice.phase,
+            slice.second,
+            json(&slice.counts),
+            json(&status),
+            hdr(Kind::Response),
+            hdr(Kind::Service),
+            hdr(Kind::Blocked),
+            hdr(Kind::Lateness),
+            hdr(Kind::Connect),
+            hdr(Kind::Tls),
+            hdr(Kind::FirstByte),
+        ])?;
         Ok(())
     }
 
@@ -228,11 +220,9 @@ impl Store {
         let damaged = |what: String| StoreError::Damaged { id: id.to_string(), what };
         let (started, label, plan, environment, document): (i64, String, String, String, Option<String>) = self
             .connection
-            .query_row(
-                "SELECT started_unix_ms, label, plan, environment, document FROM runs WHERE id = ?",
-                [id],
-                |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?, r.get(4)?)),
-            )
+            .query_row("SELECT started_unix_ms, label, plan, environment, document FROM runs WHERE id = ?", [id], |r| {
+                Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?, r.get(4)?))
+            })
             .optional()?
             .ok_or_else(|| StoreError::NotFound(id.to_string()))?;
         if let Some(document) = document {
@@ -244,8 +234,7 @@ impl Store {
         for slice in self.slices(id)? {
             builder.add(&slice);
         }
-        let mut ends =
-            self.connection.prepare("SELECT phase, duration_us, peak FROM phase_ends WHERE run = ?")?;
+        let mut ends = self.connection.prepare("SELECT phase, duration_us, peak FROM phase_ends WHERE run = ?")?;
         let rows = ends.query_map([id], |r| Ok((r.get::<_, i64>(0)?, r.get::<_, i64>(1)?, r.get::<_, i64>(2)?)))?;
         for row in rows {
             let (phase, duration_us, peak) = row?;
@@ -291,8 +280,7 @@ impl Store {
             }
             for kind in Kind::ALL {
                 if let Some(bytes) = row.get::<_, Option<Vec<u8>>>(4 + kind as usize)? {
-                    slice.latencies[kind as usize] =
-                        Histogram::decode(&bytes).map_err(|e| damaged(e.to_string()))?;
+                    slice.latencies[kind as usize] = Histogram::decode(&bytes).map_err(|e| damaged(e.to_string()))?;
                 }
             }
             slices.push(slice);

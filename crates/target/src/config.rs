@@ -137,10 +137,9 @@ impl Layers {
 }
 
 fn read_table(path: &Path) -> Result<toml::Table, ConfigError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
-    text.parse()
-        .map_err(|e: toml::de::Error| ConfigError::Parse { path: path.to_path_buf(), message: e.to_string() })
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
+    text.parse().map_err(|e: toml::de::Error| ConfigError::Parse { path: path.to_path_buf(), message: e.to_string() })
 }
 
 impl Config {
@@ -193,9 +192,7 @@ impl Config {
 /// The pool size of highest throughput and that throughput, among 1 to `max` workers: the planted best.
 #[must_use]
 pub fn usl_best(config: &Config, max: u32) -> (u32, f64) {
-    (1..=max.max(1))
-        .map(|w| (w, config.planted_rps(w)))
-        .fold((1, 0.0), |best, x| if x.1 > best.1 { x } else { best })
+    (1..=max.max(1)).map(|w| (w, config.planted_rps(w))).fold((1, 0.0), |best, x| if x.1 > best.1 { x } else { best })
 }
 
 #[derive(Deserialize)]

@@ -68,7 +68,11 @@ struct Master {
 ///
 /// # Errors
 /// When the settings are wrong, the address cannot be had, or the system refuses a process.
-pub fn run(layers: Layers, pid_file: Option<PathBuf>, ready: impl FnOnce(SocketAddr, &Config)) -> Result<(), MasterError> {
+pub fn run(
+    layers: Layers,
+    pid_file: Option<PathBuf>,
+    ready: impl FnOnce(SocketAddr, &Config),
+) -> Result<(), MasterError> {
     let config = layers.load()?;
     let listener = open_listener(&config)?;
     let mut signals = SigSet::empty();

@@ -325,4 +325,3 @@ fn burn(d: Duration) {
         }
     }
 }
-

@@ -18,7 +18,9 @@ pub enum RaceVerdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// Run another pair; true: the best goes first.
-    Pair { best_first: bool },
+    Pair {
+        best_first: bool,
+    },
     Stop(RaceVerdict),
 }
 

@@ -210,7 +210,15 @@ mod tests {
     use super::*;
 
     fn space() -> Space {
-        Space { pool: Some(4), fits: 1000, concurrency: 64, smallest: 4, granule: 1, recycle: Some(10), keepalive: None }
+        Space {
+            pool: Some(4),
+            fits: 1000,
+            concurrency: 64,
+            smallest: 4,
+            granule: 1,
+            recycle: Some(10),
+            keepalive: None,
+        }
     }
 
     /// Runs a search on a server without noise.

@@ -22,10 +22,8 @@ pub fn history(args: HistoryArgs) -> Result<Exit> {
         println!("No runs yet. Make one: lastdrop run http://127.0.0.1/");
         return Ok(Exit::Done);
     }
-    let rows: Vec<Vec<String>> = entries
-        .iter()
-        .map(|e| history_line(&e.id, e.started_unix_ms, &e.label, &e.url, e.run.as_ref()))
-        .collect();
+    let rows: Vec<Vec<String>> =
+        entries.iter().map(|e| history_line(&e.id, e.started_unix_ms, &e.label, &e.url, e.run.as_ref())).collect();
     let heading = ["id", "started (UTC)", "answered/s", "p99", "unanswered", "load", "what"];
     print_report(&aligned(&heading, &rows), None, false);
     Ok(Exit::Done)

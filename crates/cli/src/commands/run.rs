@@ -45,10 +45,9 @@ fn exit_of(run: &Run, stop: &Stop) -> Exit {
     if run.end == End::Unreachable || !run.answered_anything() {
         let why = run.generator.connect_errors.iter().max_by_key(|(_, n)| **n);
         match why {
-            Some((why, _)) => eprintln!(
-                "lastdrop: nothing at {}: {why}; is the server running, and is that its port?",
-                run.plan.url
-            ),
+            Some((why, _)) => {
+                eprintln!("lastdrop: nothing at {}: {why}; is the server running, and is that its port?", run.plan.url)
+            }
             None => eprintln!("lastdrop: {} answered nothing; try: curl -v {}", run.plan.url, run.plan.url),
         }
         return Exit::Failed;

@@ -1,9 +1,9 @@
 //! `lastdrop sweep PLAN.toml`
 
 use anyhow::Result;
+use lastdrop_experiment::Lab;
 use lastdrop_experiment::sweep::sweep as run_sweep;
 use lastdrop_experiment::sweep_plan::SweepPlan;
-use lastdrop_experiment::Lab;
 use lastdrop_report::{sweep_csv, sweep_text};
 use lastdrop_server::{Session, discover};
 

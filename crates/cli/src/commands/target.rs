@@ -16,9 +16,28 @@ pub fn target(args: TargetArgs) -> Result<Exit> {
         };
     }
     flag!(
-        listen, workers, service, contention, coherency, body, memory, shared_memory, leak, startup,
-        max_requests_per_worker, keepalive, keepalive_timeout, max_keepalive_requests, backlog, stall_at, stall_for,
-        error_every, close_every, reset_every, hang_every, seed
+        listen,
+        workers,
+        service,
+        contention,
+        coherency,
+        body,
+        memory,
+        shared_memory,
+        leak,
+        startup,
+        max_requests_per_worker,
+        keepalive,
+        keepalive_timeout,
+        max_keepalive_requests,
+        backlog,
+        stall_at,
+        stall_for,
+        error_every,
+        close_every,
+        reset_every,
+        hang_every,
+        seed
     );
     // A restart may happen in another directory.
     let absolute = |path: Option<std::path::PathBuf>| path.map(|p| std::path::absolute(&p).unwrap_or(p));

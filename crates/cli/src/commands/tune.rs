@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use lastdrop_experiment::Lab;
 use lastdrop_experiment::tune::{TuneOrder, tune as run_tune};
 use lastdrop_experiment::warm::RECYCLING_WARM_UP;
-use lastdrop_experiment::Lab;
 use lastdrop_model::KeepAlive;
 use lastdrop_model::documents::{TuneDocument, TuneVerdict};
 use lastdrop_report::tune_text;

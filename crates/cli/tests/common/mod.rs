@@ -219,7 +219,8 @@ impl Apache {
             apache.script("stop", &[]);
             wait_until("the end of Apache", || processes_with(&apache.config().to_string_lossy()).is_empty());
             fs::write(apache.config(), changed).expect("written");
-            let started = Command::new("/usr/sbin/apache2").arg("-f").arg(apache.config()).args(["-k", "start"]).output();
+            let started =
+                Command::new("/usr/sbin/apache2").arg("-f").arg(apache.config()).args(["-k", "start"]).output();
             let started = started.expect("apache2 runs");
             assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
         }
@@ -256,7 +257,9 @@ impl Apache {
 
     /// Command lines of the masters that run, as /proc has them.
     pub fn masters(&self) -> Vec<String> {
-        let text = |pid: i32| String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).into_owned();
+        let text = |pid: i32| {
+            String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).into_owned()
+        };
         let parent = |pid: i32| -> i32 {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             stat.rsplit(") ").next().and_then(|s| s.split(' ').nth(1)?.parse().ok()).unwrap_or(0)

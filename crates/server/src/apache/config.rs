@@ -265,9 +265,15 @@ mod tests {
     #[test]
     fn the_last_line_for_the_whole_server_counts() {
         let (_dir, s) = scan(&[
-            ("main.conf", "StartServers 1\nIncludeOptional conf.d/*.conf\n<VirtualHost *:80>\nKeepAlive On\n</VirtualHost>\n"),
+            (
+                "main.conf",
+                "StartServers 1\nIncludeOptional conf.d/*.conf\n<VirtualHost *:80>\nKeepAlive On\n</VirtualHost>\n",
+            ),
             ("conf.d/a.conf", "startservers ${N}\n<IfModule mpm_event_module>\nStartServers 9\n</IfModule>\n"),
-            ("conf.d/b.conf", "<IfModule mod_mpm_prefork.c>\nMaxRequestWorkers \\\n 33\n</IfModule>\n<IfDefine !ON>\nStartServers 8\n</IfDefine>"),
+            (
+                "conf.d/b.conf",
+                "<IfModule mod_mpm_prefork.c>\nMaxRequestWorkers \\\n 33\n</IfModule>\n<IfDefine !ON>\nStartServers 8\n</IfDefine>",
+            ),
         ]);
         let l = s.last(&["StartServers"]).expect("is there");
         assert_eq!((l.arguments[0].as_str(), l.number), ("7", 1));

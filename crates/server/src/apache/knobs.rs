@@ -22,10 +22,22 @@ const KEEPALIVE: Knob = Knob {
     needs: ReloadClass::Reload,
     constraint: "a VirtualHost may set its own",
 };
-const KEEPALIVE_TIMEOUT: Knob =
-    knob("KeepAliveTimeout", Role::KeepAliveTimeout, (1, 3600), "5", ReloadClass::Reload, "a VirtualHost may set its own");
-const KEEPALIVE_REQUESTS: Knob =
-    knob("MaxKeepAliveRequests", Role::KeepAliveRequests, (0, 1_000_000), "100", ReloadClass::Reload, "0 is any number");
+const KEEPALIVE_TIMEOUT: Knob = knob(
+    "KeepAliveTimeout",
+    Role::KeepAliveTimeout,
+    (1, 3600),
+    "5",
+    ReloadClass::Reload,
+    "a VirtualHost may set its own",
+);
+const KEEPALIVE_REQUESTS: Knob = knob(
+    "MaxKeepAliveRequests",
+    Role::KeepAliveRequests,
+    (0, 1_000_000),
+    "100",
+    ReloadClass::Reload,
+    "0 is any number",
+);
 const RECYCLE: Knob = knob(
     "MaxConnectionsPerChild",
     Role::Recycle,

@@ -12,14 +12,14 @@ use std::time::Duration;
 use config::{Conditions, Scan};
 use knobs::{CLAMPS, OLD_NAMES, PREFORK, THREADED};
 use lastdrop_model::{Knob, ServerRef, Setting, Settings, Url};
+use lastdrop_probe::listeners;
 use lastdrop_probe::process::Birth;
 use lastdrop_probe::status::{self, StatusPage};
-use lastdrop_probe::listeners;
 use nix::sys::signal::Signal;
 
+use crate::ServerError;
 use crate::adapter::{Adapter, Effective, Facts, Placement, choose, masters};
 use crate::journal::write_durably;
-use crate::ServerError;
 
 const PROGRAMS: &[&str] = &["apache2", "httpd", "httpd.worker", "httpd.event", "apache2.real"];
 /// First line of every file of ours; the second names the configuration that it is about.
@@ -112,8 +112,12 @@ impl Apache {
         let config = config.unwrap_or_default();
         let config = std::fs::canonicalize(&config).unwrap_or(config);
         let modules = text(&ask(&birth, Some(&located.started_on), &["-M"])?.stdout);
-        let modules =
-            modules.lines().filter_map(|l| l.split_whitespace().next()).filter(|m| m.ends_with("_module")).map(str::to_string).collect();
+        let modules = modules
+            .lines()
+            .filter_map(|l| l.split_whitespace().next())
+            .filter(|m| m.ends_with("_module"))
+            .map(str::to_string)
+            .collect();
         let run_config = text(&ask(&birth, Some(&located.started_on), &["-t", "-D", "DUMP_RUN_CFG"])?.stdout);
         let defines = run_config
             .lines()
@@ -205,9 +209,7 @@ fn locate(birth: &Birth) -> Result<Located, ServerError> {
         .map(PathBuf::from)
         .or_else(|| compiled(&built, "HTTPD_ROOT"))
         .unwrap_or_else(|| PathBuf::from("/etc/apache2"));
-    let file = file
-        .or_else(|| compiled(&built, "SERVER_CONFIG_FILE"))
-        .unwrap_or_else(|| PathBuf::from("apache2.conf"));
+    let file = file.or_else(|| compiled(&built, "SERVER_CONFIG_FILE")).unwrap_or_else(|| PathBuf::from("apache2.conf"));
     let started_on = root.join(file);
     let content = std::fs::read_to_string(&started_on)
         .map_err(ServerError::io(format!("cannot read {}", started_on.display())))?;
@@ -233,12 +235,12 @@ fn locate(birth: &Birth) -> Result<Located, ServerError> {
 }
 
 fn not_found(server: &ServerRef) -> ServerError {
-    let installed = ["/usr/sbin/apache2", "/usr/sbin/httpd", "/usr/local/apache2/bin/httpd"]
-        .iter()
-        .find(|p| Path::new(p).exists());
+    let installed =
+        ["/usr/sbin/apache2", "/usr/sbin/httpd", "/usr/local/apache2/bin/httpd"].iter().find(|p| Path::new(p).exists());
     match (installed, &server.config) {
         (None, _) => ServerError::NotFound {
-            what: "no Apache is running, and none is installed (looked for /usr/sbin/apache2 and /usr/sbin/httpd)".into(),
+            what: "no Apache is running, and none is installed (looked for /usr/sbin/apache2 and /usr/sbin/httpd)"
+                .into(),
             advice: "on Debian: apt-get install apache2".into(),
         },
         (Some(exe), Some(config)) => ServerError::NotFound {
@@ -357,9 +359,7 @@ impl Adapter for Apache {
             f.path.file_name().is_some_and(|n| n == "conf-enabled" || n == "conf.d" || n == "conf.modules.d")
         };
         // The pattern has to take our name, after all others.
-        let takes_ours = |f: &&config::Folder| {
-            f.pattern == "*.conf" || f.pattern == "*"
-        };
+        let takes_ours = |f: &&config::Folder| f.pattern == "*.conf" || f.pattern == "*";
         let usable: Vec<_> = scan.folders.iter().filter(|f| f.end >= last_set).filter(takes_ours).collect();
         match usable.iter().find(|f| conventional(f)).or(usable.last()) {
             Some(folder) => Placement::IncludedFile(folder.path.join(ours)),
@@ -413,6 +413,9 @@ impl Adapter for Apache {
 
     fn check(&self, settings: &Settings, file: &Path) -> Result<(), ServerError> {
         let before = self.test(self.started_on())?;
+        if settings.is_empty() {
+            return Ok(());
+        }
         // Tested as a file of our own also where the override will be an included one: the last line wins either way,
         // and nothing of the server's is touched.
         write_durably(file, self.render(settings, &Placement::OwnFile).as_bytes())
@@ -468,4 +471,3 @@ impl Apache {
         e.sources.insert("MaxRequestWorkers".into(), "scoreboard of the running server".into());
     }
 }
-
