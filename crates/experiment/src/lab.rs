@@ -89,10 +89,10 @@ impl Lab<'_> {
     }
 
     fn keep(&mut self, write: impl FnOnce(&Store) -> Result<(), StoreError>) {
-        if self.store_error.is_none() {
-            if let Some(store) = &self.store {
-                self.store_error = write(store).err();
-            }
+        if self.store_error.is_none()
+            && let Some(store) = &self.store
+        {
+            self.store_error = write(store).err();
         }
     }
 

@@ -84,12 +84,12 @@ pub fn trial(lab: &mut Lab<'_>, session: &mut Session, order: &TrialOrder<'_>) -
         }
         Warmth::Load(d) => d,
     };
-    if !settling.is_zero() {
-        if let Some(main) = plan.phases.first().cloned() {
-            let warm_up =
-                Phase { name: "warm-up".into(), measured: false, requests: None, duration: Some(settling), ..main };
-            plan.phases.insert(0, warm_up);
-        }
+    if !settling.is_zero()
+        && let Some(main) = plan.phases.first().cloned()
+    {
+        let warm_up =
+            Phase { name: "warm-up".into(), measured: false, requests: None, duration: Some(settling), ..main };
+        plan.phases.insert(0, warm_up);
     }
     lab.check_stop()?;
     let run = lab.run(&plan, &order.label)?;

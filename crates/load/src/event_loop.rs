@@ -273,10 +273,10 @@ impl<'a> EventLoop<'a> {
         if let Some(d) = self.job.duration_us {
             at = at.min(d);
         }
-        if let Some(arrivals) = &self.send_cursor {
-            if !(self.idle.is_empty() && self.closed.is_empty()) {
-                at = at.min(arrivals.next_due().max(self.no_socket_until));
-            }
+        if let Some(arrivals) = &self.send_cursor
+            && !(self.idle.is_empty() && self.closed.is_empty())
+        {
+            at = at.min(arrivals.next_due().max(self.no_socket_until));
         }
         at
     }

@@ -2,7 +2,7 @@
 //!
 //! An [`Adapter`] knows one kind of server and changes nothing by itself. A [`Session`] does the changing, the same way
 //! for every kind: one lock a server, a journal on disk before the first change, an override in one file of ours, the
-//! server restarted exactly as it had been started. [`restore`] needs only the journal, so that it works when the
+//! server restarted exactly as it had been started. [`restore_all`] needs only the journal, so that it works when the
 //! process that wrote it is gone.
 
 mod adapter;

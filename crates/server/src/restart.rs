@@ -120,10 +120,10 @@ pub fn start(birth: &Birth, argv: &[String], daemonizes: bool) -> Result<i32, Se
     }
     loop {
         let family = family(birth, &[argv]);
-        if let [master] = masters(&family).as_slice() {
-            if process::look(master.pid).is_some_and(|p| p.state != 'Z') {
-                return Ok(master.pid);
-            }
+        if let [master] = masters(&family).as_slice()
+            && process::look(master.pid).is_some_and(|p| p.state != 'Z')
+        {
+            return Ok(master.pid);
         }
         if Instant::now() > deadline {
             return Err(ServerError::Timeout {

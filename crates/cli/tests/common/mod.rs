@@ -304,14 +304,14 @@ impl Apache {
 
 impl Drop for Apache {
     fn drop(&mut self) {
-        if let Ok(pid) = fs::read_to_string(self.folder.join("logs/apache2.pid")) {
-            if let Ok(pid) = pid.trim().parse::<i32>() {
-                // SAFETY: a plain call on a process of ours.
-                unsafe { libc::kill(pid, libc::SIGTERM) };
-                let deadline = Instant::now() + Duration::from_secs(10);
-                while Path::new(&format!("/proc/{pid}/exe")).exists() && Instant::now() < deadline {
-                    thread::sleep(Duration::from_millis(20));
-                }
+        if let Ok(pid) = fs::read_to_string(self.folder.join("logs/apache2.pid"))
+            && let Ok(pid) = pid.trim().parse::<i32>()
+        {
+            // SAFETY: a plain call on a process of ours.
+            unsafe { libc::kill(pid, libc::SIGTERM) };
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while Path::new(&format!("/proc/{pid}/exe")).exists() && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(20));
             }
         }
     }

@@ -133,10 +133,10 @@ impl Reader {
                 }
             }
             lower => {
-                if lower == "serverroot" {
-                    if let Some(root) = arguments.first() {
-                        self.root = PathBuf::from(root);
-                    }
+                if lower == "serverroot"
+                    && let Some(root) = arguments.first()
+                {
+                    self.root = PathBuf::from(root);
                 }
                 self.scan.lines.push(Line { file: file.to_path_buf(), number, name, arguments, section });
             }

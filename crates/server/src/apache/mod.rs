@@ -103,10 +103,10 @@ impl Apache {
                 Err(e) => refused = Some(e),
             }
         }
-        if candidates.is_empty() {
-            if let Some(e) = refused {
-                return Err(e);
-            }
+        if candidates.is_empty()
+            && let Some(e) = refused
+        {
+            return Err(e);
         }
         let ((birth, located), config, listeners) = choose(candidates, server, || not_found(server))?;
         let config = config.unwrap_or_default();
@@ -379,10 +379,10 @@ impl Adapter for Apache {
         };
         let mut all = Settings::new();
         for line in before.iter().flat_map(|t| t.lines()) {
-            if let Some((name, value)) = line.split_once(' ') {
-                if self.knobs().iter().any(|k| k.name == name) {
-                    all.insert(name.into(), Setting::read(value));
-                }
+            if let Some((name, value)) = line.split_once(' ')
+                && self.knobs().iter().any(|k| k.name == name)
+            {
+                all.insert(name.into(), Setting::read(value));
             }
         }
         all.extend(settings.clone());
