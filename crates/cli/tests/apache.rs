@@ -115,6 +115,42 @@ fn an_included_folder_takes_the_override() {
 }
 
 #[test]
+fn a_server_in_use_is_reloaded_and_no_visitor_notices() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let conf_d = folder.join("apache/conf.d");
+    fs::create_dir_all(&conf_d).expect("made");
+    let apache = Apache::start_with(&folder, |text| format!("{text}\nIncludeOptional {}/*.conf\n", conf_d.display()));
+    let pid_file = folder.join("apache/logs/apache2.pid");
+    let before = (apache.tree(), fs::read_to_string(&pid_file).expect("a pid"));
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let visitor = {
+        let (stop, port) = (stop.clone(), apache.port);
+        thread::spawn(move || {
+            let (mut visits, mut failures) = (0, 0);
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                visits += 1;
+                failures += u32::from(!common::get(port, "/").is_some_and(|b| b.contains("hello")));
+                thread::sleep(Duration::from_millis(20));
+            }
+            (visits, failures)
+        })
+    };
+    let (name, url) = (apache.name(), apache.url(HEAVY));
+    let args = ["tune", &name, "--url", &url, "-c", "4", "-d", "300ms", "--warm-up", "200ms", "--quiet"];
+    let refused = folder.run(&args);
+    assert!(refused.code == 1 && refused.stderr.contains("--live"), "{refused:?}");
+    let mut live = args.to_vec();
+    live.push("--live");
+    let done = folder.run(&live);
+    assert_eq!(done.code, 0, "{done:?}");
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let (visits, failures) = visitor.join().expect("ends");
+    assert!(visits > 100 && failures == 0, "{failures} of {visits} visits failed");
+    assert_eq!((apache.tree(), fs::read_to_string(&pid_file).expect("a pid")), before, "the same master all along");
+}
+
+#[test]
 fn recycling_every_ten_connections_is_found_and_proven() {
     let _alone = alone();
     let folder = Folder::new();

@@ -137,10 +137,11 @@ fn row(cell: &Cell, run: Option<&Run>, warmed: String, note: String) -> SweepRow
 fn split(rows: &[SweepRow]) -> (Vec<String>, BTreeMap<String, Value>) {
     let mut varying = Vec::new();
     let mut fixed = BTreeMap::new();
-    let mut settings = BTreeSet::new();
-    for row in rows {
-        settings.extend(row.settings.keys().cloned());
-    }
+    let named: BTreeSet<&String> = rows.iter().flat_map(|r| r.settings.keys()).collect();
+    // The columns of the field's tables come first, in their order: NR, NC, MC, MRPC.
+    let first = ["MaxRequestWorkers", "MaxConnectionsPerChild"];
+    let mut settings: Vec<String> = named.into_iter().cloned().collect();
+    settings.sort_by_key(|name| first.iter().position(|f| f == name).unwrap_or(first.len()));
     let mut column = |name: &str, value: &dyn Fn(&SweepRow) -> Value| {
         let Some(first) = rows.first().map(value) else { return };
         if rows.iter().all(|r| value(r) == first) {

@@ -60,6 +60,7 @@ pub fn run(
     mut report: impl FnMut(Event<'_>),
 ) -> Result<Finished, LoadError> {
     let address = resolve(&plan.url)?;
+    sys::raise_descriptor_limit();
     let request: Arc<[u8]> = build_request(
         &plan.method,
         &plan.url.path,

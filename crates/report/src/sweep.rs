@@ -25,11 +25,23 @@ fn cell(row: &SweepRow, column: &str) -> String {
     }
 }
 
+/// Path and query of a URL: rows are mostly about one server.
+fn path_of(url: &str) -> &str {
+    let after_scheme = url.find("://").map_or(0, |at| at + 3);
+    url[after_scheme..].find('/').map_or(url, |at| &url[after_scheme + at..])
+}
+
 /// The table, what does not vary under it, and a legend.
 #[must_use]
 pub fn sweep_text(d: &SweepDocument) -> String {
     let mut headings: Vec<String> = d.varying.iter().map(|c| heading(c)).collect();
     headings.extend(["RPS", "p50", "p99", "failed", "warmed"].map(String::from));
+    // Rows about one server are told apart by their paths; for several the whole URLs are needed.
+    let server = |url: &str| url.len() - path_of(url).len();
+    let one_server = d.rows.windows(2).all(|w| w[0].url[..server(&w[0].url)] == w[1].url[..server(&w[1].url)]);
+    let shown = |row: &SweepRow, column: &str| {
+        if column == "url" && one_server { path_of(&row.url).to_string() } else { cell(row, column) }
+    };
     let noted = d.rows.iter().any(|r| !r.note.is_empty());
     if noted {
         headings.push("note".into());
@@ -38,7 +50,7 @@ pub fn sweep_text(d: &SweepDocument) -> String {
         .rows
         .iter()
         .map(|r| {
-            let mut cells: Vec<String> = d.varying.iter().map(|c| cell(r, c)).collect();
+            let mut cells: Vec<String> = d.varying.iter().map(|c| shown(r, c)).collect();
             if r.run.is_empty() {
                 cells.extend(["–", "–", "–", "–", "–"].map(String::from));
             } else {

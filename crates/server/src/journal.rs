@@ -64,6 +64,10 @@ pub struct Journal {
     pub own_file: PathBuf,
     pub settings: Settings,
     pub listeners: Vec<SocketAddr>,
+    /// The server is in use: what a reload undoes is undone by a reload.
+    pub live: bool,
+    /// It was started anew with other settings: only another start undoes that for sure.
+    pub restarted: bool,
     pub url: Option<Url>,
     pub status: Option<u16>,
     #[serde(skip)]

@@ -1,7 +1,9 @@
 //! A server whose settings are being changed, from the lock to the last restart.
 //!
 //! Every trial starts the server afresh: stopped until no process of it is left, its override written, started as it
-//! had been started. That is slower than a reload and leaves no doubt about which settings a measurement belongs to.
+//! had been started. That is slower than a reload and leaves no doubt about which settings a measurement belongs to. A
+//! server that other people are using (`--live`) is reloaded gracefully instead wherever the changed settings allow it,
+//! and measured when the last worker of the old generation is gone.
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,9 +11,9 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lastdrop_model::{ServerRef, Settings, Url};
-use lastdrop_probe::listeners;
+use lastdrop_model::{ReloadClass, ServerRef, Settings, Url};
 use lastdrop_probe::status::{self, StatusPage};
+use lastdrop_probe::{listeners, process};
 
 use crate::adapter::{Adapter, Effective, Placement, discover};
 use crate::journal::{JOURNAL_SCHEMA, Journal, Lock, Stage, StateFiles, remove_if_there, write_durably};
@@ -19,6 +21,8 @@ use crate::{ServerError, restart};
 
 /// How long a restarted server may take to answer as before.
 const HEALTHY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long workers of an old generation may take to finish what they do.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long visitors are looked for before a server is touched.
 const VISITOR_WATCH: Duration = Duration::from_secs(2);
@@ -56,6 +60,9 @@ pub struct Session {
     health: Option<Health>,
     original: Effective,
     master: i32,
+    /// Settings over its own that the server has now, and the command line it runs with.
+    current: Settings,
+    current_argv: Vec<String>,
     /// Set once everything is undone or kept.
     closed: bool,
     // Last: let go of after everything else.
@@ -124,6 +131,8 @@ impl Session {
             own_file: files.trial.clone(),
             settings: original.settings.clone(),
             listeners: facts.listeners.clone(),
+            live,
+            restarted: false,
             url: url.cloned(),
             status: health.as_ref().map(|h| h.status),
             path: files.journal.clone(),
@@ -131,7 +140,20 @@ impl Session {
         };
         journal.write()?;
         let master = facts.birth.pid;
-        Ok(Session { adapter, files, journal, health, original, master, closed: false, _lock: lock })
+        let current_argv = journal.birth.argv.clone();
+        let current = Settings::new();
+        Ok(Session {
+            adapter,
+            files,
+            journal,
+            health,
+            original,
+            master,
+            current,
+            current_argv,
+            closed: false,
+            _lock: lock,
+        })
     }
 
     #[must_use]
@@ -212,8 +234,31 @@ impl Session {
             write_override(file, &text)?;
             self.journal.changed_argv.clone()
         };
-        self.master = switch(&self.journal, &argv)?;
+        self.bring_into_force(settings, argv)
+    }
+
+    /// Makes the server take what is on disk now: by a graceful reload for a server in use, where that is enough, by a
+    /// fresh start otherwise.
+    fn bring_into_force(&mut self, settings: &Settings, argv: Vec<String>) -> Result<(), ServerError> {
+        if self.journal.live && argv == self.current_argv && self.reload_is_enough(settings) {
+            reload(&self.journal, self.master)?;
+        } else {
+            if !self.journal.restarted {
+                self.journal.restarted = true;
+                self.journal.write()?;
+            }
+            self.master = switch(&self.journal, &argv)?;
+        }
+        self.current = settings.clone();
+        self.current_argv = argv;
         wait_healthy(self.health.as_ref(), self.master)
+    }
+
+    /// Do all settings that differ from the present ones take effect with a reload?
+    fn reload_is_enough(&self, settings: &Settings) -> bool {
+        let differs = |name: &str| settings.get(name) != self.current.get(name);
+        let knobs = self.adapter.knobs();
+        knobs.iter().filter(|k| differs(k.name)).all(|k| k.needs == ReloadClass::Reload)
     }
 
     fn placement(&self) -> Placement {
@@ -262,16 +307,18 @@ impl Session {
                 let other = self.files.kept.with_extension("2.conf");
                 let file = if in_use.as_ref() == Some(&self.files.kept) { other } else { self.files.kept.clone() };
                 let argv = self.adapter.argv_with(&file);
-                self.journal.changed_argv = argv.clone();
-                // The trial file is no longer what the changed server runs on, but a kill may come before the switch.
-                restart::stop(&self.journal.birth, &self.argvs())?;
+                let changed = std::mem::replace(&mut self.journal.changed_argv, argv.clone());
+                let own = self.journal.birth.argv.clone();
+                let trial_or_own: [&[String]; 2] = [&own, &changed];
+                // From here on the changed server may run on the new file; the one on the trial file has to be gone first.
+                restart::stop(&self.journal.birth, &trial_or_own)?;
+                self.journal.restarted = true;
                 self.journal.write()?;
                 write_override(&file, &text)?;
                 Kept { file, argv, needs_argv: true }
             }
         };
-        self.master = switch(&self.journal, &kept.argv)?;
-        wait_healthy(self.health.as_ref(), self.master)?;
+        self.bring_into_force(settings, kept.argv.clone())?;
         self.journal.remove()?;
         self.closed = true;
         let _ = remove_if_there(&self.files.trial);
@@ -279,10 +326,6 @@ impl Session {
             let _ = remove_if_there(&old);
         }
         Ok(kept)
-    }
-
-    fn argvs(&self) -> Vec<&[String]> {
-        vec![&self.journal.birth.argv, &self.journal.changed_argv]
     }
 }
 
@@ -331,13 +374,40 @@ fn switch(journal: &Journal, argv: &[String]) -> Result<i32, ServerError> {
     restart::start(&journal.birth, argv, journal.daemonizes)
 }
 
+/// Makes the server read its configuration again, and waits until the workers of the old generation are gone.
+fn reload(journal: &Journal, master: i32) -> Result<(), ServerError> {
+    let old: Vec<(i32, u64)> = process::children(master).iter().map(|p| (p.pid, p.start_ticks)).collect();
+    let signal = nix::sys::signal::Signal::try_from(journal.reload_signal)
+        .map_err(|e| ServerError::Setting(format!("the journal's reload signal: {e}")))?;
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(master), signal)
+        .map_err(|e| ServerError::io(format!("cannot reload process {master}"))(e.into()))?;
+    let deadline = Instant::now() + RELOAD_TIMEOUT;
+    while old.iter().any(|(pid, start)| process::is_alive(*pid, *start)) {
+        if Instant::now() > deadline {
+            return Err(ServerError::Timeout {
+                what: "workers of the old generation did not leave".into(),
+                limit: RELOAD_TIMEOUT,
+                advice: "they serve long requests or slow clients; look at the scoreboard for G".into(),
+            });
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
 /// Undoes what a journal describes. Doing it twice does no harm.
 fn undo(journal: &Journal) -> Result<Restored, ServerError> {
     let was_changed = journal.stage == Stage::Changed;
     let mut differences = Vec::new();
     if was_changed {
         put_back_files(journal)?;
-        let master = switch(journal, &journal.birth.argv)?;
+        let (pid, start) = (journal.birth.pid, journal.birth.start_ticks);
+        let master = if journal.live && !journal.restarted && process::is_alive(pid, start) {
+            reload(journal, pid)?;
+            pid
+        } else {
+            switch(journal, &journal.birth.argv)?
+        };
         let health = match (&journal.url, journal.status) {
             (Some(url), Some(status)) => Some(Health { url: url.clone(), status }),
             _ => None,
