@@ -251,6 +251,9 @@ pub struct TargetArgs {
     /// Write the master's process id here
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
+    /// End when the process that started it ends
+    #[arg(long, hide = true)]
+    pub end_with_parent: bool,
     /// Address and port; port 0 takes a free one [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,

@@ -148,6 +148,57 @@ fn kept_settings_stay_and_can_be_tuned_again() {
 }
 
 #[test]
+fn a_restarted_server_has_the_limits_cpus_environment_and_folder_that_it_had() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let port = common::free_port();
+    let config = folder.join("target.toml");
+    fs::write(&config, format!("{SETTINGS}\nlisten = '127.0.0.1:{port}'\n")).expect("written");
+    let program = env!("CARGO_BIN_EXE_lastdrop");
+    // A relative name of the configuration, too: it means something in the server's own folder only.
+    let script = format!("ulimit -n 777; umask 027; exec taskset -c 0 {program} target --config target.toml");
+    let mut child = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(folder.path())
+        .env("PLANTED", "a value")
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("sh");
+    wait_until("the target", || get(port, "/").is_some());
+    let facts = |pid: i32| {
+        let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).expect("readable");
+        let lines = |text: String, names: &[&str]| -> Vec<String> {
+            text.lines().filter(|l| names.iter().any(|n| l.starts_with(n))).map(str::to_string).collect()
+        };
+        (
+            read("limits"),
+            lines(read("status"), &["Cpus_allowed_list", "Umask", "Uid", "Groups"]),
+            read("environ").split('\0').any(|v| v == "PLANTED=a value"),
+            fs::read_link(format!("/proc/{pid}/cwd")).expect("a folder"),
+            read("cmdline"),
+            read("cgroup"),
+        )
+    };
+    let before = facts(child.id() as i32);
+    let server = format!("target:{}", config.display());
+    let url = format!("http://127.0.0.1:{port}/");
+    let args = ["tune", &server, "--url", &url, "-c", "4", "-d", "100ms", "--warm-up", "50ms", "--quiet"];
+    let done = folder.run(&args);
+    assert_eq!(done.code, 0, "{done:?}");
+    child.wait().expect("the first one was ended");
+    // Relative, so found by its port: the master is the one whose parent is not a target.
+    let masters: Vec<i32> = processes_with("target.toml")
+        .into_iter()
+        .filter(|pid| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|d| d == folder.path()))
+        .collect();
+    let master = *masters.iter().min().expect("it runs again");
+    assert_eq!(facts(master), before);
+    assert!(before.2 && before.0.contains("777"), "the case is one: {before:?}");
+    // SAFETY: a plain call on a process of ours.
+    unsafe { libc::kill(master, libc::SIGTERM) };
+}
+
+#[test]
 fn planted_memory_is_found_by_size() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, "workers = 5\nmemory = '20M'\nshared_memory = '30M'");

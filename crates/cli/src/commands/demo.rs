@@ -1,6 +1,7 @@
 //! `lastdrop demo`: the main job on a server whose best setting is known.
 
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -53,8 +54,10 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
     let exe = std::env::current_exe().context("cannot find my own program")?;
     let mut target = Target(
         Command::new(exe)
-            .args(["target", "--config"])
+            .args(["target", "--end-with-parent", "--config"])
             .arg(&config)
+            // Ctrl-C is for the demo, which ends its server when that is put back.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

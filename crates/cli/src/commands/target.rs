@@ -7,6 +7,9 @@ use crate::args::TargetArgs;
 use crate::exit::{Exit, UsageError};
 
 pub fn target(args: TargetArgs) -> Result<Exit> {
+    if args.end_with_parent {
+        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM)?;
+    }
     let mut flags = toml::Table::new();
     macro_rules! flag {
         ($($name:ident),*) => {
