@@ -110,6 +110,15 @@ fn an_included_folder_takes_the_override() {
     let tune: Value = serde_json::from_str(&fs::read_to_string(&out).expect("written")).expect("JSON");
     assert_eq!((&tune["verdict"], &tune["kept"]), (&"improved".into(), &true.into()), "{tune}");
     let kept = fs::read_to_string(conf_d.join("zz-lastdrop.conf")).expect("kept there");
+    let mut directives: Vec<String> = kept.lines().filter(|l| !l.starts_with('#')).map(str::to_string).collect();
+    directives.sort();
+    let settings = tune["winner"]["settings"].as_object().expect("settings");
+    let mut expected: Vec<String> = settings
+        .iter()
+        .map(|(k, v)| format!("{k} {}", v.as_str().map_or_else(|| v.to_string(), str::to_string)))
+        .collect();
+    expected.sort();
+    assert_eq!(directives, expected, "the winner's settings and nothing that other trials left");
     assert!(kept.contains("MaxConnectionsPerChild 10000"), "{kept}");
     assert_eq!(apache.masters(), before.1, "the command line is the server's own");
 }

@@ -127,6 +127,14 @@ impl Tuning<'_, '_> {
             return Ok(());
         }
         let space = self.space(&effective.settings, fits);
+        if let (false, Some(present)) = (space.load_fills_pool(), space.pool) {
+            let note = format!(
+                "{} users at once cannot fill a pool of {present}: its size is not searched; with -c {present} it is",
+                space.concurrency
+            );
+            self.lab.narrator.note(&note);
+            self.document.notes.push(note);
+        }
         self.lab.narrator.note("search:");
         let challenger = self.search(space, &effective, Some(size.budget_bytes))?;
         let Some(challenger) = challenger else {

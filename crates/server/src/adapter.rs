@@ -62,9 +62,9 @@ pub trait Adapter: Send {
     /// Where an override of `settings` would go.
     fn placement(&self, settings: &Settings) -> Placement;
 
-    /// The text of the override: what an earlier `--keep` left, then `settings`. For a file of our own it begins with
-    /// the inclusion of the original configuration.
-    fn render(&self, settings: &Settings, placement: &Placement) -> String;
+    /// The text of the override: what an earlier `--keep` left (`kept`, the text of its file), then `settings`. For a file
+    /// of our own it begins with the inclusion of the original configuration.
+    fn render(&self, settings: &Settings, placement: &Placement, kept: Option<&str>) -> String;
 
     /// The command line that starts the server on our file instead of its own.
     fn argv_with(&self, file: &Path) -> Vec<String>;

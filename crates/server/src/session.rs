@@ -216,17 +216,20 @@ impl Session {
     /// # Errors
     /// When it does not take them or does not come back healthy. The session can still be restored.
     pub fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
+        if self.journal.stage == Stage::Changed {
+            // The test shall not see what the last trial left in an included folder.
+            put_back_files(&self.journal)?;
+        }
         self.check(settings)?;
         if self.journal.stage == Stage::Armed {
             self.journal.stage = Stage::Changed;
             self.journal.write()?;
         }
         let argv = if settings.is_empty() {
-            put_back_files(&self.journal)?;
             self.journal.birth.argv.clone()
         } else {
             let placement = self.placement();
-            let text = self.adapter.render(settings, &placement);
+            let text = self.render(settings, &placement);
             let file = match &placement {
                 Placement::IncludedFile(file) => file,
                 Placement::OwnFile => &self.files.trial,
@@ -261,6 +264,15 @@ impl Session {
         knobs.iter().filter(|k| differs(k.name)).all(|k| k.needs == ReloadClass::Reload)
     }
 
+    /// The override for these settings, over what an earlier `--keep` left and not over what the last trial left.
+    fn render(&self, settings: &Settings, placement: &Placement) -> String {
+        let kept = match placement {
+            Placement::IncludedFile(_) => self.journal.included_before.clone(),
+            Placement::OwnFile => self.adapter.kept_override().and_then(|file| fs::read_to_string(file).ok()),
+        };
+        self.adapter.render(settings, placement, kept.as_deref())
+    }
+
     fn placement(&self) -> Placement {
         match &self.journal.included_file {
             Some(file) => Placement::IncludedFile(file.clone()),
@@ -293,7 +305,7 @@ impl Session {
     pub fn keep(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
         self.check(settings)?;
         let placement = self.placement();
-        let text = self.adapter.render(settings, &placement);
+        let text = self.render(settings, &placement);
         self.journal.stage = Stage::Changed;
         let kept = match &placement {
             Placement::IncludedFile(file) => {
@@ -423,7 +435,6 @@ fn undo(journal: &Journal) -> Result<Restored, ServerError> {
 /// Compares the settings that the server has with those that it had.
 fn differences_from(journal: &Journal) -> Vec<String> {
     let Ok(server) = journal.server.parse::<ServerRef>() else { return Vec::new() };
-    let server = ServerRef { url: server.url.or_else(|| journal.url.clone()), ..server };
     match discover(&server).and_then(|a| a.effective()) {
         Ok(now) => journal
             .settings

@@ -204,8 +204,8 @@ impl Adapter for Target {
         Placement::OwnFile
     }
 
-    fn render(&self, settings: &Settings, _placement: &Placement) -> String {
-        let mut table = self.kept.as_ref().and_then(|k| Self::table(k).ok()).unwrap_or_default();
+    fn render(&self, settings: &Settings, _placement: &Placement, kept: Option<&str>) -> String {
+        let mut table: toml::Table = kept.and_then(|text| text.parse().ok()).unwrap_or_default();
         for (name, value) in settings {
             table.insert(name.clone(), to_toml(value));
         }

@@ -38,6 +38,14 @@ pub struct Space {
     pub keepalive: Option<bool>,
 }
 
+impl Space {
+    /// Can the load keep the present pool busy? One that cannot says nothing about what the size is good for.
+    #[must_use]
+    pub fn load_fills_pool(&self) -> bool {
+        self.pool.is_none_or(|present| self.concurrency >= present.min(self.fits))
+    }
+}
+
 /// Recycling below this costs more than it saves; above it the cost of a new worker is spread over enough requests.
 const CHURN: u64 = 1000;
 /// An age that still bounds a leak and whose cost is not measurable.
@@ -162,6 +170,9 @@ impl Search {
     fn pool_sizes(&self) -> Vec<Candidate> {
         let Some(present) = self.space.pool else { return Vec::new() };
         let granule = self.space.granule.max(1);
+        if !self.space.load_fills_pool() {
+            return vec![Candidate { pool: Some(present), ..self.best }];
+        }
         // A pool larger than the load can use is no better; one larger than memory is worse than any.
         let largest = self.space.concurrency.max(1).min(self.space.fits);
         let mut sizes: Vec<u64> =
@@ -259,6 +270,15 @@ mod tests {
     fn candidates_that_do_not_count_never_win() {
         let (s, _) = search(space(), |c| if c.pool.is_some() { None } else { Some(1.0) });
         assert_eq!(s.challenger().expect("recycling alone").pool, None);
+    }
+
+    #[test]
+    fn a_small_load_does_not_shrink_a_large_pool() {
+        let light = Space { pool: Some(150), concurrency: 10, recycle: Some(0), ..space() };
+        search(light, |c| {
+            assert!(c.pool.is_none_or(|n| n == 150), "{c:?}");
+            Some(1.0)
+        });
     }
 
     #[test]

@@ -367,18 +367,14 @@ impl Adapter for Apache {
         }
     }
 
-    fn render(&self, settings: &Settings, placement: &Placement) -> String {
+    fn render(&self, settings: &Settings, placement: &Placement, kept: Option<&str>) -> String {
         let mut out = format!("{MARK}; `lastdrop restore` takes it away if its maker was killed.\n");
         out.push_str(&format!("{ABOUT}{}\n", self.config.display()));
-        let before = match placement {
-            Placement::OwnFile => {
-                out.push_str(&format!("Include \"{}\"\n", self.config.display()));
-                self.kept.as_ref().and_then(|k| std::fs::read_to_string(k).ok())
-            }
-            Placement::IncludedFile(file) => std::fs::read_to_string(file).ok().filter(|t| t.starts_with(MARK)),
-        };
+        if *placement == Placement::OwnFile {
+            out.push_str(&format!("Include \"{}\"\n", self.config.display()));
+        }
         let mut all = Settings::new();
-        for line in before.iter().flat_map(|t| t.lines()) {
+        for line in kept.into_iter().flat_map(str::lines) {
             if let Some((name, value)) = line.split_once(' ')
                 && self.knobs().iter().any(|k| k.name == name)
             {
@@ -416,9 +412,10 @@ impl Adapter for Apache {
         if settings.is_empty() {
             return Ok(());
         }
+        let kept = self.kept.as_ref().and_then(|k| std::fs::read_to_string(k).ok());
         // Tested as a file of our own also where the override will be an included one: the last line wins either way,
         // and nothing of the server's is touched.
-        write_durably(file, self.render(settings, &Placement::OwnFile).as_bytes())
+        write_durably(file, self.render(settings, &Placement::OwnFile, kept.as_deref()).as_bytes())
             .map_err(ServerError::io(format!("cannot write {}", file.display())))?;
         let after = self.test(file);
         let _ = std::fs::remove_file(file);
