@@ -4,9 +4,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use lastdrop_model::{Settings, Url};
-use lastdrop_probe::process::Birth;
+use lastdrop_probe::process::{self, Birth};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
@@ -177,27 +179,38 @@ impl StateFiles {
 #[derive(Debug)]
 pub struct Lock(#[allow(dead_code)] Flock<File>);
 
+/// A child of a killed holder keeps the lock from its fork to its exec; that takes a moment on a busy machine.
+const DEAD_HOLDER_PATIENCE: Duration = Duration::from_secs(10);
+
 impl Lock {
     pub fn take(path: &Path) -> Result<Lock, ServerError> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(ServerError::io(format!("cannot open the lock {}", path.display())))?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(mut lock) => {
-                let _ = lock.set_len(0);
-                let _ = writeln!(*lock, "{}", std::process::id());
-                Ok(Lock(lock))
+        let deadline = Instant::now() + DEAD_HOLDER_PATIENCE;
+        loop {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)
+                .map_err(ServerError::io(format!("cannot open the lock {}", path.display())))?;
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(mut lock) => {
+                    let _ = lock.set_len(0);
+                    let _ = writeln!(*lock, "{}", std::process::id());
+                    return Ok(Lock(lock));
+                }
+                Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
+                    let mut text = String::new();
+                    let _ = file.read_to_string(&mut text);
+                    let pid = text.trim().to_string();
+                    let alive = pid.parse().is_ok_and(|p| process::look(p).is_some_and(|p| p.state != 'Z'));
+                    if alive || Instant::now() > deadline {
+                        return Err(ServerError::Locked { pid });
+                    }
+                    thread::sleep(Duration::from_millis(50));
+                }
+                Err((_, e)) => return Err(ServerError::io(format!("cannot lock {}", path.display()))(e.into())),
             }
-            Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
-                let mut pid = String::new();
-                let _ = file.read_to_string(&mut pid);
-                Err(ServerError::Locked { pid: pid.trim().to_string() })
-            }
-            Err((_, e)) => Err(ServerError::io(format!("cannot lock {}", path.display()))(e.into())),
         }
     }
 }
