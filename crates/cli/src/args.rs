@@ -10,20 +10,22 @@ use lastdrop_model::units::{parse_bytes, parse_duration};
 
 use crate::exit;
 
+const EXAMPLES: &str = "\
+Examples:
+  lastdrop demo                                      see the whole thing work on a server of its own
+  lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s   50 users for 30 s
+  lastdrop size apache --memory 400M                 how many workers fit
+  lastdrop tune apache --url http://127.0.0.1/app    find better settings and prove them
+  lastdrop restore                                   undo what a killed tune left
+";
+
 #[derive(Debug, Parser)]
 #[command(
     name = "lastdrop",
     version,
     about = "Measures a web server honestly, finds better settings, and proves that they help",
     after_help = exit::HELP,
-    after_long_help = concat!(
-        "Examples:\n",
-        "  lastdrop demo                                        see the whole thing work on a server of its own\n",
-        "  lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s     50 users for 30 s\n",
-        "  lastdrop size apache --memory 400M                   how many workers fit\n",
-        "  lastdrop tune apache --url http://127.0.0.1/app      find better settings and prove them\n",
-        "  lastdrop restore                                     undo what a killed tune left\n",
-    ),
+    after_long_help = format!("{EXAMPLES}\n{}", exit::HELP),
 )]
 pub struct Cli {
     #[command(subcommand)]

@@ -75,6 +75,21 @@ fn what_cannot_be_tuned_says_why_and_changes_nothing() {
     let done = folder.run(&["tune", &name, "--url", &format!("http://127.0.0.1:{}/", common::free_port())]);
     assert!(done.code == 1 && done.stderr.contains("not healthy"), "{done:?}");
 
+    // Settings that Apache would quietly change are refused in its own words, and the server is not even stopped.
+    let before = apache.masters();
+    let pid = || fs::read_to_string(folder.join("apache/logs/apache2.pid")).expect("a pid");
+    let old_pid = pid();
+    let plan = folder.join("clamped.toml");
+    let text = format!(
+        "server = '{name}'\nurl = '{url}'\nrequests = 10\n[settings]\nServerLimit = 10\nMaxRequestWorkers = 50\n"
+    );
+    fs::write(&plan, text).expect("written");
+    let sweep = folder.json(&["sweep", plan.to_str().expect("text")], 1);
+    let row = &sweep["rows"][0];
+    assert!(row["note"].as_str().expect("text").contains("ServerLimit") && row["run"] == "", "{row}");
+    assert!(row["note"].to_string().contains("AH00"), "{row}");
+    assert_eq!((apache.masters(), pid()), (before, old_pid));
+
     // A configuration that was broken after the server started: found before anything is stopped.
     let good = fs::read_to_string(apache.config()).expect("there");
     fs::write(apache.config(), format!("{good}\nNoSuchDirective On\n")).expect("written");
@@ -211,7 +226,7 @@ fn the_shapes_of_the_tuning_table_come_back() {
     let plan = folder.join("plan.toml");
     // examples/tuning-table.toml with fewer requests; rows that it adds are about absolute numbers.
     let text = format!(
-        "server = '{}'\nurl = '{}'\nusers = 50\nrequests = 1500\ntimeout = '30s'\n\
+        "server = '{}'\nurl = '{}'\nusers = 50\nrequests = 3000\ntimeout = '30s'\n\
          [settings]\nMaxRequestWorkers = 50\nMaxConnectionsPerChild = 5000\n\
          [[series]]\nname = 'recycling'\nsettings.MaxConnectionsPerChild = [5000, 10]\n\
          [[series]]\nname = 'workers'\nsettings.MaxRequestWorkers = [10, 50]\n\
@@ -228,7 +243,7 @@ fn the_shapes_of_the_tuning_table_come_back() {
     let rows = sweep["rows"].as_array().expect("rows");
     let rps = |i: usize| rows[i]["rps"].as_f64().expect("a rate");
     for row in rows {
-        assert_eq!((&row["answered"], &row["failed"]), (&1500.into(), &0.into()), "{row}");
+        assert_eq!((&row["answered"], &row["failed"]), (&3000.into(), &0.into()), "{row}");
     }
     assert_eq!((&rows[0]["warmed"], &rows[1]["warmed"]), (&"each".into(), &"15s".into()));
     assert!(rps(0) >= 5.0 * rps(1), "recycling every 10: {} against {}", rps(1), rps(0));

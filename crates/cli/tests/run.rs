@@ -63,7 +63,7 @@ fn counts_equal_the_servers_own_for_a_number_of_requests() {
             "--keepalive",
             keepalive,
             "--timeout",
-            "400ms",
+            "1500ms",
         ];
         let run = folder.json(&args, 0);
         assert_eq!(n(&main_phase(&run)["requests"]["due"]), 3000);
@@ -76,7 +76,7 @@ fn counts_equal_the_servers_own_for_a_length_of_time() {
     for keepalive in ["on", "off"] {
         let folder = Folder::new();
         let target = Target::start(&folder, FAULTS);
-        let run = folder.json(&["run", &target.url(), "-d", "2s", "--keepalive", keepalive, "--timeout", "400ms"], 0);
+        let run = folder.json(&["run", &target.url(), "-d", "2s", "--keepalive", keepalive, "--timeout", "1500ms"], 0);
         assert_equal_to_target(&run, &target.counts());
         assert_eq!(main_phase(&run)["duration_s"].as_f64(), Some(2.0));
     }
@@ -134,7 +134,7 @@ fn a_killed_run_is_in_the_store_up_to_its_last_second() {
     let folder = Folder::new();
     let target = Target::start(&folder, &["--service", "1ms"]);
     let mut child = folder.lastdrop(&["run", &target.url(), "-d", "60s", "--quiet"]).spawn().expect("runs");
-    thread::sleep(Duration::from_millis(4400));
+    thread::sleep(Duration::from_millis(5600));
     signal(&child, libc::SIGKILL);
     child.wait().expect("ends");
     let run = folder.run(&["show", "last", "--json"]);
@@ -142,7 +142,7 @@ fn a_killed_run_is_in_the_store_up_to_its_last_second() {
     assert_sums(&run);
     assert_eq!(run["end"], "killed");
     let seconds = main_phase(&run)["seconds"].as_array().expect("seconds");
-    // Killed in its fifth second, or a little later on a busy machine: four whole seconds are there.
+    // Killed in its sixth second, or in its fifth on a busy machine: four whole seconds are there at least.
     assert!(seconds.len() >= 4, "{}", seconds.len());
     assert!(seconds.iter().all(|s| n(&s["answered"]) > 0));
     let text = folder.run(&["show", "last"]);
@@ -204,7 +204,7 @@ fn errors_say_what_where_and_what_to_try() {
         for word in words {
             assert!(done.stderr.contains(word), "'{word}' is missing: {done:?}");
         }
-        assert!(started.elapsed() < Duration::from_secs(20), "{done:?}");
+        assert!(started.elapsed() < Duration::from_secs(60), "{done:?}");
     }
 }
 
@@ -292,7 +292,7 @@ fn hostile_servers_are_counted_and_never_hang_or_crash_us() {
     ] {
         let url = hostile(answer, then);
         let code = i32::from(kind != "answered");
-        let run = folder.json(&["run", &url, "-n", "12", "-c", "3", "--timeout", "500ms"], code);
+        let run = folder.json(&["run", &url, "-n", "12", "-c", "3", "--timeout", "1s"], code);
         assert_sums(&run);
         let r = &main_phase(&run)["requests"];
         assert_eq!(n(&r["due"]), 12, "{name}");
