@@ -239,11 +239,6 @@ impl RunBuilder {
             .map(|(phase, total)| report_phase(&phase.name, phase.measured, total))
             .collect()
     }
-
-    #[must_use]
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
 }
 
 fn report_phase(name: &str, measured: bool, phase: &PhaseTotal) -> PhaseReport {

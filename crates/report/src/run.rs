@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use lastdrop_model::plan::{Load, Phase};
 use lastdrop_model::run::{End, PhaseReport};
-use lastdrop_model::units::{show_bytes, show_duration, show_us};
+use lastdrop_model::units::{show_bytes, show_us};
 use lastdrop_model::{Kind, Run, Validity, Verdict};
 
 use crate::table::aligned;
@@ -156,15 +156,4 @@ pub fn history_line(id: &str, started_unix_ms: u64, label: &str, url: &str, run:
     cells.push(how);
     cells.push(if label.is_empty() { url.to_string() } else { format!("{url} ({label})") });
     cells
-}
-
-/// How long a phase may take, for a message before it starts.
-#[must_use]
-pub fn describe_length(phase: &Phase) -> String {
-    match (phase.requests, phase.duration) {
-        (Some(n), Some(d)) => format!("{n} requests or {}", show_duration(d)),
-        (Some(n), None) => format!("{n} requests"),
-        (None, Some(d)) => show_duration(d),
-        (None, None) => "until Ctrl-C".into(),
-    }
 }

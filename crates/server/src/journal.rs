@@ -2,7 +2,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -65,7 +64,6 @@ pub struct Journal {
     /// The file of ours that the changed server runs on.
     pub own_file: PathBuf,
     pub settings: Settings,
-    pub listeners: Vec<SocketAddr>,
     /// The server is in use: what a reload undoes is undone by a reload.
     pub live: bool,
     /// It was started anew with other settings: only another start undoes that for sure.

@@ -130,7 +130,6 @@ impl Session {
             included_before,
             own_file: files.trial.clone(),
             settings: original.settings.clone(),
-            listeners: facts.listeners.clone(),
             live,
             restarted: false,
             url: url.cloned(),
