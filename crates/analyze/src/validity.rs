@@ -142,7 +142,7 @@ mod tests {
     fn judge_counts(counts: Counts, generator: &Generator, open: bool) -> Validity {
         let mut plan = Plan::new("http://10.0.0.1/".parse().expect("valid"), 1);
         if open {
-            plan.phases[0].load = Load::Open { rate_rps: 1.0, arrivals: Arrival::Uniform, connections: 1 };
+            plan.phases[0].load = Load::open(1.0, Arrival::Uniform, 1);
         }
         let mut b = RunBuilder::new(plan.clone());
         let mut s = Slice::new(0, 0);

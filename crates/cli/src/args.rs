@@ -1,11 +1,14 @@
 //! The command line: one table of options, from which help and checks come.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use lastdrop_model::ServerRef;
-use lastdrop_model::plan::{Arrival, KeepAlive, Load, Phase, Plan, Url};
+use lastdrop_model::plan::{Arrival, KeepAlive, Load, Phase, Plan, Proxy, Url};
+use lastdrop_model::plan_file::Bandwidth;
+use lastdrop_model::request::{Expectation, Think};
 use lastdrop_model::units::{parse_bytes, parse_duration};
 
 use crate::exit;
@@ -35,7 +38,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Put load on a URL and report what happened
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Find better settings for a server, prove them against the present ones, and put the old ones back
     Tune(TuneArgs),
     /// Run a matrix of settings, users, requests and URLs from a plan file
@@ -64,27 +67,36 @@ pub struct LoadArgs {
     /// Requests per second, whatever the server does (open loop)
     #[arg(short, long, value_name = "R", value_parser = rate, conflicts_with = "users")]
     pub rate: Option<f64>,
-    /// How the arrivals of an open loop are spread: uniform or poisson
-    #[arg(long, value_name = "HOW", default_value = "uniform", value_parser = str::parse::<Arrival>)]
-    pub arrivals: Arrival,
-    /// Most connections open at once in an open loop
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub connections: u32,
+    /// How the arrivals of an open loop are spread: uniform or poisson [default: uniform]
+    #[arg(long, value_name = "HOW", value_parser = str::parse::<Arrival>)]
+    pub arrivals: Option<Arrival>,
+    /// So many arrive together in an open loop [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub burst: Option<u32>,
+    /// Rate of an open loop, or users, at the end: they change in a straight line from -r or -c to this
+    #[arg(long, value_name = "N", value_parser = rate)]
+    pub ramp_to: Option<f64>,
+    /// The ramp of a rate has this many steps
+    #[arg(long, value_name = "N", requires = "ramp_to", value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    pub ramp_steps: Option<u32>,
+    /// Most connections open at once in an open loop [default: 256]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub connections: Option<u32>,
     /// Stop after this many requests
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: Option<u64>,
     /// Stop after this long [default: 10s, or no limit with -n]
     #[arg(short, long, value_name = "TIME", value_parser = positive_duration)]
     pub duration: Option<Duration>,
-    /// Discard this much load before measuring
+    /// Load before the measurement, outside its numbers
     #[arg(long, value_name = "TIME", value_parser = positive_duration)]
     pub warm_up: Option<Duration>,
-    /// Load threads
-    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
-    pub threads: u32,
-    /// A request without an answer after this long has timed out
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = positive_duration)]
-    pub timeout: Duration,
+    /// Load threads [default: 1]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: Option<u32>,
+    /// A request without an answer after this long has timed out [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = positive_duration)]
+    pub timeout: Option<Duration>,
     /// How long requests in flight may take once nothing more comes due [default: the timeout]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub drain: Option<Duration>,
@@ -117,21 +129,158 @@ pub struct OutputArgs {
     pub quiet: bool,
 }
 
+/// What is sent, for `run`.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Requests")]
+pub struct RequestArgs {
+    /// Request method [default: GET, or POST with a body]
+    #[arg(short = 'X', long, value_parser = method)]
+    pub method: Option<String>,
+    /// Request body; '@FILE' is a file's content
+    #[arg(long, value_name = "TEXT")]
+    pub body: Option<String>,
+    /// A field of a form body, 'name=value'; may be given several times
+    #[arg(long = "form", value_name = "FIELD", value_parser = pair, conflicts_with = "body")]
+    pub form: Vec<(String, String)>,
+    /// A part of a multipart body, 'name=value' or 'name=@FILE'; may be given several times
+    #[arg(long = "part", value_name = "PART", value_parser = pair, conflicts_with_all = ["body", "form"])]
+    pub parts: Vec<(String, String)>,
+    /// URLs from a file, in the format of siege or http_load
+    #[arg(short = 'f', long, value_name = "FILE", conflicts_with = "target")]
+    pub urls: Option<PathBuf>,
+    /// Take them in turn instead of at random
+    #[arg(long, requires = "urls")]
+    pub in_order: bool,
+    /// Basic authentication
+    #[arg(long, value_name = "USER:PASSWORD", value_parser = credentials)]
+    pub basic: Option<(String, String)>,
+    /// Digest authentication
+    #[arg(long, value_name = "USER:PASSWORD", value_parser = credentials, conflicts_with = "basic")]
+    pub digest: Option<(String, String)>,
+    /// Bearer authentication
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["basic", "digest"])]
+    pub bearer: Option<String>,
+    /// What an answer has to be: status=200, length=1234, text=Hello, no-text=Error, checksum=sha256:…, checksum=same
+    #[arg(long, value_name = "WHAT", value_parser = str::parse::<Expectation>)]
+    pub expect: Vec<Expectation>,
+    /// Pause between an answer and the next request: 2s, 1s-3s (uniform) or 'exp 2s' (exponential)
+    #[arg(long, value_name = "TIME", value_parser = str::parse::<Think>)]
+    pub think: Option<Think>,
+    /// Rows for {{name}} in URL, headers and body: CSV with a line of names
+    #[arg(long, value_name = "FILE")]
+    pub data: Option<PathBuf>,
+    /// Follow this many redirects
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub redirects: Option<u32>,
+    /// Each user keeps its cookies
+    #[arg(long)]
+    pub cookies: bool,
+    /// Load the page as a browser does: HTML, then what it embeds, over up to 6 connections a host
+    #[arg(long)]
+    pub page: bool,
+    /// With --page: a user fetches what may be cached once
+    #[arg(long, requires = "page")]
+    pub page_cache: bool,
+    /// Ask for gzip and brotli
+    #[arg(long)]
+    pub compressed: bool,
+    /// Undo gzip and brotli, and count what comes out
+    #[arg(long)]
+    pub decode: bool,
+    /// Version of HTTP: 1.1 or 1.0
+    #[arg(long, value_name = "VERSION", value_parser = ["1.0", "1.1"])]
+    pub http: Option<String>,
+    /// Requests in flight on one connection
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub pipeline: Option<u32>,
+    /// Send bodies in chunks of this size
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub chunked: Option<u64>,
+    /// Send bodies only after '100 Continue', or a second without it
+    #[arg(long)]
+    pub expect_continue: bool,
+}
+
+/// How connections are made, for `run`.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Connections")]
+pub struct NetworkArgs {
+    /// Connect to this unix socket instead of to the URL's host
+    #[arg(long, value_name = "PATH")]
+    pub unix_socket: Option<PathBuf>,
+    /// Addresses to connect from, in turn: 127.0.0.2,127.0.0.3
+    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',')]
+    pub source: Vec<IpAddr>,
+    /// Go through a proxy: http://[user:password@]host:port; https by CONNECT
+    #[arg(long, value_name = "URL", value_parser = str::parse::<Proxy>)]
+    pub proxy: Option<Proxy>,
+    /// CONNECT for http too
+    #[arg(long, requires = "proxy")]
+    pub proxy_tunnel: bool,
+    /// Only IPv4 addresses
+    #[arg(short = '4', long, conflicts_with = "ipv6")]
+    pub ipv4: bool,
+    /// Only IPv6 addresses
+    #[arg(short = '6', long)]
+    pub ipv6: bool,
+    /// Resolve names again this often [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = positive_duration)]
+    pub dns_refresh: Option<Duration>,
+    /// What each connection reads and writes at most: 33.6kbit, 10Mbit, or bytes a second as in 100k
+    #[arg(long, value_name = "RATE", value_parser = str::parse::<Bandwidth>)]
+    pub bandwidth: Option<Bandwidth>,
+    /// Size of each socket's receive buffer
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub receive_buffer: Option<u64>,
+    /// Size of each socket's send buffer
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub send_buffer: Option<u64>,
+    /// TLS: any certificate is good
+    #[arg(short = 'k', long)]
+    pub insecure: bool,
+    /// TLS: trust the authorities in this PEM file besides the system's
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// TLS: our own certificate, a PEM file
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub cert: Option<PathBuf>,
+    /// TLS: its key
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// TLS: the name to ask for and to verify [default: the URL's host]
+    #[arg(long, value_name = "NAME")]
+    pub server_name: Option<String>,
+    /// TLS: only this version, 1.2 or 1.3
+    #[arg(long, value_name = "VERSION", value_parser = ["1.2", "1.3"])]
+    pub tls: Option<String>,
+    /// TLS: a full handshake for each connection
+    #[arg(long)]
+    pub no_resumption: bool,
+}
+
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s\n  lastdrop run http://[::1]/ -n 10000 --keepalive off --json run.json\n  lastdrop run http://127.0.0.1/ -r 500 --arrivals poisson"
+    after_help = "Examples:\n  lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s\n  lastdrop run http://[::1]/ -n 10000 --keepalive off --json run.json\n  lastdrop run http://127.0.0.1/ -r 500 --arrivals poisson\n  lastdrop run http://127.0.0.1/ -r 100 --ramp-to 2000 -d 5m\n  lastdrop run https://127.0.0.1:8443/ --ca ca.pem -c 50\n  lastdrop run -f urls.txt -c 20 --think 1s-3s\n  lastdrop run plan.toml --dry-run"
 )]
 pub struct RunArgs {
-    /// What to load
-    pub url: Url,
-    /// Request method
-    #[arg(short = 'X', long, default_value = "GET", value_parser = method, help_heading = "Load")]
-    pub method: String,
-    /// Request body
-    #[arg(long, value_name = "TEXT", help_heading = "Load")]
-    pub body: Option<String>,
+    /// What to load: a URL, or a plan file (*.toml)
+    #[arg(required_unless_present_any = ["urls", "plan_schema"], value_name = "URL|PLAN")]
+    pub target: Option<String>,
+    /// Print what would be sent, and send nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the JSON schema of plan files
+    #[arg(long)]
+    pub plan_schema: bool,
     #[command(flatten)]
     pub load: LoadArgs,
+    #[command(flatten)]
+    pub request: RequestArgs,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    /// Write a line for each request (CSV): when it was due, sent, answered, and its fate
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub log: Option<PathBuf>,
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -368,19 +517,43 @@ fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.to_string(), value.to_string()))
 }
 
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_string(), value.to_string())),
+        _ => Err(format!("'{text}' is not a field; write 'name=value'")),
+    }
+}
+
+fn credentials(text: &str) -> Result<(String, String), String> {
+    text.split_once(':')
+        .map(|(user, password)| (user.to_string(), password.to_string()))
+        .ok_or_else(|| "write USER:PASSWORD".to_string())
+}
+
 impl LoadArgs {
-    /// The plan that these options ask for. `duration` is the default without -n and -d.
+    /// Does it say how much load there is to be?
     #[must_use]
-    pub fn plan(&self, url: Url, duration: Duration, keepalive: KeepAlive) -> Plan {
-        let seed = self.seed.unwrap_or_else(lastdrop_experiment::lab::random_u32);
+    pub fn says_load(&self) -> bool {
+        self.users.is_some() || self.rate.is_some() || self.ramp_to.is_some() || self.warm_up.is_some()
+    }
+
+    /// The load that these options ask for, in phases. `duration` is the default without -n and -d.
+    #[must_use]
+    pub fn phases(&self, duration: Duration) -> Vec<Phase> {
         let load = match self.rate {
-            Some(rate_rps) => Load::Open { rate_rps, arrivals: self.arrivals, connections: self.connections },
-            None => Load::Closed { users: self.users.unwrap_or(10) },
+            Some(rate_rps) => Load::Open {
+                rate_rps,
+                to_rps: None,
+                steps: None,
+                arrivals: self.arrivals.unwrap_or(Arrival::Uniform),
+                burst: self.burst.unwrap_or(1),
+                connections: self.connections.unwrap_or(256),
+            },
+            None => Load::closed(self.users.unwrap_or(10)),
         };
-        let mut plan = Plan::new(url, u64::from(seed));
-        plan.phases.clear();
+        let mut phases = Vec::new();
         if let Some(warm_up) = self.warm_up {
-            plan.phases.push(Phase {
+            phases.push(Phase {
                 name: "warm-up".into(),
                 measured: false,
                 load: load.clone(),
@@ -388,19 +561,61 @@ impl LoadArgs {
                 duration: Some(warm_up),
             });
         }
-        plan.phases.push(Phase {
+        let load = match (load, self.ramp_to) {
+            (Load::Closed { users, .. }, Some(to)) => Load::Closed { users, to_users: Some(to as u32) },
+            (Load::Open { rate_rps, arrivals, burst, connections, .. }, Some(to)) => {
+                Load::Open { rate_rps, to_rps: Some(to), steps: self.ramp_steps, arrivals, burst, connections }
+            }
+            (load, None) => load,
+        };
+        let ramp = self.ramp_to.is_some();
+        phases.push(Phase {
             name: "main".into(),
             measured: true,
             load,
             requests: self.requests,
-            duration: self.duration.or(if self.requests.is_some() { None } else { Some(duration) }),
+            duration: self.duration.or(if self.requests.is_some() && !ramp { None } else { Some(duration) }),
         });
-        plan.threads = self.threads;
-        plan.timeout = self.timeout;
-        plan.drain = self.drain.unwrap_or(self.timeout);
-        plan.keepalive = self.keepalive.unwrap_or(keepalive);
-        plan.headers = self.headers.clone();
+        phases
+    }
+
+    /// Seed for everything random: the one that was asked for, or any.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        u64::from(self.seed.unwrap_or_else(lastdrop_experiment::lab::random_u32))
+    }
+
+    /// The plan that these options ask for. `duration` is the default without -n and -d.
+    #[must_use]
+    pub fn plan(&self, url: Url, duration: Duration, keepalive: KeepAlive) -> Plan {
+        let mut plan = Plan::new(url, self.seed());
+        plan.phases = self.phases(duration);
+        plan.keepalive = keepalive;
+        self.adjust(&mut plan);
+        for request in &mut plan.requests {
+            request.headers = self.headers.clone();
+        }
         plan
+    }
+
+    /// Puts those options into a plan that may also be said beside a plan file.
+    pub fn adjust(&self, plan: &mut Plan) {
+        if let Some(threads) = self.threads {
+            plan.threads = threads;
+        }
+        if let Some(timeout) = self.timeout {
+            plan.timeout = timeout;
+            plan.drain = timeout;
+        }
+        if let Some(drain) = self.drain {
+            plan.drain = drain;
+        }
+        if let Some(keepalive) = self.keepalive {
+            plan.keepalive = keepalive;
+        }
+        if let Some(seed) = self.seed {
+            plan.seed = u64::from(seed);
+        }
     }
 }
 

@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod exit;
 mod narrator;
+mod run_plan;
 mod signals;
 
 use std::process::ExitCode;
@@ -11,11 +12,13 @@ use std::process::ExitCode;
 use args::{Cli, Command};
 use clap::Parser;
 use exit::{Exit, UsageError};
+use lastdrop_experiment::LabError;
+use lastdrop_load::LoadError;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
-        Command::Run(args) => commands::run::run(args),
+        Command::Run(args) => commands::run::run(&args),
         Command::History(args) => commands::history::history(args),
         Command::Show(args) => commands::history::show(args),
         Command::Target(args) => commands::target::target(*args),
@@ -29,10 +32,19 @@ fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(e) => {
             eprintln!("lastdrop: {}", explain(&e));
-            let usage = e.downcast_ref::<UsageError>().is_some();
+            let usage = e.downcast_ref::<UsageError>().is_some() || is_wrong_plan(&e);
             if usage { Exit::Usage } else { Exit::Failed }.into()
         }
     }
+}
+
+/// Is it about what was asked for, found only when it was to be carried out: a file of the plan, a certificate?
+fn is_wrong_plan(error: &anyhow::Error) -> bool {
+    let load = match error.downcast_ref::<LabError>() {
+        Some(LabError::Load(e)) => Some(e),
+        _ => error.downcast_ref::<LoadError>(),
+    };
+    matches!(load, Some(LoadError::Plan(_) | LoadError::Tls(_)))
 }
 
 /// The error and its causes, each said once: our own errors name their cause already.

@@ -187,7 +187,7 @@ fn errors_say_what_where_and_what_to_try() {
         (vec!["run", dead.as_str(), "-d", "30s"], 1, vec!["refused", "is the server running"]),
         (vec!["run", "http://no-such-host.invalid/"], 1, vec!["no-such-host.invalid", "check the spelling"]),
         (vec!["run", "ftp://h/"], 2, vec!["http://"]),
-        (vec!["run", "https://h/"], 2, vec!["TLS"]),
+        (vec!["run", "https://127.0.0.1/", "--ca", "/no/such.pem"], 2, vec!["/no/such.pem"]),
         (vec!["run", dead.as_str(), "-c", "0"], 2, vec!["users"]),
         (vec!["run", dead.as_str(), "-d", "soon"], 2, vec!["30s"]),
         (vec!["run", dead.as_str(), "-r", "5", "-c", "5"], 2, vec!["cannot be used with"]),

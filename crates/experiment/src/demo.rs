@@ -36,7 +36,7 @@ pub fn planted() -> Result<(u32, f64), ConfigError> {
 #[must_use]
 pub fn order(url: Url, seed: u64) -> TuneOrder {
     let mut plan = Plan::new(url, seed);
-    plan.phases[0].load = Load::Closed { users: USERS };
+    plan.phases[0].load = Load::closed(USERS);
     plan.phases[0].duration = Some(Duration::from_millis(1500));
     plan.keepalive = KeepAlive::Off;
     TuneOrder {

@@ -1,8 +1,9 @@
 //! Where runs are made: load, clock, host readings and store put together into one [`Run`].
 
-use std::collections::BTreeMap;
+use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
-use std::net::UdpSocket;
+use std::io::{self, Write};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -59,6 +60,15 @@ pub struct Lab<'a> {
     pub narrator: &'a mut dyn Narrator,
     /// The first thing that went wrong with keeping runs. A run goes on without its store; the command says so.
     pub store_error: Option<StoreError>,
+    /// Where a line for each request goes, where that is wanted, and what went wrong with it.
+    pub log: Option<RequestLog>,
+}
+
+/// A file that takes a line for each request.
+#[derive(Debug)]
+pub struct RequestLog {
+    pub file: File,
+    pub error: Option<io::Error>,
 }
 
 impl std::fmt::Debug for Lab<'_> {
@@ -109,7 +119,14 @@ impl Lab<'_> {
         let mut builder = RunBuilder::new(plan.clone());
         let clock = RunClock::start();
         let stop = self.stop;
-        let result = lastdrop_load::run(plan, clock, stop, |event| match event {
+        let throttled = host::throttled();
+        let logging = self.log.is_some();
+        let result = lastdrop_load::run(plan, clock, stop, logging, |event| match event {
+            Event::Log(lines) => {
+                if let Some(log) = self.log.as_mut().filter(|l| l.error.is_none()) {
+                    log.error = log.file.write_all(lines).err();
+                }
+            }
             Event::Second(slice) => {
                 builder.add(slice);
                 self.keep(|s| s.second(&id, slice));
@@ -145,9 +162,19 @@ impl Lab<'_> {
             threads: plan.threads,
             saturated: validity::saturated(busiest),
             busiest_thread_cores: busiest,
-            connect_errors: name_errors(&finished.connect_errors),
+            thread_cores: finished
+                .threads
+                .iter()
+                .map(|(cpu, wall)| (*cpu as f64 / (*wall).max(1) as f64 * 1000.0).round() / 1000.0)
+                .collect(),
+            connect_errors: finished.connect_errors.clone(),
+            protocol_errors: finished.protocol_errors.clone(),
+            descriptor_limit: finished.descriptor_limit,
+            local_ports: host::local_ports(),
+            time_wait: host::time_wait(),
+            throttled_s: throttled.zip(host::throttled()).map(|(a, b)| b.saturating_sub(a).as_secs_f64()),
             steal: ticks.and_then(|t| CpuTicks::now()?.steal_since(&t)),
-            co_located: is_local(plan),
+            co_located: plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local),
         };
         let measured = phases.iter().find(|p| p.measured);
         let validity = validity::judge(&Evidence { plan, phase: measured, generator: &generator });
@@ -181,14 +208,9 @@ fn environment() -> serde_json::Value {
     })
 }
 
-fn name_errors(by_errno: &BTreeMap<i32, u64>) -> BTreeMap<String, u64> {
-    by_errno.iter().map(|(errno, n)| (nix::errno::Errno::from_raw(*errno).desc().to_string(), *n)).collect()
-}
-
 /// Is the server on this machine? A UDP socket "connected" to it shows which address we would send from, without
 /// sending anything; to ourselves it is the server's own.
-fn is_local(plan: &Plan) -> bool {
-    let Ok(address) = lastdrop_load::resolve(&plan.url) else { return false };
+fn is_local(address: &SocketAddr) -> bool {
     if address.ip().is_loopback() {
         return true;
     }

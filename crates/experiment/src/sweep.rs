@@ -77,7 +77,7 @@ fn measure(
     load.phases = vec![Phase {
         name: "main".into(),
         measured: true,
-        load: Load::Closed { users: cell.users },
+        load: Load::closed(cell.users),
         requests: cell.requests,
         duration: cell.duration,
     }];

@@ -6,7 +6,7 @@ use lastdrop_analyze::ratio::{self, Ratio};
 use lastdrop_model::documents::{Baseline, Pair, TUNE_SCHEMA, TuneDocument, TuneVerdict, Winner};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::{show_bytes, show_us};
-use lastdrop_model::{KeepAlive, Load, Plan, Role, Setting, Settings};
+use lastdrop_model::{KeepAlive, Plan, Role, Setting, Settings};
 use lastdrop_probe::host::cpus;
 use lastdrop_server::{Effective, Session};
 use lastdrop_tune::race::Interval;
@@ -156,10 +156,7 @@ impl Tuning<'_, '_> {
         Space {
             pool: count(Role::PoolSize),
             fits,
-            concurrency: self.order.plan.phases.first().map_or(1, |p| match p.load {
-                Load::Closed { users } => u64::from(users),
-                Load::Open { connections, .. } => u64::from(connections),
-            }),
+            concurrency: self.order.plan.phases.first().map_or(1, |p| u64::from(p.load.most_concurrent())),
             granule: adapter.knob(Role::ThreadsPerWorker).and_then(|_| count(Role::ThreadsPerWorker)).unwrap_or(1),
             smallest: 4 * cpus() as u64,
             recycle: count(Role::Recycle),

@@ -9,8 +9,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_http::build_request;
-use lastdrop_model::{Plan, Setting};
+use lastdrop_model::{KeepAlive, Plan, Setting};
 
 /// How long all of it may take.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -51,8 +50,10 @@ pub fn warmth(recycle: Option<&Setting>, workers: usize, requests: u64, load: Du
 pub fn warm_each(plan: &Plan, workers: usize) -> usize {
     let deadline = Instant::now() + LIMIT;
     let Ok(address) = lastdrop_load::resolve(&plan.url) else { return 0 };
-    let body = plan.body.as_deref().map(str::as_bytes);
-    let request = build_request(&plan.method, &plan.url.path, &plan.url.authority(), true, &plan.headers, body);
+    let closing = Plan { keepalive: KeepAlive::Off, ..plan.clone() };
+    let Some(request) = lastdrop_load::preview(&closing).ok().and_then(|p| p.requests.into_iter().next()) else {
+        return 0;
+    };
     // Without the end of its head a request is not one yet.
     let head_end = request.windows(4).position(|w| w == b"\r\n\r\n").map_or(request.len(), |p| p + 2);
     let mut open: Vec<TcpStream> = (0..workers)

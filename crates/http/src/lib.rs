@@ -6,11 +6,14 @@
 //! their length.
 
 pub mod chunked;
+pub mod content;
+pub mod cookies;
+pub mod digest;
 pub mod request;
 pub mod response;
 
-pub use request::{RequestHead, RequestParser, build_request};
-pub use response::{Feed, ResponseParser};
+pub use request::{RequestBuilder, RequestHead, RequestParser, build_request};
+pub use response::{Discard, Feed, ResponseParser, Sink};
 
 /// The peer broke the rules of HTTP; the text says which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -2,8 +2,83 @@
 
 use crate::{MAX_HEAD_BYTES, MAX_HEADERS, ProtocolError, content_length, has_token};
 
-/// Bytes of a request. A header of `extra` replaces one of ours that has the same name; an empty value removes it.
-/// `host` is the value of the Host header; `close` asks the server to close after its answer.
+/// What a request head is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestBuilder<'a> {
+    pub method: &'a str,
+    /// Path and query, or the whole URL for a proxy.
+    pub target: &'a str,
+    /// The value of the Host header.
+    pub host: &'a str,
+    pub http10: bool,
+    /// Ask the server to close after its answer.
+    pub close: bool,
+    /// A header of these replaces one of ours that has the same name; an empty value removes it.
+    pub extra: &'a [(String, String)],
+}
+
+impl RequestBuilder<'_> {
+    /// The request line and the fields, without the empty line that ends a head and without what describes a body.
+    #[must_use]
+    pub fn head(&self) -> Vec<u8> {
+        let mut bytes = self.line();
+        if !self.extra.iter().any(|(n, _)| n.eq_ignore_ascii_case("host")) {
+            write_field(&mut bytes, "Host", self.host.as_bytes());
+        }
+        bytes.extend_from_slice(&self.fields());
+        bytes
+    }
+
+    /// The request line.
+    #[must_use]
+    pub fn line(&self) -> Vec<u8> {
+        let version = if self.http10 { "1.0" } else { "1.1" };
+        format!("{} {} HTTP/{version}\r\n", self.method, self.target).into_bytes()
+    }
+
+    /// The fields but for our own `Host`.
+    #[must_use]
+    pub fn fields(&self) -> Vec<u8> {
+        let agent = concat!("lastdrop/", env!("CARGO_PKG_VERSION"));
+        let mut ours: Vec<(&str, &str)> = vec![("User-Agent", agent), ("Accept", "*/*")];
+        if self.close {
+            ours.push(("Connection", "close"));
+        } else if self.http10 {
+            ours.push(("Connection", "keep-alive"));
+        }
+        let mut bytes = Vec::new();
+        for (name, value) in &ours {
+            if !self.extra.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)) {
+                write_field(&mut bytes, name, value.as_bytes());
+            }
+        }
+        for (name, value) in self.extra.iter().filter(|(_, v)| !v.is_empty()) {
+            write_field(&mut bytes, name, value.as_bytes());
+        }
+        bytes
+    }
+}
+
+/// Appends a header field.
+pub fn write_field(bytes: &mut Vec<u8>, name: &str, value: &[u8]) {
+    bytes.extend_from_slice(name.as_bytes());
+    bytes.extend_from_slice(b": ");
+    bytes.extend_from_slice(value);
+    bytes.extend_from_slice(b"\r\n");
+}
+
+/// Appends a body in the chunked transfer coding, in chunks of `size` bytes.
+pub fn write_chunked(bytes: &mut Vec<u8>, body: &[u8], size: usize) {
+    for chunk in body.chunks(size.max(1)) {
+        bytes.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+        bytes.extend_from_slice(chunk);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes.extend_from_slice(b"0\r\n\r\n");
+}
+
+/// Bytes of a whole HTTP/1.1 request. A header of `extra` replaces one of ours that has the same name; an empty value
+/// removes it. `host` is the value of the Host header; `close` asks the server to close after its answer.
 #[must_use]
 pub fn build_request(
     method: &str,
@@ -13,29 +88,11 @@ pub fn build_request(
     extra: &[(String, String)],
     body: Option<&[u8]>,
 ) -> Vec<u8> {
-    let agent = concat!("lastdrop/", env!("CARGO_PKG_VERSION"));
-    let length = body.map(|b| b.len().to_string());
-    let mut ours: Vec<(&str, &str)> = vec![("Host", host), ("User-Agent", agent), ("Accept", "*/*")];
-    if close {
-        ours.push(("Connection", "close"));
-    }
-    if let Some(length) = &length {
-        ours.push(("Content-Length", length));
-    }
-    let mut bytes = format!("{method} {path} HTTP/1.1\r\n").into_bytes();
-    let mut line = |name: &str, value: &str| {
-        bytes.extend_from_slice(name.as_bytes());
-        bytes.extend_from_slice(b": ");
-        bytes.extend_from_slice(value.as_bytes());
-        bytes.extend_from_slice(b"\r\n");
-    };
-    for (name, value) in &ours {
-        if !extra.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)) {
-            line(name, value);
-        }
-    }
-    for (name, value) in extra.iter().filter(|(_, v)| !v.is_empty()) {
-        line(name, value);
+    let mut bytes = RequestBuilder { method, target: path, host, http10: false, close, extra }.head();
+    if let Some(body) = body
+        && !extra.iter().any(|(n, _)| n.eq_ignore_ascii_case("content-length"))
+    {
+        write_field(&mut bytes, "Content-Length", body.len().to_string().as_bytes());
     }
     bytes.extend_from_slice(b"\r\n");
     bytes.extend_from_slice(body.unwrap_or_default());

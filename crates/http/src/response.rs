@@ -16,6 +16,28 @@ enum State {
     Done,
 }
 
+/// What an answer is given to while it comes.
+pub trait Sink {
+    /// A field of the head of the final answer; called for each, in order, once the head is complete.
+    fn field(&mut self, _name: &str, _value: &[u8]) {}
+
+    /// A piece of the body, without its transfer coding.
+    fn body(&mut self, _bytes: &[u8]) {}
+}
+
+/// Counts only.
+#[derive(Debug, Clone, Copy)]
+pub struct Discard;
+
+impl Sink for Discard {}
+
+/// Bodies into a closure.
+impl<F: FnMut(&[u8])> Sink for F {
+    fn body(&mut self, bytes: &[u8]) {
+        self(bytes);
+    }
+}
+
 /// What became of a piece of input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feed {
@@ -34,6 +56,8 @@ pub struct ResponseParser {
     status: u16,
     keep_alive: bool,
     started: bool,
+    /// Was there a `100 Continue`?
+    continued: bool,
     body_bytes: u64,
 }
 
@@ -46,6 +70,7 @@ impl Default for ResponseParser {
             status: 0,
             keep_alive: false,
             started: false,
+            continued: false,
             body_bytes: 0,
         }
     }
@@ -66,6 +91,7 @@ impl ResponseParser {
         self.head.clear();
         self.head_request = head_request;
         self.started = false;
+        self.continued = false;
         self.body_bytes = 0;
     }
 
@@ -73,6 +99,18 @@ impl ResponseParser {
     #[must_use]
     pub fn started(&self) -> bool {
         self.started
+    }
+
+    /// Has the server said that it wants the body?
+    #[must_use]
+    pub fn continued(&self) -> bool {
+        self.continued
+    }
+
+    /// Is the head complete?
+    #[must_use]
+    pub fn has_head(&self) -> bool {
+        !matches!(self.state, State::Head)
     }
 
     /// Status code of the answer; valid once the head is complete.
@@ -93,17 +131,17 @@ impl ResponseParser {
         self.body_bytes
     }
 
-    /// Takes bytes that arrived; pieces of body go to `body`.
+    /// Takes bytes that arrived; fields and pieces of body go to `sink`.
     ///
     /// # Errors
     /// When the bytes are not an HTTP/1 answer. The connection is of no use afterwards.
     #[inline]
-    pub fn feed(&mut self, data: &[u8], mut body: impl FnMut(&[u8])) -> Result<Feed, ProtocolError> {
+    pub fn feed(&mut self, data: &[u8], sink: &mut impl Sink) -> Result<Feed, ProtocolError> {
         let mut at = 0;
         if matches!(self.state, State::Head) {
             self.started |= !data.is_empty();
             while matches!(self.state, State::Head) {
-                match self.feed_head(&data[at..])? {
+                match self.feed_head(&data[at..], sink)? {
                     Some(used) => at += used,
                     None => return Ok(Feed { consumed: data.len(), complete: false }),
                 }
@@ -113,7 +151,7 @@ impl ResponseParser {
         let used = match &mut self.state {
             State::Length(remaining) => {
                 let take = usize::try_from(*remaining).unwrap_or(usize::MAX).min(rest.len());
-                body(&rest[..take]);
+                sink.body(&rest[..take]);
                 self.body_bytes += take as u64;
                 *remaining -= take as u64;
                 if *remaining == 0 {
@@ -125,7 +163,7 @@ impl ResponseParser {
                 let body_bytes = &mut self.body_bytes;
                 let (used, done) = decoder.feed(rest, |b| {
                     *body_bytes += b.len() as u64;
-                    body(b);
+                    sink.body(b);
                 })?;
                 if done {
                     self.state = State::Done;
@@ -133,7 +171,7 @@ impl ResponseParser {
                 used
             }
             State::UntilClose => {
-                body(rest);
+                sink.body(rest);
                 self.body_bytes += rest.len() as u64;
                 rest.len()
             }
@@ -151,14 +189,14 @@ impl ResponseParser {
     }
 
     /// Parses a head out of `data`, or stores it until the rest comes (`None`).
-    fn feed_head(&mut self, data: &[u8]) -> Result<Option<usize>, ProtocolError> {
+    fn feed_head(&mut self, data: &[u8], sink: &mut impl Sink) -> Result<Option<usize>, ProtocolError> {
         let (parsed, before) = if self.head.is_empty() {
-            (parse_head(data, self.head_request)?, 0)
+            (parse_head(data, self.head_request, sink)?, 0)
         } else {
             let before = self.head.len();
             self.head.extend_from_slice(data);
             // A head can only become complete with a line feed; trying at each byte would cost the square of its length.
-            let parsed = if data.contains(&b'\n') { parse_head(&self.head, self.head_request)? } else { None };
+            let parsed = if data.contains(&b'\n') { parse_head(&self.head, self.head_request, sink)? } else { None };
             (parsed, before)
         };
         let Some(head) = parsed else {
@@ -176,6 +214,7 @@ impl ResponseParser {
                 return Err(ProtocolError("a switch of protocols that nobody asked for"));
             }
             // An interim answer: the real one follows.
+            self.continued |= head.status == 100;
             return Ok(Some(head.len - before));
         }
         self.status = head.status;
@@ -185,7 +224,7 @@ impl ResponseParser {
     }
 }
 
-fn parse_head(data: &[u8], head_request: bool) -> Result<Option<Head>, ProtocolError> {
+fn parse_head(data: &[u8], head_request: bool, sink: &mut impl Sink) -> Result<Option<Head>, ProtocolError> {
     let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut []);
     let parsed = httparse::ParserConfig::default()
@@ -207,6 +246,9 @@ fn parse_head(data: &[u8], head_request: bool) -> Result<Option<Head>, ProtocolE
     let mut length = None;
     let (mut chunked, mut other_coding) = (false, false);
     for h in response.headers.iter() {
+        if status >= 200 {
+            sink.field(h.name, h.value);
+        }
         // The length of the name tells most fields apart without comparing.
         match h.name.len() {
             14 if h.name.eq_ignore_ascii_case("content-length") => {
@@ -257,7 +299,7 @@ mod tests {
         p.start(head);
         let (mut body, mut used) = (Vec::new(), 0);
         for part in wire.chunks(step) {
-            let f = p.feed(part, |b| body.extend_from_slice(b))?;
+            let f = p.feed(part, &mut |b: &[u8]| body.extend_from_slice(b))?;
             used += f.consumed;
             if f.complete {
                 return Ok((p.status(), body, used, true, p.keep_alive()));

@@ -3,46 +3,133 @@
 //! An `Arrivals` is an endless increasing sequence of due times. Two clones give the same sequence, so the event loop
 //! keeps one cursor at "now" (what has come due) and one at the next request to send (what is waiting), and needs no
 //! queue between them however long a server stalls.
+//!
+//! The rate may change: due times are where the integral of the rate reaches 0, 1, 2 … (uniform) or sums of independent
+//! exponential variables of mean 1 (Poisson, by the time-rescaling theorem). A constant rate is one segment of it.
 
 use lastdrop_model::{Arrival, Micros};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+/// A rate over time: straight lines, one after the other; after the last nothing arrives.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profile {
+    segments: Vec<Segment>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Segment {
+    start_us: f64,
+    /// Infinite where a constant rate has no end.
+    len_us: f64,
+    from_rps: f64,
+    to_rps: f64,
+    /// Arrivals before it, and up to its end.
+    before: f64,
+    until: f64,
+}
+
+impl Profile {
+    /// The same rate for ever.
+    #[must_use]
+    pub fn constant(rate_rps: f64) -> Profile {
+        Profile::of(&[(f64::INFINITY, rate_rps, rate_rps)])
+    }
+
+    /// A straight line from one rate to another.
+    #[must_use]
+    pub fn linear(from_rps: f64, to_rps: f64, len_us: Micros) -> Profile {
+        Profile::of(&[(len_us as f64, from_rps, to_rps)])
+    }
+
+    /// `steps` equal stretches of constant rate, the first at one rate and the last at the other.
+    #[must_use]
+    pub fn steps(from_rps: f64, to_rps: f64, steps: u32, len_us: Micros) -> Profile {
+        let last = f64::from(steps.max(2) - 1);
+        let each = len_us as f64 / f64::from(steps.max(1));
+        let rate = |i: u32| from_rps + (to_rps - from_rps) * f64::from(i) / last;
+        Profile::of(&(0..steps.max(1)).map(|i| (each, rate(i), rate(i))).collect::<Vec<_>>())
+    }
+
+    fn of(parts: &[(f64, f64, f64)]) -> Profile {
+        let (mut start_us, mut before) = (0.0, 0.0);
+        let segments = parts
+            .iter()
+            .map(|&(len_us, from_rps, to_rps)| {
+                let until = before + (from_rps + to_rps) / 2.0 * len_us / 1e6;
+                let segment = Segment { start_us, len_us, from_rps, to_rps, before, until };
+                start_us += len_us;
+                before = until;
+                segment
+            })
+            .collect();
+        Profile { segments }
+    }
+
+    /// When the integral of the rate reaches `count`; None where it never does. `at` is the segment to begin with, and
+    /// moves on.
+    fn time_of(&self, count: f64, at: &mut usize) -> Option<Micros> {
+        loop {
+            let s = self.segments.get(*at)?;
+            // `until` belongs to the next segment: an arrival at the very end of a phase is not in it.
+            if count < s.until {
+                let n = count - s.before;
+                let slope = if s.len_us.is_finite() { (s.to_rps - s.from_rps) / s.len_us * 1e6 } else { 0.0 };
+                // The root of slope/2·t² + from·t = n that also holds for slope 0.
+                let root = (s.from_rps * s.from_rps + 2.0 * slope * n).max(0.0).sqrt();
+                let t_us = if n == 0.0 { 0.0 } else { 2.0 * n * 1e6 / (s.from_rps + root) };
+                return Some((s.start_us + t_us.min(s.len_us)) as Micros);
+            }
+            *at += 1;
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct Arrivals {
     kind: Kind,
+    profile: std::sync::Arc<Profile>,
+    segment: usize,
+    /// So many arrive together.
+    burst: u64,
     next_us: Micros,
 }
 
 #[derive(Debug, Clone)]
 enum Kind {
-    /// Request i of the whole run is due at i / rate; a shard takes every `step`-th.
-    Uniform { rate_rps: f64, index: u64, step: u64 },
+    /// Request i of the whole run; a shard takes every `step`-th.
+    Uniform { index: u64, step: u64 },
     /// Independent exponential gaps; shards of rate / step superpose to the whole rate.
-    Poisson { mean_gap_us: f64, at_us: f64, rng: Box<Xoshiro256PlusPlus> },
+    Poisson { mean: f64, at: f64, left_of_burst: u64, rng: Box<Xoshiro256PlusPlus> },
 }
 
 impl Arrivals {
-    /// The arrivals of shard `shard` of `shards` at `rate_rps` requests per second for the whole.
+    /// The arrivals of shard `shard` of `shards`.
     #[must_use]
-    pub fn new(arrival: Arrival, rate_rps: f64, seed: u64, shard: u32, shards: u32) -> Arrivals {
+    pub fn new(arrival: Arrival, profile: Profile, burst: u32, seed: u64, shard: u32, shards: u32) -> Arrivals {
+        let burst = u64::from(burst.max(1));
         let kind = match arrival {
-            Arrival::Uniform => Kind::Uniform { rate_rps, index: u64::from(shard), step: u64::from(shards) },
+            Arrival::Uniform => Kind::Uniform { index: u64::from(shard), step: u64::from(shards) },
             Arrival::Poisson => {
                 let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
                 for _ in 0..shard {
                     // Non-overlapping streams: each jump is 2^128 values.
                     rng.jump();
                 }
-                Kind::Poisson { mean_gap_us: 1e6 * f64::from(shards) / rate_rps, at_us: 0.0, rng: Box::new(rng) }
+                Kind::Poisson {
+                    mean: f64::from(shards) * burst as f64,
+                    at: 0.0,
+                    left_of_burst: 0,
+                    rng: Box::new(rng),
+                }
             }
         };
-        let mut arrivals = Arrivals { kind, next_us: 0 };
+        let mut arrivals = Arrivals { kind, profile: profile.into(), segment: 0, burst, next_us: 0 };
         arrivals.next_us = arrivals.compute(true);
         arrivals
     }
 
-    /// When the next request is due, since the start of the phase.
+    /// When the next request is due, since the start of the phase; `Micros::MAX` where nothing more comes.
     #[inline]
     #[must_use]
     pub fn next_due(&self) -> Micros {
@@ -66,20 +153,25 @@ impl Arrivals {
     }
 
     fn compute(&mut self, first: bool) -> Micros {
-        match &mut self.kind {
-            Kind::Uniform { rate_rps, index, step } => {
+        let count = match &mut self.kind {
+            Kind::Uniform { index, step } => {
                 if !first {
                     *index += *step;
                 }
-                (*index as f64 * 1e6 / *rate_rps) as Micros
+                (*index - *index % self.burst) as f64
             }
-            Kind::Poisson { mean_gap_us, at_us, rng } => {
-                // 53 random bits, in (0, 1]: the logarithm is finite.
-                let u = ((rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
-                *at_us += -u.ln() * *mean_gap_us;
-                *at_us as Micros
+            Kind::Poisson { mean, at, left_of_burst, rng } => {
+                if *left_of_burst == 0 {
+                    // 53 random bits, in (0, 1]: the logarithm is finite.
+                    let u = ((rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+                    *at += -u.ln() * *mean;
+                    *left_of_burst = self.burst;
+                }
+                *left_of_burst -= 1;
+                *at
             }
-        }
+        };
+        self.profile.time_of(count, &mut self.segment).unwrap_or(Micros::MAX)
     }
 }
 
@@ -87,15 +179,46 @@ impl Arrivals {
 mod tests {
     use super::*;
 
+    fn uniform(profile: &Profile, burst: u32, shards: u32, end_us: Micros) -> u64 {
+        let one = |s| Arrivals::new(Arrival::Uniform, profile.clone(), burst, 1, s, shards).advance_to(end_us);
+        (0..shards).map(one).sum()
+    }
+
     #[test]
     fn uniform_arrivals_are_the_ceiling_of_rate_times_time() {
         for (rate, end_us) in [(1000.0, 10_000_000), (3.0, 1_000_000), (0.7, 1_000_000), (333.3, 2_500_000)] {
             for shards in 1..5 {
-                let total: u64 =
-                    (0..shards).map(|s| Arrivals::new(Arrival::Uniform, rate, 1, s, shards).advance_to(end_us)).sum();
+                let total = uniform(&Profile::constant(rate), 1, shards, end_us);
                 assert_eq!(total, (rate * end_us as f64 / 1e6).ceil() as u64, "{rate} {end_us} {shards}");
             }
         }
+    }
+
+    #[test]
+    fn ramps_bring_the_integral_of_their_rate() {
+        for shards in 1..4 {
+            assert_eq!(uniform(&Profile::linear(0.0, 100.0, 10_000_000), 1, shards, 10_000_000), 500);
+            assert_eq!(uniform(&Profile::linear(100.0, 0.0, 10_000_000), 1, shards, 10_000_000), 500);
+            assert_eq!(uniform(&Profile::steps(10.0, 50.0, 5, 10_000_000), 1, shards, 10_000_000), 300);
+        }
+        // Half of the time of a ramp from 0 brings a quarter of its arrivals.
+        assert_eq!(uniform(&Profile::linear(0.0, 100.0, 10_000_000), 1, 1, 5_000_000), 125);
+    }
+
+    #[test]
+    fn bursts_arrive_together() {
+        let mut a = Arrivals::new(Arrival::Uniform, Profile::constant(100.0), 5, 1, 0, 1);
+        let times: Vec<Micros> = (0..12)
+            .map(|_| {
+                let t = a.next_due();
+                a.advance();
+                t
+            })
+            .collect();
+        assert_eq!(times, [0, 0, 0, 0, 0, 50_000, 50_000, 50_000, 50_000, 50_000, 100_000, 100_000]);
+        let mut p = Arrivals::new(Arrival::Poisson, Profile::constant(1000.0), 10, 3, 0, 1);
+        let n = p.advance_to(10_000_000);
+        assert!((n as f64 - 10_000.0).abs() < 4.0 * (10_000f64 * 10.0).sqrt(), "{n}");
     }
 
     #[test]
@@ -103,7 +226,10 @@ mod tests {
         for shards in 1..5 {
             for seed in 0..20 {
                 let n: u64 = (0..shards)
-                    .map(|s| Arrivals::new(Arrival::Poisson, 2000.0, seed, s, shards).advance_to(10_000_000))
+                    .map(|s| {
+                        Arrivals::new(Arrival::Poisson, Profile::constant(2000.0), 1, seed, s, shards)
+                            .advance_to(10_000_000)
+                    })
                     .sum();
                 assert!((n as f64 - 20_000.0).abs() < 4.0 * 20_000f64.sqrt(), "{n}");
             }
@@ -111,8 +237,33 @@ mod tests {
     }
 
     #[test]
+    fn poisson_gaps_pass_a_kolmogorov_smirnov_test() {
+        let mut times: Vec<Micros> = Vec::new();
+        for shard in 0..3 {
+            let mut a = Arrivals::new(Arrival::Poisson, Profile::constant(1000.0), 1, 11, shard, 3);
+            while a.next_due() < 20_000_000 {
+                times.push(a.next_due());
+                a.advance();
+            }
+        }
+        times.sort_unstable();
+        let mut gaps: Vec<f64> = times.windows(2).map(|w| (w[1] - w[0]) as f64 / 1000.0).collect();
+        gaps.sort_by(f64::total_cmp);
+        let n = gaps.len() as f64;
+        let distance = gaps
+            .iter()
+            .enumerate()
+            .map(|(i, g)| {
+                let f = 1.0 - (-g).exp();
+                (f - i as f64 / n).abs().max(((i + 1) as f64 / n - f).abs())
+            })
+            .fold(0.0, f64::max);
+        assert!(distance < 1.63 / n.sqrt(), "{distance}");
+    }
+
+    #[test]
     fn the_same_seed_gives_the_same_arrivals() {
-        let mut a = Arrivals::new(Arrival::Poisson, 100.0, 7, 1, 3);
+        let mut a = Arrivals::new(Arrival::Poisson, Profile::constant(100.0), 1, 7, 1, 3);
         let mut b = a.clone();
         assert_eq!(a.advance_to(5_000_000), b.advance_to(5_000_000));
         assert_eq!(a.next_due(), b.next_due());

@@ -1,23 +1,33 @@
 //! The one clock of a run.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_model::Micros;
 
 /// Microseconds since the run began, monotonic. Copies share the same beginning, so load, probes and events of a run
 /// are on one time axis.
 #[derive(Debug, Clone, Copy)]
-pub struct RunClock(Instant);
+pub struct RunClock {
+    start: Instant,
+    unix_us: u64,
+}
 
 impl RunClock {
     #[must_use]
     pub fn start() -> RunClock {
-        RunClock(Instant::now())
+        let unix_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
+        RunClock { start: Instant::now(), unix_us }
     }
 
     #[inline]
     #[must_use]
     pub fn now_us(&self) -> Micros {
-        self.0.elapsed().as_micros() as Micros
+        self.start.elapsed().as_micros() as Micros
+    }
+
+    /// Microseconds since 1970 (UTC) when the run began.
+    #[must_use]
+    pub fn unix_us(&self) -> u64 {
+        self.unix_us
     }
 }

@@ -1,29 +1,33 @@
 //! Starts the threads of a run and puts their seconds together.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Barrier};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Barrier, OnceLock};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use lastdrop_http::build_request;
-use lastdrop_model::{KeepAlive, Load, Micros, Phase, Plan, Slice};
+use lastdrop_model::{Micros, Plan, Slice};
 
 use crate::LoadError;
-use crate::arrivals::Arrivals;
 use crate::clock::RunClock;
-use crate::event_loop::{EventLoop, Job, PhaseEnd, Source, Wiring};
-use crate::resolve::resolve;
+use crate::endpoint::{Address, Directory};
+use crate::event_loop::{EventLoop, Job, LOG_COLUMNS, Outcome, Wiring};
+use crate::prepare::Prepared;
 use crate::sys;
+
+/// Names are resolved again this often, unless the plan says otherwise.
+const DNS_REFRESH: Duration = Duration::from_secs(30);
 
 /// What a thread says to the collector.
 #[derive(Debug)]
 pub enum Message {
     Slice { thread: usize, slice: Box<Slice> },
-    PhaseEnd { thread: usize, phase: u16, end: PhaseEnd },
-    ThreadEnd { cpu_us: u64, wall_us: u64 },
-    Failed(io::Error),
+    PhaseEnd { thread: usize, phase: u16, duration_us: Micros, peak: u64 },
+    Log(Vec<u8>),
+    ThreadEnd { outcome: Outcome, cpu_us: u64, wall_us: u64 },
+    Failed(LoadError),
 }
 
 /// What the collector says to whoever runs it.
@@ -33,6 +37,8 @@ pub enum Event<'a> {
     Second(&'a Slice),
     /// A phase is over: how long until nothing came due, and the most connections open at once.
     PhaseEnd { phase: usize, duration_us: Micros, peak: u64 },
+    /// Lines for the log of requests, where one was asked for.
+    Log(&'a [u8]),
 }
 
 /// What is known once all threads have ended.
@@ -40,204 +46,215 @@ pub enum Event<'a> {
 pub struct Finished {
     /// CPU time of each load thread and the time it lived, microseconds.
     pub threads: Vec<(u64, u64)>,
-    /// Failures of connect() by errno.
-    pub connect_errors: BTreeMap<i32, u64>,
+    /// Why connections failed, and what was wrong with answers.
+    pub connect_errors: BTreeMap<String, u64>,
+    pub protocol_errors: BTreeMap<String, u64>,
     /// Nothing could be connected at all, and the run was given up.
     pub unreachable: bool,
     /// The run was told to stop.
     pub stopped: bool,
+    /// Where connections went first.
+    pub peers: Vec<SocketAddr>,
+    /// Files that this process may have open.
+    pub descriptor_limit: u64,
 }
 
 /// Carries a plan out and reports each second as it passes. Blocks until the run is over; `stop` ends it early, with
-/// everything accounted for.
+/// everything accounted for. `log` asks for a line a request.
 ///
 /// # Errors
-/// When no load can be put on at all: the host does not resolve, or the system gives no epoll or thread.
+/// When no load can be put on at all: the plan contradicts itself, a file cannot be read, the host does not resolve, or
+/// the system gives no epoll or thread.
 pub fn run(
     plan: &Plan,
     clock: RunClock,
     stop: &AtomicBool,
+    log: bool,
     mut report: impl FnMut(Event<'_>),
 ) -> Result<Finished, LoadError> {
-    let address = resolve(&plan.url)?;
+    let prepared = Prepared::new(plan)?;
     sys::raise_descriptor_limit();
-    let request: Arc<[u8]> = build_request(
-        &plan.method,
-        &plan.url.path,
-        &plan.url.authority(),
-        plan.keepalive == KeepAlive::Off,
-        &plan.headers,
-        plan.body.as_deref().map(str::as_bytes),
-    )
-    .into();
     let threads = plan.threads.max(1) as usize;
-    let barrier = Barrier::new(threads);
-    let halt = AtomicBool::new(false);
+    let mut tls = Vec::new();
+    for _ in 0..threads {
+        tls.push(prepared.tls_config(plan)?);
+    }
+    if log {
+        report(Event::Log(LOG_COLUMNS.as_bytes()));
+    }
+    let (barrier, start) = (Barrier::new(threads), OnceLock::new());
+    let (halt, directory) = (AtomicBool::new(false), Directory::default());
     let (out, messages) = mpsc::channel();
     thread::scope(|scope| {
         let mut returns = Vec::new();
-        for thread in 0..threads {
+        for (thread, tls) in tls.into_iter().enumerate() {
             let (give_back, recycled) = mpsc::channel();
             returns.push(give_back);
-            let (out, barrier, halt, request) = (out.clone(), &barrier, &halt, Arc::clone(&request));
+            let (out, barrier, halt, start) = (out.clone(), &barrier, &halt, &start);
+            let (prepared, directory) = (&prepared, &directory);
             thread::Builder::new()
                 .name(format!("load-{thread}"))
                 .spawn_scoped(scope, move || {
+                    sys::precise_timers();
                     let wiring = Wiring { thread, clock, stop, halt, out: &out, recycled: &recycled };
-                    run_thread(plan, address, &request, threads, &wiring, barrier);
+                    barrier.wait();
+                    // The schedule of all threads begins at the same moment.
+                    let start = *start.get_or_init(|| clock.now_us());
+                    let cpu = sys::thread_cpu_us();
+                    let job = Job { plan, prepared, directory, tls, thread, threads, start, log };
+                    let end = EventLoop::new(job, &wiring).and_then(EventLoop::run);
+                    let _ = out.send(match end {
+                        Ok(outcome) => Message::ThreadEnd {
+                            outcome,
+                            cpu_us: sys::thread_cpu_us() - cpu,
+                            wall_us: clock.now_us() - start,
+                        },
+                        Err(source) => Message::Failed(LoadError::System { what: "the event loop failed", source }),
+                    });
                 })
-                .map_err(|source| LoadError::System { what: "cannot start a load thread", source })?;
+                .map_err(|source| {
+                    // Those that were started wait for all.
+                    halt.store(true, Ordering::Relaxed);
+                    LoadError::System { what: "cannot start a load thread", source }
+                })?;
         }
         drop(out);
-        let mut finished = collect(plan, threads, &messages, &returns, &halt, &mut report)?;
+        let collector =
+            Collector { plan, prepared: &prepared, directory: &directory, messages: &messages, returns: &returns };
+        let mut finished = collector.collect(&halt, &mut report)?;
         finished.stopped = stop.load(Ordering::Relaxed);
+        finished.descriptor_limit = sys::descriptor_limit();
+        finished.peers = prepared
+            .endpoints
+            .iter()
+            .flat_map(|e| &e.addresses)
+            .filter_map(|a| match a {
+                Address::Tcp(a) => Some(*a),
+                Address::Unix(_) => None,
+            })
+            .collect();
         Ok(finished)
     })
 }
 
-fn run_thread(
-    plan: &Plan,
-    address: std::net::SocketAddr,
-    request: &Arc<[u8]>,
-    threads: usize,
-    wiring: &Wiring<'_>,
-    barrier: &Barrier,
-) {
-    sys::precise_timers();
-    let (start, cpu) = (wiring.clock.now_us(), sys::thread_cpu_us());
-    for (index, phase) in plan.phases.iter().enumerate() {
-        barrier.wait();
-        // The barrier needs every thread, also one that has nothing more to do.
-        if wiring.told_to_stop() {
-            continue;
-        }
-        let job = Job {
-            phase: index as u16,
-            address,
-            request: Arc::clone(request),
-            head_request: plan.method == "HEAD",
-            requests_per_connection: match plan.keepalive {
-                KeepAlive::On => u32::MAX,
-                KeepAlive::Off => 1,
-                KeepAlive::Requests(n) => n,
-            },
-            timeout_us: plan.timeout.as_micros() as Micros,
-            drain_us: plan.drain.as_micros() as Micros,
-            source: source(phase, plan.seed.wrapping_add(index as u64), wiring.thread, threads),
-            requests: phase.requests.map(|n| share(n, wiring.thread, threads)),
-            duration_us: phase.duration.map(|d| d.as_micros() as Micros),
-        };
-        let idle = match job.source {
-            Source::Closed { users } => users == 0,
-            Source::Open { .. } => false,
-        } || job.requests == Some(0);
-        let end = if idle { Ok(PhaseEnd::default()) } else { EventLoop::new(job, wiring).and_then(EventLoop::run) };
-        let message = match end {
-            Ok(end) => Message::PhaseEnd { thread: wiring.thread, phase: index as u16, end },
-            Err(e) => Message::Failed(e),
-        };
-        let _ = wiring.out.send(message);
-    }
-    let _ = wiring
-        .out
-        .send(Message::ThreadEnd { cpu_us: sys::thread_cpu_us() - cpu, wall_us: wiring.clock.now_us() - start });
-}
-
-fn source(phase: &Phase, seed: u64, thread: usize, threads: usize) -> Source {
-    match phase.load {
-        Load::Closed { users } => Source::Closed { users: share(u64::from(users), thread, threads) as u32 },
-        Load::Open { rate_rps, arrivals, connections } => Source::Open {
-            arrivals: Arrivals::new(arrivals, rate_rps, seed, thread as u32, threads as u32),
-            connections: (share(u64::from(connections), thread, threads) as u32).max(1),
-        },
-    }
-}
-
 /// The part of `total` that thread `thread` of `threads` has; the parts add up to the total.
-fn share(total: u64, thread: usize, threads: usize) -> u64 {
+pub(crate) fn share(total: u64, thread: usize, threads: usize) -> u64 {
     let (thread, threads) = (thread as u64, threads as u64);
     total / threads + u64::from(thread < total % threads)
 }
 
 /// Puts the seconds of the threads together: a second is complete when every thread is past it.
-fn collect(
-    plan: &Plan,
-    threads: usize,
-    messages: &Receiver<Message>,
-    returns: &[Sender<Box<Slice>>],
-    halt: &AtomicBool,
-    report: &mut impl FnMut(Event<'_>),
-) -> Result<Finished, LoadError> {
-    let mut finished = Finished::default();
-    let mut failure = None;
-    let mut merged: BTreeMap<(u16, u32), Box<Slice>> = BTreeMap::new();
-    let mut reached = vec![(0u16, 0u32); threads];
-    let mut ends: Vec<Vec<PhaseEnd>> = vec![Vec::new(); plan.phases.len()];
-    let mut ended_threads = 0;
-    while ended_threads < threads {
-        let Ok(message) = messages.recv() else {
-            failure.get_or_insert(LoadError::Thread("it panicked; please report this".into()));
-            break;
-        };
-        match message {
-            Message::Slice { thread, mut slice } => {
-                let key = (slice.phase, slice.second);
-                reached[thread] = (key.0, key.1 + 1);
-                if threads == 1 {
-                    report(Event::Second(&slice));
-                } else if let Some(sum) = merged.get_mut(&key) {
-                    sum.add(&slice);
-                } else {
-                    merged.insert(key, Box::new((*slice).clone()));
+struct Collector<'a> {
+    plan: &'a Plan,
+    prepared: &'a Prepared,
+    directory: &'a Directory,
+    messages: &'a Receiver<Message>,
+    returns: &'a [Sender<Box<Slice>>],
+}
+
+/// What is known of a phase so far.
+#[derive(Debug, Clone)]
+struct PhaseState {
+    /// Seconds that each thread has handed over; `u32::MAX` once it is done with the phase.
+    reached: Vec<u32>,
+    merged: BTreeMap<u32, Box<Slice>>,
+    duration_us: Micros,
+    peak: u64,
+}
+
+impl Collector<'_> {
+    fn collect(&self, halt: &AtomicBool, report: &mut impl FnMut(Event<'_>)) -> Result<Finished, LoadError> {
+        let threads = self.returns.len();
+        let mut finished = Finished::default();
+        let mut failure = None;
+        let fresh =
+            PhaseState { reached: vec![0; threads], merged: BTreeMap::new(), duration_us: 0, peak: 0 };
+        let mut phases = vec![fresh; self.plan.phases.len()];
+        let mut ended = 0;
+        let refresh = self.plan.network.dns_refresh.unwrap_or(DNS_REFRESH).max(Duration::from_millis(100));
+        let named = self.prepared.endpoints.iter().any(|e| e.name.is_some());
+        let mut next_refresh = Instant::now() + refresh;
+        while ended < threads {
+            let message = if named {
+                match self.messages.recv_timeout(next_refresh.saturating_duration_since(Instant::now())) {
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.directory.refresh(&self.prepared.endpoints, self.plan.network.family);
+                        next_refresh = Instant::now() + refresh;
+                        continue;
+                    }
+                    other => other.ok(),
                 }
-                slice.reset(0, 0);
-                let _ = returns[thread].send(slice);
-            }
-            Message::PhaseEnd { thread, phase, end } => {
-                reached[thread] = (phase + 1, 0);
-                for (errno, n) in &end.connect_errors {
-                    *finished.connect_errors.entry(*errno).or_insert(0) += n;
-                }
-                if end.unreachable {
-                    finished.unreachable = true;
-                    // The phases that follow would find nothing either.
-                    halt.store(true, Ordering::Relaxed);
-                }
-                ends[phase as usize].push(end);
-            }
-            Message::ThreadEnd { cpu_us, wall_us } => {
-                ended_threads += 1;
-                finished.threads.push((cpu_us, wall_us));
-            }
-            Message::Failed(source) => {
-                halt.store(true, Ordering::Relaxed);
-                failure = Some(LoadError::System { what: "the event loop failed", source });
-            }
-        }
-        let complete = reached.iter().copied().min().unwrap_or_default();
-        while let Some(entry) = merged.first_entry() {
-            if *entry.key() >= complete {
+            } else {
+                self.messages.recv().ok()
+            };
+            let Some(message) = message else {
+                failure.get_or_insert(LoadError::Thread("it panicked; please report this".into()));
                 break;
+            };
+            match message {
+                Message::Slice { thread, mut slice } => {
+                    let phase = &mut phases[usize::from(slice.phase)];
+                    phase.reached[thread] = slice.second + 1;
+                    if threads == 1 {
+                        report(Event::Second(&slice));
+                    } else if let Some(sum) = phase.merged.get_mut(&slice.second) {
+                        sum.add(&slice);
+                    } else {
+                        phase.merged.insert(slice.second, Box::new((*slice).clone()));
+                    }
+                    slice.reset(0, 0);
+                    let _ = self.returns[thread].send(slice);
+                }
+                Message::PhaseEnd { thread, phase: index, duration_us, peak } => {
+                    let phase = &mut phases[usize::from(index)];
+                    phase.reached[thread] = u32::MAX;
+                    phase.duration_us = phase.duration_us.max(duration_us);
+                    phase.peak += peak;
+                }
+                Message::Log(lines) => report(Event::Log(&lines)),
+                Message::ThreadEnd { outcome, cpu_us, wall_us } => {
+                    ended += 1;
+                    finished.threads.push((cpu_us, wall_us));
+                    for (sum, part) in [
+                        (&mut finished.connect_errors, &outcome.connect_errors),
+                        (&mut finished.protocol_errors, &outcome.protocol_errors),
+                    ] {
+                        for (what, n) in part {
+                            *sum.entry(what.clone()).or_insert(0) += n;
+                        }
+                    }
+                    if outcome.unreachable {
+                        finished.unreachable = true;
+                        // The other threads find nothing either.
+                        halt.store(true, Ordering::Relaxed);
+                    }
+                }
+                Message::Failed(e) => {
+                    ended += 1;
+                    halt.store(true, Ordering::Relaxed);
+                    failure.get_or_insert(e);
+                }
             }
-            report(Event::Second(&entry.remove()));
-        }
-        for (phase, ends) in ends.iter_mut().enumerate() {
-            if ends.len() == threads {
-                report(Event::PhaseEnd {
-                    phase,
-                    duration_us: ends.iter().map(|e| e.duration_us).max().unwrap_or(0),
-                    peak: ends.iter().map(|e| e.peak).sum(),
-                });
-                ends.clear();
+            for (index, phase) in phases.iter_mut().enumerate() {
+                let complete = phase.reached.iter().copied().min().unwrap_or(0);
+                while let Some(entry) = phase.merged.first_entry().filter(|e| *e.key() < complete) {
+                    report(Event::Second(&entry.remove()));
+                }
+                if complete == u32::MAX {
+                    report(Event::PhaseEnd { phase: index, duration_us: phase.duration_us, peak: phase.peak });
+                    // Reported once.
+                    phase.reached.iter_mut().for_each(|r| *r = 0);
+                    phase.peak = 0;
+                }
             }
         }
-    }
-    for slice in merged.values() {
-        report(Event::Second(slice));
-    }
-    match failure {
-        Some(e) => Err(e),
-        None => Ok(finished),
+        for slice in phases.iter().flat_map(|p| p.merged.values()) {
+            report(Event::Second(slice));
+        }
+        match failure {
+            Some(e) => Err(e),
+            None => Ok(finished),
+        }
     }
 }
 

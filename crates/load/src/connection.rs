@@ -1,9 +1,13 @@
-//! One connection slot: at most one socket, at most one request in flight.
+//! One connection slot: at most one socket, at most one request in flight (more where requests are pipelined).
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use lastdrop_http::ResponseParser;
 use lastdrop_model::Micros;
+
+use crate::inspect::Capture;
+use crate::prepare::Detour;
+use crate::tls;
 
 pub const NONE: u32 = u32::MAX;
 
@@ -13,52 +17,103 @@ pub enum State {
     Closed,
     /// connect() was called for the request in flight.
     Connecting,
+    /// CONNECT was sent, the proxy has not answered.
+    Tunnel,
+    /// TLS is being set up.
+    Handshaking,
     /// Part of the request is not written yet.
     Writing,
+    /// The head is written, the body waits for `100 Continue`.
+    Holding,
     /// The request is written, the answer is not complete.
     Waiting,
     /// Open, nothing in flight.
     Idle,
 }
 
+/// What a request in flight has of its own beyond what its plan says.
+#[derive(Debug, Default)]
+pub struct Errand {
+    pub detour: Option<Detour>,
+    /// Path and query as sent.
+    pub target: Vec<u8>,
+    /// Redirects that led here.
+    pub hops: u32,
+    /// It is the answer to a challenge.
+    pub challenged: bool,
+    /// Part of a page, not its HTML.
+    pub embedded: bool,
+}
+
 #[derive(Debug)]
 pub struct Connection {
     pub state: State,
+    /// The server has closed its side.
+    pub peer_closed: bool,
+    /// connect() failed at once; its request fails when the loop comes back to it.
+    pub doomed: bool,
+    /// CONNECT has not been answered yet.
+    pub tunnel: bool,
+    /// Phase in which the request in flight came due.
+    pub phase: u16,
     pub socket: Option<OwnedFd>,
     /// Distinguishes this socket's events from those of an earlier one in the same slot.
     pub generation: u32,
-    pub parser: ResponseParser,
+    /// Indices of the request in flight and of the server that the socket goes to.
+    pub request: u32,
+    pub endpoint: u32,
+    /// Requests begun on this socket.
+    pub served: u32,
+    /// Neighbours in the list of requests in flight, oldest first.
+    pub newer: u32,
+    pub older: u32,
     pub due: Micros,
     pub sent: Micros,
     pub connect_started: Micros,
     pub first_byte: Micros,
-    /// Bytes of the request written.
+    /// Bytes of the request written, and how many may be for now.
     pub written: usize,
-    /// Requests begun on this socket.
-    pub served: u32,
-    /// The server has closed its side.
-    pub peer_closed: bool,
-    /// Neighbours in the list of requests in flight, oldest first.
-    pub newer: u32,
-    pub older: u32,
+    pub hold_at: usize,
+    pub parser: ResponseParser,
+    /// The bytes of a changing request; empty where they are the prepared ones.
+    pub out: Vec<u8>,
+    /// Due times of further requests on this connection, pipelined behind the first.
+    pub pipelined: Vec<Micros>,
+    /// With a limited bandwidth: nothing is read before.
+    pub quiet_until: Micros,
+    pub capture: Option<Box<Capture>>,
+    pub errand: Option<Box<Errand>>,
+    pub tls: Option<Box<tls::Session>>,
 }
 
 impl Connection {
     pub fn new() -> Connection {
         Connection {
             state: State::Closed,
+            peer_closed: false,
+            doomed: false,
+            tunnel: false,
+            phase: 0,
             socket: None,
             generation: 0,
-            parser: ResponseParser::default(),
+            request: 0,
+            endpoint: 0,
+            served: 0,
+            newer: NONE,
+            older: NONE,
             due: 0,
             sent: 0,
             connect_started: 0,
             first_byte: 0,
             written: 0,
-            served: 0,
-            peer_closed: false,
-            newer: NONE,
-            older: NONE,
+            hold_at: usize::MAX,
+            parser: ResponseParser::default(),
+            out: Vec::new(),
+            pipelined: Vec::new(),
+            quiet_until: 0,
+            capture: None,
+            errand: None,
+            tls: None,
         }
     }
 
@@ -73,6 +128,11 @@ impl Connection {
     /// Did the request in flight go out on a connection that had served another one before?
     pub fn reused(&self) -> bool {
         self.served > 1
+    }
+
+    /// Has it a request in flight?
+    pub fn busy(&self) -> bool {
+        !matches!(self.state, State::Closed | State::Idle)
     }
 }
 

@@ -1,67 +1,68 @@
 //! One thread's loop over its connections: requests come due, go out, and meet their end.
 //!
+//! The loop lives through all phases of a run; connections and users go over from one to the next. A request belongs to
+//! the phase in which it came due, however late it ends. This file has the loop itself, its timers and its phases;
+//! `users` has what makes requests come due and what follows from an answer, `exchange` one request on one connection.
+//!
 //! Time is read once an event, right after the read that it is about: with one reading a turn, up to 64 events of
 //! 7 µs each would share it and latencies would be wrong by half a millisecond under full load; a reading costs 25 ns.
-//! All times here are microseconds since the start of the phase.
+//! All times here are microseconds since the start of the run.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 
-use lastdrop_model::{Failure, Kind, Micros, Slice};
+use lastdrop_model::plan::{KeepAlive, Load, Plan};
+use lastdrop_model::{Kind, Micros, Slice};
+use rand_core::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rustls::ClientConfig;
 
-use crate::arrivals::Arrivals;
+use crate::arrivals::{Arrivals, Profile};
 use crate::clock::RunClock;
-use crate::collector::Message;
+use crate::collector::{Message, share};
 use crate::connection::{Connection, InFlight, State};
-use crate::sys::{self, PEER_CLOSED, Poller, READABLE, WRITABLE};
+use crate::endpoint::{Directory, Endpoint};
+use crate::prepare::Prepared;
+use crate::sys::{Poller, SocketOptions};
+use crate::users::{Person, Presence};
 
-/// A user whose connection was refused tries again after this; nobody reloads a dead page a million times.
-const REFUSED_PAUSE_US: Micros = 50_000;
-/// Pause before another try when this process has no descriptor or memory left for a socket.
-const NO_SOCKET_PAUSE_US: Micros = 10_000;
 /// How often the loop looks whether it was told to stop, when nothing else wakes it.
 const STOP_CHECK_US: Micros = 50_000;
+/// How often users are added or sent away while their number changes.
+const RAMP_CHECK_US: Micros = 10_000;
 /// With nothing connected at all by then, a closed loop gives up.
 const UNREACHABLE_US: Micros = 1_000_000;
 const EVENTS_A_TURN: usize = 128;
-const READ_BUFFER_BYTES: usize = 64 * 1024;
+pub(crate) const READ_BUFFER_BYTES: usize = 64 * 1024;
+/// Different error texts that are kept.
+const MOST_ERRORS: usize = 64;
 
-/// What makes requests come due in this thread.
-#[derive(Debug, Clone)]
-pub enum Source {
-    Closed { users: u32 },
-    Open { arrivals: Arrivals, connections: u32 },
+/// What one thread is given.
+pub struct Job<'a> {
+    pub plan: &'a Plan,
+    pub prepared: &'a Prepared,
+    pub directory: &'a Directory,
+    pub tls: Option<Arc<ClientConfig>>,
+    pub thread: usize,
+    pub threads: usize,
+    /// On the run's clock: when the first phase begins, the same for all threads.
+    pub start: Micros,
+    /// Write down each request.
+    pub log: bool,
 }
 
-/// What one thread does in one phase.
-#[derive(Debug, Clone)]
-pub struct Job {
-    pub phase: u16,
-    pub address: SocketAddr,
-    pub request: Arc<[u8]>,
-    pub head_request: bool,
-    /// Requests on one connection: 1 is keep-alive off.
-    pub requests_per_connection: u32,
-    pub timeout_us: Micros,
-    pub drain_us: Micros,
-    pub source: Source,
-    /// This thread's share of `-n`.
-    pub requests: Option<u64>,
-    pub duration_us: Option<Micros>,
-}
-
-/// How a phase went for one thread.
+/// How a run went for one thread.
 #[derive(Debug, Clone, Default)]
-pub struct PhaseEnd {
-    pub duration_us: Micros,
-    pub peak: u64,
+pub struct Outcome {
     pub unreachable: bool,
-    /// Failures of connect() and socket() by errno.
-    pub connect_errors: BTreeMap<i32, u64>,
+    /// Why connections failed.
+    pub connect_errors: BTreeMap<String, u64>,
+    /// What was wrong with answers.
+    pub protocol_errors: BTreeMap<String, u64>,
 }
 
 /// Where a thread's results go and how it is told to stop.
@@ -83,108 +84,243 @@ impl Wiring<'_> {
     }
 }
 
-pub struct EventLoop<'a> {
-    job: Job,
-    wiring: &'a Wiring<'a>,
-    phase_start: Micros,
-    poller: Poller,
-    connections: Vec<Connection>,
-    in_flight: InFlight,
-    buffer: Vec<u8>,
-    slice: Box<Slice>,
+/// What makes requests come due in a phase.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    /// This many users at the beginning and at the end.
+    Closed { from: f64, to: f64 },
+    Open,
+}
+
+/// Arrivals of a phase that have not all been sent.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub phase: u16,
+    pub start: Micros,
+    pub end: Option<Micros>,
+    pub arrivals: Arrivals,
+    /// Requests that may still be sent.
+    pub budget: u64,
+}
+
+impl Queue {
+    /// When its next request is due, if it has one.
+    pub fn next_due(&self) -> Option<Micros> {
+        let due = self.start.checked_add(self.arrivals.next_due())?;
+        self.end.is_none_or(|end| due < end).then_some(due)
+    }
+}
+
+/// A phase that has begun and of which not every request has ended.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub slice: Box<Slice>,
+    start: Micros,
     next_flush: Micros,
-    /// Requests that may still come due.
-    remaining: u64,
+    /// Requests of it in flight.
+    pub in_flight: u64,
+    /// When nothing more came due, once that is known.
+    duration: Option<Micros>,
+    pub peak: u64,
+}
+
+/// Something that happens at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Alarm {
+    /// A user has paused long enough.
+    User(u32),
+    /// A connection may be read or written again (its token).
+    Transfer(u64),
+    /// The server had its time to say `100 Continue`.
+    Continue(u64),
+}
+
+pub struct EventLoop<'a> {
+    pub(crate) job: Job<'a>,
+    pub(crate) wiring: &'a Wiring<'a>,
+    pub(crate) poller: Poller,
+    pub(crate) connections: Vec<Connection>,
+    /// Connections of each user.
+    pub(crate) per_user: u32,
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) in_flight: InFlight,
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) plain: Vec<u8>,
+    pub(crate) live: Vec<Option<Live>>,
+    /// The phase that the clock is in.
+    pub(crate) phase: u16,
+    pub(crate) phase_start: Micros,
+    pub(crate) phase_end: Option<Micros>,
+    pub(crate) source: Source,
+    /// Requests that may still come due in this phase.
+    pub(crate) remaining: u64,
     /// Nothing comes due any more.
-    over: bool,
-    last_end: Micros,
-    open_sockets: u64,
-    opened: u64,
-    refused: u64,
-    end: PhaseEnd,
-    /// Closed loop: users who wait before they try again, and whether their request is due already.
-    paused: VecDeque<(Micros, u32, Option<Micros>)>,
-    /// Open loop: what has come due, and the next to send.
-    due_cursor: Option<Arrivals>,
-    send_cursor: Option<Arrivals>,
-    unsent_budget: u64,
-    /// Open loop: slots without a request, those with a socket apart.
-    idle: Vec<u32>,
-    closed: Vec<u32>,
-    /// Open loop: a request found no free slot, and when one became free again.
-    exhausted: bool,
-    dispatching: bool,
-    freed_at: Micros,
-    no_socket_until: Micros,
+    pub(crate) over: bool,
+    pub(crate) last_end: Micros,
+    pub(crate) open_sockets: u64,
+    pub(crate) opened: u64,
+    pub(crate) refused: u64,
+    pub(crate) outcome: Outcome,
+    pub(crate) presence: Vec<Presence>,
+    pub(crate) people: Vec<Person>,
+    /// Closed loop: users that may be active now.
+    pub(crate) wanted: u32,
+    pub(crate) rng: Xoshiro256PlusPlus,
+    /// In turn: the next request and the next row.
+    pub(crate) next_request: u64,
+    pub(crate) next_row: u64,
+    /// CRC-32 of the first answer to each request, for `checksum=same`.
+    pub(crate) first_sums: Vec<Option<u32>>,
+    pub(crate) alarms: BinaryHeap<Reverse<(Micros, Alarm)>>,
+    /// Requests that are due and found no descriptor.
+    pub(crate) stranded: VecDeque<crate::users::Stranded>,
+    pub(crate) no_socket_until: Micros,
+    /// Open loop: what has come due is counted up to here; what is to be sent.
+    due_cursor: Option<Queue>,
+    pub(crate) queues: VecDeque<Queue>,
+    /// Open loop: users without work, by the server that they are connected to, and those without a connection.
+    pub(crate) idle: Vec<Vec<u32>>,
+    pub(crate) closed: Vec<u32>,
+    /// Open loop: a request found nobody free, and when somebody became free again.
+    pub(crate) exhausted: bool,
+    pub(crate) dispatching: bool,
+    pub(crate) freed_at: Micros,
+    /// Connections with more to read than one turn should take.
+    pub(crate) again: Vec<u64>,
+    pub(crate) source_turn: usize,
+    pub(crate) sockets: SocketOptions,
+    pub(crate) timeout_us: Micros,
+    pub(crate) requests_per_connection: u32,
+    directory_seen: u64,
+    pub(crate) log: Option<Vec<u8>>,
 }
 
 impl<'a> EventLoop<'a> {
-    pub fn new(job: Job, wiring: &'a Wiring<'a>) -> io::Result<EventLoop<'a>> {
-        let slots = match &job.source {
-            Source::Closed { users } => *users,
-            Source::Open { connections, .. } => *connections,
+    pub fn new(job: Job<'a>, wiring: &'a Wiring<'a>) -> io::Result<EventLoop<'a>> {
+        let (plan, prepared) = (job.plan, job.prepared);
+        let open = plan.phases.iter().any(|p| matches!(p.load, Load::Open { .. }));
+        let servers = prepared.endpoints.len() as u32;
+        let per_user = match &plan.page {
+            // A browser's connections to a host, and as many to each of a few other hosts of the plan.
+            Some(page) => page.connections_per_host.max(1) * servers.clamp(1, 4),
+            None if open => 1,
+            None => servers.clamp(1, 8),
         };
-        let (due_cursor, send_cursor, closed) = match &job.source {
-            Source::Closed { .. } => (None, None, Vec::new()),
-            Source::Open { arrivals, .. } => {
-                (Some(arrivals.clone()), Some(arrivals.clone()), (0..slots).rev().collect())
+        let most = |load: &Load| match load {
+            Load::Closed { .. } => (load.most_concurrent() as usize).div_ceil(job.threads),
+            Load::Open { connections, .. } => {
+                let own = share(u64::from(*connections), job.thread, job.threads).max(1) as u32;
+                (own / per_user).max(1) as usize
             }
         };
-        let budget = job.requests.unwrap_or(u64::MAX);
-        let slice = take_slice(wiring.recycled, job.phase, 0);
+        let users = plan.phases.iter().map(|p| most(&p.load)).max().unwrap_or(0);
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(plan.seed ^ 0x5eed);
+        for _ in 0..job.thread {
+            rng.jump();
+        }
+        let mut sockets = SocketOptions {
+            receive_buffer_bytes: plan.network.receive_buffer_bytes,
+            send_buffer_bytes: plan.network.send_buffer_bytes,
+        };
+        if let Some(bandwidth) = plan.network.bandwidth_bytes {
+            // With the kernel's buffers of megabytes a slow reader would not slow anybody down.
+            let buffer = (bandwidth / 4).clamp(2048, 1 << 20) as u32;
+            sockets.receive_buffer_bytes.get_or_insert(buffer);
+            sockets.send_buffer_bytes.get_or_insert(buffer);
+        }
+        let people = if prepared.personal {
+            (0..users).map(|u| Person::new((u * job.threads + job.thread) as u64 + 1, prepared.values)).collect()
+        } else {
+            Vec::new()
+        };
         Ok(EventLoop {
-            wiring,
-            phase_start: wiring.clock.now_us(),
             poller: Poller::new(EVENTS_A_TURN)?,
-            connections: (0..slots).map(|_| Connection::new()).collect(),
+            connections: (0..users * per_user as usize).map(|_| Connection::new()).collect(),
+            per_user,
+            endpoints: prepared.endpoints.clone(),
             in_flight: InFlight::new(),
             buffer: vec![0; READ_BUFFER_BYTES],
-            slice,
-            next_flush: 1_000_000,
-            remaining: budget,
+            plain: Vec::new(),
+            live: plan.phases.iter().map(|_| None).collect(),
+            phase: 0,
+            phase_start: 0,
+            phase_end: None,
+            source: Source::Open,
+            remaining: 0,
             over: false,
             last_end: 0,
             open_sockets: 0,
             opened: 0,
             refused: 0,
-            end: PhaseEnd::default(),
-            paused: VecDeque::new(),
-            due_cursor,
-            send_cursor,
-            unsent_budget: budget,
-            idle: Vec::new(),
-            closed,
+            outcome: Outcome::default(),
+            presence: vec![Presence::Away; users],
+            people,
+            wanted: 0,
+            rng,
+            next_request: job.thread as u64,
+            next_row: job.thread as u64,
+            first_sums: vec![None; prepared.requests.len()],
+            alarms: BinaryHeap::new(),
+            stranded: VecDeque::new(),
+            no_socket_until: 0,
+            due_cursor: None,
+            queues: VecDeque::new(),
+            idle: vec![Vec::new(); prepared.endpoints.len()],
+            closed: Vec::new(),
             exhausted: false,
             dispatching: false,
             freed_at: 0,
-            no_socket_until: 0,
+            again: Vec::new(),
+            source_turn: job.thread,
+            sockets,
+            timeout_us: plan.timeout.as_micros() as Micros,
+            requests_per_connection: match plan.keepalive {
+                KeepAlive::On => u32::MAX,
+                KeepAlive::Off => 1,
+                KeepAlive::Requests(n) => n,
+            },
+            directory_seen: 0,
+            log: job.log.then(Vec::new),
+            wiring,
             job,
         })
     }
 
     #[inline]
-    fn now(&self) -> Micros {
-        self.wiring.clock.now_us() - self.phase_start
+    pub(crate) fn now(&self) -> Micros {
+        self.wiring.clock.now_us().saturating_sub(self.job.start)
     }
 
-    /// Carries the phase out. Every request that came due is accounted for when it returns.
-    pub fn run(mut self) -> io::Result<PhaseEnd> {
-        if let Source::Closed { users } = self.job.source {
-            for user in 0..users {
-                self.user_next(user, 0);
-            }
-        }
+    /// The slice of a phase that has requests in flight, or that the clock is in.
+    #[inline]
+    pub(crate) fn slice(&mut self, phase: u16) -> &mut Slice {
+        &mut self.live(phase).slice
+    }
+
+    #[inline]
+    pub(crate) fn live(&mut self, phase: u16) -> &mut Live {
+        self.live[phase as usize].as_mut().expect("a phase is live until its last request has ended")
+    }
+
+    /// Carries the plan out. Every request that came due is accounted for when it returns.
+    pub fn run(mut self) -> io::Result<Outcome> {
+        self.enter_phase(0, 0);
         loop {
             let now = self.now();
             self.timers(now);
             if self.finished(now) {
                 return Ok(self.finish(now));
             }
-            let wait = self.next_wakeup(now).saturating_sub(now);
+            let wait = if self.again.is_empty() { self.next_wakeup(now).saturating_sub(now) } else { 0 };
             let n = self.poller.wait(wait)?;
             for i in 0..n {
                 let (token, flags) = self.poller.event(i);
                 self.on_event(token, flags);
+            }
+            if !self.again.is_empty() {
+                for token in std::mem::take(&mut self.again) {
+                    self.transfer(token);
+                }
             }
         }
     }
@@ -192,31 +328,129 @@ impl<'a> EventLoop<'a> {
     /// Everything that is due because of time alone.
     fn timers(&mut self, now: Micros) {
         self.expire(now);
-        while self.paused.front().is_some_and(|(at, _, _)| *at <= now) && !self.over {
-            if let Some((_, user, due)) = self.paused.pop_front() {
-                match due {
-                    Some(due) => self.begin_or_pause(user, due, now),
-                    None => self.user_next(user, now),
+        while let Some(Reverse((at, alarm))) = self.alarms.peek().copied() {
+            if at > now {
+                break;
+            }
+            self.alarms.pop();
+            match alarm {
+                Alarm::User(user) => self.wake(user, at, now),
+                Alarm::Transfer(token) => self.transfer(token),
+                Alarm::Continue(token) => self.no_continue(token),
+            }
+        }
+        if !self.stranded.is_empty() && now >= self.no_socket_until {
+            self.send_stranded(now);
+        }
+        if !self.over {
+            self.dispatch(now);
+        }
+        while !self.over && self.phase_end.is_some_and(|end| now >= end) {
+            self.phase_over(now);
+        }
+        if !self.over
+            && let Source::Closed { from, to } = self.source
+            && (from - to).abs() > f64::EPSILON
+        {
+            self.change_users(now);
+        }
+        for phase in 0..self.live.len() {
+            if self.live[phase].as_ref().is_some_and(|l| now >= l.next_flush) {
+                self.flush(phase as u16, now);
+            }
+        }
+    }
+
+    /// The time of a phase is up: the next one begins, or nothing more comes due.
+    fn phase_over(&mut self, now: Micros) {
+        let end = self.phase_end.unwrap_or(now);
+        if usize::from(self.phase) + 1 < self.job.plan.phases.len() {
+            self.enter_phase(self.phase + 1, end);
+        } else {
+            self.stop_arrivals(now);
+        }
+    }
+
+    /// Begins a phase at its planned time.
+    pub(crate) fn enter_phase(&mut self, index: u16, start: Micros) {
+        let now = self.now();
+        self.count_due(start);
+        if let Some(live) = &mut self.live[usize::from(self.phase)] {
+            live.duration = Some((start - live.start).max(1));
+        }
+        let phase = &self.job.plan.phases[usize::from(index)];
+        self.phase = index;
+        self.phase_start = start;
+        self.phase_end = phase.duration.map(|d| start + d.as_micros() as Micros);
+        self.remaining = phase.requests.map_or(u64::MAX, |n| share(n, self.job.thread, self.job.threads));
+        let slice = take_slice(self.wiring.recycled, index, 0);
+        self.live[usize::from(index)] = Some(Live {
+            slice,
+            start,
+            next_flush: start + 1_000_000,
+            in_flight: 0,
+            duration: None,
+            peak: self.open_sockets,
+        });
+        match &phase.load {
+            Load::Closed { users, to_users } => {
+                let (from, to) = (f64::from(*users), f64::from(to_users.unwrap_or(*users)));
+                self.source = Source::Closed { from, to };
+                self.due_cursor = None;
+                // What waited for a connection in an open loop has nobody who would send it.
+                self.queues.clear();
+                self.idle.iter_mut().for_each(Vec::clear);
+                self.closed.clear();
+                self.wanted = 0;
+                self.change_users(now.max(start));
+                if self.remaining == 0 {
+                    self.nothing_remains(now);
+                }
+            }
+            Load::Open { rate_rps, to_rps, steps, arrivals, burst, .. } => {
+                self.source = Source::Open;
+                let profile = match (to_rps, steps, phase.duration) {
+                    (Some(to), Some(steps), Some(d)) => {
+                        Profile::steps(*rate_rps, *to, *steps, d.as_micros() as Micros)
+                    }
+                    (Some(to), None, Some(d)) => Profile::linear(*rate_rps, *to, d.as_micros() as Micros),
+                    _ => Profile::constant(*rate_rps),
+                };
+                let seed = self.job.plan.seed.wrapping_add(u64::from(index));
+                let arrivals =
+                    Arrivals::new(*arrivals, profile, *burst, seed, self.job.thread as u32, self.job.threads as u32);
+                let queue = |arrivals| Queue {
+                    phase: index,
+                    start,
+                    end: self.phase_end,
+                    arrivals,
+                    budget: self.remaining,
+                };
+                self.due_cursor = Some(queue(arrivals.clone()));
+                self.queues.push_back(queue(arrivals));
+                self.pool_users();
+                if self.remaining == 0 {
+                    self.nothing_remains(now);
                 }
             }
         }
-        if self.send_cursor.is_some() && !self.over {
-            self.dispatch(now);
-        }
-        if self.job.duration_us.is_some_and(|d| now >= d) {
-            self.stop_arrivals();
-        }
-        if now >= self.next_flush {
-            self.flush(now);
+    }
+
+    /// All of `-n` has come due (and, in an open loop, gone out).
+    pub(crate) fn nothing_remains(&mut self, now: Micros) {
+        if usize::from(self.phase) + 1 == self.job.plan.phases.len() && self.stranded.is_empty() {
+            self.stop_arrivals(now);
         }
     }
 
     /// From now on nothing comes due; idle connections go, so that no worker of the server is held by them.
-    fn stop_arrivals(&mut self) {
+    pub(crate) fn stop_arrivals(&mut self, now: Micros) {
         if self.over {
             return;
         }
+        self.count_due(now);
         self.over = true;
+        self.log_unsent();
         for slot in 0..self.connections.len() as u32 {
             if self.connections[slot as usize].state == State::Idle {
                 self.close(slot);
@@ -228,427 +462,241 @@ impl<'a> EventLoop<'a> {
         if self.wiring.told_to_stop() {
             return true;
         }
-        if matches!(self.job.source, Source::Closed { .. })
+        if matches!(self.source, Source::Closed { .. })
             && self.opened == 0
             && now >= UNREACHABLE_US
-            && self.refused >= self.connections.len() as u64
+            && self.refused >= u64::from(self.wanted.max(1))
         {
-            self.end.unreachable = true;
+            self.outcome.unreachable = true;
             return true;
         }
-        let drained = self.job.duration_us.is_some_and(|d| now >= d + self.job.drain_us);
+        let drained = self.phase_end.is_some_and(|end| now >= end + self.job.plan.drain.as_micros() as Micros);
         self.over && (self.in_flight.count == 0 || drained)
     }
 
-    fn finish(mut self, now: Micros) -> PhaseEnd {
+    fn finish(mut self, now: Micros) -> Outcome {
         let ended_early = !self.over;
-        self.end.duration_us = match self.job.duration_us {
-            // Ctrl-C, or nothing there.
-            _ if ended_early => now.max(1),
-            Some(d) if self.remaining > 0 => d,
-            // All of -n came due before -d.
-            Some(d) => self.last_end.clamp(1, d),
-            None => self.last_end.max(1),
-        };
         self.count_due(now);
-        let slice = std::mem::replace(&mut self.slice, Box::new(Slice::new(0, 0)));
-        let _ = self.wiring.out.send(Message::Slice { thread: self.wiring.thread, slice });
-        self.end
+        if ended_early {
+            self.log_unsent();
+        }
+        self.log_censored();
+        let since_start = |at: Micros| at.saturating_sub(self.phase_start);
+        let duration = match self.phase_end {
+            // Ctrl-C, or nothing there.
+            _ if ended_early => since_start(now),
+            Some(end) if self.remaining > 0 => since_start(end),
+            // All of -n came due before -d.
+            Some(end) => since_start(self.last_end).min(since_start(end)),
+            None => since_start(self.last_end),
+        };
+        if let Some(live) = &mut self.live[usize::from(self.phase)] {
+            live.duration = Some(duration.max(1));
+        }
+        for phase in 0..self.live.len() as u16 {
+            if let Some(live) = self.live[usize::from(phase)].take() {
+                self.hand_over(live.slice);
+                self.phase_ended(phase, live.duration.unwrap_or(1), live.peak);
+            }
+        }
+        self.hand_over_log();
+        self.outcome
     }
 
     fn next_wakeup(&self, now: Micros) -> Micros {
-        let mut at = self.next_flush.min(now + STOP_CHECK_US);
+        let mut at = now + STOP_CHECK_US;
+        for live in self.live.iter().flatten() {
+            at = at.min(live.next_flush);
+        }
         if let Some(slot) = self.in_flight.oldest() {
-            at = at.min(self.connections[slot as usize].sent + self.job.timeout_us);
+            at = at.min(self.connections[slot as usize].sent + self.timeout_us);
+        }
+        if let Some(Reverse((alarm, _))) = self.alarms.peek() {
+            at = at.min(*alarm);
         }
         if self.over {
-            if let Some(d) = self.job.duration_us {
-                at = at.min(d + self.job.drain_us);
+            if let Some(end) = self.phase_end {
+                at = at.min(end + self.job.plan.drain.as_micros() as Micros);
             }
             return at;
         }
-        if let Some((resume, _, _)) = self.paused.front() {
-            at = at.min(*resume);
+        if let Some(end) = self.phase_end {
+            at = at.min(end);
         }
-        if let Some(d) = self.job.duration_us {
-            at = at.min(d);
+        if !self.stranded.is_empty() {
+            at = at.min(self.no_socket_until);
         }
-        if let Some(arrivals) = &self.send_cursor
-            && !(self.idle.is_empty() && self.closed.is_empty())
-        {
-            at = at.min(arrivals.next_due().max(self.no_socket_until));
+        match self.source {
+            Source::Closed { from, to } => {
+                if (from - to).abs() > f64::EPSILON {
+                    at = at.min(now + RAMP_CHECK_US);
+                }
+            }
+            Source::Open => {
+                if !self.exhausted
+                    && let Some(due) = self.queues.iter().find_map(Queue::next_due)
+                {
+                    at = at.min(due.max(self.no_socket_until));
+                }
+            }
         }
         at
     }
 
-    /// Hands over the second that has passed.
-    fn flush(&mut self, now: Micros) {
-        self.count_due(now);
-        let second = (now / 1_000_000) as u32;
-        let fresh = take_slice(self.wiring.recycled, self.job.phase, second);
-        let slice = std::mem::replace(&mut self.slice, fresh);
+    /// Hands over the second of a phase that has passed, and the phase itself once all of its requests have ended.
+    fn flush(&mut self, phase: u16, now: Micros) {
+        if phase == self.phase {
+            self.count_due(now);
+            let mut news = self.directory_seen;
+            self.job.directory.news(&mut news, &mut self.endpoints);
+            self.directory_seen = news;
+        }
+        let waiting = phase == self.phase || self.queues.iter().any(|q| q.phase == phase);
+        let Some(live) = &mut self.live[usize::from(phase)] else { return };
+        let ended = live.in_flight == 0 && !waiting && self.stranded.iter().all(|s| s.phase != phase);
+        if ended {
+            if let Some(live) = self.live[usize::from(phase)].take() {
+                self.hand_over(live.slice);
+                self.phase_ended(phase, live.duration.unwrap_or(1), live.peak);
+            }
+            return;
+        }
+        let second = ((now - live.start) / 1_000_000) as u32;
+        let fresh = take_slice(self.wiring.recycled, phase, second);
+        let slice = std::mem::replace(&mut live.slice, fresh);
+        live.next_flush = live.start + (u64::from(second) + 1) * 1_000_000;
+        self.hand_over(slice);
+        self.hand_over_log();
+    }
+
+    fn hand_over(&self, slice: Box<Slice>) {
         // Nobody listening means that the run is being given up; the stop flag ends the loop.
         let _ = self.wiring.out.send(Message::Slice { thread: self.wiring.thread, slice });
-        self.next_flush = (u64::from(second) + 1) * 1_000_000;
+    }
+
+    fn phase_ended(&self, phase: u16, duration_us: Micros, peak: u64) {
+        let _ = self.wiring.out.send(Message::PhaseEnd { thread: self.wiring.thread, phase, duration_us, peak });
+    }
+
+    fn hand_over_log(&mut self) {
+        if let Some(log) = &mut self.log
+            && !log.is_empty()
+        {
+            let _ = self.wiring.out.send(Message::Log(std::mem::take(log)));
+        }
     }
 
     /// Open loop: counts what has come due by now.
-    fn count_due(&mut self, now: Micros) {
+    pub(crate) fn count_due(&mut self, now: Micros) {
         if let Some(cursor) = &mut self.due_cursor {
-            let until = self.job.duration_us.map_or(now, |d| d.min(now));
-            let due = cursor.advance_to(until).min(self.remaining);
+            let until = cursor.end.map_or(now, |end| end.min(now)).saturating_sub(cursor.start);
+            let due = cursor.arrivals.advance_to(until).min(self.remaining);
             self.remaining -= due;
-            self.slice.counts.due += due;
+            let phase = cursor.phase;
+            self.slice(phase).counts.due += due;
         }
     }
 
-    // ---- what makes requests come due -------------------------------------------------------------------------
-
-    /// Closed loop: the user on `slot` has the answer and asks for more.
-    fn user_next(&mut self, slot: u32, now: Micros) {
-        if self.remaining == 0 && !self.paused.iter().any(|(_, _, due)| due.is_some()) {
-            self.stop_arrivals();
-        }
-        if self.over || self.remaining == 0 || self.job.duration_us.is_some_and(|d| now >= d) {
-            self.close(slot);
+    /// Requests that came due and were not sent, for the log: they are what lies between the two cursors.
+    fn log_unsent(&mut self) {
+        if self.log.is_none() {
             return;
         }
-        self.remaining -= 1;
-        self.slice.counts.due += 1;
-        self.begin_or_pause(slot, now, now);
-        if self.remaining == 0 && self.paused.is_empty() {
-            self.over = true;
+        let until = self.phase_end.map_or(self.now(), |end| end.min(self.now()));
+        let origin = self.log_origin();
+        let Some(log) = &mut self.log else { return };
+        for queue in &mut self.queues {
+            while queue.budget > 0
+                && let Some(due) = queue.next_due()
+                && due < until
+            {
+                log_line(log, origin, queue.phase, 0, due, None, "unsent", 0);
+                queue.arrivals.advance();
+                queue.budget -= 1;
+            }
+        }
+        for s in &self.stranded {
+            log_line(log, origin, s.phase, s.request, s.due, None, "unsent", 0);
         }
     }
 
-    fn begin_or_pause(&mut self, slot: u32, due: Micros, now: Micros) {
-        if !self.begin(slot, due, now) {
-            self.paused.push_front((now + NO_SOCKET_PAUSE_US, slot, Some(due)));
-        }
-    }
-
-    /// Open loop: sends what is due, as far as connections are free.
-    fn dispatch(&mut self, now: Micros) {
-        // A request that fails at once frees its slot from within: the loop below goes on, not a deeper one.
-        if self.dispatching {
+    fn log_censored(&mut self) {
+        if self.log.is_none() {
             return;
         }
-        self.dispatching = true;
-        self.dispatch_due(now);
-        self.dispatching = false;
-    }
-
-    fn dispatch_due(&mut self, now: Micros) {
-        while let Some(cursor) = &self.send_cursor {
-            let due = cursor.next_due();
-            let in_phase = self.job.duration_us.is_none_or(|d| due < d);
-            if due > now || !in_phase {
-                break;
-            }
-            if self.unsent_budget == 0 {
-                self.count_due(now.max(due + 1));
-                self.stop_arrivals();
-                return;
-            }
-            if now < self.no_socket_until {
-                break;
-            }
-            let Some(slot) = self.idle.pop().or_else(|| self.closed.pop()) else {
-                self.exhausted = true;
-                return;
-            };
-            if !self.begin(slot, due, now) {
-                self.closed.push(slot);
-                self.no_socket_until = now + NO_SOCKET_PAUSE_US;
-                break;
-            }
-            self.unsent_budget -= 1;
-            if let Some(cursor) = &mut self.send_cursor {
-                cursor.advance();
-            }
-        }
-        self.exhausted = false;
-    }
-
-    // ---- one request --------------------------------------------------------------------------------------------
-
-    /// Sends a request that is due. False: this process cannot have another socket now, the request is not sent.
-    fn begin(&mut self, slot: u32, due: Micros, now: Micros) -> bool {
-        let i = slot as usize;
-        if self.connections[i].socket.is_some() {
-            if self.connections[i].peer_closed {
-                self.close(slot);
-            } else {
-                match sys::send(self.connections[i].fd(), &self.job.request) {
-                    Ok(n) => {
-                        self.sent(slot, due, now);
-                        self.connections[i].written = n;
-                        self.slice.counts.bytes_sent += n as u64;
-                        let whole = n == self.job.request.len();
-                        self.connections[i].state = if whole { State::Waiting } else { State::Writing };
-                        if !whole {
-                            self.write(slot);
-                        }
-                        return true;
-                    }
-                    // Seen to be closed before anything was written: that costs only a reconnect.
-                    Err(_) => self.close(slot),
-                }
-            }
-        }
-        let socket = match sys::tcp_socket(&self.job.address) {
-            Ok(socket) => socket,
-            Err(e) => {
-                self.note_connect_error(&e);
-                return false;
-            }
-        };
-        self.connections[i].served = 0;
-        self.sent(slot, due, now);
-        let c = &mut self.connections[i];
-        c.generation = c.generation.wrapping_add(1);
-        c.connect_started = now;
-        c.peer_closed = false;
-        c.written = 0;
-        c.state = State::Connecting;
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-        c.socket = Some(socket);
-        self.open_sockets += 1;
-        self.end.peak = self.end.peak.max(self.open_sockets);
-        let token = self.connections[i].token(slot);
-        if let Err(e) = sys::connect(fd, &self.job.address).and_then(|()| self.poller.watch(fd, token)) {
-            self.note_connect_error(&e);
-            self.fail(slot, Failure::Connect, now);
-        }
-        true
-    }
-
-    /// Counts a request as sent and puts it among those in flight.
-    fn sent(&mut self, slot: u32, due: Micros, now: Micros) {
-        let waited = now.saturating_sub(due);
-        let blocked = self.freed_at.min(now).saturating_sub(due);
-        if self.send_cursor.is_some() {
-            self.slice.record(Kind::Blocked, blocked);
-        }
-        self.slice.record(Kind::Lateness, waited - blocked.min(waited));
-        self.slice.counts.sent += 1;
-        let c = &mut self.connections[slot as usize];
-        c.due = due;
-        c.sent = now;
-        c.served += 1;
-        c.parser.start(self.job.head_request);
-        self.in_flight.push(&mut self.connections, slot);
-    }
-
-    fn on_event(&mut self, token: u64, flags: u32) {
-        let slot = token as u32;
-        let i = slot as usize;
-        if self.connections[i].generation != (token >> 32) as u32 || self.connections[i].socket.is_none() {
-            return;
-        }
-        if flags & PEER_CLOSED != 0 {
-            self.connections[i].peer_closed = true;
-        }
-        match self.connections[i].state {
-            State::Connecting | State::Writing if flags & (WRITABLE | PEER_CLOSED) != 0 => {
-                self.write(slot);
-                // An answer may be there before the whole request is out; its edge comes only once.
-                if flags & READABLE != 0
-                    && matches!(self.connections[i].state, State::Writing | State::Waiting)
-                    && self.connections[i].token(slot) == token
-                {
-                    self.read(slot);
-                }
-            }
-            State::Writing | State::Waiting if flags & (READABLE | PEER_CLOSED) != 0 => self.read(slot),
-            State::Idle if flags & (READABLE | PEER_CLOSED) != 0 => self.close(slot),
-            _ => {}
-        }
-    }
-
-    fn write(&mut self, slot: u32) {
-        let i = slot as usize;
-        loop {
-            let written = self.connections[i].written;
-            let result = sys::send(self.connections[i].fd(), &self.job.request[written..]);
-            let connecting = self.connections[i].state == State::Connecting;
-            match result {
-                Ok(n) => {
-                    if connecting {
-                        self.connected(slot);
-                    }
-                    self.slice.counts.bytes_sent += n as u64;
-                    self.connections[i].written += n;
-                    if self.connections[i].written == self.job.request.len() {
-                        self.connections[i].state = State::Waiting;
-                        return;
-                    }
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if connecting && !is_reset(&e) => {
-                    self.note_connect_error(&e);
-                    let now = self.now();
-                    return self.fail(slot, Failure::Connect, now);
-                }
-                Err(_) if connecting => {
-                    self.connected(slot);
-                    let now = self.now();
-                    return self.fail(slot, Failure::Reset, now);
-                }
-                // The server may have answered before it stopped reading: the read tells.
-                Err(_) => return self.read(slot),
+        let origin = self.log_origin();
+        let Some(log) = &mut self.log else { return };
+        for c in self.connections.iter().filter(|c| c.busy()) {
+            for due in std::iter::once(c.due).chain(c.pipelined.iter().copied()) {
+                log_line(log, origin, c.phase, c.request, due, Some((c.sent, 0, 0)), "censored", 0);
             }
         }
     }
 
-    fn connected(&mut self, slot: u32) {
-        let now = self.now();
-        let c = &mut self.connections[slot as usize];
-        c.state = State::Writing;
-        let took = now.saturating_sub(c.connect_started);
-        self.opened += 1;
-        self.slice.counts.opened += 1;
-        self.slice.record(Kind::Connect, took);
+    /// Microseconds since 1970 at the start of the run.
+    pub(crate) fn log_origin(&self) -> u64 {
+        self.wiring.clock.unix_us() + self.job.start
     }
 
-    fn read(&mut self, slot: u32) {
-        let i = slot as usize;
-        loop {
-            let result = sys::recv(self.connections[i].fd(), &mut self.buffer);
-            let now = self.now();
-            match result {
-                Ok(0) => {
-                    if self.connections[i].parser.close() {
-                        return self.answered(slot, now, false);
-                    }
-                    return self.fail(slot, Failure::Closed, now);
-                }
-                Ok(n) => {
-                    self.slice.counts.bytes_received += n as u64;
-                    let c = &mut self.connections[i];
-                    if !c.parser.started() {
-                        c.first_byte = now;
-                    }
-                    match c.parser.feed(&self.buffer[..n], |_| {}) {
-                        Ok(feed) if feed.complete => {
-                            // Bytes after the answer belong to no request: such a connection is not used again.
-                            let clean = feed.consumed == n && c.state == State::Waiting && c.parser.keep_alive();
-                            return self.answered(slot, now, clean);
-                        }
-                        Ok(_) => {}
-                        Err(_) => return self.fail(slot, Failure::Protocol, now),
-                    }
-                    // A short read has emptied the socket; its next edge will come, unless the end has come already.
-                    if n < self.buffer.len() && !self.connections[i].peer_closed {
-                        return;
-                    }
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return self.fail(slot, Failure::Reset, now),
-            }
-        }
-    }
-
-    fn answered(&mut self, slot: u32, now: Micros, reusable: bool) {
-        let i = slot as usize;
-        let c = &mut self.connections[i];
-        let status = c.parser.status() as usize;
-        let (due, sent, first_byte) = (c.due, c.sent, c.first_byte);
-        let keep = reusable && !c.peer_closed && c.served < self.job.requests_per_connection;
-        self.slice.counts.answered += 1;
-        if self.job.duration_us.is_none_or(|d| now < d) {
-            self.slice.counts.answered_in_time += 1;
-        }
-        self.slice.status[status.min(999)] += 1;
-        self.slice.record(Kind::Response, now.saturating_sub(due));
-        self.slice.record(Kind::Service, now.saturating_sub(sent));
-        self.slice.record(Kind::FirstByte, first_byte.saturating_sub(sent));
-        self.in_flight.remove(&mut self.connections, slot);
-        self.connections[i].state = State::Idle;
-        if !keep {
-            self.close(slot);
-        }
-        self.last_end = now;
-        self.release(slot, now);
-    }
-
-    fn fail(&mut self, slot: u32, failure: Failure, now: Micros) {
-        let c = &self.connections[slot as usize];
-        let before_first_byte = !c.parser.started() && matches!(failure, Failure::Reset | Failure::Closed);
-        if before_first_byte && c.reused() {
-            self.slice.counts.lost_on_reuse += 1;
-        }
-        self.slice.counts.failed.count(failure);
-        self.in_flight.remove(&mut self.connections, slot);
-        self.close(slot);
-        self.last_end = now;
-        if failure == Failure::Connect {
-            self.refused += 1;
-            if matches!(self.job.source, Source::Closed { .. }) {
-                if !self.over {
-                    self.paused.push_back((now + REFUSED_PAUSE_US, slot, None));
-                }
-                return;
-            }
-        }
-        self.release(slot, now);
-    }
-
-    /// Ends requests whose timeout has come, whatever their server does.
-    fn expire(&mut self, now: Micros) {
-        while let Some(slot) = self.in_flight.oldest() {
+    /// Writes down the end of the request in flight on a connection.
+    #[inline]
+    pub(crate) fn note_end(&mut self, slot: u32, due: Micros, done: Micros, fate: &str, status: u16) {
+        if self.log.is_some() {
+            let origin = self.log_origin();
             let c = &self.connections[slot as usize];
-            if c.sent + self.job.timeout_us > now {
-                return;
+            let first_byte = if c.parser.started() { c.first_byte } else { 0 };
+            let times = (c.sent, first_byte, done);
+            let (phase, request) = (c.phase, c.request);
+            if let Some(log) = &mut self.log {
+                log_line(log, origin, phase, request, due, Some(times), fate, status);
             }
-            let waited = now.saturating_sub(c.due);
-            if c.state == State::Connecting {
-                self.refused += 1;
-            }
-            self.slice.record(Kind::Response, waited);
-            self.slice.counts.timed_out += 1;
-            self.in_flight.remove(&mut self.connections, slot);
-            self.close(slot);
-            self.last_end = now;
-            self.release(slot, now);
         }
     }
 
-    /// A slot has no request any more: the next one may have it.
-    fn release(&mut self, slot: u32, now: Micros) {
-        if self.send_cursor.is_none() {
-            return self.user_next(slot, now);
-        }
-        if self.over {
-            return self.close(slot);
-        }
-        match self.connections[slot as usize].state {
-            State::Idle => self.idle.push(slot),
-            _ => self.closed.push(slot),
-        }
-        if self.exhausted {
-            self.freed_at = now;
-        }
-        self.dispatch(now);
+    pub(crate) fn note_connect_error(&mut self, what: &str) {
+        count(&mut self.outcome.connect_errors, what);
     }
 
-    fn close(&mut self, slot: u32) {
-        let c = &mut self.connections[slot as usize];
-        c.state = State::Closed;
-        if c.socket.take().is_some() {
-            self.open_sockets -= 1;
-        }
+    pub(crate) fn note_protocol_error(&mut self, what: &str) {
+        count(&mut self.outcome.protocol_errors, what);
     }
 
-    fn note_connect_error(&mut self, e: &io::Error) {
-        *self.end.connect_errors.entry(e.raw_os_error().unwrap_or(0)).or_insert(0) += 1;
+    pub(crate) fn record(&mut self, phase: u16, kind: Kind, us: Micros) {
+        self.slice(phase).record(kind, us);
     }
 }
 
-fn is_reset(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::ECONNRESET | libc::EPIPE))
+fn count(errors: &mut BTreeMap<String, u64>, what: &str) {
+    if let Some(n) = errors.get_mut(what) {
+        *n += 1;
+    } else {
+        let key = if errors.len() < MOST_ERRORS { what } else { "other errors" };
+        *errors.entry(key.to_string()).or_insert(0) += 1;
+    }
+}
+
+/// The columns of the log of requests; times are microseconds since 1970, empty where there is none.
+pub const LOG_COLUMNS: &str = "phase,request,due_us,sent_us,first_byte_us,done_us,fate,status\n";
+
+#[allow(clippy::too_many_arguments)]
+fn log_line(
+    log: &mut Vec<u8>,
+    origin: u64,
+    phase: u16,
+    request: u32,
+    due: Micros,
+    times: Option<(Micros, Micros, Micros)>,
+    fate: &str,
+    status: u16,
+) {
+    use std::io::Write as _;
+    // Writing to memory cannot fail.
+    let _ = write!(log, "{phase},{request},{},", origin + due);
+    let (sent, first_byte, done) = times.unwrap_or((0, 0, 0));
+    for (at, known) in [(sent, times.is_some()), (first_byte, first_byte > 0), (done, done > 0)] {
+        let _ = if known { write!(log, "{},", origin + at) } else { write!(log, ",") };
+    }
+    let _ = writeln!(log, "{fate},{status}");
 }
 
 fn take_slice(recycled: &Receiver<Box<Slice>>, phase: u16, second: u32) -> Box<Slice> {

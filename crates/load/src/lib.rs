@@ -12,14 +12,22 @@ mod arrivals;
 mod clock;
 mod collector;
 mod connection;
+mod endpoint;
 mod event_loop;
-mod resolve;
+mod exchange;
+pub mod inspect;
+mod page;
+mod prepare;
 mod sys;
+pub mod template;
+mod tls;
+mod users;
 
-pub use arrivals::Arrivals;
+pub use arrivals::{Arrivals, Profile};
 pub use clock::RunClock;
 pub use collector::{Event, Finished, run};
-pub use resolve::resolve;
+pub use endpoint::resolve;
+pub use prepare::{Preview, preview};
 pub use sys::thread_cpu_us;
 
 /// Why no load could be put on a server at all. What happens to single requests is data, not an error.
@@ -27,6 +35,11 @@ pub use sys::thread_cpu_us;
 pub enum LoadError {
     #[error("the host '{host}' cannot be resolved: {source}; check the spelling, or write an address")]
     Resolve { host: String, source: std::io::Error },
+    /// The plan contradicts itself, or names files that cannot be used.
+    #[error("{0}")]
+    Plan(String),
+    #[error("{0}")]
+    Tls(String),
     #[error("{what}: {source}")]
     System { what: &'static str, source: std::io::Error },
     #[error("a load thread ended early: {0}")]

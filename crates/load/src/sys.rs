@@ -1,59 +1,147 @@
 //! The system calls of the hot path, each a line over libc: non-blocking TCP, epoll with microsecond timeouts, and
 //! the CPU time of a thread. The only unsafe code of the load engine.
 
-use std::io;
+use std::io::{self, Write};
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr;
+
+use crate::endpoint::Address;
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// A new non-blocking TCP socket.
-pub fn tcp_socket(address: &SocketAddr) -> io::Result<OwnedFd> {
-    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+/// How sockets are made.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SocketOptions {
+    pub receive_buffer_bytes: Option<u32>,
+    pub send_buffer_bytes: Option<u32>,
+}
+
+/// A new non-blocking stream socket for an address.
+pub fn socket(address: &Address, options: &SocketOptions) -> io::Result<OwnedFd> {
+    let family = match address {
+        Address::Tcp(SocketAddr::V4(_)) => libc::AF_INET,
+        Address::Tcp(SocketAddr::V6(_)) => libc::AF_INET6,
+        Address::Unix(_) => libc::AF_UNIX,
+    };
     // SAFETY: plain call; a non-negative result is a new descriptor that nobody else owns.
-    unsafe {
+    let fd = unsafe {
         let fd = check(libc::socket(family, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0))?;
-        let fd = OwnedFd::from_raw_fd(fd);
+        OwnedFd::from_raw_fd(fd)
+    };
+    if family != libc::AF_UNIX {
         // Requests are written in one piece; Nagle could only delay them.
-        let on: libc::c_int = 1;
+        set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    }
+    for (option, bytes) in [(libc::SO_RCVBUF, options.receive_buffer_bytes), (libc::SO_SNDBUF, options.send_buffer_bytes)] {
+        if let Some(bytes) = bytes {
+            // The kernel doubles what it is given, for its own bookkeeping.
+            set_option(&fd, libc::SOL_SOCKET, option, (bytes / 2).max(1) as libc::c_int);
+        }
+    }
+    Ok(fd)
+}
+
+/// What is refused here is only missing; a socket works without.
+fn set_option(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) {
+    // SAFETY: pointer and length describe `value`, which lives for the call.
+    unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NODELAY,
-            ptr::from_ref(&on).cast(),
-            mem::size_of_val(&on) as libc::socklen_t,
+            level,
+            option,
+            ptr::from_ref(&value).cast(),
+            mem::size_of_val(&value) as libc::socklen_t,
         );
-        Ok(fd)
     }
 }
 
-/// Starts connecting; `Ok` also when it is under way.
-pub fn connect(fd: RawFd, address: &SocketAddr) -> io::Result<()> {
-    // SAFETY: the structures are complete and live for the call, the lengths are theirs.
-    let result = unsafe {
-        match address {
-            SocketAddr::V4(a) => {
-                let mut raw: libc::sockaddr_in = mem::zeroed();
-                raw.sin_family = libc::AF_INET as libc::sa_family_t;
-                raw.sin_port = a.port().to_be();
-                raw.sin_addr.s_addr = u32::from_ne_bytes(a.ip().octets());
-                libc::connect(fd, ptr::from_ref(&raw).cast(), mem::size_of_val(&raw) as libc::socklen_t)
-            }
-            SocketAddr::V6(a) => {
-                let mut raw: libc::sockaddr_in6 = mem::zeroed();
-                raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
-                raw.sin6_port = a.port().to_be();
-                raw.sin6_addr.s6_addr = a.ip().octets();
-                raw.sin6_scope_id = a.scope_id();
-                libc::connect(fd, ptr::from_ref(&raw).cast(), mem::size_of_val(&raw) as libc::socklen_t)
-            }
+/// An address as the kernel wants it.
+struct RawAddress {
+    storage: libc::sockaddr_storage,
+    len: libc::socklen_t,
+}
+
+impl RawAddress {
+    fn tcp(address: &SocketAddr) -> RawAddress {
+        // SAFETY: all zeros is a valid sockaddr_storage, which is large and aligned enough for both families.
+        unsafe {
+            let mut storage: libc::sockaddr_storage = mem::zeroed();
+            let len = match address {
+                SocketAddr::V4(a) => {
+                    let raw = ptr::from_mut(&mut storage).cast::<libc::sockaddr_in>();
+                    (*raw).sin_family = libc::AF_INET as libc::sa_family_t;
+                    (*raw).sin_port = a.port().to_be();
+                    (*raw).sin_addr.s_addr = u32::from_ne_bytes(a.ip().octets());
+                    mem::size_of::<libc::sockaddr_in>()
+                }
+                SocketAddr::V6(a) => {
+                    let raw = ptr::from_mut(&mut storage).cast::<libc::sockaddr_in6>();
+                    (*raw).sin6_family = libc::AF_INET6 as libc::sa_family_t;
+                    (*raw).sin6_port = a.port().to_be();
+                    (*raw).sin6_addr.s6_addr = a.ip().octets();
+                    (*raw).sin6_scope_id = a.scope_id();
+                    mem::size_of::<libc::sockaddr_in6>()
+                }
+            };
+            RawAddress { storage, len: len as libc::socklen_t }
         }
+    }
+
+    fn unix(path: &Path) -> io::Result<RawAddress> {
+        let bytes = path.as_os_str().as_bytes();
+        // SAFETY: as above; the length is checked before the path is copied.
+        unsafe {
+            let mut storage: libc::sockaddr_storage = mem::zeroed();
+            let raw = ptr::from_mut(&mut storage).cast::<libc::sockaddr_un>();
+            if bytes.len() >= (*raw).sun_path.len() {
+                return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+            }
+            (*raw).sun_family = libc::AF_UNIX as libc::sa_family_t;
+            let to = ptr::addr_of_mut!((*raw).sun_path).cast::<u8>();
+            ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            let len = mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1;
+            Ok(RawAddress { storage, len: len as libc::socklen_t })
+        }
+    }
+
+    fn pointer(&self) -> *const libc::sockaddr {
+        ptr::from_ref(&self.storage).cast()
+    }
+}
+
+/// Sets the address that a connection comes from; the kernel chooses the port when it connects, so that the same port
+/// can be used to other destinations.
+pub fn bind(fd: RawFd, source: IpAddr) -> io::Result<()> {
+    let raw = RawAddress::tcp(&SocketAddr::new(source, 0));
+    let on: libc::c_int = 1;
+    // SAFETY: pointers and lengths describe values that live for the calls.
+    unsafe {
+        libc::setsockopt(
+            fd,
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            ptr::from_ref(&on).cast(),
+            mem::size_of_val(&on) as libc::socklen_t,
+        );
+        check(libc::bind(fd, raw.pointer(), raw.len))?;
+    }
+    Ok(())
+}
+
+/// Starts connecting; `Ok` also when it is under way.
+pub fn connect(fd: RawFd, address: &Address) -> io::Result<()> {
+    let raw = match address {
+        Address::Tcp(a) => RawAddress::tcp(a),
+        Address::Unix(path) => RawAddress::unix(path)?,
     };
-    match check(result) {
+    // SAFETY: the structure lives for the call, the length is its.
+    match check(unsafe { libc::connect(fd, raw.pointer(), raw.len) }) {
         Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => Err(e),
         _ => Ok(()),
     }
@@ -73,6 +161,20 @@ pub fn recv(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: pointer and length describe `buffer`.
     let n = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// A socket as something that TLS writes to.
+#[derive(Debug)]
+pub struct Socket(pub RawFd);
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        send(self.0, bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 pub const READABLE: u32 = libc::EPOLLIN as u32;
@@ -166,6 +268,15 @@ pub fn raise_descriptor_limit() {
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
         }
     }
+}
+
+/// Files that this process may have open.
+#[must_use]
+pub fn descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure lives for the call.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur
 }
 
 /// Timers of this thread fire when they are due and not up to 50 µs later.

@@ -62,6 +62,17 @@ pub struct Counts {
     pub bytes_received: u64,
     /// Answers that missed an expectation of the plan.
     pub missed: u64,
+    /// TLS handshakes that were done in full, and those that resumed a session.
+    pub handshakes_full: u64,
+    pub handshakes_resumed: u64,
+    /// Requests that follow from an answer: to a redirect, and again with the response to a challenge.
+    pub redirected: u64,
+    pub challenged: u64,
+    /// Bytes of bodies after gzip or brotli was undone, where it was.
+    pub bytes_decoded: u64,
+    /// Pages with all that they embed, and those of which something got no good answer.
+    pub pages: u64,
+    pub pages_failed: u64,
 }
 
 impl Counts {
@@ -80,6 +91,13 @@ impl Counts {
         self.bytes_sent += other.bytes_sent;
         self.bytes_received += other.bytes_received;
         self.missed += other.missed;
+        self.handshakes_full += other.handshakes_full;
+        self.handshakes_resumed += other.handshakes_resumed;
+        self.redirected += other.redirected;
+        self.challenged += other.challenged;
+        self.bytes_decoded += other.bytes_decoded;
+        self.pages += other.pages;
+        self.pages_failed += other.pages_failed;
     }
 
     /// Requests that came due and were never sent.

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 
-/// What a latency measures. A request has up to seven of them.
+/// What a latency measures. A request has up to seven of them, a page one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Kind {
@@ -24,11 +24,23 @@ pub enum Kind {
     Tls,
     /// sent → first byte of the answer.
     FirstByte,
+    /// A page: due → the last of what it embeds is there.
+    Page,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 7] =
-        [Kind::Response, Kind::Service, Kind::Blocked, Kind::Lateness, Kind::Connect, Kind::Tls, Kind::FirstByte];
+    pub const COUNT: usize = 8;
+
+    pub const ALL: [Kind; Kind::COUNT] = [
+        Kind::Response,
+        Kind::Service,
+        Kind::Blocked,
+        Kind::Lateness,
+        Kind::Connect,
+        Kind::Tls,
+        Kind::FirstByte,
+        Kind::Page,
+    ];
 
     /// The name in JSON and in the store.
     #[must_use]
@@ -41,6 +53,7 @@ impl Kind {
             Kind::Connect => "connect",
             Kind::Tls => "tls",
             Kind::FirstByte => "first_byte",
+            Kind::Page => "page",
         }
     }
 }

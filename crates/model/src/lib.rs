@@ -7,20 +7,26 @@ pub mod counts;
 pub mod documents;
 pub mod histogram;
 pub mod plan;
+pub mod plan_file;
+pub mod request;
 pub mod run;
 pub mod server_ref;
 pub mod settings;
 pub mod slice;
 pub mod units;
+pub mod url;
+pub mod url_file;
 pub mod validity;
 
 pub use counts::{Counts, Failure};
 pub use histogram::{Histogram, Kind};
-pub use plan::{Arrival, KeepAlive, Load, Phase, Plan, Url};
+pub use plan::{Arrival, KeepAlive, Load, Phase, Plan};
+pub use request::RequestSpec;
 pub use run::{Generator, PhaseReport, Run};
 pub use server_ref::{ServerKind, ServerRef};
 pub use settings::{Knob, ReloadClass, Role, Setting, Settings};
 pub use slice::Slice;
+pub use url::Url;
 pub use validity::{Reason, Validity, Verdict};
 
 /// Microseconds since the start of a run, on its one monotonic clock.

@@ -42,16 +42,39 @@ pub struct Requests {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Connections {
     pub opened: u64,
     pub peak: u64,
     pub lost_on_reuse: u64,
+    /// TLS handshakes done in full, and those that resumed a session.
+    pub handshakes_full: u64,
+    pub handshakes_resumed: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Bytes {
+    /// HTTP as it was written and read, inside TLS where there is some.
     pub sent: u64,
     pub received: u64,
+    /// Bodies after gzip or brotli was undone, where it was.
+    pub decoded: u64,
+}
+
+/// Requests that follow from answers; each is due, sent and ended like any other.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Followed {
+    pub redirects: u64,
+    pub challenges: u64,
+}
+
+/// Pages of page mode; their times are the latency kind `page`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pages {
+    pub loaded: u64,
+    /// Pages of which something got no good answer.
+    pub failed: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -86,6 +109,10 @@ pub struct PhaseReport {
     pub connections: Connections,
     pub bytes: Bytes,
     pub expectations: Expectations,
+    #[serde(default)]
+    pub followed: Followed,
+    #[serde(default)]
+    pub pages: Pages,
     pub rate: Rate,
     pub latency_us: Map<String, Value>,
     pub seconds: Vec<Second>,
@@ -128,8 +155,19 @@ pub struct Generator {
     pub saturated: bool,
     /// CPU of the busiest load thread, cores (0 to 1).
     pub busiest_thread_cores: f64,
-    /// Why connections failed, by errno name, most frequent first.
+    /// CPU of each load thread, cores (0 to 1).
+    pub thread_cores: Vec<f64>,
+    /// Why connections failed, TLS handshakes and proxies included.
     pub connect_errors: BTreeMap<String, u64>,
+    /// What was wrong with answers that are not HTTP.
+    pub protocol_errors: BTreeMap<String, u64>,
+    /// Open files that this process may have.
+    pub descriptor_limit: u64,
+    /// Local ports that connections to one address can use, and those that TIME_WAIT held at the end.
+    pub local_ports: u64,
+    pub time_wait: u64,
+    /// Time for which our own cgroup was throttled while the run lasted.
+    pub throttled_s: Option<f64>,
     /// Share of host CPU time stolen by the hypervisor while the run lasted; None where it cannot be read.
     pub steal: Option<f64>,
     /// Is the server on this machine?
@@ -277,9 +315,17 @@ fn report_phase(name: &str, measured: bool, phase: &PhaseTotal) -> PhaseReport {
             .filter(|(_, n)| **n > 0)
             .map(|(code, n)| (code.to_string(), *n))
             .collect(),
-        connections: Connections { opened: c.opened, peak: phase.peak, lost_on_reuse: c.lost_on_reuse },
-        bytes: Bytes { sent: c.bytes_sent, received: c.bytes_received },
+        connections: Connections {
+            opened: c.opened,
+            peak: phase.peak,
+            lost_on_reuse: c.lost_on_reuse,
+            handshakes_full: c.handshakes_full,
+            handshakes_resumed: c.handshakes_resumed,
+        },
+        bytes: Bytes { sent: c.bytes_sent, received: c.bytes_received, decoded: c.bytes_decoded },
         expectations: Expectations { missed: c.missed },
+        followed: Followed { redirects: c.redirected, challenges: c.challenged },
+        pages: Pages { loaded: c.pages, failed: c.pages_failed },
         rate: Rate { due_rps: per_second(c.due), answered_rps: per_second(c.answered_in_time) },
         latency_us,
         seconds: phase.seconds.clone(),

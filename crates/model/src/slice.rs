@@ -14,7 +14,7 @@ pub struct Slice {
     /// Answers by status code, indexed by the code (0 to 999).
     pub status: Vec<u64>,
     /// One histogram a [`Kind`], indexed by it.
-    pub latencies: [Histogram; 7],
+    pub latencies: [Histogram; Kind::COUNT],
 }
 
 impl Slice {

@@ -1,5 +1,8 @@
 //! The machine as a whole: CPU time, steal, memory.
 
+use std::fs;
+use std::time::Duration;
+
 use procfs::{Current, CurrentSI};
 
 /// CPU time of the host since boot, in ticks; only differences mean anything.
@@ -62,4 +65,43 @@ pub fn kernel() -> String {
 #[must_use]
 pub fn own_peak_rss() -> u64 {
     procfs::process::Process::myself().and_then(|p| p.status()).ok().and_then(|s| s.vmhwm).map_or(0, |kb| kb * 1024)
+}
+
+/// Local ports that connections to one address and port can use, from one address of ours. 0 where it cannot be read.
+#[must_use]
+pub fn local_ports() -> u64 {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut words = text.split_whitespace().filter_map(|w| w.parse::<u64>().ok());
+    match (words.next(), words.next()) {
+        (Some(first), Some(last)) if last >= first => last - first + 1,
+        _ => 0,
+    }
+}
+
+/// TCP sockets in TIME_WAIT in our network namespace.
+#[must_use]
+pub fn time_wait() -> u64 {
+    let text = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("TCP: ")).unwrap_or_default();
+    let mut words = line.split_whitespace().skip_while(|w| *w != "tw");
+    words.nth(1).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// For how long our own cgroup has been throttled since it was made: cgroup v2, or the cpu hierarchy of v1. None where
+/// neither can be read, as on a machine without limits.
+#[must_use]
+pub fn throttled() -> Option<Duration> {
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let stat = own.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (id, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let folder = match (id, controllers) {
+            ("0", "") => "/sys/fs/cgroup",
+            (_, c) if c.split(',').any(|c| c == "cpu") => "/sys/fs/cgroup/cpu",
+            _ => return None,
+        };
+        fs::read_to_string(format!("{folder}{path}/cpu.stat")).ok().filter(|s| s.contains("throttled_"))
+    })?;
+    let field = |name: &str| stat.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());
+    field("throttled_usec ").map(Duration::from_micros).or_else(|| field("throttled_time ").map(Duration::from_nanos))
 }

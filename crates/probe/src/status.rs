@@ -30,6 +30,10 @@ const MAX_BODY_BYTES: usize = 4 << 20;
 /// # Errors
 /// When there is no whole answer in time.
 pub fn get(url: &Url, limit: Duration) -> Result<Answer, AskError> {
+    if url.tls {
+        let what = "looking at a server over TLS is not possible; name its plain http listener".into();
+        return Err(AskError::Answer { url: url.to_string(), what });
+    }
     let deadline = Instant::now() + limit;
     let connect = |source| AskError::Connect { url: url.to_string(), source };
     let broken = |what: String| AskError::Answer { url: url.to_string(), what };
@@ -69,11 +73,11 @@ pub fn get(url: &Url, limit: Duration) -> Result<Answer, AskError> {
             }
             true
         } else {
-            let keep = |b: &[u8]| {
+            let mut keep = |b: &[u8]| {
                 let room = MAX_BODY_BYTES - body.len();
                 body.extend_from_slice(&b[..b.len().min(room)]);
             };
-            parser.feed(&buffer[..n], keep).map_err(|e| broken(e.to_string()))?.complete
+            parser.feed(&buffer[..n], &mut keep).map_err(|e| broken(e.to_string()))?.complete
         };
         if complete {
             return Ok(Answer { status: parser.status(), body });

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
 use lastdrop_model::plan::{Load, Phase};
+use lastdrop_model::request::Pick;
 use lastdrop_model::run::{End, PhaseReport};
 use lastdrop_model::units::{show_bytes, show_us};
-use lastdrop_model::{Kind, Run, Validity, Verdict};
+use lastdrop_model::{Kind, Plan, Run, Validity, Verdict};
 
 use crate::table::aligned;
 
@@ -14,7 +15,7 @@ use crate::table::aligned;
 #[must_use]
 pub fn run_text(run: &Run) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "{} {}   run {}   seed {}", run.plan.method, run.plan.url, run.id, run.seed);
+    let _ = writeln!(out, "{}   run {}   seed {}", what(run), run.id, run.seed);
     for phase in &run.phases {
         let planned = run.plan.phases.iter().find(|p| p.name == phase.name);
         let load = planned.map(describe_load).unwrap_or_default();
@@ -32,6 +33,9 @@ pub fn run_text(run: &Run) -> String {
     }
     for (error, n) in &run.generator.connect_errors {
         let _ = writeln!(out, "  connect: {n} × {error}");
+    }
+    for (error, n) in &run.generator.protocol_errors {
+        let _ = writeln!(out, "  not HTTP: {n} × {error}");
     }
     let g = &run.generator;
     let _ = writeln!(
@@ -53,12 +57,41 @@ pub fn run_text(run: &Run) -> String {
     out
 }
 
+/// What was asked for.
+fn what(run: &Run) -> String {
+    match run.plan.requests.as_slice() {
+        [] => format!("GET {}", run.plan.url),
+        [one] => format!("{} {}", one.method, one.url),
+        [first, more @ ..] => {
+            let kind = if run.plan.pick == Pick::Session { "session of" } else { "mix of" };
+            format!("{kind} {} requests: {} {} …", more.len() + 1, first.method, first.url)
+        }
+    }
+}
+
+/// A line about a phase that is planned.
+#[must_use]
+pub fn phase_line(plan: &Plan, phase: &Phase) -> String {
+    let duration = phase.duration.map_or(String::new(), |d| format!(", {:.1} s", d.as_secs_f64()));
+    let requests = phase.requests.map_or(String::new(), |n| format!(", {n} requests"));
+    let note = if phase.measured { "" } else { " (warm-up, not measured)" };
+    let load = describe_load(phase);
+    format!("{}: {load}, keep-alive {}{duration}{requests}{note}\n", phase.name, plan.keepalive)
+}
+
 fn describe_load(phase: &Phase) -> String {
     match &phase.load {
-        Load::Closed { users } => format!("{users} user{}", if *users == 1 { "" } else { "s" }),
-        Load::Open { rate_rps, arrivals, connections } => {
+        Load::Closed { users, to_users: Some(to) } => format!("{users} to {to} users"),
+        Load::Closed { users, to_users: None } => format!("{users} user{}", if *users == 1 { "" } else { "s" }),
+        Load::Open { rate_rps, to_rps, steps, arrivals, burst, connections } => {
             let kind = format!("{arrivals:?}").to_lowercase();
-            format!("{rate_rps} requests/s, {kind}, over at most {connections} connections")
+            let rate = match (to_rps, steps) {
+                (Some(to), Some(steps)) => format!("{rate_rps} to {to} requests/s in {steps} steps"),
+                (Some(to), None) => format!("{rate_rps} to {to} requests/s"),
+                _ => format!("{rate_rps} requests/s"),
+            };
+            let burst = if *burst > 1 { format!(" in bursts of {burst}") } else { String::new() };
+            format!("{rate}{burst}, {kind}, over at most {connections} connections")
         }
     }
 }
@@ -93,9 +126,32 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
             p.connections.lost_on_reuse
         );
     }
+    if p.expectations.missed > 0 {
+        let _ = writeln!(out, "  missed     {:>10}   answers are not what was expected", p.expectations.missed);
+    }
+    let (pages, f) = (&p.pages, &p.followed);
+    if pages.loaded + pages.failed > 0 {
+        let failed = if pages.failed > 0 { format!(", {} incomplete", pages.failed) } else { String::new() };
+        let _ = writeln!(out, "  pages      {:>10}   loaded with all that they embed{failed}", pages.loaded);
+    }
+    if f.redirects + f.challenges > 0 {
+        let _ = writeln!(
+            out,
+            "  followed   {:>10}   {} redirects, {} challenges; each is a request of its own",
+            f.redirects + f.challenges,
+            f.redirects,
+            f.challenges
+        );
+    }
+    let decoded =
+        if p.bytes.decoded > 0 { format!(" ({} decoded)", show_bytes(p.bytes.decoded)) } else { String::new() };
+    let handshakes = match (p.connections.handshakes_full, p.connections.handshakes_resumed) {
+        (0, 0) => String::new(),
+        (full, resumed) => format!(", TLS handshakes: {full} full, {resumed} resumed"),
+    };
     let _ = writeln!(
         out,
-        "  received   {:>10}   over {} connection{}",
+        "  received   {:>10}{decoded}   over {} connection{}{handshakes}",
         show_bytes(p.bytes.received),
         p.connections.opened,
         if p.connections.opened == 1 { "" } else { "s" },
@@ -107,6 +163,8 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
         (Kind::Blocked, "blocked"),
         (Kind::Lateness, "lateness"),
         (Kind::Connect, "connect"),
+        (Kind::Tls, "TLS"),
+        (Kind::Page, "page"),
     ] {
         if p.latency(kind, "count").is_none() {
             continue;

@@ -89,7 +89,7 @@ impl Target {
         let config = config.map(|c| std::fs::canonicalize(&c).unwrap_or(c));
         let address = listeners.first().copied();
         let status_url =
-            address.map(|a| Url { host: a.ip().to_string(), port: a.port(), path: "/server-status?auto".into() });
+            address.map(|a| Url { tls: false, host: a.ip().to_string(), port: a.port(), path: "/server-status?auto".into() });
         let name = match (&config, &status_url) {
             (Some(c), _) => format!("target:{}", c.display()),
             (None, Some(url)) => format!("target@{}", url.with_path("/")),

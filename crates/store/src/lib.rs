@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS seconds (
     second INTEGER NOT NULL,
     counts TEXT NOT NULL,      -- JSON
     status TEXT NOT NULL,      -- JSON: [[status, answers], …]
-    response BLOB, service BLOB, blocked BLOB, lateness BLOB, connect BLOB, tls BLOB, first_byte BLOB, -- HDR V2
+    response BLOB, service BLOB, blocked BLOB, lateness BLOB, connect BLOB, tls BLOB, first_byte BLOB, page BLOB, -- HDR V2
     PRIMARY KEY (run, phase, second)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS phase_ends (
@@ -93,6 +93,10 @@ impl Store {
             connection.pragma_update(None, "journal_mode", "WAL")?;
             connection.pragma_update(None, "synchronous", "NORMAL")?;
             connection.execute_batch(SCHEMA)?;
+            // Stores of version 0.1 know no pages.
+            if connection.prepare("SELECT page FROM seconds LIMIT 0").is_err() {
+                connection.execute_batch("ALTER TABLE seconds ADD COLUMN page BLOB")?;
+            }
             Ok(connection)
         };
         let connection = open().map_err(|source| StoreError::Open { path: path.to_path_buf(), source })?;
@@ -129,7 +133,10 @@ impl Store {
             (h.count() > 0).then(|| h.encode())
         };
         self.connection
-            .prepare_cached("INSERT OR REPLACE INTO seconds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?
+            .prepare_cached(
+                "INSERT OR REPLACE INTO seconds (run, phase, second, counts, status, response, service, blocked, lateness, connect,
+                 tls, first_byte, page) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            )?
             .execute(params![
             id,
             slice.phase,
@@ -143,6 +150,7 @@ impl Store {
             hdr(Kind::Connect),
             hdr(Kind::Tls),
             hdr(Kind::FirstByte),
+            hdr(Kind::Page),
         ])?;
         Ok(())
     }
@@ -262,7 +270,7 @@ impl Store {
     pub fn slices(&self, id: &str) -> Result<Vec<Slice>, StoreError> {
         let damaged = |what: String| StoreError::Damaged { id: id.to_string(), what };
         let mut statement = self.connection.prepare(
-            "SELECT phase, second, counts, status, response, service, blocked, lateness, connect, tls, first_byte
+            "SELECT phase, second, counts, status, response, service, blocked, lateness, connect, tls, first_byte, page
              FROM seconds WHERE run = ? ORDER BY phase, second",
         )?;
         let mut rows = statement.query([id])?;

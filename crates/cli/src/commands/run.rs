@@ -1,32 +1,48 @@
 //! `lastdrop run URL`
 
-use std::time::Duration;
+use std::fs::File;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use lastdrop_experiment::lab::RequestLog;
 use lastdrop_experiment::{Lab, LabError};
 use lastdrop_model::run::End;
-use lastdrop_model::{KeepAlive, Run, Verdict};
+use lastdrop_model::{Run, Verdict};
 use lastdrop_report::run_text;
 
 use crate::args::RunArgs;
-use crate::commands::{open_store, print_report, write_json};
+use crate::commands::{open_store, print_report, write_json, write_text};
 use crate::exit::Exit;
 use crate::narrator::Terminal;
+use crate::run_plan;
 use crate::signals::Stop;
 
-pub fn run(args: RunArgs) -> Result<Exit> {
+pub fn run(args: &RunArgs) -> Result<Exit> {
+    if args.plan_schema {
+        write_json("-", &lastdrop_model::plan_file::schema())?;
+        return Ok(Exit::Done);
+    }
+    let plan = run_plan::plan(args)?;
+    if args.dry_run {
+        write_text("-", &run_plan::dry_run(&plan)?)?;
+        return Ok(Exit::Done);
+    }
     let stop = Stop::on_signals(true)?;
-    let mut plan = args.load.plan(args.url, Duration::from_secs(10), KeepAlive::On);
-    plan.method = args.method;
-    plan.body = args.body;
+    let log = match &args.log {
+        None => None,
+        Some(path) => {
+            let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            Some(RequestLog { file, error: None })
+        }
+    };
     let mut terminal = Terminal::new(args.output.quiet);
     let mut lab =
-        Lab { store: open_store(&args.output)?, stop: &stop.flag, narrator: &mut terminal, store_error: None };
+        Lab { store: open_store(&args.output)?, stop: &stop.flag, narrator: &mut terminal, store_error: None, log };
     let run = match lab.run(&plan, "") {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
         other => other?,
     };
     let store_error = lab.store_error.take();
+    let log_error = lab.log.take().and_then(|l| l.error);
     let json = args.output.json.as_deref();
     print_report(&run_text(&run), json, args.output.quiet);
     if let Some(to) = json {
@@ -34,6 +50,9 @@ pub fn run(args: RunArgs) -> Result<Exit> {
     }
     if let Some(e) = store_error {
         anyhow::bail!("the run was made but could not be kept: {e}");
+    }
+    if let Some(e) = log_error {
+        anyhow::bail!("the run was made but its log of requests could not be written: {e}");
     }
     Ok(exit_of(&run, &stop))
 }

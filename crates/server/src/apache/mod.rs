@@ -269,7 +269,7 @@ fn status_url(server: &ServerRef, listeners: &[SocketAddr]) -> Option<Url> {
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         ip => ip,
     };
-    Some(Url { host: host.to_string(), port: address.port(), path: "/server-status?auto".into() })
+    Some(Url { tls: false, host: host.to_string(), port: address.port(), path: "/server-status?auto".into() })
 }
 
 impl Adapter for Apache {

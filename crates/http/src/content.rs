@@ -1,0 +1,187 @@
+//! Undoes gzip, deflate and brotli as a body comes, without keeping it.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use brotli_decompressor::DecompressorWriter;
+use flate2::write::{MultiGzDecoder, ZlibDecoder};
+
+use crate::ProtocolError;
+
+/// Most bytes that one body may become. A gzip bomb makes 1000 out of each; a load generator has other things to do.
+pub const MOST_DECODED_BYTES: u64 = 64 << 20;
+
+const BROTLI_BUFFER_BYTES: usize = 8 * 1024;
+
+/// Passes on, counts, and refuses what is too much.
+struct Bounded<W> {
+    inner: W,
+    bytes: u64,
+}
+
+impl<W: Write> Write for Bounded<W> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.bytes += data.len() as u64;
+        if self.bytes > MOST_DECODED_BYTES {
+            return Err(io::Error::other("too much"));
+        }
+        self.inner.write_all(data)?;
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+enum Coding<W: Write> {
+    Gzip(MultiGzDecoder<Bounded<W>>),
+    Deflate(ZlibDecoder<Bounded<W>>),
+    Brotli(Box<DecompressorWriter<Bounded<W>>>),
+}
+
+/// Decodes one body into `W`.
+pub struct Decoder<W: Write>(Coding<W>);
+
+impl<W: Write> fmt::Debug for Decoder<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Decoder")
+    }
+}
+
+/// Is this a `Content-Encoding` that can be undone?
+#[must_use]
+pub fn is_known(coding: &[u8]) -> bool {
+    matches!(coding.trim_ascii().to_ascii_lowercase().as_slice(), b"gzip" | b"x-gzip" | b"deflate" | b"br")
+}
+
+impl<W: Write> Decoder<W> {
+    /// A decoder for a `Content-Encoding`; gives `inner` back where the coding is not known.
+    ///
+    /// # Errors
+    /// With the writer, for any other coding.
+    pub fn new(coding: &[u8], inner: W) -> Result<Decoder<W>, W> {
+        let bounded = |inner| Bounded { inner, bytes: 0 };
+        match coding.trim_ascii().to_ascii_lowercase().as_slice() {
+            b"gzip" | b"x-gzip" => Ok(Decoder(Coding::Gzip(MultiGzDecoder::new(bounded(inner))))),
+            b"deflate" => Ok(Decoder(Coding::Deflate(ZlibDecoder::new(bounded(inner))))),
+            b"br" => {
+                Ok(Decoder(Coding::Brotli(Box::new(DecompressorWriter::new(bounded(inner), BROTLI_BUFFER_BYTES)))))
+            }
+            _ => Err(inner),
+        }
+    }
+
+    /// Takes a piece of the encoded body.
+    ///
+    /// # Errors
+    /// When it is not what it says, or becomes more than [`MOST_DECODED_BYTES`].
+    pub fn feed(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
+        let result = match &mut self.0 {
+            Coding::Gzip(d) => d.write_all(data).and_then(|()| d.flush()),
+            Coding::Deflate(d) => d.write_all(data).and_then(|()| d.flush()),
+            Coding::Brotli(d) => d.write_all(data).and_then(|()| d.flush()),
+        };
+        result.map_err(|_| self.broken())
+    }
+
+    /// The body is over.
+    ///
+    /// # Errors
+    /// When it ended too early.
+    pub fn finish(&mut self) -> Result<(), ProtocolError> {
+        let result = match &mut self.0 {
+            Coding::Gzip(d) => d.try_finish(),
+            Coding::Deflate(d) => d.try_finish(),
+            Coding::Brotli(d) => d.close(),
+        };
+        result.map_err(|_| self.broken())
+    }
+
+    fn bounded(&self) -> &Bounded<W> {
+        match &self.0 {
+            Coding::Gzip(d) => d.get_ref(),
+            Coding::Deflate(d) => d.get_ref(),
+            Coding::Brotli(d) => d.get_ref(),
+        }
+    }
+
+    fn broken(&self) -> ProtocolError {
+        if self.bytes() > MOST_DECODED_BYTES {
+            ProtocolError("a compressed body that becomes more than 64 MB")
+        } else {
+            ProtocolError("a compressed body that is damaged")
+        }
+    }
+
+    /// Bytes that came out.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bounded().bytes
+    }
+
+    /// Where they went.
+    #[must_use]
+    pub fn inner(&self) -> &W {
+        &self.bounded().inner
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut e = GzEncoder::new(Vec::new(), Compression::default());
+        e.write_all(text).expect("memory");
+        e.finish().expect("memory")
+    }
+
+    // "hello hello hello hello" by the reference encoder.
+    const BROTLI: &[u8] = &[0x1b, 0x16, 0x00, 0xf8, 0x8d, 0x94, 0x6e, 0xde, 0x44, 0x55, 0x86, 0x96, 0x6c, 0x20, 0x6f, 0x21, 0x4f, 0x1c, 0xe0, 0x38];
+
+    #[test]
+    fn a_body_comes_out_however_it_is_cut() {
+        let text = b"hello hello hello hello ".repeat(100);
+        let wire = gzip(&text);
+        for step in [1, 7, wire.len()] {
+            let mut d = Decoder::new(b"GZIP", Vec::new()).expect("known");
+            for part in wire.chunks(step) {
+                d.feed(part).expect("valid");
+            }
+            d.finish().expect("whole");
+            assert_eq!(d.inner(), &text);
+        }
+    }
+
+    #[test]
+    fn damage_is_an_error() {
+        let wire = gzip(b"hello");
+        let mut d = Decoder::new(b"gzip", Vec::new()).expect("known");
+        assert!(d.feed(b"this is no gzip at all").is_err() || d.finish().is_err());
+        let mut d = Decoder::new(b"gzip", Vec::new()).expect("known");
+        let early = d.feed(&wire[..wire.len() - 6]).is_err() || d.finish().is_err();
+        assert!(early);
+        let mut d = Decoder::new(b"br", Vec::new()).expect("known");
+        assert!(d.feed(&[0xff; 64]).is_err() || d.finish().is_err());
+        assert!(Decoder::new(b"zstd", Vec::new()).is_err());
+    }
+
+    #[test]
+    fn brotli_is_undone() {
+        let mut d = Decoder::new(b"br", Vec::new()).expect("known");
+        d.feed(BROTLI).expect("valid");
+        d.finish().expect("whole");
+        assert_eq!(d.inner(), b"hello hello hello hello");
+    }
+
+    #[test]
+    fn a_bomb_is_refused() {
+        let zeros = gzip(&vec![0u8; 70 << 20]);
+        let mut d = Decoder::new(b"gzip", io::sink()).expect("known");
+        let result = zeros.chunks(65536).try_for_each(|part| d.feed(part));
+        assert_eq!(result, Err(ProtocolError("a compressed body that becomes more than 64 MB")));
+    }
+}

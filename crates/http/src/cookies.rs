@@ -1,0 +1,158 @@
+//! The cookies that one user was given (RFC 6265).
+//!
+//! `Set-Cookie` is parsed by the `cookie` crate. A cookie whose time is over when it comes is removed, as servers do to
+//! log somebody out; one that would run out later is kept, since sessions under load are shorter than that.
+
+use cookie::{Cookie, Expiration};
+
+/// More than this is a server that wants to fill our memory (browsers keep about as many for a host).
+const MOST_COOKIES: usize = 180;
+const MOST_BYTES: usize = 4096;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Kept {
+    name: String,
+    value: String,
+    domain: String,
+    /// Only for this very host, not for those under it.
+    host_only: bool,
+    path: String,
+    secure: bool,
+}
+
+/// A user's cookies.
+#[derive(Debug, Clone, Default)]
+pub struct Jar {
+    kept: Vec<Kept>,
+}
+
+impl Jar {
+    /// Takes a `Set-Cookie` value from an answer of `host` to a request for `path` (with or without its query).
+    /// What is not a cookie, or not for this host, is ignored, as browsers do.
+    pub fn set(&mut self, value: &[u8], host: &str, path: &str, now_unix_s: i64) {
+        let Ok(text) = std::str::from_utf8(value) else { return };
+        if text.len() > MOST_BYTES {
+            return;
+        }
+        let Ok(cookie) = Cookie::parse(text) else { return };
+        let visible = |s: &str| s.bytes().all(|b| b > 0x20 && b != 0x7f && b != b';');
+        if cookie.name().is_empty() || !visible(cookie.name()) || !cookie.value().bytes().all(|b| b >= 0x20 && b != b';') {
+            return;
+        }
+        let host = host.to_ascii_lowercase();
+        let domain = cookie.domain().map(|d| d.trim_start_matches('.').to_ascii_lowercase()).filter(|d| !d.is_empty());
+        if domain.as_ref().is_some_and(|d| !is_under(&host, d)) {
+            return;
+        }
+        let own_path = path.split('?').next().unwrap_or("/");
+        let default_path = own_path.rfind('/').map_or("/", |at| if at == 0 { "/" } else { &own_path[..at] });
+        let kept = Kept {
+            name: cookie.name().to_string(),
+            value: cookie.value().to_string(),
+            host_only: domain.is_none(),
+            domain: domain.unwrap_or(host),
+            path: cookie.path().filter(|p| p.starts_with('/')).unwrap_or(default_path).to_string(),
+            secure: cookie.secure() == Some(true),
+        };
+        self.kept.retain(|k| !(k.name == kept.name && k.domain == kept.domain && k.path == kept.path));
+        let over = match (cookie.max_age(), cookie.expires()) {
+            (Some(age), _) => age.whole_seconds() <= 0,
+            (None, Some(Expiration::DateTime(at))) => at.unix_timestamp() <= now_unix_s,
+            _ => false,
+        };
+        if !over && self.kept.len() < MOST_COOKIES {
+            self.kept.push(kept);
+        }
+    }
+
+    /// Appends the value of the `Cookie` header for a request; false, and nothing appended, where there is none.
+    pub fn write_header(&self, host: &str, path: &str, tls: bool, out: &mut Vec<u8>) -> bool {
+        let host = host.to_ascii_lowercase();
+        let own_path = path.split('?').next().unwrap_or("/");
+        let start = out.len();
+        for k in &self.kept {
+            let host_fits = if k.host_only { host == k.domain } else { is_under(&host, &k.domain) };
+            if host_fits && path_fits(own_path, &k.path) && (tls || !k.secure) {
+                if out.len() > start {
+                    out.extend_from_slice(b"; ");
+                }
+                out.extend_from_slice(k.name.as_bytes());
+                out.push(b'=');
+                out.extend_from_slice(k.value.as_bytes());
+            }
+        }
+        out.len() > start
+    }
+
+    pub fn clear(&mut self) {
+        self.kept.clear();
+    }
+}
+
+fn is_under(host: &str, domain: &str) -> bool {
+    host == domain
+        || host.len() > domain.len()
+            && host.ends_with(domain)
+            && host.as_bytes()[host.len() - domain.len() - 1] == b'.'
+            && host.parse::<std::net::IpAddr>().is_err()
+}
+
+/// RFC 6265 section 5.1.4.
+fn path_fits(path: &str, cookie_path: &str) -> bool {
+    path == cookie_path
+        || path.starts_with(cookie_path)
+            && (cookie_path.ends_with('/') || path.as_bytes().get(cookie_path.len()) == Some(&b'/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(jar: &Jar, host: &str, path: &str, tls: bool) -> String {
+        let mut out = Vec::new();
+        jar.write_header(host, path, tls, &mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn cookies_come_back_where_they_belong() {
+        let mut jar = Jar::default();
+        jar.set(b"a=1; Path=/", "h.example", "/x/y", 0);
+        jar.set(b"b=2", "h.example", "/x/y?q", 0);
+        jar.set(b"c=3; Secure; HttpOnly; Path=/", "h.example", "/", 0);
+        jar.set(b"d=4; Domain=example; Path=/", "h.example", "/", 0);
+        assert_eq!(header(&jar, "h.example", "/", false), "a=1; d=4");
+        assert_eq!(header(&jar, "H.example", "/x/z?q", false), "a=1; b=2; d=4");
+        assert_eq!(header(&jar, "h.example", "/", true), "a=1; c=3; d=4");
+        assert_eq!(header(&jar, "other.example", "/x/", false), "d=4");
+        assert_eq!(header(&jar, "h.example", "/xy", false), "a=1; d=4");
+    }
+
+    #[test]
+    fn a_new_value_replaces_and_a_past_date_removes() {
+        let mut jar = Jar::default();
+        jar.set(b"a=1; Path=/", "h", "/", 1_000_000_000);
+        jar.set(b"a=2; Path=/", "h", "/", 1_000_000_000);
+        assert_eq!(header(&jar, "h", "/", false), "a=2");
+        jar.set(b"a=; Path=/; Expires=Thu, 01-Jan-1970 00:00:01 GMT", "h", "/", 1_000_000_000);
+        assert_eq!(header(&jar, "h", "/", false), "");
+        jar.set(b"b=1", "h", "/", 1_000_000_000);
+        jar.set(b"b=1; Max-Age=0", "h", "/", 1_000_000_000);
+        assert_eq!(header(&jar, "h", "/", false), "");
+    }
+
+    #[test]
+    fn what_is_not_for_us_or_without_end_is_ignored() {
+        let mut jar = Jar::default();
+        jar.set(b"a=1; Domain=other.org", "h.example", "/", 0);
+        jar.set(b"=x", "h", "/", 0);
+        jar.set(b"no equals sign", "h", "/", 0);
+        jar.set(&[0xff, b'=', 0xfe], "h", "/", 0);
+        jar.set(b"a=x\r\nSet-Cookie: b=y", "h", "/", 0);
+        assert_eq!(header(&jar, "h.example", "/", true), "");
+        for i in 0..1000 {
+            jar.set(format!("c{i}=1").as_bytes(), "h", "/", 0);
+        }
+        assert_eq!(jar.kept.len(), MOST_COOKIES);
+    }
+}

@@ -1,0 +1,233 @@
+//! Where connections go: names resolved (again from time to time), unix sockets, proxies, our own addresses.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use lastdrop_http::request::{RequestBuilder, write_field};
+use lastdrop_model::Url;
+use lastdrop_model::plan::Network;
+
+use crate::LoadError;
+
+/// Something that a socket connects to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    Tcp(SocketAddr),
+    Unix(Arc<Path>),
+}
+
+/// One server that is loaded: an origin and the addresses behind it.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    pub tls: bool,
+    pub host: String,
+    pub port: u16,
+    /// Value of the Host header.
+    pub authority: String,
+    /// Scheme and authority.
+    pub origin: String,
+    pub addresses: Vec<Address>,
+    /// The name behind `addresses` that is resolved again: the host's, or the proxy's.
+    pub name: Option<(String, u16)>,
+    /// Sent first, and answered 2xx, where there is a tunnel through a proxy.
+    pub connect_request: Option<Arc<[u8]>>,
+    /// Requests carry the whole URL, for a proxy.
+    pub absolute: bool,
+    /// Of the next address in turn.
+    pub turn: usize,
+}
+
+impl Endpoint {
+    /// # Errors
+    /// When the name behind it does not resolve.
+    pub fn new(url: &Url, network: &Network) -> Result<Endpoint, LoadError> {
+        let (name, addresses) = if let Some(path) = &network.unix_socket {
+            (None, vec![Address::Unix(path.as_path().into())])
+        } else {
+            let (host, port) = match &network.proxy {
+                Some(proxy) => (proxy.host.clone(), proxy.port),
+                None => (url.host.clone(), url.port),
+            };
+            let addresses = resolve_name(&host, port, network.family, true)?;
+            let literal = host.parse::<IpAddr>().is_ok();
+            ((!literal).then_some((host, port)), addresses.into_iter().map(Address::Tcp).collect())
+        };
+        let tunnel = network.proxy.as_ref().filter(|p| p.tunnel || url.tls);
+        Ok(Endpoint {
+            tls: url.tls,
+            host: url.host.clone(),
+            port: url.port,
+            authority: url.authority(),
+            origin: url.origin(),
+            addresses,
+            name,
+            connect_request: tunnel.map(|p| connect_request(url, p.credentials.as_deref()).into()),
+            absolute: network.proxy.is_some() && tunnel.is_none(),
+            turn: 0,
+        })
+    }
+
+    /// Another origin on the same host: same addresses, another port, or TLS where there was none. For redirects.
+    #[must_use]
+    pub fn sibling(&self, url: &Url, network: &Network) -> Endpoint {
+        let mut other = self.clone();
+        other.tls = url.tls;
+        other.port = url.port;
+        other.authority = url.authority();
+        other.origin = url.origin();
+        match &network.proxy {
+            Some(proxy) => {
+                let tunnel = proxy.tunnel || url.tls;
+                other.connect_request =
+                    tunnel.then(|| connect_request(url, proxy.credentials.as_deref()).into());
+                other.absolute = !tunnel;
+            }
+            None => {
+                for address in &mut other.addresses {
+                    if let Address::Tcp(a) = address {
+                        a.set_port(url.port);
+                    }
+                }
+                if let Some((_, port)) = &mut other.name {
+                    *port = url.port;
+                }
+            }
+        }
+        other
+    }
+
+    /// The next address to connect to.
+    pub fn next_address(&mut self) -> Address {
+        let address = self.addresses[self.turn % self.addresses.len()].clone();
+        self.turn = self.turn.wrapping_add(1);
+        address
+    }
+}
+
+fn connect_request(url: &Url, credentials: Option<&str>) -> Vec<u8> {
+    let host = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
+    let target = format!("{host}:{}", url.port);
+    let builder =
+        RequestBuilder { method: "CONNECT", target: &target, host: &target, http10: false, close: false, extra: &[] };
+    let mut bytes = builder.head();
+    if let Some(value) = credentials.map(basic) {
+        write_field(&mut bytes, "Proxy-Authorization", value.as_bytes());
+    }
+    bytes.extend_from_slice(b"\r\n");
+    bytes
+}
+
+/// The value of an Authorization header for `user:password`.
+#[must_use]
+pub fn basic(credentials: &str) -> String {
+    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(credentials))
+}
+
+/// The addresses of a name. Where it has some of both families (localhost often is ::1 and 127.0.0.1), those of the
+/// family of the first that takes a connection; a name with one family is not tried, so that the server sees nothing
+/// but the load.
+fn resolve_name(host: &str, port: u16, family: Option<u8>, try_them: bool) -> Result<Vec<SocketAddr>, LoadError> {
+    let error = |source| LoadError::Resolve { host: host.to_string(), source };
+    let mut all: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(error)?.collect();
+    all.dedup();
+    if let Some(family) = family {
+        all.retain(|a| a.is_ipv4() == (family == 4));
+    }
+    let none = || error(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
+    let first = *all.first().ok_or_else(none)?;
+    if all.iter().any(|a| a.is_ipv4() != first.is_ipv4()) && try_them {
+        let answering = all.iter().find(|a| TcpStream::connect_timeout(a, Duration::from_secs(1)).is_ok());
+        let v4 = answering.unwrap_or(&first).is_ipv4();
+        all.retain(|a| a.is_ipv4() == v4);
+    }
+    Ok(all)
+}
+
+/// The first address that load on a URL goes to.
+///
+/// # Errors
+/// When the name does not resolve.
+pub fn resolve(url: &Url) -> Result<SocketAddr, LoadError> {
+    Ok(resolve_name(&url.host, url.port, None, true)?[0])
+}
+
+/// Addresses as they are now, for all threads of a run.
+#[derive(Debug, Default)]
+pub struct Directory {
+    version: AtomicU64,
+    names: Mutex<Vec<(String, u16, Vec<SocketAddr>)>>,
+}
+
+impl Directory {
+    /// Resolves every name of `endpoints` again and tells those who ask [`Directory::news`].
+    pub fn refresh(&self, endpoints: &[Endpoint], family: Option<u8>) {
+        let mut fresh = Vec::new();
+        for endpoint in endpoints {
+            let Some((host, port)) = &endpoint.name else { continue };
+            let v4 = endpoint.addresses.iter().any(|a| matches!(a, Address::Tcp(SocketAddr::V4(_))));
+            // A name that does not resolve now keeps the addresses that it had.
+            if let Ok(mut found) = resolve_name(host, *port, family, false) {
+                found.retain(|a| a.is_ipv4() == v4);
+                if !found.is_empty() {
+                    fresh.push((host.clone(), *port, found));
+                }
+            }
+        }
+        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Takes what is new since `seen` into `endpoints`.
+    pub fn news(&self, seen: &mut u64, endpoints: &mut [Endpoint]) {
+        let version = self.version.load(Ordering::Acquire);
+        if version == *seen {
+            return;
+        }
+        *seen = version;
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        for endpoint in endpoints {
+            if let Some((host, port)) = &endpoint.name
+                && let Some((_, _, found)) = names.iter().find(|(h, p, _)| h == host && p == port)
+            {
+                endpoint.addresses = found.iter().copied().map(Address::Tcp).collect();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(network: &Network) -> Endpoint {
+        Endpoint::new(&"https://127.0.0.1:8443/".parse().expect("valid"), network).expect("an address")
+    }
+
+    #[test]
+    fn https_through_a_proxy_is_a_tunnel() {
+        let network = Network { proxy: Some("http://a:b@127.0.0.1:3128".parse().expect("valid")), ..Network::default() };
+        let e = endpoint(&network);
+        assert_eq!(e.addresses, [Address::Tcp("127.0.0.1:3128".parse().expect("valid"))]);
+        let connect = String::from_utf8(e.connect_request.expect("a tunnel").to_vec()).expect("text");
+        assert!(connect.starts_with("CONNECT 127.0.0.1:8443 HTTP/1.1\r\n"), "{connect}");
+        assert!(connect.contains("Proxy-Authorization: Basic YTpi\r\n"), "{connect}");
+        assert!(!e.absolute);
+        let plain = Endpoint::new(&"http://127.0.0.1/".parse().expect("valid"), &network).expect("an address");
+        assert!(plain.absolute && plain.connect_request.is_none());
+    }
+
+    #[test]
+    fn addresses_are_used_in_turn() {
+        let mut e = endpoint(&Network::default());
+        let other = Address::Tcp("127.0.0.2:8443".parse().expect("valid"));
+        e.addresses.push(other.clone());
+        let used = [e.next_address(), e.next_address(), e.next_address()];
+        assert_eq!(used[1], other);
+        assert_eq!(used[0], used[2]);
+    }
+}

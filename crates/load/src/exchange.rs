@@ -1,0 +1,900 @@
+//! One request on one connection: connecting, a proxy, TLS, writing, reading, and the ends that it can meet.
+
+use std::cmp::Reverse;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use lastdrop_http::Discard;
+use lastdrop_model::{Failure, Kind, Micros};
+use rand_core::Rng;
+
+use crate::connection::{Connection, Errand, State};
+use crate::event_loop::{Alarm, EventLoop, READ_BUFFER_BYTES};
+use crate::inspect::Capture;
+use crate::prepare::{Filling, Request};
+use crate::sys::{self, PEER_CLOSED, READABLE, WRITABLE};
+use crate::template::Values;
+use crate::tls;
+use crate::users::End;
+
+/// After this without `100 Continue` the body is sent all the same (curl's patience).
+const CONTINUE_PATIENCE_US: Micros = 1_000_000;
+/// Reads in a row on one connection: a server that sends without end must not keep the others waiting.
+const MOST_READS: usize = 16;
+/// With a limited bandwidth, pieces are so many per second.
+const PIECES_A_SECOND: u64 = 20;
+
+/// What became of an attempt to write.
+enum Written {
+    All,
+    Blocked,
+    /// With a limited bandwidth: no more for now.
+    Enough,
+    Error(io::Error),
+}
+
+/// The bytes of the request in flight.
+fn bytes_of<'b>(c: &'b Connection, requests: &'b [Request]) -> &'b [u8] {
+    if c.out.is_empty() { requests[c.request as usize].wire.as_deref().unwrap_or_default() } else { &c.out }
+}
+
+impl EventLoop<'_> {
+    /// Sends a request that is due.
+    ///
+    /// # Errors
+    /// This process cannot have another socket now: the request is not sent, and the errand comes back.
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    pub(crate) fn begin(
+        &mut self,
+        slot: u32,
+        request: u32,
+        endpoint: u32,
+        due: Micros,
+        phase: u16,
+        errand: Option<Box<Errand>>,
+        now: Micros,
+        arrived: bool,
+    ) -> Result<(), Option<Box<Errand>>> {
+        let i = slot as usize;
+        let c = &self.connections[i];
+        if c.socket.is_some() && (c.peer_closed || c.endpoint != endpoint) {
+            self.close(slot);
+        }
+        self.connections[i].request = request;
+        if self.job.prepared.requests[request as usize].wire.is_none()
+            || errand.is_some()
+            || self.job.prepared.personal
+            || self.job.plan.http.pipeline > 1
+        {
+            self.fill(slot, request, endpoint, errand);
+        }
+        let piece = self.piece();
+        let c = &mut self.connections[i];
+        if c.socket.is_some() {
+            c.written = 0;
+            if c.tls.is_none() {
+                let bytes = bytes_of(c, &self.job.prepared.requests);
+                let may = bytes.len().min(c.hold_at).min(piece);
+                match sys::send(c.fd(), &bytes[..may]) {
+                    Ok(n) => {
+                        let whole = n == bytes.len();
+                        c.written = n;
+                        c.state = if whole { State::Waiting } else { State::Writing };
+                        self.sent(slot, due, phase, now, arrived);
+                        self.slice(phase).counts.bytes_sent += n as u64;
+                        if !whole {
+                            self.write(slot);
+                        }
+                        return Ok(());
+                    }
+                    // Seen to be closed before anything was written: that costs only a reconnect.
+                    Err(_) => self.close(slot),
+                }
+            } else {
+                c.state = State::Writing;
+                self.sent(slot, due, phase, now, arrived);
+                self.write(slot);
+                return Ok(());
+            }
+        }
+        self.open(slot, endpoint, due, phase, now, arrived)
+    }
+
+    /// Opens a connection for the request of a slot.
+    fn open(
+        &mut self,
+        slot: u32,
+        endpoint: u32,
+        due: Micros,
+        phase: u16,
+        now: Micros,
+        arrived: bool,
+    ) -> Result<(), Option<Box<Errand>>> {
+        let i = slot as usize;
+        let address = self.endpoints[endpoint as usize].next_address();
+        let socket = match sys::socket(&address, &self.sockets) {
+            Ok(socket) => socket,
+            Err(e) => {
+                self.note_connect_error(&describe(&e));
+                let c = &mut self.connections[i];
+                c.out.clear();
+                c.capture = None;
+                return Err(c.errand.take());
+            }
+        };
+        let fd = socket.as_raw_fd();
+        let c = &mut self.connections[i];
+        c.served = 0;
+        c.generation = c.generation.wrapping_add(1);
+        c.endpoint = endpoint;
+        c.connect_started = now;
+        c.peer_closed = false;
+        c.written = 0;
+        c.quiet_until = 0;
+        c.state = State::Connecting;
+        c.socket = Some(socket);
+        c.tunnel = self.endpoints[endpoint as usize].connect_request.is_some();
+        self.open_sockets += 1;
+        let open = self.open_sockets;
+        let live = self.live(self.phase);
+        live.peak = live.peak.max(open);
+        self.sent(slot, due, phase, now, arrived);
+        let bound = match self.job.plan.network.sources.as_slice() {
+            [] => Ok(()),
+            sources => {
+                self.source_turn = self.source_turn.wrapping_add(1);
+                sys::bind(fd, sources[self.source_turn % sources.len()])
+            }
+        };
+        let token = self.connections[i].token(slot);
+        let connected = bound.and_then(|()| sys::connect(fd, &address)).and_then(|()| self.poller.watch(fd, token));
+        let prepared = match connected {
+            Ok(()) => self.start_tls(slot, endpoint),
+            Err(e) => Err(describe(&e)),
+        };
+        if let Err(what) = prepared {
+            self.note_connect_error(&what);
+            // Failing here would go around in a circle through the next request of the same user.
+            self.connections[i].doomed = true;
+            self.again.push(token);
+        }
+        Ok(())
+    }
+
+    fn start_tls(&mut self, slot: u32, endpoint: u32) -> Result<(), String> {
+        let e = &self.endpoints[endpoint as usize];
+        if !e.tls {
+            return Ok(());
+        }
+        let config = self.job.tls.as_ref().ok_or("TLS is not configured")?;
+        let name = tls::server_name(&e.host, &self.job.plan.tls).map_err(|e| e.to_string())?;
+        let session = tls::Session::new(config, name).map_err(|e| format!("TLS: {e}"))?;
+        self.connections[slot as usize].tls = Some(Box::new(session));
+        Ok(())
+    }
+
+    /// Makes the bytes of a request that changes, and what looks at its answer.
+    fn fill(&mut self, slot: u32, request: u32, endpoint: u32, errand: Option<Box<Errand>>) {
+        let (prepared, plan) = (self.job.prepared, self.job.plan);
+        let spec = &prepared.requests[request as usize];
+        let user = slot / self.per_user;
+        let c = &mut self.connections[slot as usize];
+        c.out.clear();
+        c.hold_at = usize::MAX;
+        c.capture = spec.wanted.as_ref().map(|w| Box::new(Capture::new(w)));
+        if !prepared.personal {
+            // Pipelined: the same request several times.
+            let wire = spec.wire.as_deref().unwrap_or_default();
+            for _ in 0..=c.pipelined.len() {
+                c.out.extend_from_slice(wire);
+            }
+            return;
+        }
+        let mut errand = errand.unwrap_or_default();
+        let person = &mut self.people[user as usize];
+        let cnonce = if spec.digest.is_some() { format!("{:016x}", self.rng.next_u64()) } else { String::new() };
+        let mut values = Values {
+            user: person.number,
+            iteration: person.iteration,
+            values: &person.values,
+            rng: &mut self.rng,
+        };
+        let e = &self.endpoints[endpoint as usize];
+        errand.target = match &errand.detour {
+            Some(detour) => detour.path.clone().into_bytes(),
+            None => spec.target(&mut values),
+        };
+        if let (Some(_), None) = (&spec.wire, &errand.detour) {
+            c.errand = Some(errand);
+            return;
+        }
+        let mut cookie = Vec::new();
+        let path = String::from_utf8_lossy(&errand.target);
+        let has_cookies = plan.http.cookies && person.jar.write_header(&e.host, &path, e.tls, &mut cookie);
+        let cookie = has_cookies.then_some(cookie);
+        let method = errand.detour.as_ref().map_or(spec.method.as_str(), |d| d.method.as_str());
+        let challenged = spec.digest.is_some() && person.digest.is_some();
+        let digest = &mut person.digest;
+        let mut respond = |target: &str| match (digest.as_mut(), &spec.digest) {
+            (Some((challenge, count)), Some(who)) => {
+                *count += 1;
+                challenge.authorization(&who.user, &who.password, method, target, *count, &cnonce)
+            }
+            _ => String::new(),
+        };
+        let target = errand.target.clone();
+        let mut filling = Filling { values, cookie, authorization: None };
+        if challenged {
+            filling.authorization = Some(&mut respond);
+        }
+        let body_at = spec.render(e, &plan.http, errand.detour.as_ref(), &target, &mut filling, &mut c.out);
+        if plan.http.expect_continue && body_at < c.out.len() {
+            c.hold_at = body_at;
+        }
+        c.errand = Some(errand);
+    }
+
+    /// Most bytes to write or read at once.
+    fn piece(&self) -> usize {
+        match self.job.plan.network.bandwidth_bytes {
+            None => usize::MAX,
+            Some(rate) => (rate / PIECES_A_SECOND).max(1) as usize,
+        }
+    }
+
+    /// Time that so many bytes take.
+    fn transfer_time(&self, bytes: usize) -> Micros {
+        match self.job.plan.network.bandwidth_bytes {
+            None => 0,
+            Some(rate) => bytes as u64 * 1_000_000 / rate.max(1),
+        }
+    }
+
+    /// Counts a request as sent and puts it among those in flight.
+    #[inline]
+    fn sent(&mut self, slot: u32, due: Micros, phase: u16, now: Micros, arrived: bool) {
+        let freed_at = self.freed_at.min(now);
+        let open = arrived && !self.queues.is_empty();
+        let live = self.live[usize::from(phase)].as_mut().expect("a request comes due in a phase that is live");
+        let mut record = |due: Micros| {
+            let waited = now.saturating_sub(due);
+            let blocked = if open { freed_at.saturating_sub(due) } else { 0 };
+            if open {
+                live.slice.record(Kind::Blocked, blocked);
+            }
+            live.slice.record(Kind::Lateness, waited - blocked.min(waited));
+            live.slice.counts.sent += 1;
+            live.in_flight += 1;
+        };
+        record(due);
+        let c = &mut self.connections[slot as usize];
+        for due in &c.pipelined {
+            record(*due);
+        }
+        c.phase = phase;
+        c.due = due;
+        c.sent = now;
+        c.served += 1 + c.pipelined.len() as u32;
+        let head = match &c.errand {
+            Some(e) if e.detour.is_some() => e.detour.as_ref().is_some_and(|d| d.method == "HEAD"),
+            _ => self.job.prepared.requests[c.request as usize].head_request(),
+        };
+        c.parser.start(head);
+        self.in_flight.push(&mut self.connections, slot);
+    }
+
+    pub(crate) fn on_event(&mut self, token: u64, flags: u32) {
+        let slot = token as u32;
+        let Some(c) = self.of_token(token) else { return };
+        if flags & PEER_CLOSED != 0 {
+            c.peer_closed = true;
+        }
+        match c.state {
+            State::Waiting if flags & (READABLE | PEER_CLOSED) != 0 => self.read(slot),
+            State::Connecting | State::Writing | State::Handshaking | State::Tunnel
+                if flags & (WRITABLE | PEER_CLOSED) != 0 =>
+            {
+                if c.state != State::Tunnel {
+                    self.write(slot);
+                }
+                // An answer may be there before the whole request is out; its edge comes only once.
+                if flags & (READABLE | PEER_CLOSED) != 0
+                    && self.of_token(token).is_some_and(|c| c.busy() && c.state != State::Connecting)
+                {
+                    self.read(slot);
+                }
+            }
+            State::Writing | State::Holding | State::Handshaking | State::Tunnel
+                if flags & (READABLE | PEER_CLOSED) != 0 =>
+            {
+                self.read(slot);
+            }
+            State::Idle if flags & (READABLE | PEER_CLOSED) != 0 => self.idle_event(slot),
+            _ => {}
+        }
+    }
+
+    /// The connection that an event is about; None where its socket is gone.
+    fn of_token(&mut self, token: u64) -> Option<&mut Connection> {
+        let c = &mut self.connections[token as u32 as usize];
+        (c.generation == (token >> 32) as u32 && c.socket.is_some()).then_some(c)
+    }
+
+    /// Something came on a connection without a request: the end, or (TLS) a session ticket.
+    fn idle_event(&mut self, slot: u32) {
+        let c = &mut self.connections[slot as usize];
+        if c.peer_closed || c.tls.is_none() {
+            return self.close(slot);
+        }
+        let mut buffer = [0u8; 4096];
+        match sys::recv(c.fd(), &mut buffer) {
+            Ok(n) if n > 0 => {
+                let mut plain = false;
+                let ok = c.tls.as_mut().is_some_and(|tls| {
+                    tls.feed(&buffer[..n], |tls| plain |= tls.read(&mut [0u8; 1]) > 0).is_ok()
+                });
+                if !ok || plain || n == buffer.len() {
+                    self.close(slot);
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            _ => self.close(slot),
+        }
+    }
+
+    /// Goes on where the loop left off: too much to read for one turn, a limited bandwidth, a connect that failed.
+    pub(crate) fn transfer(&mut self, token: u64) {
+        let slot = token as u32;
+        let now = self.now();
+        let Some(c) = self.of_token(token) else { return };
+        if c.doomed {
+            c.doomed = false;
+            return self.fail(slot, Failure::Connect, now);
+        }
+        match c.state {
+            State::Writing => self.write(slot),
+            State::Waiting | State::Holding => self.read(slot),
+            _ => {}
+        }
+    }
+
+    /// The server did not say `100 Continue` in time: the body goes all the same.
+    pub(crate) fn no_continue(&mut self, token: u64) {
+        let slot = token as u32;
+        let Some(c) = self.of_token(token) else { return };
+        if c.state == State::Holding {
+            c.hold_at = usize::MAX;
+            c.state = State::Writing;
+            self.write(slot);
+        }
+    }
+
+    /// Writes what the state of the connection has to write.
+    fn send_some(&mut self, slot: u32) -> Written {
+        let i = slot as usize;
+        let piece = self.piece();
+        let c = &mut self.connections[i];
+        let fd = c.fd();
+        let (phase, handshaking) = (c.phase, c.tls.as_ref().is_some_and(|t| t.handshaking()));
+        let mut counted = 0;
+        let mut result = Written::All;
+        if c.tunnel {
+            let bytes = self.endpoints[c.endpoint as usize].connect_request.clone().unwrap_or_default();
+            while c.written < bytes.len() {
+                match sys::send(fd, &bytes[c.written..]) {
+                    Ok(n) => {
+                        c.written += n;
+                        counted += n;
+                    }
+                    Err(e) => {
+                        result = blocked_or(e);
+                        break;
+                    }
+                }
+            }
+        } else if let Some(mut tls) = c.tls.take() {
+            let bytes = bytes_of(c, &self.job.prepared.requests);
+            let end = bytes.len().min(c.hold_at);
+            let mut at = c.written;
+            loop {
+                let mut took = 0;
+                if !handshaking && at < end {
+                    took = tls.write(&bytes[at..end.min(at.saturating_add(piece))]);
+                    at += took;
+                    counted += took;
+                }
+                match tls.flush(&mut sys::Socket(fd)) {
+                    Ok(()) if handshaking || at >= end || took == 0 => break,
+                    Ok(()) if piece != usize::MAX => {
+                        result = Written::Enough;
+                        break;
+                    }
+                    Ok(()) => {}
+                    Err(e) => {
+                        result = blocked_or(e);
+                        break;
+                    }
+                }
+            }
+            c.written = at;
+            c.tls = Some(tls);
+        } else {
+            let bytes = bytes_of(c, &self.job.prepared.requests);
+            let end = bytes.len().min(c.hold_at);
+            let mut at = c.written;
+            while at < end {
+                let to = end.min(at.saturating_add(piece));
+                match sys::send(fd, &bytes[at..to]) {
+                    Ok(n) => {
+                        at += n;
+                        counted += n;
+                        if piece != usize::MAX && at < end {
+                            result = Written::Enough;
+                            break;
+                        }
+                    }
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) => {
+                        result = blocked_or(e);
+                        break;
+                    }
+                }
+            }
+            c.written = at;
+        }
+        if counted > 0 {
+            self.slice(phase).counts.bytes_sent += counted as u64;
+        }
+        result
+    }
+
+    fn write(&mut self, slot: u32) {
+        let i = slot as usize;
+        loop {
+            let state = self.connections[i].state;
+            let written = self.send_some(slot);
+            let now = self.now();
+            if state == State::Connecting {
+                match &written {
+                    Written::Blocked if self.connections[i].written == 0 => return,
+                    Written::Error(e) if !is_reset(e) => {
+                        let what = describe(e);
+                        self.note_connect_error(&what);
+                        return self.fail(slot, Failure::Connect, now);
+                    }
+                    _ => self.connected(slot, now),
+                }
+            }
+            let c = &mut self.connections[i];
+            match written {
+                Written::Error(_) if matches!(c.state, State::Tunnel | State::Handshaking) => {
+                    let what = if c.state == State::Tunnel { "proxy: connection lost" } else { "TLS: connection lost" };
+                    self.note_connect_error(what);
+                    return self.fail(slot, Failure::Connect, now);
+                }
+                Written::Error(_) if state == State::Connecting => return self.fail(slot, Failure::Reset, now),
+                // The server may have answered before it stopped reading: the read tells.
+                Written::Error(_) => return self.read(slot),
+                Written::Blocked => return,
+                Written::Enough => {
+                    let wait = self.transfer_time(self.piece());
+                    let token = self.connections[i].token(slot);
+                    self.alarms.push(Reverse((now + wait, Alarm::Transfer(token))));
+                    return;
+                }
+                Written::All => {}
+            }
+            match c.state {
+                // An answer of the proxy or of the server has to come first.
+                State::Tunnel | State::Handshaking => return,
+                _ => {
+                    let len = bytes_of(c, &self.job.prepared.requests).len();
+                    if c.written >= len {
+                        c.state = State::Waiting;
+                    } else if c.written >= c.hold_at {
+                        c.state = State::Holding;
+                        let token = c.token(slot);
+                        self.alarms.push(Reverse((now + CONTINUE_PATIENCE_US, Alarm::Continue(token))));
+                    } else {
+                        continue;
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn connected(&mut self, slot: u32, now: Micros) {
+        let c = &mut self.connections[slot as usize];
+        c.state = match (&c.tls, c.tunnel) {
+            (_, true) => State::Tunnel,
+            (Some(_), _) => State::Handshaking,
+            (None, _) => State::Writing,
+        };
+        let took = now.saturating_sub(c.connect_started);
+        let phase = c.phase;
+        self.opened += 1;
+        let slice = self.slice(phase);
+        slice.counts.opened += 1;
+        slice.record(Kind::Connect, took);
+    }
+
+    pub(crate) fn read(&mut self, slot: u32) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        if buffer.is_empty() {
+            buffer = vec![0; READ_BUFFER_BYTES];
+        }
+        self.read_with(slot, &mut buffer);
+        self.buffer = buffer;
+    }
+
+    fn read_with(&mut self, slot: u32, buffer: &mut [u8]) {
+        let i = slot as usize;
+        let slow = self.job.plan.network.bandwidth_bytes.is_some();
+        let most = buffer.len().min(self.piece());
+        for _ in 0..MOST_READS {
+            if slow && self.quiet(slot) {
+                return;
+            }
+            let result = sys::recv(self.connections[i].fd(), &mut buffer[..most]);
+            let now = self.now();
+            match result {
+                Ok(0) => return self.stream_ended(slot, now),
+                Ok(n) => {
+                    if slow {
+                        let wait = self.transfer_time(n);
+                        self.connections[i].quiet_until = now + wait;
+                    }
+                    let token = self.connections[i].token(slot);
+                    let go_on = if self.connections[i].tls.is_some() && !self.connections[i].tunnel {
+                        self.decrypt(slot, &buffer[..n], now)
+                    } else {
+                        let phase = self.connections[i].phase;
+                        self.slice(phase).counts.bytes_received += n as u64;
+                        self.take(slot, &buffer[..n], now)
+                    };
+                    if !go_on {
+                        return;
+                    }
+                    // Slow reading leaves bytes behind, whose edge has been.
+                    if !slow && n < most && !self.connections[i].peer_closed {
+                        return;
+                    }
+                    if self.connections[i].token(slot) != token {
+                        return;
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    let failure = match self.connections[i].state {
+                        State::Tunnel | State::Handshaking => {
+                            self.note_connect_error("connection reset before TLS or the proxy was ready");
+                            Failure::Connect
+                        }
+                        _ => Failure::Reset,
+                    };
+                    return self.fail(slot, failure, now);
+                }
+            }
+        }
+        let token = self.connections[i].token(slot);
+        self.again.push(token);
+    }
+
+    /// With a limited bandwidth: is it too early to read? Then an alarm is set.
+    fn quiet(&mut self, slot: u32) -> bool {
+        let now = self.now();
+        let c = &self.connections[slot as usize];
+        let until = c.quiet_until;
+        if until > now {
+            let token = c.token(slot);
+            self.alarms.push(Reverse((until, Alarm::Transfer(token))));
+        }
+        until > now
+    }
+
+    fn stream_ended(&mut self, slot: u32, now: Micros) {
+        let c = &mut self.connections[slot as usize];
+        match c.state {
+            State::Tunnel => {
+                self.note_connect_error("the proxy closed the connection");
+                self.fail(slot, Failure::Connect, now);
+            }
+            State::Handshaking => {
+                self.note_connect_error("TLS: the server closed the connection");
+                self.fail(slot, Failure::Connect, now);
+            }
+            _ if c.pipelined.is_empty() && c.parser.close() => self.answered(slot, now, false),
+            _ => self.fail(slot, Failure::Closed, now),
+        }
+    }
+
+    /// Takes TLS records. False: the connection has nothing more to read for this request.
+    fn decrypt(&mut self, slot: u32, data: &[u8], now: Micros) -> bool {
+        let i = slot as usize;
+        let mut plain = std::mem::take(&mut self.plain);
+        plain.clear();
+        let Some(mut tls) = self.connections[i].tls.take() else { return false };
+        let was_handshaking = tls.handshaking();
+        let fed = tls.feed(data, |tls| {
+            loop {
+                let start = plain.len();
+                plain.resize(start + 16 * 1024, 0);
+                let n = tls.read(&mut plain[start..]);
+                plain.truncate(start + n);
+                if n == 0 {
+                    break;
+                }
+            }
+        });
+        let done = was_handshaking && !tls.handshaking();
+        let resumed = tls.resumed();
+        // Handshake messages, or the alert that says what is wrong.
+        let flushed = if tls.wants_write() { tls.flush(&mut sys::Socket(self.connections[i].fd())) } else { Ok(()) };
+        let c = &mut self.connections[i];
+        c.tls = Some(tls);
+        let (phase, state) = (c.phase, c.state);
+        let mut go_on = true;
+        if done && fed.is_ok() {
+            let took = now.saturating_sub(c.connect_started);
+            c.state = State::Writing;
+            let slice = self.slice(phase);
+            if resumed {
+                slice.counts.handshakes_resumed += 1;
+            } else {
+                slice.counts.handshakes_full += 1;
+            }
+            slice.record(Kind::Tls, took);
+            self.write(slot);
+            go_on = self.connections[i].busy();
+        }
+        if !plain.is_empty() && go_on {
+            let received = plain.len() as u64;
+            self.slice(phase).counts.bytes_received += received;
+            go_on = self.take(slot, &plain, now);
+        }
+        self.plain = plain;
+        if !go_on {
+            return false;
+        }
+        if let Err(e) = fed {
+            if state == State::Handshaking {
+                self.note_connect_error(&format!("TLS: {e}"));
+                self.fail(slot, Failure::Connect, now);
+            } else {
+                self.note_protocol_error(&format!("TLS: {e}"));
+                self.fail(slot, Failure::Protocol, now);
+            }
+            return false;
+        }
+        if flushed.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock) && state == State::Handshaking {
+            self.note_connect_error("TLS: connection lost");
+            self.fail(slot, Failure::Connect, now);
+            return false;
+        }
+        true
+    }
+
+    /// Takes bytes of HTTP. False: the connection has nothing more to read for this request.
+    #[inline]
+    fn take(&mut self, slot: u32, data: &[u8], now: Micros) -> bool {
+        let i = slot as usize;
+        if self.connections[i].state == State::Tunnel {
+            return self.take_tunnel(slot, data, now);
+        }
+        let mut at = 0;
+        loop {
+            let c = &mut self.connections[i];
+            if !c.parser.started() {
+                c.first_byte = now;
+            }
+            let rest = &data[at..];
+            let fed = match &mut c.capture {
+                None => c.parser.feed(rest, &mut Discard),
+                Some(capture) => c.parser.feed(rest, capture.as_mut()),
+            };
+            match fed {
+                Ok(feed) if feed.complete => {
+                    at += feed.consumed;
+                    if !c.pipelined.is_empty() {
+                        if !c.parser.keep_alive() {
+                            self.first_of_pipeline(slot, now);
+                            self.fail(slot, Failure::Closed, now);
+                            return false;
+                        }
+                        self.first_of_pipeline(slot, now);
+                        if at == data.len() {
+                            return true;
+                        }
+                        continue;
+                    }
+                    // Bytes after the answer belong to no request: such a connection is not used again.
+                    let clean = at == data.len() && c.state == State::Waiting && c.parser.keep_alive();
+                    self.answered(slot, now, clean);
+                    return false;
+                }
+                Ok(_) => {
+                    if c.state == State::Holding && c.parser.continued() {
+                        c.hold_at = usize::MAX;
+                        c.state = State::Writing;
+                        self.write(slot);
+                        return self.connections[i].busy();
+                    }
+                    return true;
+                }
+                Err(e) => {
+                    self.note_protocol_error(e.0);
+                    self.fail(slot, Failure::Protocol, now);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// The proxy's answer to CONNECT.
+    fn take_tunnel(&mut self, slot: u32, data: &[u8], now: Micros) -> bool {
+        let c = &mut self.connections[slot as usize];
+        // An answer to CONNECT has no body, like one to HEAD.
+        if !c.parser.started() {
+            c.parser.start(true);
+        }
+        let fed = c.parser.feed(data, &mut Discard);
+        let status = c.parser.status();
+        match fed {
+            Ok(feed) if feed.complete && (200..300).contains(&status) && feed.consumed == data.len() => {
+                c.tunnel = false;
+                c.written = 0;
+                let head = self.job.prepared.requests[c.request as usize].head_request();
+                c.parser.start(head);
+                c.state = if c.tls.is_some() { State::Handshaking } else { State::Writing };
+                self.write(slot);
+                self.connections[slot as usize].busy()
+            }
+            Ok(feed) if !feed.complete => true,
+            Ok(_) => {
+                self.note_connect_error(&format!("the proxy answered CONNECT with {status}"));
+                self.fail(slot, Failure::Connect, now);
+                false
+            }
+            Err(e) => {
+                self.note_connect_error(&format!("the proxy answered CONNECT with {e}"));
+                self.fail(slot, Failure::Connect, now);
+                false
+            }
+        }
+    }
+
+    // ---- ends -------------------------------------------------------------------------------------------------
+
+    /// Records one answer.
+    #[inline]
+    fn record_answer(&mut self, slot: u32, now: Micros) {
+        let c = &self.connections[slot as usize];
+        let status = c.parser.status();
+        let (phase, due, sent, first_byte) = (c.phase, c.due, c.sent, c.first_byte);
+        // Up to the end of the phase that the clock is in: the drain is after the last one.
+        let in_time = self.phase_end.is_none_or(|end| now < end);
+        let live = self.live(phase);
+        live.in_flight -= 1;
+        let slice = &mut live.slice;
+        slice.counts.answered += 1;
+        if in_time {
+            slice.counts.answered_in_time += 1;
+        }
+        slice.status[usize::from(status).min(999)] += 1;
+        slice.record(Kind::Response, now.saturating_sub(due));
+        slice.record(Kind::Service, now.saturating_sub(sent));
+        slice.record(Kind::FirstByte, first_byte.saturating_sub(sent));
+        self.note_end(slot, due, now, "answered", status);
+    }
+
+    /// The first of several pipelined requests is answered; the next one's answer follows.
+    fn first_of_pipeline(&mut self, slot: u32, now: Micros) {
+        self.record_answer(slot, now);
+        let c = &mut self.connections[slot as usize];
+        c.due = c.pipelined.remove(0);
+        c.parser.start(false);
+    }
+
+    #[inline]
+    fn answered(&mut self, slot: u32, now: Micros, reusable: bool) {
+        self.record_answer(slot, now);
+        self.in_flight.remove(&mut self.connections, slot);
+        let c = &mut self.connections[slot as usize];
+        let keep = reusable && !c.peer_closed && c.served < self.requests_per_connection;
+        let end = End::Answered { status: c.parser.status(), capture: c.capture.take() };
+        c.state = State::Idle;
+        if !keep {
+            self.close(slot);
+        }
+        self.last_end = now;
+        self.request_over(slot, now, end);
+    }
+
+    pub(crate) fn fail(&mut self, slot: u32, failure: Failure, now: Micros) {
+        let c = &self.connections[slot as usize];
+        let before_first_byte = !c.parser.started() && matches!(failure, Failure::Reset | Failure::Closed);
+        let lost_on_reuse = before_first_byte && c.reused() && c.pipelined.is_empty();
+        let fate = match failure {
+            Failure::Connect => "connect",
+            Failure::Reset => "reset",
+            Failure::Closed => "closed",
+            Failure::Protocol => "protocol",
+        };
+        let phase = c.phase;
+        let dues: Vec<Micros> = std::iter::once(c.due).chain(c.pipelined.iter().copied()).collect();
+        for due in &dues {
+            self.note_end(slot, *due, now, fate, 0);
+            self.slice(phase).counts.failed.count(failure);
+        }
+        self.live(phase).in_flight -= dues.len() as u64;
+        if lost_on_reuse {
+            self.slice(phase).counts.lost_on_reuse += 1;
+        }
+        let refused = failure == Failure::Connect;
+        self.refused += u64::from(refused);
+        self.lose(slot, now, refused);
+    }
+
+    /// Ends requests whose timeout has come, whatever their server does.
+    pub(crate) fn expire(&mut self, now: Micros) {
+        while let Some(slot) = self.in_flight.oldest() {
+            let c = &self.connections[slot as usize];
+            if c.sent + self.timeout_us > now {
+                return;
+            }
+            let phase = c.phase;
+            let not_connected = c.state == State::Connecting;
+            let dues: Vec<Micros> = std::iter::once(c.due).chain(c.pipelined.iter().copied()).collect();
+            for due in &dues {
+                self.record(phase, Kind::Response, now.saturating_sub(*due));
+                self.slice(phase).counts.timed_out += 1;
+                self.note_end(slot, *due, now, "timed_out", 0);
+            }
+            self.live(phase).in_flight -= dues.len() as u64;
+            self.refused += u64::from(not_connected);
+            self.lose(slot, now, false);
+        }
+    }
+
+    /// A request without an answer leaves its connection, which is closed.
+    fn lose(&mut self, slot: u32, now: Micros, refused: bool) {
+        self.in_flight.remove(&mut self.connections, slot);
+        let c = &mut self.connections[slot as usize];
+        c.pipelined.clear();
+        c.capture = None;
+        self.close(slot);
+        self.last_end = now;
+        self.request_over(slot, now, End::Lost { refused });
+    }
+
+    pub(crate) fn close(&mut self, slot: u32) {
+        let c = &mut self.connections[slot as usize];
+        if let (State::Idle, Some(mut tls)) = (c.state, c.tls.take()) {
+            tls.say_goodbye(&mut sys::Socket(c.fd()));
+        }
+        c.state = State::Closed;
+        c.tls = None;
+        c.doomed = false;
+        c.tunnel = false;
+        if c.socket.take().is_some() {
+            self.open_sockets -= 1;
+        }
+    }
+}
+
+fn describe(e: &io::Error) -> String {
+    // "Connection refused (os error 111)" without its number.
+    let text = e.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_string()
+}
+
+fn blocked_or(e: io::Error) -> Written {
+    if e.kind() == io::ErrorKind::WouldBlock { Written::Blocked } else { Written::Error(e) }
+}
+
+fn is_reset(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ECONNRESET | libc::EPIPE))
+}

@@ -1,0 +1,345 @@
+//! Looks at answers: expectations, values for later requests, cookies, redirects, challenges.
+//!
+//! Only answers to requests that ask for it are looked at; all others are counted and forgotten. What is kept of a body
+//! is bounded, so that a hostile server cannot fill our memory.
+
+use std::io::{self, Write};
+
+use crc32fast::Hasher as Crc32;
+use lastdrop_http::Sink;
+use lastdrop_http::content::Decoder;
+use lastdrop_http::digest::hex;
+use lastdrop_model::request::{Checksum, Expectation, Extract, Place};
+use md5::Md5;
+use memchr::memmem;
+use regex::bytes::Regex;
+use sha2::{Digest, Sha256};
+
+/// Of a longer body only this much is looked at for texts, values and links.
+pub const MOST_KEPT_BYTES: usize = 4 << 20;
+
+/// Where a value is taken from.
+#[derive(Debug, Clone)]
+pub enum Rule {
+    Header(String),
+    Regex(Box<Regex>),
+    Json(String),
+}
+
+/// A value to take from each answer to a request.
+#[derive(Debug, Clone)]
+pub struct Extraction {
+    /// Index into the user's values.
+    pub value: usize,
+    pub rule: Rule,
+}
+
+impl Extraction {
+    /// # Errors
+    /// When the rule cannot be understood.
+    pub fn new(extract: &Extract, value: usize) -> Result<Extraction, String> {
+        let rule = match &extract.from {
+            Place::Header(name) => Rule::Header(name.clone()),
+            Place::Regex(pattern) => Rule::Regex(Box::new(
+                regex::bytes::RegexBuilder::new(pattern)
+                    .size_limit(1 << 20)
+                    .build()
+                    .map_err(|e| format!("the regex of '{}': {e}", extract.name))?,
+            )),
+            Place::Json(pointer) if pointer.is_empty() || pointer.starts_with('/') => Rule::Json(pointer.clone()),
+            Place::Json(pointer) => {
+                return Err(format!("'{pointer}' of '{}' is not a JSON pointer; write /items/0/id", extract.name));
+            }
+        };
+        Ok(Extraction { value, rule })
+    }
+
+    /// The value, where the answer has it.
+    #[must_use]
+    pub fn take(&self, headers: &[(String, Vec<u8>)], body: &[u8]) -> Option<Vec<u8>> {
+        match &self.rule {
+            Rule::Header(name) => {
+                headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone())
+            }
+            Rule::Regex(regex) => {
+                let found = regex.captures(body)?;
+                Some(found.get(1).or_else(|| found.get(0))?.as_bytes().to_vec())
+            }
+            Rule::Json(pointer) => {
+                let document: serde_json::Value = serde_json::from_slice(body).ok()?;
+                match document.pointer(pointer)? {
+                    serde_json::Value::String(text) => Some(text.clone().into_bytes()),
+                    serde_json::Value::Null => None,
+                    other => Some(other.to_string().into_bytes()),
+                }
+            }
+        }
+    }
+}
+
+/// What has to be kept of an answer.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    pub headers: Vec<String>,
+    pub cookies: bool,
+    pub location: bool,
+    pub challenge: bool,
+    pub caching: bool,
+    pub body: bool,
+    pub crc32: bool,
+    pub md5: bool,
+    pub sha256: bool,
+    pub decode: bool,
+}
+
+/// What is kept of one body.
+#[derive(Default)]
+struct Body {
+    bytes: u64,
+    kept: Option<Vec<u8>>,
+    crc32: Option<Crc32>,
+    md5: Option<Md5>,
+    sha256: Option<Sha256>,
+}
+
+impl Body {
+    fn new(wanted: &Wanted) -> Body {
+        Body {
+            bytes: 0,
+            kept: wanted.body.then(Vec::new),
+            crc32: wanted.crc32.then(Crc32::new),
+            md5: wanted.md5.then(Md5::new),
+            sha256: wanted.sha256.then(Sha256::new),
+        }
+    }
+
+    fn take(&mut self, data: &[u8]) {
+        self.bytes += data.len() as u64;
+        if let Some(kept) = &mut self.kept {
+            let room = MOST_KEPT_BYTES.saturating_sub(kept.len());
+            kept.extend_from_slice(&data[..data.len().min(room)]);
+        }
+        if let Some(sum) = &mut self.crc32 {
+            sum.update(data);
+        }
+        if let Some(sum) = &mut self.md5 {
+            sum.update(data);
+        }
+        if let Some(sum) = &mut self.sha256 {
+            sum.update(data);
+        }
+    }
+}
+
+impl Write for Body {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.take(data);
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+enum Content {
+    Plain(Body),
+    Coded(Box<Decoder<Body>>),
+}
+
+/// What is seen of one answer while it comes.
+pub struct Capture {
+    wanted: Wanted,
+    pub headers: Vec<(String, Vec<u8>)>,
+    pub cookies: Vec<Vec<u8>>,
+    pub location: Option<Vec<u8>>,
+    pub challenges: Vec<Vec<u8>>,
+    /// The answer must be asked for again each time.
+    pub no_store: bool,
+    /// The body does not decode.
+    pub damaged: bool,
+    content: Content,
+}
+
+impl std::fmt::Debug for Capture {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Capture")
+    }
+}
+
+impl Capture {
+    #[must_use]
+    pub fn new(wanted: &Wanted) -> Capture {
+        Capture {
+            wanted: wanted.clone(),
+            headers: Vec::new(),
+            cookies: Vec::new(),
+            location: None,
+            challenges: Vec::new(),
+            no_store: false,
+            damaged: false,
+            content: Content::Plain(Body::new(wanted)),
+        }
+    }
+
+    fn seen(&self) -> &Body {
+        match &self.content {
+            Content::Plain(body) => body,
+            Content::Coded(decoder) => decoder.inner(),
+        }
+    }
+
+    /// The answer is whole.
+    pub fn finish(&mut self) {
+        if let Content::Coded(decoder) = &mut self.content {
+            self.damaged |= decoder.finish().is_err();
+        }
+    }
+
+    /// Bytes of body, decoded where that was asked for.
+    #[must_use]
+    pub fn body_bytes(&self) -> u64 {
+        self.seen().bytes
+    }
+
+    /// Bytes that came out of a decoder; None where there was none.
+    #[must_use]
+    pub fn decoded_bytes(&self) -> Option<u64> {
+        matches!(self.content, Content::Coded(_)).then(|| self.seen().bytes)
+    }
+
+    #[must_use]
+    pub fn body(&self) -> &[u8] {
+        self.seen().kept.as_deref().unwrap_or_default()
+    }
+
+    #[must_use]
+    pub fn crc32(&self) -> Option<u32> {
+        self.seen().crc32.clone().map(Crc32::finalize)
+    }
+
+    /// Is the answer what was expected? `first` is the CRC-32 of the first answer to the same request.
+    #[must_use]
+    pub fn meets(&self, expectation: &Expectation, status: u16, first: &mut Option<u32>) -> bool {
+        let body = self.seen();
+        match expectation {
+            Expectation::Status(list) => list.iter().any(|s| if *s < 10 { status / 100 == *s } else { status == *s }),
+            Expectation::Length(n) => body.bytes == *n,
+            Expectation::Text(text) => memmem::find(self.body(), text.as_bytes()).is_some(),
+            Expectation::NoText(text) => memmem::find(self.body(), text.as_bytes()).is_none(),
+            Expectation::Checksum(Checksum::Crc32(sum)) => self.crc32().is_some_and(|c| format!("{c:08x}") == *sum),
+            Expectation::Checksum(Checksum::Md5(sum)) => {
+                body.md5.clone().is_some_and(|h| hex(&h.finalize()) == *sum)
+            }
+            Expectation::Checksum(Checksum::Sha256(sum)) => {
+                body.sha256.clone().is_some_and(|h| hex(&h.finalize()) == *sum)
+            }
+            Expectation::Same => {
+                let Some(sum) = self.crc32() else { return false };
+                *first.get_or_insert(sum) == sum
+            }
+        }
+    }
+}
+
+impl Sink for Capture {
+    fn field(&mut self, name: &str, value: &[u8]) {
+        let is = |other: &str| name.eq_ignore_ascii_case(other);
+        if self.wanted.cookies && is("set-cookie") {
+            self.cookies.push(value.to_vec());
+        } else if self.wanted.location && is("location") {
+            self.location = Some(value.to_vec());
+        } else if self.wanted.challenge && is("www-authenticate") {
+            self.challenges.push(value.to_vec());
+        } else if self.wanted.caching && is("cache-control") {
+            let text = String::from_utf8_lossy(value).to_ascii_lowercase();
+            self.no_store |= ["no-store", "no-cache", "max-age=0"].iter().any(|w| text.contains(w));
+        } else if self.wanted.decode && is("content-encoding") {
+            if let Ok(decoder) = Decoder::new(value, Body::new(&self.wanted)) {
+                self.content = Content::Coded(Box::new(decoder));
+            }
+        }
+        if self.wanted.headers.iter().any(|h| is(h)) {
+            self.headers.push((name.to_string(), value.to_vec()));
+        }
+    }
+
+    fn body(&mut self, bytes: &[u8]) {
+        match &mut self.content {
+            Content::Plain(body) => body.take(bytes),
+            Content::Coded(decoder) if !self.damaged => self.damaged = decoder.feed(bytes).is_err(),
+            Content::Coded(_) => {}
+        }
+    }
+}
+
+/// What the expectations and extractions of a request need to see.
+#[must_use]
+pub fn wanted(expect: &[Expectation], extract: &[Extraction]) -> Wanted {
+    let mut w = Wanted::default();
+    for e in expect {
+        match e {
+            Expectation::Status(_) | Expectation::Length(_) => {}
+            Expectation::Text(_) | Expectation::NoText(_) => w.body = true,
+            Expectation::Checksum(Checksum::Crc32(_)) | Expectation::Same => w.crc32 = true,
+            Expectation::Checksum(Checksum::Md5(_)) => w.md5 = true,
+            Expectation::Checksum(Checksum::Sha256(_)) => w.sha256 = true,
+        }
+    }
+    for e in extract {
+        match &e.rule {
+            Rule::Header(name) => w.headers.push(name.clone()),
+            Rule::Regex(_) | Rule::Json(_) => w.body = true,
+        }
+    }
+    w
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extraction(from: Place) -> Extraction {
+        Extraction::new(&Extract { name: "x".into(), from }, 0).expect("valid")
+    }
+
+    #[test]
+    fn values_are_taken_from_where_they_are() {
+        let headers = vec![("X-Token".to_string(), b"t1".to_vec())];
+        let body = br#"{"items":[{"id":17,"name":"a b"}]} <input name="csrf" value="c9">"#;
+        let json = br#"{"items":[{"id":17,"name":"a b"}],"none":null}"#;
+        let take = |from, body: &[u8]| extraction(from).take(&headers, body).map(|v| String::from_utf8(v).expect("text"));
+        assert_eq!(take(Place::Header("x-token".into()), b""), Some("t1".into()));
+        assert_eq!(take(Place::Regex("name=\"csrf\" value=\"([^\"]+)".into()), body), Some("c9".into()));
+        assert_eq!(take(Place::Json("/items/0/id".into()), json), Some("17".into()));
+        assert_eq!(take(Place::Json("/items/0/name".into()), json), Some("a b".into()));
+        for missing in [Place::Header("y".into()), Place::Regex("zzz".into()), Place::Json("/none".into()), Place::Json("/items/9".into())] {
+            assert_eq!(take(missing, json), None);
+        }
+    }
+
+    #[test]
+    fn rules_that_cannot_be_understood_are_errors() {
+        for from in [Place::Regex("(".into()), Place::Regex("(a{1000}){1000}".into()), Place::Json("items".into())] {
+            assert!(Extraction::new(&Extract { name: "x".into(), from }, 0).is_err());
+        }
+    }
+
+    #[test]
+    fn expectations_are_met_or_missed() {
+        let all: Vec<Expectation> = ["text=ell", "no-text=x", "length=5", "checksum=crc32:3610a686", "checksum=md5:5d41402abc4b2a76b9719d911017c592", "checksum=sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824", "status=2xx,404", "checksum=same"]
+            .iter()
+            .map(|t| t.parse().expect("valid"))
+            .collect();
+        let mut first = None;
+        let mut capture = Capture::new(&wanted(&all, &[]));
+        Sink::body(&mut capture, b"hel");
+        Sink::body(&mut capture, b"lo");
+        assert!(all.iter().all(|e| capture.meets(e, 200, &mut first)));
+        assert!(!capture.meets(&all[6], 500, &mut first));
+        let mut other = Capture::new(&wanted(&all, &[]));
+        Sink::body(&mut other, b"jello");
+        let met: Vec<bool> = all.iter().map(|e| other.meets(e, 404, &mut first)).collect();
+        assert_eq!(met, [true, true, true, false, false, false, true, false]);
+    }
+}

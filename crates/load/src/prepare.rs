@@ -1,0 +1,511 @@
+//! From a plan to what the event loops need: files read, names resolved, templates and expressions compiled, request
+//! bytes built once where they never change. Every mistake that can be found before the first request is found here.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lastdrop_http::request::{RequestBuilder, write_chunked, write_field};
+use lastdrop_model::plan::{HttpOptions, KeepAlive, Plan};
+use lastdrop_model::request::{Auth, Body, Expectation, PartContent, Per, Pick, RequestSpec, Think};
+use rand_core::Rng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rustls::ClientConfig;
+
+use crate::LoadError;
+use crate::endpoint::{Endpoint, basic};
+use crate::inspect::{Extraction, Wanted, wanted};
+use crate::template::{Encode, Template, Values, encode_into};
+use crate::tls;
+
+/// Boundary of multipart bodies; fixed, so that a run can be repeated byte by byte.
+const BOUNDARY: &str = "----lastdrop-7f83b1657ff1fc53b92dc18148a1d65d";
+
+/// User and password for digest authentication.
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    pub user: String,
+    pub password: String,
+}
+
+/// One request, ready to be sent.
+#[derive(Debug)]
+pub struct Request {
+    /// Index into the endpoints.
+    pub endpoint: usize,
+    pub method: String,
+    /// All bytes, where they never change.
+    pub wire: Option<Box<[u8]>>,
+    target: Template,
+    fields: Template,
+    own_host: bool,
+    body: Option<Template>,
+    pub digest: Option<Credentials>,
+    pub expect: Vec<Expectation>,
+    pub extract: Vec<Extraction>,
+    pub think: Option<Think>,
+    /// What has to be looked at in its answers; None where they are only counted.
+    pub wanted: Option<Wanted>,
+}
+
+/// Where a request goes instead of where its plan says: after a redirect, or to what a page embeds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Detour {
+    pub endpoint: usize,
+    pub method: String,
+    pub path: String,
+    pub body: bool,
+}
+
+/// What a request is filled with.
+pub struct Filling<'a> {
+    pub values: Values<'a>,
+    /// The value of the Cookie header, if there is one.
+    pub cookie: Option<Vec<u8>>,
+    /// The value of the Authorization header, made for the target that it is given.
+    pub authorization: Option<&'a mut dyn FnMut(&str) -> String>,
+}
+
+impl Request {
+    #[must_use]
+    pub fn head_request(&self) -> bool {
+        self.method == "HEAD"
+    }
+
+    /// Path and query with their values.
+    pub fn target(&self, values: &mut Values<'_>) -> Vec<u8> {
+        let mut target = Vec::new();
+        self.target.render(values, &mut target);
+        target
+    }
+
+    /// Appends the whole request. Says where the body begins, for `Expect: 100-continue`.
+    pub fn render(
+        &self,
+        endpoint: &Endpoint,
+        http: &HttpOptions,
+        detour: Option<&Detour>,
+        target: &[u8],
+        filling: &mut Filling<'_>,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let method = detour.map_or(self.method.as_str(), |d| d.method.as_str());
+        let target = String::from_utf8_lossy(target);
+        let full = if endpoint.absolute { format!("{}{target}", endpoint.origin) } else { target.to_string() };
+        let builder = RequestBuilder {
+            method,
+            target: &full,
+            host: &endpoint.authority,
+            http10: http.http10,
+            close: false,
+            extra: &[],
+        };
+        out.extend_from_slice(&builder.line());
+        if !self.own_host || detour.is_some() {
+            write_field(out, "Host", endpoint.authority.as_bytes());
+        }
+        self.fields.render(&mut filling.values, out);
+        if let Some(cookie) = &filling.cookie {
+            write_field(out, "Cookie", cookie);
+        }
+        if let Some(authorization) = &mut filling.authorization {
+            write_field(out, "Authorization", authorization(&target).as_bytes());
+        }
+        let body = self.body.as_ref().filter(|_| detour.is_none_or(|d| d.body)).map(|body| {
+            let mut bytes = Vec::new();
+            body.render(&mut filling.values, &mut bytes);
+            bytes
+        });
+        match body {
+            None => {
+                out.extend_from_slice(b"\r\n");
+                out.len()
+            }
+            Some(body) => {
+                if http.expect_continue {
+                    write_field(out, "Expect", b"100-continue");
+                }
+                match http.chunked {
+                    Some(size) if !http.http10 => {
+                        write_field(out, "Transfer-Encoding", b"chunked");
+                        out.extend_from_slice(b"\r\n");
+                        let start = out.len();
+                        write_chunked(out, &body, size as usize);
+                        start
+                    }
+                    _ => {
+                        write_field(out, "Content-Length", body.len().to_string().as_bytes());
+                        out.extend_from_slice(b"\r\n");
+                        let start = out.len();
+                        out.extend_from_slice(&body);
+                        start
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Rows of the data file.
+#[derive(Debug)]
+pub struct Rows {
+    pub rows: Vec<Vec<Vec<u8>>>,
+    pub per: Per,
+    pub random: bool,
+    /// Columns; they are the first of a user's values.
+    pub columns: usize,
+}
+
+/// How the next request is chosen.
+#[derive(Debug)]
+pub enum Choice {
+    Only,
+    Weighted(Vec<f64>),
+    Order,
+    Session,
+}
+
+impl Choice {
+    /// Index of a request by weight. The list is of running sums.
+    pub fn by_weight(sums: &[f64], rng: &mut Xoshiro256PlusPlus) -> usize {
+        let total = sums.last().copied().unwrap_or(0.0);
+        let at = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * total;
+        sums.partition_point(|sum| *sum <= at).min(sums.len().saturating_sub(1))
+    }
+}
+
+/// A plan, ready to be carried out.
+#[derive(Debug)]
+pub struct Prepared {
+    pub endpoints: Vec<Endpoint>,
+    pub requests: Vec<Request>,
+    pub choice: Choice,
+    pub rows: Option<Rows>,
+    /// How many values a user has: columns, then extracted ones.
+    pub values: usize,
+    /// Do users have anything of their own: values, cookies, a session?
+    pub personal: bool,
+    pub tls: bool,
+}
+
+impl Prepared {
+    /// # Errors
+    /// When the plan cannot be carried out, in words for the user.
+    pub fn new(plan: &Plan) -> Result<Prepared, LoadError> {
+        plan.check().map_err(|e| LoadError::Plan(e.to_string()))?;
+        let specs: Vec<RequestSpec> =
+            if plan.requests.is_empty() { vec![RequestSpec::get(plan.url.clone())] } else { plan.requests.clone() };
+        let (rows, columns) = match &plan.data {
+            Some(data) => {
+                let (rows, names) = read_rows(&data.file)?;
+                let columns = names.len();
+                (Some(Rows { rows, per: data.per, random: data.random, columns }), names)
+            }
+            None => (None, Vec::new()),
+        };
+        let mut names = columns;
+        for extract in specs.iter().flat_map(|s| &s.extract) {
+            if !names.contains(&extract.name) {
+                names.push(extract.name.clone());
+            }
+        }
+        let mut endpoints: Vec<Endpoint> = Vec::new();
+        let mut requests = Vec::with_capacity(specs.len());
+        for spec in &specs {
+            let known = endpoints.iter().position(|e| {
+                e.tls == spec.url.tls && e.port == spec.url.port && e.host.eq_ignore_ascii_case(&spec.url.host)
+            });
+            let endpoint = match known {
+                Some(at) => at,
+                None => {
+                    if spec.url.tls {
+                        tls::server_name(&spec.url.host, &plan.tls)?;
+                    }
+                    endpoints.push(Endpoint::new(&spec.url, &plan.network)?);
+                    endpoints.len() - 1
+                }
+            };
+            requests.push(prepare(spec, plan, endpoint, &endpoints[endpoint], &names)?);
+        }
+        let choice = match plan.pick {
+            Pick::Session => Choice::Session,
+            _ if requests.len() == 1 => Choice::Only,
+            Pick::Order => Choice::Order,
+            Pick::Weighted => {
+                let mut sum = 0.0;
+                Choice::Weighted(
+                    specs
+                        .iter()
+                        .map(|s| {
+                            sum += s.weight.max(0.0);
+                            sum
+                        })
+                        .collect(),
+                )
+            }
+        };
+        let personal = plan.pick == Pick::Session
+            || plan.page.is_some()
+            || plan.http.cookies
+            || plan.http.redirects > 0
+            || requests.iter().any(|r| r.wire.is_none() || r.wanted.is_some());
+        let tls = endpoints.iter().any(|e| e.tls) || plan.http.redirects > 0 || plan.page.is_some();
+        Ok(Prepared { endpoints, requests, choice, rows, values: names.len(), personal, tls })
+    }
+
+    /// The TLS of one thread, where the plan has any.
+    ///
+    /// # Errors
+    /// When a certificate or key cannot be used.
+    pub fn tls_config(&self, plan: &Plan) -> Result<Option<Arc<ClientConfig>>, LoadError> {
+        if self.tls { tls::config(&plan.tls).map(Some) } else { Ok(None) }
+    }
+}
+
+fn prepare(
+    spec: &RequestSpec,
+    plan: &Plan,
+    endpoint_index: usize,
+    endpoint: &Endpoint,
+    names: &[String],
+) -> Result<Request, LoadError> {
+    let wrong = |what: String| LoadError::Plan(format!("{} {}: {what}", spec.method, spec.url));
+    let http = &plan.http;
+    let mut headers = spec.headers.clone();
+    let has = |headers: &[(String, String)], name: &str| headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+    match &spec.auth {
+        Some(Auth::Basic { user, password }) => {
+            headers.push(("Authorization".into(), basic(&format!("{user}:{password}"))));
+        }
+        Some(Auth::Bearer(token)) => headers.push(("Authorization".into(), format!("Bearer {token}"))),
+        Some(Auth::Digest { .. }) | None => {}
+    }
+    if http.compressed && !has(&headers, "accept-encoding") {
+        headers.push(("Accept-Encoding".into(), "gzip, br".into()));
+    }
+    if endpoint.absolute
+        && let Some(credentials) = plan.network.proxy.as_ref().and_then(|p| p.credentials.as_deref())
+    {
+        headers.push(("Proxy-Authorization".into(), basic(credentials)));
+    }
+    let body = prepare_body(&spec.body, names, &mut headers).map_err(wrong)?;
+    let own_host = has(&headers, "host");
+    let builder = RequestBuilder {
+        method: &spec.method,
+        target: "",
+        host: "",
+        http10: http.http10,
+        close: plan.keepalive == KeepAlive::Off,
+        extra: &headers,
+    };
+    let fields = String::from_utf8_lossy(&builder.fields()).into_owned();
+    let digest = match &spec.auth {
+        Some(Auth::Digest { user, password }) => {
+            Some(Credentials { user: user.clone(), password: password.clone() })
+        }
+        _ => None,
+    };
+    let extract = spec
+        .extract
+        .iter()
+        .map(|e| {
+            let value = names.iter().position(|n| *n == e.name).unwrap_or(0);
+            Extraction::new(e, value)
+        })
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(wrong)?;
+    let mut look = wanted(&spec.expect, &extract);
+    look.cookies = http.cookies;
+    look.location = http.redirects > 0;
+    look.challenge = digest.is_some();
+    look.decode = http.decode;
+    if plan.page.is_some() {
+        look.body = true;
+        look.decode = true;
+    }
+    let needed = look.cookies
+        || look.location
+        || look.challenge
+        || look.decode
+        || plan.page.is_some()
+        || !spec.expect.is_empty()
+        || !extract.is_empty();
+    let mut request = Request {
+        endpoint: endpoint_index,
+        method: spec.method.clone(),
+        wire: None,
+        target: Template::parse(&spec.url.path, names, Encode::Target).map_err(wrong)?,
+        fields: Template::parse(&fields, names, Encode::Field).map_err(wrong)?,
+        own_host,
+        body,
+        digest,
+        expect: spec.expect.clone(),
+        extract,
+        think: spec.think.or(plan.think),
+        wanted: needed.then_some(look),
+    };
+    let changes = !request.target.is_literal()
+        || !request.fields.is_literal()
+        || !request.body.as_ref().is_none_or(Template::is_literal)
+        || request.digest.is_some()
+        || http.cookies
+        || http.expect_continue && request.body.is_some();
+    if !changes {
+        let mut rng = <Xoshiro256PlusPlus as rand_core::SeedableRng>::seed_from_u64(0);
+        let mut values = Values { user: 0, iteration: 0, values: &[], rng: &mut rng };
+        let target = request.target(&mut values);
+        let mut wire = Vec::new();
+        let mut filling = Filling { values, cookie: None, authorization: None };
+        request.render(endpoint, http, None, &target, &mut filling, &mut wire);
+        request.wire = Some(wire.into());
+    }
+    Ok(request)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+}
+
+fn prepare_body(
+    body: &Body,
+    names: &[String],
+    headers: &mut Vec<(String, String)>,
+) -> Result<Option<Template>, String> {
+    let mut content_type = |value: String| {
+        if !headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("content-type")) {
+            headers.push(("Content-Type".into(), value));
+        }
+    };
+    Ok(match body {
+        Body::None => None,
+        Body::Text(text) => Some(Template::parse(text, names, Encode::Raw)?),
+        Body::File(path) => Some(Template::literal(read(path)?)),
+        Body::Form(fields) => {
+            content_type("application/x-www-form-urlencoded".into());
+            let mut whole = Template::default();
+            for (i, (name, value)) in fields.iter().enumerate() {
+                let mut start = if i == 0 { Vec::new() } else { vec![b'&'] };
+                encode_into(name.as_bytes(), Encode::Form, &mut start);
+                start.push(b'=');
+                whole.append(Template::literal(start));
+                // The fixed parts of a value are encoded as the changing ones are.
+                for (at, piece) in value.split("{{").enumerate() {
+                    let (variable, fixed) = match piece.split_once("}}") {
+                        Some((name, fixed)) if at > 0 => (Some(name), fixed),
+                        _ if at > 0 => return Err(format!("'{{{{' without '}}}}' in '{value}'")),
+                        _ => (None, piece),
+                    };
+                    if let Some(name) = variable {
+                        whole.append(Template::parse(&format!("{{{{{name}}}}}"), names, Encode::Form)?);
+                    }
+                    let mut encoded = Vec::new();
+                    encode_into(fixed.as_bytes(), Encode::Form, &mut encoded);
+                    whole.append(Template::literal(encoded));
+                }
+            }
+            Some(whole)
+        }
+        Body::Multipart(parts) => {
+            content_type(format!("multipart/form-data; boundary={BOUNDARY}"));
+            let mut whole = Template::default();
+            for part in parts {
+                let name = part.name.replace('"', "%22").replace(['\r', '\n'], "");
+                let head = format!("--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"");
+                match &part.content {
+                    PartContent::Text(text) => {
+                        whole.append(Template::literal(format!("{head}\r\n\r\n").into_bytes()));
+                        whole.append(Template::parse(text, names, Encode::Raw)?);
+                    }
+                    PartContent::File(path) => {
+                        let file = path.file_name().map(|n| n.to_string_lossy().replace('"', "%22")).unwrap_or_default();
+                        let mut bytes =
+                            format!("{head}; filename=\"{file}\"\r\nContent-Type: application/octet-stream\r\n\r\n")
+                                .into_bytes();
+                        bytes.extend_from_slice(&read(path)?);
+                        whole.append(Template::literal(bytes));
+                    }
+                }
+                whole.append(Template::literal(b"\r\n".to_vec()));
+            }
+            whole.append(Template::literal(format!("--{BOUNDARY}--\r\n").into_bytes()));
+            Some(whole)
+        }
+    })
+}
+
+/// Rows of fields, and the names of the columns.
+type Table = (Vec<Vec<Vec<u8>>>, Vec<String>);
+
+fn read_rows(path: &Path) -> Result<Table, LoadError> {
+    let wrong = |what: String| LoadError::Plan(format!("the data file {}: {what}", path.display()));
+    let mut reader = csv::ReaderBuilder::new()
+        .trim(csv::Trim::Headers)
+        .comment(Some(b'#'))
+        .from_path(path)
+        .map_err(|e| wrong(e.to_string()))?;
+    let names: Vec<String> = reader.headers().map_err(|e| wrong(e.to_string()))?.iter().map(str::to_string).collect();
+    let mut rows = Vec::new();
+    for record in reader.byte_records() {
+        let record = record.map_err(|e| wrong(e.to_string()))?;
+        rows.push(record.iter().map(<[u8]>::to_vec).collect());
+    }
+    if rows.is_empty() {
+        return Err(wrong("it has no rows below the line of names".into()));
+    }
+    Ok((rows, names))
+}
+
+/// A think time, drawn.
+#[must_use]
+pub fn draw(think: Option<Think>, rng: &mut Xoshiro256PlusPlus) -> Duration {
+    let mut uniform = || (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+    match think {
+        None => Duration::ZERO,
+        Some(Think::Fixed(d)) => d,
+        Some(Think::Uniform(low, high)) => low + (high - low).mul_f64(uniform()),
+        Some(Think::Exponential(mean)) => mean.mul_f64(-(1.0 - uniform()).ln()),
+    }
+}
+
+/// What would be sent: the servers with their addresses, and the bytes of each request with its first values.
+#[derive(Debug)]
+pub struct Preview {
+    pub servers: Vec<(String, Vec<String>)>,
+    pub requests: Vec<Vec<u8>>,
+}
+
+/// Prepares a plan and sends nothing.
+///
+/// # Errors
+/// As [`crate::run`].
+pub fn preview(plan: &Plan) -> Result<Preview, LoadError> {
+    let prepared = Prepared::new(plan)?;
+    prepared.tls_config(plan)?;
+    let servers = prepared
+        .endpoints
+        .iter()
+        .map(|e| (e.origin.clone(), e.addresses.iter().map(|a| format!("{a:?}")).collect()))
+        .collect();
+    let mut values = vec![Vec::new(); prepared.values];
+    if let Some(row) = prepared.rows.as_ref().and_then(|r| r.rows.first()) {
+        values[..row.len()].clone_from_slice(row);
+    }
+    let mut rng = <Xoshiro256PlusPlus as rand_core::SeedableRng>::seed_from_u64(plan.seed);
+    let requests = prepared
+        .requests
+        .iter()
+        .map(|request| {
+            let mut out = Vec::new();
+            let mut filling = Filling {
+                values: Values { user: 1, iteration: 1, values: &values, rng: &mut rng },
+                cookie: None,
+                authorization: None,
+            };
+            let target = request.target(&mut filling.values);
+            request.render(&prepared.endpoints[request.endpoint], &plan.http, None, &target, &mut filling, &mut out);
+            out
+        })
+        .collect();
+    Ok(Preview { servers, requests })
+}

@@ -1,0 +1,171 @@
+//! Text with changing parts: `{{name}}`.
+
+use rand_core::Rng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+/// How a value is made safe for the place that it goes to: what a server or a file says must not be able to add a line
+/// to a request head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encode {
+    /// In a request target: what may not stand in one is percent-encoded.
+    Target,
+    /// In a header field: control characters are left out.
+    Field,
+    /// In a form: everything but letters, digits and `-._~` is percent-encoded.
+    Form,
+    /// In a body: as it is.
+    Raw,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Variable {
+    /// Number of the user, from 1.
+    User,
+    /// How many times the user has begun, from 1.
+    Iteration,
+    /// A random whole number below 2^31.
+    Random,
+    /// A column of the data file or a value from an answer: index into the user's values.
+    Value(usize),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Literal(Vec<u8>),
+    Variable(Variable, Encode),
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Template {
+    parts: Vec<Part>,
+}
+
+/// What templates are filled from.
+#[derive(Debug)]
+pub struct Values<'a> {
+    pub user: u64,
+    pub iteration: u64,
+    pub values: &'a [Vec<u8>],
+    pub rng: &'a mut Xoshiro256PlusPlus,
+}
+
+impl Template {
+    /// Takes a text apart. `names` are those of values, in the order of their indices.
+    ///
+    /// # Errors
+    /// For a name that nothing gives a value to, and for braces that do not close.
+    pub fn parse(text: &str, names: &[String], encode: Encode) -> Result<Template, String> {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("{{") {
+            let (name, behind) =
+                after.split_once("}}").ok_or_else(|| format!("'{{{{' without '}}}}' in '{}'", shorten(text)))?;
+            if !before.is_empty() {
+                parts.push(Part::Literal(before.as_bytes().to_vec()));
+            }
+            let variable = match name.trim() {
+                "user" => Variable::User,
+                "iteration" => Variable::Iteration,
+                "random" => Variable::Random,
+                name => Variable::Value(names.iter().position(|n| n == name).ok_or_else(|| {
+                    let known = if names.is_empty() { String::new() } else { format!(", {}", names.join(", ")) };
+                    format!("nothing gives {{{{{name}}}}} a value; there are: user, iteration, random{known}")
+                })?),
+            };
+            parts.push(Part::Variable(variable, encode));
+            rest = behind;
+        }
+        if !rest.is_empty() {
+            parts.push(Part::Literal(rest.as_bytes().to_vec()));
+        }
+        Ok(Template { parts })
+    }
+
+    /// Bytes that never change.
+    #[must_use]
+    pub fn literal(bytes: Vec<u8>) -> Template {
+        Template { parts: if bytes.is_empty() { Vec::new() } else { vec![Part::Literal(bytes)] } }
+    }
+
+    pub fn append(&mut self, other: Template) {
+        self.parts.extend(other.parts);
+    }
+
+    pub fn is_literal(&self) -> bool {
+        self.parts.iter().all(|p| matches!(p, Part::Literal(_)))
+    }
+
+    /// Appends the text with its values put in.
+    pub fn render(&self, values: &mut Values<'_>, out: &mut Vec<u8>) {
+        for part in &self.parts {
+            match part {
+                Part::Literal(bytes) => out.extend_from_slice(bytes),
+                Part::Variable(variable, encode) => match variable {
+                    Variable::User => out.extend_from_slice(values.user.to_string().as_bytes()),
+                    Variable::Iteration => out.extend_from_slice(values.iteration.to_string().as_bytes()),
+                    Variable::Random => {
+                        out.extend_from_slice((values.rng.next_u32() >> 1).to_string().as_bytes());
+                    }
+                    Variable::Value(i) => encode_into(values.values.get(*i).map_or(&[][..], Vec::as_slice), *encode, out),
+                },
+            }
+        }
+    }
+}
+
+/// Appends bytes, made safe for their place.
+pub fn encode_into(bytes: &[u8], encode: Encode, out: &mut Vec<u8>) {
+    let percent = |b: u8, out: &mut Vec<u8>| out.extend_from_slice(format!("%{b:02X}").as_bytes());
+    for &b in bytes {
+        match encode {
+            Encode::Raw => out.push(b),
+            Encode::Field if b >= 0x20 && b != 0x7f || b == b'\t' => out.push(b),
+            Encode::Field => {}
+            Encode::Target if b.is_ascii_graphic() && !b"\"<>\\^`{|}#".contains(&b) => out.push(b),
+            Encode::Form if b.is_ascii_alphanumeric() || b"-._~".contains(&b) => out.push(b),
+            Encode::Form if b == b' ' => out.push(b'+'),
+            Encode::Target | Encode::Form => percent(b, out),
+        }
+    }
+}
+
+fn shorten(text: &str) -> String {
+    let short: String = text.chars().take(60).collect();
+    if short.len() < text.len() { format!("{short}…") } else { short }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand_core::SeedableRng;
+
+    fn render(text: &str, encode: Encode, value: &[u8]) -> String {
+        let names = vec!["a".to_string()];
+        let template = Template::parse(text, &names, encode).expect("valid");
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+        let values = [value.to_vec()];
+        let mut out = Vec::new();
+        template.render(&mut Values { user: 7, iteration: 2, values: &values, rng: &mut rng }, &mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn values_are_put_in() {
+        assert_eq!(render("/x/{{a}}?u={{ user }}&i={{iteration}}", Encode::Target, b"y"), "/x/y?u=7&i=2");
+        assert_eq!(render("no change }} {", Encode::Raw, b""), "no change }} {");
+    }
+
+    #[test]
+    fn a_value_cannot_add_a_line_to_a_head() {
+        let evil = b"a b\r\nX: y";
+        assert_eq!(render("/{{a}}", Encode::Target, evil), "/a%20b%0D%0AX:%20y");
+        assert_eq!(render("{{a}}", Encode::Field, evil), "a bX: y");
+        assert_eq!(render("q={{a}}", Encode::Form, "ä&=".as_bytes()), "q=%C3%A4%26%3D");
+    }
+
+    #[test]
+    fn unknown_names_and_open_braces_are_errors() {
+        assert!(Template::parse("{{b}}", &["a".into()], Encode::Raw).expect_err("unknown").contains("there are: user"));
+        assert!(Template::parse("{{a", &["a".into()], Encode::Raw).is_err());
+    }
+}

@@ -1,0 +1,201 @@
+//! TLS by rustls, sans-I/O: records in, records out; sockets stay with the event loop.
+
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use lastdrop_model::plan::TlsOptions;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, HandshakeKind, RootCertStore, SignatureScheme};
+
+use crate::LoadError;
+
+/// Sessions that a thread remembers for resumption, a server each.
+const SESSIONS: usize = 64;
+
+/// Makes the configuration of one thread. Threads have their own, so that they share no lock.
+///
+/// # Errors
+/// When a file cannot be read or does not hold what it should.
+pub fn config(options: &TlsOptions) -> Result<Arc<ClientConfig>, LoadError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let wrong = |what: String| LoadError::Tls(what);
+    let versions: &[&rustls::SupportedProtocolVersion] = match options.version.as_deref() {
+        None => rustls::ALL_VERSIONS,
+        Some("1.2") => &[&rustls::version::TLS12],
+        Some("1.3") => &[&rustls::version::TLS13],
+        Some(other) => return Err(wrong(format!("TLS version '{other}' is not known; 1.2 and 1.3 are"))),
+    };
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(versions)
+        .map_err(|e| wrong(e.to_string()))?;
+    let builder = if options.insecure {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+    } else {
+        let roots = roots(options.ca.as_deref())?;
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|e| wrong(format!("{e}; name your own authority with --ca FILE, or look away with --insecure")))?;
+        builder.with_webpki_verifier(verifier)
+    };
+    let mut config = match (&options.certificate, &options.key) {
+        (Some(certificate), Some(key)) => {
+            let key_der = PrivateKeyDer::from_pem_file(key)
+                .map_err(|e| wrong(format!("no private key can be read from {}: {e}", key.display())))?;
+            builder
+                .with_client_auth_cert(certificates(certificate)?, key_der)
+                .map_err(|e| wrong(format!("the client certificate {}: {e}", certificate.display())))?
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    config.resumption = if options.resumption { Resumption::in_memory_sessions(SESSIONS) } else { Resumption::disabled() };
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, LoadError> {
+    let wrong = |what: String| LoadError::Tls(format!("no certificates can be read from {}: {what}", path.display()));
+    let found: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|e| wrong(e.to_string()))?;
+    if found.is_empty() { Err(wrong("it holds none in PEM form".into())) } else { Ok(found) }
+}
+
+fn roots(ca: Option<&Path>) -> Result<RootCertStore, LoadError> {
+    let mut roots = RootCertStore::empty();
+    // A machine without certificates is no error where --ca names one.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(path) = ca {
+        for certificate in certificates(path)? {
+            roots
+                .add(certificate)
+                .map_err(|e| LoadError::Tls(format!("a certificate of {} cannot be used: {e}", path.display())))?;
+        }
+    }
+    Ok(roots)
+}
+
+/// `--insecure`: takes any certificate, but still wants the handshake to be signed by its key.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The name to ask for and to verify.
+///
+/// # Errors
+/// When it is neither a host name nor an address.
+pub fn server_name(host: &str, options: &TlsOptions) -> Result<ServerName<'static>, LoadError> {
+    let name = options.server_name.as_deref().unwrap_or(host);
+    ServerName::try_from(name.to_string())
+        .map_err(|_| LoadError::Tls(format!("'{name}' cannot be the name of a TLS server; --server-name gives another")))
+}
+
+/// One connection's TLS.
+#[derive(Debug)]
+pub struct Session(ClientConnection);
+
+impl Session {
+    /// # Errors
+    /// When the configuration does not allow it.
+    pub fn new(config: &Arc<ClientConfig>, name: ServerName<'static>) -> Result<Session, rustls::Error> {
+        ClientConnection::new(Arc::clone(config), name).map(Session)
+    }
+
+    pub fn handshaking(&self) -> bool {
+        self.0.is_handshaking()
+    }
+
+    /// Did the finished handshake resume an earlier session?
+    pub fn resumed(&self) -> bool {
+        self.0.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// Takes what came from the socket; afterwards [`Session::read`] gives what was in it.
+    ///
+    /// # Errors
+    /// With what is wrong with it. An alert may then be waiting to be written.
+    pub fn feed(&mut self, mut data: &[u8], mut plain: impl FnMut(&mut Self)) -> Result<(), rustls::Error> {
+        while !data.is_empty() {
+            let taken = match self.0.read_tls(&mut data) {
+                Ok(n) => n,
+                // Its buffer is full of what nobody has read.
+                Err(_) => return Err(rustls::Error::General("a record without an end".into())),
+            };
+            self.0.process_new_packets()?;
+            plain(self);
+            if taken == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Decrypted bytes that are there; 0 is none now.
+    pub fn read(&mut self, buffer: &mut [u8]) -> usize {
+        self.0.reader().read(buffer).unwrap_or(0)
+    }
+
+    /// Takes bytes to be sent; says how many fit.
+    pub fn write(&mut self, data: &[u8]) -> usize {
+        self.0.writer().write(data).unwrap_or(0)
+    }
+
+    pub fn wants_write(&self) -> bool {
+        self.0.wants_write()
+    }
+
+    /// Writes records out until there are none or the socket takes no more.
+    ///
+    /// # Errors
+    /// Those of the socket, `WouldBlock` among them.
+    pub fn flush(&mut self, socket: &mut impl Write) -> io::Result<()> {
+        while self.0.wants_write() {
+            self.0.write_tls(socket)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the server that the connection ends here, if there is room for it.
+    pub fn say_goodbye(&mut self, socket: &mut impl Write) {
+        self.0.send_close_notify();
+        let _ = self.flush(socket);
+    }
+}

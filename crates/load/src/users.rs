@@ -1,0 +1,700 @@
+//! What makes requests come due, and what follows from an answer.
+//!
+//! Somebody always asks: in a closed loop a user who comes again and again, in an open loop whoever is free when a request
+//! arrives. A user does one thing at a time: a request with the redirects and challenges that it leads to, a session of
+//! several requests, or a page with what it embeds.
+
+use std::cmp::Reverse;
+use std::collections::{HashSet, VecDeque};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use lastdrop_http::cookies::Jar;
+use lastdrop_http::digest::Challenge;
+use lastdrop_model::plan::Load;
+use lastdrop_model::request::Per;
+use lastdrop_model::{Kind, Micros, Url};
+use rand_core::Rng;
+
+use crate::connection::{Errand, State};
+use crate::event_loop::{Alarm, EventLoop, Source};
+use crate::inspect::Capture;
+use crate::page::embedded;
+use crate::prepare::{Choice, Detour, draw};
+
+/// A user whose connection was refused tries again after this; nobody reloads a dead page a million times.
+const REFUSED_PAUSE_US: Micros = 50_000;
+/// Pause before another try when this process has no descriptor or memory left for a socket.
+const NO_SOCKET_PAUSE_US: Micros = 10_000;
+/// Servers that redirects may add to those of the plan.
+const MOST_ENDPOINTS: usize = 64;
+/// Most that a browser fetches at once from all hosts together.
+const MOST_CACHED: usize = 10_000;
+
+/// Where a user is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// Not taking part: not needed now, or (open loop) free for the next arrival.
+    Away,
+    /// Pausing; an alarm is set.
+    Pausing,
+    Busy,
+}
+
+/// What a user has of its own.
+#[derive(Debug)]
+pub struct Person {
+    /// From 1, over all threads.
+    pub number: u64,
+    pub iteration: u64,
+    /// The request of a session that is next.
+    pub step: usize,
+    pub has_row: bool,
+    pub values: Vec<Vec<u8>>,
+    pub jar: Jar,
+    pub digest: Option<(Challenge, u32)>,
+    page: Option<Box<PageLoad>>,
+    cached: HashSet<(usize, String)>,
+}
+
+/// A page being loaded.
+#[derive(Debug)]
+struct PageLoad {
+    due: Micros,
+    phase: u16,
+    waiting: VecDeque<Detour>,
+    running: u32,
+    failed: bool,
+    /// The request of the plan that the page is.
+    request: usize,
+}
+
+impl Person {
+    pub fn new(number: u64, values: usize) -> Person {
+        Person {
+            number,
+            iteration: 0,
+            step: 0,
+            has_row: false,
+            values: vec![Vec::new(); values],
+            jar: Jar::default(),
+            digest: None,
+            page: None,
+            cached: HashSet::new(),
+        }
+    }
+}
+
+/// A request that is due and found no descriptor.
+#[derive(Debug)]
+pub struct Stranded {
+    user: u32,
+    pub due: Micros,
+    pub phase: u16,
+    pub request: u32,
+    errand: Option<Box<Errand>>,
+}
+
+/// What a request came to.
+pub(crate) enum End {
+    Answered { status: u16, capture: Option<Box<Capture>> },
+    Lost { refused: bool },
+}
+
+impl EventLoop<'_> {
+    // ---- users come and go ------------------------------------------------------------------------------------
+
+    /// Closed loop: as many users as the phase wants at this time.
+    pub(crate) fn change_users(&mut self, now: Micros) {
+        let Source::Closed { from, to } = self.source else { return };
+        let share = match self.phase_end {
+            Some(end) if end > self.phase_start => {
+                ((now.saturating_sub(self.phase_start)) as f64 / (end - self.phase_start) as f64).min(1.0)
+            }
+            _ => 0.0,
+        };
+        let all = (from + (to - from) * share).round() as usize;
+        let before = self.wanted;
+        // User k of the run is on thread k modulo threads.
+        let own = (all + self.job.threads - 1 - self.job.thread) / self.job.threads;
+        self.wanted = own.min(self.presence.len()) as u32;
+        for user in before.min(self.wanted)..self.wanted {
+            if self.presence[user as usize] == Presence::Away {
+                self.begin_unit(user, now, now);
+            }
+        }
+    }
+
+    /// Open loop: everybody who is free waits for arrivals.
+    pub(crate) fn pool_users(&mut self) {
+        self.idle.iter_mut().for_each(Vec::clear);
+        self.closed.clear();
+        // In an earlier phase more users may have been there than this one has connections.
+        let Load::Open { connections, .. } = &self.job.plan.phases[usize::from(self.phase)].load else { return };
+        let own = crate::collector::share(u64::from(*connections), self.job.thread, self.job.threads).max(1) as usize;
+        self.wanted = (own / self.per_user as usize).max(1).min(self.presence.len()) as u32;
+        for user in (0..self.wanted).rev() {
+            if self.presence[user as usize] == Presence::Away {
+                self.pool(user);
+            }
+        }
+    }
+
+    fn pool(&mut self, user: u32) {
+        self.presence[user as usize] = Presence::Away;
+        let c = &self.connections[(user * self.per_user) as usize];
+        match c.state {
+            State::Idle => self.idle[c.endpoint as usize].push(user),
+            _ => self.closed.push(user),
+        }
+    }
+
+    /// A user leaves, and its connections with it.
+    fn send_away(&mut self, user: u32) {
+        self.presence[user as usize] = Presence::Away;
+        for slot in user * self.per_user..(user + 1) * self.per_user {
+            if self.connections[slot as usize].state == State::Idle {
+                self.close(slot);
+            }
+        }
+    }
+
+    fn pause(&mut self, user: u32, until: Micros) {
+        self.presence[user as usize] = Presence::Pausing;
+        self.alarms.push(Reverse((until, Alarm::User(user))));
+    }
+
+    /// A user's pause is over; `due` is when it was to end.
+    pub(crate) fn wake(&mut self, user: u32, due: Micros, now: Micros) {
+        if self.presence[user as usize] != Presence::Pausing {
+            return;
+        }
+        if self.over {
+            self.send_away(user);
+        } else if self.people.get(user as usize).is_some_and(|p| p.step > 0) {
+            self.next_step(user, due, now);
+        } else {
+            match self.source {
+                Source::Closed { .. } => self.begin_unit(user, due, now),
+                Source::Open => self.free(user, now),
+            }
+        }
+    }
+
+    /// A user has nothing to do any more.
+    fn free(&mut self, user: u32, now: Micros) {
+        if self.over {
+            return self.send_away(user);
+        }
+        match self.source {
+            Source::Closed { .. } => self.begin_unit(user, now, now),
+            Source::Open if user >= self.wanted => self.send_away(user),
+            Source::Open => {
+                self.pool(user);
+                if self.exhausted {
+                    self.freed_at = now;
+                    self.exhausted = false;
+                }
+                self.dispatch(now);
+            }
+        }
+    }
+
+    // ---- requests come due --------------------------------------------------------------------------------------
+
+    /// Closed loop: the user wants something (more).
+    pub(crate) fn begin_unit(&mut self, user: u32, due: Micros, now: Micros) {
+        while !self.over && self.phase_end.is_some_and(|end| now >= end) {
+            if usize::from(self.phase) + 1 == self.job.plan.phases.len() {
+                return self.send_away(user);
+            }
+            self.presence[user as usize] = Presence::Away;
+            let end = self.phase_end.unwrap_or(now);
+            self.enter_phase(self.phase + 1, end);
+            if self.presence[user as usize] != Presence::Away || matches!(self.source, Source::Open) {
+                return;
+            }
+        }
+        if self.over || user >= self.wanted {
+            return self.send_away(user);
+        }
+        if self.remaining == 0 {
+            self.send_away(user);
+            return self.nothing_remains(now);
+        }
+        self.presence[user as usize] = Presence::Busy;
+        self.remaining -= 1;
+        let phase = self.phase;
+        self.slice(phase).counts.due += 1;
+        let request = self.choose();
+        self.start(user, request, due, phase, now, false);
+        if self.remaining == 0 {
+            self.nothing_remains(now);
+        }
+    }
+
+    /// Which request is next.
+    fn choose(&mut self) -> usize {
+        match &self.job.prepared.choice {
+            Choice::Only | Choice::Session => 0,
+            Choice::Weighted(sums) => Choice::by_weight(sums, &mut self.rng),
+            Choice::Order => {
+                let n = self.next_request;
+                self.next_request += self.job.threads as u64;
+                (n % self.job.prepared.requests.len() as u64) as usize
+            }
+        }
+    }
+
+    /// A user begins something: a request, a session, a page.
+    fn start(&mut self, user: u32, request: usize, due: Micros, phase: u16, now: Micros, arrived: bool) {
+        if self.job.prepared.personal {
+            self.take_row(user);
+            let page = self.job.plan.page.is_some();
+            let person = &mut self.people[user as usize];
+            person.iteration += 1;
+            if page {
+                person.page =
+                    Some(Box::new(PageLoad { due, phase, waiting: VecDeque::new(), running: 1, failed: false, request }));
+            }
+        }
+        self.issue(user, request, due, phase, None, now, arrived);
+    }
+
+    fn take_row(&mut self, user: u32) {
+        let Some(rows) = &self.job.prepared.rows else { return };
+        let person = &mut self.people[user as usize];
+        if person.has_row && rows.per == Per::User {
+            return;
+        }
+        let n = if rows.random {
+            self.rng.next_u64()
+        } else {
+            let n = self.next_row;
+            self.next_row += self.job.threads as u64;
+            n
+        };
+        let row = &rows.rows[(n % rows.rows.len() as u64) as usize];
+        person.values[..rows.columns].clone_from_slice(row);
+        person.has_row = true;
+    }
+
+    /// The next request of a session is due.
+    fn next_step(&mut self, user: u32, due: Micros, now: Micros) {
+        // A step counts like any other request of a closed loop; in an open loop `-n` counts arrivals.
+        if matches!(self.source, Source::Closed { .. }) {
+            if self.remaining == 0 {
+                self.end_session(user);
+                self.send_away(user);
+                return self.nothing_remains(now);
+            }
+            self.remaining -= 1;
+        }
+        self.presence[user as usize] = Presence::Busy;
+        let phase = self.phase;
+        self.slice(phase).counts.due += 1;
+        let step = self.people[user as usize].step;
+        self.issue(user, step, due, phase, None, now, false);
+        if self.remaining == 0 && matches!(self.source, Source::Closed { .. }) {
+            self.nothing_remains(now);
+        }
+    }
+
+    fn end_session(&mut self, user: u32) {
+        let columns = self.job.prepared.rows.as_ref().map_or(0, |r| r.columns);
+        let person = &mut self.people[user as usize];
+        person.step = 0;
+        if matches!(self.job.prepared.choice, Choice::Session) {
+            person.jar.clear();
+            person.values[columns..].iter_mut().for_each(Vec::clear);
+        }
+    }
+
+    /// Open loop: sends what is due, as far as somebody is free.
+    pub(crate) fn dispatch(&mut self, now: Micros) {
+        // A request that fails at once frees its user from within: the loop below goes on, not a deeper one.
+        if self.dispatching || self.exhausted || self.queues.is_empty() || now < self.no_socket_until {
+            return;
+        }
+        self.dispatching = true;
+        while let Some(queue) = self.queues.front_mut() {
+            let Some(due) = queue.next_due() else {
+                // The phase that the clock is in keeps its queue until it is over.
+                if queue.phase == self.phase {
+                    break;
+                }
+                self.queues.pop_front();
+                continue;
+            };
+            if queue.budget == 0 {
+                let phase = queue.phase;
+                if phase != self.phase {
+                    self.queues.pop_front();
+                    continue;
+                }
+                self.count_due(now.max(due + 1));
+                self.nothing_remains(now);
+                break;
+            }
+            if due > now || now < self.no_socket_until {
+                break;
+            }
+            let phase = queue.phase;
+            let request = self.choose();
+            let endpoint = self.job.prepared.requests[request].endpoint;
+            let Some(user) = self.take_user(endpoint) else {
+                // In turn: it is still this request's turn.
+                if matches!(self.job.prepared.choice, Choice::Order) {
+                    self.next_request -= self.job.threads as u64;
+                }
+                self.exhausted = true;
+                break;
+            };
+            let depth = self.job.plan.http.pipeline.max(1);
+            let mut behind = Vec::new();
+            if let Some(queue) = self.queues.front_mut() {
+                queue.budget -= 1;
+                queue.arrivals.advance();
+                while (behind.len() as u32) + 1 < depth && queue.budget > 0 {
+                    let Some(next) = queue.next_due().filter(|next| *next <= now) else { break };
+                    behind.push(next);
+                    queue.budget -= 1;
+                    queue.arrivals.advance();
+                }
+            }
+            self.presence[user as usize] = Presence::Busy;
+            if depth > 1 {
+                self.connections[(user * self.per_user) as usize].pipelined = behind;
+            }
+            self.start(user, request, due, phase, now, true);
+        }
+        self.dispatching = false;
+    }
+
+    /// Somebody free: best with a connection to the server, else without any, else with one to another server.
+    fn take_user(&mut self, endpoint: usize) -> Option<u32> {
+        let own = self.idle[endpoint].pop();
+        own.or_else(|| self.closed.pop()).or_else(|| self.idle.iter_mut().find_map(Vec::pop))
+    }
+
+    // ---- requests go out ----------------------------------------------------------------------------------------
+
+    /// The connection that a user has for a server; None where all that it may have are in use.
+    fn slot_for(&self, user: u32, endpoint: usize) -> Option<u32> {
+        let first = user * self.per_user;
+        let Some(page) = &self.job.plan.page else {
+            return Some(first + endpoint as u32 % self.per_user);
+        };
+        let each = page.connections_per_host.max(1);
+        let group = first + (endpoint as u32 % (self.per_user / each).max(1)) * each;
+        let slots = group..group + each;
+        let state = |slot: &u32| self.connections[*slot as usize].state;
+        let own = |slot: &u32| self.connections[*slot as usize].endpoint == endpoint as u32;
+        slots
+            .clone()
+            .find(|s| state(s) == State::Idle && own(s))
+            .or_else(|| slots.clone().find(|s| state(s) == State::Closed))
+            .or_else(|| slots.clone().find(|s| state(s) == State::Idle))
+    }
+
+    /// Sends a request that is due, or keeps it until there is a descriptor for it.
+    #[allow(clippy::too_many_arguments)]
+    fn issue(
+        &mut self,
+        user: u32,
+        request: usize,
+        due: Micros,
+        phase: u16,
+        errand: Option<Box<Errand>>,
+        now: Micros,
+        arrived: bool,
+    ) {
+        let detour = errand.as_ref().and_then(|e| e.detour.as_ref());
+        let endpoint = detour.map_or(self.job.prepared.requests[request].endpoint, |d| d.endpoint);
+        let Some(slot) = self.slot_for(user, endpoint) else {
+            // Only page mode has several in flight, and it looks before it asks.
+            return self.strand(Stranded { user, due, phase, request: request as u32, errand }, now);
+        };
+        // Closed loop: a user who pipelines asks for several things at once.
+        let depth = self.job.plan.http.pipeline.max(1);
+        if depth > 1 && !arrived {
+            let more = u64::from(depth - 1).min(self.remaining);
+            self.remaining -= more;
+            self.slice(phase).counts.due += more;
+            let c = &mut self.connections[slot as usize];
+            c.pipelined.clear();
+            c.pipelined.resize(more as usize, due);
+        }
+        if let Err(errand) = self.begin(slot, request as u32, endpoint as u32, due, phase, errand, now, arrived) {
+            self.strand(Stranded { user, due, phase, request: request as u32, errand }, now);
+        }
+    }
+
+    fn strand(&mut self, stranded: Stranded, now: Micros) {
+        self.no_socket_until = now + NO_SOCKET_PAUSE_US;
+        self.stranded.push_back(stranded);
+    }
+
+    pub(crate) fn send_stranded(&mut self, now: Micros) {
+        for _ in 0..self.stranded.len() {
+            if self.over || now < self.no_socket_until {
+                break;
+            }
+            if let Some(s) = self.stranded.pop_front() {
+                self.issue(s.user, s.request as usize, s.due, s.phase, s.errand, now, true);
+            }
+        }
+        if self.stranded.is_empty() && self.remaining == 0 && matches!(self.source, Source::Closed { .. }) {
+            self.nothing_remains(now);
+        }
+    }
+
+    // ---- requests end -------------------------------------------------------------------------------------------
+
+    /// A request has met its end on a connection that is idle or closed now.
+    #[inline]
+    pub(crate) fn request_over(&mut self, slot: u32, now: Micros, end: End) {
+        let user = slot / self.per_user;
+        if self.job.prepared.personal {
+            return self.personal_over(user, slot, now, end);
+        }
+        let request = self.connections[slot as usize].request as usize;
+        self.unit_over(user, request, now, matches!(end, End::Lost { refused: true }));
+    }
+
+    /// What a user did is done; after a pause comes the next.
+    fn unit_over(&mut self, user: u32, request: usize, now: Micros, refused: bool) {
+        let closed = matches!(self.source, Source::Closed { .. });
+        if closed && refused && !self.over {
+            return self.pause(user, now + REFUSED_PAUSE_US);
+        }
+        if closed && !self.over {
+            let think = draw(self.job.prepared.requests[request].think, &mut self.rng);
+            if !think.is_zero() {
+                return self.pause(user, now + think.as_micros() as Micros);
+            }
+        }
+        self.free(user, now);
+    }
+
+    fn personal_over(&mut self, user: u32, slot: u32, now: Micros, end: End) {
+        let c = &mut self.connections[slot as usize];
+        let request = c.request as usize;
+        let phase = c.phase;
+        let endpoint = c.endpoint as usize;
+        let errand = c.errand.take().unwrap_or_default();
+        let (mut good, mut refused, mut status, mut capture) = (false, false, 0, None);
+        match end {
+            End::Answered { status: s, capture: c } => {
+                good = true;
+                status = s;
+                capture = c;
+            }
+            End::Lost { refused: r } => refused = r,
+        }
+        if let Some(seen) = &mut capture {
+            seen.finish();
+            self.keep_cookies(user, endpoint, &errand, seen);
+            if !self.over
+                && let Some(next) = self.what_follows(user, request, endpoint, &errand, status, seen)
+            {
+                // What follows from an answer is a request like any other: due now, and due in this phase.
+                let phase = self.phase;
+                self.slice(phase).counts.due += 1;
+                return self.issue(user, request, now, phase, Some(Box::new(next)), now, true);
+            }
+            good &= self.judge(user, request, phase, status, seen, errand.embedded);
+        }
+        if self.job.plan.page.is_some() {
+            let ok = good && status < 400;
+            return self.page_part_over(user, &errand, endpoint, ok, refused, capture, now);
+        }
+        if matches!(self.job.prepared.choice, Choice::Session) {
+            let person = &mut self.people[user as usize];
+            person.step += 1;
+            if good && !self.over && person.step < self.job.prepared.requests.len() {
+                let think = draw(self.job.prepared.requests[request].think, &mut self.rng);
+                if think.is_zero() {
+                    return self.next_step(user, now, now);
+                }
+                return self.pause(user, now + think.as_micros() as Micros);
+            }
+            self.end_session(user);
+        }
+        self.unit_over(user, request, now, refused);
+    }
+
+    fn keep_cookies(&mut self, user: u32, endpoint: usize, errand: &Errand, seen: &Capture) {
+        if seen.cookies.is_empty() {
+            return;
+        }
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+        let path = String::from_utf8_lossy(&errand.target).into_owned();
+        for value in &seen.cookies {
+            self.people[user as usize].jar.set(value, &self.endpoints[endpoint].host, &path, now_s);
+        }
+    }
+
+    /// The request that an answer leads to: the response to a challenge, or where it redirects to.
+    fn what_follows(
+        &mut self,
+        user: u32,
+        index: usize,
+        endpoint: usize,
+        errand: &Errand,
+        status: u16,
+        seen: &Capture,
+    ) -> Option<Errand> {
+        let request = &self.job.prepared.requests[index];
+        let phase = self.phase;
+        if status == 401
+            && request.digest.is_some()
+            && let Some(challenge) = seen.challenges.iter().find_map(|c| Challenge::parse(c))
+            && (!errand.challenged || challenge.stale)
+            && errand.hops <= 8
+        {
+            self.people[user as usize].digest = Some((challenge, 0));
+            self.slice(phase).counts.challenged += 1;
+            return Some(Errand {
+                detour: errand.detour.clone(),
+                hops: errand.hops + 1,
+                challenged: true,
+                embedded: errand.embedded,
+                ..Errand::default()
+            });
+        }
+        let location = seen.location.as_ref().filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308))?;
+        if errand.hops >= self.job.plan.http.redirects {
+            return None;
+        }
+        let e = &self.endpoints[endpoint];
+        let path = String::from_utf8_lossy(&errand.target).into_owned();
+        let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path };
+        let there = here.join(std::str::from_utf8(location).ok()?).ok()?;
+        let target = self.endpoint_of(&there)?;
+        let method = errand.detour.as_ref().map_or(request.method.as_str(), |d| d.method.as_str());
+        let keeps = matches!(status, 307 | 308) || !(method == "POST" || status == 303 && method != "HEAD");
+        let detour = Detour {
+            endpoint: target,
+            method: if keeps { method.to_string() } else { "GET".into() },
+            body: keeps && errand.detour.as_ref().is_none_or(|d| d.body),
+            path: there.path,
+        };
+        self.slice(phase).counts.redirected += 1;
+        Some(Errand { detour: Some(detour), hops: errand.hops + 1, embedded: errand.embedded, ..Errand::default() })
+    }
+
+    /// The server of a URL: one of the plan's, or the same host on another port. Nobody else is loaded.
+    fn endpoint_of(&mut self, url: &Url) -> Option<usize> {
+        let same_host = |host: &str| host.eq_ignore_ascii_case(&url.host);
+        let known = self.endpoints.iter().position(|e| e.tls == url.tls && e.port == url.port && same_host(&e.host));
+        if known.is_some() {
+            return known;
+        }
+        let sibling = self.endpoints.iter().find(|e| same_host(&e.host))?;
+        if self.endpoints.len() >= MOST_ENDPOINTS.max(self.job.prepared.endpoints.len() + 8) {
+            return None;
+        }
+        let new = sibling.sibling(url, &self.job.plan.network);
+        self.endpoints.push(new);
+        self.idle.push(Vec::new());
+        Some(self.endpoints.len() - 1)
+    }
+
+    /// Expectations and extractions. False: the session cannot go on.
+    fn judge(&mut self, user: u32, index: usize, phase: u16, status: u16, seen: &Capture, embedded: bool) -> bool {
+        let request = &self.job.prepared.requests[index];
+        if let Some(bytes) = seen.decoded_bytes() {
+            self.slice(phase).counts.bytes_decoded += bytes;
+        }
+        let mut met = !seen.damaged;
+        if embedded {
+            // What a page embeds is not what the plan's expectations are about.
+            if !met {
+                self.slice(phase).counts.missed += 1;
+            }
+            return met;
+        }
+        for expectation in &request.expect {
+            met &= seen.meets(expectation, status, &mut self.first_sums[index]);
+        }
+        let mut found_all = true;
+        for extraction in &request.extract {
+            match extraction.take(&seen.headers, seen.body()) {
+                Some(value) => self.people[user as usize].values[extraction.value] = value,
+                None => found_all = false,
+            }
+        }
+        if !met || !found_all {
+            self.slice(phase).counts.missed += 1;
+        }
+        found_all
+    }
+
+    // ---- pages --------------------------------------------------------------------------------------------------
+
+    /// The HTML of a page, or something that it embeds, has come to its end.
+    #[allow(clippy::too_many_arguments)]
+    fn page_part_over(
+        &mut self,
+        user: u32,
+        errand: &Errand,
+        endpoint: usize,
+        ok: bool,
+        refused: bool,
+        capture: Option<Box<Capture>>,
+        now: Micros,
+    ) {
+        let path = String::from_utf8_lossy(&errand.target).into_owned();
+        let cache = self.job.plan.page.as_ref().is_some_and(|p| p.cache);
+        let Some(mut page) = self.people[user as usize].page.take() else { return };
+        page.running -= 1;
+        page.failed |= !ok;
+        if !errand.embedded && ok {
+            let e = &self.endpoints[endpoint];
+            let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path };
+            let html = capture.as_ref().map_or(&[][..], |c| c.body());
+            for url in embedded(html, &here) {
+                let Some(endpoint) = self.endpoint_of(&url) else { continue };
+                if !(cache && self.people[user as usize].cached.contains(&(endpoint, url.path.clone()))) {
+                    page.waiting.push_back(Detour { endpoint, method: "GET".into(), path: url.path, body: false });
+                }
+            }
+        } else if errand.embedded && ok && cache && capture.is_some_and(|c| !c.no_store) {
+            let cached = &mut self.people[user as usize].cached;
+            if cached.len() < MOST_CACHED {
+                cached.insert((endpoint, path));
+            }
+        }
+        let request = page.request;
+        // In the order of the page, as far as the browser may have connections to their hosts.
+        while !self.over {
+            let next = page.waiting.iter().position(|d| self.slot_for(user, d.endpoint).is_some());
+            let Some(detour) = next.and_then(|at| page.waiting.remove(at)) else { break };
+            page.running += 1;
+            let phase = self.phase;
+            self.slice(phase).counts.due += 1;
+            let next = Errand { detour: Some(detour), embedded: true, ..Errand::default() };
+            self.people[user as usize].page = Some(page);
+            self.issue(user, request, now, phase, Some(Box::new(next)), now, true);
+            match self.people[user as usize].page.take() {
+                Some(same) => page = same,
+                // It failed at once and was the last: the page is over.
+                None => return,
+            }
+        }
+        if page.running > 0 {
+            self.people[user as usize].page = Some(page);
+            return;
+        }
+        let complete = page.waiting.is_empty();
+        // The slice of the phase in which the page came due may have been handed over for good.
+        let phase = if self.live[usize::from(page.phase)].is_some() { page.phase } else { self.phase };
+        if complete && !page.failed {
+            self.record(phase, Kind::Page, now.saturating_sub(page.due));
+            self.slice(phase).counts.pages += 1;
+        } else {
+            self.slice(phase).counts.pages_failed += 1;
+        }
+        self.unit_over(user, request, now, refused);
+    }
+}

@@ -1,0 +1,356 @@
+//! What is sent: requests, where their changing parts come from, and what is expected of the answers.
+//!
+//! Text marked as a template may contain `{{name}}`: a column of the data file, a value taken from an earlier answer, or
+//! one of the built-in `{{user}}`, `{{iteration}}` and `{{random}}`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::units::parse_duration;
+use crate::url::Url;
+
+/// One request of a mix or a step of a session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RequestSpec {
+    #[serde(default)]
+    pub name: String,
+    pub method: String,
+    /// Its path and query are a template.
+    pub url: Url,
+    /// Extra header lines, in order; one of ours (Host, User-Agent, Accept, Connection) is replaced by its namesake, and
+    /// removed by an empty value. Values are templates.
+    #[serde(default)]
+    pub headers: Vec<(String, String)>,
+    #[serde(default)]
+    pub body: Body,
+    /// How often it is chosen, beside the others.
+    #[serde(default = "one")]
+    pub weight: f64,
+    #[serde(default)]
+    pub auth: Option<Auth>,
+    #[serde(default)]
+    pub expect: Vec<Expectation>,
+    #[serde(default)]
+    pub extract: Vec<Extract>,
+    /// Pause after its answer, instead of the plan's.
+    #[serde(default)]
+    pub think: Option<Think>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+impl RequestSpec {
+    /// A GET of a URL.
+    #[must_use]
+    pub fn get(url: Url) -> RequestSpec {
+        RequestSpec {
+            name: String::new(),
+            method: "GET".into(),
+            url,
+            headers: Vec::new(),
+            body: Body::None,
+            weight: 1.0,
+            auth: None,
+            expect: Vec::new(),
+            extract: Vec::new(),
+            think: None,
+        }
+    }
+}
+
+/// What a request carries.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Body {
+    #[default]
+    None,
+    /// A template.
+    Text(String),
+    /// Sent as it is.
+    File(PathBuf),
+    /// `application/x-www-form-urlencoded`; values are templates.
+    Form(Vec<(String, String)>),
+    /// `multipart/form-data`.
+    Multipart(Vec<Part>),
+}
+
+/// One field of a multipart form.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    pub name: String,
+    pub content: PartContent,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PartContent {
+    Text(String),
+    /// Sent with its name and `application/octet-stream`.
+    File(PathBuf),
+}
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Auth {
+    Basic {
+        user: String,
+        password: String,
+    },
+    /// RFC 7616: the first request of a user is answered 401 and sent again with the response to the challenge.
+    Digest {
+        user: String,
+        password: String,
+    },
+    /// The token is a template.
+    Bearer(String),
+}
+
+/// What an answer has to be; one that is not is answered all the same, and counted as missed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Expectation {
+    /// Any of these; a number below 10 is a class: 2 is 200 to 299.
+    Status(Vec<u16>),
+    /// Bytes of body, without transfer coding.
+    Length(u64),
+    Text(String),
+    NoText(String),
+    /// `crc32:…`, `md5:…` or `sha256:…` of the body, in hex.
+    Checksum(Checksum),
+    /// The body is the same as in the first answer to this request.
+    Same,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Checksum {
+    Crc32(String),
+    Md5(String),
+    Sha256(String),
+}
+
+impl FromStr for Expectation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, value) = text.split_once('=').ok_or_else(|| {
+            format!("'{text}' is not an expectation; write status=200, length=1234, text=Hello, no-text=Error, checksum=sha256:… or checksum=same")
+        })?;
+        match kind {
+            "status" => value
+                .split(',')
+                .map(|v| {
+                    let digits = v.trim().trim_end_matches("xx");
+                    digits.parse::<u16>().ok().filter(|n| (1..=5).contains(n) || (100..1000).contains(n))
+                })
+                .collect::<Option<Vec<u16>>>()
+                .map(Expectation::Status)
+                .ok_or_else(|| format!("'{value}' is not a status; write 200, 2xx or 200,304")),
+            "length" => {
+                value.parse().map(Expectation::Length).map_err(|_| format!("'{value}' is not a number of bytes"))
+            }
+            "text" if !value.is_empty() => Ok(Expectation::Text(value.to_string())),
+            "no-text" if !value.is_empty() => Ok(Expectation::NoText(value.to_string())),
+            "checksum" if value == "same" => Ok(Expectation::Same),
+            "checksum" => {
+                let hex = |sum: &str, len: usize| {
+                    let fits = sum.len() == len && sum.bytes().all(|b| b.is_ascii_hexdigit());
+                    fits.then(|| sum.to_ascii_lowercase())
+                };
+                let sum = match value.split_once(':') {
+                    Some(("crc32", sum)) => hex(sum, 8).map(Checksum::Crc32),
+                    Some(("md5", sum)) => hex(sum, 32).map(Checksum::Md5),
+                    Some(("sha256", sum)) => hex(sum, 64).map(Checksum::Sha256),
+                    _ => None,
+                };
+                sum.map(Expectation::Checksum).ok_or_else(|| {
+                    format!("'{value}' is not a checksum; write crc32:, md5: or sha256: and its hex digits, or same")
+                })
+            }
+            _ => Err(format!("'{kind}' cannot be expected; status, length, text, no-text and checksum can")),
+        }
+    }
+}
+
+impl fmt::Display for Expectation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Expectation::Status(list) => {
+                let words: Vec<String> =
+                    list.iter().map(|n| if *n < 10 { format!("{n}xx") } else { n.to_string() }).collect();
+                write!(f, "status={}", words.join(","))
+            }
+            Expectation::Length(n) => write!(f, "length={n}"),
+            Expectation::Text(text) => write!(f, "text={text}"),
+            Expectation::NoText(text) => write!(f, "no-text={text}"),
+            Expectation::Checksum(Checksum::Crc32(sum)) => write!(f, "checksum=crc32:{sum}"),
+            Expectation::Checksum(Checksum::Md5(sum)) => write!(f, "checksum=md5:{sum}"),
+            Expectation::Checksum(Checksum::Sha256(sum)) => write!(f, "checksum=sha256:{sum}"),
+            Expectation::Same => f.write_str("checksum=same"),
+        }
+    }
+}
+
+impl TryFrom<String> for Expectation {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Expectation> for String {
+    fn from(e: Expectation) -> String {
+        e.to_string()
+    }
+}
+
+/// A value taken from an answer and put into later requests as `{{name}}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extract {
+    pub name: String,
+    pub from: Place,
+}
+
+/// Where a value is in an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    Header(String),
+    /// The first group of the first match in the body, or the whole match where it has no group.
+    Regex(String),
+    /// RFC 6901, in a JSON body: `/items/0/id`.
+    Json(String),
+}
+
+/// How long a user pauses between an answer and the next request.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Think {
+    Fixed(Duration),
+    Uniform(Duration, Duration),
+    /// With this mean.
+    Exponential(Duration),
+}
+
+impl FromStr for Think {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |e: String| format!("{e}; a think time is '2s', '1s-3s' (uniform) or 'exp 2s' (exponential)");
+        if let Some(mean) = text.trim().strip_prefix("exp ") {
+            return parse_duration(mean.trim()).map(Think::Exponential).map_err(wrong);
+        }
+        match text.split_once('-') {
+            Some((low, high)) => {
+                let (low, high) = (parse_duration(low.trim()).map_err(wrong)?, parse_duration(high.trim()).map_err(wrong)?);
+                if low > high {
+                    return Err(wrong(format!("'{text}' ends before it begins")));
+                }
+                Ok(Think::Uniform(low, high))
+            }
+            None => parse_duration(text.trim()).map(Think::Fixed).map_err(wrong),
+        }
+    }
+}
+
+impl fmt::Display for Think {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = humantime::format_duration;
+        match self {
+            Think::Fixed(d) => write!(f, "{}", show(*d).to_string().replace(' ', "")),
+            Think::Uniform(a, b) => {
+                write!(f, "{}-{}", show(*a).to_string().replace(' ', ""), show(*b).to_string().replace(' ', ""))
+            }
+            Think::Exponential(d) => write!(f, "exp {}", show(*d).to_string().replace(' ', "")),
+        }
+    }
+}
+
+impl TryFrom<String> for Think {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Think> for String {
+    fn from(t: Think) -> String {
+        t.to_string()
+    }
+}
+
+/// How the next request is chosen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Pick {
+    /// At random by weight.
+    #[default]
+    Weighted,
+    /// One after the other, over and over, all users together.
+    Order,
+    /// All of them in order are one session of one user.
+    Session,
+}
+
+/// Rows for templates.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Data {
+    /// CSV with a line of names.
+    pub file: PathBuf,
+    pub per: Per,
+    /// Rows at random instead of in turn.
+    #[serde(default)]
+    pub random: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Per {
+    /// A user keeps its row.
+    User,
+    /// Each session, or each request where there are no sessions, has the next row.
+    #[default]
+    Request,
+}
+
+/// Loads pages as a browser does: HTML, then what it embeds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Page {
+    pub connections_per_host: u32,
+    /// A user fetches what may be cached once.
+    pub cache: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expectations_read_what_they_print() {
+        for text in ["status=200", "status=2xx,304", "length=12", "text=a=b", "no-text=x", "checksum=crc32:0123abcd", "checksum=same"] {
+            assert_eq!(text.parse::<Expectation>().expect("valid").to_string(), text);
+        }
+        for bad in ["status=20", "status=", "length=x", "text=", "checksum=sha256:12", "size=3", "200"] {
+            assert!(bad.parse::<Expectation>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn think_times_read_what_they_print() {
+        for text in ["2s", "1s-3s", "exp 500ms"] {
+            assert_eq!(text.parse::<Think>().expect("valid").to_string(), text);
+        }
+        for bad in ["", "x", "3s-1s", "exp", "-2s"] {
+            assert!(bad.parse::<Think>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Files of URLs as siege and http_load read them: one request a line.
+//!
+//! `# comment`; `NAME = value` and then `$(NAME)` or `${NAME}`, also for the environment's; `URL`, `URL POST body`,
+//! `URL PUT <file`; a URL without a scheme is http. http_load's files are the lines that are only URLs.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use crate::request::{Body, RequestSpec};
+use crate::url::Url;
+
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+
+/// More lines than this are a mistake, and would not fit beside each other in memory.
+const MOST_LINES: usize = 10_000_000;
+
+/// A line that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {what}")]
+pub struct UrlFileError {
+    pub line: usize,
+    pub what: String,
+}
+
+/// Reads a file of URLs. `folder` is where `<file` is relative to; `environment` gives variables that the file does not.
+///
+/// # Errors
+/// For the first line that is not a request, and for a file without any.
+pub fn parse(
+    text: &str,
+    folder: &Path,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<RequestSpec>, UrlFileError> {
+    let mut variables: HashMap<String, String> = HashMap::new();
+    let mut requests = Vec::new();
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    for (index, line) in text.lines().enumerate() {
+        let error = |what: String| UrlFileError { line: index + 1, what };
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if index >= MOST_LINES {
+            return Err(error(format!("more than {MOST_LINES} lines")));
+        }
+        if let Some((name, value)) = assignment(line) {
+            let value = substitute(value, &variables, &environment).map_err(error)?;
+            variables.insert(name.to_string(), value);
+            continue;
+        }
+        let line = substitute(line, &variables, &environment).map_err(error)?;
+        let (url, rest) = match line.split_once(char::is_whitespace) {
+            Some((url, rest)) => (url, rest.trim()),
+            None => (line.as_str(), ""),
+        };
+        let url: Url = url.parse().map_err(|e: crate::url::UrlError| error(e.to_string()))?;
+        let mut request = RequestSpec::get(url);
+        if !rest.is_empty() {
+            let (method, body) = match rest.split_once(char::is_whitespace) {
+                Some((method, body)) => (method, body.trim()),
+                None => (rest, ""),
+            };
+            if !METHODS.contains(&method) {
+                return Err(error(format!("'{method}' is not a method; write URL POST body, or URL POST <file")));
+            }
+            request.method = method.to_string();
+            request.body = match body.strip_prefix('<') {
+                Some(file) if file.trim().is_empty() => return Err(error("no file after '<'".into())),
+                Some(file) => Body::File(folder.join(PathBuf::from(file.trim()))),
+                None if body.is_empty() => Body::None,
+                None => Body::Text(body.to_string()),
+            };
+            if matches!(request.body, Body::Text(_)) {
+                // siege sends what is in the line as a form.
+                request.headers.push(("Content-Type".into(), "application/x-www-form-urlencoded".into()));
+            }
+        }
+        requests.push(request);
+    }
+    if requests.is_empty() {
+        return Err(UrlFileError { line: 1, what: "there is no URL in it".into() });
+    }
+    Ok(requests)
+}
+
+/// `NAME = value`, where the name is a word. A URL with `=` in its query is none.
+fn assignment(line: &str) -> Option<(&str, &str)> {
+    let (name, value) = line.split_once('=')?;
+    let name = name.trim();
+    let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    (!name.is_empty() && !name.as_bytes()[0].is_ascii_digit() && name.bytes().all(word)).then(|| (name, value.trim()))
+}
+
+fn substitute(
+    text: &str,
+    variables: &HashMap<String, String>,
+    environment: &impl Fn(&str) -> Option<String>,
+) -> Result<String, String> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        let close = match after.chars().next() {
+            Some('(') => ')',
+            Some('{') => '}',
+            _ => {
+                out.push('$');
+                rest = after;
+                continue;
+            }
+        };
+        let Some(end) = after.find(close) else {
+            return Err(format!("'${}' is not closed", after.chars().take(20).collect::<String>()));
+        };
+        let name = &after[1..end];
+        let value = variables.get(name).cloned().or_else(|| environment(name));
+        out.push_str(&value.ok_or_else(|| format!("'{name}' has no value; write {name} = value above"))?);
+        rest = &after[end + 1..];
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<RequestSpec>, UrlFileError> {
+        parse(text, Path::new("/f"), |name| (name == "HOME").then(|| "/root".to_string()))
+    }
+
+    #[test]
+    fn a_file_of_siege_is_understood() {
+        let text = "# my site\nHOST = www.example.org:8080\nBASE=http://$(HOST)/app\n\n${BASE}/a?x=1\n\
+                    $(BASE)/b POST user=me&x=$5\nwww.example.org/c POST </tmp/body\nhttp://h/$(HOME) HEAD\nhttps://h/d DELETE\n";
+        let all = read(text).expect("valid");
+        let lines: Vec<String> = all.iter().map(|r| format!("{} {}", r.method, r.url)).collect();
+        assert_eq!(
+            lines,
+            [
+                "GET http://www.example.org:8080/app/a?x=1",
+                "POST http://www.example.org:8080/app/b",
+                "POST http://www.example.org/c",
+                "HEAD http://h//root",
+                "DELETE https://h/d"
+            ]
+        );
+        assert_eq!(all[1].body, Body::Text("user=me&x=$5".into()));
+        assert_eq!(all[2].body, Body::File("/tmp/body".into()));
+    }
+
+    #[test]
+    fn wrong_lines_are_named() {
+        for (text, line, word) in [
+            ("http://h/\nftp://h/\n", 2, "http://"),
+            ("http://h/ FETCH x\n", 1, "FETCH"),
+            ("$(NOPE)/\n", 1, "NOPE"),
+            ("http://h/$(NOPE\n", 1, "closed"),
+            ("# nothing\n", 1, "no URL"),
+            ("http://h/ POST <\n", 1, "file"),
+        ] {
+            let e = read(text).expect_err(text);
+            assert!(e.line == line && e.what.contains(word), "{e}");
+        }
+    }
+}
