@@ -471,6 +471,9 @@ pub struct TargetArgs {
     /// Seed of random service times
     #[arg(long, value_name = "N")]
     pub seed: Option<i64>,
+    /// Write a line for each answer: when (microseconds since 1970), status, path
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<String>,
 }
 
 fn rate(text: &str) -> Result<f64, String> {

@@ -13,7 +13,7 @@ pub mod request;
 pub mod response;
 
 pub use request::{RequestBuilder, RequestHead, RequestParser, build_request};
-pub use response::{Discard, Feed, ResponseParser, Sink};
+pub use response::{Discard, Feed, HeadMemory, ResponseParser, Sink};
 
 /// The peer broke the rules of HTTP; the text says which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +29,9 @@ pub const MAX_HEADERS: usize = 100;
 
 /// Is `token` among the comma-separated words of a header value? Case does not matter.
 pub(crate) fn has_token(value: &[u8], token: &str) -> bool {
+    if value.len() == token.len() {
+        return value.eq_ignore_ascii_case(token.as_bytes());
+    }
     value.split(|b| *b == b',').any(|w| w.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
 }
 

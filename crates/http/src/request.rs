@@ -1,5 +1,6 @@
 //! Requests: built once by the client, parsed by the server.
 
+use crate::chunked::ChunkDecoder;
 use crate::{MAX_HEAD_BYTES, MAX_HEADERS, ProtocolError, content_length, has_token};
 
 /// What a request head is made of.
@@ -111,8 +112,15 @@ pub struct RequestHead {
 #[derive(Debug, Default)]
 pub struct RequestParser {
     buffer: Vec<u8>,
-    /// Head of the request whose body is being read, and how much of it is missing.
-    pending: Option<(RequestHead, u64)>,
+    /// Head of the request whose body is being read, and what is missing of it.
+    pending: Option<(RequestHead, Missing)>,
+}
+
+/// What is missing of a body.
+#[derive(Debug)]
+enum Missing {
+    Bytes(u64),
+    Chunks(ChunkDecoder),
 }
 
 impl RequestParser {
@@ -130,7 +138,7 @@ impl RequestParser {
     /// The next whole request, if there is one.
     ///
     /// # Errors
-    /// When the bytes are not HTTP/1, or use a request body in chunks, which this server does not take.
+    /// When the bytes are not HTTP/1.
     pub fn next_request(&mut self) -> Result<Option<RequestHead>, ProtocolError> {
         if self.pending.is_none() {
             let Some((head, len, body)) = parse_head(&self.buffer)? else {
@@ -144,25 +152,42 @@ impl RequestParser {
             self.pending = Some((head, body));
         }
         let Some((_, missing)) = &mut self.pending else { return Ok(None) };
-        let take = usize::try_from(*missing).unwrap_or(usize::MAX).min(self.buffer.len());
-        self.buffer.drain(..take);
-        *missing -= take as u64;
-        if *missing > 0 { Ok(None) } else { Ok(self.pending.take().map(|(head, _)| head)) }
+        let whole = match missing {
+            Missing::Bytes(missing) => {
+                let take = usize::try_from(*missing).unwrap_or(usize::MAX).min(self.buffer.len());
+                self.buffer.drain(..take);
+                *missing -= take as u64;
+                *missing == 0
+            }
+            Missing::Chunks(decoder) => {
+                let (used, done) = decoder.feed(&self.buffer, |_| {})?;
+                self.buffer.drain(..used);
+                done
+            }
+        };
+        if whole { Ok(self.pending.take().map(|(head, _)| head)) } else { Ok(None) }
     }
 }
 
-fn parse_head(data: &[u8]) -> Result<Option<(RequestHead, usize, u64)>, ProtocolError> {
+fn parse_head(data: &[u8]) -> Result<Option<(RequestHead, usize, Missing)>, ProtocolError> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let parsed = request.parse(data).map_err(|_| ProtocolError("a request that is not HTTP"))?;
     let httparse::Status::Complete(len) = parsed else { return Ok(None) };
     let mut keep_alive = request.version == Some(1);
-    let mut body = 0;
+    let mut body = Missing::Bytes(0);
     for h in request.headers.iter() {
         if h.name.eq_ignore_ascii_case("content-length") {
-            body = content_length(h.value)?;
+            let length = content_length(h.value)?;
+            // Chunks win over a length (RFC 9112 section 6.3).
+            if matches!(body, Missing::Bytes(_)) {
+                body = Missing::Bytes(length);
+            }
         } else if h.name.eq_ignore_ascii_case("transfer-encoding") {
-            return Err(ProtocolError("a request body in chunks"));
+            if !has_token(h.value, "chunked") {
+                return Err(ProtocolError("a request body in an unknown coding"));
+            }
+            body = Missing::Chunks(ChunkDecoder::default());
         } else if h.name.eq_ignore_ascii_case("connection") {
             if has_token(h.value, "close") {
                 keep_alive = false;
@@ -198,6 +223,23 @@ mod tests {
             let head = got.expect("complete");
             assert_eq!((head.method.as_str(), head.path.as_str(), head.keep_alive), ("POST", "/p?q", false));
             assert!(p.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_body_in_chunks_is_read_to_its_end() {
+        let mut wire = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+        write_chunked(&mut wire, b"hello world", 4);
+        wire.extend_from_slice(b"GET /next HTTP/1.1\r\n\r\n");
+        for step in 1..wire.len() {
+            let (mut p, mut paths) = (RequestParser::default(), Vec::new());
+            for part in wire.chunks(step) {
+                p.push(part);
+                while let Some(head) = p.next_request().expect("valid") {
+                    paths.push(head.path);
+                }
+            }
+            assert_eq!(paths, ["/", "/next"], "in steps of {step}");
         }
     }
 

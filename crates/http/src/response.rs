@@ -59,6 +59,8 @@ pub struct ResponseParser {
     /// Was there a `100 Continue`?
     continued: bool,
     body_bytes: u64,
+    /// The head gave the length of the body.
+    known_length: bool,
 }
 
 impl Default for ResponseParser {
@@ -72,8 +74,21 @@ impl Default for ResponseParser {
             started: false,
             continued: false,
             body_bytes: 0,
+            known_length: false,
         }
     }
+}
+
+/// The head of the last answer, parsed. Servers send the same head again and again, but for the date once a second:
+/// comparing costs a tenth of parsing.
+#[derive(Debug, Default)]
+pub struct HeadMemory {
+    bytes: Vec<u8>,
+    head_request: bool,
+    status: u16,
+    keep_alive: bool,
+    /// Length of the body.
+    length: u64,
 }
 
 /// What a head says about the rest.
@@ -180,6 +195,46 @@ impl ResponseParser {
         Ok(Feed { consumed: at + used, complete: matches!(self.state, State::Done) })
     }
 
+    /// [`ResponseParser::feed`] for answers that are only counted, with a memory that many connections share.
+    ///
+    /// # Errors
+    /// As [`ResponseParser::feed`].
+    #[inline]
+    pub fn feed_remembering(&mut self, data: &[u8], memory: &mut HeadMemory) -> Result<Feed, ProtocolError> {
+        if !matches!(self.state, State::Head) || !self.head.is_empty() {
+            return self.feed(data, &mut Discard);
+        }
+        if !memory.bytes.is_empty() && memory.head_request == self.head_request && data.starts_with(&memory.bytes) {
+            self.started = true;
+            self.status = memory.status;
+            self.keep_alive = memory.keep_alive;
+            let rest = data.len() - memory.bytes.len();
+            if memory.length <= rest as u64 {
+                self.body_bytes = memory.length;
+                self.state = State::Done;
+                return Ok(Feed { consumed: memory.bytes.len() + memory.length as usize, complete: true });
+            }
+            self.state = State::Length(memory.length);
+            let feed = self.feed(&data[memory.bytes.len()..], &mut Discard)?;
+            return Ok(Feed { consumed: memory.bytes.len() + feed.consumed, complete: feed.complete });
+        }
+        let feed = self.feed(data, &mut Discard)?;
+        let length = self.body_bytes;
+        // Only whole answers of known length in one piece: those of small pages, where parsing counts.
+        if feed.complete
+            && self.known_length
+            && let Some(head) = feed.consumed.checked_sub(length as usize)
+        {
+            memory.bytes.clear();
+            memory.bytes.extend_from_slice(&data[..head]);
+            memory.head_request = self.head_request;
+            memory.status = self.status;
+            memory.keep_alive = self.keep_alive;
+            memory.length = length;
+        }
+        Ok(feed)
+    }
+
     /// The server closed the connection. True when that completes the answer.
     pub fn close(&mut self) -> bool {
         if matches!(self.state, State::UntilClose) {
@@ -219,6 +274,7 @@ impl ResponseParser {
         }
         self.status = head.status;
         self.keep_alive = head.keep_alive;
+        self.known_length = matches!(head.framing, State::Length(_) | State::Done);
         self.state = head.framing;
         Ok(Some(head.len - before))
     }
@@ -319,6 +375,43 @@ mod tests {
                 "in steps of {step}"
             );
         }
+    }
+
+    #[test]
+    fn a_remembered_head_changes_nothing() {
+        let answers: [&[u8]; 6] = [
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX: y\r\n\r\nhello",
+            b"HTTP/1.1 404 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        ];
+        let mut memory = HeadMemory::default();
+        for round in 0..3 {
+            for wire in answers {
+                for step in [wire.len(), 3, wire.len() - 1] {
+                    let (mut plain, mut remembering) = (ResponseParser::default(), ResponseParser::default());
+                    plain.start(false);
+                    remembering.start(false);
+                    for part in wire.chunks(step) {
+                        let a = plain.feed(part, &mut Discard).expect("valid");
+                        let b = remembering.feed_remembering(part, &mut memory).expect("valid");
+                        assert_eq!(a, b, "{round} {}", String::from_utf8_lossy(wire));
+                    }
+                    assert_eq!(
+                        (plain.status(), plain.keep_alive(), plain.body_bytes()),
+                        (remembering.status(), remembering.keep_alive(), remembering.body_bytes())
+                    );
+                }
+            }
+        }
+        let mut p = ResponseParser::default();
+        p.start(true);
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
+        assert_eq!(p.feed_remembering(head, &mut memory).expect("valid"), Feed { consumed: head.len(), complete: true });
+        p.start(false);
+        assert!(!p.feed_remembering(head, &mut memory).expect("valid").complete);
     }
 
     #[test]

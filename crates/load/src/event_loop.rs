@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 
+use lastdrop_http::HeadMemory;
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
 use lastdrop_model::{Kind, Micros, Slice};
 use rand_core::SeedableRng;
@@ -146,6 +147,8 @@ pub struct EventLoop<'a> {
     pub(crate) in_flight: InFlight,
     pub(crate) buffer: Vec<u8>,
     pub(crate) plain: Vec<u8>,
+    /// The head of the last answer: most are like it.
+    pub(crate) last_head: HeadMemory,
     pub(crate) live: Vec<Option<Live>>,
     /// The phase that the clock is in.
     pub(crate) phase: u16,
@@ -156,6 +159,8 @@ pub struct EventLoop<'a> {
     pub(crate) remaining: u64,
     /// Nothing comes due any more.
     pub(crate) over: bool,
+    /// It is because of `-n`: what follows from answers still comes due, until the time is up.
+    used_up: bool,
     pub(crate) last_end: Micros,
     pub(crate) open_sockets: u64,
     pub(crate) opened: u64,
@@ -241,6 +246,7 @@ impl<'a> EventLoop<'a> {
             in_flight: InFlight::new(),
             buffer: vec![0; READ_BUFFER_BYTES],
             plain: Vec::new(),
+            last_head: HeadMemory::default(),
             live: plan.phases.iter().map(|_| None).collect(),
             phase: 0,
             phase_start: 0,
@@ -248,6 +254,7 @@ impl<'a> EventLoop<'a> {
             source: Source::Open,
             remaining: 0,
             over: false,
+            used_up: false,
             last_end: 0,
             open_sockets: 0,
             opened: 0,
@@ -439,8 +446,14 @@ impl<'a> EventLoop<'a> {
     /// All of `-n` has come due (and, in an open loop, gone out).
     pub(crate) fn nothing_remains(&mut self, now: Micros) {
         if usize::from(self.phase) + 1 == self.job.plan.phases.len() && self.stranded.is_empty() {
+            self.used_up = !self.over;
             self.stop_arrivals(now);
         }
+    }
+
+    /// May what follows from an answer still be sent: a redirect, the rest of a page?
+    pub(crate) fn may_follow(&self, now: Micros) -> bool {
+        !self.over || self.used_up && self.phase_end.is_none_or(|end| now < end)
     }
 
     /// From now on nothing comes due; idle connections go, so that no worker of the server is held by them.
@@ -452,7 +465,8 @@ impl<'a> EventLoop<'a> {
         self.over = true;
         self.log_unsent();
         for slot in 0..self.connections.len() as u32 {
-            if self.connections[slot as usize].state == State::Idle {
+            let busy = self.used_up && self.presence[(slot / self.per_user) as usize] == Presence::Busy;
+            if self.connections[slot as usize].state == State::Idle && !busy {
                 self.close(slot);
             }
         }

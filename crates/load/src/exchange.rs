@@ -692,7 +692,7 @@ impl EventLoop<'_> {
             }
             let rest = &data[at..];
             let fed = match &mut c.capture {
-                None => c.parser.feed(rest, &mut Discard),
+                None => c.parser.feed_remembering(rest, &mut self.last_head),
                 Some(capture) => c.parser.feed(rest, capture.as_mut()),
             };
             match fed {

@@ -494,7 +494,7 @@ impl EventLoop<'_> {
         if let Some(seen) = &mut capture {
             seen.finish();
             self.keep_cookies(user, endpoint, &errand, seen);
-            if !self.over
+            if self.may_follow(now)
                 && let Some(next) = self.what_follows(user, request, endpoint, &errand, status, seen)
             {
                 // What follows from an answer is a request like any other: due now, and due in this phase.
@@ -667,7 +667,7 @@ impl EventLoop<'_> {
         }
         let request = page.request;
         // In the order of the page, as far as the browser may have connections to their hosts.
-        while !self.over {
+        while self.may_follow(now) {
             let next = page.waiting.iter().position(|d| self.slot_for(user, d.endpoint).is_some());
             let Some(detour) = next.and_then(|at| page.waiting.remove(at)) else { break };
             page.running += 1;

@@ -66,6 +66,8 @@ pub struct Config {
     pub reset_every: u64,
     pub hang_every: u64,
     pub seed: u64,
+    /// A line for each answer: when it was written, in microseconds since 1970, its status and the path.
+    pub log: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -93,6 +95,7 @@ impl Default for Config {
             reset_every: 0,
             hang_every: 0,
             seed: 1,
+            log: None,
         }
     }
 }

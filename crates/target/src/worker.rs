@@ -1,10 +1,11 @@
 //! A worker process: one connection at a time, as a prefork server has it.
 
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_http::{RequestHead, RequestParser};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -58,6 +59,10 @@ impl Worker<'_> {
         epoll.add(self.listener, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLEXCLUSIVE, 0))?;
         epoll.add(self.leave, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
         let mut served = 0;
+        let log = match &self.config.log {
+            Some(path) => Some(OpenOptions::new().create(true).append(true).open(path)?),
+            None => None,
+        };
         loop {
             self.shared.set_state(self.slot, b'_');
             let mut events = [EpollEvent::empty(); 2];
@@ -73,7 +78,7 @@ impl Worker<'_> {
                 Ok((stream, _)) => {
                     self.shared.counters.connections.fetch_add(1, SeqCst);
                     // A client that misbehaves costs its connection and nothing else.
-                    let _ = self.serve(stream, &mut served, &mut leaked, &mut rng);
+                    let _ = self.serve(stream, &mut served, &mut leaked, &mut rng, log.as_ref());
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
@@ -94,6 +99,7 @@ impl Worker<'_> {
         served: &mut u64,
         leaked: &mut Vec<Vec<u8>>,
         rng: &mut Xoshiro256PlusPlus,
+        log: Option<&File>,
     ) -> io::Result<()> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(false)?;
@@ -144,7 +150,7 @@ impl Worker<'_> {
             if self.config.leak > 0 {
                 leaked.push(vec![1u8; self.config.leak as usize]);
             }
-            if !self.request(&mut stream, &head, close, rng)? || close {
+            if !self.request(&mut stream, &head, close, rng, log)? || close {
                 return Ok(());
             }
         }
@@ -157,6 +163,7 @@ impl Worker<'_> {
         head: &RequestHead,
         close: bool,
         rng: &mut Xoshiro256PlusPlus,
+        log: Option<&File>,
     ) -> io::Result<bool> {
         let counters = &self.shared.counters;
         let number = counters.requests.fetch_add(1, SeqCst) + 1;
@@ -199,6 +206,11 @@ impl Worker<'_> {
                 if written.is_err() {
                     counters.answered.fetch_sub(1, SeqCst);
                     counters.abandoned.fetch_add(1, SeqCst);
+                }
+                if let (Ok(()), Some(mut log)) = (&written, log) {
+                    let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros());
+                    // One write a line: lines of several workers do not mix.
+                    let _ = log.write_all(format!("{at},{status},{}\n", head.path).as_bytes());
                 }
                 written.map(|()| true)
             }

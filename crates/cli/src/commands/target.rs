@@ -44,6 +44,10 @@ pub fn target(args: TargetArgs) -> Result<Exit> {
     );
     // A restart may happen in another directory.
     let absolute = |path: Option<std::path::PathBuf>| path.map(|p| std::path::absolute(&p).unwrap_or(p));
+    let log = absolute(args.log.map(Into::into));
+    if let Some(log) = log {
+        flags.insert("log".into(), log.to_string_lossy().into_owned().into());
+    }
     let layers = Layers { file: absolute(args.config), flags, overlay: absolute(args.overlay) };
     let result = lastdrop_target::run(layers, absolute(args.pid_file), |address, config| {
         eprintln!(
