@@ -1,7 +1,7 @@
 //! Can a run be believed? One table of rules; each looks at the run and gives at most one reason.
 
 use lastdrop_model::plan::Load;
-use lastdrop_model::{Generator, PhaseReport, Plan, Reason, Validity, Verdict};
+use lastdrop_model::{Generator, Kind, PhaseReport, Plan, Reason, Validity, Verdict};
 
 /// What the rules look at.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +21,10 @@ struct Rule {
 const SATURATED_CORES: f64 = 0.95;
 /// kernel-limits: repeat a trial when steal exceeds 2 to 3 %.
 const MOST_STEAL: f64 = 0.02;
+/// Share of the time for which the generator may be throttled.
+const MOST_THROTTLED: f64 = 0.01;
+/// Lateness below this is that of any machine.
+const MOST_LATE_US: f64 = 1000.0;
 /// Samples beyond a percentile that make it more than an anecdote.
 const SAMPLES_BEYOND: f64 = 10.0;
 /// Unanswered requests beyond this share make the latencies those of the lucky.
@@ -80,6 +84,62 @@ const RULES: &[Rule] = &[
                     Verdict::Doubtful,
                     format!("the hypervisor took {:.1} % of the CPU time", steal * 100.0),
                     "repeat the run, or compare in interleaved blocks".into(),
+                )
+            })
+        },
+    },
+    Rule {
+        name: "throttled",
+        look: |e| {
+            let throttled = e.generator.throttled_s?;
+            let share = throttled / e.phase?.duration_s.max(0.001);
+            (share > MOST_THROTTLED).then(|| {
+                (
+                    Verdict::Doubtful,
+                    format!("the generator's own cgroup was throttled for {throttled:.2} s"),
+                    "give it more CPU (cpu.max), or run it outside that group".into(),
+                )
+            })
+        },
+    },
+    Rule {
+        name: "late",
+        look: |e| {
+            let phase = e.phase?;
+            let (late, service) = (phase.latency(Kind::Lateness, "p99")?, phase.latency(Kind::Service, "p50")?);
+            (late > MOST_LATE_US && late > service).then(|| {
+                (
+                    Verdict::Doubtful,
+                    format!("1 % of the requests left {:.1} ms or more after they were due", late / 1000.0),
+                    "use more threads (-t) or a quieter machine; response latency includes the delay".into(),
+                )
+            })
+        },
+    },
+    Rule {
+        name: "ports",
+        look: |e| {
+            let (ports, sources) = (e.generator.local_ports, e.plan.network.sources.len().max(1) as u64);
+            let used = e.generator.time_wait + e.phase.map_or(0, |p| p.connections.peak);
+            let opens = e.phase.is_some_and(|p| p.connections.opened > p.connections.peak);
+            (ports > 0 && opens && used * 10 > ports * sources * 8).then(|| {
+                (
+                    Verdict::Doubtful,
+                    format!("{used} of {} local ports are in use or in TIME_WAIT", ports * sources),
+                    "keep connections (--keepalive on), or add addresses: --source 127.0.0.2,127.0.0.3".into(),
+                )
+            })
+        },
+    },
+    Rule {
+        name: "descriptors",
+        look: |e| {
+            let (limit, peak) = (e.generator.descriptor_limit, e.phase?.connections.peak);
+            (limit > 0 && peak * 10 > limit * 9).then(|| {
+                (
+                    Verdict::Doubtful,
+                    format!("{peak} connections are close to the limit of {limit} open files"),
+                    "raise it: ulimit -n".into(),
                 )
             })
         },
@@ -172,6 +232,40 @@ mod tests {
         let hot = Generator { saturated: true, busiest_thread_cores: 0.99, ..Generator::default() };
         let here = Generator { co_located: true, ..Generator::default() };
         let stolen = Generator { steal: Some(0.06), ..Generator::default() };
+        let held = Generator { throttled_s: Some(0.5), ..Generator::default() };
+        let few = Generator { descriptor_limit: 1000, ..Generator::default() };
+        let used_up = Generator { local_ports: 100, time_wait: 90, ..Generator::default() };
+        let many = || {
+            let mut plan = Plan::new("http://10.0.0.1/".parse().expect("valid"), 1);
+            plan.phases[0].load = Load::closed(1);
+            let mut b = RunBuilder::new(plan.clone());
+            let mut s = Slice::new(0, 0);
+            s.counts = Counts { opened: 5000, ..counts(5000, 5000) };
+            b.add(&s);
+            b.end_phase(0, 1_000_000, 950);
+            (plan, b)
+        };
+        for (generator, rule) in [(&few, "descriptors"), (&used_up, "ports")] {
+            let (plan, b) = many();
+            let reports = b.reports();
+            assert_eq!(rules(&judge(&Evidence { plan: &plan, phase: reports.first(), generator })), [rule]);
+        }
+        assert_eq!(rules(&judge_counts(counts(5000, 5000), &held, false)), ["throttled"]);
+        let late = || {
+            let plan = Plan::new("http://10.0.0.1/".parse().expect("valid"), 1);
+            let mut b = RunBuilder::new(plan.clone());
+            let mut s = Slice::new(0, 0);
+            s.counts = counts(5000, 5000);
+            for _ in 0..100 {
+                s.record(Kind::Lateness, 9000);
+                s.record(Kind::Service, 1000);
+            }
+            b.add(&s);
+            (plan, b)
+        };
+        let (plan, b) = late();
+        let reports = b.reports();
+        assert_eq!(rules(&judge(&Evidence { plan: &plan, phase: reports.first(), generator: &calm })), ["late"]);
         assert_eq!(rules(&judge_counts(counts(0, 0), &calm, false)), ["nothing-answered"]);
         assert_eq!(rules(&judge_counts(counts(5000, 5000), &hot, false)), ["generator-saturated"]);
         assert_eq!(rules(&judge_counts(counts(5000, 5000), &here, false)), ["co-located"]);

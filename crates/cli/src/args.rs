@@ -40,7 +40,7 @@ pub enum Command {
     /// Put load on a URL and report what happened
     Run(Box<RunArgs>),
     /// Find better settings for a server, prove them against the present ones, and put the old ones back
-    Tune(TuneArgs),
+    Tune(Box<TuneArgs>),
     /// Run a matrix of settings, users, requests and URLs from a plan file
     Sweep(SweepArgs),
     /// Real memory of a server's workers and how many fit
@@ -211,7 +211,7 @@ pub struct NetworkArgs {
     /// Addresses to connect from, in turn: 127.0.0.2,127.0.0.3
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',')]
     pub source: Vec<IpAddr>,
-    /// Go through a proxy: http://[user:password@]host:port; https by CONNECT
+    /// Go through a proxy, http://host:port (or http://USER:PASSWORD@host:port); https by CONNECT
     #[arg(long, value_name = "URL", value_parser = str::parse::<Proxy>)]
     pub proxy: Option<Proxy>,
     /// CONNECT for http too

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         Command::History(args) => commands::history::history(args),
         Command::Show(args) => commands::history::show(args),
         Command::Target(args) => commands::target::target(*args),
-        Command::Tune(args) => commands::tune::tune(args),
+        Command::Tune(args) => commands::tune::tune(*args),
         Command::Sweep(args) => commands::sweep::sweep(args),
         Command::Size(args) => commands::size::size(args),
         Command::Restore(args) => commands::restore::restore(args),

@@ -81,8 +81,7 @@ fn from_options(args: &RunArgs, target: &str) -> Result<Plan> {
             plan
         }
         None => {
-            let url: Url =
-                target.parse().map_err(|e: lastdrop_model::plan::UrlError| UsageError(e.to_string()))?;
+            let url: Url = target.parse().map_err(|e: lastdrop_model::plan::UrlError| UsageError(e.to_string()))?;
             args.load.plan(url, DEFAULT_DURATION, KeepAlive::On)
         }
     };
@@ -140,8 +139,7 @@ fn from_options(args: &RunArgs, target: &str) -> Result<Plan> {
 }
 
 fn use_urls(plan: &mut Plan, path: &Path, headers: &[(String, String)]) -> Result<()> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("cannot read the URLs of {}", path.display()))?;
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the URLs of {}", path.display()))?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut requests = url_file::parse(&text, folder, |name| std::env::var(name).ok())
         .map_err(|e| UsageError(format!("{}: {e}", path.display())))?;
@@ -197,7 +195,8 @@ pub fn dry_run(plan: &Plan) -> Result<String> {
     let many = preview.requests.len();
     const SHOWN: usize = 20;
     for (i, (request, spec)) in preview.requests.iter().zip(&specs).enumerate().take(SHOWN) {
-        let weight = if plan.pick == Pick::Weighted && many > 1 { format!(", weight {}", spec.weight) } else { String::new() };
+        let weight =
+            if plan.pick == Pick::Weighted && many > 1 { format!(", weight {}", spec.weight) } else { String::new() };
         let name = if spec.name.is_empty() { String::new() } else { format!(" {}", spec.name) };
         out.push_str(&format!("\nrequest {}{name}{weight}, {} bytes:\n", i + 1, request.len()));
         const MOST: usize = 2000;

@@ -171,13 +171,27 @@ impl Apache {
         let port = free_port();
         let at = folder.path().display();
         let modules = [
-            "mpm_event", "authn_core", "authn_file", "authz_core", "authz_user", "auth_basic", "auth_digest", "alias", "dir",
-            "mime", "deflate", "filter", "brotli", "proxy", "proxy_http", "proxy_connect", "headers", "rewrite",
+            "mpm_event",
+            "authn_core",
+            "authn_file",
+            "authz_core",
+            "authz_user",
+            "auth_basic",
+            "auth_digest",
+            "alias",
+            "dir",
+            "mime",
+            "deflate",
+            "filter",
+            "brotli",
+            "proxy",
+            "proxy_http",
+            "proxy_connect",
+            "headers",
+            "rewrite",
         ];
-        let load: String = modules
-            .iter()
-            .map(|m| format!("LoadModule {m}_module /usr/lib/apache2/modules/mod_{m}.so\n"))
-            .collect();
+        let load: String =
+            modules.iter().map(|m| format!("LoadModule {m}_module /usr/lib/apache2/modules/mod_{m}.so\n")).collect();
         fs::create_dir_all(folder.join("htdocs/private")).expect("made");
         fs::write(folder.join("htdocs/index.html"), "hello from apache ".repeat(500)).expect("written");
         fs::write(folder.join("htdocs/private/index.html"), "secret").expect("written");
@@ -281,11 +295,9 @@ fn truth(run_log: &str, server_log: &str) -> Vec<u64> {
 #[test]
 fn a_stall_is_as_long_as_it_was() {
     let _alone = common::alone();
-    for (name, extra) in [
-        ("uniform", vec![]),
-        ("poisson", vec!["--arrivals", "poisson", "-t", "2"]),
-        ("four threads", vec!["-t", "4"]),
-    ] {
+    for (name, extra) in
+        [("uniform", vec![]), ("poisson", vec!["--arrivals", "poisson", "-t", "2"]), ("four threads", vec!["-t", "4"])]
+    {
         let folder = Folder::new();
         let log = folder.join("answers");
         let target = Target::start(
@@ -328,7 +340,9 @@ fn tls_is_verified_counted_and_resumed() {
     certificates(&folder);
     let (port, mutual) = (free_port(), free_port());
     let at = folder.path().display();
-    let tls = format!("ssl_certificate {at}/server.pem; ssl_certificate_key {at}/server.key; ssl_session_cache shared:a:1m; ssl_protocols TLSv1.2 TLSv1.3;");
+    let tls = format!(
+        "ssl_certificate {at}/server.pem; ssl_certificate_key {at}/server.key; ssl_session_cache shared:a:1m; ssl_protocols TLSv1.2 TLSv1.3;"
+    );
     let _nginx = Nginx::start(
         &folder,
         port,
@@ -392,7 +406,11 @@ fn a_session_logs_in_and_takes_values_along() {
     let (address, seen) = server(|r| match r.path.as_str() {
         "/login" => {
             let name = String::from_utf8_lossy(&r.body).replace("user=", "").replace("&password=x+y%26", "");
-            answer("200 OK", &format!("Set-Cookie: sid={name}; Path=/\r\nX-Token: t-{name}\r\n"), "{\"items\":[{\"id\":17}]}")
+            answer(
+                "200 OK",
+                &format!("Set-Cookie: sid={name}; Path=/\r\nX-Token: t-{name}\r\n"),
+                "{\"items\":[{\"id\":17}]}",
+            )
         }
         path if path.starts_with("/items/17") && r.headers.contains_key("cookie") => {
             answer("200 OK", "", "<input name=csrf value=c-9>")
@@ -439,15 +457,23 @@ expect = ["text=bought"]
         let city = if name == "ann" { "Ulm" } else { "Bad%20Orb" };
         let cookie = format!("sid={name}");
         let of = |path: &str| {
-            seen.iter().filter(|r| r.path == path && r.headers.get("cookie") == Some(&cookie)).cloned().collect::<Vec<_>>()
+            seen.iter()
+                .filter(|r| r.path == path && r.headers.get("cookie") == Some(&cookie))
+                .cloned()
+                .collect::<Vec<_>>()
         };
         let items = of(&format!("/items/17?city={city}"));
         let buys = of("/buy");
-        assert!(!items.is_empty() && buys.len() >= items.len() - 1, "{name}: {seen:?}");
+        // How many sessions each of the two has depends on the machine; all but the last are whole.
+        assert!(buys.len() + 1 >= items.len(), "{name}: {seen:?}");
         assert!(items.iter().all(|r| r.headers["x-token"] == format!("t-{name}")));
         assert!(buys.iter().all(|r| r.body == b"{\"csrf\":\"c-9\"}"));
     }
-    assert!(seen.iter().filter(|r| r.path == "/login").all(|r| !r.headers.contains_key("cookie")), "a new session has no cookies");
+    assert!(seen.iter().filter(|r| r.path == "/buy").count() >= 7, "{seen:?}");
+    assert!(
+        seen.iter().filter(|r| r.path == "/login").all(|r| !r.headers.contains_key("cookie")),
+        "a new session has no cookies"
+    );
 }
 
 #[test]
@@ -473,7 +499,8 @@ fn a_session_that_fails_begins_anew_and_is_counted() {
 fn url_files_are_loaded_in_turn_and_at_random() {
     let (address, seen) = server(|_| answer("200 OK", "", "ok"));
     let folder = Folder::new();
-    let urls = format!("# a comment\nHOST={address}\nhttp://$(HOST)/a\n${{HOST}}/b POST x=1\n$(HOST)/c PUT <body.txt\n");
+    let urls =
+        format!("# a comment\nHOST={address}\nhttp://$(HOST)/a\n${{HOST}}/b POST x=1\n$(HOST)/c PUT <body.txt\n");
     fs::write(folder.join("urls.txt"), urls).expect("written");
     fs::write(folder.join("body.txt"), "from a file").expect("written");
     let file = folder.join("urls.txt");
@@ -518,7 +545,10 @@ fn bodies_and_heads_are_what_was_asked_for() {
     assert!(multipart.body.windows(3).any(|w| w == [0, 255, 10]));
     let old = run(&["--http", "1.0", "--basic", "u:p", "-X", "DELETE"]);
     assert_eq!((old.version.as_str(), old.method.as_str()), ("HTTP/1.0", "DELETE"));
-    assert_eq!((old.headers["connection"].as_str(), old.headers["authorization"].as_str()), ("keep-alive", "Basic dTpw"));
+    assert_eq!(
+        (old.headers["connection"].as_str(), old.headers["authorization"].as_str()),
+        ("keep-alive", "Basic dTpw")
+    );
     let changing = run(&["--body", "{\"user\":{{user}}}", "-H", "X-N: {{iteration}}"]);
     assert_eq!((changing.body.as_slice(), changing.headers["x-n"].as_str()), (&b"{\"user\":1}"[..], "1"));
 }
@@ -531,7 +561,8 @@ fn answers_are_held_against_expectations() {
     });
     let folder = Folder::new();
     let missed = |path: &str, expect: &str| {
-        let run = folder.json(&["run", &format!("http://{address}{path}"), "-n", "10", "-c", "2", "--expect", expect], 0);
+        let run =
+            folder.json(&["run", &format!("http://{address}{path}"), "-n", "10", "-c", "2", "--expect", expect], 0);
         assert_eq!(n(&main_phase(&run)["requests"]["answered"]), 10);
         n(&main_phase(&run)["expectations"]["missed"])
     };
@@ -558,7 +589,14 @@ fn a_real_apache_compresses_redirects_and_challenges() {
     };
     let page = 18 * 500;
     for coding in ["/gzip/", "/br/"] {
-        let p = run(&[&apache.url(coding), "--decode", "--expect", &format!("length={page}"), "--expect", "text=apache hello"]);
+        let p = run(&[
+            &apache.url(coding),
+            "--decode",
+            "--expect",
+            &format!("length={page}"),
+            "--expect",
+            "text=apache hello",
+        ]);
         assert_eq!(n(&p["expectations"]["missed"]), 0, "{coding}: {p}");
         assert_eq!(n(&p["bytes"]["decoded"]), 20 * page, "{coding}: {p}");
         assert!(n(&p["bytes"]["received"]) < 20 * page / 4, "{coding}: {p}");
@@ -649,13 +687,15 @@ fn a_page_is_loaded_with_what_it_embeds() {
     let port = free_port();
     fs::create_dir_all(folder.join("www")).expect("made");
     let images: String = (0..20).map(|i| format!("<img src=i{i}.png>")).collect();
-    fs::write(folder.join("www/index.html"), format!("<link rel=stylesheet href=s.css>{images}<a href=no.html>")).expect("written");
+    fs::write(folder.join("www/index.html"), format!("<link rel=stylesheet href=s.css>{images}<a href=no.html>"))
+        .expect("written");
     for i in 0..20 {
         fs::write(folder.join(&format!("www/i{i}.png")), "png").expect("written");
     }
     fs::write(folder.join("www/s.css"), "css").expect("written");
     let root = folder.join("www");
-    let _nginx = Nginx::start(&folder, port, &format!("server {{ listen 127.0.0.1:{port}; root {}; }}", root.display()));
+    let _nginx =
+        Nginx::start(&folder, port, &format!("server {{ listen 127.0.0.1:{port}; root {}; }}", root.display()));
     let url = format!("http://127.0.0.1:{port}/index.html");
     let run = folder.json(&["run", &url, "-n", "10", "-c", "2", "--page"], 0);
     assert_sums(&run);
@@ -679,7 +719,10 @@ fn connections_come_from_and_go_where_they_are_told() {
     let folder = Folder::new();
     let (address, seen) = server(|_| answer("200 OK", "", "ok"));
     let url = format!("http://{address}/");
-    folder.json(&["run", &url, "-n", "30", "-c", "3", "--keepalive", "off", "--source", "127.0.0.2,127.0.0.3,127.0.0.4"], 0);
+    folder.json(
+        &["run", &url, "-n", "30", "-c", "3", "--keepalive", "off", "--source", "127.0.0.2,127.0.0.3,127.0.0.4"],
+        0,
+    );
     let seen = seen.lock().expect("nobody panicked");
     for source in ["127.0.0.2", "127.0.0.3", "127.0.0.4"] {
         assert_eq!(seen.iter().filter(|r| r.peer == source).count(), 10, "{source}");
@@ -689,11 +732,18 @@ fn connections_come_from_and_go_where_they_are_told() {
     let _nginx = Nginx::start(
         &folder,
         port,
-        &format!("server {{ listen 127.0.0.1:{port}; listen unix:{}; location / {{ return 200 hi; }} }}", socket.display()),
+        &format!(
+            "server {{ listen 127.0.0.1:{port}; listen unix:{}; location / {{ return 200 hi; }} }}",
+            socket.display()
+        ),
     );
     let path = socket.to_str().expect("text");
-    let run = folder.json(&["run", "http://any.invalid/", "-n", "100", "--unix-socket", path, "--expect", "text=hi"], 0);
-    assert_eq!((n(&main_phase(&run)["requests"]["answered"]), n(&main_phase(&run)["expectations"]["missed"])), (100, 0));
+    let run =
+        folder.json(&["run", "http://any.invalid/", "-n", "100", "--unix-socket", path, "--expect", "text=hi"], 0);
+    assert_eq!(
+        (n(&main_phase(&run)["requests"]["answered"]), n(&main_phase(&run)["expectations"]["missed"])),
+        (100, 0)
+    );
     let gone = folder.json(&["run", "http://any/", "-n", "5", "--unix-socket", "/no/such.sock"], 1);
     assert_eq!(n(&main_phase(&gone)["requests"]["failed"]["connect"]), 5);
 }
@@ -703,26 +753,36 @@ fn a_modem_is_as_slow_as_a_modem() {
     let folder = Folder::new();
     let target = Target::start(&folder, &["--body", "40000"]);
     // 40 KB at 160 kbit/s are two seconds.
-    let run = folder.json(&["run", &target.url(), "-n", "4", "-c", "2", "--bandwidth", "160kbit", "--timeout", "20s"], 0);
+    let run =
+        folder.json(&["run", &target.url(), "-n", "4", "-c", "2", "--bandwidth", "160kbit", "--timeout", "20s"], 0);
     let service = main_phase(&run)["latency_us"]["service"]["p50"].as_u64().expect("a number");
     assert!((1_700_000..3_500_000).contains(&service), "{service}");
     assert_eq!(n(&main_phase(&run)["requests"]["answered"]), 4);
 }
 
 #[test]
-fn twenty_thousand_connections_come_from_several_addresses() {
+fn thousands_of_idle_connections_need_little_memory() {
     let _alone = common::alone();
     let folder = Folder::new();
     let port = free_port();
     let _nginx = Nginx::start(
         &folder,
         port,
-        &format!("server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ return 200 hi; }} }}")
-            .replace("server", "keepalive_timeout 60s;\nserver"),
+        &format!("server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ return 200 hi; }} }}"),
     );
-    // nginx has 4096 connections in these tests: as many as it takes are held, and all are accounted for.
     let run = folder.json(
-        &["run", &format!("http://127.0.0.1:{port}/"), "-c", "3000", "-d", "2s", "--think", "500ms", "--source", "127.0.0.2,127.0.0.3"],
+        &[
+            "run",
+            &format!("http://127.0.0.1:{port}/"),
+            "-c",
+            "3000",
+            "-d",
+            "2s",
+            "--think",
+            "500ms",
+            "--source",
+            "127.0.0.2,127.0.0.3",
+        ],
         0,
     );
     assert_sums(&run);
@@ -790,4 +850,288 @@ fn a_second_ctrl_c_leaves_at_once() {
     let run: Value = serde_json::from_str(&folder.run(&["show", "last", "--json"]).stdout).expect("JSON");
     assert_sums(&run);
     assert!(n(&main_phase(&run)["requests"]["answered"]) > 50);
+}
+
+// ---- hostile servers ------------------------------------------------------------------------------------------------
+
+/// A server that does the same to every connection. It gets the stream, and whether bytes of the client have come.
+fn hostile(act: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address").to_string();
+    let act = Arc::new(act);
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let act = Arc::clone(&act);
+            thread::spawn(move || act(stream));
+        }
+    });
+    address
+}
+
+fn wait_for_request(stream: &mut TcpStream) {
+    let _ = stream.read(&mut [0u8; 4096]);
+}
+
+/// Closes with a reset instead of an orderly end.
+fn reset(stream: &TcpStream) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: pointer and length describe `linger`.
+    unsafe {
+        libc::setsockopt(
+            std::os::fd::AsRawFd::as_raw_fd(stream),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            std::ptr::from_ref(&linger).cast(),
+            std::mem::size_of_val(&linger) as libc::socklen_t,
+        );
+    }
+}
+
+/// What a hostile server does to a connection.
+type Act = Box<dyn Fn(TcpStream) + Send + Sync>;
+
+#[test]
+fn every_hostile_end_is_counted_and_memory_stays_small() {
+    let folder = Folder::new();
+    let cases: Vec<(&str, &[&str], Act)> = vec![
+        ("reset at accept", &["reset", "closed"], Box::new(|s| reset(&s))),
+        (
+            "reset after the request",
+            &["reset"],
+            Box::new(|mut s| {
+                wait_for_request(&mut s);
+                reset(&s);
+            }),
+        ),
+        (
+            "reset in the head",
+            &["reset"],
+            Box::new(|mut s| {
+                wait_for_request(&mut s);
+                let _ = s.write_all(b"HTTP/1.1 200 OK\r\nContent-");
+                thread::sleep(Duration::from_millis(50));
+                reset(&s);
+            }),
+        ),
+        (
+            "reset in the body",
+            &["reset"],
+            Box::new(|mut s| {
+                wait_for_request(&mut s);
+                let _ = s.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc");
+                thread::sleep(Duration::from_millis(50));
+                reset(&s);
+            }),
+        ),
+        (
+            "a line of 100 MB",
+            &["protocol"],
+            Box::new(|mut s| {
+                wait_for_request(&mut s);
+                let _ = s.write_all(b"HTTP/1.1 200 OK\r\nX: ");
+                for _ in 0..100 {
+                    if s.write_all(&[b'a'; 1 << 20]).is_err() {
+                        return;
+                    }
+                }
+            }),
+        ),
+        (
+            "a thousand headers",
+            &["protocol"],
+            Box::new(|mut s| {
+                wait_for_request(&mut s);
+                let _ = s.write_all(format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(1000)).as_bytes());
+            }),
+        ),
+        (
+            "a negative length",
+            &["protocol"],
+            Box::new(|mut s| {
+                wait_for_request(&mut s);
+                let _ = s.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n");
+            }),
+        ),
+        (
+            "an endless chunk size",
+            &["protocol"],
+            Box::new(|mut s| {
+                wait_for_request(&mut s);
+                let _ = s.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffffff\r\n");
+            }),
+        ),
+        (
+            "endless trailers",
+            &["protocol"],
+            Box::new(|mut s| {
+                wait_for_request(&mut s);
+                let _ = s.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n");
+                while s.write_all(b"X: yyyyyyyyyyyyyyyyyyyyyyyyyyyyy\r\n").is_ok() {}
+            }),
+        ),
+        (
+            "an endless body",
+            &["timed_out"],
+            Box::new(|mut s| {
+                wait_for_request(&mut s);
+                let _ = s.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+                while s.write_all(&[b'x'; 65536]).is_ok() {}
+            }),
+        ),
+        (
+            "endless interim answers",
+            &["timed_out"],
+            Box::new(|mut s| {
+                wait_for_request(&mut s);
+                while s.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").is_ok() {}
+            }),
+        ),
+        (
+            "an answer before the request",
+            &["answered", "reset", "closed"],
+            Box::new(|mut s| {
+                let _ = s.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+                wait_for_request(&mut s);
+            }),
+        ),
+        (
+            "another protocol",
+            &["protocol"],
+            Box::new(|mut s| {
+                let _ = s.write_all(b"SSH-2.0-OpenSSH_9.2p1\r\n");
+                wait_for_request(&mut s);
+            }),
+        ),
+        (
+            "an answer after the timeout",
+            &["timed_out"],
+            Box::new(|mut s| {
+                wait_for_request(&mut s);
+                thread::sleep(Duration::from_millis(1500));
+                let _ = s.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+            }),
+        ),
+    ];
+    for (name, kinds, act) in cases {
+        let url = format!("http://{}/", hostile(act));
+        let args = ["run", &url, "-n", "12", "-c", "3", "--timeout", "1s", "--json", "-"];
+        let done = folder.run(&args);
+        assert!([0, 1].contains(&done.code), "{name}: {done:?}");
+        let run: Value = serde_json::from_str(&done.stdout).expect("JSON");
+        assert_sums(&run);
+        let r = &main_phase(&run)["requests"];
+        let count = |kind: &&str| match *kind {
+            "answered" | "timed_out" => n(&r[*kind]),
+            kind => n(&r["failed"][kind]),
+        };
+        assert_eq!(kinds.iter().map(count).sum::<u64>(), 12, "{name}: {r}");
+        let memory = n(&run["generator"]["peak_rss_bytes"]);
+        assert!(memory < 40 << 20, "{name}: {memory}");
+    }
+}
+
+#[test]
+fn tls_that_breaks_is_counted_in_every_state() {
+    let folder = Folder::new();
+    let alert: &[u8] = &[0x15, 3, 3, 0, 2, 2, 40];
+    let cases: Vec<(&str, &str, Act)> = vec![
+        (
+            "an alert",
+            "HandshakeFailure",
+            Box::new(move |mut s| {
+                wait_for_request(&mut s);
+                let _ = s.write_all(alert);
+                wait_for_request(&mut s);
+            }),
+        ),
+        (
+            "garbage",
+            "TLS",
+            Box::new(|mut s| {
+                wait_for_request(&mut s);
+                let _ = s.write_all(&[0xaa; 3000]);
+                wait_for_request(&mut s);
+            }),
+        ),
+        (
+            "HTTP",
+            "TLS",
+            Box::new(|mut s| {
+                wait_for_request(&mut s);
+                let _ = s.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+            }),
+        ),
+        ("the end", "closed", Box::new(|mut s| wait_for_request(&mut s))),
+        (
+            "a record without an end",
+            "timed out",
+            Box::new(|mut s| {
+                wait_for_request(&mut s);
+                let _ = s.write_all(&[0x16, 3, 3, 0x40, 0, 2]);
+                wait_for_request(&mut s);
+                thread::sleep(Duration::from_secs(3));
+            }),
+        ),
+        (
+            "a reset",
+            "reset",
+            Box::new(|mut s| {
+                wait_for_request(&mut s);
+                reset(&s);
+            }),
+        ),
+    ];
+    for (name, word, act) in cases {
+        let url = format!("https://{}/", hostile(act));
+        let run = folder.json(&["run", &url, "-n", "6", "-c", "2", "--timeout", "1s", "--insecure"], 1);
+        assert_sums(&run);
+        let r = &main_phase(&run)["requests"];
+        if word == "timed out" {
+            assert_eq!(n(&r["timed_out"]), 6, "{name}: {r}");
+        } else {
+            assert_eq!(n(&r["failed"]["connect"]), 6, "{name}: {r}");
+            let errors = run["generator"]["connect_errors"].to_string();
+            assert!(errors.contains(word), "{name}: {errors}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_goes_away_is_counted_as_such() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &["--service", "1ms"]);
+    let out = folder.join("run.json");
+    let args = ["run", &target.url(), "-r", "200", "-d", "3s", "--json", out.to_str().expect("text"), "--quiet"];
+    let mut child = folder.lastdrop(&args).spawn().expect("runs");
+    thread::sleep(Duration::from_millis(1500));
+    let port = target.port;
+    drop(target);
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+    assert_eq!(child.wait().expect("ends").code(), Some(0));
+    let run: Value = serde_json::from_str(&fs::read_to_string(out).expect("written")).expect("JSON");
+    assert_sums(&run);
+    let r = &main_phase(&run)["requests"];
+    assert_eq!(n(&r["due"]), 600);
+    assert!(n(&r["failed"]["connect"]) > 100 && n(&r["answered"]) > 100, "{r}");
+    assert!(run["generator"]["connect_errors"].to_string().contains("refused"));
+}
+
+#[test]
+fn a_bomb_is_not_unpacked() {
+    let folder = Folder::new();
+    // 200 MB of zeros are 200 KB of gzip.
+    let script = "head -c 200000000 /dev/zero | gzip -9 > bomb.gz";
+    let made = Command::new("sh").arg("-c").arg(script).current_dir(folder.path()).status().expect("sh and gzip run");
+    assert!(made.success());
+    let bomb = fs::read(folder.join("bomb.gz")).expect("made");
+    let address = hostile(move |mut s| {
+        wait_for_request(&mut s);
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {}\r\n\r\n", bomb.len());
+        let _ = s.write_all(head.as_bytes());
+        let _ = s.write_all(&bomb);
+    });
+    let run =
+        folder.json(&["run", &format!("http://{address}/"), "-n", "3", "-c", "1", "--decode", "--expect", "text=x"], 0);
+    assert_eq!(n(&main_phase(&run)["expectations"]["missed"]), 3);
+    assert!(n(&run["generator"]["peak_rss_bytes"]) < 60 << 20, "{}", run["generator"]);
 }

@@ -36,7 +36,10 @@ impl Jar {
         }
         let Ok(cookie) = Cookie::parse(text) else { return };
         let visible = |s: &str| s.bytes().all(|b| b > 0x20 && b != 0x7f && b != b';');
-        if cookie.name().is_empty() || !visible(cookie.name()) || !cookie.value().bytes().all(|b| b >= 0x20 && b != b';') {
+        if cookie.name().is_empty()
+            || !visible(cookie.name())
+            || !cookie.value().bytes().all(|b| b >= 0x20 && b != 0x7f && b != b';')
+        {
             return;
         }
         let host = host.to_ascii_lowercase();
@@ -149,6 +152,7 @@ mod tests {
         jar.set(b"no equals sign", "h", "/", 0);
         jar.set(&[0xff, b'=', 0xfe], "h", "/", 0);
         jar.set(b"a=x\r\nSet-Cookie: b=y", "h", "/", 0);
+        jar.set(b"a=\x7f", "h", "/", 0);
         assert_eq!(header(&jar, "h.example", "/", true), "");
         for i in 0..1000 {
             jar.set(format!("c{i}=1").as_bytes(), "h", "/", 0);

@@ -92,7 +92,15 @@ impl Challenge {
     /// The value of `Authorization` for a request. `count` is how often this challenge has been answered, from 1;
     /// `cnonce` is any text of ours.
     #[must_use]
-    pub fn authorization(&self, user: &str, password: &str, method: &str, uri: &str, count: u32, cnonce: &str) -> String {
+    pub fn authorization(
+        &self,
+        user: &str,
+        password: &str,
+        method: &str,
+        uri: &str,
+        count: u32,
+        cnonce: &str,
+    ) -> String {
         let mut a1 = self.hash(&format!("{user}:{}:{password}", self.realm));
         if self.session {
             a1 = self.hash(&format!("{a1}:{}:{cnonce}", self.nonce));
@@ -195,7 +203,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_answered_is_none() {
-        for bad in ["", "Basic realm=\"x\"", "Digest realm=\"x\"", "Digest nonce=\"a\", algorithm=SHA-512", "Digest nonce=\"a\", qop=\"auth-int\""] {
+        for bad in [
+            "",
+            "Basic realm=\"x\"",
+            "Digest realm=\"x\"",
+            "Digest nonce=\"a\", algorithm=SHA-512",
+            "Digest nonce=\"a\", qop=\"auth-int\"",
+        ] {
             assert_eq!(Challenge::parse(bad.as_bytes()), None, "{bad}");
         }
         assert!(Challenge::parse(b"Digest nonce=\"un\\\"quoted, realm=").is_some());

@@ -409,7 +409,10 @@ mod tests {
         let mut p = ResponseParser::default();
         p.start(true);
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
-        assert_eq!(p.feed_remembering(head, &mut memory).expect("valid"), Feed { consumed: head.len(), complete: true });
+        assert_eq!(
+            p.feed_remembering(head, &mut memory).expect("valid"),
+            Feed { consumed: head.len(), complete: true }
+        );
         p.start(false);
         assert!(!p.feed_remembering(head, &mut memory).expect("valid").complete);
     }

@@ -116,12 +116,7 @@ impl Arrivals {
                     // Non-overlapping streams: each jump is 2^128 values.
                     rng.jump();
                 }
-                Kind::Poisson {
-                    mean: f64::from(shards) * burst as f64,
-                    at: 0.0,
-                    left_of_burst: 0,
-                    rng: Box::new(rng),
-                }
+                Kind::Poisson { mean: f64::from(shards) * burst as f64, at: 0.0, left_of_burst: 0, rng: Box::new(rng) }
             }
         };
         let mut arrivals = Arrivals { kind, profile: profile.into(), segment: 0, burst, next_us: 0 };

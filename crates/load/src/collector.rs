@@ -167,8 +167,7 @@ impl Collector<'_> {
         let threads = self.returns.len();
         let mut finished = Finished::default();
         let mut failure = None;
-        let fresh =
-            PhaseState { reached: vec![0; threads], merged: BTreeMap::new(), duration_us: 0, peak: 0 };
+        let fresh = PhaseState { reached: vec![0; threads], merged: BTreeMap::new(), duration_us: 0, peak: 0 };
         let mut phases = vec![fresh; self.plan.phases.len()];
         let mut ended = 0;
         let refresh = self.plan.network.dns_refresh.unwrap_or(DNS_REFRESH).max(Duration::from_millis(100));

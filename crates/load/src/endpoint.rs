@@ -83,8 +83,7 @@ impl Endpoint {
         match &network.proxy {
             Some(proxy) => {
                 let tunnel = proxy.tunnel || url.tls;
-                other.connect_request =
-                    tunnel.then(|| connect_request(url, proxy.credentials.as_deref()).into());
+                other.connect_request = tunnel.then(|| connect_request(url, proxy.credentials.as_deref()).into());
                 other.absolute = !tunnel;
             }
             None => {
@@ -210,7 +209,8 @@ mod tests {
 
     #[test]
     fn https_through_a_proxy_is_a_tunnel() {
-        let network = Network { proxy: Some("http://a:b@127.0.0.1:3128".parse().expect("valid")), ..Network::default() };
+        let network =
+            Network { proxy: Some("http://a:b@127.0.0.1:3128".parse().expect("valid")), ..Network::default() };
         let e = endpoint(&network);
         assert_eq!(e.addresses, [Address::Tcp("127.0.0.1:3128".parse().expect("valid"))]);
         let connect = String::from_utf8(e.connect_request.expect("a tunnel").to_vec()).expect("text");
@@ -219,6 +219,21 @@ mod tests {
         assert!(!e.absolute);
         let plain = Endpoint::new(&"http://127.0.0.1/".parse().expect("valid"), &network).expect("an address");
         assert!(plain.absolute && plain.connect_request.is_none());
+    }
+
+    #[test]
+    fn names_are_resolved_again() {
+        let url = "http://localhost:81/".parse().expect("valid");
+        let mut endpoints =
+            vec![Endpoint::new(&url, &Network { family: Some(4), ..Network::default() }).expect("localhost")];
+        let real = endpoints[0].addresses.clone();
+        endpoints[0].addresses = vec![Address::Tcp("127.9.9.9:81".parse().expect("valid"))];
+        let (directory, mut seen) = (Directory::default(), 0);
+        directory.news(&mut seen, &mut endpoints);
+        assert_ne!(endpoints[0].addresses, real, "nothing is new yet");
+        directory.refresh(&endpoints, Some(4));
+        directory.news(&mut seen, &mut endpoints);
+        assert_eq!((&endpoints[0].addresses, seen), (&real, 1));
     }
 
     #[test]

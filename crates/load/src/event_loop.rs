@@ -89,7 +89,10 @@ impl Wiring<'_> {
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
     /// This many users at the beginning and at the end.
-    Closed { from: f64, to: f64 },
+    Closed {
+        from: f64,
+        to: f64,
+    },
     Open,
 }
 
@@ -417,22 +420,15 @@ impl<'a> EventLoop<'a> {
             Load::Open { rate_rps, to_rps, steps, arrivals, burst, .. } => {
                 self.source = Source::Open;
                 let profile = match (to_rps, steps, phase.duration) {
-                    (Some(to), Some(steps), Some(d)) => {
-                        Profile::steps(*rate_rps, *to, *steps, d.as_micros() as Micros)
-                    }
+                    (Some(to), Some(steps), Some(d)) => Profile::steps(*rate_rps, *to, *steps, d.as_micros() as Micros),
                     (Some(to), None, Some(d)) => Profile::linear(*rate_rps, *to, d.as_micros() as Micros),
                     _ => Profile::constant(*rate_rps),
                 };
                 let seed = self.job.plan.seed.wrapping_add(u64::from(index));
                 let arrivals =
                     Arrivals::new(*arrivals, profile, *burst, seed, self.job.thread as u32, self.job.threads as u32);
-                let queue = |arrivals| Queue {
-                    phase: index,
-                    start,
-                    end: self.phase_end,
-                    arrivals,
-                    budget: self.remaining,
-                };
+                let queue =
+                    |arrivals| Queue { phase: index, start, end: self.phase_end, arrivals, budget: self.remaining };
                 self.due_cursor = Some(queue(arrivals.clone()));
                 self.queues.push_back(queue(arrivals));
                 self.pool_users();

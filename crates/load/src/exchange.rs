@@ -194,12 +194,8 @@ impl EventLoop<'_> {
         let mut errand = errand.unwrap_or_default();
         let person = &mut self.people[user as usize];
         let cnonce = if spec.digest.is_some() { format!("{:016x}", self.rng.next_u64()) } else { String::new() };
-        let mut values = Values {
-            user: person.number,
-            iteration: person.iteration,
-            values: &person.values,
-            rng: &mut self.rng,
-        };
+        let mut values =
+            Values { user: person.number, iteration: person.iteration, values: &person.values, rng: &mut self.rng };
         let e = &self.endpoints[endpoint as usize];
         errand.target = match &errand.detour {
             Some(detour) => detour.path.clone().into_bytes(),
@@ -331,9 +327,10 @@ impl EventLoop<'_> {
         match sys::recv(c.fd(), &mut buffer) {
             Ok(n) if n > 0 => {
                 let mut plain = false;
-                let ok = c.tls.as_mut().is_some_and(|tls| {
-                    tls.feed(&buffer[..n], |tls| plain |= tls.read(&mut [0u8; 1]) > 0).is_ok()
-                });
+                let ok = c
+                    .tls
+                    .as_mut()
+                    .is_some_and(|tls| tls.feed(&buffer[..n], |tls| plain |= tls.read(&mut [0u8; 1]) > 0).is_ok());
                 if !ok || plain || n == buffer.len() {
                     self.close(slot);
                 }

@@ -143,7 +143,7 @@ impl Write for Body {
 }
 
 enum Content {
-    Plain(Body),
+    Plain(Box<Body>),
     Coded(Box<Decoder<Body>>),
 }
 
@@ -178,7 +178,7 @@ impl Capture {
             challenges: Vec::new(),
             no_store: false,
             damaged: false,
-            content: Content::Plain(Body::new(wanted)),
+            content: Content::Plain(Box::new(Body::new(wanted))),
         }
     }
 
@@ -228,9 +228,7 @@ impl Capture {
             Expectation::Text(text) => memmem::find(self.body(), text.as_bytes()).is_some(),
             Expectation::NoText(text) => memmem::find(self.body(), text.as_bytes()).is_none(),
             Expectation::Checksum(Checksum::Crc32(sum)) => self.crc32().is_some_and(|c| format!("{c:08x}") == *sum),
-            Expectation::Checksum(Checksum::Md5(sum)) => {
-                body.md5.clone().is_some_and(|h| hex(&h.finalize()) == *sum)
-            }
+            Expectation::Checksum(Checksum::Md5(sum)) => body.md5.clone().is_some_and(|h| hex(&h.finalize()) == *sum),
             Expectation::Checksum(Checksum::Sha256(sum)) => {
                 body.sha256.clone().is_some_and(|h| hex(&h.finalize()) == *sum)
             }
@@ -254,10 +252,11 @@ impl Sink for Capture {
         } else if self.wanted.caching && is("cache-control") {
             let text = String::from_utf8_lossy(value).to_ascii_lowercase();
             self.no_store |= ["no-store", "no-cache", "max-age=0"].iter().any(|w| text.contains(w));
-        } else if self.wanted.decode && is("content-encoding") {
-            if let Ok(decoder) = Decoder::new(value, Body::new(&self.wanted)) {
-                self.content = Content::Coded(Box::new(decoder));
-            }
+        } else if self.wanted.decode
+            && is("content-encoding")
+            && let Ok(decoder) = Decoder::new(value, Body::new(&self.wanted))
+        {
+            self.content = Content::Coded(Box::new(decoder));
         }
         if self.wanted.headers.iter().any(|h| is(h)) {
             self.headers.push((name.to_string(), value.to_vec()));
@@ -308,12 +307,18 @@ mod tests {
         let headers = vec![("X-Token".to_string(), b"t1".to_vec())];
         let body = br#"{"items":[{"id":17,"name":"a b"}]} <input name="csrf" value="c9">"#;
         let json = br#"{"items":[{"id":17,"name":"a b"}],"none":null}"#;
-        let take = |from, body: &[u8]| extraction(from).take(&headers, body).map(|v| String::from_utf8(v).expect("text"));
+        let take =
+            |from, body: &[u8]| extraction(from).take(&headers, body).map(|v| String::from_utf8(v).expect("text"));
         assert_eq!(take(Place::Header("x-token".into()), b""), Some("t1".into()));
         assert_eq!(take(Place::Regex("name=\"csrf\" value=\"([^\"]+)".into()), body), Some("c9".into()));
         assert_eq!(take(Place::Json("/items/0/id".into()), json), Some("17".into()));
         assert_eq!(take(Place::Json("/items/0/name".into()), json), Some("a b".into()));
-        for missing in [Place::Header("y".into()), Place::Regex("zzz".into()), Place::Json("/none".into()), Place::Json("/items/9".into())] {
+        for missing in [
+            Place::Header("y".into()),
+            Place::Regex("zzz".into()),
+            Place::Json("/none".into()),
+            Place::Json("/items/9".into()),
+        ] {
             assert_eq!(take(missing, json), None);
         }
     }
@@ -327,10 +332,19 @@ mod tests {
 
     #[test]
     fn expectations_are_met_or_missed() {
-        let all: Vec<Expectation> = ["text=ell", "no-text=x", "length=5", "checksum=crc32:3610a686", "checksum=md5:5d41402abc4b2a76b9719d911017c592", "checksum=sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824", "status=2xx,404", "checksum=same"]
-            .iter()
-            .map(|t| t.parse().expect("valid"))
-            .collect();
+        let all: Vec<Expectation> = [
+            "text=ell",
+            "no-text=x",
+            "length=5",
+            "checksum=crc32:3610a686",
+            "checksum=md5:5d41402abc4b2a76b9719d911017c592",
+            "checksum=sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824",
+            "status=2xx,404",
+            "checksum=same",
+        ]
+        .iter()
+        .map(|t| t.parse().expect("valid"))
+        .collect();
         let mut first = None;
         let mut capture = Capture::new(&wanted(&all, &[]));
         Sink::body(&mut capture, b"hel");

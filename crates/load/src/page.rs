@@ -33,7 +33,8 @@ pub fn embedded(html: &[u8], page: &Url) -> Vec<Url> {
             b"input" if attribute("type").is_some_and(|t| t.eq_ignore_ascii_case("image")) => attribute("src"),
             b"link" => {
                 let rel = attribute("rel").unwrap_or_default().to_ascii_lowercase();
-                let fetched = rel.split_whitespace().any(|r| ["stylesheet", "icon", "preload", "modulepreload"].contains(&r));
+                let fetched =
+                    rel.split_whitespace().any(|r| ["stylesheet", "icon", "preload", "modulepreload"].contains(&r));
                 if fetched { attribute("href") } else { None }
             }
             b"body" | b"table" | b"td" => attribute("background"),
@@ -66,7 +67,14 @@ mod tests {
             embedded(html, &"http://h/d/p".parse().expect("valid")).iter().map(ToString::to_string).collect();
         assert_eq!(
             urls,
-            ["http://h/d/s.css", "http://h/j.js", "http://h/d/b.gif", "http://h/d/i.png", "http://h/d/button.gif", "http://other/f"]
+            [
+                "http://h/d/s.css",
+                "http://h/j.js",
+                "http://h/d/b.gif",
+                "http://h/d/i.png",
+                "http://h/d/button.gif",
+                "http://other/f"
+            ]
         );
     }
 

@@ -301,9 +301,7 @@ fn prepare(
     };
     let fields = String::from_utf8_lossy(&builder.fields()).into_owned();
     let digest = match &spec.auth {
-        Some(Auth::Digest { user, password }) => {
-            Some(Credentials { user: user.clone(), password: password.clone() })
-        }
+        Some(Auth::Digest { user, password }) => Some(Credentials { user: user.clone(), password: password.clone() }),
         _ => None,
     };
     let extract = spec
@@ -418,7 +416,8 @@ fn prepare_body(
                         whole.append(Template::parse(text, names, Encode::Raw)?);
                     }
                     PartContent::File(path) => {
-                        let file = path.file_name().map(|n| n.to_string_lossy().replace('"', "%22")).unwrap_or_default();
+                        let file =
+                            path.file_name().map(|n| n.to_string_lossy().replace('"', "%22")).unwrap_or_default();
                         let mut bytes =
                             format!("{head}; filename=\"{file}\"\r\nContent-Type: application/octet-stream\r\n\r\n")
                                 .into_bytes();

@@ -38,7 +38,9 @@ pub fn socket(address: &Address, options: &SocketOptions) -> io::Result<OwnedFd>
         // Requests are written in one piece; Nagle could only delay them.
         set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     }
-    for (option, bytes) in [(libc::SO_RCVBUF, options.receive_buffer_bytes), (libc::SO_SNDBUF, options.send_buffer_bytes)] {
+    for (option, bytes) in
+        [(libc::SO_RCVBUF, options.receive_buffer_bytes), (libc::SO_SNDBUF, options.send_buffer_bytes)]
+    {
         if let Some(bytes) = bytes {
             // The kernel doubles what it is given, for its own bookkeeping.
             set_option(&fd, libc::SOL_SOCKET, option, (bytes / 2).max(1) as libc::c_int);

@@ -106,7 +106,9 @@ impl Template {
                     Variable::Random => {
                         out.extend_from_slice((values.rng.next_u32() >> 1).to_string().as_bytes());
                     }
-                    Variable::Value(i) => encode_into(values.values.get(*i).map_or(&[][..], Vec::as_slice), *encode, out),
+                    Variable::Value(i) => {
+                        encode_into(values.values.get(*i).map_or(&[][..], Vec::as_slice), *encode, out)
+                    }
                 },
             }
         }

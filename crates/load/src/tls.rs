@@ -52,16 +52,16 @@ pub fn config(options: &TlsOptions) -> Result<Arc<ClientConfig>, LoadError> {
         }
         _ => builder.with_no_client_auth(),
     };
-    config.resumption = if options.resumption { Resumption::in_memory_sessions(SESSIONS) } else { Resumption::disabled() };
+    config.resumption =
+        if options.resumption { Resumption::in_memory_sessions(SESSIONS) } else { Resumption::disabled() };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, LoadError> {
     let wrong = |what: String| LoadError::Tls(format!("no certificates can be read from {}: {what}", path.display()));
-    let found: Vec<_> = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
-        .map_err(|e| wrong(e.to_string()))?;
+    let found: Vec<_> =
+        CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(|e| wrong(e.to_string()))?;
     if found.is_empty() { Err(wrong("it holds none in PEM form".into())) } else { Ok(found) }
 }
 
@@ -124,8 +124,9 @@ impl ServerCertVerifier for Anybody {
 /// When it is neither a host name nor an address.
 pub fn server_name(host: &str, options: &TlsOptions) -> Result<ServerName<'static>, LoadError> {
     let name = options.server_name.as_deref().unwrap_or(host);
-    ServerName::try_from(name.to_string())
-        .map_err(|_| LoadError::Tls(format!("'{name}' cannot be the name of a TLS server; --server-name gives another")))
+    ServerName::try_from(name.to_string()).map_err(|_| {
+        LoadError::Tls(format!("'{name}' cannot be the name of a TLS server; --server-name gives another"))
+    })
 }
 
 /// One connection's TLS.

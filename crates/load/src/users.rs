@@ -253,8 +253,14 @@ impl EventLoop<'_> {
             let person = &mut self.people[user as usize];
             person.iteration += 1;
             if page {
-                person.page =
-                    Some(Box::new(PageLoad { due, phase, waiting: VecDeque::new(), running: 1, failed: false, request }));
+                person.page = Some(Box::new(PageLoad {
+                    due,
+                    phase,
+                    waiting: VecDeque::new(),
+                    running: 1,
+                    failed: false,
+                    request,
+                }));
             }
         }
         self.issue(user, request, due, phase, None, now, arrived);

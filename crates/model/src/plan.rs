@@ -346,7 +346,8 @@ impl Plan {
         }
         let last = self.phases.len() - 1;
         for (i, phase) in self.phases.iter().enumerate() {
-            let wrong = |what: &str, advice: &str| wrong(Trouble::Phase(i), &format!("phase '{}': {what}", phase.name), advice);
+            let wrong =
+                |what: &str, advice: &str| wrong(Trouble::Phase(i), &format!("phase '{}': {what}", phase.name), advice);
             if phase.duration.is_some_and(|d| d.is_zero()) {
                 return wrong("its duration is 0", "write duration = \"10s\"");
             }

@@ -15,7 +15,9 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::plan::{Arrival, HttpOptions, KeepAlive, Load, Network, Phase, Plan, Proxy, Trouble};
-use crate::request::{Auth, Body, Data, Expectation, Extract, Page, Part, PartContent, Per, Pick, Place, RequestSpec, Think};
+use crate::request::{
+    Auth, Body, Data, Expectation, Extract, Page, Part, PartContent, Per, Pick, Place, RequestSpec, Think,
+};
 use crate::units::{parse_bytes, parse_duration};
 use crate::url::Url;
 
@@ -40,12 +42,13 @@ impl<'de, T: Readable> Deserialize<'de> for Text<T> {
             Number(f64),
             Truth(bool),
         }
-        let text = match Written::deserialize(deserializer).map_err(|_| serde::de::Error::custom("a text is needed here"))? {
-            Written::Text(text) => text,
-            Written::Whole(n) => n.to_string(),
-            Written::Number(n) => n.to_string(),
-            Written::Truth(b) => if b { "on" } else { "off" }.to_string(),
-        };
+        let text =
+            match Written::deserialize(deserializer).map_err(|_| serde::de::Error::custom("a text is needed here"))? {
+                Written::Text(text) => text,
+                Written::Whole(n) => n.to_string(),
+                Written::Number(n) => n.to_string(),
+                Written::Truth(b) => if b { "on" } else { "off" }.to_string(),
+            };
         T::read(&text).map(Text).map_err(serde::de::Error::custom)
     }
 }
@@ -455,7 +458,11 @@ pub fn parse(text: &str, folder: &Path) -> Result<ReadPlan, PlanFileError> {
         // A file of URLs gives the real one.
         urls.as_ref().and_then(|_| "http://127.0.0.1/".parse().ok())
     }) else {
-        return Err(at(0, "it has nothing to load".into(), "write url = \"http://127.0.0.1:8080/\", or [[request]]".into()));
+        return Err(at(
+            0,
+            "it has nothing to load".into(),
+            "write url = \"http://127.0.0.1:8080/\", or [[request]]".into(),
+        ));
     };
     if urls.is_some() && (url.is_some() || !file.request.is_empty()) {
         return Err(at(0, "urls excludes url and [[request]]".into(), "keep one of them".into()));
@@ -481,8 +488,8 @@ pub fn parse(text: &str, folder: &Path) -> Result<ReadPlan, PlanFileError> {
         let start = http.0.span().start;
         plan.http = read_http(http.0.get_ref()).map_err(|(what, advice)| at(start, what.into(), advice.into()))?;
     }
-    plan.http.cookies |= plan.pick == Pick::Session
-        && file.http.as_ref().is_none_or(|h| h.0.get_ref().cookies != Some(false));
+    plan.http.cookies |=
+        plan.pick == Pick::Session && file.http.as_ref().is_none_or(|h| h.0.get_ref().cookies != Some(false));
     if let Some(network) = &file.network {
         plan.network = read_network(network.0.get_ref(), folder);
     }
@@ -607,7 +614,12 @@ fn read_request(r: &RequestFile, url: Option<&Url>, folder: &Path) -> Result<Req
             (Some(header), None, None) => Place::Header(header.clone()),
             (None, Some(regex), None) => Place::Regex(regex.clone()),
             (None, None, Some(pointer)) => Place::Json(pointer.clone()),
-            _ => return Err(("a value is taken from a header, by a regex, or from JSON", "write one of header =, regex = and json =")),
+            _ => {
+                return Err((
+                    "a value is taken from a header, by a regex, or from JSON",
+                    "write one of header =, regex = and json =",
+                ));
+            }
         };
         extract.push(Extract { name: name.clone(), from });
     }
@@ -619,7 +631,10 @@ fn read_request(r: &RequestFile, url: Option<&Url>, folder: &Path) -> Result<Req
     for (name, value) in &r.headers {
         let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         if name.is_empty() || !name.bytes().all(token) || value.bytes().any(|b| b < 0x20 && b != b'\t') {
-            return Err(("a header that cannot be sent", "names are letters, digits and hyphens; values have no control characters"));
+            return Err((
+                "a header that cannot be sent",
+                "names are letters, digits and hyphens; values have no control characters",
+            ));
         }
         headers.push((name.clone(), value.clone()));
     }
@@ -670,9 +685,8 @@ fn read_network(n: &NetworkFile, folder: &Path) -> Network {
 
 /// Sets the phases; says whether the file has any load in it.
 fn read_phases(file: &PlanFile, plan: &mut Plan) -> Result<bool, (usize, String, String)> {
-    let arrivals = |own: &Option<Text<Arrival>>| {
-        own.as_ref().or(file.arrivals.as_ref()).map_or(Arrival::Uniform, |a| a.0)
-    };
+    let arrivals =
+        |own: &Option<Text<Arrival>>| own.as_ref().or(file.arrivals.as_ref()).map_or(Arrival::Uniform, |a| a.0);
     let connections = |own: Option<u32>| own.or(file.connections).unwrap_or(DEFAULT_CONNECTIONS).clamp(1, 1_000_000);
     let sane = |rate: f64| rate.is_finite() && (0.0..=10_000_000.0).contains(&rate);
     if file.phase.is_empty() {
@@ -713,7 +727,12 @@ fn read_phases(file: &PlanFile, plan: &mut Plan) -> Result<bool, (usize, String,
         });
         return Ok(file.users.is_some() || file.rate.is_some() || file.duration.is_some() || file.requests.is_some());
     }
-    if file.users.is_some() || file.rate.is_some() || file.duration.is_some() || file.requests.is_some() || file.warm_up.is_some() {
+    if file.users.is_some()
+        || file.rate.is_some()
+        || file.duration.is_some()
+        || file.requests.is_some()
+        || file.warm_up.is_some()
+    {
         return Err((
             0,
             "users, rate, duration, requests and warm_up are said in the phases where there are some".into(),

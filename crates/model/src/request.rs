@@ -250,7 +250,8 @@ impl FromStr for Think {
         }
         match text.split_once('-') {
             Some((low, high)) => {
-                let (low, high) = (parse_duration(low.trim()).map_err(wrong)?, parse_duration(high.trim()).map_err(wrong)?);
+                let (low, high) =
+                    (parse_duration(low.trim()).map_err(wrong)?, parse_duration(high.trim()).map_err(wrong)?);
                 if low > high {
                     return Err(wrong(format!("'{text}' ends before it begins")));
                 }
@@ -336,7 +337,15 @@ mod tests {
 
     #[test]
     fn expectations_read_what_they_print() {
-        for text in ["status=200", "status=2xx,304", "length=12", "text=a=b", "no-text=x", "checksum=crc32:0123abcd", "checksum=same"] {
+        for text in [
+            "status=200",
+            "status=2xx,304",
+            "length=12",
+            "text=a=b",
+            "no-text=x",
+            "checksum=crc32:0123abcd",
+            "checksum=same",
+        ] {
             assert_eq!(text.parse::<Expectation>().expect("valid").to_string(), text);
         }
         for bad in ["status=20", "status=", "length=x", "text=", "checksum=sha256:12", "size=3", "200"] {

@@ -51,9 +51,17 @@ impl FromStr for Url {
             }
             _ => default_port(tls),
         };
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_string();
+        let host = authority.host();
+        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host).to_string();
         if host.is_empty() {
             return Err(err("it has no host"));
+        }
+        let no_address = host.contains(':') && host.parse::<std::net::Ipv6Addr>().is_err();
+        if no_address || host.contains(['[', ']']) {
+            return Err(err("brackets belong around an IPv6 address, as in http://[::1]:8080/"));
+        }
+        if !host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:".contains(&b)) {
+            return Err(err("its host is not a name; names are letters, digits, hyphens and dots"));
         }
         let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let path = if path.starts_with('/') { path.to_string() } else { format!("/{path}") };
@@ -82,7 +90,8 @@ impl Url {
     pub fn join(&self, reference: &str) -> Result<Url, UrlError> {
         let reference = reference.trim();
         let plain = reference.split('#').next().unwrap_or_default();
-        let scheme_end = plain.find(':').filter(|at| plain[..*at].bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)));
+        let scheme_end =
+            plain.find(':').filter(|at| plain[..*at].bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)));
         if plain.contains("://") && scheme_end.is_some() {
             return plain.parse();
         }
@@ -131,7 +140,6 @@ impl From<Url> for String {
         url.to_string()
     }
 }
-
 
 fn default_port(tls: bool) -> u16 {
     if tls { 443 } else { 80 }
@@ -183,7 +191,18 @@ mod tests {
 
     #[test]
     fn wrong_urls_say_what_to_write() {
-        for bad in ["", "http://", "ftp://x/", "http://h:0/", "http://h:99999/", "http://a b/", "http://u:p@h/", "mailto:x"] {
+        for bad in [
+            "",
+            "http://",
+            "ftp://x/",
+            "http://h:0/",
+            "http://h:99999/",
+            "http://a b/",
+            "http://u:p@h/",
+            "mailto:x",
+            "http://a[b/",
+            "http://[a:b]/",
+        ] {
             assert!(bad.parse::<Url>().is_err(), "{bad}");
         }
     }

@@ -88,8 +88,12 @@ impl Target {
         let (birth, config, listeners) = choose(candidates, server, not_found)?;
         let config = config.map(|c| std::fs::canonicalize(&c).unwrap_or(c));
         let address = listeners.first().copied();
-        let status_url =
-            address.map(|a| Url { tls: false, host: a.ip().to_string(), port: a.port(), path: "/server-status?auto".into() });
+        let status_url = address.map(|a| Url {
+            tls: false,
+            host: a.ip().to_string(),
+            port: a.port(),
+            path: "/server-status?auto".into(),
+        });
         let name = match (&config, &status_url) {
             (Some(c), _) => format!("target:{}", c.display()),
             (None, Some(url)) => format!("target@{}", url.with_path("/")),

@@ -1,0 +1,26 @@
+//! Values out of answers and into requests: rules and templates that a user writes, bodies that a server sends.
+#![no_main]
+
+use lastdrop_load::inspect::Extraction;
+use lastdrop_load::template::{Encode, Template, encode_into};
+use lastdrop_model::request::{Extract, Place};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: (u8, &str, &str, Vec<u8>)| {
+    let (kind, rule, template, body) = input;
+    let from = match kind % 3 {
+        0 => Place::Header(rule.into()),
+        1 => Place::Regex(rule.chars().take(200).collect()),
+        _ => Place::Json(rule.into()),
+    };
+    let _ = Template::parse(template, &["value".into()], Encode::Field);
+    let Ok(extraction) = Extraction::new(&Extract { name: "value".into(), from }, 0) else { return };
+    let headers = vec![("X-Value".to_string(), body.clone())];
+    if let Some(value) = extraction.take(&headers, &body) {
+        for encode in [Encode::Target, Encode::Field, Encode::Form] {
+            let mut out = Vec::new();
+            encode_into(&value, encode, &mut out);
+            assert!(!out.contains(&b'\n') && !out.contains(&b'\r'));
+        }
+    }
+});
