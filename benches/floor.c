@@ -1,3 +1,5 @@
+/* The floor under every load generator on this machine: a closed loop that reads, writes and parses nothing. What a
+ * generator costs beyond it is its own doing. floor HOST PORT CONNECTIONS SECONDS; the answer must come in one piece. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

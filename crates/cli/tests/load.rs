@@ -828,6 +828,17 @@ fn mistakes_in_a_plan_have_a_line_and_an_advice() {
 }
 
 #[test]
+fn the_example_plans_are_valid() {
+    let folder = Folder::new();
+    let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    for name in ["session.toml", "spike.toml", "page.toml"] {
+        let done = folder.run(&["run", examples.join(name).to_str().expect("text"), "--dry-run"]);
+        assert_eq!(done.code, 0, "{done:?}");
+        assert!(done.stdout.contains("HTTP/1.1"), "{done:?}");
+    }
+}
+
+#[test]
 fn the_schema_in_the_documentation_is_the_present_one() {
     let folder = Folder::new();
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/plan.schema.json");

@@ -20,6 +20,9 @@ use crate::sys;
 /// Names are resolved again this often, unless the plan says otherwise.
 const DNS_REFRESH: Duration = Duration::from_secs(30);
 
+/// Files that are open besides connections.
+const SPARE_DESCRIPTORS: u64 = 100;
+
 /// What a thread says to the collector.
 #[derive(Debug)]
 pub enum Message {
@@ -73,12 +76,11 @@ pub fn run(
     mut report: impl FnMut(Event<'_>),
 ) -> Result<Finished, LoadError> {
     let prepared = Prepared::new(plan)?;
-    sys::raise_descriptor_limit();
+    let most = plan.phases.iter().map(|p| u64::from(p.load.most_concurrent())).max().unwrap_or(0);
+    let each = plan.page.as_ref().map_or(1, |p| u64::from(p.connections_per_host));
+    sys::raise_descriptor_limit(most * each + SPARE_DESCRIPTORS);
     let threads = plan.threads.max(1) as usize;
-    let mut tls = Vec::new();
-    for _ in 0..threads {
-        tls.push(prepared.tls_config(plan)?);
-    }
+    let tls = prepared.tls_configs(plan, threads)?;
     if log {
         report(Event::Log(LOG_COLUMNS.as_bytes()));
     }

@@ -1,5 +1,6 @@
 //! Where connections go: names resolved (again from time to time), unix sockets, proxies, our own addresses.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
@@ -19,6 +20,15 @@ use crate::LoadError;
 pub enum Address {
     Tcp(SocketAddr),
     Unix(Arc<Path>),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => write!(f, "{address}"),
+            Address::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
 }
 
 /// One server that is loaded: an origin and the addresses behind it.

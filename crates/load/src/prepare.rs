@@ -186,7 +186,18 @@ pub struct Prepared {
     pub values: usize,
     /// Do users have anything of their own: values, cookies, a session?
     pub personal: bool,
-    pub tls: bool,
+    /// Their names, in order.
+    names: Vec<String>,
+    tls: Tls,
+}
+
+/// Will there be TLS?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tls {
+    No,
+    /// A redirect or a page may lead to it.
+    Perhaps,
+    Yes,
 }
 
 impl Prepared {
@@ -250,16 +261,31 @@ impl Prepared {
             || plan.http.cookies
             || plan.http.redirects > 0
             || requests.iter().any(|r| r.wire.is_none() || r.wanted.is_some());
-        let tls = endpoints.iter().any(|e| e.tls) || plan.http.redirects > 0 || plan.page.is_some();
-        Ok(Prepared { endpoints, requests, choice, rows, values: names.len(), personal, tls })
+        let tls = if endpoints.iter().any(|e| e.tls) {
+            Tls::Yes
+        } else if plan.http.redirects > 0 || plan.page.is_some() {
+            Tls::Perhaps
+        } else {
+            Tls::No
+        };
+        Ok(Prepared { endpoints, requests, choice, rows, values: names.len(), personal, names, tls })
     }
 
-    /// The TLS of one thread, where the plan has any.
+    /// The TLS of each thread, where the plan has any.
     ///
     /// # Errors
     /// When a certificate or key cannot be used.
-    pub fn tls_config(&self, plan: &Plan) -> Result<Option<Arc<ClientConfig>>, LoadError> {
-        if self.tls { tls::config(&plan.tls).map(Some) } else { Ok(None) }
+    pub fn tls_configs(&self, plan: &Plan, threads: usize) -> Result<Vec<Option<Arc<ClientConfig>>>, LoadError> {
+        let configs = match self.tls {
+            Tls::No => return Ok(vec![None; threads]),
+            Tls::Yes => tls::configs(&plan.tls, threads)?,
+            Tls::Perhaps => match tls::configs(&plan.tls, threads) {
+                Ok(configs) => configs,
+                // A machine without certificates can still load plain pages.
+                Err(_) => return Ok(vec![None; threads]),
+            },
+        };
+        Ok(configs.into_iter().map(Some).collect())
     }
 }
 
@@ -480,13 +506,14 @@ pub struct Preview {
 /// As [`crate::run`].
 pub fn preview(plan: &Plan) -> Result<Preview, LoadError> {
     let prepared = Prepared::new(plan)?;
-    prepared.tls_config(plan)?;
+    prepared.tls_configs(plan, 1)?;
     let servers = prepared
         .endpoints
         .iter()
-        .map(|e| (e.origin.clone(), e.addresses.iter().map(|a| format!("{a:?}")).collect()))
+        .map(|e| (e.origin.clone(), e.addresses.iter().map(ToString::to_string).collect()))
         .collect();
-    let mut values = vec![Vec::new(); prepared.values];
+    // Values that answers will give stand there by their names.
+    let mut values: Vec<Vec<u8>> = prepared.names.iter().map(|n| format!("({n})").into_bytes()).collect();
     if let Some(row) = prepared.rows.as_ref().and_then(|r| r.rows.first()) {
         values[..row.len()].clone_from_slice(row);
     }

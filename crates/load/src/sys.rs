@@ -260,15 +260,23 @@ pub fn thread_cpu_us() -> u64 {
     ts.tv_sec as u64 * 1_000_000 + ts.tv_nsec as u64 / 1_000
 }
 
-/// As many connections as the hard limit of open files allows; the soft one is 1024 on most machines.
-pub fn raise_descriptor_limit() {
+/// As many open files as the hard limit allows (the soft one is 1024 on most machines), and more where `wanted` needs
+/// them and we are allowed to.
+pub fn raise_descriptor_limit(wanted: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure lives for both calls.
+    // SAFETY: the structure lives for all calls.
     unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
+            return;
         }
+        if limit.rlim_max < wanted {
+            let more = libc::rlimit { rlim_cur: wanted, rlim_max: wanted };
+            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const more) == 0 {
+                return;
+            }
+        }
+        limit.rlim_cur = limit.rlim_max;
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
     }
 }
 

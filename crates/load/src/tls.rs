@@ -17,11 +17,22 @@ use crate::LoadError;
 /// Sessions that a thread remembers for resumption, a server each.
 const SESSIONS: usize = 64;
 
-/// Makes the configuration of one thread. Threads have their own, so that they share no lock.
+/// Makes the configurations of some threads. Each has its own sessions to resume, so that they share no lock.
 ///
 /// # Errors
 /// When a file cannot be read or does not hold what it should.
-pub fn config(options: &TlsOptions) -> Result<Arc<ClientConfig>, LoadError> {
+pub fn configs(options: &TlsOptions, threads: usize) -> Result<Vec<Arc<ClientConfig>>, LoadError> {
+    let config = config(options)?;
+    let own = |mut config: ClientConfig| {
+        if options.resumption {
+            config.resumption = Resumption::in_memory_sessions(SESSIONS);
+        }
+        Arc::new(config)
+    };
+    Ok((0..threads).map(|_| own(config.clone())).collect())
+}
+
+fn config(options: &TlsOptions) -> Result<ClientConfig, LoadError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let wrong = |what: String| LoadError::Tls(what);
     let versions: &[&rustls::SupportedProtocolVersion] = match options.version.as_deref() {
@@ -52,10 +63,11 @@ pub fn config(options: &TlsOptions) -> Result<Arc<ClientConfig>, LoadError> {
         }
         _ => builder.with_no_client_auth(),
     };
-    config.resumption =
-        if options.resumption { Resumption::in_memory_sessions(SESSIONS) } else { Resumption::disabled() };
+    if !options.resumption {
+        config.resumption = Resumption::disabled();
+    }
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, LoadError> {
