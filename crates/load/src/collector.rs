@@ -13,8 +13,9 @@ use lastdrop_model::{Micros, Plan, Slice};
 use crate::LoadError;
 use crate::clock::RunClock;
 use crate::endpoint::{Address, Directory};
-use crate::event_loop::{EventLoop, Job, LOG_COLUMNS, Outcome, Wiring};
+use crate::event_loop::{EventLoop, Job, Outcome, Wiring};
 use crate::prepare::Prepared;
+use crate::request_log::LOG_COLUMNS;
 use crate::sys;
 
 /// Names are resolved again this often, unless the plan says otherwise.

@@ -588,14 +588,6 @@ impl<'a> EventLoop<'a> {
         let _ = self.wiring.out.send(Message::PhaseEnd { thread: self.wiring.thread, phase, duration_us, peak });
     }
 
-    fn hand_over_log(&mut self) {
-        if let Some(log) = &mut self.log
-            && !log.is_empty()
-        {
-            let _ = self.wiring.out.send(Message::Log(std::mem::take(log)));
-        }
-    }
-
     /// Open loop: counts what has come due by now.
     pub(crate) fn count_due(&mut self, now: Micros) {
         if let Some(cursor) = &mut self.due_cursor {
@@ -604,62 +596,6 @@ impl<'a> EventLoop<'a> {
             self.remaining -= due;
             let phase = cursor.phase;
             self.slice(phase).counts.due += due;
-        }
-    }
-
-    /// Requests that came due and were not sent, for the log: they are what lies between the two cursors.
-    fn log_unsent(&mut self) {
-        if self.log.is_none() {
-            return;
-        }
-        let until = self.phase_end.map_or(self.now(), |end| end.min(self.now()));
-        let origin = self.log_origin();
-        let Some(log) = &mut self.log else { return };
-        for queue in &mut self.queues {
-            while queue.budget > 0
-                && let Some(due) = queue.next_due()
-                && due < until
-            {
-                log_line(log, origin, queue.phase, 0, due, None, "unsent", 0);
-                queue.arrivals.advance();
-                queue.budget -= 1;
-            }
-        }
-        for s in &self.stranded {
-            log_line(log, origin, s.phase, s.request, s.due, None, "unsent", 0);
-        }
-    }
-
-    fn log_censored(&mut self) {
-        if self.log.is_none() {
-            return;
-        }
-        let origin = self.log_origin();
-        let Some(log) = &mut self.log else { return };
-        for c in self.connections.iter().filter(|c| c.busy()) {
-            for due in std::iter::once(c.due).chain(c.pipelined.iter().copied()) {
-                log_line(log, origin, c.phase, c.request, due, Some((c.sent, 0, 0)), "censored", 0);
-            }
-        }
-    }
-
-    /// Microseconds since 1970 at the start of the run.
-    pub(crate) fn log_origin(&self) -> u64 {
-        self.wiring.clock.unix_us() + self.job.start
-    }
-
-    /// Writes down the end of the request in flight on a connection.
-    #[inline]
-    pub(crate) fn note_end(&mut self, slot: u32, due: Micros, done: Micros, fate: &str, status: u16) {
-        if self.log.is_some() {
-            let origin = self.log_origin();
-            let c = &self.connections[slot as usize];
-            let first_byte = if c.parser.started() { c.first_byte } else { 0 };
-            let times = (c.sent, first_byte, done);
-            let (phase, request) = (c.phase, c.request);
-            if let Some(log) = &mut self.log {
-                log_line(log, origin, phase, request, due, Some(times), fate, status);
-            }
         }
     }
 
@@ -683,30 +619,6 @@ fn count(errors: &mut BTreeMap<String, u64>, what: &str) {
         let key = if errors.len() < MOST_ERRORS { what } else { "other errors" };
         *errors.entry(key.to_string()).or_insert(0) += 1;
     }
-}
-
-/// The columns of the log of requests; times are microseconds since 1970, empty where there is none.
-pub const LOG_COLUMNS: &str = "phase,request,due_us,sent_us,first_byte_us,done_us,fate,status\n";
-
-#[allow(clippy::too_many_arguments)]
-fn log_line(
-    log: &mut Vec<u8>,
-    origin: u64,
-    phase: u16,
-    request: u32,
-    due: Micros,
-    times: Option<(Micros, Micros, Micros)>,
-    fate: &str,
-    status: u16,
-) {
-    use std::io::Write as _;
-    // Writing to memory cannot fail.
-    let _ = write!(log, "{phase},{request},{},", origin + due);
-    let (sent, first_byte, done) = times.unwrap_or((0, 0, 0));
-    for (at, known) in [(sent, times.is_some()), (first_byte, first_byte > 0), (done, done > 0)] {
-        let _ = if known { write!(log, "{},", origin + at) } else { write!(log, ",") };
-    }
-    let _ = writeln!(log, "{fate},{status}");
 }
 
 fn take_slice(recycled: &Receiver<Box<Slice>>, phase: u16, second: u32) -> Box<Slice> {

@@ -1,26 +1,23 @@
-//! One request on one connection: connecting, a proxy, TLS, writing, reading, and the ends that it can meet.
+//! One request on one connection: connecting, filling in what changes, writing. `receive` has the other direction, `ends`
+//! what can become of it.
 
 use std::cmp::Reverse;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use lastdrop_http::Discard;
 use lastdrop_model::{Failure, Kind, Micros};
 use rand_core::Rng;
 
 use crate::connection::{Connection, Errand, State};
-use crate::event_loop::{Alarm, EventLoop, READ_BUFFER_BYTES};
+use crate::event_loop::{Alarm, EventLoop};
 use crate::inspect::Capture;
 use crate::prepare::{Filling, Request};
 use crate::sys::{self, PEER_CLOSED, READABLE, WRITABLE};
 use crate::template::Values;
 use crate::tls;
-use crate::users::End;
 
 /// After this without `100 Continue` the body is sent all the same (curl's patience).
 const CONTINUE_PATIENCE_US: Micros = 1_000_000;
-/// Reads in a row on one connection: a server that sends without end must not keep the others waiting.
-const MOST_READS: usize = 16;
 /// With a limited bandwidth, pieces are so many per second.
 const PIECES_A_SECOND: u64 = 20;
 
@@ -232,7 +229,7 @@ impl EventLoop<'_> {
     }
 
     /// Most bytes to write or read at once.
-    fn piece(&self) -> usize {
+    pub(crate) fn piece(&self) -> usize {
         match self.job.plan.network.bandwidth_bytes {
             None => usize::MAX,
             Some(rate) => (rate / PIECES_A_SECOND).max(1) as usize,
@@ -240,7 +237,7 @@ impl EventLoop<'_> {
     }
 
     /// Time that so many bytes take.
-    fn transfer_time(&self, bytes: usize) -> Micros {
+    pub(crate) fn transfer_time(&self, bytes: usize) -> Micros {
         match self.job.plan.network.bandwidth_bytes {
             None => 0,
             Some(rate) => bytes as u64 * 1_000_000 / rate.max(1),
@@ -312,7 +309,7 @@ impl EventLoop<'_> {
     }
 
     /// The connection that an event is about; None where its socket is gone.
-    fn of_token(&mut self, token: u64) -> Option<&mut Connection> {
+    pub(crate) fn of_token(&mut self, token: u64) -> Option<&mut Connection> {
         let c = &mut self.connections[token as u32 as usize];
         (c.generation == (token >> 32) as u32 && c.socket.is_some()).then_some(c)
     }
@@ -446,7 +443,7 @@ impl EventLoop<'_> {
         result
     }
 
-    fn write(&mut self, slot: u32) {
+    pub(crate) fn write(&mut self, slot: u32) {
         let i = slot as usize;
         loop {
             let state = self.connections[i].state;
@@ -502,7 +499,7 @@ impl EventLoop<'_> {
         }
     }
 
-    fn connected(&mut self, slot: u32, now: Micros) {
+    pub(crate) fn connected(&mut self, slot: u32, now: Micros) {
         let c = &mut self.connections[slot as usize];
         c.state = match (&c.tls, c.tunnel) {
             (_, true) => State::Tunnel,
@@ -515,370 +512,6 @@ impl EventLoop<'_> {
         let slice = self.slice(phase);
         slice.counts.opened += 1;
         slice.record(Kind::Connect, took);
-    }
-
-    pub(crate) fn read(&mut self, slot: u32) {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        if buffer.is_empty() {
-            buffer = vec![0; READ_BUFFER_BYTES];
-        }
-        self.read_with(slot, &mut buffer);
-        self.buffer = buffer;
-    }
-
-    fn read_with(&mut self, slot: u32, buffer: &mut [u8]) {
-        let i = slot as usize;
-        let slow = self.job.plan.network.bandwidth_bytes.is_some();
-        let most = buffer.len().min(self.piece());
-        for _ in 0..MOST_READS {
-            if slow && self.quiet(slot) {
-                return;
-            }
-            let result = sys::recv(self.connections[i].fd(), &mut buffer[..most]);
-            let now = self.now();
-            match result {
-                Ok(0) => return self.stream_ended(slot, now),
-                Ok(n) => {
-                    if slow {
-                        let wait = self.transfer_time(n);
-                        self.connections[i].quiet_until = now + wait;
-                    }
-                    let token = self.connections[i].token(slot);
-                    let go_on = if self.connections[i].tls.is_some() && !self.connections[i].tunnel {
-                        self.decrypt(slot, &buffer[..n], now)
-                    } else {
-                        let phase = self.connections[i].phase;
-                        self.slice(phase).counts.bytes_received += n as u64;
-                        self.take(slot, &buffer[..n], now)
-                    };
-                    if !go_on {
-                        return;
-                    }
-                    // Slow reading leaves bytes behind, whose edge has been.
-                    if !slow && n < most && !self.connections[i].peer_closed {
-                        return;
-                    }
-                    if self.connections[i].token(slot) != token {
-                        return;
-                    }
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => {
-                    let failure = match self.connections[i].state {
-                        State::Tunnel | State::Handshaking => {
-                            self.note_connect_error("connection reset before TLS or the proxy was ready");
-                            Failure::Connect
-                        }
-                        _ => Failure::Reset,
-                    };
-                    return self.fail(slot, failure, now);
-                }
-            }
-        }
-        let token = self.connections[i].token(slot);
-        self.again.push(token);
-    }
-
-    /// With a limited bandwidth: is it too early to read? Then an alarm is set.
-    fn quiet(&mut self, slot: u32) -> bool {
-        let now = self.now();
-        let c = &self.connections[slot as usize];
-        let until = c.quiet_until;
-        if until > now {
-            let token = c.token(slot);
-            self.alarms.push(Reverse((until, Alarm::Transfer(token))));
-        }
-        until > now
-    }
-
-    fn stream_ended(&mut self, slot: u32, now: Micros) {
-        let c = &mut self.connections[slot as usize];
-        match c.state {
-            State::Tunnel => {
-                self.note_connect_error("the proxy closed the connection");
-                self.fail(slot, Failure::Connect, now);
-            }
-            State::Handshaking => {
-                self.note_connect_error("TLS: the server closed the connection");
-                self.fail(slot, Failure::Connect, now);
-            }
-            _ if c.pipelined.is_empty() && c.parser.close() => self.answered(slot, now, false),
-            _ => self.fail(slot, Failure::Closed, now),
-        }
-    }
-
-    /// Takes TLS records. False: the connection has nothing more to read for this request.
-    fn decrypt(&mut self, slot: u32, data: &[u8], now: Micros) -> bool {
-        let i = slot as usize;
-        let mut plain = std::mem::take(&mut self.plain);
-        plain.clear();
-        let Some(mut tls) = self.connections[i].tls.take() else { return false };
-        let was_handshaking = tls.handshaking();
-        let fed = tls.feed(data, |tls| {
-            loop {
-                let start = plain.len();
-                plain.resize(start + 16 * 1024, 0);
-                let n = tls.read(&mut plain[start..]);
-                plain.truncate(start + n);
-                if n == 0 {
-                    break;
-                }
-            }
-        });
-        let done = was_handshaking && !tls.handshaking();
-        let resumed = tls.resumed();
-        // Handshake messages, or the alert that says what is wrong.
-        let flushed = if tls.wants_write() { tls.flush(&mut sys::Socket(self.connections[i].fd())) } else { Ok(()) };
-        let c = &mut self.connections[i];
-        c.tls = Some(tls);
-        let (phase, state) = (c.phase, c.state);
-        let mut go_on = true;
-        if done && fed.is_ok() {
-            let took = now.saturating_sub(c.connect_started);
-            c.state = State::Writing;
-            let slice = self.slice(phase);
-            if resumed {
-                slice.counts.handshakes_resumed += 1;
-            } else {
-                slice.counts.handshakes_full += 1;
-            }
-            slice.record(Kind::Tls, took);
-            self.write(slot);
-            go_on = self.connections[i].busy();
-        }
-        if !plain.is_empty() && go_on {
-            let received = plain.len() as u64;
-            self.slice(phase).counts.bytes_received += received;
-            go_on = self.take(slot, &plain, now);
-        }
-        self.plain = plain;
-        if !go_on {
-            return false;
-        }
-        if let Err(e) = fed {
-            if state == State::Handshaking {
-                self.note_connect_error(&format!("TLS: {e}"));
-                self.fail(slot, Failure::Connect, now);
-            } else {
-                self.note_protocol_error(&format!("TLS: {e}"));
-                self.fail(slot, Failure::Protocol, now);
-            }
-            return false;
-        }
-        if flushed.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock) && state == State::Handshaking {
-            self.note_connect_error("TLS: connection lost");
-            self.fail(slot, Failure::Connect, now);
-            return false;
-        }
-        true
-    }
-
-    /// Takes bytes of HTTP. False: the connection has nothing more to read for this request.
-    #[inline]
-    fn take(&mut self, slot: u32, data: &[u8], now: Micros) -> bool {
-        let i = slot as usize;
-        if self.connections[i].state == State::Tunnel {
-            return self.take_tunnel(slot, data, now);
-        }
-        let mut at = 0;
-        loop {
-            let c = &mut self.connections[i];
-            if !c.parser.started() {
-                c.first_byte = now;
-            }
-            let rest = &data[at..];
-            let fed = match &mut c.capture {
-                None => c.parser.feed_remembering(rest, &mut self.last_head),
-                Some(capture) => c.parser.feed(rest, capture.as_mut()),
-            };
-            match fed {
-                Ok(feed) if feed.complete => {
-                    at += feed.consumed;
-                    if !c.pipelined.is_empty() {
-                        if !c.parser.keep_alive() {
-                            self.first_of_pipeline(slot, now);
-                            self.fail(slot, Failure::Closed, now);
-                            return false;
-                        }
-                        self.first_of_pipeline(slot, now);
-                        if at == data.len() {
-                            return true;
-                        }
-                        continue;
-                    }
-                    // Bytes after the answer belong to no request: such a connection is not used again.
-                    let clean = at == data.len() && c.state == State::Waiting && c.parser.keep_alive();
-                    self.answered(slot, now, clean);
-                    return false;
-                }
-                Ok(_) => {
-                    if c.state == State::Holding && c.parser.continued() {
-                        c.hold_at = usize::MAX;
-                        c.state = State::Writing;
-                        self.write(slot);
-                        return self.connections[i].busy();
-                    }
-                    return true;
-                }
-                Err(e) => {
-                    self.note_protocol_error(e.0);
-                    self.fail(slot, Failure::Protocol, now);
-                    return false;
-                }
-            }
-        }
-    }
-
-    /// The proxy's answer to CONNECT.
-    fn take_tunnel(&mut self, slot: u32, data: &[u8], now: Micros) -> bool {
-        let c = &mut self.connections[slot as usize];
-        // An answer to CONNECT has no body, like one to HEAD.
-        if !c.parser.started() {
-            c.parser.start(true);
-        }
-        let fed = c.parser.feed(data, &mut Discard);
-        let status = c.parser.status();
-        match fed {
-            Ok(feed) if feed.complete && (200..300).contains(&status) && feed.consumed == data.len() => {
-                c.tunnel = false;
-                c.written = 0;
-                let head = self.job.prepared.requests[c.request as usize].head_request();
-                c.parser.start(head);
-                c.state = if c.tls.is_some() { State::Handshaking } else { State::Writing };
-                self.write(slot);
-                self.connections[slot as usize].busy()
-            }
-            Ok(feed) if !feed.complete => true,
-            Ok(_) => {
-                self.note_connect_error(&format!("the proxy answered CONNECT with {status}"));
-                self.fail(slot, Failure::Connect, now);
-                false
-            }
-            Err(e) => {
-                self.note_connect_error(&format!("the proxy answered CONNECT with {e}"));
-                self.fail(slot, Failure::Connect, now);
-                false
-            }
-        }
-    }
-
-    // ---- ends -------------------------------------------------------------------------------------------------
-
-    /// Records one answer.
-    #[inline]
-    fn record_answer(&mut self, slot: u32, now: Micros) {
-        let c = &self.connections[slot as usize];
-        let status = c.parser.status();
-        let (phase, due, sent, first_byte) = (c.phase, c.due, c.sent, c.first_byte);
-        // Up to the end of the phase that the clock is in: the drain is after the last one.
-        let in_time = self.phase_end.is_none_or(|end| now < end);
-        let live = self.live(phase);
-        live.in_flight -= 1;
-        let slice = &mut live.slice;
-        slice.counts.answered += 1;
-        if in_time {
-            slice.counts.answered_in_time += 1;
-        }
-        slice.status[usize::from(status).min(999)] += 1;
-        slice.record(Kind::Response, now.saturating_sub(due));
-        slice.record(Kind::Service, now.saturating_sub(sent));
-        slice.record(Kind::FirstByte, first_byte.saturating_sub(sent));
-        self.note_end(slot, due, now, "answered", status);
-    }
-
-    /// The first of several pipelined requests is answered; the next one's answer follows.
-    fn first_of_pipeline(&mut self, slot: u32, now: Micros) {
-        self.record_answer(slot, now);
-        let c = &mut self.connections[slot as usize];
-        c.due = c.pipelined.remove(0);
-        c.parser.start(false);
-    }
-
-    #[inline]
-    fn answered(&mut self, slot: u32, now: Micros, reusable: bool) {
-        self.record_answer(slot, now);
-        self.in_flight.remove(&mut self.connections, slot);
-        let c = &mut self.connections[slot as usize];
-        let keep = reusable && !c.peer_closed && c.served < self.requests_per_connection;
-        let end = End::Answered { status: c.parser.status(), capture: c.capture.take() };
-        c.state = State::Idle;
-        if !keep {
-            self.close(slot);
-        }
-        self.last_end = now;
-        self.request_over(slot, now, end);
-    }
-
-    pub(crate) fn fail(&mut self, slot: u32, failure: Failure, now: Micros) {
-        let c = &self.connections[slot as usize];
-        let before_first_byte = !c.parser.started() && matches!(failure, Failure::Reset | Failure::Closed);
-        let lost_on_reuse = before_first_byte && c.reused() && c.pipelined.is_empty();
-        let fate = match failure {
-            Failure::Connect => "connect",
-            Failure::Reset => "reset",
-            Failure::Closed => "closed",
-            Failure::Protocol => "protocol",
-        };
-        let phase = c.phase;
-        let dues: Vec<Micros> = std::iter::once(c.due).chain(c.pipelined.iter().copied()).collect();
-        for due in &dues {
-            self.note_end(slot, *due, now, fate, 0);
-            self.slice(phase).counts.failed.count(failure);
-        }
-        self.live(phase).in_flight -= dues.len() as u64;
-        if lost_on_reuse {
-            self.slice(phase).counts.lost_on_reuse += 1;
-        }
-        let refused = failure == Failure::Connect;
-        self.refused += u64::from(refused);
-        self.lose(slot, now, refused);
-    }
-
-    /// Ends requests whose timeout has come, whatever their server does.
-    pub(crate) fn expire(&mut self, now: Micros) {
-        while let Some(slot) = self.in_flight.oldest() {
-            let c = &self.connections[slot as usize];
-            if c.sent + self.timeout_us > now {
-                return;
-            }
-            let phase = c.phase;
-            let not_connected = c.state == State::Connecting;
-            let dues: Vec<Micros> = std::iter::once(c.due).chain(c.pipelined.iter().copied()).collect();
-            for due in &dues {
-                self.record(phase, Kind::Response, now.saturating_sub(*due));
-                self.slice(phase).counts.timed_out += 1;
-                self.note_end(slot, *due, now, "timed_out", 0);
-            }
-            self.live(phase).in_flight -= dues.len() as u64;
-            self.refused += u64::from(not_connected);
-            self.lose(slot, now, false);
-        }
-    }
-
-    /// A request without an answer leaves its connection, which is closed.
-    fn lose(&mut self, slot: u32, now: Micros, refused: bool) {
-        self.in_flight.remove(&mut self.connections, slot);
-        let c = &mut self.connections[slot as usize];
-        c.pipelined.clear();
-        c.capture = None;
-        self.close(slot);
-        self.last_end = now;
-        self.request_over(slot, now, End::Lost { refused });
-    }
-
-    pub(crate) fn close(&mut self, slot: u32) {
-        let c = &mut self.connections[slot as usize];
-        if let (State::Idle, Some(mut tls)) = (c.state, c.tls.take()) {
-            tls.say_goodbye(&mut sys::Socket(c.fd()));
-        }
-        c.state = State::Closed;
-        c.tls = None;
-        c.doomed = false;
-        c.tunnel = false;
-        if c.socket.take().is_some() {
-            self.open_sockets -= 1;
-        }
     }
 }
 

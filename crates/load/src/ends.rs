@@ -1,0 +1,126 @@
+//! The ends that a request can meet, each recorded exactly once: answered, failed, timed out.
+
+use lastdrop_model::{Failure, Kind, Micros};
+
+use crate::connection::State;
+use crate::event_loop::EventLoop;
+use crate::sys;
+use crate::users::End;
+
+impl EventLoop<'_> {
+    /// Records one answer.
+    #[inline]
+    pub(crate) fn record_answer(&mut self, slot: u32, now: Micros) {
+        let c = &self.connections[slot as usize];
+        let status = c.parser.status();
+        let (phase, due, sent, first_byte) = (c.phase, c.due, c.sent, c.first_byte);
+        // Up to the end of the phase that the clock is in: the drain is after the last one.
+        let in_time = self.phase_end.is_none_or(|end| now < end);
+        let live = self.live(phase);
+        live.in_flight -= 1;
+        let slice = &mut live.slice;
+        slice.counts.answered += 1;
+        if in_time {
+            slice.counts.answered_in_time += 1;
+        }
+        slice.status[usize::from(status).min(999)] += 1;
+        slice.record(Kind::Response, now.saturating_sub(due));
+        slice.record(Kind::Service, now.saturating_sub(sent));
+        slice.record(Kind::FirstByte, first_byte.saturating_sub(sent));
+        self.note_end(slot, due, now, "answered", status);
+    }
+
+    /// The first of several pipelined requests is answered; the next one's answer follows.
+    pub(crate) fn first_of_pipeline(&mut self, slot: u32, now: Micros) {
+        self.record_answer(slot, now);
+        let c = &mut self.connections[slot as usize];
+        c.due = c.pipelined.remove(0);
+        c.parser.start(false);
+    }
+
+    #[inline]
+    pub(crate) fn answered(&mut self, slot: u32, now: Micros, reusable: bool) {
+        self.record_answer(slot, now);
+        self.in_flight.remove(&mut self.connections, slot);
+        let c = &mut self.connections[slot as usize];
+        let keep = reusable && !c.peer_closed && c.served < self.requests_per_connection;
+        let end = End::Answered { status: c.parser.status(), capture: c.capture.take() };
+        c.state = State::Idle;
+        if !keep {
+            self.close(slot);
+        }
+        self.last_end = now;
+        self.request_over(slot, now, end);
+    }
+
+    pub(crate) fn fail(&mut self, slot: u32, failure: Failure, now: Micros) {
+        let c = &self.connections[slot as usize];
+        let before_first_byte = !c.parser.started() && matches!(failure, Failure::Reset | Failure::Closed);
+        let lost_on_reuse = before_first_byte && c.reused() && c.pipelined.is_empty();
+        let fate = match failure {
+            Failure::Connect => "connect",
+            Failure::Reset => "reset",
+            Failure::Closed => "closed",
+            Failure::Protocol => "protocol",
+        };
+        let phase = c.phase;
+        let dues: Vec<Micros> = std::iter::once(c.due).chain(c.pipelined.iter().copied()).collect();
+        for due in &dues {
+            self.note_end(slot, *due, now, fate, 0);
+            self.slice(phase).counts.failed.count(failure);
+        }
+        self.live(phase).in_flight -= dues.len() as u64;
+        if lost_on_reuse {
+            self.slice(phase).counts.lost_on_reuse += 1;
+        }
+        let refused = failure == Failure::Connect;
+        self.refused += u64::from(refused);
+        self.lose(slot, now, refused);
+    }
+
+    /// Ends requests whose timeout has come, whatever their server does.
+    pub(crate) fn expire(&mut self, now: Micros) {
+        while let Some(slot) = self.in_flight.oldest() {
+            let c = &self.connections[slot as usize];
+            if c.sent + self.timeout_us > now {
+                return;
+            }
+            let phase = c.phase;
+            let not_connected = c.state == State::Connecting;
+            let dues: Vec<Micros> = std::iter::once(c.due).chain(c.pipelined.iter().copied()).collect();
+            for due in &dues {
+                self.record(phase, Kind::Response, now.saturating_sub(*due));
+                self.slice(phase).counts.timed_out += 1;
+                self.note_end(slot, *due, now, "timed_out", 0);
+            }
+            self.live(phase).in_flight -= dues.len() as u64;
+            self.refused += u64::from(not_connected);
+            self.lose(slot, now, false);
+        }
+    }
+
+    /// A request without an answer leaves its connection, which is closed.
+    fn lose(&mut self, slot: u32, now: Micros, refused: bool) {
+        self.in_flight.remove(&mut self.connections, slot);
+        let c = &mut self.connections[slot as usize];
+        c.pipelined.clear();
+        c.capture = None;
+        self.close(slot);
+        self.last_end = now;
+        self.request_over(slot, now, End::Lost { refused });
+    }
+
+    pub(crate) fn close(&mut self, slot: u32) {
+        let c = &mut self.connections[slot as usize];
+        if let (State::Idle, Some(mut tls)) = (c.state, c.tls.take()) {
+            tls.say_goodbye(&mut sys::Socket(c.fd()));
+        }
+        c.state = State::Closed;
+        c.tls = None;
+        c.doomed = false;
+        c.tunnel = false;
+        if c.socket.take().is_some() {
+            self.open_sockets -= 1;
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! The format itself: what may stand in a plan file, with its documentation.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::plan::{Arrival, KeepAlive, Proxy};
+use crate::request::{Expectation, Per, Pick, Think};
+use crate::units::{parse_bytes, parse_duration};
+use crate::url::Url;
+
+/// A value that is written as text and read by its own rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text<T>(pub T);
+
+/// What can stand in a [`Text`].
+pub trait Readable: Sized {
+    /// # Errors
+    /// With what is wrong, and what to write instead.
+    fn read(text: &str) -> Result<Self, String>;
+}
+
+impl<'de, T: Readable> Deserialize<'de> for Text<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Text(String),
+            Whole(i64),
+            Number(f64),
+            Truth(bool),
+        }
+        let text =
+            match Written::deserialize(deserializer).map_err(|_| serde::de::Error::custom("a text is needed here"))? {
+                Written::Text(text) => text,
+                Written::Whole(n) => n.to_string(),
+                Written::Number(n) => n.to_string(),
+                Written::Truth(b) => if b { "on" } else { "off" }.to_string(),
+            };
+        T::read(&text).map(Text).map_err(serde::de::Error::custom)
+    }
+}
+
+impl Readable for Duration {
+    fn read(text: &str) -> Result<Self, String> {
+        parse_duration(text)
+    }
+}
+
+/// A size: `64k`, `400M`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl Readable for Bytes {
+    fn read(text: &str) -> Result<Self, String> {
+        parse_bytes(text).map(Bytes)
+    }
+}
+
+/// Bytes a second: `33.6kbit`, `1Mbit`, or a size as in `100k`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bandwidth(pub u64);
+
+impl FromStr for Bandwidth {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is not a bandwidth; write 33.6kbit, 10Mbit, or bytes a second as in 100k");
+        let lower = text.trim().to_ascii_lowercase();
+        let bytes = match lower.strip_suffix("bit") {
+            Some(bits) => {
+                let (digits, factor) = match bits.as_bytes().last() {
+                    Some(b'k') => (&bits[..bits.len() - 1], 1e3),
+                    Some(b'm') => (&bits[..bits.len() - 1], 1e6),
+                    Some(b'g') => (&bits[..bits.len() - 1], 1e9),
+                    _ => (bits, 1.0),
+                };
+                (digits.trim().parse::<f64>().map_err(|_| wrong())? * factor / 8.0) as u64
+            }
+            None => parse_bytes(text).map_err(|_| wrong())?,
+        };
+        if bytes == 0 { Err(wrong()) } else { Ok(Bandwidth(bytes)) }
+    }
+}
+
+macro_rules! readable {
+    ($($t:ty),*) => {
+        $(impl Readable for $t {
+            fn read(text: &str) -> Result<Self, String> {
+                text.parse::<$t>().map_err(|e| e.to_string())
+            }
+        })*
+    };
+}
+
+readable!(Url, KeepAlive, Arrival, Think, Expectation, Proxy, Bandwidth, IpAddr);
+
+/// A plan file. Times are texts such as "30s" or "1m30s", sizes such as "64k". Relative file names start at the plan's
+/// own folder.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "lastdrop plan")]
+pub struct PlanFile {
+    /// What to load. Or: `urls`, or several `[[request]]`.
+    #[schemars(with = "Option<String>")]
+    pub(super) url: Option<Text<Url>>,
+    /// A file of URLs in the format of siege or http_load.
+    pub(super) urls: Option<PathBuf>,
+    /// Users who each wait for their answer before asking again [10].
+    pub(super) users: Option<u32>,
+    /// Requests (or sessions, or pages) per second, whatever the server does.
+    pub(super) rate: Option<f64>,
+    /// "uniform" or "poisson".
+    #[schemars(with = "Option<String>")]
+    pub(super) arrivals: Option<Text<Arrival>>,
+    /// So many arrive together [1].
+    pub(super) burst: Option<u32>,
+    /// Most connections open at once in an open loop [256].
+    pub(super) connections: Option<u32>,
+    /// Stop after this many requests.
+    pub(super) requests: Option<u64>,
+    /// Stop after this long ["10s", or no limit with `requests`].
+    #[schemars(with = "Option<String>")]
+    pub(super) duration: Option<Text<Duration>>,
+    /// Load before the measurement, outside its numbers.
+    #[schemars(with = "Option<String>")]
+    pub(super) warm_up: Option<Text<Duration>>,
+    /// Load threads [1].
+    pub(super) threads: Option<u32>,
+    /// A request without an answer after this long has timed out ["5s"].
+    #[schemars(with = "Option<String>")]
+    pub(super) timeout: Option<Text<Duration>>,
+    /// How long requests in flight may take once nothing more comes due [the timeout].
+    #[schemars(with = "Option<String>")]
+    pub(super) drain: Option<Text<Duration>>,
+    /// "on", "off", or requests on each connection ["on"].
+    #[schemars(with = "Option<String>")]
+    pub(super) keepalive: Option<Text<KeepAlive>>,
+    /// Seed of everything random.
+    pub(super) seed: Option<u32>,
+    /// Pause between an answer and the next request: "2s", "1s-3s" (uniform), "exp 2s" (exponential).
+    #[schemars(with = "Option<String>")]
+    pub(super) think: Option<Text<Think>>,
+    /// "weighted" (at random by weight), "order" (in turn), "session" (all in order are one session of one user).
+    pub(super) pick: Option<Pick>,
+    /// Rows for templates.
+    pub(super) data: Option<DataFile>,
+    /// Load pages as a browser does.
+    pub(super) page: Option<Placed<PageFile>>,
+    pub(super) http: Option<Placed<HttpFile>>,
+    pub(super) network: Option<Placed<NetworkFile>>,
+    pub(super) tls: Option<Placed<TlsFile>>,
+    /// Stretches of load, one after the other, instead of one by `users` or `rate`.
+    #[serde(default)]
+    pub(super) phase: Vec<Placed<PhaseFile>>,
+    #[serde(default)]
+    pub(super) request: Vec<Placed<RequestFile>>,
+}
+
+/// A part of the file, with its place.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Placed<T>(pub(super) Spanned<T>);
+
+impl<T: JsonSchema> JsonSchema for Placed<T> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        T::json_schema(generator)
+    }
+}
+
+/// `[data]`: CSV with a line of names; `{{name}}` in a template is the column.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DataFile {
+    pub(super) file: PathBuf,
+    /// "request" (each request or session has the next row) or "user" (a user keeps its row) ["request"].
+    #[serde(default)]
+    pub(super) per: Per,
+    /// Rows at random instead of in turn.
+    #[serde(default)]
+    pub(super) random: bool,
+}
+
+/// `[page]`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PageFile {
+    /// Connections to each host at once [6].
+    pub(super) connections: Option<u32>,
+    /// A user fetches what may be cached once.
+    #[serde(default)]
+    pub(super) cache: bool,
+}
+
+/// `[http]`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HttpFile {
+    /// "1.1" or "1.0".
+    pub(super) version: Option<String>,
+    /// Requests in flight on one connection [1].
+    pub(super) pipeline: Option<u32>,
+    /// Redirects that are followed, at most [0].
+    pub(super) redirects: Option<u32>,
+    /// Users keep cookies [in sessions].
+    pub(super) cookies: Option<bool>,
+    /// Ask for gzip and brotli.
+    #[serde(default)]
+    pub(super) compressed: bool,
+    /// Undo gzip and brotli.
+    #[serde(default)]
+    pub(super) decode: bool,
+    /// Send bodies in chunks of this size.
+    #[schemars(with = "Option<String>")]
+    pub(super) chunked: Option<Text<Bytes>>,
+    /// Send bodies only after `100 Continue`.
+    #[serde(default)]
+    pub(super) expect_continue: bool,
+}
+
+/// `[network]`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NetworkFile {
+    /// Connect to this unix socket instead of the URL's host.
+    pub(super) unix_socket: Option<PathBuf>,
+    /// Addresses to connect from, in turn.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>")]
+    pub(super) sources: Vec<Text<IpAddr>>,
+    /// "http://user:password@host:3128"; https goes through it by CONNECT.
+    #[schemars(with = "Option<String>")]
+    pub(super) proxy: Option<Text<Proxy>>,
+    /// CONNECT for http too.
+    #[serde(default)]
+    pub(super) proxy_tunnel: bool,
+    /// 4 or 6: only addresses of this family.
+    pub(super) family: Option<u8>,
+    /// Names are resolved again this often ["30s"].
+    #[schemars(with = "Option<String>")]
+    pub(super) dns_refresh: Option<Text<Duration>>,
+    /// What each connection reads and writes at most: "33.6kbit".
+    #[schemars(with = "Option<String>")]
+    pub(super) bandwidth: Option<Text<Bandwidth>>,
+    #[schemars(with = "Option<String>")]
+    pub(super) receive_buffer: Option<Text<Bytes>>,
+    #[schemars(with = "Option<String>")]
+    pub(super) send_buffer: Option<Text<Bytes>>,
+}
+
+/// `[tls]`, for https URLs.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TlsFile {
+    /// Any certificate is good.
+    #[serde(default)]
+    pub(super) insecure: bool,
+    /// PEM file of authorities that are trusted besides the system's.
+    pub(super) ca: Option<PathBuf>,
+    /// PEM file of our own certificate.
+    pub(super) certificate: Option<PathBuf>,
+    /// PEM file of its key.
+    pub(super) key: Option<PathBuf>,
+    /// The name to ask for and to verify, instead of the URL's host.
+    pub(super) server_name: Option<String>,
+    /// "1.2" or "1.3" [both].
+    pub(super) version: Option<String>,
+    /// Resume earlier sessions [true].
+    pub(super) resumption: Option<bool>,
+}
+
+/// `[[phase]]`: either `users` or `rate`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PhaseFile {
+    pub(super) name: Option<String>,
+    /// false: a warm-up, outside the numbers [true].
+    pub(super) measured: Option<bool>,
+    pub(super) users: Option<u32>,
+    /// So many users at its end, in a straight line.
+    pub(super) to_users: Option<u32>,
+    pub(super) rate: Option<f64>,
+    /// Such a rate at its end: in a straight line, or in `steps`.
+    pub(super) to_rate: Option<f64>,
+    pub(super) steps: Option<u32>,
+    #[schemars(with = "Option<String>")]
+    pub(super) arrivals: Option<Text<Arrival>>,
+    pub(super) burst: Option<u32>,
+    pub(super) connections: Option<u32>,
+    pub(super) requests: Option<u64>,
+    #[schemars(with = "Option<String>")]
+    pub(super) duration: Option<Text<Duration>>,
+}
+
+/// `[[request]]`: one request of a mix, or a step of a session. URL path, header values and bodies are templates.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RequestFile {
+    pub(super) name: Option<String>,
+    pub(super) method: Option<String>,
+    #[schemars(with = "Option<String>")]
+    pub(super) url: Option<Text<Url>>,
+    #[serde(default)]
+    pub(super) headers: BTreeMap<String, String>,
+    pub(super) body: Option<String>,
+    pub(super) body_file: Option<PathBuf>,
+    /// Fields of an application/x-www-form-urlencoded body.
+    pub(super) form: Option<Fields>,
+    /// Fields of a multipart/form-data body.
+    pub(super) multipart: Option<Vec<PartFile>>,
+    pub(super) weight: Option<f64>,
+    /// "user:password"
+    pub(super) basic: Option<String>,
+    /// "user:password"
+    pub(super) digest: Option<String>,
+    pub(super) bearer: Option<String>,
+    /// "status=200", "length=1234", "text=Hello", "no-text=Error", "checksum=sha256:…", "checksum=same".
+    #[serde(default)]
+    #[schemars(with = "Vec<String>")]
+    pub(super) expect: Vec<Text<Expectation>>,
+    /// Values taken from the answer, for `{{name}}` in later requests.
+    #[serde(default)]
+    pub(super) extract: BTreeMap<String, ExtractFile>,
+    #[schemars(with = "Option<String>")]
+    pub(super) think: Option<Text<Think>>,
+}
+
+/// Names and values in the order of the file.
+#[derive(Debug)]
+pub(super) struct Fields(pub(super) Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let map = serde_json::Map::deserialize(deserializer)?;
+        map.into_iter()
+            .map(|(name, value)| match value {
+                serde_json::Value::String(text) => Ok((name, text)),
+                serde_json::Value::Number(n) => Ok((name, n.to_string())),
+                serde_json::Value::Bool(b) => Ok((name, b.to_string())),
+                _ => Err(serde::de::Error::custom(format!("the field {name} of a form needs a text"))),
+            })
+            .collect::<Result<Vec<_>, _>>()
+            .map(Fields)
+    }
+}
+
+impl JsonSchema for Fields {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Fields".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        <BTreeMap<String, String>>::json_schema(generator)
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PartFile {
+    pub(super) name: String,
+    pub(super) value: Option<String>,
+    pub(super) file: Option<PathBuf>,
+}
+
+/// One of the three.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExtractFile {
+    /// Name of a header field.
+    pub(super) header: Option<String>,
+    /// Its first group, or the whole match.
+    pub(super) regex: Option<String>,
+    /// JSON pointer: "/items/0/id".
+    pub(super) json: Option<String>,
+}
