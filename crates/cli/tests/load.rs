@@ -323,6 +323,25 @@ fn a_stall_is_as_long_as_it_was() {
 }
 
 #[test]
+fn more_threads_than_users_lose_nothing() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &["--workers", "10"]);
+    for (args, due) in [
+        (["-n", "100", "-c", "2", "-t", "4"], 100),
+        (["-n", "3", "-c", "8", "-t", "8"], 3),
+        (["-n", "50", "-r", "1000", "-t", "3"], 50),
+    ] {
+        let mut all = vec!["run"];
+        let url = target.url();
+        all.push(&url);
+        all.extend(args);
+        let run = folder.json(&all, 0);
+        assert_sums(&run);
+        assert_eq!(n(&main_phase(&run)["requests"]["answered"]), due, "{args:?}");
+    }
+}
+
+#[test]
 fn users_pause_as_long_as_they_think() {
     let folder = Folder::new();
     let target = Target::start(&folder, &["--workers", "10"]);

@@ -77,10 +77,11 @@ pub fn run(
     mut report: impl FnMut(Event<'_>),
 ) -> Result<Finished, LoadError> {
     let prepared = Prepared::new(plan)?;
-    let most = plan.phases.iter().map(|p| u64::from(p.load.most_concurrent())).max().unwrap_or(0);
+    // A thread more than there are users or connections would have nothing to do.
+    let most_users = plan.phases.iter().map(|p| p.load.most_concurrent()).max().unwrap_or(1);
+    let threads = plan.threads.clamp(1, most_users.max(1)) as usize;
     let each = plan.page.as_ref().map_or(1, |p| u64::from(p.connections_per_host));
-    sys::raise_descriptor_limit(most * each + SPARE_DESCRIPTORS);
-    let threads = plan.threads.max(1) as usize;
+    sys::raise_descriptor_limit(u64::from(most_users) * each + SPARE_DESCRIPTORS);
     let tls = prepared.tls_configs(plan, threads)?;
     if log {
         report(Event::Log(LOG_COLUMNS.as_bytes()));

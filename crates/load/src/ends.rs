@@ -41,7 +41,7 @@ impl EventLoop<'_> {
     #[inline]
     pub(crate) fn answered(&mut self, slot: u32, now: Micros, reusable: bool) {
         self.record_answer(slot, now);
-        self.in_flight.remove(&mut self.connections, slot);
+        self.in_flight.remove(slot);
         let c = &mut self.connections[slot as usize];
         let keep = reusable && !c.peer_closed && c.served < self.requests_per_connection;
         let end = End::Answered { status: c.parser.status(), capture: c.capture.take() };
@@ -101,7 +101,7 @@ impl EventLoop<'_> {
 
     /// A request without an answer leaves its connection, which is closed.
     fn lose(&mut self, slot: u32, now: Micros, refused: bool) {
-        self.in_flight.remove(&mut self.connections, slot);
+        self.in_flight.remove(slot);
         let c = &mut self.connections[slot as usize];
         c.pipelined.clear();
         c.capture = None;

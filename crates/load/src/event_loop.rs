@@ -246,7 +246,7 @@ impl<'a> EventLoop<'a> {
             connections: (0..users * per_user as usize).map(|_| Connection::new()).collect(),
             per_user,
             endpoints: prepared.endpoints.clone(),
-            in_flight: InFlight::new(),
+            in_flight: InFlight::new(users * per_user as usize),
             buffer: vec![0; READ_BUFFER_BYTES],
             plain: Vec::new(),
             last_head: HeadMemory::default(),
@@ -392,7 +392,13 @@ impl<'a> EventLoop<'a> {
         self.phase = index;
         self.phase_start = start;
         self.phase_end = phase.duration.map(|d| start + d.as_micros() as Micros);
-        self.remaining = phase.requests.map_or(u64::MAX, |n| share(n, self.job.thread, self.job.threads));
+        // A thread without users has nothing to send.
+        let active = self.job.threads.min(phase.load.most_concurrent() as usize).max(1);
+        self.remaining = match phase.requests {
+            Some(_) if self.job.thread >= active => 0,
+            Some(n) => share(n, self.job.thread, active),
+            None => u64::MAX,
+        };
         let slice = take_slice(self.wiring.recycled, index, 0);
         self.live[usize::from(index)] = Some(Live {
             slice,
@@ -431,6 +437,7 @@ impl<'a> EventLoop<'a> {
                     |arrivals| Queue { phase: index, start, end: self.phase_end, arrivals, budget: self.remaining };
                 self.due_cursor = Some(queue(arrivals.clone()));
                 self.queues.push_back(queue(arrivals));
+                self.exhausted = false;
                 self.pool_users();
                 if self.remaining == 0 {
                     self.nothing_remains(now);

@@ -274,7 +274,7 @@ impl EventLoop<'_> {
             _ => self.job.prepared.requests[c.request as usize].head_request(),
         };
         c.parser.start(head);
-        self.in_flight.push(&mut self.connections, slot);
+        self.in_flight.push(slot);
     }
 
     pub(crate) fn on_event(&mut self, token: u64, flags: u32) {
