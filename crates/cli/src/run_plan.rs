@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use lastdrop_load::LoadError;
 use lastdrop_model::plan::{HttpOptions, KeepAlive, Network, Plan, Proxy, TlsOptions};
 use lastdrop_model::request::{Auth, Body, Data, Page, Part, PartContent, Per, Pick, RequestSpec};
 use lastdrop_model::{Url, plan_file, url_file};
@@ -34,6 +35,7 @@ fn from_file(args: &RunArgs, path: &Path) -> Result<Plan> {
     let usage = |what: String| UsageError(format!("{}: {what}", path.display()));
     let read = plan_file::parse(&text, folder).map_err(|e| usage(e.to_string()))?;
     let mut plan = read.plan;
+    let places = read.places;
     if let Some(urls) = &read.urls {
         use_urls(&mut plan, urls, &[])?;
     }
@@ -67,6 +69,12 @@ fn from_file(args: &RunArgs, path: &Path) -> Result<Plan> {
         || r.redirects.is_some();
     if requests {
         return Err(usage("options about requests belong into the plan".into()).into());
+    }
+    // Templates, rules and files of a request are looked at only now; its place is known here alone.
+    if let Err(LoadError::Request { index, what }) = lastdrop_load::preview(&plan)
+        && let Some((line, column)) = places.get(index)
+    {
+        return Err(usage(format!("line {line}, column {column}: {what}")).into());
     }
     Ok(plan)
 }

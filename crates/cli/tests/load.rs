@@ -496,6 +496,28 @@ expect = ["text=bought"]
 }
 
 #[test]
+fn a_login_that_is_sent_once_is_sent_once_a_user() {
+    let (address, seen) = server(|r| match r.path.as_str() {
+        "/login" => answer("200 OK", "Set-Cookie: sid=1; Path=/\r\n", "token=t7"),
+        _ if r.headers.get("cookie").is_some_and(|c| c == "sid=1") => answer("200 OK", "", ""),
+        _ => answer("403 Forbidden", "", ""),
+    });
+    let folder = Folder::new();
+    let plan = format!(
+        "pick = 'session'\nrequests = 40\nusers = 3\n[[request]]\nurl = 'http://{address}/login'\nonce = true\n\
+         extract.token = {{ regex = 'token=(.+)' }}\n[[request]]\nurl = 'http://{address}/a?{{{{token}}}}'\n\
+         [[request]]\nurl = 'http://{address}/b?{{{{token}}}}'\n"
+    );
+    fs::write(folder.join("plan.toml"), plan).expect("written");
+    let run = folder.json(&["run", folder.join("plan.toml").to_str().expect("text")], 0);
+    assert_eq!(n(&main_phase(&run)["status"]["200"]), 40, "{}", main_phase(&run));
+    let seen = seen.lock().expect("nobody panicked");
+    let count = |path: &str| seen.iter().filter(|r| r.path == path).count();
+    assert_eq!(count("/login"), 3);
+    assert!(count("/a?t7").abs_diff(count("/b?t7")) <= 3 && count("/a?t7") + count("/b?t7") == 37);
+}
+
+#[test]
 fn a_session_that_fails_begins_anew_and_is_counted() {
     let (address, seen) = server(|r| match r.path.as_str() {
         "/a" => answer("200 OK", "", "no token here"),
@@ -831,6 +853,12 @@ fn mistakes_in_a_plan_have_a_line_and_an_advice() {
     for (text, code, words) in [
         ("url = 'http://h/'\nusres = 3\n", 2, vec!["plan.toml", "line 2, column 1", "did you mean users?"]),
         ("url = 'http://127.0.0.1/{{nobody}}'\n", 2, vec!["nobody", "there are: user"]),
+        (
+            "url = 'http://127.0.0.1/'\n[[request]]\n[[request]]\nextract.x = { regex = '(' }\n",
+            2,
+            vec!["line 3, column 1", "regex of 'x'"],
+        ),
+        ("url = 'http://127.0.0.1/'\n[[request]]\nonce = true\n", 2, vec!["line 2, column 1", "pick = \"session\""]),
         ("url = 'http://127.0.0.1/'\n[data]\nfile = 'none.csv'\n", 2, vec!["none.csv"]),
         ("url = 'http://127.0.0.1/'\n[[request]]\nbody_file = 'none'\n", 2, vec!["none"]),
         ("url = 'https://127.0.0.1/'\n[tls]\nca = 'plan.toml'\n", 2, vec!["plan.toml", "PEM"]),

@@ -42,6 +42,9 @@ pub enum LoadError {
     /// The plan contradicts itself, or names files that cannot be used.
     #[error("{0}")]
     Plan(String),
+    /// A request of the plan cannot be sent: its index, and why.
+    #[error("request {}: {what}", index + 1)]
+    Request { index: usize, what: String },
     #[error("{0}")]
     Tls(String),
     #[error("{what}: {source}")]

@@ -45,6 +45,7 @@ pub struct Request {
     pub expect: Vec<Expectation>,
     pub extract: Vec<Extraction>,
     pub think: Option<Think>,
+    pub once: bool,
     /// What has to be looked at in its answers; None where they are only counted.
     pub wanted: Option<Wanted>,
 }
@@ -223,7 +224,7 @@ impl Prepared {
         }
         let mut endpoints: Vec<Endpoint> = Vec::new();
         let mut requests = Vec::with_capacity(specs.len());
-        for spec in &specs {
+        for (index, spec) in specs.iter().enumerate() {
             let known = endpoints.iter().position(|e| {
                 e.tls == spec.url.tls && e.port == spec.url.port && e.host.eq_ignore_ascii_case(&spec.url.host)
             });
@@ -237,7 +238,9 @@ impl Prepared {
                     endpoints.len() - 1
                 }
             };
-            requests.push(prepare(spec, plan, endpoint, &endpoints[endpoint], &names)?);
+            let request = prepare(spec, plan, endpoint, &endpoints[endpoint], &names)
+                .map_err(|what| LoadError::Request { index, what: format!("{} {}: {what}", spec.method, spec.url) })?;
+            requests.push(request);
         }
         let choice = match plan.pick {
             Pick::Session => Choice::Session,
@@ -295,8 +298,7 @@ fn prepare(
     endpoint_index: usize,
     endpoint: &Endpoint,
     names: &[String],
-) -> Result<Request, LoadError> {
-    let wrong = |what: String| LoadError::Plan(format!("{} {}: {what}", spec.method, spec.url));
+) -> Result<Request, String> {
     let http = &plan.http;
     let mut headers = spec.headers.clone();
     let has = |headers: &[(String, String)], name: &str| headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
@@ -315,7 +317,7 @@ fn prepare(
     {
         headers.push(("Proxy-Authorization".into(), basic(credentials)));
     }
-    let body = prepare_body(&spec.body, names, &mut headers).map_err(wrong)?;
+    let body = prepare_body(&spec.body, names, &mut headers)?;
     let own_host = has(&headers, "host");
     let builder = RequestBuilder {
         method: &spec.method,
@@ -337,8 +339,7 @@ fn prepare(
             let value = names.iter().position(|n| *n == e.name).unwrap_or(0);
             Extraction::new(e, value)
         })
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(wrong)?;
+        .collect::<Result<Vec<_>, _>>()?;
     let mut look = wanted(&spec.expect, &extract);
     look.cookies = http.cookies;
     look.location = http.redirects > 0;
@@ -359,14 +360,15 @@ fn prepare(
         endpoint: endpoint_index,
         method: spec.method.clone(),
         wire: None,
-        target: Template::parse(&spec.url.path, names, Encode::Target).map_err(wrong)?,
-        fields: Template::parse(&fields, names, Encode::Field).map_err(wrong)?,
+        target: Template::parse(&spec.url.path, names, Encode::Target)?,
+        fields: Template::parse(&fields, names, Encode::Field)?,
         own_host,
         body,
         digest,
         expect: spec.expect.clone(),
         extract,
         think: spec.think.or(plan.think),
+        once: spec.once,
         wanted: needed.then_some(look),
     };
     let changes = !request.target.is_literal()

@@ -43,6 +43,8 @@ pub struct Person {
     pub iteration: u64,
     /// The request of a session that is next.
     pub step: usize,
+    /// It has got through the requests that are sent once.
+    pub past_once: bool,
     pub has_row: bool,
     pub values: Vec<Vec<u8>>,
     pub jar: Jar,
@@ -57,6 +59,7 @@ impl Person {
             number,
             iteration: 0,
             step: 0,
+            past_once: false,
             has_row: false,
             values: vec![Vec::new(); values],
             jar: Jar::default(),
@@ -229,12 +232,18 @@ impl EventLoop<'_> {
     }
 
     /// A user begins something: a request, a session, a page.
-    fn start(&mut self, user: u32, request: usize, due: Micros, phase: u16, now: Micros, arrived: bool) {
+    fn start(&mut self, user: u32, mut request: usize, due: Micros, phase: u16, now: Micros, arrived: bool) {
         if self.job.prepared.personal {
             self.take_row(user);
             let page = self.job.plan.page.is_some();
             let person = &mut self.people[user as usize];
             person.iteration += 1;
+            if matches!(self.job.prepared.choice, Choice::Session) {
+                // What is sent once is for those who come for the first time, or did not get through it.
+                let requests = &self.job.prepared.requests;
+                person.step = (0..requests.len()).find(|i| !(requests[*i].once && person.past_once)).unwrap_or(0);
+                request = person.step;
+            }
             if page {
                 person.page = Some(Box::new(PageLoad {
                     due,
@@ -293,8 +302,10 @@ impl EventLoop<'_> {
         let person = &mut self.people[user as usize];
         person.step = 0;
         if matches!(self.job.prepared.choice, Choice::Session) {
-            person.jar.clear();
-            person.values[columns..].iter_mut().for_each(Vec::clear);
+            if !person.past_once {
+                person.jar.clear();
+                person.values[columns..].iter_mut().for_each(Vec::clear);
+            }
         }
     }
 
@@ -499,8 +510,16 @@ impl EventLoop<'_> {
         }
         if matches!(self.job.prepared.choice, Choice::Session) {
             let person = &mut self.people[user as usize];
-            person.step += 1;
-            if good && !self.over && person.step < self.job.prepared.requests.len() {
+            let requests = &self.job.prepared.requests;
+            let last_once = requests.iter().rposition(|r| r.once);
+            if good && last_once == Some(request) {
+                person.past_once = true;
+            }
+            let past = person.past_once;
+            // The next one that is not over with.
+            person.step =
+                (request + 1..requests.len()).find(|i| !(requests[*i].once && past)).unwrap_or(requests.len());
+            if good && !self.over && person.step < requests.len() {
                 let think = draw(self.job.prepared.requests[request].think, &mut self.rng);
                 if think.is_zero() {
                     return self.next_step(user, now, now);

@@ -380,6 +380,16 @@ impl Plan {
             return wrong(Trouble::Request(0), "no request has a weight", "write weight = 1");
         }
         let session = self.pick == Pick::Session;
+        if let Some(i) = self.requests.iter().position(|r| r.once).filter(|_| !session) {
+            return wrong(
+                Trouble::Request(i),
+                "only a session has requests that are sent once",
+                "write pick = \"session\"",
+            );
+        }
+        if session && !self.requests.is_empty() && self.requests.iter().all(|r| r.once) {
+            return wrong(Trouble::Request(0), "a session needs a request that is sent each time", "leave once away");
+        }
         if self.http.pipeline > 1 {
             let follows = session
                 || self.page.is_some()

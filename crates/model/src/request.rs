@@ -40,6 +40,9 @@ pub struct RequestSpec {
     /// Pause after its answer, instead of the plan's.
     #[serde(default)]
     pub think: Option<Think>,
+    /// In a session: only the first time that a user comes, as for a login.
+    #[serde(default)]
+    pub once: bool,
 }
 
 fn one() -> f64 {
@@ -61,6 +64,7 @@ impl RequestSpec {
             expect: Vec::new(),
             extract: Vec::new(),
             think: None,
+            once: false,
         }
     }
 }

@@ -333,6 +333,9 @@ pub(super) struct RequestFile {
     pub(super) extract: BTreeMap<String, ExtractFile>,
     #[schemars(with = "Option<String>")]
     pub(super) think: Option<Text<Think>>,
+    /// In a session: only the first time that a user comes, as for a login. Cookies and values are then kept.
+    #[serde(default)]
+    pub(super) once: bool,
 }
 
 /// Names and values in the order of the file.

@@ -43,6 +43,8 @@ pub struct ReadPlan {
     /// Does it say how much load there is to be?
     pub has_load: bool,
     pub has_seed: bool,
+    /// Line and column of each request.
+    pub places: Vec<(usize, usize)>,
 }
 
 const DEFAULT_CONNECTIONS: u32 = 256;
@@ -131,7 +133,8 @@ pub fn parse(text: &str, folder: &Path) -> Result<ReadPlan, PlanFileError> {
     }
     let has_load = read_phases(&file, &mut plan).map_err(|(offset, what, advice)| at(offset, what, advice))?;
     plan.check().map_err(|e| at(spans.of_trouble(&e), e.what, e.advice))?;
-    Ok(ReadPlan { plan, urls, has_load, has_seed: file.seed.is_some() })
+    let places = spans.requests.iter().map(|offset| place(*offset)).collect();
+    Ok(ReadPlan { plan, urls, has_load, has_seed: file.seed.is_some(), places })
 }
 
 /// The JSON schema of plan files.
@@ -275,6 +278,7 @@ fn read_request(r: &RequestFile, url: Option<&Url>, folder: &Path) -> Result<Req
         expect: r.expect.iter().map(|e| e.0.clone()).collect(),
         extract,
         think: r.think.as_ref().map(|t| t.0),
+        once: r.once,
     })
 }
 
