@@ -14,8 +14,8 @@ impl EventLoop<'_> {
         let c = &self.connections[slot as usize];
         let status = c.parser.status();
         let (phase, due, sent, first_byte) = (c.phase, c.due, c.sent, c.first_byte);
-        // Up to the end of the phase that the clock is in: the drain is after the last one.
-        let in_time = self.phase_end.is_none_or(|end| now < end);
+        // Before the end of the phase in which it came due.
+        let in_time = phase == self.phase && self.phase_end.is_none_or(|end| now < end);
         let live = self.live(phase);
         live.in_flight -= 1;
         let slice = &mut live.slice;
