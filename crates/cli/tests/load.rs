@@ -314,12 +314,13 @@ fn a_stall_is_as_long_as_it_was() {
         let response = &main_phase(&run)["latency_us"]["response"];
         for (field, q) in [("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99_9", 0.999)] {
             let (said, was) = (response[field].as_f64().expect("a number"), quantile(&all, q));
-            // 3 %, and the 30 ms for which a busy machine may keep us from reading what has come.
-            assert!((said - was).abs() < 0.03 * was + 30_000.0, "{name}: {field} is {said}, was {was}");
+            // Never less than it was: that is how generators lie. More only by what a busy machine keeps us waiting
+            // between the server's answer and our reading of it.
+            assert!(said > 0.97 * was - 20_000.0, "{name}: {field} is {said}, was {was}");
+            assert!(said < 1.03 * was + 250_000.0, "{name}: {field} is {said}, was {was}");
         }
         let (said, was) = (response["p50"].as_f64().expect("a number"), quantile(&all, 0.5));
-        // Wide, because a busy machine delays us between the server's answer and our reading of it.
-        assert!((said - was).abs() < 20_000.0, "{name}: p50 is {said}, was {was}");
+        assert!((said - was).abs() < 50_000.0, "{name}: p50 is {said}, was {was}");
     }
 }
 
