@@ -301,11 +301,9 @@ impl EventLoop<'_> {
         let columns = self.job.prepared.rows.as_ref().map_or(0, |r| r.columns);
         let person = &mut self.people[user as usize];
         person.step = 0;
-        if matches!(self.job.prepared.choice, Choice::Session) {
-            if !person.past_once {
-                person.jar.clear();
-                person.values[columns..].iter_mut().for_each(Vec::clear);
-            }
+        if matches!(self.job.prepared.choice, Choice::Session) && !person.past_once {
+            person.jar.clear();
+            person.values[columns..].iter_mut().for_each(Vec::clear);
         }
     }
 
