@@ -14,15 +14,16 @@ impl EventLoop<'_> {
         let c = &self.connections[slot as usize];
         let status = c.parser.status();
         let (phase, due, sent, first_byte) = (c.phase, c.due, c.sent, c.first_byte);
-        // Before the end of the phase in which it came due.
-        let in_time = phase == self.phase && self.phase_end.is_none_or(|end| now < end);
+        // The rate of a phase is that of its time, whoever asked: with the last answers to the phase before it, as without
+        // the last ones of its own. Anything else would be too low by what is in flight.
+        if self.phase_end.is_none_or(|end| now < end) {
+            let current = self.phase;
+            self.slice(current).counts.answered_in_time += 1;
+        }
         let live = self.live(phase);
         live.in_flight -= 1;
         let slice = &mut live.slice;
         slice.counts.answered += 1;
-        if in_time {
-            slice.counts.answered_in_time += 1;
-        }
         slice.status[usize::from(status).min(999)] += 1;
         slice.record(Kind::Response, now.saturating_sub(due));
         slice.record(Kind::Service, now.saturating_sub(sent));

@@ -52,7 +52,7 @@ pub struct Counts {
     pub answered: u64,
     pub failed: Failed,
     pub timed_out: u64,
-    /// Answers that arrived before the end of the phase; later ones came during the drain.
+    /// Answers within the time of the phase, to whatever phase they belong; later ones came during the drain.
     pub answered_in_time: u64,
     /// Connections on which connect() succeeded.
     pub opened: u64,
