@@ -49,12 +49,6 @@ impl<W: Write> fmt::Debug for Decoder<W> {
     }
 }
 
-/// Is this a `Content-Encoding` that can be undone?
-#[must_use]
-pub fn is_known(coding: &[u8]) -> bool {
-    matches!(coding.trim_ascii().to_ascii_lowercase().as_slice(), b"gzip" | b"x-gzip" | b"deflate" | b"br")
-}
-
 impl<W: Write> Decoder<W> {
     /// A decoder for a `Content-Encoding`; gives `inner` back where the coding is not known.
     ///

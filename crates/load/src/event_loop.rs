@@ -564,9 +564,7 @@ impl<'a> EventLoop<'a> {
     fn flush(&mut self, phase: u16, now: Micros) {
         if phase == self.phase {
             self.count_due(now);
-            let mut news = self.directory_seen;
-            self.job.directory.news(&mut news, &mut self.endpoints);
-            self.directory_seen = news;
+            self.job.directory.news(&mut self.directory_seen, &mut self.endpoints);
         }
         let waiting = phase == self.phase || self.queues.iter().any(|q| q.phase == phase);
         let Some(live) = &mut self.live[usize::from(phase)] else { return };
