@@ -1,5 +1,10 @@
 //! Pure judgements: runs and measurements in, verdicts with their evidence out. No I/O, no clock.
 
+pub mod capacity;
+pub mod compare;
+pub mod objective;
 pub mod pool;
 pub mod ratio;
+pub mod series;
+pub mod usl;
 pub mod validity;

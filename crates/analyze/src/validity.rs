@@ -208,7 +208,7 @@ mod tests {
         let mut s = Slice::new(0, 0);
         s.counts = counts;
         b.add(&s);
-        let reports = b.reports();
+        let reports = b.into_reports();
         judge(&Evidence { plan: &plan, phase: reports.first(), generator })
     }
 
@@ -247,7 +247,7 @@ mod tests {
         };
         for (generator, rule) in [(&few, "descriptors"), (&used_up, "ports")] {
             let (plan, b) = many();
-            let reports = b.reports();
+            let reports = b.into_reports();
             assert_eq!(rules(&judge(&Evidence { plan: &plan, phase: reports.first(), generator })), [rule]);
         }
         assert_eq!(rules(&judge_counts(counts(5000, 5000), &held, false)), ["throttled"]);
@@ -264,7 +264,7 @@ mod tests {
             (plan, b)
         };
         let (plan, b) = late();
-        let reports = b.reports();
+        let reports = b.into_reports();
         assert_eq!(rules(&judge(&Evidence { plan: &plan, phase: reports.first(), generator: &calm })), ["late"]);
         assert_eq!(rules(&judge_counts(counts(0, 0), &calm, false)), ["nothing-answered"]);
         assert_eq!(rules(&judge_counts(counts(5000, 5000), &hot, false)), ["generator-saturated"]);

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use lastdrop_analyze::objective;
 use lastdrop_analyze::validity::{self, Evidence};
 use lastdrop_load::{Event, LoadError, RunClock};
 use lastdrop_model::run::{End, RUN_SCHEMA, RunBuilder};
@@ -145,7 +146,7 @@ impl Lab<'_> {
         });
         self.narrator.tell(Progress::RunOver);
         let finished = result?;
-        let phases = builder.reports();
+        let phases = builder.into_reports();
         let answered: u64 = phases.iter().map(|p| p.requests.answered).sum();
         let cpu_us: u64 = finished.threads.iter().map(|(cpu, _)| cpu).sum();
         let busiest = finished
@@ -178,7 +179,8 @@ impl Lab<'_> {
         };
         let measured = phases.iter().find(|p| p.measured);
         let validity = validity::judge(&Evidence { plan, phase: measured, generator: &generator });
-        let run = Run {
+        let objectives = objective::judge(&plan.objectives, plan, measured);
+        let mut run = Run {
             schema: RUN_SCHEMA.into(),
             id: id.clone(),
             seed: plan.seed,
@@ -194,8 +196,9 @@ impl Lab<'_> {
             phases,
             generator,
             validity,
+            objectives,
         };
-        self.keep(|s| s.finish(&run));
+        self.keep(|s| s.finish(&mut run));
         Ok(run)
     }
 }

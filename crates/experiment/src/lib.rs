@@ -2,6 +2,8 @@
 //!
 //! Nothing here prints: what happens is told to a [`Narrator`], and results are documents.
 
+pub mod capacity;
+pub mod compare;
 pub mod demo;
 pub mod lab;
 pub mod size;

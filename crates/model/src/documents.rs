@@ -1,4 +1,5 @@
-//! The JSON documents of commands other than `run`: `lastdrop.size/1`, `lastdrop.sweep/1`, `lastdrop.tune/1`.
+//! The JSON documents of commands other than `run`: `lastdrop.size/1`, `lastdrop.sweep/1`, `lastdrop.tune/1`,
+//! `lastdrop.compare/1`, `lastdrop.capacity/1`.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +11,8 @@ use crate::settings::Settings;
 pub const SIZE_SCHEMA: &str = "lastdrop.size/1";
 pub const SWEEP_SCHEMA: &str = "lastdrop.sweep/1";
 pub const TUNE_SCHEMA: &str = "lastdrop.tune/1";
+pub const COMPARE_SCHEMA: &str = "lastdrop.compare/1";
+pub const CAPACITY_SCHEMA: &str = "lastdrop.capacity/1";
 
 /// Mean and largest of a quantity over the workers, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -182,6 +185,193 @@ pub struct TuneDocument {
     pub kept_in: Option<String>,
     /// Is everything back as it was found?
     pub restored: bool,
+    pub interrupted: bool,
+    pub notes: Vec<String>,
+}
+
+/// What a comparison says of one metric of B against A.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Compared {
+    Better,
+    Worse,
+    NoDifference,
+    Inconclusive,
+}
+
+/// What a comparison says altogether.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CompareVerdict {
+    Better,
+    Worse,
+    /// Some metrics better, others worse.
+    Mixed,
+    NoDifference,
+    Inconclusive,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MetricComparison {
+    pub a: f64,
+    pub b: f64,
+    /// B / A.
+    pub ratio: f64,
+    /// 95 %, of this metric alone.
+    pub interval: [f64; 2],
+    /// Holds for all metrics together.
+    pub verdict: Compared,
+    /// A difference of this share would have been seen (0.05 is 5 %).
+    pub smallest_difference: f64,
+}
+
+/// Which comparison it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CompareKind {
+    /// Two runs that were made one after the other.
+    Stored,
+    /// Interleaved blocks.
+    Live,
+    /// Interleaved blocks of the same: what it finds is noise.
+    Aa,
+}
+
+/// One side of a comparison.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CompareSide {
+    /// URL, plan file, or exported file.
+    pub name: String,
+    /// Ids of its runs.
+    pub runs: Vec<String>,
+}
+
+/// A stretch of load at A beside one at B.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CompareBlock {
+    pub a: BTreeMap<String, f64>,
+    pub b: BTreeMap<String, f64>,
+    pub b_first: bool,
+    /// Why it does not count; empty where it does.
+    pub spoiled: String,
+}
+
+/// What the noise of this machine does to a metric: with nothing changed, the ratio of two runs made one after the other
+/// stays within 1 / (1 + floor) and 1 + floor in 95 of 100 cases.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NoiseFloor {
+    /// By metric.
+    pub floor: BTreeMap<String, f64>,
+    /// Milliseconds since 1970, UTC; None for one that was not measured but assumed.
+    pub measured_unix_ms: Option<u64>,
+    pub url: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CompareDocument {
+    pub schema: String,
+    pub kind: CompareKind,
+    pub a: CompareSide,
+    pub b: CompareSide,
+    pub metrics: BTreeMap<String, MetricComparison>,
+    pub verdict: CompareVerdict,
+    /// The verdict in a sentence.
+    pub because: String,
+    /// Of the metric that the comparison is mainly about: `rps` in a closed loop, `p50_us` in an open one.
+    pub smallest_difference: f64,
+    pub blocks: Vec<CompareBlock>,
+    /// The noise that was reckoned with (stored runs), or found (--aa).
+    pub noise_floor: Option<NoiseFloor>,
+    pub interrupted: bool,
+    pub notes: Vec<String>,
+}
+
+/// One rate that was tried, or one number of users.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CapacityStep {
+    /// Requests a second that came due.
+    pub rate: f64,
+    /// The objective was met, and the server kept up.
+    pub ok: bool,
+    /// What the step was for: start, bracket, search, confirm.
+    pub role: String,
+    pub seconds: f64,
+    pub answered_rps: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    /// Share of the requests due without a good answer.
+    pub errors: f64,
+    /// Why it is not ok.
+    pub why: String,
+    pub run: String,
+}
+
+/// A step of the closed-loop staircase.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stair {
+    pub users: u32,
+    pub rps: f64,
+    pub mean_us: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub errors: f64,
+    pub run: String,
+}
+
+/// The knee of the staircase: the number of users with the highest power, throughput divided by response time
+/// (Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer communications", 1979). Up
+/// to it users add throughput, beyond it they mostly add waiting.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Knee {
+    pub users: f64,
+    /// 95 %, or the neighbouring steps.
+    pub interval: [f64; 2],
+    pub rps: f64,
+    /// `usl`: from the fitted law; `measured`: the best of the steps.
+    pub from: String,
+}
+
+/// Gunther's Universal Scalability Law, X(N) = λN / (1 + σ(N − 1) + κN(N − 1)).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Usl {
+    pub lambda: f64,
+    pub sigma: f64,
+    pub kappa: f64,
+    pub lambda_interval: [f64; 2],
+    pub sigma_interval: [f64; 2],
+    pub kappa_interval: [f64; 2],
+    /// Users and throughput at the highest throughput of the law; None where it only grows.
+    pub peak_users: Option<f64>,
+    pub peak_rps: Option<f64>,
+    /// Measured / law − 1 of each step.
+    pub residuals: Vec<f64>,
+    /// Does the law describe the steps?
+    pub fits: bool,
+    /// Why not.
+    pub why: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CapacityDocument {
+    pub schema: String,
+    pub url: String,
+    pub objective: Vec<crate::Objective>,
+    /// Some rate meets the objective.
+    pub met: bool,
+    /// The highest rate that met it and was held.
+    pub capacity_rps: f64,
+    /// The rate that was held, and the lowest that failed.
+    pub interval: [f64; 2],
+    /// The verdict in a sentence.
+    pub because: String,
+    /// The answer was held for so long.
+    pub held_s: f64,
+    pub steps: Vec<CapacityStep>,
+    pub stairs: Vec<Stair>,
+    pub knee: Option<Knee>,
+    pub usl: Option<Usl>,
+    /// The lowest rate at which requests wait for a connection of ours: from there response and service are not the same.
+    pub departure_rps: Option<f64>,
     pub interrupted: bool,
     pub notes: Vec<String>,
 }

@@ -152,6 +152,11 @@ impl Histogram {
         bytes
     }
 
+    /// The values that were counted, each the largest of its bucket (microseconds), and how often.
+    pub fn recorded(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter_recorded().map(|v| (v.value_iterated_to(), v.count_at_value()))
+    }
+
     /// [`Histogram::encode`] in base64, for JSON.
     #[must_use]
     pub fn encode_base64(&self) -> String {
@@ -168,6 +173,16 @@ impl Histogram {
             .map_err(|e| DecodeError(e.to_string()))?;
         inner.auto(true);
         Ok(Histogram(inner))
+    }
+}
+
+impl Histogram {
+    /// Reads what [`Histogram::encode_base64`] wrote.
+    ///
+    /// # Errors
+    /// When the text is not a compressed HDR V2 histogram in base64.
+    pub fn decode_base64(text: &str) -> Result<Self, DecodeError> {
+        Histogram::decode(&BASE64.decode(text).map_err(|e| DecodeError(e.to_string()))?)
     }
 }
 

@@ -6,6 +6,7 @@
 pub mod counts;
 pub mod documents;
 pub mod histogram;
+pub mod objective;
 pub mod plan;
 pub mod plan_file;
 pub mod request;
@@ -20,6 +21,7 @@ pub mod validity;
 
 pub use counts::{Counts, Failure};
 pub use histogram::{Histogram, Kind};
+pub use objective::{Judged, Objective};
 pub use plan::{Arrival, KeepAlive, Load, Phase, Plan};
 pub use request::RequestSpec;
 pub use run::{Generator, PhaseReport, Run};

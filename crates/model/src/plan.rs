@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::url::{Url, UrlError};
 
+use crate::objective::Objective;
 use crate::request::{Auth, Data, Page, Pick, RequestSpec, Think};
 use crate::units::{serde_seconds, serde_seconds_option};
 
@@ -302,6 +303,9 @@ pub struct Plan {
     pub drain: Duration,
     pub keepalive: KeepAlive,
     pub seed: u64,
+    /// What the measured phase has to reach.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objectives: Vec<Objective>,
 }
 
 impl Plan {
@@ -330,6 +334,7 @@ impl Plan {
             drain: Duration::from_secs(5),
             keepalive: KeepAlive::On,
             seed,
+            objectives: Vec::new(),
         }
     }
 

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::counts::{Counts, Failed};
 use crate::histogram::{Histogram, Kind, PERCENTILES};
+use crate::objective::Judged;
 use crate::plan::Plan;
 use crate::slice::Slice;
 use crate::validity::{Validity, Verdict};
@@ -96,6 +97,18 @@ pub struct Second {
     pub failed: u64,
     /// Compressed HDR V2 histogram of response latency, base64.
     pub response_hdr: String,
+}
+
+impl Second {
+    #[must_use]
+    pub fn of(slice: &Slice) -> Second {
+        Second {
+            t: slice.second,
+            answered: slice.counts.answered,
+            failed: slice.counts.failed.total() + slice.counts.timed_out,
+            response_hdr: slice.latencies[Kind::Response as usize].encode_base64(),
+        }
+    }
 }
 
 /// One phase of a finished run. `latency_us` maps a [`Kind`] name to its summary.
@@ -190,6 +203,9 @@ pub struct Run {
     pub phases: Vec<PhaseReport>,
     pub generator: Generator,
     pub validity: Validity,
+    /// What the plan wanted to be reached, judged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objectives: Vec<Judged>,
 }
 
 impl Run {
@@ -244,12 +260,7 @@ impl RunBuilder {
     pub fn add(&mut self, slice: &Slice) {
         let Some(phase) = self.phases.get_mut(slice.phase as usize) else { return };
         phase.total.add(slice);
-        phase.seconds.push(Second {
-            t: slice.second,
-            answered: slice.counts.answered,
-            failed: slice.counts.failed.total() + slice.counts.timed_out,
-            response_hdr: slice.latencies[Kind::Response as usize].encode_base64(),
-        });
+        phase.seconds.push(Second::of(slice));
     }
 
     /// Says how long a phase lasted (until nothing more came due) and how many connections it had open at most.
@@ -266,20 +277,20 @@ impl RunBuilder {
         self.phases.get(index).map(|p| p.total.counts).unwrap_or_default()
     }
 
-    /// The phases as they will be reported. Phases that never began are left out.
+    /// The phases as they will be reported. Phases that never began are left out: none that did comes after them.
     #[must_use]
-    pub fn reports(&self) -> Vec<PhaseReport> {
+    pub fn into_reports(self) -> Vec<PhaseReport> {
         self.plan
             .phases
             .iter()
-            .zip(&self.phases)
+            .zip(self.phases)
             .filter(|(_, total)| total.duration_us.is_some() || !total.seconds.is_empty())
             .map(|(phase, total)| report_phase(&phase.name, phase.measured, total))
             .collect()
     }
 }
 
-fn report_phase(name: &str, measured: bool, phase: &PhaseTotal) -> PhaseReport {
+fn report_phase(name: &str, measured: bool, phase: PhaseTotal) -> PhaseReport {
     let c = &phase.total.counts;
     let duration_s = phase.duration_s();
     let per_second = |n: u64| if duration_s > 0.0 { n as f64 / duration_s } else { 0.0 };
@@ -328,7 +339,7 @@ fn report_phase(name: &str, measured: bool, phase: &PhaseTotal) -> PhaseReport {
         pages: Pages { loaded: c.pages, failed: c.pages_failed },
         rate: Rate { due_rps: per_second(c.due), answered_rps: per_second(c.answered_in_time) },
         latency_us,
-        seconds: phase.seconds.clone(),
+        seconds: phase.seconds,
     }
 }
 
@@ -380,7 +391,7 @@ mod tests {
         s.counts = Counts { due: 100, sent: 90, answered: 50, timed_out: 10, ..Counts::default() };
         s.counts.failed.reset = 5;
         b.add(&s);
-        let r = &b.reports()[0].requests;
+        let r = &b.into_reports()[0].requests;
         assert_eq!(r.due, r.sent + r.unsent);
         assert_eq!(r.sent, r.answered + r.failed.total() + r.timed_out + r.censored);
         assert_eq!((r.unsent, r.censored), (10, 25));
@@ -395,7 +406,7 @@ mod tests {
             s.record(Kind::Response, 100);
         }
         b.add(&s);
-        let p = &b.reports()[0];
+        let p = &b.into_reports()[0];
         assert!(p.is_lower_bound("p99") && p.is_lower_bound("p99_9"));
         assert!(!p.is_lower_bound("p95") && !p.is_lower_bound("p50"));
     }
@@ -407,6 +418,6 @@ mod tests {
         s.counts = Counts { due: 1000, sent: 1000, answered: 990, timed_out: 10, ..Counts::default() };
         s.record(Kind::Response, 100);
         b.add(&s);
-        assert!(!b.reports()[0].is_lower_bound("p99"));
+        assert!(!b.into_reports()[0].is_lower_bound("p99"));
     }
 }

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lastdrop_model::run::{End, RunBuilder};
+use lastdrop_model::run::{End, RunBuilder, Second};
 use lastdrop_model::{Counts, Generator, Histogram, Kind, Plan, Run, Slice, Validity};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -92,6 +92,8 @@ impl Store {
             connection.busy_timeout(Duration::from_secs(10))?;
             connection.pragma_update(None, "journal_mode", "WAL")?;
             connection.pragma_update(None, "synchronous", "NORMAL")?;
+            // KiB. The default of 2 MB would make the generator grow while it runs, for pages it never reads again.
+            connection.pragma_update(None, "cache_size", -256)?;
             connection.execute_batch(SCHEMA)?;
             // Stores of version 0.1 know no pages.
             if connection.prepare("SELECT page FROM seconds LIMIT 0").is_err() {
@@ -167,12 +169,19 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the document of a run that has ended.
+    /// Writes the document of a run that has ended. The run is as it was afterwards.
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub fn finish(&self, run: &Run) -> Result<(), StoreError> {
-        self.connection.execute("UPDATE runs SET document = ? WHERE id = ?", params![json(run), run.id])?;
+    pub fn finish(&self, run: &mut Run) -> Result<(), StoreError> {
+        // The seconds are in a table of their own already; a long run has many.
+        let seconds: Vec<Vec<Second>> = run.phases.iter_mut().map(|p| std::mem::take(&mut p.seconds)).collect();
+        let written =
+            self.connection.execute("UPDATE runs SET document = ? WHERE id = ?", params![json(run), run.id]);
+        for (phase, seconds) in run.phases.iter_mut().zip(seconds) {
+            phase.seconds = seconds;
+        }
+        written?;
         Ok(())
     }
 
@@ -234,14 +243,21 @@ impl Store {
             .optional()?
             .ok_or_else(|| StoreError::NotFound(id.to_string()))?;
         if let Some(document) = document {
-            return serde_json::from_str(&document).map_err(|e| damaged(e.to_string()));
+            let mut run: Run = serde_json::from_str(&document).map_err(|e| damaged(e.to_string()))?;
+            // Documents of version 0.1 have their seconds in them.
+            if run.phases.iter().all(|p| p.seconds.is_empty()) {
+                self.each_second(id, |slice| {
+                    if let Some(phase) = run.phases.get_mut(usize::from(slice.phase)) {
+                        phase.seconds.push(Second::of(slice));
+                    }
+                })?;
+            }
+            return Ok(run);
         }
         let plan: Plan = serde_json::from_str(&plan).map_err(|e| damaged(e.to_string()))?;
         let seed = plan.seed;
         let mut builder = RunBuilder::new(plan.clone());
-        for slice in self.slices(id)? {
-            builder.add(&slice);
-        }
+        self.each_second(id, |slice| builder.add(slice))?;
         let mut ends = self.connection.prepare("SELECT phase, duration_us, peak FROM phase_ends WHERE run = ?")?;
         let rows = ends.query_map([id], |r| Ok((r.get::<_, i64>(0)?, r.get::<_, i64>(1)?, r.get::<_, i64>(2)?)))?;
         for row in rows {
@@ -256,25 +272,22 @@ impl Store {
             label,
             end: End::Killed,
             environment: serde_json::from_str(&environment).unwrap_or_default(),
-            phases: builder.reports(),
+            phases: builder.into_reports(),
             generator: Generator { threads: plan.threads, ..Generator::default() },
             plan,
             validity: Validity::default(),
+            objectives: Vec::new(),
         })
     }
 
-    /// All seconds of a run, in order.
-    ///
-    /// # Errors
-    /// When they cannot be read.
-    pub fn slices(&self, id: &str) -> Result<Vec<Slice>, StoreError> {
+    /// Shows all seconds of a run, in order, one at a time.
+    fn each_second(&self, id: &str, mut show: impl FnMut(&Slice)) -> Result<(), StoreError> {
         let damaged = |what: String| StoreError::Damaged { id: id.to_string(), what };
         let mut statement = self.connection.prepare(
             "SELECT phase, second, counts, status, response, service, blocked, lateness, connect, tls, first_byte, page
              FROM seconds WHERE run = ? ORDER BY phase, second",
         )?;
         let mut rows = statement.query([id])?;
-        let mut slices = Vec::new();
         while let Some(row) = rows.next()? {
             let mut slice = Slice::new(row.get(0)?, row.get(1)?);
             slice.counts =
@@ -291,9 +304,9 @@ impl Store {
                     slice.latencies[kind as usize] = Histogram::decode(&bytes).map_err(|e| damaged(e.to_string()))?;
                 }
             }
-            slices.push(slice);
+            show(&slice);
         }
-        Ok(slices)
+        Ok(())
     }
 }
 

@@ -9,7 +9,8 @@ pub mod sweep;
 pub mod target;
 pub mod tune;
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -48,9 +49,18 @@ pub fn open_store(output: &OutputArgs) -> Result<Option<Store>> {
 
 /// Writes a JSON document to a file or to stdout.
 pub fn write_json(to: &str, document: &impl serde::Serialize) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(document)?;
-    text.push('\n');
-    write_text(to, &text)
+    // Not by way of a string: the document of a long run is large.
+    let write = |to: &mut dyn Write| -> std::io::Result<()> {
+        let mut out = BufWriter::new(to);
+        serde_json::to_writer_pretty(&mut out, document)?;
+        out.write_all(b"\n")?;
+        out.flush()
+    };
+    if to == "-" {
+        write(&mut std::io::stdout().lock()).context("cannot write to stdout")
+    } else {
+        File::create(to).and_then(|mut f| write(&mut f)).with_context(|| format!("cannot write {to}"))
+    }
 }
 
 /// Writes text to a file, or to stdout with `-`.

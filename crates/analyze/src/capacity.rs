@@ -1,0 +1,320 @@
+//! The highest rate that meets an objective: which rate to try next, and when to stop. Pure; the experiment carries out
+//! what is asked.
+//!
+//! The rate is bracketed from below, so that a server that collapses beyond its peak is not met in its collapse; then the
+//! bracket is narrowed; then the answer is held for long enough to deserve its percentile. A rate that fails when it is
+//! held is lowered a little and held again.
+
+use lastdrop_model::objective::{Metric, Objective};
+use lastdrop_model::{Kind, PhaseReport};
+
+use crate::series::{SecondData, whole_seconds};
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Ask {
+    /// Try a rate (requests/s) for so many seconds.
+    Trial { rate: f64, role: Role, seconds: f64 },
+    Done,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Start,
+    Bracket,
+    Search,
+    Confirm,
+    /// The lowest rate that failed, once more: one bad moment of the machine must not cap the answer.
+    Recheck,
+}
+
+impl Role {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Start => "start",
+            Role::Bracket => "bracket",
+            Role::Search => "search",
+            Role::Confirm => "confirm",
+            Role::Recheck => "recheck",
+        }
+    }
+}
+
+/// What bounds a search.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rules {
+    /// The first rate.
+    pub start: f64,
+    /// What the server gave at most in another way, such as a staircase: where to look first.
+    pub hint: Option<f64>,
+    /// No rate above this.
+    pub ceiling: f64,
+    /// The bracket is narrow enough when its ends differ by this share.
+    pub precision: f64,
+    /// How long the answer is held at least.
+    pub hold_s: f64,
+    /// The rarest share of requests that the objective is about: 0.01 for p99.
+    pub tail: f64,
+}
+
+/// Rates this much below the first say that nothing meets the objective.
+const LOWEST: f64 = 1.0 / 256.0;
+/// How often the lowest rate that failed is tried again.
+const RECHECKS: u32 = 2;
+/// Samples beyond the percentile that a trial, and the held answer, should rest on.
+const SEARCH_SAMPLES: f64 = 3.0;
+const HELD_SAMPLES: f64 = 20.0;
+
+#[derive(Debug, Clone)]
+pub struct Search {
+    rules: Rules,
+    /// Highest rate that met the objective below all that failed.
+    good: Option<f64>,
+    failed: Vec<f64>,
+    held: Option<f64>,
+    /// Held before a recheck sent the search on.
+    best_held: Option<f64>,
+    rechecks: u32,
+    /// Rates that were held and failed.
+    lowered: u32,
+    done: bool,
+}
+
+impl Search {
+    #[must_use]
+    pub fn new(rules: Rules) -> Search {
+        Search { rules, good: None, failed: Vec::new(), held: None, best_held: None, rechecks: 0, lowered: 0, done: false }
+    }
+
+    /// The next rate.
+    #[must_use]
+    pub fn next(&self) -> Ask {
+        let r = &self.rules;
+        let bad = self.lowest_failed();
+        if self.done || self.held.is_some() && (self.rechecks >= RECHECKS || bad.is_none()) {
+            return Ask::Done;
+        }
+        let trial = |rate: f64, role: Role| Ask::Trial { rate, role, seconds: self.seconds(rate, role) };
+        if let (Some(_), Some(bad)) = (self.held, bad) {
+            return trial(bad, Role::Recheck);
+        }
+        match (self.good, bad) {
+            (None, None) => trial(r.start.min(r.ceiling), Role::Start),
+            (None, Some(bad)) => trial(bad / 4.0, Role::Bracket),
+            (Some(good), None) if good >= r.ceiling => trial(good, Role::Confirm),
+            (Some(good), None) => {
+                let hint = r.hint.filter(|h| good < 0.88 * h).map(|h| 0.92 * h);
+                let near = r.hint.filter(|h| good < *h).map(|h| 1.05 * h);
+                trial(hint.or(near).unwrap_or(good * 2.0).min(r.ceiling), Role::Bracket)
+            }
+            (Some(good), Some(bad)) if bad / good > 1.0 + r.precision && self.lowered == 0 => {
+                trial((good * bad).sqrt(), Role::Search)
+            }
+            (Some(good), Some(_)) => trial(good, Role::Confirm),
+        }
+    }
+
+    /// Takes the outcome of a trial.
+    pub fn tell(&mut self, rate: f64, role: Role, ok: bool) {
+        if role == Role::Recheck {
+            self.rechecks += 1;
+            if ok {
+                // It had failed by accident: the search goes on above it.
+                self.failed.retain(|f| *f > rate);
+                (self.best_held, self.held, self.good, self.lowered) = (self.held, None, Some(rate), 0);
+            } else {
+                self.rechecks = RECHECKS;
+            }
+            return;
+        }
+        if ok {
+            if role == Role::Confirm {
+                self.held = Some(rate);
+            }
+            self.good = Some(self.good.map_or(rate, |g| g.max(rate)));
+            return;
+        }
+        self.failed.push(rate);
+        if role == Role::Confirm {
+            self.lowered += 1;
+            // Each time by more.
+            let lower = rate * (1.0 - self.rules.precision * f64::from(self.lowered));
+            self.good = Some(lower);
+            // What was held before needs no lower answer.
+            if let Some(held) = self.best_held.filter(|h| *h >= lower) {
+                (self.held, self.rechecks) = (Some(held), RECHECKS);
+            }
+        } else if self.good.is_some_and(|g| g >= rate) {
+            self.good = None;
+        }
+        if self.good.is_none() && rate < self.rules.start * LOWEST * 4.0 || self.lowered > 6 {
+            self.done = true;
+        }
+    }
+
+    /// The highest rate that met the objective and was held; without one that was held, that met it.
+    #[must_use]
+    pub fn capacity(&self) -> Option<f64> {
+        self.held().or(if self.lowered == 0 { self.good } else { None })
+    }
+
+    #[must_use]
+    pub fn held(&self) -> Option<f64> {
+        self.held.or(self.best_held)
+    }
+
+    /// There is not much time left: hold what is known to be good.
+    pub fn hurry(&mut self) {
+        self.rules.precision = f64::INFINITY;
+        self.rechecks = RECHECKS;
+    }
+
+    /// The lowest rate that failed.
+    #[must_use]
+    pub fn lowest_failed(&self) -> Option<f64> {
+        self.failed.iter().copied().reduce(f64::min)
+    }
+
+    fn seconds(&self, rate: f64, role: Role) -> f64 {
+        let for_samples = |n: f64| n / (self.rules.tail * rate.max(1e-3));
+        match role {
+            Role::Start | Role::Bracket => for_samples(1.0).clamp(3.0, 6.0),
+            Role::Search | Role::Recheck => for_samples(SEARCH_SAMPLES).clamp(5.0, 10.0),
+            Role::Confirm => for_samples(HELD_SAMPLES).clamp(self.rules.hold_s, 3.0 * self.rules.hold_s),
+        }
+    }
+}
+
+/// The rarest share of requests that objectives are about: 0.01 for p99, 0.001 for errors<0.1%.
+#[must_use]
+pub fn tail(objectives: &[Objective]) -> f64 {
+    let of = |o: &Objective| match &o.metric {
+        Metric::Latency { field, .. } => match *field {
+            "p90" => 0.1,
+            "p95" => 0.05,
+            "p99" => 0.01,
+            "p99_9" => 0.001,
+            "p99_99" => 0.0001,
+            _ => 0.5,
+        },
+        Metric::Errors => o.limit.max(1e-4),
+        Metric::Rate => 0.5,
+    };
+    objectives.iter().map(of).fold(0.5, f64::min)
+}
+
+/// Does a server fall behind at this rate, so that the objective will be missed though it is not yet? True when the
+/// median response has risen from second to second, by more than a fifth, and would pass the latency limit within
+/// `horizon_s`; or when the answers do not keep up with the requests.
+#[must_use]
+pub fn falls_behind(phase: &PhaseReport, objectives: &[Objective], horizon_s: f64) -> Option<String> {
+    if phase.rate.answered_rps < 0.9 * phase.rate.due_rps {
+        return Some(format!(
+            "{:.0} answers/s for {:.0} requests/s: it falls behind",
+            phase.rate.answered_rps, phase.rate.due_rps
+        ));
+    }
+    let seconds = whole_seconds(phase);
+    let medians: Vec<f64> = seconds.iter().filter_map(SecondData::p50).collect();
+    if medians.len() < 3 || medians.windows(2).any(|w| w[1] <= w[0]) {
+        return None;
+    }
+    let (first, last) = (medians[0], medians[medians.len() - 1]);
+    let slope = (last - first) / (medians.len() - 1) as f64;
+    let limit = objectives
+        .iter()
+        .filter(|o| matches!(&o.metric, Metric::Latency { kind: Kind::Response | Kind::Service, .. }))
+        .map(|o| o.limit)
+        .fold(1e6, f64::min);
+    (last > 1.2 * first && last + slope * horizon_s > limit).then(|| {
+        format!("the median response grows by {:.1} ms each second: it falls behind", slope / 1e3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> Rules {
+        Rules { start: 10.0, hint: None, ceiling: 1e6, precision: 0.025, hold_s: 15.0, tail: 0.01 }
+    }
+
+    fn search(rules: Rules, mut ok: impl FnMut(f64, Role) -> bool) -> (Search, f64, u32) {
+        let (mut s, mut seconds, mut trials) = (Search::new(rules), 0.0, 0);
+        while let Ask::Trial { rate, role, seconds: t } = s.next() {
+            let good = ok(rate, role);
+            s.tell(rate, role, good);
+            seconds += t;
+            trials += 1;
+            assert!(trials < 100, "it does not end");
+        }
+        (s, seconds, trials)
+    }
+
+    #[test]
+    fn the_limit_is_found_from_any_start() {
+        for start in [0.5, 10.0, 399.0, 401.0, 50_000.0] {
+            let (s, ..) = search(Rules { start, ..rules() }, |rate, _| rate <= 400.0);
+            let found = s.capacity().expect("found");
+            assert!(found <= 400.0 && found > 400.0 / 1.025, "{found} from {start}");
+            assert!(s.lowest_failed().expect("one failed") <= 410.1);
+        }
+    }
+
+    #[test]
+    fn a_hint_makes_it_quick() {
+        let (s, seconds, _) = search(Rules { start: 240.0, hint: Some(400.0), ..rules() }, |rate, _| rate <= 400.0);
+        assert!(s.capacity().expect("found") > 390.0);
+        assert!(seconds < 60.0, "{seconds}");
+        // One that promises too much does no harm.
+        let (s, ..) = search(Rules { start: 240.0, hint: Some(400.0), ..rules() }, |rate, _| rate <= 150.0);
+        assert!(s.capacity().expect("found") > 145.0);
+    }
+
+    #[test]
+    fn one_bad_moment_does_not_cap_the_answer() {
+        for bad_trial in 0..6 {
+            let mut trial = 0;
+            let (s, ..) = search(Rules { start: 240.0, hint: Some(400.0), ..rules() }, |rate, _| {
+                trial += 1;
+                rate <= 400.0 && trial != bad_trial + 1
+            });
+            let found = s.held().expect("held");
+            assert!(found <= 400.0 && found > 380.0, "{found} with trial {bad_trial} spoiled");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_held_is_lowered() {
+        let (s, ..) = search(rules(), |rate, role| rate <= if role == Role::Confirm { 380.0 } else { 400.0 });
+        let found = s.held().expect("held");
+        assert!((360.0..=380.0).contains(&found), "{found}");
+    }
+
+    #[test]
+    fn what_nothing_meets_ends_without_an_answer() {
+        let (s, _, trials) = search(rules(), |_, _| false);
+        assert_eq!((s.capacity(), s.held()), (None, None));
+        assert!(trials < 10);
+    }
+
+    #[test]
+    fn the_ceiling_is_not_passed() {
+        let mut highest = 0.0f64;
+        let (s, ..) = search(Rules { ceiling: 1000.0, ..rules() }, |rate, _| {
+            highest = highest.max(rate);
+            true
+        });
+        assert_eq!((s.held(), highest), (Some(1000.0), 1000.0));
+    }
+
+    #[test]
+    fn the_answer_is_held_for_as_long_as_the_percentile_deserves() {
+        let s = Search::new(Rules { tail: 0.001, ..rules() });
+        assert_eq!(s.seconds(10_000.0, Role::Confirm), 15.0);
+        assert_eq!(s.seconds(1_000.0, Role::Confirm), 20.0);
+        assert_eq!(s.seconds(10.0, Role::Confirm), 45.0);
+        assert_eq!(tail(&Objective::list("p99<1s,errors<0.1%").expect("valid")), 0.001);
+    }
+}

@@ -1,0 +1,98 @@
+//! Did a run reach what it was to reach?
+
+use lastdrop_model::objective::{Judged, Metric, Objective};
+use lastdrop_model::{PhaseReport, Plan};
+
+/// Judges the measured phase of a run. A percentile that is only a lower bound does not show that a limit was kept.
+#[must_use]
+pub fn judge(objectives: &[Objective], plan: &Plan, phase: Option<&PhaseReport>) -> Vec<Judged> {
+    objectives
+        .iter()
+        .map(|objective| {
+            let nothing = || Judged {
+                objective: objective.clone(),
+                met: false,
+                value: None,
+                seen: "nothing was measured".into(),
+            };
+            let Some(phase) = phase else { return nothing() };
+            let (value, bound) = match &objective.metric {
+                Metric::Latency { kind, field } => match phase.latency(*kind, field) {
+                    Some(value) => (value, phase.is_lower_bound(field) && *kind == lastdrop_model::Kind::Response),
+                    None => return nothing(),
+                },
+                Metric::Errors => (error_share(plan, phase), false),
+                Metric::Rate => (phase.rate.answered_rps, false),
+            };
+            let met = objective.allows(value) && !bound;
+            let why = if bound { "at least, as too many requests have no answer: " } else { "" };
+            Judged { objective: objective.clone(), met, value: Some(value), seen: why.to_string() + &objective.show(value) }
+        })
+        .collect()
+}
+
+/// Requests due without a good answer, as a share (0 to 1): those without any, and those with an error status (400 and
+/// up) or, where the plan says what it expects, with an answer that misses it.
+#[must_use]
+pub fn error_share(plan: &Plan, phase: &PhaseReport) -> f64 {
+    let r = &phase.requests;
+    if r.due == 0 {
+        return 0.0;
+    }
+    let expects = plan.requests.iter().any(|r| !r.expect.is_empty());
+    let bad = if expects { phase.expectations.missed } else { error_statuses(phase) };
+    (phase.unanswered_share() + bad as f64 / r.due as f64).min(1.0)
+}
+
+/// Answers with an error status, 400 and up.
+#[must_use]
+pub fn error_statuses(phase: &PhaseReport) -> u64 {
+    phase.status.iter().filter(|(code, _)| code.parse().is_ok_and(|c: u32| c >= 400)).map(|(_, n)| n).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lastdrop_model::run::RunBuilder;
+    use lastdrop_model::{Counts, Kind, Slice};
+
+    fn phase(counts: Counts, errors: u64) -> (Plan, PhaseReport) {
+        let plan = Plan::new("http://127.0.0.1/".parse().expect("valid"), 1);
+        let mut b = RunBuilder::new(plan.clone());
+        let mut s = Slice::new(0, 0);
+        s.counts = counts;
+        s.status[200] = counts.answered - errors;
+        s.status[503] = errors;
+        for _ in 0..counts.answered {
+            s.record(Kind::Response, 1000);
+        }
+        b.add(&s);
+        b.end_phase(0, 1_000_000, 1);
+        (plan, b.into_reports().remove(0))
+    }
+
+    fn met(text: &str, counts: Counts, errors: u64) -> Vec<bool> {
+        let (plan, phase) = phase(counts, errors);
+        judge(&Objective::list(text).expect("valid"), &plan, Some(&phase)).iter().map(|j| j.met).collect()
+    }
+
+    #[test]
+    fn each_metric_is_judged() {
+        let counts = Counts { due: 1000, sent: 1000, answered: 1000, answered_in_time: 1000, ..Counts::default() };
+        assert_eq!(met("p99<2ms,errors<0.1%,rate>900", counts, 0), [true, true, true]);
+        assert_eq!(met("p99<1ms,errors<0.1%,rate>1000", counts, 1), [false, false, false]);
+        assert_eq!(met("connect.p99<1s", counts, 0), [false]);
+    }
+
+    #[test]
+    fn a_lower_bound_proves_nothing() {
+        let counts = Counts { due: 1000, sent: 1000, answered: 950, ..Counts::default() };
+        assert_eq!(met("p99<2ms,p90<2ms,errors<6%,errors<4%", counts, 0), [false, true, true, false]);
+    }
+
+    #[test]
+    fn without_a_phase_nothing_is_met() {
+        let (plan, _) = phase(Counts::default(), 0);
+        assert!(!judge(&Objective::list("errors<1%").expect("valid"), &plan, None)[0].met);
+    }
+}

@@ -1,0 +1,198 @@
+//! The seconds of a phase as numbers, and whether their level changed.
+
+use lastdrop_model::{Histogram, PhaseReport};
+use rand_core::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+/// One whole second.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SecondData {
+    pub t: u32,
+    pub answered: f64,
+    pub failed: f64,
+    /// Response latencies: microseconds and how often, ascending.
+    pub latencies: Vec<(u64, u64)>,
+}
+
+impl SecondData {
+    /// Median response of this second, microseconds.
+    #[must_use]
+    pub fn p50(&self) -> Option<f64> {
+        quantile(&self.latencies, 0.5)
+    }
+}
+
+/// The seconds that lie wholly within the time of a phase: the drain and a last part of a second are left out, unless
+/// there is nothing else. Seconds in which nothing happened count too.
+#[must_use]
+pub fn whole_seconds(phase: &PhaseReport) -> Vec<SecondData> {
+    // A phase of 10 s may end some microseconds early or late.
+    let end = (phase.duration_s + 0.02).floor() as u32;
+    let mut seconds: Vec<SecondData> = Vec::new();
+    for s in &phase.seconds {
+        if s.t >= end {
+            break;
+        }
+        while (seconds.len() as u32) < s.t {
+            seconds.push(SecondData { t: seconds.len() as u32, answered: 0.0, failed: 0.0, latencies: Vec::new() });
+        }
+        let latencies = Histogram::decode_base64(&s.response_hdr).map(|h| h.recorded().collect()).unwrap_or_default();
+        seconds.push(SecondData { t: s.t, answered: s.answered as f64, failed: s.failed as f64, latencies });
+    }
+    seconds
+}
+
+/// The value at quantile `q` of (value, count) pairs in ascending order; None without counts.
+#[must_use]
+pub fn quantile(sorted: &[(u64, u64)], q: f64) -> Option<f64> {
+    let total: u64 = sorted.iter().map(|(_, n)| n).sum();
+    let rank = ((q * total as f64).ceil() as u64).max(1);
+    let mut seen = 0;
+    sorted.iter().find(|(_, n)| {
+        seen += n;
+        seen >= rank
+    }).map(|(value, _)| *value as f64)
+}
+
+/// A change of level in a series.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Change {
+    /// Index of the first value of the new level.
+    pub at: usize,
+    /// Medians before and after.
+    pub before: f64,
+    pub after: f64,
+    /// How often chance alone makes as clear a change.
+    pub p: f64,
+}
+
+/// Shorter series say nothing.
+pub const SHORTEST: usize = 8;
+
+/// The clearest change of level in a series, if chance does not make one as clear in more than 1 of 100 shuffles: the
+/// largest cumulative sum of the centred ranks against its distribution over permutations (a CUSUM on ranks, as Pettitt,
+/// "A non-parametric approach to the change-point problem", 1979). None for series shorter than [`SHORTEST`].
+#[must_use]
+pub fn change_point(series: &[f64]) -> Option<Change> {
+    const SHUFFLES: u32 = 2000;
+    if series.len() < SHORTEST {
+        return None;
+    }
+    let mut ranks = centred_ranks(series);
+    let (peak, at) = cusum(&ranks);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(series.len() as u64);
+    let mut as_clear = 0;
+    for _ in 0..SHUFFLES {
+        for i in (1..ranks.len()).rev() {
+            ranks.swap(i, (rng.next_u64() % (i as u64 + 1)) as usize);
+        }
+        as_clear += u32::from(cusum(&ranks).0 >= peak - 1e-9);
+    }
+    let p = f64::from(as_clear + 1) / f64::from(SHUFFLES + 1);
+    (p <= 0.01).then(|| Change { at, before: median(&series[..at]), after: median(&series[at..]), p })
+}
+
+fn cusum(centred: &[f64]) -> (f64, usize) {
+    let (mut sum, mut best) = (0.0f64, (0.0f64, 0));
+    for (i, x) in centred[..centred.len() - 1].iter().enumerate() {
+        sum += x;
+        if sum.abs() > best.0 {
+            best = (sum.abs(), i + 1);
+        }
+    }
+    best
+}
+
+/// Ranks (ties share theirs) less their mean.
+fn centred_ranks(series: &[f64]) -> Vec<f64> {
+    series
+        .iter()
+        .map(|x| {
+            let below = series.iter().filter(|y| *y < x).count() as f64;
+            let equal = series.iter().filter(|y| *y == x).count() as f64;
+            below + (equal + 1.0) / 2.0 - (series.len() as f64 + 1.0) / 2.0
+        })
+        .collect()
+}
+
+/// The middle value; 0 for none.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+    }
+}
+
+/// Integrated autocorrelation time of a series: how many values say as much as one independent value (at least 1). The
+/// sum ends at the first pair that is not positive (Geyer's initial positive sequence, "Practical Markov chain Monte
+/// Carlo", 1992).
+#[must_use]
+pub fn correlation_time(series: &[f64]) -> f64 {
+    let n = series.len();
+    let mean = series.iter().sum::<f64>() / n.max(1) as f64;
+    let covariance = |lag: usize| -> f64 {
+        (0..n.saturating_sub(lag)).map(|i| (series[i] - mean) * (series[i + lag] - mean)).sum::<f64>() / n.max(1) as f64
+    };
+    let variance = covariance(0);
+    if n < 4 || variance <= 0.0 {
+        return 1.0;
+    }
+    let mut time = -1.0;
+    for pair in 0..n / 4 {
+        let both = (covariance(2 * pair) + covariance(2 * pair + 1)) / variance;
+        if both <= 0.0 {
+            break;
+        }
+        time += 2.0 * both;
+    }
+    time.max(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(n: usize, seed: u64) -> Vec<f64> {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        (0..n).map(|_| (0..12).map(|_| (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64).sum::<f64>() - 6.0).collect()
+    }
+
+    #[test]
+    fn a_step_is_found_where_it_is() {
+        let mut series = noise(30, 1);
+        series[..9].iter_mut().for_each(|x| *x += 8.0);
+        let change = change_point(&series).expect("a step");
+        assert_eq!(change.at, 9);
+        assert!(change.before > change.after + 6.0);
+    }
+
+    #[test]
+    fn noise_has_no_level_to_change() {
+        let found = (0..200).filter(|seed| change_point(&noise(20, *seed)).is_some()).count();
+        // 1 % each is expected: 2, and 8 has a probability of less than 1 in 1000.
+        assert!(found <= 8, "{found}");
+    }
+
+    #[test]
+    fn correlation_is_seen() {
+        let white = noise(400, 3);
+        let mut red = white.clone();
+        for i in 1..red.len() {
+            red[i] += 0.8 * red[i - 1];
+        }
+        assert!(correlation_time(&white) < 2.0);
+        // (1 + 0.8) / (1 − 0.8) = 9 for a first-order process.
+        assert!((4.0..18.0).contains(&correlation_time(&red)), "{}", correlation_time(&red));
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_counts() {
+        let values = [(10, 50), (20, 49), (900, 1)];
+        assert_eq!([0.5, 0.51, 0.99, 0.995].map(|q| quantile(&values, q)), [Some(10.0), Some(20.0), Some(20.0), Some(900.0)]);
+        assert_eq!(quantile(&[], 0.5), None);
+    }
+}

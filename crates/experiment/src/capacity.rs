@@ -1,0 +1,341 @@
+//! The highest rate that meets an objective, and throughput against users.
+
+use std::time::{Duration, Instant};
+
+use lastdrop_analyze::capacity::{Ask, Role, Rules, Search, falls_behind, tail};
+use lastdrop_analyze::objective::{error_share, judge};
+use lastdrop_analyze::usl::{self, Staircase};
+use lastdrop_model::documents::{CAPACITY_SCHEMA, CapacityDocument, CapacityStep, Stair};
+use lastdrop_model::plan::{Arrival, Load, Phase, Plan};
+use lastdrop_model::units::show_us;
+use lastdrop_model::{Judged, Kind, Objective, Run, Verdict};
+
+use crate::lab::{Lab, LabError};
+
+/// What is to be found out.
+#[derive(Debug, Clone)]
+pub struct CapacityOrder {
+    /// Requests and connections; its phases are not used.
+    pub plan: Plan,
+    pub objectives: Vec<Objective>,
+    pub arrivals: Arrival,
+    /// Most connections open at once.
+    pub connections: u32,
+    /// The first rate, where the user knows one.
+    pub start: Option<f64>,
+    pub ceiling: f64,
+    /// Share by which the answer may be too low.
+    pub precision: f64,
+    pub hold: Duration,
+    /// All of it ends by then.
+    pub max_time: Duration,
+    /// Most users of the staircase; None for none.
+    pub most_users: Option<u32>,
+}
+
+/// Length of a step of the staircase, and of what is discarded before it.
+const STAIR: Duration = Duration::from_millis(1200);
+const STAIR_SETTLING: Duration = Duration::from_millis(250);
+/// Load before a trial that is not measured: queues find their length.
+const SETTLING: Duration = Duration::from_millis(700);
+/// The staircase may have this share of the time.
+const STAIRCASE_SHARE: f64 = 0.3;
+/// A rate that falls behind would miss the objective within this time.
+const HORIZON_S: f64 = 60.0;
+/// Trials that may be repeated because the machine was disturbed.
+const REPEATS: u32 = 4;
+/// Looks at a server that shall come back from overload, half a second each.
+const COOLING: u32 = 12;
+
+struct Finder<'a, 'b> {
+    lab: &'a mut Lab<'b>,
+    order: &'a CapacityOrder,
+    began: Instant,
+    steps: Vec<CapacityStep>,
+    stairs: Vec<Stair>,
+    notes: Vec<String>,
+    /// Median response of one user alone, microseconds.
+    alone_us: f64,
+    departure: Option<f64>,
+    generator_limit: bool,
+    held_s: f64,
+}
+
+/// Finds it. The document comes back with what was found also when the user stops it.
+///
+/// # Errors
+/// When no load can be put on, or nothing is answered.
+pub fn capacity(lab: &mut Lab<'_>, order: &CapacityOrder) -> Result<CapacityDocument, LabError> {
+    let mut finder = Finder {
+        lab,
+        order,
+        began: Instant::now(),
+        steps: Vec::new(),
+        stairs: Vec::new(),
+        notes: Vec::new(),
+        alone_us: 0.0,
+        departure: None,
+        generator_limit: false,
+        held_s: 0.0,
+    };
+    let (search, interrupted) = match finder.find() {
+        Ok(search) => (Some(search), false),
+        Err(LabError::Interrupted) => (None, true),
+        Err(e) => return Err(e),
+    };
+    Ok(finder.document(search, interrupted))
+}
+
+impl Finder<'_, '_> {
+    fn find(&mut self) -> Result<Search, LabError> {
+        let one = self.stair(1)?;
+        self.alone_us = one.p50_us;
+        let alone_rps = one.rps;
+        self.stairs.push(one);
+        if let Some(most) = self.order.most_users {
+            self.staircase(most)?;
+        }
+        let hint = self
+            .order
+            .most_users
+            .and(self.stairs.iter().filter(|s| s.errors < 0.01).map(|s| s.rps).max_by(f64::total_cmp));
+        let start = self.order.start.or(hint.map(|h| 0.6 * h)).unwrap_or(0.5 * alone_rps).max(0.1);
+        let mut search = Search::new(Rules {
+            start,
+            hint,
+            ceiling: self.order.ceiling,
+            precision: self.order.precision,
+            hold_s: self.order.hold.as_secs_f64(),
+            tail: tail(&self.order.objectives),
+        });
+        let mut repeats = REPEATS;
+        while let Ask::Trial { rate, role, seconds } = search.next() {
+            let left = self.order.max_time.as_secs_f64() - self.began.elapsed().as_secs_f64();
+            // A rate that is held needs its time and a moment to spare.
+            let to_hold = self.order.hold.as_secs_f64() + 3.0;
+            if role != Role::Confirm && left < seconds + to_hold {
+                let before = search.next();
+                search.hurry();
+                if search.next() == before {
+                    self.notes.push("the time was over before the limit was found: more with --max-time".into());
+                    break;
+                }
+                continue;
+            }
+            if role == Role::Confirm && left < 3.0 {
+                self.notes.push("the time was over before the answer could be held: more with --max-time".into());
+                break;
+            }
+            let seconds = if role == Role::Confirm { seconds.min(left.max(3.0)) } else { seconds };
+            let (step, disturbed) = self.trial(rate, role, seconds)?;
+            let ok = step.ok;
+            if !ok && repeats > 0 && let Some(why) = disturbed {
+                self.lab.narrator.note(format!("     repeated: {why}"));
+                repeats -= 1;
+                self.steps.push(CapacityStep { why: format!("repeated: {why}; {}", step.why), ..step });
+                self.cool_down()?;
+                continue;
+            }
+            if ok && role == Role::Confirm {
+                self.held_s = step.seconds;
+            }
+            self.steps.push(step);
+            if self.generator_limit {
+                self.notes.push(format!(
+                    "at {rate:.0} requests/s the generator itself is at its limit: the server may take more. Use more \
+                     threads (-t) or another machine"
+                ));
+                break;
+            }
+            search.tell(rate, role, ok);
+            if !ok {
+                self.cool_down()?;
+            }
+        }
+        Ok(search)
+    }
+
+    fn staircase(&mut self, most: u32) -> Result<(), LabError> {
+        let mut staircase = Staircase::new(most);
+        let until = self.order.max_time.mul_f64(STAIRCASE_SHARE);
+        while let Some(users) = staircase.next(&self.stairs) {
+            if self.began.elapsed() > until {
+                self.notes.push("the staircase had no time for more steps: more with --max-time".into());
+                break;
+            }
+            let stair = self.stair(users)?;
+            self.stairs.push(stair);
+        }
+        self.stairs.sort_by_key(|s| s.users);
+        self.cool_down()
+    }
+
+    fn run(&mut self, load: Load, settling: Duration, duration: Duration, label: &str) -> Result<Run, LabError> {
+        self.lab.check_stop()?;
+        let phase = |name: &str, measured, duration| Phase {
+            name: name.into(),
+            measured,
+            load: load.clone(),
+            requests: None,
+            duration: Some(duration),
+        };
+        let phases = vec![phase("settling", false, settling), phase("main", true, duration)];
+        let plan = Plan { phases, objectives: self.order.objectives.clone(), ..self.order.plan.clone() };
+        let run = self.lab.run(&plan, label)?;
+        self.lab.check_stop()?;
+        Ok(run)
+    }
+
+    fn stair(&mut self, users: u32) -> Result<Stair, LabError> {
+        let run = self.run(Load::closed(users), STAIR_SETTLING, STAIR, &format!("capacity {users} users"))?;
+        let Some(phase) = run.measured().filter(|p| p.requests.answered > 0) else {
+            let why = run.generator.connect_errors.keys().next().cloned();
+            let why = why.unwrap_or_else(|| format!("no answer within {:.1} s", STAIR.as_secs_f64()));
+            return Err(LabError::Other(format!("{} answers nothing to {users} users: {why}", self.order.plan.url)));
+        };
+        let latency = |field| phase.latency(Kind::Response, field).unwrap_or(0.0);
+        let stair = Stair {
+            users,
+            rps: phase.rate.answered_rps,
+            mean_us: latency("mean"),
+            p50_us: latency("p50"),
+            p99_us: latency("p99"),
+            errors: error_share(&run.plan, phase),
+            run: run.id.clone(),
+        };
+        self.lab.narrator.note(format!(
+            "{users:>6} users   {:>9.1}/s  p50 {}  p99 {}",
+            stair.rps,
+            show_us(stair.p50_us),
+            show_us(stair.p99_us)
+        ));
+        Ok(stair)
+    }
+
+    /// Tries a rate; says also whether the machine was disturbed meanwhile.
+    fn trial(&mut self, rate: f64, role: Role, seconds: f64) -> Result<(CapacityStep, Option<String>), LabError> {
+        let load = Load::open(rate, self.order.arrivals, self.order.connections);
+        let run = self.run(load, SETTLING, Duration::from_secs_f64(seconds), &format!("capacity {}", role.name()))?;
+        let judged = judge(&self.order.objectives, &run.plan, run.measured());
+        let mut step = CapacityStep {
+            rate,
+            ok: false,
+            role: role.name().into(),
+            seconds,
+            answered_rps: 0.0,
+            p50_us: 0.0,
+            p99_us: 0.0,
+            errors: 1.0,
+            why: String::new(),
+            run: run.id.clone(),
+        };
+        let behind = run.measured().and_then(|p| falls_behind(p, &self.order.objectives, HORIZON_S));
+        if let Some(p) = run.measured() {
+            let latency = |field| p.latency(Kind::Response, field).unwrap_or(0.0);
+            step.answered_rps = p.rate.answered_rps;
+            (step.p50_us, step.p99_us) = (latency("p50"), latency("p99"));
+            step.errors = error_share(&run.plan, p);
+            let service = p.latency(Kind::Service, "mean").unwrap_or(0.0);
+            if latency("mean") > 1.1 * service && self.departure.is_none_or(|d| rate < d) {
+                self.departure = Some(rate);
+            }
+        }
+        let missed: Vec<String> =
+            judged.iter().filter(|j| !j.met).map(|j| format!("{} is {}", j.objective.metric, j.seen)).collect();
+        step.why = if missed.is_empty() { behind.clone().unwrap_or_default() } else { missed.join("; ") };
+        self.generator_limit = run.generator.saturated && run.validity.verdict == Verdict::Invalid;
+        step.ok = Judged::all_met(&judged) && behind.is_none() && !self.generator_limit;
+        self.lab.narrator.note(format!(
+            "{rate:>10.1}/s for {seconds:.0} s   p50 {}  p99 {}   {}",
+            show_us(step.p50_us),
+            show_us(step.p99_us),
+            if step.ok { "ok".to_string() } else { step.why.clone() }
+        ));
+        let disturbed = run
+            .validity
+            .reasons
+            .iter()
+            .find(|r| ["steal", "late", "throttled", "clock"].contains(&r.rule.as_str()))
+            .map(|r| r.what.clone());
+        Ok((step, disturbed))
+    }
+
+    /// Waits until one user alone is served about as fast as at the start: overload must not be carried into the next
+    /// trial.
+    fn cool_down(&mut self) -> Result<(), LabError> {
+        for look in 0..COOLING {
+            let short = Duration::from_millis(250);
+            let run = self.run(Load::closed(1), Duration::from_millis(50), short, "capacity cool-down")?;
+            let p50 = run.measured().and_then(|p| p.latency(Kind::Response, "p50"));
+            if p50.is_some_and(|us| us <= 2.0 * self.alone_us + 1000.0) {
+                return Ok(());
+            }
+            if look == 0 {
+                self.lab.narrator.note("     waiting for the server to recover");
+            }
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let note = "the server did not get over its overload within some seconds: what came after may be too low";
+        if !self.notes.iter().any(|n| n == note) {
+            self.notes.push(note.into());
+        }
+        Ok(())
+    }
+
+    fn document(mut self, search: Option<Search>, interrupted: bool) -> CapacityDocument {
+        let capacity = search.as_ref().and_then(Search::capacity);
+        let held = search.as_ref().and_then(Search::held);
+        let failed = search.as_ref().and_then(Search::lowest_failed);
+        let goal = self.order.objectives.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let because = match (capacity, held) {
+            (Some(rate), Some(_)) => format!(
+                "{rate:.1} requests/s meet {goal}, held for {:.0} s{}",
+                self.held_s,
+                match failed {
+                    Some(bad) => format!("; {bad:.1} do not"),
+                    None if rate >= self.order.ceiling => "; no higher rate was asked for (--max-rate)".into(),
+                    None => String::new(),
+                }
+            ),
+            (Some(rate), None) => format!("{rate:.1} requests/s met {goal} for some seconds; that was not held"),
+            (None, _) if interrupted => "stopped before there was an answer".into(),
+            (None, _) if self.generator_limit => "the generator is the limit, not the server".into(),
+            (None, _) => {
+                let why = self.steps.iter().rev().find(|s| !s.ok).map(|s| s.why.clone()).unwrap_or_default();
+                let rate = self.steps.iter().map(|s| s.rate).fold(f64::INFINITY, f64::min);
+                if rate.is_finite() {
+                    format!("no rate meets {goal}: even at {rate:.1} requests/s {why}")
+                } else {
+                    "there was no time for a single trial: more with --max-time".into()
+                }
+            }
+        };
+        let staircase = self.order.most_users.is_some();
+        let usl = if staircase { usl::fit(&self.stairs) } else { None };
+        let knee = if staircase { usl::knee(&self.stairs, usl.as_ref()) } else { None };
+        if staircase && knee.is_none() && self.stairs.len() > 1 {
+            self.notes.push(format!(
+                "the knee lies beyond {} users: more with -c",
+                self.stairs.iter().map(|s| s.users).max().unwrap_or(0)
+            ));
+        }
+        let rate = capacity.unwrap_or(0.0);
+        CapacityDocument {
+            schema: CAPACITY_SCHEMA.into(),
+            url: self.order.plan.url.to_string(),
+            objective: self.order.objectives.clone(),
+            met: capacity.is_some(),
+            capacity_rps: rate,
+            interval: [rate, failed.unwrap_or(rate).max(rate)],
+            because,
+            held_s: if held.is_some() { self.held_s } else { 0.0 },
+            steps: self.steps,
+            stairs: if staircase { self.stairs } else { Vec::new() },
+            knee,
+            usl,
+            departure_rps: self.departure,
+            interrupted,
+            notes: self.notes,
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! What a run has to reach: `p99<300ms`, `errors<0.1%`, `rate>500`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::histogram::{Kind, PERCENTILES};
+use crate::units::{parse_duration, show_us};
+
+/// One thing that a run has to reach.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Objective {
+    pub metric: Metric,
+    /// The limit itself is not good enough.
+    pub strict: bool,
+    /// Microseconds, a share (0 to 1), or requests per second.
+    pub limit: f64,
+}
+
+/// What is looked at. Latencies and errors have to stay below their limit, a rate above.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Metric {
+    /// A field of a latency summary, such as `p99` of `response`.
+    Latency { kind: Kind, field: &'static str },
+    /// Requests due without a good answer, as a share: no answer, an error status (400 and up), or, where the plan says
+    /// what it expects, an answer that misses it.
+    Errors,
+    /// Answers per second before the end of the phase.
+    Rate,
+}
+
+/// An objective with what was seen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Judged {
+    pub objective: Objective,
+    pub met: bool,
+    /// In the unit of the limit; None where nothing was measured.
+    pub value: Option<f64>,
+    /// The measurement in words.
+    pub seen: String,
+}
+
+impl Judged {
+    /// Were all of them met?
+    #[must_use]
+    pub fn all_met(judged: &[Judged]) -> bool {
+        judged.iter().all(|j| j.met)
+    }
+}
+
+/// Summary fields beside the percentiles.
+const OTHER_FIELDS: [&str; 3] = ["mean", "min", "max"];
+
+impl Objective {
+    /// Reads a list such as `p99<300ms,errors<0.1%`.
+    ///
+    /// # Errors
+    /// A sentence naming the part that is wrong.
+    pub fn list(text: &str) -> Result<Vec<Objective>, String> {
+        text.split(',').map(str::parse).collect()
+    }
+
+    /// Is this value good enough?
+    #[must_use]
+    pub fn allows(&self, value: f64) -> bool {
+        match (&self.metric, self.strict) {
+            (Metric::Rate, true) => value > self.limit,
+            (Metric::Rate, false) => value >= self.limit,
+            (_, true) => value < self.limit,
+            (_, false) => value <= self.limit,
+        }
+    }
+
+    /// A value of its metric, with its unit.
+    #[must_use]
+    pub fn show(&self, value: f64) -> String {
+        match self.metric {
+            Metric::Latency { .. } => show_us(value),
+            Metric::Errors => format!("{:.3} %", value * 100.0),
+            Metric::Rate => format!("{value:.1}/s"),
+        }
+    }
+}
+
+impl FromStr for Objective {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let at = text
+            .find(['<', '>'])
+            .ok_or_else(|| format!("'{text}' is not an objective; write it as p99<300ms, errors<0.1% or rate>500"))?;
+        let (name, rest) = (text[..at].trim(), &text[at..]);
+        let above = rest.starts_with('>');
+        let strict = !rest[1..].starts_with('=');
+        let value = rest[1 + usize::from(!strict)..].trim();
+        let metric = metric(name)?;
+        if above != (metric == Metric::Rate) {
+            let right = if above { "<" } else { ">" };
+            return Err(format!("'{text}': {name} has to be {right} something, or every server reaches it"));
+        }
+        let limit = match metric {
+            Metric::Latency { .. } => {
+                if value.parse::<f64>().is_ok() {
+                    return Err(format!("'{text}': say the unit, as in {name}<{value}ms"));
+                }
+                parse_duration(value).map_err(|e| format!("'{text}': {e}"))?.as_secs_f64() * 1e6
+            }
+            Metric::Errors => {
+                let (number, scale) = value.strip_suffix('%').map_or((value, 1.0), |v| (v, 100.0));
+                match number.trim().parse::<f64>() {
+                    Ok(n) if n.is_finite() && (0.0..=1.0).contains(&(n / scale)) => n / scale,
+                    _ => return Err(format!("'{text}': write a share, as in errors<0.1% or errors<0.001")),
+                }
+            }
+            Metric::Rate => match value.trim_end_matches("/s").parse::<f64>() {
+                Ok(n) if n.is_finite() && n >= 0.0 => n,
+                _ => return Err(format!("'{text}': write requests per second, as in rate>500")),
+            },
+        };
+        Ok(Objective { metric, strict, limit })
+    }
+}
+
+fn metric(name: &str) -> Result<Metric, String> {
+    let name = name.to_ascii_lowercase();
+    match name.as_str() {
+        "errors" => return Ok(Metric::Errors),
+        "rate" | "rps" => return Ok(Metric::Rate),
+        _ => {}
+    }
+    let (kind, field) = name.split_once('.').filter(|(k, _)| !k.starts_with('p') || *k == "page").unwrap_or(("response", &name));
+    let kinds = Kind::ALL.map(Kind::name);
+    let field = field.replace('.', "_");
+    let fields: Vec<&'static str> = PERCENTILES.iter().map(|(f, _)| *f).chain(OTHER_FIELDS).collect();
+    let kind = Kind::ALL.into_iter().find(|k| k.name() == kind);
+    match (kind, fields.iter().find(|f| **f == field)) {
+        (Some(kind), Some(field)) => Ok(Metric::Latency { kind, field }),
+        _ => Err(format!(
+            "'{name}' cannot be an objective; there are errors, rate, and {}, of the response or, as in connect.p99, of {}",
+            fields.iter().map(|f| f.replace('_', ".")).collect::<Vec<_>>().join(", "),
+            kinds[1..].join(", "),
+        )),
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Metric::Errors => f.write_str("errors"),
+            Metric::Rate => f.write_str("rate"),
+            Metric::Latency { kind, field } => {
+                if *kind != Kind::Response {
+                    write!(f, "{}.", kind.name())?;
+                }
+                f.write_str(&field.replace('_', "."))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Objective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = match (&self.metric, self.strict) {
+            (Metric::Rate, true) => ">",
+            (Metric::Rate, false) => ">=",
+            (_, true) => "<",
+            (_, false) => "<=",
+        };
+        write!(f, "{}{sign}", self.metric)?;
+        match self.metric {
+            Metric::Latency { .. } => {
+                write!(f, "{}", humantime::format_duration(Duration::from_micros(self.limit.round() as u64)))
+            }
+            Metric::Errors => write!(f, "{}%", self.limit * 100.0),
+            Metric::Rate => write!(f, "{}", self.limit),
+        }
+    }
+}
+
+impl TryFrom<String> for Objective {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Objective> for String {
+    fn from(o: Objective) -> String {
+        o.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objectives_are_read_as_people_write_them() {
+        let list = Objective::list("p99<300ms, errors<0.1%,rate>500").expect("valid");
+        assert_eq!(list.iter().map(|o| o.limit).collect::<Vec<_>>(), [300_000.0, 0.001, 500.0]);
+        assert_eq!(
+            Objective::list("p99.9<=1.5s,connect.p50<2ms,page.p95<3s,mean<20ms").expect("valid").iter().map(|o| o.metric.to_string()).collect::<Vec<_>>(),
+            ["p99.9", "connect.p50", "page.p95", "mean"]
+        );
+        let bound: Objective = "errors<=0".parse().expect("valid");
+        assert!(bound.allows(0.0) && !bound.allows(0.1));
+    }
+
+    #[test]
+    fn they_are_written_as_they_are_read() {
+        for text in ["p99<300ms", "p99.9<=1s 500ms", "errors<0.1%", "rate>500", "service.max<2s"] {
+            let o: Objective = text.parse().expect("valid");
+            assert_eq!(o.to_string(), text);
+            assert_eq!(o.to_string().parse::<Objective>().expect("own text"), o);
+        }
+    }
+
+    #[test]
+    fn mistakes_say_what_to_write() {
+        for (text, hint) in [
+            ("p99", "p99<300ms"),
+            ("p98<3ms", "p95"),
+            ("p99<300", "unit"),
+            ("p99>300ms", "<"),
+            ("rate<5", ">"),
+            ("errors<5", "0.1%"),
+            ("errors<nan%", "0.1%"),
+            ("rate>inf", "rate>500"),
+        ] {
+            let e = Objective::list(text).expect_err(text);
+            assert!(e.contains(hint), "{text}: {e}");
+        }
+    }
+}
