@@ -58,13 +58,15 @@ pub struct Rules {
     pub tail: f64,
 }
 
-/// Rates this much below the first say that nothing meets the objective.
-const LOWEST: f64 = 1.0 / 256.0;
+/// Rates this much below the first say that nothing meets the objective: one that is guessed, and one that rests on what
+/// the server can do.
+const LOWEST: f64 = 1.0 / 1024.0;
+const LOWEST_HINTED: f64 = 1.0 / 64.0;
 /// How often the lowest rate that failed is tried again.
 const RECHECKS: u32 = 2;
 /// Samples beyond the percentile that a trial, and the held answer, should rest on.
 const SEARCH_SAMPLES: f64 = 3.0;
-const HELD_SAMPLES: f64 = 20.0;
+const HELD_SAMPLES: f64 = 10.0;
 
 #[derive(Debug, Clone)]
 pub struct Search {
@@ -84,6 +86,7 @@ pub struct Search {
 impl Search {
     #[must_use]
     pub fn new(rules: Rules) -> Search {
+        let rules = Rules { ceiling: tidy(rules.ceiling), ..rules };
         Search { rules, good: None, failed: Vec::new(), held: None, best_held: None, rechecks: 0, lowered: 0, done: false }
     }
 
@@ -95,7 +98,10 @@ impl Search {
         if self.done || self.held.is_some() && (self.rechecks >= RECHECKS || bad.is_none()) {
             return Ask::Done;
         }
-        let trial = |rate: f64, role: Role| Ask::Trial { rate, role, seconds: self.seconds(rate, role) };
+        let trial = |rate: f64, role: Role| {
+            let rate = if role == Role::Recheck { rate } else { tidy(rate) };
+            Ask::Trial { rate, role, seconds: self.seconds(rate, role) }
+        };
         if let (Some(_), Some(bad)) = (self.held, bad) {
             return trial(bad, Role::Recheck);
         }
@@ -148,7 +154,8 @@ impl Search {
         } else if self.good.is_some_and(|g| g >= rate) {
             self.good = None;
         }
-        if self.good.is_none() && rate < self.rules.start * LOWEST * 4.0 || self.lowered > 6 {
+        let lowest = self.rules.start * if self.rules.hint.is_some() { LOWEST_HINTED } else { LOWEST };
+        if self.good.is_none() && rate <= lowest || self.lowered > 6 {
             self.done = true;
         }
     }
@@ -184,6 +191,12 @@ impl Search {
             Role::Confirm => for_samples(HELD_SAMPLES).clamp(self.rules.hold_s, 3.0 * self.rules.hold_s),
         }
     }
+}
+
+/// Four digits are enough for a rate.
+fn tidy(rate: f64) -> f64 {
+    let unit = 10f64.powf(rate.log10().floor() - 3.0);
+    (rate / unit).floor() * unit
 }
 
 /// The rarest share of requests that objectives are about: 0.01 for p99, 0.001 for errors<0.1%.
@@ -302,18 +315,18 @@ mod tests {
     #[test]
     fn the_ceiling_is_not_passed() {
         let mut highest = 0.0f64;
-        let (s, ..) = search(Rules { ceiling: 1000.0, ..rules() }, |rate, _| {
+        let (s, ..) = search(Rules { ceiling: 1234.5, ..rules() }, |rate, _| {
             highest = highest.max(rate);
             true
         });
-        assert_eq!((s.held(), highest), (Some(1000.0), 1000.0));
+        assert_eq!((s.held(), highest), (Some(1234.0), 1234.0));
     }
 
     #[test]
     fn the_answer_is_held_for_as_long_as_the_percentile_deserves() {
         let s = Search::new(Rules { tail: 0.001, ..rules() });
         assert_eq!(s.seconds(10_000.0, Role::Confirm), 15.0);
-        assert_eq!(s.seconds(1_000.0, Role::Confirm), 20.0);
+        assert_eq!(s.seconds(500.0, Role::Confirm), 20.0);
         assert_eq!(s.seconds(10.0, Role::Confirm), 45.0);
         assert_eq!(tail(&Objective::list("p99<1s,errors<0.1%").expect("valid")), 0.001);
     }

@@ -1,7 +1,8 @@
 //! Is B faster or slower than A? Two stored runs by their seconds, or interleaved blocks of both.
 //!
-//! Everything is reckoned with logarithms of ratios B / A. A verdict of one metric holds for all metrics together: each
-//! has a fifth of the 5 % for which chance may find a difference where there is none (Bonferroni).
+//! Everything is reckoned with logarithms of ratios B / A. A verdict of one metric holds for all metrics together: of the
+//! 5 % for which chance may find a difference where there is none, the metric that the comparison is mainly about has one
+//! half, and the others share the other half (Bonferroni, weighted).
 
 use std::collections::BTreeMap;
 
@@ -20,14 +21,14 @@ pub const METRICS: [&str; 5] = ["rps", "p50_us", "p90_us", "p99_us", "errors"];
 
 /// For all metrics together, of a comparison with one look at its end.
 const ALPHA: f64 = 0.05;
-/// Share of chance for one metric.
-const EACH: f64 = ALPHA / METRICS.len() as f64;
 /// An interval that could hide a larger difference decides nothing.
 const WIDEST: f64 = 0.3;
 /// Fewer independent stretches on a side say nothing.
 const FEWEST: usize = 4;
 /// Errors on both sides together that are too few to compare.
 const FEW_ERRORS: f64 = 5.0;
+/// A machine is not quieter than this from one run to the next.
+const LEAST_FLOOR: f64 = 0.01;
 /// Floors that are assumed where none was measured: rps, p50, p90, p99.
 const ASSUMED: [(&str, f64); 4] = [("rps", 0.05), ("p50_us", 0.05), ("p90_us", 0.05), ("p99_us", 0.1)];
 
@@ -118,6 +119,11 @@ pub struct Comparison {
 /// The metric that a comparison is mainly about: in an open loop the plan makes the throughput.
 fn main_metric(open: bool) -> &'static str {
     if open { "p50_us" } else { "rps" }
+}
+
+/// Share of chance of one metric.
+fn chance(metric: &str, open: bool) -> f64 {
+    if metric == main_metric(open) { ALPHA / 2.0 } else { ALPHA / 2.0 / (METRICS.len() - 1) as f64 }
 }
 
 fn conclude(metrics: BTreeMap<String, MetricComparison>, open: bool, notes: Vec<String>) -> Comparison {
@@ -225,16 +231,18 @@ pub fn stored(a: &Run, b: &Run, floor: &NoiseFloor) -> Comparison {
         } else {
             (da.stretches + db.stretches - 2.0).max(1.0)
         };
-        let floor = floor.floor.get(*name).copied().unwrap_or(0.0).ln_1p();
+        // Some seconds of quiet do not promise more.
+        let least = if floor.floor.is_empty() { 0.0 } else { LEAST_FLOOR };
+        let floor = floor.floor.get(*name).copied().unwrap_or(0.0).max(least).ln_1p();
         let estimate = Estimate { log: (y / x).ln(), error: variance.sqrt(), freedom, floor };
-        let mut comparison = estimate.comparison(name, *x, *y, EACH);
+        let mut comparison = estimate.comparison(name, *x, *y, chance(name, open));
         if !enough {
             comparison.verdict = Compared::Inconclusive;
         }
         metrics.insert((*name).to_string(), comparison);
     }
     let count = |m: &BTreeMap<String, f64>| (m["errors"] * m["requests"], m["requests"]);
-    if let Some(c) = errors(count(&ma), count(&mb), da.dispersion.max(db.dispersion), EACH) {
+    if let Some(c) = errors(count(&ma), count(&mb), da.dispersion.max(db.dispersion), chance("errors", open)) {
         metrics.insert("errors".into(), c);
     }
     notes.push(match floor.measured_unix_ms {
@@ -339,6 +347,9 @@ fn errors(a: (f64, f64), b: (f64, f64), dispersion: f64, alpha: f64) -> Option<M
     let error = (dispersion * (1.0 / (a.0 + 0.5) + 1.0 / (b.0 + 0.5))).sqrt();
     let estimate = Estimate { log, error, freedom: 1000.0, floor: 0.0 };
     let mut comparison = estimate.comparison("errors", a.0 / a.1, b.0 / b.1, alpha);
+    if a.0 + b.0 == 0.0 {
+        comparison.ratio = 1.0;
+    }
     if a.0 + b.0 < FEW_ERRORS {
         comparison.verdict = Compared::NoDifference;
     }
@@ -358,12 +369,13 @@ pub enum Next {
 /// Decides on the blocks of a live comparison: which side goes first, and when the answer is clear.
 ///
 /// Blocks come in groups of two, ABBA or BAAB as chance has it, so that a steady drift hits both sides alike and nothing
-/// periodic can take a side. After each block from the fifth on there is a look. Half of the chance of finding a
-/// difference where there is none is shared out to these looks, the other half is for the last (a union bound), so that
+/// periodic can take a side. After each block from the fifth on there is a look. A quarter of the chance of finding a
+/// difference where there is none is shared out to these looks, the rest is for the last (a union bound), so that
 /// stopping early does not raise it.
 #[derive(Debug, Clone)]
 pub struct Live {
     most: usize,
+    early: bool,
     open: bool,
     pairs: Vec<(BTreeMap<String, f64>, BTreeMap<String, f64>)>,
     /// Blocks that were asked for, and who goes first in this group.
@@ -372,17 +384,19 @@ pub struct Live {
     rng: Xoshiro256PlusPlus,
 }
 
+/// Share of the chance that is spent before the end.
+const EARLY: f64 = 0.25;
 /// No look before so many blocks.
 const FIRST_LOOK: usize = 5;
 /// A difference below this is none worth more time.
 const RESOLUTION: f64 = 0.01;
 
 impl Live {
-    /// For at most `most` blocks that count.
+    /// For at most `most` blocks that count; `early`: it may end before.
     #[must_use]
-    pub fn new(most: usize, open: bool, seed: u64) -> Live {
+    pub fn new(most: usize, open: bool, early: bool, seed: u64) -> Live {
         let rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-        Live { most, open, pairs: Vec::new(), asked: 0, b_first: false, rng }
+        Live { most, early, open, pairs: Vec::new(), asked: 0, b_first: false, rng }
     }
 
     /// What to do now.
@@ -409,26 +423,26 @@ impl Live {
         self.pairs.len()
     }
 
-    /// Share of chance of one metric at the look after the blocks so far.
-    fn alpha(&self) -> f64 {
+    /// Share of chance of a metric at the look after the blocks so far.
+    fn alpha(&self, metric: &str) -> f64 {
+        let all = chance(metric, self.open);
         let early = self.most.saturating_sub(FIRST_LOOK);
-        if early == 0 {
-            EACH
+        if early == 0 || !self.early {
+            all
         } else if self.pairs.len() < self.most {
-            EACH / 2.0 / early as f64
+            all * EARLY / early as f64
         } else {
-            EACH / 2.0
+            all * (1.0 - EARLY)
         }
     }
 
     fn is_clear(&self) -> bool {
-        if self.pairs.len() < FIRST_LOOK {
+        if !self.early || self.pairs.len() < FIRST_LOOK {
             return false;
         }
-        let alpha = self.alpha();
-        let main = self.estimate(main_metric(self.open));
-        let found = METRICS[..3].iter().filter_map(|m| self.estimate(m)).any(|e| e.is_clear(alpha));
-        found || main.is_some_and(|e| share(e.half(alpha)) < RESOLUTION)
+        let clear = |m: &&str| self.estimate(m).is_some_and(|e| e.is_clear(self.alpha(m)));
+        let fine = |m: &&str| self.estimate(m).is_some_and(|e| share(e.half(self.alpha(m))) < RESOLUTION);
+        METRICS[..3].iter().any(|m| clear(m)) || METRICS[..2].iter().all(|m| fine(m))
     }
 
     fn estimate(&self, metric: &str) -> Option<Estimate> {
@@ -457,7 +471,6 @@ impl Live {
     pub fn conclude(&self) -> Comparison {
         let mut notes = Vec::new();
         let mut metrics = BTreeMap::new();
-        let alpha = self.alpha();
         let n = self.pairs.len();
         if n < FEWEST {
             notes.push(format!("only {n} blocks count; it takes {FEWEST} to say anything"));
@@ -469,7 +482,7 @@ impl Live {
                     self.pairs.iter().filter_map(|p| side(p).get(*name)).filter(|x| **x > 0.0).map(|x| x.ln()).collect();
                 (logs.iter().sum::<f64>() / logs.len().max(1) as f64).exp()
             };
-            let mut comparison = estimate.comparison(name, mean(|p| &p.0), mean(|p| &p.1), alpha);
+            let mut comparison = estimate.comparison(name, mean(|p| &p.0), mean(|p| &p.1), self.alpha(name));
             if n < FEWEST {
                 comparison.verdict = Compared::Inconclusive;
             }
@@ -481,7 +494,7 @@ impl Live {
             let sum = |v: &[(f64, f64)]| v.iter().fold((0.0, 0.0), |s, x| (s.0 + x.0, s.1 + x.1));
             // The scatter from block to block tells how failures group.
             let dispersion = [&a, &b].map(|v| dispersion(v)).into_iter().fold(1.0, f64::max);
-            if let Some(c) = errors(sum(&a), sum(&b), dispersion, alpha) {
+            if let Some(c) = errors(sum(&a), sum(&b), dispersion, self.alpha("errors")) {
                 metrics.insert("errors".into(), c);
             }
         }
@@ -565,6 +578,7 @@ mod tests {
             end: End::Finished,
             environment: serde_json::Value::Null,
             plan,
+            pool: None,
             phases: b.into_reports(),
             generator: Generator::default(),
             validity: Validity::default(),
@@ -622,7 +636,7 @@ mod tests {
     /// A live comparison of two sides that scatter by `noise`, with a slow drift, B at `level`.
     fn live(level: f64, noise: f64, seed: u64) -> (Comparison, usize) {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut l = Live::new(12, false, seed);
+        let mut l = Live::new(15, false, true, seed);
         let mut drift = 0.0;
         while let Next::Pair { b_first } = l.next() {
             let mut measure = |b: bool| {
@@ -671,7 +685,7 @@ mod tests {
 
     #[test]
     fn each_group_of_two_blocks_is_abba() {
-        let mut l = Live::new(20, false, 4);
+        let mut l = Live::new(20, false, true, 4);
         let order: Vec<bool> = (0..10)
             .map(|_| match l.next() {
                 Next::Pair { b_first } => b_first,
@@ -684,11 +698,11 @@ mod tests {
 
     #[test]
     fn errors_are_compared_by_their_counts() {
-        let c = errors((10.0, 1000.0), (40.0, 1000.0), 1.0, EACH).expect("counts");
+        let c = errors((10.0, 1000.0), (40.0, 1000.0), 1.0, 0.01).expect("counts");
         assert_eq!(c.verdict, Compared::Worse);
-        assert_eq!(errors((0.0, 1000.0), (2.0, 1000.0), 1.0, EACH).expect("counts").verdict, Compared::NoDifference);
-        assert_eq!(errors((0.0, 1000.0), (60.0, 1000.0), 1.0, EACH).expect("counts").verdict, Compared::Worse);
+        assert_eq!(errors((0.0, 1000.0), (2.0, 1000.0), 1.0, 0.01).expect("counts").verdict, Compared::NoDifference);
+        assert_eq!(errors((0.0, 1000.0), (60.0, 1000.0), 1.0, 0.01).expect("counts").verdict, Compared::Worse);
         // The same in one burst says much less.
-        assert_eq!(errors((10.0, 1000.0), (40.0, 1000.0), 20.0, EACH).expect("counts").verdict, Compared::NoDifference);
+        assert_eq!(errors((10.0, 1000.0), (40.0, 1000.0), 20.0, 0.01).expect("counts").verdict, Compared::NoDifference);
     }
 }

@@ -89,8 +89,22 @@ pub fn change_point(series: &[f64]) -> Option<Change> {
         as_clear += u32::from(cusum(&ranks).0 >= peak - 1e-9);
     }
     let p = f64::from(as_clear + 1) / f64::from(SHUFFLES + 1);
-    (p <= 0.01).then(|| Change { at, before: median(&series[..at]), after: median(&series[at..]), p })
+    if p > 0.01 {
+        return None;
+    }
+    // Ranks blur the edge: it is where two levels leave the least of the series unexplained.
+    let spread = |part: &[f64]| {
+        let level = median(part);
+        part.iter().map(|x| (x - level).abs()).sum::<f64>()
+    };
+    let around = at.saturating_sub(EDGE).max(1)..(at + EDGE + 1).min(series.len());
+    let unexplained = |at: &usize| spread(&series[..*at]) + spread(&series[*at..]);
+    let at = around.min_by(|a, b| unexplained(a).total_cmp(&unexplained(b))).unwrap_or(at);
+    Some(Change { at, before: median(&series[..at]), after: median(&series[at..]), p })
 }
+
+/// So far from the clearest cumulative sum the edge may lie.
+const EDGE: usize = 5;
 
 fn cusum(centred: &[f64]) -> (f64, usize) {
     let (mut sum, mut best) = (0.0f64, (0.0f64, 0));

@@ -1,7 +1,12 @@
 //! Can a run be believed? One table of rules; each looks at the run and gives at most one reason.
 
 use lastdrop_model::plan::Load;
+use lastdrop_model::run::{Pool, Run};
+use lastdrop_model::units::show_us;
 use lastdrop_model::{Generator, Kind, PhaseReport, Plan, Reason, Validity, Verdict};
+
+use crate::objective::error_statuses;
+use crate::series::{Change, SecondData, change_point, whole_seconds};
 
 /// What the rules look at.
 #[derive(Debug, Clone, Copy)]
@@ -9,6 +14,20 @@ pub struct Evidence<'a> {
     pub plan: &'a Plan,
     pub phase: Option<&'a PhaseReport>,
     pub generator: &'a Generator,
+    pub pool: Option<&'a Pool>,
+}
+
+impl<'a> Evidence<'a> {
+    /// What a run, also one from the store, has to show.
+    #[must_use]
+    pub fn of(run: &'a Run) -> Evidence<'a> {
+        Evidence { plan: &run.plan, phase: run.measured(), generator: &run.generator, pool: run.pool.as_ref() }
+    }
+
+    /// The load of the measured phase.
+    fn load(&self) -> Option<&'a Load> {
+        self.plan.phases.iter().find(|p| p.measured).map(|p| &p.load)
+    }
 }
 
 /// A name, and a look at the evidence that may give a verdict, what was seen, and what to do.
@@ -29,6 +48,16 @@ const MOST_LATE_US: f64 = 1000.0;
 const SAMPLES_BEYOND: f64 = 10.0;
 /// Unanswered requests beyond this share make the latencies those of the lucky.
 const MOST_UNANSWERED: f64 = 0.01;
+/// The same for answers with an error status.
+const MOST_ERRORS: f64 = 0.01;
+/// A clock of the day that is set by more than this, or a machine that sleeps for longer, spoils times.
+const MOST_CLOCK_STEP_S: f64 = 0.1;
+/// A change of level smaller than this is not worth a word.
+const CHANGE: f64 = 0.1;
+/// Little's law holds within this.
+const LITTLE: f64 = 0.05;
+/// A pool that grows by more than this is still being made.
+const GROWTH: f64 = 0.1;
 
 const RULES: &[Rule] = &[
     Rule {
@@ -66,11 +95,14 @@ const RULES: &[Rule] = &[
     Rule {
         name: "co-located",
         look: |e| {
-            e.generator.co_located.then(|| {
+            let apart = e.pool.is_some_and(|p| !p.shares_cpus);
+            (e.generator.co_located && !apart).then(|| {
                 (
                     Verdict::Doubtful,
                     "generator and server share this machine".into(),
-                    "good for comparing settings; for absolute numbers load from another machine".into(),
+                    "good for comparing settings; for absolute numbers load from another machine, or give each its own \
+                     cores (taskset)"
+                        .into(),
                 )
             })
         },
@@ -145,6 +177,117 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        name: "clock",
+        look: |e| {
+            let (step, slept) = (e.generator.clock_step_s, e.generator.suspended_s);
+            if slept > MOST_CLOCK_STEP_S {
+                return Some((
+                    Verdict::Invalid,
+                    format!("the machine was suspended for {slept:.1} s during the run"),
+                    "repeat the run".into(),
+                ));
+            }
+            (step.abs() > MOST_CLOCK_STEP_S).then(|| {
+                (
+                    Verdict::Invalid,
+                    format!("the clock was set by {step:+.2} s during the run"),
+                    "repeat the run; see whether the clock is disciplined (chrony, ntpd)".into(),
+                )
+            })
+        },
+    },
+    Rule {
+        name: "growing-pool",
+        look: |e| {
+            let p = e.pool?;
+            let (start, end) = (f64::from(p.workers_at_start), f64::from(p.workers_at_end));
+            (end - start >= 1.0 && end > start * (1.0 + GROWTH)).then(|| {
+                (
+                    Verdict::Doubtful,
+                    format!("the server's pool grew from {start} to {end} processes while it was measured"),
+                    match longest_warm_up(e) {
+                        Some(d) => format!("warm up for longer than {d:.0} s (--warm-up), or start with more workers"),
+                        None => "let it grow first: --warm-up 10s".into(),
+                    },
+                )
+            })
+        },
+    },
+    Rule {
+        name: "warm-up",
+        look: |e| {
+            let (change, what, n) = level_change(e)?;
+            (change.at * 2 <= n).then(|| {
+                (
+                    Verdict::Doubtful,
+                    format!("the first {} s were different: {what}", change.at),
+                    format!("leave them out: --warm-up {}s", change.at + longest_warm_up(e).unwrap_or(0.0) as usize + 1),
+                )
+            })
+        },
+    },
+    Rule {
+        name: "unsteady",
+        look: |e| {
+            let (change, what, n) = level_change(e)?;
+            (change.at * 2 > n).then(|| {
+                (
+                    Verdict::Doubtful,
+                    format!("after {} s the level changed: {what}", change.at),
+                    "look at what happened then, and run longer (-d)".into(),
+                )
+            })
+        },
+    },
+    Rule {
+        name: "littles-law",
+        look: |e| {
+            let (phase, plan) = (e.phase?, e.plan);
+            let Load::Closed { users, to_users: None } = e.load()? else { return None };
+            let simple = plan.page.is_none() && plan.http.pipeline == 1 && plan.requests.iter().all(|r| r.think.is_none());
+            let mean_s = phase.latency(Kind::Response, "mean")? / 1e6;
+            let cycle_s = mean_s + plan.think.map_or(0.0, |t| t.mean().as_secs_f64());
+            // The first and the last cycle of each user are cut: it takes many for the law to hold.
+            let cycles = phase.duration_s / cycle_s.max(1e-9);
+            if !simple || cycles < 4.0 / LITTLE || phase.unanswered_share() > MOST_UNANSWERED {
+                return None;
+            }
+            let busy = phase.rate.answered_rps * cycle_s;
+            let users = f64::from(*users);
+            ((busy / users - 1.0).abs() > LITTLE).then(|| {
+                (
+                    Verdict::Doubtful,
+                    format!(
+                        "Little's law does not hold: {:.0} answers/s × {} are {busy:.1} users, not {users}",
+                        phase.rate.answered_rps,
+                        show_us(cycle_s * 1e6)
+                    ),
+                    "the generator does not keep its users busy: more threads (-t), or fewer users (-c)".into(),
+                )
+            })
+        },
+    },
+    Rule {
+        name: "errors",
+        look: |e| {
+            let phase = e.phase?;
+            let expects = e.plan.requests.iter().any(|r| !r.expect.is_empty());
+            let bad = if expects { phase.expectations.missed } else { error_statuses(phase) };
+            let share = bad as f64 / phase.requests.answered.max(1) as f64;
+            (share > MOST_ERRORS).then(|| {
+                (
+                    Verdict::Doubtful,
+                    format!(
+                        "{:.1} % of the answers {}",
+                        share * 100.0,
+                        if expects { "are not what was expected" } else { "have an error status" }
+                    ),
+                    "errors are often faster than answers: look at them first (curl -v URL)".into(),
+                )
+            })
+        },
+    },
+    Rule {
         name: "few-samples",
         look: |e| {
             let n = e.phase?.requests.answered as f64;
@@ -187,6 +330,34 @@ pub fn judge(evidence: &Evidence<'_>) -> Validity {
     )
 }
 
+/// Seconds of load before the measured phase.
+fn longest_warm_up(e: &Evidence<'_>) -> Option<f64> {
+    let before = e.plan.phases.iter().take_while(|p| !p.measured);
+    let seconds: f64 = before.filter_map(|p| p.duration).map(|d| d.as_secs_f64()).sum();
+    (seconds > 0.0).then_some(seconds)
+}
+
+/// The clearest change of level of a load that was to stay the same: where, in words, and of how many seconds.
+fn level_change(e: &Evidence<'_>) -> Option<(Change, String, usize)> {
+    let closed = match e.load()? {
+        Load::Closed { to_users: None, .. } => true,
+        Load::Open { to_rps: None, .. } => false,
+        _ => return None,
+    };
+    let seconds = whole_seconds(e.phase?);
+    let far = |c: &Change| (c.after / c.before.max(1e-9) - 1.0).abs() > CHANGE;
+    let medians: Vec<f64> = seconds.iter().filter_map(SecondData::p50).collect();
+    // A second without an answer would shift the others.
+    if medians.len() == seconds.len()
+        && let Some(c) = change_point(&medians).filter(far)
+    {
+        return Some((c, format!("the median response went from {} to {}", show_us(c.before), show_us(c.after)), seconds.len()));
+    }
+    let answered: Vec<f64> = seconds.iter().map(|s| s.answered).collect();
+    let c = change_point(&answered).filter(|c| closed && far(c))?;
+    Some((c, format!("answers went from {:.0} to {:.0} a second", c.before, c.after), seconds.len()))
+}
+
 /// Was the generator the bottleneck? `cores` is the CPU use of its busiest thread.
 #[must_use]
 pub fn saturated(cores: f64) -> bool {
@@ -209,7 +380,7 @@ mod tests {
         s.counts = counts;
         b.add(&s);
         let reports = b.into_reports();
-        judge(&Evidence { plan: &plan, phase: reports.first(), generator })
+        judge(&Evidence { plan: &plan, phase: reports.first(), generator, pool: None })
     }
 
     fn counts(due: u64, answered: u64) -> Counts {
@@ -248,7 +419,7 @@ mod tests {
         for (generator, rule) in [(&few, "descriptors"), (&used_up, "ports")] {
             let (plan, b) = many();
             let reports = b.into_reports();
-            assert_eq!(rules(&judge(&Evidence { plan: &plan, phase: reports.first(), generator })), [rule]);
+            assert_eq!(rules(&judge(&Evidence { plan: &plan, phase: reports.first(), generator, pool: None })), [rule]);
         }
         assert_eq!(rules(&judge_counts(counts(5000, 5000), &held, false)), ["throttled"]);
         let late = || {
@@ -265,13 +436,93 @@ mod tests {
         };
         let (plan, b) = late();
         let reports = b.into_reports();
-        assert_eq!(rules(&judge(&Evidence { plan: &plan, phase: reports.first(), generator: &calm })), ["late"]);
+        assert_eq!(rules(&judge(&Evidence { plan: &plan, phase: reports.first(), generator: &calm, pool: None })), ["late"]);
         assert_eq!(rules(&judge_counts(counts(0, 0), &calm, false)), ["nothing-answered"]);
         assert_eq!(rules(&judge_counts(counts(5000, 5000), &hot, false)), ["generator-saturated"]);
         assert_eq!(rules(&judge_counts(counts(5000, 5000), &here, false)), ["co-located"]);
         assert_eq!(rules(&judge_counts(counts(5000, 5000), &stolen, false)), ["steal"]);
         assert_eq!(rules(&judge_counts(counts(500, 500), &calm, false)), ["few-samples"]);
         assert_eq!(rules(&judge_counts(counts(5000, 4000), &calm, false)), ["unanswered"]);
+    }
+
+    /// A phase of which second `t` has the median response and number of answers that `of` says.
+    fn seconds(plan: &Plan, n: u32, of: impl Fn(u32) -> (u64, u64)) -> PhaseReport {
+        let mut b = RunBuilder::new(plan.clone());
+        for t in 0..n {
+            let (us, answered) = of(t);
+            let mut s = Slice::new(0, t);
+            s.counts = Counts { answered_in_time: answered, ..counts(answered, answered) };
+            s.status[200] = answered;
+            // Some scatter, as every second has.
+            let scatter = u64::from((t * 7919) % 13);
+            for _ in 0..answered {
+                s.record(Kind::Response, us + scatter * us / 1000);
+            }
+            b.add(&s);
+        }
+        b.end_phase(0, u64::from(n) * 1_000_000, 10);
+        b.into_reports().remove(0)
+    }
+
+    fn closed(users: u32) -> Plan {
+        let mut plan = Plan::new("http://10.0.0.1/".parse().expect("valid"), 1);
+        plan.phases[0].load = Load::closed(users);
+        plan
+    }
+
+    fn fired(plan: &Plan, phase: &PhaseReport, generator: &Generator, pool: Option<&Pool>) -> Vec<String> {
+        let v = judge(&Evidence { plan, phase: Some(phase), generator, pool });
+        v.reasons.iter().map(|r| format!("{}: {}", r.rule, r.advice)).collect()
+    }
+
+    #[test]
+    fn rules_about_the_course_of_a_run() {
+        let (plan, calm) = (closed(10), Generator::default());
+        // 10 users at 10 ms are 1000 answers a second.
+        let steady = seconds(&plan, 20, |_| (10_000, 1000));
+        assert_eq!(fired(&plan, &steady, &calm, None), [""; 0]);
+        let warming = seconds(&plan, 20, |t| if t < 6 { (20_000, 500) } else { (10_000, 1000) });
+        let reasons = fired(&plan, &warming, &calm, None);
+        assert!(reasons.len() == 1 && reasons[0].starts_with("warm-up") && reasons[0].contains("--warm-up 7s"), "{reasons:?}");
+        let changed = seconds(&plan, 20, |t| if t < 14 { (10_000, 1000) } else { (14_000, 714) });
+        let reasons = fired(&plan, &changed, &calm, None);
+        assert!(reasons.len() == 1 && reasons[0].starts_with("unsteady"), "{reasons:?}");
+        // A ramp is to change.
+        let mut ramp = plan.clone();
+        ramp.phases[0].load = Load::Closed { users: 10, to_users: Some(20) };
+        assert_eq!(fired(&ramp, &warming, &calm, None), [""; 0]);
+        // 400 answers a second at 10 ms are four users and not ten.
+        let idle = seconds(&plan, 20, |_| (10_000, 400));
+        let reasons = fired(&plan, &idle, &calm, None);
+        assert!(reasons.len() == 1 && reasons[0].starts_with("littles-law"), "{reasons:?}");
+        let mut thinking = plan.clone();
+        thinking.think = Some("15ms".parse().expect("valid"));
+        assert_eq!(fired(&thinking, &idle, &calm, None), [""; 0]);
+    }
+
+    #[test]
+    fn rules_about_server_and_clock() {
+        let (plan, calm) = (closed(10), Generator::default());
+        let steady = seconds(&plan, 20, |_| (10_000, 1000));
+        let pool = |start, end, shares_cpus| Pool { master: 1, workers_at_start: start, workers_at_end: end, shares_cpus };
+        let grew = fired(&plan, &steady, &calm, Some(&pool(5, 12, true)));
+        assert!(grew.len() == 1 && grew[0].starts_with("growing-pool") && grew[0].contains("--warm-up"), "{grew:?}");
+        // Recycling replaces workers and adds none.
+        assert_eq!(fired(&plan, &steady, &calm, Some(&pool(12, 12, true))), [""; 0]);
+        let here = Generator { co_located: true, ..Generator::default() };
+        assert_eq!(fired(&plan, &steady, &here, Some(&pool(5, 5, false))), [""; 0]);
+        assert_eq!(fired(&plan, &steady, &here, Some(&pool(5, 5, true))).len(), 1);
+        for broken in [
+            Generator { clock_step_s: -2.0, ..Generator::default() },
+            Generator { suspended_s: 30.0, ..Generator::default() },
+        ] {
+            let v = judge(&Evidence { plan: &plan, phase: Some(&steady), generator: &broken, pool: None });
+            assert_eq!((v.verdict, rules(&v)), (Verdict::Invalid, vec!["clock"]));
+        }
+        let mut failing = steady.clone();
+        failing.status.insert("503".into(), 1000);
+        let reasons = fired(&plan, &failing, &calm, None);
+        assert!(reasons.len() == 1 && reasons[0].starts_with("errors"), "{reasons:?}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use lastdrop_model::ServerRef;
+use lastdrop_model::{Objective, ServerRef};
 use lastdrop_model::plan::{Arrival, KeepAlive, Load, Phase, Plan, Proxy, Url};
 use lastdrop_model::plan_file::Bandwidth;
 use lastdrop_model::request::{Expectation, Think};
@@ -17,6 +17,8 @@ const EXAMPLES: &str = "\
 Examples:
   lastdrop demo                                      see the whole thing work on a server of its own
   lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s   50 users for 30 s
+  lastdrop capacity http://127.0.0.1/ --objective 'p99<300ms'   how much it can take
+  lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/   which is faster
   lastdrop size apache --memory 400M                 how many workers fit
   lastdrop tune apache --url http://127.0.0.1/app    find better settings and prove them
   lastdrop restore                                   undo what a killed tune left
@@ -39,6 +41,10 @@ pub struct Cli {
 pub enum Command {
     /// Put load on a URL and report what happened
     Run(Box<RunArgs>),
+    /// Find the highest rate that meets an objective, and throughput against users
+    Capacity(Box<CapacityArgs>),
+    /// Is B faster or slower than A? Two runs, or two URLs or plans in interleaved blocks
+    Compare(Box<CompareArgs>),
     /// Find better settings for a server, prove them against the present ones, and put the old ones back
     Tune(Box<TuneArgs>),
     /// Run a matrix of settings, users, requests and URLs from a plan file
@@ -278,9 +284,113 @@ pub struct RunArgs {
     pub request: RequestArgs,
     #[command(flatten)]
     pub network: NetworkArgs,
+    /// What has to be reached: 'p99<300ms,errors<0.1%,rate>500'; exit code 3 where it is not
+    #[arg(long, value_name = "WHAT", value_parser = objectives, help_heading = "Output")]
+    pub objective: Option<Objectives>,
+    /// Write the objectives and whether they were met as JUnit XML
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub junit: Option<String>,
     /// Write a line for each request (CSV): when it was due, sent, answered, and its fate
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub log: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// A list of objectives; clap would take a `Vec` for an option that is given several times.
+#[derive(Debug, Clone)]
+pub struct Objectives(pub Vec<Objective>);
+
+fn objectives(text: &str) -> Result<Objectives, String> {
+    Objective::list(text).map(Objectives)
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "What it does: a staircase of users in a closed loop, then open-loop trials that bracket the highest rate from\nbelow, narrow it, and hold it. New connections for each request unless --keepalive says otherwise.\n\nExamples:\n  lastdrop capacity http://127.0.0.1:8080/ --objective 'p99<300ms,errors<0.1%'\n  lastdrop capacity http://127.0.0.1/ --objective 'p99.9<1s' --arrivals poisson --keepalive on --max-time 10m\n  lastdrop capacity plan.toml --objective 'p95<50ms' --no-staircase -r 200"
+)]
+pub struct CapacityArgs {
+    /// What to load: a URL, or a plan file (*.toml) for its requests
+    #[arg(value_name = "URL|PLAN")]
+    pub target: String,
+    /// What a rate has to meet: 'p99<300ms,errors<0.1%'
+    #[arg(long, value_name = "WHAT", value_parser = objectives)]
+    pub objective: Option<Objectives>,
+    /// The first rate [default: found by the staircase]
+    #[arg(short, long, value_name = "R", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// No rate above this
+    #[arg(long, value_name = "R", value_parser = rate, default_value_t = 1_000_000.0)]
+    pub max_rate: f64,
+    /// The answer is held at least so long
+    #[arg(short = 'd', long, value_name = "TIME", value_parser = positive_duration, default_value = "15s")]
+    pub hold: Duration,
+    /// All of it ends by then
+    #[arg(long, value_name = "TIME", value_parser = positive_duration, default_value = "115s")]
+    pub max_time: Duration,
+    /// By so much the answer may be too low, percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.5, value_parser = percent)]
+    pub precision: f64,
+    /// Most users of the staircase
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    pub max_users: u32,
+    /// No staircase of users: no knee, no scalability law
+    #[arg(long)]
+    pub no_staircase: bool,
+    /// How arrivals are spread: uniform or poisson
+    #[arg(long, value_name = "HOW", value_parser = str::parse::<Arrival>, default_value = "uniform")]
+    pub arrivals: Arrival,
+    /// Most connections open at once
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub connections: u32,
+    /// Keep connections: on, off, or a number of requests on each [default: off; with a plan file: what it says]
+    #[arg(long, value_name = "HOW", value_parser = str::parse::<KeepAlive>)]
+    pub keepalive: Option<KeepAlive>,
+    /// Load threads [default: 1]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: Option<u32>,
+    /// A request without an answer after this long has timed out [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = positive_duration)]
+    pub timeout: Option<Duration>,
+    /// Seed of everything random [default: random]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u32>,
+    /// Another request header, 'Name: value'
+    #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header)]
+    pub headers: Vec<(String, String)>,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Stored runs tell of the noise within them, not of what changed on the machine between them; for a decision use\n--live. A block is a stretch of load at A and one at B. Ratios are B / A.\n\nExamples:\n  lastdrop compare 3fa2 last                                      two runs of the store (see lastdrop history)\n  lastdrop compare before.json after.json --fail-on-worse         two exported runs\n  lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/ -c 20\n  lastdrop compare --live old.toml new.toml --blocks 20 -d 2s --fail-on-worse\n  lastdrop compare --live http://127.0.0.1:8080/ --aa             the noise of this machine"
+)]
+pub struct CompareArgs {
+    /// What was before: a run's id, an exported run (JSON); with --live a URL or a plan file
+    #[arg(value_name = "A")]
+    pub a: String,
+    /// What came after
+    #[arg(value_name = "B", required_unless_present = "aa")]
+    pub b: Option<String>,
+    /// Put load on both now, in interleaved blocks
+    #[arg(long)]
+    pub live: bool,
+    /// A against itself: the noise of this machine, kept for comparisons of stored runs
+    #[arg(long, requires = "live", conflicts_with = "b")]
+    pub aa: bool,
+    /// Blocks, at most; it ends early when the answer is clear
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(4..=1000))]
+    pub blocks: u32,
+    /// Exit code 3 when B is worse in anything
+    #[arg(long)]
+    pub fail_on_worse: bool,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    #[command(flatten)]
+    pub network: NetworkArgs,
     #[command(flatten)]
     pub output: OutputArgs,
 }

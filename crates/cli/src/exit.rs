@@ -10,6 +10,8 @@ pub enum Exit {
     Failed,
     /// Wrong usage or plan.
     Usage,
+    /// An objective was missed.
+    Missed,
     /// The measurement is invalid.
     Invalid,
     /// Ended by a signal, with its report: 128 + its number, as shells have it (Ctrl-C is 130).
@@ -22,6 +24,7 @@ impl From<Exit> for ExitCode {
             Exit::Done => 0,
             Exit::Failed => 1,
             Exit::Usage => 2,
+            Exit::Missed => 3,
             Exit::Invalid => 4,
             Exit::Signal(n) => 128 + n as u8,
         })

@@ -19,6 +19,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Run(args) => commands::run::run(&args),
+        Command::Capacity(args) => commands::capacity::capacity(&args),
+        Command::Compare(args) => commands::compare::compare(&args),
         Command::History(args) => commands::history::history(args),
         Command::Show(args) => commands::history::show(args),
         Command::Target(args) => commands::target::target(*args),

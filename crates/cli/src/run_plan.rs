@@ -7,9 +7,10 @@ use anyhow::{Context, Result};
 use lastdrop_load::LoadError;
 use lastdrop_model::plan::{HttpOptions, KeepAlive, Network, Plan, Proxy, TlsOptions};
 use lastdrop_model::request::{Auth, Body, Data, Page, Part, PartContent, Per, Pick, RequestSpec};
+use lastdrop_model::plan_file::ReadPlan;
 use lastdrop_model::{Url, plan_file, url_file};
 
-use crate::args::{RequestArgs, RunArgs};
+use crate::args::{NetworkArgs, RequestArgs, RunArgs};
 use crate::exit::UsageError;
 
 const DEFAULT_DURATION: Duration = Duration::from_secs(10);
@@ -20,7 +21,7 @@ const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 /// [`UsageError`] for a plan or a file that cannot be used.
 pub fn plan(args: &RunArgs) -> Result<Plan> {
     let target = args.target.as_deref().unwrap_or_default();
-    let plan = if Path::new(target).extension().is_some_and(|e| e == "toml") && !target.contains("://") {
+    let plan = if is_plan_file(target) {
         from_file(args, Path::new(target))?
     } else {
         from_options(args, target)?
@@ -30,15 +31,10 @@ pub fn plan(args: &RunArgs) -> Result<Plan> {
 }
 
 fn from_file(args: &RunArgs, path: &Path) -> Result<Plan> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
-    let folder = path.parent().unwrap_or(Path::new(""));
     let usage = |what: String| UsageError(format!("{}: {what}", path.display()));
-    let read = plan_file::parse(&text, folder).map_err(|e| usage(e.to_string()))?;
+    let read = read_file(path)?;
     let mut plan = read.plan;
     let places = read.places;
-    if let Some(urls) = &read.urls {
-        use_urls(&mut plan, urls, &[])?;
-    }
     let load = &args.load;
     let says = load.says_load() || load.duration.is_some() || load.requests.is_some();
     if says && read.has_load {
@@ -122,7 +118,41 @@ fn from_options(args: &RunArgs, target: &str) -> Result<Plan> {
         chunked: r.chunked.map(|n| n.clamp(1, 1 << 30) as u32),
         expect_continue: r.expect_continue,
     };
-    let n = &args.network;
+    use_network(&mut plan, &args.network);
+    Ok(plan)
+}
+
+/// What to load, for commands that say how much load by themselves: the requests of a URL or of a plan file.
+///
+/// # Errors
+/// [`UsageError`] for a plan or a URL that cannot be used.
+pub fn requests_of(target: &str, network: &NetworkArgs) -> Result<ReadPlan> {
+    if is_plan_file(target) {
+        return read_file(Path::new(target));
+    }
+    let url: Url = target.parse().map_err(|e: lastdrop_model::plan::UrlError| UsageError(e.to_string()))?;
+    let mut plan = Plan::new(url, 0);
+    use_network(&mut plan, network);
+    Ok(ReadPlan { plan, urls: None, has_load: false, has_seed: false, places: Vec::new() })
+}
+
+/// Is it the name of a plan file, not a URL?
+pub fn is_plan_file(target: &str) -> bool {
+    Path::new(target).extension().is_some_and(|e| e == "toml") && !target.contains("://")
+}
+
+fn read_file(path: &Path) -> Result<ReadPlan> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut read =
+        plan_file::parse(&text, folder).map_err(|e| UsageError(format!("{}: {e}", path.display())))?;
+    if let Some(urls) = &read.urls {
+        use_urls(&mut read.plan, urls, &[])?;
+    }
+    Ok(read)
+}
+
+fn use_network(plan: &mut Plan, n: &NetworkArgs) {
     let small = |bytes: Option<u64>| bytes.map(|b| b.clamp(1, 1 << 30) as u32);
     plan.network = Network {
         unix_socket: n.unix_socket.clone(),
@@ -143,7 +173,6 @@ fn from_options(args: &RunArgs, target: &str) -> Result<Plan> {
         version: n.tls.clone(),
         resumption: !n.no_resumption,
     };
-    Ok(plan)
 }
 
 fn use_urls(plan: &mut Plan, path: &Path, headers: &[(String, String)]) -> Result<()> {

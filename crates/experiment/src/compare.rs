@@ -41,9 +41,9 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocumen
     let mut b = CompareSide { name: order.b.0.clone(), runs: Vec::new() };
     let (plan_a, plan_b) = (stretch_of(order, &order.a.1)?, stretch_of(order, &order.b.1)?);
     let open = [&plan_a, &plan_b].iter().all(|p| p.phases.iter().any(|p| matches!(p.load, Load::Open { .. })));
-    let mut live = Live::new(order.blocks as usize, open, order.seed);
+    let mut live = Live::new(order.blocks as usize, open, !order.aa, order.seed);
     let mut blocks: Vec<CompareBlock> = Vec::new();
-    let mut repeats = order.blocks / 3 + 1;
+    let mut repeats = (order.blocks / 12).max(1);
     let mut notes = Vec::new();
     let outcome = loop {
         let Next::Pair { b_first } = live.next() else { break Ok(()) };

@@ -3,16 +3,17 @@
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::objective;
 use lastdrop_analyze::validity::{self, Evidence};
 use lastdrop_load::{Event, LoadError, RunClock};
-use lastdrop_model::run::{End, RUN_SCHEMA, RunBuilder};
+use lastdrop_model::run::{End, Pool, RUN_SCHEMA, RunBuilder};
 use lastdrop_model::{Counts, Generator, Plan, Run, Slice};
-use lastdrop_probe::host::{self, CpuTicks};
+use lastdrop_probe::host::{self, Clocks, CpuTicks};
+use lastdrop_probe::{listeners, process};
 use lastdrop_store::{Store, StoreError};
 use serde_json::json;
 
@@ -121,6 +122,9 @@ impl Lab<'_> {
         let clock = RunClock::start();
         let stop = self.stop;
         let throttled = host::throttled();
+        let clocks = Clocks::now();
+        let mut pool = watch_pool(plan);
+        let measured_phase = plan.phases.iter().position(|p| p.measured);
         let logging = self.log.is_some();
         let result = lastdrop_load::run(plan, clock, stop, logging, |event| match event {
             Event::Log(lines) => {
@@ -141,6 +145,15 @@ impl Lab<'_> {
             }
             Event::PhaseEnd { phase, duration_us, peak } => {
                 builder.end_phase(phase, duration_us, peak);
+                if let Some(pool) = &mut pool
+                    && let Some(measured) = measured_phase
+                {
+                    if phase + 1 == measured {
+                        pool.workers_at_start = count_workers(pool.master);
+                    } else if phase == measured {
+                        pool.workers_at_end = count_workers(pool.master);
+                    }
+                }
                 self.keep(|s| s.phase_end(&id, phase, duration_us, peak));
             }
         });
@@ -156,6 +169,10 @@ impl Lab<'_> {
             .filter(|(_, wall)| *wall >= 500_000)
             .map(|(cpu, wall)| *cpu as f64 / *wall as f64)
             .fold(0.0, f64::max);
+        let (clock_step_s, suspended_s) =
+            clocks.zip(Clocks::now()).map_or((0.0, 0.0), |(before, now)| now.faults_since(&before));
+        // Killed or interrupted before its measured phase ended: nothing can be said.
+        let pool = pool.filter(|p| p.workers_at_end > 0);
         let generator = Generator {
             cpu_s: cpu_us as f64 / 1e6,
             cpu_us_per_request: if answered == 0 { 0.0 } else { cpu_us as f64 / answered as f64 },
@@ -174,11 +191,14 @@ impl Lab<'_> {
             local_ports: host::local_ports(),
             time_wait: host::time_wait(),
             throttled_s: throttled.zip(host::throttled()).map(|(a, b)| b.saturating_sub(a).as_secs_f64()),
+            clock_step_s,
+            suspended_s,
             steal: ticks.and_then(|t| CpuTicks::now()?.steal_since(&t)),
             co_located: plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local),
         };
         let measured = phases.iter().find(|p| p.measured);
-        let validity = validity::judge(&Evidence { plan, phase: measured, generator: &generator });
+        let evidence = Evidence { plan, phase: measured, generator: &generator, pool: pool.as_ref() };
+        let validity = validity::judge(&evidence);
         let objectives = objective::judge(&plan.objectives, plan, measured);
         let mut run = Run {
             schema: RUN_SCHEMA.into(),
@@ -195,6 +215,7 @@ impl Lab<'_> {
             plan: plan.clone(),
             phases,
             generator,
+            pool,
             validity,
             objectives,
         };
@@ -209,6 +230,34 @@ fn environment() -> serde_json::Value {
         "kernel": host::kernel(),
         "cpus": host::cpus(),
     })
+}
+
+/// Runs shorter than this are too short for a pool to grow in, and for a look at every process.
+const SHORTEST_WATCHED: Duration = Duration::from_secs(3);
+
+/// The processes of the server, where it is on this machine under its own address.
+fn watch_pool(plan: &Plan) -> Option<Pool> {
+    let measured = plan.phases.iter().find(|p| p.measured)?;
+    if measured.duration.is_some_and(|d| d < SHORTEST_WATCHED) || plan.network.unix_socket.is_some() {
+        return None;
+    }
+    let ip: IpAddr = plan.url.host.trim_matches(['[', ']']).parse().ok()?;
+    let address = SocketAddr::new(ip, plan.url.port);
+    if !is_local(&address) {
+        return None;
+    }
+    let master = listeners::owner(&address)?;
+    let own = process::affinity(0);
+    let theirs: Vec<usize> = process::children(master).iter().flat_map(|p| process::affinity(p.pid)).collect();
+    let theirs = if theirs.is_empty() { process::affinity(master) } else { theirs };
+    let shares_cpus = own.is_empty() || theirs.is_empty() || theirs.iter().any(|c| own.contains(c));
+    let workers = count_workers(master);
+    Some(Pool { master, workers_at_start: workers, workers_at_end: 0, shares_cpus })
+}
+
+fn count_workers(master: i32) -> u32 {
+    // A server without children is its own worker.
+    (process::children(master).len() as u32).max(1)
 }
 
 /// Is the server on this machine? A UDP socket "connected" to it shows which address we would send from, without

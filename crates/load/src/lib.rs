@@ -8,7 +8,7 @@
 //! Every request has a *due* time that travels with it, so that time spent waiting for a stalled server is in its
 //! response latency by construction and nothing has to be corrected afterwards.
 
-mod arrivals;
+pub mod arrivals;
 mod clock;
 mod collector;
 mod connection;

@@ -244,6 +244,17 @@ pub enum Think {
     Exponential(Duration),
 }
 
+impl Think {
+    /// The mean pause.
+    #[must_use]
+    pub fn mean(&self) -> Duration {
+        match self {
+            Think::Fixed(d) | Think::Exponential(d) => *d,
+            Think::Uniform(low, high) => (*low + *high) / 2,
+        }
+    }
+}
+
 impl FromStr for Think {
     type Err = String;
 

@@ -181,10 +181,27 @@ pub struct Generator {
     pub time_wait: u64,
     /// Time for which our own cgroup was throttled while the run lasted.
     pub throttled_s: Option<f64>,
+    /// By how much the clock of the day was set forward (or, negative, back) during the run, seconds.
+    pub clock_step_s: f64,
+    /// For how long the machine was suspended during the run, seconds.
+    pub suspended_s: f64,
     /// Share of host CPU time stolen by the hypervisor while the run lasted; None where it cannot be read.
     pub steal: Option<f64>,
     /// Is the server on this machine?
     pub co_located: bool,
+}
+
+/// Processes of the server, where it runs on this machine and can be seen.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pool {
+    /// Process that owns the listener.
+    pub master: i32,
+    /// Its children when the measured phase began, and when it ended.
+    pub workers_at_start: u32,
+    pub workers_at_end: u32,
+    /// May server and generator run on the same processors?
+    pub shares_cpus: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -202,6 +219,9 @@ pub struct Run {
     pub plan: Plan,
     pub phases: Vec<PhaseReport>,
     pub generator: Generator,
+    /// The server's processes, where they could be seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<Pool>,
     pub validity: Validity,
     /// What the plan wanted to be reached, judged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

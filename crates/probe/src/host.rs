@@ -49,6 +49,38 @@ impl HostMemory {
     }
 }
 
+/// Three clocks at one moment, seconds: only differences mean anything.
+#[derive(Debug, Clone, Copy)]
+pub struct Clocks {
+    monotonic: f64,
+    /// Goes on while the machine is suspended.
+    boot: f64,
+    /// The time of day; can be set.
+    real: f64,
+}
+
+impl Clocks {
+    /// Reads them. None where the system refuses.
+    #[must_use]
+    pub fn now() -> Option<Clocks> {
+        use nix::time::{ClockId, clock_gettime};
+        let read = |id| clock_gettime(id).ok().map(|t| t.tv_sec() as f64 + t.tv_nsec() as f64 / 1e9);
+        Some(Clocks {
+            monotonic: read(ClockId::CLOCK_MONOTONIC)?,
+            boot: read(ClockId::CLOCK_BOOTTIME)?,
+            real: read(ClockId::CLOCK_REALTIME)?,
+        })
+    }
+
+    /// Since `earlier`: by how many seconds the time of day was set, and for how many the machine was suspended.
+    #[must_use]
+    pub fn faults_since(&self, earlier: &Clocks) -> (f64, f64) {
+        let slept = (self.boot - earlier.boot) - (self.monotonic - earlier.monotonic);
+        let stepped = (self.real - earlier.real) - (self.boot - earlier.boot);
+        (stepped, slept.max(0.0))
+    }
+}
+
 /// CPUs that this process may use.
 #[must_use]
 pub fn cpus() -> usize {

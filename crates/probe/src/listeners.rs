@@ -40,6 +40,35 @@ pub fn of_process(pid: i32) -> Result<Vec<SocketAddr>, ProbeError> {
         .collect())
 }
 
+/// The process that owns the listener at a local address: of several that share it, the one whose parent does not. None
+/// where nobody listens, or where its descriptors may not be read.
+#[must_use]
+pub fn owner(address: &SocketAddr) -> Option<i32> {
+    let own = i32::try_from(std::process::id()).ok()?;
+    let inodes: HashSet<u64> = sockets(own)
+        .ok()?
+        .into_iter()
+        .filter(|s| s.state == TcpState::Listen && s.local_address.port() == address.port())
+        .filter(|s| s.local_address.ip() == address.ip() || s.local_address.ip().is_unspecified())
+        .map(|s| s.inode)
+        .collect();
+    if inodes.is_empty() {
+        return None;
+    }
+    let holds = |p: &Process| {
+        p.fd().is_ok_and(|fds| {
+            fds.filter_map(Result::ok).any(|fd| matches!(fd.target, FDTarget::Socket(i) if inodes.contains(&i)))
+        })
+    };
+    let holders: Vec<(i32, i32)> = procfs::process::all_processes()
+        .ok()?
+        .filter_map(Result::ok)
+        .filter(holds)
+        .filter_map(|p| Some((p.pid, p.stat().ok()?.ppid)))
+        .collect();
+    holders.iter().find(|(_, parent)| !holders.iter().any(|(pid, _)| pid == parent)).map(|(pid, _)| *pid)
+}
+
 /// Peers of connections to the given ports as the namespace of `pid` sees them: open ones and those that ended within
 /// the last minute.
 ///

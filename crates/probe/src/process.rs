@@ -142,7 +142,9 @@ fn limits(pid: i32) -> Result<Vec<Limit>, ProbeError> {
     Ok(all)
 }
 
-fn affinity(pid: i32) -> Vec<usize> {
+/// Processors that a process may use.
+#[must_use]
+pub fn affinity(pid: i32) -> Vec<usize> {
     nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(pid))
         .map(|set| (0..nix::sched::CpuSet::count()).filter(|i| set.is_set(*i).unwrap_or(false)).collect())
         .unwrap_or_default()

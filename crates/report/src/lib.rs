@@ -1,11 +1,17 @@
 //! Pure rendering: runs, findings and trials in, text and JSON out.
 
+pub mod capacity;
+pub mod compare;
+pub mod junit;
 pub mod run;
 pub mod size;
 pub mod sweep;
 pub mod table;
 pub mod tune;
 
+pub use capacity::capacity_text;
+pub use compare::compare_text;
+pub use junit::junit;
 pub use run::{history_line, run_text};
 pub use size::size_text;
 pub use sweep::{sweep_csv, sweep_text};

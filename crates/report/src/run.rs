@@ -53,6 +53,10 @@ pub fn run_text(run: &Run) -> String {
             out.push_str("did not end by itself (killed, or still running); these are the seconds on disk\n")
         }
     }
+    for j in &run.objectives {
+        let word = if j.met { "met" } else { "MISSED" };
+        let _ = writeln!(out, "objective {}: {word}, {} is {}", j.objective, j.objective.metric, j.seen);
+    }
     validity_text(&mut out, &run.validity);
     out
 }
@@ -88,7 +92,7 @@ fn describe_load(phase: &Phase) -> String {
             let rate = match (to_rps, steps) {
                 (Some(to), Some(steps)) => format!("{rate_rps} to {to} requests/s in {steps} steps"),
                 (Some(to), None) => format!("{rate_rps} to {to} requests/s"),
-                _ => format!("{rate_rps} requests/s"),
+                _ => format!("{} requests/s", (rate_rps * 1e3).round() / 1e3),
             };
             let burst = if *burst > 1 { format!(" in bursts of {burst}") } else { String::new() };
             format!("{rate}{burst}, {kind}, over at most {connections} connections")

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lastdrop_model::documents::NoiseFloor;
 use lastdrop_model::run::{End, RunBuilder, Second};
 use lastdrop_model::{Counts, Generator, Histogram, Kind, Plan, Run, Slice, Validity};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -59,6 +60,11 @@ CREATE TABLE IF NOT EXISTS phase_ends (
     peak INTEGER NOT NULL,
     PRIMARY KEY (run, phase)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS noise (
+    measured_unix_ms INTEGER NOT NULL,
+    url TEXT NOT NULL,
+    document TEXT NOT NULL     -- JSON: what the noise of this machine does to each metric
+);
 ";
 
 /// A line of the history.
@@ -185,6 +191,34 @@ impl Store {
         Ok(())
     }
 
+    /// Keeps what the noise of this machine was found to be.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn keep_noise(&self, noise: &NoiseFloor) -> Result<(), StoreError> {
+        self.connection.execute(
+            "INSERT INTO noise (measured_unix_ms, url, document) VALUES (?, ?, ?)",
+            params![noise.measured_unix_ms.unwrap_or(0) as i64, noise.url, json(noise)],
+        )?;
+        Ok(())
+    }
+
+    /// The noise that was found last: with this URL where there is one, else with any.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn noise(&self, url: &str) -> Result<Option<NoiseFloor>, StoreError> {
+        let document: Option<String> = self
+            .connection
+            .query_row(
+                "SELECT document FROM noise ORDER BY url = ? DESC, measured_unix_ms DESC LIMIT 1",
+                [url],
+                |r| r.get(0),
+            )
+            .optional()?;
+        Ok(document.and_then(|d| serde_json::from_str(&d).ok()))
+    }
+
     /// The latest runs, newest first.
     ///
     /// # Errors
@@ -275,6 +309,7 @@ impl Store {
             phases: builder.into_reports(),
             generator: Generator { threads: plan.threads, ..Generator::default() },
             plan,
+            pool: None,
             validity: Validity::default(),
             objectives: Vec::new(),
         })

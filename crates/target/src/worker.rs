@@ -30,6 +30,23 @@ pub struct Worker<'a> {
     pub leave: BorrowedFd<'a>,
 }
 
+/// What a worker carries from request to request.
+struct Desk {
+    served: u64,
+    leaked: Vec<Vec<u8>>,
+    rng: Xoshiro256PlusPlus,
+    log: Option<File>,
+    /// When the request at hand was noticed, nanoseconds on the monotonic clock.
+    busy_since: u64,
+    /// By how much requests so far took the worker longer than planned: accepting, reading, writing, waking up late. The
+    /// next one is as much shorter, so that a worker is busy for as long as the plan says, and the pool is the queue
+    /// that a formula is about.
+    debt: u64,
+}
+
+/// A delay beyond this is the machine's and not the worker's own: it is not made up for.
+const MOST_DEBT_NS: u64 = 1_000_000;
+
 /// What is planned for a request.
 enum Fate {
     Answer(u16),
@@ -50,18 +67,23 @@ impl Worker<'_> {
     pub fn run(&self) -> io::Result<()> {
         let mut memory = vec![1u8; self.config.memory as usize];
         std::hint::black_box(memory.as_mut_slice());
-        let mut leaked: Vec<Vec<u8>> = Vec::new();
-        let mut rng = Xoshiro256PlusPlus::seed_from_u64(self.config.seed ^ u64::from(std::process::id()) << 20);
+        precise_timers();
         self.shared.set_state(self.slot, b'S');
         std::thread::sleep(self.config.startup);
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         // Exclusive: a connection wakes one worker and not the whole pool.
         epoll.add(self.listener, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLEXCLUSIVE, 0))?;
         epoll.add(self.leave, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
-        let mut served = 0;
-        let log = match &self.config.log {
-            Some(path) => Some(OpenOptions::new().create(true).append(true).open(path)?),
-            None => None,
+        let mut desk = Desk {
+            served: 0,
+            leaked: Vec::new(),
+            rng: Xoshiro256PlusPlus::seed_from_u64(self.config.seed ^ u64::from(std::process::id()) << 20),
+            log: match &self.config.log {
+                Some(path) => Some(OpenOptions::new().create(true).append(true).open(path)?),
+                None => None,
+            },
+            busy_since: 0,
+            debt: 0,
         };
         loop {
             self.shared.set_state(self.slot, b'_');
@@ -74,16 +96,17 @@ impl Worker<'_> {
             if events[..n].iter().any(|e| e.data() == 1) {
                 return Ok(());
             }
+            desk.busy_since = monotonic_ns();
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     self.shared.counters.connections.fetch_add(1, SeqCst);
                     // A client that misbehaves costs its connection and nothing else.
-                    let _ = self.serve(stream, &mut served, &mut leaked, &mut rng, log.as_ref());
+                    let _ = self.serve(stream, &mut desk);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
             }
-            if self.used_up(served) {
+            if self.used_up(desk.served) {
                 return Ok(());
             }
         }
@@ -93,14 +116,7 @@ impl Worker<'_> {
         self.config.max_requests_per_worker > 0 && served >= self.config.max_requests_per_worker
     }
 
-    fn serve(
-        &self,
-        mut stream: TcpStream,
-        served: &mut u64,
-        leaked: &mut Vec<Vec<u8>>,
-        rng: &mut Xoshiro256PlusPlus,
-        log: Option<&File>,
-    ) -> io::Result<()> {
+    fn serve(&self, mut stream: TcpStream, desk: &mut Desk) -> io::Result<()> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(false)?;
         let mut parser = RequestParser::default();
@@ -122,6 +138,9 @@ impl Worker<'_> {
                         Wake::Timeout => return Ok(()),
                         Wake::Ready | Wake::Leave => {}
                     }
+                    if on_connection > 0 {
+                        desk.busy_since = monotonic_ns();
+                    }
                     match stream.read(&mut buffer)? {
                         0 => return Ok(()),
                         n => parser.push(&buffer[..n]),
@@ -139,18 +158,18 @@ impl Worker<'_> {
                 self.shared.counters.status_requests.fetch_add(1, SeqCst);
                 return self.status(&mut stream, &head);
             }
-            *served += 1;
-            self.shared.slot(self.slot).requests.store(*served, Relaxed);
+            desk.served += 1;
+            self.shared.slot(self.slot).requests.store(desk.served, Relaxed);
             let limit = self.config.max_keepalive_requests;
             let close = !head.keep_alive
                 || !self.config.keepalive
-                || self.used_up(*served)
+                || self.used_up(desk.served)
                 || (limit > 0 && on_connection >= limit)
                 || self.told_to_leave();
             if self.config.leak > 0 {
-                leaked.push(vec![1u8; self.config.leak as usize]);
+                desk.leaked.push(vec![1u8; self.config.leak as usize]);
             }
-            if !self.request(&mut stream, &head, close, rng, log)? || close {
+            if !self.request(&mut stream, &head, close, desk)? || close {
                 return Ok(());
             }
         }
@@ -162,8 +181,7 @@ impl Worker<'_> {
         stream: &mut TcpStream,
         head: &RequestHead,
         close: bool,
-        rng: &mut Xoshiro256PlusPlus,
-        log: Option<&File>,
+        desk: &mut Desk,
     ) -> io::Result<bool> {
         let counters = &self.shared.counters;
         let number = counters.requests.fetch_add(1, SeqCst) + 1;
@@ -192,9 +210,11 @@ impl Worker<'_> {
             }
             Fate::Answer(status) => {
                 let busy = counters.busy.fetch_add(1, SeqCst) + 1;
-                self.stall();
-                self.work(busy, rng);
-                self.stall();
+                let stalled = self.stall();
+                desk.busy_since += stalled;
+                let planned = self.work(busy, desk);
+                let stalled = self.stall();
+                desk.busy_since += stalled;
                 counters.busy.fetch_sub(1, SeqCst);
                 if status >= 500 {
                     counters.errors.fetch_add(1, SeqCst);
@@ -207,10 +227,14 @@ impl Worker<'_> {
                     counters.answered.fetch_sub(1, SeqCst);
                     counters.abandoned.fetch_add(1, SeqCst);
                 }
-                if let (Ok(()), Some(mut log)) = (&written, log) {
+                if let (Ok(()), Some(log)) = (&written, &mut desk.log) {
                     let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros());
                     // One write a line: lines of several workers do not mix.
                     let _ = log.write_all(format!("{at},{status},{}\n", head.path).as_bytes());
+                }
+                if let Some(planned) = planned {
+                    let took = monotonic_ns().saturating_sub(desk.busy_since);
+                    desk.debt = (desk.debt + took).saturating_sub(planned).min(MOST_DEBT_NS);
                 }
                 written.map(|()| true)
             }
@@ -233,30 +257,43 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes as long as a request takes while `busy` workers are at work.
-    fn work(&self, busy: u32, rng: &mut Xoshiro256PlusPlus) {
+    /// Takes as long as a request takes while `busy` workers are at work. Comes back with the planned time in nanoseconds
+    /// where it is one that is slept.
+    fn work(&self, busy: u32, desk: &mut Desk) -> Option<u64> {
         let stretch = self.config.stretch(busy);
-        match self.config.service {
-            Service::Fixed(d) => sleep(d.mul_f64(stretch)),
+        let planned = match self.config.service {
+            Service::Fixed(d) => d.mul_f64(stretch),
             Service::Exponential(d) => {
-                let u = ((rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
-                sleep(d.mul_f64(stretch * -u.ln()));
+                let u = ((desk.rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+                d.mul_f64(stretch * -u.ln())
             }
-            Service::Cpu(d) => burn(d.mul_f64(stretch)),
+            Service::Cpu(d) => {
+                burn(d.mul_f64(stretch));
+                return None;
+            }
+        };
+        if planned.is_zero() {
+            return None;
         }
+        let planned = planned.as_nanos() as u64;
+        let until = (desk.busy_since + planned).saturating_sub(desk.debt);
+        sleep(Duration::from_nanos(until.saturating_sub(monotonic_ns())));
+        Some(planned)
     }
 
-    /// Waits for the end of the planned stall, if it is now.
-    fn stall(&self) {
+    /// Waits for the end of the planned stall, if it is now; says for how long, in nanoseconds.
+    fn stall(&self) -> u64 {
         if self.config.stall_for.is_zero() {
-            return;
+            return 0;
         }
         let began = self.shared.counters.first_request_ns.load(SeqCst) + self.config.stall_at.as_nanos() as u64;
         let ends = began + self.config.stall_for.as_nanos() as u64;
         let now = monotonic_ns();
         if (began..ends).contains(&now) {
             std::thread::sleep(Duration::from_nanos(ends - now));
+            return ends - now;
         }
+        0
     }
 
     fn status(&self, stream: &mut TcpStream, head: &RequestHead) -> io::Result<()> {
@@ -314,6 +351,12 @@ impl Worker<'_> {
         let mut fds = [PollFd::new(self.leave, PollFlags::POLLIN)];
         matches!(poll(&mut fds, PollTimeout::ZERO), Ok(n) if n > 0)
     }
+}
+
+/// Sleeps end when they are to, not up to 50 µs later.
+fn precise_timers() {
+    // SAFETY: sets the timer slack of this thread, nanoseconds; no memory is involved.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }
 
 fn sleep(d: Duration) {

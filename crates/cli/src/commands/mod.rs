@@ -1,5 +1,7 @@
 //! One file a command; each is thin: options to a plan, an experiment, a report.
 
+pub mod capacity;
+pub mod compare;
 pub mod demo;
 pub mod history;
 pub mod restore;

@@ -6,12 +6,12 @@ use anyhow::{Context, Result};
 use lastdrop_experiment::lab::RequestLog;
 use lastdrop_experiment::{Lab, LabError};
 use lastdrop_model::run::End;
-use lastdrop_model::{Run, Verdict};
-use lastdrop_report::run_text;
+use lastdrop_model::{Judged, Run, Verdict};
+use lastdrop_report::{junit, run_text};
 
 use crate::args::RunArgs;
 use crate::commands::{open_store, print_report, write_json, write_text};
-use crate::exit::Exit;
+use crate::exit::{Exit, UsageError};
 use crate::narrator::Terminal;
 use crate::run_plan;
 use crate::signals::Stop;
@@ -21,7 +21,13 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         write_json("-", &lastdrop_model::plan_file::schema())?;
         return Ok(Exit::Done);
     }
-    let plan = run_plan::plan(args)?;
+    let mut plan = run_plan::plan(args)?;
+    if let Some(objectives) = &args.objective {
+        plan.objectives.clone_from(&objectives.0);
+    }
+    if args.junit.is_some() && plan.objectives.is_empty() {
+        return Err(UsageError("--junit writes down objectives; say them: --objective 'p99<300ms'".into()).into());
+    }
     if args.dry_run {
         write_text("-", &run_plan::dry_run(&plan)?)?;
         return Ok(Exit::Done);
@@ -48,6 +54,9 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     if let Some(to) = json {
         write_json(to, &run)?;
     }
+    if let Some(to) = &args.junit {
+        write_text(to, &junit(&run))?;
+    }
     if let Some(e) = store_error {
         anyhow::bail!("the run was made but could not be kept: {e}");
     }
@@ -71,5 +80,9 @@ fn exit_of(run: &Run, stop: &Stop) -> Exit {
         }
         return Exit::Failed;
     }
-    if run.validity.verdict == Verdict::Invalid { Exit::Invalid } else { Exit::Done }
+    match run.validity.verdict {
+        Verdict::Invalid => Exit::Invalid,
+        _ if !Judged::all_met(&run.objectives) => Exit::Missed,
+        _ => Exit::Done,
+    }
 }

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::objective::Objective;
 use crate::plan::{Arrival, KeepAlive, Proxy};
 use crate::request::{Expectation, Per, Pick, Think};
 use crate::units::{parse_bytes, parse_duration};
@@ -99,6 +100,16 @@ macro_rules! readable {
     };
 }
 
+/// What has to be reached: `p99<300ms,errors<0.1%`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Objectives(pub Vec<Objective>);
+
+impl Readable for Objectives {
+    fn read(text: &str) -> Result<Self, String> {
+        Objective::list(text).map(Objectives)
+    }
+}
+
 readable!(Url, KeepAlive, Arrival, Think, Expectation, Proxy, Bandwidth, IpAddr);
 
 /// A plan file. Times are texts such as "30s" or "1m30s", sizes such as "64k". Relative file names start at the plan's
@@ -116,6 +127,9 @@ pub struct PlanFile {
     pub(super) users: Option<u32>,
     /// Requests (or sessions, or pages) per second, whatever the server does.
     pub(super) rate: Option<f64>,
+    /// What the measured phase has to reach: "p99<300ms,errors<0.1%,rate>500". Missed, the exit code is 3.
+    #[schemars(with = "Option<String>")]
+    pub(super) objective: Option<Text<Objectives>>,
     /// "uniform" or "poisson".
     #[schemars(with = "Option<String>")]
     pub(super) arrivals: Option<Text<Arrival>>,

@@ -1,0 +1,87 @@
+//! A comparison as text.
+
+use std::fmt::Write as _;
+
+use lastdrop_model::documents::{CompareDocument, CompareKind, Compared};
+use lastdrop_model::units::show_us;
+
+use crate::table::aligned;
+
+/// In this order, with the names that people use.
+const METRICS: [(&str, &str); 5] =
+    [("rps", "answers/s"), ("p50_us", "p50"), ("p90_us", "p90"), ("p99_us", "p99"), ("errors", "errors")];
+
+/// The summary of a comparison.
+#[must_use]
+pub fn compare_text(d: &CompareDocument) -> String {
+    let mut out = String::new();
+    let counted = d.blocks.iter().filter(|b| b.spoiled.is_empty()).count();
+    let spoiled = d.blocks.len() - counted;
+    let blocks = match d.kind {
+        CompareKind::Stored => String::new(),
+        _ if spoiled > 0 => format!("   {counted} blocks, {spoiled} spoiled and repeated"),
+        _ => format!("   {counted} blocks"),
+    };
+    if d.kind == CompareKind::Aa {
+        let _ = writeln!(out, "A and B are both {}{blocks}\n", d.a.name);
+    } else {
+        let _ = writeln!(out, "A {}   B {}{blocks}\n", d.a.name, d.b.name);
+    }
+    let mut rows = Vec::new();
+    for (key, name) in METRICS {
+        let Some(m) = d.metrics.get(key) else { continue };
+        if key == "errors" && m.a == 0.0 && m.b == 0.0 {
+            continue;
+        }
+        let show = |x: f64| match key {
+            "rps" => format!("{x:.1}"),
+            "errors" => format!("{:.3} %", x * 100.0),
+            _ => show_us(x),
+        };
+        let verdict = match m.verdict {
+            Compared::Better => "better",
+            Compared::Worse => "worse",
+            Compared::NoDifference => "no difference shown",
+            Compared::Inconclusive => "cannot tell",
+        };
+        let seen = match m.smallest_difference {
+            s if s < 0.1 => format!("{:.1} %", s * 100.0),
+            s if s < 10.0 => format!("{:.0} %", s * 100.0),
+            _ => "–".into(),
+        };
+        rows.push(vec![
+            name.to_string(),
+            show(m.a),
+            show(m.b),
+            format!("{:.3}", m.ratio),
+            format!("{:.3} to {:.3}", m.interval[0], m.interval[1]),
+            verdict.into(),
+            seen,
+        ]);
+    }
+    if !rows.is_empty() {
+        out.push_str(&aligned(&["", "A", "B", "B/A", "95 % interval", "B is", "would have been seen"], &rows));
+        out.push('\n');
+    }
+    let _ = writeln!(out, "{}", d.because);
+    if d.kind == CompareKind::Aa
+        && let Some(noise) = &d.noise_floor
+    {
+        let parts: Vec<String> = METRICS
+            .iter()
+            .filter_map(|(key, name)| Some(format!("{name} {:.1} %", noise.floor.get(*key)? * 100.0)))
+            .collect();
+        let _ = writeln!(
+            out,
+            "noise floor: two stretches one after the other differ by less than this in 95 of 100 cases: {}",
+            parts.join(", ")
+        );
+    }
+    if d.interrupted {
+        out.push_str("ended early: interrupted; this is what the blocks up to then say\n");
+    }
+    for note in &d.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    out
+}
