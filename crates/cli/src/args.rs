@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use lastdrop_model::{Objective, ServerRef};
 use lastdrop_model::plan::{Arrival, KeepAlive, Load, Phase, Plan, Proxy, Url};
 use lastdrop_model::plan_file::Bandwidth;
-use lastdrop_model::request::{Expectation, Think};
+use lastdrop_model::request::{Expectation, Think, header_line};
 use lastdrop_model::units::{parse_bytes, parse_duration};
 
 use crate::exit;
@@ -113,7 +113,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u32>,
     /// Another request header, 'Name: value'; replaces one of ours with the same name
-    #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header)]
+    #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header_line)]
     pub headers: Vec<(String, String)>,
 }
 
@@ -356,7 +356,7 @@ pub struct CapacityArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u32>,
     /// Another request header, 'Name: value'
-    #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header)]
+    #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header_line)]
     pub headers: Vec<(String, String)>,
     #[command(flatten)]
     pub network: NetworkArgs,
@@ -428,11 +428,17 @@ pub struct TuneArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  lastdrop sweep examples/tuning-table.toml\n  lastdrop sweep plan.toml --csv table.csv --json table.json"
+    after_help = "Examples:\n  lastdrop sweep examples/tuning-table.toml\n  lastdrop sweep plan.toml --csv table.csv --json table.json\n  lastdrop sweep examples/variants.toml --rounds 5 --sort avtime"
 )]
 pub struct SweepArgs {
     /// The plan: see examples/ and docs/manual.md
     pub plan: PathBuf,
+    /// Measure every row so often, in interleaved rounds; shows an interval [default: what the plan says, or 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
+    /// Sort by a column, best first: rps, avtime, p50, p99, completed, failed, or one of those that vary
+    #[arg(long, value_name = "COLUMN")]
+    pub sort: Option<String>,
     /// Write the table as CSV to a file, or to stdout with '-'
     #[arg(long, value_name = "FILE")]
     pub csv: Option<String>,
@@ -617,19 +623,6 @@ fn method(text: &str) -> Result<String, String> {
     }
 }
 
-fn header(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once(':').ok_or_else(|| format!("'{text}' is not a header; write 'Name: value'"))?;
-    let (name, value) = (name.trim(), value.trim());
-    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-    if name.is_empty() || !name.bytes().all(token) {
-        return Err(format!("'{name}' is not a header name"));
-    }
-    if value.bytes().any(|b| b < 0x20 && b != b'\t') {
-        return Err(format!("the value of {name} has control characters"));
-    }
-    Ok((name.to_string(), value.to_string()))
-}
-
 fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_string(), value.to_string())),
@@ -744,8 +737,8 @@ mod tests {
 
     #[test]
     fn header_lines_cannot_smuggle_others() {
-        assert!(header("X: a\r\nY: b").is_err());
-        assert!(header("no colon").is_err());
-        assert_eq!(header("X-A:  b "), Ok(("X-A".into(), "b".into())));
+        assert!(header_line("X: a\r\nY: b").is_err());
+        assert!(header_line("no colon").is_err());
+        assert_eq!(header_line("X-A:  b "), Ok(("X-A".into(), "b".into())));
     }
 }

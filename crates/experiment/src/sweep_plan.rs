@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lastdrop_model::request::header_line;
 use lastdrop_model::units::parse_duration;
 use lastdrop_model::{KeepAlive, ServerRef, Setting, Settings, Url};
 use serde::Deserialize;
@@ -42,6 +43,10 @@ struct Block {
     users: Option<Few<u32>>,
     requests: Option<Few<u64>>,
     duration: Option<String>,
+    /// The URL's query is filled up to this many characters.
+    query_length: Option<Few<u32>>,
+    /// Headers, `Name: value`, all of them in each request.
+    header: Option<Few<String>>,
     #[serde(default)]
     settings: BTreeMap<String, Few<Setting>>,
 }
@@ -54,6 +59,12 @@ struct File {
     users: Option<Few<u32>>,
     requests: Option<Few<u64>>,
     duration: Option<String>,
+    query_length: Option<Few<u32>>,
+    header: Option<Few<String>>,
+    /// Every row is measured once a round, in an order that chance chooses anew.
+    rounds: Option<u32>,
+    /// The column by which the table is sorted.
+    sort: Option<String>,
     keepalive: Option<String>,
     timeout: Option<String>,
     threads: Option<u32>,
@@ -62,7 +73,7 @@ struct File {
     warm_up: Option<String>,
     #[serde(default)]
     settings: BTreeMap<String, Few<Setting>>,
-    #[serde(default)]
+    #[serde(default, alias = "variant")]
     series: Vec<Block>,
 }
 
@@ -74,6 +85,8 @@ pub struct Cell {
     pub users: u32,
     pub requests: Option<u64>,
     pub duration: Option<Duration>,
+    pub query_length: Option<u32>,
+    pub headers: Vec<(String, String)>,
     pub settings: Settings,
 }
 
@@ -86,7 +99,31 @@ pub struct SweepPlan {
     pub threads: u32,
     pub seed: Option<u32>,
     pub warm_up: Duration,
+    pub rounds: u32,
+    pub sort: Option<String>,
 }
+
+impl SweepPlan {
+    /// Can the table be sorted as the plan wants it?
+    ///
+    /// # Errors
+    /// With the columns that there are.
+    pub fn check_sort(&self) -> Result<(), String> {
+        let Some(sort) = &self.sort else { return Ok(()) };
+        let mut columns: Vec<&str> = SORTABLE.to_vec();
+        columns.extend(self.cells.iter().flat_map(|c| c.settings.keys()).map(String::as_str));
+        columns.dedup();
+        if columns.iter().any(|c| c.eq_ignore_ascii_case(sort)) {
+            Ok(())
+        } else {
+            Err(format!("the table has no column '{sort}' to sort by; there are {}", columns.join(", ")))
+        }
+    }
+}
+
+/// Columns that every table can be sorted by.
+pub const SORTABLE: [&str; 10] =
+    ["name", "url", "query_length", "users", "requests", "avtime", "completed", "failed", "rps", "p99"];
 
 /// More rows than this are a mistake.
 const MOST_CELLS: usize = 10_000;
@@ -119,6 +156,8 @@ impl SweepPlan {
             users: file.users.clone(),
             requests: file.requests.clone(),
             duration: file.duration.clone(),
+            query_length: file.query_length.clone(),
+            header: file.header.clone(),
             settings: file.settings.clone(),
         };
         let series = if file.series.is_empty() { vec![Block::default()] } else { file.series.clone() };
@@ -140,8 +179,29 @@ impl SweepPlan {
             threads: file.threads.unwrap_or(1).clamp(1, 256),
             seed: file.seed,
             warm_up: time(&file.warm_up, 15)?,
+            rounds: file.rounds.unwrap_or(1).clamp(1, 1000),
+            sort: file.sort,
         })
     }
+}
+
+/// Longer request lines are refused by every server.
+const LONGEST_QUERY: u32 = 100_000;
+
+/// The URL with a query of so many characters: its own, filled up with letters, or with one made of them.
+fn with_query(url: &Url, length: u32) -> Url {
+    let mut url = url.clone();
+    let length = length as usize;
+    let have = url.path.split_once('?').map(|(_, query)| query.chars().count());
+    match have {
+        None if length == 0 => {}
+        None => {
+            url.path.push('?');
+            url.path.extend("q=".chars().chain(std::iter::repeat('x')).take(length));
+        }
+        Some(n) => url.path.extend(std::iter::repeat_n('x', length.saturating_sub(n))),
+    }
+    url
 }
 
 /// Every combination of a series, the settings varying slowest.
@@ -158,6 +218,15 @@ fn expand(top: &Block, series: &Block) -> Result<Vec<Cell>, String> {
         None => vec![None],
     };
     let duration = duration.or(if requests == [None] { Some(Duration::from_secs(10)) } else { None });
+    let lengths: Vec<Option<u32>> = match series.query_length.as_ref().or(top.query_length.as_ref()) {
+        Some(list) => list.list().into_iter().map(Some).collect(),
+        None => vec![None],
+    };
+    if lengths.iter().flatten().any(|n| *n > LONGEST_QUERY) {
+        return Err(format!("query_length must be at most {LONGEST_QUERY}"));
+    }
+    let headers = series.header.as_ref().or(top.header.as_ref()).map_or(Vec::new(), Few::list);
+    let headers = headers.iter().map(|h| header_line(h)).collect::<Result<Vec<_>, _>>()?;
     let mut all_settings = top.settings.clone();
     all_settings.extend(series.settings.clone());
     let mut combinations = vec![Settings::new()];
@@ -180,16 +249,21 @@ fn expand(top: &Block, series: &Block) -> Result<Vec<Cell>, String> {
     for settings in &combinations {
         for url in &urls {
             let url: Url = url.parse().map_err(|e: lastdrop_model::plan::UrlError| e.to_string())?;
-            for users in &users {
-                for requests in &requests {
-                    cells.push(Cell {
-                        series: series.name.clone().unwrap_or_default(),
-                        url: url.clone(),
-                        users: *users,
-                        requests: *requests,
-                        duration,
-                        settings: settings.clone(),
-                    });
+            for length in &lengths {
+                let url = length.map_or_else(|| url.clone(), |n| with_query(&url, n));
+                for users in &users {
+                    for requests in &requests {
+                        cells.push(Cell {
+                            series: series.name.clone().unwrap_or_default(),
+                            url: url.clone(),
+                            users: *users,
+                            requests: *requests,
+                            duration,
+                            query_length: *length,
+                            headers: headers.clone(),
+                            settings: settings.clone(),
+                        });
+                    }
                 }
             }
         }
@@ -217,6 +291,18 @@ mod tests {
         let plan = SweepPlan::parse(text, Path::new("")).expect("valid");
         let users: Vec<u32> = plan.cells.iter().map(|c| c.users).collect();
         assert_eq!(users, [7, 8, 5]);
+    }
+
+    #[test]
+    fn variants_have_queries_and_headers() {
+        let text = "url = 'http://h/a?b=1'\nrounds = 3\nsort = 'rps'\nrequests = 10\n[[variant]]\nname = 'short'\nquery_length = [3, 25]\n\
+                    header = 'X-A: b'\n[[variant]]\nname = 'none'\nurl = 'http://h/c'\nquery_length = 6\n";
+        let plan = SweepPlan::parse(text, Path::new("")).expect("valid");
+        let paths: Vec<&str> = plan.cells.iter().map(|c| c.url.path.as_str()).collect();
+        assert_eq!(paths, ["/a?b=1", &format!("/a?b=1{}", "x".repeat(22)), "/c?q=xxxx"]);
+        assert_eq!(plan.cells[0].headers, [("X-A".to_string(), "b".to_string())]);
+        assert_eq!((plan.rounds, plan.sort.as_deref()), (3, Some("rps")));
+        assert!(SweepPlan::parse("url='http://h/'\nheader='no colon'\n", Path::new("")).is_err());
     }
 
     #[test]

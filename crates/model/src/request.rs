@@ -346,6 +346,32 @@ pub struct Page {
     pub cache: bool,
 }
 
+/// Checks a header's name and value: nothing that could smuggle in another line (RFC 9110, section 5).
+///
+/// # Errors
+/// With what is wrong.
+pub fn check_header(name: &str, value: &str) -> Result<(), String> {
+    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    if name.is_empty() || !name.bytes().all(token) {
+        return Err(format!("'{name}' is not a header name"));
+    }
+    if value.bytes().any(|b| b < 0x20 && b != b'\t') {
+        return Err(format!("the value of {name} has control characters"));
+    }
+    Ok(())
+}
+
+/// Reads a header line, `Name: value`.
+///
+/// # Errors
+/// With what is wrong and how to write it.
+pub fn header_line(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or_else(|| format!("'{text}' is not a header; write 'Name: value'"))?;
+    let (name, value) = (name.trim(), value.trim());
+    check_header(name, value)?;
+    Ok((name.to_string(), value.to_string()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,7 +11,13 @@ use crate::table::aligned;
 const ABBREVIATIONS: &[(&str, &str)] =
     &[("requests", "NR"), ("users", "NC"), ("MaxRequestWorkers", "MC"), ("MaxConnectionsPerChild", "MRPC")];
 
+/// A header is shown so far; the whole of it is in JSON and CSV.
+const LONGEST_HEADER: usize = 30;
+
 fn heading(name: &str) -> String {
+    if name == "series" {
+        return "name".into();
+    }
     ABBREVIATIONS.iter().find(|(long, _)| *long == name).map_or(name, |(_, short)| short).to_string()
 }
 
@@ -20,6 +26,8 @@ fn cell(row: &SweepRow, column: &str) -> String {
         "series" => row.series.clone(),
         "requests" => row.requests.to_string(),
         "users" => row.users.to_string(),
+        "query_length" => row.query_length.map_or_else(String::new, |n| n.to_string()),
+        "header" => row.header.clone(),
         "url" => row.url.clone(),
         name => row.settings.get(name).map_or_else(String::new, ToString::to_string),
     }
@@ -31,16 +39,35 @@ fn path_of(url: &str) -> &str {
     url[after_scheme..].find('/').map_or(url, |at| &url[after_scheme + at..])
 }
 
+/// A URL without its query.
+fn base_of(url: &str, one_server: bool) -> &str {
+    let url = if one_server { path_of(url) } else { url };
+    url.split('?').next().unwrap_or(url)
+}
+
 /// The table, what does not vary under it, and a legend.
 #[must_use]
 pub fn sweep_text(d: &SweepDocument) -> String {
     let mut headings: Vec<String> = d.varying.iter().map(|c| heading(c)).collect();
-    headings.extend(["RPS", "p50", "p99", "failed", "warmed"].map(String::from));
+    headings.extend(["│", "avtime", "completed", "failed", "rps"].map(String::from));
+    let several = d.rows.iter().any(|r| r.rps_interval.is_some());
+    if several {
+        headings.push("95 % interval".into());
+    }
+    headings.extend(["p50", "p99", "warmed"].map(String::from));
     // Rows about one server are told apart by their paths; for several the whole URLs are needed.
     let server = |url: &str| url.len() - path_of(url).len();
     let one_server = d.rows.windows(2).all(|w| w[0].url[..server(&w[0].url)] == w[1].url[..server(&w[1].url)]);
     let shown = |row: &SweepRow, column: &str| {
-        if column == "url" && one_server { path_of(&row.url).to_string() } else { cell(row, column) }
+        match column {
+            // The length says what differs; the query itself may be long.
+            "url" if row.query_length.is_some() => base_of(&row.url, one_server).to_string(),
+            "url" if one_server => path_of(&row.url).to_string(),
+            "header" if row.header.chars().count() > LONGEST_HEADER => {
+                row.header.chars().take(LONGEST_HEADER).chain(['…']).collect()
+            }
+            _ => cell(row, column),
+        }
     };
     let noted = d.rows.iter().any(|r| !r.note.is_empty());
     if noted {
@@ -51,11 +78,15 @@ pub fn sweep_text(d: &SweepDocument) -> String {
         .iter()
         .map(|r| {
             let mut cells: Vec<String> = d.varying.iter().map(|c| shown(r, c)).collect();
+            cells.push("│".into());
             if r.run.is_empty() {
-                cells.extend(["–", "–", "–", "–", "–"].map(String::from));
+                cells.extend(std::iter::repeat_n("–".to_string(), if several { 8 } else { 7 }));
             } else {
-                cells.extend([format!("{:.1}", r.rps), show_us(r.p50_us), show_us(r.p99_us), r.failed.to_string()]);
-                cells.push(r.warmed.clone());
+                cells.extend([show_us(r.avtime_us), r.answered.to_string(), r.failed.to_string(), format!("{:.1}", r.rps)]);
+                if several {
+                    cells.push(r.rps_interval.map_or_else(|| "–".into(), |[low, high]| format!("{low:.1} to {high:.1}")));
+                }
+                cells.extend([show_us(r.p50_us), show_us(r.p99_us), r.warmed.clone()]);
             }
             if noted {
                 // One line a row; the whole of it is in the JSON.
@@ -81,7 +112,7 @@ pub fn sweep_text(d: &SweepDocument) -> String {
         .collect();
     let _ = writeln!(
         out,
-        "\n{}{}RPS answered a second; failed: no answer, or an error status",
+        "\n{}{}avtime mean response; completed answered; failed: no answer, or an error status; rps answered a second",
         used.join(", "),
         if used.is_empty() { "" } else { ", " }
     );
@@ -104,17 +135,23 @@ pub fn sweep_csv(d: &SweepDocument) -> String {
     settings.sort();
     settings.dedup();
     let mut lines = vec![
-        ["series", "url", "requests", "users"]
+        ["name", "url", "query_length", "header", "requests", "users"]
             .into_iter()
             .map(str::to_string)
             .chain(settings.iter().map(|s| (*s).clone()))
-            .chain(["answered", "failed", "rps", "p50_us", "p99_us", "warmed", "run", "note"].map(String::from))
+            .chain(
+                ["answered", "failed", "avtime_us", "rps", "rps_low", "rps_high", "p50_us", "p99_us", "warmed", "run", "note"]
+                    .map(String::from),
+            )
             .collect::<Vec<String>>(),
     ];
     for r in &d.rows {
-        let mut cells = vec![r.series.clone(), r.url.clone(), r.requests.to_string(), r.users.to_string()];
+        let mut cells = vec![r.series.clone(), r.url.clone(), cell(r, "query_length"), r.header.clone()];
+        cells.extend([r.requests.to_string(), r.users.to_string()]);
         cells.extend(settings.iter().map(|s| cell(r, s)));
-        cells.extend([r.answered.to_string(), r.failed.to_string(), format!("{:.3}", r.rps)]);
+        cells.extend([r.answered.to_string(), r.failed.to_string(), format!("{:.1}", r.avtime_us), format!("{:.3}", r.rps)]);
+        let bound = |i: usize| r.rps_interval.map_or_else(String::new, |b| format!("{:.3}", b[i]));
+        cells.extend([bound(0), bound(1)]);
         cells.extend([r.p50_us.to_string(), r.p99_us.to_string(), r.warmed.clone(), r.run.clone(), r.note.clone()]);
         lines.push(cells);
     }
@@ -136,16 +173,21 @@ mod tests {
         let row = |mc: i64, note: &str| SweepRow {
             series: String::new(),
             url: "http://h/".into(),
+            query_length: None,
+            header: String::new(),
             settings: [("MaxRequestWorkers".to_string(), Setting::Count(mc))].into(),
             requests: 5000,
             users: 50,
             answered: 5000,
             failed: 0,
+            avtime_us: 375_000.0,
             rps: 133.25,
+            rps_interval: Some([131.0, 135.5]),
             p50_us: 340_000.0,
             p99_us: 1_200_000.0,
             warmed: "each".into(),
             run: "ab".into(),
+            runs: vec!["ab".into()],
             note: note.into(),
         };
         SweepDocument {
@@ -154,6 +196,8 @@ mod tests {
             varying: vec!["MaxRequestWorkers".into()],
             fixed: [("requests".to_string(), 5000.into())].into(),
             rows: vec![row(10, ""), row(50, "a \"note\", with\nlines")],
+            rounds: 3,
+            sorted_by: "rps".into(),
             complete: true,
             notes: vec![],
         }
@@ -164,6 +208,7 @@ mod tests {
         let text = sweep_text(&document());
         assert!(text.lines().next().expect("heading").contains("MC"), "{text}");
         assert!(text.contains("requests (NR): 5000") && text.contains("133.2"), "{text}");
+        assert!(text.contains("│  375.0 ms") && text.contains("131.0 to 135.5"), "{text}");
     }
 
     #[test]

@@ -14,7 +14,11 @@ use crate::narrator::Terminal;
 use crate::signals::Stop;
 
 pub fn sweep(args: SweepArgs) -> Result<Exit> {
-    let plan = SweepPlan::read(&args.plan).map_err(|e| UsageError(e.to_string()))?;
+    let mut plan = SweepPlan::read(&args.plan).map_err(|e| UsageError(e.to_string()))?;
+    plan.rounds = args.rounds.unwrap_or(plan.rounds);
+    plan.sort = args.sort.clone().or(plan.sort);
+    // Not after an hour of measuring.
+    plan.check_sort().map_err(UsageError)?;
     let stop = Stop::on_signals(plan.server.is_none())?;
     let mut terminal = Terminal::new(args.output.quiet);
     let store = open_store(&args.output)?;

@@ -13,7 +13,7 @@ pub use format::{Bandwidth, Bytes, PlanFile};
 use format::{HttpFile, NetworkFile, Placed, RequestFile, Text};
 
 use crate::plan::{Arrival, HttpOptions, Load, Network, Phase, Plan, Proxy, Trouble};
-use crate::request::{Auth, Body, Data, Extract, Page, Part, PartContent, Pick, Place, RequestSpec};
+use crate::request::{Auth, Body, Data, Extract, Page, Part, PartContent, Pick, Place, RequestSpec, check_header};
 use crate::url::Url;
 
 /// A plan file that cannot be used.
@@ -259,8 +259,7 @@ fn read_request(r: &RequestFile, url: Option<&Url>, folder: &Path) -> Result<Req
     }
     let mut headers = Vec::new();
     for (name, value) in &r.headers {
-        let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-        if name.is_empty() || !name.bytes().all(token) || value.bytes().any(|b| b < 0x20 && b != b'\t') {
+        if check_header(name, value).is_err() {
             return Err((
                 "a header that cannot be sent",
                 "names are letters, digits and hyphens; values have no control characters",
