@@ -14,7 +14,11 @@ use crate::series::{SecondData, whole_seconds};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Ask {
     /// Try a rate (requests/s) for so many seconds.
-    Trial { rate: f64, role: Role, seconds: f64 },
+    Trial {
+        rate: f64,
+        role: Role,
+        seconds: f64,
+    },
     Done,
 }
 
@@ -87,12 +91,21 @@ impl Search {
     #[must_use]
     pub fn new(rules: Rules) -> Search {
         let rules = Rules { ceiling: tidy(rules.ceiling), ..rules };
-        Search { rules, good: None, failed: Vec::new(), held: None, best_held: None, rechecks: 0, lowered: 0, done: false }
+        Search {
+            rules,
+            good: None,
+            failed: Vec::new(),
+            held: None,
+            best_held: None,
+            rechecks: 0,
+            lowered: 0,
+            done: false,
+        }
     }
 
     /// The next rate.
     #[must_use]
-    pub fn next(&self) -> Ask {
+    pub fn ask(&self) -> Ask {
         let r = &self.rules;
         let bad = self.lowest_failed();
         if self.done || self.held.is_some() && (self.rechecks >= RECHECKS || bad.is_none()) {
@@ -240,9 +253,8 @@ pub fn falls_behind(phase: &PhaseReport, objectives: &[Objective], horizon_s: f6
         .filter(|o| matches!(&o.metric, Metric::Latency { kind: Kind::Response | Kind::Service, .. }))
         .map(|o| o.limit)
         .fold(1e6, f64::min);
-    (last > 1.2 * first && last + slope * horizon_s > limit).then(|| {
-        format!("the median response grows by {:.1} ms each second: it falls behind", slope / 1e3)
-    })
+    (last > 1.2 * first && last + slope * horizon_s > limit)
+        .then(|| format!("the median response grows by {:.1} ms each second: it falls behind", slope / 1e3))
 }
 
 #[cfg(test)]
@@ -255,7 +267,7 @@ mod tests {
 
     fn search(rules: Rules, mut ok: impl FnMut(f64, Role) -> bool) -> (Search, f64, u32) {
         let (mut s, mut seconds, mut trials) = (Search::new(rules), 0.0, 0);
-        while let Ask::Trial { rate, role, seconds: t } = s.next() {
+        while let Ask::Trial { rate, role, seconds: t } = s.ask() {
             let good = ok(rate, role);
             s.tell(rate, role, good);
             seconds += t;

@@ -32,9 +32,12 @@ const LEAST_FLOOR: f64 = 0.01;
 /// Floors that are assumed where none was measured: rps, p50, p90, p99.
 const ASSUMED: [(&str, f64); 4] = [("rps", 0.05), ("p50_us", 0.05), ("p90_us", 0.05), ("p99_us", 0.1)];
 
+/// Metrics by name.
+pub type Metrics = BTreeMap<String, f64>;
+
 /// The metrics of one stretch of load. Latencies are absent where nothing was answered. `errors` is a share.
 #[must_use]
-pub fn metrics_of(run: &Run, phase: &PhaseReport) -> BTreeMap<String, f64> {
+pub fn metrics_of(run: &Run, phase: &PhaseReport) -> Metrics {
     let mut m = BTreeMap::from([
         ("rps".to_string(), phase.rate.answered_rps),
         ("errors".to_string(), error_share(&run.plan, phase)),
@@ -128,10 +131,7 @@ fn chance(metric: &str, open: bool) -> f64 {
 
 fn conclude(metrics: BTreeMap<String, MetricComparison>, open: bool, notes: Vec<String>) -> Comparison {
     let named = |wanted: Compared| -> Vec<String> {
-        METRICS
-            .iter()
-            .filter_map(|m| metrics.get(*m).filter(|c| c.verdict == wanted).map(|c| say(m, c)))
-            .collect()
+        METRICS.iter().filter_map(|m| metrics.get(*m).filter(|c| c.verdict == wanted).map(|c| say(m, c))).collect()
     };
     let (better, worse) = (named(Compared::Better), named(Compared::Worse));
     let main = metrics.get(main_metric(open));
@@ -227,7 +227,8 @@ pub fn stored(a: &Run, b: &Run, floor: &NoiseFloor) -> Comparison {
         let variance = ea * ea + eb * eb;
         // Welch and Satterthwaite.
         let freedom = if variance > 0.0 {
-            variance * variance / (ea.powi(4) / (da.stretches - 1.0).max(1.0) + eb.powi(4) / (db.stretches - 1.0).max(1.0))
+            variance * variance
+                / (ea.powi(4) / (da.stretches - 1.0).max(1.0) + eb.powi(4) / (db.stretches - 1.0).max(1.0))
         } else {
             (da.stretches + db.stretches - 2.0).max(1.0)
         };
@@ -241,17 +242,21 @@ pub fn stored(a: &Run, b: &Run, floor: &NoiseFloor) -> Comparison {
         }
         metrics.insert((*name).to_string(), comparison);
     }
-    let count = |m: &BTreeMap<String, f64>| (m["errors"] * m["requests"], m["requests"]);
+    let count = |m: &Metrics| (m["errors"] * m["requests"], m["requests"]);
     if let Some(c) = errors(count(&ma), count(&mb), da.dispersion.max(db.dispersion), chance("errors", open)) {
         metrics.insert("errors".into(), c);
     }
     notes.push(match floor.measured_unix_ms {
-        Some(_) => "the runs were made one after the other: drift between them is not covered by either; the noise floor \
+        Some(_) => {
+            "the runs were made one after the other: drift between them is not covered by either; the noise floor \
                     measured on this machine (compare --aa) is in the intervals"
-            .into(),
-        None => "the runs were made one after the other: drift between them is not covered by either, and this machine's \
+                .into()
+        }
+        None => {
+            "the runs were made one after the other: drift between them is not covered by either, and this machine's \
                  noise floor is not known. 5 % is assumed (10 % for p99); measure it: lastdrop compare --live URL --aa"
-            .into(),
+                .into()
+        }
     });
     conclude(metrics, open, notes)
 }
@@ -272,7 +277,8 @@ impl Deviations {
         let n = seconds.len();
         let answered: Vec<f64> = seconds.iter().map(|s| s.answered).collect();
         let medians: Vec<f64> = seconds.iter().filter_map(SecondData::p50).collect();
-        let length = correlation_time(&answered).max(correlation_time(&medians)).ceil().clamp(1.0, (n as f64 / 4.0).max(1.0));
+        let length =
+            correlation_time(&answered).max(correlation_time(&medians)).ceil().clamp(1.0, (n as f64 / 4.0).max(1.0));
         let stretches = n as f64 / length;
         let failed: Vec<f64> = seconds.iter().map(|s| s.failed).collect();
         let mean = failed.iter().sum::<f64>() / n.max(1) as f64;
@@ -362,7 +368,9 @@ fn errors(a: (f64, f64), b: (f64, f64), dispersion: f64, alpha: f64) -> Option<M
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Load A and B for one stretch each.
-    Pair { b_first: bool },
+    Pair {
+        b_first: bool,
+    },
     Stop,
 }
 
@@ -377,7 +385,7 @@ pub struct Live {
     most: usize,
     early: bool,
     open: bool,
-    pairs: Vec<(BTreeMap<String, f64>, BTreeMap<String, f64>)>,
+    pairs: Vec<(Metrics, Metrics)>,
     /// Blocks that were asked for, and who goes first in this group.
     asked: usize,
     b_first: bool,
@@ -400,7 +408,7 @@ impl Live {
     }
 
     /// What to do now.
-    pub fn next(&mut self) -> Next {
+    pub fn ask(&mut self) -> Next {
         if self.pairs.len() >= self.most || self.is_clear() {
             return Next::Stop;
         }
@@ -414,7 +422,7 @@ impl Live {
     }
 
     /// Takes a block that counts.
-    pub fn add(&mut self, a: BTreeMap<String, f64>, b: BTreeMap<String, f64>) {
+    pub fn add(&mut self, a: Metrics, b: Metrics) {
         self.pairs.push((a, b));
     }
 
@@ -442,7 +450,7 @@ impl Live {
         }
         let clear = |m: &&str| self.estimate(m).is_some_and(|e| e.is_clear(self.alpha(m)));
         let fine = |m: &&str| self.estimate(m).is_some_and(|e| share(e.half(self.alpha(m))) < RESOLUTION);
-        METRICS[..3].iter().any(|m| clear(m)) || METRICS[..2].iter().all(|m| fine(m))
+        METRICS[..3].iter().any(clear) || METRICS[..2].iter().all(fine)
     }
 
     fn estimate(&self, metric: &str) -> Option<Estimate> {
@@ -477,9 +485,14 @@ impl Live {
         }
         for name in &METRICS[..4] {
             let Some(estimate) = self.estimate(name) else { continue };
-            let mean = |side: fn(&(BTreeMap<String, f64>, BTreeMap<String, f64>)) -> &BTreeMap<String, f64>| {
-                let logs: Vec<f64> =
-                    self.pairs.iter().filter_map(|p| side(p).get(*name)).filter(|x| **x > 0.0).map(|x| x.ln()).collect();
+            let mean = |side: fn(&(Metrics, Metrics)) -> &Metrics| {
+                let logs: Vec<f64> = self
+                    .pairs
+                    .iter()
+                    .filter_map(|p| side(p).get(*name))
+                    .filter(|x| **x > 0.0)
+                    .map(|x| x.ln())
+                    .collect();
                 (logs.iter().sum::<f64>() / logs.len().max(1) as f64).exp()
             };
             let mut comparison = estimate.comparison(name, mean(|p| &p.0), mean(|p| &p.1), self.alpha(name));
@@ -489,7 +502,7 @@ impl Live {
             metrics.insert((*name).to_string(), comparison);
         }
         if n >= FEWEST {
-            let counts = |m: &BTreeMap<String, f64>| (m["errors"] * m["requests"], m["requests"]);
+            let counts = |m: &Metrics| (m["errors"] * m["requests"], m["requests"]);
             let (a, b): (Vec<_>, Vec<_>) = self.pairs.iter().map(|(a, b)| (counts(a), counts(b))).unzip();
             let sum = |v: &[(f64, f64)]| v.iter().fold((0.0, 0.0), |s, x| (s.0 + x.0, s.1 + x.1));
             // The scatter from block to block tells how failures group.
@@ -504,7 +517,7 @@ impl Live {
     /// What the noise does to two runs that are made one after the other, from the blocks of the same on both sides: the
     /// spread of all stretches, not only that within pairs.
     #[must_use]
-    pub fn noise_floor(&self) -> BTreeMap<String, f64> {
+    pub fn noise_floor(&self) -> Metrics {
         METRICS[..4]
             .iter()
             .filter_map(|name| {
@@ -622,7 +635,7 @@ mod tests {
         assert_eq!(c.verdict, CompareVerdict::Inconclusive, "{c:?}");
     }
 
-    fn stretch(speed: f64) -> BTreeMap<String, f64> {
+    fn stretch(speed: f64) -> Metrics {
         BTreeMap::from([
             ("rps".to_string(), 400.0 * speed),
             ("p50_us".to_string(), 20_000.0 / speed),
@@ -638,7 +651,7 @@ mod tests {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut l = Live::new(15, false, true, seed);
         let mut drift = 0.0;
-        while let Next::Pair { b_first } = l.next() {
+        while let Next::Pair { b_first } = l.ask() {
             let mut measure = |b: bool| {
                 drift += noise * 0.3 * normal(&mut rng);
                 // Now and then a neighbour takes the processor.
@@ -687,7 +700,7 @@ mod tests {
     fn each_group_of_two_blocks_is_abba() {
         let mut l = Live::new(20, false, true, 4);
         let order: Vec<bool> = (0..10)
-            .map(|_| match l.next() {
+            .map(|_| match l.ask() {
                 Next::Pair { b_first } => b_first,
                 Next::Stop => panic!("too early"),
             })

@@ -26,7 +26,12 @@ pub fn judge(objectives: &[Objective], plan: &Plan, phase: Option<&PhaseReport>)
             };
             let met = objective.allows(value) && !bound;
             let why = if bound { "at least, as too many requests have no answer: " } else { "" };
-            Judged { objective: objective.clone(), met, value: Some(value), seen: why.to_string() + &objective.show(value) }
+            Judged {
+                objective: objective.clone(),
+                met,
+                value: Some(value),
+                seen: why.to_string() + &objective.show(value),
+            }
         })
         .collect()
 }

@@ -48,10 +48,13 @@ pub fn quantile(sorted: &[(u64, u64)], q: f64) -> Option<f64> {
     let total: u64 = sorted.iter().map(|(_, n)| n).sum();
     let rank = ((q * total as f64).ceil() as u64).max(1);
     let mut seen = 0;
-    sorted.iter().find(|(_, n)| {
-        seen += n;
-        seen >= rank
-    }).map(|(value, _)| *value as f64)
+    sorted
+        .iter()
+        .find(|(_, n)| {
+            seen += n;
+            seen >= rank
+        })
+        .map(|(value, _)| *value as f64)
 }
 
 /// A change of level in a series.
@@ -172,7 +175,9 @@ mod tests {
 
     fn noise(n: usize, seed: u64) -> Vec<f64> {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-        (0..n).map(|_| (0..12).map(|_| (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64).sum::<f64>() - 6.0).collect()
+        (0..n)
+            .map(|_| (0..12).map(|_| (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64).sum::<f64>() - 6.0)
+            .collect()
     }
 
     #[test]
@@ -206,7 +211,10 @@ mod tests {
     #[test]
     fn quantiles_are_those_of_the_counts() {
         let values = [(10, 50), (20, 49), (900, 1)];
-        assert_eq!([0.5, 0.51, 0.99, 0.995].map(|q| quantile(&values, q)), [Some(10.0), Some(20.0), Some(20.0), Some(900.0)]);
+        assert_eq!(
+            [0.5, 0.51, 0.99, 0.995].map(|q| quantile(&values, q)),
+            [Some(10.0), Some(20.0), Some(20.0), Some(900.0)]
+        );
         assert_eq!(quantile(&[], 0.5), None);
     }
 }

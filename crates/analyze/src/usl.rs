@@ -205,7 +205,12 @@ pub fn knee(stairs: &[Stair], usl: Option<&Usl>) -> Option<Knee> {
     if let Some(usl) = usl.filter(|u| u.fits) {
         let law = Law { lambda: usl.lambda, sigma: usl.sigma, kappa: usl.kappa };
         if let Some(users) = law.knee().filter(|n| *n <= last) {
-            return Some(Knee { users, interval: knee_interval(stairs, law, usl), rps: law.rps(users), from: "usl".into() });
+            return Some(Knee {
+                users,
+                interval: knee_interval(stairs, law, usl),
+                rps: law.rps(users),
+                from: "usl".into(),
+            });
         }
     }
     let below = if best == 0 { sorted[0] } else { sorted[best - 1] };
@@ -267,7 +272,7 @@ impl Staircase {
     }
 
     /// The next number of users, after those that were measured; None when it is enough.
-    pub fn next(&mut self, measured: &[Stair]) -> Option<u32> {
+    pub fn ask(&mut self, measured: &[Stair]) -> Option<u32> {
         let mut sorted: Vec<&Stair> = measured.iter().collect();
         sorted.sort_by_key(|s| s.users);
         let Some(last) = sorted.last() else { return Some(1) };
@@ -308,7 +313,7 @@ mod tests {
 
     fn climb(most: u32, rps: impl Fn(f64) -> f64) -> Vec<Stair> {
         let (mut staircase, mut stairs) = (Staircase::new(most), Vec::new());
-        while let Some(users) = staircase.next(&stairs) {
+        while let Some(users) = staircase.ask(&stairs) {
             stairs.push(stair(users, rps(f64::from(users))));
         }
         stairs

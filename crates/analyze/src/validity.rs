@@ -221,7 +221,10 @@ const RULES: &[Rule] = &[
                 (
                     Verdict::Doubtful,
                     format!("the first {} s were different: {what}", change.at),
-                    format!("leave them out: --warm-up {}s", change.at + longest_warm_up(e).unwrap_or(0.0) as usize + 1),
+                    format!(
+                        "leave them out: --warm-up {}s",
+                        change.at + longest_warm_up(e).unwrap_or(0.0) as usize + 1
+                    ),
                 )
             })
         },
@@ -244,7 +247,8 @@ const RULES: &[Rule] = &[
         look: |e| {
             let (phase, plan) = (e.phase?, e.plan);
             let Load::Closed { users, to_users: None } = e.load()? else { return None };
-            let simple = plan.page.is_none() && plan.http.pipeline == 1 && plan.requests.iter().all(|r| r.think.is_none());
+            let simple =
+                plan.page.is_none() && plan.http.pipeline == 1 && plan.requests.iter().all(|r| r.think.is_none());
             let mean_s = phase.latency(Kind::Response, "mean")? / 1e6;
             let cycle_s = mean_s + plan.think.map_or(0.0, |t| t.mean().as_secs_f64());
             // The first and the last cycle of each user are cut: it takes many for the law to hold.
@@ -351,7 +355,11 @@ fn level_change(e: &Evidence<'_>) -> Option<(Change, String, usize)> {
     if medians.len() == seconds.len()
         && let Some(c) = change_point(&medians).filter(far)
     {
-        return Some((c, format!("the median response went from {} to {}", show_us(c.before), show_us(c.after)), seconds.len()));
+        return Some((
+            c,
+            format!("the median response went from {} to {}", show_us(c.before), show_us(c.after)),
+            seconds.len(),
+        ));
     }
     let answered: Vec<f64> = seconds.iter().map(|s| s.answered).collect();
     let c = change_point(&answered).filter(|c| closed && far(c))?;
@@ -436,7 +444,10 @@ mod tests {
         };
         let (plan, b) = late();
         let reports = b.into_reports();
-        assert_eq!(rules(&judge(&Evidence { plan: &plan, phase: reports.first(), generator: &calm, pool: None })), ["late"]);
+        assert_eq!(
+            rules(&judge(&Evidence { plan: &plan, phase: reports.first(), generator: &calm, pool: None })),
+            ["late"]
+        );
         assert_eq!(rules(&judge_counts(counts(0, 0), &calm, false)), ["nothing-answered"]);
         assert_eq!(rules(&judge_counts(counts(5000, 5000), &hot, false)), ["generator-saturated"]);
         assert_eq!(rules(&judge_counts(counts(5000, 5000), &here, false)), ["co-located"]);
@@ -483,7 +494,10 @@ mod tests {
         assert_eq!(fired(&plan, &steady, &calm, None), [""; 0]);
         let warming = seconds(&plan, 20, |t| if t < 6 { (20_000, 500) } else { (10_000, 1000) });
         let reasons = fired(&plan, &warming, &calm, None);
-        assert!(reasons.len() == 1 && reasons[0].starts_with("warm-up") && reasons[0].contains("--warm-up 7s"), "{reasons:?}");
+        assert!(
+            reasons.len() == 1 && reasons[0].starts_with("warm-up") && reasons[0].contains("--warm-up 7s"),
+            "{reasons:?}"
+        );
         let changed = seconds(&plan, 20, |t| if t < 14 { (10_000, 1000) } else { (14_000, 714) });
         let reasons = fired(&plan, &changed, &calm, None);
         assert!(reasons.len() == 1 && reasons[0].starts_with("unsteady"), "{reasons:?}");
@@ -504,7 +518,8 @@ mod tests {
     fn rules_about_server_and_clock() {
         let (plan, calm) = (closed(10), Generator::default());
         let steady = seconds(&plan, 20, |_| (10_000, 1000));
-        let pool = |start, end, shares_cpus| Pool { master: 1, workers_at_start: start, workers_at_end: end, shares_cpus };
+        let pool =
+            |start, end, shares_cpus| Pool { master: 1, workers_at_start: start, workers_at_end: end, shares_cpus };
         let grew = fired(&plan, &steady, &calm, Some(&pool(5, 12, true)));
         assert!(grew.len() == 1 && grew[0].starts_with("growing-pool") && grew[0].contains("--warm-up"), "{grew:?}");
         // Recycling replaces workers and adds none.

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use lastdrop_model::{Objective, ServerRef};
 use lastdrop_model::plan::{Arrival, KeepAlive, Load, Phase, Plan, Proxy, Url};
 use lastdrop_model::plan_file::Bandwidth;
 use lastdrop_model::request::{Expectation, Think, header_line};
 use lastdrop_model::units::{parse_bytes, parse_duration};
+use lastdrop_model::{Objective, ServerRef};
 
 use crate::exit;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use lastdrop_load::LoadError;
 use lastdrop_model::plan::{HttpOptions, KeepAlive, Network, Plan, Proxy, TlsOptions};
-use lastdrop_model::request::{Auth, Body, Data, Page, Part, PartContent, Per, Pick, RequestSpec};
 use lastdrop_model::plan_file::ReadPlan;
+use lastdrop_model::request::{Auth, Body, Data, Page, Part, PartContent, Per, Pick, RequestSpec};
 use lastdrop_model::{Url, plan_file, url_file};
 
 use crate::args::{NetworkArgs, RequestArgs, RunArgs};
@@ -21,11 +21,7 @@ const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 /// [`UsageError`] for a plan or a file that cannot be used.
 pub fn plan(args: &RunArgs) -> Result<Plan> {
     let target = args.target.as_deref().unwrap_or_default();
-    let plan = if is_plan_file(target) {
-        from_file(args, Path::new(target))?
-    } else {
-        from_options(args, target)?
-    };
+    let plan = if is_plan_file(target) { from_file(args, Path::new(target))? } else { from_options(args, target)? };
     plan.check().map_err(|e| UsageError(e.to_string()))?;
     Ok(plan)
 }
@@ -144,8 +140,7 @@ pub fn is_plan_file(target: &str) -> bool {
 fn read_file(path: &Path) -> Result<ReadPlan> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    let mut read =
-        plan_file::parse(&text, folder).map_err(|e| UsageError(format!("{}: {e}", path.display())))?;
+    let mut read = plan_file::parse(&text, folder).map_err(|e| UsageError(format!("{}: {e}", path.display())))?;
     if let Some(urls) = &read.urls {
         use_urls(&mut read.plan, urls, &[])?;
     }

@@ -20,7 +20,9 @@ fn main() {
     let folder = std::env::var("CARGO_TARGET_DIR").unwrap_or("target".into());
     let lastdrop = format!("{folder}/release/lastdrop");
     let url = "http://127.0.0.1:18483/";
-    println!("{seconds} s each, service {service_ms} ms; measured / Erlang, and the range of 95 of 100 simulations of that length");
+    println!(
+        "{seconds} s each, service {service_ms} ms; measured / Erlang, and the range of 95 of 100 simulations of that length"
+    );
     println!("workers  load     mean    simulated        p99    simulated      within 5 % or the range");
     for workers in [1u32, 4, 16] {
         let mut target = Command::new(&lastdrop)
@@ -40,10 +42,12 @@ fn main() {
                 .output()
                 .expect("lastdrop runs");
             let run: serde_json::Value = serde_json::from_slice(&output.stdout).expect("its JSON");
-            let phase = run["phases"].as_array().and_then(|p| p.iter().find(|p| p["measured"] == true)).expect("a phase");
+            let phase =
+                run["phases"].as_array().and_then(|p| p.iter().find(|p| p["measured"] == true)).expect("a phase");
             let theory = erlang(workers, load, service_ms * 1e3);
-            let simulated: Vec<_> =
-                (0..SIMULATIONS).map(|seed| simulate(workers, load, service_ms * 1e3, WARM_UP_S, seconds, seed)).collect();
+            let simulated: Vec<_> = (0..SIMULATIONS)
+                .map(|seed| simulate(workers, load, service_ms * 1e3, WARM_UP_S, seconds, seed))
+                .collect();
             let mut within = true;
             let mut line = format!("{workers:>7}  {load:>4}");
             for (field, theory, simulated) in [

@@ -109,14 +109,14 @@ impl Finder<'_, '_> {
             tail: tail(&self.order.objectives),
         });
         let mut repeats = REPEATS;
-        while let Ask::Trial { rate, role, seconds } = search.next() {
+        while let Ask::Trial { rate, role, seconds } = search.ask() {
             let left = self.order.max_time.as_secs_f64() - self.began.elapsed().as_secs_f64();
             // A rate that is held needs its time and a moment to spare.
             let to_hold = self.order.hold.as_secs_f64() + 3.0;
             if role != Role::Confirm && left < seconds + to_hold {
-                let before = search.next();
+                let before = search.ask();
                 search.hurry();
-                if search.next() == before {
+                if search.ask() == before {
                     self.notes.push("the time was over before the limit was found: more with --max-time".into());
                     break;
                 }
@@ -129,7 +129,10 @@ impl Finder<'_, '_> {
             let seconds = if role == Role::Confirm { seconds.min(left.max(3.0)) } else { seconds };
             let (step, disturbed) = self.trial(rate, role, seconds)?;
             let ok = step.ok;
-            if !ok && repeats > 0 && let Some(why) = disturbed {
+            if !ok
+                && repeats > 0
+                && let Some(why) = disturbed
+            {
                 self.lab.narrator.note(format!("     repeated: {why}"));
                 repeats -= 1;
                 self.steps.push(CapacityStep { why: format!("repeated: {why}; {}", step.why), ..step });
@@ -158,7 +161,7 @@ impl Finder<'_, '_> {
     fn staircase(&mut self, most: u32) -> Result<(), LabError> {
         let mut staircase = Staircase::new(most);
         let until = self.order.max_time.mul_f64(STAIRCASE_SHARE);
-        while let Some(users) = staircase.next(&self.stairs) {
+        while let Some(users) = staircase.ask(&self.stairs) {
             if self.began.elapsed() > until {
                 self.notes.push("the staircase had no time for more steps: more with --max-time".into());
                 break;

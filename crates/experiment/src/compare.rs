@@ -2,10 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lastdrop_analyze::compare::{Live, Next, metrics_of};
-use lastdrop_model::documents::{
-    COMPARE_SCHEMA, CompareBlock, CompareDocument, CompareKind, CompareSide, NoiseFloor,
-};
+use lastdrop_analyze::compare::{Live, Metrics, Next, metrics_of};
+use lastdrop_model::documents::{COMPARE_SCHEMA, CompareBlock, CompareDocument, CompareKind, CompareSide, NoiseFloor};
 use lastdrop_model::plan::{Load, Phase, Plan};
 use lastdrop_model::units::show_us;
 use lastdrop_model::{Run, Verdict};
@@ -46,7 +44,7 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocumen
     let mut repeats = (order.blocks / 12).max(1);
     let mut notes = Vec::new();
     let outcome = loop {
-        let Next::Pair { b_first } = live.next() else { break Ok(()) };
+        let Next::Pair { b_first } = live.ask() else { break Ok(()) };
         let number = live.blocks() + 1;
         let label = |side: &str| format!("compare {side} {number}");
         let mut stretch = |side: &mut CompareSide, plan: &Plan, name: &str| -> Result<Run, LabError> {
@@ -77,7 +75,7 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocumen
         }
         let of = |run: &Run| run.measured().map(|p| metrics_of(run, p)).unwrap_or_default();
         let (ma, mb) = (of(&ra), of(&rb));
-        let show = |m: &std::collections::BTreeMap<String, f64>| {
+        let show = |m: &Metrics| {
             let get = |name: &str| m.get(name).copied().unwrap_or(0.0);
             format!("{:.1}/s p50 {} p99 {}", get("rps"), show_us(get("p50_us")), show_us(get("p99_us")))
         };

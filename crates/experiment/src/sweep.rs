@@ -261,7 +261,9 @@ fn split(rows: &[SweepRow], counted: bool) -> (Vec<String>, BTreeMap<String, Val
     column("query_length", &|r| json!(r.query_length));
     column("header", &|r| json!(r.header));
     // Queries that differ in nothing but their length are told apart by that.
-    let base = |r: &SweepRow| if r.query_length.is_some() { r.url.split('?').next().unwrap_or("").into() } else { r.url.clone() };
+    let base = |r: &SweepRow| {
+        if r.query_length.is_some() { r.url.split('?').next().unwrap_or("").into() } else { r.url.clone() }
+    };
     column("url", &|r| json!(base(r)));
     (varying, fixed)
 }

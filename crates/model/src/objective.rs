@@ -132,7 +132,8 @@ fn metric(name: &str) -> Result<Metric, String> {
         "rate" | "rps" => return Ok(Metric::Rate),
         _ => {}
     }
-    let (kind, field) = name.split_once('.').filter(|(k, _)| !k.starts_with('p') || *k == "page").unwrap_or(("response", &name));
+    let (kind, field) =
+        name.split_once('.').filter(|(k, _)| !k.starts_with('p') || *k == "page").unwrap_or(("response", &name));
     let kinds = Kind::ALL.map(Kind::name);
     let field = field.replace('.', "_");
     let fields: Vec<&'static str> = PERCENTILES.iter().map(|(f, _)| *f).chain(OTHER_FIELDS).collect();
@@ -204,7 +205,11 @@ mod tests {
         let list = Objective::list("p99<300ms, errors<0.1%,rate>500").expect("valid");
         assert_eq!(list.iter().map(|o| o.limit).collect::<Vec<_>>(), [300_000.0, 0.001, 500.0]);
         assert_eq!(
-            Objective::list("p99.9<=1.5s,connect.p50<2ms,page.p95<3s,mean<20ms").expect("valid").iter().map(|o| o.metric.to_string()).collect::<Vec<_>>(),
+            Objective::list("p99.9<=1.5s,connect.p50<2ms,page.p95<3s,mean<20ms")
+                .expect("valid")
+                .iter()
+                .map(|o| o.metric.to_string())
+                .collect::<Vec<_>>(),
             ["p99.9", "connect.p50", "page.p95", "mean"]
         );
         let bound: Objective = "errors<=0".parse().expect("valid");

@@ -81,7 +81,7 @@ pub fn capacity_text(d: &CapacityDocument) -> String {
         .collect();
     if !rows.is_empty() {
         let heading = ["requests/s", "for", "time", "answers/s", "p50", "p99", "errors", ""];
-        let _ = write!(out, "{}\n", aligned(&heading, &rows));
+        let _ = writeln!(out, "{}", aligned(&heading, &rows));
     }
     let _ = writeln!(out, "{}", d.because);
     if let Some(rate) = d.departure_rps {

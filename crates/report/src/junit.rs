@@ -24,7 +24,11 @@ pub fn junit(run: &Run) -> String {
             out.push_str("/>\n");
         } else {
             let text = format!("{name} was missed: {} is {seen}", escape(&judged.objective.metric.to_string()));
-            let _ = writeln!(out, ">\n      <failure message=\"{text}\">run {}</failure>\n    </testcase>", escape(&run.id));
+            let _ = writeln!(
+                out,
+                ">\n      <failure message=\"{text}\">run {}</failure>\n    </testcase>",
+                escape(&run.id)
+            );
         }
     }
     if invalid {

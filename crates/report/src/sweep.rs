@@ -82,9 +82,16 @@ pub fn sweep_text(d: &SweepDocument) -> String {
             if r.run.is_empty() {
                 cells.extend(std::iter::repeat_n("–".to_string(), if several { 8 } else { 7 }));
             } else {
-                cells.extend([show_us(r.avtime_us), r.answered.to_string(), r.failed.to_string(), format!("{:.1}", r.rps)]);
+                cells.extend([
+                    show_us(r.avtime_us),
+                    r.answered.to_string(),
+                    r.failed.to_string(),
+                    format!("{:.1}", r.rps),
+                ]);
                 if several {
-                    cells.push(r.rps_interval.map_or_else(|| "–".into(), |[low, high]| format!("{low:.1} to {high:.1}")));
+                    cells.push(
+                        r.rps_interval.map_or_else(|| "–".into(), |[low, high]| format!("{low:.1} to {high:.1}")),
+                    );
                 }
                 cells.extend([show_us(r.p50_us), show_us(r.p99_us), r.warmed.clone()]);
             }
@@ -140,8 +147,20 @@ pub fn sweep_csv(d: &SweepDocument) -> String {
             .map(str::to_string)
             .chain(settings.iter().map(|s| (*s).clone()))
             .chain(
-                ["answered", "failed", "avtime_us", "rps", "rps_low", "rps_high", "p50_us", "p99_us", "warmed", "run", "note"]
-                    .map(String::from),
+                [
+                    "answered",
+                    "failed",
+                    "avtime_us",
+                    "rps",
+                    "rps_low",
+                    "rps_high",
+                    "p50_us",
+                    "p99_us",
+                    "warmed",
+                    "run",
+                    "note",
+                ]
+                .map(String::from),
             )
             .collect::<Vec<String>>(),
     ];
@@ -149,7 +168,12 @@ pub fn sweep_csv(d: &SweepDocument) -> String {
         let mut cells = vec![r.series.clone(), r.url.clone(), cell(r, "query_length"), r.header.clone()];
         cells.extend([r.requests.to_string(), r.users.to_string()]);
         cells.extend(settings.iter().map(|s| cell(r, s)));
-        cells.extend([r.answered.to_string(), r.failed.to_string(), format!("{:.1}", r.avtime_us), format!("{:.3}", r.rps)]);
+        cells.extend([
+            r.answered.to_string(),
+            r.failed.to_string(),
+            format!("{:.1}", r.avtime_us),
+            format!("{:.3}", r.rps),
+        ]);
         let bound = |i: usize| r.rps_interval.map_or_else(String::new, |b| format!("{:.3}", b[i]));
         cells.extend([bound(0), bound(1)]);
         cells.extend([r.p50_us.to_string(), r.p99_us.to_string(), r.warmed.clone(), r.run.clone(), r.note.clone()]);

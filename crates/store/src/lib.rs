@@ -182,8 +182,7 @@ impl Store {
     pub fn finish(&self, run: &mut Run) -> Result<(), StoreError> {
         // The seconds are in a table of their own already; a long run has many.
         let seconds: Vec<Vec<Second>> = run.phases.iter_mut().map(|p| std::mem::take(&mut p.seconds)).collect();
-        let written =
-            self.connection.execute("UPDATE runs SET document = ? WHERE id = ?", params![json(run), run.id]);
+        let written = self.connection.execute("UPDATE runs SET document = ? WHERE id = ?", params![json(run), run.id]);
         for (phase, seconds) in run.phases.iter_mut().zip(seconds) {
             phase.seconds = seconds;
         }
@@ -210,11 +209,9 @@ impl Store {
     pub fn noise(&self, url: &str) -> Result<Option<NoiseFloor>, StoreError> {
         let document: Option<String> = self
             .connection
-            .query_row(
-                "SELECT document FROM noise ORDER BY url = ? DESC, measured_unix_ms DESC LIMIT 1",
-                [url],
-                |r| r.get(0),
-            )
+            .query_row("SELECT document FROM noise ORDER BY url = ? DESC, measured_unix_ms DESC LIMIT 1", [url], |r| {
+                r.get(0)
+            })
             .optional()?;
         Ok(document.and_then(|d| serde_json::from_str(&d).ok()))
     }

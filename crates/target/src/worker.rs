@@ -176,13 +176,7 @@ impl Worker<'_> {
     }
 
     /// Does what is planned for one request. False: the connection is finished with.
-    fn request(
-        &self,
-        stream: &mut TcpStream,
-        head: &RequestHead,
-        close: bool,
-        desk: &mut Desk,
-    ) -> io::Result<bool> {
+    fn request(&self, stream: &mut TcpStream, head: &RequestHead, close: bool, desk: &mut Desk) -> io::Result<bool> {
         let counters = &self.shared.counters;
         let number = counters.requests.fetch_add(1, SeqCst) + 1;
         let _ = counters.first_request_ns.compare_exchange(0, monotonic_ns(), SeqCst, SeqCst);

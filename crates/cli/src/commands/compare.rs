@@ -7,9 +7,7 @@ use anyhow::{Context, Result};
 use lastdrop_analyze::compare::{assumed_floor, stored as compare_stored};
 use lastdrop_experiment::Lab;
 use lastdrop_experiment::compare::{CompareOrder, compare as compare_live};
-use lastdrop_model::documents::{
-    COMPARE_SCHEMA, CompareDocument, CompareKind, CompareSide, CompareVerdict, Compared,
-};
+use lastdrop_model::documents::{COMPARE_SCHEMA, CompareDocument, CompareKind, CompareSide, CompareVerdict, Compared};
 use lastdrop_model::{Plan, Run, Verdict};
 use lastdrop_report::compare_text;
 use lastdrop_store::Store;
@@ -46,7 +44,9 @@ fn side(args: &CompareArgs, target: &str, seed: u64) -> Result<Plan> {
     let mut plan = read.plan;
     if !read.has_load || load.says_load() {
         if read.has_load {
-            return Err(UsageError(format!("{target} says how much load there is; change it there, not by options")).into());
+            return Err(
+                UsageError(format!("{target} says how much load there is; change it there, not by options")).into()
+            );
         }
         plan.phases = load.phases(STRETCH);
         plan.phases.retain(|p| p.measured);
