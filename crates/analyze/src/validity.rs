@@ -1,5 +1,7 @@
 //! Can a run be believed? One table of rules; each looks at the run and gives at most one reason.
 
+use lastdrop_model::histogram::PERCENTILES;
+use lastdrop_model::objective::Metric;
 use lastdrop_model::plan::Load;
 use lastdrop_model::run::{Pool, Run};
 use lastdrop_model::units::show_us;
@@ -295,10 +297,11 @@ const RULES: &[Rule] = &[
         name: "few-samples",
         look: |e| {
             let n = e.phase?.requests.answered as f64;
-            (n > 0.0 && n * 0.01 < SAMPLES_BEYOND).then(|| {
+            let (name, tail) = rarest_percentile(e.plan);
+            (n > 0.0 && n * tail < SAMPLES_BEYOND - 1e-9).then(|| {
                 (
                     Verdict::Doubtful,
-                    format!("p99 rests on {n:.0} answers; it takes {:.0}", SAMPLES_BEYOND / 0.01),
+                    format!("{name} rests on {n:.0} answers; it takes {:.0}", SAMPLES_BEYOND / tail),
                     "run longer (-d) or with more requests (-n)".into(),
                 )
             })
@@ -332,6 +335,18 @@ pub fn judge(evidence: &Evidence<'_>) -> Validity {
             })
             .collect(),
     )
+}
+
+/// The rarest percentile that is asked for, and the share beyond it: p99, or what an objective is about.
+fn rarest_percentile(plan: &Plan) -> (String, f64) {
+    let asked = plan.objectives.iter().filter_map(|o| match &o.metric {
+        Metric::Latency { field, .. } => {
+            let q = PERCENTILES.iter().find(|(name, _)| name == field)?.1;
+            Some((o.metric.to_string(), 1.0 - q))
+        }
+        _ => None,
+    });
+    asked.fold(("p99".to_string(), 0.01), |rarest, x| if x.1 < rarest.1 { x } else { rarest })
 }
 
 /// Seconds of load before the measured phase.
@@ -538,6 +553,16 @@ mod tests {
         failing.status.insert("503".into(), 1000);
         let reasons = fired(&plan, &failing, &calm, None);
         assert!(reasons.len() == 1 && reasons[0].starts_with("errors"), "{reasons:?}");
+    }
+
+    #[test]
+    fn the_percentile_that_is_asked_for_needs_its_answers() {
+        let mut plan = closed(10);
+        let phase = seconds(&plan, 5, |_| (10_000, 1000));
+        assert_eq!(fired(&plan, &phase, &Generator::default(), None), [""; 0]);
+        plan.objectives = lastdrop_model::Objective::list("p99.9<1s").expect("valid");
+        let reasons = fired(&plan, &phase, &Generator::default(), None);
+        assert!(reasons.len() == 1 && reasons[0].starts_with("few-samples"), "{reasons:?}");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Folder, Target, alone};
+use common::{Folder, Target};
 use serde_json::Value;
 
 fn f(v: &Value) -> f64 {
@@ -13,7 +13,6 @@ fn f(v: &Value) -> f64 {
 
 #[test]
 fn objectives_decide_the_exit_code_and_are_written_as_junit() {
-    let _alone = alone();
     let folder = Folder::new();
     let target = Target::start(&folder, &["--workers", "4", "--service", "10ms", "--error-every", "10"]);
     let junit = folder.join("junit.xml");
@@ -46,7 +45,6 @@ fn objectives_decide_the_exit_code_and_are_written_as_junit() {
 
 #[test]
 fn stored_runs_are_compared_with_a_word_about_drift() {
-    let _alone = alone();
     let folder = Folder::new();
     let (quick, slow) = (folder.join("quick.json"), folder.join("slow.json"));
     let (quick, slow) = (quick.to_str().expect("text"), slow.to_str().expect("text"));
@@ -78,7 +76,6 @@ fn stored_runs_are_compared_with_a_word_about_drift() {
 
 #[test]
 fn live_comparison_finds_a_slower_server_and_the_noise_of_the_machine() {
-    let _alone = alone();
     let folder = Folder::new();
     let a = Target::start(&folder, &["--workers", "4", "--service", "10ms"]);
     let b = Target::start(&folder, &["--workers", "4", "--service", "30ms"]);
@@ -106,12 +103,11 @@ fn live_comparison_finds_a_slower_server_and_the_noise_of_the_machine() {
 
 #[test]
 fn capacity_is_what_the_target_can_do_and_not_more() {
-    let _alone = alone();
     let folder = Folder::new();
     // 4 workers of 20 ms: 200 a second, and the knee at 4 users.
     let target = Target::start(&folder, &["--workers", "4", "--service", "20ms"]);
     let args =
-        ["capacity", &target.url(), "--objective", "p50<250ms,errors<5%", "-d", "4s", "--max-time", "75s", "-c", "16"];
+        ["capacity", &target.url(), "--objective", "p50<250ms,errors<5%", "-d", "3s", "--max-time", "60s", "-c", "16"];
     let found = folder.json(&args, 0);
     assert_eq!(found["met"], true, "{found:#}");
     let capacity = f(&found["capacity_rps"]);
@@ -130,11 +126,12 @@ fn capacity_is_what_the_target_can_do_and_not_more() {
 
 #[test]
 fn capacity_finds_the_peak_of_a_server_that_collapses() {
-    let _alone = alone();
     let folder = Folder::new();
     // With all 32 workers busy a request takes 11 times as long: 146 answers a second; the peak is 263 with 10.
     let target = Target::start(&folder, &["--workers", "32", "--service", "20ms", "--coherency", "0.01"]);
-    let args = ["capacity", &target.url(), "--objective", "p50<400ms,errors<5%", "-d", "4s", "--max-time", "90s"];
+    let url = target.url();
+    let mut args = vec!["capacity", &url, "--objective", "p50<400ms,errors<5%", "-d", "3s", "--max-time", "60s"];
+    args.extend(["-c", "32", "--precision", "5"]);
     let found = folder.json(&args, 0);
     let capacity = f(&found["capacity_rps"]);
     assert!((155.0..=275.0).contains(&capacity), "{found:#}");
@@ -157,7 +154,6 @@ fn capacity_refuses_what_cannot_be_meant() {
 
 #[test]
 fn variants_are_measured_in_rounds_and_sorted() {
-    let _alone = alone();
     let folder = Folder::new();
     let target = Target::start(&folder, &["--workers", "8", "--service", "5ms"]);
     let plan = folder.join("plan.toml");
