@@ -208,8 +208,8 @@ impl Search {
 
 /// Four digits are enough for a rate.
 fn tidy(rate: f64) -> f64 {
-    let unit = 10f64.powf(rate.log10().floor() - 3.0);
-    (rate / unit).floor() * unit
+    let digits = 10f64.powf(3.0 - rate.log10().floor());
+    (rate * digits + 1e-6).floor() / digits
 }
 
 /// The rarest share of requests that objectives are about: 0.01 for p99, 0.001 for errors<0.1%.

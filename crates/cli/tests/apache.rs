@@ -262,3 +262,24 @@ fn the_example_plan_is_valid() {
     assert_eq!(done.code, 1, "{done:?}");
     assert!(done.stderr.contains("mod_perl/run/apache2.conf"), "{done:?}");
 }
+
+#[test]
+fn a_pool_that_still_grows_makes_a_run_doubtful() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let apache = Apache::start_with(&folder, |t| t.replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0"));
+    let url = apache.url("/perl/light.pl");
+    let rules = |args: &[&str]| -> Vec<String> {
+        let mut all = vec!["run", url.as_str(), "-c", "40", "--timeout", "20s"];
+        all.extend(args);
+        let run = folder.json(&all, 0);
+        let reasons = run["validity"]["reasons"].as_array().expect("a list").clone();
+        assert!(run["pool"]["master"].is_number(), "{:#}", run["pool"]);
+        reasons.iter().map(|r| r["rule"].as_str().expect("text").to_string()).collect()
+    };
+    // Five workers at first, 40 kept connections that each want one: Apache makes more, second by second.
+    let cold = rules(&["-d", "5s"]);
+    assert!(cold.contains(&"growing-pool".to_string()), "{cold:?}");
+    let warm = rules(&["--warm-up", "10s", "-d", "4s"]);
+    assert!(!warm.contains(&"growing-pool".to_string()), "{warm:?}");
+}

@@ -78,16 +78,17 @@ pub fn capacity(lab: &mut Lab<'_>, order: &CapacityOrder) -> Result<CapacityDocu
         generator_limit: false,
         held_s: 0.0,
     };
-    let (search, interrupted) = match finder.find() {
-        Ok(search) => (Some(search), false),
-        Err(LabError::Interrupted) => (None, true),
+    let mut search = None;
+    let interrupted = match finder.find(&mut search) {
+        Ok(()) => false,
+        Err(LabError::Interrupted) => true,
         Err(e) => return Err(e),
     };
     Ok(finder.document(search, interrupted))
 }
 
 impl Finder<'_, '_> {
-    fn find(&mut self) -> Result<Search, LabError> {
+    fn find(&mut self, search: &mut Option<Search>) -> Result<(), LabError> {
         let one = self.stair(1)?;
         self.alone_us = one.p50_us;
         let alone_rps = one.rps;
@@ -100,14 +101,14 @@ impl Finder<'_, '_> {
             .most_users
             .and(self.stairs.iter().filter(|s| s.errors < 0.01).map(|s| s.rps).max_by(f64::total_cmp));
         let start = self.order.start.or(hint.map(|h| 0.6 * h)).unwrap_or(0.5 * alone_rps).max(0.1);
-        let mut search = Search::new(Rules {
+        let search = search.insert(Search::new(Rules {
             start,
             hint,
             ceiling: self.order.ceiling,
             precision: self.order.precision,
             hold_s: self.order.hold.as_secs_f64(),
             tail: tail(&self.order.objectives),
-        });
+        }));
         let mut repeats = REPEATS;
         while let Ask::Trial { rate, role, seconds } = search.ask() {
             let left = self.order.max_time.as_secs_f64() - self.began.elapsed().as_secs_f64();
@@ -155,7 +156,7 @@ impl Finder<'_, '_> {
                 self.cool_down()?;
             }
         }
-        Ok(search)
+        Ok(())
     }
 
     fn staircase(&mut self, most: u32) -> Result<(), LabError> {
@@ -267,6 +268,9 @@ impl Finder<'_, '_> {
     /// trial.
     fn cool_down(&mut self) -> Result<(), LabError> {
         for look in 0..COOLING {
+            if self.began.elapsed() > self.order.max_time {
+                return Ok(());
+            }
             let short = Duration::from_millis(250);
             let run = self.run(Load::closed(1), Duration::from_millis(50), short, "capacity cool-down")?;
             let p50 = run.measured().and_then(|p| p.latency(Kind::Response, "p50"));
