@@ -207,8 +207,8 @@ pub struct RequestArgs {
     pub expect_continue: bool,
 }
 
-/// How connections are made, for `run`.
-#[derive(Debug, Clone, Args)]
+/// How connections are made, for `run`, `compare --live` and `capacity`.
+#[derive(Debug, Clone, Default, PartialEq, Args)]
 #[command(next_help_heading = "Connections")]
 pub struct NetworkArgs {
     /// Connect to this unix socket instead of to the URL's host

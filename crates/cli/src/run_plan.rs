@@ -27,6 +27,7 @@ pub fn plan(args: &RunArgs) -> Result<Plan> {
 }
 
 fn from_file(args: &RunArgs, path: &Path) -> Result<Plan> {
+    refuse_network(&args.network, &path.display().to_string())?;
     let usage = |what: String| UsageError(format!("{}: {what}", path.display()));
     let read = read_file(path)?;
     let mut plan = read.plan;
@@ -124,12 +125,21 @@ fn from_options(args: &RunArgs, target: &str) -> Result<Plan> {
 /// [`UsageError`] for a plan or a URL that cannot be used.
 pub fn requests_of(target: &str, network: &NetworkArgs) -> Result<ReadPlan> {
     if is_plan_file(target) {
+        refuse_network(network, target)?;
         return read_file(Path::new(target));
     }
     let url: Url = target.parse().map_err(|e: lastdrop_model::plan::UrlError| UsageError(e.to_string()))?;
     let mut plan = Plan::new(url, 0);
     use_network(&mut plan, network);
     Ok(ReadPlan { plan, urls: None, has_load: false, has_seed: false, places: Vec::new() })
+}
+
+/// A plan file says how connections are made; an option that it would ignore is a mistake.
+fn refuse_network(network: &NetworkArgs, plan: &str) -> Result<()> {
+    if *network == NetworkArgs::default() {
+        return Ok(());
+    }
+    Err(UsageError(format!("{plan}: options about connections belong into the plan, under [network] and [tls]")).into())
 }
 
 /// Is it the name of a plan file, not a URL?

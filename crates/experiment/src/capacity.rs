@@ -42,8 +42,9 @@ const SETTLING: Duration = Duration::from_millis(700);
 const STAIRCASE_SHARE: f64 = 0.3;
 /// A rate that falls behind would miss the objective within this time.
 const HORIZON_S: f64 = 60.0;
-/// Trials that may be repeated because the machine was disturbed.
-const REPEATS: u32 = 4;
+/// Trials that may be repeated because the machine was disturbed: altogether, and one after the other.
+const REPEATS: u32 = 6;
+const REPEATS_OF_ONE: u32 = 2;
 /// Looks at a server that shall come back from overload, half a second each.
 const COOLING: u32 = 12;
 
@@ -57,7 +58,8 @@ struct Finder<'a, 'b> {
     /// Median response of one user alone, microseconds.
     alone_us: f64,
     departure: Option<f64>,
-    generator_limit: bool,
+    /// The lowest rate at which the generator was at its limit.
+    generator_limit: Option<f64>,
     held_s: f64,
 }
 
@@ -75,7 +77,7 @@ pub fn capacity(lab: &mut Lab<'_>, order: &CapacityOrder) -> Result<CapacityDocu
         notes: Vec::new(),
         alone_us: 0.0,
         departure: None,
-        generator_limit: false,
+        generator_limit: None,
         held_s: 0.0,
     };
     let mut search = None;
@@ -109,7 +111,7 @@ impl Finder<'_, '_> {
             hold_s: self.order.hold.as_secs_f64(),
             tail: tail(&self.order.objectives),
         }));
-        let mut repeats = REPEATS;
+        let (mut repeats, mut of_this) = (REPEATS, REPEATS_OF_ONE);
         while let Ask::Trial { rate, role, seconds } = search.ask() {
             let left = self.order.max_time.as_secs_f64() - self.began.elapsed().as_secs_f64();
             // A rate that is held needs its time and a moment to spare.
@@ -130,27 +132,24 @@ impl Finder<'_, '_> {
             let seconds = if role == Role::Confirm { seconds.min(left.max(3.0)) } else { seconds };
             let (step, disturbed) = self.trial(rate, role, seconds)?;
             let ok = step.ok;
-            if !ok
-                && repeats > 0
-                && let Some(why) = disturbed
-            {
-                self.lab.narrator.note(format!("     repeated: {why}"));
-                repeats -= 1;
-                self.steps.push(CapacityStep { why: format!("repeated: {why}; {}", step.why), ..step });
-                self.cool_down()?;
-                continue;
+            if let Some(why) = disturbed.filter(|_| !ok) {
+                if repeats.min(of_this) > 0 {
+                    self.lab.narrator.note(format!("     repeated: {why}"));
+                    (repeats, of_this) = (repeats - 1, of_this - 1);
+                    self.steps.push(CapacityStep { why: format!("repeated: {why}; {}", step.why), ..step });
+                    self.cool_down()?;
+                    continue;
+                }
+                self.notes.push(format!(
+                    "{rate:.1} requests/s failed while the machine was disturbed ({why}): the capacity may be higher; \
+                     repeat it on a quieter machine"
+                ));
             }
+            of_this = REPEATS_OF_ONE;
             if ok && role == Role::Confirm {
                 self.held_s = step.seconds;
             }
             self.steps.push(step);
-            if self.generator_limit {
-                self.notes.push(format!(
-                    "at {rate:.0} requests/s the generator itself is at its limit: the server may take more. Use more \
-                     threads (-t) or another machine"
-                ));
-                break;
-            }
             search.tell(rate, role, ok);
             if !ok {
                 self.cool_down()?;
@@ -239,16 +238,22 @@ impl Finder<'_, '_> {
             step.answered_rps = p.rate.answered_rps;
             (step.p50_us, step.p99_us) = (latency("p50"), latency("p99"));
             step.errors = error_share(&run.plan, p);
-            let service = p.latency(Kind::Service, "mean").unwrap_or(0.0);
-            if latency("mean") > 1.1 * service && self.departure.is_none_or(|d| rate < d) {
+            let mean = |kind| p.latency(kind, "mean").unwrap_or(0.0);
+            if mean(Kind::Blocked) > 0.1 * mean(Kind::Service) && self.departure.is_none_or(|d| rate < d) {
                 self.departure = Some(rate);
             }
         }
         let missed: Vec<String> =
             judged.iter().filter(|j| !j.met).map(|j| format!("{} is {}", j.objective.metric, j.seen)).collect();
         step.why = if missed.is_empty() { behind.clone().unwrap_or_default() } else { missed.join("; ") };
-        self.generator_limit = run.generator.saturated && run.validity.verdict == Verdict::Invalid;
-        step.ok = Judged::all_met(&judged) && behind.is_none() && !self.generator_limit;
+        // What a generator at its limit sees says nothing about the server: the rate is out of reach.
+        if run.generator.saturated && run.validity.verdict == Verdict::Invalid {
+            step.why = "the generator itself is at its limit".into();
+            if self.generator_limit.is_none_or(|limit| rate < limit) {
+                self.generator_limit = Some(rate);
+            }
+        }
+        step.ok = Judged::all_met(&judged) && step.why.is_empty();
         self.lab.narrator.note(format!(
             "{rate:>10.1}/s for {seconds:.0} s   p50 {}  p99 {}   {}",
             show_us(step.p50_us),
@@ -306,7 +311,7 @@ impl Finder<'_, '_> {
             ),
             (Some(rate), None) => format!("{rate:.1} requests/s met {goal} for some seconds; that was not held"),
             (None, _) if interrupted => "stopped before there was an answer".into(),
-            (None, _) if self.generator_limit => "the generator is the limit, not the server".into(),
+            (None, _) if self.generator_limit.is_some() => "the generator is the limit, not the server".into(),
             (None, _) => {
                 let why = self.steps.iter().rev().find(|s| !s.ok).map(|s| s.why.clone()).unwrap_or_default();
                 let rate = self.steps.iter().map(|s| s.rate).fold(f64::INFINITY, f64::min);
@@ -318,6 +323,14 @@ impl Finder<'_, '_> {
             }
         };
         let staircase = self.order.most_users.is_some();
+        let generator_limited = failed.is_some() && self.generator_limit == failed;
+        if generator_limited {
+            self.notes.push(
+                "it was the generator that was at its limit, not the server, which may take more: use more threads (-t) or \
+                 another machine"
+                    .into(),
+            );
+        }
         let usl = if staircase { usl::fit(&self.stairs) } else { None };
         let knee = if staircase { usl::knee(&self.stairs, usl.as_ref()) } else { None };
         if staircase && knee.is_none() && self.stairs.len() > 1 {
@@ -341,6 +354,7 @@ impl Finder<'_, '_> {
             knee,
             usl,
             departure_rps: self.departure,
+            generator_limited,
             interrupted,
             notes: self.notes,
         }

@@ -395,6 +395,9 @@ pub struct CapacityDocument {
     pub usl: Option<Usl>,
     /// The lowest rate at which requests wait for a connection of ours: from there response and service are not the same.
     pub departure_rps: Option<f64>,
+    /// The lowest rate that failed did so because the generator was at its limit.
+    #[serde(default)]
+    pub generator_limited: bool,
     pub interrupted: bool,
     pub notes: Vec<String>,
 }

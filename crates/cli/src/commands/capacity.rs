@@ -68,7 +68,7 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
     Ok(match stop.signal() {
         Some(signal) => Exit::Signal(signal),
         None if document.met => Exit::Done,
-        None if document.notes.iter().any(|n| n.contains("generator itself")) => Exit::Invalid,
+        None if document.generator_limited => Exit::Invalid,
         None => Exit::Missed,
     })
 }
