@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::objective;
@@ -123,7 +124,7 @@ impl Lab<'_> {
         let stop = self.stop;
         let throttled = host::throttled();
         let clocks = Clocks::now();
-        let mut pool = watch_pool(plan);
+        let mut watch = PoolWatch::start(plan);
         let measured_phase = plan.phases.iter().position(|p| p.measured);
         let logging = self.log.is_some();
         let result = lastdrop_load::run(plan, clock, stop, logging, |event| match event {
@@ -145,9 +146,7 @@ impl Lab<'_> {
             }
             Event::PhaseEnd { phase, duration_us, peak } => {
                 builder.end_phase(phase, duration_us, peak);
-                if let Some(pool) = &mut pool
-                    && let Some(measured) = measured_phase
-                {
+                if let (Some(measured), Some(pool)) = (measured_phase, watch.seen()) {
                     if phase + 1 == measured {
                         pool.workers_at_start = count_workers(pool.master);
                     } else if phase == measured {
@@ -172,7 +171,7 @@ impl Lab<'_> {
         let (clock_step_s, suspended_s) =
             clocks.zip(Clocks::now()).map_or((0.0, 0.0), |(before, now)| now.faults_since(&before));
         // Killed or interrupted before its measured phase ended: nothing can be said.
-        let pool = pool.filter(|p| p.workers_at_end > 0);
+        let pool = watch.seen().cloned().filter(|p| p.workers_at_end > 0);
         let generator = Generator {
             cpu_s: cpu_us as f64 / 1e6,
             cpu_us_per_request: if answered == 0 { 0.0 } else { cpu_us as f64 / answered as f64 },
@@ -235,18 +234,50 @@ fn environment() -> serde_json::Value {
 /// Runs shorter than this are too short for a pool to grow in, and for a look at every process.
 const SHORTEST_WATCHED: Duration = Duration::from_secs(3);
 
-/// The processes of the server, where it is on this machine under its own address.
-fn watch_pool(plan: &Plan) -> Option<Pool> {
+/// Looks for the server's processes beside the run: it takes longer than a first request may.
+enum PoolWatch {
+    Looking(Option<JoinHandle<Option<Pool>>>),
+    Seen(Pool),
+}
+
+impl PoolWatch {
+    fn start(plan: &Plan) -> PoolWatch {
+        let look = watchable(plan).map(|address| {
+            move || {
+                // The first requests shall not share the processor with it.
+                thread::sleep(Duration::from_millis(50));
+                look_at_pool(&address)
+            }
+        });
+        PoolWatch::Looking(look.and_then(|look| thread::Builder::new().name("pool".into()).spawn(look).ok()))
+    }
+
+    /// What is known by now.
+    fn seen(&mut self) -> Option<&mut Pool> {
+        if let PoolWatch::Looking(handle) = self {
+            let pool = handle.take_if(|h| h.is_finished())?.join().ok()??;
+            *self = PoolWatch::Seen(pool);
+        }
+        match self {
+            PoolWatch::Seen(pool) => Some(pool),
+            PoolWatch::Looking(_) => None,
+        }
+    }
+}
+
+/// Where the server listens, if it is on this machine under its own address and the run is long enough.
+fn watchable(plan: &Plan) -> Option<SocketAddr> {
     let measured = plan.phases.iter().find(|p| p.measured)?;
     if measured.duration.is_some_and(|d| d < SHORTEST_WATCHED) || plan.network.unix_socket.is_some() {
         return None;
     }
     let ip: IpAddr = plan.url.host.trim_matches(['[', ']']).parse().ok()?;
-    let address = SocketAddr::new(ip, plan.url.port);
-    if !is_local(&address) {
-        return None;
-    }
-    let master = listeners::owner(&address)?;
+    Some(SocketAddr::new(ip, plan.url.port)).filter(is_local)
+}
+
+/// The processes of the server that listens there.
+fn look_at_pool(address: &SocketAddr) -> Option<Pool> {
+    let master = listeners::owner(address)?;
     let own = process::affinity(0);
     let theirs: Vec<usize> = process::children(master).iter().flat_map(|p| process::affinity(p.pid)).collect();
     let theirs = if theirs.is_empty() { process::affinity(master) } else { theirs };
