@@ -175,15 +175,10 @@ impl Finder<'_, '_> {
 
     fn run(&mut self, load: Load, settling: Duration, duration: Duration, label: &str) -> Result<Run, LabError> {
         self.lab.check_stop()?;
-        let phase = |name: &str, measured, duration| Phase {
-            name: name.into(),
-            measured,
-            load: load.clone(),
-            requests: None,
-            duration: Some(duration),
-        };
-        let phases = vec![phase("settling", false, settling), phase("main", true, duration)];
-        let plan = Plan { phases, objectives: self.order.objectives.clone(), ..self.order.plan.clone() };
+        let main = Phase { name: "main".into(), measured: true, load, requests: None, duration: Some(duration) };
+        let objectives = self.order.objectives.clone();
+        let mut plan = Plan { phases: vec![main], objectives, ..self.order.plan.clone() };
+        plan.warm_up("settling", settling);
         let run = self.lab.run(&plan, label)?;
         self.lab.check_stop()?;
         Ok(run)

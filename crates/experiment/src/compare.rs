@@ -133,20 +133,11 @@ fn stretch_of(order: &CompareOrder, plan: &Plan) -> Result<Plan, LabError> {
         duration: if measured.requests.is_some() { measured.duration } else { Some(order.stretch) },
         ..measured.clone()
     };
-    let mut phases = Vec::new();
-    if !order.settling.is_zero() {
-        phases.push(Phase {
-            name: "settling".into(),
-            measured: false,
-            requests: None,
-            duration: Some(order.settling),
-            ..main.clone()
-        });
-    }
-    phases.push(main);
     // A stretch is short: what hangs shall not take longer than several of them.
     let drain = plan.drain.min(order.stretch.max(Duration::from_secs(1)));
-    Ok(Plan { phases, drain, ..plan.clone() })
+    let mut stretch = Plan { phases: vec![main], drain, ..plan.clone() };
+    stretch.warm_up("settling", order.settling);
+    Ok(stretch)
 }
 
 fn spoiled(run: &Run) -> Option<String> {

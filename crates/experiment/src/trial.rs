@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use lastdrop_model::documents::Trial;
-use lastdrop_model::plan::Phase;
 use lastdrop_model::{Kind, Plan, Role, Run, Settings, Verdict};
 use lastdrop_server::{ServerError, Session};
 
@@ -84,13 +83,7 @@ pub fn trial(lab: &mut Lab<'_>, session: &mut Session, order: &TrialOrder<'_>) -
         }
         Warmth::Load(d) => d,
     };
-    if !settling.is_zero()
-        && let Some(main) = plan.phases.first().cloned()
-    {
-        let warm_up =
-            Phase { name: "warm-up".into(), measured: false, requests: None, duration: Some(settling), ..main };
-        plan.phases.insert(0, warm_up);
-    }
+    plan.warm_up("warm-up", settling);
     lab.check_stop()?;
     let run = lab.run(&plan, &order.label)?;
     lab.check_stop()?;

@@ -309,6 +309,16 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Puts so much of the measured phase's load before it, outside the numbers; nothing for no time.
+    pub fn warm_up(&mut self, name: &str, duration: Duration) {
+        if let Some(at) = self.phases.iter().position(|p| p.measured).filter(|_| !duration.is_zero()) {
+            let measured = self.phases[at].clone();
+            let phase =
+                Phase { name: name.into(), measured: false, requests: None, duration: Some(duration), ..measured };
+            self.phases.insert(at, phase);
+        }
+    }
+
     /// A plan of one measured phase with the documented defaults: 10 users, 10 s, one thread, 5 s timeout.
     #[must_use]
     pub fn new(url: Url, seed: u64) -> Plan {

@@ -26,6 +26,9 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     if args.load.requests.is_some() {
         return Err(UsageError("blocks of a tune have a length in time: -d instead of -n".into()).into());
     }
+    if args.load.ramp_to.is_some() {
+        return Err(UsageError("blocks of a tune are compared with each other: no --ramp-to".into()).into());
+    }
     let warm_up = args.load.warm_up;
     let mut plan = args.load.plan(args.url.clone(), BLOCK, KeepAlive::Off);
     plan.phases.retain(|p| p.measured);
