@@ -14,7 +14,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::objective::error_share;
-use crate::series::{SecondData, correlation_time, whole_seconds};
+use crate::series::{SecondData, correlation_time, stretches};
 
 /// The metrics, in the order in which people read them.
 pub const METRICS: [&str; 5] = ["rps", "p50_us", "p90_us", "p99_us", "errors"];
@@ -25,6 +25,8 @@ const ALPHA: f64 = 0.05;
 const WIDEST: f64 = 0.3;
 /// Fewer independent stretches on a side say nothing.
 const FEWEST: usize = 4;
+/// Seconds of longer runs are put together to so many stretches.
+const MOST_STRETCHES: usize = 600;
 /// Errors on both sides together that are too few to compare.
 const FEW_ERRORS: f64 = 5.0;
 /// A machine is not quieter than this from one run to the next.
@@ -273,7 +275,7 @@ struct Deviations {
 impl Deviations {
     fn of(phase: &PhaseReport, seed: u64) -> Deviations {
         const REPLICATES: usize = 1000;
-        let seconds = whole_seconds(phase);
+        let seconds = stretches(phase, MOST_STRETCHES);
         let n = seconds.len();
         let answered: Vec<f64> = seconds.iter().map(|s| s.answered).collect();
         let medians: Vec<f64> = seconds.iter().filter_map(SecondData::p50).collect();

@@ -1,5 +1,7 @@
 //! The seconds of a phase as numbers, and whether their level changed.
 
+use std::collections::BTreeMap;
+
 use lastdrop_model::{Histogram, PhaseReport};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -22,24 +24,66 @@ impl SecondData {
     }
 }
 
-/// The seconds that lie wholly within the time of a phase: the drain and a last part of a second are left out, unless
-/// there is nothing else. Seconds in which nothing happened count too.
-#[must_use]
-pub fn whole_seconds(phase: &PhaseReport) -> Vec<SecondData> {
+/// The seconds that lie wholly within the time of a phase, one at a time: the drain and a last part of a second are left
+/// out. Seconds in which nothing happened count too.
+fn each_second(phase: &PhaseReport) -> impl Iterator<Item = SecondData> + '_ {
     // A phase of 10 s may end some microseconds early or late.
     let end = (phase.duration_s + 0.02).floor() as u32;
-    let mut seconds: Vec<SecondData> = Vec::new();
-    for s in &phase.seconds {
-        if s.t >= end {
-            break;
+    let mut kept = phase.seconds.iter().take_while(move |s| s.t < end).peekable();
+    let mut t = 0;
+    std::iter::from_fn(move || {
+        let next = kept.peek()?;
+        let second = if next.t > t {
+            SecondData { t, answered: 0.0, failed: 0.0, latencies: Vec::new() }
+        } else {
+            let s = kept.next()?;
+            let latencies =
+                Histogram::decode_base64(&s.response_hdr).map(|h| h.recorded().collect()).unwrap_or_default();
+            SecondData { t: s.t, answered: s.answered as f64, failed: s.failed as f64, latencies }
+        };
+        t = second.t + 1;
+        Some(second)
+    })
+}
+
+/// The whole seconds of a phase that is short.
+#[must_use]
+pub fn whole_seconds(phase: &PhaseReport) -> Vec<SecondData> {
+    each_second(phase).collect()
+}
+
+/// Answers and median response (microseconds) of each whole second. Small, however long the phase was.
+#[must_use]
+pub fn levels(phase: &PhaseReport) -> Vec<(f64, Option<f64>)> {
+    each_second(phase).map(|s| (s.answered, s.p50())).collect()
+}
+
+/// The whole seconds of a phase, put together in groups of equal length where there are more than `most`; what is left
+/// over at the end is dropped.
+#[must_use]
+pub fn stretches(phase: &PhaseReport, most: usize) -> Vec<SecondData> {
+    let n = ((phase.duration_s + 0.02).floor() as usize).max(1);
+    let length = n.div_ceil(most.max(1));
+    let mut groups: Vec<SecondData> = Vec::new();
+    let mut latencies: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut group = SecondData { t: 0, answered: 0.0, failed: 0.0, latencies: Vec::new() };
+    for (i, second) in each_second(phase).enumerate() {
+        if length == 1 {
+            groups.push(second);
+            continue;
         }
-        while (seconds.len() as u32) < s.t {
-            seconds.push(SecondData { t: seconds.len() as u32, answered: 0.0, failed: 0.0, latencies: Vec::new() });
+        group.answered += second.answered;
+        group.failed += second.failed;
+        for (value, count) in second.latencies {
+            *latencies.entry(value).or_insert(0) += count;
         }
-        let latencies = Histogram::decode_base64(&s.response_hdr).map(|h| h.recorded().collect()).unwrap_or_default();
-        seconds.push(SecondData { t: s.t, answered: s.answered as f64, failed: s.failed as f64, latencies });
+        if (i + 1) % length == 0 {
+            group.latencies = std::mem::take(&mut latencies).into_iter().collect();
+            let next = SecondData { t: second.t + 1, answered: 0.0, failed: 0.0, latencies: Vec::new() };
+            groups.push(std::mem::replace(&mut group, next));
+        }
     }
-    seconds
+    groups
 }
 
 /// The value at quantile `q` of (value, count) pairs in ascending order; None without counts.
@@ -122,11 +166,13 @@ fn cusum(centred: &[f64]) -> (f64, usize) {
 
 /// Ranks (ties share theirs) less their mean.
 fn centred_ranks(series: &[f64]) -> Vec<f64> {
+    let mut sorted = series.to_vec();
+    sorted.sort_by(f64::total_cmp);
     series
         .iter()
         .map(|x| {
-            let below = series.iter().filter(|y| *y < x).count() as f64;
-            let equal = series.iter().filter(|y| *y == x).count() as f64;
+            let below = sorted.partition_point(|y| y < x) as f64;
+            let equal = sorted.partition_point(|y| y <= x) as f64 - below;
             below + (equal + 1.0) / 2.0 - (series.len() as f64 + 1.0) / 2.0
         })
         .collect()
@@ -206,6 +252,28 @@ mod tests {
         assert!(correlation_time(&white) < 2.0);
         // (1 + 0.8) / (1 − 0.8) = 9 for a first-order process.
         assert!((4.0..18.0).contains(&correlation_time(&red)), "{}", correlation_time(&red));
+    }
+
+    #[test]
+    fn seconds_without_an_answer_count_and_long_phases_are_put_together() {
+        use lastdrop_model::run::RunBuilder;
+        use lastdrop_model::{Counts, Kind, Plan, Slice};
+        let mut b = RunBuilder::new(Plan::new("http://127.0.0.1/".parse().expect("valid"), 1));
+        for t in [0, 1, 4, 5, 6] {
+            let mut s = Slice::new(0, t);
+            s.counts = Counts { due: 2, sent: 2, answered: 2, ..Counts::default() };
+            s.record(Kind::Response, 100);
+            s.record(Kind::Response, 200);
+            b.add(&s);
+        }
+        // The last second is the drain.
+        b.end_phase(0, 6_000_000, 1);
+        let phase = b.into_reports().remove(0);
+        assert_eq!(levels(&phase).iter().map(|l| l.0).collect::<Vec<_>>(), [2.0, 2.0, 0.0, 0.0, 2.0, 2.0]);
+        let groups = stretches(&phase, 3);
+        assert_eq!(groups.iter().map(|g| (g.t, g.answered)).collect::<Vec<_>>(), [(0, 4.0), (2, 0.0), (4, 4.0)]);
+        assert_eq!(groups[0].latencies, [(100, 2), (200, 2)]);
+        assert_eq!(stretches(&phase, 100).len(), 6);
     }
 
     #[test]

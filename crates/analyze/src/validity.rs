@@ -8,7 +8,7 @@ use lastdrop_model::units::show_us;
 use lastdrop_model::{Generator, Kind, PhaseReport, Plan, Reason, Validity, Verdict};
 
 use crate::objective::error_statuses;
-use crate::series::{Change, SecondData, change_point, whole_seconds};
+use crate::series::{Change, change_point, levels};
 
 /// What the rules look at.
 #[derive(Debug, Clone, Copy)]
@@ -363,22 +363,19 @@ fn level_change(e: &Evidence<'_>) -> Option<(Change, String, usize)> {
         Load::Open { to_rps: None, .. } => false,
         _ => return None,
     };
-    let seconds = whole_seconds(e.phase?);
+    let seconds = levels(e.phase?);
+    let n = seconds.len();
     let far = |c: &Change| (c.after / c.before.max(1e-9) - 1.0).abs() > CHANGE;
-    let medians: Vec<f64> = seconds.iter().filter_map(SecondData::p50).collect();
+    let medians: Vec<f64> = seconds.iter().filter_map(|(_, p50)| *p50).collect();
     // A second without an answer would shift the others.
-    if medians.len() == seconds.len()
+    if medians.len() == n
         && let Some(c) = change_point(&medians).filter(far)
     {
-        return Some((
-            c,
-            format!("the median response went from {} to {}", show_us(c.before), show_us(c.after)),
-            seconds.len(),
-        ));
+        return Some((c, format!("the median response went from {} to {}", show_us(c.before), show_us(c.after)), n));
     }
-    let answered: Vec<f64> = seconds.iter().map(|s| s.answered).collect();
+    let answered: Vec<f64> = seconds.iter().map(|(answered, _)| *answered).collect();
     let c = change_point(&answered).filter(|c| closed && far(c))?;
-    Some((c, format!("answers went from {:.0} to {:.0} a second", c.before, c.after), seconds.len()))
+    Some((c, format!("answers went from {:.0} to {:.0} a second", c.before, c.after), n))
 }
 
 /// Was the generator the bottleneck? `cores` is the CPU use of its busiest thread.
