@@ -1,8 +1,8 @@
 //! Is B faster or slower than A? Two stored runs by their seconds, or interleaved blocks of both.
 //!
 //! Everything is reckoned with logarithms of ratios B / A. A verdict of one metric holds for all metrics together: of the
-//! 5 % for which chance may find a difference where there is none, the metric that the comparison is mainly about has one
-//! half, and the others share the other half (Bonferroni, weighted).
+//! 5 % for which chance may find a difference where there is none, the metric that the comparison is mainly about has
+//! three fifths, and the others share the rest (Bonferroni, weighted).
 
 use std::collections::BTreeMap;
 
@@ -21,6 +21,8 @@ pub const METRICS: [&str; 5] = ["rps", "p50_us", "p90_us", "p99_us", "errors"];
 
 /// For all metrics together, of a comparison with one look at its end.
 const ALPHA: f64 = 0.05;
+/// Share of it that the metric has which the comparison is mainly about.
+const MAIN: f64 = 0.6;
 /// An interval that could hide a larger difference decides nothing.
 const WIDEST: f64 = 0.3;
 /// Fewer independent stretches on a side say nothing.
@@ -128,7 +130,7 @@ fn main_metric(open: bool) -> &'static str {
 
 /// Share of chance of one metric.
 fn chance(metric: &str, open: bool) -> f64 {
-    if metric == main_metric(open) { ALPHA / 2.0 } else { ALPHA / 2.0 / (METRICS.len() - 1) as f64 }
+    if metric == main_metric(open) { ALPHA * MAIN } else { ALPHA * (1.0 - MAIN) / (METRICS.len() - 1) as f64 }
 }
 
 fn conclude(metrics: BTreeMap<String, MetricComparison>, open: bool, notes: Vec<String>) -> Comparison {
@@ -379,7 +381,7 @@ pub enum Next {
 /// Decides on the blocks of a live comparison: which side goes first, and when the answer is clear.
 ///
 /// Blocks come in groups of two, ABBA or BAAB as chance has it, so that a steady drift hits both sides alike and nothing
-/// periodic can take a side. After each block from the fifth on there is a look. A quarter of the chance of finding a
+/// periodic can take a side. After each block from the fifth on there is a look. A tenth of the chance of finding a
 /// difference where there is none is shared out to these looks, the rest is for the last (a union bound), so that
 /// stopping early does not raise it.
 #[derive(Debug, Clone)]
@@ -395,7 +397,7 @@ pub struct Live {
 }
 
 /// Share of the chance that is spent before the end.
-const EARLY: f64 = 0.25;
+const EARLY: f64 = 0.1;
 /// No look before so many blocks.
 const FIRST_LOOK: usize = 5;
 /// A difference below this is none worth more time.

@@ -64,7 +64,7 @@ pub enum Command {
 }
 
 /// Options about the load, the same for every command that puts on load.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, PartialEq, Args)]
 #[command(next_help_heading = "Load")]
 pub struct LoadArgs {
     /// Users who each wait for their answer before asking again (closed loop) [default: 10]
@@ -366,6 +366,9 @@ pub struct CapacityArgs {
 
 #[derive(Debug, Args)]
 #[command(
+    mut_arg("duration", |a| a.help("Length of each stretch of load [default: 520ms]")),
+    mut_arg("warm_up", |a| a.help("Load before each stretch, outside its numbers [default: 50ms]")),
+    mut_arg("requests", |a| a.help("Requests of each stretch, instead of a length")),
     after_help = "Stored runs tell of the noise within them, not of what changed on the machine between them; for a decision use\n--live. A block is a stretch of load at A and one at B. Ratios are B / A.\n\nExamples:\n  lastdrop compare 3fa2 last                                      two runs of the store (see lastdrop history)\n  lastdrop compare before.json after.json --fail-on-worse         two exported runs\n  lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/ -c 20\n  lastdrop compare --live old.toml new.toml --blocks 20 -d 2s --fail-on-worse\n  lastdrop compare --live http://127.0.0.1:8080/ --aa             the noise of this machine"
 )]
 pub struct CompareArgs {

@@ -12,7 +12,7 @@ use lastdrop_model::{Plan, Run, Verdict};
 use lastdrop_report::compare_text;
 use lastdrop_store::Store;
 
-use crate::args::CompareArgs;
+use crate::args::{CompareArgs, LoadArgs, NetworkArgs};
 use crate::commands::{default_store, open_store, print_report, write_json};
 use crate::exit::{Exit, UsageError};
 use crate::narrator::Terminal;
@@ -20,8 +20,8 @@ use crate::run_plan;
 use crate::signals::Stop;
 
 /// Length of a stretch of load unless the user says otherwise, and of what goes before it: with fifteen blocks 18 s.
-const STRETCH: Duration = Duration::from_millis(500);
-const SETTLING: Duration = Duration::from_millis(70);
+const STRETCH: Duration = Duration::from_millis(520);
+const SETTLING: Duration = Duration::from_millis(50);
 
 pub fn compare(args: &CompareArgs) -> Result<Exit> {
     let (document, exit) = if args.live { live(args)? } else { (stored(args)?, Exit::Done) };
@@ -95,6 +95,11 @@ fn live(args: &CompareArgs) -> Result<(CompareDocument, Exit)> {
 }
 
 fn stored(args: &CompareArgs) -> Result<CompareDocument> {
+    if args.load != LoadArgs::default() || args.network != NetworkArgs::default() {
+        return Err(
+            UsageError("stored runs are compared as they are; to put load on both now add --live".into()).into()
+        );
+    }
     let b = args.b.as_deref().ok_or_else(|| UsageError("say what to compare with".into()))?;
     for name in [args.a.as_str(), b] {
         if name.contains("://") || run_plan::is_plan_file(name) {
