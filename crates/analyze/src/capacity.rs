@@ -84,6 +84,9 @@ pub struct Search {
     rechecks: u32,
     /// Rates that were held and failed.
     lowered: u32,
+    /// Every rate that met the objective, held or not.
+    passed: Vec<f64>,
+    hurried: bool,
     done: bool,
 }
 
@@ -99,6 +102,8 @@ impl Search {
             best_held: None,
             rechecks: 0,
             lowered: 0,
+            passed: Vec::new(),
+            hurried: false,
             done: false,
         }
     }
@@ -127,7 +132,7 @@ impl Search {
                 let near = r.hint.filter(|h| good < *h).map(|h| 1.05 * h);
                 trial(hint.or(near).unwrap_or(good * 2.0).min(r.ceiling), Role::Bracket)
             }
-            (Some(good), Some(bad)) if bad / good > 1.0 + r.precision && self.lowered == 0 => {
+            (Some(good), Some(bad)) if bad / good > 1.0 + r.precision && self.lowered == 0 && !self.hurried => {
                 trial((good * bad).sqrt(), Role::Search)
             }
             (Some(good), Some(_)) => trial(good, Role::Confirm),
@@ -148,6 +153,7 @@ impl Search {
             return;
         }
         if ok {
+            self.passed.push(rate);
             if role == Role::Confirm {
                 self.held = Some(rate);
             }
@@ -158,7 +164,7 @@ impl Search {
         if role == Role::Confirm {
             self.lowered += 1;
             // Each time by more.
-            let lower = rate * (1.0 - self.rules.precision * f64::from(self.lowered));
+            let lower = rate / (1.0 + self.rules.precision).powi(self.lowered as i32);
             self.good = Some(lower);
             // What was held before needs no lower answer.
             if let Some(held) = self.best_held.filter(|h| *h >= lower) {
@@ -176,7 +182,8 @@ impl Search {
     /// The highest rate that met the objective and was held; without one that was held, that met it.
     #[must_use]
     pub fn capacity(&self) -> Option<f64> {
-        self.held().or(if self.lowered == 0 { self.good } else { None })
+        let failed = self.lowest_failed().unwrap_or(f64::INFINITY);
+        self.held().or_else(|| self.passed.iter().copied().filter(|p| *p < failed).reduce(f64::max))
     }
 
     #[must_use]
@@ -186,7 +193,7 @@ impl Search {
 
     /// There is not much time left: hold what is known to be good.
     pub fn hurry(&mut self) {
-        self.rules.precision = f64::INFINITY;
+        self.hurried = true;
         self.rechecks = RECHECKS;
     }
 
@@ -315,6 +322,32 @@ mod tests {
         let (s, ..) = search(rules(), |rate, role| rate <= if role == Role::Confirm { 380.0 } else { 400.0 });
         let found = s.held().expect("held");
         assert!((360.0..=380.0).contains(&found), "{found}");
+    }
+
+    #[test]
+    fn in_a_hurry_rates_stay_rates() {
+        let mut s = Search::new(Rules { start: 100.0, ..rules() });
+        s.tell(100.0, Role::Start, true);
+        s.tell(200.0, Role::Bracket, false);
+        s.hurry();
+        let mut last = f64::INFINITY;
+        while let Ask::Trial { rate, role, .. } = s.ask() {
+            assert!(role == Role::Confirm && rate.is_finite() && rate > 50.0 && rate < last, "{rate}");
+            last = rate;
+            s.tell(rate, role, false);
+        }
+        // What passed below everything that failed is told, though it was not held.
+        assert_eq!((s.held(), s.capacity()), (None, None));
+        let mut s = Search::new(Rules { start: 100.0, ..rules() });
+        for (rate, role, ok) in [
+            (100.0, Role::Start, true),
+            (200.0, Role::Bracket, false),
+            (141.0, Role::Search, true),
+            (141.0, Role::Confirm, false),
+        ] {
+            s.tell(rate, role, ok);
+        }
+        assert_eq!((s.held(), s.capacity()), (None, Some(100.0)));
     }
 
     #[test]

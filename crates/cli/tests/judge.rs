@@ -113,7 +113,9 @@ fn capacity_is_what_the_target_can_do_and_not_more() {
     let capacity = f(&found["capacity_rps"]);
     assert!((80.0..=206.0).contains(&capacity), "{found:#}");
     assert!(f(&found["interval"][1]) >= capacity);
-    assert!(found["steps"].as_array().expect("steps").iter().any(|s| s["role"] == "confirm" && s["ok"] == true));
+    // A machine that is too busy may leave no time to hold it; then it does not say so.
+    let held = found["steps"].as_array().expect("steps").iter().any(|s| s["role"] == "confirm" && s["ok"] == true);
+    assert_eq!(held, f(&found["held_s"]) > 0.0, "{found:#}");
     let knee = f(&found["knee"]["users"]);
     assert!((3.0..=6.0).contains(&knee), "{:#}", found["knee"]);
     assert_eq!(found["usl"]["fits"], false, "min(N, W) is no scalability law: {:#}", found["usl"]);

@@ -308,12 +308,10 @@ impl Finder<'_, '_> {
             (None, _) if interrupted => "stopped before there was an answer".into(),
             (None, _) if self.generator_limit.is_some() => "the generator is the limit, not the server".into(),
             (None, _) => {
-                let why = self.steps.iter().rev().find(|s| !s.ok).map(|s| s.why.clone()).unwrap_or_default();
-                let rate = self.steps.iter().map(|s| s.rate).fold(f64::INFINITY, f64::min);
-                if rate.is_finite() {
-                    format!("no rate meets {goal}: even at {rate:.1} requests/s {why}")
-                } else {
-                    "there was no time for a single trial: more with --max-time".into()
+                let failed = self.steps.iter().filter(|s| !s.ok);
+                match failed.min_by(|a, b| a.rate.total_cmp(&b.rate)) {
+                    Some(s) => format!("no rate meets {goal}: even at {:.1} requests/s {}", s.rate, s.why),
+                    None => "there was no time for a single trial: more with --max-time".into(),
                 }
             }
         };
