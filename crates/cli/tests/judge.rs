@@ -101,6 +101,23 @@ fn live_comparison_finds_a_slower_server_and_the_noise_of_the_machine() {
     assert!(dead.code == 1 && dead.stderr.contains("B (http://127.0.0.1:1/) answers nothing"), "{dead:?}");
 }
 
+/// What `capacity` found; once more where it says itself that the machine was too busy for an answer.
+fn capacity(folder: &Folder, args: &[&str]) -> Value {
+    let mut all = args.to_vec();
+    all.extend(["--json", "-"]);
+    for attempt in 1.. {
+        let done = folder.run(&all);
+        let found: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done:?}"));
+        let notes = found["notes"].to_string();
+        let busy = notes.contains("disturbed") || notes.contains("the time was over");
+        if !busy || attempt == 3 {
+            assert_eq!(done.code, 0, "{done:?}");
+            return found;
+        }
+    }
+    unreachable!("it ends at the third attempt")
+}
+
 #[test]
 fn capacity_is_what_the_target_can_do_and_not_more() {
     let folder = Folder::new();
@@ -108,11 +125,11 @@ fn capacity_is_what_the_target_can_do_and_not_more() {
     let target = Target::start(&folder, &["--workers", "4", "--service", "20ms"]);
     let args =
         ["capacity", &target.url(), "--objective", "p50<250ms,errors<5%", "-d", "3s", "--max-time", "60s", "-c", "16"];
-    let found = folder.json(&args, 0);
+    let found = capacity(&folder, &args);
     assert_eq!(found["met"], true, "{found:#}");
-    let capacity = f(&found["capacity_rps"]);
-    assert!((80.0..=206.0).contains(&capacity), "{found:#}");
-    assert!(f(&found["interval"][1]) >= capacity);
+    let rate = f(&found["capacity_rps"]);
+    assert!((80.0..=206.0).contains(&rate), "{found:#}");
+    assert!(f(&found["interval"][1]) >= rate);
     // A machine that is too busy may leave no time to hold it; then it does not say so.
     let held = found["steps"].as_array().expect("steps").iter().any(|s| s["role"] == "confirm" && s["ok"] == true);
     assert_eq!(held, f(&found["held_s"]) > 0.0, "{found:#}");
@@ -134,9 +151,8 @@ fn capacity_finds_the_peak_of_a_server_that_collapses() {
     let url = target.url();
     let mut args = vec!["capacity", &url, "--objective", "p50<400ms,errors<5%", "-d", "3s", "--max-time", "60s"];
     args.extend(["-c", "32", "--precision", "5"]);
-    let found = folder.json(&args, 0);
-    let capacity = f(&found["capacity_rps"]);
-    assert!((155.0..=275.0).contains(&capacity), "{found:#}");
+    let rate = f(&capacity(&folder, &args)["capacity_rps"]);
+    assert!((150.0..=275.0).contains(&rate), "{rate}");
 }
 
 #[test]
