@@ -86,7 +86,8 @@ impl Estimate {
         let verdict = if self.is_clear(alpha) {
             // More answers are better; more time and more errors are worse.
             if (self.log > 0.0) == (name == "rps") { Compared::Better } else { Compared::Worse }
-        } else if smallest > WIDEST && name != "errors" {
+        // What this metric alone would call a difference is not called none.
+        } else if self.is_clear(ALPHA) || smallest > WIDEST && name != "errors" {
             Compared::Inconclusive
         } else {
             Compared::NoDifference
@@ -157,6 +158,10 @@ fn conclude(metrics: BTreeMap<String, MetricComparison>, open: bool, notes: Vec<
         (true, true) => (
             CompareVerdict::Inconclusive,
             match main {
+                Some(m) if m.smallest_difference <= WIDEST => format!(
+                    "{} may still be chance: more blocks (--blocks), or longer runs (-d)",
+                    say(main_metric(open), m)
+                ),
                 Some(m) if m.smallest_difference < 1e9 => format!(
                     "the measurement cannot tell: even a difference of {:.0} % in {} could hide in it",
                     m.smallest_difference * 100.0,
