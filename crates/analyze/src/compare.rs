@@ -14,7 +14,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::objective::error_share;
-use crate::series::{SecondData, correlation_time, stretches};
+use crate::series::{SecondData, correlation_time, mean_and_variance, stretches};
 
 /// The metrics, in the order in which people read them.
 pub const METRICS: [&str; 5] = ["rps", "p50_us", "p90_us", "p99_us", "errors"];
@@ -290,10 +290,7 @@ impl Deviations {
             correlation_time(&answered).max(correlation_time(&medians)).ceil().clamp(1.0, (n as f64 / 4.0).max(1.0));
         let stretches = n as f64 / length;
         let failed: Vec<f64> = seconds.iter().map(|s| s.failed).collect();
-        let mean = failed.iter().sum::<f64>() / n.max(1) as f64;
-        let variance = failed.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n.max(2) - 1) as f64;
-        let dispersion = if mean > 0.0 { (variance / mean).max(1.0) } else { 1.0 };
-        let mut deviations = Deviations { errors: BTreeMap::new(), stretches, dispersion };
+        let mut deviations = Deviations { errors: BTreeMap::new(), stretches, dispersion: dispersion(&failed) };
         if n < 2 {
             return deviations;
         }
@@ -343,8 +340,7 @@ impl Deviations {
         let correction = (stretches / (stretches - 1.0).max(0.5)).sqrt();
         for (name, logs) in METRICS.iter().zip(&logs) {
             if logs.len() > REPLICATES / 2 {
-                let mean = logs.iter().sum::<f64>() / logs.len() as f64;
-                let variance = logs.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (logs.len() - 1) as f64;
+                let (_, variance) = mean_and_variance(logs);
                 deviations.errors.insert(name, variance.sqrt() * correction);
             }
         }
@@ -475,8 +471,7 @@ impl Live {
         if logs.len() < 2 {
             return None;
         }
-        let mean = logs.iter().sum::<f64>() / n;
-        let variance = logs.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0);
+        let (mean, variance) = mean_and_variance(&logs);
         // Whole microseconds and whole requests: an error below half a step would be made up.
         let step = self.pairs.iter().filter_map(|(a, _)| a.get(metric)).fold(f64::INFINITY, |m, x| m.min(*x));
         let rounding = if step.is_finite() && step > 0.0 { 0.3 / step / n.sqrt() } else { 0.0 };
@@ -515,7 +510,8 @@ impl Live {
             let (a, b): (Vec<_>, Vec<_>) = self.pairs.iter().map(|(a, b)| (counts(a), counts(b))).unzip();
             let sum = |v: &[(f64, f64)]| v.iter().fold((0.0, 0.0), |s, x| (s.0 + x.0, s.1 + x.1));
             // The scatter from block to block tells how failures group.
-            let dispersion = [&a, &b].map(|v| dispersion(v)).into_iter().fold(1.0, f64::max);
+            let scatter = |v: &[(f64, f64)]| dispersion(&v.iter().map(|c| c.0).collect::<Vec<_>>());
+            let dispersion = scatter(&a).max(scatter(&b));
             if let Some(c) = errors(sum(&a), sum(&b), dispersion, self.alpha("errors")) {
                 metrics.insert("errors".into(), c);
             }
@@ -542,8 +538,7 @@ impl Live {
                 if n < 4.0 {
                     return None;
                 }
-                let mean = logs.iter().sum::<f64>() / n;
-                let variance = logs.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0);
+                let (_, variance) = mean_and_variance(&logs);
                 let t = StudentsT::new(0.0, 1.0, n - 1.0).ok()?.inverse_cdf(0.975);
                 Some(((*name).to_string(), share(t * (2.0 * variance).sqrt())))
             })
@@ -551,11 +546,9 @@ impl Live {
     }
 }
 
-/// Variance over mean of the errors of a block, at least 1.
-fn dispersion(counts: &[(f64, f64)]) -> f64 {
-    let n = counts.len() as f64;
-    let mean = counts.iter().map(|c| c.0).sum::<f64>() / n;
-    let variance = counts.iter().map(|c| (c.0 - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+/// Variance over mean of counts of errors, at least 1: errors come in groups.
+fn dispersion(counts: &[f64]) -> f64 {
+    let (mean, variance) = mean_and_variance(counts);
     if mean > 0.0 { (variance / mean).max(1.0) } else { 1.0 }
 }
 

@@ -44,9 +44,19 @@ pub fn error_share(plan: &Plan, phase: &PhaseReport) -> f64 {
     if r.due == 0 {
         return 0.0;
     }
-    let expects = plan.requests.iter().any(|r| !r.expect.is_empty());
-    let bad = if expects { phase.expectations.missed } else { error_statuses(phase) };
-    (phase.unanswered_share() + bad as f64 / r.due as f64).min(1.0)
+    (phase.unanswered_share() + bad_answers(plan, phase) as f64 / r.due as f64).min(1.0)
+}
+
+/// Does the plan say what it expects of answers?
+#[must_use]
+pub fn expects(plan: &Plan) -> bool {
+    plan.requests.iter().any(|r| !r.expect.is_empty())
+}
+
+/// Answers that are no good: those that miss what the plan expects or, where it expects nothing, with an error status.
+#[must_use]
+pub fn bad_answers(plan: &Plan, phase: &PhaseReport) -> u64 {
+    if expects(plan) { phase.expectations.missed } else { error_statuses(phase) }
 }
 
 /// Answers with an error status, 400 and up.

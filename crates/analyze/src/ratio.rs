@@ -6,6 +6,8 @@
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
+use crate::series::mean_and_variance;
+
 /// A geometric mean ratio with a two-sided interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio {
@@ -24,8 +26,7 @@ pub fn paired(pairs: &[(f64, f64)], confidence: f64) -> Option<Ratio> {
         return None;
     }
     let logs: Vec<f64> = pairs.iter().map(|(before, after)| (after / before).ln()).collect();
-    let mean = logs.iter().sum::<f64>() / n as f64;
-    let variance = logs.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1) as f64;
+    let (mean, variance) = mean_and_variance(&logs);
     let t = StudentsT::new(0.0, 1.0, (n - 1) as f64).ok()?.inverse_cdf(0.5 + confidence / 2.0);
     let half = t * (variance / n as f64).sqrt();
     Some(Ratio { ratio: mean.exp(), low: (mean - half).exp(), high: (mean + half).exp(), pairs: n })

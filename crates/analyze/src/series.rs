@@ -178,6 +178,14 @@ fn centred_ranks(series: &[f64]) -> Vec<f64> {
         .collect()
 }
 
+/// Mean and unbiased variance; variance 0 for fewer than two values.
+#[must_use]
+pub fn mean_and_variance(values: &[f64]) -> (f64, f64) {
+    let n = values.len();
+    let mean = values.iter().sum::<f64>() / n.max(1) as f64;
+    (mean, values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n.max(2) - 1) as f64)
+}
+
 /// The middle value; 0 for none.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {

@@ -7,7 +7,7 @@ use lastdrop_model::run::{Pool, Run};
 use lastdrop_model::units::show_us;
 use lastdrop_model::{Generator, Kind, PhaseReport, Plan, Reason, Validity, Verdict};
 
-use crate::objective::error_statuses;
+use crate::objective::{bad_answers, expects};
 use crate::series::{Change, change_point, levels};
 
 /// What the rules look at.
@@ -277,16 +277,14 @@ const RULES: &[Rule] = &[
         name: "errors",
         look: |e| {
             let phase = e.phase?;
-            let expects = e.plan.requests.iter().any(|r| !r.expect.is_empty());
-            let bad = if expects { phase.expectations.missed } else { error_statuses(phase) };
-            let share = bad as f64 / phase.requests.answered.max(1) as f64;
+            let share = bad_answers(e.plan, phase) as f64 / phase.requests.answered.max(1) as f64;
             (share > MOST_ERRORS).then(|| {
                 (
                     Verdict::Doubtful,
                     format!(
                         "{:.1} % of the answers {}",
                         share * 100.0,
-                        if expects { "are not what was expected" } else { "have an error status" }
+                        if expects(e.plan) { "are not what was expected" } else { "have an error status" }
                     ),
                     "errors are often faster than answers: look at them first (curl -v URL)".into(),
                 )
@@ -322,6 +320,15 @@ const RULES: &[Rule] = &[
         },
     },
 ];
+
+/// Rules that tell of a disturbed machine: what was measured meanwhile says nothing about the server.
+const DISTURBING: [&str; 4] = ["steal", "late", "throttled", "clock"];
+
+/// What disturbed the machine during a run, in words.
+#[must_use]
+pub fn disturbance(validity: &Validity) -> Option<&str> {
+    validity.reasons.iter().find(|r| DISTURBING.contains(&r.rule.as_str())).map(|r| r.what.as_str())
+}
 
 /// Applies every rule.
 #[must_use]

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use lastdrop_analyze::capacity::{Ask, Role, Rules, Search, falls_behind, tail};
 use lastdrop_analyze::objective::{error_share, judge};
 use lastdrop_analyze::usl::{self, Staircase};
+use lastdrop_analyze::validity::disturbance;
 use lastdrop_model::documents::{CAPACITY_SCHEMA, CapacityDocument, CapacityStep, Stair};
 use lastdrop_model::plan::{Arrival, Load, Phase, Plan};
 use lastdrop_model::units::show_us;
@@ -255,12 +256,7 @@ impl Finder<'_, '_> {
             show_us(step.p99_us),
             if step.ok { "ok".to_string() } else { step.why.clone() }
         ));
-        let disturbed = run
-            .validity
-            .reasons
-            .iter()
-            .find(|r| ["steal", "late", "throttled", "clock"].contains(&r.rule.as_str()))
-            .map(|r| r.what.clone());
+        let disturbed = disturbance(&run.validity).map(str::to_string);
         Ok((step, disturbed))
     }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::compare::{Live, Metrics, Next, metrics_of};
+use lastdrop_analyze::validity::disturbance;
 use lastdrop_model::documents::{COMPARE_SCHEMA, CompareBlock, CompareDocument, CompareKind, CompareSide, NoiseFloor};
 use lastdrop_model::plan::{Load, Phase, Plan};
 use lastdrop_model::units::show_us;
@@ -26,9 +27,6 @@ pub struct CompareOrder {
     pub settling: Duration,
     pub seed: u64,
 }
-
-/// Rules of validity that spoil a block: the machine was disturbed, so that the block says nothing about A and B.
-const SPOILING: [&str; 4] = ["steal", "late", "throttled", "clock"];
 
 /// Compares. The document comes back with the blocks so far also when the user stops it.
 ///
@@ -140,9 +138,8 @@ fn stretch_of(order: &CompareOrder, plan: &Plan) -> Result<Plan, LabError> {
     Ok(stretch)
 }
 
+/// Why a stretch says nothing about A and B.
 fn spoiled(run: &Run) -> Option<String> {
-    let reasons = &run.validity.reasons;
-    let spoiling = reasons.iter().find(|r| SPOILING.contains(&r.rule.as_str()));
-    let invalid = reasons.iter().find(|r| r.verdict == Verdict::Invalid);
-    spoiling.or(invalid).map(|r| r.what.clone())
+    let invalid = || run.validity.reasons.iter().find(|r| r.verdict == Verdict::Invalid).map(|r| r.what.as_str());
+    disturbance(&run.validity).or_else(invalid).map(str::to_string)
 }
