@@ -290,6 +290,10 @@ pub struct RunArgs {
     /// Write the objectives and whether they were met as JUnit XML
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub junit: Option<String>,
+    /// Look at this server beside the load, with its status page: apache, nginx, php-fpm, pid:1234 … [default: the one
+    /// that listens at the URL, if it is on this machine, from outside]
+    #[arg(long, value_name = "SERVER", value_parser = str::parse::<ServerRef>, help_heading = "Output")]
+    pub server: Option<ServerRef>,
     /// Write a line for each request (CSV): when it was due, sent, answered, and its fate
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub log: Option<PathBuf>,
@@ -551,6 +555,9 @@ pub struct TargetArgs {
     /// Private memory that each request adds to its worker [default: 0]
     #[arg(long, value_name = "SIZE")]
     pub leak: Option<String>,
+    /// Shared memory that each request makes its worker's own [default: 0]
+    #[arg(long, value_name = "SIZE")]
+    pub unshare: Option<String>,
     /// Time a new worker needs before it serves [default: 0]
     #[arg(long, value_name = "TIME")]
     pub startup: Option<String>,

@@ -3,20 +3,20 @@
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::objective;
 use lastdrop_analyze::validity::{self, Evidence};
 use lastdrop_load::{Event, LoadError, RunClock};
-use lastdrop_model::run::{End, Pool, RUN_SCHEMA, RunBuilder};
+use lastdrop_model::run::{End, RUN_SCHEMA, RunBuilder};
 use lastdrop_model::{Counts, Generator, Plan, Run, Slice};
 use lastdrop_probe::host::{self, Clocks, CpuTicks};
-use lastdrop_probe::{listeners, process};
+use lastdrop_server::Found;
 use lastdrop_store::{Store, StoreError};
 use serde_json::json;
+
+use crate::beside::{Beside, is_local};
 
 /// Why an experiment could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +65,8 @@ pub struct Lab<'a> {
     pub store_error: Option<StoreError>,
     /// Where a line for each request goes, where that is wanted, and what went wrong with it.
     pub log: Option<RequestLog>,
+    /// The server that the runs are about, where the user named it; else it is looked for by the URL.
+    pub server: Option<Found>,
 }
 
 /// A file that takes a line for each request.
@@ -84,6 +86,13 @@ impl std::fmt::Debug for Lab<'_> {
 #[must_use]
 pub fn random_u32() -> u32 {
     (RandomState::new().hash_one(SystemTime::now()) >> 16) as u32
+}
+
+impl<'a> Lab<'a> {
+    #[must_use]
+    pub fn new(store: Option<Store>, stop: &'a AtomicBool, narrator: &'a mut dyn Narrator) -> Lab<'a> {
+        Lab { store, stop, narrator, store_error: None, log: None, server: None }
+    }
 }
 
 impl Lab<'_> {
@@ -124,7 +133,7 @@ impl Lab<'_> {
         let stop = self.stop;
         let throttled = host::throttled();
         let clocks = Clocks::now();
-        let mut watch = PoolWatch::start(plan);
+        let mut beside = Beside::start(plan, clock, self.server.clone());
         let measured_phase = plan.phases.iter().position(|p| p.measured);
         let logging = self.log.is_some();
         let result = lastdrop_load::run(plan, clock, stop, logging, |event| match event {
@@ -136,6 +145,9 @@ impl Lab<'_> {
             Event::Second(slice) => {
                 builder.add(slice);
                 self.keep(|s| s.second(&id, slice));
+                for look in beside.news() {
+                    self.keep(|s| s.look(&id, look));
+                }
                 let phase = slice.phase as usize;
                 self.narrator.tell(Progress::Second {
                     phase: &plan.phases[phase].name,
@@ -146,11 +158,12 @@ impl Lab<'_> {
             }
             Event::PhaseEnd { phase, duration_us, peak } => {
                 builder.end_phase(phase, duration_us, peak);
-                if let (Some(measured), Some(pool)) = (measured_phase, watch.seen()) {
+                let workers = beside.count_workers();
+                if let (Some(measured), Some(pool)) = (measured_phase, &mut beside.pool) {
                     if phase + 1 == measured {
-                        pool.workers_at_start = count_workers(pool.master);
+                        pool.workers_at_start = workers;
                     } else if phase == measured {
-                        pool.workers_at_end = count_workers(pool.master);
+                        pool.workers_at_end = workers;
                     }
                 }
                 self.keep(|s| s.phase_end(&id, phase, duration_us, peak));
@@ -170,8 +183,14 @@ impl Lab<'_> {
             .fold(0.0, f64::max);
         let (clock_step_s, suspended_s) =
             clocks.zip(Clocks::now()).map_or((0.0, 0.0), |(before, now)| now.faults_since(&before));
-        // Killed or interrupted before its measured phase ended: nothing can be said.
-        let pool = watch.seen().cloned().filter(|p| p.workers_at_end > 0);
+        for look in beside.news() {
+            self.keep(|s| s.look(&id, look));
+        }
+        let kept = beside.seen().len();
+        let (pool, server) = beside.finish();
+        for look in server.iter().flat_map(|o| &o.looks[kept..]) {
+            self.keep(|s| s.look(&id, look));
+        }
         let generator = Generator {
             cpu_s: cpu_us as f64 / 1e6,
             cpu_us_per_request: if answered == 0 { 0.0 } else { cpu_us as f64 / answered as f64 },
@@ -215,6 +234,7 @@ impl Lab<'_> {
             phases,
             generator,
             pool,
+            server,
             validity,
             objectives,
         };
@@ -229,76 +249,4 @@ fn environment() -> serde_json::Value {
         "kernel": host::kernel(),
         "cpus": host::cpus(),
     })
-}
-
-/// Runs shorter than this are too short for a pool to grow in, and for a look at every process.
-const SHORTEST_WATCHED: Duration = Duration::from_secs(3);
-
-/// Looks for the server's processes beside the run: it takes longer than a first request may.
-enum PoolWatch {
-    Looking(Option<JoinHandle<Option<Pool>>>),
-    Seen(Pool),
-}
-
-impl PoolWatch {
-    fn start(plan: &Plan) -> PoolWatch {
-        let look = watchable(plan).map(|address| {
-            move || {
-                // The first requests shall not share the processor with it.
-                thread::sleep(Duration::from_millis(50));
-                look_at_pool(&address)
-            }
-        });
-        PoolWatch::Looking(look.and_then(|look| thread::Builder::new().name("pool".into()).spawn(look).ok()))
-    }
-
-    /// What is known by now.
-    fn seen(&mut self) -> Option<&mut Pool> {
-        if let PoolWatch::Looking(handle) = self {
-            let pool = handle.take_if(|h| h.is_finished())?.join().ok()??;
-            *self = PoolWatch::Seen(pool);
-        }
-        match self {
-            PoolWatch::Seen(pool) => Some(pool),
-            PoolWatch::Looking(_) => None,
-        }
-    }
-}
-
-/// Where the server listens, if it is on this machine under its own address and the run is long enough.
-fn watchable(plan: &Plan) -> Option<SocketAddr> {
-    let measured = plan.phases.iter().find(|p| p.measured)?;
-    if measured.duration.is_some_and(|d| d < SHORTEST_WATCHED) || plan.network.unix_socket.is_some() {
-        return None;
-    }
-    let ip: IpAddr = plan.url.host.trim_matches(['[', ']']).parse().ok()?;
-    Some(SocketAddr::new(ip, plan.url.port)).filter(is_local)
-}
-
-/// The processes of the server that listens there.
-fn look_at_pool(address: &SocketAddr) -> Option<Pool> {
-    let master = listeners::owner(address)?;
-    let own = process::affinity(0);
-    let theirs: Vec<usize> = process::children(master).iter().flat_map(|p| process::affinity(p.pid)).collect();
-    let theirs = if theirs.is_empty() { process::affinity(master) } else { theirs };
-    let shares_cpus = own.is_empty() || theirs.is_empty() || theirs.iter().any(|c| own.contains(c));
-    let workers = count_workers(master);
-    Some(Pool { master, workers_at_start: workers, workers_at_end: 0, shares_cpus })
-}
-
-fn count_workers(master: i32) -> u32 {
-    // A server without children is its own worker.
-    (process::children(master).len() as u32).max(1)
-}
-
-/// Is the server on this machine? A UDP socket "connected" to it shows which address we would send from, without
-/// sending anything; to ourselves it is the server's own.
-fn is_local(address: &SocketAddr) -> bool {
-    if address.ip().is_loopback() {
-        return true;
-    }
-    let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    UdpSocket::bind(any)
-        .and_then(|s| s.connect(address).and_then(|()| s.local_addr()))
-        .is_ok_and(|own| own.ip() == address.ip())
 }

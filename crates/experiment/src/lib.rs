@@ -2,6 +2,7 @@
 //!
 //! Nothing here prints: what happens is told to a [`Narrator`], and results are documents.
 
+mod beside;
 pub mod capacity;
 pub mod compare;
 pub mod demo;

@@ -6,6 +6,7 @@
 pub mod counts;
 pub mod documents;
 pub mod histogram;
+pub mod look;
 pub mod objective;
 pub mod plan;
 pub mod plan_file;
@@ -21,6 +22,7 @@ pub mod validity;
 
 pub use counts::{Counts, Failure};
 pub use histogram::{Histogram, Kind};
+pub use look::{CgroupLook, HostLook, ListenQueue, Look, Observed, WorkerLook};
 pub use objective::{Judged, Objective};
 pub use plan::{Arrival, KeepAlive, Load, Phase, Plan};
 pub use request::RequestSpec;

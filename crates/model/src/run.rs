@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::counts::{Counts, Failed};
 use crate::histogram::{Histogram, Kind, PERCENTILES};
+use crate::look::Observed;
 use crate::objective::Judged;
 use crate::plan::Plan;
 use crate::slice::Slice;
@@ -222,6 +223,9 @@ pub struct Run {
     /// The server's processes, where they could be seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<Pool>,
+    /// The server second by second, where it runs on this machine and can be seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<Observed>,
     pub validity: Validity,
     /// What the plan wanted to be reached, judged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

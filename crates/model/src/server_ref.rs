@@ -8,19 +8,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::Url;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerKind {
     Apache,
     Target,
+    /// These can be looked at, not tuned.
+    Nginx,
+    Fpm,
+    /// Any process and what descends from it.
+    Pid(i32),
+}
+
+impl ServerKind {
+    /// Are its settings known, so that they can be changed?
+    #[must_use]
+    pub fn can_be_tuned(self) -> bool {
+        matches!(self, ServerKind::Apache | ServerKind::Target)
+    }
 }
 
 impl fmt::Display for ServerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ServerKind::Apache => "apache",
-            ServerKind::Target => "target",
-        })
+        match self {
+            ServerKind::Apache => f.write_str("apache"),
+            ServerKind::Target => f.write_str("target"),
+            ServerKind::Nginx => f.write_str("nginx"),
+            ServerKind::Fpm => f.write_str("php-fpm"),
+            ServerKind::Pid(pid) => write!(f, "pid:{pid}"),
+        }
     }
 }
 
@@ -49,15 +64,17 @@ impl FromStr for ServerRef {
         let kind = match kind {
             "apache" | "apache2" | "httpd" => ServerKind::Apache,
             "target" => ServerKind::Target,
-            "nginx" | "fpm" | "php-fpm" | "pid" => {
-                return Err(format!(
-                    "'{kind}' servers cannot be tuned yet; apache and target can. To put load on any server: lastdrop run URL"
-                ));
+            "nginx" => ServerKind::Nginx,
+            "fpm" | "php-fpm" => ServerKind::Fpm,
+            "pid" => {
+                let pid = config.and_then(|c| c.parse::<i32>().ok()).filter(|p| *p > 0);
+                let pid = pid.ok_or_else(|| format!("'{text}' has no process id after the colon: pid:1234"))?;
+                return Ok(ServerRef { kind: ServerKind::Pid(pid), config: None, url });
             }
             _ => {
                 return Err(format!(
                     "'{text}' does not name a server; write KIND[:CONFIG][@URL], for example apache, \
-                     apache:/etc/apache2/apache2.conf or target@http://127.0.0.1:8080/"
+                     apache:/etc/apache2/apache2.conf, nginx, php-fpm, pid:1234 or target@http://127.0.0.1:8080/"
                 ));
             }
         };
@@ -107,11 +124,13 @@ mod tests {
         assert_eq!(r.url.as_ref().map(|u| u.port), Some(81));
         assert_eq!(r.to_string().parse::<ServerRef>(), Ok(r));
         assert_eq!("target".parse::<ServerRef>().expect("valid").config, None);
+        let r: ServerRef = "pid:42".parse().expect("valid");
+        assert_eq!((r.kind, r.to_string().as_str()), (ServerKind::Pid(42), "pid:42"));
     }
 
     #[test]
     fn a_wrong_name_says_how_to_write_it() {
-        for bad in ["", "iis", "apache:", "nginx", "apache@http://"] {
+        for bad in ["", "iis", "apache:", "pid", "pid:x", "apache@http://"] {
             assert!(bad.parse::<ServerRef>().is_err(), "{bad}");
         }
     }

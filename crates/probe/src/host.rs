@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use lastdrop_model::HostLook;
 use procfs::{Current, CurrentSI};
 
 /// CPU time of the host since boot, in ticks; only differences mean anything.
@@ -30,6 +31,97 @@ impl CpuTicks {
     pub fn steal_since(&self, earlier: &CpuTicks) -> Option<f64> {
         let total = self.total.checked_sub(earlier.total).filter(|t| *t > 0)?;
         Some(self.steal.saturating_sub(earlier.steal) as f64 / total as f64)
+    }
+}
+
+/// Counters of the machine since boot, of which the differences are a [`HostLook`].
+#[derive(Debug, Clone)]
+pub struct HostCounters {
+    /// Busy and all ticks of each processor.
+    cores: Vec<(u64, u64)>,
+    ticks: CpuTicks,
+    swap_in: Option<u64>,
+    swap_out: Option<u64>,
+    major_faults: Option<u64>,
+    oom_kills: Option<u64>,
+    backlog_dropped: Option<u64>,
+    running: Option<u64>,
+    blocked: Option<u64>,
+    available: Option<u64>,
+    files: Option<(u64, u64)>,
+}
+
+impl HostCounters {
+    /// Reads them. None without /proc/stat.
+    #[must_use]
+    pub fn now() -> Option<HostCounters> {
+        let stat = fs::read_to_string("/proc/stat").ok()?;
+        let mut all = None;
+        let mut cores = Vec::new();
+        for line in stat.lines().take_while(|l| l.starts_with("cpu")) {
+            let mut words = line.split_ascii_whitespace();
+            let name = words.next()?;
+            // user nice system idle iowait irq softirq steal; guest time is part of user time already.
+            let t: Vec<u64> = words.take(8).filter_map(|w| w.parse().ok()).collect();
+            let total: u64 = t.iter().sum();
+            let idle = t.get(3)? + t.get(4)?;
+            let steal = t.get(7).copied().unwrap_or(0);
+            if name == "cpu" {
+                all = Some(CpuTicks { total, steal, idle });
+            } else {
+                cores.push((total - idle - steal, total));
+            }
+        }
+        let number = |text: &str, name: &str| -> Option<u64> {
+            text.lines().find_map(|l| l.strip_prefix(name)?.split_ascii_whitespace().next()?.parse().ok())
+        };
+        let vmstat = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+        let softnet = fs::read_to_string("/proc/net/softnet_stat").ok();
+        let files = fs::read_to_string("/proc/sys/fs/file-nr").unwrap_or_default();
+        let files: Vec<u64> = files.split_ascii_whitespace().filter_map(|w| w.parse().ok()).collect();
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        Some(HostCounters {
+            cores,
+            ticks: all?,
+            swap_in: number(&vmstat, "pswpin "),
+            swap_out: number(&vmstat, "pswpout "),
+            major_faults: number(&vmstat, "pgmajfault "),
+            oom_kills: number(&vmstat, "oom_kill "),
+            // The second column, hexadecimal, a row for each processor.
+            backlog_dropped: softnet.map(|t| {
+                t.lines().filter_map(|l| u64::from_str_radix(l.split_ascii_whitespace().nth(1)?, 16).ok()).sum()
+            }),
+            running: number(&stat, "procs_running "),
+            blocked: number(&stat, "procs_blocked "),
+            available: number(&meminfo, "MemAvailable:").map(|kb| kb * 1024),
+            files: files.first().copied().zip(files.get(2).copied()),
+        })
+    }
+
+    /// What happened since.
+    #[must_use]
+    pub fn since(&self, earlier: &HostCounters) -> HostLook {
+        let delta = |f: fn(&HostCounters) -> Option<u64>| Some(f(self)?.saturating_sub(f(earlier)?));
+        let share = |busy: u64, all: u64| if all == 0 { 0.0 } else { (busy as f64 / all as f64 * 1e3).round() / 1e3 };
+        HostLook {
+            cores: self
+                .cores
+                .iter()
+                .zip(&earlier.cores)
+                .map(|(now, then)| share(now.0.saturating_sub(then.0), now.1.saturating_sub(then.1)))
+                .collect(),
+            steal: self.ticks.steal_since(&earlier.ticks).map(|s| (s * 1e4).round() / 1e4),
+            running: self.running,
+            blocked: self.blocked,
+            memory_available_bytes: self.available,
+            swap_in_pages: delta(|h| h.swap_in),
+            swap_out_pages: delta(|h| h.swap_out),
+            major_faults: delta(|h| h.major_faults),
+            oom_kills: delta(|h| h.oom_kills),
+            backlog_dropped: delta(|h| h.backlog_dropped),
+            files: self.files.map(|f| f.0),
+            files_limit: self.files.map(|f| f.1),
+        }
     }
 }
 

@@ -1,9 +1,15 @@
 //! Reads host and server from outside: /proc, sockets, status pages. Changes nothing, and says what it cannot read:
 //! a missing number is never zero.
 
+pub mod cgroup;
+pub mod fastcgi;
+pub mod group;
 pub mod host;
+pub mod kernel_log;
 pub mod listeners;
 pub mod memory;
+pub mod namespace;
+pub mod observer;
 pub mod process;
 pub mod status;
 

@@ -18,6 +18,21 @@ fn sockets(pid: i32) -> Result<Vec<TcpNetEntry>, ProbeError> {
     Ok(all)
 }
 
+/// Inodes of the sockets that a process holds.
+///
+/// # Errors
+/// When its descriptors may not be read.
+pub fn inodes(pid: i32) -> std::io::Result<std::collections::BTreeSet<u64>> {
+    let mut all = std::collections::BTreeSet::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))?.filter_map(Result::ok) {
+        let inode = std::fs::read_link(entry.path())
+            .ok()
+            .and_then(|l| l.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u64>().ok());
+        all.extend(inode);
+    }
+    Ok(all)
+}
+
 /// Addresses on which a process listens.
 ///
 /// # Errors

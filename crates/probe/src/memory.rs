@@ -1,6 +1,7 @@
 //! Memory of a group of processes, without counting shared pages twice.
 
-use procfs::process::Process;
+use std::{fs, io};
+
 use serde::{Deserialize, Serialize};
 
 use crate::ProbeError;
@@ -15,6 +16,9 @@ pub struct ProcessMemory {
     /// Pages that no other process maps.
     pub private: u64,
     pub shared: u64,
+    /// The anonymous part of the proportional size; 0 before Linux 5.9, which does not tell it.
+    #[serde(default)]
+    pub pss_anonymous: u64,
     pub swap: u64,
 }
 
@@ -23,22 +27,30 @@ pub struct ProcessMemory {
 /// # Errors
 /// When the process is gone or belongs to another user.
 pub fn of_process(pid: i32) -> Result<ProcessMemory, ProbeError> {
-    let e = |e| ProbeError::of(pid, "smaps_rollup", e);
-    let rollup = Process::new(pid).map_err(e)?.smaps_rollup().map_err(e)?;
-    let map = rollup
-        .memory_map_rollup
-        .0
-        .first()
-        .ok_or_else(|| ProbeError::Format { path: format!("/proc/{pid}/smaps_rollup"), what: "it is empty".into() })?;
-    let get = |name: &str| map.extension.map.get(name).copied().unwrap_or(0);
-    Ok(ProcessMemory {
-        pid,
-        rss: get("Rss"),
-        pss: get("Pss"),
-        private: get("Private_Clean") + get("Private_Dirty"),
-        shared: get("Shared_Clean") + get("Shared_Dirty"),
-        swap: get("Swap"),
-    })
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read_to_string(&path).map_err(|source| match (source.kind(), source.raw_os_error()) {
+        (io::ErrorKind::NotFound, _) | (_, Some(libc::ESRCH)) => ProbeError::Gone(pid),
+        _ => ProbeError::Read { path: path.clone(), source },
+    })?;
+    let mut memory = ProcessMemory { pid, ..ProcessMemory::default() };
+    let mut fields = 0;
+    for line in text.lines() {
+        let Some((name, rest)) = line.split_once(':') else { continue };
+        let to = match name {
+            "Rss" => &mut memory.rss,
+            "Pss" => &mut memory.pss,
+            "Private_Clean" | "Private_Dirty" => &mut memory.private,
+            "Shared_Clean" | "Shared_Dirty" => &mut memory.shared,
+            "Pss_Anon" => &mut memory.pss_anonymous,
+            "Swap" => &mut memory.swap,
+            _ => continue,
+        };
+        let kb = rest.trim().strip_suffix(" kB").and_then(|n| n.parse::<u64>().ok());
+        *to += kb.ok_or_else(|| ProbeError::Format { path: path.clone(), what: line.to_string() })? * 1024;
+        fields += 1;
+    }
+    // A process that is ending has no memory any more.
+    if fields == 0 { Err(ProbeError::Gone(pid)) } else { Ok(memory) }
 }
 
 /// Reads many processes; those that end meanwhile are left out.

@@ -48,7 +48,13 @@ pub fn all() -> Vec<ProcessInfo> {
 /// Living children of a process.
 #[must_use]
 pub fn children(pid: i32) -> Vec<ProcessInfo> {
-    all().into_iter().filter(|p| p.parent == pid).collect()
+    child_pids(pid).into_iter().filter_map(look).filter(|p| p.parent == pid).collect()
+}
+
+/// Process ids of the living children of a process: much less work than [`children`].
+#[must_use]
+pub fn child_pids(pid: i32) -> Vec<i32> {
+    crate::group::child_pids(pid)
 }
 
 /// Is the process with this pid still the one that started then?

@@ -1,11 +1,14 @@
 //! Asks a server a question over HTTP: is it healthy, and what does its status page say?
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use lastdrop_http::{ResponseParser, build_request};
 use lastdrop_model::Url;
+
+use crate::fastcgi::{self, FpmSocket};
 
 /// What a server answered to one request.
 #[derive(Debug, Clone)]
@@ -85,6 +88,228 @@ pub fn get(url: &Url, limit: Duration) -> Result<Answer, AskError> {
     }
 }
 
+/// Where a server says how it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StatusSource {
+    /// mod_status, or lastdrop's own target.
+    Apache(Url),
+    /// nginx's stub_status.
+    Nginx(Url),
+    /// PHP-FPM's own page, asked by FastCGI past any web server.
+    Fpm { socket: FpmSocket, path: String },
+}
+
+impl std::fmt::Display for StatusSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StatusSource::Apache(url) | StatusSource::Nginx(url) => url.fmt(f),
+            StatusSource::Fpm { socket, path } => write!(f, "{path} of {socket}"),
+        }
+    }
+}
+
+/// One worker as a status page has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkerStatus {
+    pub pid: i32,
+    /// A letter of Apache's scoreboard.
+    pub state: char,
+    pub requests: u64,
+    /// Seconds since its present or last request began.
+    pub request_s: Option<f64>,
+}
+
+/// What a status page said.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StatusReading {
+    pub scoreboard: Option<String>,
+    pub total_requests: Option<u64>,
+    pub busy: Option<u64>,
+    pub idle: Option<u64>,
+    /// Worker processes; of threaded servers each process once, its requests added up.
+    pub workers: Vec<WorkerStatus>,
+}
+
+impl StatusSource {
+    /// Asks. With `each_worker` the longer page that tells of each is taken, where there is one.
+    ///
+    /// # Errors
+    /// When there is no answer in time, or it is no status page.
+    pub fn read(&self, each_worker: bool, limit: Duration) -> Result<StatusReading, AskError> {
+        let strange = |what: String| AskError::Answer { url: self.to_string(), what };
+        let page = |url: &Url| {
+            let answer = get(url, limit)?;
+            if answer.status != 200 {
+                return Err(strange(format!("it answers {}", answer.status)));
+            }
+            Ok(String::from_utf8_lossy(&answer.body).into_owned())
+        };
+        match self {
+            StatusSource::Apache(url) => {
+                let plain = url.with_path(url.path.split('?').next().unwrap_or("/"));
+                if each_worker {
+                    let text = page(&plain.with_path(&format!("{}?json", plain.path)))?;
+                    // mod_status takes any query and gives HTML; the target knows this one.
+                    if let Some(reading) = read_target_json(&text).or_else(|| read_mod_status_html(&text)) {
+                        return Ok(reading);
+                    }
+                }
+                let text = page(&plain.with_path(&format!("{}?auto", plain.path)))?;
+                let auto = StatusPage::parse(&text).ok_or_else(|| strange("it is another page".into()))?;
+                Ok(StatusReading {
+                    scoreboard: Some(auto.scoreboard),
+                    total_requests: auto.total_accesses,
+                    busy: auto.busy,
+                    idle: auto.idle,
+                    workers: Vec::new(),
+                })
+            }
+            StatusSource::Nginx(url) => {
+                read_stub_status(&page(url)?).ok_or_else(|| strange("it is another page".into()))
+            }
+            StatusSource::Fpm { socket, path } => {
+                let query = if each_worker { "full&json" } else { "json" };
+                let text = fastcgi::get(socket, path, query, limit)
+                    .map_err(|source| AskError::Connect { url: self.to_string(), source })?;
+                read_fpm(&text).ok_or_else(|| strange("it is another page; is pm.status_path set?".into()))
+            }
+        }
+    }
+}
+
+fn read_target_json(text: &str) -> Option<StatusReading> {
+    let v: serde_json::Value = serde_json::from_str(text).ok()?;
+    let scoreboard = v.get("scoreboard")?.as_str()?.to_string();
+    let workers = v.get("workers").and_then(|w| w.as_array()).map_or_else(Vec::new, |rows| {
+        rows.iter()
+            .filter_map(|w| {
+                Some(WorkerStatus {
+                    pid: w.get("pid")?.as_i64()? as i32,
+                    state: w.get("state")?.as_str()?.chars().next()?,
+                    requests: w.get("requests")?.as_u64()?,
+                    request_s: w.get("request_s").and_then(serde_json::Value::as_f64),
+                })
+            })
+            .collect()
+    });
+    Some(StatusReading {
+        busy: Some(scoreboard.chars().filter(|c| !"_.".contains(*c)).count() as u64),
+        idle: Some(scoreboard.chars().filter(|c| *c == '_').count() as u64),
+        total_requests: v.get("requests").and_then(serde_json::Value::as_u64),
+        scoreboard: Some(scoreboard),
+        workers,
+    })
+}
+
+/// The rows of mod_status' table (with ExtendedStatus), by the names of its columns. None without the table.
+fn read_mod_status_html(html: &str) -> Option<StatusReading> {
+    let plain = |cell: &str| {
+        let mut text = String::new();
+        let mut inside = false;
+        for c in cell.chars() {
+            match c {
+                '<' => inside = true,
+                '>' => inside = false,
+                c if !inside => text.push(c),
+                _ => {}
+            }
+        }
+        text.trim().to_string()
+    };
+    let table = html.split("<table").find(|t| t.contains(">PID<") && t.contains(">Acc<"))?;
+    let mut rows = table.split("<tr").skip(1);
+    let names: Vec<String> = rows.next()?.split("<th").skip(1).map(|c| plain(&format!("<th{c}"))).collect();
+    let column = |name: &str| names.iter().position(|n| n == name);
+    let (pid, acc, mode, since) = (column("PID")?, column("Acc")?, column("M")?, column("SS")?);
+    let mut workers: BTreeMap<i32, WorkerStatus> = BTreeMap::new();
+    for row in rows {
+        let cells: Vec<String> = row.split("<td").skip(1).map(|c| plain(&format!("<td{c}"))).collect();
+        let cell = |at: usize| cells.get(at).map(String::as_str).unwrap_or_default();
+        // An empty slot has a dash for its process.
+        let Ok(pid) = cell(pid).parse::<i32>() else { continue };
+        // This connection / this process / this slot since the server started.
+        let requests: u64 = cell(acc).split('/').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
+        let state = cell(mode).chars().next().unwrap_or('?');
+        let request_s = cell(since).parse::<f64>().ok();
+        workers
+            .entry(pid)
+            .and_modify(|w| {
+                // Threads of one process: busy if any is, for as long as the longest.
+                w.requests += requests;
+                if w.state == '_' {
+                    w.state = state;
+                }
+                if state != '_' && state != 'K' {
+                    w.request_s = w.request_s.into_iter().chain(request_s).reduce(f64::max);
+                }
+            })
+            .or_insert(WorkerStatus { pid, state, requests, request_s });
+    }
+    let board: String = html.split("<pre>").nth(1)?.split("</pre>").next()?.split_whitespace().collect();
+    let number = |before: &str| {
+        let at = html.find(before)? + before.len();
+        html[at..].trim_start_matches([':', ' ']).split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    Some(StatusReading {
+        busy: Some(board.chars().filter(|c| !"_.".contains(*c)).count() as u64),
+        idle: Some(board.chars().filter(|c| *c == '_').count() as u64),
+        scoreboard: Some(board),
+        total_requests: number("Total accesses"),
+        workers: workers.into_values().collect(),
+    })
+}
+
+fn read_stub_status(text: &str) -> Option<StatusReading> {
+    let mut lines = text.lines();
+    let active: u64 = lines.next()?.strip_prefix("Active connections:")?.trim().parse().ok()?;
+    let numbers: Vec<u64> = lines.nth(1)?.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+    let states = lines.next()?;
+    let state = |name: &str| states.split(name).nth(1)?.split_whitespace().next()?.parse::<u64>().ok();
+    let waiting = state("Waiting:")?;
+    Some(StatusReading {
+        total_requests: numbers.get(2).copied(),
+        busy: Some(active.saturating_sub(waiting)),
+        idle: Some(waiting),
+        ..StatusReading::default()
+    })
+}
+
+fn read_fpm(text: &str) -> Option<StatusReading> {
+    let v: serde_json::Value = serde_json::from_str(text).ok()?;
+    let count = |name: &str| v.get(name).and_then(serde_json::Value::as_u64);
+    let workers: Vec<WorkerStatus> = v.get("processes").and_then(|p| p.as_array()).map_or_else(Vec::new, |rows| {
+        rows.iter()
+            .filter_map(|p| {
+                let state = match p.get("state")?.as_str()? {
+                    "Idle" => '_',
+                    "Reading headers" => 'R',
+                    "Finishing" | "Ending" => 'C',
+                    _ => 'W',
+                };
+                Some(WorkerStatus {
+                    pid: p.get("pid")?.as_i64()? as i32,
+                    state,
+                    requests: p.get("requests")?.as_u64()?,
+                    request_s: p.get("request duration").and_then(|d| d.as_f64()).map(|us| us / 1e6),
+                })
+            })
+            .collect()
+    });
+    let (busy, idle) = (count("active processes")?, count("idle processes")?);
+    let scoreboard = if workers.is_empty() {
+        "W".repeat(busy as usize) + &"_".repeat(idle as usize)
+    } else {
+        workers.iter().map(|w| w.state).collect()
+    };
+    Some(StatusReading {
+        scoreboard: Some(scoreboard),
+        total_requests: count("accepted conn"),
+        busy: Some(busy),
+        idle: Some(idle),
+        workers,
+    })
+}
+
 /// A status page in the form of Apache's `mod_status?auto`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StatusPage {
@@ -123,5 +348,33 @@ mod tests {
         let page = StatusPage::parse(text).expect("is one");
         assert_eq!((page.scoreboard.as_str(), page.total_accesses, page.generation), ("W_K..", Some(17), None));
         assert_eq!(StatusPage::parse("<html>404</html>"), None);
+    }
+
+    #[test]
+    fn rows_of_mod_status_are_read_by_the_names_of_their_columns() {
+        let html = "<dl><dt>Total accesses: 321 - Total Traffic: 1 kB</dt></dl><pre>_W..</pre>\n\
+            <table border=\"0\"><tr><th>Srv</th><th>PID</th><th>Acc</th><th>M</th><th>CPU\n</th><th>SS</th><th>Req</th></tr>\n\
+            <tr><td><b>0-0</b></td><td>11</td><td>0/7/90</td><td>_\n</td><td>0.1</td><td>5</td><td>0</td></tr>\n\
+            <tr><td><b>1-0</b></td><td>12</td><td>1/3/4</td><td><b>W</b>\n</td><td>0.1</td><td>2</td><td>0</td></tr>\n\
+            <tr><td><b>2-0</b></td><td>-</td><td>0/0/8</td><td>.\n</td><td>0.1</td><td>2</td><td>0</td></tr></table>";
+        let r = read_mod_status_html(html).expect("the table");
+        assert_eq!((r.scoreboard.as_deref(), r.total_requests, r.busy), (Some("_W.."), Some(321), Some(1)));
+        let rows: Vec<_> = r.workers.iter().map(|w| (w.pid, w.state, w.requests, w.request_s)).collect();
+        assert_eq!(rows, [(11, '_', 7, Some(5.0)), (12, 'W', 3, Some(2.0))]);
+        assert_eq!(read_mod_status_html("<html>no table</html>"), None);
+    }
+
+    #[test]
+    fn other_status_pages_are_read() {
+        let nginx =
+            "Active connections: 4 \nserver accepts handled requests\n 10 9 27 \nReading: 0 Writing: 1 Waiting: 3 \n";
+        let r = read_stub_status(nginx).expect("stub_status");
+        assert_eq!((r.total_requests, r.busy, r.idle), (Some(27), Some(1), Some(3)));
+        let fpm = r#"{"pool":"www","accepted conn":12,"idle processes":1,"active processes":1,"processes":[
+            {"pid":5,"state":"Idle","requests":3,"request duration":1500},
+            {"pid":6,"state":"Running","requests":9,"request duration":2500000}]}"#;
+        let r = read_fpm(fpm).expect("FPM");
+        assert_eq!((r.scoreboard.as_deref(), r.total_requests), (Some("_W"), Some(12)));
+        assert_eq!(r.workers[1].request_s, Some(2.5));
     }
 }

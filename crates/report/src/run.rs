@@ -9,6 +9,7 @@ use lastdrop_model::run::{End, PhaseReport};
 use lastdrop_model::units::{show_bytes, show_us};
 use lastdrop_model::{Kind, Plan, Run, Validity, Verdict};
 
+use crate::server::server_text;
 use crate::table::aligned;
 
 /// The summary of a run.
@@ -45,6 +46,9 @@ pub fn run_text(run: &Run) -> String {
         g.busiest_thread_cores * 100.0,
         show_bytes(g.peak_rss_bytes)
     );
+    if let Some(server) = &run.server {
+        out.push_str(&server_text(server));
+    }
     match run.end {
         End::Finished => {}
         End::Interrupted => out.push_str("ended early: interrupted; the numbers are those up to then\n"),

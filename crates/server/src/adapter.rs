@@ -87,7 +87,7 @@ pub trait Adapter: Send {
 
     /// Process ids of the workers under a master.
     fn workers(&self, master: i32) -> Vec<i32> {
-        process::children(master).iter().map(|p| p.pid).collect()
+        process::child_pids(master)
     }
 
     /// The knob that has a role.
@@ -110,6 +110,12 @@ pub fn discover(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
     Ok(match server.kind {
         ServerKind::Apache => Box::new(apache::Apache::discover(server)?),
         ServerKind::Target => Box::new(target::Target::discover(server)?),
+        ServerKind::Nginx | ServerKind::Fpm | ServerKind::Pid(_) => {
+            return Err(ServerError::Setting(format!(
+                "the settings of '{server}' cannot be read or changed yet; those of apache and target can. Any server can \
+                 be loaded (lastdrop run URL) and looked at (lastdrop watch {server})"
+            )));
+        }
     })
 }
 

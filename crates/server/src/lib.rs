@@ -7,6 +7,7 @@
 
 mod adapter;
 mod apache;
+mod find;
 mod journal;
 mod restart;
 mod session;
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use adapter::{Adapter, Effective, Facts, discover};
+pub use find::{Found, find, find_listening_at};
 pub use journal::{Journal, state_folder};
 pub use session::{Health, Kept, Restored, Session, restore_all};
 

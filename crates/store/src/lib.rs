@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lastdrop_model::documents::NoiseFloor;
 use lastdrop_model::run::{End, RunBuilder, Second};
-use lastdrop_model::{Counts, Generator, Histogram, Kind, Plan, Run, Slice, Validity};
+use lastdrop_model::{Counts, Generator, Histogram, Kind, Look, Observed, Plan, Run, Slice, Validity};
 use rusqlite::{Connection, OptionalExtension, params};
 
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +59,12 @@ CREATE TABLE IF NOT EXISTS phase_ends (
     duration_us INTEGER NOT NULL,
     peak INTEGER NOT NULL,
     PRIMARY KEY (run, phase)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS looks (
+    run TEXT NOT NULL REFERENCES runs(id),
+    t_ms INTEGER NOT NULL,     -- since the run began
+    document TEXT NOT NULL,    -- JSON: the server and its machine at that moment
+    PRIMARY KEY (run, t_ms)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS noise (
     measured_unix_ms INTEGER NOT NULL,
@@ -163,6 +169,28 @@ impl Store {
         Ok(())
     }
 
+    /// Writes a look at the server.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn look(&self, id: &str, look: &Look) -> Result<(), StoreError> {
+        self.connection
+            .prepare_cached("INSERT OR REPLACE INTO looks (run, t_ms, document) VALUES (?, ?, ?)")?
+            .execute(params![id, (look.t_s * 1e3) as i64, json(look)])?;
+        Ok(())
+    }
+
+    fn looks(&self, id: &str) -> Result<Vec<Look>, StoreError> {
+        let mut statement = self.connection.prepare("SELECT document FROM looks WHERE run = ? ORDER BY t_ms")?;
+        let rows = statement.query_map([id], |r| r.get::<_, String>(0))?;
+        let mut looks = Vec::new();
+        for row in rows {
+            let look = serde_json::from_str(&row?);
+            looks.push(look.map_err(|e| StoreError::Damaged { id: id.to_string(), what: e.to_string() })?);
+        }
+        Ok(looks)
+    }
+
     /// Writes how long a phase lasted.
     ///
     /// # Errors
@@ -182,7 +210,11 @@ impl Store {
     pub fn finish(&self, run: &mut Run) -> Result<(), StoreError> {
         // The seconds are in a table of their own already; a long run has many.
         let seconds: Vec<Vec<Second>> = run.phases.iter_mut().map(|p| std::mem::take(&mut p.seconds)).collect();
+        let looks = run.server.as_mut().map(|s| std::mem::take(&mut s.looks));
         let written = self.connection.execute("UPDATE runs SET document = ? WHERE id = ?", params![json(run), run.id]);
+        if let (Some(server), Some(looks)) = (&mut run.server, looks) {
+            server.looks = looks;
+        }
         for (phase, seconds) in run.phases.iter_mut().zip(seconds) {
             phase.seconds = seconds;
         }
@@ -283,6 +315,9 @@ impl Store {
                     }
                 })?;
             }
+            if let Some(server) = &mut run.server {
+                server.looks = self.looks(id)?;
+            }
             return Ok(run);
         }
         let plan: Plan = serde_json::from_str(&plan).map_err(|e| damaged(e.to_string()))?;
@@ -307,6 +342,9 @@ impl Store {
             generator: Generator { threads: plan.threads, ..Generator::default() },
             plan,
             pool: None,
+            server: Some(self.looks(id)?)
+                .filter(|looks| !looks.is_empty())
+                .map(|looks| Observed { looks, ..Observed::default() }),
             validity: Validity::default(),
             objectives: Vec::new(),
         })

@@ -42,6 +42,9 @@ pub struct Config {
     /// Private memory that a worker adds with each request.
     #[serde(deserialize_with = "bytes")]
     pub leak: u64,
+    /// How much of the shared memory a worker makes its own with each request, by writing to it.
+    #[serde(deserialize_with = "bytes")]
+    pub unshare: u64,
     /// Time a new worker needs before it takes connections.
     #[serde(deserialize_with = "duration")]
     pub startup: Duration,
@@ -82,6 +85,7 @@ impl Default for Config {
             memory: 0,
             shared_memory: 0,
             leak: 0,
+            unshare: 0,
             startup: Duration::ZERO,
             max_requests_per_worker: 0,
             keepalive: true,

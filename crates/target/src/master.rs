@@ -1,6 +1,7 @@
 //! The master process: opens the listener, keeps the pool full, obeys signals. It stays single-threaded, because it
 //! forks.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, signal, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket, sockopt,
 };
@@ -18,7 +20,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, pipe2};
 
 use crate::config::{Config, ConfigError, Layers};
-use crate::shared::Shared;
+use crate::shared::{Shared, monotonic_ns};
 use crate::worker::Worker;
 
 #[derive(Debug, thiserror::Error)]
@@ -60,8 +62,8 @@ struct Master {
     workers: HashMap<Pid, usize>,
     /// Workers of older generations and when they have to be gone.
     leaving: HashMap<Pid, Instant>,
-    /// Touched by the master only, so that all workers share its pages.
-    _shared_memory: Vec<u8>,
+    /// The master never writes to it again, so that all workers share its pages until they do.
+    shared_memory: RefCell<Vec<u8>>,
 }
 
 /// Runs the target until it is told to end. `ready` is called once with the address it listens on.
@@ -91,7 +93,7 @@ pub fn run(
         leave_read,
         workers: HashMap::new(),
         leaving: HashMap::new(),
-        _shared_memory: shared_memory,
+        shared_memory: RefCell::new(shared_memory),
         config,
     };
     let address = master.listener.local_addr().unwrap_or(master.config.listen);
@@ -173,6 +175,9 @@ impl Master {
                 continue;
             }
             self.shared.set_state(index, b'S');
+            let slot = self.shared.slot(index);
+            slot.requests.store(0, SeqCst);
+            slot.since_ns.store(monotonic_ns(), SeqCst);
             // SAFETY: this process has one thread; the child runs on with its own copy of everything.
             match unsafe { fork() }.map_err(system("cannot fork a worker"))? {
                 ForkResult::Parent { child } => {
@@ -199,12 +204,21 @@ impl Master {
             libc::prctl(libc::PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize);
             libc::prctl(libc::PR_SET_NAME, c"target-worker".as_ptr());
         }
+        let mut retire = SigSet::empty();
+        retire.add(Signal::SIGUSR1);
+        let _ = retire.thread_block();
+        let Ok(retire) = SignalFd::with_flags(&retire, SfdFlags::SFD_CLOEXEC) else {
+            // SAFETY: as below.
+            unsafe { libc::_exit(1) }
+        };
         let worker = Worker {
             slot,
             config: &self.config,
             shared: self.shared,
             listener: &self.listener,
             leave: self.leave_read.as_fd(),
+            retire: retire.as_fd(),
+            shared_memory: &self.shared_memory,
         };
         let code = i32::from(worker.run().is_err());
         // SAFETY: ends the child at once, without running the exit handlers of the master's program.

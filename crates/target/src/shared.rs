@@ -32,7 +32,7 @@ pub struct Counters {
 }
 
 /// The counters as the status page gives them in JSON.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CountersView {
     pub connections: u64,
     pub requests: u64,
@@ -47,6 +47,20 @@ pub struct CountersView {
     pub forks: u64,
     pub generation: u32,
     pub scoreboard: String,
+    /// The workers that live.
+    #[serde(default)]
+    pub workers: Vec<WorkerView>,
+}
+
+/// A worker as the status page gives it in JSON.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerView {
+    pub pid: i32,
+    pub state: char,
+    /// Requests of its life.
+    pub requests: u64,
+    /// Seconds since its present or last request began.
+    pub request_s: f64,
 }
 
 #[derive(Debug)]
@@ -55,6 +69,8 @@ pub struct Slot {
     /// A letter of Apache's scoreboard.
     pub state: AtomicU8,
     pub requests: AtomicU64,
+    /// When its present or last request began, nanoseconds of the monotonic clock.
+    pub since_ns: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -63,6 +79,11 @@ pub struct Shared {
     slots: [Slot; MAX_WORKERS as usize],
     /// Slots in use by the present settings.
     pub pool: AtomicU32,
+}
+
+pub(crate) fn monotonic_ns() -> u64 {
+    use nix::sys::time::TimeValLike;
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map_or(0, |t| t.num_nanoseconds() as u64)
 }
 
 impl Shared {
@@ -122,7 +143,23 @@ impl Shared {
             forks: get(&c.forks),
             generation: c.generation.load(Ordering::SeqCst),
             scoreboard: self.scoreboard(),
+            workers: self.workers(),
         }
+    }
+
+    fn workers(&self) -> Vec<WorkerView> {
+        let now = monotonic_ns();
+        let pool = (self.pool.load(Ordering::Relaxed) as usize).min(self.slots.len());
+        self.slots[..pool]
+            .iter()
+            .filter(|s| s.pid.load(Ordering::Relaxed) != 0)
+            .map(|s| WorkerView {
+                pid: s.pid.load(Ordering::Relaxed),
+                state: char::from(s.state.load(Ordering::Relaxed)),
+                requests: s.requests.load(Ordering::Relaxed),
+                request_s: now.saturating_sub(s.since_ns.load(Ordering::Relaxed)) as f64 / 1e9,
+            })
+            .collect()
     }
 
     /// The status page in the form of mod_status `?auto`.

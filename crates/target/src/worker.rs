@@ -1,5 +1,6 @@
 //! A worker process: one connection at a time, as a prefork server has it.
 
+use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +17,7 @@ use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::config::{Config, Service};
-use crate::shared::{STATUS_PATH, Shared};
+use crate::shared::{STATUS_PATH, Shared, monotonic_ns};
 
 /// A client that has connected and says nothing is let go after this.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -28,6 +29,10 @@ pub struct Worker<'a> {
     pub listener: &'a TcpListener,
     /// Hangs up when this generation of workers shall leave, or when the master is gone.
     pub leave: BorrowedFd<'a>,
+    /// Readable when this worker alone shall leave: SIGUSR1, as a worker of Apache's prefork takes it.
+    pub retire: BorrowedFd<'a>,
+    /// This process's copy of what the master shares.
+    pub shared_memory: &'a RefCell<Vec<u8>>,
 }
 
 /// What a worker carries from request to request.
@@ -74,6 +79,7 @@ impl Worker<'_> {
         // Exclusive: a connection wakes one worker and not the whole pool.
         epoll.add(self.listener, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLEXCLUSIVE, 0))?;
         epoll.add(self.leave, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
+        epoll.add(self.retire, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
         let mut desk = Desk {
             served: 0,
             leaked: Vec::new(),
@@ -87,7 +93,7 @@ impl Worker<'_> {
         };
         loop {
             self.shared.set_state(self.slot, b'_');
-            let mut events = [EpollEvent::empty(); 2];
+            let mut events = [EpollEvent::empty(); 3];
             let n = match epoll.wait(&mut events, EpollTimeout::NONE) {
                 Ok(n) => n,
                 Err(nix::Error::EINTR) => continue,
@@ -159,7 +165,9 @@ impl Worker<'_> {
                 return self.status(&mut stream, &head);
             }
             desk.served += 1;
-            self.shared.slot(self.slot).requests.store(desk.served, Relaxed);
+            let slot = self.shared.slot(self.slot);
+            slot.requests.store(desk.served, Relaxed);
+            slot.since_ns.store(monotonic_ns(), Relaxed);
             let limit = self.config.max_keepalive_requests;
             let close = !head.keep_alive
                 || !self.config.keepalive
@@ -168,6 +176,12 @@ impl Worker<'_> {
                 || self.told_to_leave();
             if self.config.leak > 0 {
                 desk.leaked.push(vec![1u8; self.config.leak as usize]);
+            }
+            if self.config.unshare > 0 {
+                let mut memory = self.shared_memory.borrow_mut();
+                let from = ((desk.served - 1) * self.config.unshare).min(memory.len() as u64) as usize;
+                let to = (from + self.config.unshare as usize).min(memory.len());
+                std::hint::black_box(&mut memory[from..to]).fill(2);
             }
             if !self.request(&mut stream, &head, close, desk)? || close {
                 return Ok(());
@@ -330,7 +344,8 @@ impl Worker<'_> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout = PollTimeout::try_from(left.as_millis().min(3_600_000) as i32 + 1).unwrap_or(PollTimeout::MAX);
-            let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN), PollFd::new(self.leave, PollFlags::POLLIN)];
+            let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+            let mut fds = [readable(stream.as_fd()), readable(self.leave), readable(self.retire)];
             match poll(&mut fds, timeout) {
                 Ok(0) => return Ok(Wake::Timeout),
                 Ok(_) if fds[0].any() == Some(true) => return Ok(Wake::Ready),
@@ -342,7 +357,7 @@ impl Worker<'_> {
     }
 
     fn told_to_leave(&self) -> bool {
-        let mut fds = [PollFd::new(self.leave, PollFlags::POLLIN)];
+        let mut fds = [self.leave, self.retire].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         matches!(poll(&mut fds, PollTimeout::ZERO), Ok(n) if n > 0)
     }
 }
@@ -357,10 +372,6 @@ fn sleep(d: Duration) {
     if !d.is_zero() {
         std::thread::sleep(d);
     }
-}
-
-fn monotonic_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| t.num_nanoseconds() as u64)
 }
 
 /// Uses CPU time, not wall time: a busy machine makes it slower, as it would real work.

@@ -54,7 +54,7 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
     let stop = Stop::on_signals(true)?;
     let mut terminal = Terminal::new(args.output.quiet);
     let store = open_store(&args.output)?;
-    let mut lab = Lab { store, stop: &stop.flag, narrator: &mut terminal, store_error: None, log: None };
+    let mut lab = Lab::new(store, &stop.flag, &mut terminal);
     let document = find_capacity(&mut lab, &order)?;
     let store_error = lab.store_error.take();
     let json = args.output.json.as_deref();

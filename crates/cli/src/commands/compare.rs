@@ -81,7 +81,7 @@ fn live(args: &CompareArgs) -> Result<(CompareDocument, Exit)> {
     let stop = Stop::on_signals(true)?;
     let mut terminal = Terminal::new(args.output.quiet);
     let store = open_store(&args.output)?;
-    let mut lab = Lab { store, stop: &stop.flag, narrator: &mut terminal, store_error: None, log: None };
+    let mut lab = Lab::new(store, &stop.flag, &mut terminal);
     let mut document = compare_live(&mut lab, &order)?;
     let store_error = lab.store_error.take();
     if let (Some(floor), Some(store), false) = (&document.noise_floor, &lab.store, document.interrupted) {

@@ -69,7 +69,7 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
     let server = ServerRef { kind: ServerKind::Target, config: Some(config), url: None };
     let session = Session::open(discover(&server)?, Some(&url), false)?;
     let mut terminal = Terminal::new(args.quiet);
-    let mut lab = Lab { store: None, stop: &stop.flag, narrator: &mut terminal, store_error: None, log: None };
+    let mut lab = Lab::new(None, &stop.flag, &mut terminal);
     let document = tune(&mut lab, session, &plan::order(url, u64::from(random_u32())))?;
     // The restarts made the target another process than the one that was started here.
     end_restarted(&server);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use lastdrop_report::table::aligned;
-use lastdrop_report::{history_line, run_text};
+use lastdrop_report::{history_line, run_text, timeline_text};
 use lastdrop_store::Store;
 
 use crate::args::{HistoryArgs, ShowArgs};
@@ -34,7 +34,7 @@ pub fn show(args: ShowArgs) -> Result<Exit> {
     let run = store.load(&store.find(&args.id)?)?;
     match args.json.as_deref() {
         Some(to) => write_json(to, &run)?,
-        None => print_report(&run_text(&run), None, false),
+        None => print_report(&format!("{}{}", run_text(&run), timeline_text(&run)), None, false),
     }
     Ok(Exit::Done)
 }

@@ -8,6 +8,7 @@ use lastdrop_experiment::{Lab, LabError};
 use lastdrop_model::run::End;
 use lastdrop_model::{Judged, Run, Verdict};
 use lastdrop_report::{junit, run_text};
+use lastdrop_server::find;
 
 use crate::args::RunArgs;
 use crate::commands::{open_store, print_report, write_json, write_text};
@@ -32,6 +33,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         write_text("-", &run_plan::dry_run(&plan)?)?;
         return Ok(Exit::Done);
     }
+    let server = args.server.as_ref().map(find).transpose()?;
     let stop = Stop::on_signals(true)?;
     let log = match &args.log {
         None => None,
@@ -41,8 +43,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         }
     };
     let mut terminal = Terminal::new(args.output.quiet);
-    let mut lab =
-        Lab { store: open_store(&args.output)?, stop: &stop.flag, narrator: &mut terminal, store_error: None, log };
+    let mut lab = Lab { log, server, ..Lab::new(open_store(&args.output)?, &stop.flag, &mut terminal) };
     let run = match lab.run(&plan, "") {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
         other => other?,

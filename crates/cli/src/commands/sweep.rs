@@ -34,7 +34,7 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
         }
         None => None,
     };
-    let mut lab = Lab { store, stop: &stop.flag, narrator: &mut terminal, store_error: None, log: None };
+    let mut lab = Lab::new(store, &stop.flag, &mut terminal);
     let document = run_sweep(&mut lab, session, &plan)?;
     let store_error = lab.store_error.take();
     let to_stdout = if args.csv.as_deref() == Some("-") { args.csv.as_deref() } else { args.output.json.as_deref() };

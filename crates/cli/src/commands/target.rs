@@ -28,6 +28,7 @@ pub fn target(args: TargetArgs) -> Result<Exit> {
         memory,
         shared_memory,
         leak,
+        unshare,
         startup,
         max_requests_per_worker,
         keepalive,

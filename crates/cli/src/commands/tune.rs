@@ -46,7 +46,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         settling: warm_up.unwrap_or(SETTLING),
         advise_keepalive: true,
     };
-    let mut lab = Lab { store, stop: &stop.flag, narrator: &mut terminal, store_error: None, log: None };
+    let mut lab = Lab::new(store, &stop.flag, &mut terminal);
     let document = run_tune(&mut lab, session, &order)?;
     let store_error = lab.store_error.take();
     let json = args.output.json.as_deref();

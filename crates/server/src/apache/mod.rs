@@ -89,6 +89,11 @@ fn compiled(output: &str, name: &str) -> Option<PathBuf> {
 }
 
 impl Apache {
+    /// Is this the name of an Apache's program?
+    pub fn is_program(name: &str) -> bool {
+        PROGRAMS.contains(&name)
+    }
+
     pub fn discover(server: &ServerRef) -> Result<Apache, ServerError> {
         let found = masters(PROGRAMS)?;
         let mut candidates = Vec::new();
