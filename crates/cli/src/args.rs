@@ -10,6 +10,7 @@ use lastdrop_model::plan_file::Bandwidth;
 use lastdrop_model::request::{Expectation, Think, header_line};
 use lastdrop_model::units::{parse_bytes, parse_duration};
 use lastdrop_model::{Objective, ServerRef};
+use lastdrop_report::watch::SortBy;
 
 use crate::exit;
 
@@ -19,6 +20,7 @@ Examples:
   lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s   50 users for 30 s
   lastdrop capacity http://127.0.0.1/ --objective 'p99<300ms'   how much it can take
   lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/   which is faster
+  lastdrop watch apache                              processes, memory, queues, kernel events, live
   lastdrop size apache --memory 400M                 how many workers fit
   lastdrop tune apache --url http://127.0.0.1/app    find better settings and prove them
   lastdrop restore                                   undo what a killed tune left
@@ -51,6 +53,8 @@ pub enum Command {
     Sweep(SweepArgs),
     /// Real memory of a server's workers and how many fit
     Size(SizeArgs),
+    /// A server's processes, states, memory, queues and kernel events, live
+    Watch(Box<WatchArgs>),
     /// Put back what a killed tune or sweep changed
     Restore(RestoreArgs),
     /// List the runs kept in the store
@@ -299,6 +303,43 @@ pub struct RunArgs {
     pub log: Option<PathBuf>,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Keys: q quit, p pause, s sort by the next column, r reverse, arrows scroll.\nPrivate, shared and PSS are read in turn, each at most 15 s old.\n\nExamples:\n  lastdrop watch apache\n  lastdrop watch nginx@http://127.0.0.1/nginx_status --sort private\n  lastdrop watch pid:1234 --once --json -\n  lastdrop watch php-fpm --record night.jsonl -d 8h      and later: lastdrop watch --replay night.jsonl"
+)]
+pub struct WatchArgs {
+    /// The server: apache, apache:/path/apache2.conf, nginx, php-fpm, target, pid:1234, each with @URL
+    #[arg(value_parser = str::parse::<ServerRef>, required_unless_present = "replay")]
+    pub server: Option<ServerRef>,
+    /// Time between two looks, and what differences cover
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = positive_duration)]
+    pub interval: Duration,
+    /// One look, then end
+    #[arg(long)]
+    pub once: bool,
+    /// End after this long
+    #[arg(short, long, value_name = "TIME", value_parser = positive_duration)]
+    pub duration: Option<Duration>,
+    /// Sort workers by cpu, private, rss, requests, age or pid
+    #[arg(long, value_name = "COLUMN", default_value = "cpu", value_parser = str::parse::<SortBy>)]
+    pub sort: SortBy,
+    /// The other way round
+    #[arg(long)]
+    pub reverse: bool,
+    /// Add each look to this file, a JSON document a line
+    #[arg(long, value_name = "FILE", conflicts_with = "once")]
+    pub record: Option<String>,
+    /// Show a recording instead of a server
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["server", "record"])]
+    pub replay: Option<PathBuf>,
+    /// Write looks as JSON to a file, or to stdout with '-'; without --once a document a line
+    #[arg(long, value_name = "FILE", conflicts_with = "record")]
+    pub json: Option<String>,
+    /// No text
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 /// A list of objectives; clap would take a `Vec` for an option that is given several times.

@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         Command::Tune(args) => commands::tune::tune(*args),
         Command::Sweep(args) => commands::sweep::sweep(args),
         Command::Size(args) => commands::size::size(args),
+        Command::Watch(args) => commands::watch::watch(&args),
         Command::Restore(args) => commands::restore::restore(args),
         Command::Demo(args) => commands::demo::demo(args),
     };

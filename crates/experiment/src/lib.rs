@@ -13,5 +13,6 @@ pub mod sweep_plan;
 pub mod trial;
 pub mod tune;
 pub mod warm;
+pub mod watch;
 
 pub use lab::{Lab, LabError, Narrator, Progress};

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::look::{Look, WorkerLook};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -400,4 +401,24 @@ pub struct CapacityDocument {
     pub generator_limited: bool,
     pub interrupted: bool,
     pub notes: Vec<String>,
+}
+
+pub const WATCH_SCHEMA: &str = "lastdrop.watch/1";
+
+/// A server at one moment, as `watch` shows it; differences cover `span_s`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct WatchDocument {
+    pub schema: String,
+    pub server: String,
+    pub software: String,
+    pub master: i32,
+    /// Milliseconds since 1970, UTC.
+    pub unix_ms: u64,
+    pub workers: Vec<WorkerLook>,
+    #[serde(flatten)]
+    pub look: Look,
+    /// What could not be read, and why.
+    pub unread: Vec<String>,
+    /// Processors that looking takes.
+    pub cost_cores: f64,
 }

@@ -122,7 +122,7 @@ pub struct Look {
     /// Seconds since the run began; in `watch` since it began.
     pub t_s: f64,
     pub span_s: f64,
-    pub workers: u64,
+    pub worker_count: u64,
     /// Workers that are at work, by the status page, else those that the kernel has running.
     pub busy: Option<u64>,
     /// Processors that master and workers used.

@@ -18,7 +18,7 @@ fn main() {
     let mut workers = 0;
     for second in 1..=seconds {
         let look = observer.look(start.elapsed().as_secs_f64(), false);
-        workers = look.workers;
+        workers = look.worker_count;
         thread::sleep((start + Duration::from_secs(second as u64)).saturating_duration_since(Instant::now()));
     }
     let oldest = observer.workers().iter().filter_map(|w| w.memory_age_s).fold(0.0, f64::max);

@@ -323,7 +323,7 @@ impl Group {
 
     fn sum_up(&self, now: Instant, look: &mut Look) {
         let workers = self.workers();
-        look.workers = workers.len() as u64;
+        look.worker_count = workers.len() as u64;
         look.states.clear();
         for pid in &workers {
             *look.states.entry(self.members[pid].stat.state.to_string()).or_default() += 1;
@@ -431,7 +431,7 @@ mod tests {
         let mut group = Group::new(shell.id() as i32, true);
         let mut look = Look::default();
         let deadline = Instant::now() + Duration::from_secs(20);
-        while look.workers != 2 || group.pids().len() != 3 {
+        while look.worker_count != 2 || group.pids().len() != 3 {
             assert!(Instant::now() < deadline, "{:?}", group.pids());
             group.look(true, &mut look);
         }
@@ -441,7 +441,7 @@ mod tests {
         use std::io::Write;
         let input = shell.stdin.as_mut().expect("piped");
         input.write_all(b"\n").expect("read");
-        while look.workers != 1 {
+        while look.worker_count != 1 {
             assert!(Instant::now() < deadline, "{:?}", group.pids());
             group.look(true, &mut look);
         }
@@ -450,6 +450,6 @@ mod tests {
         }
         let _ = shell.wait();
         group.look(true, &mut look);
-        assert!(!group.is_alive() && look.workers == 0);
+        assert!(!group.is_alive() && look.worker_count == 0);
     }
 }

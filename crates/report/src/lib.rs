@@ -9,6 +9,7 @@ pub mod size;
 pub mod sweep;
 pub mod table;
 pub mod tune;
+pub mod watch;
 
 pub use capacity::capacity_text;
 pub use compare::compare_text;
@@ -18,3 +19,4 @@ pub use server::{server_text, timeline_text};
 pub use size::size_text;
 pub use sweep::{sweep_csv, sweep_text};
 pub use tune::tune_text;
+pub use watch::{watch_line, watch_text};

@@ -33,7 +33,7 @@ const ALARMING: &[&str] = &[
 ];
 
 /// Events of a look that deserve a name: counters, groups that limited, lines of the kernel's log.
-fn events(look: &Look) -> Vec<(String, u64)> {
+pub(crate) fn events(look: &Look) -> Vec<(String, u64)> {
     let mut all: Vec<(String, u64)> = ALARMING
         .iter()
         .filter_map(|name| Some(((*name).to_string(), *look.kernel.get(*name)?)))
@@ -72,7 +72,7 @@ pub fn server_text(o: &Observed) -> String {
     let max = |f: fn(&Look) -> Option<f64>| o.looks.iter().filter_map(f).reduce(f64::max);
     let span: f64 = o.looks.iter().map(|l| l.span_s).sum();
     let cpu: f64 = o.looks.iter().filter_map(|l| Some(l.cpu_cores? * l.span_s)).sum::<f64>() / span.max(1e-9);
-    let workers = o.looks.last().map_or(o.workers.len() as u64, |l| l.workers);
+    let workers = o.looks.last().map_or(o.workers.len() as u64, |l| l.worker_count);
     let mut parts = vec![format!("{workers} worker{}", if workers == 1 { "" } else { "s" })];
     parts.push(format!("{cpu:.2} cores"));
     if let Some(look) = o.looks.iter().rev().find(|l| l.real_memory_bytes.is_some()) {
@@ -159,7 +159,7 @@ pub fn timeline_text(run: &Run) -> String {
             vec![
                 format!("{:.0}", last.t_s),
                 (answers as f64 / span.max(1e-9)).round().to_string(),
-                last.workers.to_string(),
+                last.worker_count.to_string(),
                 last.busy.map_or_else(dash, |n| n.to_string()),
                 format!("{cpu:.2}"),
                 last.real_memory_bytes.map_or_else(dash, show_bytes),

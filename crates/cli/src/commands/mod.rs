@@ -10,6 +10,7 @@ pub mod size;
 pub mod sweep;
 pub mod target;
 pub mod tune;
+pub mod watch;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
