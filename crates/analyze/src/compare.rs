@@ -594,6 +594,7 @@ mod tests {
             environment: serde_json::Value::Null,
             plan,
             pool: None,
+            server: None,
             phases: b.into_reports(),
             generator: Generator::default(),
             validity: Validity::default(),

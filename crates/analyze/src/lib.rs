@@ -6,5 +6,6 @@ pub mod objective;
 pub mod pool;
 pub mod ratio;
 pub mod series;
+pub mod syscalls;
 pub mod usl;
 pub mod validity;

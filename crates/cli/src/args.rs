@@ -55,6 +55,8 @@ pub enum Command {
     Size(SizeArgs),
     /// A server's processes, states, memory, queues and kernel events, live
     Watch(Box<WatchArgs>),
+    /// Which system calls a request is made of, what they cost, and what would spare them
+    Trace(Box<TraceArgs>),
     /// Put back what a killed tune or sweep changed
     Restore(RestoreArgs),
     /// List the runs kept in the store
@@ -336,6 +338,40 @@ pub struct WatchArgs {
     pub replay: Option<PathBuf>,
     /// Write looks as JSON to a file, or to stdout with '-'; without --once a document a line
     #[arg(long, value_name = "FILE", conflicts_with = "record")]
+    pub json: Option<String>,
+    /// No text
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Needs strace, and root or the server's user. Tracing slows the traced workers down while it lasts; on a server in\nuse it also counts what visitors do.\n\nExamples:\n  lastdrop trace apache --url http://127.0.0.1/app/list\n  lastdrop trace apache --url http://127.0.0.1/ --json before.json\n  (change AllowOverride) lastdrop trace apache --url http://127.0.0.1/ --against before.json"
+)]
+pub struct TraceArgs {
+    /// The server: apache, nginx, php-fpm, target, pid:1234 …
+    #[arg(value_parser = str::parse::<ServerRef>)]
+    pub server: ServerRef,
+    /// What is asked for while it is traced
+    #[arg(long)]
+    pub url: Url,
+    /// How many requests are traced
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub requests: u64,
+    /// Another request header, 'Name: value'
+    #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header_line)]
+    pub headers: Vec<(String, String)>,
+    /// A request without an answer after this long has timed out
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration)]
+    pub timeout: Duration,
+    /// Show an earlier trace (its --json FILE) beside this one
+    #[arg(long, value_name = "FILE")]
+    pub against: Option<PathBuf>,
+    /// Show every call, not only the costliest
+    #[arg(long)]
+    pub all: bool,
+    /// Write the result as JSON to a file, or to stdout with '-'
+    #[arg(long, value_name = "FILE")]
     pub json: Option<String>,
     /// No text
     #[arg(short, long)]

@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Command::Sweep(args) => commands::sweep::sweep(args),
         Command::Size(args) => commands::size::size(args),
         Command::Watch(args) => commands::watch::watch(&args),
+        Command::Trace(args) => commands::trace::trace(&args),
         Command::Restore(args) => commands::restore::restore(args),
         Command::Demo(args) => commands::demo::demo(args),
     };

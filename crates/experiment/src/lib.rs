@@ -10,6 +10,7 @@ pub mod lab;
 pub mod size;
 pub mod sweep;
 pub mod sweep_plan;
+pub mod trace;
 pub mod trial;
 pub mod tune;
 pub mod warm;

@@ -422,3 +422,49 @@ pub struct WatchDocument {
     /// Processors that looking takes.
     pub cost_cores: f64,
 }
+
+pub const TRACE_SCHEMA: &str = "lastdrop.trace/1";
+
+/// System calls of a request, as `trace` finds them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TraceDocument {
+    pub schema: String,
+    pub server: String,
+    pub url: String,
+    /// Requests that were answered while it was traced.
+    pub requests: u64,
+    pub calls_per_request: f64,
+    /// Time in calls that a request pays for, without waits for the client.
+    pub us_per_request: f64,
+    /// What tracing itself added to each call, taken off where a time is tracing's: the fastest call that was seen.
+    pub floor_us: f64,
+    /// The costliest first.
+    pub calls: Vec<TraceRow>,
+    /// What is worth a word, the costliest first.
+    pub kinds: Vec<TraceKind>,
+    pub notes: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TraceRow {
+    pub call: String,
+    /// The file or the peer; `client` is the connection that the request came over.
+    pub path: String,
+    pub per_request: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    pub us_per_request: f64,
+    /// The time is tracing's: the median less the floor. Calls on files are timed again without it.
+    pub traced: bool,
+}
+
+/// Calls that have a common cause.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TraceKind {
+    /// `htaccess`, `virtual-path`, `missing-file`, `path-components`, `dns`, `new-connection`.
+    pub kind: String,
+    pub per_request: f64,
+    pub us_per_request: f64,
+    pub title: String,
+    pub advice: String,
+}

@@ -172,3 +172,16 @@ pub struct Observed {
     /// Processors that looking took.
     pub cost_cores: f64,
 }
+
+/// A system call that was seen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Syscall {
+    pub pid: i32,
+    pub call: String,
+    /// The file, or the connection: `TCP:[127.0.0.1:80->127.0.0.1:9]`.
+    pub path: String,
+    /// `ENOENT` and so on, where it failed.
+    pub error: Option<String>,
+    /// From entry to return, with what tracing adds.
+    pub seconds: f64,
+}

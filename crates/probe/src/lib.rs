@@ -12,6 +12,7 @@ pub mod namespace;
 pub mod observer;
 pub mod process;
 pub mod status;
+pub mod strace;
 
 /// What could not be read, and what to try.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +21,8 @@ pub enum ProbeError {
     Read { path: String, source: std::io::Error },
     #[error("{path} does not look as expected: {what}")]
     Format { path: String, what: String },
+    #[error("{tool} does not work here: {what}")]
+    Tool { tool: &'static str, what: String },
     #[error("process {0} is gone")]
     Gone(i32),
 }

@@ -8,6 +8,7 @@ pub mod server;
 pub mod size;
 pub mod sweep;
 pub mod table;
+pub mod trace;
 pub mod tune;
 pub mod watch;
 
@@ -18,5 +19,6 @@ pub use run::{history_line, run_text};
 pub use server::{server_text, timeline_text};
 pub use size::size_text;
 pub use sweep::{sweep_csv, sweep_text};
+pub use trace::{trace_compare_text, trace_text};
 pub use tune::tune_text;
 pub use watch::{watch_line, watch_text};

@@ -9,6 +9,7 @@ pub mod run;
 pub mod size;
 pub mod sweep;
 pub mod target;
+pub mod trace;
 pub mod tune;
 pub mod watch;
 

@@ -1,0 +1,112 @@
+//! Which system calls a request is made of: a running server traced while a few requests are sent to it.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lastdrop_analyze::syscalls::{self, Timings};
+use lastdrop_load::{Event, RunClock};
+use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
+use lastdrop_model::look::Syscall;
+use lastdrop_model::{KeepAlive, Plan, ServerRef};
+use lastdrop_probe::process;
+use lastdrop_probe::strace::{self, Strace};
+use lastdrop_server::find;
+
+use crate::lab::LabError;
+use crate::warm::warm_each;
+
+/// Processes beyond this are not all traced: attaching stops each for a moment.
+const MOST_PROCESSES: usize = 400;
+/// Calls that are timed again without tracing.
+const MOST_TIMED: usize = 1000;
+
+/// Traces `plan`'s requests, sent one after the other on connections of their own.
+///
+/// # Errors
+/// When the server is not found, strace cannot attach, or nothing is answered.
+pub fn trace(server: &ServerRef, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocument, LabError> {
+    let found = find(server)?;
+    let mut pids = process::child_pids(found.master);
+    let workers = pids.len().max(1);
+    let mut notes = Vec::new();
+    // A first request compiles, connects and caches what later ones have.
+    let warm_plan = Plan { keepalive: KeepAlive::Off, ..plan.clone() };
+    if found.prefork && !plan.url.tls {
+        let warmed = warm_each(&warm_plan, workers);
+        if warmed < workers {
+            notes.push(format!("{warmed} of {workers} workers had a request before; first requests cost more"));
+        }
+    }
+    if pids.len() > MOST_PROCESSES {
+        notes.push(format!("only {MOST_PROCESSES} of {} workers were traced", pids.len()));
+        pids.truncate(MOST_PROCESSES);
+    }
+    // Children of the master's that come later are traced too.
+    pids.push(found.master);
+    let file = tempfile::NamedTempFile::new().map_err(|e| LabError::Other(format!("no temporary file: {e}")))?;
+    let strace = Strace::attach(&pids, file.path())?;
+    let mut answered = 0;
+    let result = lastdrop_load::run(&warm_plan, RunClock::start(), stop, false, |event| {
+        if let Event::Second(slice) = event {
+            answered += slice.counts.answered;
+        }
+    });
+    // The last calls of a request come after its answer.
+    std::thread::sleep(Duration::from_millis(200));
+    let workers_at_end = process::child_pids(found.master);
+    let calls = strace.finish();
+    result?;
+    let calls = calls?;
+    if stop.load(Ordering::Relaxed) && answered == 0 {
+        return Err(LabError::Interrupted);
+    }
+    if answered == 0 {
+        return Err(LabError::Other(format!(
+            "{} answered nothing while it was traced; try: curl -v {}",
+            plan.url, plan.url
+        )));
+    }
+    if calls.is_empty() {
+        return Err(LabError::Other(format!(
+            "no system call of {} was seen while {answered} requests were answered; does it serve {}?",
+            found.name, plan.url
+        )));
+    }
+    // What a new worker does before it takes its first connection belongs to no request.
+    let newborn: Vec<i32> = workers_at_end.into_iter().filter(|pid| !pids.contains(pid)).collect();
+    let mut at_work: HashSet<i32> = HashSet::new();
+    let calls: Vec<Syscall> = calls
+        .into_iter()
+        .filter(|c| {
+            if c.call.starts_with("accept") {
+                at_work.insert(c.pid);
+            }
+            !newborn.contains(&c.pid) || at_work.contains(&c.pid)
+        })
+        .collect();
+    let mut timed = Timings::new();
+    for c in &calls {
+        let key = (c.call.clone(), c.path.clone());
+        if timed.len() < MOST_TIMED
+            && !timed.contains_key(&key)
+            && let Some(seconds) = strace::time_again(&c.call, &c.path, c.error.as_deref())
+        {
+            timed.insert(key, seconds);
+        }
+    }
+    let sums = syscalls::per_request(&calls, answered, &found.ports(), &timed);
+    let round = |x: f64| (x * 1e3).round() / 1e3;
+    Ok(TraceDocument {
+        schema: TRACE_SCHEMA.into(),
+        server: found.name,
+        url: plan.url.to_string(),
+        requests: answered,
+        calls_per_request: round(sums.rows.iter().map(|r| r.per_request).sum()),
+        us_per_request: round(sums.rows.iter().map(|r| r.us_per_request).sum()),
+        floor_us: sums.floor_us,
+        calls: sums.rows,
+        kinds: sums.kinds,
+        notes,
+    })
+}
