@@ -535,14 +535,36 @@ pub struct SweepArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  lastdrop size apache\n  lastdrop size apache:/srv/www/apache2.conf --memory 400M --json -"
+    after_help = "size alone only looks. --fit and --variant restart the server several times with other settings and put it back;\nwhat a killed one leaves, lastdrop restore undoes.\n\nExamples:\n  lastdrop size apache\n  lastdrop size apache:/srv/www/apache2.conf --memory 400M --json -\n  lastdrop size apache --fit --url http://127.0.0.1/app --memory 2G\n  lastdrop size apache --url http://127.0.0.1/app --variant plain= --variant 'preloaded=PerlModule POSIX; PerlModule CGI'"
 )]
 pub struct SizeArgs {
     /// The server: apache, apache:/path/apache2.conf, target:/path/target.toml
     pub server: ServerRef,
-    /// Memory that the server's workers may use together [default: what the machine has left]
+    /// Memory that the server's workers may use together [default: what the machine or the server's control group has left]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub memory: Option<u64>,
+    /// Try several pool sizes and let workers grow older; fits a model and says how sure it is
+    #[arg(long, requires = "url")]
+    pub fit: bool,
+    /// What workers are asked for while they are measured
+    #[arg(long)]
+    pub url: Option<Url>,
+    /// Pool sizes to try, in worker processes: 4,8,16 [default: four up to the present one]
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', requires = "fit", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub sizes: Vec<u64>,
+    /// Requests that each worker serves to see whether it grows
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(4..=1_000_000))]
+    pub requests_per_worker: u64,
+    /// Directives whose effect on the size of a worker is wanted: 'NAME=DIRECTIVE; DIRECTIVE' (Apache); may be given
+    /// several times
+    #[arg(long = "variant", value_name = "NAME=DIRECTIVES", requires = "url", value_parser = pair)]
+    pub variants: Vec<(String, String)>,
+    /// Do it although other people use the server
+    #[arg(long)]
+    pub live: bool,
+    /// Another request header, 'Name: value'
+    #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header_line)]
+    pub headers: Vec<(String, String)>,
     /// Write the result as JSON to a file, or to stdout with '-'
     #[arg(long, value_name = "FILE")]
     pub json: Option<String>,

@@ -6,6 +6,7 @@ mod beside;
 pub mod capacity;
 pub mod compare;
 pub mod demo;
+pub mod fit;
 pub mod lab;
 pub mod size;
 pub mod sweep;

@@ -51,12 +51,12 @@ pub fn size_of(
     if workers.is_empty() {
         return Err(LabError::Other(format!("{} (process {}) has no workers", facts.name, facts.birth.pid)));
     }
-    let group: Vec<Worker> =
-        workers.iter().map(|m| Worker { rss: m.rss, pss: m.pss, private: m.private, shared: m.shared }).collect();
+    let group = as_workers(&workers);
     let real = parent.pss + pool::real_memory(&group);
     // What is not private to a worker is there once: shared pages, and the parent's own.
     let shared_once = real.saturating_sub(group.iter().map(|w| w.private).sum());
-    let (budget, budget_from) = budget(memory, real)?;
+    let anonymous = parent.pss_anonymous + workers.iter().map(|m| m.pss_anonymous).sum::<u64>();
+    let (budget, budget_from) = budget(memory, real, facts.birth.pid, anonymous)?;
     let fits = pool::fits(budget, &group, shared_once).ok_or_else(|| LabError::Other("no workers to size".into()))?;
     let threads = threads_per_worker(adapter, effective);
     let count = fits.independent.max(1);
@@ -96,8 +96,25 @@ pub fn size_of(
         suggested: profiles.get(Profile::Dedicated.name()).cloned().unwrap_or_default(),
         profiles,
         effective: effective.clone(),
+        fit: None,
+        variants: Vec::new(),
         notes,
     })
+}
+
+/// Puts other answers into a document: those of a fitted model.
+pub(crate) fn answer(document: &mut SizeDocument, adapter: &dyn Adapter, independent: u64, worst_case: u64) {
+    (document.fits.independent, document.fits.worst_case) = (independent, worst_case);
+    let count = independent.max(1) * document.threads_per_worker;
+    for profile in Profile::ALL {
+        let settings = suggest(adapter, &document.effective, profile, count);
+        document.profiles.insert(profile.name().to_string(), settings);
+    }
+    document.suggested = document.profiles.get(Profile::Dedicated.name()).cloned().unwrap_or_default();
+}
+
+pub(crate) fn as_workers(group: &[ProcessMemory]) -> Vec<Worker> {
+    group.iter().map(|m| Worker { rss: m.rss, pss: m.pss, private: m.private, shared: m.shared }).collect()
 }
 
 fn summary(workers: &[ProcessMemory]) -> SizeWorkers {
@@ -111,8 +128,9 @@ fn summary(workers: &[ProcessMemory]) -> SizeWorkers {
     }
 }
 
-/// The memory that the group may use, and where the number comes from.
-fn budget(given: Option<u64>, real: u64) -> Result<(u64, String), LabError> {
+/// The memory that the group may use, and where the number comes from: what the user said, else what the machine or the
+/// tightest control group leaves it.
+fn budget(given: Option<u64>, real: u64, master: i32, anonymous: u64) -> Result<(u64, String), LabError> {
     if let Some(bytes) = given {
         return Ok((bytes, "--memory".into()));
     }
@@ -120,13 +138,31 @@ fn budget(given: Option<u64>, real: u64) -> Result<(u64, String), LabError> {
         LabError::Other("the machine's memory cannot be read from /proc/meminfo; give it: --memory 400M".into())
     })?;
     let reserve = (host.total as f64 * PAGE_CACHE_SHARE) as u64;
-    let bytes = (host.available + real).saturating_sub(reserve);
-    let from = format!(
+    let mut bytes = (host.available + real).saturating_sub(reserve);
+    let mut from = format!(
         "{} available + {} that the server has now − {} kept for the page cache",
         show_bytes(host.available),
         show_bytes(real),
         show_bytes(reserve)
     );
+    for group in lastdrop_probe::cgroup::groups(master) {
+        let (_, limit, inside) = group.read().memory();
+        let Some(limit) = limit else { continue };
+        // Its page cache can be taken back; what other processes in it have for themselves cannot.
+        let others = inside.unwrap_or(0).saturating_sub(anonymous);
+        let reserve = (limit as f64 * PAGE_CACHE_SHARE) as u64;
+        let left = limit.saturating_sub(others + reserve);
+        if left < bytes {
+            bytes = left;
+            from = format!(
+                "limit {} of control group {} − {} of others − {} kept for the page cache",
+                show_bytes(limit),
+                group.path,
+                show_bytes(others),
+                show_bytes(reserve)
+            );
+        }
+    }
     Ok((bytes, from))
 }
 

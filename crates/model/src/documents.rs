@@ -74,7 +74,90 @@ pub struct SizeDocument {
     /// Suggestions for a dedicated, shared and bursty machine.
     pub profiles: BTreeMap<String, Settings>,
     pub effective: Settings,
+    /// The memory model, where pool sizes were tried (`--fit`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fit: Option<SizeFit>,
+    /// What directives do to the size of a worker (`--variant`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variants: Vec<SizeVariant>,
     pub notes: Vec<String>,
+}
+
+/// A number with its 95 % interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    pub value: f64,
+    pub interval: [f64; 2],
+}
+
+/// A pool of some size and what it takes, bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct FitPoint {
+    pub workers: u64,
+    /// What the model is fitted to: real memory and the kernel's own for these processes.
+    pub total_bytes: u64,
+    /// Real memory, Σ PSS, and its anonymous part.
+    pub pss_bytes: u64,
+    pub pss_anonymous_bytes: u64,
+    /// The kernel's memory for the processes (page tables, stacks, maps), estimated.
+    pub kernel_bytes: u64,
+    /// What the server's control group counts as anonymous, where the server has it for itself.
+    pub cgroup_anonymous_bytes: Option<u64>,
+}
+
+/// Workers at an age: means over the pool, bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct SharingPoint {
+    /// Requests that a worker has served, mean.
+    pub requests: f64,
+    pub size_bytes: u64,
+    pub shared_bytes: u64,
+    /// Size less shared: what the worker has for itself.
+    pub private_bytes: u64,
+}
+
+/// What each request adds to a worker, bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SizeGrowth {
+    pub private_bytes: Interval,
+    pub leaked_bytes: Interval,
+    pub unshared_bytes: Interval,
+    /// Beyond chance?
+    pub grows: bool,
+    /// CPU seconds of a request, and of a new worker up to its first answer.
+    pub request_cpu_s: f64,
+    pub replace_cpu_s: f64,
+    /// Requests after which replacing a worker pays best.
+    pub best_age: Option<u64>,
+}
+
+/// total = shared + n · each, and how workers grow.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SizeFit {
+    pub points: Vec<FitPoint>,
+    pub shared_bytes: Interval,
+    pub per_worker_bytes: Interval,
+    /// Standard deviation of workers' private memory.
+    pub spread_bytes: f64,
+    /// Requests at which a worker is replaced, in the answers below.
+    pub age: Option<u64>,
+    pub independent_interval: [u64; 2],
+    pub worst_case_interval: [u64; 2],
+    pub growth: Option<SizeGrowth>,
+    pub sharing: Vec<SharingPoint>,
+    /// Σ PSS (anonymous) as a share of what the control group counts, at the largest pool.
+    pub cgroup_ratio: Option<f64>,
+}
+
+/// Workers under other directives, after their first and second request.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SizeVariant {
+    pub name: String,
+    pub directives: String,
+    pub first: SharingPoint,
+    pub second: SharingPoint,
+    /// Workers that fit the budget, after the second request.
+    pub fits: SizeFits,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

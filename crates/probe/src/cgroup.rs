@@ -54,6 +54,19 @@ pub fn groups(pid: i32) -> Vec<Group> {
     all
 }
 
+/// The group that accounts for a process's memory, where every process in it is one of `pids`: (its path, anonymous bytes
+/// that the kernel counts for it).
+#[must_use]
+pub fn memory_of_its_own(pid: i32, pids: &[i32]) -> Option<(String, u64)> {
+    let group = groups(pid).into_iter().find(|g| {
+        g.own && (g.controller.split(',').any(|c| c == "memory") || g.folder.join("memory.current").exists())
+    })?;
+    let inside = fs::read_to_string(group.folder.join("cgroup.procs")).ok()?;
+    let alone = inside.lines().filter_map(|l| l.parse::<i32>().ok()).all(|p| pids.contains(&p));
+    let anonymous = group.read().look.anonymous_bytes?;
+    alone.then_some((group.path, anonymous))
+}
+
 /// Where a hierarchy is mounted: (its root there, the folder).
 fn mount_of(mounts: &str, controllers: &str) -> Option<(String, PathBuf)> {
     mounts.lines().find_map(|line| {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use lastdrop_model::Settings;
-use lastdrop_model::documents::{MeanMax, SizeDocument};
+use lastdrop_model::documents::{Interval, MeanMax, SharingPoint, SizeDocument, SizeFit};
 use lastdrop_model::units::show_bytes;
 
 use crate::table::aligned;
@@ -30,6 +30,9 @@ pub fn size_text(d: &SizeDocument) -> String {
         show_bytes(d.classic_real_memory_bytes),
         show_bytes(d.sum_rss_bytes),
     );
+    if let Some(fit) = &d.fit {
+        out.push_str(&fit_text(fit));
+    }
     let _ = writeln!(out, "\nworkers that fit into {} ({}):", show_bytes(d.budget_bytes), d.budget_from);
     let f = &d.fits;
     let fits = [
@@ -56,9 +59,117 @@ pub fn size_text(d: &SizeDocument) -> String {
             let _ = writeln!(out, "for {title}:\n{}", directives(settings));
         }
     }
+    if !d.variants.is_empty() {
+        out.push_str(&variants_text(d));
+    }
     for note in &d.notes {
         let _ = writeln!(out, "note: {note}");
     }
+    out
+}
+
+/// The model of a `--fit`.
+fn fit_text(fit: &SizeFit) -> String {
+    let mut out = String::new();
+    let rows: Vec<Vec<String>> = fit
+        .points
+        .iter()
+        .map(|p| {
+            vec![
+                p.workers.to_string(),
+                show_bytes(p.pss_bytes),
+                show_bytes(p.kernel_bytes),
+                show_bytes(p.total_bytes),
+                p.cgroup_anonymous_bytes.map_or("-".into(), show_bytes),
+            ]
+        })
+        .collect();
+    let heading = ["pool", "real memory", "kernel's", "total", "anonymous by the control group"];
+    let _ = write!(out, "\npools that were tried, each worker after two requests:\n{}", aligned(&heading, &rows));
+    let range = |i: &Interval| {
+        let b = |x: f64| if x < 0.0 { format!("-{}", show_bytes(-x as u64)) } else { show_bytes(x as u64) };
+        format!("{} ({} to {})", b(i.value), b(i.interval[0]), b(i.interval[1]))
+    };
+    let _ = writeln!(
+        out,
+        "  shared once {}, each worker {}, varying by {}",
+        range(&fit.shared_bytes),
+        range(&fit.per_worker_bytes),
+        show_bytes(fit.spread_bytes as u64)
+    );
+    if let Some(ratio) = fit.cgroup_ratio {
+        let _ = writeln!(out, "  anonymous part of Σ PSS: {:.1} % of what the control group counts", ratio * 100.0);
+    }
+    let rows: Vec<Vec<String>> = fit
+        .sharing
+        .iter()
+        .map(|s| {
+            let bytes = [s.size_bytes, s.shared_bytes, s.private_bytes].map(show_bytes);
+            std::iter::once(format!("{:.0}", s.requests)).chain(bytes).collect()
+        })
+        .collect();
+    let heading = ["requests", "size", "shared", "private"];
+    let _ = write!(out, "\na worker as it grows older:\n{}", aligned(&heading, &rows));
+    if let Some(g) = &fit.growth {
+        if g.grows {
+            let _ = writeln!(
+                out,
+                "  each request adds {} private: {} leaked, {} unshared",
+                range(&g.private_bytes),
+                range(&g.leaked_bytes),
+                range(&g.unshared_bytes)
+            );
+            if let Some(age) = g.best_age {
+                let _ = writeln!(
+                    out,
+                    "  replacing a worker pays best after {age} requests ({:.1} ms CPU a request, {:.1} ms a new worker)",
+                    g.request_cpu_s * 1e3,
+                    g.replace_cpu_s * 1e3
+                );
+            }
+        } else {
+            let _ = writeln!(out, "  no growth beyond chance: {} a request", range(&g.private_bytes));
+        }
+    }
+    let _ = writeln!(
+        out,
+        "  95 % intervals of the model: independent {} to {}, worst case {} to {}",
+        fit.independent_interval[0],
+        fit.independent_interval[1],
+        fit.worst_case_interval[0],
+        fit.worst_case_interval[1]
+    );
+    out
+}
+
+/// Size, shared and the difference, for directives, after the first and the second request.
+fn variants_text(d: &SizeDocument) -> String {
+    let rows: Vec<Vec<String>> = d
+        .variants
+        .iter()
+        .map(|v| {
+            let point = |p: &SharingPoint| [p.size_bytes, p.shared_bytes, p.private_bytes].map(show_bytes);
+            let fits = [v.fits.independent, v.fits.worst_case, v.fits.classic_sharing, v.fits.no_sharing];
+            std::iter::once(v.name.clone())
+                .chain(point(&v.first))
+                .chain(point(&v.second))
+                .chain(fits.map(|n| n.to_string()))
+                .collect()
+        })
+        .collect();
+    let heading = [
+        "variant", "size 1", "shared 1", "diff 1", "size 2", "shared 2", "diff 2", "fit", "worst", "classic",
+        "unshared",
+    ];
+    let mut out = format!(
+        "\na worker after its first and second request, and how many fit into {}:\n{}",
+        show_bytes(d.budget_bytes),
+        aligned(&heading, &rows)
+    );
+    for v in d.variants.iter().filter(|v| !v.directives.is_empty()) {
+        let _ = writeln!(out, "  {}: {}", v.name, v.directives);
+    }
+    out.push('\n');
     out
 }
 

@@ -220,6 +220,23 @@ impl Session {
             put_back_files(&self.journal)?;
         }
         self.check(settings)?;
+        self.apply_checked(settings)
+    }
+
+    /// Starts the server afresh with directives that lastdrop does not know, each a name of `lines` with its value. They
+    /// have to pass the server's own test.
+    ///
+    /// # Errors
+    /// As [`Session::apply`].
+    pub fn apply_directives(&mut self, lines: &Settings) -> Result<(), ServerError> {
+        if self.journal.stage == Stage::Changed {
+            put_back_files(&self.journal)?;
+        }
+        self.adapter.check(lines, &self.files.test)?;
+        self.apply_checked(lines)
+    }
+
+    fn apply_checked(&mut self, settings: &Settings) -> Result<(), ServerError> {
         if self.journal.stage == Stage::Armed {
             self.journal.stage = Stage::Changed;
             self.journal.write()?;

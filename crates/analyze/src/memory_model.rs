@@ -1,0 +1,254 @@
+//! The memory of a pool: what is there once, what each worker adds, and what each request adds to a worker.
+//!
+//! Over pool sizes: total = S + n·μ, by least squares (Draper & Smith, "Applied Regression Analysis", ch. 1). Over the age
+//! of workers: the slope of a worker's memory against its requests, with a level for each worker, so that workers that
+//! differ do not look like growth.
+
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+/// One-sided 95 % of the normal distribution.
+const Z95: f64 = 1.645;
+/// No server has more workers.
+const MOST_WORKERS: u64 = 10_000_000;
+
+/// A number with its 95 % interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    pub value: f64,
+    pub interval: (f64, f64),
+}
+
+impl Estimate {
+    fn of(value: f64, half: f64) -> Estimate {
+        Estimate { value, interval: (value - half, value + half) }
+    }
+
+    /// Is it more than nothing, beyond chance?
+    #[must_use]
+    pub fn is_positive(&self) -> bool {
+        self.interval.0 > 0.0
+    }
+}
+
+/// Half the width of a 95 % interval of something with this standard error.
+fn half(se: f64, freedom: usize) -> f64 {
+    match StudentsT::new(0.0, 1.0, freedom.max(1) as f64) {
+        Ok(t) => t.inverse_cdf(0.975) * se,
+        Err(_) => f64::INFINITY,
+    }
+}
+
+/// total = shared + n · each.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PoolLine {
+    pub shared: Estimate,
+    pub each: Estimate,
+    points: f64,
+    mean_n: f64,
+    sum_squares: f64,
+    residual: f64,
+    freedom: usize,
+}
+
+/// Fits the line through (workers, bytes). None with fewer than three points or one pool size only.
+#[must_use]
+pub fn fit_pool(points: &[(u64, u64)]) -> Option<PoolLine> {
+    let k = points.len();
+    if k < 3 {
+        return None;
+    }
+    let mean = |f: fn(&(u64, u64)) -> u64| points.iter().map(|p| f(p) as f64).sum::<f64>() / k as f64;
+    let (mean_n, mean_total) = (mean(|p| p.0), mean(|p| p.1));
+    let sxx: f64 = points.iter().map(|p| (p.0 as f64 - mean_n).powi(2)).sum();
+    if sxx == 0.0 {
+        return None;
+    }
+    let sxy: f64 = points.iter().map(|p| (p.0 as f64 - mean_n) * (p.1 as f64 - mean_total)).sum();
+    let slope = sxy / sxx;
+    let level = mean_total - slope * mean_n;
+    let squares: f64 = points.iter().map(|p| (p.1 as f64 - level - slope * p.0 as f64).powi(2)).sum();
+    let residual = (squares / (k - 2) as f64).sqrt();
+    let se_level = residual * (1.0 / k as f64 + mean_n * mean_n / sxx).sqrt();
+    Some(PoolLine {
+        shared: Estimate::of(level, half(se_level, k - 2)),
+        each: Estimate::of(slope, half(residual / sxx.sqrt(), k - 2)),
+        points: k as f64,
+        mean_n,
+        sum_squares: sxx,
+        residual,
+        freedom: k - 2,
+    })
+}
+
+/// Workers that fit, with the interval that the line's own uncertainty leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    pub workers: u64,
+    pub interval: (u64, u64),
+}
+
+impl PoolLine {
+    /// Half the 95 % interval of the line itself at n workers.
+    fn doubt(&self, n: f64) -> f64 {
+        let se = self.residual * (1.0 / self.points + (n - self.mean_n).powi(2) / self.sum_squares).sqrt();
+        half(se, self.freedom)
+    }
+
+    /// Most workers whose memory stays within `budget` bytes. Each may have `extra` bytes beyond the line (it has grown
+    /// older, or is the largest there is); workers vary by `spread` (standard deviation, bytes) independently of each
+    /// other, which is allowed for in 95 of 100 cases.
+    #[must_use]
+    pub fn room(&self, budget: u64, extra: f64, spread: f64) -> Room {
+        let need = |n: f64, doubt: f64| {
+            self.shared.value + n * (self.each.value + extra) + Z95 * spread * n.sqrt() + doubt * self.doubt(n)
+        };
+        let most = |doubt: f64| {
+            let (mut fits, mut too_many) = (0, MOST_WORKERS);
+            while too_many - fits > 1 {
+                let n = u64::midpoint(fits, too_many);
+                // A byte in a billion: workers of exactly a fortieth fit forty times.
+                if need(n as f64, doubt) <= budget as f64 * (1.0 + 1e-9) { fits = n } else { too_many = n }
+            }
+            fits
+        };
+        Room { workers: most(0.0), interval: (most(1.0), most(-1.0)) }
+    }
+}
+
+/// A worker's memory at an age, bytes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Aged {
+    pub worker: i32,
+    /// Requests that it has served.
+    pub requests: f64,
+    pub rss: f64,
+    pub private: f64,
+    pub shared: f64,
+}
+
+/// What a request adds to a worker, bytes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Growth {
+    /// Private memory: both of the below.
+    pub private: Estimate,
+    /// Memory that was not there before.
+    pub leaked: Estimate,
+    /// Memory that was shared and is written to: the worker gets its own copy.
+    pub unshared: Estimate,
+}
+
+/// Slopes against requests served. None without two ages of one worker.
+#[must_use]
+pub fn growth(points: &[Aged]) -> Option<Growth> {
+    Some(Growth {
+        private: slope(points, |a| a.private)?,
+        leaked: slope(points, |a| a.rss)?,
+        unshared: slope(points, |a| -a.shared)?,
+    })
+}
+
+fn slope(points: &[Aged], of: fn(&Aged) -> f64) -> Option<Estimate> {
+    let mut workers: Vec<i32> = points.iter().map(|p| p.worker).collect();
+    workers.sort_unstable();
+    workers.dedup();
+    let mut pairs = Vec::new();
+    let mut levels = 0;
+    for worker in workers {
+        let own: Vec<&Aged> = points.iter().filter(|p| p.worker == worker).collect();
+        if own.len() < 2 {
+            continue;
+        }
+        levels += 1;
+        let mean = |f: &dyn Fn(&Aged) -> f64| own.iter().map(|p| f(p)).sum::<f64>() / own.len() as f64;
+        let (x, y) = (mean(&|p| p.requests), mean(&of));
+        pairs.extend(own.iter().map(|p| (p.requests - x, of(p) - y)));
+    }
+    let sxx: f64 = pairs.iter().map(|(x, _)| x * x).sum();
+    if sxx == 0.0 {
+        return None;
+    }
+    let slope = pairs.iter().map(|(x, y)| x * y).sum::<f64>() / sxx;
+    let freedom = pairs.len().saturating_sub(levels + 1).max(1);
+    let squares: f64 = pairs.iter().map(|(x, y)| (y - slope * x).powi(2)).sum();
+    Some(Estimate::of(slope, half((squares / freedom as f64 / sxx).sqrt(), freedom)))
+}
+
+/// The age, in requests, at which replacing a worker pays best within a fixed memory budget: A = √(2·p·c / (g·s)).
+///
+/// With p bytes a fresh worker, g bytes a request of growth, s seconds of work a request and c seconds to replace a worker,
+/// workers of age up to A need p + g·A/2 on average, so (budget / that) of them fit, and each spends A·s of A·s + c at
+/// work. The product is greatest where its derivative is zero, which gives the formula. None without growth.
+#[must_use]
+pub fn best_age(fresh_bytes: f64, growth_bytes: f64, request_s: f64, replace_s: f64) -> Option<u64> {
+    let age = (2.0 * fresh_bytes * replace_s / (growth_bytes * request_s)).sqrt();
+    (growth_bytes > 0.0 && request_s > 0.0 && age.is_finite()).then(|| age.round().max(1.0) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: f64 = 1e6;
+
+    #[test]
+    fn a_line_through_exact_points_is_found_and_filled() {
+        let at = |n: u64| (n, (30.0 * MB + 8.0 * MB * n as f64) as u64);
+        let line = fit_pool(&[at(4), at(8), at(16)]).expect("three points");
+        assert!((line.shared.value / MB - 30.0).abs() < 1e-6 && (line.each.value / MB - 8.0).abs() < 1e-6);
+        let room = line.room(350_000_000, 0.0, 0.0);
+        assert_eq!((room.workers, room.interval), (40, (40, 40)));
+        // All at 2 MB more than the mean; and varying by 2 MB each.
+        assert_eq!(line.room(350_000_000, 2.0 * MB, 0.0).workers, 32);
+        let varying = line.room(350_000_000, 0.0, 2.0 * MB).workers;
+        assert!((36..40).contains(&varying), "{varying}");
+        assert_eq!(line.room(1_000_000, 0.0, 0.0).workers, 0);
+        assert_eq!(fit_pool(&[at(4), at(8)]), None);
+        assert_eq!(fit_pool(&[at(4), at(4), at(4)]), None);
+    }
+
+    #[test]
+    fn a_line_through_noise_says_how_sure_it_is() {
+        let points = [(4, 62_500_000), (8, 93_000_000), (16, 158_500_000), (32, 285_500_000)];
+        let line = fit_pool(&points).expect("four points");
+        assert!(line.each.interval.0 < 8.0 * MB && line.each.interval.1 > 8.0 * MB, "{line:?}");
+        let room = line.room(350_000_000, 0.0, 0.0);
+        assert!(room.interval.0 < 40 && room.interval.1 >= 40 && room.interval.0 > 35, "{room:?}");
+    }
+
+    #[test]
+    fn growth_is_told_apart_from_workers_that_differ() {
+        let mut points = Vec::new();
+        for worker in 0..5 {
+            for requests in [2.0, 12.0, 22.0, 42.0] {
+                // Each worker starts elsewhere; each request leaks 10 kB and unshares 5 kB, give or take a page.
+                let base = f64::from(worker) * 3.0 * MB + if requests > 20.0 { 4096.0 } else { 0.0 };
+                points.push(Aged {
+                    worker,
+                    requests,
+                    rss: 50.0 * MB + base + 10_000.0 * requests,
+                    private: 20.0 * MB + base + 15_000.0 * requests,
+                    shared: 30.0 * MB - 5_000.0 * requests,
+                });
+            }
+        }
+        let g = growth(&points).expect("ages");
+        for (estimate, planted) in [(g.private, 15_000.0), (g.leaked, 10_000.0), (g.unshared, 5_000.0)] {
+            assert!((estimate.value / planted - 1.0).abs() < 0.05 && estimate.is_positive(), "{estimate:?} {planted}");
+        }
+        let still: Vec<Aged> = points.iter().map(|p| Aged { private: 1.0 * MB, ..*p }).collect();
+        assert!(!growth(&still).expect("ages").private.is_positive());
+        assert_eq!(growth(&points[..1]), None);
+    }
+
+    #[test]
+    fn the_best_age_is_where_more_and_less_are_worse() {
+        let (p, g, s, c) = (10.0 * MB, 20_000.0, 0.005, 0.05);
+        let work = |age: f64| 1.0 / (p + g * age / 2.0) * (age * s / (age * s + c));
+        let best = best_age(p, g, s, c).expect("growth") as f64;
+        assert!((50.0..200.0).contains(&best), "{best}");
+        for other in [best * 0.8, best * 1.25] {
+            assert!(work(other) < work(best), "{other}");
+        }
+        assert_eq!(best_age(p, 0.0, s, c), None);
+    }
+}
