@@ -2,6 +2,7 @@
 
 pub mod capacity;
 pub mod compare;
+pub mod guard;
 pub mod memory_model;
 pub mod objective;
 pub mod pool;

@@ -57,6 +57,8 @@ pub enum Command {
     Watch(Box<WatchArgs>),
     /// Which system calls a request is made of, what they cost, and what would spare them
     Trace(Box<TraceArgs>),
+    /// Replace workers that are too large, too old or stuck, gracefully, a few at a time
+    Guard(Box<GuardArgs>),
     /// Put back what a killed tune or sweep changed
     Restore(RestoreArgs),
     /// List the runs kept in the store
@@ -376,6 +378,64 @@ pub struct TraceArgs {
     /// No text
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without --act it only says what it would do. A worker is asked to leave when it is idle, finishes what it has begun, and\nits master starts another; only one that is stuck is ended against its will. Apache has to be prefork.\n\nExamples:\n  lastdrop guard apache --max-private 60M\n  lastdrop guard apache --memory 2G --stuck 5m --act --log /var/log/lastdrop-guard.log\n  lastdrop guard php-fpm --max-size 200M --max-age 6h --share 5 --every 30s --act"
+)]
+pub struct GuardArgs {
+    /// The server: apache (prefork), php-fpm, nginx, target, with a configuration or @URL where there are several
+    #[arg(value_parser = str::parse::<ServerRef>)]
+    pub server: ServerRef,
+    /// Replace workers whose resident size is above this
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Limits")]
+    pub max_size: Option<u64>,
+    /// Replace workers with more private memory than this
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Limits")]
+    pub max_private: Option<u64>,
+    /// Replace workers that share less than this
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Limits")]
+    pub min_shared: Option<u64>,
+    /// Replace workers that have used more CPU time than this
+    #[arg(long, value_name = "TIME", value_parser = positive_duration, help_heading = "Limits")]
+    pub max_cpu: Option<Duration>,
+    /// Replace workers that are older than this
+    #[arg(long, value_name = "TIME", value_parser = positive_duration, help_heading = "Limits")]
+    pub max_age: Option<Duration>,
+    /// End workers that are at one request for longer than this (needs a status page)
+    #[arg(long, value_name = "TIME", value_parser = positive_duration, help_heading = "Limits")]
+    pub stuck: Option<Duration>,
+    /// Real memory of the whole server: from nine tenths of it on, the largest workers are replaced
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Limits")]
+    pub memory: Option<u64>,
+    /// Time between two checks
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration)]
+    pub every: Duration,
+    /// At most this part of the pool is replaced at a time, percent (but one worker always may be)
+    #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = pool_share)]
+    pub share: f64,
+    /// Ask workers that are at work too; they finish their request first
+    #[arg(long)]
+    pub even_busy: bool,
+    /// Replace workers, not only say which
+    #[arg(long)]
+    pub act: bool,
+    /// End after this long
+    #[arg(short, long, value_name = "TIME", value_parser = positive_duration)]
+    pub duration: Option<Duration>,
+    /// Add a line for each event to this file
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// No text
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// 1 to 100 percent, as a share.
+fn pool_share(text: &str) -> Result<f64, String> {
+    let value: f64 = text.trim_end_matches('%').parse().map_err(|_| format!("'{text}' is no number"))?;
+    if (1.0..=100.0).contains(&value) { Ok(value / 100.0) } else { Err("1 to 100 percent".into()) }
 }
 
 /// A list of objectives; clap would take a `Vec` for an option that is given several times.

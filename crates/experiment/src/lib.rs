@@ -7,6 +7,7 @@ pub mod capacity;
 pub mod compare;
 pub mod demo;
 pub mod fit;
+pub mod guard;
 pub mod lab;
 pub mod size;
 pub mod sweep;

@@ -15,7 +15,7 @@ pub mod watch;
 pub use capacity::capacity_text;
 pub use compare::compare_text;
 pub use junit::junit;
-pub use run::{history_line, run_text};
+pub use run::{history_line, run_text, utc};
 pub use server::{server_text, timeline_text};
 pub use size::size_text;
 pub use sweep::{sweep_csv, sweep_text};

@@ -65,6 +65,12 @@ pub fn run_text(run: &Run) -> String {
     out
 }
 
+/// A moment, milliseconds since 1970, as people and programs read it: 2026-01-31T23:59:59Z.
+#[must_use]
+pub fn utc(unix_ms: u64) -> String {
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(unix_ms)).to_string()
+}
+
 /// What was asked for.
 fn what(run: &Run) -> String {
     match run.plan.requests.as_slice() {
@@ -204,7 +210,7 @@ fn validity_text(out: &mut String, v: &Validity) {
 /// One line of the history.
 #[must_use]
 pub fn history_line(id: &str, started_unix_ms: u64, label: &str, url: &str, run: Option<&Run>) -> Vec<String> {
-    let when = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(started_unix_ms)).to_string();
+    let when = utc(started_unix_ms);
     let when = when.replace('T', " ");
     let mut cells = vec![id.to_string(), when.trim_end_matches('Z').to_string()];
     match run.and_then(Run::measured) {

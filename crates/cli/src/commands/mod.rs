@@ -3,6 +3,7 @@
 pub mod capacity;
 pub mod compare;
 pub mod demo;
+pub mod guard;
 pub mod history;
 pub mod restore;
 pub mod run;
