@@ -231,7 +231,10 @@ impl Fitting<'_, '_> {
         let (mean, variance) = lastdrop_analyze::series::mean_and_variance(&first);
         fit.spread_bytes = variance.max(0.0).sqrt();
         let beyond = first.iter().copied().fold(0.0, f64::max) - mean;
-        let growth = memory_model::growth(aged).map(|g| {
+        // The first requests settle things (caches, stacks); what goes on after half of them is growth.
+        let oldest = aged.iter().map(|a| a.requests).fold(0.0, f64::max);
+        let settled: Vec<Aged> = aged.iter().copied().filter(|a| a.requests >= oldest * 0.45).collect();
+        let growth = memory_model::growth(&settled).map(|g| {
             let grows = g.private.is_positive();
             let replace_cpu_s = (fresh_cpu - request_cpu_s).max(LEAST_REPLACEMENT_S);
             let best_age = memory_model::best_age(line.each.value, g.private.value, request_cpu_s, replace_cpu_s);

@@ -18,6 +18,8 @@ use crate::warm::warm_each;
 
 /// Processes beyond this are not all traced: attaching stops each for a moment.
 const MOST_PROCESSES: usize = 400;
+/// Attaching is tried again so often where workers were born meanwhile.
+const ATTACH_TRIES: u32 = 5;
 /// Calls that are timed again without tracing.
 const MOST_TIMED: usize = 1000;
 
@@ -27,8 +29,7 @@ const MOST_TIMED: usize = 1000;
 /// When the server is not found, strace cannot attach, or nothing is answered.
 pub fn trace(server: &ServerRef, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocument, LabError> {
     let found = find(server)?;
-    let mut pids = process::child_pids(found.master);
-    let workers = pids.len().max(1);
+    let workers = process::child_pids(found.master).len().max(1);
     let mut notes = Vec::new();
     // A first request compiles, connects and caches what later ones have.
     let warm_plan = Plan { keepalive: KeepAlive::Off, ..plan.clone() };
@@ -38,14 +39,27 @@ pub fn trace(server: &ServerRef, plan: &Plan, stop: &AtomicBool) -> Result<Trace
             notes.push(format!("{warmed} of {workers} workers had a request before; first requests cost more"));
         }
     }
-    if pids.len() > MOST_PROCESSES {
-        notes.push(format!("only {MOST_PROCESSES} of {} workers were traced", pids.len()));
-        pids.truncate(MOST_PROCESSES);
-    }
-    // Children of the master's that come later are traced too.
-    pids.push(found.master);
     let file = tempfile::NamedTempFile::new().map_err(|e| LabError::Other(format!("no temporary file: {e}")))?;
-    let strace = Strace::attach(&pids, file.path())?;
+    let mut tries = 0;
+    let (strace, pids) = loop {
+        let mut pids = process::child_pids(found.master);
+        if pids.len() > MOST_PROCESSES {
+            notes.push(format!("only {MOST_PROCESSES} of {} workers were traced", pids.len()));
+            pids.truncate(MOST_PROCESSES);
+        }
+        // The master first: whom it forks from then on is traced as well.
+        pids.insert(0, found.master);
+        let strace = Strace::attach(&pids, file.path())?;
+        tries += 1;
+        // A worker that was forked between the list and the attaching would not be seen.
+        let all = process::child_pids(found.master).into_iter().take(MOST_PROCESSES).all(strace::is_traced);
+        if all || tries == ATTACH_TRIES {
+            if !all {
+                notes.push("workers come and go too fast for all of them to be traced".into());
+            }
+            break (strace, pids);
+        }
+    };
     let mut answered = 0;
     let result = lastdrop_load::run(&warm_plan, RunClock::start(), stop, false, |event| {
         if let Event::Second(slice) = event {

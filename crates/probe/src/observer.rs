@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::SocketAddr;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -72,14 +72,8 @@ impl StatusWatch {
             self.waiting = self.ask.try_send(()).is_ok();
         }
         let mut error = None;
-        let answer = if wait {
-            self.answers.recv_timeout(STATUS_TIMEOUT * 2).ok()
-        } else {
-            match self.answers.try_recv() {
-                Ok(answer) => Some(answer),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-            }
-        };
+        let answer =
+            if wait { self.answers.recv_timeout(STATUS_TIMEOUT * 2).ok() } else { self.answers.try_recv().ok() };
         match answer {
             Some((at, Ok(reading))) => {
                 self.waiting = false;

@@ -54,11 +54,15 @@ impl Strace {
         });
         let mut strace = Strace { child, output: output.to_path_buf() };
         let deadline = Instant::now() + ATTACH_LIMIT;
-        let (mut attached, mut problem) = (0, String::new());
-        while attached < pids.len() {
+        let (mut attached, mut gone, mut problem) = (0, 0, String::new());
+        while attached + gone < pids.len() {
             match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) if line.contains(" attached") => attached += 1,
-                Ok(line) => problem = line,
+                Ok(line) => {
+                    // A worker that ended before its turn came.
+                    gone += usize::from(line.contains("No such process"));
+                    problem = line;
+                }
                 Err(_) => break,
             }
         }
@@ -101,6 +105,13 @@ impl Drop for Strace {
             self.end();
         }
     }
+}
+
+/// Is somebody tracing this process? One that has ended is counted as traced: there is nothing to miss.
+#[must_use]
+pub fn is_traced(pid: i32) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    !status.lines().any(|l| l.strip_prefix("TracerPid:").is_some_and(|n| n.trim() == "0"))
 }
 
 /// How often a call is made to time it; the median counts.

@@ -1,0 +1,519 @@
+//! The server's side: probes beside a run, watch, real memory and what fits, traces and the guard, against real servers,
+//! planted numbers and the kernel's own counts. Control groups and tracing want root, as `./x test` has it.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use common::{Apache, Folder, Target, alone, free_port, get, processes_with, signal, wait_until};
+use serde_json::Value;
+
+fn number(v: &Value) -> f64 {
+    v.as_f64().unwrap_or_else(|| panic!("a number: {v}"))
+}
+
+fn looks(run: &Value) -> &Vec<Value> {
+    run["server"]["looks"].as_array().unwrap_or_else(|| panic!("looks: {}", run["server"]))
+}
+
+/// Times at which something was counted, seconds of the run.
+fn when(run: &Value, count: impl Fn(&Value) -> f64) -> Vec<f64> {
+    looks(run).iter().filter(|l| count(l) > 0.0).map(|l| number(&l["t_s"])).collect()
+}
+
+#[test]
+fn an_overflowing_listen_queue_shows_in_its_second() {
+    let _alone = alone();
+    let folder = Folder::new();
+    // From 3 s to 4 s after the first request nothing is answered: 60 connections want a place in a queue of 4.
+    let stall = ["--workers", "1", "--backlog", "4", "--stall-at", "3s", "--stall-for", "1s"];
+    let target = Target::start(&folder, &stall);
+    let args = ["run", &target.url(), "-r", "60", "-d", "6s", "--keepalive", "off", "--timeout", "4s"];
+    let run = folder.json(&args, 0);
+    let at = when(&run, |l| l["kernel"]["ListenOverflows"].as_f64().unwrap_or(0.0));
+    assert!(!at.is_empty(), "no overflow: {:#}", run["server"]);
+    // Connections that were refused come again after 1 s; they may overflow the queue once more.
+    assert!(at[0] >= 3.0 && at[0] <= 5.1, "{at:?}");
+    let full = when(&run, |l| f64::from(u8::from(number(&l["listen"][0]["queue"]) >= 4.0)));
+    assert!(full.iter().any(|t| (3.0..=5.1).contains(t)), "the queue was never seen full: {full:?}");
+    assert_eq!(run["server"]["looks"][0]["listen"][0]["limit"], 4);
+    assert_eq!(number(&run["server"]["master"]), f64::from(target.child.id()));
+    // Found by its socket only: nobody asked its status page.
+    assert_eq!(target.counts()["status_requests"], 1, "our own question only");
+    // Kept with the run, and shown.
+    let shown = folder.run(&["show", "last"]);
+    assert!(shown.stdout.contains("ListenOverflows") && shown.stdout.contains("real memory"), "{shown:?}");
+    let again = folder.json(&["show", "last"], 0);
+    assert_eq!(again["server"], run["server"]);
+}
+
+#[test]
+fn a_server_that_is_named_tells_its_scoreboard() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let target = Target::start(&folder, &["--workers", "3", "--service", "50ms"]);
+    let server = format!("target@{}", target.url());
+    let run = folder.json(&["run", &target.url(), "-c", "2", "-d", "4s", "--server", &server], 0);
+    let busy = looks(&run).iter().filter_map(|l| l["busy"].as_f64()).fold(0.0, f64::max);
+    assert!((2.0..=3.0).contains(&busy), "{busy}");
+    let rate = looks(&run).iter().filter_map(|l| l["requests_rps"].as_f64()).fold(0.0, f64::max);
+    assert!(rate > 10.0 && rate < 60.0, "two users of 50 ms: {rate}");
+    assert_eq!(run["server"]["workers"].as_array().expect("workers").len(), 3);
+}
+
+/// A look at a target with the given memory: means of private and shared bytes.
+fn memory_of(folder: &Folder, memory: &str, shared: &str) -> (f64, f64) {
+    let target = Target::start(folder, &["--workers", "6", "--memory", memory, "--shared-memory", shared]);
+    wait_until("six workers", || target.scoreboard().is_some_and(|b| b.matches('_').count() >= 5));
+    let args = ["watch", &format!("pid:{}", target.child.id()), "--once", "--interval", "300ms"];
+    let watch = folder.json(&args, 0);
+    let workers = watch["workers"].as_array().expect("workers");
+    assert_eq!(workers.len(), 6);
+    let mean = |field: &str| workers.iter().map(|w| number(&w[field])).sum::<f64>() / 6.0;
+    let pss: f64 = workers.iter().map(|w| number(&w["pss_bytes"])).sum();
+    assert!(number(&watch["real_memory_bytes"]) >= pss, "the master has some too");
+    (mean("private_bytes"), mean("shared_bytes"))
+}
+
+#[test]
+fn planted_private_and_shared_memory_are_seen() {
+    let folder = Folder::new();
+    // Differences, so that what the program has anyway does not count.
+    let (private_a, shared_a) = memory_of(&folder, "4M", "8M");
+    let (private_b, shared_b) = memory_of(&folder, "20M", "8M");
+    let (private_c, shared_c) = memory_of(&folder, "4M", "40M");
+    let mb = 1_048_576.0;
+    let near = |seen: f64, planted: f64| assert!((seen / planted - 1.0).abs() < 0.02, "{seen} of {planted}");
+    near(private_b - private_a, 16.0 * mb);
+    near(shared_c - shared_a, 32.0 * mb);
+    assert!((shared_b - shared_a).abs() < mb && (private_c - private_a).abs() < mb);
+}
+
+/// A control group of our own, of version 1 or 2, whatever the machine has.
+struct Cgroup {
+    folder: PathBuf,
+    v1: bool,
+}
+
+impl Cgroup {
+    fn new(controller: &str) -> Cgroup {
+        let name = format!("lastdrop-test-{}-{}", std::process::id(), free_port());
+        let v1 = Path::new("/sys/fs/cgroup").join(controller);
+        let (folder, v1) = if v1.is_dir() {
+            (v1.join(name), true)
+        } else {
+            let _ = fs::write("/sys/fs/cgroup/cgroup.subtree_control", format!("+{controller}"));
+            (Path::new("/sys/fs/cgroup").join(name), false)
+        };
+        fs::create_dir(&folder).expect("these tests make control groups: run them as root");
+        Cgroup { folder, v1 }
+    }
+
+    fn set(&self, v1: &[(&str, &str)], v2: &[(&str, &str)]) {
+        for (file, value) in if self.v1 { v1 } else { v2 } {
+            fs::write(self.folder.join(file), value).unwrap_or_else(|e| panic!("{file}: {e}"));
+        }
+    }
+
+    fn memory_limit(&self, bytes: u64) {
+        let bytes = bytes.to_string();
+        self.set(&[("memory.limit_in_bytes", &bytes)], &[("memory.max", &bytes)]);
+        let _ = fs::write(self.folder.join("memory.swappiness"), "0");
+        let _ = fs::write(self.folder.join("memory.swap.max"), "0");
+    }
+
+    fn oom_kills(&self) -> u64 {
+        let text = fs::read_to_string(self.folder.join(if self.v1 { "memory.oom_control" } else { "memory.events" }));
+        let text = text.expect("readable");
+        text.lines().find_map(|l| l.strip_prefix("oom_kill ")?.trim().parse().ok()).expect("a count")
+    }
+
+    /// Starts the program in the group. Its own process, so that all it makes is charged to the group.
+    fn spawn(&self, folder: &Folder, args: &[&str]) -> Child {
+        let program = folder.lastdrop(args);
+        let mut command = Command::new("sh");
+        let script = format!("echo $$ > '{}/cgroup.procs'; exec \"$0\" \"$@\"", self.folder.display());
+        command.arg("-c").arg(script).arg(program.get_program()).args(program.get_args());
+        command.env("LASTDROP_STATE", folder.join("state")).env("LASTDROP_STORE", folder.join("runs.sqlite"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("sh")
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            let pids = fs::read_to_string(self.folder.join("cgroup.procs")).unwrap_or_default();
+            for pid in pids.lines().filter_map(|p| p.parse::<i32>().ok()) {
+                // SAFETY: a plain call on processes that we started in a group of ours.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+            }
+            if fs::remove_dir(&self.folder).is_ok() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn end(mut child: Child) {
+    signal(&child, libc::SIGTERM);
+    let _ = child.wait();
+}
+
+#[test]
+fn workers_that_fit_are_those_that_a_memory_group_sustains() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let budget = 300u64 << 20;
+    let port = free_port();
+    let config = folder.join("fit.toml");
+    let settings = |workers: u64| {
+        format!("workers = {workers}\nmemory = '6M'\nshared_memory = '40M'\nlisten = '127.0.0.1:{port}'\n")
+    };
+    fs::write(&config, settings(12)).expect("written");
+    let args = ["target", "--config", config.to_str().expect("text")];
+    let name = format!("target:{}", config.display());
+    let url = format!("http://127.0.0.1:{port}/");
+
+    let own = Cgroup::new("memory");
+    let mut server = own.spawn(&folder, &args);
+    wait_until("the target", || get(port, "/").is_some());
+    let fit = ["size", &name, "--fit", "--url", &url, "--memory", "300M"];
+    let size = folder.json(&fit, 0);
+    // The server that was put back is another process, in the same group; ours was ended.
+    let _ = server.wait();
+    for pid in processes_with(&config.to_string_lossy()) {
+        // SAFETY: a plain call on a process of ours.
+        unsafe { libc::kill(pid, libc::SIGTERM) };
+    }
+    wait_until("its end", || processes_with(&config.to_string_lossy()).is_empty());
+    drop(own);
+    let fits = number(&size["fits"]["independent"]);
+    let ratio = number(&size["fit"]["cgroup_ratio"]);
+    assert!((0.95..1.05).contains(&ratio), "anonymous Σ PSS against the control group: {ratio}\n{size:#}");
+    let each = number(&size["fit"]["per_worker_bytes"]["value"]) / 1_048_576.0;
+    assert!((6.0..6.6).contains(&each), "6 MB and what the kernel needs: {each}");
+    assert_eq!(size["fit"]["growth"]["grows"], false, "{}", size["fit"]["growth"]);
+
+    // What really goes: the largest pool that starts within the limit without a worker being killed.
+    let sustains = |workers: u64| {
+        fs::write(&config, settings(workers)).expect("written");
+        let group = Cgroup::new("memory");
+        group.memory_limit(budget);
+        let server = group.spawn(&folder, &args);
+        let full = |board: &str| board.len() as u64 == workers && !board.contains(['.', 'S']);
+        let mut all = false;
+        for _ in 0..100 {
+            thread::sleep(Duration::from_millis(50));
+            let board = get(port, "/server-status?auto")
+                .and_then(|page| page.lines().find_map(|l| l.strip_prefix("Scoreboard: ").map(str::to_string)));
+            all = board.is_some_and(|b| full(&b));
+            if all || group.oom_kills() > 0 {
+                break;
+            }
+        }
+        let kills = group.oom_kills();
+        end(server);
+        all && kills == 0
+    };
+    let (mut good, mut bad) = (10u64, 80u64);
+    while bad - good > 1 {
+        let middle = u64::midpoint(good, bad);
+        if sustains(middle) { good = middle } else { bad = middle }
+    }
+    let error = fits / good as f64 - 1.0;
+    println!("fits {fits}, sustained {good} ({:+.1} %); classic {}", error * 100.0, size["fits"]["classic_sharing"]);
+    assert!(error.abs() <= 0.05, "{fits} were said to fit, {good} do\n{size:#}");
+}
+
+#[test]
+fn growth_of_workers_is_found_and_split() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let planted = "workers = 8\nmemory = '4M'\nshared_memory = '32M'\nleak = '16k'\nunshare = '32k'";
+    let target = Target::with_config(&folder, planted);
+    let before = fs::read(folder.join("target.toml")).expect("readable");
+    let fit = ["size", &target.name(), "--fit", "--url", &target.url(), "--memory", "400M", "--sizes", "3,5,8"];
+    let size = folder.json(&fit, 0);
+    let growth = &size["fit"]["growth"];
+    let near = |field: &str, planted: f64| {
+        let seen = number(&growth[field]["value"]);
+        assert!((seen / planted - 1.0).abs() < 0.10, "{field}: {seen} of {planted}\n{growth:#}");
+    };
+    near("private_bytes", 48.0 * 1024.0);
+    near("leaked_bytes", 16.0 * 1024.0);
+    near("unshared_bytes", 32.0 * 1024.0);
+    assert_eq!(growth["grows"], true);
+    assert!(number(&growth["best_age"]) >= 1.0);
+    assert_eq!(size["fit"]["points"].as_array().expect("points").len(), 3);
+    assert!(size["notes"].to_string().contains("grow"), "{}", size["notes"]);
+    assert!(number(&size["fits"]["worst_case"]) < number(&size["fits"]["independent"]));
+    assert_eq!(fs::read(folder.join("target.toml")).expect("readable"), before);
+    assert_eq!(target.scoreboard().map(|b| b.len()), Some(8), "put back");
+}
+
+#[test]
+fn a_leak_and_a_preloaded_module_of_mod_perl_are_seen() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let apache = Apache::start_with(&folder, |t| t.replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0"));
+    let script =
+        "our @kept; push @kept, 'x' x 20000; print \"Content-Type: text/plain\\n\\n\", scalar(@kept), \"\\n\";\n";
+    fs::write(apache.folder.join("htdocs/perl/leak.pl"), script).expect("written");
+    let before = apache.tree();
+    let url = apache.url("/perl/leak.pl");
+    let variants = ["--variant", "plain=", "--variant", "preloaded=PerlModule POSIX"];
+    let mut args = vec!["size", "", "--fit", "--url", &url, "--memory", "400M", "--sizes", "4,6,8"];
+    let name = apache.name();
+    args[1] = &name;
+    args.extend(variants);
+    let size = folder.json(&args, 0);
+    let leaked = number(&size["fit"]["growth"]["leaked_bytes"]["value"]);
+    assert!((leaked / 20_000.0 - 1.0).abs() < 0.10, "20,000 bytes a request: {leaked}\n{:#}", size["fit"]);
+    let rows = size["variants"].as_array().expect("variants");
+    assert_eq!(rows.len(), 2, "{:#}", size["notes"]);
+    let shared = |i: usize| number(&rows[i]["second"]["shared_bytes"]);
+    assert!(shared(1) > shared(0), "what is loaded before the fork is shared: {rows:#?}");
+    assert_eq!(apache.tree(), before);
+}
+
+#[test]
+fn limits_of_control_groups_show_in_a_run() {
+    let _alone = alone();
+    let folder = Folder::new();
+    // A fifth of a core for a server that needs all of one.
+    let group = Cgroup::new("cpu");
+    group.set(&[("cpu.cfs_period_us", "100000"), ("cpu.cfs_quota_us", "20000")], &[("cpu.max", "20000 100000")]);
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let server = group.spawn(&folder, &["target", "--listen", &listen, "--workers", "2", "--service", "cpu 20ms"]);
+    wait_until("the target", || get(port, "/").is_some());
+    let run = folder.json(&["run", &format!("http://{listen}/"), "-c", "2", "-d", "4s", "--timeout", "10s"], 0);
+    let sum = |look: &Value, field: &str| {
+        let groups = look["cgroups"].as_array().expect("groups");
+        groups.iter().map(|g| g[field].as_f64().unwrap_or(0.0)).sum::<f64>()
+    };
+    let throttled: f64 = looks(&run).iter().map(|l| sum(l, "throttled_us")).sum();
+    assert!(throttled > 500_000.0, "throttled {throttled} µs of 4 s");
+    let limit = looks(&run).iter().flat_map(|l| l["cgroups"].as_array().expect("groups").clone());
+    assert!(limit.into_iter().any(|g| g["cpu_limit_cores"].as_f64() == Some(0.2)));
+    end(server);
+    drop(group);
+
+    // Workers that leak into a limit: the group runs into it, and one is killed.
+    let group = Cgroup::new("memory");
+    group.memory_limit(40 << 20);
+    let server = group.spawn(&folder, &["target", "--listen", &listen, "--workers", "2", "--leak", "256k"]);
+    wait_until("the target", || get(port, "/").is_some());
+    let run = folder.json(&["run", &format!("http://{listen}/"), "-r", "60", "-d", "6s", "--keepalive", "off"], 0);
+    assert!(group.oom_kills() > 0);
+    let killed = when(&run, |l| sum(l, "oom_kills"));
+    let at_limit = when(&run, |l| sum(l, "memory_max"));
+    assert!(!killed.is_empty() && !at_limit.is_empty(), "{killed:?} {at_limit:?}");
+    // 40 MB at 256 kB a request and 60 requests a second: not before two seconds.
+    assert!(killed[0] >= 2.0 && at_limit[0] <= killed[0], "{killed:?} {at_limit:?}");
+    end(server);
+    drop(group);
+
+    // No room for the workers that are wanted.
+    let group = Cgroup::new("pids");
+    if group.folder.join("pids.max").exists() {
+        fs::write(group.folder.join("pids.max"), "4").expect("written");
+        let server = group.spawn(&folder, &["target", "--listen", &listen, "--workers", "3"]);
+        wait_until("the target", || get(port, "/").is_some());
+        let url = format!("http://{listen}/");
+        let args = ["run", &url, "-c", "1", "-d", "4s"];
+        let run = folder.json(&args, 0);
+        let last = looks(&run).last().expect("a look");
+        let pids = last["cgroups"].as_array().expect("groups").iter().find(|g| g["pids_limit"] == 4);
+        assert_eq!(pids.expect("the limit")["pids"], 4, "{last:#}");
+        end(server);
+    }
+}
+
+#[test]
+fn nginx_and_php_fpm_are_watched_with_their_status_pages() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let port = free_port();
+    let (config, dir) = (folder.join("nginx.conf"), folder.path().display());
+    let text = format!(
+        "worker_processes 2;\npid {dir}/nginx.pid;\nerror_log {dir}/error.log;\nevents {{}}\n\
+         http {{\n access_log off;\n server {{\n  listen 127.0.0.1:{port} backlog=77;\n  location / {{ return 200 ok; }}\n  \
+         location = /nginx_status {{ stub_status; }}\n }}\n}}\n"
+    );
+    fs::write(&config, text).expect("written");
+    let started =
+        Command::new("/usr/sbin/nginx").arg("-c").arg(&config).output().expect("nginx runs (./x test installs it)");
+    assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
+    wait_until("nginx", || get(port, "/").is_some());
+    let watch = folder.json(&["watch", &format!("nginx:{}", config.display()), "--once", "--interval", "500ms"], 0);
+    let pid = fs::read_to_string(folder.join("nginx.pid")).expect("its pid").trim().parse::<i32>().expect("a number");
+    assert_eq!((number(&watch["master"]), watch["workers"].as_array().map(Vec::len)), (f64::from(pid), Some(2)));
+    assert_eq!(watch["listen"][0]["limit"], 77, "{watch:#}");
+    assert!(watch["busy"].is_number(), "stub_status: {watch:#}");
+    let ended =
+        folder.run(&["tune", &format!("nginx:{}", config.display()), "--url", &format!("http://127.0.0.1:{port}/")]);
+    assert!(ended.code == 1 && ended.stderr.contains("watch"), "{ended:?}");
+    // SAFETY: a plain call on the server that was started above.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
+
+    let program = fs::read_dir("/usr/sbin")
+        .expect("readable")
+        .filter_map(|e| Some(e.ok()?.path()))
+        .find(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("php-fpm")))
+        .expect("PHP-FPM (./x test installs it)");
+    for listen in [format!("127.0.0.1:{}", free_port()), folder.join("fpm.sock").display().to_string()] {
+        let config = folder.join("fpm.conf");
+        let text = format!(
+            "[global]\npid = {dir}/fpm.pid\nerror_log = {dir}/fpm.log\n[www]\nuser = www-data\ngroup = www-data\nlisten = {listen}\n\
+             listen.backlog = 33\npm = static\npm.max_children = 3\npm.status_path = /fpm-status\n"
+        );
+        fs::write(&config, text).expect("written");
+        let fpm =
+            Command::new(&program).arg("-F").arg("-y").arg(&config).stderr(Stdio::null()).spawn().expect("starts");
+        wait_until("three children", || processes_with("php-fpm: pool www").len() >= 3);
+        let watch =
+            folder.json(&["watch", &format!("php-fpm:{}", config.display()), "--once", "--interval", "500ms"], 0);
+        let workers = watch["workers"].as_array().expect("workers");
+        assert_eq!(workers.len(), 3, "{watch:#}");
+        assert!(workers.iter().all(|w| w["requests"].is_number()), "the full status page: {watch:#}");
+        assert_eq!(watch["scoreboard"].as_str().map(str::len), Some(3));
+        assert_eq!(watch["listen"][0]["limit"], 33, "{watch:#}");
+        end(fpm);
+    }
+}
+
+#[test]
+fn a_recording_is_shown_again_and_a_cut_one_says_where() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &["--workers", "2"]);
+    let name = format!("pid:{}", target.child.id());
+    let file = folder.join("watch.jsonl");
+    let path = file.to_str().expect("text");
+    let recorded = folder.run(&["watch", &name, "--interval", "200ms", "-d", "1500ms", "--record", path]);
+    assert_eq!(recorded.code, 0, "{recorded:?}");
+    let shown = folder.run(&["watch", "--replay", path]);
+    assert!(shown.code == 0 && shown.stdout == recorded.stdout, "{recorded:?}\n{shown:?}");
+    let text = fs::read_to_string(&file).expect("readable");
+    fs::write(&file, &text[..text.len() - 40]).expect("written");
+    let torn = folder.run(&["watch", "--replay", path]);
+    assert!(torn.code == 1 && torn.stderr.contains("line "), "{torn:?}");
+    let nobody = folder.run(&["watch", "pid:1999999999", "--once"]);
+    assert!(nobody.code == 1 && nobody.stderr.contains("no process"), "{nobody:?}");
+}
+
+#[test]
+fn a_trace_finds_htaccess_and_virtual_paths_and_their_absence() {
+    let _alone = alone();
+    let folder = Folder::new();
+    // Documents four folders deep, seen from the first that may be overridden.
+    let apache = Apache::start_with(&folder, |t| {
+        let overrides = "<Directory \"/\">\nAllowOverride All\n</Directory>\n";
+        t.replace("AllowOverride None", "AllowOverride All")
+            .replace("KeepAlive Off", &format!("KeepAlive Off\n{overrides}"))
+    });
+    let trace = |path: &str, more: &[&str]| {
+        let (name, url) = (apache.name(), apache.url(path));
+        let mut args = vec!["trace", &name, "--url", &url, "-n", "10"];
+        args.extend(more);
+        folder.json(&args, 0)
+    };
+    let rows = |trace: &Value, test: &dyn Fn(&Value) -> bool| {
+        trace["calls"].as_array().expect("calls").iter().filter(|r| test(r)).cloned().collect::<Vec<_>>()
+    };
+    let htaccess = |r: &Value| r["path"].as_str().expect("text").ends_with("/.htaccess");
+    let before = trace("/index.html", &[]);
+    assert_eq!(before["requests"], 10);
+    // Each folder of the path once for each request: the root, /tmp, the test's, its apache, htdocs.
+    let depth = apache.folder.components().count() + 1;
+    let found = rows(&before, &|r| htaccess(r) && r["error"] == "ENOENT");
+    assert_eq!(found.len(), depth, "{found:#?}");
+    for row in &found {
+        assert!((number(&row["per_request"]) - 1.0).abs() < 0.01 && number(&row["us_per_request"]) > 0.0, "{row}");
+    }
+    let kinds = |trace: &Value| -> Vec<String> {
+        let kinds = trace["kinds"].as_array().expect("kinds");
+        kinds.iter().map(|k| k["kind"].as_str().expect("text").to_string()).collect()
+    };
+    assert!(kinds(&before).contains(&"htaccess".to_string()));
+    let missing = trace("/app/list/7", &[]);
+    assert!(kinds(&missing).contains(&"virtual-path".to_string()), "{:#}", missing["kinds"]);
+    let file = folder.join("before.json");
+    fs::write(&file, before.to_string()).expect("written");
+
+    let config = fs::read_to_string(apache.config()).expect("readable");
+    fs::write(apache.config(), config.replace("AllowOverride All", "AllowOverride None")).expect("written");
+    let reloaded = Command::new("/usr/sbin/apache2").arg("-f").arg(apache.config()).args(["-k", "graceful"]).output();
+    assert!(reloaded.expect("apache2 runs").status.success());
+    thread::sleep(Duration::from_secs(2));
+    let after = trace("/index.html", &[]);
+    assert_eq!(rows(&after, &htaccess), Vec::<Value>::new());
+    assert!(!kinds(&after).contains(&"htaccess".to_string()));
+    let (name, url, file) = (apache.name(), apache.url("/index.html"), file.display().to_string());
+    let compared = folder.run(&["trace", &name, "--url", &url, "--against", &file]);
+    assert!(compared.stdout.contains("before") && compared.stdout.contains(".htaccess"), "{compared:?}");
+}
+
+#[test]
+fn the_guard_keeps_a_leaking_pool_in_order_and_no_request_fails() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let apache = Apache::start_with(&folder, |t| {
+        t.replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0").replace("StartServers 5", "StartServers 8")
+    });
+    let script = "our @kept; push @kept, 'x' x 200000; print \"Content-Type: text/plain\\n\\nok\\n\";\n";
+    fs::write(apache.folder.join("htdocs/perl/leak.pl"), script).expect("written");
+    let (name, url) = (apache.name(), apache.url("/perl/leak.pl"));
+    let load = ["run", &url, "-r", "80", "-d", "20s", "--keepalive", "off", "--timeout", "20s"];
+    let largest = |run: &Value| looks(run).iter().filter_map(|l| l["real_memory_bytes"].as_f64()).fold(0.0, f64::max);
+    let limit = 200.0 * 1_048_576.0;
+
+    // Only looking changes nothing.
+    let dry = folder.run(&["guard", &name, "--max-private", "1k", "-d", "2s"]);
+    assert!(dry.code == 0 && dry.stdout.contains("would replace") && dry.stdout.contains("--act"), "{dry:?}");
+    let log = folder.join("guard.log").display().to_string();
+    let args = ["guard", &name, "--memory", "200M", "--every", "500ms", "--act", "--log", &log];
+    let mut guard = folder.lastdrop(&args).stdout(Stdio::null()).spawn().expect("runs");
+    let run = folder.json(&load, 0);
+    signal(&guard, libc::SIGINT);
+    assert_eq!(guard.wait().expect("ends").code(), Some(130), "a clean stop");
+    let requests = &run["phases"][0]["requests"];
+    assert_eq!((&requests["answered"], &requests["due"]), (&1600.into(), &1600.into()), "{requests}");
+    assert!(largest(&run) < limit, "{} MB", largest(&run) / 1_048_576.0);
+    let log = fs::read_to_string(log).expect("readable");
+    assert!(log.matches("has left").count() >= 3, "{log}");
+
+    // The same load without it.
+    let run = folder.json(&load, 0);
+    assert!(largest(&run) > limit, "{} MB", largest(&run) / 1_048_576.0);
+}
+
+#[test]
+fn a_stuck_worker_is_ended_and_another_takes_its_place() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &["--workers", "3", "--hang-every", "1"]);
+    let hanging = thread::spawn({
+        let port = target.port;
+        move || get(port, "/")
+    });
+    let stuck = || {
+        let counts = target.counts();
+        let workers = counts["workers"].as_array().expect("workers").clone();
+        workers.iter().find(|w| w["state"] == "W" && w["requests"] == 1).map(|w| number(&w["pid"]))
+    };
+    wait_until("a worker at work", || stuck().is_some());
+    let pid = stuck().expect("there");
+    let name = format!("target@{}", target.url());
+    let none = folder.run(&["guard", &name, "--act"]);
+    assert!(none.code == 2 && none.stderr.contains("--max-private"), "{none:?}");
+    let done = folder.run(&["guard", &name, "--stuck", "1s", "--every", "500ms", "--act", "-d", "4s"]);
+    assert!(done.code == 0 && done.stdout.contains(&format!("replacing {pid}: stuck")), "{done:?}");
+    assert!(done.stdout.contains(&format!("{pid} has left")), "{done:?}");
+    wait_until("a whole pool", || target.scoreboard().is_some_and(|b| b.len() == 3 && !b.contains('.')));
+    let _ = hanging.join();
+}
