@@ -8,6 +8,7 @@ pub mod objective;
 pub mod pool;
 pub mod ratio;
 pub mod series;
+pub mod stacks;
 pub mod syscalls;
 pub mod usl;
 pub mod validity;

@@ -57,6 +57,8 @@ pub enum Command {
     Watch(Box<WatchArgs>),
     /// Which system calls a request is made of, what they cost, and what would spare them
     Trace(Box<TraceArgs>),
+    /// Where a server's CPU goes while it is under load: functions, libraries, a flame graph
+    Profile(Box<ProfileArgs>),
     /// Replace workers that are too large, too old or stuck, gracefully, a few at a time
     Guard(Box<GuardArgs>),
     /// Put back what a killed tune or sweep changed
@@ -427,6 +429,40 @@ pub struct GuardArgs {
     /// Add a line for each event to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
+    /// No text
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Uses perf where it is installed and allowed; otherwise it looks at /proc and says so. Without --url the server's own\nvisitors are the load.\n\nExamples:\n  lastdrop profile apache --url http://127.0.0.1/app -c 8 --flame app.svg\n  lastdrop profile php-fpm -d 30s\n  lastdrop profile pid:1234 --json -"
+)]
+pub struct ProfileArgs {
+    /// The server: apache, nginx, php-fpm, target, pid:1234 …
+    #[arg(value_parser = str::parse::<ServerRef>)]
+    pub server: ServerRef,
+    /// Put load on this while it is profiled
+    #[arg(long)]
+    pub url: Option<Url>,
+    /// Users of that load [default: 10]
+    #[arg(short = 'c', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub users: Option<u32>,
+    /// Requests per second instead of users
+    #[arg(short, long, value_name = "R", value_parser = rate, conflicts_with = "users")]
+    pub rate: Option<f64>,
+    /// How long samples are taken
+    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = positive_duration)]
+    pub duration: Duration,
+    /// Write a flame graph (SVG) to this file
+    #[arg(long, value_name = "FILE")]
+    pub flame: Option<String>,
+    /// Another request header, 'Name: value'
+    #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header_line)]
+    pub headers: Vec<(String, String)>,
+    /// Write the result as JSON to a file, or to stdout with '-'
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<String>,
     /// No text
     #[arg(short, long)]
     pub quiet: bool,

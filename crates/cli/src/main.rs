@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         Command::Size(args) => commands::size::size(args),
         Command::Watch(args) => commands::watch::watch(&args),
         Command::Trace(args) => commands::trace::trace(&args),
+        Command::Profile(args) => commands::profile::profile(&args),
         Command::Guard(args) => commands::guard::guard(&args),
         Command::Restore(args) => commands::restore::restore(args),
         Command::Demo(args) => commands::demo::demo(args),

@@ -494,6 +494,34 @@ fn the_guard_keeps_a_leaking_pool_in_order_and_no_request_fails() {
 }
 
 #[test]
+fn a_profile_finds_the_function_that_burns_the_time() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let apache = Apache::start_with(&folder, |t| t.replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0"));
+    let (name, url) = (apache.name(), apache.url("/perl/heavy.pl"));
+    let flame = folder.join("flame.svg").display().to_string();
+    let args = ["profile", &name, "--url", &url, "-c", "3", "-d", "4s"];
+    let profile = folder.json(&[&args[..], &["--flame", &flame]].concat(), 0);
+    assert!(number(&profile["requests"]) > 0.0 && number(&profile["us_per_request"]) > 0.0, "{profile:#}");
+    assert!(profile["how"].as_str().expect("text").starts_with("perf"), "./x test installs perf: {profile:#}");
+    // Ten thousand logarithms: the time is Perl's and the mathematical library's.
+    let share: f64 = profile["libraries"]
+        .as_array()
+        .expect("libraries")
+        .iter()
+        .filter(|l| ["libperl", "libm."].iter().any(|n| l["name"].as_str().expect("text").contains(n)))
+        .map(|l| number(&l["share"]))
+        .sum();
+    assert!(share > 0.5, "{:#}", profile["libraries"]);
+    assert!(fs::read_to_string(&flame).expect("written").contains("Perl_"));
+    // Where there is no perf it says so, and what it could see.
+    let without = folder.lastdrop(&[&args[..], &["--json", "-"]].concat()).env("PATH", "/nonexistent").output();
+    let without: Value = serde_json::from_slice(&without.expect("runs").stdout).expect("JSON");
+    assert_eq!(without["how"], "/proc");
+    assert!(without["notes"].to_string().contains("perf") && number(&without["samples"]) > 0.0, "{without:#}");
+}
+
+#[test]
 fn a_stuck_worker_is_ended_and_another_takes_its_place() {
     let folder = Folder::new();
     let target = Target::start(&folder, &["--workers", "3", "--hang-every", "1"]);

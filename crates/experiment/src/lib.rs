@@ -9,6 +9,7 @@ pub mod demo;
 pub mod fit;
 pub mod guard;
 pub mod lab;
+pub mod profile;
 pub mod size;
 pub mod sweep;
 pub mod sweep_plan;

@@ -208,6 +208,12 @@ impl Group {
         self.sum_up(now, look);
     }
 
+    /// CPU time of master, workers and all workers that have ended, seconds, as of the last look.
+    #[must_use]
+    pub fn cpu_s(&self) -> f64 {
+        self.total_ticks() as f64 / ticks_per_second()
+    }
+
     fn total_ticks(&self) -> u64 {
         let own: u64 = self.members.values().map(|m| m.stat.ticks).sum();
         own + self.members.get(&self.master).map_or(0, |m| m.stat.reaped_ticks)

@@ -10,6 +10,7 @@ pub mod listeners;
 pub mod memory;
 pub mod namespace;
 pub mod observer;
+pub mod perf;
 pub mod process;
 pub mod status;
 pub mod strace;

@@ -3,6 +3,7 @@
 pub mod capacity;
 pub mod compare;
 pub mod junit;
+pub mod profile;
 pub mod run;
 pub mod server;
 pub mod size;
@@ -15,6 +16,7 @@ pub mod watch;
 pub use capacity::capacity_text;
 pub use compare::compare_text;
 pub use junit::junit;
+pub use profile::{flame_graph, profile_text};
 pub use run::{history_line, run_text, utc};
 pub use server::{server_text, timeline_text};
 pub use size::size_text;

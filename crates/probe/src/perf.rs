@@ -1,0 +1,118 @@
+//! Where processes spend their time: call stacks by perf, or, without it, what /proc says they are at.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::ProbeError;
+
+/// Samples a second of each processor. Not a round number, so as not to keep time with what is sampled.
+const FREQUENCY: &str = "199";
+
+/// A perf that records.
+#[derive(Debug)]
+pub struct Perf {
+    child: Child,
+}
+
+fn tool(what: impl Into<String>) -> ProbeError {
+    ProbeError::Tool { tool: "perf", what: what.into() }
+}
+
+/// The best event that works here: processor cycles, else a timer.
+fn usable_event() -> Result<&'static str, ProbeError> {
+    let mut said = String::new();
+    for event in ["cycles", "cpu-clock"] {
+        let tried = Command::new("perf").args(["record", "-q", "-e", event, "-o", "/dev/null", "--", "true"]).output();
+        match tried {
+            Ok(output) if output.status.success() => return Ok(event),
+            Ok(output) => said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_string(),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return Err(tool("it is not installed; on Debian: apt-get install linux-perf"));
+            }
+            Err(e) => return Err(tool(e.to_string())),
+        }
+    }
+    Err(tool(format!("{said}; root may use it, others where kernel.perf_event_paranoid allows")))
+}
+
+impl Perf {
+    /// Begins to sample processes and those that they fork.
+    ///
+    /// # Errors
+    /// When perf is missing or not allowed.
+    pub fn start(pids: &[i32], output: &Path) -> Result<Perf, ProbeError> {
+        let event = usable_event()?;
+        let list = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let mut command = Command::new("perf");
+        command.args(["record", "-q", "-e", event, "-F", FREQUENCY, "-g", "-p", &list, "-o"]).arg(output);
+        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = quiet.spawn().map_err(|e| tool(e.to_string()))?;
+        Ok(Perf { child })
+    }
+
+    /// Ends the recording; what `perf script` makes of it, and the event that was really sampled: without counters in
+    /// the processor perf takes a timer and does not say so.
+    ///
+    /// # Errors
+    /// When perf did not record, or its recording cannot be read.
+    pub fn finish(mut self, recording: &Path) -> Result<(String, String), ProbeError> {
+        self.end();
+        let event = Command::new("perf").arg("evlist").arg("-i").arg(recording).output();
+        let event = event.map(|o| String::from_utf8_lossy(&o.stdout).lines().next().unwrap_or_default().to_string());
+        let output = Command::new("perf")
+            .args(["script", "-F", "comm,pid,ip,sym,dso", "-i"])
+            .arg(recording)
+            .output()
+            .map_err(|e| tool(e.to_string()))?;
+        if !output.status.success() {
+            return Err(tool(String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default()));
+        }
+        Ok((String::from_utf8_lossy(&output.stdout).into_owned(), event.unwrap_or_default()))
+    }
+
+    fn end(&mut self) {
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGINT);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Perf {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.end();
+        }
+    }
+}
+
+/// Looks what each process is at, `times` times, `pause` apart: running, or waiting in which function of the kernel.
+#[must_use]
+pub fn sample_proc(
+    pids: impl Fn() -> Vec<i32>,
+    pause: Duration,
+    mut go_on: impl FnMut() -> bool,
+) -> BTreeMap<String, u64> {
+    let mut seen: BTreeMap<String, u64> = BTreeMap::new();
+    while go_on() {
+        for pid in pids() {
+            let Some(info) = crate::process::look(pid) else { continue };
+            let what = match info.state {
+                'R' => "running".to_string(),
+                state => {
+                    let at = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+                    let at = if at.is_empty() || at == "0" { "unknown".to_string() } else { at };
+                    let how = if state == 'D' { "waiting for a disk" } else { "asleep" };
+                    format!("{how} in {at}")
+                }
+            };
+            *seen.entry(what).or_default() += 1;
+        }
+        thread::sleep(pause);
+    }
+    seen
+}
