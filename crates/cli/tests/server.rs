@@ -336,6 +336,52 @@ fn limits_of_control_groups_show_in_a_run() {
 }
 
 #[test]
+fn a_server_in_another_network_namespace_is_seen_from_outside() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let mut target = Command::new("unshare")
+        .args(["-n", "sh", "-c", "ip link set lo up && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_lastdrop"), "target"])
+        .args(["--listen", "127.0.0.1:8080", "--workers", "1", "--backlog", "2", "--stall-for", "3s"])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("unshare runs (these tests want root)");
+    let pid = target.id().to_string();
+    let inside = |args: &[&str]| {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &pid, "-n", env!("CARGO_BIN_EXE_lastdrop")]).args(args).stdout(Stdio::null());
+        command.stderr(Stdio::null());
+        command
+    };
+    wait_until("the target in its namespace", || {
+        let listening = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
+        listening.contains(":1F90 ")
+    });
+    let name = format!("pid:{pid}");
+    let watch = folder.lastdrop(&["watch", &name, "--once", "--interval", "3s", "--json", "-"]);
+    let watch = { watch }.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("runs");
+    thread::sleep(Duration::from_millis(300));
+    let load = [
+        "run",
+        "http://127.0.0.1:8080/",
+        "-r",
+        "30",
+        "-d",
+        "2s",
+        "--keepalive",
+        "off",
+        "--timeout",
+        "1s",
+        "--no-store",
+    ];
+    let _ = inside(&load).status().expect("nsenter runs");
+    let watch: Value = serde_json::from_slice(&watch.wait_with_output().expect("ends").stdout).expect("JSON");
+    signal(&target, libc::SIGTERM);
+    let _ = target.wait();
+    assert!(number(&watch["kernel"]["ListenOverflows"]) > 0.0, "{:#}", watch["kernel"]);
+    assert_eq!((&watch["listen"][0]["address"], &watch["listen"][0]["limit"]), (&"127.0.0.1:8080".into(), &2.into()));
+}
+
+#[test]
 fn nginx_and_php_fpm_are_watched_with_their_status_pages() {
     let _alone = alone();
     let folder = Folder::new();

@@ -22,7 +22,7 @@ use crate::sys;
 const DNS_REFRESH: Duration = Duration::from_secs(30);
 
 /// Files that are open besides connections.
-const SPARE_DESCRIPTORS: u64 = 100;
+const SPARE_DESCRIPTORS: u64 = 500;
 
 /// What a thread says to the collector.
 #[derive(Debug)]

@@ -221,6 +221,9 @@ impl Group {
 
     /// Brings the list of processes up to date.
     fn find(&mut self, now: Instant) {
+        // Descriptors that connections may need are not for us.
+        let spare = i32::try_from(std::process::id()).ok().and_then(fds_limit).unwrap_or(0);
+        let keep_open = self.members.len() <= KEEP_OPEN && spare > 8 * KEEP_OPEN as u64;
         let newest = newest_pid();
         if self.scanned.is_none_or(|t| now - t > RESCAN) {
             self.scanned = Some(now);
@@ -230,7 +233,7 @@ impl Group {
             self.members.retain(|pid, member| {
                 let file = member.file.take().or_else(|| Stat::open(*pid));
                 let stat = file.as_ref().and_then(Stat::read).filter(|s| s.start_ticks == member.stat.start_ticks);
-                member.file = file;
+                member.file = file.filter(|_| keep_open);
                 stat.is_some_and(|s| {
                     member.stat = s;
                     true
@@ -241,7 +244,6 @@ impl Group {
         self.newest_pid = newest;
         let mut seen = HashSet::new();
         let mut new: HashMap<i32, Stat> = HashMap::new();
-        let keep_open = self.members.len() <= KEEP_OPEN;
         for pid in all_pids() {
             if self.others.contains(&pid) {
                 seen.insert(pid);

@@ -192,7 +192,8 @@ impl Namespace {
     /// # Errors
     /// As [`Namespace::look`].
     pub fn connections(&self, ports: &[u16]) -> io::Result<BTreeMap<String, u64>> {
-        let mut states = BTreeMap::new();
+        // These two are asked after most: none of them is an answer.
+        let mut states = BTreeMap::from(["established", "close_wait"].map(|name| (name.to_string(), 0)));
         self.each_connection(ports, |h| {
             if let Some(name) = state_name(h.state) {
                 *states.entry(name.to_string()).or_default() += 1;
