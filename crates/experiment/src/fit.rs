@@ -313,15 +313,16 @@ impl Fitting<'_, '_> {
         let mut look = Look::default();
         group.look(true, &mut look);
         let pids = group.pids();
-        let all = memory::of_group(&pids)?;
+        let all = group.memory();
+        if let Some(why) = group.refused.as_ref().filter(|_| all.len() < pids.len()) {
+            return Err(LabError::Other(why.clone()));
+        }
         let mut workers = group.worker_looks();
         // A helper of the server's (mod_cgid's daemon) is no worker; they differ by far in what they are.
         let known = self.session.workers();
         workers.retain(|w| known.contains(&w.pid));
         if let Some(status) = self.status.as_ref().and_then(|s| s.read(true, std::time::Duration::from_secs(3)).ok()) {
-            for worker in &mut workers {
-                worker.requests = status.workers.iter().find(|s| s.pid == worker.pid).map(|s| s.requests);
-            }
+            status.tell(&mut workers);
         }
         if !before.is_empty() && !workers.iter().any(|w| before.iter().any(|b| b.pid == w.pid)) {
             return Err(LabError::Other(

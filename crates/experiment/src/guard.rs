@@ -234,12 +234,14 @@ impl Guard<'_> {
         // A worker that is at work now may be idle in a moment: until the next check is due.
         while !waiting.is_empty() && !self.stopped() && Instant::now() < next {
             self.see_off();
-            let connected = self.namespace.connected_inodes(&self.found.ports()).unwrap_or_default();
+            // Where the kernel does not say who is connected, nobody is known to be idle.
+            let connected = self.namespace.connected_inodes(&self.found.ports()).ok();
             let mut room = guard::room(workers.len(), self.order.share, self.leaving.len());
             waiting.retain(|(worker, why)| {
                 let stuck = matches!(why, Why::Stuck(..));
                 let idle = || {
-                    listeners::inodes(worker.pid).is_ok_and(|own| !own.iter().any(|inode| connected.contains(inode)))
+                    let own = listeners::inodes(worker.pid).ok();
+                    own.zip(connected.as_ref()).is_some_and(|(own, all)| !own.iter().any(|inode| all.contains(inode)))
                 };
                 if room == 0 || !(stuck || self.order.even_busy || idle()) {
                     return true;
@@ -302,14 +304,7 @@ impl Guard<'_> {
     fn ask_status(&mut self, workers: &mut [WorkerLook]) {
         let Some(source) = &self.found.status else { return };
         match source.read(true, Duration::from_secs(2)) {
-            Ok(reading) => {
-                for worker in workers {
-                    if let Some(known) = reading.workers.iter().find(|w| w.pid == worker.pid) {
-                        worker.state = known.state.to_string();
-                        (worker.requests, worker.request_s) = (Some(known.requests), known.request_s);
-                    }
-                }
-            }
+            Ok(reading) => reading.tell(workers),
             Err(e) => (self.tell)(Event::Note(format!("{e}; who is stuck is not known now"))),
         }
     }

@@ -184,6 +184,12 @@ impl Group {
         self.members.keys().copied().collect()
     }
 
+    /// Memory of every process that it has been read of, as of the last time.
+    #[must_use]
+    pub fn memory(&self) -> Vec<ProcessMemory> {
+        self.members.values().filter_map(|m| m.memory.map(|(memory, _)| memory)).collect()
+    }
+
     /// Looks again. With `all_memory`, the memory of every process is read now, whatever that takes.
     pub fn look(&mut self, all_memory: bool, look: &mut Look) {
         let now = Instant::now();

@@ -1,6 +1,7 @@
 //! Reads host and server from outside: /proc, sockets, status pages. Changes nothing, and says what it cannot read:
 //! a missing number is never zero.
 
+mod attached;
 pub mod cgroup;
 pub mod fastcgi;
 pub mod group;

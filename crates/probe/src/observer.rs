@@ -290,13 +290,7 @@ impl Observer {
         let Some((at, reading)) = &status.latest else { return };
         look.scoreboard.clone_from(&reading.scoreboard);
         look.busy = reading.busy;
-        for worker in &mut self.workers {
-            if let Some(known) = reading.workers.iter().find(|w| w.pid == worker.pid) {
-                worker.state = known.state.to_string();
-                worker.requests = Some(known.requests);
-                worker.request_s = known.request_s;
-            }
-        }
+        reading.tell(&mut self.workers);
         if let Some(total) = reading.total_requests {
             if let Some((then, before)) = status.previous
                 && *at > then

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use crate::ProbeError;
+use crate::attached::Attached;
 
 /// Samples a second of each processor. Not a round number, so as not to keep time with what is sampled.
 const FREQUENCY: &str = "199";
@@ -15,7 +16,7 @@ const FREQUENCY: &str = "199";
 /// A perf that records.
 #[derive(Debug)]
 pub struct Perf {
-    child: Child,
+    child: Attached,
 }
 
 fn tool(what: impl Into<String>) -> ProbeError {
@@ -51,7 +52,7 @@ impl Perf {
         command.args(["record", "-q", "-e", event, "-F", FREQUENCY, "-g", "-p", &list, "-o"]).arg(output);
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = quiet.spawn().map_err(|e| tool(e.to_string()))?;
-        Ok(Perf { child })
+        Ok(Perf { child: Attached(child) })
     }
 
     /// Ends the recording; what `perf script` makes of it, and the event that was really sampled: without counters in
@@ -60,7 +61,7 @@ impl Perf {
     /// # Errors
     /// When perf did not record, or its recording cannot be read.
     pub fn finish(mut self, recording: &Path) -> Result<(String, String), ProbeError> {
-        self.end();
+        self.child.end();
         let event = Command::new("perf").arg("evlist").arg("-i").arg(recording).output();
         let event = event.map(|o| String::from_utf8_lossy(&o.stdout).lines().next().unwrap_or_default().to_string());
         let output = Command::new("perf")
@@ -72,21 +73,6 @@ impl Perf {
             return Err(tool(String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default()));
         }
         Ok((String::from_utf8_lossy(&output.stdout).into_owned(), event.unwrap_or_default()))
-    }
-
-    fn end(&mut self) {
-        if let Ok(pid) = i32::try_from(self.child.id()) {
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGINT);
-        }
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Perf {
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            self.end();
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use lastdrop_http::{ResponseParser, build_request};
-use lastdrop_model::Url;
+use lastdrop_model::{Url, WorkerLook};
 
 use crate::fastcgi::{self, FpmSocket};
 
@@ -128,6 +128,19 @@ pub struct StatusReading {
     pub idle: Option<u64>,
     /// Worker processes; of threaded servers each process once, its requests added up.
     pub workers: Vec<WorkerStatus>,
+}
+
+impl StatusReading {
+    /// Writes what the page tells of each worker into the looks at them.
+    pub fn tell(&self, workers: &mut [WorkerLook]) {
+        for worker in workers {
+            if let Some(known) = self.workers.iter().find(|w| w.pid == worker.pid) {
+                worker.state = known.state.to_string();
+                worker.requests = Some(known.requests);
+                worker.request_s = known.request_s;
+            }
+        }
+    }
 }
 
 impl StatusSource {

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use lastdrop_model::look::Syscall;
 
 use crate::ProbeError;
+use crate::attached::Attached;
 
 /// Calls that a request may be made of; those that only wait for something to do are left out.
 const CALLS: &str = "trace=%file,%network,read,readv,pread64,preadv,write,writev,pwrite64,pwritev,sendfile,splice,\
@@ -23,7 +24,7 @@ const ATTACH_LIMIT: Duration = Duration::from_secs(15);
 /// A strace that is attached.
 #[derive(Debug)]
 pub struct Strace {
-    child: Child,
+    child: Attached,
     output: PathBuf,
 }
 
@@ -52,7 +53,7 @@ impl Strace {
                 let _ = tell.send(line);
             }
         });
-        let mut strace = Strace { child, output: output.to_path_buf() };
+        let strace = Strace { child: Attached(child), output: output.to_path_buf() };
         let deadline = Instant::now() + ATTACH_LIMIT;
         let (mut attached, mut gone, mut problem) = (0, 0, String::new());
         while attached + gone < pids.len() {
@@ -67,7 +68,6 @@ impl Strace {
             }
         }
         if attached == 0 {
-            strace.end();
             let source = std::io::Error::other(if problem.is_empty() {
                 "it did not attach in time".to_string()
             } else {
@@ -78,32 +78,16 @@ impl Strace {
         Ok(strace)
     }
 
-    fn end(&mut self) {
-        // SIGINT makes it let go of all processes; they go on as if nothing had been.
-        if let Ok(pid) = i32::try_from(self.child.id()) {
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGINT);
-        }
-        let _ = self.child.wait();
-    }
-
     /// Lets go of the processes; the calls that were seen.
     ///
     /// # Errors
     /// When the output cannot be read.
     pub fn finish(mut self) -> Result<Vec<Syscall>, ProbeError> {
-        self.end();
+        self.child.end();
         let path = self.output.display().to_string();
         // Paths are bytes; strace escapes what is not printable.
         let text = fs::read(&self.output).map_err(|source| ProbeError::Read { path, source })?;
         Ok(parse(&String::from_utf8_lossy(&text)))
-    }
-}
-
-impl Drop for Strace {
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            self.end();
-        }
     }
 }
 
