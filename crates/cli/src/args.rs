@@ -350,7 +350,7 @@ pub struct WatchArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Needs strace, and root or the server's user. Tracing slows the traced workers down while it lasts; on a server in\nuse it also counts what visitors do.\n\nExamples:\n  lastdrop trace apache --url http://127.0.0.1/app/list\n  lastdrop trace apache --url http://127.0.0.1/ --json before.json\n  (change AllowOverride) lastdrop trace apache --url http://127.0.0.1/ --against before.json"
+    after_help = "Needs strace, and root or the server's user. Tracing slows the traced workers down while it lasts; on a server in\nuse it also counts what visitors do.\n\nExamples:\n  lastdrop trace apache --url http://127.0.0.1/app/list\n  lastdrop trace apache --url http://127.0.0.1/ --json before.json\n  (change something) lastdrop trace apache --url http://127.0.0.1/ --against before.json\n  lastdrop trace apache --url http://127.0.0.1/ --with '<Directory />; AllowOverride None; </Directory>'"
 )]
 pub struct TraceArgs {
     /// The server: apache, nginx, php-fpm, target, pid:1234 …
@@ -369,8 +369,14 @@ pub struct TraceArgs {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive_duration)]
     pub timeout: Duration,
     /// Show an earlier trace (its --json FILE) beside this one
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "with")]
     pub against: Option<PathBuf>,
+    /// Trace again with these directives of Apache (';' between them), show both, and put the server back
+    #[arg(long, value_name = "DIRECTIVES")]
+    pub with: Option<String>,
+    /// The server is in use: change it by a graceful reload where that is enough
+    #[arg(long, requires = "with")]
+    pub live: bool,
     /// Show every call, not only the costliest
     #[arg(long)]
     pub all: bool,

@@ -322,63 +322,199 @@ fn limits_of_control_groups_show_in_a_run() {
     // No room for the workers that are wanted.
     let group = Cgroup::new("pids");
     if group.folder.join("pids.max").exists() {
-        fs::write(group.folder.join("pids.max"), "4").expect("written");
+        let limit = |n: &str| fs::write(group.folder.join("pids.max"), n).expect("written");
+        limit("4");
         let server = group.spawn(&folder, &["target", "--listen", &listen, "--workers", "3"]);
         wait_until("the target", || get(port, "/").is_some());
+        // From now on a master and two of its three workers may be there; a third is wanted again and again.
+        limit("3");
+        let pids = fs::read_to_string(group.folder.join("cgroup.procs")).expect("readable");
+        let worker = pids.lines().filter_map(|p| p.parse::<i32>().ok()).find(|p| *p != server.id() as i32);
+        // SAFETY: a plain call on a worker of the target that was started above.
+        unsafe { libc::kill(worker.expect("a worker"), libc::SIGKILL) };
         let url = format!("http://{listen}/");
         let args = ["run", &url, "-c", "1", "-d", "4s"];
         let run = folder.json(&args, 0);
         let last = looks(&run).last().expect("a look");
-        let pids = last["cgroups"].as_array().expect("groups").iter().find(|g| g["pids_limit"] == 4);
-        assert_eq!(pids.expect("the limit")["pids"], 4, "{last:#}");
+        let pids = last["cgroups"].as_array().expect("groups").iter().find(|g| g["pids_limit"] == 3);
+        assert_eq!(pids.expect("the limit")["pids"], 3, "{last:#}");
+        let refused = when(&run, |l| sum(l, "pids_refused"));
+        assert!(!refused.is_empty(), "{:#}", run["server"]);
         end(server);
     }
+}
+
+/// A target alone in a network namespace of its own.
+struct Alone {
+    target: Child,
+    pid: String,
+}
+
+impl Alone {
+    fn start(args: &[&str]) -> Alone {
+        let mut command = Command::new("unshare");
+        command
+            .args(["-n", "sh", "-c", "ip link set lo up && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_lastdrop"), "target"])
+            .args(["--listen", "127.0.0.1:8080"])
+            .args(args);
+        let target = command.stderr(Stdio::null()).spawn().expect("unshare runs (these tests want root)");
+        let pid = target.id().to_string();
+        wait_until("the target in its namespace", || {
+            fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default().contains(":1F90 ")
+        });
+        Alone { target, pid }
+    }
+
+    /// The program, to be run inside.
+    fn inside(&self, folder: &Folder, args: &[&str]) -> Command {
+        let program = folder.lastdrop(args);
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.pid, "-n"]).arg(program.get_program()).args(program.get_args());
+        for (name, value) in program.get_envs().filter_map(|(n, v)| Some((n, v?))) {
+            command.env(name, value);
+        }
+        command
+    }
+
+    fn tell(&self, program: &str, args: &[&str]) {
+        let done = Command::new("nsenter").args(["-t", &self.pid, "-n", program]).args(args).output().expect("nsenter");
+        assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        signal(&self.target, libc::SIGTERM);
+        let _ = self.target.wait();
+    }
+}
+
+fn json_of(mut command: Command) -> Value {
+    let output = command.output().expect("runs");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
 #[test]
 fn a_server_in_another_network_namespace_is_seen_from_outside() {
     let _alone = alone();
     let folder = Folder::new();
-    let mut target = Command::new("unshare")
-        .args(["-n", "sh", "-c", "ip link set lo up && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_lastdrop"), "target"])
-        .args(["--listen", "127.0.0.1:8080", "--workers", "1", "--backlog", "2", "--stall-for", "3s"])
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("unshare runs (these tests want root)");
-    let pid = target.id().to_string();
-    let inside = |args: &[&str]| {
-        let mut command = Command::new("nsenter");
-        command.args(["-t", &pid, "-n", env!("CARGO_BIN_EXE_lastdrop")]).args(args).stdout(Stdio::null());
-        command.stderr(Stdio::null());
-        command
-    };
-    wait_until("the target in its namespace", || {
-        let listening = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
-        listening.contains(":1F90 ")
-    });
-    let name = format!("pid:{pid}");
+    let server = Alone::start(&["--workers", "1", "--backlog", "2", "--stall-for", "3s"]);
+    let name = format!("pid:{}", server.pid);
     let watch = folder.lastdrop(&["watch", &name, "--once", "--interval", "3s", "--json", "-"]);
     let watch = { watch }.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("runs");
     thread::sleep(Duration::from_millis(300));
-    let load = [
-        "run",
-        "http://127.0.0.1:8080/",
-        "-r",
-        "30",
-        "-d",
-        "2s",
-        "--keepalive",
-        "off",
-        "--timeout",
-        "1s",
-        "--no-store",
-    ];
-    let _ = inside(&load).status().expect("nsenter runs");
+    let load = ["run", "http://127.0.0.1:8080/", "-r", "30", "-d", "2s", "--keepalive", "off", "--timeout", "1s"];
+    let _ = server.inside(&folder, &load).stdout(Stdio::null()).stderr(Stdio::null()).status().expect("nsenter runs");
     let watch: Value = serde_json::from_slice(&watch.wait_with_output().expect("ends").stdout).expect("JSON");
-    signal(&target, libc::SIGTERM);
-    let _ = target.wait();
     assert!(number(&watch["kernel"]["ListenOverflows"]) > 0.0, "{:#}", watch["kernel"]);
     assert_eq!((&watch["listen"][0]["address"], &watch["listen"][0]["limit"]), (&"127.0.0.1:8080".into(), &2.into()));
+}
+
+#[test]
+fn a_shortage_of_local_ports_shows_in_its_second() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let server = Alone::start(&["--workers", "2"]);
+    // 100 ports, none of them used again within the minute; 40 connections a second use them up in the third second.
+    server.tell("sh", &["-c", "echo 40000 40099 > /proc/sys/net/ipv4/ip_local_port_range"]);
+    server.tell("sh", &["-c", "echo 0 > /proc/sys/net/ipv4/tcp_tw_reuse"]);
+    let args = ["run", "http://127.0.0.1:8080/", "-r", "40", "-d", "6s", "--keepalive", "off", "--json", "-"];
+    let run = json_of(server.inside(&folder, &args));
+    assert_eq!(run["generator"]["local_ports"], 100);
+    let refused = run["generator"]["connect_errors"].to_string();
+    assert!(refused.contains("Cannot assign requested address"), "{refused}");
+    let seconds = run["phases"][0]["seconds"].as_array().expect("seconds");
+    let failed = seconds.iter().position(|s| number(&s["failed"]) > 0.0).expect("failures");
+    let full = when(&run, |l| {
+        assert_eq!(l["local_ports"], 100);
+        f64::from(u8::from(number(&l["sockets"]["time_wait"]) >= 95.0))
+    });
+    assert!((1..=3).contains(&failed), "second {failed}");
+    // The look at the end of the second in which it happened, or, where half of the ports is of the wrong kind, before.
+    assert!(full.first().is_some_and(|t| (2.0..=4.1).contains(t)), "{full:?}");
+    let shown = folder.run(&["show", "last"]);
+    assert!(shown.stdout.contains("local ports"), "{shown:?}");
+}
+
+#[test]
+fn a_full_connection_table_shows_in_its_second() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let server = Alone::start(&["--workers", "2"]);
+    // A rule that wants to know connections, so that the kernel keeps a table of them; it only counts.
+    let rules = "add table inet t; add chain inet t c { type filter hook output priority 0; }; add rule inet t c ct state new counter";
+    server.tell("nft", &[rules]);
+    let max = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max").expect("connection tracking");
+    let max: u64 = max.trim().parse().expect("a number");
+    let args = ["run", "http://127.0.0.1:8080/", "-r", "50", "-d", "9s", "--keepalive", "off", "--json", "-"];
+    let load = server.inside(&folder, &args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("nsenter runs");
+    thread::sleep(Duration::from_secs(4));
+    // Datagrams from and to many ports, each a connection of the table.
+    let pid = server.pid.clone();
+    let flood = thread::spawn(move || {
+        use std::os::fd::AsRawFd;
+        let namespace = fs::File::open(format!("/proc/{pid}/ns/net")).expect("its namespace");
+        // SAFETY: moves this thread, which ends with the flood, into the namespace of an open descriptor.
+        assert_eq!(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
+        let mut sent = 0;
+        for _ in 0..=max / 60_000 + 1 {
+            let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+            for port in 1000..=61_000 {
+                sent += u64::from(socket.send_to(b"", ("127.0.0.1", port)).is_ok());
+            }
+        }
+        sent
+    });
+    let sent = flood.join().expect("ends");
+    let output = load.wait_with_output().expect("ends");
+    let run: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let moved = |l: &Value| {
+        let n = |name: &str| l["kernel"][name].as_f64().unwrap_or(0.0);
+        n("conntrack_early_drop") + n("conntrack_drop")
+    };
+    let at = when(&run, moved);
+    assert!(at.first().is_some_and(|t| *t > 4.0), "{sent} sent: {at:?}");
+    let full = when(&run, |l| f64::from(u8::from(l["conntrack"].as_f64() >= l["conntrack_limit"].as_f64().map(|m| 0.99 * m))));
+    // The flood takes a second or so on any machine; the table is seen full when it drops, not earlier.
+    assert!(full.first().is_some_and(|t| *t >= at[0] - 1.1), "{full:?} {at:?}");
+    assert_eq!(looks(&run)[0]["conntrack_limit"], max);
+    let shown = folder.run(&["show", "last"]);
+    assert!(shown.stdout.contains("conntrack_") && shown.stdout.contains("connection table"), "{shown:?}");
+}
+
+#[test]
+fn a_worker_without_descriptors_shows_in_its_second() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let (port, config, dir) = (free_port(), folder.join("nginx.conf"), folder.path().display().to_string());
+    // One connection each from second 3 on: 40 of them are more than a worker with 30 descriptors can have.
+    let text = format!(
+        "worker_processes 1;\nworker_rlimit_nofile 30;\npid {dir}/nginx.pid;\nerror_log {dir}/error.log;\nevents {{ worker_connections 30; }}\n\
+         http {{\n access_log off;\n server {{\n  listen 127.0.0.1:{port};\n  location / {{ return 200 ok; }}\n }}\n}}\n"
+    );
+    fs::write(&config, text).expect("written");
+    let started = Command::new("/usr/sbin/nginx").arg("-c").arg(&config).output().expect("nginx (./x test installs it)");
+    assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
+    wait_until("nginx", || get(port, "/").is_some());
+    let url = format!("http://127.0.0.1:{port}/");
+    let load = folder.lastdrop(&["run", &url, "-c", "2", "-d", "7s", "--think", "100ms", "--json", "-"]);
+    let load = { load }.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("runs");
+    thread::sleep(Duration::from_secs(3));
+    let idle: Vec<_> = (0..40).filter_map(|_| std::net::TcpStream::connect(("127.0.0.1", port)).ok()).collect();
+    let output = load.wait_with_output().expect("ends");
+    drop(idle);
+    let pid = fs::read_to_string(folder.join("nginx.pid")).expect("its pid").trim().parse::<i32>().expect("a number");
+    // SAFETY: a plain call on the server that was started above.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
+    let run: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let near = when(&run, |l| {
+        assert_eq!(l["fds_limit"].as_f64(), Some(30.0), "{l:#}");
+        f64::from(u8::from(number(&l["fds"]) >= 27.0))
+    });
+    assert!(near.first().is_some_and(|t| (3.0..=5.2).contains(t)), "{near:?}\n{:#}", run["server"]);
+    assert!(fs::read_to_string(folder.join("error.log")).expect("a log").contains("24: Too many open files"));
+    let shown = folder.run(&["show", "last"]);
+    assert!(shown.stdout.contains("limit of open files"), "{shown:?}");
 }
 
 #[test]
@@ -503,6 +639,30 @@ fn a_trace_finds_htaccess_and_virtual_paths_and_their_absence() {
     let (name, url, file) = (apache.name(), apache.url("/index.html"), file.display().to_string());
     let compared = folder.run(&["trace", &name, "--url", &url, "--against", &file]);
     assert!(compared.stdout.contains("before") && compared.stdout.contains(".htaccess"), "{compared:?}");
+}
+
+#[test]
+fn a_trace_changes_a_setting_itself_and_puts_it_back() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let apache = Apache::start_with(&folder, |t| {
+        let overrides = "<Directory \"/\">\nAllowOverride All\n</Directory>\n";
+        t.replace("KeepAlive Off", &format!("KeepAlive Off\n{overrides}"))
+    });
+    let tree = apache.tree();
+    let (name, url) = (apache.name(), apache.url("/index.html"));
+    let with = |directives: &str| folder.run(&["trace", &name, "--url", &url, "-n", "10", "--with", directives]);
+    let traced = with("<Directory />; AllowOverride None; </Directory>");
+    assert_eq!(traced.code, 0, "{traced:?}");
+    let table = traced.stdout.split("before:").nth(1).expect("a table");
+    // The folders above the documents, which the test's own configuration leaves alone.
+    let gone: Vec<&str> = table.lines().filter(|l| l.contains("/.htaccess")).collect();
+    assert!(!gone.is_empty() && gone.iter().all(|l| l.contains("1.00") && l.contains("0.00")), "{table}");
+    assert_eq!(apache.tree(), tree, "put back");
+    let wrong = with("NoSuchDirective On");
+    assert!(wrong.code == 1 && wrong.stderr.contains("NoSuchDirective"), "{wrong:?}");
+    assert_eq!(apache.tree(), tree, "put back");
+    assert!(get(apache.port, "/index.html").is_some());
 }
 
 #[test]

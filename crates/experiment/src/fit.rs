@@ -347,14 +347,7 @@ impl Fitting<'_, '_> {
     fn variant(&mut self, name: &str, directives: &str, budget: u64) -> Result<SizeVariant, LabError> {
         self.lab.check_stop()?;
         self.lab.narrator.note(format!("variant {name}"));
-        if directives.is_empty() {
-            self.session.apply(&Settings::new())?;
-        } else {
-            // One line for the override, whatever directives are in it.
-            let lines = directives.split(';').map(str::trim).collect::<Vec<_>>().join("\n");
-            let lines = Settings::from([(lines, Setting::Text(String::new()))]);
-            self.session.apply_directives(&lines)?;
-        }
+        self.session.apply_directives(directives)?;
         let workers = self.session.workers().len();
         let _ = warm_each(&self.order.plan, workers);
         let first = self.moment(&[])?;

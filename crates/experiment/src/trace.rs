@@ -11,7 +11,7 @@ use lastdrop_model::look::Syscall;
 use lastdrop_model::{KeepAlive, Plan, ServerRef};
 use lastdrop_probe::process;
 use lastdrop_probe::strace::{self, Strace};
-use lastdrop_server::find;
+use lastdrop_server::{Found, Session, discover, find};
 
 use crate::lab::LabError;
 use crate::warm::warm_each;
@@ -23,12 +23,40 @@ const ATTACH_TRIES: u32 = 5;
 /// Calls that are timed again without tracing.
 const MOST_TIMED: usize = 1000;
 
+/// Traces `plan`'s requests as the server is, then with other directives (Apache's, `;` between them), and puts it back.
+///
+/// # Errors
+/// As [`trace`], and when the server cannot be changed or does not come back.
+pub fn trace_with(
+    server: &ServerRef,
+    plan: &Plan,
+    directives: &str,
+    live: bool,
+    stop: &AtomicBool,
+) -> Result<(TraceDocument, TraceDocument), LabError> {
+    let found = find(server)?;
+    let mut session = Session::open(discover(server)?, Some(&plan.url), live)?;
+    let outcome = trace_found(found.clone(), plan, stop).and_then(|before| {
+        session.apply_directives(directives)?;
+        // A changed server may run from another file; it is the one whose master we started.
+        let found = Found { master: session.master(), ..found };
+        Ok((before, trace_found(found, plan, stop)?))
+    });
+    let restored = session.restore()?;
+    let (before, mut after) = outcome?;
+    after.notes.extend(restored.differences.into_iter().map(|d| format!("after putting it back: {d}")));
+    Ok((before, after))
+}
+
 /// Traces `plan`'s requests, sent one after the other on connections of their own.
 ///
 /// # Errors
 /// When the server is not found, strace cannot attach, or nothing is answered.
 pub fn trace(server: &ServerRef, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocument, LabError> {
-    let found = find(server)?;
+    trace_found(find(server)?, plan, stop)
+}
+
+fn trace_found(found: Found, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocument, LabError> {
     let workers = process::child_pids(found.master).len().max(1);
     let mut notes = Vec::new();
     // A first request compiles, connects and caches what later ones have.

@@ -146,6 +146,9 @@ pub struct Look {
     pub sockets: BTreeMap<String, u64>,
     /// Counters of the server's network namespace that moved (in a run) or all that are read (in `watch`).
     pub kernel: BTreeMap<String, u64>,
+    /// Ports that the namespace has for connections to any one address: closed ones hold theirs in `time_wait`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_ports: Option<u64>,
     pub conntrack: Option<u64>,
     pub conntrack_limit: Option<u64>,
     pub cgroups: Vec<CgroupLook>,

@@ -22,6 +22,13 @@ const FIRST_MEMORY_BUDGET: Duration = Duration::from_millis(7);
 const OLDEST_MEMORY: f64 = 15.0;
 /// Up to so many processes keep their file of numbers open between looks: opening it costs more than reading it.
 const KEEP_OPEN: usize = 300;
+/// Processes whose open files are counted at one look.
+const FILES_COUNTED: usize = 40;
+/// Memory that nothing was seen to change is read again after this all the same: processes outside of the group may have
+/// come to share it.
+const TRUST_UNCHANGED: Duration = Duration::from_secs(60);
+/// Most that page faults of the others may have changed a worker's share, for it to count as unchanged.
+const UNCHANGED_SHARE: f64 = 0.005;
 /// All of /proc is looked through again this often: a process id may have come to mean another process.
 const RESCAN: Duration = Duration::from_secs(15);
 
@@ -30,6 +37,8 @@ const RESCAN: Duration = Duration::from_secs(15);
 struct Stat {
     state: char,
     parent: i32,
+    /// Page faults so far, with and without reading from a disk.
+    faults: u64,
     /// Ticks of this process, and of its children that have ended and were waited for.
     ticks: u64,
     reaped_ticks: u64,
@@ -70,6 +79,7 @@ impl Stat {
         Some(Stat {
             state,
             parent: field(4)? as i32,
+            faults: field(10)? + field(12)?,
             ticks: field(14)? + field(15)?,
             reaped_ticks: field(16)? + field(17)?,
             threads: field(20)? as i64,
@@ -89,9 +99,23 @@ struct Member {
     run_ns: Option<(u64, u64)>,
     cpu_cores: Option<f64>,
     run_delay: Option<f64>,
+    /// As it was read, and when it was known to be so.
     memory: Option<(ProcessMemory, Instant)>,
+    /// When it was read, and what would have to move for it to change.
+    read: Option<(Instant, Unchanged)>,
     fds: Option<u64>,
     fds_limit: Option<u64>,
+}
+
+/// Numbers, cheap to read, without a change of which no memory changes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Unchanged {
+    faults: u64,
+    rss_pages: u64,
+    /// Page faults of the whole group so far.
+    group_faults: u64,
+    /// Births and deaths in the group so far.
+    group_changes: u64,
 }
 
 /// Process ids of the living children of a process.
@@ -123,6 +147,8 @@ pub struct Group {
     looked: Option<Instant>,
     ticks: Option<u64>,
     memory_owed: f64,
+    changes: u64,
+    files_counted_to: i32,
     /// Why memory could not be read.
     pub refused: Option<String>,
 }
@@ -160,6 +186,8 @@ impl Group {
             looked: None,
             ticks: None,
             memory_owed: 0.0,
+            changes: 0,
+            files_counted_to: 0,
             refused: None,
         }
     }
@@ -195,7 +223,10 @@ impl Group {
         let now = Instant::now();
         let span = self.looked.map(|t| (now - t).as_secs_f64()).filter(|s| *s > 0.0);
         self.looked = Some(now);
+        let before: Vec<i32> = self.pids();
         self.find(now);
+        // Who dies or is born changes what the others share.
+        self.changes += u64::from(!before.iter().eq(self.members.keys()));
         for (pid, member) in self.members.iter_mut().filter(|_| self.precise) {
             let before = member.run_ns;
             member.run_ns = (member.stat.threads == 1).then(|| schedule(*pid)).flatten();
@@ -211,6 +242,7 @@ impl Group {
             // A child that ended takes its time to its parent; one that was not waited for yet may take it back.
             .map(|(before, span)| ticks.saturating_sub(before) as f64 / ticks_per_second() / span);
         self.read_memory(now, all_memory);
+        self.count_files();
         self.sum_up(now, look);
     }
 
@@ -294,6 +326,7 @@ impl Group {
                         cpu_cores: None,
                         run_delay: None,
                         memory: None,
+                        read: None,
                         fds: None,
                         fds_limit: None,
                     };
@@ -304,9 +337,33 @@ impl Group {
         self.others.extend(new.into_keys());
     }
 
+    /// Marks the memory that cannot have changed since it was read as known now: its process had no page fault, and
+    /// those of the others, each of which may have unshared a page, would not matter. In an idle pool that is all of it.
+    fn trust_unchanged(&mut self, now: Instant, group_faults: u64) {
+        for member in self.members.values_mut() {
+            let (Some((memory, known)), Some((at, then))) = (&mut member.memory, &member.read) else { continue };
+            // Of a page with two users, the one that stays gets the other half.
+            let moved = group_faults.saturating_sub(then.group_faults) as f64 * page_bytes() as f64 / 2.0;
+            if now - *at < TRUST_UNCHANGED
+                && then.faults == member.stat.faults
+                && then.rss_pages == member.stat.rss_pages
+                && then.group_changes == self.changes
+                && moved <= memory.pss as f64 * UNCHANGED_SHARE
+            {
+                *known = now;
+            }
+        }
+    }
+
     fn read_memory(&mut self, now: Instant, all: bool) {
-        let mut order: Vec<(i32, Option<Instant>)> =
-            self.members.iter().map(|(pid, m)| (*pid, m.memory.map(|(_, at)| at))).collect();
+        let group_faults = self.members.values().map(|m| m.stat.faults).sum();
+        self.trust_unchanged(now, group_faults);
+        let mut order: Vec<(i32, Option<Instant>)> = self
+            .members
+            .iter()
+            .map(|(pid, m)| (*pid, m.memory.map(|(_, at)| at)))
+            .filter(|(_, at)| all || *at != Some(now))
+            .collect();
         // Never read comes first, then the oldest.
         order.sort_by_key(|(_, at)| *at);
         let unread = order.iter().filter(|(_, at)| at.is_none()).count();
@@ -322,8 +379,9 @@ impl Group {
                 Ok(memory) => {
                     if let Some(member) = self.members.get_mut(&pid) {
                         member.memory = Some((memory, Instant::now()));
-                        member.fds = count_fds(pid);
-                        member.fds_limit = member.fds_limit.or_else(|| fds_limit(pid));
+                        let Stat { faults, rss_pages, .. } = member.stat;
+                        let unchanged = Unchanged { faults, rss_pages, group_faults, group_changes: self.changes };
+                        member.read = Some((now, unchanged));
                     }
                 }
                 Err(ProbeError::Gone(_)) => {}
@@ -332,6 +390,20 @@ impl Group {
                     break;
                 }
             }
+        }
+    }
+
+    /// Counts the open files of the next few processes.
+    fn count_files(&mut self) {
+        let after = self.files_counted_to;
+        let next = self.members.range(after.saturating_add(1)..).chain(self.members.range(..=after));
+        let pids: Vec<i32> = next.map(|(pid, _)| *pid).take(FILES_COUNTED).collect();
+        for pid in pids {
+            if let Some(member) = self.members.get_mut(&pid) {
+                member.fds = count_fds(pid);
+                member.fds_limit = fds_limit(pid);
+            }
+            self.files_counted_to = pid;
         }
     }
 
@@ -418,7 +490,14 @@ fn fds_limit(pid: i32) -> Option<u64> {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: asks for a limit and sets none; the structure lives for the call.
     let result = unsafe { libc::prlimit64(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &raw mut limit) };
-    (result == 0).then_some(limit.rlim_cur)
+    if result == 0 {
+        return Some(limit.rlim_cur);
+    }
+    // For another user's process the call wants a right (CAP_SYS_RESOURCE) that root in a container may lack; the file
+    // does not.
+    let mut buffer = [0u8; 4096];
+    let text = read_into(&format!("/proc/{pid}/limits"), &mut buffer)?;
+    text.lines().find_map(|l| l.strip_prefix("Max open files")?.split_whitespace().next()?.parse().ok())
 }
 
 #[cfg(test)]
@@ -428,9 +507,10 @@ mod tests {
 
     #[test]
     fn a_name_with_blanks_and_brackets_does_not_confuse_the_fields() {
-        let line = b"42 (a) b (c)) S 7 1 1 0 -1 0 0 0 0 0 11 22 33 44 20 0 3 0 555 1000 66 0";
+        let line = b"42 (a) b (c)) S 7 1 1 0 -1 0 5 0 6 0 11 22 33 44 20 0 3 0 555 1000 66 0";
         let s = Stat::parse(line).expect("valid");
         assert_eq!((s.state, s.parent, s.ticks, s.reaped_ticks), ('S', 7, 33, 77));
+        assert_eq!(s.faults, 11);
         assert_eq!((s.threads, s.start_ticks, s.rss_pages), (3, 555, 66));
         assert_eq!(Stat::parse(b"42 (x"), None);
     }

@@ -18,6 +18,8 @@ use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use nix::sched::{CloneFlags, setns};
 
+use crate::host;
+
 /// Counters of /proc/net/netstat and /proc/net/snmp that say something about a web server (kernel-limits of the manual).
 pub const COUNTERS: &[&str] = &[
     "SyncookiesSent",
@@ -128,6 +130,8 @@ pub struct Inside {
     /// Unix listeners with the inode of their socket.
     pub unix: Vec<(u32, ListenQueue)>,
     pub conntrack: Option<(u64, u64)>,
+    /// Ports for outgoing connections to one address.
+    pub local_ports: u64,
 }
 
 /// A way into the network namespace of a process.
@@ -169,7 +173,7 @@ impl Namespace {
     /// When the namespace cannot be entered or the kernel does not answer.
     pub fn look(&self) -> io::Result<Inside> {
         self.inside(|| {
-            let mut seen = Inside { conntrack: conntrack_fill(), ..Inside::default() };
+            let mut seen = Inside { conntrack: conntrack_fill(), local_ports: host::local_ports(), ..Inside::default() };
             for family in [AF_INET, AF_INET6] {
                 each_tcp(family, StateFlags::LISTEN, |h| {
                     let address = SocketAddr::new(h.socket_id.source_address, h.socket_id.source_port);

@@ -235,6 +235,7 @@ impl Observer {
                 let unix = seen.unix.into_iter().filter(|(inode, _)| self.inodes.contains(&(*inode).into()));
                 look.listen.extend(unix.map(|(_, q)| q));
                 (look.conntrack, look.conntrack_limit) = seen.conntrack.unzip();
+                look.local_ports = Some(seen.local_ports);
             }
             Err(e) => {
                 let e = format!("listen queues: {e}; in another network namespace they want root");

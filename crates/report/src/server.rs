@@ -8,6 +8,8 @@ use lastdrop_model::{CgroupLook, Look, Observed, Run};
 
 use crate::table::aligned;
 
+/// So much of what there is counts as close to the limit.
+const NEAR_LIMIT: f64 = 0.9;
 /// Rows of a timeline beyond which seconds are put together.
 const MOST_ROWS: usize = 40;
 /// Counters that say something is wrong when they move at all; the others are told in the timeline's JSON.
@@ -60,6 +62,15 @@ pub(crate) fn events(look: &Look) -> Vec<(String, u64)> {
         (h.backlog_dropped, "packets dropped from a processor's backlog"),
     ];
     all.extend(host.into_iter().filter_map(|(n, what)| Some((what.to_string(), n.filter(|n| *n > 0)?))));
+    let levels = [
+        (look.fds, look.fds_limit, "a process close to its limit of open files"),
+        (look.conntrack, look.conntrack_limit, "the connection table close to full"),
+        // Those that wait may belong to several addresses; all of one address is what the kernel refuses at.
+        (look.sockets.get("time_wait").copied(), look.local_ports, "closed connections hold most local ports"),
+    ];
+    let near = |now: u64, limit: u64| limit > 0 && now as f64 >= NEAR_LIMIT * limit as f64;
+    let levels = levels.into_iter().filter_map(|(now, limit, what)| near(now?, limit?).then_some(what));
+    all.extend(levels.map(|what| (format!("{what}, s"), (look.span_s.round() as u64).max(1))));
     all.extend(look.log.iter().map(|line| (format!("kernel: {line}"), 1)));
     all
 }

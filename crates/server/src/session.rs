@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lastdrop_model::{ReloadClass, ServerRef, Settings, Url};
+use lastdrop_model::{ReloadClass, ServerRef, Setting, Settings, Url};
 use lastdrop_probe::status::{self, StatusPage};
 use lastdrop_probe::{listeners, process};
 
@@ -223,12 +223,18 @@ impl Session {
         self.apply_checked(settings)
     }
 
-    /// Starts the server afresh with directives that lastdrop does not know, each a name of `lines` with its value. They
-    /// have to pass the server's own test.
+    /// Starts the server afresh with directives that lastdrop does not know, `;` or a new line between them. They have to
+    /// pass the server's own test.
     ///
     /// # Errors
     /// As [`Session::apply`].
-    pub fn apply_directives(&mut self, lines: &Settings) -> Result<(), ServerError> {
+    pub fn apply_directives(&mut self, directives: &str) -> Result<(), ServerError> {
+        if directives.trim().is_empty() {
+            return self.apply(&Settings::new());
+        }
+        // One line for the override, whatever directives are in it.
+        let text = directives.split(';').map(str::trim).collect::<Vec<_>>().join("\n");
+        let lines = &Settings::from([(text, Setting::Text(String::new()))]);
         if self.journal.stage == Stage::Changed {
             put_back_files(&self.journal)?;
         }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lastdrop_experiment::LabError;
-use lastdrop_experiment::trace::trace as run_trace;
-use lastdrop_model::KeepAlive;
+use lastdrop_experiment::trace::{trace as run_trace, trace_with};
+use lastdrop_model::{KeepAlive, ServerKind};
 use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
 use lastdrop_report::{trace_compare_text, trace_text};
 
 use crate::args::{LoadArgs, TraceArgs};
 use crate::commands::{print_report, write_json};
-use crate::exit::Exit;
+use crate::exit::{Exit, UsageError};
 use crate::signals::Stop;
 
 /// Longest that the requests may take.
@@ -31,7 +31,14 @@ pub fn trace(args: &TraceArgs) -> Result<Exit> {
         ..LoadArgs::default()
     };
     let plan = load.plan(args.url.clone(), LIMIT, KeepAlive::Off);
-    let document = match run_trace(&args.server, &plan, &stop.flag) {
+    let traced = match &args.with {
+        None => run_trace(&args.server, &plan, &stop.flag).map(|after| (before, after)),
+        Some(_) if args.server.kind != ServerKind::Apache => {
+            return Err(UsageError("--with takes directives of Apache; other servers have none yet".into()).into());
+        }
+        Some(directives) => trace_with(&args.server, &plan, directives, args.live, &stop.flag).map(|(b, a)| (Some(b), a)),
+    };
+    let (before, document) = match traced {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
         other => other?,
     };
