@@ -7,6 +7,7 @@ pub mod memory_model;
 pub mod objective;
 pub mod pool;
 pub mod ratio;
+pub mod samples;
 pub mod series;
 pub mod stacks;
 pub mod syscalls;

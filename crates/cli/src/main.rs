@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod exit;
 mod narrator;
+mod personality;
 mod run_plan;
 mod signals;
 
@@ -16,6 +17,9 @@ use lastdrop_experiment::LabError;
 use lastdrop_load::LoadError;
 
 fn main() -> ExitCode {
+    if let Some((name, args)) = personality::chosen(std::env::args_os()) {
+        return personality::main(name, &args);
+    }
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Run(args) => commands::run::run(&args),

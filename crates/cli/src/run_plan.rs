@@ -170,6 +170,7 @@ fn use_network(plan: &mut Plan, n: &NetworkArgs) {
         send_buffer_bytes: small(n.send_buffer),
     };
     plan.tls = TlsOptions {
+        no_sni: false,
         insecure: n.insecure,
         ca: n.ca.clone(),
         certificate: n.cert.clone(),

@@ -31,9 +31,14 @@ impl Stop {
         Ok(stop)
     }
 
+    /// Ends the run without a signal.
+    pub fn end(&self) {
+        self.flag.store(true, Ordering::Relaxed);
+    }
+
     /// The signal that came, if one did.
     #[must_use]
     pub fn signal(&self) -> Option<i32> {
-        self.flag.load(Ordering::Relaxed).then(|| self.signal.load(Ordering::Relaxed) as i32)
+        self.flag.load(Ordering::Relaxed).then(|| self.signal.load(Ordering::Relaxed) as i32).filter(|n| *n > 0)
     }
 }

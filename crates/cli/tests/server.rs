@@ -354,7 +354,14 @@ impl Alone {
     fn start(args: &[&str]) -> Alone {
         let mut command = Command::new("unshare");
         command
-            .args(["-n", "sh", "-c", "ip link set lo up && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_lastdrop"), "target"])
+            .args([
+                "-n",
+                "sh",
+                "-c",
+                "ip link set lo up && exec \"$0\" \"$@\"",
+                env!("CARGO_BIN_EXE_lastdrop"),
+                "target",
+            ])
             .args(["--listen", "127.0.0.1:8080"])
             .args(args);
         let target = command.stderr(Stdio::null()).spawn().expect("unshare runs (these tests want root)");
@@ -391,7 +398,8 @@ impl Drop for Alone {
 
 fn json_of(mut command: Command) -> Value {
     let output = command.output().expect("runs");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
 #[test]
@@ -447,7 +455,8 @@ fn a_full_connection_table_shows_in_its_second() {
     let max = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max").expect("connection tracking");
     let max: u64 = max.trim().parse().expect("a number");
     let args = ["run", "http://127.0.0.1:8080/", "-r", "50", "-d", "9s", "--keepalive", "off", "--json", "-"];
-    let load = server.inside(&folder, &args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("nsenter runs");
+    let load =
+        server.inside(&folder, &args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("nsenter runs");
     thread::sleep(Duration::from_secs(4));
     // Datagrams from and to many ports, each a connection of the table.
     let pid = server.pid.clone();
@@ -474,7 +483,8 @@ fn a_full_connection_table_shows_in_its_second() {
     };
     let at = when(&run, moved);
     assert!(at.first().is_some_and(|t| *t > 4.0), "{sent} sent: {at:?}");
-    let full = when(&run, |l| f64::from(u8::from(l["conntrack"].as_f64() >= l["conntrack_limit"].as_f64().map(|m| 0.99 * m))));
+    let full =
+        when(&run, |l| f64::from(u8::from(l["conntrack"].as_f64() >= l["conntrack_limit"].as_f64().map(|m| 0.99 * m))));
     // The flood takes a second or so on any machine; the table is seen full when it drops, not earlier.
     assert!(full.first().is_some_and(|t| *t >= at[0] - 1.1), "{full:?} {at:?}");
     assert_eq!(looks(&run)[0]["conntrack_limit"], max);
@@ -493,7 +503,8 @@ fn a_worker_without_descriptors_shows_in_its_second() {
          http {{\n access_log off;\n server {{\n  listen 127.0.0.1:{port};\n  location / {{ return 200 ok; }}\n }}\n}}\n"
     );
     fs::write(&config, text).expect("written");
-    let started = Command::new("/usr/sbin/nginx").arg("-c").arg(&config).output().expect("nginx (./x test installs it)");
+    let started =
+        Command::new("/usr/sbin/nginx").arg("-c").arg(&config).output().expect("nginx (./x test installs it)");
     assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
     wait_until("nginx", || get(port, "/").is_some());
     let url = format!("http://127.0.0.1:{port}/");

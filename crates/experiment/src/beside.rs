@@ -39,12 +39,12 @@ pub struct Beside {
 
 impl Beside {
     /// Begins to look for the server and then at it. `named` is the server that the user named.
-    pub fn start(plan: &Plan, clock: RunClock, named: Option<Found>) -> Beside {
+    pub fn start(plan: &Plan, clock: RunClock, named: Option<Found>, observe: bool) -> Beside {
         let (tell, news) = channel();
         let (over, is_over) = channel();
         let measured = plan.phases.iter().find(|p| p.measured);
         let long_enough = measured.is_some_and(|p| p.duration.is_none_or(|d| d >= SHORTEST));
-        let wanted = named.is_some() || (long_enough && plan.network.unix_socket.is_none());
+        let wanted = observe && (named.is_some() || long_enough && plan.network.unix_socket.is_none());
         let work = {
             let url = plan.url.clone();
             move || {

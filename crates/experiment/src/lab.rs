@@ -1,5 +1,6 @@
 //! Where runs are made: load, clock, host readings and store put together into one [`Run`].
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
@@ -8,9 +9,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::objective;
 use lastdrop_analyze::validity::{self, Evidence};
-use lastdrop_load::{Event, LoadError, RunClock};
+use lastdrop_load::{Event, FirstAnswer, LoadError, RunClock};
 use lastdrop_model::run::{End, RUN_SCHEMA, RunBuilder};
-use lastdrop_model::{Counts, Generator, Plan, Run, Slice};
+use lastdrop_model::{Counts, Exchange, Generator, Plan, Run, Slice, Wish};
 use lastdrop_probe::host::{self, Clocks, CpuTicks};
 use lastdrop_server::Found;
 use lastdrop_store::{Store, StoreError};
@@ -67,13 +68,51 @@ pub struct Lab<'a> {
     pub log: Option<RequestLog>,
     /// The server that the runs are about, where the user named it; else it is looked for by the URL.
     pub server: Option<Found>,
+    /// Who wants to see each request that is over.
+    pub exchanges: Option<Box<dyn FnMut(&[Exchange]) + 'a>>,
+    /// How much of it they want to see.
+    pub wish: Wish,
+    /// Look at the server beside the load.
+    pub observe: bool,
+    /// What the first answer of the last run said of its server, where each request was wanted.
+    pub first_answer: Option<FirstAnswer>,
 }
+
+/// The columns of the log of requests; times are microseconds since 1970, empty where there is none.
+const LOG_COLUMNS: &str = "phase,request,due_us,sent_us,first_byte_us,done_us,fate,status\n";
 
 /// A file that takes a line for each request.
 #[derive(Debug)]
 pub struct RequestLog {
-    pub file: File,
+    file: File,
+    /// What went wrong first; nothing is written after it.
     pub error: Option<io::Error>,
+}
+
+impl RequestLog {
+    #[must_use]
+    pub fn new(mut file: File) -> RequestLog {
+        let error = file.write_all(LOG_COLUMNS.as_bytes()).err();
+        RequestLog { file, error }
+    }
+
+    fn write(&mut self, exchanges: &[Exchange]) {
+        if self.error.is_some() {
+            return;
+        }
+        let mut text = String::new();
+        for e in exchanges {
+            let _ = write!(text, "{},{},{},", e.phase, e.request, e.due);
+            for at in [e.sent, e.first_byte, e.done] {
+                if let Some(at) = at {
+                    let _ = write!(text, "{at}");
+                }
+                text.push(',');
+            }
+            let _ = writeln!(text, "{},{}", e.fate.name(), e.status);
+        }
+        self.error = self.file.write_all(text.as_bytes()).err();
+    }
 }
 
 impl std::fmt::Debug for Lab<'_> {
@@ -91,7 +130,18 @@ pub fn random_u32() -> u32 {
 impl<'a> Lab<'a> {
     #[must_use]
     pub fn new(store: Option<Store>, stop: &'a AtomicBool, narrator: &'a mut dyn Narrator) -> Lab<'a> {
-        Lab { store, stop, narrator, store_error: None, log: None, server: None }
+        Lab {
+            store,
+            stop,
+            narrator,
+            store_error: None,
+            log: None,
+            server: None,
+            exchanges: None,
+            wish: Wish::Nothing,
+            observe: true,
+            first_answer: None,
+        }
     }
 }
 
@@ -133,13 +183,17 @@ impl Lab<'_> {
         let stop = self.stop;
         let throttled = host::throttled();
         let clocks = Clocks::now();
-        let mut beside = Beside::start(plan, clock, self.server.clone());
+        let mut beside = Beside::start(plan, clock, self.server.clone(), self.observe);
         let measured_phase = plan.phases.iter().position(|p| p.measured);
-        let logging = self.log.is_some();
-        let result = lastdrop_load::run(plan, clock, stop, logging, |event| match event {
-            Event::Log(lines) => {
-                if let Some(log) = self.log.as_mut().filter(|l| l.error.is_none()) {
-                    log.error = log.file.write_all(lines).err();
+        let least = if self.log.is_some() { Wish::Exchanges } else { Wish::Nothing };
+        let wish = if self.wish == Wish::Nothing { least } else { self.wish };
+        let result = lastdrop_load::run(plan, clock, stop, wish, |event| match event {
+            Event::Exchanges(some) => {
+                if let Some(log) = &mut self.log {
+                    log.write(some);
+                }
+                if let Some(watch) = &mut self.exchanges {
+                    watch(some);
                 }
             }
             Event::Second(slice) => {
@@ -171,6 +225,7 @@ impl Lab<'_> {
         });
         self.narrator.tell(Progress::RunOver);
         let finished = result?;
+        self.first_answer = finished.first_answer;
         let phases = builder.into_reports();
         let answered: u64 = phases.iter().map(|p| p.requests.answered).sum();
         let cpu_us: u64 = finished.threads.iter().map(|(cpu, _)| cpu).sum();

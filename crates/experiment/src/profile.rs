@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lastdrop_analyze::stacks::{self, Stacks};
 use lastdrop_load::{Event, RunClock};
 use lastdrop_model::documents::{PROFILE_SCHEMA, ProfileDocument, ProfileShare};
-use lastdrop_model::{Look, Plan, ServerRef};
+use lastdrop_model::{Look, Plan, ServerRef, Wish};
 use lastdrop_probe::group::Group;
 use lastdrop_probe::perf::{self, Perf};
 use lastdrop_probe::process;
@@ -58,7 +58,7 @@ pub fn profile(
         let (plan, over) = (plan.clone(), Arc::clone(&over));
         thread::spawn(move || {
             let mut answered = 0;
-            let result = lastdrop_load::run(&plan, RunClock::start(), &over, false, |event| {
+            let result = lastdrop_load::run(&plan, RunClock::start(), &over, Wish::Nothing, |event| {
                 if let Event::Second(slice) = event {
                     answered += slice.counts.answered;
                 }

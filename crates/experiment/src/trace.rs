@@ -8,7 +8,7 @@ use lastdrop_analyze::syscalls::{self, Timings};
 use lastdrop_load::{Event, RunClock};
 use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
 use lastdrop_model::look::Syscall;
-use lastdrop_model::{KeepAlive, Plan, ServerRef};
+use lastdrop_model::{KeepAlive, Plan, ServerRef, Wish};
 use lastdrop_probe::process;
 use lastdrop_probe::strace::{self, Strace};
 use lastdrop_server::{Found, Session, discover, find};
@@ -89,7 +89,7 @@ fn trace_found(found: Found, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocu
         }
     };
     let mut answered = 0;
-    let result = lastdrop_load::run(&warm_plan, RunClock::start(), stop, false, |event| {
+    let result = lastdrop_load::run(&warm_plan, RunClock::start(), stop, Wish::Nothing, |event| {
         if let Event::Second(slice) = event {
             answered += slice.counts.answered;
         }

@@ -105,6 +105,7 @@ pub fn build_request(
 pub struct RequestHead {
     pub method: String,
     pub path: String,
+    pub http10: bool,
     pub keep_alive: bool,
 }
 
@@ -199,6 +200,7 @@ fn parse_head(data: &[u8]) -> Result<Option<(RequestHead, usize, Missing)>, Prot
     let head = RequestHead {
         method: request.method.unwrap_or_default().to_string(),
         path: request.path.unwrap_or_default().to_string(),
+        http10: request.version == Some(0),
         keep_alive,
     };
     Ok(Some((head, len, body)))

@@ -8,14 +8,13 @@ use std::sync::{Barrier, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_model::{Micros, Plan, Slice};
+use lastdrop_model::{Exchange, Micros, Plan, Slice, Wish};
 
 use crate::LoadError;
 use crate::clock::RunClock;
 use crate::endpoint::{Address, Directory};
 use crate::event_loop::{EventLoop, Job, Outcome, Wiring};
 use crate::prepare::Prepared;
-use crate::request_log::LOG_COLUMNS;
 use crate::sys;
 
 /// Names are resolved again this often, unless the plan says otherwise.
@@ -29,7 +28,7 @@ const SPARE_DESCRIPTORS: u64 = 500;
 pub enum Message {
     Slice { thread: usize, slice: Box<Slice> },
     PhaseEnd { thread: usize, phase: u16, duration_us: Micros, peak: u64 },
-    Log(Vec<u8>),
+    Exchanges(Vec<Exchange>),
     ThreadEnd { outcome: Outcome, cpu_us: u64, wall_us: u64 },
     Failed(LoadError),
 }
@@ -41,8 +40,30 @@ pub enum Event<'a> {
     Second(&'a Slice),
     /// A phase is over: how long until nothing came due, and the most connections open at once.
     PhaseEnd { phase: usize, duration_us: Micros, peak: u64 },
-    /// Lines for the log of requests, where one was asked for.
-    Log(&'a [u8]),
+    /// Requests that are over, where they were asked for.
+    Exchanges(&'a [Exchange]),
+}
+
+/// What the first answer of a run says of its server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FirstAnswer {
+    /// The `Server` field.
+    pub server: Option<String>,
+    pub body_bytes: u64,
+    pub tls: Option<TlsFacts>,
+}
+
+/// What TLS agreed on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsFacts {
+    /// `TLSv1_3`
+    pub version: String,
+    /// `TLS13_AES_256_GCM_SHA384`
+    pub cipher: String,
+    /// The group of the key exchange: `X25519`.
+    pub group: String,
+    /// The server's own certificate, DER.
+    pub certificate: Vec<u8>,
 }
 
 /// What is known once all threads have ended.
@@ -61,10 +82,12 @@ pub struct Finished {
     pub peers: Vec<SocketAddr>,
     /// Files that this process may have open.
     pub descriptor_limit: u64,
+    /// Of the thread that had one first, where requests were asked for.
+    pub first_answer: Option<FirstAnswer>,
 }
 
 /// Carries a plan out and reports each second as it passes. Blocks until the run is over; `stop` ends it early, with
-/// everything accounted for. `log` asks for a line a request.
+/// everything accounted for.
 ///
 /// # Errors
 /// When no load can be put on at all: the plan contradicts itself, a file cannot be read, the host does not resolve, or
@@ -73,7 +96,7 @@ pub fn run(
     plan: &Plan,
     clock: RunClock,
     stop: &AtomicBool,
-    log: bool,
+    wish: Wish,
     mut report: impl FnMut(Event<'_>),
 ) -> Result<Finished, LoadError> {
     let prepared = Prepared::new(plan)?;
@@ -83,9 +106,6 @@ pub fn run(
     let each = plan.page.as_ref().map_or(1, |p| u64::from(p.connections_per_host));
     sys::raise_descriptor_limit(u64::from(most_users) * each + SPARE_DESCRIPTORS);
     let tls = prepared.tls_configs(plan, threads)?;
-    if log {
-        report(Event::Log(LOG_COLUMNS.as_bytes()));
-    }
     let (barrier, start) = (Barrier::new(threads), OnceLock::new());
     let (halt, directory) = (AtomicBool::new(false), Directory::default());
     let (out, messages) = mpsc::channel();
@@ -105,7 +125,7 @@ pub fn run(
                     // The schedule of all threads begins at the same moment.
                     let start = *start.get_or_init(|| clock.now_us());
                     let cpu = sys::thread_cpu_us();
-                    let job = Job { plan, prepared, directory, tls, thread, threads, start, log };
+                    let job = Job { plan, prepared, directory, tls, thread, threads, start, wish };
                     let end = EventLoop::new(job, &wiring).and_then(EventLoop::run);
                     let _ = out.send(match end {
                         Ok(outcome) => Message::ThreadEnd {
@@ -214,7 +234,7 @@ impl Collector<'_> {
                     phase.duration_us = phase.duration_us.max(duration_us);
                     phase.peak += peak;
                 }
-                Message::Log(lines) => report(Event::Log(&lines)),
+                Message::Exchanges(some) => report(Event::Exchanges(&some)),
                 Message::ThreadEnd { outcome, cpu_us, wall_us } => {
                     ended += 1;
                     finished.threads.push((cpu_us, wall_us));
@@ -225,6 +245,9 @@ impl Collector<'_> {
                         for (what, n) in part {
                             *sum.entry(what.clone()).or_insert(0) += n;
                         }
+                    }
+                    if finished.first_answer.is_none() {
+                        finished.first_answer = outcome.first_answer;
                     }
                     if outcome.unreachable {
                         finished.unreachable = true;

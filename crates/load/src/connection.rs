@@ -67,7 +67,16 @@ pub struct Connection {
     pub due: Micros,
     pub sent: Micros,
     pub connect_started: Micros,
+    /// 0 until connect() has succeeded.
+    pub connected: Micros,
     pub first_byte: Micros,
+    /// When the connection was ready for the request in flight, and when that was written; 0: not yet.
+    pub ready: Micros,
+    pub all_written: Micros,
+    /// Bytes of the answer to the request in flight.
+    pub received: u64,
+    /// Those bytes, where they are wanted.
+    pub raw: Vec<u8>,
     /// Bytes of the request written, and how many may be for now.
     pub written: usize,
     pub hold_at: usize,
@@ -99,7 +108,12 @@ impl Connection {
             due: 0,
             sent: 0,
             connect_started: 0,
+            connected: 0,
             first_byte: 0,
+            ready: 0,
+            all_written: 0,
+            received: 0,
+            raw: Vec::new(),
             written: 0,
             hold_at: usize::MAX,
             parser: ResponseParser::default(),

@@ -1,6 +1,6 @@
 //! The ends that a request can meet, each recorded exactly once: answered, failed, timed out.
 
-use lastdrop_model::{Failure, Kind, Micros};
+use lastdrop_model::{Failure, Fate, Kind, Micros};
 
 use crate::connection::State;
 use crate::event_loop::EventLoop;
@@ -10,7 +10,7 @@ use crate::users::End;
 impl EventLoop<'_> {
     /// Records one answer.
     #[inline]
-    pub(crate) fn record_answer(&mut self, slot: u32, now: Micros) {
+    pub(crate) fn record_answer(&mut self, slot: u32, now: Micros, kept: bool) {
         let c = &self.connections[slot as usize];
         let status = c.parser.status();
         let (phase, due, sent, first_byte) = (c.phase, c.due, c.sent, c.first_byte);
@@ -28,23 +28,31 @@ impl EventLoop<'_> {
         slice.record(Kind::Response, now.saturating_sub(due));
         slice.record(Kind::Service, now.saturating_sub(sent));
         slice.record(Kind::FirstByte, first_byte.saturating_sub(sent));
-        self.note_end(slot, due, now, "answered", status);
+        self.note_end(slot, due, now, Fate::Answered, kept);
+        if self.exchanges.is_some() && self.outcome.first_answer.is_none() {
+            self.note_first_answer(slot);
+        }
     }
 
     /// The first of several pipelined requests is answered; the next one's answer follows.
     pub(crate) fn first_of_pipeline(&mut self, slot: u32, now: Micros) {
-        self.record_answer(slot, now);
+        self.record_answer(slot, now, true);
         let c = &mut self.connections[slot as usize];
+        c.received = 0;
         c.due = c.pipelined.remove(0);
         c.parser.start(false);
     }
 
     #[inline]
     pub(crate) fn answered(&mut self, slot: u32, now: Micros, reusable: bool) {
-        self.record_answer(slot, now);
+        let c = &self.connections[slot as usize];
+        let keep = reusable
+            && !c.peer_closed
+            && c.served < self.requests_per_connection
+            && !self.job.prepared.requests[c.request as usize].last;
+        self.record_answer(slot, now, keep);
         self.in_flight.remove(slot);
         let c = &mut self.connections[slot as usize];
-        let keep = reusable && !c.peer_closed && c.served < self.requests_per_connection;
         let end = End::Answered { status: c.parser.status(), capture: c.capture.take() };
         c.state = State::Idle;
         if !keep {
@@ -58,16 +66,10 @@ impl EventLoop<'_> {
         let c = &self.connections[slot as usize];
         let before_first_byte = !c.parser.started() && matches!(failure, Failure::Reset | Failure::Closed);
         let lost_on_reuse = before_first_byte && c.reused() && c.pipelined.is_empty();
-        let fate = match failure {
-            Failure::Connect => "connect",
-            Failure::Reset => "reset",
-            Failure::Closed => "closed",
-            Failure::Protocol => "protocol",
-        };
         let phase = c.phase;
         let dues: Vec<Micros> = std::iter::once(c.due).chain(c.pipelined.iter().copied()).collect();
         for due in &dues {
-            self.note_end(slot, *due, now, fate, 0);
+            self.note_end(slot, *due, now, Fate::Failed(failure), false);
             self.slice(phase).counts.failed.count(failure);
         }
         self.live(phase).in_flight -= dues.len() as u64;
@@ -92,7 +94,7 @@ impl EventLoop<'_> {
             for due in &dues {
                 self.record(phase, Kind::Response, now.saturating_sub(*due));
                 self.slice(phase).counts.timed_out += 1;
-                self.note_end(slot, *due, now, "timed_out", 0);
+                self.note_end(slot, *due, now, Fate::TimedOut, false);
             }
             self.live(phase).in_flight -= dues.len() as u64;
             self.refused += u64::from(not_connected);

@@ -17,14 +17,14 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use lastdrop_http::HeadMemory;
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
-use lastdrop_model::{Kind, Micros, Slice};
+use lastdrop_model::{Exchange, Kind, Micros, Slice, Wish};
 use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustls::ClientConfig;
 
 use crate::arrivals::{Arrivals, Profile};
 use crate::clock::RunClock;
-use crate::collector::{Message, share};
+use crate::collector::{FirstAnswer, Message, share};
 use crate::connection::{Connection, InFlight, State};
 use crate::endpoint::{Directory, Endpoint};
 use crate::prepare::Prepared;
@@ -52,8 +52,7 @@ pub struct Job<'a> {
     pub threads: usize,
     /// On the run's clock: when the first phase begins, the same for all threads.
     pub start: Micros,
-    /// Write down each request.
-    pub log: bool,
+    pub wish: Wish,
 }
 
 /// How a run went for one thread.
@@ -64,6 +63,8 @@ pub struct Outcome {
     pub connect_errors: BTreeMap<String, u64>,
     /// What was wrong with answers.
     pub protocol_errors: BTreeMap<String, u64>,
+    /// What the first answer says of its server, where each request is handed over.
+    pub first_answer: Option<FirstAnswer>,
 }
 
 /// Where a thread's results go and how it is told to stop.
@@ -200,7 +201,9 @@ pub struct EventLoop<'a> {
     pub(crate) timeout_us: Micros,
     pub(crate) requests_per_connection: u32,
     directory_seen: u64,
-    pub(crate) log: Option<Vec<u8>>,
+    pub(crate) exchanges: Option<Vec<Exchange>>,
+    /// The `Server` field of the first answer, until that is complete.
+    pub(crate) server: Option<String>,
 }
 
 impl<'a> EventLoop<'a> {
@@ -290,7 +293,8 @@ impl<'a> EventLoop<'a> {
                 KeepAlive::Requests(n) => n,
             },
             directory_seen: 0,
-            log: job.log.then(Vec::new),
+            exchanges: (job.wish != Wish::Nothing).then(Vec::new),
+            server: None,
             wiring,
             job,
         })
@@ -449,7 +453,8 @@ impl<'a> EventLoop<'a> {
     /// All of `-n` has come due (and, in an open loop, gone out).
     pub(crate) fn nothing_remains(&mut self, now: Micros) {
         if usize::from(self.phase) + 1 == self.job.plan.phases.len() && self.stranded.is_empty() {
-            self.used_up = !self.over;
+            // Found out more than once where -n is not more than the users.
+            self.used_up |= !self.over;
             self.stop_arrivals(now);
         }
     }
@@ -466,9 +471,10 @@ impl<'a> EventLoop<'a> {
         }
         self.count_due(now);
         self.over = true;
-        self.log_unsent();
+        self.note_unsent();
         for slot in 0..self.connections.len() as u32 {
-            let busy = self.used_up && self.presence[(slot / self.per_user) as usize] == Presence::Busy;
+            let user = slot / self.per_user;
+            let busy = self.used_up && (self.presence[user as usize] == Presence::Busy || self.in_session(user));
             if self.connections[slot as usize].state == State::Idle && !busy {
                 self.close(slot);
             }
@@ -488,16 +494,20 @@ impl<'a> EventLoop<'a> {
             return true;
         }
         let drained = self.phase_end.is_some_and(|end| now >= end + self.job.plan.drain.as_micros() as Micros);
-        self.over && (self.in_flight.count == 0 || drained)
+        let between = || {
+            let paused = |u: u32| self.presence[u as usize] == Presence::Pausing && self.in_session(u);
+            self.may_follow(now) && (0..self.presence.len() as u32).any(paused)
+        };
+        self.over && (self.in_flight.count == 0 && !between() || drained)
     }
 
     fn finish(mut self, now: Micros) -> Outcome {
         let ended_early = !self.over;
         self.count_due(now);
         if ended_early {
-            self.log_unsent();
+            self.note_unsent();
         }
-        self.log_censored();
+        self.note_censored();
         let since_start = |at: Micros| at.saturating_sub(self.phase_start);
         let duration = match self.phase_end {
             // Ctrl-C, or nothing there.
@@ -516,7 +526,7 @@ impl<'a> EventLoop<'a> {
                 self.phase_ended(phase, live.duration.unwrap_or(1), live.peak);
             }
         }
-        self.hand_over_log();
+        self.hand_over_exchanges();
         self.outcome
     }
 
@@ -581,7 +591,7 @@ impl<'a> EventLoop<'a> {
         let slice = std::mem::replace(&mut live.slice, fresh);
         live.next_flush = live.start + (u64::from(second) + 1) * 1_000_000;
         self.hand_over(slice);
-        self.hand_over_log();
+        self.hand_over_exchanges();
     }
 
     fn hand_over(&self, slice: Box<Slice>) {

@@ -78,6 +78,8 @@ impl EventLoop<'_> {
                         let whole = n == bytes.len();
                         c.written = n;
                         c.state = if whole { State::Waiting } else { State::Writing };
+                        c.ready = now;
+                        c.all_written = if whole { now } else { 0 };
                         self.sent(slot, due, phase, now, arrived);
                         self.slice(phase).counts.bytes_sent += n as u64;
                         if !whole {
@@ -90,6 +92,8 @@ impl EventLoop<'_> {
                 }
             } else {
                 c.state = State::Writing;
+                c.ready = now;
+                c.all_written = 0;
                 self.sent(slot, due, phase, now, arrived);
                 self.write(slot);
                 return Ok(());
@@ -126,6 +130,9 @@ impl EventLoop<'_> {
         c.generation = c.generation.wrapping_add(1);
         c.endpoint = endpoint;
         c.connect_started = now;
+        c.connected = 0;
+        c.ready = 0;
+        c.all_written = 0;
         c.peer_closed = false;
         c.written = 0;
         c.quiet_until = 0;
@@ -268,6 +275,7 @@ impl EventLoop<'_> {
         c.phase = phase;
         c.due = due;
         c.sent = now;
+        c.received = 0;
         c.served += 1 + c.pipelined.len() as u32;
         let head = match &c.errand {
             Some(e) if e.detour.is_some() => e.detour.as_ref().is_some_and(|d| d.method == "HEAD"),
@@ -486,6 +494,7 @@ impl EventLoop<'_> {
                     let len = bytes_of(c, &self.job.prepared.requests).len();
                     if c.written >= len {
                         c.state = State::Waiting;
+                        c.all_written = now;
                     } else if c.written >= c.hold_at {
                         c.state = State::Holding;
                         let token = c.token(slot);
@@ -506,6 +515,10 @@ impl EventLoop<'_> {
             (Some(_), _) => State::Handshaking,
             (None, _) => State::Writing,
         };
+        c.connected = now;
+        if c.state == State::Writing {
+            c.ready = now;
+        }
         let took = now.saturating_sub(c.connect_started);
         let phase = c.phase;
         self.opened += 1;

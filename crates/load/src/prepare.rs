@@ -39,13 +39,19 @@ pub struct Request {
     pub wire: Option<Box<[u8]>>,
     target: Template,
     fields: Template,
+    /// The same without what is about this server and this body, where the plan says such things.
+    elsewhere: Option<Template>,
     own_host: bool,
+    /// The plan says how long the body is.
+    own_length: bool,
     body: Option<Template>,
     pub digest: Option<Credentials>,
     pub expect: Vec<Expectation>,
     pub extract: Vec<Extraction>,
     pub think: Option<Think>,
     pub once: bool,
+    /// A session ends with it.
+    pub last: bool,
     /// What has to be looked at in its answers; None where they are only counted.
     pub wanted: Option<Wanted>,
 }
@@ -106,7 +112,8 @@ impl Request {
         if !self.own_host || detour.is_some() {
             write_field(out, "Host", endpoint.authority.as_bytes());
         }
-        self.fields.render(&mut filling.values, out);
+        let fields = self.elsewhere.as_ref().filter(|_| detour.is_some()).unwrap_or(&self.fields);
+        fields.render(&mut filling.values, out);
         if let Some(cookie) = &filling.cookie {
             write_field(out, "Cookie", cookie);
         }
@@ -136,7 +143,9 @@ impl Request {
                         start
                     }
                     _ => {
-                        write_field(out, "Content-Length", body.len().to_string().as_bytes());
+                        if !self.own_length {
+                            write_field(out, "Content-Length", body.len().to_string().as_bytes());
+                        }
                         out.extend_from_slice(b"\r\n");
                         let start = out.len();
                         out.extend_from_slice(&body);
@@ -165,6 +174,8 @@ pub enum Choice {
     Weighted(Vec<f64>),
     Order,
     Session,
+    /// Several sessions: where each begins.
+    Sessions(Vec<usize>),
 }
 
 impl Choice {
@@ -244,6 +255,10 @@ impl Prepared {
         }
         let choice = match plan.pick {
             Pick::Session => Choice::Session,
+            Pick::Sessions => {
+                let after_last = requests.iter().enumerate().filter(|(_, r)| r.last).map(|(i, _)| i + 1);
+                Choice::Sessions(std::iter::once(0).chain(after_last.filter(|i| *i < requests.len())).collect())
+            }
             _ if requests.len() == 1 => Choice::Only,
             Pick::Order => Choice::Order,
             Pick::Weighted => {
@@ -259,7 +274,7 @@ impl Prepared {
                 )
             }
         };
-        let personal = plan.pick == Pick::Session
+        let personal = matches!(plan.pick, Pick::Session | Pick::Sessions)
             || plan.page.is_some()
             || plan.http.cookies
             || plan.http.redirects > 0
@@ -319,15 +334,19 @@ fn prepare(
     }
     let body = prepare_body(&spec.body, names, &mut headers)?;
     let own_host = has(&headers, "host");
-    let builder = RequestBuilder {
-        method: &spec.method,
-        target: "",
-        host: "",
-        http10: http.http10,
-        close: plan.keepalive == KeepAlive::Off,
-        extra: &headers,
+    let own_length = has(&headers, "content-length");
+    let fields = |extra: &[(String, String)]| {
+        let close = plan.keepalive == KeepAlive::Off;
+        let builder = RequestBuilder { method: &spec.method, target: "", host: "", http10: http.http10, close, extra };
+        Template::parse(&String::from_utf8_lossy(&builder.fields()), names, Encode::Field)
     };
-    let fields = String::from_utf8_lossy(&builder.fields()).into_owned();
+    let elsewhere = if own_host || own_length {
+        let about_this = |name: &str| name.eq_ignore_ascii_case("host") || name.eq_ignore_ascii_case("content-length");
+        let others: Vec<_> = headers.iter().filter(|(n, _)| !about_this(n)).cloned().collect();
+        Some(fields(&others)?)
+    } else {
+        None
+    };
     let digest = match &spec.auth {
         Some(Auth::Digest { user, password }) => Some(Credentials { user: user.clone(), password: password.clone() }),
         _ => None,
@@ -361,14 +380,17 @@ fn prepare(
         method: spec.method.clone(),
         wire: None,
         target: Template::parse(&spec.url.path, names, Encode::Target)?,
-        fields: Template::parse(&fields, names, Encode::Field)?,
+        fields: fields(&headers)?,
+        elsewhere,
         own_host,
+        own_length,
         body,
         digest,
         expect: spec.expect.clone(),
         extract,
         think: spec.think.or(plan.think),
         once: spec.once,
+        last: spec.last,
         wanted: needed.then_some(look),
     };
     let changes = !request.target.is_literal()

@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 use std::io;
 
-use lastdrop_http::Discard;
-use lastdrop_model::{Failure, Kind, Micros};
+use lastdrop_http::{Discard, Sink};
+use lastdrop_model::{Failure, Kind, Micros, Wish};
 
+use crate::collector::FirstAnswer;
 use crate::connection::State;
 use crate::event_loop::{Alarm, EventLoop, READ_BUFFER_BYTES};
 use crate::sys;
@@ -13,7 +14,26 @@ use crate::sys;
 /// Reads in a row on one connection: a server that sends without end must not keep the others waiting.
 const MOST_READS: usize = 16;
 
+/// Notes the `Server` field.
+struct ServerField<'a>(&'a mut Option<String>);
+
+impl Sink for ServerField<'_> {
+    fn field(&mut self, name: &str, value: &[u8]) {
+        if name.eq_ignore_ascii_case("server") {
+            self.0.get_or_insert_with(|| String::from_utf8_lossy(value).into_owned());
+        }
+    }
+}
+
 impl EventLoop<'_> {
+    /// What the first answer says of its server.
+    pub(crate) fn note_first_answer(&mut self, slot: u32) {
+        let c = &mut self.connections[slot as usize];
+        let tls = c.tls.as_ref().map(|tls| tls.facts());
+        let body_bytes = c.parser.body_bytes();
+        self.outcome.first_answer = Some(FirstAnswer { server: self.server.take(), body_bytes, tls });
+    }
+
     pub(crate) fn read(&mut self, slot: u32) {
         let mut buffer = std::mem::take(&mut self.buffer);
         if buffer.is_empty() {
@@ -134,6 +154,7 @@ impl EventLoop<'_> {
         if done && fed.is_ok() {
             let took = now.saturating_sub(c.connect_started);
             c.state = State::Writing;
+            c.ready = now;
             let slice = self.slice(phase);
             if resumed {
                 slice.counts.handshakes_resumed += 1;
@@ -179,13 +200,19 @@ impl EventLoop<'_> {
             return self.take_tunnel(slot, data, now);
         }
         let mut at = 0;
+        self.connections[i].received += data.len() as u64;
+        if self.job.wish == Wish::Answers {
+            self.connections[i].raw.extend_from_slice(data);
+        }
         loop {
             let c = &mut self.connections[i];
             if !c.parser.started() {
                 c.first_byte = now;
             }
             let rest = &data[at..];
+            let wants_first = self.exchanges.is_some() && self.outcome.first_answer.is_none();
             let fed = match &mut c.capture {
+                None if wants_first => c.parser.feed(rest, &mut ServerField(&mut self.server)),
                 None => c.parser.feed_remembering(rest, &mut self.last_head),
                 Some(capture) => c.parser.feed(rest, capture.as_mut()),
             };
@@ -243,6 +270,7 @@ impl EventLoop<'_> {
                 let head = self.job.prepared.requests[c.request as usize].head_request();
                 c.parser.start(head);
                 c.state = if c.tls.is_some() { State::Handshaking } else { State::Writing };
+                c.ready = now;
                 self.write(slot);
                 self.connections[slot as usize].busy()
             }

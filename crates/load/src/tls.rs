@@ -13,6 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, HandshakeKind, RootCertStore, SignatureScheme};
 
 use crate::LoadError;
+use crate::collector::TlsFacts;
 
 /// Sessions that a thread remembers for resumption, a server each.
 const SESSIONS: usize = 64;
@@ -66,6 +67,7 @@ fn config(options: &TlsOptions) -> Result<ClientConfig, LoadError> {
     if !options.resumption {
         config.resumption = Resumption::disabled();
     }
+    config.enable_sni = !options.no_sni;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
@@ -159,6 +161,17 @@ impl Session {
     /// Did the finished handshake resume an earlier session?
     pub fn resumed(&self) -> bool {
         self.0.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// What was agreed on; names as rustls has them.
+    pub fn facts(&self) -> TlsFacts {
+        let name = |text: String| text.trim_start_matches("Some(").trim_end_matches(')').to_string();
+        TlsFacts {
+            version: name(format!("{:?}", self.0.protocol_version())),
+            cipher: name(format!("{:?}", self.0.negotiated_cipher_suite().map(|s| s.suite()))),
+            group: name(format!("{:?}", self.0.negotiated_key_exchange_group().map(|g| g.name()))),
+            certificate: self.0.peer_certificates().and_then(|c| c.first()).map_or_else(Vec::new, |c| c.to_vec()),
+        }
     }
 
     /// Takes what came from the socket; afterwards [`Session::read`] gives what was in it.

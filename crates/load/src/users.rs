@@ -43,6 +43,8 @@ pub struct Person {
     pub iteration: u64,
     /// The request of a session that is next.
     pub step: usize,
+    /// It has sent a request of a session and has another to send.
+    pub mid_session: bool,
     /// It has got through the requests that are sent once.
     pub past_once: bool,
     pub has_row: bool,
@@ -59,6 +61,7 @@ impl Person {
             number,
             iteration: 0,
             step: 0,
+            mid_session: false,
             past_once: false,
             has_row: false,
             values: vec![Vec::new(); values],
@@ -154,16 +157,21 @@ impl EventLoop<'_> {
         if self.presence[user as usize] != Presence::Pausing {
             return;
         }
-        if self.over {
-            self.send_away(user);
-        } else if self.people.get(user as usize).is_some_and(|p| p.step > 0) {
+        if self.in_session(user) && self.may_follow(now) {
             self.next_step(user, due, now);
+        } else if self.over {
+            self.send_away(user);
         } else {
             match self.source {
                 Source::Closed { .. } => self.begin_unit(user, due, now),
                 Source::Open => self.free(user, now),
             }
         }
+    }
+
+    /// Is a user between two requests of a session?
+    pub(crate) fn in_session(&self, user: u32) -> bool {
+        self.people.get(user as usize).is_some_and(|p| p.mid_session)
     }
 
     /// A user has nothing to do any more.
@@ -222,6 +230,11 @@ impl EventLoop<'_> {
     fn choose(&mut self) -> usize {
         match &self.job.prepared.choice {
             Choice::Only | Choice::Session => 0,
+            Choice::Sessions(starts) => {
+                let n = self.next_request;
+                self.next_request += self.job.threads as u64;
+                starts[(n % starts.len() as u64) as usize]
+            }
             Choice::Weighted(sums) => Choice::by_weight(sums, &mut self.rng),
             Choice::Order => {
                 let n = self.next_request;
@@ -243,6 +256,8 @@ impl EventLoop<'_> {
                 let requests = &self.job.prepared.requests;
                 person.step = (0..requests.len()).find(|i| !(requests[*i].once && person.past_once)).unwrap_or(0);
                 request = person.step;
+            } else {
+                person.step = request;
             }
             if page {
                 person.page = Some(Box::new(PageLoad {
@@ -279,7 +294,9 @@ impl EventLoop<'_> {
     /// The next request of a session is due.
     fn next_step(&mut self, user: u32, due: Micros, now: Micros) {
         // A step counts like any other request of a closed loop; in an open loop `-n` counts arrivals.
-        if matches!(self.source, Source::Closed { .. }) {
+        let counts =
+            matches!(self.source, Source::Closed { .. }) && matches!(self.job.prepared.choice, Choice::Session);
+        if counts {
             if self.remaining == 0 {
                 self.end_session(user);
                 self.send_away(user);
@@ -292,7 +309,7 @@ impl EventLoop<'_> {
         self.slice(phase).counts.due += 1;
         let step = self.people[user as usize].step;
         self.issue(user, step, due, phase, None, now, false);
-        if self.remaining == 0 && matches!(self.source, Source::Closed { .. }) {
+        if self.remaining == 0 && counts {
             self.nothing_remains(now);
         }
     }
@@ -301,7 +318,8 @@ impl EventLoop<'_> {
         let columns = self.job.prepared.rows.as_ref().map_or(0, |r| r.columns);
         let person = &mut self.people[user as usize];
         person.step = 0;
-        if matches!(self.job.prepared.choice, Choice::Session) && !person.past_once {
+        person.mid_session = false;
+        if !person.past_once {
             person.jar.clear();
             person.values[columns..].iter_mut().for_each(Vec::clear);
         }
@@ -506,7 +524,7 @@ impl EventLoop<'_> {
             let ok = good && status < 400;
             return self.page_part_over(user, &errand, endpoint, ok, refused, capture, now);
         }
-        if matches!(self.job.prepared.choice, Choice::Session) {
+        if matches!(self.job.prepared.choice, Choice::Session | Choice::Sessions(_)) {
             let person = &mut self.people[user as usize];
             let requests = &self.job.prepared.requests;
             let last_once = requests.iter().rposition(|r| r.once);
@@ -517,7 +535,9 @@ impl EventLoop<'_> {
             // The next one that is not over with.
             person.step =
                 (request + 1..requests.len()).find(|i| !(requests[*i].once && past)).unwrap_or(requests.len());
-            if good && !self.over && person.step < requests.len() {
+            let more = person.step < requests.len() && !requests[request].last;
+            if good && more && self.may_follow(now) {
+                self.people[user as usize].mid_session = true;
                 let think = draw(self.job.prepared.requests[request].think, &mut self.rng);
                 if think.is_zero() {
                     return self.next_step(user, now, now);

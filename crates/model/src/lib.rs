@@ -5,6 +5,7 @@
 
 pub mod counts;
 pub mod documents;
+pub mod exchange;
 pub mod histogram;
 pub mod look;
 pub mod objective;
@@ -21,6 +22,7 @@ pub mod url_file;
 pub mod validity;
 
 pub use counts::{Counts, Failure};
+pub use exchange::{Exchange, Fate, Wish};
 pub use histogram::{Histogram, Kind};
 pub use look::{CgroupLook, HostLook, ListenQueue, Look, Observed, WorkerLook};
 pub use objective::{Judged, Objective};

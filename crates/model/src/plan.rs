@@ -255,6 +255,8 @@ pub struct TlsOptions {
     /// Only this version: `1.2` or `1.3`.
     pub version: Option<String>,
     pub resumption: bool,
+    /// Do not say the server's name in the handshake.
+    pub no_sni: bool,
 }
 
 impl Default for TlsOptions {
@@ -267,6 +269,7 @@ impl Default for TlsOptions {
             server_name: None,
             version: None,
             resumption: true,
+            no_sni: false,
         }
     }
 }
@@ -394,7 +397,14 @@ impl Plan {
         if !self.requests.is_empty() && self.requests.iter().all(|r| r.weight <= 0.0) {
             return wrong(Trouble::Request(0), "no request has a weight", "write weight = 1");
         }
-        let session = self.pick == Pick::Session;
+        let session = matches!(self.pick, Pick::Session | Pick::Sessions);
+        if self.pick == Pick::Sessions && self.requests.last().is_none_or(|r| !r.last) {
+            return wrong(
+                Trouble::Request(self.requests.len().saturating_sub(1)),
+                "the last of several sessions has no end",
+                "write last = true in its last request",
+            );
+        }
         if let Some(i) = self.requests.iter().position(|r| r.once).filter(|_| !session) {
             return wrong(
                 Trouble::Request(i),

@@ -43,6 +43,9 @@ pub struct RequestSpec {
     /// In a session: only the first time that a user comes, as for a login.
     #[serde(default)]
     pub once: bool,
+    /// The last of a session where the plan has several of them; its connection is closed after the answer.
+    #[serde(default)]
+    pub last: bool,
 }
 
 fn one() -> f64 {
@@ -65,6 +68,7 @@ impl RequestSpec {
             extract: Vec::new(),
             think: None,
             once: false,
+            last: false,
         }
     }
 }
@@ -315,6 +319,9 @@ pub enum Pick {
     Order,
     /// All of them in order are one session of one user.
     Session,
+    /// Several sessions, each up to a request marked as the last, begun one after the other, over and over. A number of
+    /// requests of a phase is then one of sessions.
+    Sessions,
 }
 
 /// Rows for templates.

@@ -173,7 +173,8 @@ impl Namespace {
     /// When the namespace cannot be entered or the kernel does not answer.
     pub fn look(&self) -> io::Result<Inside> {
         self.inside(|| {
-            let mut seen = Inside { conntrack: conntrack_fill(), local_ports: host::local_ports(), ..Inside::default() };
+            let mut seen =
+                Inside { conntrack: conntrack_fill(), local_ports: host::local_ports(), ..Inside::default() };
             for family in [AF_INET, AF_INET6] {
                 each_tcp(family, StateFlags::LISTEN, |h| {
                     let address = SocketAddr::new(h.socket_id.source_address, h.socket_id.source_port);

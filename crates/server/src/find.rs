@@ -47,6 +47,16 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 /// # Errors
 /// When there is none, more than one, or it may not be looked at.
 pub fn find(server: &ServerRef) -> Result<Found, ServerError> {
+    find_any(server).map_err(|e| match e {
+        ServerError::NotFound { what, advice } if !nix::unistd::geteuid().is_root() => ServerError::NotFound {
+            what,
+            advice: format!("{advice}; one of another user is found as root (sudo), or by its process: pid:1234"),
+        },
+        other => other,
+    })
+}
+
+fn find_any(server: &ServerRef) -> Result<Found, ServerError> {
     match server.kind {
         ServerKind::Apache | ServerKind::Target => {
             let adapter = discover(server)?;

@@ -67,6 +67,33 @@ enum Wake {
     Timeout,
 }
 
+/// What an answer says of its connection.
+#[derive(Clone, Copy)]
+enum Connection {
+    Close,
+    Keep,
+    /// HTTP/1.0 has to be told.
+    SayKeep,
+}
+
+impl Connection {
+    fn after(close: bool, head: &RequestHead) -> Connection {
+        match (close, head.http10) {
+            (true, _) => Connection::Close,
+            (false, true) => Connection::SayKeep,
+            (false, false) => Connection::Keep,
+        }
+    }
+
+    fn field(self) -> &'static str {
+        match self {
+            Connection::Close => "Connection: close\r\n",
+            Connection::Keep => "",
+            Connection::SayKeep => "Connection: keep-alive\r\n",
+        }
+    }
+}
+
 impl Worker<'_> {
     /// Serves until told to leave or until its requests are used up.
     pub fn run(&self) -> io::Result<()> {
@@ -155,7 +182,7 @@ impl Worker<'_> {
                 }
                 Err(_) => {
                     self.shared.counters.bad_requests.fetch_add(1, SeqCst);
-                    return self.answer(&mut stream, 400, "text/plain", b"bad request\n", true, false);
+                    return self.answer(&mut stream, 400, "text/plain", b"bad request\n", Connection::Close, false);
                 }
             };
             self.shared.set_state(self.slot, b'W');
@@ -230,7 +257,14 @@ impl Worker<'_> {
                 let body = vec![b'x'; self.config.body as usize];
                 // Counted before it is written: a client that has the answer must find it counted.
                 counters.answered.fetch_add(1, SeqCst);
-                let written = self.answer(stream, status, "text/plain", &body, close, head.method == "HEAD");
+                let written = self.answer(
+                    stream,
+                    status,
+                    "text/plain",
+                    &body,
+                    Connection::after(close, head),
+                    head.method == "HEAD",
+                );
                 if written.is_err() {
                     counters.answered.fetch_sub(1, SeqCst);
                     counters.abandoned.fetch_add(1, SeqCst);
@@ -307,9 +341,9 @@ impl Worker<'_> {
     fn status(&self, stream: &mut TcpStream, head: &RequestHead) -> io::Result<()> {
         if head.path.ends_with("?json") {
             let body = serde_json::to_vec(&self.shared.view()).map_err(io::Error::other)?;
-            self.answer(stream, 200, "application/json", &body, true, false)
+            self.answer(stream, 200, "application/json", &body, Connection::Close, false)
         } else {
-            self.answer(stream, 200, "text/plain", self.shared.auto_page().as_bytes(), true, false)
+            self.answer(stream, 200, "text/plain", self.shared.auto_page().as_bytes(), Connection::Close, false)
         }
     }
 
@@ -319,7 +353,7 @@ impl Worker<'_> {
         status: u16,
         kind: &str,
         body: &[u8],
-        close: bool,
+        connection: Connection,
         head_only: bool,
     ) -> io::Result<()> {
         let reason = match status {
@@ -330,7 +364,7 @@ impl Worker<'_> {
         let mut bytes = format!(
             "HTTP/1.1 {status} {reason}\r\nServer: lastdrop-target\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{}\r\n",
             body.len(),
-            if close { "Connection: close\r\n" } else { "" },
+            connection.field(),
         )
         .into_bytes();
         if !head_only {

@@ -39,7 +39,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         None => None,
         Some(path) => {
             let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-            Some(RequestLog { file, error: None })
+            Some(RequestLog::new(file))
         }
     };
     let mut terminal = Terminal::new(args.output.quiet);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use lastdrop_experiment::LabError;
 use lastdrop_experiment::trace::{trace as run_trace, trace_with};
-use lastdrop_model::{KeepAlive, ServerKind};
 use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
+use lastdrop_model::{KeepAlive, ServerKind};
 use lastdrop_report::{trace_compare_text, trace_text};
 
 use crate::args::{LoadArgs, TraceArgs};
@@ -36,7 +36,9 @@ pub fn trace(args: &TraceArgs) -> Result<Exit> {
         Some(_) if args.server.kind != ServerKind::Apache => {
             return Err(UsageError("--with takes directives of Apache; other servers have none yet".into()).into());
         }
-        Some(directives) => trace_with(&args.server, &plan, directives, args.live, &stop.flag).map(|(b, a)| (Some(b), a)),
+        Some(directives) => {
+            trace_with(&args.server, &plan, directives, args.live, &stop.flag).map(|(b, a)| (Some(b), a))
+        }
     };
     let (before, document) = match traced {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),

@@ -350,6 +350,9 @@ pub(super) struct RequestFile {
     /// In a session: only the first time that a user comes, as for a login. Cookies and values are then kept.
     #[serde(default)]
     pub(super) once: bool,
+    /// With pick = "sessions": a session ends here, and its connection with it.
+    #[serde(default)]
+    pub(super) last: bool,
 }
 
 /// Names and values in the order of the file.

@@ -279,6 +279,7 @@ fn read_request(r: &RequestFile, url: Option<&Url>, folder: &Path) -> Result<Req
         extract,
         think: r.think.as_ref().map(|t| t.0),
         once: r.once,
+        last: r.last,
     })
 }
 

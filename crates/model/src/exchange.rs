@@ -1,0 +1,90 @@
+//! One request and what came of it, for those who want each: the log of requests, reports of other programs.
+
+use crate::Micros;
+use crate::counts::Failure;
+
+/// How much is wanted of each request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Wish {
+    /// Only their sums.
+    #[default]
+    Nothing,
+    Exchanges,
+    /// And what came, byte by byte.
+    Answers,
+}
+
+/// The end that a request met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Answered,
+    Failed(Failure),
+    TimedOut,
+    /// Still in flight when the run was over.
+    Censored,
+    /// It came due and was never sent.
+    Unsent,
+}
+
+impl Fate {
+    /// The word for it in the log of requests.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Fate::Answered => "answered",
+            Fate::Failed(Failure::Connect) => "connect",
+            Fate::Failed(Failure::Reset) => "reset",
+            Fate::Failed(Failure::Closed) => "closed",
+            Fate::Failed(Failure::Protocol) => "protocol",
+            Fate::TimedOut => "timed_out",
+            Fate::Censored => "censored",
+            Fate::Unsent => "unsent",
+        }
+    }
+}
+
+/// A request that is over. Times are microseconds since 1970 by the run's monotonic clock; None where it did not come
+/// to that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exchange {
+    pub phase: u16,
+    /// Which request of the plan.
+    pub request: u32,
+    /// What was sent instead: the target of a redirect, a part of a page.
+    pub detour: Option<Box<Detoured>>,
+    pub fate: Fate,
+    /// 0 without an answer.
+    pub status: u16,
+    /// Names the connection, among those of its thread and slot in the order of their opening.
+    pub connection: u64,
+    /// Names what one user did in one go: a request with what followed from it, a session. 0 where users have nothing of
+    /// their own.
+    pub unit: u64,
+    /// The first on its connection, which was opened for it.
+    pub first: bool,
+    /// The connection was kept for another one.
+    pub kept: bool,
+    pub due: Micros,
+    pub sent: Option<Micros>,
+    /// connect() succeeded; only for the first on a connection.
+    pub connected: Option<Micros>,
+    /// The request could be written: after connect and TLS.
+    pub ready: Option<Micros>,
+    /// All of it was written.
+    pub written: Option<Micros>,
+    pub first_byte: Option<Micros>,
+    pub done: Option<Micros>,
+    /// Bytes of the request that were written, and of the answer: all inside TLS, and its body without its coding.
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub body_bytes: u64,
+    /// The answer as it came, where that was asked for.
+    pub raw: Option<Box<[u8]>>,
+}
+
+/// A request that the plan does not name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Detoured {
+    pub method: String,
+    pub path: String,
+}
