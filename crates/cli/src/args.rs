@@ -24,6 +24,7 @@ Examples:
   lastdrop size apache --memory 400M                 how many workers fit
   lastdrop tune apache --url http://127.0.0.1/app    find better settings and prove them
   lastdrop restore                                   undo what a killed tune left
+  lastdrop ab -n 1000 -c 10 http://127.0.0.1/        as ab, siege, httperf, http_load, lwp-bench or wrk: their flags and reports
 ";
 
 #[derive(Debug, Parser)]
@@ -31,7 +32,7 @@ Examples:
     name = "lastdrop",
     version,
     about = "Measures a web server honestly, finds better settings, and proves that they help",
-    after_help = exit::HELP,
+    after_help = format!("Also ab, siege, httperf, http_load, lwp-bench and wrk, by their own flags: lastdrop ab -h\n\n{}", exit::HELP),
     after_long_help = format!("{EXAMPLES}\n{}", exit::HELP),
 )]
 pub struct Cli {
@@ -83,7 +84,7 @@ pub struct LoadArgs {
     /// Requests per second, whatever the server does (open loop)
     #[arg(short, long, value_name = "R", value_parser = rate, conflicts_with = "users")]
     pub rate: Option<f64>,
-    /// How the arrivals of an open loop are spread: uniform or poisson [default: uniform]
+    /// How the arrivals of an open loop are spread: uniform, poisson, or 'jitter 10%' [default: uniform]
     #[arg(long, value_name = "HOW", value_parser = str::parse::<Arrival>)]
     pub arrivals: Option<Arrival>,
     /// So many arrive together in an open loop [default: 1]

@@ -56,6 +56,9 @@ impl dyn Narrator + '_ {
     }
 }
 
+/// Somebody who is shown requests as they end.
+pub type Watcher<'a> = dyn FnMut(&[Exchange]) + 'a;
+
 /// The means of making runs.
 pub struct Lab<'a> {
     pub store: Option<Store>,
@@ -69,7 +72,7 @@ pub struct Lab<'a> {
     /// The server that the runs are about, where the user named it; else it is looked for by the URL.
     pub server: Option<Found>,
     /// Who wants to see each request that is over.
-    pub exchanges: Option<Box<dyn FnMut(&[Exchange]) + 'a>>,
+    pub exchanges: Option<Box<Watcher<'a>>>,
     /// How much of it they want to see.
     pub wish: Wish,
     /// Look at the server beside the load.

@@ -98,9 +98,26 @@ pub struct Arrivals {
 #[derive(Debug, Clone)]
 enum Kind {
     /// Request i of the whole run; a shard takes every `step`-th.
-    Uniform { index: u64, step: u64 },
+    Uniform {
+        index: u64,
+        step: u64,
+    },
     /// Independent exponential gaps; shards of rate / step superpose to the whole rate.
-    Poisson { mean: f64, at: f64, left_of_burst: u64, rng: Box<Xoshiro256PlusPlus> },
+    /// Gaps of 1 ± `spread`; every shard goes through all of them and takes every `step`-th, beginning with `skip`.
+    Jitter {
+        spread: f64,
+        at: f64,
+        index: u64,
+        skip: u64,
+        step: u64,
+        rng: Box<Xoshiro256PlusPlus>,
+    },
+    Poisson {
+        mean: f64,
+        at: f64,
+        left_of_burst: u64,
+        rng: Box<Xoshiro256PlusPlus>,
+    },
 }
 
 impl Arrivals {
@@ -110,6 +127,14 @@ impl Arrivals {
         let burst = u64::from(burst.max(1));
         let kind = match arrival {
             Arrival::Uniform => Kind::Uniform { index: u64::from(shard), step: u64::from(shards) },
+            Arrival::Jitter(thousandths) => Kind::Jitter {
+                spread: f64::from(thousandths.min(1000)) / 1000.0,
+                at: 0.0,
+                index: 0,
+                skip: u64::from(shard),
+                step: u64::from(shards),
+                rng: Box::new(Xoshiro256PlusPlus::seed_from_u64(seed)),
+            },
             Arrival::Poisson => {
                 let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
                 for _ in 0..shard {
@@ -154,6 +179,16 @@ impl Arrivals {
                     *index += *step;
                 }
                 (*index - *index % self.burst) as f64
+            }
+            Kind::Jitter { spread, at, index, skip, step, rng } => {
+                for _ in 0..(if first { *skip } else { *step }) {
+                    *index += 1;
+                    if *index % self.burst == 0 {
+                        let u = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+                        *at += self.burst as f64 * (1.0 + *spread * (2.0 * u - 1.0));
+                    }
+                }
+                *at
             }
             Kind::Poisson { mean, at, left_of_burst, rng } => {
                 if *left_of_burst == 0 {
@@ -254,6 +289,23 @@ mod tests {
             })
             .fold(0.0, f64::max);
         assert!(distance < 1.63 / n.sqrt(), "{distance}");
+    }
+
+    #[test]
+    fn jittered_gaps_stay_within_their_share_of_the_mean() {
+        let mut times: Vec<Micros> = Vec::new();
+        for shard in 0..3 {
+            let mut a = Arrivals::new(Arrival::Jitter(100), Profile::constant(1000.0), 1, 5, shard, 3);
+            while a.next_due() < 10_000_000 {
+                times.push(a.next_due());
+                a.advance();
+            }
+        }
+        times.sort_unstable();
+        let gaps: Vec<Micros> = times.windows(2).map(|w| w[1] - w[0]).collect();
+        assert!(gaps.iter().all(|g| (899..=1101).contains(g)));
+        assert!(gaps.iter().any(|g| *g < 920) && gaps.iter().any(|g| *g > 1080));
+        assert!((times.len() as f64 - 10_000.0).abs() < 30.0, "{}", times.len());
     }
 
     #[test]

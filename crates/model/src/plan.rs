@@ -72,6 +72,8 @@ impl From<KeepAlive> for String {
 pub enum Arrival {
     Uniform,
     Poisson,
+    /// Each gap differs from the mean by at most so many thousandths of it, evenly spread.
+    Jitter(u16),
 }
 
 impl FromStr for Arrival {
@@ -81,7 +83,13 @@ impl FromStr for Arrival {
         match text {
             "uniform" => Ok(Arrival::Uniform),
             "poisson" => Ok(Arrival::Poisson),
-            _ => Err(format!("'{text}' is not uniform or poisson")),
+            "jitter" => Ok(Arrival::Jitter(100)),
+            other => other
+                .strip_prefix("jitter ")
+                .and_then(|share| share.trim().strip_suffix('%')?.trim().parse::<f64>().ok())
+                .filter(|percent| (0.0..=100.0).contains(percent))
+                .map(|percent| Arrival::Jitter((percent * 10.0).round() as u16))
+                .ok_or_else(|| format!("'{text}' is not uniform, poisson, jitter or 'jitter 25%'")),
         }
     }
 }

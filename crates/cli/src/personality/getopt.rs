@@ -64,7 +64,7 @@ pub fn parse(program: &str, style: Style, table: &[Opt], args: &[String]) -> Par
                 let name = word.trim_start_matches('-');
                 let is_short = !word.starts_with("--")
                     && name.chars().count() == 1
-                    && table.iter().any(|o| Some(o.short) == name.chars().next());
+                    && table.iter().any(|o| name.starts_with(o.short));
                 (!is_short).then_some(name)
             }
         };

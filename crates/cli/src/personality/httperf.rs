@@ -68,7 +68,7 @@ const TABLE: &[Opt] = &[
 enum Begin {
     /// One after the other.
     InTurn,
-    /// So many a second, exactly or exponentially spread.
+    /// So many a second, and how they are spread.
     Rate(f64, Arrival),
 }
 
@@ -139,9 +139,18 @@ fn period(text: &str) -> Result<Begin, Refusal> {
             let arrival = if kind == 'd' { Arrival::Uniform } else { Arrival::Poisson };
             Ok(if seconds > 0.0 { Begin::Rate(1.0 / seconds, arrival) } else { Begin::InTurn })
         }
-        'u' => usage(&format!(
-            "--period={text}: gaps spread evenly between two bounds are not made here; use d (fixed) or e (exponential)"
-        )),
+        'u' => {
+            let (low, high) = rest.split_once(',').unwrap_or((rest, rest));
+            let (low, high): (f64, f64) =
+                (number(low, "mean interarrival time")?, number(high, "mean interarrival time")?);
+            let mean = f64::midpoint(low, high);
+            let spread = (high - low).abs() / 2.0 / mean.max(f64::MIN_POSITIVE);
+            Ok(if mean > 0.0 {
+                Begin::Rate(1.0 / mean, Arrival::Jitter((spread * 1000.0).round() as u16))
+            } else {
+                Begin::InTurn
+            })
+        }
         other => usage(&format!("illegal interarrival distribution '{other}' in {text}")),
     }
 }
@@ -397,7 +406,7 @@ fn spec(o: &Order, url: &Url, path: &str, method: Option<&str>, body: Option<&st
     let host = o.server_name.clone().unwrap_or_else(|| o.server.clone());
     headers.push(("Host".into(), if o.no_host { String::new() } else { host }));
     let http10 = o.http_version.as_deref() == Some("1.0");
-    headers.push(("Connection".into(), if http10 && o.num_calls > 1 { "keep-alive".into() } else { String::new() }));
+    headers.push(("Connection".into(), if http10 { "keep-alive".into() } else { String::new() }));
     for line in unescape(&o.headers).lines().map(|l| l.trim_end_matches('\r')).filter(|l| !l.is_empty()) {
         match line.split_once(':') {
             Some((name, value)) => headers.push((name.trim().to_string(), value.trim().to_string())),
@@ -765,11 +774,12 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     tally.finish();
     let after_setup = usage_s();
     say(&report(&o, &tally, &carried, after_setup, manner));
+    let bursts = if o.burst > 1 { "the calls of a burst follow each other here, they are not pipelined; " } else { "" };
     let what = match o.begin {
         Begin::InTurn => "one connection after the other: while the server stalls nobody else asks",
         Begin::Rate(..) => "httperf's response times count from when a request was sent, these from when it was due",
     };
-    remark(manner, &carried.run, what);
+    remark(manner, &carried.run, &format!("{bursts}{what}"));
     Ok(0)
 }
 
@@ -787,9 +797,9 @@ fn marked(side: char, serial: u64, bytes: &[u8], what: Option<&str>) -> String {
     let mut out = String::new();
     if what != Some("body") {
         for line in head.split("\r\n") {
-            let _ = writeln!(out, "{side}H{serial}:{line}");
+            let _ = write!(out, "{side}H{serial}:{line}\r\n");
         }
-        let _ = writeln!(out, "{side}H{serial}:");
+        let _ = write!(out, "{side}H{serial}:\r\n");
     }
     if what != Some("header") && !body.is_empty() {
         for line in body.lines() {
@@ -806,7 +816,12 @@ fn report(o: &Order, t: &Tally, carried: &Carried, cpu: (f64, f64), manner: Mann
     let span_s = t.start.map_or(0.0, |start| t.end.saturating_sub(start) as f64 / 1e6);
     let rate = |n: u64| if span_s > 0.0 { n as f64 / span_s } else { 0.0 };
     let each = |n: u64| if n > 0 { span_s * 1e3 / n as f64 } else { 0.0 };
-    let mean = |sum: u64, n: u64| if n > 0 { sum as f64 / n as f64 } else { 0.0 };
+    // httperf divides whole numbers of bytes and drops the rest.
+    let mean = |sum: u64, n: u64| match n {
+        0 => 0.0,
+        n if manner.like_the_original => (sum / n) as f64,
+        n => sum as f64 / n as f64,
+    };
     let per_second: Vec<f64> = {
         // Whole intervals only.
         let whole = (span_s * 1e6) as u64 / RATE_INTERVAL_US;
@@ -861,7 +876,7 @@ fn report(o: &Order, t: &Tally, carried: &Carried, cpu: (f64, f64), manner: Mann
         ms(t.lifetime.max() as f64),
         ms(t.lifetime.deviation()),
         ms(t.connected.mean()),
-        mean(t.replies_of_lives, t.lives_counted),
+        t.replies_of_lives as f64 / t.lives_counted.max(1) as f64,
         rate(t.requests),
         each(t.requests),
         mean(t.request_bytes, t.requests),

@@ -136,7 +136,8 @@ pub fn remark(manner: Manner, run: &Run, what: &str) {
     let Some(phase) = run.phases.iter().find(|p| p.measured) else { return };
     let p = |name: &str| phase.latency(Kind::Response, name).map_or_else(|| "-".into(), show_us);
     let times = format!("p50 {}, p99 {}, p99.9 {}, max {}; ", p("p50"), p("p99"), p("p99_9"), p("max"));
-    let doubts: Vec<&str> = run.validity.reasons.iter().map(|r| r.what.as_str()).collect();
+    // The first two say the most: they come in the order of their weight.
+    let doubts: Vec<&str> = run.validity.reasons.iter().take(2).map(|r| r.what.as_str()).collect();
     let doubts = if doubts.is_empty() { String::new() } else { format!("; {}", doubts.join("; ")) };
     eprintln!("lastdrop: {times}{what}{doubts} (--no-remark leaves this line out)");
 }

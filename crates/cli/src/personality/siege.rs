@@ -138,9 +138,8 @@ impl Order {
             verbose: true,
             quiet: false,
             color: true,
-            // As the template that comes with 4.0.7 has it.
-            json: true,
-            show_log: true,
+            json: false,
+            show_log: false,
             logging: false,
             log_file: PathBuf::from("/var/log/siege.log"),
             get_method: "HEAD".into(),
@@ -164,7 +163,7 @@ impl Order {
             internet: false,
             benchmark: false,
             agent: AGENT.into(),
-            encoding: "gzip, deflate".into(),
+            encoding: "*".into(),
             login: None,
             content_type: None,
             headers: Vec::new(),
@@ -184,7 +183,7 @@ impl Order {
     }
 
     /// One line of the settings file.
-    fn set(&mut self, name: &str, value: &str) {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), Refusal> {
         let text = || value.to_string();
         match name {
             "verbose" => self.verbose = truth(value),
@@ -224,15 +223,26 @@ impl Order {
             "ssl-key" => self.key = Some(PathBuf::from(value)),
             "nofollow" => self.no_follow.push(text()),
             "cookies" => self.cookies = truth(value),
+            "login-url" | "ftp-login" | "ssl-ciphers" => {
+                let instead = match name {
+                    "login-url" => "a plan with a request that is sent once does this: see 'Plan files' in the manual",
+                    "ftp-login" => "FTP is not spoken here",
+                    _ => "cipher suites cannot be chosen here",
+                };
+                return refuse(1, format!("siege: {name} in {}: {instead}", self.rc.display()));
+            }
             other => {
                 self.variables.insert(other.to_string(), text());
             }
         }
+        Ok(())
     }
 
     fn read_rc(&mut self, given: bool) -> Result<(), Refusal> {
         let Ok(text) = fs::read_to_string(&self.rc) else {
             if !given {
+                // siege would write its template, which has these.
+                (self.json, self.show_log, self.encoding) = (true, true, "gzip, deflate".into());
                 return Ok(());
             }
             let stars = "*".repeat(50);
@@ -253,7 +263,7 @@ impl Order {
                 if let Ok(home) = std::env::var("HOME") {
                     value = value.replace("$(HOME)", &home).replace("${HOME}", &home);
                 }
-                self.set(name.trim(), &value);
+                self.set(name.trim(), &value)?;
             }
         }
         Ok(())
@@ -609,7 +619,8 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let stop = catch_signals()?;
     let mut tally = Tally::default();
     let mut aborted = false;
-    let mut line_open = loud && !o.get;
+    // The line on which the siege was announced is ended by the first thing that follows.
+    let mut line_open = loud && !o.get && (o.verbose || o.print);
     let mut show = |some: &[Exchange]| {
         for e in some {
             tally.take(e);
