@@ -73,6 +73,16 @@ impl Samples {
         self.histogram.quantile((rank as f64 + 0.5) / n as f64).clamp(self.min, self.max)
     }
 
+    /// Samples by whole milliseconds.
+    #[must_use]
+    pub fn by_ms(&self) -> std::collections::BTreeMap<u64, u64> {
+        let mut bins = std::collections::BTreeMap::new();
+        for (us, n) in self.histogram.recorded() {
+            *bins.entry(us / 1000).or_default() += n;
+        }
+        bins
+    }
+
     /// The mean of the two in the middle where their number is even.
     #[must_use]
     pub fn median(&self) -> f64 {
@@ -106,7 +116,7 @@ mod tests {
         assert_eq!((s.min(), s.max(), s.at_rank(0), s.at_rank(3), s.at_rank(9)), (1, 4, 1, 4, 4));
         assert!((s.median() - 2.5).abs() < 1e-9 && (s.mean() - 2.5).abs() < 1e-9);
         assert!((s.deviation() - (5.0_f64 / 3.0).sqrt()).abs() < 1e-9);
-        assert_eq!(s.share_within(1.0), Some(0.5));
+        assert_eq!((s.share_within(1.0), s.by_ms()), (Some(0.5), [(0, 4)].into()));
         s.record(10);
         assert!((s.median() - 3.0).abs() < 1e-9);
         assert_eq!(Samples::default().share_within(1.0), None);

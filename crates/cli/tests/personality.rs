@@ -307,7 +307,7 @@ fn siege_is_siege() {
          siege -R rc -f urls -c 1 -r once
          siege -R rc -c 1 -r 1 {U}/redir
          siege -R rc -c 1 -r 1 --no-follow {U}/redir
-         siege -R rc -c 1 -r 2 {U}/missing
+         ~siege -R rc -c 1 -r 2 {U}/missing
          siege -R rc -g {U}/
          siege -R rc -p {U}/text
          siege -R rc -c 1 -r 1 -j -v {U}/
@@ -346,6 +346,9 @@ fn siege_is_siege() {
     for line in ["siege -R rcq -c 2 -t1S -b {U}/", "siege -j -c 2 --time=1S -b {U}/"] {
         server.compare(line, &["Availability", "Failed transactions"]);
     }
+    let (original, own) = server.both("siege -R rc -c 1 -r 4 {U}/missing");
+    let availability = |o: &Output| fields(&String::from_utf8_lossy(&o.stderr))["Availability"][0].clone();
+    assert_eq!((availability(&original).as_str(), availability(&own).as_str()), ("100.00", "0.00"), "a 404 is no page");
     // What siege's own helper makes of a report, it makes of ours.
     let (original, own) = server.both("siege -R rc -c 3 -r 2 {U}/");
     let table = |output: &Output, name: &str| {

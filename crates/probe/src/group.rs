@@ -24,6 +24,8 @@ const OLDEST_MEMORY: f64 = 15.0;
 const KEEP_OPEN: usize = 300;
 /// Processes whose open files are counted at one look.
 const FILES_COUNTED: usize = 40;
+/// A process that has been seen for so long keeps its limit of open files.
+const LIMIT_SETTLED: Duration = Duration::from_secs(10);
 /// Memory that nothing was seen to change is read again after this all the same: processes outside of the group may have
 /// come to share it.
 const TRUST_UNCHANGED: Duration = Duration::from_secs(60);
@@ -401,7 +403,10 @@ impl Group {
         for pid in pids {
             if let Some(member) = self.members.get_mut(&pid) {
                 member.fds = count_fds(pid);
-                member.fds_limit = fds_limit(pid);
+                // A server sets its workers' limit right after it has made them.
+                if member.fds_limit.is_none() || member.first.1.elapsed() < LIMIT_SETTLED {
+                    member.fds_limit = fds_limit(pid);
+                }
             }
             self.files_counted_to = pid;
         }

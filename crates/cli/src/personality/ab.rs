@@ -14,7 +14,8 @@ use lastdrop_model::{Exchange, Failure, Fate, KeepAlive, Load, Micros, Plan, Url
 
 use super::getopt::{Opt, Style, Takes, atoi, opt, parse};
 use super::{
-    Carried, Manner, Refusal, base64, c_time, carry_out, catch_signals, errno_of, first_error, refuse, remark, say,
+    Carried, Manner, Refusal, base64, c_time, carry_out, catch_signals, errno_of, first_error, plain, refuse, remark,
+    say,
 };
 
 const USAGE: &str = include_str!("usage/ab.txt");
@@ -144,9 +145,7 @@ fn read(args: &[String]) -> Result<Order, Refusal> {
                 match data {
                     Ok(length) => o.body = Some((PathBuf::from(&value), length)),
                     Err(e) => {
-                        let e = e.to_string();
-                        let e = e.split(" (os error").next().unwrap_or_default();
-                        return refuse(1, format!("ab: Could not open POST data file ({value}): {e}"));
+                        return refuse(1, format!("ab: Could not open POST data file ({value}): {}", plain(&e)));
                     }
                 }
                 o.method = Some(method.into());
@@ -183,7 +182,12 @@ fn read(args: &[String]) -> Result<Order, Refusal> {
             'B' => o.bind = Some(value),
             'I' => o.no_sni = true,
             'f' => o.protocol = Some(value.to_ascii_uppercase()),
-            'E' => o.certificate = Some(PathBuf::from(value)),
+            'E' => {
+                if let Err(e) = fs::File::open(&value) {
+                    return refuse(1, format!("unable to get certificate from '{value}': {}", plain(&e)));
+                }
+                o.certificate = Some(PathBuf::from(value));
+            }
             'Z' => {
                 return refuse(
                     1,
@@ -398,8 +402,16 @@ impl Tally {
 pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let o = read(args)?;
     let Some(url) = read_url(&o.url) else {
-        if o.url.contains("://") && o.url.contains('/') {
-            let host = format!("{}:", o.url.split(':').next().unwrap_or_default());
+        // ab takes whatever stands before the path, or before a colon that it does not know, for a host.
+        let rest = o.url.strip_prefix("http://").or_else(|| o.url.strip_prefix("https://"));
+        let host = match (rest, o.url.split_once("://")) {
+            (Some(rest), _) if rest.contains('@') => {
+                rest.split('/').next().unwrap_or_default().rsplit_once(':').map(|h| h.0.to_string())
+            }
+            (None, Some((scheme, _))) => Some(format!("{scheme}:")),
+            _ => None,
+        };
+        if let Some(host) = host {
             return unresolved(&o, &host, &host);
         }
         return usage("invalid URL");
@@ -427,7 +439,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
                 return;
             }
             if let Some(raw) = e.raw.as_ref().filter(|_| o.verbosity >= 2) {
-                say(&answer_log(raw, e.status));
+                say(&answer_log(raw, e.status, o.verbosity));
             }
             // ab ends at the first of these, without a report.
             if matches!(e.fate, Fate::Failed(Failure::Connect | Failure::Reset)) && !o.go_on {
@@ -470,8 +482,11 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     Ok(u8::from(carried.signal.is_some()))
 }
 
-fn answer_log(raw: &[u8], status: u16) -> String {
+fn answer_log(raw: &[u8], status: u16, verbosity: i64) -> String {
     let mut text = format!("LOG: header received:\n{}\n", String::from_utf8_lossy(raw));
+    if verbosity >= 4 {
+        let _ = writeln!(text, "LOG: Response code = {status}");
+    }
     if !(200..300).contains(&status) {
         let _ = writeln!(text, "WARNING: Response code not 2xx ({status})");
     }
@@ -738,7 +753,7 @@ impl Report<'_> {
     fn files(&self) -> Result<(), Refusal> {
         let t = self.tally;
         let write = |file: &str, what: &str, text: String| {
-            fs::write(file, text).or_else(|e| refuse(1, format!("Cannot open {what} output file: {file}: {e}")))
+            fs::write(file, text).or_else(|e| refuse(1, format!("Cannot open {what} output file: {}", plain(&e))))
         };
         if t.done == 0 {
             return Ok(());

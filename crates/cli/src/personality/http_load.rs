@@ -12,7 +12,7 @@ use lastdrop_model::request::{Expectation, Pick};
 use lastdrop_model::{Arrival, Exchange, Fate, KeepAlive, Load, Micros, Plan, Wish, url_file};
 
 use super::getopt::atoi;
-use super::{Manner, Refusal, carry_out, catch_signals, refuse, remark, say};
+use super::{Manner, Refusal, carry_out, catch_signals, plain, refuse, remark, say};
 
 const USAGE: &str = "usage:  http_load [-checksum] [-throttle] [-proxy host:port] [-verbose] [-timeout secs] [-sip sip_file] \
     [-cipher str]\n            ( -parallel N | -rate N [-jitter] )\n            ( -fetches N | -seconds N )\n            \
@@ -116,8 +116,7 @@ fn read(args: &[String]) -> Result<Order, Refusal> {
 }
 
 fn no_file<T>(file: &str, e: &std::io::Error) -> Result<T, Refusal> {
-    let text = e.to_string();
-    refuse(1, format!("{file}: {}", text.split(" (os error").next().unwrap_or_default()))
+    refuse(1, format!("{file}: {}", plain(e)))
 }
 
 fn plan_of(o: &Order) -> Result<Plan, Refusal> {

@@ -288,7 +288,7 @@ fn echo(o: &Order) -> String {
         out.push(' ');
         out.push_str(&text);
     };
-    for _ in 0..o.verbose {
+    if o.verbose > 0 {
         add("--verbose".into());
     }
     let printed = |name: &str, what: &Option<String>| {
@@ -308,9 +308,6 @@ fn echo(o: &Order) -> String {
     if o.timeout > 0.0 {
         add(format!("--timeout={}", o.timeout));
     }
-    if let Some(status) = o.failure_status {
-        add(format!("--failure-status={status}"));
-    }
     add(format!("--client={}/{}", o.client.0, o.client.1));
     add(format!("--server={}", o.server));
     if let Some(name) = &o.server_name {
@@ -318,6 +315,9 @@ fn echo(o: &Order) -> String {
     }
     add(format!("--port={}", port(o)));
     add(format!("--uri={}", o.uri));
+    if let Some(status) = o.failure_status {
+        add(format!("--failure-status={status}"));
+    }
     if let Some(period) = &o.period {
         add(format!("--period={period}"));
     } else if o.rate > 0.0 {
@@ -422,10 +422,7 @@ fn spec(o: &Order, url: &Url, path: &str, method: Option<&str>, body: Option<&st
 
 /// Sessions out of a --wsesslog file: each a list of bursts, each a list of requests and the pause after it.
 fn session_log(o: &Order, url: &Url, think_s: f64, file: &str) -> Result<Vec<Vec<RequestSpec>>, Refusal> {
-    let text = fs::read_to_string(file).or_else(|e| {
-        let e = e.to_string();
-        usage(&format!("can't open {file} ({})", e.split(" (os error").next().unwrap_or_default()))
-    })?;
+    let text = fs::read_to_string(file).or_else(|_| usage(&format!("can't open {file}")))?;
     let mut sessions: Vec<Vec<RequestSpec>> = vec![Vec::new()];
     for (index, line) in text.lines().enumerate() {
         let line_of = |what: &str| usage(&format!("{file}: line {}: {what}", index + 1));
@@ -516,10 +513,7 @@ fn sessions(o: &Order, url: &Url) -> Result<(Vec<Vec<RequestSpec>>, u64), Refusa
         }
         Work::SessionLog(n, think, file) => Ok((session_log(o, url, *think, file)?, *n)),
         Work::Uris(wrap, file) => {
-            let bytes = fs::read(file).or_else(|e| {
-                let e = e.to_string();
-                usage(&format!("can't open {file} ({})", e.split(" (os error").next().unwrap_or_default()))
-            })?;
+            let bytes = fs::read(file).or_else(|_| usage(&format!("can't open {file}")))?;
             let paths: Vec<String> = bytes
                 .split(|b| *b == 0)
                 .map(|p| String::from_utf8_lossy(p).trim().to_string())
@@ -847,10 +841,11 @@ fn report(o: &Order, t: &Tally, carried: &Carried, cpu: (f64, f64), manner: Mann
     let bytes = t.request_bytes + t.header_bytes + t.content_bytes;
     let bytes_s = if span_s > 0.0 { bytes as f64 / span_s } else { 0.0 };
     let (least, middle, most, spread) = spread_of(&per_second);
+    let lifetimes = if o.verbose > 1 { lifetime_histogram(&t.lifetime) } else { String::new() };
     let mut out = String::new();
     let _ = write!(
         out,
-        "Maximum connect burst length: {burst}\n\n\
+        "Maximum connect burst length: {burst}\n{lifetimes}\n\
          Total: connections {} requests {} replies {} test-duration {span_s:.3} s\n\n\
          Connection rate: {:.1} conn/s ({:.1} ms/conn, <={} concurrent connections)\n\
          Connection time [ms]: min {:.1} avg {:.1} max {:.1} median {median:.1} stddev {:.1}\n\
@@ -903,6 +898,20 @@ fn report(o: &Order, t: &Tally, carried: &Carried, cpu: (f64, f64), manner: Mann
     );
     if matches!(o.work, Work::Sessions(..) | Work::SessionLog(..)) {
         out.push_str(&session_block(t, span_s));
+    }
+    out
+}
+
+/// What a second -v adds: connections by the middle of their millisecond.
+fn lifetime_histogram(lifetimes: &Samples) -> String {
+    let mut out = String::from("\nConnection lifetime histogram (time in ms):\n");
+    let mut next = 0;
+    for (ms, n) in lifetimes.by_ms() {
+        if ms > next {
+            let _ = writeln!(out, "{:>14}", ':');
+        }
+        let _ = writeln!(out, "{:16.1} {n}", ms as f64 + 0.5);
+        next = ms + 1;
     }
     out
 }

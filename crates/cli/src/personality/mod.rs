@@ -148,6 +148,12 @@ pub fn base64(text: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(text)
 }
 
+/// An error of the system without its number.
+pub fn plain(e: &std::io::Error) -> String {
+    let text = e.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_string()
+}
+
 /// Why the first kind of failed connection failed, as the system says it.
 pub fn first_error(run: &Run) -> Option<String> {
     run.generator.connect_errors.keys().next().cloned()

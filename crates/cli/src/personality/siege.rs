@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::samples::Samples;
+use lastdrop_experiment::LabError;
+use lastdrop_load::LoadError;
 use lastdrop_model::plan::Proxy;
 use lastdrop_model::request::{Auth, Body, Page, Pick, RequestSpec, Think, header_line};
 use lastdrop_model::{Exchange, Failure, Fate, KeepAlive, Load, Plan, Wish, url_file};
 
 use super::getopt::{Opt, Style, Takes, atoi, opt, parse};
-use super::{Manner, Refusal, carry_out, catch_signals, local_time, refuse, remark, say};
+use super::{Manner, Refusal, carry_out, catch_signals, local_time, plain, refuse, remark, say};
 
 const USAGE: &str = include_str!("usage/siege.txt");
 const AGENT: &str = "Mozilla/5.0 (pc-x86_64-linux-gnu) Siege/4.0.7";
@@ -336,6 +338,7 @@ fn read(args: &[String]) -> Result<Order, Refusal> {
             }
             'H' => match header_line(&value) {
                 Ok(header) => o.headers.push(header),
+                Err(_) if !value.contains(':') => return refuse(1, "[\x1b[1;31mfatal\x1b[0m] no ':' in http-header"),
                 Err(e) => return refuse(1, format!("siege: -H: {e}")),
             },
             'A' => o.agent = value,
@@ -348,7 +351,8 @@ fn read(args: &[String]) -> Result<Order, Refusal> {
             _ => {}
         }
     }
-    if let Some(url) = parsed.words.first() {
+    // The last one counts.
+    if let Some(url) = parsed.words.last() {
         o.url = Some(url.clone());
     }
     if o.url.is_none() && o.file.is_none() {
@@ -434,12 +438,7 @@ fn requests(o: &Order) -> Result<Vec<RequestSpec>, Refusal> {
     let text = match fs::read_to_string(file) {
         Ok(text) => text,
         Err(e) => {
-            let e = e.to_string();
-            eprintln!(
-                "[\x1b[1;32malert\x1b[0m] unable to open file: {}: {}",
-                file.display(),
-                e.split(" (os error").next().unwrap_or_default()
-            );
+            eprintln!("[\x1b[1;32malert\x1b[0m] unable to open file: {}: {}", file.display(), plain(&e));
             return usage();
         }
     };
@@ -559,7 +558,7 @@ fn hit_line(e: &Exchange, o: &Order, plan: &Plan) -> String {
     let protocol = if plan.http.http10 { "HTTP/1.0" } else { "HTTP/1.1" };
     let now = e.done.unwrap_or(e.due) / 1_000_000;
     let stamp = if o.stamp { format!("[{}, {}] ", day(now), date(now)) } else { String::new() };
-    let shown = if o.full_url || method == "POST" { url.as_str() } else { path };
+    let shown = if o.full_url || matches!(method, "POST" | "PUT") { url.as_str() } else { path };
     let line = if o.csv {
         format!("{stamp}{protocol},{},{seconds:6.2},{:7},{url},{},{}", e.status, e.body_bytes, e.request, date(now))
     } else {
@@ -642,8 +641,19 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
         }
     };
     let wish = if o.get || o.print { Wish::Answers } else { Wish::Exchanges };
-    let carried =
-        carry_out(&plan, wish, &stop, &mut show).map_err(|e| Refusal { message: format!("siege: {e}"), code: 1 })?;
+    let carried = match carry_out(&plan, wish, &stop, &mut show) {
+        Err(LabError::Load(LoadError::Resolve { .. })) => {
+            // siege asks for the address again for each request; one failure says as much.
+            let error = "[\x1b[1;33merror\x1b[0m]";
+            let newline = if line_open { "\n" } else { "" };
+            eprintln!("{newline}{error} Address resolution failed at sock.c:158 with the following error:");
+            eprintln!("{error} Name or service not known");
+            let lost = Tally { failed: plan.phases[0].requests.unwrap_or(1), ..Tally::default() };
+            show_block(&o, &Block::of(&lost, 0.0, manner), &lost, false);
+            return Ok(0);
+        }
+        other => other.map_err(|e| Refusal { message: format!("siege: {e}"), code: 1 })?,
+    };
     if line_open {
         eprintln!();
     }
@@ -653,16 +663,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
         );
     }
     let block = Block::of(&tally, carried.run.phases[0].duration_s, manner);
-    if o.json {
-        eprintln!();
-        say(&block.json());
-    } else if !o.quiet {
-        let lifted = o.time.is_some() || carried.signal.is_some();
-        let lifting = if lifted { "\nLifting the server siege..." } else { "" };
-        eprint!("{lifting}\n{} \n", block.text(o.debug, tally.ok200));
-    } else if o.get || o.print {
-        eprintln!();
-    }
+    show_block(&o, &block, &tally, o.time.is_some() || carried.signal.is_some());
     write_log(&o, &block)?;
     remark(
         manner,
@@ -670,6 +671,19 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
         "siege has no percentiles and a clock of 10 ms; a closed loop: while the server stalls nobody else asks",
     );
     Ok(0)
+}
+
+/// The report, as JSON on stdout or as text on stderr. `lifted`: the siege had to be ended.
+fn show_block(o: &Order, block: &Block, t: &Tally, lifted: bool) {
+    if o.json {
+        eprintln!();
+        say(&block.json());
+    } else if !o.quiet {
+        let lifting = if lifted { "\nLifting the server siege..." } else { "" };
+        eprint!("{lifting}\n{} \n", block.text(o.debug, t.ok200));
+    } else if o.get || o.print {
+        eprintln!();
+    }
 }
 
 /// What -g and -p show of an answer.
@@ -708,10 +722,12 @@ impl Block {
         let elapsed_s = tick(elapsed_s);
         let per_second = |x: f64| if elapsed_s > 0.0 { x / elapsed_s } else { 0.0 };
         let all = t.hits + t.failed;
+        let available = if manner.like_the_original { t.hits } else { t.ok };
         let busy_s = tick(t.times.sum() / 1e6);
         Block {
             hits: t.hits,
-            availability: if all == 0 { 0.0 } else { t.hits as f64 / all as f64 * 100.0 },
+            // For siege a 403 is as good as a page.
+            availability: if all == 0 { 0.0 } else { available as f64 / all as f64 * 100.0 },
             elapsed_s,
             megabytes: t.bytes as f64 / 1_048_576.0,
             response_s: if t.hits == 0 { 0.0 } else { busy_s / t.hits as f64 },
@@ -816,11 +832,7 @@ fn write_log(o: &Order, b: &Block) -> Result<(), Refusal> {
         ));
     }
     if let Err(e) = written {
-        let e = e.to_string();
-        eprintln!(
-            "[\x1b[1;33merror\x1b[0m] unable to create log file: {path}: {}",
-            e.split(" (os error").next().unwrap_or_default()
-        );
+        eprintln!("[\x1b[1;33merror\x1b[0m] unable to create log file: {path}: {}", plain(&e));
     }
     Ok(())
 }

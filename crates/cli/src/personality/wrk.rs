@@ -9,7 +9,7 @@ use lastdrop_model::request::{RequestSpec, header_line};
 use lastdrop_model::{Arrival, Exchange, Failure, Fate, KeepAlive, Load, Micros, Plan, Url, Wish};
 
 use super::getopt::{Opt, Style, Takes, opt, parse};
-use super::{Manner, Refusal, carry_out, catch_signals, refuse, remark, say};
+use super::{Manner, Refusal, carry_out, catch_signals, plain, refuse, remark, say};
 
 const USAGE: &str = include_str!("usage/wrk.txt");
 const VERSION: &str = "wrk debian/4.1.0-3+b2 [epoll] Copyright (C) 2012 Will Glozer\n";
@@ -219,7 +219,7 @@ impl Tally {
 
 pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let o = read(args)?;
-    if !o.url.contains("://") {
+    if !o.url.contains("://") || o.url.ends_with("://") {
         return usage(&format!("invalid URL: {}", o.url));
     }
     let Ok(url) = o.url.parse::<Url>() else {
@@ -239,9 +239,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     // wrk tries one connection before it starts; so do we, and say what it says.
     let tried: Vec<_> = addresses.iter().map(|a| TcpStream::connect_timeout(a, Duration::from_secs(10))).collect();
     if let (true, Some(Err(e))) = (tried.iter().all(Result::is_err), tried.last()) {
-        let e = e.to_string();
-        let e = e.split(" (os error").next().unwrap_or_default();
-        return refuse(1, format!("unable to connect to {}:{service} {e}", url.host));
+        return refuse(1, format!("unable to connect to {}:{service} {}", url.host, plain(e)));
     }
     drop(tried);
     let plan = plan_of(&o, &url);
