@@ -9,6 +9,7 @@ use lastdrop_model::{Failure, Kind, Micros, Wish};
 use crate::collector::FirstAnswer;
 use crate::connection::State;
 use crate::event_loop::{Alarm, EventLoop, READ_BUFFER_BYTES};
+use crate::inspect::MOST_KEPT_BYTES;
 use crate::sys;
 
 /// Reads in a row on one connection: a server that sends without end must not keep the others waiting.
@@ -202,7 +203,10 @@ impl EventLoop<'_> {
         let mut at = 0;
         self.connections[i].received += data.len() as u64;
         if self.job.wish == Wish::Answers {
-            self.connections[i].raw.extend_from_slice(data);
+            // A server that sends without end must not fill our memory.
+            let raw = &mut self.connections[i].raw;
+            let room = MOST_KEPT_BYTES.saturating_sub(raw.len());
+            raw.extend_from_slice(&data[..data.len().min(room)]);
         }
         loop {
             let c = &mut self.connections[i];

@@ -78,7 +78,7 @@ pub struct Exchange {
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub body_bytes: u64,
-    /// The answer as it came, where that was asked for.
+    /// The answer as it came, where that was asked for: its first 4 MB.
     pub raw: Option<Box<[u8]>>,
 }
 

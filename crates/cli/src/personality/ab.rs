@@ -498,6 +498,16 @@ fn ms(us: f64) -> i64 {
     ((us as i64) + 500) / 1000
 }
 
+/// A line of the report.
+fn line(out: &mut String, label: &str, value: String) {
+    let _ = writeln!(out, "{label:<24}{value}");
+}
+
+/// A row of the table of -w; `tr` and `td` are what the user wants in those elements.
+fn row(out: &mut String, [tr, td]: &[&str; 2], label: &str, value: String) {
+    let _ = writeln!(out, "<tr {tr}><th colspan=2 {td}>{label}</th><td colspan=2 {td}>{value}</td></tr>");
+}
+
 struct Report<'a> {
     o: &'a Order,
     url: &'a Url,
@@ -543,35 +553,26 @@ impl Report<'_> {
     fn text(&self) -> String {
         let (o, t, s) = (self.o, self.tally, self.seconds());
         let mut out = String::from("\n\n");
-        let mut line = |label: &str, value: String| {
-            let _ = writeln!(out, "{label:<24}{value}");
-        };
-        line("Server Software:", self.software());
-        line("Server Hostname:", self.url.host.clone());
-        line("Server Port:", self.url.port.to_string());
+        line(&mut out, "Server Software:", self.software());
+        line(&mut out, "Server Hostname:", self.url.host.clone());
+        line(&mut out, "Server Port:", self.url.port.to_string());
         if let Some(tls) = self.tls() {
-            line("SSL/TLS Protocol:", protocol(tls));
+            line(&mut out, "SSL/TLS Protocol:", protocol(tls));
             if let Some(key) = temp_key(&tls.group) {
-                line("Server Temp Key:", key);
+                line(&mut out, "Server Temp Key:", key);
             }
             if !o.no_sni && self.url.host.parse::<std::net::IpAddr>().is_err() {
-                line("TLS Server Name:", self.url.host.clone());
+                line(&mut out, "TLS Server Name:", self.url.host.clone());
             }
         }
         out.push('\n');
-        let mut line = |label: &str, value: String| {
-            let _ = writeln!(out, "{label:<24}{value}");
-        };
-        line("Document Path:", self.url.path.clone());
-        line("Document Length:", self.length());
+        line(&mut out, "Document Path:", self.url.path.clone());
+        line(&mut out, "Document Length:", self.length());
         out.push('\n');
-        let mut line = |label: &str, value: String| {
-            let _ = writeln!(out, "{label:<24}{value}");
-        };
-        line("Concurrency Level:", o.concurrency.to_string());
-        line("Time taken for tests:", format!("{s:.3} seconds"));
-        line("Complete requests:", t.done.to_string());
-        line("Failed requests:", t.failed().to_string());
+        line(&mut out, "Concurrency Level:", o.concurrency.to_string());
+        line(&mut out, "Time taken for tests:", format!("{s:.3} seconds"));
+        line(&mut out, "Complete requests:", t.done.to_string());
+        line(&mut out, "Failed requests:", t.failed().to_string());
         if t.failed() > 0 {
             let _ = writeln!(
                 out,
@@ -579,30 +580,27 @@ impl Report<'_> {
                 t.failed_receive, t.failed_length, t.exceptions
             );
         }
-        let mut line = |label: &str, value: String| {
-            let _ = writeln!(out, "{label:<24}{value}");
-        };
         if t.bad_status > 0 {
-            line("Non-2xx responses:", t.bad_status.to_string());
+            line(&mut out, "Non-2xx responses:", t.bad_status.to_string());
         }
         if o.keep_alive {
-            line("Keep-Alive requests:", t.kept.to_string());
+            line(&mut out, "Keep-Alive requests:", t.kept.to_string());
         }
-        line("Total transferred:", format!("{} bytes", t.read));
+        line(&mut out, "Total transferred:", format!("{} bytes", t.read));
         if o.body.is_some() {
-            line("Total body sent:", t.sent.to_string());
+            line(&mut out, "Total body sent:", t.sent.to_string());
         }
-        line("HTML transferred:", format!("{} bytes", t.body));
+        line(&mut out, "HTML transferred:", format!("{} bytes", t.body));
         if s > 0.0 && t.done > 0 {
             let (rate, kb) = self.rates();
-            line("Requests per second:", format!("{rate:.2} [#/sec] (mean)"));
+            line(&mut out, "Requests per second:", format!("{rate:.2} [#/sec] (mean)"));
             let each = s * 1000.0 / t.done as f64;
-            line("Time per request:", format!("{:.3} [ms] (mean)", each * o.concurrency as f64));
-            line("Time per request:", format!("{each:.3} [ms] (mean, across all concurrent requests)"));
-            line("Transfer rate:", format!("{:.2} [Kbytes/sec] received", kb[0]));
+            line(&mut out, "Time per request:", format!("{:.3} [ms] (mean)", each * o.concurrency as f64));
+            line(&mut out, "Time per request:", format!("{each:.3} [ms] (mean, across all concurrent requests)"));
+            line(&mut out, "Transfer rate:", format!("{:.2} [Kbytes/sec] received", kb[0]));
             if o.body.is_some() {
-                line("", format!("{:.2} kb/s sent", kb[1]));
-                line("", format!("{:.2} kb/s total", kb[2]));
+                line(&mut out, "", format!("{:.2} kb/s sent", kb[1]));
+                line(&mut out, "", format!("{:.2} kb/s total", kb[2]));
             }
             out.push_str(&self.times());
         }
@@ -685,18 +683,16 @@ impl Report<'_> {
         let [table, tr, td] = &o.attributes;
         let td = if td.is_empty() { "bgcolor=white" } else { td };
         let mut out = format!("\n\n<table {table}>\n");
-        let mut row = |label: &str, value: String| {
-            let _ = writeln!(out, "<tr {tr}><th colspan=2 {td}>{label}</th><td colspan=2 {td}>{value}</td></tr>");
-        };
-        row("Server Software:", self.software());
-        row("Server Hostname:", self.url.host.clone());
-        row("Server Port:", self.url.port.to_string());
-        row("Document Path:", self.url.path.clone());
-        row("Document Length:", self.length());
-        row("Concurrency Level:", o.concurrency.to_string());
-        row("Time taken for tests:", format!("{s:.3} seconds"));
-        row("Complete requests:", t.done.to_string());
-        row("Failed requests:", t.failed().to_string());
+        let cells = [tr.as_str(), td];
+        row(&mut out, &cells, "Server Software:", self.software());
+        row(&mut out, &cells, "Server Hostname:", self.url.host.clone());
+        row(&mut out, &cells, "Server Port:", self.url.port.to_string());
+        row(&mut out, &cells, "Document Path:", self.url.path.clone());
+        row(&mut out, &cells, "Document Length:", self.length());
+        row(&mut out, &cells, "Concurrency Level:", o.concurrency.to_string());
+        row(&mut out, &cells, "Time taken for tests:", format!("{s:.3} seconds"));
+        row(&mut out, &cells, "Complete requests:", t.done.to_string());
+        row(&mut out, &cells, "Failed requests:", t.failed().to_string());
         if t.failed() > 0 {
             let _ = writeln!(
                 out,
@@ -704,24 +700,21 @@ impl Report<'_> {
                 t.failed_length, t.exceptions
             );
         }
-        let mut row = |label: &str, value: String| {
-            let _ = writeln!(out, "<tr {tr}><th colspan=2 {td}>{label}</th><td colspan=2 {td}>{value}</td></tr>");
-        };
         if t.bad_status > 0 {
-            row("Non-2xx responses:", t.bad_status.to_string());
+            row(&mut out, &cells, "Non-2xx responses:", t.bad_status.to_string());
         }
         if o.keep_alive {
-            row("Keep-Alive requests:", t.kept.to_string());
+            row(&mut out, &cells, "Keep-Alive requests:", t.kept.to_string());
         }
-        row("Total transferred:", format!("{} bytes", t.read));
+        row(&mut out, &cells, "Total transferred:", format!("{} bytes", t.read));
         if o.body.is_some() {
-            row("Total body sent:", t.sent.to_string());
+            row(&mut out, &cells, "Total body sent:", t.sent.to_string());
         }
-        row("HTML transferred:", format!("{} bytes", t.body));
+        row(&mut out, &cells, "HTML transferred:", format!("{} bytes", t.body));
         if s > 0.0 && t.done > 0 {
             let (rate, kb) = self.rates();
-            row("Requests per second:", format!("{rate:.2}"));
-            row("Transfer rate:", format!("{:.2} kb/s received", kb[0]));
+            row(&mut out, &cells, "Requests per second:", format!("{rate:.2}"));
+            row(&mut out, &cells, "Transfer rate:", format!("{:.2} kb/s received", kb[0]));
             if o.body.is_some() {
                 for (kb, what) in [(kb[1], "sent"), (kb[2], "total")] {
                     let _ = writeln!(

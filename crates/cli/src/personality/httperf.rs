@@ -604,11 +604,10 @@ struct Tally {
     connections: u64,
     connected: Samples,
     lives: HashMap<u64, Life>,
-    /// Lives that are over, with replies; and connections at once.
+    /// Of those that are over and had replies.
     lifetime: Samples,
     replies_of_lives: u64,
     lives_counted: u64,
-    edges: Vec<(Micros, i64)>,
     requests: u64,
     request_bytes: u64,
     replies: u64,
@@ -679,11 +678,13 @@ impl Tally {
             }
             _ => {}
         }
-        let session = self.sessions.entry(e.unit).or_insert_with(|| Session { start: sent, ..Session::default() });
-        session.end = done;
-        if e.fate == Fate::Answered {
-            session.replies += 1;
-            session.complete |= plan.requests[e.request as usize].last;
+        if matches!(o.work, Work::Sessions(..) | Work::SessionLog(..)) {
+            let session = self.sessions.entry(e.unit).or_insert_with(|| Session { start: sent, ..Session::default() });
+            session.end = done;
+            if e.fate == Fate::Answered {
+                session.replies += 1;
+                session.complete |= plan.requests[e.request as usize].last;
+            }
         }
         if let Some(life) = self.lives.get_mut(&e.connection) {
             life.end = done;
@@ -697,7 +698,6 @@ impl Tally {
     }
 
     fn over(&mut self, life: &Life) {
-        self.edges.extend([(life.start, 1), (life.end, -1)]);
         if life.replies > 0 {
             self.lifetime.record(life.end.saturating_sub(life.start));
             self.replies_of_lives += life.replies;
@@ -708,20 +708,6 @@ impl Tally {
     fn finish(&mut self) {
         let rest: Vec<Life> = std::mem::take(&mut self.lives).into_values().collect();
         rest.iter().for_each(|life| self.over(life));
-    }
-
-    fn most_at_once(&self) -> i64 {
-        let mut edges = self.edges.clone();
-        edges.sort_unstable();
-        let mut open = 0;
-        edges
-            .iter()
-            .map(|(_, step)| {
-                open += step;
-                open
-            })
-            .max()
-            .unwrap_or(0)
     }
 }
 
@@ -865,7 +851,7 @@ fn report(o: &Order, t: &Tally, carried: &Carried, cpu: (f64, f64), manner: Mann
         t.replies,
         rate(t.connections),
         each(t.connections),
-        t.most_at_once(),
+        carried.run.phases[0].connections.peak,
         ms(t.lifetime.min() as f64),
         ms(t.lifetime.mean()),
         ms(t.lifetime.max() as f64),
