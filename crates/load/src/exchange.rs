@@ -455,6 +455,8 @@ impl EventLoop<'_> {
         let i = slot as usize;
         loop {
             let state = self.connections[i].state;
+            // A server on this machine may run, and answer, before the call that sends returns: what it takes is not connecting.
+            let connected_at = if state == State::Connecting { self.now() } else { 0 };
             let written = self.send_some(slot);
             let now = self.now();
             if state == State::Connecting {
@@ -465,7 +467,7 @@ impl EventLoop<'_> {
                         self.note_connect_error(&what);
                         return self.fail(slot, Failure::Connect, now);
                     }
-                    _ => self.connected(slot, now),
+                    _ => self.connected(slot, connected_at),
                 }
             }
             let c = &mut self.connections[i];

@@ -47,18 +47,31 @@ impl EventLoop<'_> {
     pub(crate) fn note_unsent(&mut self) {
         let until = self.phase_end.map_or(self.now(), |end| end.min(self.now()));
         let origin = self.origin();
-        let Some(exchanges) = &mut self.exchanges else { return };
+        if self.exchanges.is_none() {
+            return;
+        }
+        self.hand_over_exchanges();
+        let out = self.wiring.out;
+        let mut batch = Vec::new();
+        let mut push = |exchange| {
+            batch.push(exchange);
+            // An overloaded run leaves millions of them.
+            if batch.len() >= TOGETHER {
+                let _ = out.send(Message::Exchanges(std::mem::take(&mut batch)));
+            }
+        };
         for queue in &mut self.queues {
             while queue.budget > 0
                 && let Some(due) = Queue::next_due(queue)
                 && due < until
             {
-                exchanges.push(unsent(queue.phase, 0, origin + due));
+                push(unsent(queue.phase, 0, origin + due));
                 queue.arrivals.advance();
                 queue.budget -= 1;
             }
         }
-        exchanges.extend(self.stranded.iter().map(|s| unsent(s.phase, s.request, origin + s.due)));
+        self.stranded.iter().for_each(|s| push(unsent(s.phase, s.request, origin + s.due)));
+        let _ = out.send(Message::Exchanges(batch));
     }
 
     pub(crate) fn note_censored(&mut self) {
