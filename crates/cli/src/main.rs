@@ -17,8 +17,8 @@ use lastdrop_experiment::LabError;
 use lastdrop_load::LoadError;
 
 fn main() -> ExitCode {
-    if let Some((name, args)) = personality::chosen(std::env::args_os()) {
-        return personality::main(name, &args);
+    if let Some((main, args)) = personality::chosen(std::env::args_os()) {
+        return personality::run(main, &args);
     }
     let cli = Cli::parse();
     let result = match cli.command {

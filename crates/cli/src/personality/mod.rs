@@ -24,7 +24,19 @@ use lastdrop_model::{Exchange, Kind, Plan, Run, Wish};
 
 use crate::signals::Stop;
 
-const NAMES: &[&str] = &["ab", "siege", "httperf", "http_load", "lwp-bench", "wrk"];
+/// Arguments to an exit code, or why not.
+type Main = fn(&[String], Manner) -> Result<u8, Refusal>;
+
+const ALL: &[(&str, Main)] = &[
+    ("ab", ab::main),
+    ("siege", siege::main),
+    ("httperf", httperf::main),
+    ("http_load", http_load::main),
+    ("lwp-bench", lwp_bench::main),
+    ("wrk", wrk::main),
+];
+const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
+const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 /// How a personality was called.
 #[derive(Debug, Clone, Copy)]
@@ -48,32 +60,24 @@ pub fn refuse<T>(code: u8, message: impl Into<String>) -> Result<T, Refusal> {
 
 /// The personality that is meant, by the name that the program was called under or by its first argument, and the
 /// arguments that are for it.
-pub fn chosen(args: impl Iterator<Item = std::ffi::OsString>) -> Option<(&'static str, Vec<String>)> {
+pub fn chosen(args: impl Iterator<Item = std::ffi::OsString>) -> Option<(Main, Vec<String>)> {
     let args: Vec<String> = args.map(|a| a.to_string_lossy().into_owned()).collect();
     let called = Path::new(args.first()?).file_name()?.to_string_lossy().into_owned();
-    let named = |name: &str| NAMES.iter().find(|n| **n == name).copied();
+    let named = |name: &str| ALL.iter().find(|(n, _)| *n == name).map(|(_, main)| *main);
     match (named(&called), args.get(1).and_then(|a| named(a))) {
-        (Some(name), _) => Some((name, args[1..].to_vec())),
-        (None, Some(name)) => Some((name, args[2..].to_vec())),
+        (Some(main), _) => Some((main, args[1..].to_vec())),
+        (None, Some(main)) => Some((main, args[2..].to_vec())),
         (None, None) => None,
     }
 }
 
 /// Runs a personality.
-pub fn main(name: &str, args: &[String]) -> ExitCode {
+pub fn run(main: Main, args: &[String]) -> ExitCode {
     let has = |switch: &str| args.iter().any(|a| a == switch);
     let manner = Manner { like_the_original: has("--like-the-original"), remark: !has("--no-remark") };
     let own = ["--like-the-original", "--no-remark"];
     let args: Vec<String> = args.iter().filter(|a| !own.contains(&a.as_str())).cloned().collect();
-    let result = match name {
-        "ab" => ab::main(&args, manner),
-        "http_load" => http_load::main(&args, manner),
-        "lwp-bench" => lwp_bench::main(&args, manner),
-        "httperf" => httperf::main(&args, manner),
-        "siege" => siege::main(&args, manner),
-        _ => wrk::main(&args, manner),
-    };
-    match result {
+    match main(&args, manner) {
         Ok(code) => ExitCode::from(code),
         Err(refusal) => {
             if !refusal.message.is_empty() {
@@ -184,16 +188,22 @@ pub fn local_time(unix_s: u64) -> libc::tm {
     tm
 }
 
+fn name_of(names: &[&'static str], at: i32) -> &'static str {
+    names.get(at as usize).copied().unwrap_or("???")
+}
+
+/// `Sun`
+pub fn day(unix_s: u64) -> &'static str {
+    name_of(&DAYS, local_time(unix_s).tm_wday)
+}
+
 /// `Sun Nov 22 09:13:41 2026`, as ctime(3).
 pub fn c_time(unix_s: u64) -> String {
-    const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let t = local_time(unix_s);
-    let name = |names: &[&'static str], at: i32| names.get(at as usize).copied().unwrap_or("???");
     format!(
         "{} {} {:02} {:02}:{:02}:{:02} {}",
-        name(&DAYS, t.tm_wday),
-        name(&MONTHS, t.tm_mon),
+        name_of(&DAYS, t.tm_wday),
+        name_of(&MONTHS, t.tm_mon),
         t.tm_mday,
         t.tm_hour,
         t.tm_min,

@@ -15,7 +15,7 @@ use lastdrop_model::request::{Auth, Body, Page, Pick, RequestSpec, Think, header
 use lastdrop_model::{Exchange, Failure, Fate, KeepAlive, Load, Plan, Wish, url_file};
 
 use super::getopt::{Opt, Style, Takes, atoi, opt, parse};
-use super::{Manner, Refusal, carry_out, catch_signals, local_time, plain, refuse, remark, say};
+use super::{Manner, Refusal, carry_out, catch_signals, day, local_time, plain, refuse, remark, say};
 
 const USAGE: &str = include_str!("usage/siege.txt");
 const AGENT: &str = "Mozilla/5.0 (pc-x86_64-linux-gnu) Siege/4.0.7";
@@ -571,11 +571,6 @@ fn hit_line(e: &Exchange, o: &Order, plan: &Plan) -> String {
         _ => 31,
     };
     if o.color { format!("\x1b[0;{color}m{line}\x1b[0m\n") } else { format!("{line}\n") }
-}
-
-fn day(unix_s: u64) -> &'static str {
-    const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
-    DAYS.get(local_time(unix_s).tm_wday as usize).copied().unwrap_or("???")
 }
 
 /// `2026-11-22 09:32:09`
