@@ -554,6 +554,10 @@ fn sessions(o: &Order, url: &Url) -> Result<(Vec<Vec<RequestSpec>>, u64), Refusa
 }
 
 fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {
+    let calls = if let Work::Sessions(_, calls, _) = o.work { calls } else { o.num_calls };
+    if calls > MOST_STEPS as u64 {
+        return usage(&format!("{calls} calls on a connection are more than the {MOST_STEPS} that can be sent here"));
+    }
     let (sessions, count) = sessions(o, url)?;
     let mut plan = Plan::new(url.clone(), super::seed());
     plan.requests.clear();
@@ -957,6 +961,8 @@ mod tests {
         assert_eq!((o.begin, o.num_conns, o.verbose), (Begin::Rate(5.0, Arrival::Uniform), 3, 2));
         assert_eq!(order("--num-conns x").expect_err("wrong").message, "httperf: illegal number of connections x");
         assert_eq!(order("--period e0.1").expect("valid").begin, Begin::Rate(10.0, Arrival::Poisson));
+        let url: Url = "http://h/".parse().expect("valid");
+        assert!(plan_of(&order("--num-calls 100001").expect("valid"), &url).is_err());
         assert!(order("--close-with-reset").expect_err("refused").message.contains("--close-with-reset"));
     }
 
