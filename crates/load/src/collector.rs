@@ -49,7 +49,6 @@ pub enum Event<'a> {
 pub struct FirstAnswer {
     /// The `Server` field.
     pub server: Option<String>,
-    pub body_bytes: u64,
     pub tls: Option<TlsFacts>,
 }
 

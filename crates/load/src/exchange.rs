@@ -530,8 +530,9 @@ impl EventLoop<'_> {
     }
 }
 
-fn describe(e: &io::Error) -> String {
-    // "Connection refused (os error 111)" without its number.
+/// An error of the system without its number: "Connection refused" of "Connection refused (os error 111)".
+#[must_use]
+pub fn describe(e: &io::Error) -> String {
     let text = e.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_string()
 }

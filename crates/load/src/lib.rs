@@ -31,6 +31,7 @@ pub use arrivals::{Arrivals, Profile};
 pub use clock::RunClock;
 pub use collector::{Event, Finished, FirstAnswer, TlsFacts, run};
 pub use endpoint::resolve;
+pub use exchange::describe;
 pub use prepare::{Preview, preview};
 pub use sys::thread_cpu_us;
 

@@ -31,8 +31,7 @@ impl EventLoop<'_> {
     pub(crate) fn note_first_answer(&mut self, slot: u32) {
         let c = &mut self.connections[slot as usize];
         let tls = c.tls.as_ref().map(|tls| tls.facts());
-        let body_bytes = c.parser.body_bytes();
-        self.outcome.first_answer = Some(FirstAnswer { server: self.server.take(), body_bytes, tls });
+        self.outcome.first_answer = Some(FirstAnswer { server: self.server.take(), tls });
     }
 
     pub(crate) fn read(&mut self, slot: u32) {

@@ -82,6 +82,14 @@ pub struct Exchange {
     pub raw: Option<Box<[u8]>>,
 }
 
+impl Exchange {
+    /// From sent to done, microseconds; 0 where it did not come to both.
+    #[must_use]
+    pub fn service_us(&self) -> Micros {
+        self.sent.zip(self.done).map_or(0, |(sent, done)| done.saturating_sub(sent))
+    }
+}
+
 /// A request that the plan does not name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detoured {

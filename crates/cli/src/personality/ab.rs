@@ -7,15 +7,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lastdrop_analyze::samples::Samples;
-use lastdrop_load::TlsFacts;
+use lastdrop_load::{TlsFacts, describe};
 use lastdrop_model::plan::Proxy;
 use lastdrop_model::request::{Body, RequestSpec};
 use lastdrop_model::{Exchange, Failure, Fate, KeepAlive, Load, Micros, Plan, Url, Wish};
 
 use super::getopt::{Opt, Style, Takes, atoi, opt, parse};
 use super::{
-    Carried, Manner, Refusal, base64, c_time, carry_out, catch_signals, errno_of, first_error, plain, refuse, remark,
-    say,
+    Carried, Manner, Refusal, base64, c_time, carry_out, catch_signals, errno_of, failed, first_error, first_wire,
+    refuse, remark, say,
 };
 
 const USAGE: &str = include_str!("usage/ab.txt");
@@ -145,7 +145,7 @@ fn read(args: &[String]) -> Result<Order, Refusal> {
                 match data {
                     Ok(length) => o.body = Some((PathBuf::from(&value), length)),
                     Err(e) => {
-                        return refuse(1, format!("ab: Could not open POST data file ({value}): {}", plain(&e)));
+                        return refuse(1, format!("ab: Could not open POST data file ({value}): {}", describe(&e)));
                     }
                 }
                 o.method = Some(method.into());
@@ -184,7 +184,7 @@ fn read(args: &[String]) -> Result<Order, Refusal> {
             'f' => o.protocol = Some(value.to_ascii_uppercase()),
             'E' => {
                 if let Err(e) = fs::File::open(&value) {
-                    return refuse(1, format!("unable to get certificate from '{value}': {}", plain(&e)));
+                    return refuse(1, format!("unable to get certificate from '{value}': {}", describe(&e)));
                 }
                 o.certificate = Some(PathBuf::from(value));
             }
@@ -379,9 +379,9 @@ impl Tally {
         {
             self.failed_length += 1;
         }
-        let (sent, done) = (e.sent.unwrap_or(e.due), e.done.unwrap_or(e.due));
+        let sent = e.sent.unwrap_or(e.due);
         let connect = if e.first { e.ready.map_or(0, |ready| ready.saturating_sub(sent)) } else { 0 };
-        let total = done.saturating_sub(sent);
+        let total = e.service_us();
         let wait = e.first_byte.zip(e.written).map_or(0, |(first, written)| first.saturating_sub(written));
         self.connect.record(connect);
         self.processing.record(total.saturating_sub(connect));
@@ -423,8 +423,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
         return refuse(50, format!("apr_sockaddr_info_get() for {host}: Name or service not known (670002)"));
     }
     if o.verbosity >= 2 {
-        let wire = lastdrop_load::preview(&plan).ok().and_then(|p| p.requests.into_iter().next());
-        let wire = wire.map_or_else(String::new, |w| String::from_utf8_lossy(&w).into_owned());
+        let wire = String::from_utf8_lossy(&first_wire(&plan)).into_owned();
         let head = wire.split("\r\n\r\n").next().unwrap_or_default().to_string();
         let method = &plan.requests[0].method;
         say(&format!("INFO: {method} header == \n---\n{head}\r\n\r\n\n---\n"));
@@ -450,8 +449,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
             tally.take(e, &o);
         }
     };
-    let carried =
-        carry_out(&plan, wish, &stop, &mut show).map_err(|e| Refusal { message: format!("ab: {e}"), code: 1 })?;
+    let carried = carry_out(&plan, wish, &stop, &mut show).map_err(|e| failed("ab", e))?;
     if let Some(fate) = gave_up {
         let text = match fate {
             Fate::Failed(Failure::Reset) => "Connection reset by peer".to_string(),
@@ -746,7 +744,7 @@ impl Report<'_> {
     fn files(&self) -> Result<(), Refusal> {
         let t = self.tally;
         let write = |file: &str, what: &str, text: String| {
-            fs::write(file, text).or_else(|e| refuse(1, format!("Cannot open {what} output file: {}", plain(&e))))
+            fs::write(file, text).or_else(|e| refuse(1, format!("Cannot open {what} output file: {}", describe(&e))))
         };
         if t.done == 0 {
             return Ok(());

@@ -7,12 +7,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use lastdrop_analyze::samples::Samples;
+use lastdrop_load::describe;
 use lastdrop_model::plan::Proxy;
 use lastdrop_model::request::{Expectation, Pick};
 use lastdrop_model::{Arrival, Exchange, Fate, KeepAlive, Load, Micros, Plan, Wish, url_file};
 
 use super::getopt::atoi;
-use super::{Manner, Refusal, carry_out, catch_signals, plain, refuse, remark, say};
+use super::{Manner, Refusal, carry_out, catch_signals, failed, refuse, remark, say};
 
 const USAGE: &str = "usage:  http_load [-checksum] [-throttle] [-proxy host:port] [-verbose] [-timeout secs] [-sip sip_file] \
     [-cipher str]\n            ( -parallel N | -rate N [-jitter] )\n            ( -fetches N | -seconds N )\n            \
@@ -116,7 +117,7 @@ fn read(args: &[String]) -> Result<Order, Refusal> {
 }
 
 fn no_file<T>(file: &str, e: &std::io::Error) -> Result<T, Refusal> {
-    refuse(1, format!("{file}: {}", plain(e)))
+    refuse(1, format!("{file}: {}", describe(e)))
 }
 
 fn plan_of(o: &Order) -> Result<Plan, Refusal> {
@@ -241,8 +242,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let stop = catch_signals()?;
     let mut tally = Tally::default();
     let mut show = |some: &[Exchange]| some.iter().for_each(|e| tally.take(e, &o, &plan));
-    let carried = carry_out(&plan, Wish::Exchanges, &stop, &mut show)
-        .map_err(|e| Refusal { message: format!("http_load: {e}"), code: 1 })?;
+    let carried = carry_out(&plan, Wish::Exchanges, &stop, &mut show).map_err(|e| failed("http_load", e))?;
     let phase = &carried.run.phases[0];
     let wrong = if o.checksum { phase.expectations.missed } else { tally.bad_lengths };
     say(&report(&o, &tally, phase.duration_s, phase.connections.peak, wrong));

@@ -12,7 +12,7 @@ use lastdrop_model::request::{Body, Pick, RequestSpec, Think};
 use lastdrop_model::{Arrival, Exchange, Failure, Fate, KeepAlive, Load, Micros, Phase, Plan, Url, Wish};
 
 use super::getopt::{Opt, Style, Takes, opt, parse};
-use super::{Carried, Manner, Refusal, carry_out, catch_signals, refuse, remark, say};
+use super::{Carried, Manner, Refusal, carry_out, catch_signals, failed, refuse, remark, say};
 
 const USAGE: &str = include_str!("usage/httperf.txt");
 /// One sample of the reply rate covers so long.
@@ -730,7 +730,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     }
     let host = if o.server.contains(':') { format!("[{}]", o.server) } else { o.server.clone() };
     let text = format!("{}://{host}:{}{}", if o.ssl { "https" } else { "http" }, port(&o), o.uri);
-    let url: Url = text.parse().map_err(|e| Refusal { message: format!("httperf: --uri: {e}"), code: 1 })?;
+    let url: Url = text.parse().map_err(|e| failed("httperf: --uri", e))?;
     let plan = plan_of(&o, &url)?;
     let stop = catch_signals()?;
     let mut tally = Tally::default();
@@ -753,8 +753,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
         }
     };
     let wish = if o.print_reply.is_some() { Wish::Answers } else { Wish::Exchanges };
-    let carried =
-        carry_out(&plan, wish, &stop, &mut show).map_err(|e| Refusal { message: format!("httperf: {e}"), code: 1 })?;
+    let carried = carry_out(&plan, wish, &stop, &mut show).map_err(|e| failed("httperf", e))?;
     tally.finish();
     let after_setup = usage_s();
     say(&report(&o, &tally, &carried, after_setup, manner));

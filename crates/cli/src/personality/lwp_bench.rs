@@ -9,7 +9,7 @@ use lastdrop_model::request::{Pick, RequestSpec};
 use lastdrop_model::{Exchange, Fate, KeepAlive, Load, Plan, Url, Wish};
 
 use super::getopt::{Opt, Style, Takes, atoi, opt, parse};
-use super::{Manner, Refusal, carry_out, catch_signals, refuse, remark, say};
+use super::{Manner, Refusal, carry_out, catch_signals, failed, refuse, remark, say};
 
 const USAGE: &str = "Usage: lwp-bench [-n requests] [-c agents] [-t seconds] [-A agent] URL [URL ...]\n  \
     -n N        total requests [100]\n  -c N        parallel agents [10]\n  -t SECONDS  a request without an answer after this \
@@ -64,7 +64,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let o = read(args)?;
     let mut specs = Vec::new();
     for url in &o.urls {
-        let url: Url = url.parse().map_err(|e| Refusal { message: format!("lwp-bench: {e}"), code: 1 })?;
+        let url: Url = url.parse().map_err(|e| failed("lwp-bench", e))?;
         let mut spec = RequestSpec::get(url);
         spec.headers = vec![("User-Agent".into(), o.agent.clone())];
         specs.push(spec);
@@ -83,8 +83,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let stop = catch_signals()?;
     let mut tally = Tally::default();
     let mut show = |some: &[Exchange]| some.iter().for_each(|e| tally.take(e));
-    let carried = carry_out(&plan, Wish::Exchanges, &stop, &mut show)
-        .map_err(|e| Refusal { message: format!("lwp-bench: {e}"), code: 1 })?;
+    let carried = carry_out(&plan, Wish::Exchanges, &stop, &mut show).map_err(|e| failed("lwp-bench", e))?;
     say(&report(&o, &tally, carried.run.phases[0].duration_s));
     remark(manner, &carried.run, "its latency is a mean: half of the requests may have been much slower");
     Ok(0)
@@ -99,7 +98,9 @@ struct Tally {
 
 impl Tally {
     fn take(&mut self, e: &Exchange) {
-        let (Some(sent), Some(done)) = (e.sent, e.done) else { return };
+        if e.sent.is_none() || e.done.is_none() {
+            return;
+        }
         let error = match e.fate {
             // What a redirect leads to is the answer.
             Fate::Answered if (300..400).contains(&e.status) => return,
@@ -114,7 +115,7 @@ impl Tally {
         if let Some(error) = error {
             *self.errors.entry(error).or_default() += 1;
         }
-        self.times.record(done.saturating_sub(sent));
+        self.times.record(e.service_us());
     }
 }
 

@@ -58,6 +58,11 @@ pub fn refuse<T>(code: u8, message: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal { message: message.into(), code })
 }
 
+/// Something that could not be done, in the words of the engine.
+pub fn failed(program: &str, e: impl std::fmt::Display) -> Refusal {
+    Refusal { message: format!("{program}: {e}"), code: 1 }
+}
+
 /// The personality that is meant, by the name that the program was called under or by its first argument, and the
 /// arguments that are for it.
 pub fn chosen(args: impl Iterator<Item = std::ffi::OsString>) -> Option<(Main, Vec<String>)> {
@@ -129,7 +134,7 @@ pub fn seed() -> u64 {
 
 /// Signals that ask for the report.
 pub fn catch_signals() -> Result<Stop, Refusal> {
-    Stop::on_signals(true).map_err(|e| Refusal { message: format!("lastdrop: cannot catch signals: {e}"), code: 1 })
+    Stop::on_signals(true).map_err(|e| failed("lastdrop: cannot catch signals", e))
 }
 
 /// What the old report hides, in one line.
@@ -152,10 +157,9 @@ pub fn base64(text: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(text)
 }
 
-/// An error of the system without its number.
-pub fn plain(e: &std::io::Error) -> String {
-    let text = e.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_string()
+/// The bytes of a plan's first request.
+pub fn first_wire(plan: &Plan) -> Vec<u8> {
+    lastdrop_load::preview(plan).ok().and_then(|p| p.requests.into_iter().next()).unwrap_or_default()
 }
 
 /// Why the first kind of failed connection failed, as the system says it.

@@ -9,13 +9,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::samples::Samples;
 use lastdrop_experiment::LabError;
-use lastdrop_load::LoadError;
+use lastdrop_load::{LoadError, describe};
 use lastdrop_model::plan::Proxy;
 use lastdrop_model::request::{Auth, Body, Page, Pick, RequestSpec, Think, header_line};
 use lastdrop_model::{Exchange, Failure, Fate, KeepAlive, Load, Plan, Wish, url_file};
 
 use super::getopt::{Opt, Style, Takes, atoi, opt, parse};
-use super::{Manner, Refusal, carry_out, catch_signals, day, local_time, plain, refuse, remark, say};
+use super::{Manner, Refusal, carry_out, catch_signals, day, failed, first_wire, local_time, refuse, remark, say};
 
 const USAGE: &str = include_str!("usage/siege.txt");
 const AGENT: &str = "Mozilla/5.0 (pc-x86_64-linux-gnu) Siege/4.0.7";
@@ -438,7 +438,7 @@ fn requests(o: &Order) -> Result<Vec<RequestSpec>, Refusal> {
     let text = match fs::read_to_string(file) {
         Ok(text) => text,
         Err(e) => {
-            eprintln!("[\x1b[1;32malert\x1b[0m] unable to open file: {}: {}", file.display(), plain(&e));
+            eprintln!("[\x1b[1;32malert\x1b[0m] unable to open file: {}: {}", file.display(), describe(&e));
             return usage();
         }
     };
@@ -542,7 +542,7 @@ impl Tally {
             }
         }
         self.bytes += e.body_bytes;
-        self.times.record(e.done.unwrap_or(e.due).saturating_sub(e.sent.unwrap_or(e.due)));
+        self.times.record(e.service_us());
     }
 }
 
@@ -554,7 +554,7 @@ fn hit_line(e: &Exchange, o: &Order, plan: &Plan) -> String {
         .as_ref()
         .map_or((spec.method.as_str(), spec.url.path.as_str()), |d| (d.method.as_str(), d.path.as_str()));
     let url = format!("{}{path}", spec.url.origin());
-    let seconds = e.done.unwrap_or(e.due).saturating_sub(e.sent.unwrap_or(e.due)) as f64 / 1e6;
+    let seconds = e.service_us() as f64 / 1e6;
     let protocol = if plan.http.http10 { "HTTP/1.0" } else { "HTTP/1.1" };
     let now = e.done.unwrap_or(e.due) / 1_000_000;
     let stamp = if o.stamp { format!("[{}, {}] ", day(now), date(now)) } else { String::new() };
@@ -605,7 +605,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
         eprint!("** SIEGE 4.0.7\n** Preparing {users} concurrent users for battle.\nThe server is now under siege...");
     }
     if o.get || o.print {
-        let wire = lastdrop_load::preview(&plan).ok().and_then(|p| p.requests.into_iter().next()).unwrap_or_default();
+        let wire = first_wire(&plan);
         if !o.json && !o.quiet {
             say(&format!("{}\n", String::from_utf8_lossy(&wire)));
         }
@@ -647,7 +647,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
             show_block(&o, &Block::of(&lost, 0.0, manner), &lost, false);
             return Ok(0);
         }
-        other => other.map_err(|e| Refusal { message: format!("siege: {e}"), code: 1 })?,
+        other => other.map_err(|e| failed("siege", e))?,
     };
     if line_open {
         eprintln!();
@@ -827,7 +827,7 @@ fn write_log(o: &Order, b: &Block) -> Result<(), Refusal> {
         ));
     }
     if let Err(e) = written {
-        eprintln!("[\x1b[1;33merror\x1b[0m] unable to create log file: {path}: {}", plain(&e));
+        eprintln!("[\x1b[1;33merror\x1b[0m] unable to create log file: {path}: {}", describe(&e));
     }
     Ok(())
 }

@@ -5,11 +5,12 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use lastdrop_analyze::samples::Samples;
+use lastdrop_load::describe;
 use lastdrop_model::request::{RequestSpec, header_line};
 use lastdrop_model::{Arrival, Exchange, Failure, Fate, KeepAlive, Load, Micros, Plan, Url, Wish};
 
 use super::getopt::{Opt, Style, Takes, opt, parse};
-use super::{Manner, Refusal, carry_out, catch_signals, plain, refuse, remark, say};
+use super::{Manner, Refusal, carry_out, catch_signals, failed, refuse, remark, say};
 
 const USAGE: &str = include_str!("usage/wrk.txt");
 const VERSION: &str = "wrk debian/4.1.0-3+b2 [epoll] Copyright (C) 2012 Will Glozer\n";
@@ -239,7 +240,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     // wrk tries one connection before it starts; so do we, and say what it says.
     let tried: Vec<_> = addresses.iter().map(|a| TcpStream::connect_timeout(a, Duration::from_secs(10))).collect();
     if let (true, Some(Err(e))) = (tried.iter().all(Result::is_err), tried.last()) {
-        return refuse(1, format!("unable to connect to {}:{service} {}", url.host, plain(e)));
+        return refuse(1, format!("unable to connect to {}:{service} {}", url.host, describe(e)));
     }
     drop(tried);
     let plan = plan_of(&o, &url);
@@ -254,8 +255,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let mut tally = Tally::default();
     let open = o.rate.is_some();
     let mut show = |some: &[Exchange]| some.iter().for_each(|e| tally.take(e, open));
-    let carried = carry_out(&plan, Wish::Exchanges, &stop, &mut show)
-        .map_err(|e| Refusal { message: format!("wrk: {e}"), code: 1 })?;
+    let carried = carry_out(&plan, Wish::Exchanges, &stop, &mut show).map_err(|e| failed("wrk", e))?;
     let run_s = carried.run.phases[0].duration_s.max(1e-6);
     say(&report(&o, &tally, run_s, manner));
     let what = if open {
