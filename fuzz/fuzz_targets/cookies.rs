@@ -9,7 +9,7 @@ fuzz_target!(|input: (Vec<Vec<u8>>, &str, &str, bool)| {
     let (values, host, path, tls) = input;
     let mut jar = Jar::default();
     for value in &values {
-        jar.set(value, host, path, 1_700_000_000);
+        jar.set(value, host, path, tls, 1_700_000_000);
         if let Some(challenge) = Challenge::parse(value) {
             let answer = challenge.authorization("user", "pass", "GET", "/x", 1, "abc");
             assert!(!answer.contains(['\r', '\n']));

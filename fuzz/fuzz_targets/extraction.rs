@@ -13,7 +13,7 @@ fuzz_target!(|input: (u8, &str, &str, Vec<u8>)| {
         1 => Place::Regex(rule.chars().take(200).collect()),
         _ => Place::Json(rule.into()),
     };
-    let _ = Template::parse(template, &["value".into()], Encode::Field);
+    let _ = Template::parse(template, &["value"].into_iter().collect(), Encode::Field);
     let Ok(extraction) = Extraction::new(&Extract { name: "value".into(), from }, 0) else { return };
     let headers = vec![("X-Value".to_string(), body.clone())];
     if let Some(value) = extraction.take(&headers, &body) {

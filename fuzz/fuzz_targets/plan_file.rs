@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use lastdrop_model::{Plan, plan_file};
+use lastdrop_model::{KeptPlan, plan_file};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -13,8 +13,10 @@ fuzz_target!(|text: &str| {
             assert!(!e.what.is_empty() && !e.advice.is_empty());
         }
         Ok(read) => {
-            let json = serde_json::to_string(&read.plan).expect("plans can be written");
-            let _: Plan = serde_json::from_str(&json).expect("and read again");
+            let kept = KeptPlan::from(read.plan);
+            let json = serde_json::to_string(&kept).expect("plans can be written");
+            let again: KeptPlan = serde_json::from_str(&json).expect("and read again");
+            assert_eq!(serde_json::to_string(&again).expect("plans can be written"), json);
         }
     }
 });

@@ -11,7 +11,7 @@ fuzz_target!(|text: &str| {
         Err(e) => assert!(e.line >= 1 && e.line <= text.lines().count().max(1)),
         Ok(requests) => {
             for request in requests {
-                let again: lastdrop_model::Url = request.url.to_string().parse().expect("a URL reads what it prints");
+                let again: lastdrop_model::Url = request.url.in_full().parse().expect("a URL reads what it prints");
                 assert_eq!(again, request.url);
                 if let Ok(joined) = request.url.join(text.lines().last().unwrap_or_default()) {
                     assert!(joined.path.starts_with('/'));

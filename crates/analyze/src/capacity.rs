@@ -126,7 +126,7 @@ impl Search {
         match (self.good, bad) {
             (None, None) => trial(r.start.min(r.ceiling), Role::Start),
             (None, Some(bad)) => trial(bad / 4.0, Role::Bracket),
-            (Some(good), None) if good >= r.ceiling => trial(good, Role::Confirm),
+            (Some(good), None) if good >= r.ceiling || self.hurried => trial(good, Role::Confirm),
             (Some(good), None) => {
                 let hint = r.hint.filter(|h| good < 0.88 * h).map(|h| 0.92 * h);
                 let near = r.hint.filter(|h| good < *h).map(|h| 1.05 * h);
@@ -348,6 +348,16 @@ mod tests {
             s.tell(rate, role, ok);
         }
         assert_eq!((s.held(), s.capacity()), (None, Some(100.0)));
+    }
+
+    #[test]
+    fn in_a_hurry_the_only_rate_that_passed_is_held() {
+        let mut s = Search::new(rules());
+        s.tell(10.0, Role::Start, true);
+        s.hurry();
+        assert!(matches!(s.ask(), Ask::Trial { rate: 10.0, role: Role::Confirm, .. }), "{:?}", s.ask());
+        s.tell(10.0, Role::Confirm, true);
+        assert_eq!((s.ask(), s.held()), (Ask::Done, Some(10.0)));
     }
 
     #[test]

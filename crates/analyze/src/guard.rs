@@ -38,7 +38,25 @@ pub struct Worker {
     pub age_s: f64,
     /// Seconds at the request that it is at.
     pub request_s: Option<f64>,
+    /// Requests that it has served, where that is known.
+    pub requests: Option<u64>,
 }
+
+impl Worker {
+    /// Is it as small as workers are? The footprint settles with the second request; a worker that breaks a limit within
+    /// its first moments would be replaced again and again, however many requests it had.
+    fn is_fresh(&self) -> bool {
+        self.age_s <= YOUNG_S || self.requests.is_some_and(|n| n <= 2)
+    }
+
+    /// Has it served enough to have what a worker needs?
+    fn has_served(&self) -> bool {
+        self.requests.map_or(self.cpu_s > 0.05, |n| n > 0)
+    }
+}
+
+/// So long after its birth a worker is young, in seconds.
+pub const YOUNG_S: f64 = 1.0;
 
 /// Why a worker is to go.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,6 +70,53 @@ pub enum Why {
     Stuck(f64, f64),
     /// The largest, while the group has too much: real memory and the limit.
     Memory(u64, u64),
+}
+
+impl Why {
+    /// Is it about the memory of the worker alone?
+    #[must_use]
+    pub fn is_own_memory(&self) -> bool {
+        matches!(self, Why::Size(..) | Why::Private(..) | Why::Shared(..))
+    }
+
+    /// Is there no time to wait until the pool has recovered?
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        matches!(self, Why::Stuck(..) | Why::Memory(..))
+    }
+}
+
+/// Finds out that a limit is one that workers break as soon as they work, so that keeping it would turn the pool over and
+/// over.
+#[derive(Debug, Clone, Default)]
+pub struct Fresh {
+    /// Fresh workers beyond the limit since the last one that has served and is within it.
+    beyond: Vec<i32>,
+}
+
+/// One fresh worker beyond a limit may have had a heavy request first; so many one after the other have not.
+const ENOUGH: usize = 3;
+
+impl Fresh {
+    /// Takes a look at some workers of a pool of `pool`. Gives a fresh one that breaks a limit on memory, once it is clear
+    /// that all do.
+    pub fn learn(&mut self, workers: &[Worker], pool: usize, limits: &Limits) -> Option<(Worker, Why)> {
+        // Only what is the worker's own says something about a worker.
+        let Limits { max_size, max_private, min_shared, .. } = *limits;
+        let broken = judge(workers, None, &Limits { max_size, max_private, min_shared, ..Limits::default() });
+        for worker in workers {
+            match broken.iter().find(|(w, _)| w.pid == worker.pid) {
+                // It has not even begun.
+                Some(found) if worker.requests == Some(0) => return Some(*found),
+                Some(_) if worker.is_fresh() && !self.beyond.contains(&worker.pid) => self.beyond.push(worker.pid),
+                Some(_) => {}
+                None if worker.has_served() => self.beyond.clear(),
+                None => {}
+            }
+        }
+        let found = broken.iter().filter(|(w, _)| self.beyond.contains(&w.pid)).min_by_key(|(w, _)| w.private);
+        found.filter(|_| self.beyond.len() >= ENOUGH.min(pool)).copied()
+    }
 }
 
 /// Workers that break a limit, the most urgent first: stuck ones, then the largest.
@@ -123,6 +188,33 @@ mod tests {
         assert_eq!(why(Limits { max_cpu_s: Some(9.0), ..none }), Some(Why::Cpu(10.0, 9.0)));
         assert_eq!(why(Limits { max_age_s: Some(99.0), ..none }), Some(Why::Age(100.0, 99.0)));
         assert_eq!(why(Limits { stuck_s: Some(4.0), max_private: Some(1), ..none }), Some(Why::Stuck(5.0, 4.0)));
+    }
+
+    #[test]
+    fn a_limit_that_every_fresh_worker_breaks_is_found_out() {
+        let limits = Limits { max_private: Some(99), ..Limits::default() };
+        let after = |pid, private, requests| Worker { requests: Some(requests), age_s: 60.0, ..worker(pid, private) };
+        let learn = |fresh: &mut Fresh, worker| fresh.learn(&[worker], 8, &limits).map(|(w, _)| w.pid);
+        // Before its first request: there is no doubt. Old ones prove nothing, be they ever so large.
+        assert_eq!(learn(&mut Fresh::default(), after(1, 100, 0)), Some(1));
+        let old: Vec<Worker> = (1..9).map(|pid| after(pid, 900, 50)).collect();
+        assert_eq!(Fresh::default().learn(&old, 8, &limits), None);
+        // After its first it may have been that request; not with three, be they of few requests or young.
+        let mut fresh = Fresh::default();
+        assert_eq!(learn(&mut fresh, after(1, 100, 1)), None);
+        assert_eq!(learn(&mut fresh, after(1, 100, 2)), None, "the same one again");
+        assert_eq!(learn(&mut fresh, Worker { age_s: 0.5, ..worker(2, 100) }), None);
+        assert_eq!(learn(&mut fresh, after(3, 110, 2)), Some(3));
+        // One that has served and is within the limit shows that it can be kept; one that has not shows nothing.
+        for (between, found) in [(after(9, 60, 40), None), (after(9, 60, 0), Some(3))] {
+            let mut fresh = Fresh::default();
+            learn(&mut fresh, after(1, 100, 1));
+            learn(&mut fresh, after(2, 100, 1));
+            learn(&mut fresh, between);
+            assert_eq!(learn(&mut fresh, after(3, 100, 1)), found);
+        }
+        // A pool of one has no three.
+        assert_eq!(Fresh::default().learn(&[after(1, 100, 1)], 1, &limits).map(|(w, _)| w.pid), Some(1));
     }
 
     #[test]

@@ -147,6 +147,57 @@ pub fn growth(points: &[Aged]) -> Option<Growth> {
     })
 }
 
+/// A page: memory comes in these, and one that a worker touches for the first time is no growth.
+const PAGE_BYTES: f64 = 4096.0;
+/// Workers that have grown by less than this meanwhile are done growing: four pages, or this share of what they have.
+const FLAT_PAGES: f64 = 4.0;
+const FLAT_SHARE: f64 = 0.01;
+/// Of a growth that goes on at half its pace, the end is in sight.
+const SLOWING: f64 = 0.5;
+/// A worker counts as settled only where it was watched for as long again, and more.
+const WATCHED: f64 = 0.6;
+
+/// What a worker's memory does as it grows older.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Settling {
+    /// From this many requests on it stays as it is.
+    Settled(f64),
+    /// It grows on as it did: a leak, or pages that are unshared one by one.
+    Growing,
+    /// It grows on, less and less: it takes more requests than were tried.
+    Slowing,
+}
+
+/// Looks at mean private memory, bytes, by requests served, the youngest first. None without three ages.
+#[must_use]
+pub fn settling(ages: &[(f64, f64)]) -> Option<Settling> {
+    let [.., (middle, at_middle), (last, at_last)] = *ages else { return None };
+    if ages.len() < 3 {
+        return None;
+    }
+    let little = (FLAT_PAGES * PAGE_BYTES).max(at_last * FLAT_SHARE);
+    // The least of all ages from which on nothing more came, in either direction.
+    let flat = |from: usize| ages[from..].iter().all(|(_, bytes)| (at_last - bytes).abs() <= little);
+    let settled = (0..ages.len()).find(|i| flat(*i)).map(|i| ages[i].0).filter(|age| *age <= WATCHED * last);
+    if let Some(age) = settled {
+        return Some(Settling::Settled(age));
+    }
+    let pace = |from: (f64, f64), to: (f64, f64)| (to.1 - from.1) / (to.0 - from.0).max(1.0);
+    // The first requests fill caches; what follows them is compared with what comes at the end.
+    let early = ages.iter().copied().find(|(age, _)| *age >= 0.2 * last).filter(|(age, _)| *age < middle);
+    let before = pace(early.unwrap_or(ages[0]), (middle, at_middle));
+    let now = pace((middle, at_middle), (last, at_last));
+    Some(if now < SLOWING * before { Settling::Slowing } else { Settling::Growing })
+}
+
+impl Growth {
+    /// Is it a growth, and not a page here and there, over workers that were watched for `requests` each?
+    #[must_use]
+    pub fn is_real(&self, requests: f64) -> bool {
+        self.private.is_positive() && self.private.value * requests >= FLAT_PAGES * PAGE_BYTES
+    }
+}
+
 fn slope(points: &[Aged], of: fn(&Aged) -> f64) -> Option<Estimate> {
     let mut workers: Vec<i32> = points.iter().map(|p| p.worker).collect();
     workers.sort_unstable();
@@ -238,6 +289,31 @@ mod tests {
         let still: Vec<Aged> = points.iter().map(|p| Aged { private: 1.0 * MB, ..*p }).collect();
         assert!(!growth(&still).expect("ages").private.is_positive());
         assert_eq!(growth(&points[..1]), None);
+    }
+
+    #[test]
+    fn a_worker_that_settles_is_told_from_one_that_leaks() {
+        let ages = |bytes: fn(f64) -> f64| -> Vec<(f64, f64)> {
+            [2.0, 27.0, 52.0, 77.0, 102.0].iter().map(|n| (*n, bytes(*n))).collect()
+        };
+        // 0.94 MB from the second request to the 27th, then a page now and then: 42 bytes a request.
+        let settles = ages(|n| 4.7 * MB + 0.94 * MB * ((n - 2.0) / 25.0).min(1.0) + 42.0 * n);
+        assert_eq!(settling(&settles), Some(Settling::Settled(27.0)));
+        assert_eq!(settling(&ages(|n| 5.0 * MB + 20_000.0 * n)), Some(Settling::Growing));
+        assert_eq!(settling(&ages(|n| 5.0 * MB + 3.0 * MB * (1.0 - (-n / 40.0).exp()))), Some(Settling::Slowing));
+        assert_eq!(settling(&ages(|_| 5.0 * MB)), Some(Settling::Settled(2.0)));
+        // What still grew between the last two looks has not been watched for long enough.
+        assert_eq!(settling(&ages(|n| if n > 80.0 { 6.0 * MB } else { 5.0 * MB })), Some(Settling::Growing));
+        assert_eq!(settling(&settles[..2]), None);
+    }
+
+    #[test]
+    fn a_page_here_and_there_is_no_leak() {
+        let growth = |bytes: f64| {
+            let estimate = Estimate { value: bytes, interval: (bytes * 0.9, bytes * 1.1) };
+            Growth { private: estimate, leaked: estimate, unshared: estimate }
+        };
+        assert!(!growth(42.0).is_real(55.0) && growth(400.0).is_real(55.0) && !growth(-400.0).is_real(55.0));
     }
 
     #[test]

@@ -73,7 +73,7 @@ mod tests {
 
     fn phase(counts: Counts, errors: u64) -> (Plan, PhaseReport) {
         let plan = Plan::new("http://127.0.0.1/".parse().expect("valid"), 1);
-        let mut b = RunBuilder::new(plan.clone());
+        let mut b = RunBuilder::new(&plan);
         let mut s = Slice::new(0, 0);
         s.counts = counts;
         s.status[200] = counts.answered - errors;

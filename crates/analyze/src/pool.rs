@@ -3,6 +3,8 @@
 //! Sources: Bekman & Cholet, "Practical mod_perl", chapters 10 and 11 (no sharing, classic sharing, real memory of a
 //! group). Real memory is Σ PSS: the classic Σ(size − shared) + largest shared takes all sharing to be with everybody.
 
+use lastdrop_model::settings::Spares;
+
 /// Memory of one worker, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Worker {
@@ -99,15 +101,7 @@ impl Profile {
     }
 }
 
-/// Workers of a prefork pool of at most `workers`: how many to start and to keep spare.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spares {
-    pub start: u64,
-    pub min_spare: u64,
-    pub max_spare: u64,
-}
-
-/// Spares in the proportions of field-notes.md: of 40, a dedicated machine starts 20 and keeps 20 to 35; one that has
+/// Spares of a pool of at most `workers`, in the proportions of field-notes.md: of 40, a dedicated machine starts 20 and keeps 20 to 35; one that has
 /// other work 5 and 5 to 10; a bursty one keeps nearly all, so that children wait for the burst.
 #[must_use]
 pub fn spares(profile: Profile, workers: u64) -> Spares {

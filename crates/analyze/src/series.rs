@@ -266,7 +266,7 @@ mod tests {
     fn seconds_without_an_answer_count_and_long_phases_are_put_together() {
         use lastdrop_model::run::RunBuilder;
         use lastdrop_model::{Counts, Kind, Plan, Slice};
-        let mut b = RunBuilder::new(Plan::new("http://127.0.0.1/".parse().expect("valid"), 1));
+        let mut b = RunBuilder::new(&Plan::new("http://127.0.0.1/".parse().expect("valid"), 1));
         for t in [0, 1, 4, 5, 6] {
             let mut s = Slice::new(0, t);
             s.counts = Counts { due: 2, sent: 2, answered: 2, ..Counts::default() };

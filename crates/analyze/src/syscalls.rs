@@ -2,97 +2,200 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lastdrop_model::documents::{TraceKind, TraceRow};
+use lastdrop_model::documents::{TraceKind, TraceRow, TraceWait};
 use lastdrop_model::look::Syscall;
 
 use crate::series::median;
+use crate::services::service_at;
+use crate::waiting::{Part, object, parts, round_trips};
 
 /// Calls and their causes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Calls {
     pub rows: Vec<TraceRow>,
+    pub waiting: Vec<TraceWait>,
     pub kinds: Vec<TraceKind>,
     pub floor_us: f64,
-}
-
-/// Calls that look at a path without opening it.
-const LOOKS: &[&str] = &["stat", "lstat", "newfstatat", "statx", "access", "faccessat", "faccessat2", "readlink"];
-
-/// What the call is about, with what differs from request to request taken out.
-fn object(call: &Syscall, ports: &[u16]) -> String {
-    let Some(inside) = call.path.split_once('[').and_then(|(_, r)| r.strip_suffix(']')) else {
-        return call.path.clone();
-    };
-    let kind = call.path.split(':').next().unwrap_or_default();
-    match inside.split_once("->") {
-        Some((local, peer)) if kind.starts_with("TCP") => {
-            let port = local.rsplit(':').next().and_then(|p| p.parse().ok());
-            if port.is_some_and(|p: u16| ports.contains(&p)) { "client".into() } else { peer.to_string() }
-        }
-        _ if kind.starts_with("TCP") && inside.contains(':') => "listener".into(),
-        _ => kind.to_lowercase(),
-    }
-}
-
-/// Does the time of this call belong to somebody else: waiting for the client or for a connection?
-fn waits(call: &str, object: &str) -> bool {
-    call.starts_with("accept") || (object == "client" && (call.starts_with("read") || call.starts_with("recv")))
 }
 
 /// Times of calls on files that were measured without tracing, seconds: by call and path.
 pub type Timings = BTreeMap<(String, String), f64>;
 
-/// Adds up `calls` over `requests`. `ports` are those that the server listens on. A call costs what `timed` says;
-/// without that, the median of what tracing saw less the fastest call of all, which is what tracing adds.
+/// What was traced.
+#[derive(Debug, Clone, Copy)]
+pub struct Traced<'a> {
+    /// In the order in which they came back.
+    pub calls: &'a [Syscall],
+    pub requests: u64,
+    /// Those that the server listens on.
+    pub ports: &'a [u16],
+    /// Of the URL that was asked for, without its query.
+    pub url_path: &'a str,
+    pub timed: &'a Timings,
+    /// Programs of this machine by the address at which they listen.
+    pub programs: &'a BTreeMap<String, String>,
+}
+
+/// Calls that look at a path without opening it.
+const LOOKS: &[&str] = &["stat", "lstat", "newfstatat", "statx", "access", "faccessat", "faccessat2", "readlink"];
+/// Files that a program is made of, by the ends of their names.
+const SOURCES: &[&str] =
+    &[".php", ".phtml", ".inc", ".pm", ".pl", ".py", ".rb", ".lua", ".js", ".mjs", ".twig", ".tpl"];
+/// Opened source files from which on they are worth a word: a program has an entry and what that reads by itself.
+const MANY_SOURCES: f64 = 5.0;
+/// The same for round trips to a database, and from where on they are the thing to spare.
+const SOME_TRIPS: f64 = 2.0;
+const MANY_TRIPS: f64 = 10.0;
+
+/// The addresses of those that a request talks to or waits for.
 #[must_use]
-pub fn per_request(calls: &[Syscall], requests: u64, ports: &[u16], timed: &Timings) -> Calls {
-    let n = requests.max(1) as f64;
+pub fn peers(calls: &[Syscall], ports: &[u16]) -> BTreeSet<String> {
+    let objects: Vec<String> = calls.iter().map(|c| object(c, ports)).collect();
+    let waited = parts(calls, &objects).into_iter().filter_map(|p| match p {
+        Part::Waits("peer", peer) => Some(peer),
+        _ => None,
+    });
+    waited.chain(round_trips(calls, &objects).into_keys()).collect()
+}
+
+/// Calls that are one row.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Same<'a> {
+    call: &'a str,
+    path: String,
+    error: Option<&'a str>,
+    /// What it waits for.
+    what: Option<&'static str>,
+    is_free: bool,
+}
+
+/// Adds up the calls of each request. A call costs what `timed` says; without that, the median of what tracing saw less
+/// the fastest call of all, which is what tracing adds. Of waits the mean counts: each is as long as it is.
+#[must_use]
+pub fn per_request(traced: &Traced<'_>) -> Calls {
+    let calls = traced.calls;
+    let n = traced.requests.max(1) as f64;
     let floor = calls.iter().map(|c| c.seconds).fold(f64::INFINITY, f64::min);
     let floor_us = if floor.is_finite() { floor * 1e6 } else { 0.0 };
-    let mut rows: BTreeMap<(String, String, Option<String>), Vec<f64>> = BTreeMap::new();
-    for call in calls {
-        let key = (call.call.clone(), object(call, ports), call.error.clone());
-        rows.entry(key).or_default().push(call.seconds * 1e6);
+    let objects: Vec<String> = calls.iter().map(|c| object(c, traced.ports)).collect();
+    let mut rows: BTreeMap<Same<'_>, Vec<f64>> = BTreeMap::new();
+    for ((c, object), part) in calls.iter().zip(&objects).zip(parts(calls, &objects)) {
+        let (path, what, is_free) = match part {
+            Part::Idle => continue,
+            Part::Work => (object.clone(), None, false),
+            Part::Free => (object.clone(), None, true),
+            Part::Waits(what, which) => (which, Some(what), false),
+        };
+        let same = Same { call: &c.call, path, error: c.error.as_deref(), what, is_free };
+        rows.entry(same).or_default().push(c.seconds * 1e6);
     }
-    let mut rows: Vec<TraceRow> = rows
+    let mut waiting: BTreeMap<(String, &str, String), (f64, f64)> = BTreeMap::new();
+    let mut all = Vec::new();
+    for (Same { call, path, error, what, is_free }, us) in rows {
+        let own = traced.timed.get(&(call.to_string(), path.clone())).map(|s| s * 1e6).filter(|_| what.is_none());
+        let mean = us.iter().sum::<f64>() / us.len() as f64;
+        let each = match own {
+            _ if is_free => 0.0,
+            _ if what.is_some() => (mean - floor_us).max(0.0),
+            Some(us) => us,
+            None => (median(&us) - floor_us).max(0.0),
+        };
+        let per_request = us.len() as f64 / n;
+        if let Some(what) = what {
+            let sum = waiting.entry((call.to_string(), what, path.clone())).or_default();
+            *sum = (sum.0 + per_request, sum.1 + per_request * each);
+        }
+        all.push(TraceRow {
+            call: call.to_string(),
+            path,
+            error: error.map(str::to_string),
+            per_request: round(per_request),
+            us_per_request: round(per_request * each),
+            traced: own.is_none(),
+            waits: what.is_some(),
+        });
+    }
+    let rows = {
+        all.sort_by(|a, b| b.us_per_request.total_cmp(&a.us_per_request).then(b.per_request.total_cmp(&a.per_request)));
+        all
+    };
+    let mut waiting: Vec<TraceWait> = waiting
         .into_iter()
-        .map(|((call, path, error), us)| {
-            let own = timed.get(&(call.clone(), path.clone())).map(|s| s * 1e6);
-            let each = match own {
-                _ if waits(&call, &path) => 0.0,
-                Some(us) => us,
-                None => (median(&us) - floor_us).max(0.0),
-            };
-            let per_request = us.len() as f64 / n;
-            TraceRow {
-                call,
-                path,
-                error,
-                per_request: round(per_request),
-                us_per_request: round(per_request * each),
-                traced: own.is_none(),
-            }
+        .map(|((call, what, peer), (per_request, us))| {
+            let process = traced.programs.get(&peer).cloned();
+            let service = service_at(&peer, process.as_deref()).filter(|_| what == "peer").map(|s| s.name.to_string());
+            let (per_request, us_per_request) = (round(per_request), round(us));
+            TraceWait { call, what: what.into(), peer, process, service, per_request, us_per_request }
         })
         .collect();
-    rows.sort_by(|a, b| b.us_per_request.total_cmp(&a.us_per_request).then(b.per_request.total_cmp(&a.per_request)));
-    let kinds = kinds(&rows);
-    Calls { rows, kinds, floor_us: round(floor_us) }
+    waiting.sort_by(|a, b| b.us_per_request.total_cmp(&a.us_per_request));
+    let mut kinds = kinds(&rows, traced.url_path);
+    let trips = round_trips(calls, &objects);
+    kinds.extend(trips.iter().filter_map(|(peer, trips)| database(traced, &rows, peer, *trips as f64 / n)));
+    kinds.sort_by(|a, b| b.us_per_request.total_cmp(&a.us_per_request));
+    Calls { rows, waiting, kinds, floor_us: round(floor_us) }
+}
+
+/// Round trips to a database, where there are some.
+fn database(traced: &Traced<'_>, rows: &[TraceRow], peer: &str, per_request: f64) -> Option<TraceKind> {
+    let program = traced.programs.get(peer).map(String::as_str);
+    let service = service_at(peer, program).filter(|s| s.is_database && per_request >= SOME_TRIPS)?;
+    let us: f64 = rows.iter().filter(|r| r.path == peer).map(|r| r.us_per_request).sum();
+    let advice = if per_request >= MANY_TRIPS {
+        "fewer of them: read what belongs together in one query, keep what seldom changes in a cache; each costs its time \
+         even where the database is idle"
+    } else {
+        ""
+    };
+    Some(TraceKind {
+        kind: "database-round-trips".into(),
+        per_request: round(per_request),
+        us_per_request: round(us),
+        title: format!(
+            "{} round trips to the database {} at {peer}",
+            round(per_request),
+            program.unwrap_or(service.name)
+        ),
+        advice: advice.into(),
+    })
 }
 
 fn round(x: f64) -> f64 {
     (x * 1000.0).round() / 1000.0
 }
 
+/// Is this where a server looks for a file of the URL: below some folder the URL's whole path, or what is left of it below
+/// the name that an alias takes away?
+fn is_of_url(path: &str, url_path: &str) -> bool {
+    // A URL that no file has ends in no program's file; programs look for theirs in many places.
+    if SOURCES.iter().any(|end| path.ends_with(end)) {
+        return false;
+    }
+    let mut rest = url_path.trim_end_matches('/');
+    while !rest.is_empty() {
+        if path.ends_with(rest) {
+            return true;
+        }
+        rest = rest[1..].find('/').map_or("", |slash| &rest[slash + 1..]);
+    }
+    false
+}
+
 /// Rows with a common cause, a sum each.
-fn kinds(rows: &[TraceRow]) -> Vec<TraceKind> {
+fn kinds(rows: &[TraceRow], url_path: &str) -> Vec<TraceKind> {
     let looks = |r: &&TraceRow| LOOKS.contains(&r.call.as_str());
     let missing = |r: &TraceRow| matches!(r.error.as_deref(), Some("ENOENT" | "ENOTDIR"));
     let htaccess = |r: &TraceRow| r.path.ends_with("/.htaccess");
     let opens = |r: &TraceRow| r.call.starts_with("open");
     let per_file = |r: &TraceRow| r.path.starts_with('/') && r.per_request >= 0.5;
-    // A path that is looked for and is not there, and what leads to it: of /a/b/c all of /a/b/c, /a/b, /a.
-    let virtual_paths: BTreeSet<&str> =
-        rows.iter().filter(looks).filter(|r| missing(r) && !htaccess(r)).map(|r| r.path.as_str()).collect();
+    // A path that is looked for because of the URL and is not there, and what leads to it: of /a/b/c all of /a/b/c, /a/b,
+    // /a. What else is looked for and not found is the program's own affair.
+    let virtual_paths: BTreeSet<&str> = rows
+        .iter()
+        .filter(looks)
+        .filter(|r| missing(r) && !htaccess(r) && is_of_url(&r.path, url_path))
+        .map(|r| r.path.as_str())
+        .collect();
     let leads_to_missing =
         |r: &TraceRow| virtual_paths.iter().any(|v| *v == r.path || v.starts_with(&format!("{}/", r.path)));
     let mut all = Vec::new();
@@ -120,6 +223,23 @@ fn kinds(rows: &[TraceRow]) -> Vec<TraceKind> {
         "map the URL to its handler directly (<Location>, Alias, ScriptAlias, try_files without $uri) so that no file is looked for",
         found,
     );
+    let found: Vec<&TraceRow> = rows
+        .iter()
+        .filter(looks)
+        .filter(|r| missing(r) && per_file(r) && !leads_to_missing(r) && !htaccess(r))
+        .collect();
+    add("missing-lookup", format!("{} paths that the program looks for and that are not there", of(&found)), "", found);
+    let is_source = |r: &&TraceRow| SOURCES.iter().any(|end| r.path.ends_with(end));
+    let found: Vec<&TraceRow> =
+        rows.iter().filter(is_source).filter(|r| opens(r) && r.error.is_none() && per_file(r)).collect();
+    let (files, php) = (of(&found), found.iter().all(|r| r.path.ends_with(".php")));
+    if found.iter().map(|r| r.per_request).sum::<f64>() >= MANY_SOURCES {
+        // PHP's own cache of compiled files opens none of those that it keeps.
+        let advice = "the opcode cache is off, full or told to forget them: opcache.enable=1, opcache.memory_consumption, \
+                      opcache.max_accelerated_files";
+        let title = format!("{files} source files are opened, and compiled, for each request");
+        add("source-files", title, if php { advice } else { "" }, found);
+    }
     let found: Vec<&TraceRow> = rows.iter().filter(|r| opens(r) && missing(r) && !htaccess(r) && per_file(r)).collect();
     add(
         "missing-file",
@@ -152,7 +272,6 @@ fn kinds(rows: &[TraceRow]) -> Vec<TraceKind> {
         "keep connections open (Apache::DBI, persistent connections of PHP, keepalive of a proxy)",
         found,
     );
-    all.sort_by(|a, b| b.us_per_request.total_cmp(&a.us_per_request));
     all
 }
 
@@ -161,7 +280,17 @@ mod tests {
     use super::*;
 
     fn call(name: &str, path: &str, error: Option<&str>, us: f64) -> Syscall {
-        Syscall { pid: 1, call: name.into(), path: path.into(), error: error.map(Into::into), seconds: us / 1e6 }
+        let (call, path, operation) = (name.into(), path.into(), String::new());
+        Syscall { pid: 1, call, path, operation, error: error.map(Into::into), seconds: us / 1e6 }
+    }
+
+    fn of(calls: &[Syscall], requests: u64, url_path: &str, timed: &Timings) -> Calls {
+        let programs = BTreeMap::from([("127.0.0.1:3306".to_string(), "mariadbd".to_string())]);
+        per_request(&Traced { calls, requests, ports: &[80], url_path, timed, programs: &programs })
+    }
+
+    fn kind<'a>(c: &'a Calls, name: &str) -> Option<&'a TraceKind> {
+        c.kinds.iter().find(|k| k.kind == name)
     }
 
     #[test]
@@ -182,7 +311,7 @@ mod tests {
             calls.push(call("close", "", None, 5.0));
         }
         let timed = Timings::from([(("newfstatat".to_string(), "/srv/www/real.html".to_string()), 2e-6)]);
-        let c = per_request(&calls, 10, &[80], &timed);
+        let c = of(&calls, 10, "/app/list/7", &timed);
         let row = |name: &str, path: &str| {
             c.rows.iter().find(|r| r.call == name && r.path == path).unwrap_or_else(|| panic!("{name} {path}"))
         };
@@ -193,7 +322,7 @@ mod tests {
         // Waits are the client's.
         assert_eq!((row("read", "client").us_per_request, row("accept4", "listener").us_per_request), (0.0, 0.0));
         assert_eq!(c.rows[0].call, "connect");
-        let kind = |name: &str| c.kinds.iter().find(|k| k.kind == name).unwrap_or_else(|| panic!("{name}"));
+        let kind = |name: &str| kind(&c, name).unwrap_or_else(|| panic!("{name}"));
         assert_eq!((kind("htaccess").per_request, kind("htaccess").us_per_request), (4.0, 40.0));
         assert_eq!(kind("virtual-path").per_request, 3.0);
         assert_eq!(kind("new-connection").per_request, 1.0);
@@ -202,6 +331,57 @@ mod tests {
 
     #[test]
     fn nothing_traced_is_no_calls() {
-        assert_eq!(per_request(&[], 0, &[], &Timings::new()), Calls::default());
+        assert_eq!(of(&[], 0, "/", &Timings::new()), Calls::default());
+    }
+
+    #[test]
+    fn what_a_program_looks_for_is_no_virtual_path() {
+        let mut calls = vec![call("newfstatat", "/srv/www/blog/hello", Some("ENOENT"), 9.0)];
+        for template in ["single-post-hello.php", "single-post.php", "single.html"] {
+            calls.push(call("access", &format!("/srv/www/themes/x/{template}"), Some("ENOENT"), 9.0));
+        }
+        let c = of(&calls, 1, "/blog/hello", &Timings::new());
+        assert_eq!(kind(&c, "virtual-path").map(|k| k.per_request), Some(1.0));
+        let own = kind(&c, "missing-lookup").expect("its own");
+        assert_eq!((own.per_request, own.advice.as_str()), (3.0, ""));
+        let c = of(&calls[1..], 1, "/blog/hello", &Timings::new());
+        assert_eq!(kind(&c, "virtual-path"), None);
+        // Below an alias the server looks for what is left of the path.
+        assert!(is_of_url("/opt/app/list/7", "/shop/list/7") && !is_of_url("/opt/app/list/8", "/shop/list/7"));
+        assert!(!is_of_url("/srv/www", "/") && !is_of_url("/srv/www/themes/index.php", "/index.php"));
+    }
+
+    #[test]
+    fn waits_for_a_database_are_told_with_what_it_is_and_how_often() {
+        let (client, db) = ("TCP:[127.0.0.1:80->127.0.0.1:4000]", "TCP:[127.0.0.1:5000->127.0.0.1:3306]");
+        let mut calls = vec![call("read", client, None, 20.0)];
+        for query in 0..12 {
+            calls.push(call("sendto", db, None, 20.0));
+            calls.push(call("poll", db, None, if query == 11 { 200_000.0 } else { 120.0 }));
+            calls.push(call("recvfrom", db, None, 20.0));
+        }
+        let c = of(&calls, 1, "/", &Timings::new());
+        let poll = &c.waiting[0];
+        assert_eq!((poll.call.as_str(), poll.what.as_str(), poll.peer.as_str()), ("poll", "peer", "127.0.0.1:3306"));
+        assert_eq!((poll.process.as_deref(), poll.service.as_deref()), (Some("mariadbd"), Some("mysql")));
+        assert!((poll.us_per_request - 201_080.0).abs() < 1.0 && poll.per_request == 12.0, "{poll:?}");
+        assert!(c.rows[0].waits && c.rows[0].call == "poll", "{:?}", c.rows);
+        let trips = kind(&c, "database-round-trips").expect("there are");
+        assert!(trips.per_request == 12.0 && !trips.advice.is_empty() && trips.title.contains("mariadbd"), "{trips:?}");
+        // A few are no reason for advice, one is none for a word.
+        let few = of(&calls[..7], 1, "/", &Timings::new());
+        assert_eq!(kind(&few, "database-round-trips").map(|k| (k.per_request, k.advice.as_str())), Some((2.0, "")));
+        assert_eq!(kind(&of(&calls[..4], 1, "/", &Timings::new()), "database-round-trips"), None);
+    }
+
+    #[test]
+    fn source_files_that_are_opened_for_each_request_are_counted() {
+        let opened = |n: usize| -> Vec<Syscall> {
+            (0..n).map(|i| call("openat", &format!("/srv/www/inc{i}.php"), None, 9.0)).collect()
+        };
+        let many = of(&opened(8), 1, "/", &Timings::new());
+        let found = kind(&many, "source-files").expect("they are many");
+        assert!(found.per_request == 8.0 && found.advice.contains("opcache"), "{found:?}");
+        assert_eq!(kind(&of(&opened(2), 1, "/", &Timings::new()), "source-files"), None);
     }
 }

@@ -4,23 +4,49 @@ mod args;
 mod commands;
 mod exit;
 mod narrator;
+mod options;
+mod outfile;
 mod personality;
 mod run_plan;
 mod signals;
+mod stdio;
+mod title;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use args::{Cli, Command};
-use clap::Parser;
+use args::Command;
 use exit::{Exit, UsageError};
-use lastdrop_experiment::LabError;
+use lastdrop_lab::LabError;
 use lastdrop_load::LoadError;
 
 fn main() -> ExitCode {
-    if let Some((main, args)) = personality::chosen(std::env::args_os()) {
-        return personality::run(main, &args);
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let personality = personality::programs::chosen(&args);
+    title::hide_secrets(personality.as_ref().map(|p| p.name), &args);
+    if let Some(chosen) = personality {
+        return personality::programs::run(&chosen);
     }
-    let cli = Cli::parse();
+    let exit = run(&args);
+    // A report that nobody got is no success.
+    match exit {
+        Exit::Done | Exit::Missed | Exit::Invalid if stdio::lost_something() => Exit::Failed.into(),
+        exit => exit.into(),
+    }
+}
+
+fn run(args: &[OsString]) -> Exit {
+    let cli = match args::read(args) {
+        Ok(cli) => cli,
+        Err(e) if e.use_stderr() => {
+            stdio::err(e.to_string());
+            return Exit::Usage;
+        }
+        Err(help) => {
+            stdio::printed(help.print());
+            return Exit::Done;
+        }
+    };
     let result = match cli.command {
         Command::Run(args) => commands::run::run(&args),
         Command::Capacity(args) => commands::capacity::capacity(&args),
@@ -39,11 +65,11 @@ fn main() -> ExitCode {
         Command::Demo(args) => commands::demo::demo(args),
     };
     match result {
-        Ok(exit) => exit.into(),
+        Ok(exit) => exit,
         Err(e) => {
-            eprintln!("lastdrop: {}", explain(&e));
+            stdio::note!("lastdrop: {}", explain(&e));
             let usage = e.downcast_ref::<UsageError>().is_some() || is_wrong_plan(&e);
-            if usage { Exit::Usage } else { Exit::Failed }.into()
+            if usage { Exit::Usage } else { Exit::Failed }
         }
     }
 }

@@ -8,16 +8,12 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Folder, Target, free_port, get, signal, wait_until};
+use common::{Folder, Target, answer, assert_sums, free_port, get, n, serve, signal, wait_until};
 use serde_json::Value;
-
-fn n(v: &Value) -> u64 {
-    v.as_u64().unwrap_or_else(|| panic!("not a count: {v}"))
-}
 
 fn phase<'a>(run: &'a Value, name: &str) -> &'a Value {
     run["phases"].as_array().expect("phases").iter().find(|p| p["name"] == name).unwrap_or_else(|| panic!("no {name}"))
@@ -25,15 +21,6 @@ fn phase<'a>(run: &'a Value, name: &str) -> &'a Value {
 
 fn main_phase(run: &Value) -> &Value {
     phase(run, "main")
-}
-
-fn assert_sums(run: &Value) {
-    for p in run["phases"].as_array().expect("phases") {
-        let r = &p["requests"];
-        let failed: u64 = r["failed"].as_object().expect("kinds").values().map(n).sum();
-        assert_eq!(n(&r["due"]), n(&r["sent"]) + n(&r["unsent"]), "{p}");
-        assert_eq!(n(&r["sent"]), n(&r["answered"]) + failed + n(&r["timed_out"]) + n(&r["censored"]), "{p}");
-    }
 }
 
 // ---- servers of the test --------------------------------------------------------------------------------------------
@@ -77,35 +64,6 @@ fn read_request(stream: &mut BufReader<TcpStream>) -> Option<Seen> {
     seen.body = vec![0; length];
     stream.read_exact(&mut seen.body).ok()?;
     Some(seen)
-}
-
-fn answer(status: &str, headers: &str, body: &str) -> Vec<u8> {
-    format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n{headers}\r\n{body}", body.len()).into_bytes()
-}
-
-/// A server that answers by a function; gives its address and what it has seen.
-fn server(respond: impl Fn(&Seen) -> Vec<u8> + Send + Sync + 'static) -> (String, Arc<Mutex<Vec<Seen>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("its address").to_string();
-    let (log, respond) = (Arc::new(Mutex::new(Vec::new())), Arc::new(respond));
-    let seen = Arc::clone(&log);
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let (log, respond) = (Arc::clone(&log), Arc::clone(&respond));
-            thread::spawn(move || {
-                let mut writer = stream.try_clone().expect("a second handle");
-                let mut reader = BufReader::new(stream);
-                while let Some(request) = read_request(&mut reader) {
-                    let bytes = respond(&request);
-                    log.lock().expect("nobody panicked").push(request);
-                    if writer.write_all(&bytes).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    (address, seen)
 }
 
 /// nginx with a configuration of the test.
@@ -424,12 +382,12 @@ fn tls_is_verified_counted_and_resumed() {
 
 #[test]
 fn a_session_logs_in_and_takes_values_along() {
-    let (address, seen) = server(|r| match r.path.as_str() {
+    let (address, seen) = serve(read_request, |r| match r.path.as_str() {
         "/login" => {
             let name = String::from_utf8_lossy(&r.body).replace("user=", "").replace("&password=x+y%26", "");
             answer(
                 "200 OK",
-                &format!("Set-Cookie: sid={name}; Path=/\r\nX-Token: t-{name}\r\n"),
+                format!("Set-Cookie: sid={name}; Path=/\r\nX-Token: t-{name}\r\n"),
                 "{\"items\":[{\"id\":17}]}",
             )
         }
@@ -499,7 +457,7 @@ expect = ["text=bought"]
 
 #[test]
 fn a_login_that_is_sent_once_is_sent_once_a_user() {
-    let (address, seen) = server(|r| match r.path.as_str() {
+    let (address, seen) = serve(read_request, |r| match r.path.as_str() {
         "/login" => answer("200 OK", "Set-Cookie: sid=1; Path=/\r\n", "token=t7"),
         _ if r.headers.get("cookie").is_some_and(|c| c == "sid=1") => answer("200 OK", "", ""),
         _ => answer("403 Forbidden", "", ""),
@@ -521,7 +479,7 @@ fn a_login_that_is_sent_once_is_sent_once_a_user() {
 
 #[test]
 fn a_session_that_fails_begins_anew_and_is_counted() {
-    let (address, seen) = server(|r| match r.path.as_str() {
+    let (address, seen) = serve(read_request, |r| match r.path.as_str() {
         "/a" => answer("200 OK", "", "no token here"),
         _ => answer("200 OK", "", ""),
     });
@@ -540,7 +498,7 @@ fn a_session_that_fails_begins_anew_and_is_counted() {
 
 #[test]
 fn url_files_are_loaded_in_turn_and_at_random() {
-    let (address, seen) = server(|_| answer("200 OK", "", "ok"));
+    let (address, seen) = serve(read_request, |_| answer("200 OK", "", "ok"));
     let folder = Folder::new();
     let urls =
         format!("# a comment\nHOST={address}\nhttp://$(HOST)/a\n${{HOST}}/b POST x=1\n$(HOST)/c PUT <body.txt\n");
@@ -565,7 +523,7 @@ fn url_files_are_loaded_in_turn_and_at_random() {
 
 #[test]
 fn bodies_and_heads_are_what_was_asked_for() {
-    let (address, seen) = server(|_| answer("200 OK", "", "ok"));
+    let (address, seen) = serve(read_request, |_| answer("200 OK", "", "ok"));
     let folder = Folder::new();
     fs::write(folder.join("upload.bin"), [0u8, 255, 10]).expect("written");
     let url = format!("http://{address}/x");
@@ -598,8 +556,8 @@ fn bodies_and_heads_are_what_was_asked_for() {
 
 #[test]
 fn answers_are_held_against_expectations() {
-    let (address, _) = server(|r| match r.path.as_str() {
-        "/changing" => answer("200 OK", "", &format!("{:?}", Instant::now())),
+    let (address, _) = serve(read_request, |r| match r.path.as_str() {
+        "/changing" => answer("200 OK", "", format!("{:?}", Instant::now())),
         _ => answer("200 OK", "", "hello"),
     });
     let folder = Folder::new();
@@ -760,7 +718,7 @@ fn a_page_is_loaded_with_what_it_embeds() {
 #[test]
 fn connections_come_from_and_go_where_they_are_told() {
     let folder = Folder::new();
-    let (address, seen) = server(|_| answer("200 OK", "", "ok"));
+    let (address, seen) = serve(read_request, |_| answer("200 OK", "", "ok"));
     let url = format!("http://{address}/");
     folder.json(
         &["run", &url, "-n", "30", "-c", "3", "--keepalive", "off", "--source", "127.0.0.2,127.0.0.3,127.0.0.4"],
@@ -805,7 +763,6 @@ fn a_modem_is_as_slow_as_a_modem() {
 
 #[test]
 fn thousands_of_idle_connections_need_little_memory() {
-    let _alone = common::alone();
     let folder = Folder::new();
     let port = free_port();
     let _nginx = Nginx::start(
@@ -838,7 +795,7 @@ fn thousands_of_idle_connections_need_little_memory() {
 
 #[test]
 fn a_dry_run_shows_everything_and_sends_nothing() {
-    let (address, seen) = server(|_| answer("200 OK", "", "ok"));
+    let (address, seen) = serve(read_request, |_| answer("200 OK", "", "ok"));
     let folder = Folder::new();
     let done = folder.run(&["run", &format!("http://{address}/p"), "--dry-run", "-r", "5", "-H", "X-A: b"]);
     assert_eq!(done.code, 0);

@@ -228,7 +228,6 @@ fn fields(text: &str) -> BTreeMap<String, Vec<String>> {
 
 #[test]
 fn ab_is_ab() {
-    let _alone = alone();
     let server = Server::start();
     server.matrix(
         "ab -n 5 -c 2 {U}/
@@ -291,7 +290,6 @@ fn ab_is_ab() {
 
 #[test]
 fn siege_is_siege() {
-    let _alone = alone();
     let server = Server::start();
     server.matrix(
         "siege -c 2 -r 2 -b {U}/
@@ -369,7 +367,6 @@ fn siege_is_siege() {
 
 #[test]
 fn httperf_is_httperf() {
-    let _alone = alone();
     let server = Server::start();
     server.matrix(
         "httperf {H} --num-conns 10
@@ -425,7 +422,6 @@ fn httperf_is_httperf() {
 
 #[test]
 fn wrk_is_wrk() {
-    let _alone = alone();
     let server = Server::start();
     server.matrix(
         "wrk -t1 -c2 -d1s {U}/

@@ -16,7 +16,10 @@ const SETTINGS: &str = "workers = 3\nmax_requests_per_worker = 10\nservice = '5m
 /// Starts a tune with blocks as short as they go.
 fn start_tune(folder: &Folder, target: &Target, more: &[&str]) -> Child {
     let (name, url) = (target.name(), target.url());
-    let mut args = vec!["tune", &name, "--url", &url, "-c", "8", "-d", "150ms", "--warm-up", "50ms", "--quiet"];
+    let mut args = vec!["tune", &name, "--url", &url, "-c", "8", "--warm-up", "50ms", "--quiet"];
+    if !more.contains(&"-d") {
+        args.extend(["-d", "150ms"]);
+    }
     args.extend(more);
     folder.lastdrop(&args).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs")
 }
@@ -36,21 +39,214 @@ fn assert_as_found(folder: &Folder, target: &Target, moment: &str) {
     let with = |text: &str| processes_with(text).len();
     assert!(with(&config.to_string_lossy()) > 0, "{moment}");
     assert_eq!(with(&folder.join("state").to_string_lossy()), 0, "{moment}: it runs on a file of ours");
-    let journals = fs::read_dir(folder.join("state"))
-        .map(|d| d.filter_map(Result::ok).filter(|e| e.path().extension().is_some_and(|e| e == "journal")).count());
-    assert_eq!(journals.unwrap_or(0), 0, "{moment}: a journal is left");
+    assert_eq!(left_in_state(folder), [""; 0], "{moment}: journals, locks, trials");
+}
+
+/// Names of the files in the state folder.
+fn left_in_state(folder: &Folder) -> Vec<String> {
+    let entries = fs::read_dir(folder.join("state")).map(|d| d.filter_map(|e| e.ok()?.file_name().into_string().ok()));
+    entries.map(Iterator::collect).unwrap_or_default()
+}
+
+fn journal(folder: &Folder) -> Option<std::path::PathBuf> {
+    let name = left_in_state(folder).into_iter().find(|name| name.ends_with(".journal"))?;
+    Some(folder.join("state").join(name))
+}
+
+/// Kills a tune that has changed the server.
+fn kill_a_tune(folder: &Folder, target: &Target) {
+    let mut tune = start_tune(folder, target, &[]);
+    let changed = || {
+        processes_with(".trial.conf").iter().any(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&*folder.path().to_string_lossy())
+        })
+    };
+    wait_until("a trial", || changed() && target.scoreboard().is_some());
+    signal(&tune, libc::SIGKILL);
+    tune.wait().expect("ends");
+}
+
+/// Ends every process of the target.
+fn end_target(folder: &Folder) {
+    let config = folder.join("target.toml").display().to_string();
+    for pid in processes_with(&config) {
+        // SAFETY: a plain call on a process of ours.
+        unsafe { libc::kill(pid, libc::SIGTERM) };
+    }
+    wait_until("the end of the target", || processes_with(&config).is_empty());
+}
+
+#[test]
+fn whoever_misses_a_server_that_a_killed_tune_left_stopped_is_told_to_restore() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    kill_a_tune(&folder, &target);
+    // As a tune that is killed between two trials leaves it.
+    end_target(&folder);
+    let (name, url) = (target.name(), target.url());
+    let by_url = format!("target@{url}");
+    let commands: [&[&str]; 9] = [
+        &["tune", &name, "--url", &url],
+        &["size", &name],
+        &["size", &by_url],
+        &["watch", &by_url, "--once"],
+        &["guard", &name, "--max-age", "1h"],
+        &["profile", &name, "-d", "1s"],
+        &["run", &url, "--server", &name, "-n", "1"],
+        &["run", &url, "-n", "1"],
+        &["capacity", &url, "--objective", "p50<1s"],
+    ];
+    for args in commands {
+        let done = folder.run(args);
+        assert!(done.code == 1 && done.stderr.contains("lastdrop restore"), "{done:?}");
+    }
+    // Of another server nothing is said.
+    let other = folder.run(&["watch", &format!("target@http://127.0.0.1:{}/", common::free_port()), "--once"]);
+    assert!(other.code == 1 && !other.stderr.contains("restore"), "{other:?}");
+    let restored = folder.run(&["restore"]);
+    assert!(restored.code == 0 && restored.stdout.contains("put back"), "{restored:?}");
+    assert_as_found(&folder, &target, "started again");
+}
+
+#[test]
+fn a_journal_that_cannot_be_used_says_what_to_do_and_can_be_forgotten() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    kill_a_tune(&folder, &target);
+    let path = journal(&folder).expect("a journal");
+    let whole = fs::read_to_string(&path).expect("readable");
+    let version = whole.replace("lastdrop.journal/1", "lastdrop.journal/7");
+    let (name, url) = (target.name(), target.url());
+    for (text, fault) in [
+        ("", "empty"),
+        (&whole[..whole.len() / 2], "ends in the middle"),
+        ("hello", "no journal"),
+        (&version, "journal/7"),
+    ] {
+        fs::write(&path, text).expect("written");
+        for args in [&["restore"][..], &["tune", &name, "--url", &url]] {
+            let done = folder.run(args);
+            assert_eq!(done.code, 1, "{done:?}");
+            let trial = path.with_extension("trial.conf").display().to_string();
+            for part in [fault, "By hand", "--forget", &path.to_string_lossy(), &trial] {
+                assert!(done.stderr.contains(part), "{part}: {done:?}");
+            }
+        }
+        assert!(target.scoreboard().is_some(), "nothing was changed");
+    }
+    // One that can be used is not forgotten by the way.
+    fs::write(&path, &whole).expect("written");
+    let kept = folder.run(&["restore", "--forget"]);
+    assert!(kept.code == 0 && path.exists(), "{kept:?}");
+    fs::write(&path, "").expect("written");
+    // By hand, as it was said: the server that was started on the trial is ended, and its own started.
+    end_target(&folder);
+    let forgotten = folder.run(&["restore", "--forget"]);
+    assert!(forgotten.code == 0 && forgotten.stdout.contains("forgotten"), "{forgotten:?}");
+    assert_eq!(left_in_state(&folder), [""; 0]);
+    let mut own = folder.lastdrop(&["target", "--config", &folder.join("target.toml").to_string_lossy()]);
+    let mut own = own.stderr(Stdio::null()).spawn().expect("starts");
+    wait_until("its own", || target.scoreboard().is_some());
+    assert_as_found(&folder, &target, "by hand");
+    signal(&own, libc::SIGTERM);
+    own.wait().expect("ends");
+}
+
+#[test]
+fn a_server_that_somebody_started_otherwise_is_left_as_it_runs() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    kill_a_tune(&folder, &target);
+    end_target(&folder);
+    let config = folder.join("target.toml").display().to_string();
+    // Another has its port: that is said at once, and nothing is lost.
+    let other = std::net::TcpListener::bind(("127.0.0.1", target.port)).expect("its port");
+    let refused = folder.run(&["restore"]);
+    let own = format!("process {} ", std::process::id());
+    assert!(refused.code == 1 && refused.stderr.contains(&own) && journal(&folder).is_some(), "{refused:?}");
+    drop(other);
+    // Somebody starts it with one option more.
+    let pid_file = folder.join("pid").display().to_string();
+    let mut theirs = folder.lastdrop(&["target", "--config", &config, "--pid-file", &pid_file]);
+    let mut theirs = theirs.stderr(Stdio::null()).spawn().expect("starts");
+    wait_until("theirs", || target.scoreboard().is_some());
+    let restored = folder.run(&["restore"]);
+    assert!(restored.code == 0 && restored.stdout.contains("--pid-file"), "{restored:?}");
+    assert!(theirs.try_wait().expect("a child").is_none(), "it runs on");
+    assert_as_found(&folder, &target, "left as it runs");
+    signal(&theirs, libc::SIGTERM);
+    theirs.wait().expect("ends");
+}
+
+#[test]
+fn a_broken_configuration_stops_no_running_server() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    kill_a_tune(&folder, &target);
+    let config = folder.join("target.toml");
+    let good = fs::read_to_string(&config).expect("readable");
+    fs::write(&config, format!("{good}\nno_such_setting = 1\n")).expect("written");
+    let (name, url) = (target.name(), target.url());
+    let master = || processes_with(&config.to_string_lossy()).into_iter().min();
+    let before = master();
+    let refused = folder.run(&["restore"]);
+    assert!(refused.code == 1 && refused.stderr.contains("no_such_setting"), "{refused:?}");
+    assert!(before.is_some() && master() == before && target.scoreboard().is_some(), "it runs on");
+    fs::write(&config, &good).expect("written");
+    assert_eq!(folder.run(&["restore"]).code, 0);
+    assert_as_found(&folder, &target, "mended");
+    // A tune does not even begin.
+    fs::write(&config, format!("{good}\nno_such_setting = 1\n")).expect("written");
+    let refused = folder.run(&["tune", &name, "--url", &url]);
+    assert!(refused.code == 1 && refused.stderr.contains("no_such_setting"), "{refused:?}");
+    assert!(target.scoreboard().is_some());
+    // One that is down and cannot start says so at once.
+    fs::write(&config, &good).expect("written");
+    kill_a_tune(&folder, &target);
+    end_target(&folder);
+    fs::write(&config, format!("{good}\nno_such_setting = 1\n")).expect("written");
+    let began = std::time::Instant::now();
+    let refused = folder.run(&["restore"]);
+    assert!(refused.code == 1 && refused.stderr.contains("ended as soon as"), "{refused:?}");
+    assert!(began.elapsed() < Duration::from_secs(15), "it is not waited for: {:?}", began.elapsed());
+    fs::write(&config, &good).expect("written");
+    assert_eq!(folder.run(&["restore"]).code, 0);
+    assert_as_found(&folder, &target, "started again");
+}
+
+#[test]
+fn what_a_kill_left_half_written_is_taken_away() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    let state = folder.join("state");
+    fs::create_dir_all(&state).expect("made");
+    // As a kill leaves it in the middle of writing a file, before there is a journal; the lock is of a process that is gone.
+    for (name, text) in
+        [(".lock", "1999999999\n"), (".trial.conf.new", "half"), (".journal.new", "{"), (".test.conf", "x = 1")]
+    {
+        fs::write(state.join(format!("target--somewhere{name}")), text).expect("written");
+    }
+    let done = folder.run(&["restore"]);
+    assert_eq!((done.code, done.stdout.as_str()), (0, "Nothing to put back.\n"));
+    assert_eq!(left_in_state(&folder), [""; 0]);
+    assert_as_found(&folder, &target, "not touched");
 }
 
 #[test]
 fn a_tune_killed_at_any_moment_is_undone_by_restore() {
-    let _alone = alone();
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
-    for i in 0..20 {
-        // The first two seconds only watch for visitors; the trials take some eight more.
-        let moment = Duration::from_millis(2200 + 330 * i);
+    for i in 0..14 {
+        // The first two seconds only watch for visitors; the trials take some eight more. The last has begun them.
+        let moment = Duration::from_millis(2200 + 470 * i);
         let mut tune = start_tune(&folder, &target, &[]);
         thread::sleep(moment);
+        if i == 13 {
+            wait_until("a run in the store", || {
+                folder.run(&["history", "-n", "1000"]).stdout.contains("tune baseline")
+            });
+        }
         signal(&tune, libc::SIGKILL);
         tune.wait().expect("ends");
         let restored = folder.run(&["restore"]);
@@ -71,7 +267,6 @@ fn restore_with_nothing_to_do_is_no_error() {
 
 #[test]
 fn signals_put_everything_back_before_they_end_it() {
-    let _alone = alone();
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
     for (number, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143), (libc::SIGHUP, 129)] {
@@ -86,7 +281,6 @@ fn signals_put_everything_back_before_they_end_it() {
 
 #[test]
 fn one_server_is_tuned_by_one_lastdrop() {
-    let _alone = alone();
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
     let mut first = start_tune(&folder, &target, &[]);
@@ -95,7 +289,7 @@ fn one_server_is_tuned_by_one_lastdrop() {
     assert_eq!(second.code, 1);
     assert!(second.stderr.contains(&format!("process {}", first.id())), "{second:?}");
     // A restore leaves a server alone that somebody is at work on.
-    thread::sleep(Duration::from_millis(3500));
+    wait_until("a journal", || journal(&folder).is_some());
     let restore = folder.run(&["restore"]);
     assert!(restore.code == 1 && restore.stderr.contains("at work"), "{restore:?}");
     signal(&first, libc::SIGKILL);
@@ -111,15 +305,16 @@ fn a_server_with_visitors_is_not_touched_without_live() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
     let port = target.port;
+    let (leave, stays) = std::sync::mpsc::channel::<()>();
     let visitor = thread::spawn(move || {
-        for _ in 0..60 {
+        while stays.recv_timeout(Duration::from_millis(50)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
             let _ = get(port, "/");
-            thread::sleep(Duration::from_millis(50));
         }
     });
     let done = end(start_tune(&folder, &target, &[]));
-    assert_eq!(done.code, 1);
+    assert_eq!(done.code, 1, "{done:?}");
     assert!(done.stderr.contains("--live"), "{done:?}");
+    drop(leave);
     visitor.join().expect("ends");
     assert_eq!(target.counts()["generation"], 0);
     assert_as_found(&folder, &target, "not touched");
@@ -127,11 +322,11 @@ fn a_server_with_visitors_is_not_touched_without_live() {
 
 #[test]
 fn kept_settings_stay_and_can_be_tuned_again() {
-    let _alone = alone();
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
     let out = folder.join("tune.json");
-    let done = end(start_tune(&folder, &target, &["--keep", "--json", out.to_str().expect("text")]));
+    // Blocks that have their answers also where others take the processors.
+    let done = end(start_tune(&folder, &target, &["-d", "600ms", "--keep", "--json", out.to_str().expect("text")]));
     assert_eq!(done.code, 0, "{done:?}");
     let tune: Value = serde_json::from_str(&fs::read_to_string(&out).expect("written")).expect("JSON");
     assert_eq!((&tune["verdict"], &tune["kept"]), (&"improved".into(), &true.into()), "{tune}");
@@ -149,7 +344,6 @@ fn kept_settings_stay_and_can_be_tuned_again() {
 
 #[test]
 fn a_restarted_server_has_the_limits_cpus_environment_and_folder_that_it_had() {
-    let _alone = alone();
     let folder = Folder::new();
     let port = common::free_port();
     let config = folder.join("target.toml");
@@ -222,7 +416,6 @@ fn planted_memory_is_found_by_size() {
 
 #[test]
 fn a_sweep_measures_every_row_and_puts_the_server_back() {
-    let _alone = alone();
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);
     let plan = folder.join("plan.toml");
@@ -275,7 +468,7 @@ fn the_demo_finds_the_planted_best() {
     let demo = folder.json(&["demo"], 0);
     assert_eq!(demo["verdict"], "improved");
     assert_eq!(demo["restored"], true);
-    // 16 workers that stay answer 206 a second: planted in crates/experiment/src/demo.rs.
+    // 16 workers that stay answer 206 a second: planted in crates/trials/src/demo.rs.
     let reached = demo["winner"]["objective"].as_f64().expect("a rate");
     assert!(reached >= 0.8 * 206.4, "{reached}");
     let low = demo["winner"]["interval"][0].as_f64().expect("a bound");

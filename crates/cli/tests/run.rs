@@ -7,25 +7,11 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Folder, Target, free_port, signal};
+use common::{Folder, Target, assert_sums, free_port, n, signal};
 use serde_json::Value;
 
 fn main_phase(run: &Value) -> &Value {
     run["phases"].as_array().expect("phases").iter().find(|p| p["measured"] == true).expect("a measured one")
-}
-
-fn n(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("a count, not {value}"))
-}
-
-/// The two sums that hold in every run.
-fn assert_sums(run: &Value) {
-    for phase in run["phases"].as_array().expect("phases") {
-        let r = &phase["requests"];
-        let failed: u64 = r["failed"].as_object().expect("kinds").values().map(n).sum();
-        assert_eq!(n(&r["due"]), n(&r["sent"]) + n(&r["unsent"]), "{r}");
-        assert_eq!(n(&r["sent"]), n(&r["answered"]) + failed + n(&r["timed_out"]) + n(&r["censored"]), "{r}");
-    }
 }
 
 /// Everything that the target counted has to be in the run, exactly.

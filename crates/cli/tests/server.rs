@@ -9,12 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::{Apache, Folder, Target, alone, free_port, get, processes_with, signal, wait_until};
+use common::{Apache, Folder, Target, free_port, get, json_of, number, processes_with, signal, wait_until};
 use serde_json::Value;
-
-fn number(v: &Value) -> f64 {
-    v.as_f64().unwrap_or_else(|| panic!("a number: {v}"))
-}
 
 fn looks(run: &Value) -> &Vec<Value> {
     run["server"]["looks"].as_array().unwrap_or_else(|| panic!("looks: {}", run["server"]))
@@ -27,19 +23,23 @@ fn when(run: &Value, count: impl Fn(&Value) -> f64) -> Vec<f64> {
 
 #[test]
 fn an_overflowing_listen_queue_shows_in_its_second() {
-    let _alone = alone();
     let folder = Folder::new();
-    // From 3 s to 4 s after the first request nothing is answered: 60 connections want a place in a queue of 4.
-    let stall = ["--workers", "1", "--backlog", "4", "--stall-at", "3s", "--stall-for", "1s"];
+    // From 3 s to 5 s after the first request nothing is answered: 200 connections want a place in a queue of 4.
+    let stall = ["--workers", "1", "--backlog", "4", "--stall-at", "3s", "--stall-for", "2s"];
     let target = Target::start(&folder, &stall);
-    let args = ["run", &target.url(), "-r", "60", "-d", "6s", "--keepalive", "off", "--timeout", "4s"];
+    let args = ["run", &target.url(), "-r", "100", "-d", "6s", "--keepalive", "off", "--timeout", "4s"];
     let run = folder.json(&args, 0);
+    // The second in which it happened, by the answers that are missing; a busy machine has its own clock.
+    let seconds = run["phases"][0]["seconds"].as_array().expect("seconds");
+    let whole = seconds.iter().filter(|s| number(&s["t"]) < 6.0);
+    let stalled = whole.min_by(|a, b| number(&a["answered"]).total_cmp(&number(&b["answered"])));
+    let stalled = number(&stalled.expect("seconds")["t"]);
+    // A look in that second or in one beside it: both are stalled.
+    let near = |t: &f64| (stalled - 1.0..=stalled + 2.5).contains(t);
     let at = when(&run, |l| l["kernel"]["ListenOverflows"].as_f64().unwrap_or(0.0));
-    assert!(!at.is_empty(), "no overflow: {:#}", run["server"]);
-    // Connections that were refused come again after 1 s; they may overflow the queue once more.
-    assert!(at[0] >= 3.0 && at[0] <= 5.1, "{at:?}");
+    assert!(at.first().is_some_and(near), "overflows at {at:?}, answers missing at {stalled}: {:#}", run["server"]);
     let full = when(&run, |l| f64::from(u8::from(number(&l["listen"][0]["queue"]) >= 4.0)));
-    assert!(full.iter().any(|t| (3.0..=5.1).contains(t)), "the queue was never seen full: {full:?}");
+    assert!(full.first().is_some_and(near), "full at {full:?}, answers missing at {stalled}: {:#}", run["server"]);
     assert_eq!(run["server"]["looks"][0]["listen"][0]["limit"], 4);
     assert_eq!(number(&run["server"]["master"]), f64::from(target.child.id()));
     // Found by its socket only: nobody asked its status page.
@@ -53,7 +53,6 @@ fn an_overflowing_listen_queue_shows_in_its_second() {
 
 #[test]
 fn a_server_that_is_named_tells_its_scoreboard() {
-    let _alone = alone();
     let folder = Folder::new();
     let target = Target::start(&folder, &["--workers", "3", "--service", "50ms"]);
     let server = format!("target@{}", target.url());
@@ -166,7 +165,6 @@ fn end(mut child: Child) {
 
 #[test]
 fn workers_that_fit_are_those_that_a_memory_group_sustains() {
-    let _alone = alone();
     let folder = Folder::new();
     let budget = 300u64 << 20;
     let port = free_port();
@@ -232,7 +230,6 @@ fn workers_that_fit_are_those_that_a_memory_group_sustains() {
 
 #[test]
 fn growth_of_workers_is_found_and_split() {
-    let _alone = alone();
     let folder = Folder::new();
     let planted = "workers = 8\nmemory = '4M'\nshared_memory = '32M'\nleak = '16k'\nunshare = '32k'";
     let target = Target::with_config(&folder, planted);
@@ -258,7 +255,6 @@ fn growth_of_workers_is_found_and_split() {
 
 #[test]
 fn a_leak_and_a_preloaded_module_of_mod_perl_are_seen() {
-    let _alone = alone();
     let folder = Folder::new();
     let apache = Apache::start_with(&folder, |t| t.replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0"));
     let script =
@@ -283,7 +279,6 @@ fn a_leak_and_a_preloaded_module_of_mod_perl_are_seen() {
 
 #[test]
 fn limits_of_control_groups_show_in_a_run() {
-    let _alone = alone();
     let folder = Folder::new();
     // A fifth of a core for a server that needs all of one.
     let group = Cgroup::new("cpu");
@@ -327,8 +322,10 @@ fn limits_of_control_groups_show_in_a_run() {
         let server = group.spawn(&folder, &["target", "--listen", &listen, "--workers", "3"]);
         wait_until("the target", || get(port, "/").is_some());
         // From now on a master and two of its three workers may be there; a third is wanted again and again.
+        let procs = || fs::read_to_string(group.folder.join("cgroup.procs")).expect("readable");
+        wait_until("all workers", || procs().lines().count() == 4);
         limit("3");
-        let pids = fs::read_to_string(group.folder.join("cgroup.procs")).expect("readable");
+        let pids = procs();
         let worker = pids.lines().filter_map(|p| p.parse::<i32>().ok()).find(|p| *p != server.id() as i32);
         // SAFETY: a plain call on a worker of the target that was started above.
         unsafe { libc::kill(worker.expect("a worker"), libc::SIGKILL) };
@@ -396,15 +393,8 @@ impl Drop for Alone {
     }
 }
 
-fn json_of(mut command: Command) -> Value {
-    let output = command.output().expect("runs");
-    serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
-}
-
 #[test]
 fn a_server_in_another_network_namespace_is_seen_from_outside() {
-    let _alone = alone();
     let folder = Folder::new();
     let server = Alone::start(&["--workers", "1", "--backlog", "2", "--stall-for", "3s"]);
     let name = format!("pid:{}", server.pid);
@@ -420,13 +410,15 @@ fn a_server_in_another_network_namespace_is_seen_from_outside() {
 
 #[test]
 fn a_shortage_of_local_ports_shows_in_its_second() {
-    let _alone = alone();
     let folder = Folder::new();
     let server = Alone::start(&["--workers", "2"]);
     // 100 ports, none of them used again within the minute; 40 connections a second use them up in the third second.
     server.tell("sh", &["-c", "echo 40000 40099 > /proc/sys/net/ipv4/ip_local_port_range"]);
     server.tell("sh", &["-c", "echo 0 > /proc/sys/net/ipv4/tcp_tw_reuse"]);
-    let args = ["run", "http://127.0.0.1:8080/", "-r", "40", "-d", "6s", "--keepalive", "off", "--json", "-"];
+    // Who closes first keeps the port: the server is told that the connection may stay, so that it is always the client,
+    // however late that is.
+    let load = ["run", "http://127.0.0.1:8080/", "-r", "40", "-d", "6s", "--keepalive", "off", "--json", "-"];
+    let args = [&load[..], &["-H", "Connection: keep-alive"]].concat();
     let run = json_of(server.inside(&folder, &args));
     assert_eq!(run["generator"]["local_ports"], 100);
     let refused = run["generator"]["connect_errors"].to_string();
@@ -435,18 +427,21 @@ fn a_shortage_of_local_ports_shows_in_its_second() {
     let failed = seconds.iter().position(|s| number(&s["failed"]) > 0.0).expect("failures");
     let full = when(&run, |l| {
         assert_eq!(l["local_ports"], 100);
-        f64::from(u8::from(number(&l["sockets"]["time_wait"]) >= 95.0))
+        let to_server = l["ports_held"]["to"] == "127.0.0.1:8080";
+        f64::from(u8::from(to_server && number(&l["ports_held"]["time_wait"]) >= 90.0))
     });
-    assert!((1..=3).contains(&failed), "second {failed}");
-    // The look at the end of the second in which it happened, or, where half of the ports is of the wrong kind, before.
-    assert!(full.first().is_some_and(|t| (2.0..=4.1).contains(t)), "{full:?}");
+    // At 40 a second they last for two seconds and more; a busy machine only makes it later.
+    assert!(failed >= 1, "second {failed}");
+    // The look at the end of the second in which the first failed, or, where half of the ports is of the wrong kind, a
+    // little before; one that comes late is still the next.
+    let near = |t: &f64| *t >= 2.0 && (t - failed as f64 - 1.0).abs() <= 2.1;
+    assert!(full.first().is_some_and(near), "full at {full:?}, first failure in second {failed}");
     let shown = folder.run(&["show", "last"]);
-    assert!(shown.stdout.contains("local ports"), "{shown:?}");
+    assert!(shown.stdout.contains("closed connections to 127.0.0.1:8080 hold most local ports"), "{shown:?}");
 }
 
 #[test]
 fn a_full_connection_table_shows_in_its_second() {
-    let _alone = alone();
     let folder = Folder::new();
     let server = Alone::start(&["--workers", "2"]);
     // A rule that wants to know connections, so that the kernel keeps a table of them; it only counts.
@@ -454,7 +449,7 @@ fn a_full_connection_table_shows_in_its_second() {
     server.tell("nft", &[rules]);
     let max = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max").expect("connection tracking");
     let max: u64 = max.trim().parse().expect("a number");
-    let args = ["run", "http://127.0.0.1:8080/", "-r", "50", "-d", "9s", "--keepalive", "off", "--json", "-"];
+    let args = ["run", "http://127.0.0.1:8080/", "-r", "50", "-d", "60s", "--keepalive", "off", "--json", "-"];
     let load =
         server.inside(&folder, &args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("nsenter runs");
     thread::sleep(Duration::from_secs(4));
@@ -475,6 +470,9 @@ fn a_full_connection_table_shows_in_its_second() {
         sent
     });
     let sent = flood.join().expect("ends");
+    // The second in which it ended has its look.
+    thread::sleep(Duration::from_millis(1500));
+    signal(&load, libc::SIGINT);
     let output = load.wait_with_output().expect("ends");
     let run: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let moved = |l: &Value| {
@@ -482,10 +480,10 @@ fn a_full_connection_table_shows_in_its_second() {
         n("conntrack_early_drop") + n("conntrack_drop")
     };
     let at = when(&run, moved);
-    assert!(at.first().is_some_and(|t| *t > 4.0), "{sent} sent: {at:?}");
+    assert!(at.first().is_some_and(|t| *t > 3.0), "{sent} sent: {at:?}");
     let full =
         when(&run, |l| f64::from(u8::from(l["conntrack"].as_f64() >= l["conntrack_limit"].as_f64().map(|m| 0.99 * m))));
-    // The flood takes a second or so on any machine; the table is seen full when it drops, not earlier.
+    // The table is seen full when it drops, not earlier.
     assert!(full.first().is_some_and(|t| *t >= at[0] - 1.1), "{full:?} {at:?}");
     assert_eq!(looks(&run)[0]["conntrack_limit"], max);
     let shown = folder.run(&["show", "last"]);
@@ -494,7 +492,6 @@ fn a_full_connection_table_shows_in_its_second() {
 
 #[test]
 fn a_worker_without_descriptors_shows_in_its_second() {
-    let _alone = alone();
     let folder = Folder::new();
     let (port, config, dir) = (free_port(), folder.join("nginx.conf"), folder.path().display().to_string());
     // One connection each from second 3 on: 40 of them are more than a worker with 30 descriptors can have.
@@ -522,7 +519,7 @@ fn a_worker_without_descriptors_shows_in_its_second() {
         assert_eq!(l["fds_limit"].as_f64(), Some(30.0), "{l:#}");
         f64::from(u8::from(number(&l["fds"]) >= 27.0))
     });
-    assert!(near.first().is_some_and(|t| (3.0..=5.2).contains(t)), "{near:?}\n{:#}", run["server"]);
+    assert!(near.first().is_some_and(|t| *t >= 2.0), "{near:?}\n{:#}", run["server"]);
     assert!(fs::read_to_string(folder.join("error.log")).expect("a log").contains("24: Too many open files"));
     let shown = folder.run(&["show", "last"]);
     assert!(shown.stdout.contains("limit of open files"), "{shown:?}");
@@ -530,7 +527,6 @@ fn a_worker_without_descriptors_shows_in_its_second() {
 
 #[test]
 fn nginx_and_php_fpm_are_watched_with_their_status_pages() {
-    let _alone = alone();
     let folder = Folder::new();
     let port = free_port();
     let (config, dir) = (folder.join("nginx.conf"), folder.path().display());
@@ -569,7 +565,7 @@ fn nginx_and_php_fpm_are_watched_with_their_status_pages() {
         fs::write(&config, text).expect("written");
         let fpm =
             Command::new(&program).arg("-F").arg("-y").arg(&config).stderr(Stdio::null()).spawn().expect("starts");
-        wait_until("three children", || processes_with("php-fpm: pool www").len() >= 3);
+        wait_until("three children", || common::servers::children_of(fpm.id() as i32) == 3);
         let watch =
             folder.json(&["watch", &format!("php-fpm:{}", config.display()), "--once", "--interval", "500ms"], 0);
         let workers = watch["workers"].as_array().expect("workers");
@@ -602,7 +598,6 @@ fn a_recording_is_shown_again_and_a_cut_one_says_where() {
 
 #[test]
 fn a_trace_finds_htaccess_and_virtual_paths_and_their_absence() {
-    let _alone = alone();
     let folder = Folder::new();
     // Documents four folders deep, seen from the first that may be overridden.
     let apache = Apache::start_with(&folder, |t| {
@@ -654,7 +649,6 @@ fn a_trace_finds_htaccess_and_virtual_paths_and_their_absence() {
 
 #[test]
 fn a_trace_changes_a_setting_itself_and_puts_it_back() {
-    let _alone = alone();
     let folder = Folder::new();
     let apache = Apache::start_with(&folder, |t| {
         let overrides = "<Directory \"/\">\nAllowOverride All\n</Directory>\n";
@@ -678,7 +672,6 @@ fn a_trace_changes_a_setting_itself_and_puts_it_back() {
 
 #[test]
 fn the_guard_keeps_a_leaking_pool_in_order_and_no_request_fails() {
-    let _alone = alone();
     let folder = Folder::new();
     let apache = Apache::start_with(&folder, |t| {
         t.replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0").replace("StartServers 5", "StartServers 8")
@@ -691,7 +684,7 @@ fn the_guard_keeps_a_leaking_pool_in_order_and_no_request_fails() {
     let limit = 200.0 * 1_048_576.0;
 
     // Only looking changes nothing.
-    let dry = folder.run(&["guard", &name, "--max-private", "1k", "-d", "2s"]);
+    let dry = folder.run(&["guard", &name, "--max-age", "100ms", "--every", "300ms", "-d", "2s"]);
     assert!(dry.code == 0 && dry.stdout.contains("would replace") && dry.stdout.contains("--act"), "{dry:?}");
     let log = folder.join("guard.log").display().to_string();
     let args = ["guard", &name, "--memory", "200M", "--every", "500ms", "--act", "--log", &log];
@@ -712,7 +705,6 @@ fn the_guard_keeps_a_leaking_pool_in_order_and_no_request_fails() {
 
 #[test]
 fn a_profile_finds_the_function_that_burns_the_time() {
-    let _alone = alone();
     let folder = Folder::new();
     let apache = Apache::start_with(&folder, |t| t.replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0"));
     let (name, url) = (apache.name(), apache.url("/perl/heavy.pl"));

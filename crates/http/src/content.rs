@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use brotli_decompressor::DecompressorWriter;
+use brotli_decompressor::{BrotliDecompressStream, BrotliResult, BrotliState, StandardAlloc};
 use flate2::write::{MultiGzDecoder, ZlibDecoder};
 
 use crate::ProtocolError;
@@ -11,7 +11,9 @@ use crate::ProtocolError;
 /// Most bytes that one body may become. A gzip bomb makes 1000 out of each; a load generator has other things to do.
 pub const MOST_DECODED_BYTES: u64 = 64 << 20;
 
-const BROTLI_BUFFER_BYTES: usize = 8 * 1024;
+const BROTLI_BUFFER_BYTES: usize = 16 * 1024;
+/// The largest window of brotli (RFC 7932, section 9.1).
+const BROTLI_WINDOW_BYTES: u64 = 16 << 20;
 
 /// Passes on, counts, and refuses what is too much.
 struct Bounded<W> {
@@ -34,10 +36,55 @@ impl<W: Write> Write for Bounded<W> {
     }
 }
 
+/// brotli as browsers speak it. The crate's own writer also takes windows of a gigabyte, which no server may send.
+struct Brotli<W> {
+    state: BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>,
+    out: W,
+    total: usize,
+    ended: bool,
+}
+
+impl<W: Write> Brotli<W> {
+    fn new(out: W) -> Brotli<W> {
+        let alloc = StandardAlloc::default;
+        Brotli { state: BrotliState::new_strict(alloc(), alloc(), alloc()), out, total: 0, ended: false }
+    }
+
+    fn feed(&mut self, data: &[u8]) -> io::Result<()> {
+        let (mut available, mut at) = (data.len(), 0);
+        let mut buffer = [0; BROTLI_BUFFER_BYTES];
+        while !self.ended {
+            let (mut room, mut made) = (buffer.len(), 0);
+            let result = BrotliDecompressStream(
+                &mut available,
+                &mut at,
+                data,
+                &mut room,
+                &mut made,
+                &mut buffer,
+                &mut self.total,
+                &mut self.state,
+            );
+            self.out.write_all(&buffer[..made])?;
+            match result {
+                BrotliResult::NeedsMoreOutput => {}
+                BrotliResult::NeedsMoreInput => return Ok(()),
+                BrotliResult::ResultSuccess => self.ended = true,
+                BrotliResult::ResultFailure => return Err(io::Error::other("damaged")),
+            }
+        }
+        if available == 0 { Ok(()) } else { Err(io::Error::other("more than there should be")) }
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        if self.ended { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+}
+
 enum Coding<W: Write> {
     Gzip(MultiGzDecoder<Bounded<W>>),
     Deflate(ZlibDecoder<Bounded<W>>),
-    Brotli(Box<DecompressorWriter<Bounded<W>>>),
+    Brotli(Box<Brotli<Bounded<W>>>),
 }
 
 /// Decodes one body into `W`.
@@ -59,9 +106,7 @@ impl<W: Write> Decoder<W> {
         match coding.trim_ascii().to_ascii_lowercase().as_slice() {
             b"gzip" | b"x-gzip" => Ok(Decoder(Coding::Gzip(MultiGzDecoder::new(bounded(inner))))),
             b"deflate" => Ok(Decoder(Coding::Deflate(ZlibDecoder::new(bounded(inner))))),
-            b"br" => {
-                Ok(Decoder(Coding::Brotli(Box::new(DecompressorWriter::new(bounded(inner), BROTLI_BUFFER_BYTES)))))
-            }
+            b"br" => Ok(Decoder(Coding::Brotli(Box::new(Brotli::new(bounded(inner)))))),
             _ => Err(inner),
         }
     }
@@ -74,7 +119,7 @@ impl<W: Write> Decoder<W> {
         let result = match &mut self.0 {
             Coding::Gzip(d) => d.write_all(data).and_then(|()| d.flush()),
             Coding::Deflate(d) => d.write_all(data).and_then(|()| d.flush()),
-            Coding::Brotli(d) => d.write_all(data).and_then(|()| d.flush()),
+            Coding::Brotli(d) => d.feed(data),
         };
         result.map_err(|_| self.broken())
     }
@@ -87,7 +132,7 @@ impl<W: Write> Decoder<W> {
         let result = match &mut self.0 {
             Coding::Gzip(d) => d.try_finish(),
             Coding::Deflate(d) => d.try_finish(),
-            Coding::Brotli(d) => d.close(),
+            Coding::Brotli(d) => d.finish(),
         };
         result.map_err(|_| self.broken())
     }
@@ -96,7 +141,7 @@ impl<W: Write> Decoder<W> {
         match &self.0 {
             Coding::Gzip(d) => d.get_ref(),
             Coding::Deflate(d) => d.get_ref(),
-            Coding::Brotli(d) => d.get_ref(),
+            Coding::Brotli(d) => &d.out,
         }
     }
 
@@ -112,6 +157,15 @@ impl<W: Write> Decoder<W> {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bounded().bytes
+    }
+
+    /// Memory that the decoder itself has come to need, bytes: of brotli's window as much as was decoded.
+    #[must_use]
+    pub fn window_bytes(&self) -> u64 {
+        match &self.0 {
+            Coding::Gzip(_) | Coding::Deflate(_) => 32 * 1024,
+            Coding::Brotli(_) => self.bytes().min(BROTLI_WINDOW_BYTES),
+        }
     }
 
     /// Where they went.
@@ -172,6 +226,21 @@ mod tests {
         d.feed(BROTLI).expect("valid");
         d.finish().expect("whole");
         assert_eq!(d.inner(), b"hello hello hello hello");
+        for step in [1, 3] {
+            let mut d = Decoder::new(b"br", Vec::new()).expect("known");
+            BROTLI.chunks(step).try_for_each(|part| d.feed(part)).expect("valid");
+            assert_eq!((d.finish(), d.inner().len()), (Ok(()), 23));
+        }
+        let mut d = Decoder::new(b"br", Vec::new()).expect("known");
+        d.feed(&BROTLI[..15]).expect("so far");
+        assert!(d.finish().is_err(), "it is cut off");
+    }
+
+    #[test]
+    fn windows_that_no_browser_takes_are_refused() {
+        // 0x11 and then 30 bits of window: a gigabyte before the first byte of the body.
+        let mut d = Decoder::new(b"br", Vec::new()).expect("known");
+        assert!(d.feed(&[0x11, 0x1e, 0x1b, 0x00, 0x00, 0x00]).is_err() || d.finish().is_err());
     }
 
     #[test]

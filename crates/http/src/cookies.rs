@@ -27,9 +27,9 @@ pub struct Jar {
 }
 
 impl Jar {
-    /// Takes a `Set-Cookie` value from an answer of `host` to a request for `path` (with or without its query).
-    /// What is not a cookie, or not for this host, is ignored, as browsers do.
-    pub fn set(&mut self, value: &[u8], host: &str, path: &str, now_unix_s: i64) {
+    /// Takes a `Set-Cookie` value from an answer of `host` to a request for `path` (with or without its query), over TLS
+    /// or not. What is not a cookie, or not for this host to set, is ignored, as browsers do.
+    pub fn set(&mut self, value: &[u8], host: &str, path: &str, tls: bool, now_unix_s: i64) {
         let Ok(text) = std::str::from_utf8(value) else { return };
         if text.len() > MOST_BYTES {
             return;
@@ -44,7 +44,15 @@ impl Jar {
         }
         let host = host.to_ascii_lowercase();
         let domain = cookie.domain().map(|d| d.trim_start_matches('.').to_ascii_lowercase()).filter(|d| !d.is_empty());
-        if domain.as_ref().is_some_and(|d| !is_under(&host, d)) {
+        // A domain of one word is a registry's (`com`): a cookie for it would go to everybody under it.
+        if domain.as_ref().is_some_and(|d| !is_under(&host, d) || !d.contains('.') && *d != host) {
+            return;
+        }
+        let secure = cookie.secure() == Some(true);
+        // Who listens in on plain HTTP could write it, and shall neither make nor replace what is for TLS alone
+        // (RFC 6265bis, section 5.7).
+        let replaces = |k: &Kept| k.name == cookie.name() && (is_under(&k.domain, &host) || is_under(&host, &k.domain));
+        if !tls && (secure || self.kept.iter().any(|k| k.secure && replaces(k))) {
             return;
         }
         let own_path = path.split('?').next().unwrap_or("/");
@@ -52,10 +60,11 @@ impl Jar {
         let kept = Kept {
             name: cookie.name().to_string(),
             value: cookie.value().to_string(),
-            host_only: domain.is_none(),
+            // An address has nothing under it.
+            host_only: domain.is_none() || host.parse::<std::net::IpAddr>().is_ok(),
             domain: domain.unwrap_or(host),
             path: cookie.path().filter(|p| p.starts_with('/')).unwrap_or(default_path).to_string(),
-            secure: cookie.secure() == Some(true),
+            secure,
         };
         self.kept.retain(|k| !(k.name == kept.name && k.domain == kept.domain && k.path == kept.path));
         let over = match (cookie.max_age(), cookie.expires()) {
@@ -120,42 +129,70 @@ mod tests {
     #[test]
     fn cookies_come_back_where_they_belong() {
         let mut jar = Jar::default();
-        jar.set(b"a=1; Path=/", "h.example", "/x/y", 0);
-        jar.set(b"b=2", "h.example", "/x/y?q", 0);
-        jar.set(b"c=3; Secure; HttpOnly; Path=/", "h.example", "/", 0);
-        jar.set(b"d=4; Domain=example; Path=/", "h.example", "/", 0);
+        jar.set(b"a=1; Path=/", "h.example", "/x/y", false, 0);
+        jar.set(b"b=2", "h.example", "/x/y?q", false, 0);
+        jar.set(b"c=3; Secure; HttpOnly; Path=/", "h.example", "/", true, 0);
+        jar.set(b"d=4; Domain=h.example; Path=/", "h.example", "/", false, 0);
         assert_eq!(header(&jar, "h.example", "/", false), "a=1; d=4");
         assert_eq!(header(&jar, "H.example", "/x/z?q", false), "a=1; b=2; d=4");
         assert_eq!(header(&jar, "h.example", "/", true), "a=1; c=3; d=4");
-        assert_eq!(header(&jar, "other.example", "/x/", false), "d=4");
+        assert_eq!(header(&jar, "other.h.example", "/x/", false), "d=4");
         assert_eq!(header(&jar, "h.example", "/xy", false), "a=1; d=4");
+    }
+
+    #[test]
+    fn what_is_for_tls_alone_is_neither_sent_nor_made_nor_replaced_without_it() {
+        let mut jar = Jar::default();
+        jar.set(b"s=1; Secure; Path=/", "h.example", "/", false, 0);
+        assert_eq!(header(&jar, "h.example", "/", true), "", "made over plain HTTP");
+        jar.set(b"s=1; Secure; Path=/", "h.example", "/", true, 0);
+        jar.set(b"s=2; Path=/", "h.example", "/", false, 0);
+        assert_eq!(header(&jar, "h.example", "/", true), "s=1");
+        assert_eq!(header(&jar, "h.example", "/", false), "");
+        jar.set(b"s=3; Path=/", "h.example", "/", true, 0);
+        assert_eq!(header(&jar, "h.example", "/", false), "s=3", "over TLS it may be replaced");
+    }
+
+    #[test]
+    fn a_cookie_is_for_nobody_outside_its_domain() {
+        let mut jar = Jar::default();
+        jar.set(b"a=1; Domain=example; Path=/", "h.example", "/", false, 0);
+        jar.set(b"b=1; Path=/", "h.example", "/", false, 0);
+        jar.set(b"c=1; Domain=localhost; Path=/", "localhost", "/", false, 0);
+        jar.set(b"d=1; Domain=127.0.0.1; Path=/", "127.0.0.1", "/", false, 0);
+        assert_eq!(header(&jar, "other.example", "/", true), "");
+        assert_eq!(header(&jar, "evilh.example", "/", true), "");
+        assert_eq!(header(&jar, "sub.h.example", "/", true), "");
+        assert_eq!(header(&jar, "localhost", "/", true), "c=1");
+        assert_eq!(header(&jar, "127.0.0.1", "/", true), "d=1");
+        assert_eq!(header(&jar, "1.127.0.0.1", "/", true), "");
     }
 
     #[test]
     fn a_new_value_replaces_and_a_past_date_removes() {
         let mut jar = Jar::default();
-        jar.set(b"a=1; Path=/", "h", "/", 1_000_000_000);
-        jar.set(b"a=2; Path=/", "h", "/", 1_000_000_000);
+        jar.set(b"a=1; Path=/", "h", "/", false, 1_000_000_000);
+        jar.set(b"a=2; Path=/", "h", "/", false, 1_000_000_000);
         assert_eq!(header(&jar, "h", "/", false), "a=2");
-        jar.set(b"a=; Path=/; Expires=Thu, 01-Jan-1970 00:00:01 GMT", "h", "/", 1_000_000_000);
+        jar.set(b"a=; Path=/; Expires=Thu, 01-Jan-1970 00:00:01 GMT", "h", "/", false, 1_000_000_000);
         assert_eq!(header(&jar, "h", "/", false), "");
-        jar.set(b"b=1", "h", "/", 1_000_000_000);
-        jar.set(b"b=1; Max-Age=0", "h", "/", 1_000_000_000);
+        jar.set(b"b=1", "h", "/", false, 1_000_000_000);
+        jar.set(b"b=1; Max-Age=0", "h", "/", false, 1_000_000_000);
         assert_eq!(header(&jar, "h", "/", false), "");
     }
 
     #[test]
     fn what_is_not_for_us_or_without_end_is_ignored() {
         let mut jar = Jar::default();
-        jar.set(b"a=1; Domain=other.org", "h.example", "/", 0);
-        jar.set(b"=x", "h", "/", 0);
-        jar.set(b"no equals sign", "h", "/", 0);
-        jar.set(&[0xff, b'=', 0xfe], "h", "/", 0);
-        jar.set(b"a=x\r\nSet-Cookie: b=y", "h", "/", 0);
-        jar.set(b"a=\x7f", "h", "/", 0);
+        jar.set(b"a=1; Domain=other.org", "h.example", "/", false, 0);
+        jar.set(b"=x", "h", "/", false, 0);
+        jar.set(b"no equals sign", "h", "/", false, 0);
+        jar.set(&[0xff, b'=', 0xfe], "h", "/", false, 0);
+        jar.set(b"a=x\r\nSet-Cookie: b=y", "h", "/", false, 0);
+        jar.set(b"a=\x7f", "h", "/", false, 0);
         assert_eq!(header(&jar, "h.example", "/", true), "");
         for i in 0..1000 {
-            jar.set(format!("c{i}=1").as_bytes(), "h", "/", 0);
+            jar.set(format!("c{i}=1").as_bytes(), "h", "/", false, 0);
         }
         assert_eq!(jar.kept.len(), MOST_COOKIES);
     }

@@ -1,14 +1,18 @@
 //! Starts the threads of a run and puts their seconds together.
 
+use std::any::Any;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Barrier, OnceLock};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_model::{Exchange, Micros, Plan, Slice, Wish};
+use lastdrop_model::run::Shortage;
+use lastdrop_model::{Event, Exchange, Micros, Plan, Slice, Wish};
 
 use crate::LoadError;
 use crate::clock::RunClock;
@@ -29,19 +33,8 @@ pub enum Message {
     Slice { thread: usize, slice: Box<Slice> },
     PhaseEnd { thread: usize, phase: u16, duration_us: Micros, peak: u64 },
     Exchanges(Vec<Exchange>),
-    ThreadEnd { outcome: Outcome, cpu_us: u64, wall_us: u64 },
+    ThreadEnd { outcome: Box<Outcome>, cpu_us: u64, wall_us: u64 },
     Failed(LoadError),
-}
-
-/// What the collector says to whoever runs it.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// A second of all threads together; seconds of a phase come in order, each once.
-    Second(&'a Slice),
-    /// A phase is over: how long until nothing came due, and the most connections open at once.
-    PhaseEnd { phase: usize, duration_us: Micros, peak: u64 },
-    /// Requests that are over, where they were asked for.
-    Exchanges(&'a [Exchange]),
 }
 
 /// What the first answer of a run says of its server.
@@ -73,6 +66,7 @@ pub struct Finished {
     /// Why connections failed, and what was wrong with answers.
     pub connect_errors: BTreeMap<String, u64>,
     pub protocol_errors: BTreeMap<String, u64>,
+    pub shortage: Shortage,
     /// Nothing could be connected at all, and the run was given up.
     pub unreachable: bool,
     /// The run was told to stop.
@@ -83,6 +77,10 @@ pub struct Finished {
     pub descriptor_limit: u64,
     /// Of the thread that had one first, where requests were asked for.
     pub first_answer: Option<FirstAnswer>,
+}
+
+fn second(slice: &Slice) -> Event<'_> {
+    Event::Second { slice: Cow::Borrowed(slice) }
 }
 
 /// Carries a plan out and reports each second as it passes. Blocks until the run is over; `stop` ends it early, with
@@ -96,16 +94,17 @@ pub fn run(
     clock: RunClock,
     stop: &AtomicBool,
     wish: Wish,
-    mut report: impl FnMut(Event<'_>),
+    mut report: impl FnMut(&Event<'_>),
 ) -> Result<Finished, LoadError> {
     let prepared = Prepared::new(plan)?;
     // A thread more than there are users or connections would have nothing to do.
     let most_users = plan.phases.iter().map(|p| p.load.most_concurrent()).max().unwrap_or(1);
-    let threads = plan.threads.clamp(1, most_users.max(1)) as usize;
-    let each = plan.page.as_ref().map_or(1, |p| u64::from(p.connections_per_host));
-    sys::raise_descriptor_limit(u64::from(most_users) * each + SPARE_DESCRIPTORS);
+    // Without a connection of its own a thread could not serve its users.
+    let least_connections = plan.phases.iter().filter_map(|p| p.load.shared_connections()).min().unwrap_or(u32::MAX);
+    let threads = plan.threads.min(least_connections).clamp(1, most_users.max(1)) as usize;
+    sys::raise_descriptor_limit(u64::from(most_users) * u64::from(prepared.connections_per_user) + SPARE_DESCRIPTORS);
     let tls = prepared.tls_configs(plan, threads)?;
-    let (barrier, start) = (Barrier::new(threads), OnceLock::new());
+    let line = StartingLine::new(threads);
     let (halt, directory) = (AtomicBool::new(false), Directory::default());
     let (out, messages) = mpsc::channel();
     thread::scope(|scope| {
@@ -113,32 +112,28 @@ pub fn run(
         for (thread, tls) in tls.into_iter().enumerate() {
             let (give_back, recycled) = mpsc::channel();
             returns.push(give_back);
-            let (out, barrier, halt, start) = (out.clone(), &barrier, &halt, &start);
+            let (out, line, halt) = (out.clone(), &line, &halt);
             let (prepared, directory) = (&prepared, &directory);
             thread::Builder::new()
                 .name(format!("load-{thread}"))
                 .spawn_scoped(scope, move || {
                     sys::precise_timers();
-                    let wiring = Wiring { thread, clock, stop, halt, out: &out, recycled: &recycled };
-                    barrier.wait();
-                    // The schedule of all threads begins at the same moment.
-                    let start = *start.get_or_init(|| clock.now_us());
-                    let cpu = sys::thread_cpu_us();
-                    let job = Job { plan, prepared, directory, tls, thread, threads, start, wish };
-                    let end = EventLoop::new(job, &wiring).and_then(EventLoop::run);
-                    let _ = out.send(match end {
-                        Ok(outcome) => Message::ThreadEnd {
-                            outcome,
-                            cpu_us: sys::thread_cpu_us() - cpu,
-                            wall_us: clock.now_us() - start,
-                        },
-                        Err(source) => Message::Failed(LoadError::System { what: "the event loop failed", source }),
+                    let Some(start) = line.wait(clock) else { return };
+                    let end = caught(|| {
+                        let wiring = Wiring { thread, clock, stop, halt, out: &out, recycled: &recycled };
+                        let cpu = sys::thread_cpu_us();
+                        let job = Job { plan, prepared, directory, tls, thread, threads, start, wish };
+                        let outcome = EventLoop::new(job, &wiring)
+                            .and_then(EventLoop::run)
+                            .map_err(|source| LoadError::System { what: "the event loop failed", source })?;
+                        let (cpu_us, wall_us) = (sys::thread_cpu_us() - cpu, clock.now_us() - start);
+                        Ok(Message::ThreadEnd { outcome: Box::new(outcome), cpu_us, wall_us })
                     });
+                    let _ = out.send(end.unwrap_or_else(Message::Failed));
                 })
                 .map_err(|source| {
-                    // Those that were started wait for all.
-                    halt.store(true, Ordering::Relaxed);
-                    LoadError::System { what: "cannot start a load thread", source }
+                    line.cancel();
+                    LoadError::System { what: "cannot start a load thread; use fewer (-t)", source }
                 })?;
         }
         drop(out);
@@ -158,6 +153,58 @@ pub fn run(
             .collect();
         Ok(finished)
     })
+}
+
+/// Holds threads until all of them are there, so that the schedule of all begins at the same moment.
+struct StartingLine {
+    state: Mutex<Starting>,
+    changed: Condvar,
+}
+
+enum Starting {
+    /// So many are not there yet.
+    Missing(usize),
+    Go(Micros),
+    /// One of them will never come.
+    Cancelled,
+}
+
+impl StartingLine {
+    fn new(threads: usize) -> StartingLine {
+        StartingLine { state: Mutex::new(Starting::Missing(threads)), changed: Condvar::new() }
+    }
+
+    /// Waits for the others. None: there will be no start.
+    fn wait(&self, clock: RunClock) -> Option<Micros> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Starting::Missing(n) = &mut *state {
+            *n -= 1;
+            if *n == 0 {
+                *state = Starting::Go(clock.now_us());
+                self.changed.notify_all();
+            }
+        }
+        let waiting = |state: &mut Starting| matches!(state, Starting::Missing(_));
+        let state = self.changed.wait_while(state, waiting).unwrap_or_else(PoisonError::into_inner);
+        match *state {
+            Starting::Go(start) => Some(start),
+            _ => None,
+        }
+    }
+
+    fn cancel(&self) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Starting::Cancelled;
+        self.changed.notify_all();
+    }
+}
+
+/// What a thread comes to; a panic of it is an error of the run, at once.
+fn caught<T>(work: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
+    let words = |panic: Box<dyn Any + Send>| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+    };
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(LoadError::Thread(words(panic))))
 }
 
 /// The part of `total` that thread `thread` of `threads` has; the parts add up to the total.
@@ -186,7 +233,7 @@ struct PhaseState {
 }
 
 impl Collector<'_> {
-    fn collect(&self, halt: &AtomicBool, report: &mut impl FnMut(Event<'_>)) -> Result<Finished, LoadError> {
+    fn collect(&self, halt: &AtomicBool, report: &mut impl FnMut(&Event<'_>)) -> Result<Finished, LoadError> {
         let threads = self.returns.len();
         let mut finished = Finished::default();
         let mut failure = None;
@@ -210,7 +257,7 @@ impl Collector<'_> {
                 self.messages.recv().ok()
             };
             let Some(message) = message else {
-                failure.get_or_insert(LoadError::Thread("it panicked; please report this".into()));
+                failure.get_or_insert(LoadError::Thread("it left without a word".into()));
                 break;
             };
             match message {
@@ -218,7 +265,7 @@ impl Collector<'_> {
                     let phase = &mut phases[usize::from(slice.phase)];
                     phase.reached[thread] = slice.second + 1;
                     if threads == 1 {
-                        report(Event::Second(&slice));
+                        report(&second(&slice));
                     } else if let Some(sum) = phase.merged.get_mut(&slice.second) {
                         sum.add(&slice);
                     } else {
@@ -233,7 +280,7 @@ impl Collector<'_> {
                     phase.duration_us = phase.duration_us.max(duration_us);
                     phase.peak += peak;
                 }
-                Message::Exchanges(some) => report(Event::Exchanges(&some)),
+                Message::Exchanges(some) => report(&Event::Exchanges { exchanges: some.into() }),
                 Message::ThreadEnd { outcome, cpu_us, wall_us } => {
                     ended += 1;
                     finished.threads.push((cpu_us, wall_us));
@@ -245,6 +292,7 @@ impl Collector<'_> {
                             *sum.entry(what.clone()).or_insert(0) += n;
                         }
                     }
+                    finished.shortage.add(outcome.shortage);
                     if finished.first_answer.is_none() {
                         finished.first_answer = outcome.first_answer;
                     }
@@ -263,10 +311,10 @@ impl Collector<'_> {
             for (index, phase) in phases.iter_mut().enumerate() {
                 let complete = phase.reached.iter().copied().min().unwrap_or(0);
                 while let Some(entry) = phase.merged.first_entry().filter(|e| *e.key() < complete) {
-                    report(Event::Second(&entry.remove()));
+                    report(&second(&entry.remove()));
                 }
                 if complete == u32::MAX {
-                    report(Event::PhaseEnd { phase: index, duration_us: phase.duration_us, peak: phase.peak });
+                    report(&Event::PhaseEnd { phase: index, duration_us: phase.duration_us, peak: phase.peak });
                     // Reported once.
                     phase.reached.iter_mut().for_each(|r| *r = 0);
                     phase.peak = 0;
@@ -274,7 +322,7 @@ impl Collector<'_> {
             }
         }
         for slice in phases.iter().flat_map(|p| p.merged.values()) {
-            report(Event::Second(slice));
+            report(&second(slice));
         }
         match failure {
             Some(e) => Err(e),
@@ -286,6 +334,34 @@ impl Collector<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_cannot_be_started_sends_the_others_home() {
+        let line = StartingLine::new(3);
+        thread::scope(|scope| {
+            let waiting: Vec<_> = (0..2).map(|_| scope.spawn(|| line.wait(RunClock::start()))).collect();
+            line.cancel();
+            for thread in waiting {
+                assert_eq!(thread.join().expect("it comes home"), None);
+            }
+        });
+    }
+
+    #[test]
+    fn all_threads_start_at_the_same_moment() {
+        let (line, clock) = (StartingLine::new(4), RunClock::start());
+        let starts: Vec<Option<Micros>> = thread::scope(|scope| {
+            let all: Vec<_> = (0..4).map(|_| scope.spawn(|| line.wait(clock))).collect();
+            all.into_iter().map(|t| t.join().expect("it starts")).collect()
+        });
+        assert!(starts[0].is_some() && starts.iter().all(|s| *s == starts[0]), "{starts:?}");
+    }
+
+    #[test]
+    fn a_panic_is_an_error_of_the_run() {
+        let failed = caught::<()>(|| panic!("a number too {}", "large"));
+        assert!(matches!(failed, Err(LoadError::Thread(what)) if what == "a number too large"));
+    }
 
     #[test]
     fn shares_add_up() {

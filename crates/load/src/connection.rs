@@ -52,6 +52,8 @@ pub struct Connection {
     pub peer_closed: bool,
     /// connect() failed at once; its request fails when the loop comes back to it.
     pub doomed: bool,
+    /// Why, where somebody wants to know.
+    pub error: Option<Box<str>>,
     /// CONNECT has not been answered yet.
     pub tunnel: bool,
     /// Phase in which the request in flight came due.
@@ -98,6 +100,7 @@ impl Connection {
             state: State::Closed,
             peer_closed: false,
             doomed: false,
+            error: None,
             tunnel: false,
             phase: 0,
             socket: None,

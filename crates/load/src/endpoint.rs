@@ -1,5 +1,6 @@
 //! Where connections go: names resolved (again from time to time), unix sockets, proxies, our own addresses.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -48,6 +49,9 @@ pub struct Endpoint {
     pub connect_request: Option<Arc<[u8]>>,
     /// Requests carry the whole URL, for a proxy.
     pub absolute: bool,
+    /// What the proxy wants to see, where it has to know who asks. For its eyes alone: with `absolute` it is in each
+    /// request, and the proxy takes it out; else it is in `connect_request`.
+    pub proxy_authorization: Option<Arc<str>>,
     /// Of the next address in turn.
     pub turn: usize,
 }
@@ -78,6 +82,7 @@ impl Endpoint {
             name,
             connect_request: tunnel.map(|p| connect_request(url, p.credentials.as_deref()).into()),
             absolute: network.proxy.is_some() && tunnel.is_none(),
+            proxy_authorization: network.proxy.as_ref().and_then(|p| p.credentials.as_deref()).map(|c| basic(c).into()),
             turn: 0,
         })
     }
@@ -150,11 +155,23 @@ fn resolve_name(host: &str, port: u16, family: Option<u8>, try_them: bool) -> Re
     let none = || error(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
     let first = *all.first().ok_or_else(none)?;
     if all.iter().any(|a| a.is_ipv4() != first.is_ipv4()) && try_them {
-        let answering = all.iter().find(|a| TcpStream::connect_timeout(a, Duration::from_secs(1)).is_ok());
-        let v4 = answering.unwrap_or(&first).is_ipv4();
+        let v4 = answers_by_ipv4(host, port, &all).unwrap_or(first.is_ipv4());
         all.retain(|a| a.is_ipv4() == v4);
     }
     Ok(all)
+}
+
+/// Is it IPv4 by which a name with both families takes a connection? None: nobody answers. Each try is a stranger to the
+/// server, so what was found out holds for as long as this process lives.
+fn answers_by_ipv4(host: &str, port: u16, all: &[SocketAddr]) -> Option<bool> {
+    static KNOWN: Mutex<BTreeMap<(String, u16), bool>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(v4) = known.get(&(host.to_string(), port)) {
+        return Some(*v4);
+    }
+    let answering = all.iter().find(|a| TcpStream::connect_timeout(a, Duration::from_secs(1)).is_ok())?;
+    known.insert((host.to_string(), port), answering.is_ipv4());
+    Some(answering.is_ipv4())
 }
 
 /// The first address that load on a URL goes to.
@@ -215,6 +232,17 @@ mod tests {
 
     fn endpoint(network: &Network) -> Endpoint {
         Endpoint::new(&"https://127.0.0.1:8443/".parse().expect("valid"), network).expect("an address")
+    }
+
+    #[test]
+    fn a_server_sees_one_stranger_however_often_its_name_is_resolved() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listens");
+        listener.set_nonblocking(true).expect("set");
+        let port = listener.local_addr().expect("its address").port();
+        let all = [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], port))];
+        assert_eq!([(); 3].map(|()| answers_by_ipv4("a-name-of-both", port, &all)), [Some(true); 3]);
+        let strangers = std::iter::from_fn(|| listener.accept().ok()).count();
+        assert_eq!(strangers, 1);
     }
 
     #[test]

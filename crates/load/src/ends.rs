@@ -81,13 +81,16 @@ impl EventLoop<'_> {
         self.lose(slot, now, refused);
     }
 
-    /// Ends requests whose timeout has come, whatever their server does.
-    pub(crate) fn expire(&mut self, now: Micros) {
+    /// Ends requests whose timeout came before `seen`, whatever their server does. All that had come by then has been read:
+    /// an answer that lay there while this thread was busy is no timeout.
+    pub(crate) fn expire(&mut self, seen: Micros) {
         while let Some(slot) = self.in_flight.oldest() {
             let c = &self.connections[slot as usize];
-            if c.sent + self.timeout_us > now {
+            if c.sent.saturating_add(self.timeout_us) > seen {
                 return;
             }
+            let now = self.now();
+            let c = &self.connections[slot as usize];
             let phase = c.phase;
             let not_connected = c.state == State::Connecting;
             let dues: Vec<Micros> = std::iter::once(c.due).chain(c.pipelined.iter().copied()).collect();

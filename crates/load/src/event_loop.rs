@@ -17,6 +17,7 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use lastdrop_http::HeadMemory;
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
+use lastdrop_model::run::Shortage;
 use lastdrop_model::{Exchange, Kind, Micros, Slice, Wish};
 use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -27,6 +28,8 @@ use crate::clock::RunClock;
 use crate::collector::{FirstAnswer, Message, share};
 use crate::connection::{Connection, InFlight, State};
 use crate::endpoint::{Directory, Endpoint};
+use crate::pool::Pool;
+use crate::ports::LocalPorts;
 use crate::prepare::Prepared;
 use crate::sys::{Poller, SocketOptions};
 use crate::users::{Person, Presence};
@@ -35,6 +38,9 @@ use crate::users::{Person, Presence};
 const STOP_CHECK_US: Micros = 50_000;
 /// How often users are added or sent away while their number changes.
 const RAMP_CHECK_US: Micros = 10_000;
+/// After so long without a look at what has come, a turn lets the rest of what is due wait for the next: thousands of
+/// connects in a row must not keep answers, and the times at which they came, from being seen.
+const LONGEST_TURN_US: Micros = 2_000;
 /// With nothing connected at all by then, a closed loop gives up.
 const UNREACHABLE_US: Micros = 1_000_000;
 const EVENTS_A_TURN: usize = 128;
@@ -63,6 +69,7 @@ pub struct Outcome {
     pub connect_errors: BTreeMap<String, u64>,
     /// What was wrong with answers.
     pub protocol_errors: BTreeMap<String, u64>,
+    pub shortage: Shortage,
     /// What the first answer says of its server, where each request is handed over.
     pub first_answer: Option<FirstAnswer>,
 }
@@ -109,10 +116,39 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// When its next request is due, if it has one.
+    /// When its next request is due, if it has one that may be sent.
     pub fn next_due(&self) -> Option<Micros> {
+        if self.budget == 0 {
+            return None;
+        }
         let due = self.start.checked_add(self.arrivals.next_due())?;
         self.end.is_none_or(|end| due < end).then_some(due)
+    }
+}
+
+/// Which moment the loop has seen everything of: a timeout is decided only when what had come by then has been read.
+#[derive(Debug, Default)]
+struct Sweep {
+    began: Micros,
+    events: u64,
+}
+
+impl Sweep {
+    /// The loop has handled `events` events of a look at `now`, which were all there were (`drained`), or not. Says
+    /// up to when everything has been seen, when that has moved on.
+    fn looked(&mut self, events: usize, drained: bool, now: Micros, connections: u64) -> Option<Micros> {
+        self.events += events as u64;
+        if drained {
+            *self = Sweep { began: now, events: 0 };
+            return Some(now);
+        }
+        // The kernel hands events out in turn, each connection once: after as many as there are connections nothing is
+        // left of what was there when the sweep began, however much has come since.
+        if self.events < connections {
+            return None;
+        }
+        let began = std::mem::replace(self, Sweep { began: now, events: 0 }).began;
+        Some(began)
     }
 }
 
@@ -172,18 +208,22 @@ pub struct EventLoop<'a> {
     pub(crate) outcome: Outcome,
     pub(crate) presence: Vec<Presence>,
     pub(crate) people: Vec<Person>,
-    /// Closed loop: users that may be active now.
+    /// Closed loop: users that may be active now, and those there were when the phase began.
     pub(crate) wanted: u32,
+    pub(crate) users_before: u32,
+    /// More users may begin than one turn should take; the number of those who may still grows in the first second.
+    pub(crate) more_to_begin: bool,
+    pub(crate) spreading: bool,
     pub(crate) rng: Xoshiro256PlusPlus,
     /// In turn: the next request and the next row.
     pub(crate) next_request: u64,
     pub(crate) next_row: u64,
-    /// CRC-32 of the first answer to each request, for `checksum=same`.
-    pub(crate) first_sums: Vec<Option<u32>>,
     pub(crate) alarms: BinaryHeap<Reverse<(Micros, Alarm)>>,
     /// Requests that are due and found no descriptor.
     pub(crate) stranded: VecDeque<crate::users::Stranded>,
     pub(crate) no_socket_until: Micros,
+    /// Closed loop: the bound of its connections, if there is one.
+    pub(crate) pool: Pool,
     /// Open loop: what has come due is counted up to here; what is to be sent.
     due_cursor: Option<Queue>,
     pub(crate) queues: VecDeque<Queue>,
@@ -196,12 +236,18 @@ pub struct EventLoop<'a> {
     pub(crate) freed_at: Micros,
     /// Connections with more to read than one turn should take.
     pub(crate) again: Vec<u64>,
+    /// When the loop last looked at what had come; until when it may go on before it looks again.
+    pub(crate) turn_ends: Micros,
+    sweep: Sweep,
     pub(crate) source_turn: usize,
     pub(crate) sockets: SocketOptions,
+    pub(crate) ports: LocalPorts,
     pub(crate) timeout_us: Micros,
     pub(crate) requests_per_connection: u32,
     directory_seen: u64,
     pub(crate) exchanges: Option<Vec<Exchange>>,
+    /// Why the connection failed that is about to be noted.
+    pub(crate) connect_error: Option<Box<str>>,
     /// The `Server` field of the first answer, until that is complete.
     pub(crate) server: Option<String>,
 }
@@ -209,14 +255,7 @@ pub struct EventLoop<'a> {
 impl<'a> EventLoop<'a> {
     pub fn new(job: Job<'a>, wiring: &'a Wiring<'a>) -> io::Result<EventLoop<'a>> {
         let (plan, prepared) = (job.plan, job.prepared);
-        let open = plan.phases.iter().any(|p| matches!(p.load, Load::Open { .. }));
-        let servers = prepared.endpoints.len() as u32;
-        let per_user = match &plan.page {
-            // A browser's connections to a host, and as many to each of a few other hosts of the plan.
-            Some(page) => page.connections_per_host.max(1) * servers.clamp(1, 4),
-            None if open => 1,
-            None => servers.clamp(1, 8),
-        };
+        let per_user = prepared.connections_per_user;
         let most = |load: &Load| match load {
             Load::Closed { .. } => (load.most_concurrent() as usize).div_ceil(job.threads),
             Load::Open { connections, .. } => {
@@ -269,13 +308,16 @@ impl<'a> EventLoop<'a> {
             presence: vec![Presence::Away; users],
             people,
             wanted: 0,
+            users_before: 0,
+            more_to_begin: false,
+            spreading: false,
             rng,
             next_request: job.thread as u64,
             next_row: job.thread as u64,
-            first_sums: vec![None; prepared.requests.len()],
             alarms: BinaryHeap::new(),
             stranded: VecDeque::new(),
             no_socket_until: 0,
+            pool: Pool::new(users * per_user as usize),
             due_cursor: None,
             queues: VecDeque::new(),
             idle: vec![Vec::new(); prepared.endpoints.len()],
@@ -284,8 +326,11 @@ impl<'a> EventLoop<'a> {
             dispatching: false,
             freed_at: 0,
             again: Vec::new(),
+            turn_ends: 0,
+            sweep: Sweep::default(),
             source_turn: job.thread,
             sockets,
+            ports: LocalPorts::new(job.thread, job.threads),
             timeout_us: plan.timeout.as_micros() as Micros,
             requests_per_connection: match plan.keepalive {
                 KeepAlive::On => u32::MAX,
@@ -293,6 +338,7 @@ impl<'a> EventLoop<'a> {
                 KeepAlive::Requests(n) => n,
             },
             directory_seen: 0,
+            connect_error: None,
             exchanges: (job.wish != Wish::Nothing).then(Vec::new),
             server: None,
             wiring,
@@ -321,6 +367,7 @@ impl<'a> EventLoop<'a> {
         self.enter_phase(0, 0);
         loop {
             let now = self.now();
+            self.turn_ends = now + LONGEST_TURN_US;
             self.timers(now);
             if self.finished(now) {
                 return Ok(self.finish(now));
@@ -330,6 +377,10 @@ impl<'a> EventLoop<'a> {
             for i in 0..n {
                 let (token, flags) = self.poller.event(i);
                 self.on_event(token, flags);
+            }
+            // As of `now`, before the look: this thread may have been kept from running at any point after it.
+            if let Some(seen) = self.sweep.looked(n, n < EVENTS_A_TURN, now, self.open_sockets) {
+                self.expire(seen);
             }
             if !self.again.is_empty() {
                 for token in std::mem::take(&mut self.again) {
@@ -341,9 +392,8 @@ impl<'a> EventLoop<'a> {
 
     /// Everything that is due because of time alone.
     fn timers(&mut self, now: Micros) {
-        self.expire(now);
         while let Some(Reverse((at, alarm))) = self.alarms.peek().copied() {
-            if at > now {
+            if at > now || self.turn_is_over() {
                 break;
             }
             self.alarms.pop();
@@ -362,17 +412,28 @@ impl<'a> EventLoop<'a> {
         while !self.over && self.phase_end.is_some_and(|end| now >= end) {
             self.phase_over(now);
         }
-        if !self.over
-            && let Source::Closed { from, to } = self.source
-            && (from - to).abs() > f64::EPSILON
-        {
+        if !self.over && self.users_change() {
             self.change_users(now);
         }
         for phase in 0..self.live.len() {
-            if self.live[phase].as_ref().is_some_and(|l| now >= l.next_flush) {
+            if self.live[phase].as_ref().is_some_and(|l| now >= l.next_flush) || self.is_over(phase as u16) {
                 self.flush(phase as u16, now);
             }
         }
+    }
+
+    /// Has this turn lasted long enough, so that what else is due waits for a look at what has come?
+    #[inline]
+    pub(crate) fn turn_is_over(&self) -> bool {
+        self.now() >= self.turn_ends
+    }
+
+    /// Has every request of an earlier phase ended? Its slice then serves the next one, however short phases are.
+    fn is_over(&self, phase: u16) -> bool {
+        phase != self.phase
+            && self.live[usize::from(phase)].as_ref().is_some_and(|l| l.in_flight == 0)
+            && self.queues.iter().all(|q| q.phase != phase)
+            && self.stranded.iter().all(|s| s.phase != phase)
     }
 
     /// The time of a phase is up: the next one begins, or nothing more comes due.
@@ -413,7 +474,9 @@ impl<'a> EventLoop<'a> {
             peak: self.open_sockets,
         });
         match &phase.load {
-            Load::Closed { users, to_users } => {
+            Load::Closed { users, to_users, connections } => {
+                let own = |n: u32| share(u64::from(n), self.job.thread, self.job.threads).max(1);
+                self.pool.limit(connections.map(own));
                 let (from, to) = (f64::from(*users), f64::from(to_users.unwrap_or(*users)));
                 self.source = Source::Closed { from, to };
                 self.due_cursor = None;
@@ -421,6 +484,8 @@ impl<'a> EventLoop<'a> {
                 self.queues.clear();
                 self.idle.iter_mut().for_each(Vec::clear);
                 self.closed.clear();
+                let active = self.presence.iter().filter(|p| **p != Presence::Away).count();
+                self.users_before = (active * self.job.threads) as u32;
                 self.wanted = 0;
                 self.change_users(now.max(start));
                 if self.remaining == 0 {
@@ -429,6 +494,7 @@ impl<'a> EventLoop<'a> {
             }
             Load::Open { rate_rps, to_rps, steps, arrivals, burst, .. } => {
                 self.source = Source::Open;
+                self.pool.limit(None);
                 let profile = match (to_rps, steps, phase.duration) {
                     (Some(to), Some(steps), Some(d)) => Profile::steps(*rate_rps, *to, *steps, d.as_micros() as Micros),
                     (Some(to), None, Some(d)) => Profile::linear(*rate_rps, *to, d.as_micros() as Micros),
@@ -550,12 +616,16 @@ impl<'a> EventLoop<'a> {
         if let Some(end) = self.phase_end {
             at = at.min(end);
         }
-        if !self.stranded.is_empty() {
+        // A line moves when a request ends; who found no descriptor tries again.
+        if !self.stranded.is_empty() && (!self.line_stands() || self.no_socket_until > now) {
             at = at.min(self.no_socket_until);
         }
         match self.source {
-            Source::Closed { from, to } => {
-                if (from - to).abs() > f64::EPSILON {
+            Source::Closed { .. } => {
+                if self.more_to_begin {
+                    return now;
+                }
+                if self.users_change() {
                     at = at.min(now + RAMP_CHECK_US);
                 }
             }
@@ -576,16 +646,14 @@ impl<'a> EventLoop<'a> {
             self.count_due(now);
             self.job.directory.news(&mut self.directory_seen, &mut self.endpoints);
         }
-        let waiting = phase == self.phase || self.queues.iter().any(|q| q.phase == phase);
-        let Some(live) = &mut self.live[usize::from(phase)] else { return };
-        let ended = live.in_flight == 0 && !waiting && self.stranded.iter().all(|s| s.phase != phase);
-        if ended {
+        if self.is_over(phase) {
             if let Some(live) = self.live[usize::from(phase)].take() {
                 self.hand_over(live.slice);
                 self.phase_ended(phase, live.duration.unwrap_or(1), live.peak);
             }
             return;
         }
+        let Some(live) = &mut self.live[usize::from(phase)] else { return };
         let second = ((now - live.start) / 1_000_000) as u32;
         let fresh = take_slice(self.wiring.recycled, phase, second);
         let slice = std::mem::replace(&mut live.slice, fresh);
@@ -615,6 +683,9 @@ impl<'a> EventLoop<'a> {
     }
 
     pub(crate) fn note_connect_error(&mut self, what: &str) {
+        if self.exchanges.is_some() {
+            self.connect_error = Some(what.into());
+        }
         count(&mut self.outcome.connect_errors, what);
     }
 

@@ -11,6 +11,7 @@ use rand_core::Rng;
 use crate::connection::{Connection, Errand, State};
 use crate::event_loop::{Alarm, EventLoop};
 use crate::inspect::Capture;
+use crate::ports::NoConnection;
 use crate::prepare::{Filling, Request};
 use crate::sys::{self, PEER_CLOSED, READABLE, WRITABLE};
 use crate::template::Values;
@@ -114,9 +115,17 @@ impl EventLoop<'_> {
     ) -> Result<(), Option<Box<Errand>>> {
         let i = slot as usize;
         let address = self.endpoints[endpoint as usize].next_address();
-        let socket = match sys::socket(&address, &self.sockets) {
-            Ok(socket) => socket,
-            Err(e) => {
+        let source = match self.job.plan.network.sources.as_slice() {
+            [] => None,
+            sources => {
+                self.source_turn = self.source_turn.wrapping_add(1);
+                Some(sources[self.source_turn % sources.len()])
+            }
+        };
+        let (socket, connected) = match self.ports.connect(&address, &self.sockets, source, self.open_sockets) {
+            Ok(socket) => (socket, Ok(())),
+            Err(NoConnection::Connect(socket, e)) => (socket, Err(e)),
+            Err(NoConnection::Socket(e)) => {
                 self.note_connect_error(&describe(&e));
                 let c = &mut self.connections[i];
                 c.out.clear();
@@ -144,16 +153,11 @@ impl EventLoop<'_> {
         let live = self.live(self.phase);
         live.peak = live.peak.max(open);
         self.sent(slot, due, phase, now, arrived);
-        let bound = match self.job.plan.network.sources.as_slice() {
-            [] => Ok(()),
-            sources => {
-                self.source_turn = self.source_turn.wrapping_add(1);
-                sys::bind(fd, sources[self.source_turn % sources.len()])
-            }
-        };
         let token = self.connections[i].token(slot);
-        let connected = bound.and_then(|()| sys::connect(fd, &address)).and_then(|()| self.poller.watch(fd, token));
-        let prepared = match connected {
+        if connected.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EADDRNOTAVAIL)) {
+            self.outcome.shortage.ports += 1;
+        }
+        let prepared = match connected.and_then(|()| self.poller.watch(fd, token)) {
             Ok(()) => self.start_tls(slot, endpoint),
             Err(e) => Err(describe(&e)),
         };
@@ -161,6 +165,7 @@ impl EventLoop<'_> {
             self.note_connect_error(&what);
             // Failing here would go around in a circle through the next request of the same user.
             self.connections[i].doomed = true;
+            self.connections[i].error = self.connect_error.take();
             self.again.push(token);
         }
         Ok(())
@@ -186,7 +191,9 @@ impl EventLoop<'_> {
         let c = &mut self.connections[slot as usize];
         c.out.clear();
         c.hold_at = usize::MAX;
-        c.capture = spec.wanted.as_ref().map(|w| Box::new(Capture::new(w)));
+        let part = errand.as_ref().is_some_and(|e| e.embedded);
+        let look = |w| Box::new(if part { Capture::of_part(w) } else { Capture::new(w) });
+        c.capture = spec.wanted.as_ref().map(look);
         if !prepared.personal {
             // Pipelined: the same request several times.
             let wire = spec.wire.as_deref().unwrap_or_default();
@@ -214,7 +221,8 @@ impl EventLoop<'_> {
         let has_cookies = plan.http.cookies && person.jar.write_header(&e.host, &path, e.tls, &mut cookie);
         let cookie = has_cookies.then_some(cookie);
         let method = errand.detour.as_ref().map_or(spec.method.as_str(), |d| d.method.as_str());
-        let challenged = spec.digest.is_some() && person.digest.is_some();
+        // A password is for the server that it was written for.
+        let challenged = spec.digest.is_some() && person.digest.is_some() && endpoint as usize == spec.endpoint;
         let digest = &mut person.digest;
         let mut respond = |target: &str| match (digest.as_mut(), &spec.digest) {
             (Some((challenge, count)), Some(who)) => {
@@ -256,11 +264,12 @@ impl EventLoop<'_> {
     fn sent(&mut self, slot: u32, due: Micros, phase: u16, now: Micros, arrived: bool) {
         let freed_at = self.freed_at.min(now);
         let open = arrived && !self.queues.is_empty();
+        let in_line = self.pool.is_bounded().then(|| self.pool.blocked(now));
         let live = self.live[usize::from(phase)].as_mut().expect("a request comes due in a phase that is live");
         let mut record = |due: Micros| {
             let waited = now.saturating_sub(due);
-            let blocked = if open { freed_at.saturating_sub(due) } else { 0 };
-            if open {
+            let blocked = in_line.unwrap_or(if open { freed_at.saturating_sub(due) } else { 0 });
+            if open || in_line.is_some() {
                 live.slice.record(Kind::Blocked, blocked);
             }
             live.slice.record(Kind::Lateness, waited - blocked.min(waited));
@@ -336,7 +345,8 @@ impl EventLoop<'_> {
                     .tls
                     .as_mut()
                     .is_some_and(|tls| tls.feed(&buffer[..n], |tls| plain |= tls.read(&mut [0u8; 1]) > 0).is_ok());
-                if !ok || plain || n == buffer.len() {
+                let ended = c.tls.as_ref().is_some_and(|tls| tls.ended());
+                if !ok || ended || plain || n == buffer.len() {
                     self.close(slot);
                 }
             }
@@ -352,6 +362,7 @@ impl EventLoop<'_> {
         let Some(c) = self.of_token(token) else { return };
         if c.doomed {
             c.doomed = false;
+            self.connect_error = c.error.take();
             return self.fail(slot, Failure::Connect, now);
         }
         match c.state {

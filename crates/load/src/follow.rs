@@ -2,6 +2,7 @@
 //! taken, and the rest of a page is fetched.
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lastdrop_http::digest::Challenge;
@@ -17,6 +18,13 @@ use crate::prepare::Detour;
 const MOST_ENDPOINTS: usize = 64;
 /// Resources that a user remembers to have.
 const MOST_CACHED: usize = 10_000;
+
+/// Names what was fetched. Sixty-four bits instead of a URL of some kilobytes, of which each user may have thousands.
+fn cache_key(endpoint: usize, path: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (endpoint, path).hash(&mut hasher);
+    hasher.finish()
+}
 
 /// A page being loaded.
 #[derive(Debug)]
@@ -38,7 +46,8 @@ impl EventLoop<'_> {
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
         let path = String::from_utf8_lossy(&errand.target).into_owned();
         for value in &seen.cookies {
-            self.people[user as usize].jar.set(value, &self.endpoints[endpoint].host, &path, now_s);
+            let e = &self.endpoints[endpoint];
+            self.people[user as usize].jar.set(value, &e.host, &path, e.tls, now_s);
         }
     }
 
@@ -56,6 +65,7 @@ impl EventLoop<'_> {
         let phase = self.phase;
         if status == 401
             && request.digest.is_some()
+            && endpoint == request.endpoint
             && let Some(challenge) = seen.challenges.iter().find_map(|c| Challenge::parse(c))
             && (!errand.challenged || challenge.stale)
             && errand.hops <= 8
@@ -72,13 +82,20 @@ impl EventLoop<'_> {
         }
         let location = seen.location.as_ref().filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308))?;
         if errand.hops >= self.job.plan.http.redirects {
+            self.slice(phase).counts.left_out += 1;
             return None;
         }
         let e = &self.endpoints[endpoint];
         let path = String::from_utf8_lossy(&errand.target).into_owned();
         let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path };
-        let there = here.join(std::str::from_utf8(location).ok()?).ok()?;
-        let target = self.endpoint_of(&there)?;
+        let Ok(there) = here.join(location) else {
+            self.slice(phase).counts.unusable += 1;
+            return None;
+        };
+        let Some(target) = self.endpoint_of(&there) else {
+            self.slice(phase).counts.elsewhere += 1;
+            return None;
+        };
         let method = errand.detour.as_ref().map_or(request.method.as_str(), |d| d.method.as_str());
         let keeps = matches!(status, 307 | 308) || !(method == "POST" || status == 303 && method != "HEAD");
         let detour = Detour {
@@ -119,8 +136,13 @@ impl EventLoop<'_> {
         embedded: bool,
     ) -> bool {
         let request = &self.job.prepared.requests[index];
-        if let Some(bytes) = seen.decoded_bytes() {
-            self.slice(phase).counts.bytes_decoded += bytes;
+        if let Some((coded, decoded)) = seen.decoded_bytes() {
+            let counts = &mut self.slice(phase).counts;
+            counts.bytes_coded += coded;
+            counts.bytes_decoded += decoded;
+        }
+        if seen.left_out() {
+            self.slice(phase).counts.left_out += 1;
         }
         let mut met = !seen.damaged;
         if embedded {
@@ -131,7 +153,7 @@ impl EventLoop<'_> {
             return met;
         }
         for expectation in &request.expect {
-            met &= seen.meets(expectation, status, &mut self.first_sums[index]);
+            met &= seen.meets(expectation, status, &request.first_sum);
         }
         let mut found_all = true;
         for extraction in &request.extract {
@@ -167,21 +189,30 @@ impl EventLoop<'_> {
             let e = &self.endpoints[endpoint];
             let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path };
             let html = capture.as_ref().map_or(&[][..], |c| c.body());
-            for url in embedded(html, &here) {
-                let Some(endpoint) = self.endpoint_of(&url) else { continue };
-                if !(cache && self.people[user as usize].cached.contains(&(endpoint, url.path.clone()))) {
+            let found = embedded(html, &here);
+            let phase = self.phase;
+            let counts = &mut self.slice(phase).counts;
+            counts.unusable += found.unusable;
+            counts.left_out += found.left_out;
+            for url in found.urls {
+                let Some(endpoint) = self.endpoint_of(&url) else {
+                    self.slice(phase).counts.elsewhere += 1;
+                    continue;
+                };
+                if !(cache && self.people[user as usize].cached.contains(&cache_key(endpoint, &url.path))) {
                     page.waiting.push_back(Detour { endpoint, method: "GET".into(), path: url.path, body: false });
                 }
             }
         } else if errand.embedded && ok && cache && capture.is_some_and(|c| !c.no_store) {
             let cached = &mut self.people[user as usize].cached;
             if cached.len() < MOST_CACHED {
-                cached.insert((endpoint, path));
+                cached.insert(cache_key(endpoint, &path));
             }
         }
         let request = page.request;
         // In the order of the page, as far as the browser may have connections to their hosts.
-        while self.may_follow(now) {
+        // Of a page one part at a time waits in line.
+        while self.may_follow(now) && (page.running == 0 || !self.line_stands()) {
             let next = page.waiting.iter().position(|d| self.slot_for(user, d.endpoint).is_some());
             let Some(detour) = next.and_then(|at| page.waiting.remove(at)) else { break };
             page.running += 1;

@@ -3,7 +3,9 @@
 //! Only answers to requests that ask for it are looked at; all others are counted and forgotten. What is kept of a body
 //! is bounded, so that a hostile server cannot fill our memory.
 
+use std::cell::Cell;
 use std::io::{self, Write};
+use std::sync::OnceLock;
 
 use crc32fast::Hasher as Crc32;
 use lastdrop_http::Sink;
@@ -17,6 +19,9 @@ use sha2::{Digest, Sha256};
 
 /// Of a longer body only this much is looked at for texts, values and links.
 pub const MOST_KEPT_BYTES: usize = 4 << 20;
+/// All bodies that come on the connections of a thread at once have so much memory. A hundred pages of the size above fit;
+/// of what comes when it is used up only the length is known.
+const MOST_HELD_BYTES: usize = 256 << 20;
 
 /// Where a value is taken from.
 #[derive(Debug, Clone)]
@@ -92,11 +97,55 @@ pub struct Wanted {
     pub decode: bool,
 }
 
+thread_local! {
+    /// Bytes that this thread has for bodies: what is kept of them, and windows of decoders.
+    static HELD_BYTES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A part of the memory that a thread has for bodies.
+#[derive(Debug, Default)]
+struct Held(usize);
+
+impl Held {
+    fn set(&mut self, bytes: usize) {
+        HELD_BYTES.set(HELD_BYTES.get() - self.0 + bytes);
+        self.0 = bytes;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+fn is_full() -> bool {
+    HELD_BYTES.get() >= MOST_HELD_BYTES
+}
+
+/// The beginning of a body.
+#[derive(Debug, Default)]
+struct Kept {
+    bytes: Vec<u8>,
+    held: Held,
+    /// There was more.
+    cut: bool,
+}
+
+impl Kept {
+    fn take(&mut self, data: &[u8]) {
+        let room = if is_full() { 0 } else { MOST_KEPT_BYTES - self.bytes.len() };
+        self.cut |= data.len() > room;
+        self.bytes.extend_from_slice(&data[..data.len().min(room)]);
+        self.held.set(self.bytes.capacity());
+    }
+}
+
 /// What is kept of one body.
 #[derive(Default)]
 struct Body {
     bytes: u64,
-    kept: Option<Vec<u8>>,
+    kept: Option<Kept>,
     crc32: Option<Crc32>,
     md5: Option<Md5>,
     sha256: Option<Sha256>,
@@ -106,7 +155,7 @@ impl Body {
     fn new(wanted: &Wanted) -> Body {
         Body {
             bytes: 0,
-            kept: wanted.body.then(Vec::new),
+            kept: wanted.body.then(Kept::default),
             crc32: wanted.crc32.then(Crc32::new),
             md5: wanted.md5.then(Md5::new),
             sha256: wanted.sha256.then(Sha256::new),
@@ -116,8 +165,7 @@ impl Body {
     fn take(&mut self, data: &[u8]) {
         self.bytes += data.len() as u64;
         if let Some(kept) = &mut self.kept {
-            let room = MOST_KEPT_BYTES.saturating_sub(kept.len());
-            kept.extend_from_slice(&data[..data.len().min(room)]);
+            kept.take(data);
         }
         if let Some(sum) = &mut self.crc32 {
             sum.update(data);
@@ -144,7 +192,12 @@ impl Write for Body {
 
 enum Content {
     Plain(Box<Body>),
-    Coded(Box<Decoder<Body>>),
+    Coded {
+        decoder: Box<Decoder<Body>>,
+        window: Held,
+        /// There was no memory to decode the rest.
+        cut: bool,
+    },
 }
 
 /// What is seen of one answer while it comes.
@@ -158,6 +211,8 @@ pub struct Capture {
     pub no_store: bool,
     /// The body does not decode.
     pub damaged: bool,
+    /// Bytes of body that came in a coding that is being undone.
+    coded_bytes: u64,
     content: Content,
 }
 
@@ -178,20 +233,28 @@ impl Capture {
             challenges: Vec::new(),
             no_store: false,
             damaged: false,
+            coded_bytes: 0,
             content: Content::Plain(Box::new(Body::new(wanted))),
         }
+    }
+
+    /// For something that a page embeds: expectations and values are about the page.
+    #[must_use]
+    pub fn of_part(wanted: &Wanted) -> Capture {
+        let Wanted { cookies, location, challenge, caching, decode, .. } = *wanted;
+        Capture::new(&Wanted { cookies, location, challenge, caching, decode, ..Wanted::default() })
     }
 
     fn seen(&self) -> &Body {
         match &self.content {
             Content::Plain(body) => body,
-            Content::Coded(decoder) => decoder.inner(),
+            Content::Coded { decoder, .. } => decoder.inner(),
         }
     }
 
     /// The answer is whole.
     pub fn finish(&mut self) {
-        if let Content::Coded(decoder) = &mut self.content {
+        if let Content::Coded { decoder, cut: false, .. } = &mut self.content {
             self.damaged |= decoder.finish().is_err();
         }
     }
@@ -202,15 +265,22 @@ impl Capture {
         self.seen().bytes
     }
 
-    /// Bytes that came out of a decoder; None where there was none.
+    /// Bytes that went into a decoder and came out of it; None where there was none.
     #[must_use]
-    pub fn decoded_bytes(&self) -> Option<u64> {
-        matches!(self.content, Content::Coded(_)).then(|| self.seen().bytes)
+    pub fn decoded_bytes(&self) -> Option<(u64, u64)> {
+        matches!(self.content, Content::Coded { .. }).then(|| (self.coded_bytes, self.seen().bytes))
     }
 
     #[must_use]
     pub fn body(&self) -> &[u8] {
-        self.seen().kept.as_deref().unwrap_or_default()
+        self.seen().kept.as_ref().map_or(&[][..], |kept| &kept.bytes)
+    }
+
+    /// Was more of the body wanted than there is memory for?
+    #[must_use]
+    pub fn left_out(&self) -> bool {
+        self.seen().kept.as_ref().is_some_and(|kept| kept.cut)
+            || matches!(self.content, Content::Coded { cut: true, .. })
     }
 
     #[must_use]
@@ -220,7 +290,7 @@ impl Capture {
 
     /// Is the answer what was expected? `first` is the CRC-32 of the first answer to the same request.
     #[must_use]
-    pub fn meets(&self, expectation: &Expectation, status: u16, first: &mut Option<u32>) -> bool {
+    pub fn meets(&self, expectation: &Expectation, status: u16, first: &OnceLock<u32>) -> bool {
         let body = self.seen();
         match expectation {
             Expectation::Status(list) => list.iter().any(|s| if *s < 10 { status / 100 == *s } else { status == *s }),
@@ -234,7 +304,7 @@ impl Capture {
             }
             Expectation::Same => {
                 let Some(sum) = self.crc32() else { return false };
-                *first.get_or_insert(sum) == sum
+                *first.get_or_init(|| sum) == sum
             }
         }
     }
@@ -256,7 +326,7 @@ impl Sink for Capture {
             && is("content-encoding")
             && let Ok(decoder) = Decoder::new(value, Body::new(&self.wanted))
         {
-            self.content = Content::Coded(Box::new(decoder));
+            self.content = Content::Coded { decoder: Box::new(decoder), window: Held::default(), cut: false };
         }
         if self.wanted.headers.iter().any(|h| is(h)) {
             self.headers.push((name.to_string(), value.to_vec()));
@@ -264,10 +334,19 @@ impl Sink for Capture {
     }
 
     fn body(&mut self, bytes: &[u8]) {
+        if matches!(self.content, Content::Coded { .. }) {
+            self.coded_bytes += bytes.len() as u64;
+        }
         match &mut self.content {
             Content::Plain(body) => body.take(bytes),
-            Content::Coded(decoder) if !self.damaged => self.damaged = decoder.feed(bytes).is_err(),
-            Content::Coded(_) => {}
+            Content::Coded { decoder, window, cut } if !self.damaged => {
+                *cut |= is_full();
+                if !*cut {
+                    self.damaged = decoder.feed(bytes).is_err();
+                    window.set(decoder.window_bytes() as usize);
+                }
+            }
+            Content::Coded { .. } => {}
         }
     }
 }
@@ -324,6 +403,28 @@ mod tests {
     }
 
     #[test]
+    fn the_memory_for_bodies_has_a_bound_and_what_is_left_out_is_told() {
+        let wanted = Wanted { body: true, decode: true, ..Wanted::default() };
+        let mut all: Vec<Capture> = (0..100).map(|_| Capture::new(&wanted)).collect();
+        let piece = vec![b'x'; 1 << 20];
+        for capture in &mut all {
+            (0..4).for_each(|_| Sink::body(capture, &piece));
+        }
+        assert!(HELD_BYTES.get() < MOST_HELD_BYTES + 2 * MOST_KEPT_BYTES, "{}", HELD_BYTES.get());
+        assert!(!all[0].left_out() && all[99].left_out());
+        assert_eq!((all[0].body().len(), all[99].body().len(), all[99].body_bytes()), (4 << 20, 0, 4 << 20));
+        // Another coding has nothing to decode into.
+        Sink::field(&mut all[98], "Content-Encoding", b"br");
+        Sink::body(&mut all[98], b"whatever");
+        assert!(all[98].left_out() && !all[98].damaged);
+        drop(all);
+        assert_eq!(HELD_BYTES.get(), 0);
+        let mut one = Capture::new(&wanted);
+        (0..5).for_each(|_| Sink::body(&mut one, &piece));
+        assert!(one.left_out() && one.body().len() == MOST_KEPT_BYTES);
+    }
+
+    #[test]
     fn rules_that_cannot_be_understood_are_errors() {
         for from in [Place::Regex("(".into()), Place::Regex("(a{1000}){1000}".into()), Place::Json("items".into())] {
             assert!(Extraction::new(&Extract { name: "x".into(), from }, 0).is_err());
@@ -345,15 +446,15 @@ mod tests {
         .iter()
         .map(|t| t.parse().expect("valid"))
         .collect();
-        let mut first = None;
+        let first = OnceLock::new();
         let mut capture = Capture::new(&wanted(&all, &[]));
         Sink::body(&mut capture, b"hel");
         Sink::body(&mut capture, b"lo");
-        assert!(all.iter().all(|e| capture.meets(e, 200, &mut first)));
-        assert!(!capture.meets(&all[6], 500, &mut first));
+        assert!(all.iter().all(|e| capture.meets(e, 200, &first)));
+        assert!(!capture.meets(&all[6], 500, &first));
         let mut other = Capture::new(&wanted(&all, &[]));
         Sink::body(&mut other, b"jello");
-        let met: Vec<bool> = all.iter().map(|e| other.meets(e, 404, &mut first)).collect();
+        let met: Vec<bool> = all.iter().map(|e| other.meets(e, 404, &first)).collect();
         assert_eq!(met, [true, true, true, false, false, false, true, false]);
     }
 }

@@ -16,10 +16,13 @@ mod endpoint;
 mod ends;
 mod event_loop;
 mod exchange;
+pub mod files;
 mod follow;
 pub mod inspect;
 mod note;
-mod page;
+pub mod page;
+mod pool;
+mod ports;
 mod prepare;
 mod receive;
 mod sys;
@@ -29,7 +32,7 @@ mod users;
 
 pub use arrivals::{Arrivals, Profile};
 pub use clock::RunClock;
-pub use collector::{Event, Finished, FirstAnswer, TlsFacts, run};
+pub use collector::{Finished, FirstAnswer, TlsFacts, run};
 pub use endpoint::resolve;
 pub use exchange::describe;
 pub use prepare::{Preview, preview};
@@ -50,6 +53,6 @@ pub enum LoadError {
     Tls(String),
     #[error("{what}: {source}")]
     System { what: &'static str, source: std::io::Error },
-    #[error("a load thread ended early: {0}")]
+    #[error("a load thread ended early: {0}; please report this")]
     Thread(String),
 }

@@ -1,7 +1,7 @@
 //! Each request with what came of it, where somebody wants them all.
 
-use lastdrop_model::Micros;
 use lastdrop_model::exchange::{Detoured, Exchange, Fate, Wish};
+use lastdrop_model::{Failure, Micros};
 
 use crate::collector::Message;
 use crate::event_loop::{EventLoop, Queue};
@@ -15,6 +15,7 @@ fn unsent(phase: u16, request: u32, due: Micros) -> Exchange {
         request,
         detour: None,
         fate: Fate::Unsent,
+        error: None,
         status: 0,
         connection: 0,
         unit: 0,
@@ -104,6 +105,7 @@ impl EventLoop<'_> {
     fn push_exchange(&mut self, slot: u32, due: Micros, done: Micros, fate: Fate, kept: bool) {
         let origin = self.origin();
         let keeps = self.job.wish == Wish::Answers;
+        let error = if fate == Fate::Failed(Failure::Connect) { self.connect_error.clone() } else { None };
         let c = &mut self.connections[slot as usize];
         let person = self.people.get((slot / self.per_user) as usize);
         let unit = person.map_or(0, |p| p.number << 40 | p.iteration);
@@ -116,6 +118,7 @@ impl EventLoop<'_> {
             request: c.request,
             detour: detour.map(|d| Box::new(Detoured { method: d.method.clone(), path: d.path.clone() })),
             fate,
+            error,
             status: if fate == Fate::Answered { c.parser.status() } else { 0 },
             connection: c.token(slot) | (self.job.thread as u64) << 56,
             unit,

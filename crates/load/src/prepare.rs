@@ -1,14 +1,15 @@
 //! From a plan to what the event loops need: files read, names resolved, templates and expressions compiled, request
 //! bytes built once where they never change. Every mistake that can be found before the first request is found here.
 
-use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lastdrop_http::request::{RequestBuilder, write_chunked, write_field};
-use lastdrop_model::plan::{HttpOptions, KeepAlive, Plan};
+use lastdrop_model::plan::{HttpOptions, KeepAlive, Load, Plan};
 use lastdrop_model::request::{Auth, Body, Expectation, PartContent, Per, Pick, RequestSpec, Think};
+use lastdrop_model::secrets;
+use lastdrop_model::units::show_bytes;
 use rand_core::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustls::ClientConfig;
@@ -16,11 +17,14 @@ use rustls::ClientConfig;
 use crate::LoadError;
 use crate::endpoint::{Endpoint, basic};
 use crate::inspect::{Extraction, Wanted, wanted};
-use crate::template::{Encode, Template, Values, encode_into};
-use crate::tls;
+use crate::template::{Encode, Names, Template, Values, encode_into};
+use crate::{files, tls};
 
 /// Boundary of multipart bodies; fixed, so that a run can be repeated byte by byte.
 const BOUNDARY: &str = "----lastdrop-7f83b1657ff1fc53b92dc18148a1d65d";
+
+/// Most bytes of files that are sent: they are kept in memory, once as they are and once in their request.
+const MOST_BODY_BYTES: u64 = 512 << 20;
 
 /// User and password for digest authentication.
 #[derive(Debug, Clone)]
@@ -38,9 +42,9 @@ pub struct Request {
     /// All bytes, where they never change.
     pub wire: Option<Box<[u8]>>,
     target: Template,
-    fields: Template,
-    /// The same without what is about this server and this body, where the plan says such things.
-    elsewhere: Option<Template>,
+    fields: Fields,
+    /// The plan's own Proxy-Authorization, where there is a proxy.
+    for_proxy: Option<Template>,
     own_host: bool,
     /// The plan says how long the body is.
     own_length: bool,
@@ -52,8 +56,32 @@ pub struct Request {
     pub once: bool,
     /// A session ends with it.
     pub last: bool,
+    /// CRC-32 of the first answer to it in the whole run, for `checksum=same`.
+    pub first_sum: OnceLock<u32>,
     /// What has to be looked at in its answers; None where they are only counted.
     pub wanted: Option<Wanted>,
+}
+
+/// Header fields of a request. What follows from its answers carries fewer of them; None is no fewer.
+#[derive(Debug)]
+struct Fields {
+    /// As the plan says.
+    own: Template,
+    /// At the same scheme, host and port: without what is about this path and this body.
+    same_origin: Option<Template>,
+    /// Anywhere else: without credentials, too. They were written for one server, and nobody else shall have them.
+    elsewhere: Option<Template>,
+}
+
+impl Fields {
+    fn at(&self, detour: Option<&Detour>, own_endpoint: usize) -> &Template {
+        let fewer = match detour {
+            None => None,
+            Some(d) if d.endpoint == own_endpoint => self.same_origin.as_ref(),
+            Some(_) => self.elsewhere.as_ref().or(self.same_origin.as_ref()),
+        };
+        fewer.unwrap_or(&self.own)
+    }
 }
 
 /// Where a request goes instead of where its plan says: after a redirect, or to what a page embeds.
@@ -112,8 +140,14 @@ impl Request {
         if !self.own_host || detour.is_some() {
             write_field(out, "Host", endpoint.authority.as_bytes());
         }
-        let fields = self.elsewhere.as_ref().filter(|_| detour.is_some()).unwrap_or(&self.fields);
-        fields.render(&mut filling.values, out);
+        self.fields.at(detour, self.endpoint).render(&mut filling.values, out);
+        if endpoint.absolute {
+            match (&self.for_proxy, &endpoint.proxy_authorization) {
+                (Some(own), _) => own.render(&mut filling.values, out),
+                (None, Some(value)) => write_field(out, "Proxy-Authorization", value.as_bytes()),
+                (None, None) => {}
+            }
+        }
         if let Some(cookie) = &filling.cookie {
             write_field(out, "Cookie", cookie);
         }
@@ -198,8 +232,9 @@ pub struct Prepared {
     pub values: usize,
     /// Do users have anything of their own: values, cookies, a session?
     pub personal: bool,
-    /// Their names, in order.
-    names: Vec<String>,
+    /// Connections that a user may have open.
+    pub connections_per_user: u32,
+    names: Names,
     tls: Tls,
 }
 
@@ -219,20 +254,23 @@ impl Prepared {
         plan.check().map_err(|e| LoadError::Plan(e.to_string()))?;
         let specs: Vec<RequestSpec> =
             if plan.requests.is_empty() { vec![RequestSpec::get(plan.url.clone())] } else { plan.requests.clone() };
-        let (rows, columns) = match &plan.data {
+        let (rows, mut names) = match &plan.data {
             Some(data) => {
                 let (rows, names) = read_rows(&data.file)?;
-                let columns = names.len();
+                let columns = names.list().len();
                 (Some(Rows { rows, per: data.per, random: data.random, columns }), names)
             }
-            None => (None, Vec::new()),
+            None => (None, Names::default()),
         };
-        let mut names = columns;
-        for extract in specs.iter().flat_map(|s| &s.extract) {
-            if !names.contains(&extract.name) {
-                names.push(extract.name.clone());
+        let columns = names.list().len();
+        for (index, spec) in specs.iter().enumerate() {
+            if let Some(extract) = spec.extract.iter().find(|e| names.add(&e.name) < columns) {
+                let what =
+                    format!("'{}' is a column of the data file, too; give one of them another name", extract.name);
+                return Err(LoadError::Request { index, what });
             }
         }
+        let mut bodies = Bodies::default();
         let mut endpoints: Vec<Endpoint> = Vec::new();
         let mut requests = Vec::with_capacity(specs.len());
         for (index, spec) in specs.iter().enumerate() {
@@ -249,7 +287,7 @@ impl Prepared {
                     endpoints.len() - 1
                 }
             };
-            let request = prepare(spec, plan, endpoint, &endpoints[endpoint], &names)
+            let request = prepare(spec, plan, endpoint, &endpoints[endpoint], &names, &mut bodies)
                 .map_err(|what| LoadError::Request { index, what: format!("{} {}: {what}", spec.method, spec.url) })?;
             requests.push(request);
         }
@@ -286,7 +324,15 @@ impl Prepared {
         } else {
             Tls::No
         };
-        Ok(Prepared { endpoints, requests, choice, rows, values: names.len(), personal, names, tls })
+        let servers = endpoints.len() as u32;
+        let connections_per_user = match &plan.page {
+            // A browser's connections to a host, and as many to each of a few other hosts of the plan.
+            Some(page) => page.connections_per_host.max(1) * servers.clamp(1, 4),
+            None if plan.phases.iter().any(|p| matches!(p.load, Load::Open { .. })) => 1,
+            None => servers.clamp(1, 8),
+        };
+        let values = names.list().len();
+        Ok(Prepared { endpoints, requests, choice, rows, values, personal, connections_per_user, names, tls })
     }
 
     /// The TLS of each thread, where the plan has any.
@@ -312,7 +358,8 @@ fn prepare(
     plan: &Plan,
     endpoint_index: usize,
     endpoint: &Endpoint,
-    names: &[String],
+    names: &Names,
+    bodies: &mut Bodies,
 ) -> Result<Request, String> {
     let http = &plan.http;
     let mut headers = spec.headers.clone();
@@ -327,25 +374,41 @@ fn prepare(
     if http.compressed && !has(&headers, "accept-encoding") {
         headers.push(("Accept-Encoding".into(), "gzip, br".into()));
     }
-    if endpoint.absolute
-        && let Some(credentials) = plan.network.proxy.as_ref().and_then(|p| p.credentials.as_deref())
-    {
-        headers.push(("Proxy-Authorization".into(), basic(credentials)));
-    }
-    let body = prepare_body(&spec.body, names, &mut headers)?;
+    let template = |text: &str, encode: Encode| {
+        if spec.literal { Ok(Template::literal(text.into())) } else { Template::parse(text, names, encode) }
+    };
+    let encoded = |text: &str, encode: Encode| match spec.literal {
+        true => {
+            let mut bytes = Vec::new();
+            encode_into(text.as_bytes(), encode, &mut bytes);
+            Ok(Template::literal(bytes))
+        }
+        false => Template::parse_encoded(text, names, encode),
+    };
+    // What is for the proxy is no field of the request: a tunnel would take it to the server.
+    let is_for_proxy = |name: &str| plan.network.proxy.is_some() && name.eq_ignore_ascii_case("proxy-authorization");
+    let for_proxy = match headers.iter().rfind(|(name, _)| is_for_proxy(name)) {
+        Some((name, value)) => Some(template(&format!("{name}: {value}\r\n"), Encode::Field)?),
+        None => None,
+    };
+    headers.retain(|(name, _)| !is_for_proxy(name));
+    let body = prepare_body(&spec.body, &template, &encoded, bodies, &mut headers)?;
     let own_host = has(&headers, "host");
     let own_length = has(&headers, "content-length");
     let fields = |extra: &[(String, String)]| {
         let close = plan.keepalive == KeepAlive::Off;
         let builder = RequestBuilder { method: &spec.method, target: "", host: "", http10: http.http10, close, extra };
-        Template::parse(&String::from_utf8_lossy(&builder.fields()), names, Encode::Field)
+        template(&String::from_utf8_lossy(&builder.fields()), Encode::Field)
     };
-    let elsewhere = if own_host || own_length {
-        let about_this = |name: &str| name.eq_ignore_ascii_case("host") || name.eq_ignore_ascii_case("content-length");
-        let others: Vec<_> = headers.iter().filter(|(n, _)| !about_this(n)).cloned().collect();
-        Some(fields(&others)?)
-    } else {
-        None
+    let without = |leave_out: &dyn Fn(&str) -> bool| {
+        let others: Vec<_> = headers.iter().filter(|(n, _)| !leave_out(n)).cloned().collect();
+        if others.len() == headers.len() { Ok(None) } else { fields(&others).map(Some) }
+    };
+    let about_this = |name: &str| name.eq_ignore_ascii_case("host") || name.eq_ignore_ascii_case("content-length");
+    let fields = Fields {
+        own: fields(&headers)?,
+        same_origin: without(&about_this)?,
+        elsewhere: without(&|name| about_this(name) || secrets::is_secret(name))?,
     };
     let digest = match &spec.auth {
         Some(Auth::Digest { user, password }) => Some(Credentials { user: user.clone(), password: password.clone() }),
@@ -354,19 +417,17 @@ fn prepare(
     let extract = spec
         .extract
         .iter()
-        .map(|e| {
-            let value = names.iter().position(|n| *n == e.name).unwrap_or(0);
-            Extraction::new(e, value)
-        })
+        .map(|e| Extraction::new(e, names.index(&e.name).unwrap_or(0)))
         .collect::<Result<Vec<_>, _>>()?;
     let mut look = wanted(&spec.expect, &extract);
     look.cookies = http.cookies;
     look.location = http.redirects > 0;
     look.challenge = digest.is_some();
     look.decode = http.decode;
-    if plan.page.is_some() {
+    if let Some(page) = &plan.page {
         look.body = true;
         look.decode = true;
+        look.caching = page.cache;
     }
     let needed = look.cookies
         || look.location
@@ -379,9 +440,9 @@ fn prepare(
         endpoint: endpoint_index,
         method: spec.method.clone(),
         wire: None,
-        target: Template::parse(&spec.url.path, names, Encode::Target)?,
-        fields: fields(&headers)?,
-        elsewhere,
+        target: template(&spec.url.path, Encode::Target)?,
+        fields,
+        for_proxy,
         own_host,
         own_length,
         body,
@@ -391,10 +452,12 @@ fn prepare(
         think: spec.think.or(plan.think),
         once: spec.once,
         last: spec.last,
+        first_sum: OnceLock::new(),
         wanted: needed.then_some(look),
     };
     let changes = !request.target.is_literal()
-        || !request.fields.is_literal()
+        || !request.fields.own.is_literal()
+        || !request.for_proxy.as_ref().is_none_or(Template::is_literal)
         || !request.body.as_ref().is_none_or(Template::is_literal)
         || request.digest.is_some()
         || http.cookies
@@ -411,13 +474,30 @@ fn prepare(
     Ok(request)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+/// What files that are sent have together.
+#[derive(Debug, Default)]
+struct Bodies {
+    bytes: u64,
+}
+
+impl Bodies {
+    /// Reads a file that is sent.
+    fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
+        let bytes = files::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        self.bytes += bytes.len() as u64;
+        if self.bytes > MOST_BODY_BYTES {
+            let most = show_bytes(MOST_BODY_BYTES);
+            return Err(format!("with {} the bodies of all requests have more than {most} together", path.display()));
+        }
+        Ok(bytes)
+    }
 }
 
 fn prepare_body(
     body: &Body,
-    names: &[String],
+    template: &dyn Fn(&str, Encode) -> Result<Template, String>,
+    encoded: &dyn Fn(&str, Encode) -> Result<Template, String>,
+    bodies: &mut Bodies,
     headers: &mut Vec<(String, String)>,
 ) -> Result<Option<Template>, String> {
     let mut content_type = |value: String| {
@@ -427,8 +507,8 @@ fn prepare_body(
     };
     Ok(match body {
         Body::None => None,
-        Body::Text(text) => Some(Template::parse(text, names, Encode::Raw)?),
-        Body::File(path) => Some(Template::literal(read(path)?)),
+        Body::Text(text) => Some(template(text, Encode::Raw)?),
+        Body::File(path) => Some(Template::literal(bodies.read(path)?)),
         Body::Form(fields) => {
             content_type("application/x-www-form-urlencoded".into());
             let mut whole = Template::default();
@@ -437,20 +517,7 @@ fn prepare_body(
                 encode_into(name.as_bytes(), Encode::Form, &mut start);
                 start.push(b'=');
                 whole.append(Template::literal(start));
-                // The fixed parts of a value are encoded as the changing ones are.
-                for (at, piece) in value.split("{{").enumerate() {
-                    let (variable, fixed) = match piece.split_once("}}") {
-                        Some((name, fixed)) if at > 0 => (Some(name), fixed),
-                        _ if at > 0 => return Err(format!("'{{{{' without '}}}}' in '{value}'")),
-                        _ => (None, piece),
-                    };
-                    if let Some(name) = variable {
-                        whole.append(Template::parse(&format!("{{{{{name}}}}}"), names, Encode::Form)?);
-                    }
-                    let mut encoded = Vec::new();
-                    encode_into(fixed.as_bytes(), Encode::Form, &mut encoded);
-                    whole.append(Template::literal(encoded));
-                }
+                whole.append(encoded(value, Encode::Form)?);
             }
             Some(whole)
         }
@@ -463,7 +530,7 @@ fn prepare_body(
                 match &part.content {
                     PartContent::Text(text) => {
                         whole.append(Template::literal(format!("{head}\r\n\r\n").into_bytes()));
-                        whole.append(Template::parse(text, names, Encode::Raw)?);
+                        whole.append(template(text, Encode::Raw)?);
                     }
                     PartContent::File(path) => {
                         let file =
@@ -471,7 +538,7 @@ fn prepare_body(
                         let mut bytes =
                             format!("{head}; filename=\"{file}\"\r\nContent-Type: application/octet-stream\r\n\r\n")
                                 .into_bytes();
-                        bytes.extend_from_slice(&read(path)?);
+                        bytes.extend_from_slice(&bodies.read(path)?);
                         whole.append(Template::literal(bytes));
                     }
                 }
@@ -484,16 +551,19 @@ fn prepare_body(
 }
 
 /// Rows of fields, and the names of the columns.
-type Table = (Vec<Vec<Vec<u8>>>, Vec<String>);
+type Table = (Vec<Vec<Vec<u8>>>, Names);
 
 fn read_rows(path: &Path) -> Result<Table, LoadError> {
     let wrong = |what: String| LoadError::Plan(format!("the data file {}: {what}", path.display()));
-    let mut reader = csv::ReaderBuilder::new()
-        .trim(csv::Trim::Headers)
-        .comment(Some(b'#'))
-        .from_path(path)
-        .map_err(|e| wrong(e.to_string()))?;
-    let names: Vec<String> = reader.headers().map_err(|e| wrong(e.to_string()))?.iter().map(str::to_string).collect();
+    let bytes = files::read(path).map_err(|e| wrong(e.to_string()))?;
+    let mut reader =
+        csv::ReaderBuilder::new().trim(csv::Trim::Headers).comment(Some(b'#')).from_reader(bytes.as_slice());
+    let mut names = Names::default();
+    for (column, name) in reader.headers().map_err(|e| wrong(e.to_string()))?.iter().enumerate() {
+        if names.add(name) != column {
+            return Err(wrong(format!("two columns have the name '{name}'")));
+        }
+    }
     let mut rows = Vec::new();
     for record in reader.byte_records() {
         let record = record.map_err(|e| wrong(e.to_string()))?;
@@ -537,7 +607,7 @@ pub fn preview(plan: &Plan) -> Result<Preview, LoadError> {
         .map(|e| (e.origin.clone(), e.addresses.iter().map(ToString::to_string).collect()))
         .collect();
     // Values that answers will give stand there by their names.
-    let mut values: Vec<Vec<u8>> = prepared.names.iter().map(|n| format!("({n})").into_bytes()).collect();
+    let mut values: Vec<Vec<u8>> = prepared.names.list().iter().map(|n| format!("({n})").into_bytes()).collect();
     if let Some(row) = prepared.rows.as_ref().and_then(|r| r.rows.first()) {
         values[..row.len()].clone_from_slice(row);
     }
@@ -558,4 +628,55 @@ pub fn preview(plan: &Plan) -> Result<Preview, LoadError> {
         })
         .collect();
     Ok(Preview { servers, requests })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand_core::SeedableRng;
+
+    #[test]
+    fn what_is_for_the_proxy_is_shown_to_the_proxy_alone() {
+        let mut plan = Plan::new("http://127.0.0.1:1/".parse().expect("valid"), 1);
+        let mut other = plan.requests[0].clone();
+        other.url = "https://127.0.0.1:2/".parse().expect("valid");
+        plan.requests.push(other);
+        plan.http.redirects = 1;
+        plan.network.proxy = Some("http://me:pw@127.0.0.1:3".parse().expect("valid"));
+        let sent = |plan: &Plan, request: usize, endpoint: usize| {
+            let prepared = Prepared::new(plan).expect("valid");
+            let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+            let values = Values { user: 1, iteration: 1, values: &[], rng: &mut rng };
+            let mut filling = Filling { values, cookie: None, authorization: None };
+            let detour = Detour { endpoint, method: "GET".into(), path: "/".into(), body: false };
+            let detour = (endpoint != prepared.requests[request].endpoint).then_some(&detour);
+            let mut out = Vec::new();
+            prepared.requests[request].render(
+                &prepared.endpoints[endpoint],
+                &plan.http,
+                detour,
+                b"/",
+                &mut filling,
+                &mut out,
+            );
+            String::from_utf8(out).expect("text")
+        };
+        let line = "Proxy-Authorization: Basic bWU6cHc=\r\n";
+        for request in [0, 1] {
+            // http carries it to the proxy, also after a redirect from https; a tunnel has it in its CONNECT.
+            assert_eq!(sent(&plan, request, 0).matches(line).count(), 1, "{request}");
+            assert!(!sent(&plan, request, 1).contains("Proxy-Authorization"), "{request}");
+        }
+        // One that the user wrote as a header.
+        plan.network.proxy = Some("http://127.0.0.1:3".parse().expect("valid"));
+        for request in &mut plan.requests {
+            request.headers.push(("Proxy-Authorization".into(), "Own".into()));
+        }
+        assert!(sent(&plan, 0, 0).contains("Proxy-Authorization: Own\r\n"));
+        assert!(sent(&plan, 1, 0).contains("Proxy-Authorization: Own\r\n"));
+        assert!(!sent(&plan, 0, 1).contains("Own") && !sent(&plan, 1, 1).contains("Own"));
+        // Without a proxy it is a header like any other, for its own server only.
+        plan.network.proxy = None;
+        assert!(sent(&plan, 0, 0).contains("Own") && !sent(&plan, 0, 1).contains("Own"));
+    }
 }

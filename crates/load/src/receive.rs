@@ -21,7 +21,7 @@ struct ServerField<'a>(&'a mut Option<String>);
 impl Sink for ServerField<'_> {
     fn field(&mut self, name: &str, value: &[u8]) {
         if name.eq_ignore_ascii_case("server") {
-            self.0.get_or_insert_with(|| String::from_utf8_lossy(value).into_owned());
+            self.0.get_or_insert_with(|| lastdrop_model::printable::lossless(value));
         }
     }
 }
@@ -148,6 +148,9 @@ impl EventLoop<'_> {
         // Handshake messages, or the alert that says what is wrong.
         let flushed = if tls.wants_write() { tls.flush(&mut sys::Socket(self.connections[i].fd())) } else { Ok(()) };
         let c = &mut self.connections[i];
+        // What ends the stream ends the use of the connection, even where TCP stays open.
+        let ended = tls.ended();
+        c.peer_closed |= ended;
         c.tls = Some(tls);
         let (phase, state) = (c.phase, c.state);
         let mut go_on = true;
@@ -189,7 +192,10 @@ impl EventLoop<'_> {
             self.fail(slot, Failure::Connect, now);
             return false;
         }
-        true
+        if ended {
+            self.stream_ended(slot, now);
+        }
+        !ended
     }
 
     /// Takes bytes of HTTP. False: the connection has nothing more to read for this request.

@@ -51,16 +51,13 @@ pub fn socket(address: &Address, options: &SocketOptions) -> io::Result<OwnedFd>
 
 /// What is refused here is only missing; a socket works without.
 fn set_option(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) {
+    let _ = set_raw_option(fd.as_raw_fd(), level, option, value);
+}
+
+fn set_raw_option(fd: RawFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let len = mem::size_of_val(&value) as libc::socklen_t;
     // SAFETY: pointer and length describe `value`, which lives for the call.
-    unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            level,
-            option,
-            ptr::from_ref(&value).cast(),
-            mem::size_of_val(&value) as libc::socklen_t,
-        );
-    }
+    check(unsafe { libc::setsockopt(fd, level, option, ptr::from_ref(&value).cast(), len) }).map(|_| ())
 }
 
 /// An address as the kernel wants it.
@@ -120,20 +117,28 @@ impl RawAddress {
 /// Sets the address that a connection comes from; the kernel chooses the port when it connects, so that the same port
 /// can be used to other destinations.
 pub fn bind(fd: RawFd, source: IpAddr) -> io::Result<()> {
-    let raw = RawAddress::tcp(&SocketAddr::new(source, 0));
-    let on: libc::c_int = 1;
-    // SAFETY: pointers and lengths describe values that live for the calls.
-    unsafe {
-        libc::setsockopt(
-            fd,
-            libc::IPPROTO_IP,
-            libc::IP_BIND_ADDRESS_NO_PORT,
-            ptr::from_ref(&on).cast(),
-            mem::size_of_val(&on) as libc::socklen_t,
-        );
-        check(libc::bind(fd, raw.pointer(), raw.len))?;
+    set_raw_option(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
+    bind_port(fd, source, 0)
+}
+
+/// Sets address and port that a connection comes from. The port may be shared with connections to elsewhere.
+pub fn bind_port(fd: RawFd, source: IpAddr, port: u16) -> io::Result<()> {
+    if port != 0 {
+        set_raw_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     }
-    Ok(())
+    let raw = RawAddress::tcp(&SocketAddr::new(source, port));
+    // SAFETY: the address lives for the call, the length is its.
+    check(unsafe { libc::bind(fd, raw.pointer(), raw.len) }).map(|_| ())
+}
+
+/// Bounds the local ports from which a socket that is not connected may choose; 0 to 0 lifts the bounds.
+///
+/// # Errors
+/// Before Linux 6.3 there is no such option.
+pub fn local_port_range(fd: RawFd, low: u16, high: u16) -> io::Result<()> {
+    // Not in the libc crate yet (linux/in.h).
+    const IP_LOCAL_PORT_RANGE: libc::c_int = 51;
+    set_raw_option(fd, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, (u32::from(high) << 16 | u32::from(low)) as libc::c_int)
 }
 
 /// Starts connecting; `Ok` also when it is under way.
@@ -200,10 +205,19 @@ impl Poller {
 
     /// Watches a connection for everything, edge-triggered: one system call for its whole life.
     pub fn watch(&self, fd: RawFd, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, token)
+    }
+
+    /// Watches a connection under another token. What has come meanwhile is told once more.
+    pub fn watch_as(&self, fd: RawFd, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, token)
+    }
+
+    fn control(&self, operation: libc::c_int, fd: RawFd, token: u64) -> io::Result<()> {
         let flags = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
         let mut event = libc::epoll_event { events: flags as u32, u64: token };
         // SAFETY: the event lives for the call.
-        check(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) })?;
+        check(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) })?;
         Ok(())
     }
 

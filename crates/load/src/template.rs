@@ -1,4 +1,6 @@
-//! Text with changing parts: `{{name}}`.
+//! Text with changing parts: `{{name}}`. Four braces, `{{{{`, are two that are meant as they stand.
+
+use std::collections::HashMap;
 
 use rand_core::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -35,6 +37,44 @@ enum Part {
     Variable(Variable, Encode),
 }
 
+/// Names of values that the plan gives, each with its index.
+#[derive(Debug, Clone, Default)]
+pub struct Names {
+    list: Vec<String>,
+    at: HashMap<String, usize>,
+}
+
+impl Names {
+    /// Adds a name that is not there yet; gives its index.
+    pub fn add(&mut self, name: &str) -> usize {
+        *self.at.entry(name.to_string()).or_insert_with(|| {
+            self.list.push(name.to_string());
+            self.list.len() - 1
+        })
+    }
+
+    #[must_use]
+    pub fn index(&self, name: &str) -> Option<usize> {
+        self.at.get(name).copied()
+    }
+
+    /// In the order of their indices.
+    #[must_use]
+    pub fn list(&self) -> &[String] {
+        &self.list
+    }
+}
+
+impl<'a> FromIterator<&'a str> for Names {
+    fn from_iter<I: IntoIterator<Item = &'a str>>(all: I) -> Names {
+        let mut names = Names::default();
+        for name in all {
+            names.add(name);
+        }
+        names
+    }
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Template {
     parts: Vec<Part>,
@@ -50,34 +90,49 @@ pub struct Values<'a> {
 }
 
 impl Template {
-    /// Takes a text apart. `names` are those of values, in the order of their indices.
+    /// Takes a text apart.
     ///
     /// # Errors
     /// For a name that nothing gives a value to, and for braces that do not close.
-    pub fn parse(text: &str, names: &[String], encode: Encode) -> Result<Template, String> {
+    pub fn parse(text: &str, names: &Names, encode: Encode) -> Result<Template, String> {
+        Template::parse_with(text, names, encode, |fixed, out| out.extend_from_slice(fixed.as_bytes()))
+    }
+
+    /// The same where what stands in the text is encoded like what is put into it: the value of a field of a form.
+    ///
+    /// # Errors
+    /// As [`Template::parse`].
+    pub fn parse_encoded(text: &str, names: &Names, encode: Encode) -> Result<Template, String> {
+        Template::parse_with(text, names, encode, |fixed, out| encode_into(fixed.as_bytes(), encode, out))
+    }
+
+    fn parse_with(
+        text: &str,
+        names: &Names,
+        encode: Encode,
+        add: impl Fn(&str, &mut Vec<u8>),
+    ) -> Result<Template, String> {
         let mut parts = Vec::new();
+        let mut literal = Vec::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("{{") {
-            let (name, behind) =
-                after.split_once("}}").ok_or_else(|| format!("'{{{{' without '}}}}' in '{}'", shorten(text)))?;
-            if !before.is_empty() {
-                parts.push(Part::Literal(before.as_bytes().to_vec()));
+            add(before, &mut literal);
+            if let Some(behind) = after.strip_prefix("{{") {
+                add("{{", &mut literal);
+                rest = behind;
+                continue;
             }
-            let variable = match name.trim() {
-                "user" => Variable::User,
-                "iteration" => Variable::Iteration,
-                "random" => Variable::Random,
-                name => Variable::Value(names.iter().position(|n| n == name).ok_or_else(|| {
-                    let known = if names.is_empty() { String::new() } else { format!(", {}", names.join(", ")) };
-                    format!("nothing gives {{{{{name}}}}} a value; there are: user, iteration, random{known}")
-                })?),
-            };
-            parts.push(Part::Variable(variable, encode));
+            let (name, behind) = after.split_once("}}").ok_or_else(|| {
+                format!("'{{{{' without '}}}}' in '{}'; '{{{{{{{{' are two braces that are sent", shorten(text))
+            })?;
+            if !literal.is_empty() {
+                parts.push(Part::Literal(std::mem::take(&mut literal)));
+            }
+            parts.push(Part::Variable(variable(name.trim(), names)?, encode));
             rest = behind;
         }
-        if !rest.is_empty() {
-            parts.push(Part::Literal(rest.as_bytes().to_vec()));
-        }
+        add(rest, &mut literal);
+        parts.extend((!literal.is_empty()).then_some(Part::Literal(literal)));
         Ok(Template { parts })
     }
 
@@ -115,6 +170,26 @@ impl Template {
     }
 }
 
+/// What a name stands for. A column or a value of the plan's own goes before the built-in of the same name.
+fn variable(name: &str, names: &Names) -> Result<Variable, String> {
+    if let Some(at) = names.index(name) {
+        return Ok(Variable::Value(at));
+    }
+    match name {
+        "user" => Ok(Variable::User),
+        "iteration" => Ok(Variable::Iteration),
+        "random" => Ok(Variable::Random),
+        _ => {
+            const SHOWN: usize = 50;
+            let known: String = names.list.iter().take(SHOWN).map(|n| format!(", {n}")).collect();
+            Err(format!(
+                "nothing gives {{{{{name}}}}} a value; there are: user, iteration, random{known}; '{{{{{{{{' are two braces \
+                 that are sent"
+            ))
+        }
+    }
+}
+
 /// Appends bytes, made safe for their place.
 pub fn encode_into(bytes: &[u8], encode: Encode, out: &mut Vec<u8>) {
     let percent = |b: u8, out: &mut Vec<u8>| out.extend_from_slice(format!("%{b:02X}").as_bytes());
@@ -141,9 +216,12 @@ mod tests {
     use super::*;
     use rand_core::SeedableRng;
 
+    fn names() -> Names {
+        ["a"].into_iter().collect()
+    }
+
     fn render(text: &str, encode: Encode, value: &[u8]) -> String {
-        let names = vec!["a".to_string()];
-        let template = Template::parse(text, &names, encode).expect("valid");
+        let template = Template::parse(text, &names(), encode).expect("valid");
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
         let values = [value.to_vec()];
         let mut out = Vec::new();
@@ -166,8 +244,27 @@ mod tests {
     }
 
     #[test]
+    fn braces_can_be_sent_as_they_are() {
+        assert_eq!(render("/{{{{a}}?{{a}}", Encode::Target, b"y"), "/{{a}}?y");
+        assert_eq!(render("{{{{{ {{{{{{a}}}", Encode::Raw, b"y"), "{{{ {{y}");
+        let form = Template::parse_encoded("ä {{{{{{a}}", &names(), Encode::Form).expect("valid");
+        let mut out = Vec::new();
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+        form.render(&mut Values { user: 1, iteration: 1, values: &[b"&".to_vec()], rng: &mut rng }, &mut out);
+        assert_eq!(out, b"%C3%A4+%7B%7B%26");
+    }
+
+    #[test]
+    fn names_of_the_plan_go_before_those_that_are_built_in() {
+        let template =
+            Template::parse("{{random}} {{user}}", &["user"].into_iter().collect(), Encode::Raw).expect("valid");
+        assert!(matches!(template.parts[2], Part::Variable(Variable::Value(0), _)), "{template:?}");
+        assert!(matches!(template.parts[0], Part::Variable(Variable::Random, _)), "{template:?}");
+    }
+
+    #[test]
     fn unknown_names_and_open_braces_are_errors() {
-        assert!(Template::parse("{{b}}", &["a".into()], Encode::Raw).expect_err("unknown").contains("there are: user"));
-        assert!(Template::parse("{{a", &["a".into()], Encode::Raw).is_err());
+        assert!(Template::parse("{{b}}", &names(), Encode::Raw).expect_err("unknown").contains("there are: user"));
+        assert!(Template::parse("{{a", &names(), Encode::Raw).is_err());
     }
 }

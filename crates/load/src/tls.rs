@@ -12,8 +12,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, HandshakeKind, RootCertStore, SignatureScheme};
 
-use crate::LoadError;
 use crate::collector::TlsFacts;
+use crate::{LoadError, files};
 
 /// Sessions that a thread remembers for resumption, a server each.
 const SESSIONS: usize = 64;
@@ -56,8 +56,10 @@ fn config(options: &TlsOptions) -> Result<ClientConfig, LoadError> {
     };
     let mut config = match (&options.certificate, &options.key) {
         (Some(certificate), Some(key)) => {
-            let key_der = PrivateKeyDer::from_pem_file(key)
-                .map_err(|e| wrong(format!("no private key can be read from {}: {e}", key.display())))?;
+            let no_key =
+                |e: &dyn std::fmt::Display| wrong(format!("no private key can be read from {}: {e}", key.display()));
+            let pem = files::read(key).map_err(|e| no_key(&e))?;
+            let key_der = PrivateKeyDer::from_pem_slice(&pem).map_err(|e| no_key(&e))?;
             builder
                 .with_client_auth_cert(certificates(certificate)?, key_der)
                 .map_err(|e| wrong(format!("the client certificate {}: {e}", certificate.display())))?
@@ -74,8 +76,9 @@ fn config(options: &TlsOptions) -> Result<ClientConfig, LoadError> {
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, LoadError> {
     let wrong = |what: String| LoadError::Tls(format!("no certificates can be read from {}: {what}", path.display()));
+    let pem = files::read(path).map_err(|e| wrong(e.to_string()))?;
     let found: Vec<_> =
-        CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(|e| wrong(e.to_string()))?;
+        CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|e| wrong(e.to_string()))?;
     if found.is_empty() { Err(wrong("it holds none in PEM form".into())) } else { Ok(found) }
 }
 
@@ -145,32 +148,41 @@ pub fn server_name(host: &str, options: &TlsOptions) -> Result<ServerName<'stati
 
 /// One connection's TLS.
 #[derive(Debug)]
-pub struct Session(ClientConnection);
+pub struct Session {
+    tls: ClientConnection,
+    /// The server has said that nothing more comes (close_notify), whatever its TCP connection does.
+    ended: bool,
+}
 
 impl Session {
     /// # Errors
     /// When the configuration does not allow it.
     pub fn new(config: &Arc<ClientConfig>, name: ServerName<'static>) -> Result<Session, rustls::Error> {
-        ClientConnection::new(Arc::clone(config), name).map(Session)
+        ClientConnection::new(Arc::clone(config), name).map(|tls| Session { tls, ended: false })
     }
 
     pub fn handshaking(&self) -> bool {
-        self.0.is_handshaking()
+        self.tls.is_handshaking()
+    }
+
+    /// Is the server's side of the stream over?
+    pub fn ended(&self) -> bool {
+        self.ended
     }
 
     /// Did the finished handshake resume an earlier session?
     pub fn resumed(&self) -> bool {
-        self.0.handshake_kind() == Some(HandshakeKind::Resumed)
+        self.tls.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
     /// What was agreed on; names as rustls has them.
     pub fn facts(&self) -> TlsFacts {
         let name = |text: String| text.trim_start_matches("Some(").trim_end_matches(')').to_string();
         TlsFacts {
-            version: name(format!("{:?}", self.0.protocol_version())),
-            cipher: name(format!("{:?}", self.0.negotiated_cipher_suite().map(|s| s.suite()))),
-            group: name(format!("{:?}", self.0.negotiated_key_exchange_group().map(|g| g.name()))),
-            certificate: self.0.peer_certificates().and_then(|c| c.first()).map_or_else(Vec::new, |c| c.to_vec()),
+            version: name(format!("{:?}", self.tls.protocol_version())),
+            cipher: name(format!("{:?}", self.tls.negotiated_cipher_suite().map(|s| s.suite()))),
+            group: name(format!("{:?}", self.tls.negotiated_key_exchange_group().map(|g| g.name()))),
+            certificate: self.tls.peer_certificates().and_then(|c| c.first()).map_or_else(Vec::new, |c| c.to_vec()),
         }
     }
 
@@ -180,12 +192,12 @@ impl Session {
     /// With what is wrong with it. An alert may then be waiting to be written.
     pub fn feed(&mut self, mut data: &[u8], mut plain: impl FnMut(&mut Self)) -> Result<(), rustls::Error> {
         while !data.is_empty() {
-            let taken = match self.0.read_tls(&mut data) {
+            let taken = match self.tls.read_tls(&mut data) {
                 Ok(n) => n,
                 // Its buffer is full of what nobody has read.
                 Err(_) => return Err(rustls::Error::General("a record without an end".into())),
             };
-            self.0.process_new_packets()?;
+            self.ended |= self.tls.process_new_packets()?.peer_has_closed();
             plain(self);
             if taken == 0 {
                 break;
@@ -196,16 +208,16 @@ impl Session {
 
     /// Decrypted bytes that are there; 0 is none now.
     pub fn read(&mut self, buffer: &mut [u8]) -> usize {
-        self.0.reader().read(buffer).unwrap_or(0)
+        self.tls.reader().read(buffer).unwrap_or(0)
     }
 
     /// Takes bytes to be sent; says how many fit.
     pub fn write(&mut self, data: &[u8]) -> usize {
-        self.0.writer().write(data).unwrap_or(0)
+        self.tls.writer().write(data).unwrap_or(0)
     }
 
     pub fn wants_write(&self) -> bool {
-        self.0.wants_write()
+        self.tls.wants_write()
     }
 
     /// Writes records out until there are none or the socket takes no more.
@@ -213,15 +225,15 @@ impl Session {
     /// # Errors
     /// Those of the socket, `WouldBlock` among them.
     pub fn flush(&mut self, socket: &mut impl Write) -> io::Result<()> {
-        while self.0.wants_write() {
-            self.0.write_tls(socket)?;
+        while self.tls.wants_write() {
+            self.tls.write_tls(socket)?;
         }
         Ok(())
     }
 
     /// Tells the server that the connection ends here, if there is room for it.
     pub fn say_goodbye(&mut self, socket: &mut impl Write) {
-        self.0.send_close_notify();
+        self.tls.send_close_notify();
         let _ = self.flush(socket);
     }
 }

@@ -10,7 +10,7 @@ use std::collections::{HashSet, VecDeque};
 use lastdrop_http::cookies::Jar;
 use lastdrop_http::digest::Challenge;
 use lastdrop_model::Micros;
-use lastdrop_model::plan::Load;
+use lastdrop_model::plan::{BEGIN_TOGETHER, Load};
 use lastdrop_model::request::Per;
 use rand_core::Rng;
 
@@ -18,12 +18,24 @@ use crate::connection::{Errand, State};
 use crate::event_loop::{Alarm, EventLoop, Source};
 use crate::follow::PageLoad;
 use crate::inspect::Capture;
-use crate::prepare::{Choice, draw};
+use crate::prepare::{Choice, Request, draw};
 
 /// A user whose connection was refused tries again after this; nobody reloads a dead page a million times.
 const REFUSED_PAUSE_US: Micros = 50_000;
 /// Pause before another try when this process has no descriptor or memory left for a socket.
 const NO_SOCKET_PAUSE_US: Micros = 10_000;
+
+/// How long it takes until all of more than [`BEGIN_TOGETHER`] users have begun.
+const SPREAD_US: Micros = 1_000_000;
+
+/// How many of `planned` users take part `since` the phase began, where `before` did when it began.
+fn spread_start(before: u32, planned: u32, since: Micros) -> u32 {
+    let at_once = before.saturating_add(BEGIN_TOGETHER);
+    if planned <= at_once || since >= SPREAD_US {
+        return planned;
+    }
+    at_once + (u64::from(planned - at_once) * since / SPREAD_US) as u32
+}
 
 /// Where a user is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +64,8 @@ pub struct Person {
     pub jar: Jar,
     pub digest: Option<(Challenge, u32)>,
     pub(crate) page: Option<Box<PageLoad>>,
-    pub(crate) cached: HashSet<(usize, String)>,
+    /// Keys of what it has fetched (`follow::cache_key`).
+    pub(crate) cached: HashSet<u64>,
 }
 
 impl Person {
@@ -73,14 +86,24 @@ impl Person {
     }
 }
 
-/// A request that is due and found no descriptor.
+/// A request that is due and found no descriptor, or waits in line for a connection.
 #[derive(Debug)]
 pub struct Stranded {
-    user: u32,
+    pub(crate) user: u32,
     pub due: Micros,
     pub phase: u16,
     pub request: u32,
-    errand: Option<Box<Errand>>,
+    pub(crate) errand: Option<Box<Errand>>,
+    /// When it came into the line.
+    pub(crate) joined: Option<Micros>,
+}
+
+impl Stranded {
+    /// Index of the server that it is for.
+    pub(crate) fn endpoint(&self, requests: &[Request]) -> usize {
+        let detour = self.errand.as_ref().and_then(|e| e.detour.as_ref());
+        detour.map_or(requests[self.request as usize].endpoint, |d| d.endpoint)
+    }
 }
 
 /// What a request came to.
@@ -92,25 +115,45 @@ pub(crate) enum End {
 impl EventLoop<'_> {
     // ---- users come and go ------------------------------------------------------------------------------------
 
-    /// Closed loop: as many users as the phase wants at this time.
+    /// Closed loop: as many users as the phase wants at this time. Those who begin together with thousands of others do so
+    /// over the first second, and never more in a turn than leave time for a look at what has come.
     pub(crate) fn change_users(&mut self, now: Micros) {
         let Source::Closed { from, to } = self.source else { return };
+        let since = now.saturating_sub(self.phase_start);
         let share = match self.phase_end {
-            Some(end) if end > self.phase_start => {
-                ((now.saturating_sub(self.phase_start)) as f64 / (end - self.phase_start) as f64).min(1.0)
-            }
+            Some(end) if end > self.phase_start => (since as f64 / (end - self.phase_start) as f64).min(1.0),
             _ => 0.0,
         };
-        let all = (from + (to - from) * share).round() as usize;
+        let planned = (from + (to - from) * share).round() as u32;
+        let all = spread_start(self.users_before, planned, since);
+        self.spreading = all < planned;
+        let all = all as usize;
         let before = self.wanted;
         // User k of the run is on thread k modulo threads.
         let own = (all + self.job.threads - 1 - self.job.thread) / self.job.threads;
         self.wanted = own.min(self.presence.len()) as u32;
+        self.more_to_begin = false;
+        let phase = self.phase;
         for user in before.min(self.wanted)..self.wanted {
-            if self.presence[user as usize] == Presence::Away {
-                self.begin_unit(user, now, now);
+            if self.presence[user as usize] != Presence::Away {
+                continue;
+            }
+            if self.turn_is_over() {
+                self.wanted = user;
+                self.more_to_begin = true;
+                break;
+            }
+            self.begin_unit(user, now, now);
+            if self.over || self.phase != phase {
+                break;
             }
         }
+    }
+
+    /// Does the number of users still change?
+    pub(crate) fn users_change(&self) -> bool {
+        let Source::Closed { from, to } = self.source else { return false };
+        self.more_to_begin || self.spreading || (from - to).abs() > f64::EPSILON
     }
 
     /// Open loop: everybody who is free waits for arrivals.
@@ -141,7 +184,8 @@ impl EventLoop<'_> {
     fn send_away(&mut self, user: u32) {
         self.presence[user as usize] = Presence::Away;
         for slot in user * self.per_user..(user + 1) * self.per_user {
-            if self.connections[slot as usize].state == State::Idle {
+            // Whoever waits in line takes it over.
+            if self.connections[slot as usize].state == State::Idle && !self.line_stands() {
                 self.close(slot);
             }
         }
@@ -332,7 +376,13 @@ impl EventLoop<'_> {
             return;
         }
         self.dispatching = true;
-        while let Some(queue) = self.queues.front_mut() {
+        let mut begun = 0u32;
+        loop {
+            // Read now and then only: thousands that are due together shall not keep the loop from its events.
+            if begun % 16 == 15 && self.turn_is_over() {
+                break;
+            }
+            let Some(queue) = self.queues.front_mut() else { break };
             let Some(due) = queue.next_due() else {
                 // The phase that the clock is in keeps its queue until it is over.
                 if queue.phase == self.phase {
@@ -341,16 +391,6 @@ impl EventLoop<'_> {
                 self.queues.pop_front();
                 continue;
             };
-            if queue.budget == 0 {
-                let phase = queue.phase;
-                if phase != self.phase {
-                    self.queues.pop_front();
-                    continue;
-                }
-                self.count_due(now.max(due + 1));
-                self.nothing_remains(now);
-                break;
-            }
             if due > now || now < self.no_socket_until {
                 break;
             }
@@ -382,8 +422,22 @@ impl EventLoop<'_> {
                 self.connections[(user * self.per_user) as usize].pipelined = behind;
             }
             self.start(user, request, due, phase, now, true);
+            begun += 1;
+            if phase == self.phase {
+                self.open_budget_used(now);
+            }
         }
         self.dispatching = false;
+    }
+
+    /// Open loop: has the last request that the present phase may send gone out?
+    fn open_budget_used(&mut self, now: Micros) {
+        let phase = self.phase;
+        if !self.over && self.queues.iter().any(|q| q.phase == phase && q.budget == 0) {
+            // The last of them came due by now, and what comes due at this very moment counts.
+            self.count_due(now + 1);
+            self.nothing_remains(now);
+        }
     }
 
     /// Somebody free: best with a connection to the server, else without any, else with one to another server.
@@ -424,11 +478,29 @@ impl EventLoop<'_> {
         now: Micros,
         arrived: bool,
     ) {
+        if let Err(stranded) = self.try_issue(user, request, due, phase, errand, now, arrived) {
+            self.outcome.shortage.descriptors += 1;
+            self.strand(stranded, now);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn try_issue(
+        &mut self,
+        user: u32,
+        request: usize,
+        due: Micros,
+        phase: u16,
+        errand: Option<Box<Errand>>,
+        now: Micros,
+        arrived: bool,
+    ) -> Result<(), Stranded> {
         let detour = errand.as_ref().and_then(|e| e.detour.as_ref());
         let endpoint = detour.map_or(self.job.prepared.requests[request].endpoint, |d| d.endpoint);
+        let stranded = |errand, joined| Stranded { user, due, phase, request: request as u32, errand, joined };
         let Some(slot) = self.slot_for(user, endpoint) else {
             // Only page mode has several in flight, and it looks before it asks.
-            return self.strand(Stranded { user, due, phase, request: request as u32, errand }, now);
+            return Err(stranded(errand, None));
         };
         // Closed loop: a user who pipelines asks for several things at once.
         let depth = self.job.plan.http.pipeline.max(1);
@@ -440,27 +512,45 @@ impl EventLoop<'_> {
             c.pipelined.clear();
             c.pipelined.resize(more as usize, due);
         }
-        if let Err(errand) = self.begin(slot, request as u32, endpoint as u32, due, phase, errand, now, arrived) {
-            self.strand(Stranded { user, due, phase, request: request as u32, errand }, now);
+        if self.pool.is_bounded() && self.has_to_wait(slot, endpoint as u32) {
+            self.stranded.push_back(stranded(errand, Some(now)));
+            return Ok(());
         }
+        let joined = self.pool.joined;
+        self.begin(slot, request as u32, endpoint as u32, due, phase, errand, now, arrived)
+            .map_err(|errand| stranded(errand, joined))
     }
 
-    fn strand(&mut self, stranded: Stranded, now: Micros) {
+    pub(crate) fn strand(&mut self, stranded: Stranded, now: Micros) {
         self.no_socket_until = now + NO_SOCKET_PAUSE_US;
         self.stranded.push_back(stranded);
     }
 
     pub(crate) fn send_stranded(&mut self, now: Micros) {
+        if self.pool.is_bounded() || self.stranded.front().is_some_and(|s| s.joined.is_some()) {
+            return self.serve_line(now);
+        }
         for _ in 0..self.stranded.len() {
-            if self.over || now < self.no_socket_until {
+            if self.over || now < self.no_socket_until || self.turn_is_over() {
                 break;
             }
-            if let Some(s) = self.stranded.pop_front() {
-                self.issue(s.user, s.request as usize, s.due, s.phase, s.errand, now, true);
+            if let Some(s) = self.stranded.pop_front()
+                && let Err(again) = self.try_issue(s.user, s.request as usize, s.due, s.phase, s.errand, now, true)
+            {
+                self.strand(again, now);
             }
         }
-        if self.stranded.is_empty() && self.remaining == 0 && matches!(self.source, Source::Closed { .. }) {
-            self.nothing_remains(now);
+        self.none_stranded(now);
+    }
+
+    /// Nobody is stranded any more, perhaps.
+    pub(crate) fn none_stranded(&mut self, now: Micros) {
+        if self.stranded.is_empty() {
+            match self.source {
+                Source::Closed { .. } if self.remaining == 0 => self.nothing_remains(now),
+                Source::Closed { .. } => {}
+                Source::Open => self.open_budget_used(now),
+            }
         }
     }
 
@@ -470,11 +560,16 @@ impl EventLoop<'_> {
     #[inline]
     pub(crate) fn request_over(&mut self, slot: u32, now: Micros, end: End) {
         let user = slot / self.per_user;
+        self.offer(slot);
         if self.job.prepared.personal {
-            return self.personal_over(user, slot, now, end);
+            self.personal_over(user, slot, now, end);
+        } else {
+            let request = self.connections[slot as usize].request as usize;
+            self.unit_over(user, request, now, matches!(end, End::Lost { refused: true }));
         }
-        let request = self.connections[slot as usize].request as usize;
-        self.unit_over(user, request, now, matches!(end, End::Lost { refused: true }));
+        if self.pool.is_bounded() {
+            self.serve_line(now);
+        }
     }
 
     /// What a user did is done; after a pause comes the next.

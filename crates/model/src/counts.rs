@@ -6,7 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 /// Why a request that was sent has no answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Failure {
     /// No connection could be made: refused, unreachable, no local port.
     Connect,
@@ -68,7 +69,13 @@ pub struct Counts {
     /// Requests that follow from an answer: to a redirect, and again with the response to a challenge.
     pub redirected: u64,
     pub challenged: u64,
-    /// Bytes of bodies after gzip or brotli was undone, where it was.
+    /// Redirects and parts of pages that were not asked for: on a host that the plan does not name, no URL that can be
+    /// loaded, or beyond a bound (of redirects in a row, of the references of a page, of the bytes that are looked at).
+    pub elsewhere: u64,
+    pub unusable: u64,
+    pub left_out: u64,
+    /// Bytes of the bodies of which gzip or brotli was undone: as they came, and after it.
+    pub bytes_coded: u64,
     pub bytes_decoded: u64,
     /// Pages with all that they embed, and those of which something got no good answer.
     pub pages: u64,
@@ -95,6 +102,10 @@ impl Counts {
         self.handshakes_resumed += other.handshakes_resumed;
         self.redirected += other.redirected;
         self.challenged += other.challenged;
+        self.elsewhere += other.elsewhere;
+        self.unusable += other.unusable;
+        self.left_out += other.left_out;
+        self.bytes_coded += other.bytes_coded;
         self.bytes_decoded += other.bytes_decoded;
         self.pages += other.pages;
         self.pages_failed += other.pages_failed;

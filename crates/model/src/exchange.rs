@@ -1,10 +1,12 @@
 //! One request and what came of it, for those who want each: the log of requests, reports of other programs.
 
-use crate::Micros;
+use serde::{Deserialize, Serialize, Serializer};
+
 use crate::counts::Failure;
+use crate::{Micros, secrets};
 
 /// How much is wanted of each request.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wish {
     /// Only their sums.
     #[default]
@@ -15,7 +17,8 @@ pub enum Wish {
 }
 
 /// The end that a request met.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Fate {
     Answered,
     Failed(Failure),
@@ -45,7 +48,7 @@ impl Fate {
 
 /// A request that is over. Times are microseconds since 1970 by the run's monotonic clock; None where it did not come
 /// to that.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
     pub phase: u16,
     /// Which request of the plan.
@@ -53,6 +56,8 @@ pub struct Exchange {
     /// What was sent instead: the target of a redirect, a part of a page.
     pub detour: Option<Box<Detoured>>,
     pub fate: Fate,
+    /// Why no connection could be made, as the system says it; with [`Failure::Connect`] alone.
+    pub error: Option<Box<str>>,
     /// 0 without an answer.
     pub status: u16,
     /// Names the connection, among those of its thread and slot in the order of their opening.
@@ -78,7 +83,8 @@ pub struct Exchange {
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub body_bytes: u64,
-    /// The answer as it came, where that was asked for: its first 4 MB.
+    /// The answer as it came, where that was asked for: its first 4 MB. Not written down: nobody knows what is secret in it.
+    #[serde(skip)]
     pub raw: Option<Box<[u8]>>,
 }
 
@@ -91,8 +97,13 @@ impl Exchange {
 }
 
 /// A request that the plan does not name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Detoured {
     pub method: String,
+    #[serde(serialize_with = "without_secrets")]
     pub path: String,
+}
+
+fn without_secrets<S: Serializer>(path: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&secrets::url(path))
 }

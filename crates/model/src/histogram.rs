@@ -62,19 +62,14 @@ impl Kind {
 pub const PERCENTILES: [(&str, f64); 6] =
     [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99_9", 0.999), ("p99_99", 0.9999)];
 
-/// A histogram of microseconds. Starts small and grows with the largest value seen, not with the number of values.
-#[derive(Clone)]
-pub struct Histogram(hdrhistogram::Histogram<u64>);
+/// A histogram of microseconds. Has no memory of its own until something is counted; then it grows with the largest
+/// value seen, not with the number of values.
+#[derive(Clone, Default)]
+pub struct Histogram(Option<hdrhistogram::Histogram<u64>>);
 
 impl fmt::Debug for Histogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Histogram(count {}, max {} µs)", self.count(), self.max())
-    }
-}
-
-impl Default for Histogram {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -83,28 +78,37 @@ impl Default for Histogram {
 #[error("a stored histogram cannot be read: {0}")]
 pub struct DecodeError(String);
 
+/// What a histogram holds at first, µs. It doubles when more is needed.
+const FIRST_RANGE_US: u64 = 1 << 14;
+
+fn empty() -> hdrhistogram::Histogram<u64> {
+    let mut inner = hdrhistogram::Histogram::new_with_bounds(1, FIRST_RANGE_US, 3)
+        .expect("bounds and precision are constants that the crate accepts");
+    inner.auto(true);
+    inner
+}
+
 impl Histogram {
     #[must_use]
     pub fn new() -> Self {
-        let mut inner = hdrhistogram::Histogram::new_with_bounds(1, 1 << 20, 3)
-            .expect("bounds and precision are constants that the crate accepts");
-        inner.auto(true);
-        Histogram(inner)
+        Histogram(None)
     }
 
     /// Counts one latency.
     #[inline]
     pub fn record(&mut self, us: u64) {
+        let inner = self.0.get_or_insert_with(empty);
         // With auto-resizing an error means that the value is beyond any resize: count it at the top of the range.
-        if self.0.record(us).is_err() {
-            self.0.saturating_record(us);
+        if inner.record(us).is_err() {
+            inner.saturating_record(us);
         }
     }
 
     pub fn add(&mut self, other: &Histogram) {
-        if self.0.add(&other.0).is_err() {
+        let Some(theirs) = &other.0 else { return };
+        if self.0.get_or_insert_with(empty).add(theirs).is_err() {
             // Cannot happen with auto-resizing; never lose samples silently if it does.
-            for v in other.0.iter_recorded() {
+            for v in theirs.iter_recorded() {
                 for _ in 0..v.count_at_value() {
                     self.record(v.value_iterated_to());
                 }
@@ -112,49 +116,63 @@ impl Histogram {
         }
     }
 
+    /// Forgets what was counted and keeps the memory for it.
     pub fn clear(&mut self) {
-        self.0.reset();
+        if let Some(inner) = &mut self.0 {
+            inner.reset();
+        }
     }
 
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.0.len()
+        self.0.as_ref().map_or(0, hdrhistogram::Histogram::len)
+    }
+
+    /// The histogram, if something was counted.
+    fn counted(&self) -> Option<&hdrhistogram::Histogram<u64>> {
+        self.0.as_ref().filter(|inner| !inner.is_empty())
     }
 
     #[must_use]
     pub fn min(&self) -> u64 {
-        if self.0.is_empty() { 0 } else { self.0.min() }
+        self.counted().map_or(0, hdrhistogram::Histogram::min)
     }
 
     #[must_use]
     pub fn max(&self) -> u64 {
-        self.0.max()
+        self.counted().map_or(0, hdrhistogram::Histogram::max)
     }
 
     #[must_use]
     pub fn mean(&self) -> f64 {
-        if self.0.is_empty() { 0.0 } else { self.0.mean() }
+        self.counted().map_or(0.0, hdrhistogram::Histogram::mean)
     }
 
     /// The value at quantile `q` (0 to 1), in microseconds; 0 when empty.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
-        if self.0.is_empty() { 0 } else { self.0.value_at_quantile(q).min(self.0.max()) }
+        self.counted().map_or(0, |inner| inner.value_at_quantile(q).min(inner.max()))
     }
 
     /// The histogram in the compressed HDR V2 format, which other HDR tools read.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        V2DeflateSerializer::new()
-            .serialize(&self.0, &mut bytes)
-            .expect("writing to memory; counts of one run fit the format");
+        let mut write = |inner: &hdrhistogram::Histogram<u64>| {
+            V2DeflateSerializer::new()
+                .serialize(inner, &mut bytes)
+                .expect("writing to memory; counts of one run fit the format")
+        };
+        match &self.0 {
+            Some(inner) => write(inner),
+            None => write(&empty()),
+        };
         bytes
     }
 
     /// The values that were counted, each the largest of its bucket (microseconds), and how often.
     pub fn recorded(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.0.iter_recorded().map(|v| (v.value_iterated_to(), v.count_at_value()))
+        self.0.iter().flat_map(|inner| inner.iter_recorded()).map(|v| (v.value_iterated_to(), v.count_at_value()))
     }
 
     /// [`Histogram::encode`] in base64, for JSON.
@@ -172,11 +190,9 @@ impl Histogram {
             .deserialize(&mut std::io::Cursor::new(bytes))
             .map_err(|e| DecodeError(e.to_string()))?;
         inner.auto(true);
-        Ok(Histogram(inner))
+        Ok(Histogram(Some(inner)))
     }
-}
 
-impl Histogram {
     /// Reads what [`Histogram::encode_base64`] wrote.
     ///
     /// # Errors
@@ -211,6 +227,14 @@ mod tests {
             let _ = Histogram::decode(&bytes[..end]);
         }
         assert!(Histogram::decode(&bytes[..bytes.len() / 2]).is_err());
+    }
+
+    #[test]
+    fn one_that_counted_nothing_is_written_and_read_too() {
+        let empty = Histogram::new();
+        let back = Histogram::decode(&empty.encode()).expect("own output");
+        assert_eq!((back.count(), back.max(), back.min(), back.quantile(0.5)), (0, 0, 0, 0));
+        assert_eq!((empty.max(), empty.recorded().count()), (0, 0));
     }
 
     #[test]

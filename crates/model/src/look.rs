@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::timeline::{Entry, Timeline};
+
 /// One worker process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -39,14 +41,29 @@ pub struct WorkerLook {
 }
 
 /// A listening socket.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ListenQueue {
     /// `127.0.0.1:80`, or `unix:/run/x.sock`.
     pub address: String,
-    /// Connections that wait to be accepted.
+    /// Connections that wait to be accepted: the largest of the readings since the look before.
     pub queue: u64,
+    /// The mean of the same readings; absent in looks of older versions, which read once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_mean: Option<f64>,
     /// How many may wait: the smaller of what the server asked for and `net.core.somaxconn`.
     pub limit: u64,
+    /// It is the one that the run's URL leads to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_url: bool,
+}
+
+/// A destination to which connections hold local ports.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortsHeld {
+    /// Address and port.
+    pub to: String,
+    /// Closed connections (TIME_WAIT) to it from one local address: each keeps its port for a minute.
+    pub time_wait: u64,
 }
 
 /// A control group on the path from the server's own to the root. Counters are differences since the look before.
@@ -122,9 +139,15 @@ pub struct Look {
     /// Seconds since the run began; in `watch` since it began.
     pub t_s: f64,
     pub span_s: f64,
+    /// How often the numbers that come and go (listen queues, sockets, workers that run) were read for this look.
+    pub readings: u32,
     pub worker_count: u64,
-    /// Workers that are at work, by the status page, else those that the kernel has running.
+    /// Workers that are at work: by the status page as it answered last; else those that the kernel has running or
+    /// waiting for a disk, the largest of the readings that saw all of them.
     pub busy: Option<u64>,
+    /// The mean of all readings of the latter. Of a large pool each reading sees a part, and is scaled to the whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy_mean: Option<f64>,
     /// Processors that master and workers used.
     pub cpu_cores: Option<f64>,
     /// Workers by the kernel's state letter.
@@ -139,16 +162,26 @@ pub struct Look {
     pub fds: Option<u64>,
     pub fds_limit: Option<u64>,
     pub scoreboard: Option<String>,
-    /// Requests a second by the status page.
+    /// Requests a second by the status page, those that ask for it left out.
     pub requests_rps: Option<f64>,
+    /// For how long the status page has been waiting for a worker to answer it, seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status_waits_s: Option<f64>,
+    /// That of the run's URL first.
     pub listen: Vec<ListenQueue>,
-    /// Sockets of the server's network namespace by state: `time_wait`, `established`, `close_wait`, …
+    /// Sockets of the server's network namespace by state: `time_wait`, `established`, `close_wait`, … Of those in
+    /// `sockets_mean` the largest of the readings, of the others the latest.
     pub sockets: BTreeMap<String, u64>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub sockets_mean: BTreeMap<String, f64>,
     /// Counters of the server's network namespace that moved (in a run) or all that are read (in `watch`).
     pub kernel: BTreeMap<String, u64>,
-    /// Ports that the namespace has for connections to any one address: closed ones hold theirs in `time_wait`.
+    /// Ports that the namespace has for connections to any one address and port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_ports: Option<u64>,
+    /// The destination with the most closed connections; only looked for where there are enough of them for a shortage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ports_held: Option<PortsHeld>,
     pub conntrack: Option<u64>,
     pub conntrack_limit: Option<u64>,
     pub cgroups: Vec<CgroupLook>,
@@ -160,6 +193,13 @@ pub struct Look {
     pub log: Vec<String>,
 }
 
+impl Entry for Look {
+    /// Milliseconds since the run began.
+    fn key(&self) -> u64 {
+        (self.t_s * 1e3) as u64
+    }
+}
+
 /// What was seen of the server during a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -169,7 +209,7 @@ pub struct Observed {
     pub master: i32,
     /// Workers as they were at the last look of the measured phase.
     pub workers: Vec<WorkerLook>,
-    pub looks: Vec<Look>,
+    pub looks: Timeline<Look>,
     /// What could not be read, and why.
     pub unread: Vec<String>,
     /// Processors that looking took.
@@ -181,10 +221,27 @@ pub struct Observed {
 pub struct Syscall {
     pub pid: i32,
     pub call: String,
-    /// The file, or the connection: `TCP:[127.0.0.1:80->127.0.0.1:9]`.
+    /// The file, or the connection: `TCP:[127.0.0.1:80->127.0.0.1:9]`; `unix:/run/x.sock` is one that was made to there.
     pub path: String,
+    /// What is to be done, where one call can do many things: `FUTEX_WAIT_PRIVATE`, `F_SETLKW`, `LOCK_EX`.
+    pub operation: String,
     /// `ENOENT` and so on, where it failed.
     pub error: Option<String>,
     /// From entry to return, with what tracing adds.
     pub seconds: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_of_an_older_version_still_opens() {
+        let old = r#"{"t_s":1.0,"span_s":0.95,"worker_count":5,"busy":1,"cpu_cores":0.5,"states":{"S":5},
+            "listen":[{"address":"127.0.0.1:80","queue":3,"limit":511}],"sockets":{"time_wait":7},"local_ports":28232}"#;
+        let look: Look = serde_json::from_str(old).expect("opens");
+        let queue = &look.listen[0];
+        assert_eq!((queue.queue, queue.limit, queue.queue_mean, queue.of_url), (3, 511, None, false));
+        assert_eq!((look.busy, look.readings, look.sockets["time_wait"]), (Some(1), 0, 7));
+    }
 }

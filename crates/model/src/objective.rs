@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::{DURATION, RAMP_RATE};
 use crate::histogram::{Kind, PERCENTILES};
-use crate::units::{parse_duration, show_us};
+use crate::units::show_us;
 
 /// One thing that a run has to reach.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -107,7 +108,7 @@ impl FromStr for Objective {
                 if value.parse::<f64>().is_ok() {
                     return Err(format!("'{text}': say the unit, as in {name}<{value}ms"));
                 }
-                parse_duration(value).map_err(|e| format!("'{text}': {e}"))?.as_secs_f64() * 1e6
+                DURATION.read::<Duration>(value).map_err(|e| format!("'{text}': {e}"))?.as_secs_f64() * 1e6
             }
             Metric::Errors => {
                 let (number, scale) = value.strip_suffix('%').map_or((value, 1.0), |v| (v, 100.0));
@@ -116,10 +117,9 @@ impl FromStr for Objective {
                     _ => return Err(format!("'{text}': write a share, as in errors<0.1% or errors<0.001")),
                 }
             }
-            Metric::Rate => match value.trim_end_matches("/s").parse::<f64>() {
-                Ok(n) if n.is_finite() && n >= 0.0 => n,
-                _ => return Err(format!("'{text}': write requests per second, as in rate>500")),
-            },
+            Metric::Rate => RAMP_RATE
+                .read(value.trim_end_matches("/s"))
+                .map_err(|e| format!("'{text}': {e}; write requests per second, as in rate>500"))?,
         };
         Ok(Objective { metric, strict, limit })
     }

@@ -1,7 +1,8 @@
 //! What is sent: requests, where their changing parts come from, and what is expected of the answers.
 //!
 //! Text marked as a template may contain `{{name}}`: a column of the data file, a value taken from an earlier answer, or
-//! one of the built-in `{{user}}`, `{{iteration}}` and `{{random}}`.
+//! one of the built-in `{{user}}`, `{{iteration}}` and `{{random}}`, where nothing of the plan has that name. `{{{{` is
+//! two braces that are sent.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::units::parse_duration;
+use crate::bounds::{LENGTH, PAUSE};
 use crate::url::Url;
 
 /// One request of a mix or a step of a session.
@@ -46,6 +47,9 @@ pub struct RequestSpec {
     /// The last of a session where the plan has several of them; its connection is closed after the answer.
     #[serde(default)]
     pub last: bool,
+    /// Nothing in it is a template: braces are sent as they are.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub literal: bool,
 }
 
 fn one() -> f64 {
@@ -69,6 +73,7 @@ impl RequestSpec {
             think: None,
             once: false,
             last: false,
+            literal: false,
         }
     }
 }
@@ -161,9 +166,7 @@ impl FromStr for Expectation {
                 .collect::<Option<Vec<u16>>>()
                 .map(Expectation::Status)
                 .ok_or_else(|| format!("'{value}' is not a status; write 200, 2xx or 200,304")),
-            "length" => {
-                value.parse().map(Expectation::Length).map_err(|_| format!("'{value}' is not a number of bytes"))
-            }
+            "length" => LENGTH.read(value).map(Expectation::Length).map_err(|e| e.to_string()),
             "text" if !value.is_empty() => Ok(Expectation::Text(value.to_string())),
             "no-text" if !value.is_empty() => Ok(Expectation::NoText(value.to_string())),
             "checksum" if value == "same" => Ok(Expectation::Same),
@@ -264,19 +267,19 @@ impl FromStr for Think {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = |e: String| format!("{e}; a think time is '2s', '1s-3s' (uniform) or 'exp 2s' (exponential)");
+        let pause = |text: &str| PAUSE.read(text).map_err(|e| wrong(e.to_string()));
         if let Some(mean) = text.trim().strip_prefix("exp ") {
-            return parse_duration(mean.trim()).map(Think::Exponential).map_err(wrong);
+            return pause(mean).map(Think::Exponential);
         }
         match text.split_once('-') {
-            Some((low, high)) => {
-                let (low, high) =
-                    (parse_duration(low.trim()).map_err(wrong)?, parse_duration(high.trim()).map_err(wrong)?);
+            Some((low, high)) if !low.is_empty() => {
+                let (low, high) = (pause(low)?, pause(high)?);
                 if low > high {
                     return Err(wrong(format!("'{text}' ends before it begins")));
                 }
                 Ok(Think::Uniform(low, high))
             }
-            None => parse_duration(text.trim()).map(Think::Fixed).map_err(wrong),
+            _ => pause(text).map(Think::Fixed),
         }
     }
 }

@@ -33,7 +33,7 @@ impl Setting {
     pub fn is_on(&self) -> bool {
         match self {
             Setting::Count(n) => *n != 0,
-            Setting::Text(t) => t.eq_ignore_ascii_case("on") || t.eq_ignore_ascii_case("true"),
+            Setting::Text(t) => ["on", "true", "yes"].iter().any(|w| t.eq_ignore_ascii_case(w)),
         }
     }
 }
@@ -62,20 +62,14 @@ impl From<&str> for Setting {
 /// Settings by directive name, in the server's own spelling.
 pub type Settings = BTreeMap<String, Setting>;
 
-/// Settings in a line for a person. Spares follow the number of servers started; a line that says one says the others.
+/// Settings in a line for a person, all of them.
 #[must_use]
 pub fn describe(settings: &Settings) -> String {
     if settings.is_empty() {
         return "as it is".into();
     }
-    let follows = |name: &str| {
-        settings.contains_key("StartServers")
-            && (name.starts_with("MinSpare") || name.starts_with("MaxSpare") || name == "ServerLimit")
-    };
-    let shown: Vec<String> =
-        settings.iter().filter(|(name, _)| !follows(name)).map(|(name, value)| format!("{name} {value}")).collect();
-    let dots = if shown.len() < settings.len() { ", …" } else { "" };
-    shown.join(", ") + dots
+    let shown: Vec<String> = settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    shown.join(", ")
 }
 
 /// What a knob is for, so that a search can treat every server alike.
@@ -106,15 +100,31 @@ pub enum ReloadClass {
     Restart,
 }
 
+/// What a knob can be set to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// A number between the smallest and the largest.
+    Count(i64, i64),
+    /// On or off, in the server's own words.
+    Switch { on: &'static str, off: &'static str },
+}
+
+/// Workers of a pool that shall be there before anybody asks for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spares {
+    pub start: u64,
+    pub min_spare: u64,
+    pub max_spare: u64,
+}
+
 /// A setting that can be changed, and what is known about it.
 #[derive(Debug, Clone, Copy)]
 pub struct Knob {
     pub name: &'static str,
+    /// What the field's tables call its column, where they have a word for it.
+    pub short: Option<&'static str>,
     pub role: Role,
-    /// Smallest and largest value, for counts; (0, 1) for switches.
-    pub range: (i64, i64),
-    /// A switch takes On and Off, everything else a count.
-    pub switch: bool,
+    pub takes: Takes,
     /// What the server uses where the configuration says nothing.
     pub default: &'static str,
     pub needs: ReloadClass,
@@ -129,22 +139,65 @@ pub fn knob_for(knobs: &'static [Knob], role: Role) -> Option<&'static Knob> {
 }
 
 impl Knob {
+    /// The largest number that it takes.
+    #[must_use]
+    pub fn most(&self) -> u64 {
+        match self.takes {
+            Takes::Count(_, most) => most.max(0) as u64,
+            Takes::Switch { .. } => 1,
+        }
+    }
+
+    /// On or off, as the server spells it.
+    #[must_use]
+    pub fn switched(&self, on: bool) -> Setting {
+        match self.takes {
+            Takes::Switch { on: word, .. } if on => Setting::Text(word.into()),
+            Takes::Switch { off: word, .. } => Setting::Text(word.into()),
+            Takes::Count(..) => Setting::from(u64::from(on)),
+        }
+    }
+
     /// Is the value one that the knob can take at all?
     ///
     /// # Errors
     /// A sentence with the range.
     pub fn check(&self, value: &Setting) -> Result<(), String> {
-        match value {
-            Setting::Text(t) if self.switch => {
-                if t.eq_ignore_ascii_case("on") || t.eq_ignore_ascii_case("off") {
-                    Ok(())
-                } else {
-                    Err(format!("{} is On or Off, not '{t}'", self.name))
-                }
+        match (self.takes, value) {
+            (Takes::Switch { on, off }, Setting::Text(t)) if [on, off].iter().any(|w| t.eq_ignore_ascii_case(w)) => {
+                Ok(())
             }
-            Setting::Count(n) if !self.switch && (self.range.0..=self.range.1).contains(n) => Ok(()),
-            other if self.switch => Err(format!("{} is On or Off, not '{other}'", self.name)),
-            other => Err(format!("{} is a number from {} to {}, not '{other}'", self.name, self.range.0, self.range.1)),
+            (Takes::Switch { on, off }, other) => Err(format!("{} is {on} or {off}, not '{other}'", self.name)),
+            (Takes::Count(least, most), Setting::Count(n)) if (least..=most).contains(n) => Ok(()),
+            (Takes::Count(least, most), other) => {
+                Err(format!("{} is a number from {least} to {most}, not '{other}'", self.name))
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_is_spelled_as_its_server_spells_it() {
+        let takes = Takes::Switch { on: "yes", off: "no" };
+        let (role, needs) = (Role::KeepAlive, ReloadClass::Reload);
+        let switch = Knob { name: "keep", short: None, role, takes, default: "yes", needs, constraint: "" };
+        assert_eq!([true, false].map(|on| switch.switched(on).to_string()), ["yes", "no"]);
+        assert!(switch.check(&"No".into()).is_ok());
+        assert_eq!(switch.check(&"Off".into()), Err("keep is yes or no, not 'Off'".into()));
+        let number = Knob { takes: Takes::Count(1, 9), ..switch };
+        assert_eq!(number.check(&Setting::Count(10)), Err("keep is a number from 1 to 9, not '10'".into()));
+    }
+
+    #[test]
+    fn settings_are_described_whole() {
+        let names = ["MaxRequestWorkers", "MaxSpareServers", "MinSpareServers", "StartServers"];
+        let settings: Settings = names.iter().map(|n| ((*n).to_string(), Setting::Count(20))).collect();
+        let text = describe(&settings);
+        assert!(names.iter().all(|name| text.contains(&format!("{name} 20"))), "{text}");
+        assert_eq!(describe(&Settings::new()), "as it is");
     }
 }

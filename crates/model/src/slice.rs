@@ -1,10 +1,15 @@
 //! One second of one phase: the unit in which threads hand over results and the store writes them.
 
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize, Serializer};
+
 use crate::counts::Counts;
-use crate::histogram::{Histogram, Kind};
+use crate::histogram::{DecodeError, Histogram, Kind};
 
 /// Counts, statuses and latencies of one second. Slices of several threads or seconds add up without loss.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(try_from = "Written")]
 pub struct Slice {
     /// Index of the phase in the plan.
     pub phase: u16,
@@ -57,5 +62,52 @@ impl Slice {
                 h.clear();
             }
         }
+    }
+}
+
+/// A slice as it is written down: what was not counted is left out, histograms are HDR V2 in base64.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    phase: u16,
+    second: u32,
+    counts: Counts,
+    status: Vec<(usize, u64)>,
+    latencies: BTreeMap<String, String>,
+}
+
+impl Serialize for Slice {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let of = |kind: Kind| Some(&self.latencies[kind as usize]).filter(|h| h.count() > 0);
+        let written = Written {
+            phase: self.phase,
+            second: self.second,
+            counts: self.counts,
+            status: self.status.iter().copied().enumerate().filter(|(_, n)| *n > 0).collect(),
+            latencies: Kind::ALL
+                .into_iter()
+                .filter_map(|kind| Some((kind.name().into(), of(kind)?.encode_base64())))
+                .collect(),
+        };
+        written.serialize(serializer)
+    }
+}
+
+impl TryFrom<Written> for Slice {
+    type Error = DecodeError;
+
+    fn try_from(written: Written) -> Result<Slice, DecodeError> {
+        let mut slice = Slice::new(written.phase, written.second);
+        slice.counts = written.counts;
+        for (code, n) in written.status {
+            if let Some(count) = slice.status.get_mut(code) {
+                *count = n;
+            }
+        }
+        for kind in Kind::ALL {
+            if let Some(text) = written.latencies.get(kind.name()) {
+                slice.latencies[kind as usize] = Histogram::decode_base64(text)?;
+            }
+        }
+        Ok(slice)
     }
 }

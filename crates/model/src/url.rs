@@ -5,7 +5,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Where requests go: an absolute http or https URL, taken apart.
+use crate::secrets;
+
+/// Where requests go: an absolute http or https URL, taken apart. As text it is for people, with marks in place of the
+/// secrets of its query; whoever needs all of it takes [`Url::in_full`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Url {
@@ -30,7 +33,7 @@ impl FromStr for Url {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let err = |why: &str| UrlError { url: text.to_string(), why: why.to_string() };
+        let err = |why: &str| UrlError { url: secrets::url(text).into_owned(), why: why.to_string() };
         let full = if text.contains("://") { text.to_string() } else { format!("http://{text}") };
         let without_fragment = full.split('#').next().unwrap_or_default();
         let uri: http::Uri = without_fragment
@@ -83,35 +86,46 @@ impl Url {
         format!("{}://{}", if self.tls { "https" } else { "http" }, self.authority())
     }
 
-    /// The URL that `reference` means on a page at this one (RFC 3986 section 5): a redirect's Location, a link.
+    /// The URL that `reference` means on a page at this one (RFC 3986 section 5): a redirect's Location, a link. Bytes that
+    /// may not stand in a URL are percent-encoded, as browsers do (WHATWG URL).
     ///
     /// # Errors
     /// When that is not a URL that can be loaded.
-    pub fn join(&self, reference: &str) -> Result<Url, UrlError> {
-        let reference = reference.trim();
-        let plain = reference.split('#').next().unwrap_or_default();
-        let scheme_end =
-            plain.find(':').filter(|at| plain[..*at].bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)));
-        if plain.contains("://") && scheme_end.is_some() {
-            return plain.parse();
-        }
-        if scheme_end.is_some_and(|at| !plain[at..].starts_with("://") && at > 0) {
-            return Err(UrlError { url: reference.to_string(), why: "it is neither http nor https".into() });
+    pub fn join(&self, reference: impl AsRef<[u8]>) -> Result<Url, UrlError> {
+        let plain = cleaned(reference.as_ref());
+        let wrong = |why: &str| UrlError { url: shown(reference.as_ref()), why: why.into() };
+        let absolute = |scheme: &str, rest: &str| {
+            let url: Url = format!("{scheme}://{rest}").parse()?;
+            let path = without_dots(&url.path);
+            Ok(Url { path, ..url })
+        };
+        if let Some(scheme) = scheme_of(plain.as_bytes()) {
+            return match plain[scheme.len() + 1..].strip_prefix("//") {
+                _ if !is_http(scheme) => Err(wrong("it is neither http nor https")),
+                Some(rest) => absolute(&plain[..scheme.len()].to_ascii_lowercase(), rest),
+                None => Err(wrong("it has no host")),
+            };
         }
         if let Some(rest) = plain.strip_prefix("//") {
-            return format!("{}://{rest}", if self.tls { "https" } else { "http" }).parse();
+            return absolute(if self.tls { "https" } else { "http" }, rest);
         }
         let own_path = self.path.split('?').next().unwrap_or("/");
-        let joined = if plain.is_empty() {
+        let path = if plain.is_empty() {
             self.path.clone()
         } else if plain.starts_with('/') {
-            without_dots(plain)
+            without_dots(&plain)
         } else if plain.starts_with('?') {
             format!("{own_path}{plain}")
         } else {
             without_dots(&format!("{}{plain}", &own_path[..=own_path.rfind('/').unwrap_or(0)]))
         };
-        format!("{}{joined}", self.origin()).parse()
+        Ok(self.with_path(&path))
+    }
+
+    /// With the secrets of its query.
+    #[must_use]
+    pub fn in_full(&self) -> String {
+        format!("{}{}", self.origin(), self.path)
     }
 
     /// The same server, another path.
@@ -123,7 +137,7 @@ impl Url {
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.origin(), self.path)
+        write!(f, "{}{}", self.origin(), secrets::url(&self.path))
     }
 }
 
@@ -137,12 +151,68 @@ impl TryFrom<String> for Url {
 
 impl From<Url> for String {
     fn from(url: Url) -> String {
-        url.to_string()
+        url.in_full()
     }
 }
 
 fn default_port(tls: bool) -> u16 {
     if tls { 443 } else { 80 }
+}
+
+/// A reference without its fragment and without what browsers drop (blanks around it, line ends and tabs inside), its
+/// path and query percent-encoded where a byte may not stand there. The sets are those of the WHATWG URL standard for
+/// http; `%` stays, whatever follows it.
+fn cleaned(reference: &[u8]) -> String {
+    let blank = |b: &u8| *b <= b' ';
+    let start = reference.iter().position(|b| !blank(b)).unwrap_or(reference.len());
+    let end = reference.iter().rposition(|b| !blank(b)).map_or(start, |at| at + 1);
+    let mut out = String::with_capacity(end - start);
+    let mut in_query = false;
+    for &b in &reference[start..end] {
+        match b {
+            b'\t' | b'\n' | b'\r' => {}
+            b'#' => break,
+            b'\\' if !in_query => out.push('/'),
+            b'?' => {
+                in_query = true;
+                out.push('?');
+            }
+            0..=b' ' | 0x7f.. | b'"' | b'<' | b'>' => percent(b, &mut out),
+            b'\'' if in_query => percent(b, &mut out),
+            b'`' | b'{' | b'}' | b'^' if !in_query => percent(b, &mut out),
+            b => out.push(char::from(b)),
+        }
+    }
+    out
+}
+
+fn percent(b: u8, out: &mut String) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    out.push('%');
+    out.push(char::from(DIGITS[usize::from(b >> 4)]));
+    out.push(char::from(DIGITS[usize::from(b & 15)]));
+}
+
+/// The scheme that a reference begins with.
+fn scheme_of(reference: &[u8]) -> Option<&[u8]> {
+    let end = reference.iter().position(|b| !(b.is_ascii_alphanumeric() || b"+-.".contains(b)))?;
+    (end > 0 && reference[end] == b':').then(|| &reference[..end])
+}
+
+fn is_http(scheme: &[u8]) -> bool {
+    scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https")
+}
+
+/// Does a reference name what no web server is asked for: `data:…`, `javascript:…`, `mailto:…`?
+#[must_use]
+pub fn is_of_other_scheme(reference: &[u8]) -> bool {
+    scheme_of(reference.trim_ascii_start()).is_some_and(|scheme| !is_http(scheme))
+}
+
+/// Something that a server sent, for a message.
+fn shown(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]);
+    secrets::url(&text).escape_debug().to_string()
 }
 
 /// Removes `.` and `..` from a path (RFC 3986 section 5.2.4), leaving the query alone.
@@ -155,16 +225,16 @@ fn without_dots(path_and_query: &str) -> String {
     let mut segments = path.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
         let last = segments.peek().is_none();
-        match segment {
-            "." | ".." => {
-                if segment == ".." {
+        match dots(segment) {
+            0 => kept.push(segment),
+            n => {
+                if n == 2 {
                     kept.pop();
                 }
                 if last {
                     kept.push("");
                 }
             }
-            other => kept.push(other),
         }
     }
     let path = format!("/{}", kept.join("/"));
@@ -172,6 +242,22 @@ fn without_dots(path_and_query: &str) -> String {
         Some(query) => format!("{path}?{query}"),
         None => path,
     }
+}
+
+/// How many dots a segment is; 0 for any other. An encoded dot is one, too.
+fn dots(segment: &str) -> usize {
+    let mut rest = segment.as_bytes();
+    let mut dots = 0;
+    while !rest.is_empty() {
+        let length = match rest {
+            [b'.', ..] => 1,
+            [b'%', b'2', b'e' | b'E', ..] => 3,
+            _ => return 0,
+        };
+        rest = &rest[length..];
+        dots += 1;
+    }
+    if dots > 2 { 0 } else { dots }
 }
 
 #[cfg(test)]
@@ -215,6 +301,13 @@ mod tests {
     }
 
     #[test]
+    fn people_see_no_passwords() {
+        let u: Url = "http://h/a?token=x&b=1".parse().expect("valid");
+        assert_eq!((u.to_string(), u.in_full()), ("http://h/a?token=***&b=1".into(), "http://h/a?token=x&b=1".into()));
+        assert!(!"http://u:hidden@h/".parse::<Url>().expect_err("a login in it").to_string().contains("hidden"));
+    }
+
+    #[test]
     fn references_are_joined_as_browsers_do() {
         let base: Url = "http://h:81/a/b/c?q".parse().expect("valid");
         for (reference, whole) in [
@@ -231,6 +324,32 @@ mod tests {
         ] {
             assert_eq!(base.join(reference).expect("valid").to_string(), whole, "{reference}");
         }
-        assert!(base.join("mailto:x@y").is_err() && base.join("javascript:void(0)").is_err());
+        for bad in ["mailto:x@y", "javascript:void(0)", "ftp://h/", "http:x", "//", "http://[", "//h:x/", "//user@h/"] {
+            assert!(base.join(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_may_not_stand_in_a_url_is_encoded_as_browsers_do() {
+        let base: Url = "http://h/d/p?q".parse().expect("valid");
+        let cases: [(&[u8], &str); 13] = [
+            (b"a b<c>.png", "/d/a%20b%3Cc%3E.png"),
+            (b"/x`y^{z}\"|", "/x%60y%5E%7Bz%7D%22|"),
+            (b"/x?a b<>\"'`{}^|", "/x?a%20b%3C%3E%22%27`{}^|"),
+            (b"/\xff\xc3\xa4", "/%FF%C3%A4"),
+            (b"/100%&%zz%20", "/100%&%zz%20"),
+            (b" \n a\tb\r\nc \0", "/d/abc"),
+            (b"\\x\\y?\\", "/x/y?\\"),
+            (b"//h\\x", "/x"),
+            (b"HTTP://h/x#y", "/x"),
+            (b"a%2fb/%2E%2e/c", "/d/c"),
+            (b"http://h/a/../b/.", "/b/"),
+            (b"/x\x7f\x01y", "/x%7F%01y"),
+            (b"?\xe9", "/d/p?%E9"),
+        ];
+        for (reference, path) in cases {
+            let joined = base.join(reference).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!((joined.host.as_str(), joined.path.as_str()), ("h", path));
+        }
     }
 }

@@ -11,6 +11,10 @@ use crate::url::Url;
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
+/// By so much variables may make a line longer, and all lines together: each line can double what the one before it made.
+const MOST_GROWTH_BYTES: usize = 64 << 10;
+const MOST_GROWTH_OF_ALL_BYTES: usize = 64 << 20;
+
 /// More lines than this are a mistake, and would not fit beside each other in memory.
 const MOST_LINES: usize = 10_000_000;
 
@@ -33,6 +37,7 @@ pub fn parse(
 ) -> Result<Vec<RequestSpec>, UrlFileError> {
     let mut variables: HashMap<String, String> = HashMap::new();
     let mut requests = Vec::new();
+    let mut growth = 0;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (index, line) in text.lines().enumerate() {
         let error = |what: String| UrlFileError { line: index + 1, what };
@@ -48,7 +53,12 @@ pub fn parse(
             variables.insert(name.to_string(), value);
             continue;
         }
+        let written = line.len();
         let line = substitute(line, &variables, &environment).map_err(error)?;
+        growth += line.len().saturating_sub(written);
+        if growth > MOST_GROWTH_OF_ALL_BYTES {
+            return Err(error("variables make the file longer by more than 64 MB".into()));
+        }
         let (url, rest) = match line.split_once(char::is_whitespace) {
             Some((url, rest)) => (url, rest.trim()),
             None => (line.as_str(), ""),
@@ -116,6 +126,9 @@ fn substitute(
         let name = &after[1..end];
         let value = variables.get(name).cloned().or_else(|| environment(name));
         out.push_str(&value.ok_or_else(|| format!("'{name}' has no value; write {name} = value above"))?);
+        if out.len() > text.len() + MOST_GROWTH_BYTES {
+            return Err(format!("'{name}' makes the line longer by more than 64 KB"));
+        }
         rest = &after[end + 1..];
     }
     out.push_str(rest);
@@ -148,6 +161,19 @@ mod tests {
         );
         assert_eq!(all[1].body, Body::Text("user=me&x=$5".into()));
         assert_eq!(all[2].body, Body::File("/tmp/body".into()));
+    }
+
+    #[test]
+    fn variables_cannot_fill_the_memory() {
+        let mut bomb = String::from("A0=0123456789\n");
+        for i in 1..64 {
+            bomb.push_str(&format!("A{i}=$(A{0})$(A{0})\n", i - 1));
+        }
+        let e = read(&bomb).expect_err("a bomb");
+        assert!(e.line == 14 && e.what.contains("64 KB"), "{e}");
+        let many = format!("A={}\n{}", "x".repeat(60_000), "http://h/ POST $(A)\n".repeat(2000));
+        assert!(read(&many).expect_err("too much").what.contains("64 MB"));
+        assert!(read(&format!("http://h/ POST {}\n", "x".repeat(1 << 20))).is_ok(), "a long line is no bomb");
     }
 
     #[test]

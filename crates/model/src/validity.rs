@@ -36,3 +36,9 @@ impl Validity {
         Validity { verdict, reasons }
     }
 }
+
+impl Default for Validity {
+    fn default() -> Self {
+        Validity { verdict: Verdict::Valid, reasons: Vec::new() }
+    }
+}

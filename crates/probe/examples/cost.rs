@@ -1,10 +1,11 @@
 //! What looking costs: watches process PID for SECONDS at one look a second and prints the share of a core it took.
 //! `benches/probe` runs it against a pool of 200 workers.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_probe::observer::{Detail, Observer, Subject};
+use lastdrop_probe::looker::{Detail, Looker, Subject};
 
 fn main() {
     let mut words = std::env::args().skip(1).filter_map(|w| w.parse::<i32>().ok());
@@ -12,19 +13,19 @@ fn main() {
         eprintln!("usage: cost PID SECONDS");
         std::process::exit(2);
     };
-    let subject = Subject { master, listeners: Vec::new(), status: None };
-    let mut observer = Observer::new(&subject, Detail::Timeline);
+    let subject = Subject { master, helpers: &[], listeners: Vec::new(), status: None, url: None };
+    let mut looker = Looker::new(&subject, Detail::Timeline);
     let start = Instant::now();
     let mut workers = 0;
     for second in 1..=seconds {
-        let look = observer.look(start.elapsed().as_secs_f64(), false);
+        let look = looker.look(start.elapsed().as_secs_f64(), false);
         workers = look.worker_count;
         thread::sleep((start + Duration::from_secs(second as u64)).saturating_duration_since(Instant::now()));
     }
-    let oldest = observer.workers().iter().filter_map(|w| w.memory_age_s).fold(0.0, f64::max);
+    let oldest = looker.workers().iter().filter_map(|w| w.memory_age_s).fold(0.0, f64::max);
     println!(
         "{workers} workers: {:.3} % of a core, memory at most {oldest:.0} s old; not read: {:?}",
-        observer.cost_cores() * 100.0,
-        observer.unread()
+        looker.cost_cores() * 100.0,
+        looker.unread()
     );
 }

@@ -189,6 +189,12 @@ impl Group {
 }
 
 impl Reading {
+    /// CPU time that the group may use, cores; None is unlimited.
+    #[must_use]
+    pub fn cpu_limit_cores(&self) -> Option<f64> {
+        self.look.cpu_limit_cores
+    }
+
     /// What happened since an earlier reading of the same group, `span_s` seconds before.
     #[must_use]
     pub fn since(&self, earlier: &Reading, span_s: f64) -> CgroupLook {

@@ -26,6 +26,12 @@ impl CpuTicks {
         Some(CpuTicks { total: busy + idle + steal, steal, idle })
     }
 
+    /// Ticks in which something ran here.
+    #[must_use]
+    pub fn busy(&self) -> u64 {
+        self.total - self.idle - self.steal
+    }
+
     /// Share of all CPU time since `earlier` that the hypervisor gave to others (0 to 1).
     #[must_use]
     pub fn steal_since(&self, earlier: &CpuTicks) -> Option<f64> {
@@ -179,6 +185,13 @@ pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
+/// Processors that the machine has at work.
+#[must_use]
+pub fn processors() -> u64 {
+    let online = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+    online.and_then(|n| u64::try_from(n).ok()).unwrap_or(1).max(1)
+}
+
 /// Kernel release, as `uname -r` says it.
 #[must_use]
 pub fn kernel() -> String {
@@ -202,15 +215,6 @@ pub fn local_ports() -> u64 {
     }
 }
 
-/// TCP sockets in TIME_WAIT in our network namespace.
-#[must_use]
-pub fn time_wait() -> u64 {
-    let text = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
-    let line = text.lines().find_map(|l| l.strip_prefix("TCP: ")).unwrap_or_default();
-    let mut words = line.split_whitespace().skip_while(|w| *w != "tw");
-    words.nth(1).and_then(|n| n.parse().ok()).unwrap_or(0)
-}
-
 /// For how long our own cgroup has been throttled since it was made: cgroup v2, or the cpu hierarchy of v1. None where
 /// neither can be read, as on a machine without limits.
 #[must_use]
@@ -228,4 +232,10 @@ pub fn throttled() -> Option<Duration> {
     })?;
     let field = |name: &str| stat.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());
     field("throttled_usec ").map(Duration::from_micros).or_else(|| field("throttled_time ").map(Duration::from_nanos))
+}
+
+/// CPU time of the calling thread.
+pub(crate) fn thread_cpu() -> Duration {
+    use nix::time::{ClockId, clock_gettime};
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }

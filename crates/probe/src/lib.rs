@@ -3,16 +3,22 @@
 
 mod attached;
 pub mod cgroup;
+pub mod chain;
+pub mod database;
 pub mod fastcgi;
+mod gauges;
 pub mod group;
 pub mod host;
 pub mod kernel_log;
 pub mod listeners;
+pub mod looker;
 pub mod memory;
+pub mod mod_status;
 pub mod namespace;
-pub mod observer;
+pub mod others;
 pub mod perf;
 pub mod process;
+mod sock_diag;
 pub mod status;
 pub mod strace;
 

@@ -1,12 +1,72 @@
 //! Who listens where, and whether a listener has visitors.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
 
 use procfs::net::{TcpNetEntry, TcpState};
 use procfs::process::{FDTarget, Process};
 
 use crate::ProbeError;
+use crate::sock_diag::SockDiag;
+
+/// What somebody connects to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Endpoint {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Endpoint::Tcp(address) => address.fmt(f),
+            Endpoint::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl Endpoint {
+    /// How well a TCP listener fits: 0 not at all; the kernel gives a connection to the listener that fits best.
+    #[must_use]
+    pub fn fitness(&self, listener: &SocketAddr) -> u8 {
+        let Endpoint::Tcp(wanted) = self else { return 0 };
+        match listener.ip() {
+            _ if listener.port() != wanted.port() => 0,
+            ip if ip.to_canonical() == wanted.ip().to_canonical() => 3,
+            ip if ip.is_unspecified() && ip.is_ipv4() == wanted.ip().is_ipv4() => 2,
+            // A listener on :: takes IPv4 as well, unless it says that it does not.
+            ip if ip.is_unspecified() && ip.is_ipv6() => 1,
+            _ => 0,
+        }
+    }
+
+    /// Is it the unix socket at this path?
+    #[must_use]
+    pub fn is_path(&self, path: &str) -> bool {
+        let real = |path: &Path| std::fs::canonicalize(path);
+        match self {
+            Endpoint::Unix(own) if own == Path::new(path) => true,
+            // /var/run and /run.
+            Endpoint::Unix(own) => real(own).is_ok_and(|own| real(Path::new(path)).is_ok_and(|p| p == own)),
+            Endpoint::Tcp(_) => false,
+        }
+    }
+}
+
+/// Is this an address of this machine? A UDP socket "connected" to it shows which address we would send from, without
+/// sending anything; to ourselves it is the server's own.
+#[must_use]
+pub fn is_local(address: &SocketAddr) -> bool {
+    if address.ip().is_loopback() {
+        return true;
+    }
+    let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    UdpSocket::bind(any)
+        .and_then(|s| s.connect(address).and_then(|()| s.local_addr()))
+        .is_ok_and(|own| own.ip() == address.ip())
+}
 
 /// TCP sockets in the network namespace of a process.
 fn sockets(pid: i32) -> Result<Vec<TcpNetEntry>, ProbeError> {
@@ -55,18 +115,37 @@ pub fn of_process(pid: i32) -> Result<Vec<SocketAddr>, ProbeError> {
         .collect())
 }
 
-/// The process that owns the listener at a local address: of several that share it, the one whose parent does not. None
-/// where nobody listens, or where its descriptors may not be read.
+/// The process that owns the listener of an address or path of this machine: of several that share it, the one whose
+/// parent does not. None where nobody listens, or where its descriptors may not be read.
 #[must_use]
-pub fn owner(address: &SocketAddr) -> Option<i32> {
+pub fn owner(endpoint: &Endpoint) -> Option<i32> {
     let own = i32::try_from(std::process::id()).ok()?;
-    let inodes: HashSet<u64> = sockets(own)
-        .ok()?
-        .into_iter()
-        .filter(|s| s.state == TcpState::Listen && s.local_address.port() == address.port())
-        .filter(|s| s.local_address.ip() == address.ip() || s.local_address.ip().is_unspecified())
-        .map(|s| s.inode)
-        .collect();
+    let mut inodes = HashSet::new();
+    match endpoint {
+        Endpoint::Tcp(_) => {
+            let listeners: Vec<(u8, u64)> = sockets(own)
+                .ok()?
+                .into_iter()
+                .filter(|s| s.state == TcpState::Listen)
+                .map(|s| (endpoint.fitness(&s.local_address), s.inode))
+                .collect();
+            let best = listeners.iter().map(|(fitness, _)| *fitness).max().filter(|f| *f > 0);
+            inodes.extend(listeners.into_iter().filter(|(f, _)| Some(*f) == best).map(|(_, inode)| inode));
+        }
+        Endpoint::Unix(_) => {
+            let each = |s: crate::sock_diag::UnixSocket| {
+                if s.path.is_some_and(|p| endpoint.is_path(&p)) {
+                    inodes.insert(s.inode);
+                }
+            };
+            SockDiag::open().ok()?.unix_listeners(each).ok()?;
+        }
+    }
+    holder(&inodes)
+}
+
+/// The process that has one of these sockets open: of several the one whose parent has not.
+fn holder(inodes: &HashSet<u64>) -> Option<i32> {
     if inodes.is_empty() {
         return None;
     }
@@ -81,30 +160,73 @@ pub fn owner(address: &SocketAddr) -> Option<i32> {
         .filter(holds)
         .filter_map(|p| Some((p.pid, p.stat().ok()?.ppid)))
         .collect();
-    holders.iter().find(|(_, parent)| !holders.iter().any(|(pid, _)| pid == parent)).map(|(pid, _)| *pid)
+    let top = holders.iter().find(|(_, parent)| !holders.iter().any(|(pid, _)| pid == parent)).map(|(pid, _)| *pid)?;
+    Some(hidden_master(top).unwrap_or(top))
 }
 
-/// Peers of connections to the given ports as the namespace of `pid` sees them: open ones and those that ended within
-/// the last minute.
+/// The parent of a worker, where it is the same program and another user's: its descriptors cannot be read, and it is the
+/// owner all the same.
+fn hidden_master(worker: i32) -> Option<i32> {
+    let stat = Process::new(worker).and_then(|p| p.stat()).ok()?;
+    let parent = Process::new(stat.ppid).ok()?;
+    (parent.stat().ok()?.comm == stat.comm && parent.fd().is_err()).then_some(stat.ppid)
+}
+
+/// A connection to a port, as the kernel's table has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connection {
+    pub peer: SocketAddr,
+    /// The address of ours that the peer connected to.
+    pub local: SocketAddr,
+    /// Neither side has closed it.
+    pub open: bool,
+    /// It has ended in order, the server closing first, within the last minute.
+    pub time_wait: bool,
+}
+
+/// Connections to the given ports as the namespace of `pid` sees them: open ones and those that the server has closed
+/// within the last minute.
 ///
 /// # Errors
 /// When the socket table cannot be read.
-pub fn visitors(pid: i32, ports: &[u16]) -> Result<HashSet<SocketAddr>, ProbeError> {
-    peers(pid, ports, |state| state != TcpState::Listen)
-}
-
-/// Peers of open connections to the given ports.
-///
-/// # Errors
-/// When the socket table cannot be read.
-pub fn established(pid: i32, ports: &[u16]) -> Result<HashSet<SocketAddr>, ProbeError> {
-    peers(pid, ports, |state| state == TcpState::Established)
-}
-
-fn peers(pid: i32, ports: &[u16], wanted: fn(TcpState) -> bool) -> Result<HashSet<SocketAddr>, ProbeError> {
+pub fn connections(pid: i32, ports: &[u16]) -> Result<Vec<Connection>, ProbeError> {
     Ok(sockets(pid)?
         .into_iter()
-        .filter(|s| wanted(s.state.clone()) && ports.contains(&s.local_address.port()))
-        .map(|s| s.remote_address)
+        .filter(|s| s.state != TcpState::Listen && ports.contains(&s.local_address.port()))
+        .map(|s| Connection {
+            peer: s.remote_address,
+            local: s.local_address,
+            open: s.state == TcpState::Established,
+            time_wait: s.state == TcpState::TimeWait,
+        })
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_listener_that_fits_best_is_the_one_of_the_url() {
+        let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let url = Endpoint::Tcp(at("127.0.0.1:80"));
+        let fitness = ["127.0.0.1:80", "0.0.0.0:80", "[::]:80", "[::1]:80", "127.0.0.2:80", "127.0.0.1:81"]
+            .map(|l| url.fitness(&at(l)));
+        assert_eq!(fitness, [3, 2, 1, 0, 0, 0]);
+        let six = Endpoint::Tcp(at("[::1]:80"));
+        assert_eq!(["[::]:80", "0.0.0.0:80"].map(|l| six.fitness(&at(l))), [2, 0]);
+    }
+
+    #[test]
+    fn the_owner_of_a_unix_socket_is_found_by_any_of_its_paths() {
+        let dir = std::env::temp_dir().join(format!("lastdrop-owner-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a folder");
+        let path = dir.join("x.sock");
+        let _ = std::fs::remove_file(&path);
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("listens");
+        let other = dir.join("../").join(dir.file_name().expect("named")).join("x.sock");
+        assert_eq!(owner(&Endpoint::Unix(other)), Some(std::process::id() as i32));
+        drop(listener);
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
 }

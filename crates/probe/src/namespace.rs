@@ -3,22 +3,17 @@
 //! Counters are read below /proc/PID/net, which is the namespace of that process. Listen queues with their limits are
 //! only to be had over netlink from inside it: the thread that asks goes there and comes back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::FileExt;
 
-use lastdrop_model::ListenQueue;
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
-use netlink_packet_sock_diag::SockDiagMessage;
-use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
-use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponseHeader, SocketId, StateFlags};
-use netlink_packet_sock_diag::unix::{ShowFlags, StateFlags as UnixStates, UnixRequest};
-use netlink_sys::Socket;
-use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use lastdrop_model::{ListenQueue, PortsHeld};
 use nix::sched::{CloneFlags, setns};
 
 use crate::host;
+use crate::sock_diag::{FAMILIES, SockDiag, StateFlags, TcpSocket, family_of, state_name};
 
 /// Counters of /proc/net/netstat and /proc/net/snmp that say something about a web server (kernel-limits of the manual).
 pub const COUNTERS: &[&str] = &[
@@ -100,7 +95,19 @@ const CONNTRACK: &[(&str, &str)] =
 /// # Errors
 /// When the process is gone or hidden.
 pub fn socket_counts(pid: i32) -> io::Result<BTreeMap<String, u64>> {
-    let text = fs::read_to_string(format!("/proc/{pid}/net/sockstat"))?;
+    read_socket_counts(&open_socket_counts(pid)?)
+}
+
+/// The file that they stand in, for as long as somebody wants to read it.
+pub(crate) fn open_socket_counts(pid: i32) -> io::Result<File> {
+    File::open(format!("/proc/{pid}/net/sockstat"))
+}
+
+/// Reads it again.
+pub(crate) fn read_socket_counts(file: &File) -> io::Result<BTreeMap<String, u64>> {
+    let mut buffer = [0u8; 1024];
+    let n = file.read_at(&mut buffer, 0)?;
+    let text = String::from_utf8_lossy(&buffer[..n]);
     let line = text.lines().find_map(|l| l.strip_prefix("TCP: ")).unwrap_or_default();
     let words: Vec<&str> = line.split_whitespace().collect();
     let names = [("inuse", "in_use"), ("orphan", "orphan"), ("tw", "time_wait"), ("mem", "memory_pages")];
@@ -125,13 +132,27 @@ fn conntrack_fill() -> Option<(u64, u64)> {
 /// What only a look from inside the namespace shows.
 #[derive(Debug, Default, Clone)]
 pub struct Inside {
-    /// TCP listeners with the inode of their socket.
-    pub tcp: Vec<(SocketAddr, u32, ListenQueue)>,
-    /// Unix listeners with the inode of their socket.
-    pub unix: Vec<(u32, ListenQueue)>,
+    pub tcp: Vec<TcpListener>,
+    pub unix: Vec<UnixListener>,
     pub conntrack: Option<(u64, u64)>,
     /// Ports for outgoing connections to one address.
     pub local_ports: u64,
+}
+
+/// A TCP listener, the inode of its socket, and its queue.
+#[derive(Debug, Clone)]
+pub struct TcpListener {
+    pub address: SocketAddr,
+    pub inode: u64,
+    pub queue: ListenQueue,
+}
+
+/// The same of a unix listener.
+#[derive(Debug, Clone)]
+pub struct UnixListener {
+    pub path: String,
+    pub inode: u64,
+    pub queue: ListenQueue,
 }
 
 /// A way into the network namespace of a process.
@@ -167,40 +188,42 @@ impl Namespace {
         result
     }
 
+    /// Something that asks about sockets of the namespace, from now on from anywhere.
+    pub(crate) fn sock_diag(&self) -> io::Result<SockDiag> {
+        self.inside(SockDiag::open)
+    }
+
     /// Listeners with their queues, and the connection table.
     ///
     /// # Errors
     /// When the namespace cannot be entered or the kernel does not answer.
     pub fn look(&self) -> io::Result<Inside> {
-        self.inside(|| {
-            let mut seen =
-                Inside { conntrack: conntrack_fill(), local_ports: host::local_ports(), ..Inside::default() };
-            for family in [AF_INET, AF_INET6] {
-                each_tcp(family, StateFlags::LISTEN, |h| {
-                    let address = SocketAddr::new(h.socket_id.source_address, h.socket_id.source_port);
-                    // Of a listener the kernel gives the queue as what is received, its limit as what is sent.
-                    let queue = ListenQueue {
-                        address: address.to_string(),
-                        queue: h.recv_queue.into(),
-                        limit: h.send_queue.into(),
-                    };
-                    seen.tcp.push((address, h.inode, queue));
-                })?;
-            }
-            each_unix_listener(|inode, queue| seen.unix.push((inode, queue)))?;
-            Ok(seen)
-        })
+        let (conntrack, local_ports) = self.inside(|| Ok((conntrack_fill(), host::local_ports())))?;
+        let mut seen = Inside { conntrack, local_ports, ..Inside::default() };
+        let mut ask = self.sock_diag()?;
+        for family in FAMILIES {
+            ask.tcp(family, StateFlags::LISTEN, 0, |s| {
+                seen.tcp.push(TcpListener { address: s.local, inode: s.inode, queue: s.listen_queue() });
+            })?;
+        }
+        ask.unix_listeners(|s| {
+            let queue = s.listen_queue();
+            seen.unix.push(UnixListener { path: s.path.unwrap_or_default(), inode: s.inode, queue });
+        })?;
+        Ok(seen)
     }
 
-    /// Connections to the given ports by state, TIME_WAIT left out (sockstat has it for less). It walks the whole table.
-    ///
-    /// # Errors
-    /// As [`Namespace::look`].
-    pub fn connections(&self, ports: &[u16]) -> io::Result<BTreeMap<String, u64>> {
+    /// Connections to the given ports by state, TIME_WAIT left out (sockstat has it for less). It walks the whole table for
+    /// each of the address families, as the kernel numbers them.
+    pub(crate) fn connections(
+        &self,
+        ports: &[u16],
+        families: impl IntoIterator<Item = u8>,
+    ) -> io::Result<BTreeMap<String, u64>> {
         // These two are asked after most: none of them is an answer.
         let mut states = BTreeMap::from(["established", "close_wait"].map(|name| (name.to_string(), 0)));
-        self.each_connection(ports, |h| {
-            if let Some(name) = state_name(h.state) {
+        self.each_connection(ports, families, |s| {
+            if let Some(name) = state_name(s.state) {
                 *states.entry(name.to_string()).or_default() += 1;
             }
         })?;
@@ -213,118 +236,75 @@ impl Namespace {
     /// As [`Namespace::look`].
     pub fn connected_inodes(&self, ports: &[u16]) -> io::Result<std::collections::HashSet<u64>> {
         let mut inodes = std::collections::HashSet::new();
-        self.each_connection(ports, |h| {
-            inodes.insert(u64::from(h.inode));
+        self.each_connection(ports, FAMILIES, |s| {
+            inodes.insert(s.inode);
         })?;
         Ok(inodes)
     }
 
-    fn each_connection(&self, ports: &[u16], mut show: impl FnMut(&InetResponseHeader)) -> io::Result<()> {
+    fn each_connection(
+        &self,
+        ports: &[u16],
+        families: impl IntoIterator<Item = u8>,
+        mut show: impl FnMut(&TcpSocket),
+    ) -> io::Result<()> {
         let wanted = StateFlags::all() - StateFlags::LISTEN - StateFlags::TIME_WAIT;
-        self.inside(|| {
-            for family in [AF_INET, AF_INET6] {
-                each_tcp(family, wanted.clone(), |h| {
-                    if ports.contains(&h.socket_id.source_port) {
-                        show(h);
-                    }
-                })?;
-            }
-            Ok(())
-        })
+        let mut ask = self.sock_diag()?;
+        for family in families {
+            ask.tcp(family, wanted.clone(), 0, |s| {
+                if ports.contains(&s.local.port()) {
+                    show(&s);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Unix sockets that were connected to a path, by inode, with the path.
+    ///
+    /// # Errors
+    /// As [`Namespace::look`].
+    pub fn unix_connections(&self) -> io::Result<HashMap<u64, String>> {
+        let mut paths = HashMap::new();
+        // The other end was accepted, and has the name.
+        self.sock_diag()?.unix_connections(|s| paths.extend(s.peer.zip(s.path)))?;
+        Ok(paths)
+    }
+
+    /// The destination with the most closed connections from one address: each of them holds a local port, and only
+    /// those to the same destination are in each other's way. Ends that were connected to hold the port of their
+    /// listener, and each has another peer. It walks the whole table.
+    ///
+    /// # Errors
+    /// As [`Namespace::look`].
+    pub fn ports_held(&self) -> io::Result<Option<PortsHeld>> {
+        let mut held: HashMap<(IpAddr, SocketAddr), u64> = HashMap::new();
+        let mut ask = self.sock_diag()?;
+        for family in FAMILIES {
+            ask.tcp(family, StateFlags::TIME_WAIT, 0, |s| *held.entry((s.local.ip(), s.remote)).or_default() += 1)?;
+        }
+        let most = held.into_iter().max_by_key(|(_, n)| *n);
+        Ok(most.map(|((_, to), time_wait)| PortsHeld { to: to.to_string(), time_wait }))
     }
 }
 
-/// Names of TCP states by their number in the kernel.
-fn state_name(state: u8) -> Option<&'static str> {
-    let names = [
-        "established",
-        "syn_sent",
-        "syn_recv",
-        "fin_wait_1",
-        "fin_wait_2",
-        "time_wait",
-        "close",
-        "close_wait",
-        "last_ack",
-        "listen",
-        "closing",
-        "syn_recv",
-    ];
-    names.get(usize::from(state).checked_sub(1)?).copied()
-}
-
-fn each_tcp(family: u8, states: StateFlags, mut show: impl FnMut(&InetResponseHeader)) -> io::Result<()> {
-    let request = InetRequest {
-        family,
-        protocol: IPPROTO_TCP,
-        extensions: ExtensionFlags::empty(),
-        states,
-        socket_id: if family == AF_INET { SocketId::new_v4() } else { SocketId::new_v6() },
-    };
-    dump(SockDiagMessage::InetRequest(request), |message| {
-        if let SockDiagMessage::InetResponse(response) = message {
-            show(&response.header);
-        }
-    })
-}
-
-fn each_unix_listener(mut show: impl FnMut(u32, ListenQueue)) -> io::Result<()> {
-    let request = UnixRequest {
-        state_flags: UnixStates::LISTEN,
-        inode: 0,
-        show_flags: ShowFlags::NAME | ShowFlags::RQLEN,
-        cookie: [0xff; 8],
-    };
-    dump(SockDiagMessage::UnixRequest(request), |message| {
-        if let SockDiagMessage::UnixResponse(response) = message {
-            use netlink_packet_sock_diag::unix::nlas::UnixDiagName;
-            let name = match response.name() {
-                Some(UnixDiagName::Pathname(path)) => path.to_string_lossy().into_owned(),
-                Some(UnixDiagName::Abstract(name)) => format!("@{}", String::from_utf8_lossy(name)),
-                _ => return,
-            };
-            let queue = ListenQueue {
-                address: format!("unix:{}", name.trim_end_matches('\0')),
-                queue: response.number_of_pending_connection().unwrap_or(0).into(),
-                limit: response.max_number_of_pending_connection().unwrap_or(0).into(),
-            };
-            show(response.header.inode, queue);
-        }
-    })
-}
-
-/// Asks the kernel for all sockets of a kind.
-fn dump(request: SockDiagMessage, mut show: impl FnMut(SockDiagMessage)) -> io::Result<()> {
-    let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
-    socket.bind_auto()?;
-    socket.connect(&netlink_sys::SocketAddr::new(0, 0))?;
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-    let mut packet = NetlinkMessage::new(header, request.into());
-    packet.finalize();
-    let mut bytes = vec![0; packet.buffer_len()];
-    packet.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
-    let mut buffer = vec![0u8; 64 * 1024];
-    loop {
-        let size = socket.recv(&mut &mut buffer[..], 0)?;
-        let mut rest = buffer.get(..size).unwrap_or_default();
-        while !rest.is_empty() {
-            let message = <NetlinkMessage<SockDiagMessage>>::deserialize(rest).map_err(io::Error::other)?;
-            match message.payload {
-                NetlinkPayload::InnerMessage(inner) => show(inner),
-                NetlinkPayload::Done(_) => return Ok(()),
-                NetlinkPayload::Error(e) => return Err(e.to_io()),
-                _ => {}
+/// Closed connections of our own namespace (TIME_WAIT) to the one of these destinations that has the most. Those that
+/// the other end closed are at the other end, and hold no port of ours.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub fn time_wait_to(destinations: &[SocketAddr]) -> io::Result<u64> {
+    let mut held: HashMap<SocketAddr, u64> = destinations.iter().map(|d| (*d, 0)).collect();
+    let ports: HashSet<(u8, u16)> = destinations.iter().map(|d| (family_of(d), d.port())).collect();
+    let mut ask = SockDiag::open()?;
+    for (family, port) in ports {
+        ask.tcp(family, StateFlags::TIME_WAIT, port, |s| {
+            if let Some(n) = held.get_mut(&s.remote) {
+                *n += 1;
             }
-            // Messages lie on boundaries of four bytes.
-            let length = (message.header.length as usize).next_multiple_of(4);
-            if length == 0 || length >= rest.len() {
-                break;
-            }
-            rest = &rest[length..];
-        }
+        })?;
     }
+    Ok(held.into_values().max().unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -343,8 +323,8 @@ mod tests {
             (0..3).map(|_| std::net::TcpStream::connect(address).expect("a place in the queue")).collect();
         let own = std::process::id() as i32;
         let seen = Namespace::of(own).expect("ours").look().expect("the kernel answers");
-        let (_, _, queue) = seen.tcp.iter().find(|(a, _, _)| *a == address).expect("our listener");
-        assert_eq!((queue.queue, queue.limit), (clients.len() as u64, 7));
+        let listener = seen.tcp.iter().find(|l| l.address == address).expect("our listener");
+        assert_eq!((listener.queue.queue, listener.queue.limit), (clients.len() as u64, 7));
     }
 
     #[test]
@@ -354,10 +334,34 @@ mod tests {
         let _client = std::os::unix::net::UnixStream::connect(&path).expect("a place in the queue");
         let seen = Namespace::of(std::process::id() as i32).expect("ours").look().expect("the kernel answers");
         let wanted = format!("unix:{}", path.display());
-        let (_, queue) = seen.unix.iter().find(|(_, q)| q.address == wanted).expect("our listener");
+        let queue = &seen.unix.iter().find(|l| l.queue.address == wanted).expect("our listener").queue;
         assert!(queue.queue == 1 && queue.limit > 0, "{queue:?}");
         drop(listener);
         let _ = fs::remove_file(path);
+    }
+
+    #[test]
+    fn closed_connections_count_for_the_destination_that_they_went_to() {
+        use std::io::Read;
+        // An address of its own: ports of others, closed or not, do not matter then.
+        let listener = std::net::TcpListener::bind("127.77.0.1:0").expect("listens");
+        let (address, own) = (listener.local_addr().expect("its address"), std::process::id() as i32);
+        // Who closes first has the closed connection: three times the client, five times the server.
+        for client_first in [true, true, true, false, false, false, false, false] {
+            let mut client = std::net::TcpStream::connect(address).expect("connected");
+            let (mut server, _) = listener.accept().expect("accepted");
+            let (first, second) = if client_first { (&mut client, &mut server) } else { (&mut server, &mut client) };
+            first.shutdown(std::net::Shutdown::Write).expect("ends");
+            assert_eq!(second.read(&mut [0]).expect("the end"), 0);
+            second.shutdown(std::net::Shutdown::Write).expect("ends");
+            assert_eq!(first.read(&mut [0]).expect("the end"), 0);
+        }
+        assert_eq!(time_wait_to(&[address]).expect("the kernel answers"), 3);
+        let other = std::net::TcpListener::bind("127.77.0.1:0").and_then(|l| l.local_addr()).expect("an address");
+        assert_eq!(time_wait_to(&[other, address]).expect("the kernel answers"), 3);
+        let held = Namespace::of(own).expect("ours").ports_held().expect("the kernel answers").expect("some");
+        // Others on this machine may have more of theirs.
+        assert!(held.time_wait >= 3, "{held:?}");
     }
 
     #[test]

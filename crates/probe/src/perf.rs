@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use lastdrop_model::printable::lossless;
+
 use crate::ProbeError;
 use crate::attached::Attached;
 
@@ -72,7 +74,7 @@ impl Perf {
         if !output.status.success() {
             return Err(tool(String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default()));
         }
-        Ok((String::from_utf8_lossy(&output.stdout).into_owned(), event.unwrap_or_default()))
+        Ok((lossless(&output.stdout), event.unwrap_or_default()))
     }
 }
 

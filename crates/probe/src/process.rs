@@ -57,6 +57,36 @@ pub fn child_pids(pid: i32) -> Vec<i32> {
     crate::group::child_pids(pid)
 }
 
+/// Children that serve no requests of visitors, by the title that they give themselves: how it begins and ends.
+pub type Helpers = &'static [(&'static str, &'static str)];
+
+/// Is this the title of a child that helps the others? Read right after the fork it is still its parent's.
+pub(crate) fn is_helper_title(helpers: Helpers, title: &str) -> bool {
+    helpers.iter().any(|(begins, ends)| title.starts_with(begins) && title.ends_with(ends))
+}
+
+/// The command line of a process, which some write a title over. Empty where it cannot be read.
+pub(crate) fn title(pid: i32) -> String {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).replace('\0', " ").trim_end().to_string()
+}
+
+/// The name of a process, as the kernel has it: at most 15 bytes.
+#[must_use]
+pub fn name(pid: i32) -> Option<String> {
+    Some(std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_string())
+}
+
+/// Process ids of a master's workers: its living children but for those that only help.
+#[must_use]
+pub fn worker_pids(master: i32, helpers: Helpers) -> Vec<i32> {
+    let mut pids = child_pids(master);
+    if !helpers.is_empty() {
+        pids.retain(|pid| !is_helper_title(helpers, &title(*pid)));
+    }
+    pids
+}
+
 /// Is the process with this pid still the one that started then?
 #[must_use]
 pub fn is_alive(pid: i32, start_ticks: u64) -> bool {
@@ -132,20 +162,19 @@ impl Birth {
     }
 }
 
+/// From the file that everybody may read: prlimit(2) wants CAP_SYS_RESOURCE for processes of other users, which root in a
+/// container often lacks. Its lines are in the order of the numbers of the resources; the name takes 25 columns.
 fn limits(pid: i32) -> Result<Vec<Limit>, ProbeError> {
-    let mut all = Vec::new();
-    for resource in 0..16u32 {
-        let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: asks for a limit and sets none; the structure lives for the call.
-        let result = unsafe { libc::prlimit64(pid, resource, std::ptr::null(), &raw mut limit) };
-        if result != 0 {
-            let source = std::io::Error::last_os_error();
-            return Err(ProbeError::Read { path: format!("/proc/{pid}/limits"), source });
-        }
-        let value = |n: u64| (n != libc::RLIM64_INFINITY).then_some(n);
-        all.push((resource, value(limit.rlim_cur), value(limit.rlim_max)));
-    }
-    Ok(all)
+    let path = format!("/proc/{pid}/limits");
+    let text = std::fs::read_to_string(&path).map_err(|source| match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ESRCH) => ProbeError::Gone(pid),
+        _ => ProbeError::Read { path, source },
+    })?;
+    let limit = |(resource, line): (usize, &str)| {
+        let mut values = line.get(25..)?.split_whitespace().map(|word| word.parse::<u64>().ok());
+        Some((resource as u32, values.next()?, values.next()?))
+    };
+    Ok(text.lines().skip(1).enumerate().filter_map(limit).collect())
 }
 
 /// Processors that a process may use.
@@ -154,4 +183,22 @@ pub fn affinity(pid: i32) -> Vec<usize> {
     nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(pid))
         .map(|set| (0..nix::sched::CpuSet::count()).filter(|i| set.is_set(*i).unwrap_or(false)).collect())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_the_file_are_those_of_the_system_call() {
+        let read = limits(std::process::id() as i32).expect("our own");
+        assert_eq!(read.len(), 16);
+        for (resource, soft, hard) in read {
+            let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: asks for a limit and sets none; the structure lives for the call.
+            let result = unsafe { libc::prlimit64(0, resource, std::ptr::null(), &raw mut limit) };
+            let value = |n: u64| (n != libc::RLIM64_INFINITY).then_some(n);
+            assert_eq!((result, soft, hard), (0, value(limit.rlim_cur), value(limit.rlim_max)), "{resource}");
+        }
+    }
 }

@@ -9,6 +9,7 @@ use lastdrop_http::{ResponseParser, build_request};
 use lastdrop_model::{Url, WorkerLook};
 
 use crate::fastcgi::{self, FpmSocket};
+use crate::mod_status;
 
 /// What a server answered to one request.
 #[derive(Debug, Clone)]
@@ -24,6 +25,16 @@ pub enum AskError {
     Connect { url: String, source: std::io::Error },
     #[error("{url} gave no answer: {what}")]
     Answer { url: String, what: String },
+    #[error("{url} was asked and did not answer within {:.0} s: no worker was free for it, or it hangs", limit.as_secs_f64())]
+    Waits { url: String, limit: Duration },
+}
+
+impl AskError {
+    /// Somebody listens, and nobody has answered in time: of a server whose workers are all busy this is the news.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        matches!(self, AskError::Waits { .. })
+    }
 }
 
 const MAX_BODY_BYTES: usize = 4 << 20;
@@ -38,7 +49,12 @@ pub fn get(url: &Url, limit: Duration) -> Result<Answer, AskError> {
         return Err(AskError::Answer { url: url.to_string(), what });
     }
     let deadline = Instant::now() + limit;
-    let connect = |source| AskError::Connect { url: url.to_string(), source };
+    let waits = || AskError::Waits { url: url.to_string(), limit };
+    let connect = |source: std::io::Error| match source.kind() {
+        // A full listen queue drops what asks for a place in it.
+        std::io::ErrorKind::TimedOut => waits(),
+        _ => AskError::Connect { url: url.to_string(), source },
+    };
     let broken = |what: String| AskError::Answer { url: url.to_string(), what };
     let mut addresses = (url.host.as_str(), url.port).to_socket_addrs().map_err(connect)?.peekable();
     let mut stream = loop {
@@ -51,9 +67,7 @@ pub fn get(url: &Url, limit: Duration) -> Result<Answer, AskError> {
         }
     };
     let io = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-            broken(format!("nothing within {:.0} s", limit.as_secs_f64()))
-        }
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => waits(),
         _ => broken(e.to_string()),
     };
     stream.set_write_timeout(Some(limit)).map_err(io)?;
@@ -91,19 +105,27 @@ pub fn get(url: &Url, limit: Duration) -> Result<Answer, AskError> {
 /// Where a server says how it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StatusSource {
-    /// mod_status, or lastdrop's own target.
-    Apache(Url),
+    /// A page over HTTP.
+    Page { format: PageFormat, url: Url },
+    /// PHP-FPM's own page, asked by FastCGI past any web server; a worker of one request answers. `apart`: by one that
+    /// does nothing else (`pm.status_listen`).
+    FastCgi { socket: FpmSocket, path: String, apart: bool },
+}
+
+/// What a status page over HTTP looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageFormat {
+    /// Apache's mod_status, which lastdrop's own target has, too.
+    ModStatus,
     /// nginx's stub_status.
-    Nginx(Url),
-    /// PHP-FPM's own page, asked by FastCGI past any web server.
-    Fpm { socket: FpmSocket, path: String },
+    StubStatus,
 }
 
 impl std::fmt::Display for StatusSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            StatusSource::Apache(url) | StatusSource::Nginx(url) => url.fmt(f),
-            StatusSource::Fpm { socket, path } => write!(f, "{path} of {socket}"),
+            StatusSource::Page { url, .. } => url.fmt(f),
+            StatusSource::FastCgi { socket, path, .. } => write!(f, "{path} of {socket}"),
         }
     }
 }
@@ -122,8 +144,13 @@ pub struct WorkerStatus {
 /// What a status page said.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StatusReading {
+    /// As the page has it: the worker that makes the page is at work.
     pub scoreboard: Option<String>,
     pub total_requests: Option<u64>,
+    /// Requests that were made for this reading, and whether the server's total counts such.
+    pub asked: u64,
+    pub counts_own: bool,
+    /// Without the worker that makes the page.
     pub busy: Option<u64>,
     pub idle: Option<u64>,
     /// Worker processes; of threaded servers each process once, its requests added up.
@@ -157,34 +184,49 @@ impl StatusSource {
             }
             Ok(String::from_utf8_lossy(&answer.body).into_owned())
         };
+        // Whoever answers us is busy with us.
+        let others = |reading: StatusReading, asked: u64| {
+            let busy = reading.busy.map(|b| b.saturating_sub(1));
+            StatusReading { busy, asked, ..reading }
+        };
         match self {
-            StatusSource::Apache(url) => {
+            StatusSource::Page { format: PageFormat::ModStatus, url } => {
                 let plain = url.with_path(url.path.split('?').next().unwrap_or("/"));
                 if each_worker {
                     let text = page(&plain.with_path(&format!("{}?json", plain.path)))?;
                     // mod_status takes any query and gives HTML; the target knows this one.
                     if let Some(reading) = read_target_json(&text).or_else(|| read_mod_status_html(&text)) {
-                        return Ok(reading);
+                        return Ok(others(reading, 1));
                     }
                 }
                 let text = page(&plain.with_path(&format!("{}?auto", plain.path)))?;
                 let auto = StatusPage::parse(&text).ok_or_else(|| strange("it is another page".into()))?;
-                Ok(StatusReading {
+                let reading = StatusReading {
                     scoreboard: Some(auto.scoreboard),
                     total_requests: auto.total_accesses,
+                    // The target counts them apart.
+                    counts_own: !text.starts_with("ServerVersion: lastdrop-target"),
                     busy: auto.busy,
                     idle: auto.idle,
-                    workers: Vec::new(),
-                })
+                    ..StatusReading::default()
+                };
+                Ok(others(reading, 1 + u64::from(each_worker)))
             }
-            StatusSource::Nginx(url) => {
-                read_stub_status(&page(url)?).ok_or_else(|| strange("it is another page".into()))
+            StatusSource::Page { format: PageFormat::StubStatus, url } => {
+                let reading = read_stub_status(&page(url)?).ok_or_else(|| strange("it is another page".into()))?;
+                Ok(others(reading, 1))
             }
-            StatusSource::Fpm { socket, path } => {
+            StatusSource::FastCgi { socket, path, apart } => {
                 let query = if each_worker { "full&json" } else { "json" };
-                let text = fastcgi::get(socket, path, query, limit)
-                    .map_err(|source| AskError::Connect { url: self.to_string(), source })?;
-                read_fpm(&text).ok_or_else(|| strange("it is another page; is pm.status_path set?".into()))
+                let text = fastcgi::get(socket, path, query, limit).map_err(|source| match source.kind() {
+                    std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+                        AskError::Waits { url: self.to_string(), limit }
+                    }
+                    _ => AskError::Connect { url: self.to_string(), source },
+                })?;
+                let reading =
+                    read_fpm(&text).ok_or_else(|| strange("it is another page; is pm.status_path set?".into()))?;
+                Ok(if *apart { StatusReading { counts_own: false, ..reading } } else { others(reading, 1) })
             }
         }
     }
@@ -211,52 +253,28 @@ fn read_target_json(text: &str) -> Option<StatusReading> {
         total_requests: v.get("requests").and_then(serde_json::Value::as_u64),
         scoreboard: Some(scoreboard),
         workers,
+        ..StatusReading::default()
     })
 }
 
 /// The rows of mod_status' table (with ExtendedStatus), by the names of its columns. None without the table.
 fn read_mod_status_html(html: &str) -> Option<StatusReading> {
-    let plain = |cell: &str| {
-        let mut text = String::new();
-        let mut inside = false;
-        for c in cell.chars() {
-            match c {
-                '<' => inside = true,
-                '>' => inside = false,
-                c if !inside => text.push(c),
-                _ => {}
-            }
-        }
-        text.trim().to_string()
-    };
-    let table = html.split("<table").find(|t| t.contains(">PID<") && t.contains(">Acc<"))?;
-    let mut rows = table.split("<tr").skip(1);
-    let names: Vec<String> = rows.next()?.split("<th").skip(1).map(|c| plain(&format!("<th{c}"))).collect();
-    let column = |name: &str| names.iter().position(|n| n == name);
-    let (pid, acc, mode, since) = (column("PID")?, column("Acc")?, column("M")?, column("SS")?);
     let mut workers: BTreeMap<i32, WorkerStatus> = BTreeMap::new();
-    for row in rows {
-        let cells: Vec<String> = row.split("<td").skip(1).map(|c| plain(&format!("<td{c}"))).collect();
-        let cell = |at: usize| cells.get(at).map(String::as_str).unwrap_or_default();
-        // An empty slot has a dash for its process.
-        let Ok(pid) = cell(pid).parse::<i32>() else { continue };
-        // This connection / this process / this slot since the server started.
-        let requests: u64 = cell(acc).split('/').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
-        let state = cell(mode).chars().next().unwrap_or('?');
-        let request_s = cell(since).parse::<f64>().ok();
+    for row in mod_status::rows(html)? {
+        let Some(pid) = row.pid else { continue };
         workers
             .entry(pid)
             .and_modify(|w| {
                 // Threads of one process: busy if any is, for as long as the longest.
-                w.requests += requests;
+                w.requests += row.of_process;
                 if w.state == '_' {
-                    w.state = state;
+                    w.state = row.mode;
                 }
-                if state != '_' && state != 'K' {
-                    w.request_s = w.request_s.into_iter().chain(request_s).reduce(f64::max);
+                if row.mode != '_' && row.mode != 'K' {
+                    w.request_s = w.request_s.into_iter().chain(row.request_s).reduce(f64::max);
                 }
             })
-            .or_insert(WorkerStatus { pid, state, requests, request_s });
+            .or_insert(WorkerStatus { pid, state: row.mode, requests: row.of_process, request_s: row.request_s });
     }
     let board: String = html.split("<pre>").nth(1)?.split("</pre>").next()?.split_whitespace().collect();
     let number = |before: &str| {
@@ -268,7 +286,9 @@ fn read_mod_status_html(html: &str) -> Option<StatusReading> {
         idle: Some(board.chars().filter(|c| *c == '_').count() as u64),
         scoreboard: Some(board),
         total_requests: number("Total accesses"),
+        counts_own: true,
         workers: workers.into_values().collect(),
+        ..StatusReading::default()
     })
 }
 
@@ -281,6 +301,7 @@ fn read_stub_status(text: &str) -> Option<StatusReading> {
     let waiting = state("Waiting:")?;
     Some(StatusReading {
         total_requests: numbers.get(2).copied(),
+        counts_own: true,
         busy: Some(active.saturating_sub(waiting)),
         idle: Some(waiting),
         ..StatusReading::default()
@@ -317,9 +338,11 @@ fn read_fpm(text: &str) -> Option<StatusReading> {
     Some(StatusReading {
         scoreboard: Some(scoreboard),
         total_requests: count("accepted conn"),
+        counts_own: true,
         busy: Some(busy),
         idle: Some(idle),
         workers,
+        ..StatusReading::default()
     })
 }
 

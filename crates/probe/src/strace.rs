@@ -15,9 +15,12 @@ use lastdrop_model::look::Syscall;
 use crate::ProbeError;
 use crate::attached::Attached;
 
-/// Calls that a request may be made of; those that only wait for something to do are left out.
+/// Calls that a request may be made of, and those in which it may wait. A question mark is before what some
+/// architectures do not have.
 const CALLS: &str = "trace=%file,%network,read,readv,pread64,preadv,write,writev,pwrite64,pwritev,sendfile,splice,\
-    close,fstat,lseek,getdents64,flock,fsync,fdatasync,ftruncate,dup,dup2,pipe2,ioctl,fallocate,copy_file_range";
+    close,fstat,lseek,getdents64,flock,fsync,fdatasync,ftruncate,dup,?dup2,pipe2,ioctl,fallocate,copy_file_range,\
+    ?poll,ppoll,?select,pselect6,?epoll_wait,epoll_pwait,?epoll_pwait2,futex,fcntl,nanosleep,clock_nanosleep,wait4,waitid,\
+    semop,semtimedop,io_getevents,?pause,rt_sigtimedwait,rt_sigsuspend";
 /// How long attaching may take.
 const ATTACH_LIMIT: Duration = Duration::from_secs(15);
 
@@ -78,16 +81,17 @@ impl Strace {
         Ok(strace)
     }
 
-    /// Lets go of the processes; the calls that were seen.
+    /// Lets go of the processes; the calls that were seen. `known` are unix sockets by inode, with the path that they are
+    /// connected to.
     ///
     /// # Errors
     /// When the output cannot be read.
-    pub fn finish(mut self) -> Result<Vec<Syscall>, ProbeError> {
+    pub fn finish(mut self, known: &HashMap<u64, String>) -> Result<Vec<Syscall>, ProbeError> {
         self.child.end();
         let path = self.output.display().to_string();
         // Paths are bytes; strace escapes what is not printable.
         let text = fs::read(&self.output).map_err(|source| ProbeError::Read { path, source })?;
-        Ok(parse(&String::from_utf8_lossy(&text)))
+        Ok(parse(&String::from_utf8_lossy(&text), known))
     }
 }
 
@@ -146,14 +150,17 @@ pub fn time_again(call: &str, path: &str, error: Option<&str>) -> Option<f64> {
     Some(times[TIMES / 2])
 }
 
-/// Reads strace's output (`-f -yy -T -o`). Lines that it does not understand are left out.
+/// Reads strace's output (`-f -yy -T -o`), in the order in which calls came back. Lines that it does not understand are
+/// left out. A unix socket that was connected tells only numbers: `known` has the paths of some, the calls those of others.
 #[must_use]
-pub fn parse(text: &str) -> Vec<Syscall> {
+pub fn parse(text: &str, known: &HashMap<u64, String>) -> Vec<Syscall> {
     let mut begun: HashMap<&str, String> = HashMap::new();
     let mut calls = Vec::new();
+    let mut paths = known.clone();
     for line in text.lines() {
         let Some((pid, rest)) = line.split_once(' ') else { continue };
         let rest = rest.trim_start();
+        learn_paths(rest, &mut paths);
         if let Some(start) = rest.strip_suffix(" <unfinished ...>") {
             begun.insert(pid, start.to_string());
         } else if let Some((_, end)) = rest.strip_prefix("<... ").and_then(|r| r.split_once(" resumed>")) {
@@ -164,7 +171,36 @@ pub fn parse(text: &str) -> Vec<Syscall> {
             calls.extend(parse_call(pid, rest));
         }
     }
+    for call in &mut calls {
+        let inode = unix_inodes(&call.path).filter(|(_, named)| !named);
+        if let Some(path) = inode.and_then(|(inode, _)| paths.get(&inode)) {
+            call.path = format!("unix:{path}");
+        }
+    }
     calls
+}
+
+/// The inode of a unix socket, `UNIX-STREAM:[1->2,"/run/x.sock"]`, and whether it has a name: the end that was accepted.
+fn unix_inodes(socket: &str) -> Option<(u64, bool)> {
+    let inside = socket.strip_prefix("UNIX")?.split_once('[')?.1;
+    let end = inside.find(|c: char| !c.is_ascii_digit()).unwrap_or(inside.len());
+    Some((inside[..end].parse().ok()?, inside.contains('"')))
+}
+
+/// Paths that unix sockets are connected to, as a line tells them: by a call of connect(), or by the name of the other end.
+fn learn_paths(line: &str, paths: &mut HashMap<u64, String>) {
+    for part in line.split("<UNIX").skip(1) {
+        let Some((ends, _)) = part.split_once('[').and_then(|(_, r)| r.split_once(']')) else { continue };
+        if let Some((_, (peer, name))) = ends.split_once("->").and_then(|(a, b)| Some((a, b.split_once(',')?)))
+            && let Ok(peer) = peer.parse()
+        {
+            paths.insert(peer, name.trim_matches(['"', '@']).to_string());
+        } else if line.starts_with("connect(")
+            && let (Ok(inode), Some(path)) = (ends.split("->").next().unwrap_or("").parse(), unix_path(line))
+        {
+            paths.insert(inode, path.to_string());
+        }
+    }
 }
 
 fn parse_call(pid: &str, line: &str) -> Option<Syscall> {
@@ -174,34 +210,82 @@ fn parse_call(pid: &str, line: &str) -> Option<Syscall> {
     let seconds = result.rsplit_once('<')?.1.strip_suffix('>')?.parse().ok()?;
     let error = result.strip_prefix("-1 ").and_then(|e| e.split_whitespace().next()).map(str::to_string);
     let arguments = arguments.trim_end().strip_suffix(')').unwrap_or(arguments);
-    Some(Syscall { pid: pid.parse().ok()?, call: name.to_string(), path: object(name, arguments), error, seconds })
+    let path = object(name, arguments, result);
+    let operation = if OPERATIONS.contains(&name) { operation(arguments) } else { String::new() };
+    Some(Syscall { pid: pid.parse().ok()?, call: name.to_string(), path, operation, error, seconds })
 }
 
+/// Calls whose second argument says what they do.
+const OPERATIONS: &[&str] = &["futex", "fcntl", "flock"];
+
+fn operation(arguments: &str) -> String {
+    let rest = descriptor(arguments).map_or(arguments, |(_, end)| &arguments[end..]);
+    let second = rest.split(", ").nth(1).unwrap_or_default();
+    second.split([',', ')']).next().unwrap_or_default().to_string()
+}
+
+/// Calls that wait for any of several descriptors.
+const ANY_OF: &[&str] = &["poll", "ppoll", "select", "pselect6"];
+
 /// What a call is about: the file it names, or the file or connection behind its descriptor.
-fn object(name: &str, arguments: &str) -> String {
+fn object(name: &str, arguments: &str, result: &str) -> String {
+    if ANY_OF.contains(&name) {
+        return ready(arguments, result).or_else(|| descriptor(arguments)).map_or(String::new(), |(behind, _)| behind);
+    }
     // openat(AT_FDCWD</dir>, "file", …); relative names are below the folder of the descriptor.
-    let descriptor = arguments
-        .split_once('<')
-        .filter(|(before, _)| before.chars().all(|c| c.is_ascii_digit()) || before.ends_with("AT_FDCWD"));
-    let behind = descriptor.map(|(_, after)| {
-        // A connection's arrow is no end: TCP:[a->b].
-        let end = match (after.find('['), after.find(']')) {
-            (Some(open), Some(close)) if after.find('>').is_none_or(|arrow| open < arrow) => close + 1,
-            _ => after.find('>').unwrap_or(after.len()),
-        };
-        &after[..end]
-    });
-    let quoted = arguments.split('"').nth(1).filter(|_| names_a_file(name, arguments));
+    let (behind, rest) = match descriptor(arguments) {
+        Some((behind, end)) => (Some(behind), &arguments[end..]),
+        None => (None, arguments),
+    };
+    let quoted = rest.split('"').nth(1).filter(|_| names_a_file(name, rest));
     match (quoted, behind) {
         (Some(file), _) if file.starts_with('/') => file.to_string(),
-        (Some(""), Some(folder)) => folder.to_string(),
+        (Some(""), Some(folder)) => folder,
         (Some(file), Some(folder)) if folder.starts_with('/') => format!("{}/{file}", folder.trim_end_matches('/')),
         (Some(file), _) => file.to_string(),
         // connect(5<TCP:[1]>, {sa_family=AF_INET, sin_port=htons(53), sin_addr=inet_addr("127.0.0.1")}, 16)
-        (None, _) if name == "connect" || name == "sendto" && arguments.contains("sa_family=") => peer(arguments),
-        (None, Some(behind)) => behind.to_string(),
+        (None, _) if name == "connect" || name == "sendto" && rest.contains("sa_family=") => peer(rest),
+        (None, Some(behind)) => behind,
         (None, None) => String::new(),
     }
+}
+
+/// What stands behind the first descriptor of the arguments, `5</dev/null<char 1:3>>` or `fd=5<TCP:[a->b]>`, and where
+/// that ends.
+fn descriptor(arguments: &str) -> Option<(String, usize)> {
+    let start = arguments.find('<')?;
+    let before = &arguments[..start];
+    let number = before.trim_end_matches(|c: char| c.is_ascii_digit());
+    let counts = number.len() < before.len() && (number.is_empty() || number.ends_with(['=', '[', ' ']));
+    if !counts && !before.ends_with("AT_FDCWD") {
+        return None;
+    }
+    // strace writes these brackets in names as numbers; what is left is its own: nested, or the arrow of a connection.
+    let (mut depth, mut quoted, mut last) = (0, false, ' ');
+    for (i, c) in arguments[start..].char_indices() {
+        match c {
+            '"' => quoted = !quoted,
+            '<' if !quoted => depth += 1,
+            '>' if !quoted && last != '-' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            let inside = &arguments[start + 1..start + i];
+            let name = if inside.starts_with('/') { inside.split('<').next().unwrap_or(inside) } else { inside };
+            return Some((name.to_string(), start + i + 1));
+        }
+        last = c;
+    }
+    None
+}
+
+/// The descriptor that poll or select found ready.
+fn ready(arguments: &str, result: &str) -> Option<(String, usize)> {
+    let told = result.split_once("fd=").or_else(|| result.split_once("in ["))?.1;
+    let number = &told[..told.find(|c: char| !c.is_ascii_digit())?];
+    let starts = [format!("fd={number}<"), format!("[{number}<"), format!(" {number}<")];
+    let at = starts.iter().find_map(|s| arguments.find(s.as_str()))?;
+    descriptor(&arguments[at..])
 }
 
 fn names_a_file(name: &str, arguments: &str) -> bool {
@@ -215,15 +299,20 @@ fn names_a_file(name: &str, arguments: &str) -> bool {
 fn peer(arguments: &str) -> String {
     let between =
         |from: &str, to: char| arguments.split_once(from).map(|(_, rest)| rest.split(to).next().unwrap_or(""));
-    if let Some(path) = between("sun_path=\"", '"').or_else(|| between("sun_path=@\"", '"')) {
+    if let Some(path) = unix_path(arguments) {
         return format!("unix:{path}");
     }
     let port = between("htons(", ')').unwrap_or("?");
-    let host = between("inet_addr(\"", '"').or_else(|| {
-        let rest = arguments.split_once("inet_pton(AF_INET6, \"")?.1;
-        rest.split('"').next()
-    });
-    format!("{}:{port}", host.unwrap_or("?"))
+    if let Some((_, rest)) = arguments.split_once("inet_pton(AF_INET6, \"") {
+        return format!("[{}]:{port}", rest.split('"').next().unwrap_or_default());
+    }
+    format!("{}:{port}", between("inet_addr(\"", '"').unwrap_or("?"))
+}
+
+/// The path in an address of a unix socket.
+fn unix_path(arguments: &str) -> Option<&str> {
+    let start = arguments.split_once("sun_path=\"").or_else(|| arguments.split_once("sun_path=@\""))?;
+    start.1.split('"').next()
 }
 
 #[cfg(test)]
@@ -245,7 +334,7 @@ mod tests {
 
     #[test]
     fn calls_are_read_with_what_they_are_about() {
-        let calls = parse(LINES);
+        let calls = parse(LINES, &HashMap::new());
         let rows: Vec<(&str, &str, Option<&str>)> =
             calls.iter().map(|c| (c.call.as_str(), c.path.as_str(), c.error.as_deref())).collect();
         assert_eq!(
@@ -262,5 +351,60 @@ mod tests {
             ]
         );
         assert_eq!((calls[0].pid, calls[0].seconds), (101, 0.000_012));
+    }
+
+    #[test]
+    fn what_stands_behind_descriptors_is_taken_apart() {
+        let rows = r#"1 write(2</dev/null<char 1:3>>, "x", 1) = 1 <0.000001>
+1 fcntl(3</tmp/.ZendSem.3TmF1l>(deleted), F_SETLKW, {l_type=F_WRLCK, l_whence=SEEK_SET, l_start=0, l_len=1}) = 0 <0.000958>
+1 flock(6</srv/lock file>, LOCK_EX) = 0 <0.300000>
+1 recvfrom(5<TCPv6:[[::1]:80->[::1]:4000]>, "GET", 3, 0, NULL, NULL) = 3 <0.000001>
+1 shutdown(5<UNIX-STREAM:[11->12,"/run/fpm.sock"]>, SHUT_WR) = 0 <0.000001>
+1 futex(0x7f0012, FUTEX_WAIT_PRIVATE, 0, NULL) = 0 <0.000001>
+1 clock_nanosleep(CLOCK_REALTIME, 0, {tv_sec=0, tv_nsec=30000000}, NULL) = 0 <0.030114>
+1 poll([{fd=7<TCP:[127.0.0.1:1->127.0.0.1:3306]>, events=POLLIN}, {fd=8<TCP:[127.0.0.1:2->127.0.0.1:6379]>, events=POLLIN}], 2, 10 <unfinished ...>
+1 <... poll resumed>) = 1 ([{fd=8, revents=POLLIN}]) <0.200000>
+1 poll([{fd=7<TCP:[127.0.0.1:1->127.0.0.1:3306]>, events=POLLIN}], 1, 10) = 0 (Timeout) <0.010000>
+1 select(6, [4<pipe:[9]> 5<TCP:[127.0.0.1:3->127.0.0.1:5432]>], NULL, NULL, {tv_sec=1, tv_usec=0}) = 1 (in [5], left {tv_sec=0, tv_usec=9}) <0.1>
+1 epoll_wait(7<anon_inode:[eventpoll]>, [{events=EPOLLIN, data={u32=1, u64=1}}], 512, -1) = 1 <1.055430>
+"#;
+        let seen: Vec<(String, String)> =
+            parse(rows, &HashMap::new()).into_iter().map(|c| (c.path, c.operation)).collect();
+        let seen: Vec<(&str, &str)> = seen.iter().map(|(p, o)| (p.as_str(), o.as_str())).collect();
+        assert_eq!(
+            seen,
+            [
+                ("/dev/null", ""),
+                ("/tmp/.ZendSem.3TmF1l", "F_SETLKW"),
+                ("/srv/lock file", "LOCK_EX"),
+                ("TCPv6:[[::1]:80->[::1]:4000]", ""),
+                ("UNIX-STREAM:[11->12,\"/run/fpm.sock\"]", ""),
+                ("", "FUTEX_WAIT_PRIVATE"),
+                ("", ""),
+                ("TCP:[127.0.0.1:2->127.0.0.1:6379]", ""),
+                ("TCP:[127.0.0.1:1->127.0.0.1:3306]", ""),
+                ("TCP:[127.0.0.1:3->127.0.0.1:5432]", ""),
+                ("anon_inode:[eventpoll]", ""),
+            ]
+        );
+    }
+
+    #[test]
+    fn connected_unix_sockets_have_the_path_that_they_lead_to() {
+        let rows = r#"1 connect(7<UNIX-STREAM:[21]>, {sa_family=AF_UNIX, sun_path="/run/db.sock"}, 31) = 0 <0.1>
+1 sendto(7<UNIX-STREAM:[21->22]>, "q", 1, MSG_DONTWAIT, NULL, 0) = 1 <0.1>
+1 recvfrom(8<UNIX-STREAM:[31->32]>, "a", 1, 0, NULL, NULL) = 1 <0.1>
+2 read(5<UNIX-STREAM:[42->41,"/run/fpm.sock"]>, "r", 1) = 1 <0.1>
+1 write(9<UNIX-STREAM:[41->42]>, "r", 1) = 1 <0.1>
+1 write(10<UNIX-STREAM:[51->52]>, "r", 1) = 1 <0.1>
+"#;
+        let known = HashMap::from([(31, "/run/kept.sock".to_string())]);
+        let paths: Vec<String> = parse(rows, &known).into_iter().map(|c| c.path).collect();
+        let accepted = "UNIX-STREAM:[42->41,\"/run/fpm.sock\"]";
+        let expected =
+            ["unix:/run/db.sock", "unix:/run/db.sock", "unix:/run/kept.sock", accepted, "unix:/run/fpm.sock"];
+        assert_eq!(paths[..5], expected);
+        // A pair without a name.
+        assert_eq!(paths[5], "UNIX-STREAM:[51->52]");
     }
 }

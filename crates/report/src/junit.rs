@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use lastdrop_model::printable::xml;
 use lastdrop_model::{Run, Verdict};
 
 /// The objectives of a run as a JUnit test suite: a test case each, missed ones are failures. A run that is invalid is
@@ -11,24 +12,21 @@ pub fn junit(run: &Run) -> String {
     let seconds = run.measured().map_or(0.0, |p| p.duration_s);
     let invalid = run.validity.verdict == Verdict::Invalid;
     let failures = run.objectives.iter().filter(|o| !o.met).count();
-    let url = escape(&run.plan.url.to_string());
+    let url = xml(&run.plan.url.to_string());
     let tests = run.objectives.len() + usize::from(invalid);
     let counts = format!("tests=\"{tests}\" failures=\"{failures}\" errors=\"{}\"", u8::from(invalid));
     let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     let _ = writeln!(out, "<testsuites {counts} time=\"{seconds:.3}\">");
     let _ = writeln!(out, "  <testsuite name=\"lastdrop {url}\" {counts} skipped=\"0\" time=\"{seconds:.3}\">");
     for judged in &run.objectives {
-        let (name, seen) = (escape(&judged.objective.to_string()), escape(&judged.seen));
+        let (name, seen) = (xml(&judged.objective.to_string()), xml(&judged.seen));
         let _ = write!(out, "    <testcase name=\"{name}\" classname=\"{url}\" time=\"{seconds:.3}\"");
         if judged.met {
             out.push_str("/>\n");
         } else {
-            let text = format!("{name} was missed: {} is {seen}", escape(&judged.objective.metric.to_string()));
-            let _ = writeln!(
-                out,
-                ">\n      <failure message=\"{text}\">run {}</failure>\n    </testcase>",
-                escape(&run.id)
-            );
+            let text = format!("{name} was missed: {} is {seen}", xml(&judged.objective.metric.to_string()));
+            let _ =
+                writeln!(out, ">\n      <failure message=\"{text}\">run {}</failure>\n    </testcase>", xml(&run.id));
         }
     }
     if invalid {
@@ -36,25 +34,9 @@ pub fn junit(run: &Run) -> String {
         let _ = writeln!(
             out,
             "    <testcase name=\"validity\" classname=\"{url}\" time=\"{seconds:.3}\">\n      <error message=\"{}\"/>\n    </testcase>",
-            escape(&why.join("; "))
+            xml(&why.join("; "))
         );
     }
     out.push_str("  </testsuite>\n</testsuites>\n");
-    out
-}
-
-/// Text for an attribute: XML 1.0 has no control characters at all.
-fn escape(text: &str) -> String {
-    let mut out = String::new();
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\u{0}'..='\u{1f}' => out.push(' '),
-            c => out.push(c),
-        }
-    }
     out
 }

@@ -2,6 +2,7 @@
 
 pub mod capacity;
 pub mod compare;
+pub mod events;
 pub mod junit;
 pub mod profile;
 pub mod run;
@@ -15,6 +16,7 @@ pub mod watch;
 
 pub use capacity::capacity_text;
 pub use compare::compare_text;
+pub use events::event_line;
 pub use junit::junit;
 pub use profile::{flame_graph, profile_text};
 pub use run::{history_line, run_text, utc};

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use lastdrop_model::documents::ProfileDocument;
+use lastdrop_model::printable::{line, xml};
 
 use crate::table::aligned;
 
@@ -11,7 +12,7 @@ const MOST_ROWS: usize = 25;
 /// The report of `profile`.
 #[must_use]
 pub fn profile_text(d: &ProfileDocument) -> String {
-    let mut out = format!("{}   {:.1} s, {} samples by {}\n", d.server, d.seconds, d.samples, d.how);
+    let mut out = format!("{}   {:.1} s, {} samples by {}\n", line(&d.server), d.seconds, d.samples, d.how);
     let per_request = d.us_per_request.map_or(String::new(), |us| format!(", {us:.0} µs a request"));
     let requests = d.requests.map_or(String::new(), |n| format!("; {n} requests"));
     let _ = writeln!(out, "{:.2} s of CPU{per_request}{requests}\n", d.cpu_s);
@@ -44,7 +45,7 @@ pub fn profile_text(d: &ProfileDocument) -> String {
         .collect();
     out.push_str(&aligned(&["%", "µs a request", title], &rows));
     for note in &d.notes {
-        let _ = writeln!(out, "note: {note}");
+        let _ = writeln!(out, "note: {}", line(note));
     }
     out
 }
@@ -91,7 +92,7 @@ pub fn flame_graph(title: &str, stacks: &[(Vec<String>, u64)]) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"monospace\" font-size=\"11\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#fffdf5\"/>\n<text x=\"6\" y=\"13\" font-size=\"13\">{}</text>\n",
-        escape(title)
+        xml(title)
     );
     let total = root.samples.max(1) as f64;
     draw(&mut out, "all", &root, 0.0, height - ROW, total);
@@ -107,16 +108,17 @@ fn draw(out: &mut String, name: &str, node: &Node, x: f64, y: f64, total: f64) {
     // A colour of its own for each name, the same in every graph.
     let hue = name.bytes().fold(7u32, |h, b| h.wrapping_mul(31).wrapping_add(b.into())) % 50;
     let share = node.samples as f64 / total * 100.0;
-    let label: String = name.chars().take((width / LETTER) as usize).collect();
+    // Cut before it is escaped for XML, after it is made visible: half an entity is no XML.
+    let label: String = line(name).chars().take((width / LETTER) as usize).collect();
     let _ = writeln!(
         out,
         "<g><title>{} ({} samples, {share:.2} %)</title><rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{}\" \
          fill=\"hsl({hue},85%,62%)\" stroke=\"#fffdf5\"/>{}</g>",
-        escape(name),
+        xml(name),
         node.samples,
         ROW - 1.0,
         if label.chars().count() > 2 {
-            format!("<text x=\"{:.1}\" y=\"{:.1}\">{}</text>", x + 2.0, y + 12.0, escape(&label))
+            format!("<text x=\"{:.1}\" y=\"{:.1}\">{}</text>", x + 2.0, y + 12.0, xml(&label))
         } else {
             String::new()
         }
@@ -128,10 +130,6 @@ fn draw(out: &mut String, name: &str, node: &Node, x: f64, y: f64, total: f64) {
         draw(out, name, child, at, y - ROW, total);
         at += child.samples as f64 / total * WIDTH;
     }
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -146,5 +144,21 @@ mod tests {
         assert!(svg.contains("a &amp; b") && svg.contains("f&lt;int&gt; (3 samples, 75.00 %)"), "{svg}");
         assert!(svg.contains("width=\"900.0\"") && svg.contains("width=\"300.0\""), "{svg}");
         assert!(flame_graph("", &[]).contains("<svg"));
+    }
+
+    #[test]
+    fn whatever_a_symbol_is_called_the_graph_is_well_formed() {
+        // Everything that XML has no place for, and what would be markup.
+        let evil: String =
+            (0..=0x1f).chain(0x7f..=0x9f).chain([0x202e, 0xfffe, 0xffff]).filter_map(char::from_u32).collect();
+        let names = [evil.as_str(), "\x1b]0;x\x07", "<script>&\"'", "]]>", "a\nb"].map(String::from);
+        let stacks: Vec<(Vec<String>, u64)> = names.iter().map(|n| (vec![n.clone(), "f".into()], 10)).collect();
+        let svg = flame_graph(&evil, &stacks);
+        assert!(svg.chars().all(|c| matches!(c, '\n' | ' '..='~')), "{svg:?}");
+        let markup = svg.replace("</svg>", "").replace("<svg ", "");
+        assert!(
+            !markup.contains("<script") && svg.contains("&lt;script&gt;") && svg.contains("\\x1b]0;x\\x07"),
+            "{svg}"
+        );
     }
 }

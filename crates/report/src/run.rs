@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
-use lastdrop_model::plan::{Load, Phase};
+use lastdrop_model::plan::{BEGIN_TOGETHER, Load, Phase};
+use lastdrop_model::printable::line;
 use lastdrop_model::request::Pick;
 use lastdrop_model::run::{End, PhaseReport};
 use lastdrop_model::units::{show_bytes, show_us};
@@ -17,9 +18,9 @@ use crate::table::aligned;
 pub fn run_text(run: &Run) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "{}   run {}   seed {}", what(run), run.id, run.seed);
-    for phase in &run.phases {
-        let planned = run.plan.phases.iter().find(|p| p.name == phase.name);
-        let load = planned.map(describe_load).unwrap_or_default();
+    // Phases that never began are left out of the reports, and none that did comes after them.
+    for (at, phase) in run.phases.iter().enumerate() {
+        let load = run.plan.phases.get(at).map(describe_load).unwrap_or_default();
         let note = if phase.measured { "" } else { "  (warm-up, not measured)" };
         let _ = writeln!(
             out,
@@ -33,10 +34,10 @@ pub fn run_text(run: &Run) -> String {
         }
     }
     for (error, n) in &run.generator.connect_errors {
-        let _ = writeln!(out, "  connect: {n} × {error}");
+        let _ = writeln!(out, "  connect: {n} × {}", line(error));
     }
     for (error, n) in &run.generator.protocol_errors {
-        let _ = writeln!(out, "  not HTTP: {n} × {error}");
+        let _ = writeln!(out, "  not HTTP: {n} × {}", line(error));
     }
     let g = &run.generator;
     let _ = writeln!(
@@ -46,6 +47,16 @@ pub fn run_text(run: &Run) -> String {
         g.busiest_thread_cores * 100.0,
         show_bytes(g.peak_rss_bytes)
     );
+    let peak = run.phases.iter().map(|p| p.connections.peak).max().unwrap_or(0);
+    let sources = run.plan.network.sources.len().max(1) as u64;
+    if run.plan.network.unix_socket.is_none() && peak * 2 > g.local_ports * sources && g.local_ports > 0 {
+        let _ = writeln!(
+            out,
+            "local ports: {peak} of the {} that {} for one server; --source with more addresses gives more",
+            g.local_ports * sources,
+            if sources == 1 { "one source address has".into() } else { format!("{sources} source addresses have") },
+        );
+    }
     if let Some(server) = &run.server {
         out.push_str(&server_text(server));
     }
@@ -95,17 +106,22 @@ pub fn phase_line(plan: &Plan, phase: &Phase) -> String {
 
 fn describe_load(phase: &Phase) -> String {
     match &phase.load {
-        Load::Closed { users, to_users: Some(to) } => format!("{users} to {to} users"),
-        Load::Closed { users, to_users: None } => format!("{users} user{}", if *users == 1 { "" } else { "s" }),
+        Load::Closed { users, to_users, connections } => {
+            let who = match to_users {
+                Some(to) => format!("{users} to {to} users"),
+                None if *users > BEGIN_TOGETHER => format!("{users} users, who begin over the first second"),
+                None => format!("{users} user{}", if *users == 1 { "" } else { "s" }),
+            };
+            who + &connections.map_or(String::new(), |n| format!(" over at most {n} connections"))
+        }
         Load::Open { rate_rps, to_rps, steps, arrivals, burst, connections } => {
-            let kind = format!("{arrivals:?}").to_lowercase();
             let rate = match (to_rps, steps) {
                 (Some(to), Some(steps)) => format!("{rate_rps} to {to} requests/s in {steps} steps"),
                 (Some(to), None) => format!("{rate_rps} to {to} requests/s"),
                 _ => format!("{} requests/s", (rate_rps * 1e3).round() / 1e3),
             };
             let burst = if *burst > 1 { format!(" in bursts of {burst}") } else { String::new() };
-            format!("{rate}{burst}, {kind}, over at most {connections} connections")
+            format!("{rate}{burst}, {arrivals}, over at most {connections} connections")
         }
     }
 }
@@ -157,8 +173,25 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
             f.challenges
         );
     }
-    let decoded =
-        if p.bytes.decoded > 0 { format!(" ({} decoded)", show_bytes(p.bytes.decoded)) } else { String::new() };
+    let not_followed: Vec<String> = [
+        (f.elsewhere, "on hosts that the plan does not name"),
+        (f.unusable, "no URL that can be loaded"),
+        (f.left_out, "beyond the bounds of redirects and pages"),
+    ]
+    .iter()
+    .filter(|(n, _)| *n > 0)
+    .map(|(n, what)| format!("{n} {what}"))
+    .collect();
+    if !not_followed.is_empty() {
+        let all = f.elsewhere + f.unusable + f.left_out;
+        let _ = writeln!(out, "  left out   {all:>10}   redirects and parts of pages: {}", not_followed.join(", "));
+    }
+    let decoded = match (p.bytes.coded, p.bytes.decoded) {
+        (_, 0) => String::new(),
+        // Runs of older versions only know what came out.
+        (0, out) => format!(" (compressed bodies became {})", show_bytes(out)),
+        (coded, out) => format!(" ({} of it compressed, {} decoded)", show_bytes(coded), show_bytes(out)),
+    };
     let handshakes = match (p.connections.handshakes_full, p.connections.handshakes_resumed) {
         (0, 0) => String::new(),
         (full, resumed) => format!(", TLS handshakes: {full} full, {resumed} resumed"),

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use lastdrop_model::printable::line;
 use lastdrop_model::units::show_bytes;
-use lastdrop_model::{CgroupLook, Look, Observed, Run};
+use lastdrop_model::{CgroupLook, ListenQueue, Look, Observed, Run};
 
 use crate::table::aligned;
 
@@ -62,17 +63,71 @@ pub(crate) fn events(look: &Look) -> Vec<(String, u64)> {
         (h.backlog_dropped, "packets dropped from a processor's backlog"),
     ];
     all.extend(host.into_iter().filter_map(|(n, what)| Some((what.to_string(), n.filter(|n| *n > 0)?))));
+    let held = look.ports_held.as_ref();
+    let to = held.map_or("", |h| &h.to);
     let levels = [
-        (look.fds, look.fds_limit, "a process close to its limit of open files"),
-        (look.conntrack, look.conntrack_limit, "the connection table close to full"),
-        // Those that wait may belong to several addresses; all of one address is what the kernel refuses at.
-        (look.sockets.get("time_wait").copied(), look.local_ports, "closed connections hold most local ports"),
+        (look.fds, look.fds_limit, "a process close to its limit of open files".to_string()),
+        (look.conntrack, look.conntrack_limit, "the connection table close to full".into()),
+        (held.map(|h| h.time_wait), look.local_ports, format!("closed connections to {to} hold most local ports")),
     ];
     let near = |now: u64, limit: u64| limit > 0 && now as f64 >= NEAR_LIMIT * limit as f64;
-    let levels = levels.into_iter().filter_map(|(now, limit, what)| near(now?, limit?).then_some(what));
-    all.extend(levels.map(|what| (format!("{what}, s"), (look.span_s.round() as u64).max(1))));
-    all.extend(look.log.iter().map(|line| (format!("kernel: {line}"), 1)));
+    let mut levels: Vec<String> =
+        levels.into_iter().filter_map(|(now, limit, what)| near(now?, limit?).then_some(what)).collect();
+    if look.status_waits_s.is_some() {
+        let queued = look.listen.iter().any(|q| q.queue > 0);
+        let why = if queued { "every worker is busy: the status page waits for one" } else { "the status page waits" };
+        levels.push(why.into());
+    }
+    all.extend(levels.into_iter().map(|what| (format!("{what}, s"), (look.span_s.round() as u64).max(1))));
+    all.extend(look.log.iter().map(|text| (format!("kernel: {text}"), 1)));
     all
+}
+
+/// The queue that a look is about: that of the run's URL; where the look does not know it, the longest.
+fn shown_queue(look: &Look) -> Option<&ListenQueue> {
+    let of_url = look.listen.iter().filter(|q| q.of_url).max_by_key(|q| q.queue);
+    of_url.or_else(|| look.listen.iter().max_by_key(|q| q.queue))
+}
+
+/// What all looks come to.
+#[derive(Default)]
+struct Totals {
+    span_s: f64,
+    cpu_s: f64,
+    queue: Option<ListenQueue>,
+    /// Means of the shown queues: their sum and number.
+    queue_means: (f64, u32),
+    requests_rps: Option<f64>,
+    busy: Option<u64>,
+    /// What deserves a name: when it was first seen, and how often.
+    events: BTreeMap<String, (f64, u64)>,
+    memory: Option<(u64, Option<u64>)>,
+    last: Option<Look>,
+}
+
+impl Totals {
+    fn of(looks: impl Iterator<Item = Look>) -> Totals {
+        let mut t = Totals::default();
+        for look in looks {
+            t.span_s += look.span_s;
+            t.cpu_s += look.cpu_cores.map_or(0.0, |c| c * look.span_s);
+            let shown = shown_queue(&look);
+            if let Some(mean) = shown.and_then(|q| q.queue_mean) {
+                t.queue_means = (t.queue_means.0 + mean, t.queue_means.1 + 1);
+            }
+            t.queue = t.queue.into_iter().chain(shown.cloned()).max_by_key(|q| q.queue);
+            t.requests_rps = t.requests_rps.into_iter().chain(look.requests_rps).reduce(f64::max);
+            t.busy = t.busy.max(look.busy);
+            for (what, n) in events(&look) {
+                t.events.entry(what).or_insert((look.t_s, 0)).1 += n;
+            }
+            if let Some(real) = look.real_memory_bytes {
+                t.memory = Some((real, look.private_bytes));
+            }
+            t.last = Some(look);
+        }
+        t
+    }
 }
 
 /// The lines about the server in the report of a run.
@@ -80,43 +135,36 @@ pub(crate) fn events(look: &Look) -> Vec<(String, u64)> {
 pub fn server_text(o: &Observed) -> String {
     let mut out = String::new();
     let name = if o.name.is_empty() { format!("process {}", o.master) } else { o.name.clone() };
-    let max = |f: fn(&Look) -> Option<f64>| o.looks.iter().filter_map(f).reduce(f64::max);
-    let span: f64 = o.looks.iter().map(|l| l.span_s).sum();
-    let cpu: f64 = o.looks.iter().filter_map(|l| Some(l.cpu_cores? * l.span_s)).sum::<f64>() / span.max(1e-9);
-    let workers = o.looks.last().map_or(o.workers.len() as u64, |l| l.worker_count);
+    let all = Totals::of(o.looks.iter());
+    let cpu = all.cpu_s / all.span_s.max(1e-9);
+    let workers = all.last.as_ref().map_or(o.workers.len() as u64, |l| l.worker_count);
     let mut parts = vec![format!("{workers} worker{}", if workers == 1 { "" } else { "s" })];
     parts.push(format!("{cpu:.2} cores"));
-    if let Some(look) = o.looks.iter().rev().find(|l| l.real_memory_bytes.is_some()) {
-        let real = look.real_memory_bytes.unwrap_or(0);
-        let private = look.private_bytes.map_or(String::new(), |b| format!(" ({} private)", show_bytes(b)));
+    if let Some((real, private)) = all.memory {
+        let private = private.map_or(String::new(), |b| format!(" ({} private)", show_bytes(b)));
         parts.push(format!("{} real memory{private}", show_bytes(real)));
     }
-    let queue = o.looks.iter().flat_map(|l| &l.listen).max_by_key(|q| q.queue);
-    if let Some(q) = queue {
-        parts.push(format!("listen queue at most {} of {}", q.queue, q.limit));
+    if let Some(q) = all.queue {
+        let (sum, looks) = all.queue_means;
+        let mean =
+            if q.queue > 0 && looks > 0 { format!(" (mean {:.1})", sum / f64::from(looks)) } else { String::new() };
+        parts.push(format!("listen queue at most {} of {}{mean}", q.queue, q.limit));
     }
-    let _ = writeln!(out, "server: {name}: {}", parts.join(", "));
-    if let Some(rate) = max(|l| l.requests_rps) {
-        let busy = max(|l| l.busy.map(|b| b as f64)).unwrap_or(0.0);
+    let _ = writeln!(out, "server: {}: {}", line(&name), parts.join(", "));
+    if let Some(rate) = all.requests_rps {
+        let busy = all.busy.unwrap_or(0);
         let _ = writeln!(out, "  by its status page at most {rate:.0} requests/s, at most {busy:.0} workers busy");
     }
-    let mut totals: BTreeMap<String, (f64, u64)> = BTreeMap::new();
-    for look in &o.looks {
-        for (what, n) in events(look) {
-            let entry = totals.entry(what).or_insert((look.t_s, 0));
-            entry.1 += n;
-        }
+    for (what, (first, n)) in all.events {
+        let _ = writeln!(out, "  {}: {n}, first seen at {first:.0} s", line(&what));
     }
-    for (what, (first, n)) in totals {
-        let _ = writeln!(out, "  {what}: {n}, first seen at {first:.0} s");
-    }
-    for c in o.looks.last().into_iter().flat_map(|l| &l.cgroups) {
+    for c in all.last.iter().flat_map(|l| &l.cgroups) {
         if let Some(text) = limits(c) {
-            let _ = writeln!(out, "  cgroup {} ({}): {text}", c.path, c.controller);
+            let _ = writeln!(out, "  cgroup {} ({}): {text}", line(&c.path), c.controller);
         }
     }
     for what in &o.unread {
-        let _ = writeln!(out, "  not read: {what}");
+        let _ = writeln!(out, "  not read: {}", line(what));
     }
     out
 }
@@ -136,6 +184,29 @@ fn limits(c: &CgroupLook) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
+/// The second of the run at whose end a look was made: it comes a little late, and the last one covers what is left of a
+/// second.
+fn second_of(look: &Look) -> u64 {
+    const LATE_S: f64 = 0.2;
+    (look.t_s - LATE_S).ceil().max(1.0) as u64
+}
+
+/// The looks of so many seconds together, with the last of those seconds.
+fn by_second(looks: impl Iterator<Item = Look>, together: usize) -> impl Iterator<Item = (u64, Vec<Look>)> {
+    let mut looks = looks.peekable();
+    let mut last = 0;
+    std::iter::from_fn(move || {
+        let (mut some, mut seconds) = (Vec::new(), 0);
+        while let Some(look) = looks.next_if(|l| second_of(l) <= last || seconds < together) {
+            if second_of(&look) > last {
+                (last, seconds) = (second_of(&look), seconds + 1);
+            }
+            some.push(look);
+        }
+        (!some.is_empty()).then_some((last, some))
+    })
+}
+
 /// The server second by second beside the answers, for `show`.
 #[must_use]
 pub fn timeline_text(run: &Run) -> String {
@@ -144,22 +215,23 @@ pub fn timeline_text(run: &Run) -> String {
     let mut answered: BTreeMap<u64, u64> = BTreeMap::new();
     let mut start = 0.0;
     for phase in &run.phases {
-        for s in &phase.seconds {
+        for s in phase.seconds.iter() {
             *answered.entry((start + f64::from(s.t)) as u64).or_default() += s.answered;
         }
         start += phase.duration_s;
     }
-    let together = o.looks.len().div_ceil(MOST_ROWS);
-    let rows: Vec<Vec<String>> = o
-        .looks
-        .chunks(together)
-        .map(|looks| {
-            let (first, last) = (&looks[0], &looks[looks.len() - 1]);
+    let together = by_second(o.looks.iter(), 1).count().div_ceil(MOST_ROWS);
+    let mut begins = 0;
+    let rows: Vec<Vec<String>> = by_second(o.looks.iter(), together)
+        .map(|(ends, looks)| {
+            let last = &looks[looks.len() - 1];
             let span: f64 = looks.iter().map(|l| l.span_s).sum();
-            let (from, to) = ((first.t_s - first.span_s).round() as u64, last.t_s.round() as u64);
-            let answers: u64 = answered.range(from..to.max(from + 1)).map(|(_, n)| n).sum();
+            // The row of second 3 is about what passed from 2 s to 3 s after the start.
+            let answers: u64 = answered.range(begins..ends).map(|(_, n)| n).sum();
+            begins = ends;
             let cpu = looks.iter().filter_map(|l| Some(l.cpu_cores? * l.span_s)).sum::<f64>() / span.max(1e-9);
-            let queue = looks.iter().flat_map(|l| &l.listen).max_by_key(|q| q.queue);
+            let queue = looks.iter().filter_map(|l| shown_queue(l)).max_by_key(|q| q.queue);
+            let busy = looks.iter().filter_map(|l| l.busy).max();
             let steal = looks.iter().filter_map(|l| l.host.steal).sum::<f64>() / looks.len() as f64;
             let mut what: BTreeMap<String, u64> = BTreeMap::new();
             for (name, n) in looks.iter().flat_map(events) {
@@ -168,10 +240,10 @@ pub fn timeline_text(run: &Run) -> String {
             let what: Vec<String> = what.into_iter().map(|(name, n)| format!("{name} {n}")).collect();
             let dash = || "-".to_string();
             vec![
-                format!("{:.0}", last.t_s),
+                ends.to_string(),
                 (answers as f64 / span.max(1e-9)).round().to_string(),
                 last.worker_count.to_string(),
-                last.busy.map_or_else(dash, |n| n.to_string()),
+                busy.map_or_else(dash, |n| n.to_string()),
                 format!("{cpu:.2}"),
                 last.real_memory_bytes.map_or_else(dash, show_bytes),
                 queue.map_or_else(dash, |q| format!("{}/{}", q.queue, q.limit)),
@@ -182,4 +254,42 @@ pub fn timeline_text(run: &Run) -> String {
         .collect();
     let heading = ["second", "answers/s", "workers", "busy", "cores", "real memory", "queue", "steal %", "events"];
     format!("\n{}", aligned(&heading, &rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(t_s: f64, queues: &[(u64, bool)]) -> Look {
+        let queue =
+            |&(queue, of_url): &(u64, bool)| ListenQueue { queue, of_url, limit: 511, ..ListenQueue::default() };
+        Look { t_s, span_s: 1.0, listen: queues.iter().map(queue).collect(), ..Look::default() }
+    }
+
+    #[test]
+    fn no_second_is_shown_twice() {
+        // Late, later, and what is left of a second at the end.
+        let looks = || [1.003, 2.35, 3.0, 4.01, 4.16].into_iter().map(|t_s| look(t_s, &[]));
+        let seconds = |together| by_second(looks(), together).map(|(s, l)| (s, l.len())).collect::<Vec<_>>();
+        assert_eq!(seconds(1), [(1, 1), (3, 2), (4, 2)]);
+        assert_eq!(seconds(2), [(3, 3), (4, 2)]);
+    }
+
+    #[test]
+    fn the_queue_is_that_of_the_url_where_it_is_known() {
+        let queue = |looks: &[Look]| Totals::of(looks.iter().cloned()).queue.map(|q| q.queue);
+        assert_eq!(queue(&[look(1.0, &[(2, true), (9, false)]), look(2.0, &[(1, true)])]), Some(2));
+        assert_eq!(queue(&[look(1.0, &[(2, false), (9, false)])]), Some(9));
+        assert_eq!(queue(&[look(1.0, &[])]), None);
+    }
+
+    #[test]
+    fn ports_are_short_where_one_destination_has_them() {
+        let mut l = look(1.0, &[]);
+        l.sockets.insert("time_wait".into(), 36_115);
+        l.local_ports = Some(28_232);
+        assert_eq!(events(&l), []);
+        l.ports_held = Some(lastdrop_model::PortsHeld { to: "10.0.0.1:80".into(), time_wait: 28_000 });
+        assert!(events(&l)[0].0.contains("10.0.0.1:80"), "{:?}", events(&l));
+    }
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use lastdrop_model::Settings;
 use lastdrop_model::documents::{Interval, MeanMax, SharingPoint, SizeDocument, SizeFit};
+use lastdrop_model::printable::line;
 use lastdrop_model::units::show_bytes;
 
 use crate::table::aligned;
@@ -12,7 +13,8 @@ use crate::table::aligned;
 #[must_use]
 pub fn size_text(d: &SizeDocument) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "{}   {} ({}), {} workers", d.server, d.version, d.model, d.workers.count);
+    let _ =
+        writeln!(out, "{}   {} ({}), {} workers", line(&d.server), line(&d.version), line(&d.model), d.workers.count);
     let row = |name: &str, m: &MeanMax| vec![name.to_string(), show_bytes(m.mean), show_bytes(m.max)];
     let w = &d.workers;
     let rows = vec![
@@ -48,6 +50,12 @@ pub fn size_text(d: &SizeDocument) -> String {
         })
         .collect();
     out.push_str(&aligned(&["workers", "taking that", "reckoning"], &rows));
+    if !d.bounds.is_empty() {
+        out.push_str("\nwhat else bounds the pool:\n");
+        for bound in &d.bounds {
+            let _ = writeln!(out, "  {} workers by {}: {}", bound.workers, bound.what.replace('-', " "), bound.because);
+        }
+    }
     if d.threads_per_worker > 1 {
         let _ = writeln!(out, "  a worker is a process of {} threads", d.threads_per_worker);
     }
@@ -85,7 +93,12 @@ fn fit_text(fit: &SizeFit) -> String {
         })
         .collect();
     let heading = ["pool", "real memory", "kernel's", "total", "anonymous by the control group"];
-    let _ = write!(out, "\npools that were tried, each worker after two requests:\n{}", aligned(&heading, &rows));
+    let _ = write!(
+        out,
+        "\npools that were tried, each worker after {:.0} requests:\n{}",
+        fit.warmed_requests,
+        aligned(&heading, &rows)
+    );
     let range = |i: &Interval| {
         let b = |x: f64| if x < 0.0 { format!("-{}", show_bytes(-x as u64)) } else { show_bytes(x as u64) };
         format!("{} ({} to {})", b(i.value), b(i.interval[0]), b(i.interval[1]))
@@ -128,7 +141,11 @@ fn fit_text(fit: &SizeFit) -> String {
                 );
             }
         } else {
-            let _ = writeln!(out, "  no growth beyond chance: {} a request", range(&g.private_bytes));
+            let word = match fit.settling.as_str() {
+                "slowing" => "not settled yet, but growing less and less",
+                _ => "settled; what still comes is no growth",
+            };
+            let _ = writeln!(out, "  {word}: {} a request at the end", range(&g.private_bytes));
         }
     }
     let _ = writeln!(

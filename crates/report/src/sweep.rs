@@ -7,18 +7,23 @@ use lastdrop_model::units::show_us;
 
 use crate::table::aligned;
 
-/// The field's abbreviations of columns, and what they stand for.
-const ABBREVIATIONS: &[(&str, &str)] =
-    &[("requests", "NR"), ("users", "NC"), ("MaxRequestWorkers", "MC"), ("MaxConnectionsPerChild", "MRPC")];
+/// The field's abbreviations of columns, and what they stand for; the document has those of settings.
+const ABBREVIATIONS: &[(&str, &str)] = &[("requests", "NR"), ("users", "NC")];
 
 /// A header is shown so far; the whole of it is in JSON and CSV.
 const LONGEST_HEADER: usize = 30;
 
-fn heading(name: &str) -> String {
+/// Names of columns that have an abbreviation, and that.
+fn abbreviations(d: &SweepDocument) -> Vec<(&str, &str)> {
+    let settings = d.abbreviations.iter().map(|(long, short)| (long.as_str(), short.as_str()));
+    ABBREVIATIONS.iter().copied().chain(settings).collect()
+}
+
+fn heading<'a>(name: &'a str, abbreviations: &[(&str, &'a str)]) -> &'a str {
     if name == "series" {
-        return "name".into();
+        return "name";
     }
-    ABBREVIATIONS.iter().find(|(long, _)| *long == name).map_or(name, |(_, short)| short).to_string()
+    abbreviations.iter().find(|(long, _)| *long == name).map_or(name, |(_, short)| short)
 }
 
 fn cell(row: &SweepRow, column: &str) -> String {
@@ -48,7 +53,8 @@ fn base_of(url: &str, one_server: bool) -> &str {
 /// The table, what does not vary under it, and a legend.
 #[must_use]
 pub fn sweep_text(d: &SweepDocument) -> String {
-    let mut headings: Vec<String> = d.varying.iter().map(|c| heading(c)).collect();
+    let abbreviations = abbreviations(d);
+    let mut headings: Vec<String> = d.varying.iter().map(|c| heading(c, &abbreviations).into()).collect();
     headings.extend(["│", "avtime", "completed", "failed", "rps"].map(String::from));
     let several = d.rows.iter().any(|r| r.rps_interval.is_some());
     if several {
@@ -108,11 +114,11 @@ pub fn sweep_text(d: &SweepDocument) -> String {
         out.push_str("\nnot varying:\n");
         for (name, value) in &d.fixed {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_string);
-            let short = ABBREVIATIONS.iter().find(|(long, _)| long == name).map(|(_, s)| format!(" ({s})"));
+            let short = abbreviations.iter().find(|(long, _)| long == name).map(|(_, s)| format!(" ({s})"));
             let _ = writeln!(out, "  {name}{}: {value}", short.unwrap_or_default());
         }
     }
-    let used: Vec<String> = ABBREVIATIONS
+    let used: Vec<String> = abbreviations
         .iter()
         .filter(|(long, _)| d.varying.iter().any(|v| v == long))
         .map(|(long, short)| format!("{short} {long}"))
@@ -218,6 +224,7 @@ mod tests {
             schema: SWEEP_SCHEMA.into(),
             server: None,
             varying: vec!["MaxRequestWorkers".into()],
+            abbreviations: vec![("MaxRequestWorkers".into(), "MC".into())],
             fixed: [("requests".to_string(), 5000.into())].into(),
             rows: vec![row(10, ""), row(50, "a \"note\", with\nlines")],
             rounds: 3,

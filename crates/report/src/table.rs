@@ -1,5 +1,7 @@
 //! Aligned tables for people.
 
+use lastdrop_model::printable::line;
+
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 /// Lines of cells under a heading: columns of numbers to the right, others to the left. Two spaces before each line.
@@ -9,7 +11,8 @@ pub fn aligned(heading: &[&str], rows: &[Vec<String>]) -> String {
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(heading.to_vec());
     for row in rows {
-        table.add_row(row.clone());
+        // A cell is one line, whoever gave it its text.
+        table.add_row(row.iter().map(|cell| line(cell)));
     }
     for (i, column) in table.column_iter_mut().enumerate() {
         let numeric = rows.iter().filter_map(|r| r.get(i)).all(|c| {

@@ -3,29 +3,41 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use lastdrop_model::documents::{TraceDocument, TraceRow};
+use lastdrop_model::documents::{TraceDocument, TraceRow, TraceWait};
+use lastdrop_model::units::show_us;
+
+use lastdrop_model::printable::line;
 
 use crate::table::aligned;
 
 /// Rows that are shown unless all are asked for.
 const MOST_ROWS: usize = 30;
+/// Waits below this share of all are left to the JSON.
+const LEAST_WAIT: f64 = 0.01;
 
 /// The report of `trace`.
 #[must_use]
 pub fn trace_text(d: &TraceDocument, all: bool) -> String {
-    let mut out = format!("{}   {}   {} requests\n", d.server, d.url, d.requests);
+    let mut out = format!("{}   {}   {} requests\n", line(&d.server), line(&d.url), d.requests);
     let _ = writeln!(
         out,
         "{:.1} system calls a request. Calls on files are timed again without tracing, at the present load; times of others, \
          marked ~, are\nthe median under tracing less its own {:.1} \u{b5}s a call, and too high where the machine is busy.\n",
         d.calls_per_request, d.floor_us
     );
+    out.push_str(&waiting_text(d));
     for k in &d.kinds {
         let _ = writeln!(
             out,
-            "{}: {:.1} calls, {:.0} \u{b5}s a request: {}\n  to be without: {}",
-            k.kind, k.per_request, k.us_per_request, k.title, k.advice
+            "{}: {:.1}, {:.0} \u{b5}s a request: {}",
+            line(&k.kind),
+            k.per_request,
+            k.us_per_request,
+            line(&k.title)
         );
+        if !k.advice.is_empty() {
+            let _ = writeln!(out, "  to be without: {}", line(&k.advice));
+        }
     }
     if !d.kinds.is_empty() {
         out.push('\n');
@@ -48,9 +60,49 @@ pub fn trace_text(d: &TraceDocument, all: bool) -> String {
         let _ = writeln!(out, "  … and {} more: --all", d.calls.len() - shown);
     }
     for note in &d.notes {
-        let _ = writeln!(out, "note: {note}");
+        let _ = writeln!(out, "note: {}", line(note));
     }
     out
+}
+
+/// What a request waits for.
+fn waiting_text(d: &TraceDocument) -> String {
+    let worth = |w: &&TraceWait| w.us_per_request >= LEAST_WAIT * d.waiting_us_per_request;
+    let rows: Vec<Vec<String>> = d
+        .waiting
+        .iter()
+        .filter(worth)
+        .map(|w| {
+            let cells = [format!("{:.2}", w.per_request), show_us(w.us_per_request), w.call.clone(), waited_for(w)];
+            cells.to_vec()
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!(
+        "a request waits for {}, as long as it was traced:\n{}\n",
+        show_us(d.waiting_us_per_request),
+        aligned(&["a request", "waits", "in", "for"], &rows)
+    )
+}
+
+fn waited_for(w: &TraceWait) -> String {
+    let who = match (&w.process, &w.service) {
+        (Some(process), Some(service)) if !process.starts_with(service.as_str()) => {
+            format!("{process} ({service}) at ")
+        }
+        (Some(name), _) | (None, Some(name)) => format!("{name} at "),
+        (None, None) => String::new(),
+    };
+    match w.what.as_str() {
+        "peer" => format!("{who}{}", w.peer),
+        "sleep" => "the clock: it sleeps".into(),
+        "futex" => "another thread (futex)".into(),
+        "child" => "a child process".into(),
+        what if w.peer.is_empty() => format!("a {what}"),
+        what => format!("{what} {}", w.peer),
+    }
 }
 
 /// An earlier trace beside a later one: what has gone, what has come, what costs more or less.

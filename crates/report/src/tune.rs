@@ -18,21 +18,27 @@ pub fn tune_text(d: &TuneDocument) -> String {
         .iter()
         .filter(|t| t.role != "race")
         .map(|t| {
-            let mut cells = vec![describe(&t.settings)];
+            let mut cells = Vec::new();
             if t.run.is_empty() {
                 cells.extend(["–", "–", "–"].map(String::from));
             } else {
                 cells.extend([format!("{:.1}", t.objective), show_us(t.p99_us), t.unanswered.to_string()]);
             }
             cells.push(t.warmed.clone());
-            let kept = if t.role == "advice" { "clients keep connections" } else { "" };
-            let why = t.why.lines().next().unwrap_or_default();
-            cells.push(if why.is_empty() { kept.to_string() } else { format!("does not count: {why}") });
+            // Last, for it is long and whole.
+            let mut settings = describe(&t.settings);
+            if t.role == "advice" {
+                settings.push_str("; clients keep connections");
+            }
+            if let Some(why) = t.why.lines().next() {
+                settings.push_str(&format!("; does not count: {why}"));
+            }
+            cells.push(settings);
             cells
         })
         .collect();
     if !rows.is_empty() {
-        out.push_str(&aligned(&["settings", "answered/s", "p99", "unanswered", "warmed", ""], &rows));
+        out.push_str(&aligned(&["answered/s", "p99", "unanswered", "warmed", "settings"], &rows));
     }
     if !d.race.is_empty() {
         let rows: Vec<Vec<String>> = d
@@ -40,8 +46,8 @@ pub fn tune_text(d: &TuneDocument) -> String {
             .iter()
             .enumerate()
             .map(|(i, p)| {
-                let ratio = p.best / p.baseline;
-                vec![(i + 1).to_string(), format!("{:.1}", p.baseline), format!("{:.1}", p.best), format!("{ratio:.2}")]
+                let ratio = if p.baseline > 0.0 { format!("{:.2}", p.best / p.baseline) } else { "–".into() };
+                vec![(i + 1).to_string(), format!("{:.1}", p.baseline), format!("{:.1}", p.best), ratio]
             })
             .collect();
         let _ = write!(out, "\nthe race, answered/s:\n{}", aligned(&["pair", "baseline", "best", "ratio"], &rows));
@@ -53,7 +59,7 @@ pub fn tune_text(d: &TuneDocument) -> String {
         TuneVerdict::Inconclusive => "INCONCLUSIVE",
     };
     let _ = writeln!(out, "\n{verdict}: {}", d.because);
-    if let (Some(b), Some(w)) = (&d.baseline, &d.winner) {
+    if let (Some(b), Some(w)) = (d.baseline.as_ref().filter(|b| b.objective > 0.0), &d.winner) {
         let _ = writeln!(out, "  p99 {} before, {} with the best", show_us(b.p99_us), show_us(w.p99_us));
     }
     if !d.diff.is_empty() {
@@ -82,4 +88,37 @@ pub fn tune_text(d: &TuneDocument) -> String {
         let _ = writeln!(out, "note: {note}");
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::documents::{Baseline, Pair, TUNE_SCHEMA, Winner};
+    use lastdrop_model::{Setting, Settings};
+
+    use super::*;
+
+    #[test]
+    fn a_baseline_that_answers_nothing_has_words_and_no_ratio() {
+        let settings = Settings::from([("workers".to_string(), Setting::Count(8))]);
+        let document = TuneDocument {
+            schema: TUNE_SCHEMA.into(),
+            server: "target".into(),
+            url: "http://127.0.0.1/".into(),
+            verdict: TuneVerdict::Improved,
+            because: "the server as it is answered nothing".into(),
+            baseline: Some(Baseline { settings: Settings::new(), objective: 0.0, p99_us: 0.0, run: "a".into() }),
+            winner: Some(Winner { settings, ratio: None, interval: None, objective: 90.0, p99_us: 2000.0 }),
+            trials: Vec::new(),
+            race: vec![Pair { baseline: 0.0, best: 90.0 }],
+            diff: vec!["+workers 8".into()],
+            kept: false,
+            kept_in: None,
+            restored: true,
+            interrupted: false,
+            notes: Vec::new(),
+        };
+        let text = tune_text(&document);
+        assert!(text.contains("IMPROVED: the server as it is answered nothing") && text.contains('–'), "{text}");
+        assert!(!text.contains("inf") && !text.contains("before"), "{text}");
+    }
 }

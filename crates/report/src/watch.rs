@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 use lastdrop_model::documents::WatchDocument;
+use lastdrop_model::printable::line as one_line;
 use lastdrop_model::units::show_bytes;
 use lastdrop_model::{Look, WorkerLook};
 use ratatui::Frame;
@@ -96,7 +97,7 @@ fn cells(w: &WorkerLook) -> Vec<String> {
     let bytes = |b: Option<u64>| b.map_or_else(dash, show_bytes);
     vec![
         w.pid.to_string(),
-        w.state.clone(),
+        one_line(&w.state),
         w.cpu_cores.map_or_else(dash, |c| format!("{:.1}", c * 100.0)),
         bytes(w.private_bytes),
         bytes(w.shared_bytes),
@@ -129,7 +130,7 @@ fn sorted<'a>(workers: &'a [WorkerLook], view: &View) -> Vec<&'a WorkerLook> {
 
 /// The state of every worker in one row of letters: the server's own scoreboard where it shows one.
 fn scoreboard(d: &WatchDocument) -> String {
-    d.look.scoreboard.clone().unwrap_or_else(|| d.workers.iter().map(|w| w.state.as_str()).collect())
+    one_line(&d.look.scoreboard.clone().unwrap_or_else(|| d.workers.iter().map(|w| w.state.as_str()).collect()))
 }
 
 fn letter_style(letter: char) -> Style {
@@ -154,7 +155,8 @@ fn summary(d: &WatchDocument) -> Vec<Vec<Number>> {
     let cores = l.host.cores.len();
     let host_busy: f64 = l.host.cores.iter().sum();
     let steal = l.host.steal.unwrap_or(0.0);
-    let queues: Vec<String> = l.listen.iter().map(|q| format!("{} {}/{}", q.address, q.queue, q.limit)).collect();
+    let queues: Vec<String> =
+        l.listen.iter().map(|q| format!("{} {}/{}", one_line(&q.address), q.queue, q.limit)).collect();
     let full = l.listen.iter().any(|q| q.limit > 0 && q.queue * 2 >= q.limit);
     let socket = |name: &str| l.sockets.get(name).map_or_else(dash, ToString::to_string);
     let pressure: Vec<String> = ["cpu_some", "memory_some", "io_some"]
@@ -218,8 +220,8 @@ pub fn draw(frame: &mut Frame<'_>, d: &WatchDocument, view: &View) {
     let alarm = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
     let mut head = vec![
-        Span::styled(d.server.clone(), bold),
-        Span::raw(format!("  {}  pid {}  every {:.1} s", d.software, d.master, d.look.span_s)),
+        Span::styled(one_line(&d.server), bold),
+        Span::raw(format!("  {}  pid {}  every {:.1} s", one_line(&d.software), d.master, d.look.span_s)),
     ];
     if view.paused {
         head.insert(0, Span::styled("PAUSED  ", alarm));
@@ -242,15 +244,15 @@ pub fn draw(frame: &mut Frame<'_>, d: &WatchDocument, view: &View) {
 
     let mut lines: Vec<Line<'_>> = Vec::new();
     if let Some(text) = &view.alert {
-        lines.push(Line::styled(text.clone(), alarm));
+        lines.push(Line::styled(one_line(text), alarm));
     }
     let room = usize::from(news.height).saturating_sub(lines.len());
     if view.events.is_empty() {
-        let text = d.unread.first().map_or("no kernel events".to_string(), |u| format!("not read: {u}"));
+        let text = d.unread.first().map_or("no kernel events".to_string(), |u| format!("not read: {}", one_line(u)));
         lines.push(Line::styled(text, dim));
     }
     for (t, text) in view.events.iter().rev().take(room).rev() {
-        lines.push(Line::from(vec![Span::styled(format!("{t:>6.0} s  "), dim), Span::raw(text.clone())]));
+        lines.push(Line::from(vec![Span::styled(format!("{t:>6.0} s  "), dim), Span::raw(one_line(text))]));
     }
     frame.render_widget(Paragraph::new(lines), news);
     let order = format!("{}{}", view.sort.name(), if view.reverse { " (reversed)" } else { "" });
@@ -300,13 +302,13 @@ fn draw_workers(frame: &mut Frame<'_>, area: Rect, d: &WatchDocument, view: &Vie
 /// What happened in a look, for the list of events.
 #[must_use]
 pub fn news(look: &Look) -> Vec<(f64, String)> {
-    events(look).into_iter().map(|(what, n)| (look.t_s, format!("{what}: {n}"))).collect()
+    events(look).into_iter().map(|(what, n)| (look.t_s, format!("{}: {n}", one_line(&what)))).collect()
 }
 
 /// One look as text, for `--once`.
 #[must_use]
 pub fn watch_text(d: &WatchDocument, view: &View) -> String {
-    let mut out = format!("{}   {}   pid {}\n\n", d.server, d.software, d.master);
+    let mut out = format!("{}   {}   pid {}\n\n", one_line(&d.server), one_line(&d.software), d.master);
     for row in summary(d) {
         let parts: Vec<String> = row.into_iter().map(|(label, value, _)| format!("{label} {value}")).collect();
         let _ = writeln!(out, "{}", parts.join("   "));
@@ -318,7 +320,7 @@ pub fn watch_text(d: &WatchDocument, view: &View) -> String {
         let _ = writeln!(out, "event: {text}");
     }
     for what in &d.unread {
-        let _ = writeln!(out, "not read: {what}");
+        let _ = writeln!(out, "not read: {}", one_line(what));
     }
     out
 }
@@ -364,7 +366,12 @@ mod tests {
             ..WorkerLook::default()
         };
         let mut look = Look { t_s: 12.0, span_s: 2.0, worker_count: workers as u64, busy: Some(7), ..Look::default() };
-        look.listen.push(lastdrop_model::ListenQueue { address: "127.0.0.1:80".into(), queue: 500, limit: 511 });
+        look.listen.push(lastdrop_model::ListenQueue {
+            address: "127.0.0.1:80".into(),
+            queue: 500,
+            limit: 511,
+            ..Default::default()
+        });
         look.kernel.insert("ListenOverflows".into(), 42);
         look.real_memory_bytes = Some(1_234_567_890);
         WatchDocument {
@@ -414,6 +421,30 @@ mod tests {
             screen(w, h, 200, &View { alert: Some("gone".into()), paused: true, ..View::default() });
         }
         screen(80, 24, 0, &View::default());
+    }
+
+    #[test]
+    fn nothing_that_others_named_steers_the_terminal() {
+        fn spoil(value: &mut serde_json::Value) {
+            match value {
+                serde_json::Value::String(text) => text.push_str("\x1b]0;x\x07\u{9b}2J\u{202e}\nforged"),
+                serde_json::Value::Array(all) => all.iter_mut().for_each(spoil),
+                serde_json::Value::Object(all) => all.values_mut().for_each(spoil),
+                _ => {}
+            }
+        }
+        let mut value = serde_json::to_value(WatchDocument { unread: vec!["x".into()], ..document(3) }).expect("JSON");
+        spoil(&mut value);
+        let evil: WatchDocument = serde_json::from_value(value).expect("the same form");
+        let view = View { events: news(&evil.look), alert: Some(evil.server.clone()), ..View::default() };
+        let mut terminal = Terminal::new(TestBackend::new(200, 40)).expect("a terminal");
+        terminal.draw(|frame| draw(frame, &evil, &view)).expect("drawn");
+        let all: String = terminal.backend().buffer().content().iter().map(|c| c.symbol()).collect();
+        assert!(!all.contains(|c: char| c.is_control() || c == '\u{202e}'), "{all:?}");
+        assert!(all.contains("apache2.conf\\x1b]0;x\\x07\\u{9b}2J\\u{202e}\\nforged"), "{all}");
+        for text in [watch_text(&evil, &View::default()), watch_line(&evil)] {
+            assert!(text.lines().all(|l| !l.starts_with("forged")), "{text:?}");
+        }
     }
 
     #[test]

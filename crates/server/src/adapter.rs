@@ -4,15 +4,20 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use lastdrop_model::{Knob, Role, ServerKind, ServerRef, Setting, Settings, Url};
+use lastdrop_model::settings::Spares;
+use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings, Url};
 use lastdrop_probe::process::{self, Birth};
+use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
-use crate::{ServerError, apache, target};
+use crate::change::Change;
+use crate::kind::{self, Kind, Status};
+use crate::{ServerError, ServerRef, broken};
 
 /// A running server, as found.
 #[derive(Debug, Clone)]
 pub struct Facts {
+    pub kind: &'static Kind,
     /// `apache:/etc/apache2/apache2.conf`: names the server for locks and journals.
     pub name: String,
     pub version: String,
@@ -23,6 +28,14 @@ pub struct Facts {
     pub birth: Birth,
     pub listeners: Vec<SocketAddr>,
     pub status_url: Option<Url>,
+}
+
+impl Facts {
+    /// Is this an address by which the server's own machine reaches it?
+    pub(crate) fn is_own(&self, ip: std::net::IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        ip.is_loopback() || self.listeners.iter().any(|l| l.ip().to_canonical() == ip)
+    }
 }
 
 /// The settings that a running server has now.
@@ -48,6 +61,20 @@ pub enum Placement {
 pub trait Adapter: Send {
     fn facts(&self) -> &Facts;
 
+    /// What it is, for a person: program, version, model.
+    fn software(&self) -> String {
+        format!("{}, {}", self.facts().version, self.facts().model)
+    }
+
+    /// Its status page, whether anybody answers there or not.
+    fn status(&self) -> Option<StatusSource> {
+        let facts = self.facts();
+        match facts.kind.status {
+            Status::Http { format, .. } => Some(StatusSource::Page { format, url: facts.status_url.clone()? }),
+            Status::Nowhere | Status::FastCgi { .. } => None,
+        }
+    }
+
     fn knobs(&self) -> &'static [Knob];
 
     /// What the running server does.
@@ -59,12 +86,32 @@ pub trait Adapter: Send {
     /// Settings for a pool of `size` workers that are all kept alive, as this kind spells it.
     fn pool_settings(&self, size: u64, effective: &Settings) -> Settings;
 
-    /// Where an override of `settings` would go.
-    fn placement(&self, settings: &Settings) -> Placement;
+    /// Settings for so many spare workers, as this kind counts and spells them; none where it keeps no spares.
+    fn spare_settings(&self, _spares: Spares, _effective: &Settings) -> Settings {
+        Settings::new()
+    }
 
-    /// The text of the override: what an earlier `--keep` left (`kept`, the text of its file), then `settings`. For a file
+    /// Settings with all that follows from them: a pool of a size needs limits and spares that go with it. Those that are
+    /// in force anyway are left out.
+    fn complete(&self, settings: &Settings, effective: &Settings) -> Settings {
+        let size = self.knob(Role::PoolSize).and_then(|k| settings.get(k.name)?.count());
+        let mut all = settings.clone();
+        all.extend(size.map(|n| self.pool_settings(n.max(0) as u64, effective)).unwrap_or_default());
+        all.retain(|name, value| effective.get(name) != Some(value));
+        all
+    }
+
+    /// Where an override goes: it has to be read after everything that sets the same.
+    fn placement(&self) -> Placement;
+
+    /// The text of the override: what an earlier `--keep` left (`kept`, the text of its file), then the change. For a file
     /// of our own it begins with the inclusion of the original configuration.
-    fn render(&self, settings: &Settings, placement: &Placement, kept: Option<&str>) -> String;
+    fn render(&self, change: &Change, placement: &Placement, kept: Option<&str>) -> String;
+
+    /// What a setting or directive needs to take effect. None: it is not known.
+    fn needs(&self, name: &str) -> Option<ReloadClass> {
+        self.knobs().iter().find(|k| k.name == name).map(|k| k.needs)
+    }
 
     /// The command line that starts the server on our file instead of its own.
     fn argv_with(&self, file: &Path) -> Vec<String>;
@@ -72,12 +119,22 @@ pub trait Adapter: Send {
     /// The override of ours that a running server was started on, if it was (after an earlier `--keep`).
     fn kept_override(&self) -> Option<PathBuf>;
 
-    /// Would the server take these settings as they are; with none, does its own configuration pass its test? `file` is
-    /// a place for a temporary configuration.
+    /// Would the server take this change as it is; with an empty one, does its own configuration pass its test? `file`
+    /// is a place for a temporary configuration.
     ///
     /// # Errors
     /// With the server's own words.
-    fn check(&self, settings: &Settings, file: &Path) -> Result<(), ServerError>;
+    fn check(&self, change: &Change, file: &Path) -> Result<(), ServerError>;
+
+    /// Does its status page count the looks at it as requests?
+    fn counts_looks(&self) -> bool {
+        true
+    }
+
+    /// Does its master connect to it, so that an idle worker wakes up and leaves a pool that shrinks?
+    fn connects_to_itself(&self) -> bool {
+        false
+    }
 
     /// Does the server detach itself from whoever starts it?
     fn daemonizes(&self) -> bool;
@@ -107,46 +164,37 @@ pub trait Adapter: Send {
 /// # Errors
 /// When there is none, more than one, or it may not be looked at.
 pub fn discover(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
-    Ok(match server.kind {
-        ServerKind::Apache => Box::new(apache::Apache::discover(server)?),
-        ServerKind::Target => Box::new(target::Target::discover(server)?),
-        ServerKind::Nginx | ServerKind::Fpm | ServerKind::Pid(_) => {
-            return Err(ServerError::Setting(format!(
-                "the settings of '{server}' cannot be read or changed yet; those of apache and target can. Any server can \
-                 be loaded (lastdrop run URL) and looked at (lastdrop watch {server})"
-            )));
-        }
-    })
+    find_adapter(server).map_err(|e| broken::or_restore(e, server))
 }
 
-/// Master processes whose program has one of these names: those whose parent has not.
-pub(crate) fn masters(programs: &[&str]) -> Result<Vec<process::ProcessInfo>, ServerError> {
-    let all = process::all();
-    let named = |p: &process::ProcessInfo| {
-        p.exe
-            .as_ref()
-            .and_then(|e| e.file_name())
-            .map(|n| n.to_string_lossy().trim_end_matches(" (deleted)").to_string())
-            .is_some_and(|n| programs.contains(&n.as_str()))
-    };
-    let group: Vec<_> = all.iter().filter(|p| named(p)).collect();
+pub(crate) fn find_adapter(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
+    let discover = server.kind.adapter.ok_or_else(|| {
+        ServerError::Setting(format!(
+            "the settings of '{server}' cannot be read or changed yet; those of {} can. Any server can be loaded \
+             (lastdrop run URL) and looked at (lastdrop watch {server})",
+            kind::changeable()
+        ))
+    })?;
+    discover(server)
+}
+
+/// The name of a process's program; of another user's process, whose program is hidden, what its title says.
+pub(crate) fn program(info: &process::ProcessInfo) -> String {
+    let name = info.exe.as_ref().and_then(|e| e.file_name()).map(|n| n.to_string_lossy().into_owned());
+    let name = name.or_else(|| {
+        // "nginx: master process /usr/sbin/nginx", "/usr/sbin/apache2"
+        Path::new(info.argv.first()?.split(':').next()?).file_name().map(|n| n.to_string_lossy().into_owned())
+    });
+    name.unwrap_or_default().trim_end_matches(" (deleted)").to_string()
+}
+
+/// Master processes of a program: those whose parent is not of it, be it another user's.
+pub(crate) fn masters(is_of: impl Fn(&process::ProcessInfo) -> bool) -> Vec<process::ProcessInfo> {
+    let mut group = process::all();
+    group.retain(is_of);
     let pids: Vec<i32> = group.iter().map(|p| p.pid).collect();
-    let found: Vec<_> = group.into_iter().filter(|p| !pids.contains(&p.parent)).cloned().collect();
-    if found.is_empty() {
-        // Another user's processes show their command line but not their program.
-        let hidden = all.iter().find(|p| {
-            p.exe.is_none()
-                && p.argv
-                    .first()
-                    .is_some_and(|a| Path::new(a).file_name().is_some_and(|n| programs.iter().any(|p| n == *p)))
-        });
-        if let Some(p) = hidden {
-            return Err(ServerError::Permission {
-                what: format!("cannot look at process {} ({})", p.pid, p.argv.join(" ")),
-            });
-        }
-    }
-    Ok(found)
+    group.retain(|p| !pids.contains(&p.parent));
+    group
 }
 
 /// Chooses the one master that is meant: by configuration, by the port of the URL, or because it is the only one.
@@ -165,10 +213,16 @@ pub(crate) fn choose<T>(
     if let Some(url) = &server.url {
         candidates.retain(|(_, _, listeners)| listeners.iter().any(|l| l.port() == url.port));
     }
+    // A process that only tests a configuration listens nowhere; of another user's it is not known.
+    if candidates.iter().any(|(_, _, listeners)| !listeners.is_empty()) {
+        candidates.retain(|(_, _, listeners)| !listeners.is_empty());
+    }
     if candidates.len() > 1 {
         let names: Vec<String> = candidates
             .iter()
-            .map(|(_, c, _)| c.as_ref().map_or("(no file)".to_string(), |c| format!("{}:{}", server.kind, c.display())))
+            .map(|(_, c, _)| {
+                c.as_ref().map_or("(no file)".to_string(), |c| format!("{}:{}", server.kind.name, c.display()))
+            })
             .collect();
         return Err(ServerError::NotFound {
             what: format!("'{server}' could be any of {} servers", candidates.len()),

@@ -1,31 +1,34 @@
 //! Finds a running server for looking at it: its processes, its listeners, its status page. Any server, tunable or not.
 
-use std::fs;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
 use std::time::Duration;
 
-use lastdrop_model::{ServerKind, ServerRef, Url};
+use lastdrop_model::Url;
 use lastdrop_probe::fastcgi::FpmSocket;
-use lastdrop_probe::listeners;
-use lastdrop_probe::process::{self, ProcessInfo};
+use lastdrop_probe::listeners::{self, Endpoint};
+use lastdrop_probe::process::{self, Helpers, ProcessInfo};
 use lastdrop_probe::status::StatusSource;
+use nix::sys::signal::Signal;
 
-use crate::ServerError;
-use crate::adapter::{choose, discover, masters};
-use crate::apache::Apache;
+use crate::adapter::{choose, masters, program};
+use crate::broken::or_restore;
+use crate::kind::{Discover, Kind, Leave, Status};
+use crate::{ServerError, ServerRef};
 
 /// A server that runs.
 #[derive(Debug, Clone)]
 pub struct Found {
     /// As it is named on a command line.
     pub name: String,
-    pub kind: ServerKind,
+    pub kind: &'static Kind,
     /// `Apache/2.4.62 (Debian), prefork`; the program's name where no more is known.
     pub software: String,
     pub master: i32,
     /// Workers are processes of one request each.
     pub prefork: bool,
+    /// Which of its children are no workers: told by the program, also where the server is named by a process.
+    pub helpers: Helpers,
     pub listeners: Vec<SocketAddr>,
     pub status: Option<StatusSource>,
 }
@@ -36,10 +39,33 @@ impl Found {
     pub fn ports(&self) -> Vec<u16> {
         self.listeners.iter().map(SocketAddr::port).collect()
     }
+
+    /// Process ids of its workers.
+    #[must_use]
+    pub fn workers(&self) -> Vec<i32> {
+        process::worker_pids(self.master, self.helpers)
+    }
+
+    /// The signal at which one worker finishes what it does and leaves, its master putting another in its place.
+    ///
+    /// # Errors
+    /// In words, where one worker cannot be replaced alone.
+    pub fn leave_signal(&self) -> Result<Signal, String> {
+        match &self.kind.leave {
+            Leave::Gracefully(signal) => Ok(*signal),
+            Leave::IfOneRequest { signal, .. } if self.prefork => Ok(*signal),
+            Leave::IfOneRequest { otherwise, .. } => Err(format!(
+                "{} is not prefork: one process of it serves many requests at once and cannot be replaced alone; {otherwise}",
+                self.name
+            )),
+            Leave::Never(why) => Err((*why).into()),
+            Leave::Unknown => {
+                Err(format!("how a worker of {} is replaced gracefully is not known yet", self.kind.title))
+            }
+        }
+    }
 }
 
-/// Where nginx pages of stub_status are by habit.
-const STUB_STATUS: &[&str] = &["/nginx_status", "/stub_status", "/basic_status"];
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Finds the running server that a name means.
@@ -47,153 +73,132 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 /// # Errors
 /// When there is none, more than one, or it may not be looked at.
 pub fn find(server: &ServerRef) -> Result<Found, ServerError> {
-    find_any(server).map_err(|e| match e {
+    let found = find_any(server).map_err(|e| match e {
         ServerError::NotFound { what, advice } if !nix::unistd::geteuid().is_root() => ServerError::NotFound {
             what,
             advice: format!("{advice}; one of another user is found as root (sudo), or by its process: pid:1234"),
         },
         other => other,
-    })
+    });
+    found.map_err(|e| or_restore(e, server))
 }
 
 fn find_any(server: &ServerRef) -> Result<Found, ServerError> {
-    match server.kind {
-        ServerKind::Apache | ServerKind::Target => {
-            let adapter = discover(server)?;
-            let facts = adapter.facts();
-            Ok(Found {
-                name: facts.name.clone(),
-                kind: server.kind,
-                software: match server.kind {
-                    ServerKind::Target => facts.version.clone(),
-                    _ => format!("{}, {}", facts.version, facts.model),
-                },
-                master: facts.birth.pid,
-                prefork: facts.model == "prefork",
-                listeners: facts.listeners.clone(),
-                status: facts.status_url.clone().map(StatusSource::Apache),
-            })
-        }
-        ServerKind::Nginx => nginx(server),
-        ServerKind::Fpm => fpm(server),
-        ServerKind::Pid(pid) => {
+    match (server.pid, server.kind.adapter) {
+        (Some(pid), _) => {
             let info = process::look(pid).ok_or_else(|| ServerError::NotFound {
                 what: format!("no process has the id {pid}"),
-                advice: "look for it: ps -e".into(),
+                advice: server.kind.advice.into(),
             })?;
-            let found = by_process(&info);
-            Ok(Found { name: format!("pid:{pid}"), kind: server.kind, master: pid, ..found })
+            Ok(Found { name: server.to_string(), kind: server.kind, master: pid, ..by_process(&info) })
         }
+        (None, Some(discover)) => by_adapter(server, discover),
+        (None, None) => from_outside(server),
     }
 }
 
-/// The server that listens at an address of this machine, found by the owner of the socket. None where nobody listens
-/// there or its owner may not be seen.
+/// A kind of server that can be changed: whoever does that knows it best.
+fn by_adapter(server: &ServerRef, discover: Discover) -> Result<Found, ServerError> {
+    let adapter = discover(server)?;
+    let facts = adapter.facts();
+    Ok(Found {
+        name: facts.name.clone(),
+        kind: server.kind,
+        software: adapter.software(),
+        master: facts.birth.pid,
+        prefork: facts.model == "prefork",
+        helpers: server.kind.helpers,
+        listeners: facts.listeners.clone(),
+        status: adapter.status(),
+    })
+}
+
+/// The server that listens at an address or path of this machine, found by the owner of the socket. None where nobody
+/// listens there or its owner may not be seen.
 #[must_use]
-pub fn find_listening_at(address: &SocketAddr) -> Option<Found> {
-    Some(by_process(&process::look(listeners::owner(address)?)?))
+pub fn find_listening_at(endpoint: &Endpoint) -> Option<Found> {
+    Some(by_process(&process::look(listeners::owner(endpoint)?)?))
 }
 
 /// What can be told of a process without asking the server anything.
 fn by_process(info: &ProcessInfo) -> Found {
-    let program = program(info);
-    let title = info.argv.first().map(String::as_str).unwrap_or_default();
-    let is_target = info.argv.get(1).is_some_and(|a| a == "target") && program == "lastdrop";
-    let kind = if Apache::is_program(&program) {
-        ServerKind::Apache
-    } else if program == "nginx" {
-        ServerKind::Nginx
-    } else if program.starts_with("php-fpm") {
-        ServerKind::Fpm
-    } else if is_target {
-        ServerKind::Target
-    } else {
-        ServerKind::Pid(info.pid)
-    };
-    let config = match kind {
-        ServerKind::Apache => flag(&info.argv, "-f").map(PathBuf::from),
-        ServerKind::Target => flag(&info.argv, "--config").map(PathBuf::from),
-        ServerKind::Fpm => title_config(title),
-        _ => None,
-    };
-    let name = ServerRef { kind, config, url: None }.to_string();
+    let kind = Kind::of(info);
+    // A process of no kind is named by itself.
+    let pid = kind.programs.is_empty().then_some(info.pid);
     Found {
-        name,
+        name: ServerRef { kind, config: kind.named_by.certain(info), pid, url: None }.to_string(),
         kind,
-        software: program,
+        software: program(info),
         master: info.pid,
-        prefork: matches!(kind, ServerKind::Target | ServerKind::Fpm),
+        prefork: kind.one_request_a_worker,
+        helpers: kind.helpers,
         listeners: listeners::of_process(info.pid).unwrap_or_default(),
         status: None,
     }
 }
 
-fn program(info: &ProcessInfo) -> String {
-    let name = info.exe.as_ref().and_then(|e| e.file_name()).map(|n| n.to_string_lossy().into_owned());
-    let name = name.or_else(|| {
-        Path::new(info.argv.first()?.split(':').next()?).file_name().map(|n| n.to_string_lossy().into_owned())
-    });
-    name.unwrap_or_default().trim_end_matches(" (deleted)").to_string()
-}
-
-fn flag(argv: &[String], name: &str) -> Option<String> {
-    argv.windows(2).find(|w| w[0] == name).map(|w| w[1].clone())
-}
-
-fn not_found(program: &str, advice: &str) -> impl FnOnce() -> ServerError {
-    let (what, advice) = (format!("no running {program} is meant"), advice.to_string());
-    move || ServerError::NotFound { what, advice }
-}
-
-/// One master: the process, its configuration, its listeners.
-fn one(
-    server: &ServerRef,
-    found: Vec<ProcessInfo>,
-    config: fn(&ProcessInfo) -> Option<PathBuf>,
-    advice: &str,
-) -> Result<(ProcessInfo, Option<PathBuf>, Vec<SocketAddr>), ServerError> {
-    let candidates = found
+/// The one master that is meant, with all that its row tells.
+fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
+    let kind = server.kind;
+    let candidates = masters(|p| kind.runs(p))
         .into_iter()
         .map(|p| {
-            let listeners = listeners::of_process(p.pid).unwrap_or_default();
-            let config = config(&p);
+            let (config, listeners) = (kind.named_by.likely(&p), listeners_of(p.pid));
             (p, config, listeners)
         })
         .collect();
-    choose(candidates, server, not_found(&server.kind.to_string(), advice))
-}
-
-fn nginx(server: &ServerRef) -> Result<Found, ServerError> {
-    // nginx writes its command line into its title: "nginx: master process /usr/sbin/nginx -c FILE".
-    let config = |p: &ProcessInfo| {
-        let title = p.argv.join(" ");
-        let mut words = title.split_whitespace().skip_while(|w| *w != "-c");
-        Some(PathBuf::from(words.nth(1).unwrap_or("/etc/nginx/nginx.conf")))
-    };
-    let (info, config, listeners) = one(server, masters(&["nginx"])?, config, "start it, or name it by pid:1234")?;
-    let page = |url: Url| {
-        let source = StatusSource::Nginx(url);
-        source.read(false, ASK_TIMEOUT).is_ok().then_some(source)
-    };
-    let status = match &server.url {
-        Some(url) if url.path != "/" => Some(StatusSource::Nginx(url.clone())),
-        given => {
-            let base = given.clone().or_else(|| listeners.first().map(|a| url_of(*a)));
-            base.and_then(|base| STUB_STATUS.iter().find_map(|path| page(base.with_path(path))))
-        }
-    };
+    let not_found =
+        || ServerError::NotFound { what: format!("no running {} is meant", kind.name), advice: kind.advice.into() };
+    let (info, config, listeners) = choose(candidates, server, not_found)?;
     Ok(Found {
-        name: ServerRef { kind: ServerKind::Nginx, config, url: None }.to_string(),
-        kind: ServerKind::Nginx,
-        software: "nginx".into(),
+        kind,
+        software: program(&info),
         master: info.pid,
-        prefork: false,
+        prefork: kind.one_request_a_worker,
+        helpers: kind.helpers,
+        status: status_of(server, config.as_deref(), &listeners),
+        name: ServerRef { kind, config, pid: None, url: None }.to_string(),
         listeners,
-        status,
     })
 }
 
-fn url_of(address: SocketAddr) -> Url {
+/// Where a master listens. Its workers hold the same sockets: they tell where the master itself is another user's.
+fn listeners_of(master: i32) -> Vec<SocketAddr> {
+    let own = listeners::of_process(master);
+    own.unwrap_or_else(|_| {
+        let workers = process::child_pids(master);
+        workers.into_iter().find_map(|pid| listeners::of_process(pid).ok()).unwrap_or_default()
+    })
+}
+
+/// The status page: what the name says, else where the kind has it.
+fn status_of(server: &ServerRef, config: Option<&Path>, listeners: &[SocketAddr]) -> Option<StatusSource> {
+    match &server.kind.status {
+        Status::Nowhere => None,
+        Status::Http { format, paths } => match &server.url {
+            Some(url) if url.path != "/" => Some(StatusSource::Page { format: *format, url: url.clone() }),
+            given => {
+                let base = given.clone().or_else(|| listeners.first().map(|a| url_of(*a)))?;
+                paths.iter().find_map(|path| {
+                    let source = StatusSource::Page { format: *format, url: base.with_path(path) };
+                    source.read(false, ASK_TIMEOUT).is_ok().then_some(source)
+                })
+            }
+        },
+        Status::FastCgi { path, configured } => {
+            let own = config.and_then(configured);
+            let Some(url) = &server.url else { return own };
+            let address = (url.host.as_str(), url.port).to_socket_addrs().ok()?.next()?;
+            let socket = FpmSocket::Tcp(address);
+            let apart = matches!(&own, Some(StatusSource::FastCgi { socket: s, apart: true, .. }) if *s == socket);
+            let path = if url.path == "/" { (*path).to_string() } else { url.path.clone() };
+            Some(StatusSource::FastCgi { socket, path, apart })
+        }
+    }
+}
+
+/// The first page of a listener, as the server's own machine reaches it.
+pub(crate) fn url_of(address: SocketAddr) -> Url {
     let ip = match address.ip() {
         ip if !ip.is_unspecified() => ip,
         std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
@@ -202,105 +207,30 @@ fn url_of(address: SocketAddr) -> Url {
     Url { tls: false, host: ip.to_string(), port: address.port(), path: "/".into() }
 }
 
-/// "php-fpm: master process (/etc/php/8.2/fpm/php-fpm.conf)"
-fn title_config(title: &str) -> Option<PathBuf> {
-    Some(PathBuf::from(title.split_once('(')?.1.split_once(')')?.0))
-}
-
-fn fpm(server: &ServerRef) -> Result<Found, ServerError> {
-    let mut programs = process::all();
-    programs.retain(|p| program(p).starts_with("php-fpm"));
-    let pids: Vec<i32> = programs.iter().map(|p| p.pid).collect();
-    programs.retain(|p| !pids.contains(&p.parent));
-    let config = |p: &ProcessInfo| title_config(p.argv.first()?);
-    let (info, config, listeners) = one(server, programs, config, "start it, or name it by pid:1234")?;
-    let status = match &server.url {
-        Some(url) => {
-            let address = std::net::ToSocketAddrs::to_socket_addrs(&(url.host.as_str(), url.port));
-            address.ok().and_then(|mut a| a.next()).map(|a| StatusSource::Fpm {
-                socket: FpmSocket::Tcp(a),
-                path: if url.path == "/" { "/status".into() } else { url.path.clone() },
-            })
-        }
-        None => config.as_ref().and_then(|c| fpm_status(c)),
-    };
-    Ok(Found {
-        name: ServerRef { kind: ServerKind::Fpm, config, url: None }.to_string(),
-        kind: ServerKind::Fpm,
-        software: program(&info),
-        master: info.pid,
-        prefork: true,
-        listeners,
-        status,
-    })
-}
-
-/// The status page of the first pool that has one.
-fn fpm_status(config: &Path) -> Option<StatusSource> {
-    let mut lines: Vec<String> = Vec::new();
-    for line in fs::read_to_string(config).ok()?.lines() {
-        match line.trim().strip_prefix("include").and_then(|l| l.trim_start().strip_prefix('=')) {
-            Some(pattern) => {
-                for file in glob::glob(pattern.trim().trim_matches('"')).ok()?.filter_map(Result::ok) {
-                    lines.extend(fs::read_to_string(file).unwrap_or_default().lines().map(str::to_string));
-                }
-            }
-            None => lines.push(line.to_string()),
-        }
-    }
-    let (mut listen, mut path, mut own, mut pool) = (None, None, None, String::new());
-    let source = |listen: &Option<String>, path: &Option<String>, own: &Option<String>, pool: &str| {
-        let at = own.as_ref().or(listen.as_ref())?.replace("$pool", pool);
-        Some(StatusSource::Fpm { socket: fpm_socket(&at)?, path: path.clone()? })
-    };
-    for line in &lines {
-        let line = line.split(';').next().unwrap_or_default().trim();
-        if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
-            if let Some(found) = source(&listen, &path, &own, &pool) {
-                return Some(found);
-            }
-            (listen, path, own, pool) = (None, None, None, name.to_string());
-        } else if let Some((key, value)) = line.split_once('=') {
-            let value = Some(value.trim().trim_matches('"').to_string());
-            match key.trim() {
-                "listen" => listen = value,
-                "pm.status_path" => path = value,
-                "pm.status_listen" => own = value,
-                _ => {}
-            }
-        }
-    }
-    source(&listen, &path, &own, &pool)
-}
-
-fn fpm_socket(text: &str) -> Option<FpmSocket> {
-    if text.starts_with('/') {
-        return Some(FpmSocket::Unix(text.into()));
-    }
-    let address = if text.contains(':') { text.to_string() } else { format!("127.0.0.1:{text}") };
-    address.parse().ok().map(FpmSocket::Tcp)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_status_page_of_a_pool_is_found_through_includes() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let pool = "[quiet]\nlisten = 9001\n[www] ; main\nlisten = /run/php/$pool.sock\n; pm.status_path = /no\npm.status_path = /status\n";
-        fs::write(dir.path().join("www.conf"), pool).expect("written");
-        let main = dir.path().join("php-fpm.conf");
-        fs::write(&main, format!("[global]\npid = x\ninclude={}/www*.conf\n", dir.path().display())).expect("written");
-        let expected =
-            StatusSource::Fpm { socket: FpmSocket::Unix("/run/php/www.sock".into()), path: "/status".into() };
-        assert_eq!(fpm_status(&main), Some(expected));
-        assert_eq!(fpm_socket("9000"), Some(FpmSocket::Tcp("127.0.0.1:9000".parse().expect("an address"))));
-    }
-
-    #[test]
-    fn titles_tell_the_configuration() {
-        let title = "php-fpm: master process (/etc/php/8.2/fpm/php-fpm.conf)";
-        assert_eq!(title_config(title), Some("/etc/php/8.2/fpm/php-fpm.conf".into()));
+    fn a_worker_is_asked_to_leave_as_its_kind_says_or_it_is_said_why_not() {
+        let found = |kind: &str, prefork| Found {
+            name: kind.into(),
+            kind: Kind::named(kind).expect("a kind"),
+            software: String::new(),
+            master: 1,
+            prefork,
+            helpers: &[],
+            listeners: Vec::new(),
+            status: None,
+        };
+        let told = |kind, prefork| found(kind, prefork).leave_signal();
+        assert_eq!(told("apache", true), Ok(Signal::SIGUSR1));
+        assert_eq!((told("nginx", false), told("php-fpm", true)), (Ok(Signal::SIGQUIT), Ok(Signal::SIGQUIT)));
+        let threaded = told("apache", false).expect_err("threads");
+        assert!(
+            threaded.contains("apache is not prefork") && threaded.contains("MaxConnectionsPerChild"),
+            "{threaded}"
+        );
+        assert!(told("pid", true).expect_err("unknown").contains("name the server by its kind"));
     }
 }

@@ -1,7 +1,10 @@
 //! What is needed to undo a change, on disk before the change is made; and the lock that keeps two at bay.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +14,8 @@ use lastdrop_probe::process::{self, Birth};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
-use crate::ServerError;
+use crate::private::{keep_to_ourselves, make_folder, unfinished, write_durably};
+use crate::{ServerError, broken};
 
 /// Where journals, locks and overrides live: /var/lib/lastdrop for root, the user's state folder otherwise.
 /// LASTDROP_STATE names another.
@@ -42,7 +46,8 @@ pub enum Stage {
     Changed,
 }
 
-/// What the server was before the first change.
+/// What the server was before the first change. Its environment may hold passwords: nobody but its owner may read it, and
+/// nothing of it goes anywhere else.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Journal {
     pub schema: String,
@@ -63,6 +68,9 @@ pub struct Journal {
     pub included_before: Option<String>,
     /// The file of ours that the changed server runs on.
     pub own_file: PathBuf,
+    /// Where the server listened.
+    #[serde(default)]
+    pub listeners: Vec<SocketAddr>,
     pub settings: Settings,
     /// The server is in use: what a reload undoes is undone by a reload.
     pub live: bool,
@@ -88,16 +96,17 @@ impl Journal {
     }
 
     pub fn read(path: &Path) -> Result<Journal, ServerError> {
-        let error = |what: String| ServerError::Journal { path: path.to_path_buf(), what };
-        let text = fs::read_to_string(path).map_err(|e| error(e.to_string()))?;
-        let mut journal: Journal = serde_json::from_str(&text).map_err(|e| error(e.to_string()))?;
+        let bytes = fs::read(path).map_err(ServerError::io(format!("cannot read the journal {}", path.display())))?;
+        let mut journal = parse(&bytes).map_err(|fault| broken::error(path, &bytes, fault))?;
         journal.path = path.to_path_buf();
         Ok(journal)
     }
 
     /// Forgets the change: it is undone, or meant to stay.
     pub fn remove(&self) -> Result<(), ServerError> {
-        remove_if_there(&self.path).map_err(|e| self.error(e.to_string()))
+        // A kill may have left a part of one, with the same passwords in it.
+        let removed = remove_if_there(&unfinished(&self.path)).and_then(|()| remove_if_there(&self.path));
+        removed.map_err(|e| self.error(e.to_string()))
     }
 
     /// All journals of killed runs, oldest name first.
@@ -108,6 +117,8 @@ impl Journal {
         let folder = state_folder()?;
         match fs::read_dir(&folder) {
             Ok(entries) => {
+                // What an older version left open to others.
+                let _ = keep_to_ourselves(&folder);
                 let mut paths: Vec<PathBuf> = entries
                     .filter_map(Result::ok)
                     .map(|e| e.path())
@@ -122,18 +133,33 @@ impl Journal {
     }
 }
 
-/// Replaces a file: the old content or the new, never a part, also after a crash.
-pub fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(".new");
-    let temporary = folder.join(name);
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    File::open(folder)?.sync_all()
+/// What is wrong with a journal that says nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JournalFault {
+    #[error("it is empty")]
+    Empty,
+    #[error("it ends in the middle, in line {line}")]
+    Cut { line: usize },
+    #[error("it is no journal: {0}")]
+    Other(String),
+    #[error("it is a {schema}, which this lastdrop does not know")]
+    Version { schema: String },
+}
+
+fn parse(bytes: &[u8]) -> Result<Journal, JournalFault> {
+    if bytes.iter().all(|b| b.is_ascii_whitespace() || *b == 0) {
+        return Err(JournalFault::Empty);
+    }
+    let fault = |e: serde_json::Error| match e.classify() {
+        serde_json::error::Category::Eof => JournalFault::Cut { line: e.line() },
+        _ => JournalFault::Other(e.to_string()),
+    };
+    let value: serde_json::Value = serde_json::from_slice(bytes).map_err(fault)?;
+    match value.get("schema").and_then(serde_json::Value::as_str) {
+        Some(schema) if schema != JOURNAL_SCHEMA => return Err(JournalFault::Version { schema: schema.into() }),
+        _ => {}
+    }
+    serde_json::from_value(value).map_err(fault)
 }
 
 pub fn remove_if_there(path: &Path) -> std::io::Result<()> {
@@ -156,26 +182,74 @@ pub struct StateFiles {
 impl StateFiles {
     pub fn of(server: &str) -> Result<StateFiles, ServerError> {
         let folder = state_folder()?;
-        fs::create_dir_all(&folder).map_err(ServerError::io(format!(
+        make_folder(&folder).map_err(ServerError::io(format!(
             "cannot make {} for the journal (LASTDROP_STATE names another folder)",
             folder.display()
         )))?;
-        let name: String =
-            server.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
+        Ok(StateFiles::named(&folder, &name_of(server)))
+    }
+
+    fn named(folder: &Path, name: &str) -> StateFiles {
         let file = |suffix: &str| folder.join(format!("{name}{suffix}"));
-        Ok(StateFiles {
+        StateFiles {
             journal: file(".journal"),
             lock: file(".lock"),
             trial: file(".trial.conf"),
             kept: file(".kept.conf"),
             test: file(".test.conf"),
-        })
+        }
+    }
+
+    /// The files that go with a journal.
+    pub fn beside(journal: &Path) -> StateFiles {
+        let name = journal.file_stem().unwrap_or_default().to_string_lossy();
+        StateFiles::named(journal.parent().unwrap_or(Path::new("")), &name)
+    }
+
+    /// Takes away what somebody who was killed was just writing. Under the lock.
+    pub fn tidy(&self) {
+        let half_written = [&self.journal, &self.trial, &self.kept, &self.test].map(|file| unfinished(file));
+        for file in half_written.iter().chain([&self.test]) {
+            let _ = remove_if_there(file);
+        }
+        // A trial that no journal knows of is over; a server that still runs on it needs it when it is reloaded.
+        let in_use = || process::all().iter().any(|p| p.argv.iter().any(|word| Path::new(word) == self.trial));
+        if self.trial.exists() && !self.journal.exists() && !in_use() {
+            let _ = remove_if_there(&self.trial);
+        }
     }
 }
 
-/// Held while a server may be changed; the kernel lets go of it when the process ends, however it ends.
+/// How the files of a server are named.
+fn name_of(server: &str) -> String {
+    server.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
+}
+
+/// Takes away what killed runs left besides their journals: half-written files, locks that nobody holds.
+pub fn tidy_all() -> Result<(), ServerError> {
+    let folder = state_folder()?;
+    let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
+    let suffixes =
+        [".lock", ".journal.new", ".trial.conf", ".trial.conf.new", ".kept.conf.new", ".test.conf", ".test.conf.new"];
+    let names = entries.filter_map(|e| e.ok()?.file_name().into_string().ok());
+    let names: BTreeSet<String> =
+        names.filter_map(|name| suffixes.iter().find_map(|s| name.strip_suffix(s)).map(str::to_string)).collect();
+    for files in names.iter().map(|name| StateFiles::named(&folder, name)) {
+        // Somebody who is at work needs them.
+        if let Ok(_lock) = Lock::take(&files.lock) {
+            files.tidy();
+        }
+    }
+    Ok(())
+}
+
+/// Held while a server may be changed; the kernel lets go of it when the process ends, however it ends. Its file goes
+/// with it.
 #[derive(Debug)]
-pub struct Lock(#[allow(dead_code)] Flock<File>);
+pub struct Lock {
+    path: PathBuf,
+    _file: Flock<File>,
+}
 
 /// A child of a killed holder keeps the lock from its fork to its exec; that takes a moment on a busy machine.
 const DEAD_HOLDER_PATIENCE: Duration = Duration::from_secs(10);
@@ -189,20 +263,23 @@ impl Lock {
                 .write(true)
                 .create(true)
                 .truncate(false)
+                .mode(0o600)
                 .open(path)
                 .map_err(ServerError::io(format!("cannot open the lock {}", path.display())))?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                // Whoever held it may have taken the file away between our open and our lock: then it is the lock of
+                // nobody, and another may hold the file that is there now.
+                Ok(lock) if !is_at(&lock, path) => {}
                 Ok(mut lock) => {
                     let _ = lock.set_len(0);
                     let _ = writeln!(*lock, "{}", std::process::id());
-                    return Ok(Lock(lock));
+                    return Ok(Lock { path: path.to_path_buf(), _file: lock });
                 }
                 Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
                     let mut text = String::new();
                     let _ = file.read_to_string(&mut text);
                     let pid = text.trim().to_string();
-                    let alive = pid.parse().is_ok_and(|p| process::look(p).is_some_and(|p| p.state != 'Z'));
-                    if alive || Instant::now() > deadline {
+                    if is_alive(&pid) || Instant::now() > deadline {
                         return Err(ServerError::Locked { pid });
                     }
                     thread::sleep(Duration::from_millis(50));
@@ -210,5 +287,66 @@ impl Lock {
                 Err((_, e)) => return Err(ServerError::io(format!("cannot lock {}", path.display()))(e.into())),
             }
         }
+    }
+
+    /// Is somebody at work who holds it?
+    pub fn is_held(path: &Path) -> bool {
+        fs::read_to_string(path).is_ok_and(|pid| is_alive(pid.trim()))
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Before it is let go of: nobody else can have made the file that is there.
+        let _ = remove_if_there(&self.path);
+    }
+}
+
+fn is_alive(pid: &str) -> bool {
+    pid.parse().is_ok_and(|p| process::look(p).is_some_and(|p| p.state != 'Z'))
+}
+
+/// Is the open file still the one that has this name?
+fn is_at(file: &File, path: &Path) -> bool {
+    let id = |m: fs::Metadata| (m.dev(), m.ino());
+    file.metadata().ok().map(id).is_some_and(|open| fs::metadata(path).ok().map(id) == Some(open))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_held_by_one_and_leaves_no_file() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("server.lock");
+        let (inside, most, turns) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while turns.load(Ordering::SeqCst) < 400 {
+                        // Whoever holds it is this process, which lives: it is refused, and asked for again.
+                        let Ok(_lock) = Lock::take(&path) else { continue };
+                        most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        thread::yield_now();
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        turns.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(most.load(Ordering::SeqCst), 1, "two held it at once");
+        assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 0);
+    }
+
+    #[test]
+    fn a_journal_that_says_nothing_says_how() {
+        assert_eq!(parse(b" \n").err(), Some(JournalFault::Empty));
+        assert_eq!(parse(b"\0\0\0").err(), Some(JournalFault::Empty));
+        assert_eq!(parse(b"{\n\"schema\": \"lastdrop.jou").err(), Some(JournalFault::Cut { line: 2 }));
+        assert!(matches!(parse(b"hello").err(), Some(JournalFault::Other(_))));
+        let schema = "lastdrop.journal/9".to_string();
+        assert_eq!(parse(b"{\"schema\":\"lastdrop.journal/9\"}").err(), Some(JournalFault::Version { schema }));
     }
 }

@@ -7,19 +7,35 @@
 
 mod adapter;
 mod apache;
+mod broken;
+mod change;
 mod find;
+mod fpm;
+mod health;
 mod journal;
+pub mod kind;
+mod private;
 mod restart;
+mod restore;
+mod server_ref;
 mod session;
 mod target;
+mod visitors;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub use adapter::{Adapter, Effective, Facts, discover};
+pub use broken::{forget, left_at};
+pub use change::{Change, Directives};
 pub use find::{Found, find, find_listening_at};
-pub use journal::{Journal, state_folder};
-pub use session::{Health, Kept, Restored, Session, restore_all};
+pub use health::Health;
+pub use journal::{Journal, JournalFault, state_folder};
+pub use kind::Kind;
+pub use restore::{Restored, restore_all};
+pub use server_ref::ServerRef;
+pub use session::{Kept, Session};
+pub use visitors::Others;
 
 /// Why a server cannot be found, changed or put back: what, where, and what to try.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +54,10 @@ pub enum ServerError {
     Io { what: String, source: std::io::Error },
     #[error("{what} within {} s; {advice}", limit.as_secs())]
     Timeout { what: String, limit: Duration, advice: String },
+    #[error(
+        "the server ended as soon as it was started ({command}: {status}); look at its error log, or start it by hand"
+    )]
+    Ended { command: String, status: String },
     #[error("{0}")]
     Unhealthy(String),
     #[error("another lastdrop (process {pid}) is at work on this server; wait for it, or end it")]
@@ -45,11 +65,25 @@ pub enum ServerError {
     #[error("an earlier run on this server was killed and left its settings changed; first: lastdrop restore")]
     Unrestored,
     #[error(
-        "the server is serving other people ({evidence}); changing its settings would disturb them: --live does it all the same"
+        "the server is serving other people ({evidence}); changing its settings would disturb them. One who only checks \
+         its health is left out of account with --ignore-source ADDRESS; --live does it all the same"
     )]
     Busy { evidence: String },
+    #[error(
+        "whether a graceful reload brings {directive} into force is not known, and a fresh start would cut off those who \
+         use the server: do it without --live, when nobody does"
+    )]
+    UnknownDirective { directive: String },
+    #[error("the server does not run, and its place is taken: {evidence}; end that one, then: lastdrop restore")]
+    Occupied { evidence: String },
     #[error("the journal {}: {what}", path.display())]
     Journal { path: PathBuf, what: String },
+    #[error(
+        "the journal {} of a killed run cannot be used: {fault}. It is about {about}. By hand:\n  {by_hand};\n  then forget \
+         it: lastdrop restore --forget",
+        path.display()
+    )]
+    BrokenJournal { path: PathBuf, fault: JournalFault, about: String, by_hand: String },
     #[error("the server is not put back: {0}\nwhen that is mended: lastdrop restore")]
     NotRestored(Box<ServerError>),
     #[error(transparent)]

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -95,6 +96,7 @@ pub fn stop(birth: &Birth, argvs: &[&[String]]) -> Result<(), ServerError> {
 pub fn start(birth: &Birth, argv: &[String], daemonizes: bool) -> Result<i32, ServerError> {
     let deadline = Instant::now() + START_TIMEOUT;
     let shown = argv.join(" ");
+    let (tell, ended) = mpsc::channel();
     if daemonizes {
         // The port may be free only a moment after the old server is gone.
         loop {
@@ -116,10 +118,16 @@ pub fn start(birth: &Birth, argv: &[String], daemonizes: bool) -> Result<i32, Se
             .spawn()
             .map_err(ServerError::io(format!("cannot start {}", birth.exe.display())))?;
         // Somebody has to take note of its end, or its process entry stays for as long as we run.
-        thread::spawn(move || child.wait());
+        thread::spawn(move || tell.send(child.wait()));
     }
     loop {
+        let end = ended.try_recv();
         let family = family(birth, &[argv]);
+        // Without detaching itself: what has ended will not come up.
+        if let (Ok(status), true) = (end, family.is_empty()) {
+            let status = status.map_or_else(|e| e.to_string(), |s| s.to_string());
+            return Err(ServerError::Ended { command: shown, status });
+        }
         if let [master] = masters(&family).as_slice()
             && process::look(master.pid).is_some_and(|p| p.state != 'Z')
         {

@@ -5,44 +5,21 @@
 //! server that other people are using (`--live`) is reloaded gracefully instead wherever the changed settings allow it,
 //! and measured when the last worker of the old generation is gone.
 
-use std::collections::HashSet;
 use std::fs;
-use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use lastdrop_model::{ReloadClass, ServerRef, Setting, Settings, Url};
-use lastdrop_probe::status::{self, StatusPage};
-use lastdrop_probe::{listeners, process};
+use lastdrop_model::{Printable, ReloadClass, Settings, Url};
 
-use crate::adapter::{Adapter, Effective, Placement, discover};
-use crate::journal::{JOURNAL_SCHEMA, Journal, Lock, Stage, StateFiles, remove_if_there, write_durably};
+use crate::adapter::{Adapter, Effective, Placement};
+use crate::change::Change;
+use crate::health::{Health, look_at_health, wait_healthy};
+use crate::journal::{JOURNAL_SCHEMA, Journal, Lock, Stage, StateFiles, remove_if_there};
+use crate::private::{Readers, write_durably_for};
+use crate::restore::{Restored, put_back_files, reload, switch, undo};
+use crate::visitors::{Lookout, Others};
 use crate::{ServerError, restart};
-
-/// How long a restarted server may take to answer as before.
-const HEALTHY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long workers of an old generation may take to finish what they do.
-const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
-const ASK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long visitors are looked for before a server is touched.
-const VISITOR_WATCH: Duration = Duration::from_secs(2);
-
-/// The server answers this URL with this status.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Health {
-    pub url: Url,
-    pub status: u16,
-}
-
-/// What `restore` did to a server.
-#[derive(Debug, Clone)]
-pub struct Restored {
-    pub server: String,
-    /// False: the killed run had not changed anything yet.
-    pub was_changed: bool,
-    /// Settings that are not what they were, `name: was X, is Y`.
-    pub differences: Vec<String>,
-}
 
 /// Where settings that are meant to stay are.
 #[derive(Debug, Clone)]
@@ -60,8 +37,8 @@ pub struct Session {
     health: Option<Health>,
     original: Effective,
     master: i32,
-    /// Settings over its own that the server has now, and the command line it runs with.
-    current: Settings,
+    /// What lies over the server's own settings now, and the command line it runs with.
+    current: Change,
     current_argv: Vec<String>,
     /// Set once everything is undone or kept.
     closed: bool,
@@ -79,12 +56,16 @@ impl Session {
     /// Takes the lock, makes sure that the server is healthy and nobody else's, and writes the journal. Changes nothing.
     ///
     /// # Errors
-    /// When the server is locked, left changed by a killed run, in use by others (unless `live`), or not healthy.
-    pub fn open(adapter: Box<dyn Adapter>, url: Option<&Url>, live: bool) -> Result<Session, ServerError> {
+    /// When the server is locked, left changed by a killed run, in use by others (unless they do not mind), or not
+    /// healthy.
+    pub fn open(adapter: Box<dyn Adapter>, url: Option<&Url>, others: &Others) -> Result<Session, ServerError> {
         let facts = adapter.facts().clone();
         let files = StateFiles::of(&facts.name)?;
         let lock = Lock::take(&files.lock)?;
+        files.tidy();
         if files.journal.exists() {
+            // One that cannot be read says what can be done instead.
+            Journal::read(&files.journal)?;
             return Err(ServerError::Unrestored);
         }
         let unit = restart::systemd_unit(&facts.birth);
@@ -96,7 +77,7 @@ impl Session {
                 advice: "end the ones that are not meant".into(),
             });
         }
-        let placement = adapter.placement(&Settings::new());
+        let placement = adapter.placement();
         if let (Some(unit), Placement::OwnFile) = (&unit, &placement) {
             return Err(ServerError::Setting(format!(
                 "systemd keeps this server ({unit}) and its configuration includes no folder for an override: add a \
@@ -104,11 +85,14 @@ impl Session {
             )));
         }
         // A configuration that was broken since the server started must be found while it still runs.
-        adapter.check(&Settings::new(), &files.test)?;
+        adapter.check(&Change::default(), &files.test)?;
+        let lookout = (!others.live).then(|| Lookout::start(adapter.as_ref(), others)).transpose()?;
         let original = adapter.effective()?;
         let health = url.map(|url| look_at_health(url, facts.birth.pid)).transpose()?;
-        if !live {
-            watch_for_visitors(&facts)?;
+        if let Some(mut lookout) = lookout {
+            // The settings of the running server were asked of its status page.
+            let asked = adapter.counts_looks() && facts.status_url.is_some();
+            lookout.look_for_others(u64::from(asked) + u64::from(health.is_some()))?;
         }
         let (included_file, included_before) = match &placement {
             Placement::IncludedFile(file) => (Some(file.clone()), fs::read_to_string(file).ok()),
@@ -129,8 +113,9 @@ impl Session {
             included_file,
             included_before,
             own_file: files.trial.clone(),
+            listeners: facts.listeners.clone(),
             settings: original.settings.clone(),
-            live,
+            live: others.live,
             restarted: false,
             url: url.cloned(),
             status: health.as_ref().map(|h| h.status),
@@ -140,7 +125,7 @@ impl Session {
         journal.write()?;
         let master = facts.birth.pid;
         let current_argv = journal.birth.argv.clone();
-        let current = Settings::new();
+        let current = Change::default();
         Ok(Session {
             adapter,
             files,
@@ -201,71 +186,53 @@ impl Session {
         Ok(())
     }
 
-    /// Would the server take these settings as they are?
+    /// Would the server take this change as it is?
     ///
     /// # Errors
     /// With the reason why not.
-    pub fn check(&self, settings: &Settings) -> Result<(), ServerError> {
-        self.check_names(settings)?;
-        self.adapter.check(settings, &self.files.test)
+    pub fn check(&self, change: &Change) -> Result<(), ServerError> {
+        self.check_names(&change.settings)?;
+        let unknown = || change.directives.names().find(|name| self.adapter.needs(name).is_none());
+        if let (true, Some(directive)) = (self.journal.live, unknown()) {
+            return Err(ServerError::UnknownDirective { directive: directive.into() });
+        }
+        self.adapter.check(change, &self.files.test)
     }
 
-    /// Starts the server afresh with these settings over its own; with none, as it was.
+    /// Brings a change of the server's own settings into force; with an empty one, the server is as it was. By a fresh
+    /// start; of a server in use by a graceful reload, where that is known to be enough.
     ///
     /// # Errors
     /// When it does not take them or does not come back healthy. The session can still be restored.
-    pub fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
+    pub fn apply(&mut self, change: impl Into<Change>) -> Result<(), ServerError> {
+        let change = change.into();
         if self.journal.stage == Stage::Changed {
             // The test shall not see what the last trial left in an included folder.
             put_back_files(&self.journal)?;
         }
-        self.check(settings)?;
-        self.apply_checked(settings)
-    }
-
-    /// Starts the server afresh with directives that lastdrop does not know, `;` or a new line between them. They have to
-    /// pass the server's own test.
-    ///
-    /// # Errors
-    /// As [`Session::apply`].
-    pub fn apply_directives(&mut self, directives: &str) -> Result<(), ServerError> {
-        if directives.trim().is_empty() {
-            return self.apply(&Settings::new());
-        }
-        // One line for the override, whatever directives are in it.
-        let text = directives.split(';').map(str::trim).collect::<Vec<_>>().join("\n");
-        let lines = &Settings::from([(text, Setting::Text(String::new()))]);
-        if self.journal.stage == Stage::Changed {
-            put_back_files(&self.journal)?;
-        }
-        self.adapter.check(lines, &self.files.test)?;
-        self.apply_checked(lines)
-    }
-
-    fn apply_checked(&mut self, settings: &Settings) -> Result<(), ServerError> {
+        self.check(&change)?;
         if self.journal.stage == Stage::Armed {
             self.journal.stage = Stage::Changed;
             self.journal.write()?;
         }
-        let argv = if settings.is_empty() {
+        let argv = if change.is_empty() {
             self.journal.birth.argv.clone()
         } else {
             let placement = self.placement();
-            let text = self.render(settings, &placement);
+            let text = self.render(&change, &placement);
             let file = match &placement {
                 Placement::IncludedFile(file) => file,
                 Placement::OwnFile => &self.files.trial,
             };
-            write_override(file, &text)?;
+            self.write_override(file, &text)?;
             self.journal.changed_argv.clone()
         };
-        self.bring_into_force(settings, argv)
+        self.bring_into_force(change, argv)
     }
 
-    /// Makes the server take what is on disk now: by a graceful reload for a server in use, where that is enough, by a
-    /// fresh start otherwise.
-    fn bring_into_force(&mut self, settings: &Settings, argv: Vec<String>) -> Result<(), ServerError> {
-        if self.journal.live && argv == self.current_argv && self.reload_is_enough(settings) {
+    /// Makes the server take what is on disk now.
+    fn bring_into_force(&mut self, change: Change, argv: Vec<String>) -> Result<(), ServerError> {
+        if self.journal.live && argv == self.current_argv && self.reload_is_enough(&change) {
             reload(&self.journal, self.master)?;
         } else {
             if !self.journal.restarted {
@@ -274,25 +241,34 @@ impl Session {
             }
             self.master = switch(&self.journal, &argv)?;
         }
-        self.current = settings.clone();
+        self.current = change;
         self.current_argv = argv;
         wait_healthy(self.health.as_ref(), self.master)
     }
 
-    /// Do all settings that differ from the present ones take effect with a reload?
-    fn reload_is_enough(&self, settings: &Settings) -> bool {
-        let differs = |name: &str| settings.get(name) != self.current.get(name);
-        let knobs = self.adapter.knobs();
-        knobs.iter().filter(|k| differs(k.name)).all(|k| k.needs == ReloadClass::Reload)
+    /// Is everything that differs from the present known to take effect with a reload?
+    fn reload_is_enough(&self, change: &Change) -> bool {
+        self.current.differing(change).all(|name| self.adapter.needs(name) == Some(ReloadClass::Reload))
     }
 
-    /// The override for these settings, over what an earlier `--keep` left and not over what the last trial left.
-    fn render(&self, settings: &Settings, placement: &Placement) -> String {
+    /// The override for this change, over what an earlier `--keep` left and not over what the last trial left.
+    fn render(&self, change: &Change, placement: &Placement) -> String {
         let kept = match placement {
             Placement::IncludedFile(_) => self.journal.included_before.clone(),
             Placement::OwnFile => self.adapter.kept_override().and_then(|file| fs::read_to_string(file).ok()),
         };
-        self.adapter.render(settings, placement, kept.as_deref())
+        self.adapter.render(change, placement, kept.as_deref())
+    }
+
+    /// Writes an override so that the server can read it.
+    fn write_override(&self, file: &Path, text: &str) -> Result<(), ServerError> {
+        let birth = &self.journal.birth;
+        let readers = match &self.journal.included_file {
+            Some(_) => Readers::AsBefore { or_like: self.adapter.facts().config.as_deref() },
+            None => Readers::Server { uid: birth.uid, gid: birth.gid },
+        };
+        write_durably_for(readers, file, text.as_bytes())
+            .map_err(ServerError::io(format!("cannot write {}", file.display())))
     }
 
     fn placement(&self) -> Placement {
@@ -315,7 +291,7 @@ impl Session {
     /// A server that runs with other settings is better than one that does not start with its own.
     fn undo_if_it_starts(&self) -> Result<Restored, ServerError> {
         if self.journal.stage == Stage::Changed {
-            self.adapter.check(&Settings::new(), &self.files.test)?;
+            self.adapter.check(&Change::default(), &self.files.test)?;
         }
         undo(&self.journal)
     }
@@ -325,14 +301,15 @@ impl Session {
     /// # Errors
     /// When they cannot be brought into force; the session can still be restored.
     pub fn keep(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
-        self.check(settings)?;
+        let change = Change::from(settings.clone());
+        self.check(&change)?;
         let placement = self.placement();
-        let text = self.render(settings, &placement);
+        let text = self.render(&change, &placement);
         self.journal.stage = Stage::Changed;
         let kept = match &placement {
             Placement::IncludedFile(file) => {
                 self.journal.write()?;
-                write_override(file, &text)?;
+                self.write_override(file, &text)?;
                 Kept { file: file.clone(), argv: self.journal.birth.argv.clone(), needs_argv: false }
             }
             Placement::OwnFile => {
@@ -348,11 +325,11 @@ impl Session {
                 restart::stop(&self.journal.birth, &trial_or_own)?;
                 self.journal.restarted = true;
                 self.journal.write()?;
-                write_override(&file, &text)?;
+                self.write_override(&file, &text)?;
                 Kept { file, argv, needs_argv: true }
             }
         };
-        self.bring_into_force(settings, kept.argv.clone())?;
+        self.bring_into_force(change, kept.argv.clone())?;
         self.journal.remove()?;
         self.closed = true;
         let _ = remove_if_there(&self.files.trial);
@@ -368,206 +345,10 @@ impl Drop for Session {
         if !self.closed {
             // An error on the way out must not leave a changed server. If this fails too, the journal is there.
             if let Err(e) = self.undo_if_it_starts() {
-                eprintln!("lastdrop: {}", ServerError::NotRestored(Box::new(e)));
+                let text = Printable::from(format!("lastdrop: {}\n", ServerError::NotRestored(Box::new(e))));
+                #[allow(clippy::disallowed_methods)]
+                let _ = std::io::stderr().write_all(text.as_str().as_bytes());
             }
         }
     }
-}
-
-fn write_override(file: &std::path::Path, text: &str) -> Result<(), ServerError> {
-    write_durably(file, text.as_bytes()).map_err(ServerError::io(format!("cannot write {}", file.display())))
-}
-
-/// Takes our files away, or brings back what stood in their place.
-fn put_back_files(journal: &Journal) -> Result<(), ServerError> {
-    if let Some(file) = &journal.included_file {
-        let result = match &journal.included_before {
-            Some(text) => write_durably(file, text.as_bytes()),
-            None => {
-                let mut temporary = file.clone().into_os_string();
-                temporary.push(".new");
-                remove_if_there(std::path::Path::new(&temporary)).and_then(|()| remove_if_there(file))
-            }
-        };
-        result.map_err(ServerError::io(format!("cannot put back {}", file.display())))?;
-    }
-    Ok(())
-}
-
-/// Ends the server and starts it with a command line. Returns the pid of the new master.
-fn switch(journal: &Journal, argv: &[String]) -> Result<i32, ServerError> {
-    if let Some(unit) = &journal.unit {
-        restart::restart_unit(unit)?;
-        let family = restart::family(&journal.birth, &[argv]);
-        return restart::masters(&family).first().map(|p| p.pid).ok_or_else(|| ServerError::NotFound {
-            what: format!("systemd restarted {unit}, but no server runs"),
-            advice: format!("look at: journalctl -u {unit}"),
-        });
-    }
-    restart::stop(&journal.birth, &[&journal.birth.argv, &journal.changed_argv])?;
-    restart::start(&journal.birth, argv, journal.daemonizes)
-}
-
-/// Makes the server read its configuration again, and waits until the workers of the old generation are gone.
-fn reload(journal: &Journal, master: i32) -> Result<(), ServerError> {
-    let old: Vec<(i32, u64)> = process::children(master).iter().map(|p| (p.pid, p.start_ticks)).collect();
-    let signal = nix::sys::signal::Signal::try_from(journal.reload_signal)
-        .map_err(|e| ServerError::Setting(format!("the journal's reload signal: {e}")))?;
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(master), signal)
-        .map_err(|e| ServerError::io(format!("cannot reload process {master}"))(e.into()))?;
-    let deadline = Instant::now() + RELOAD_TIMEOUT;
-    while old.iter().any(|(pid, start)| process::is_alive(*pid, *start)) {
-        if Instant::now() > deadline {
-            return Err(ServerError::Timeout {
-                what: "workers of the old generation did not leave".into(),
-                limit: RELOAD_TIMEOUT,
-                advice: "they serve long requests or slow clients; look at the scoreboard for G".into(),
-            });
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
-/// Undoes what a journal describes. Doing it twice does no harm.
-fn undo(journal: &Journal) -> Result<Restored, ServerError> {
-    let was_changed = journal.stage == Stage::Changed;
-    let mut differences = Vec::new();
-    if was_changed {
-        put_back_files(journal)?;
-        let (pid, start) = (journal.birth.pid, journal.birth.start_ticks);
-        let master = if journal.live && !journal.restarted && process::is_alive(pid, start) {
-            reload(journal, pid)?;
-            pid
-        } else {
-            switch(journal, &journal.birth.argv)?
-        };
-        let health = match (&journal.url, journal.status) {
-            (Some(url), Some(status)) => Some(Health { url: url.clone(), status }),
-            _ => None,
-        };
-        wait_healthy(health.as_ref(), master)?;
-        differences = differences_from(journal);
-    }
-    let _ = remove_if_there(&journal.own_file);
-    journal.remove()?;
-    Ok(Restored { server: journal.server.clone(), was_changed, differences })
-}
-
-/// Compares the settings that the server has with those that it had.
-fn differences_from(journal: &Journal) -> Vec<String> {
-    let Ok(server) = journal.server.parse::<ServerRef>() else { return Vec::new() };
-    match discover(&server).and_then(|a| a.effective()) {
-        Ok(now) => journal
-            .settings
-            .iter()
-            .filter_map(|(name, was)| {
-                let is = now.settings.get(name);
-                (is != Some(was))
-                    .then(|| format!("{name}: was {was}, is {}", is.map_or("unknown".into(), ToString::to_string)))
-            })
-            .collect(),
-        Err(e) => vec![format!("its settings could not be read again: {e}")],
-    }
-}
-
-/// Puts back everything that killed runs left changed.
-///
-/// # Errors
-/// When the state folder cannot be read. What happened to each server is in the list.
-pub fn restore_all(dry_run: bool) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
-    let mut results = Vec::new();
-    for path in Journal::all()? {
-        let restored = Journal::read(&path).and_then(|journal| {
-            let _lock = Lock::take(&StateFiles::of(&journal.server)?.lock)?;
-            if dry_run {
-                let was_changed = journal.stage == Stage::Changed;
-                return Ok(Restored { server: journal.server, was_changed, differences: Vec::new() });
-            }
-            if journal.stage == Stage::Changed {
-                // Where the server runs, its configuration is tested before it is stopped.
-                if let Ok(adapter) = journal.server.parse().map_err(ServerError::Setting).and_then(|s| discover(&s)) {
-                    adapter.check(&Settings::new(), &StateFiles::of(&journal.server)?.test)?;
-                }
-            }
-            undo(&journal)
-        });
-        results.push(restored);
-    }
-    Ok(results)
-}
-
-fn look_at_health(url: &Url, pid: i32) -> Result<Health, ServerError> {
-    let answer = status::get(url, ASK_TIMEOUT)
-        .map_err(|e| ServerError::Unhealthy(format!("the server (process {pid}) is not healthy: {e}")))?;
-    Ok(Health { url: url.clone(), status: answer.status })
-}
-
-/// Waits until the server answers as it did at the start.
-fn wait_healthy(health: Option<&Health>, master: i32) -> Result<(), ServerError> {
-    let Some(health) = health else { return Ok(()) };
-    let deadline = Instant::now() + HEALTHY_TIMEOUT;
-    loop {
-        let seen = match status::get(&health.url, ASK_TIMEOUT) {
-            Ok(answer) if answer.status == health.status => return Ok(()),
-            Ok(answer) => format!("it answers {} instead of {}", answer.status, health.status),
-            Err(e) => e.to_string(),
-        };
-        if Instant::now() > deadline {
-            return Err(ServerError::Unhealthy(format!(
-                "the server (process {master}) did not become healthy within {} s: {seen}",
-                HEALTHY_TIMEOUT.as_secs()
-            )));
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// Makes sure that nobody else uses the server: no open connections and no new ones for a moment.
-fn watch_for_visitors(facts: &crate::Facts) -> Result<(), ServerError> {
-    let ports: Vec<u16> = facts.listeners.iter().map(std::net::SocketAddr::port).collect();
-    let accesses = || {
-        let page = status::get(facts.status_url.as_ref()?, ASK_TIMEOUT).ok()?;
-        StatusPage::parse(&String::from_utf8_lossy(&page.body))?.total_accesses
-    };
-    let mut others = 0;
-    // Apache counts a request some time after its answer, on a busy machine after our next look: requests that no
-    // connection explains must be seen twice.
-    for _ in 0..2 {
-        let before = accesses();
-        // The connections of our own looks take a moment to end.
-        thread::sleep(Duration::from_millis(200));
-        watch_connections(facts, &ports)?;
-        let after = accesses();
-        others = match (before, after) {
-            // Apache counts the first of our two looks; lastdrop's target counts neither.
-            (Some(before), Some(after)) => (after - before.min(after)).saturating_sub(1),
-            _ => 0,
-        };
-        if others == 0 {
-            return Ok(());
-        }
-    }
-    Err(ServerError::Busy { evidence: format!("{others} requests in {} s", VISITOR_WATCH.as_secs()) })
-}
-
-/// An error when somebody connects within the next moment, or is connected at its end.
-fn watch_connections(facts: &crate::Facts, ports: &[u16]) -> Result<(), ServerError> {
-    let known = listeners::visitors(facts.birth.pid, ports)?;
-    let mut strangers = HashSet::new();
-    let deadline = Instant::now() + VISITOR_WATCH;
-    while Instant::now() < deadline {
-        strangers.extend(listeners::visitors(facts.birth.pid, ports)?.difference(&known).copied());
-        thread::sleep(Duration::from_millis(50));
-    }
-    if let Some(one) = strangers.iter().next() {
-        return Err(ServerError::Busy {
-            evidence: format!("{} new connections in {} s, one from {one}", strangers.len(), VISITOR_WATCH.as_secs()),
-        });
-    }
-    let established = listeners::established(facts.birth.pid, ports)?;
-    if let Some(one) = established.iter().next() {
-        return Err(ServerError::Busy { evidence: format!("{} open connections, one from {one}", established.len()) });
-    }
-    Ok(())
 }

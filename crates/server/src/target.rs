@@ -1,50 +1,54 @@
 //! lastdrop's own target, tuned like any server.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use lastdrop_model::{Knob, ReloadClass, Role, ServerRef, Setting, Settings, Url};
-use lastdrop_probe::listeners;
+use lastdrop_model::settings::Takes;
+use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings, Url};
 use lastdrop_probe::process::{self, Birth};
 use lastdrop_probe::status::{self, StatusPage};
+use lastdrop_probe::{ProbeError, listeners};
 use nix::sys::signal::Signal;
 
 use crate::adapter::{Adapter, Effective, Facts, Placement, choose};
-use crate::{ServerError, restart};
+use crate::change::Change;
+use crate::private::write_durably;
+use crate::{ServerError, ServerRef, restart};
 
 pub static KNOBS: &[Knob] = &[
     Knob {
         name: "workers",
+        short: None,
         role: Role::PoolSize,
-        range: (1, 2048),
-        switch: false,
+        takes: Takes::Count(1, 2048),
         default: "4",
         needs: ReloadClass::Reload,
         constraint: "1 to 2048",
     },
     Knob {
         name: "max_requests_per_worker",
+        short: None,
         role: Role::Recycle,
-        range: (0, 1_000_000_000),
-        switch: false,
+        takes: Takes::Count(0, 1_000_000_000),
         default: "0",
         needs: ReloadClass::Reload,
         constraint: "0 is never",
     },
     Knob {
         name: "keepalive",
+        short: None,
         role: Role::KeepAlive,
-        range: (0, 1),
-        switch: true,
+        takes: Takes::Switch { on: "On", off: "Off" },
         default: "On",
         needs: ReloadClass::Reload,
         constraint: "a kept connection holds its worker",
     },
     Knob {
         name: "backlog",
+        short: None,
         role: Role::Backlog,
-        range: (1, 65_535),
-        switch: false,
+        takes: Takes::Count(1, 65_535),
         default: "511",
         needs: ReloadClass::Restart,
         constraint: "at most net.core.somaxconn",
@@ -76,13 +80,16 @@ impl Target {
         let own = own.trim_end_matches(" (deleted)");
         let not_found = || ServerError::NotFound {
             what: format!("no running target is '{server}'"),
-            advice: "start one: lastdrop target --config target.toml".into(),
+            advice: server.kind.advice.into(),
         };
         let mut candidates = Vec::new();
         for p in masters_of_target(own) {
-            let birth = Birth::of(p)?;
+            let (birth, listeners) = match Birth::of(p).and_then(|b| Ok((b, listeners::of_process(p)?))) {
+                // It has ended meanwhile.
+                Err(ProbeError::Gone(_)) => continue,
+                other => other?,
+            };
             let config = option(&birth.argv, "--config").map(|c| birth.directory.join(c));
-            let listeners = listeners::of_process(p)?;
             candidates.push((birth, config, listeners));
         }
         let (birth, config, listeners) = choose(candidates, server, not_found)?;
@@ -101,6 +108,7 @@ impl Target {
         };
         let kept = option(&birth.argv, "--overlay").map(|o| birth.directory.join(o));
         let facts = Facts {
+            kind: server.kind,
             name,
             version: format!("lastdrop target {}", env!("CARGO_PKG_VERSION")),
             model: "prefork".into(),
@@ -153,8 +161,8 @@ fn masters_of_target(own: &str) -> Vec<i32> {
 fn to_setting(knob: &Knob, value: &toml::Value) -> Setting {
     match value {
         toml::Value::Integer(n) => Setting::Count(*n),
-        toml::Value::Boolean(on) => Setting::Text(if *on { "On" } else { "Off" }.into()),
-        other if knob.switch => Setting::Text(other.to_string()),
+        toml::Value::Boolean(on) => knob.switched(*on),
+        other if matches!(knob.takes, Takes::Switch { .. }) => Setting::Text(other.to_string()),
         other => Setting::read(other.as_str().unwrap_or(&other.to_string())),
     }
 }
@@ -169,6 +177,10 @@ fn to_toml(value: &Setting) -> toml::Value {
 impl Adapter for Target {
     fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    fn software(&self) -> String {
+        self.facts.version.clone()
     }
 
     fn knobs(&self) -> &'static [Knob] {
@@ -204,13 +216,17 @@ impl Adapter for Target {
         Settings::from([("workers".to_string(), Setting::from(size))])
     }
 
-    fn placement(&self, _settings: &Settings) -> Placement {
+    fn placement(&self) -> Placement {
         Placement::OwnFile
     }
 
-    fn render(&self, settings: &Settings, _placement: &Placement, kept: Option<&str>) -> String {
+    fn counts_looks(&self) -> bool {
+        false
+    }
+
+    fn render(&self, change: &Change, _placement: &Placement, kept: Option<&str>) -> String {
         let mut table: toml::Table = kept.and_then(|text| text.parse().ok()).unwrap_or_default();
-        for (name, value) in settings {
+        for (name, value) in &change.settings {
             table.insert(name.clone(), to_toml(value));
         }
         format!("# Written by lastdrop; `lastdrop restore` takes it away if its maker was killed.\n{table}")
@@ -234,9 +250,38 @@ impl Adapter for Target {
         self.kept.clone()
     }
 
-    fn check(&self, _settings: &Settings, _file: &Path) -> Result<(), ServerError> {
-        // The table of knobs is the whole of what the target would refuse.
-        Ok(())
+    fn check(&self, change: &Change, file: &Path) -> Result<(), ServerError> {
+        if let Some(line) = change.directives.lines().first() {
+            return Err(ServerError::Setting(format!("the target has no directives such as '{line}', only settings")));
+        }
+        let test = |argv: &[String]| -> Result<(), ServerError> {
+            let birth = &self.facts.birth;
+            let exe = birth.exe.to_string_lossy().trim_end_matches(" (deleted)").to_string();
+            let output = Command::new(&exe)
+                .args(argv.iter().skip(1))
+                .arg("--test")
+                .env_clear()
+                .envs(birth.environment.iter().map(|(k, v)| (k, v)))
+                .current_dir(&birth.directory)
+                .output()
+                .map_err(ServerError::io(format!("cannot run {exe}")))?;
+            if output.status.success() {
+                return Ok(());
+            }
+            Err(ServerError::ConfigTest {
+                command: format!("{} --test", argv.join(" ")),
+                output: String::from_utf8_lossy(&output.stderr).trim().to_string(),
+            })
+        };
+        if change.is_empty() {
+            return test(&self.facts.birth.argv);
+        }
+        let kept = self.kept.as_ref().and_then(|k| std::fs::read_to_string(k).ok());
+        write_durably(file, self.render(change, &Placement::OwnFile, kept.as_deref()).as_bytes())
+            .map_err(ServerError::io(format!("cannot write {}", file.display())))?;
+        let result = test(&self.argv_with(file));
+        let _ = std::fs::remove_file(file);
+        result
     }
 
     fn daemonizes(&self) -> bool {

@@ -1,11 +1,13 @@
 //! What the target is told to do. Four layers: defaults, a TOML file, flags, and an overlay file read last, which is
 //! where a tuner puts its changes.
 
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
-use lastdrop_model::units::{parse_bytes, parse_duration};
+use lastdrop_model::bounds::{BACKLOG, BODY, EVERY, PLANTED, SERVICE, STRETCH, WORKERS};
 use serde::{Deserialize, Deserializer};
 
 /// How long a request takes.
@@ -105,7 +107,10 @@ impl Default for Config {
 }
 
 /// Most workers that the scoreboard has room for.
-pub const MAX_WORKERS: u32 = 2048;
+pub const MAX_WORKERS: u32 = WORKERS.most as u32;
+
+/// More than this is no file of settings.
+const MOST_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -144,8 +149,10 @@ impl Layers {
 }
 
 fn read_table(path: &Path) -> Result<toml::Table, ConfigError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
+    let mut text = String::new();
+    // Not a device without an end.
+    let read = std::fs::File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
+    read.map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
     text.parse().map_err(|e: toml::de::Error| ConfigError::Parse { path: path.to_path_buf(), message: e.to_string() })
 }
 
@@ -155,22 +162,24 @@ impl Config {
     /// # Errors
     /// For an unknown name or a value out of range.
     pub fn from_table(table: toml::Table) -> Result<Config, ConfigError> {
-        let config: Config =
-            table.try_into().map_err(|e: toml::de::Error| ConfigError::Value(e.message().to_string()))?;
-        let bad = |text: String| Err(ConfigError::Value(text));
-        if config.workers == 0 || config.workers > MAX_WORKERS {
-            return bad(format!("workers must be 1 to {MAX_WORKERS}, not {}", config.workers));
-        }
-        if config.backlog < 1 {
-            return bad(format!("backlog must be at least 1, not {}", config.backlog));
-        }
-        for (name, value) in [("contention", config.contention), ("coherency", config.coherency)] {
-            if !(0.0..=1000.0).contains(&value) {
-                return bad(format!("{name} must be 0 to 1000, not {value}"));
-            }
-        }
-        if config.body > 1 << 30 {
-            return bad("body must be at most 1G".into());
+        // What stands behind the message is the key.
+        let config: Config = table
+            .try_into()
+            .map_err(|e: toml::de::Error| ConfigError::Value(e.to_string().trim().replace('\n', " ")))?;
+        for (name, bound, value) in [
+            ("workers", WORKERS, f64::from(config.workers)),
+            ("backlog", BACKLOG, f64::from(config.backlog)),
+            ("contention", STRETCH, config.contention),
+            ("coherency", STRETCH, config.coherency),
+            ("body", BODY, config.body as f64),
+            ("max_requests_per_worker", EVERY, config.max_requests_per_worker as f64),
+            ("max_keepalive_requests", EVERY, config.max_keepalive_requests as f64),
+            ("error_every", EVERY, config.error_every as f64),
+            ("close_every", EVERY, config.close_every as f64),
+            ("reset_every", EVERY, config.reset_every as f64),
+            ("hang_every", EVERY, config.hang_every as f64),
+        ] {
+            bound.check(value).map_err(|e| ConfigError::Value(format!("{name}: {e}")))?;
         }
         Ok(config)
     }
@@ -221,22 +230,29 @@ impl Word {
 }
 
 fn duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
-    parse_duration(&Word::deserialize(d)?.text()).map_err(serde::de::Error::custom)
+    SERVICE.read(&Word::deserialize(d)?.text()).map_err(serde::de::Error::custom)
 }
 
 fn bytes<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
-    parse_bytes(&Word::deserialize(d)?.text()).map_err(serde::de::Error::custom)
+    PLANTED.read(&Word::deserialize(d)?.text()).map_err(serde::de::Error::custom)
 }
 
 fn service<'de, D: Deserializer<'de>>(d: D) -> Result<Service, D::Error> {
-    let text = Word::deserialize(d)?.text();
-    let (kind, time) = text.trim().split_once([' ', ':']).unwrap_or(("fixed", &text));
-    let time = parse_duration(time).map_err(serde::de::Error::custom)?;
-    match kind {
-        "fixed" => Ok(Service::Fixed(time)),
-        "exp" => Ok(Service::Exponential(time)),
-        "cpu" => Ok(Service::Cpu(time)),
-        _ => Err(serde::de::Error::custom(format!("service is '20ms', 'exp 20ms' or 'cpu 5ms', not '{text}'"))),
+    Word::deserialize(d)?.text().parse().map_err(serde::de::Error::custom)
+}
+
+impl FromStr for Service {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Service, String> {
+        let (kind, time) = text.trim().split_once([' ', ':']).unwrap_or(("fixed", text));
+        let kind: fn(Duration) -> Service = match kind {
+            "fixed" => Service::Fixed,
+            "exp" => Service::Exponential,
+            "cpu" => Service::Cpu,
+            _ => return Err(format!("service is '20ms', 'exp 20ms' or 'cpu 5ms', not '{text}'")),
+        };
+        SERVICE.read(time).map(kind).map_err(|e| e.to_string())
     }
 }
 

@@ -3,13 +3,14 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+use lastdrop_model::Printable;
 use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -113,6 +114,13 @@ pub fn run(
     result
 }
 
+/// Says on stderr what went wrong; where nobody hears it the target goes on.
+fn complain(what: &str) {
+    let text = Printable::from(format!("lastdrop target: {what}\n"));
+    #[allow(clippy::disallowed_methods)]
+    let _ = std::io::stderr().write_all(text.as_str().as_bytes());
+}
+
 fn leave_pipe() -> Result<(OwnedFd, OwnedFd), MasterError> {
     pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(system("cannot open a pipe"))
 }
@@ -149,7 +157,7 @@ impl Master {
             }
             if let Err(e) = self.fill() {
                 // No process to be had now; the next turn tries again.
-                eprintln!("lastdrop target: {e}");
+                complain(&e.to_string());
             }
         }
     }
@@ -229,14 +237,14 @@ impl Master {
     fn reload(&mut self, address: SocketAddr, relisten: bool) {
         let mut config = match self.layers.load() {
             Ok(config) => config,
-            Err(e) => return eprintln!("lastdrop target: settings not read, the old ones stay: {e}"),
+            Err(e) => return complain(&format!("settings not read, the old ones stay: {e}")),
         };
         if config.listen.port() == 0 || !relisten {
             config.listen = address;
         }
         let pipe = match leave_pipe() {
             Ok(pipe) => pipe,
-            Err(e) => return eprintln!("lastdrop target: not reloaded: {e}"),
+            Err(e) => return complain(&format!("not reloaded: {e}")),
         };
         (self.leave_read, self.leave_write) = pipe;
         let deadline = Instant::now() + LEAVE_TIMEOUT;
@@ -257,7 +265,7 @@ impl Master {
                 _ => match open_listener(&self.config) {
                     Ok(listener) => self.listener = listener,
                     Err(e) => {
-                        eprintln!("lastdrop target: {e}; still on {}", old.listen);
+                        complain(&format!("{e}; still on {}", old.listen));
                         self.config.listen = old.listen;
                     }
                 },

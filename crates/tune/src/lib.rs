@@ -4,4 +4,4 @@ pub mod race;
 pub mod search;
 
 pub use race::{Decision, Race, RaceVerdict};
-pub use search::{Candidate, Search, Space};
+pub use search::{Axis, Search, Space};

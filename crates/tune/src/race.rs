@@ -65,6 +65,23 @@ impl Race {
     }
 }
 
+/// A block of the server as it is should have at least so many answers: the noise of their number is below a fifth.
+pub const LEAST_ANSWERS: u64 = 30;
+/// With fewer answers than this in a block nothing is divided by their number.
+const DIVISIBLE: u64 = 5;
+
+/// Have all blocks, pairs of answers of baseline and best, enough of them for a ratio?
+#[must_use]
+pub fn are_divisible(pairs: &[(u64, u64)]) -> bool {
+    pairs.iter().all(|(baseline, best)| baseline.min(best) >= &DIVISIBLE)
+}
+
+/// Is the best better without a ratio: in every pair it answers a good deal, and the baseline next to nothing?
+#[must_use]
+pub fn is_clear(pairs: &[(u64, u64)]) -> bool {
+    !pairs.is_empty() && pairs.iter().all(|(baseline, best)| *best >= LEAST_ANSWERS.max(2 * baseline))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,6 +90,15 @@ mod tests {
 
     fn interval(low: f64, high: f64) -> Option<Interval> {
         Some(Interval { ratio: (low * high).sqrt(), low, high })
+    }
+
+    #[test]
+    fn what_answers_nothing_has_no_ratio() {
+        assert!(are_divisible(&[(30, 40), (5, 5000)]) && !are_divisible(&[(30, 40), (4, 5000)]));
+        // One answer against thousands is no number of times, and clear all the same.
+        assert!(is_clear(&[(0, 5704), (1, 5000)]));
+        // Neither answers enough, or not each time: nothing is clear.
+        assert!(!is_clear(&[(0, 29)]) && !is_clear(&[(0, 900), (600, 900)]) && !is_clear(&[]));
     }
 
     #[test]

@@ -1,28 +1,25 @@
 //! A small search over pool size, recycling and keep-alive, one thing at a time, in the order of what usually matters.
 //!
-//! Trials are few and noisy: a candidate has to be better by a margin to become the best so far, so that noise does not
+//! A point is settings by the names of the server's own knobs, of which the search knows what they are for; empty is the
+//! server as it is. What follows from them (spares, limits) is the adapter's to add.
+//!
+//! Trials are few and noisy: a point has to be better by a margin to become the best so far, so that noise does not
 //! walk the settings about; what is left of luck is taken out by the race that follows.
 
-/// A change against the server as it is; None leaves a thing alone.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Candidate {
-    pub pool: Option<u64>,
-    pub recycle: Option<u64>,
-    pub keepalive: Option<bool>,
-}
+use lastdrop_model::{Knob, Role, Setting, Settings};
 
-impl Candidate {
-    #[must_use]
-    pub fn is_baseline(&self) -> bool {
-        *self == Candidate::default()
-    }
+/// A knob that may be turned, and where it stands.
+#[derive(Debug, Clone)]
+pub struct Axis {
+    pub knob: &'static Knob,
+    pub present: Setting,
 }
 
 /// What may be searched.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Space {
-    /// Present pool size; None where it cannot be changed.
-    pub pool: Option<u64>,
+    /// At most one knob a role; none where the server has none, or where this load cannot tell the difference.
+    pub axes: Vec<Axis>,
     /// Most workers that fit into memory.
     pub fits: u64,
     /// Requests that can be in flight at once: more workers than that stay idle.
@@ -32,25 +29,35 @@ pub struct Space {
     pub smallest: u64,
     /// The server's pool comes in multiples of this (threads of a process).
     pub granule: u64,
-    /// Present recycling age; None where there is none to change.
-    pub recycle: Option<u64>,
-    /// Present keep-alive, if this load can tell the difference.
-    pub keepalive: Option<bool>,
 }
 
 impl Space {
+    fn axis(&self, role: Role) -> Option<&Axis> {
+        self.axes.iter().find(|a| a.knob.role == role)
+    }
+
+    /// Where the knob with a role stands, if it is a number.
+    #[must_use]
+    pub fn present(&self, role: Role) -> Option<u64> {
+        count(&self.axis(role)?.present)
+    }
+
     /// Can the load keep the present pool busy? One that cannot says nothing about what the size is good for.
     #[must_use]
     pub fn load_fills_pool(&self) -> bool {
-        self.pool.is_none_or(|present| self.concurrency >= present.min(self.fits))
+        self.present(Role::PoolSize).is_none_or(|present| self.concurrency >= present.min(self.fits))
     }
+}
+
+fn count(setting: &Setting) -> Option<u64> {
+    setting.count().map(|n| n.max(0) as u64)
 }
 
 /// Recycling below this costs more than it saves; above it the cost of a new worker is spread over enough requests.
 const CHURN: u64 = 1000;
 /// An age that still bounds a leak and whose cost is not measurable.
 const CALM: u64 = 10_000;
-/// What a candidate must be better by to replace the best so far: about the noise of one trial.
+/// What a point must be better by to replace the best so far: about the noise of one trial.
 const MARGIN: f64 = 1.02;
 /// Pool sizes on the first look, from the largest down in factors of two.
 const SIZES: u32 = 5;
@@ -70,29 +77,23 @@ enum Stage {
 pub struct Search {
     space: Space,
     stage: Stage,
-    queue: Vec<Candidate>,
-    /// Scores of each candidate tried; None where the trial did not count.
-    tried: Vec<(Candidate, Vec<f64>)>,
-    best: Candidate,
+    queue: Vec<Settings>,
+    /// Scores of each point tried; none where no trial of it counted.
+    tried: Vec<(Settings, Vec<f64>)>,
+    best: Settings,
 }
 
 impl Search {
     #[must_use]
     pub fn new(space: Space) -> Search {
-        Search {
-            space,
-            stage: Stage::Baseline,
-            queue: vec![Candidate::default()],
-            tried: Vec::new(),
-            best: Candidate::default(),
-        }
+        Search { space, stage: Stage::Baseline, queue: vec![Settings::new()], tried: Vec::new(), best: Settings::new() }
     }
 
-    /// The next candidate to try; None when the search is over.
-    pub fn next_candidate(&mut self) -> Option<Candidate> {
+    /// The next point to try; None when the search is over.
+    pub fn next_point(&mut self) -> Option<Settings> {
         loop {
-            if let Some(candidate) = self.queue.pop() {
-                return Some(candidate);
+            if let Some(point) = self.queue.pop() {
+                return Some(point);
             }
             if self.stage == Stage::Done {
                 return None;
@@ -101,45 +102,45 @@ impl Search {
         }
     }
 
-    /// What came of a candidate: its score (higher is better), or None if it does not count.
-    pub fn learn(&mut self, candidate: Candidate, score: Option<f64>) {
-        let index = match self.tried.iter().position(|(c, _)| *c == candidate) {
+    /// What came of a point: its score (higher is better), or None if it does not count.
+    pub fn learn(&mut self, point: Settings, score: Option<f64>) {
+        let index = match self.tried.iter().position(|(p, _)| *p == point) {
             Some(index) => index,
             None => {
-                self.tried.push((candidate, Vec::new()));
+                self.tried.push((point.clone(), Vec::new()));
                 self.tried.len() - 1
             }
         };
         self.tried[index].1.extend(score);
-        let ahead = match (self.score(candidate), self.score(self.best)) {
+        let ahead = match (self.score(&point), self.score(&self.best)) {
             (Some(new), Some(best)) => new > best * MARGIN,
             (Some(_), None) => true,
             _ => false,
         };
         if ahead {
-            self.best = candidate;
+            self.best = point;
         }
     }
 
-    /// The candidate to race against the baseline: the best that is not the baseline itself.
+    /// The point to race against the baseline: the best that is not the baseline itself.
     #[must_use]
-    pub fn challenger(&self) -> Option<Candidate> {
-        self.ranked().into_iter().find(|c| !c.is_baseline())
+    pub fn challenger(&self) -> Option<Settings> {
+        self.ranked().into_iter().find(|p| !p.is_empty())
     }
 
-    /// Mean score of a candidate.
+    /// Mean score of a point.
     #[must_use]
-    pub fn score(&self, candidate: Candidate) -> Option<f64> {
-        let (_, scores) = self.tried.iter().find(|(c, _)| *c == candidate)?;
+    pub fn score(&self, point: &Settings) -> Option<f64> {
+        let (_, scores) = self.tried.iter().find(|(p, _)| p == point)?;
         (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64)
     }
 
-    /// Candidates that count, best first.
-    fn ranked(&self) -> Vec<Candidate> {
-        let mut all: Vec<(Candidate, f64)> =
-            self.tried.iter().filter_map(|(c, _)| Some((*c, self.score(*c)?))).collect();
+    /// Points that count, best first.
+    fn ranked(&self) -> Vec<Settings> {
+        let mut all: Vec<(Settings, f64)> =
+            self.tried.iter().filter_map(|(p, _)| Some((p.clone(), self.score(p)?))).collect();
         all.sort_by(|a, b| b.1.total_cmp(&a.1));
-        all.into_iter().map(|(c, _)| c).collect()
+        all.into_iter().map(|(p, _)| p).collect()
     }
 
     fn next_stage(&mut self) {
@@ -155,23 +156,32 @@ impl Search {
         self.queue = proposals;
         self.queue.reverse();
         if stage != Stage::Again {
-            let tried: Vec<Candidate> = self.tried.iter().map(|(c, _)| *c).collect();
-            self.queue.retain(|c| !tried.contains(c));
+            self.queue.retain(|point| !self.tried.iter().any(|(p, _)| p == point));
         }
     }
 
-    fn recycling(&self) -> Vec<Candidate> {
-        match self.space.recycle {
-            Some(age) if age > 0 && age < CHURN => vec![Candidate { recycle: Some(CALM), ..self.best }],
-            _ => Vec::new(),
-        }
+    /// The best so far with the knob of a role turned; nothing where there is no such knob.
+    fn with(&self, role: Role, value: impl Into<Setting>) -> Option<Settings> {
+        let mut point = self.best.clone();
+        point.insert(self.space.axis(role)?.knob.name.into(), value.into());
+        Some(point)
     }
 
-    fn pool_sizes(&self) -> Vec<Candidate> {
-        let Some(present) = self.space.pool else { return Vec::new() };
+    /// The size of the pool at a point; None where the point says nothing about it.
+    fn pool_of(&self, point: &Settings) -> Option<u64> {
+        count(point.get(self.space.axis(Role::PoolSize)?.knob.name)?)
+    }
+
+    fn recycling(&self) -> Vec<Settings> {
+        let churns = self.space.present(Role::Recycle).is_some_and(|age| age > 0 && age < CHURN);
+        self.with(Role::Recycle, CALM).filter(|_| churns).into_iter().collect()
+    }
+
+    fn pool_sizes(&self) -> Vec<Settings> {
+        let Some(present) = self.space.present(Role::PoolSize) else { return Vec::new() };
         let granule = self.space.granule.max(1);
         if !self.space.load_fills_pool() {
-            return vec![Candidate { pool: Some(present), ..self.best }];
+            return self.with(Role::PoolSize, present).into_iter().collect();
         }
         // A pool larger than the load can use is no better; one larger than memory is worse than any.
         let largest = self.space.concurrency.max(1).min(self.space.fits);
@@ -186,14 +196,14 @@ impl Search {
         sizes.retain(|n| *n <= fits.max(granule) && *n >= smallest.max(1));
         sizes.sort_unstable();
         sizes.dedup();
-        sizes.into_iter().rev().map(|n| Candidate { pool: Some(n), ..self.best }).collect()
+        sizes.into_iter().rev().filter_map(|n| self.with(Role::PoolSize, n)).collect()
     }
 
     /// Sizes half way (in ratio) between the best and its neighbours.
-    fn between(&self) -> Vec<Candidate> {
-        let Some(best) = self.best.pool else { return Vec::new() };
+    fn between(&self) -> Vec<Settings> {
+        let Some(best) = self.pool_of(&self.best) else { return Vec::new() };
         let granule = self.space.granule.max(1);
-        let mut sizes: Vec<u64> = self.tried.iter().filter_map(|(c, _)| c.pool).collect();
+        let mut sizes: Vec<u64> = self.tried.iter().filter_map(|(p, _)| self.pool_of(p)).collect();
         sizes.sort_unstable();
         let below = sizes.iter().rev().find(|n| **n < best);
         let above = sizes.iter().find(|n| **n > best);
@@ -202,99 +212,163 @@ impl Search {
             .flatten()
             .map(|n| (((best * n) as f64).sqrt() / granule as f64).round() as u64 * granule)
             .filter(|n| *n > 0 && *n != best && !sizes.contains(n))
-            .map(|n| Candidate { pool: Some(n), ..self.best })
+            .filter_map(|n| self.with(Role::PoolSize, n))
             .collect()
     }
 
-    fn other_keepalive(&self) -> Vec<Candidate> {
-        self.space.keepalive.map(|on| Candidate { keepalive: Some(!on), ..self.best }).into_iter().collect()
+    fn other_keepalive(&self) -> Vec<Settings> {
+        let other = self.space.axis(Role::KeepAlive).map(|axis| axis.knob.switched(!axis.present.is_on()));
+        other.and_then(|value| self.with(Role::KeepAlive, value)).into_iter().collect()
     }
 
     /// The two best once more: the luckiest of many is not the best of many.
-    fn once_more(&self) -> Vec<Candidate> {
-        self.ranked().into_iter().filter(|c| !c.is_baseline()).take(2).collect()
+    fn once_more(&self) -> Vec<Settings> {
+        self.ranked().into_iter().filter(|p| !p.is_empty()).take(2).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use lastdrop_model::ReloadClass;
+    use lastdrop_model::settings::{Takes, describe, knob_for};
+
     use super::*;
 
-    fn space() -> Space {
-        Space {
-            pool: Some(4),
-            fits: 1000,
-            concurrency: 64,
-            smallest: 4,
-            granule: 1,
-            recycle: Some(10),
-            keepalive: None,
-        }
+    const fn knob(name: &'static str, role: Role, takes: Takes) -> Knob {
+        Knob { name, short: None, role, takes, default: "0", needs: ReloadClass::Reload, constraint: "" }
     }
 
-    /// Runs a search on a server without noise.
-    fn search(space: Space, score: impl Fn(Candidate) -> Option<f64>) -> (Search, usize) {
+    static KNOBS: &[Knob] = &[
+        knob("workers", Role::PoolSize, Takes::Count(1, 9999)),
+        knob("recycle", Role::Recycle, Takes::Count(0, 99_999)),
+        knob("keepalive", Role::KeepAlive, Takes::Switch { on: "On", off: "Off" }),
+    ];
+
+    fn axes(present: &[(Role, Setting)]) -> Vec<Axis> {
+        let axis = |(role, present): &(Role, Setting)| Axis {
+            knob: knob_for(KNOBS, *role).expect("a knob"),
+            present: present.clone(),
+        };
+        present.iter().map(axis).collect()
+    }
+
+    fn pool_and_age(pool: u64, age: u64) -> Vec<Axis> {
+        axes(&[(Role::PoolSize, pool.into()), (Role::Recycle, age.into())])
+    }
+
+    fn space() -> Space {
+        Space { axes: pool_and_age(4, 10), fits: 1000, concurrency: 64, smallest: 4, granule: 1 }
+    }
+
+    fn pool(point: &Settings) -> Option<u64> {
+        point.get("workers").and_then(count)
+    }
+
+    /// Runs a search on a server without noise; gives all that it tried.
+    fn search(space: Space, score: impl Fn(&Settings) -> Option<f64>) -> (Search, Vec<String>) {
         let mut s = Search::new(space);
-        let mut trials = 0;
-        while let Some(c) = s.next_candidate() {
-            trials += 1;
-            assert!(trials < 30, "it ends");
-            s.learn(c, score(c));
+        let mut trials = Vec::new();
+        while let Some(p) = s.next_point() {
+            trials.push(describe(&p));
+            assert!(trials.len() < 30, "it ends");
+            let score = score(&p);
+            s.learn(p, score);
         }
         (s, trials)
     }
 
+    /// X(w) of the USL with its peak at 16.
+    fn usl(workers: f64) -> f64 {
+        workers / (1.0 + workers * (workers - 1.0) / 256.0)
+    }
+
     #[test]
     fn the_planted_best_is_found() {
-        // X(w) of the USL with its peak at 16, and half of it lost to recycling.
-        let (s, trials) = search(space(), |c| {
-            let w = c.pool.unwrap_or(4) as f64;
-            let x = w / (0.04 * (1.0 + w * (w - 1.0) / 256.0));
-            Some(if c.recycle.is_some() { x } else { x / 2.0 })
+        // Half of it lost to recycling.
+        let (s, trials) = search(space(), |p| {
+            let x = usl(pool(p).unwrap_or(4) as f64);
+            Some(if p.contains_key("recycle") { x } else { x / 2.0 })
         });
-        let c = s.challenger().expect("one");
-        assert!((12..=23).contains(&c.pool.expect("a pool")), "{c:?}");
-        assert_eq!(c.recycle, Some(10_000));
-        assert!(trials <= 14, "{trials}");
+        let p = s.challenger().expect("one");
+        assert!((12..=23).contains(&pool(&p).expect("a pool")), "{p:?}");
+        assert_eq!(p["recycle"], Setting::Count(10_000));
+        assert!(trials.len() <= 14, "{trials:?}");
+    }
+
+    #[test]
+    fn the_same_measurements_lead_to_the_same_proposals() {
+        let mut all = axes(&[(Role::KeepAlive, "On".into())]);
+        all.extend(pool_and_age(4, 10));
+        let (s, trials) = search(Space { axes: all, ..space() }, |p| {
+            let calm = if p.contains_key("recycle") { 1.0 } else { 0.5 };
+            let closing = if p.contains_key("keepalive") { 1.1 } else { 1.0 };
+            Some(usl(pool(p).unwrap_or(4) as f64) * calm * closing)
+        });
+        let sizes = [64, 32, 16, 8, 4, 11, 23].map(|n| format!("recycle 10000, workers {n}"));
+        let mut expected = vec!["as it is".to_string(), "recycle 10000".into()];
+        expected.extend(sizes);
+        let best = "keepalive Off, recycle 10000, workers 16";
+        expected.extend([best, best, "recycle 10000, workers 16"].map(String::from));
+        assert_eq!((trials, describe(&s.challenger().expect("one")).as_str()), (expected, best));
+
+        let threads = Space { axes: pool_and_age(150, 0), granule: 25, concurrency: 400, smallest: 8, ..space() };
+        let (_, trials) = search(threads, |p| {
+            let workers = pool(p).unwrap_or(150) as f64;
+            (workers < 350.0).then(|| usl(workers / 8.0))
+        });
+        let sizes = [400, 200, 150, 100, 50, 25, 150, 100].map(|n| format!("workers {n}"));
+        assert_eq!(trials[1..], sizes);
+
+        let no_pool = axes(&[(Role::Recycle, 10_u64.into()), (Role::KeepAlive, "Off".into())]);
+        let (_, trials) =
+            search(Space { axes: no_pool, ..space() }, |p| Some(if p.contains_key("recycle") { 2.0 } else { 1.0 }));
+        let (calm, both) = ("recycle 10000", "keepalive On, recycle 10000");
+        assert_eq!(trials, ["as it is", calm, both, calm, both]);
     }
 
     #[test]
     fn a_server_that_is_at_its_best_keeps_its_size() {
-        let at_best = Space { pool: Some(16), recycle: Some(0), ..space() };
-        let (s, _) = search(at_best, |c| Some(if c.is_baseline() { 100.0 } else { 100.5 }));
-        assert_eq!(s.best, Candidate::default());
+        let at_best = Space { axes: pool_and_age(16, 0), ..space() };
+        let (s, _) = search(at_best, |p| Some(if p.is_empty() { 100.0 } else { 100.5 }));
+        assert_eq!(s.best, Settings::new());
         assert!(s.challenger().is_some(), "there is still something to race");
     }
 
     #[test]
     fn candidates_that_do_not_count_never_win() {
-        let (s, _) = search(space(), |c| if c.pool.is_some() { None } else { Some(1.0) });
-        assert_eq!(s.challenger().expect("recycling alone").pool, None);
+        let (s, _) = search(space(), |p| if pool(p).is_some() { None } else { Some(1.0) });
+        assert_eq!(pool(&s.challenger().expect("recycling alone")), None);
+    }
+
+    #[test]
+    fn a_server_without_knobs_is_measured_and_left_alone() {
+        let (s, trials) = search(Space { axes: Vec::new(), ..space() }, |_| Some(1.0));
+        assert_eq!((trials, s.challenger()), (vec!["as it is".to_string()], None));
     }
 
     #[test]
     fn a_small_load_does_not_shrink_a_large_pool() {
-        let light = Space { pool: Some(150), concurrency: 10, recycle: Some(0), ..space() };
-        search(light, |c| {
-            assert!(c.pool.is_none_or(|n| n == 150), "{c:?}");
+        let light = Space { axes: pool_and_age(150, 0), concurrency: 10, ..space() };
+        search(light, |p| {
+            assert!(pool(p).is_none_or(|n| n == 150), "{p:?}");
             Some(1.0)
         });
     }
 
     #[test]
     fn no_pool_is_larger_than_memory_allows() {
-        let small = Space { fits: 10, pool: Some(50), ..space() };
-        search(small, |c| {
-            assert!(c.pool.is_none_or(|n| n <= 10), "{c:?}");
+        let small = Space { fits: 10, axes: pool_and_age(50, 10), ..space() };
+        search(small, |p| {
+            assert!(pool(p).is_none_or(|n| n <= 10), "{p:?}");
             Some(1.0)
         });
     }
 
     #[test]
     fn pools_of_threads_come_whole() {
-        let threads = Space { granule: 25, concurrency: 100, pool: Some(150), ..space() };
-        search(threads, |c| {
-            assert!(c.pool.is_none_or(|n| n % 25 == 0), "{c:?}");
+        let threads = Space { granule: 25, concurrency: 100, axes: pool_and_age(150, 10), ..space() };
+        search(threads, |p| {
+            assert!(pool(p).is_none_or(|n| n % 25 == 0), "{p:?}");
             Some(1.0)
         });
     }

@@ -1,19 +1,83 @@
 //! `lastdrop capacity URL --objective 'p99<300ms'`
 
-use anyhow::Result;
-use lastdrop_experiment::Lab;
-use lastdrop_experiment::capacity::{CapacityOrder, capacity as find_capacity};
-use lastdrop_experiment::lab::random_u32;
-use lastdrop_model::KeepAlive;
-use lastdrop_model::objective::Metric;
-use lastdrop_report::capacity_text;
+use std::time::Duration;
 
-use crate::args::CapacityArgs;
-use crate::commands::{open_store, print_report, write_json};
+use anyhow::Result;
+use clap::Args;
+use lastdrop_lab::Lab;
+use lastdrop_lab::lab::random_u32;
+use lastdrop_model::bounds::{CONNECTIONS, DURATION, PRECISION, RATE, SEED, STAIRCASE, THREADS, TIMEOUT};
+use lastdrop_model::objective::Metric;
+use lastdrop_model::request::header_line;
+use lastdrop_model::{Arrival, KeepAlive};
+use lastdrop_report::capacity_text;
+use lastdrop_trials::capacity::{CapacityOrder, capacity as find_capacity};
+
+use crate::commands::{Report, hint_of_restore, observers, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::narrator::Terminal;
+use crate::options::{NetworkArgs, Objectives, OutputArgs, objectives, within};
 use crate::run_plan;
 use crate::signals::Stop;
+use crate::stdio::note;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "What it does: a staircase of users in a closed loop, then open-loop trials that bracket the highest rate from\nbelow, narrow it, and hold it. New connections for each request unless --keepalive says otherwise.\n\nExamples:\n  lastdrop capacity http://127.0.0.1:8080/ --objective 'p99<300ms,errors<0.1%'\n  lastdrop capacity http://127.0.0.1/ --objective 'p99.9<1s' --arrivals poisson --keepalive on --max-time 10m\n  lastdrop capacity plan.toml --objective 'p95<50ms' --no-staircase -r 200"
+)]
+pub struct CapacityArgs {
+    /// What to load: a URL, or a plan file (*.toml) for its requests
+    #[arg(value_name = "URL|PLAN")]
+    pub target: String,
+    /// What a rate has to meet: 'p99<300ms,errors<0.1%'
+    #[arg(long, value_name = "WHAT", value_parser = objectives)]
+    pub objective: Option<Objectives>,
+    /// The first rate [default: found by the staircase]
+    #[arg(short, long, value_name = "R", value_parser = within::<f64>(RATE))]
+    pub rate: Option<f64>,
+    /// No rate above this
+    #[arg(long, value_name = "R", default_value_t = 1_000_000.0, value_parser = within::<f64>(RATE))]
+    pub max_rate: f64,
+    /// The answer is held at least so long
+    #[arg(short = 'd', long, value_name = "TIME", default_value = "15s", value_parser = within::<Duration>(DURATION))]
+    pub hold: Duration,
+    /// All of it ends by then
+    #[arg(long, value_name = "TIME", default_value = "115s", value_parser = within::<Duration>(DURATION))]
+    pub max_time: Duration,
+    /// By so much the answer may be too low, percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.5, value_parser = within::<f64>(PRECISION))]
+    pub precision: f64,
+    /// Most users of the staircase
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 256, value_parser = within::<u32>(STAIRCASE))]
+    pub max_users: u32,
+    /// No staircase of users: no knee, no scalability law
+    #[arg(long)]
+    pub no_staircase: bool,
+    /// How arrivals are spread: uniform or poisson
+    #[arg(long, value_name = "HOW", value_parser = str::parse::<Arrival>, default_value = "uniform")]
+    pub arrivals: Arrival,
+    /// Most connections open at once
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = within::<u32>(CONNECTIONS))]
+    pub connections: u32,
+    /// Keep connections: on, off, or a number of requests on each [default: off; with a plan file: what it says]
+    #[arg(long, value_name = "HOW", value_parser = str::parse::<KeepAlive>)]
+    pub keepalive: Option<KeepAlive>,
+    /// Load threads [default: 1]
+    #[arg(short, long, value_name = "N", value_parser = within::<u32>(THREADS))]
+    pub threads: Option<u32>,
+    /// A request without an answer after this long has timed out [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = within::<Duration>(TIMEOUT))]
+    pub timeout: Option<Duration>,
+    /// Seed of everything random [default: random]
+    #[arg(long, value_name = "N", value_parser = within::<u32>(SEED))]
+    pub seed: Option<u32>,
+    /// Another request header, 'Name: value'
+    #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header_line)]
+    pub headers: Vec<(String, String)>,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
 
 pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
     let read = run_plan::requests_of(&args.target, &args.network)?;
@@ -38,6 +102,7 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
     for request in &mut plan.requests {
         request.headers.extend(args.headers.iter().cloned());
     }
+    plan.keep_secrets = args.output.keep_secrets;
     plan.check().map_err(|e| UsageError(e.to_string()))?;
     let order = CapacityOrder {
         plan,
@@ -46,29 +111,26 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
         connections: args.connections,
         start: args.rate,
         ceiling: args.max_rate,
-        precision: (args.precision / 100.0).clamp(0.001, 1.0),
+        precision: args.precision / 100.0,
         hold: args.hold,
         max_time: args.max_time,
         most_users: (!args.no_staircase).then_some(args.max_users),
     };
+    let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(true)?;
-    let mut terminal = Terminal::new(args.output.quiet);
-    let store = open_store(&args.output)?;
-    let mut lab = Lab::new(store, &stop.flag, &mut terminal);
-    let document = find_capacity(&mut lab, &order)?;
-    let store_error = lab.store_error.take();
-    let json = args.output.json.as_deref();
-    print_report(&capacity_text(&document), json, args.output.quiet);
-    if let Some(to) = json {
-        write_json(to, &document)?;
-    }
-    if let Some(e) = store_error {
-        eprintln!("note: some runs could not be kept: {e}");
+    let observers = observers(args.output.quiet, open_store(&args.output)?);
+    let mut lab = Lab::new(&stop.flag, observers);
+    let document = find_capacity(&mut lab, &order).inspect_err(|_| hint_of_restore(&order.plan.url))?;
+    report.give(&capacity_text(&document), &document)?;
+    for trouble in lab.trouble() {
+        note!("note: some runs {trouble}");
     }
     Ok(match stop.signal() {
         Some(signal) => Exit::Signal(signal),
         None if document.met => Exit::Done,
         None if document.generator_limited => Exit::Invalid,
+        // What was not found out is not missed.
+        None if document.out_of_time => Exit::Failed,
         None => Exit::Missed,
     })
 }

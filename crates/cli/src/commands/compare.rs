@@ -4,32 +4,65 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::Args;
 use lastdrop_analyze::compare::{assumed_floor, stored as compare_stored};
-use lastdrop_experiment::Lab;
-use lastdrop_experiment::compare::{CompareOrder, compare as compare_live};
+use lastdrop_lab::Lab;
+use lastdrop_model::bounds::BLOCKS;
 use lastdrop_model::documents::{COMPARE_SCHEMA, CompareDocument, CompareKind, CompareSide, CompareVerdict, Compared};
-use lastdrop_model::{Plan, Run, Verdict};
+use lastdrop_model::{Plan, Run, Verdict, secrets};
 use lastdrop_report::compare_text;
 use lastdrop_store::Store;
+use lastdrop_trials::compare::{CompareOrder, compare as compare_live};
 
-use crate::args::{CompareArgs, LoadArgs, NetworkArgs};
-use crate::commands::{default_store, open_store, print_report, write_json};
+use crate::commands::{Report, default_store, observers, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::narrator::Terminal;
+use crate::options::{LoadArgs, NetworkArgs, OutputArgs, within};
 use crate::run_plan;
 use crate::signals::Stop;
+use crate::stdio::note;
+
+#[derive(Debug, Args)]
+#[command(
+    mut_arg("duration", |a| a.help("Length of each stretch of load [default: 520ms]")),
+    mut_arg("warm_up", |a| a.help("Load before each stretch, outside its numbers [default: 50ms]")),
+    mut_arg("requests", |a| a.help("Requests of each stretch, instead of a length")),
+    after_help = "Stored runs tell of the noise within them, not of what changed on the machine between them; for a decision use\n--live. A block is a stretch of load at A and one at B. Ratios are B / A.\n\nExamples:\n  lastdrop compare 3fa2 last                                      two runs of the store (see lastdrop history)\n  lastdrop compare before.json after.json --fail-on-worse         two exported runs\n  lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/ -c 20\n  lastdrop compare --live old.toml new.toml --blocks 20 -d 2s --fail-on-worse\n  lastdrop compare --live http://127.0.0.1:8080/ --aa             the noise of this machine"
+)]
+pub struct CompareArgs {
+    /// What was before: a run's id, an exported run (JSON); with --live a URL or a plan file
+    #[arg(value_name = "A")]
+    pub a: String,
+    /// What came after
+    #[arg(value_name = "B", required_unless_present = "aa")]
+    pub b: Option<String>,
+    /// Put load on both now, in interleaved blocks
+    #[arg(long)]
+    pub live: bool,
+    /// A against itself: the noise of this machine, kept for comparisons of stored runs
+    #[arg(long, requires = "live", conflicts_with = "b")]
+    pub aa: bool,
+    /// Blocks, at most; it ends early when the answer is clear
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = within::<u32>(BLOCKS))]
+    pub blocks: u32,
+    /// Exit code 3 when B is worse in anything
+    #[arg(long)]
+    pub fail_on_worse: bool,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
 
 /// Length of a stretch of load unless the user says otherwise, and of what goes before it: with fifteen blocks 18 s.
 const STRETCH: Duration = Duration::from_millis(520);
 const SETTLING: Duration = Duration::from_millis(50);
 
 pub fn compare(args: &CompareArgs) -> Result<Exit> {
+    let report = Report::of(&args.output)?;
     let (document, exit) = if args.live { live(args)? } else { (stored(args)?, Exit::Done) };
-    let json = args.output.json.as_deref();
-    print_report(&compare_text(&document), json, args.output.quiet);
-    if let Some(to) = json {
-        write_json(to, &document)?;
-    }
+    report.give(&compare_text(&document), &document)?;
     let worse = document.metrics.values().any(|m| m.verdict == Compared::Worse);
     Ok(match exit {
         Exit::Done if args.fail_on_worse && worse && document.verdict != CompareVerdict::Inconclusive => Exit::Missed,
@@ -48,13 +81,14 @@ fn side(args: &CompareArgs, target: &str, seed: u64) -> Result<Plan> {
                 UsageError(format!("{target} says how much load there is; change it there, not by options")).into()
             );
         }
-        plan.phases = load.phases(STRETCH);
+        plan.phases = load.phases(STRETCH)?;
         plan.phases.retain(|p| p.measured);
     }
     if !read.has_seed {
         plan.seed = seed;
     }
-    load.adjust(&mut plan);
+    load.adjust(&mut plan)?;
+    plan.keep_secrets = args.output.keep_secrets;
     for request in &mut plan.requests {
         request.headers.extend(load.headers.iter().cloned());
     }
@@ -65,12 +99,14 @@ fn side(args: &CompareArgs, target: &str, seed: u64) -> Result<Plan> {
 fn live(args: &CompareArgs) -> Result<(CompareDocument, Exit)> {
     let seed = args.load.seed();
     let plan_a = side(args, &args.a, seed)?;
+    // What a side is called goes into the report.
+    let name = |target: &str| secrets::url(target).into_owned();
     let (name_b, plan_b) = match &args.b {
-        Some(b) => (b.clone(), side(args, b, seed)?),
-        None => (args.a.clone(), plan_a.clone()),
+        Some(b) => (name(b), side(args, b, seed)?),
+        None => (name(&args.a), plan_a.clone()),
     };
     let order = CompareOrder {
-        a: (args.a.clone(), plan_a),
+        a: (name(&args.a), plan_a),
         b: (name_b, plan_b),
         aa: args.aa,
         blocks: args.blocks,
@@ -79,17 +115,15 @@ fn live(args: &CompareArgs) -> Result<(CompareDocument, Exit)> {
         seed,
     };
     let stop = Stop::on_signals(true)?;
-    let mut terminal = Terminal::new(args.output.quiet);
     let store = open_store(&args.output)?;
-    let mut lab = Lab::new(store, &stop.flag, &mut terminal);
+    let mut lab = Lab::new(&stop.flag, observers(args.output.quiet, store.clone()));
     let mut document = compare_live(&mut lab, &order)?;
-    let store_error = lab.store_error.take();
-    if let (Some(floor), Some(store), false) = (&document.noise_floor, &lab.store, document.interrupted) {
+    if let (Some(floor), Some(store), false) = (&document.noise_floor, &store, document.interrupted) {
         store.keep_noise(floor)?;
         document.notes.push("this noise floor is kept, and reckoned with when stored runs are compared".into());
     }
-    if let Some(e) = store_error {
-        eprintln!("note: some runs could not be kept: {e}");
+    for trouble in lab.trouble() {
+        note!("note: some runs {trouble}");
     }
     Ok((document, stop.signal().map_or(Exit::Done, Exit::Signal)))
 }
@@ -120,6 +154,9 @@ fn stored(args: &CompareArgs) -> Result<CompareDocument> {
     };
     let floor = floor.unwrap_or_else(assumed_floor);
     let comparison = compare_stored(&ra, &rb, &floor);
+    if let Some(store) = &store {
+        store.check_reads()?;
+    }
     let mut notes = comparison.notes;
     let (mut verdict, mut because) = (comparison.verdict, comparison.because);
     for (name, run) in [("A", &ra), ("B", &rb)] {

@@ -6,17 +6,27 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use lastdrop_experiment::{Lab, demo as plan, lab::random_u32, tune::tune};
+use clap::Args;
+use lastdrop_lab::Lab;
+use lastdrop_lab::lab::random_u32;
 use lastdrop_model::documents::TuneVerdict;
-use lastdrop_model::{ServerKind, ServerRef};
 use lastdrop_report::tune_text;
-use lastdrop_server::{Session, discover};
+use lastdrop_server::{Others, ServerRef, Session, discover};
+use lastdrop_trials::demo as plan;
+use lastdrop_trials::tune::tune;
 
-use crate::args::DemoArgs;
-use crate::commands::{print_report, write_json};
+use crate::commands::{Report, observers};
 use crate::exit::Exit;
-use crate::narrator::Terminal;
 use crate::signals::Stop;
+
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Write the result as JSON to a file, or to stdout with '-'
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<String>,
+    #[arg(short, long)]
+    pub quiet: bool,
+}
 
 /// The target of the demo; it ends with it.
 struct Target(Child);
@@ -30,6 +40,7 @@ impl Drop for Target {
 }
 
 pub fn demo(args: DemoArgs) -> Result<Exit> {
+    let report = Report::open(args.json.as_deref(), args.quiet)?;
     let stop = Stop::on_signals(false)?;
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let config = folder.path().join("target.toml");
@@ -40,17 +51,12 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
     // SAFETY: the process has one thread so far.
     unsafe { std::env::set_var("LASTDROP_STATE", folder.path().join("state")) };
     let (workers, rps) = plan::planted()?;
-    let json = args.json.as_deref();
-    print_report(
-        &format!(
-            "lastdrop demo: a web server of ours runs on 127.0.0.1:{port} with a bad setting: 4 workers, each replaced\n\
-             after 10 requests. Its best is planted and known: {workers} workers that stay, {rps:.0} answers/s. lastdrop is\n\
-             told none of that. It measures the server as it is, tries other settings, races the best against what was\n\
-             there, and puts everything back. This takes about a minute.\n\n"
-        ),
-        json,
-        args.quiet,
-    );
+    report.text(&format!(
+        "lastdrop demo: a web server of ours runs on 127.0.0.1:{port} with a bad setting: 4 workers, each replaced\n\
+         after 10 requests. Its best is planted and known: {workers} workers that stay, {rps:.0} answers/s. lastdrop is\n\
+         told none of that. It measures the server as it is, tries other settings, races the best against what was\n\
+         there, and puts everything back. This takes about a minute.\n\n"
+    ));
     let exe = std::env::current_exe().context("cannot find my own program")?;
     let mut target = Target(
         Command::new(exe)
@@ -66,33 +72,29 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
     );
     wait_for(&mut target, port)?;
     let url: lastdrop_model::Url = format!("http://127.0.0.1:{port}/").parse()?;
-    let server = ServerRef { kind: ServerKind::Target, config: Some(config), url: None };
-    let session = Session::open(discover(&server)?, Some(&url), false)?;
-    let mut terminal = Terminal::new(args.quiet);
-    let mut lab = Lab::new(None, &stop.flag, &mut terminal);
+    let mut server: ServerRef = "target".parse().map_err(anyhow::Error::msg)?;
+    server.config = Some(config);
+    let session = Session::open(discover(&server)?, Some(&url), &Others::default())?;
+    let mut lab = Lab::new(&stop.flag, observers(args.quiet, None));
     let document = tune(&mut lab, session, &plan::order(url, u64::from(random_u32())))?;
     // The restarts made the target another process than the one that was started here.
     end_restarted(&server);
-    print_report(&format!("\n{}", tune_text(&document)), json, args.quiet);
-    if let Some(to) = json {
-        write_json(to, &document)?;
-    }
-    if document.interrupted {
-        return Ok(Exit::Signal(stop.signal().unwrap_or(2)));
-    }
-    let found = document.winner.as_ref().map_or(0.0, |w| w.objective);
-    print_report(
-        &format!(
+    let mut text = format!("\n{}", tune_text(&document));
+    if !document.interrupted {
+        let found = document.winner.as_ref().map_or(0.0, |w| w.objective);
+        text.push_str(&format!(
             "\nThe winner reaches {:.0} % of the planted best ({found:.0} of {rps:.0} answers/s).\n\n\
              Next, on a real server (as root, so that its processes can be looked at and restarted):\n  \
              lastdrop size apache                                     how many workers fit into memory\n  \
              lastdrop tune apache --url http://127.0.0.1/your/page    the same as here, on your Apache\n  \
              lastdrop run http://127.0.0.1/your/page -c 50 -d 30s     only measure\n",
             found / rps * 100.0
-        ),
-        json,
-        args.quiet,
-    );
+        ));
+    }
+    report.give(&text, &document)?;
+    if document.interrupted {
+        return Ok(Exit::Signal(stop.signal().unwrap_or(2)));
+    }
     Ok(if document.verdict == TuneVerdict::Improved { Exit::Done } else { Exit::Failed })
 }
 

@@ -2,17 +2,83 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use clap::Args;
 use lastdrop_analyze::guard::Limits;
-use lastdrop_experiment::guard::{Event, GuardOrder, guard as run_guard};
+use lastdrop_looks::guard::{GuardOrder, guard as run_guard};
+use lastdrop_model::bounds::{BoundError, DURATION, INTERVAL, MEMORY, SHARE};
+use lastdrop_model::printable;
 use lastdrop_model::units::show_bytes;
-use lastdrop_report::utc;
+use lastdrop_report::{event_line, utc};
+use lastdrop_server::ServerRef;
+use lastdrop_server::kind::{self, Kind};
 
-use crate::args::GuardArgs;
 use crate::exit::{Exit, UsageError};
+use crate::options::within;
 use crate::signals::Stop;
+use crate::stdio::{self, say};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without --act it only says what it would do. A worker is asked to leave when it is idle, finishes what it has begun, and\nits master starts another; only one that is stuck is ended against its will. Apache has to be prefork.\n\nExamples:\n  lastdrop guard apache --max-private 60M\n  lastdrop guard apache --memory 2G --stuck 5m --act --log /var/log/lastdrop-guard.log\n  lastdrop guard php-fpm --max-size 200M --max-age 6h --share 5 --every 30s --act"
+)]
+pub struct GuardArgs {
+    #[arg(value_parser = str::parse::<ServerRef>, help = format!(
+        "The server: {}, with a configuration or @URL where there are several",
+        kind::list(Kind::can_replace)
+    ))]
+    pub server: ServerRef,
+    /// Replace workers whose resident size is above this
+    #[arg(long, value_name = "SIZE", help_heading = "Limits", value_parser = within::<u64>(MEMORY))]
+    pub max_size: Option<u64>,
+    /// Replace workers with more private memory than this
+    #[arg(long, value_name = "SIZE", help_heading = "Limits", value_parser = within::<u64>(MEMORY))]
+    pub max_private: Option<u64>,
+    /// Replace workers that share less than this
+    #[arg(long, value_name = "SIZE", help_heading = "Limits", value_parser = within::<u64>(MEMORY))]
+    pub min_shared: Option<u64>,
+    /// Replace workers that have used more CPU time than this
+    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = within::<Duration>(DURATION))]
+    pub max_cpu: Option<Duration>,
+    /// Replace workers that are older than this
+    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = within::<Duration>(DURATION))]
+    pub max_age: Option<Duration>,
+    /// End workers that are at one request for longer than this (needs a status page)
+    #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = within::<Duration>(DURATION))]
+    pub stuck: Option<Duration>,
+    /// Real memory of the whole server: from nine tenths of it on, the largest workers are replaced
+    #[arg(long, value_name = "SIZE", help_heading = "Limits", value_parser = within::<u64>(MEMORY))]
+    pub memory: Option<u64>,
+    /// Time between two checks
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = within::<Duration>(INTERVAL))]
+    pub every: Duration,
+    /// At most this part of the pool is replaced at a time, percent (but one worker always may be)
+    #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = share)]
+    pub share: f64,
+    /// Ask workers that are at work too; they finish their request first
+    #[arg(long)]
+    pub even_busy: bool,
+    /// Replace workers, not only say which
+    #[arg(long)]
+    pub act: bool,
+    /// End after this long
+    #[arg(short, long, value_name = "TIME", value_parser = within::<Duration>(DURATION))]
+    pub duration: Option<Duration>,
+    /// Add a line for each event to this file
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// No text
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// A percentage as a share.
+fn share(text: &str) -> Result<f64, BoundError> {
+    SHARE.read::<f64>(text).map(|percent| percent / 100.0)
+}
 
 pub fn guard(args: &GuardArgs) -> Result<Exit> {
     let limits = Limits {
@@ -47,11 +113,12 @@ pub fn guard(args: &GuardArgs) -> Result<Exit> {
     let stop = Stop::on_signals(false)?;
     let mut trouble = None;
     let summary = run_guard(&order, &stop.flag, &mut |event| {
+        let Some(line) = event_line(event) else { return };
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        let line = format!("{} {}\n", utc(seconds * 1000), describe(&event));
+        let line = format!("{} {}\n", utc(seconds * 1000), printable::line(&line));
         if !args.quiet {
             // A terminal that has gone is no reason to stop guarding.
-            let _ = std::io::stdout().write_all(line.as_bytes());
+            stdio::out(&line);
         }
         if let Some(file) = &mut log
             && let Err(e) = file.write_all(line.as_bytes())
@@ -65,7 +132,7 @@ pub fn guard(args: &GuardArgs) -> Result<Exit> {
         } else {
             ("would have been asked to leave", String::new())
         };
-        println!(
+        say!(
             "{} checks, {} workers {would}{left}; real memory at most {}",
             summary.checks,
             summary.asked,
@@ -76,22 +143,4 @@ pub fn guard(args: &GuardArgs) -> Result<Exit> {
         anyhow::bail!("the pool was guarded but the log could not be written: {e}");
     }
     Ok(stop.signal().map_or(Exit::Done, Exit::Signal))
-}
-
-fn describe(event: &Event) -> String {
-    match event {
-        Event::Started { server, workers, act } => {
-            let how = if *act { "replacing" } else { "dry run: nothing is replaced without --act" };
-            format!("guarding {server}: {workers} workers; {how}")
-        }
-        Event::Asked { pid, why, requests, age_s, real_memory, acted } => {
-            let what = if *acted { "replacing" } else { "would replace" };
-            let requests = requests.map_or(String::new(), |n| format!(", {n} requests"));
-            let real = real_memory.map_or(String::new(), |b| format!("; the group has {}", show_bytes(b)));
-            format!("{what} {pid}: {why} ({age_s:.0} s old{requests}{real})")
-        }
-        Event::Left { pid, after_s } => format!("{pid} has left after {after_s:.2} s"),
-        Event::Killed { pid, signal } => format!("{pid} did not leave: {signal}"),
-        Event::Note(text) => text.clone(),
-    }
 }

@@ -15,14 +15,20 @@ pub mod trace;
 pub mod tune;
 pub mod watch;
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use lastdrop_lab::Observer;
+use lastdrop_lab::observers::Keeper;
+use lastdrop_model::Url;
+use lastdrop_server::left_at;
 use lastdrop_store::Store;
 
-use crate::args::OutputArgs;
+use crate::narrator::Terminal;
+use crate::options::OutputArgs;
+use crate::outfile::Outfile;
+use crate::stdio::{self, note};
 
 /// Where runs are kept unless the user says otherwise.
 pub fn default_store() -> Option<PathBuf> {
@@ -41,52 +47,81 @@ pub fn open_store(output: &OutputArgs) -> Result<Option<Store>> {
         return Ok(Some(Store::open(path)?));
     }
     let Some(path) = default_store() else {
-        eprintln!("note: there is no home folder to keep runs in; this one is not kept (--store FILE keeps it)");
+        note!("note: there is no home folder to keep runs in; this one is not kept (--store FILE keeps it)");
         return Ok(None);
     };
     match Store::open(&path) {
         Ok(store) => Ok(Some(store)),
         Err(e) => {
-            eprintln!("note: this run is not kept: {e}");
+            note!("note: this run is not kept: {e}");
             Ok(None)
         }
     }
 }
 
-/// Writes a JSON document to a file or to stdout.
-pub fn write_json(to: &str, document: &impl serde::Serialize) -> Result<()> {
-    // Not by way of a string: the document of a long run is large.
-    let write = |to: &mut dyn Write| -> std::io::Result<()> {
-        let mut out = BufWriter::new(to);
-        serde_json::to_writer_pretty(&mut out, document)?;
-        out.write_all(b"\n")?;
-        out.flush()
-    };
-    if to == "-" {
-        write(&mut std::io::stdout().lock()).context("cannot write to stdout")
-    } else {
-        File::create(to).and_then(|mut f| write(&mut f)).with_context(|| format!("cannot write {to}"))
+/// Who is shown what happens in a command that makes runs: whoever is to be shown it in all of them stands here.
+pub fn observers(quiet: bool, store: Option<Store>) -> Vec<Box<dyn Observer>> {
+    // What has happened is on disk before anything else is done with it.
+    let keeper = store.map(|store| -> Box<dyn Observer> { Box::new(Keeper::new(store)) });
+    keeper.into_iter().chain([Box::new(Terminal::new(quiet)) as Box<dyn Observer>]).collect()
+}
+
+/// Says so where nobody listens at a URL because a killed tune left its server stopped.
+pub fn hint_of_restore(url: &Url) {
+    let nobody = TcpStream::connect((url.host.as_str(), url.port)).is_err();
+    if let Some(server) = left_at(url).filter(|_| nobody) {
+        note!("lastdrop: a run on {server} was killed and may have left it stopped: lastdrop restore");
     }
 }
 
-/// Writes text to a file, or to stdout with `-`.
-pub fn write_text(to: &str, text: &str) -> Result<()> {
-    if to == "-" {
-        std::io::stdout().write_all(text.as_bytes()).context("cannot write to stdout")
-    } else {
-        std::fs::write(to, text).with_context(|| format!("cannot write {to}"))
-    }
+/// Where the result of a command goes: text for a person, and a document where one is wanted. It is made before the work
+/// begins, so that a document that cannot be written is found then.
+#[derive(Debug)]
+pub struct Report {
+    json: Option<Outfile>,
+    /// stdout belongs to something else.
+    beside: bool,
+    quiet: bool,
 }
 
-/// Prints a report: on stdout, or on stderr when stdout is a JSON document; not at all when quiet.
-pub fn print_report(text: &str, json: Option<&str>, quiet: bool) {
-    if quiet {
-        return;
+impl Report {
+    /// # Errors
+    /// When the document could not be written.
+    pub fn open(json: Option<&str>, quiet: bool) -> Result<Report> {
+        let json = Outfile::wanted(json)?;
+        Ok(Report { beside: json.as_ref().is_some_and(Outfile::is_stdout), json, quiet })
     }
-    if json == Some("-") {
-        eprint!("{text}");
-    } else {
-        // A reader that has gone (head, less) is no error.
-        let _ = std::io::stdout().write_all(text.as_bytes());
+
+    /// As the options say that every command with a store has.
+    ///
+    /// # Errors
+    /// As [`Report::open`].
+    pub fn of(output: &OutputArgs) -> Result<Report> {
+        let mut report = Report::open(output.json.as_deref(), output.quiet)?;
+        report.json = report.json.map(|file| file.private(output.keep_secrets));
+        Ok(report)
+    }
+
+    /// Another document goes to stdout, perhaps.
+    pub fn make_room_for(&mut self, other: Option<&Outfile>) {
+        self.beside |= other.is_some_and(Outfile::is_stdout);
+    }
+
+    /// Prints text: on stdout, or on stderr where stdout is a document; not at all when quiet.
+    pub fn text(&self, text: &str) {
+        match (self.quiet, self.beside) {
+            (true, _) => {}
+            (_, true) => stdio::err(text),
+            (_, false) => stdio::out(text),
+        }
+    }
+
+    /// Prints the text and writes the document.
+    ///
+    /// # Errors
+    /// When the document cannot be written.
+    pub fn give(self, text: &str, document: &impl serde::Serialize) -> Result<()> {
+        self.text(text);
+        self.json.map_or(Ok(()), |file| file.json(document))
     }
 }

@@ -1,70 +1,120 @@
 //! `lastdrop run URL`
 
-use std::fs::File;
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
-use lastdrop_experiment::lab::RequestLog;
-use lastdrop_experiment::{Lab, LabError};
+use anyhow::Result;
+use clap::Args;
+use lastdrop_lab::observers::RequestLog;
+use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_model::run::End;
 use lastdrop_model::{Judged, Run, Verdict};
 use lastdrop_report::{junit, run_text};
+use lastdrop_server::ServerRef;
 use lastdrop_server::find;
+use lastdrop_server::kind;
 
-use crate::args::RunArgs;
-use crate::commands::{open_store, print_report, write_json, write_text};
+use crate::commands::{Report, hint_of_restore, observers, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::narrator::Terminal;
+use crate::options::{LoadArgs, NetworkArgs, Objectives, OutputArgs, RequestArgs, objectives};
+use crate::outfile::Outfile;
 use crate::run_plan;
 use crate::signals::Stop;
+use crate::stdio::{self, note};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s\n  lastdrop run http://[::1]/ -n 10000 --keepalive off --json run.json\n  lastdrop run http://127.0.0.1/ -r 500 --arrivals poisson\n  lastdrop run http://127.0.0.1/ -r 100 --ramp-to 2000 -d 5m\n  lastdrop run https://127.0.0.1:8443/ --ca ca.pem -c 50\n  lastdrop run -f urls.txt -c 20 --think 1s-3s\n  lastdrop run plan.toml --dry-run"
+)]
+pub struct RunArgs {
+    /// What to load: a URL, or a plan file (*.toml)
+    #[arg(required_unless_present_any = ["urls", "plan_schema"], value_name = "URL|PLAN")]
+    pub target: Option<String>,
+    /// Print what would be sent, and send nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the JSON schema of plan files
+    #[arg(long)]
+    pub plan_schema: bool,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    #[command(flatten)]
+    pub request: RequestArgs,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    /// What has to be reached: 'p99<300ms,errors<0.1%,rate>500'; exit code 3 where it is not
+    #[arg(long, value_name = "WHAT", value_parser = objectives, help_heading = "Output")]
+    pub objective: Option<Objectives>,
+    /// Write the objectives and whether they were met as JUnit XML
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub junit: Option<String>,
+    #[arg(long, value_name = "SERVER", value_parser = str::parse::<ServerRef>, help_heading = "Output", help = format!(
+        "Look at this server beside the load, with its status page: {} … [default: the one that listens at the URL, if it \
+         is on this machine, from outside]",
+        kind::list(|_| true)
+    ))]
+    pub server: Option<ServerRef>,
+    /// Write a line for each request (CSV): when it was due, sent, answered, and its fate
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub log: Option<String>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
 
 pub fn run(args: &RunArgs) -> Result<Exit> {
     if args.plan_schema {
-        write_json("-", &lastdrop_model::plan_file::schema())?;
+        Outfile::open("-")?.json(&lastdrop_model::plan_file::schema())?;
         return Ok(Exit::Done);
     }
-    let mut plan = run_plan::plan(args)?;
+    let mut plan =
+        run_plan::plan(args.target.as_deref().unwrap_or_default(), &args.load, &args.request, &args.network)?;
     if let Some(objectives) = &args.objective {
         plan.objectives.clone_from(&objectives.0);
     }
+    plan.keep_secrets = args.output.keep_secrets;
     if args.junit.is_some() && plan.objectives.is_empty() {
         return Err(UsageError("--junit writes down objectives; say them: --objective 'p99<300ms'".into()).into());
     }
     if args.dry_run {
-        write_text("-", &run_plan::dry_run(&plan)?)?;
+        stdio::out(run_plan::dry_run(&plan)?);
         return Ok(Exit::Done);
     }
+    let mut report = Report::of(&args.output)?;
+    let junit_file = Outfile::wanted(args.junit.as_deref())?;
+    report.make_room_for(junit_file.as_ref());
     let server = args.server.as_ref().map(find).transpose()?;
     let stop = Stop::on_signals(true)?;
-    let log = match &args.log {
-        None => None,
-        Some(path) => {
-            let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-            Some(RequestLog::new(file))
-        }
-    };
-    let mut terminal = Terminal::new(args.output.quiet);
-    let mut lab = Lab { log, server, ..Lab::new(open_store(&args.output)?, &stop.flag, &mut terminal) };
+    let log = Outfile::wanted(args.log.as_deref())?.map(Outfile::grow).transpose()?;
+    let (mut log, growing) = log.map_or((None, None), |(file, growing)| (Some(RequestLog::new(file)), Some(growing)));
+    let store = open_store(&args.output)?;
+    let mut lab = Lab { server, ..Lab::new(&stop.flag, observers(args.output.quiet, store.clone())) };
+    lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));
     let run = match lab.run(&plan, "") {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
         other => other?,
     };
-    let store_error = lab.store_error.take();
-    let log_error = lab.log.take().and_then(|l| l.error);
-    let json = args.output.json.as_deref();
-    print_report(&run_text(&run), json, args.output.quiet);
-    if let Some(to) = json {
-        write_json(to, &run)?;
-    }
-    if let Some(to) = &args.junit {
-        write_text(to, &junit(&run))?;
-    }
-    if let Some(e) = store_error {
-        anyhow::bail!("the run was made but could not be kept: {e}");
-    }
-    if let Some(e) = log_error {
-        anyhow::bail!("the run was made but its log of requests could not be written: {e}");
+    let trouble = lab.trouble();
+    drop(lab);
+    let log_error = log.and_then(|l| l.error);
+    // One that cannot be written any more (a full disk) does not take the others along.
+    let logged = match (growing, log_error) {
+        (Some(growing), None) => growing.finish(),
+        (Some(growing), Some(e)) => Err(unfinished_log(&e, growing.leave())),
+        (None, _) => Ok(()),
+    };
+    let given = report.give(&run_text(&run), &run);
+    let judged = junit_file.map_or(Ok(()), |file| file.text(&junit(&run)));
+    given.and(judged).and(logged)?;
+    // The older seconds of the report came from there.
+    let unread = || store.and_then(|s| s.check_reads().err()).map(|e| format!("could not be kept: {e}"));
+    if let Some(trouble) = trouble.into_iter().next().or_else(unread) {
+        anyhow::bail!("the run was made but {trouble}");
     }
     Ok(exit_of(&run, &stop))
+}
+
+fn unfinished_log(e: &std::io::Error, part: Option<PathBuf>) -> anyhow::Error {
+    let part = part.map_or(String::new(), |p| format!("; what there is of it: {}", p.display()));
+    anyhow::anyhow!("the run was made but its log of requests could not be written: {e}{part}")
 }
 
 fn exit_of(run: &Run, stop: &Stop) -> Exit {
@@ -75,10 +125,11 @@ fn exit_of(run: &Run, stop: &Stop) -> Exit {
         let why = run.generator.connect_errors.iter().max_by_key(|(_, n)| **n);
         match why {
             Some((why, _)) => {
-                eprintln!("lastdrop: nothing at {}: {why}; is the server running, and is that its port?", run.plan.url)
+                note!("lastdrop: nothing at {}: {why}; is the server running, and is that its port?", run.plan.url)
             }
-            None => eprintln!("lastdrop: {} answered nothing; try: curl -v {}", run.plan.url, run.plan.url),
+            None => note!("lastdrop: {} answered nothing; try: curl -v {}", run.plan.url, run.plan.url),
         }
+        hint_of_restore(&run.plan.url);
         return Exit::Failed;
     }
     match run.validity.verdict {

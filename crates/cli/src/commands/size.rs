@@ -3,41 +3,86 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use lastdrop_experiment::fit::{FitOrder, fit};
-use lastdrop_experiment::{Lab, LabError};
+use clap::Args;
+use lastdrop_lab::{Lab, LabError};
+use lastdrop_model::bounds::{MEMORY, PER_WORKER, POOL};
 use lastdrop_model::documents::SizeDocument;
-use lastdrop_model::{KeepAlive, ServerKind, Url};
+use lastdrop_model::request::header_line;
+use lastdrop_model::{KeepAlive, Url};
 use lastdrop_report::size_text;
-use lastdrop_server::{Session, discover};
+use lastdrop_server::kind::{self, Kind};
+use lastdrop_server::{ServerRef, Session, discover};
+use lastdrop_trials::fit::{FitOrder, fit};
 
-use crate::args::{LoadArgs, SizeArgs};
-use crate::commands::{print_report, write_json};
+use crate::commands::{Report, observers};
 use crate::exit::{Exit, UsageError};
-use crate::narrator::Terminal;
+use crate::options::{LoadArgs, OthersArgs, pair, within};
 use crate::signals::Stop;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "size alone only looks. --fit and --variant (Apache only) restart the server several times with other\nsettings and put it back; what a killed one leaves, lastdrop restore undoes.\n\nExamples:\n  lastdrop size apache\n  lastdrop size apache:/srv/www/apache2.conf --memory 400M --json -\n  lastdrop size apache --fit --url http://127.0.0.1/app --memory 2G\n  lastdrop size apache --url http://127.0.0.1/app --variant plain= --variant 'preloaded=PerlModule POSIX; PerlModule CGI'"
+)]
+pub struct SizeArgs {
+    #[arg(help = format!(
+        "The server: {}, each with @URL of its listener; the workers of other kinds are shown by lastdrop watch",
+        kind::list_with_files(Kind::can_change)
+    ))]
+    pub server: ServerRef,
+    /// Memory that the server's workers may use together [default: what the machine or the server's control group has left]
+    #[arg(long, value_name = "SIZE", value_parser = within::<u64>(MEMORY))]
+    pub memory: Option<u64>,
+    /// Try several pool sizes and let workers grow older; fits a model and says how sure it is
+    #[arg(long, requires = "url")]
+    pub fit: bool,
+    /// What workers are asked for while they are measured
+    #[arg(long)]
+    pub url: Option<Url>,
+    /// Pool sizes to try, in worker processes: 4,8,16 [default: four up to the present one]
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', requires = "fit", value_parser = within::<u64>(POOL))]
+    pub sizes: Vec<u64>,
+    /// Requests that each worker serves to see whether it grows
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = within::<u64>(PER_WORKER))]
+    pub requests_per_worker: u64,
+    #[arg(long = "variant", value_name = "NAME=DIRECTIVES", requires = "url", value_parser = pair, help = format!(
+        "Directives whose effect on the size of a worker is wanted: 'NAME=DIRECTIVE; DIRECTIVE' ({}); may be given several \
+         times",
+        kind::titles(|k| k.directives)
+    ))]
+    pub variants: Vec<(String, String)>,
+    #[command(flatten)]
+    pub others: OthersArgs,
+    /// Another request header, 'Name: value'
+    #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header_line)]
+    pub headers: Vec<(String, String)>,
+    /// Write the result as JSON to a file, or to stdout with '-'
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<String>,
+    #[arg(short, long)]
+    pub quiet: bool,
+}
 
 /// A request of a server that is being sized may take this long: its pool was just started.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn size(args: SizeArgs) -> Result<Exit> {
+    let report = Report::open(args.json.as_deref(), args.quiet)?;
     let document = match &args.url {
         Some(url) if args.fit || !args.variants.is_empty() => match measure(&args, url)? {
             Ok(document) => document,
             Err(exit) => return Ok(exit),
         },
-        _ => lastdrop_experiment::size::size(&args.server, args.memory)?,
+        _ => lastdrop_trials::size::size(&args.server, args.memory)?,
     };
-    print_report(&size_text(&document), args.json.as_deref(), args.quiet);
-    if let Some(to) = &args.json {
-        write_json(to, &document)?;
-    }
+    report.give(&size_text(&document), &document)?;
     Ok(Exit::Done)
 }
 
 /// Tries pool sizes and variants; an exit instead of a document when the user ended it.
 fn measure(args: &SizeArgs, url: &Url) -> Result<Result<SizeDocument, Exit>> {
-    if args.variants.iter().any(|(_, d)| !d.is_empty()) && args.server.kind != ServerKind::Apache {
-        return Err(UsageError("variants are directives of Apache; other servers have none yet".into()).into());
+    if args.variants.iter().any(|(_, d)| !d.is_empty()) && !args.server.kind.directives {
+        let title = kind::titles(|k| k.directives);
+        return Err(UsageError(format!("variants are directives of {title}; other servers have none yet")).into());
     }
     let load = LoadArgs {
         users: Some(1),
@@ -47,7 +92,7 @@ fn measure(args: &SizeArgs, url: &Url) -> Result<Result<SizeDocument, Exit>> {
         ..LoadArgs::default()
     };
     let order = FitOrder {
-        plan: load.plan(url.clone(), TIMEOUT, KeepAlive::Off),
+        plan: load.plan(url.clone(), TIMEOUT, KeepAlive::Off)?,
         memory: args.memory,
         sizes: args.sizes.clone(),
         requests_per_worker: args.requests_per_worker,
@@ -55,9 +100,8 @@ fn measure(args: &SizeArgs, url: &Url) -> Result<Result<SizeDocument, Exit>> {
         fit: args.fit,
     };
     let stop = Stop::on_signals(false)?;
-    let mut terminal = Terminal::new(args.quiet);
-    let session = Session::open(discover(&args.server)?, Some(url), args.live)?;
-    let mut lab = Lab::new(None, &stop.flag, &mut terminal);
+    let session = Session::open(discover(&args.server)?, Some(url), &(&args.others).into())?;
+    let mut lab = Lab::new(&stop.flag, observers(args.quiet, None));
     match fit(&mut lab, session, &order) {
         Err(LabError::Interrupted) => Ok(Err(Exit::Signal(stop.signal().unwrap_or(2)))),
         other => Ok(Ok(other?)),

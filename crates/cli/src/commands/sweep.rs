@@ -1,31 +1,61 @@
 //! `lastdrop sweep PLAN.toml`
 
+use std::path::PathBuf;
+
 use anyhow::Result;
-use lastdrop_experiment::Lab;
-use lastdrop_experiment::sweep::sweep as run_sweep;
-use lastdrop_experiment::sweep_plan::SweepPlan;
+use clap::Args;
+use lastdrop_lab::Lab;
+use lastdrop_model::bounds::ROUNDS;
 use lastdrop_report::{sweep_csv, sweep_text};
 use lastdrop_server::{Session, discover};
+use lastdrop_trials::sweep::sweep as run_sweep;
+use lastdrop_trials::sweep_plan::SweepPlan;
 
-use crate::args::SweepArgs;
-use crate::commands::{open_store, print_report, write_json, write_text};
+use crate::commands::{Report, observers, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::narrator::Terminal;
+use crate::options::{OthersArgs, OutputArgs, within};
+use crate::outfile::Outfile;
 use crate::signals::Stop;
+use crate::stdio::note;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  lastdrop sweep examples/tuning-table.toml\n  lastdrop sweep plan.toml --csv table.csv --json table.json\n  lastdrop sweep examples/variants.toml --rounds 5 --sort avtime"
+)]
+pub struct SweepArgs {
+    /// The plan: see examples/ and docs/manual.md
+    pub plan: PathBuf,
+    /// Measure every row so often, in interleaved rounds; shows an interval [default: what the plan says, or 1]
+    #[arg(long, value_name = "N", value_parser = within::<u32>(ROUNDS))]
+    pub rounds: Option<u32>,
+    /// Sort by a column, best first: rps, avtime, p50, p99, completed, failed, or one of those that vary
+    #[arg(long, value_name = "COLUMN")]
+    pub sort: Option<String>,
+    /// Write the table as CSV to a file, or to stdout with '-'
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<String>,
+    #[command(flatten)]
+    pub others: OthersArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
 
 pub fn sweep(args: SweepArgs) -> Result<Exit> {
     let mut plan = SweepPlan::read(&args.plan).map_err(|e| UsageError(e.to_string()))?;
     plan.rounds = args.rounds.unwrap_or(plan.rounds);
     plan.sort = args.sort.clone().or(plan.sort);
+    plan.keep_secrets = args.output.keep_secrets;
     // Not after an hour of measuring.
     plan.check_sort().map_err(UsageError)?;
+    let mut report = Report::of(&args.output)?;
+    let csv = Outfile::wanted(args.csv.as_deref())?.map(|file| file.private(plan.keep_secrets));
+    report.make_room_for(csv.as_ref());
     let stop = Stop::on_signals(plan.server.is_none())?;
-    let mut terminal = Terminal::new(args.output.quiet);
-    let store = open_store(&args.output)?;
+    let observers = observers(args.output.quiet, open_store(&args.output)?);
     let session = match &plan.server {
         Some(server) => {
             let url = plan.cells.first().map(|c| &c.url);
-            let session = Session::open(discover(server)?, url, args.live)?;
+            let session = Session::open(discover(server)?, url, &(&args.others).into())?;
             // A name that is not a setting shall not be found out after an hour.
             for settings in plan.cells.iter().map(|c| &c.settings) {
                 session.check_names(settings).map_err(|e| UsageError(e.to_string()))?;
@@ -34,19 +64,14 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
         }
         None => None,
     };
-    let mut lab = Lab::new(store, &stop.flag, &mut terminal);
+    let mut lab = Lab::new(&stop.flag, observers);
     let document = run_sweep(&mut lab, session, &plan)?;
-    let store_error = lab.store_error.take();
-    let to_stdout = if args.csv.as_deref() == Some("-") { args.csv.as_deref() } else { args.output.json.as_deref() };
-    print_report(&sweep_text(&document), to_stdout, args.output.quiet);
-    if let Some(to) = &args.csv {
-        write_text(to, &sweep_csv(&document))?;
-    }
-    if let Some(to) = &args.output.json {
-        write_json(to, &document)?;
-    }
-    if let Some(e) = store_error {
-        eprintln!("note: some runs could not be kept: {e}");
+    // One that cannot be written any more does not take the other along.
+    let given = report.give(&sweep_text(&document), &document);
+    let table = csv.map_or(Ok(()), |file| file.text(&sweep_csv(&document)));
+    given.and(table)?;
+    for trouble in lab.trouble() {
+        note!("note: some runs {trouble}");
     }
     Ok(match stop.signal() {
         Some(signal) => Exit::Signal(signal),

@@ -1,25 +1,73 @@
 //! `lastdrop trace SERVER --url URL`
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lastdrop_experiment::LabError;
-use lastdrop_experiment::trace::{trace as run_trace, trace_with};
+use clap::Args;
+use lastdrop_lab::LabError;
+use lastdrop_looks::trace::{trace as run_trace, trace_with};
+use lastdrop_model::bounds::{TIMEOUT, TRACED};
 use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
-use lastdrop_model::{KeepAlive, ServerKind};
+use lastdrop_model::request::header_line;
+use lastdrop_model::{KeepAlive, Url};
 use lastdrop_report::{trace_compare_text, trace_text};
+use lastdrop_server::{Directives, Others, ServerRef, kind};
 
-use crate::args::{LoadArgs, TraceArgs};
-use crate::commands::{print_report, write_json};
+use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
+use crate::options::{LoadArgs, OthersArgs, within};
 use crate::signals::Stop;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Needs strace, and root or the server's user. Tracing slows the traced workers down while it lasts; on a server in\nuse it also counts what visitors do.\n\nExamples:\n  lastdrop trace apache --url http://127.0.0.1/app/list\n  lastdrop trace apache --url http://127.0.0.1/ --json before.json\n  (change something) lastdrop trace apache --url http://127.0.0.1/ --against before.json\n  lastdrop trace apache --url http://127.0.0.1/ --with '<Directory />; AllowOverride None; </Directory>'"
+)]
+pub struct TraceArgs {
+    #[arg(value_parser = str::parse::<ServerRef>, help = format!("The server: {} …", kind::list(|_| true)))]
+    pub server: ServerRef,
+    /// What is asked for while it is traced
+    #[arg(long)]
+    pub url: Url,
+    /// How many requests are traced
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = within::<u64>(TRACED))]
+    pub requests: u64,
+    /// Another request header, 'Name: value'
+    #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header_line)]
+    pub headers: Vec<(String, String)>,
+    /// A request without an answer after this long has timed out
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = within::<Duration>(TIMEOUT))]
+    pub timeout: Duration,
+    /// Show an earlier trace (its --json FILE) beside this one
+    #[arg(long, value_name = "FILE", conflicts_with = "with")]
+    pub against: Option<PathBuf>,
+    #[arg(long, value_name = "DIRECTIVES", help = format!(
+        "Trace again with these directives of {} (';' between them), show both, and put the server back",
+        kind::titles(|k| k.directives)
+    ))]
+    pub with: Option<String>,
+    #[command(flatten)]
+    pub others: OthersArgs,
+    /// Show every call, not only the costliest
+    #[arg(long)]
+    pub all: bool,
+    /// Write the result as JSON to a file, or to stdout with '-'
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<String>,
+    /// No text
+    #[arg(short, long)]
+    pub quiet: bool,
+}
 
 /// Longest that the requests may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub fn trace(args: &TraceArgs) -> Result<Exit> {
+    if args.with.is_none() && Others::from(&args.others) != Others::default() {
+        return Err(UsageError("--live and --ignore-source are about changing a server: --with says how".into()).into());
+    }
+    let report = Report::open(args.json.as_deref(), args.quiet)?;
     let before = args.against.as_deref().map(read).transpose()?;
     let stop = Stop::on_signals(false)?;
     let load = LoadArgs {
@@ -30,14 +78,16 @@ pub fn trace(args: &TraceArgs) -> Result<Exit> {
         headers: args.headers.clone(),
         ..LoadArgs::default()
     };
-    let plan = load.plan(args.url.clone(), LIMIT, KeepAlive::Off);
+    let plan = load.plan(args.url.clone(), LIMIT, KeepAlive::Off)?;
     let traced = match &args.with {
         None => run_trace(&args.server, &plan, &stop.flag).map(|after| (before, after)),
-        Some(_) if args.server.kind != ServerKind::Apache => {
-            return Err(UsageError("--with takes directives of Apache; other servers have none yet".into()).into());
+        Some(_) if !args.server.kind.directives => {
+            let title = kind::titles(|k| k.directives);
+            return Err(UsageError(format!("--with takes directives of {title}; other servers have none yet")).into());
         }
         Some(directives) => {
-            trace_with(&args.server, &plan, directives, args.live, &stop.flag).map(|(b, a)| (Some(b), a))
+            let directives = Directives::read(directives);
+            trace_with(&args.server, &plan, &directives, &(&args.others).into(), &stop.flag).map(|(b, a)| (Some(b), a))
         }
     };
     let (before, document) = match traced {
@@ -48,10 +98,7 @@ pub fn trace(args: &TraceArgs) -> Result<Exit> {
     if let Some(before) = &before {
         text.push_str(&trace_compare_text(before, &document));
     }
-    print_report(&text, args.json.as_deref(), args.quiet);
-    if let Some(to) = &args.json {
-        write_json(to, &document)?;
-    }
+    report.give(&text, &document)?;
     Ok(stop.signal().map_or(Exit::Done, Exit::Signal))
 }
 

@@ -3,19 +3,53 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use lastdrop_experiment::Lab;
-use lastdrop_experiment::tune::{TuneOrder, tune as run_tune};
-use lastdrop_experiment::warm::RECYCLING_WARM_UP;
-use lastdrop_model::KeepAlive;
+use clap::Args;
+use lastdrop_lab::Lab;
+use lastdrop_lab::warm::RECYCLING_WARM_UP;
+use lastdrop_model::bounds::{GAIN, MEMORY, RACE};
 use lastdrop_model::documents::{TuneDocument, TuneVerdict};
+use lastdrop_model::{KeepAlive, Url};
 use lastdrop_report::tune_text;
+use lastdrop_server::ServerRef;
+use lastdrop_server::kind::{self, Kind};
 use lastdrop_server::{Session, discover};
+use lastdrop_trials::tune::{TuneOrder, tune as run_tune};
 
-use crate::args::TuneArgs;
-use crate::commands::{open_store, print_report, write_json};
+use crate::commands::{Report, observers, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::narrator::Terminal;
+use crate::options::{LoadArgs, OthersArgs, OutputArgs, within};
 use crate::signals::Stop;
+use crate::stdio::note;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  lastdrop tune apache --url http://127.0.0.1/perl/page.pl -c 50\n  lastdrop tune apache:/srv/www/apache2.conf --url http://127.0.0.1:8080/ --memory 400M --keep\n  lastdrop tune target:target.toml --url http://127.0.0.1:8080/"
+)]
+pub struct TuneArgs {
+    #[arg(help = format!("The server: {}, each with @URL of its listener", kind::list_with_files(Kind::can_change)))]
+    pub server: ServerRef,
+    /// What to load; healthy means that it answers as it does at the start
+    #[arg(long)]
+    pub url: Url,
+    /// Memory that the server's workers may use together [default: what the machine has left]
+    #[arg(long, value_name = "SIZE", value_parser = within::<u64>(MEMORY))]
+    pub memory: Option<u64>,
+    /// Leave the better settings in force
+    #[arg(long)]
+    pub keep: bool,
+    #[command(flatten)]
+    pub others: OthersArgs,
+    /// Pairs of blocks in the race, at most
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = within::<u32>(RACE))]
+    pub blocks: u32,
+    /// The smallest gain worth a change, percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = within::<f64>(GAIN))]
+    pub min_gain: f64,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
 
 /// Length of one block unless the user says otherwise.
 const BLOCK: Duration = Duration::from_secs(5);
@@ -30,12 +64,13 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         return Err(UsageError("blocks of a tune are compared with each other: no --ramp-to".into()).into());
     }
     let warm_up = args.load.warm_up;
-    let mut plan = args.load.plan(args.url.clone(), BLOCK, KeepAlive::Off);
+    let mut plan = args.load.plan(args.url.clone(), BLOCK, KeepAlive::Off)?;
     plan.phases.retain(|p| p.measured);
+    plan.keep_secrets = args.output.keep_secrets;
+    let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(false)?;
-    let mut terminal = Terminal::new(args.output.quiet);
-    let store = open_store(&args.output)?;
-    let session = Session::open(discover(&args.server)?, Some(&args.url), args.live)?;
+    let observers = observers(args.output.quiet, open_store(&args.output)?);
+    let session = Session::open(discover(&args.server)?, Some(&args.url), &(&args.others).into())?;
     let order = TuneOrder {
         plan,
         memory: args.memory,
@@ -46,16 +81,11 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         settling: warm_up.unwrap_or(SETTLING),
         advise_keepalive: true,
     };
-    let mut lab = Lab::new(store, &stop.flag, &mut terminal);
+    let mut lab = Lab::new(&stop.flag, observers);
     let document = run_tune(&mut lab, session, &order)?;
-    let store_error = lab.store_error.take();
-    let json = args.output.json.as_deref();
-    print_report(&tune_text(&document), json, args.output.quiet);
-    if let Some(to) = json {
-        write_json(to, &document)?;
-    }
-    if let Some(e) = store_error {
-        eprintln!("note: some runs could not be kept: {e}");
+    report.give(&tune_text(&document), &document)?;
+    for trouble in lab.trouble() {
+        note!("note: some runs {trouble}");
     }
     Ok(exit_of(&document, &stop))
 }

@@ -1,23 +1,68 @@
 //! `lastdrop watch SERVER`
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, IsTerminal, Write, stdout};
-use std::path::Path;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use lastdrop_experiment::watch::Watcher;
+use clap::Args;
+use lastdrop_looks::watch::Watcher;
+use lastdrop_model::bounds::{DURATION, INTERVAL};
 use lastdrop_model::documents::{WATCH_SCHEMA, WatchDocument};
-use lastdrop_report::watch::{View, draw, news};
+use lastdrop_report::watch::{SortBy, View, draw, news};
 use lastdrop_report::{watch_line, watch_text};
+use lastdrop_server::ServerRef;
+use lastdrop_server::kind;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
-use crate::args::WatchArgs;
-use crate::commands::{print_report, write_json};
+use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
+use crate::options::within;
+use crate::outfile::json_line;
 use crate::signals::Stop;
+use crate::stdio;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Keys: q quit, p pause, s sort by the next column, r reverse, arrows scroll.\nPrivate, shared and PSS are read in turn, each at most 15 s old.\n\nExamples:\n  lastdrop watch apache\n  lastdrop watch nginx@http://127.0.0.1/nginx_status --sort private\n  lastdrop watch pid:1234 --once --json -\n  lastdrop watch php-fpm --record night.jsonl -d 8h      and later: lastdrop watch --replay night.jsonl"
+)]
+pub struct WatchArgs {
+    #[arg(value_parser = str::parse::<ServerRef>, required_unless_present = "replay", help = format!(
+        "The server: {}, each with @URL",
+        kind::list_with_files(|_| true)
+    ))]
+    pub server: Option<ServerRef>,
+    /// Time between two looks, and what differences cover
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = within::<Duration>(INTERVAL))]
+    pub interval: Duration,
+    /// One look, then end
+    #[arg(long)]
+    pub once: bool,
+    /// End after this long
+    #[arg(short, long, value_name = "TIME", value_parser = within::<Duration>(DURATION))]
+    pub duration: Option<Duration>,
+    /// Sort workers by cpu, private, rss, requests, age or pid
+    #[arg(long, value_name = "COLUMN", default_value = "cpu", value_parser = str::parse::<SortBy>)]
+    pub sort: SortBy,
+    /// The other way round
+    #[arg(long)]
+    pub reverse: bool,
+    /// Add each look to this file, a JSON document a line
+    #[arg(long, value_name = "FILE", conflicts_with = "once")]
+    pub record: Option<String>,
+    /// Show a recording instead of a server
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["server", "record"])]
+    pub replay: Option<PathBuf>,
+    /// Write looks as JSON to a file, or to stdout with '-'; without --once a document a line
+    #[arg(long, value_name = "FILE", conflicts_with = "record")]
+    pub json: Option<String>,
+    /// No text
+    #[arg(short, long)]
+    pub quiet: bool,
+}
 
 /// Events that the screen remembers.
 const MOST_EVENTS: usize = 100;
@@ -30,21 +75,20 @@ pub fn watch(args: &WatchArgs) -> Result<Exit> {
     }
     let server =
         args.server.as_ref().ok_or_else(|| UsageError("name the server to watch: lastdrop watch apache".into()))?;
-    let mut watcher = Watcher::start(server)?;
     if args.once {
+        let report = Report::open(args.json.as_deref(), args.quiet)?;
+        let mut watcher = Watcher::start(server)?;
         sleep(args.interval, &stop);
         let document = watcher.look(true);
-        print_report(&watch_text(&document, &view), args.json.as_deref(), args.quiet);
-        if let Some(to) = &args.json {
-            write_json(to, &document)?;
-        }
+        report.give(&watch_text(&document, &view), &document)?;
         return Ok(leave(&stop));
     }
+    let watcher = Watcher::start(server)?;
     let record = args.record.as_deref().or(args.json.as_deref()).map(Recorder::open).transpose()?;
     let limit = args.duration.map(|d| Instant::now() + d);
     let source = Live { watcher, interval: args.interval, gone: false };
     // A terminal to draw on, and nothing else that wants stdout.
-    if stdout().is_terminal() && args.json.as_deref() != Some("-") && !args.quiet {
+    if stdio::out_is_terminal() && args.json.as_deref() != Some("-") && !args.quiet {
         screen(source, view, record, limit, &stop)
     } else {
         lines(source, record, args, limit, &stop)
@@ -75,7 +119,7 @@ struct Recorder {
 impl Recorder {
     fn open(to: &str) -> Result<Recorder> {
         let file: Box<dyn Write> = if to == "-" {
-            Box::new(stdout())
+            Box::new(stdio::Document)
         } else {
             let open = OpenOptions::new().create(true).append(true).open(to);
             Box::new(open.with_context(|| format!("cannot write {to}"))?)
@@ -85,9 +129,9 @@ impl Recorder {
 
     /// One line, whole and at once: a recording that is cut off ends with a whole line.
     fn write(&mut self, document: &WatchDocument) -> Result<()> {
-        let mut line = serde_json::to_vec(document)?;
-        line.push(b'\n');
-        self.to.write_all(&line).and_then(|()| self.to.flush()).with_context(|| format!("cannot write {}", self.name))
+        let line = json_line(document)?;
+        let written = self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush());
+        written.with_context(|| format!("cannot write {}", self.name))
     }
 }
 
@@ -158,7 +202,7 @@ impl Source for Recording {
 fn replay(path: &Path, args: &WatchArgs, view: View, stop: &Stop) -> Result<Exit> {
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let source = Recording { lines: BufReader::new(file).lines(), number: 0, interval: args.interval };
-    if stdout().is_terminal() && !args.once && !args.quiet && args.json.is_none() {
+    if stdio::out_is_terminal() && !args.once && !args.quiet && args.json.is_none() {
         screen(source, view, None, None, stop)
     } else {
         let source = Recording { interval: Duration::ZERO, ..source };
@@ -189,18 +233,16 @@ fn lines(
         }
         if !args.quiet && args.json.as_deref() != Some("-") {
             let alert = source.alert().map_or(String::new(), |a| format!("{a}\n"));
-            // A reader that has gone (head) ends the watch.
-            if stdout().write_all(format!("{}{alert}", watch_line(&document)).as_bytes()).is_err() {
-                break;
-            }
+            stdio::out(format!("{}{alert}", watch_line(&document)));
+        }
+        // A reader that has gone (head) ends the watch.
+        if !stdio::is_open() {
+            break;
         }
     }
     if let Some(document) = last {
-        print_report(
-            &watch_text(&document, &View { sort: args.sort, ..View::default() }),
-            args.json.as_deref(),
-            args.quiet,
-        );
+        let text = watch_text(&document, &View { sort: args.sort, ..View::default() });
+        Report::open(args.json.as_deref().filter(|to| *to == "-"), args.quiet)?.text(&text);
     }
     Ok(leave(stop))
 }

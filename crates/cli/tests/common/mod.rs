@@ -3,21 +3,24 @@
 #![allow(dead_code)]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Tests that compare rates do not run beside each other: two processors are soon full.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+pub mod servers;
+
+/// Tests that compare rates do not run beside each other, nor beside those of another file: two processors are soon full.
+pub fn alone() -> impl Drop {
+    let path = std::env::temp_dir().join("lastdrop-tests.lock");
+    let file = fs::File::options().create(true).append(true).open(path).expect("a place for temporary files");
+    nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).expect("a lock")
 }
 
 /// A folder for a test, readable by the users that servers run as.
@@ -88,8 +91,78 @@ pub fn signal(child: &Child, number: i32) {
     unsafe { libc::kill(child.id() as i32, number) };
 }
 
+/// A count of a document.
+pub fn n(v: &Value) -> u64 {
+    v.as_u64().unwrap_or_else(|| panic!("not a count: {v}"))
+}
+
+pub fn number(v: &Value) -> f64 {
+    v.as_f64().unwrap_or_else(|| panic!("a number: {v}"))
+}
+
+/// What came due is what was sent and what was not; what was sent has one end each.
+pub fn assert_sums(run: &Value) {
+    for p in run["phases"].as_array().expect("phases") {
+        let r = &p["requests"];
+        let failed: u64 = r["failed"].as_object().expect("kinds").values().map(n).sum();
+        assert_eq!(n(&r["due"]), n(&r["sent"]) + n(&r["unsent"]), "{p}");
+        assert_eq!(n(&r["sent"]), n(&r["answered"]) + failed + n(&r["timed_out"]) + n(&r["censored"]), "{p}");
+    }
+}
+
+/// An answer over HTTP/1.1, byte by byte.
+pub fn answer(status: &str, headers: impl AsRef<[u8]>, body: impl AsRef<[u8]>) -> Vec<u8> {
+    let (headers, body) = (headers.as_ref(), body.as_ref());
+    let line = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n", body.len());
+    [line.as_bytes(), headers, b"\r\n", body].concat()
+}
+
+/// A server that answers by a function of the requests that `read` reads; gives its address and what it has seen.
+pub fn serve<T: Send + 'static>(
+    read: fn(&mut BufReader<TcpStream>) -> Option<T>,
+    respond: impl Fn(&T) -> Vec<u8> + Send + Sync + 'static,
+) -> (String, Arc<Mutex<Vec<T>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address").to_string();
+    let (log, respond) = (Arc::new(Mutex::new(Vec::new())), Arc::new(respond));
+    let seen = Arc::clone(&log);
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let (log, respond) = (Arc::clone(&log), Arc::clone(&respond));
+            thread::spawn(move || {
+                let mut writer = stream.try_clone().expect("a second handle");
+                let mut reader = BufReader::new(stream);
+                while let Some(request) = read(&mut reader) {
+                    let bytes = respond(&request);
+                    log.lock().expect("nobody panicked").push(request);
+                    if writer.write_all(&bytes).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, seen)
+}
+
+/// A port that stays free: below those that the kernel gives to clients, and every test is given another.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port()
+    let path = std::env::temp_dir().join("lastdrop-tests.port");
+    let file = fs::File::options().create(true).truncate(false).read(true).write(true).open(path);
+    let file = nix::fcntl::Flock::lock(file.expect("a place for temporary files"), nix::fcntl::FlockArg::LockExclusive);
+    let file = file.expect("a lock");
+    let mut text = String::new();
+    (&*file).read_to_string(&mut text).expect("readable");
+    let mut port = text.trim().parse().unwrap_or(0u16).clamp(15_000, 31_999);
+    loop {
+        port = if port < 31_999 { port + 1 } else { 15_000 };
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            break;
+        }
+    }
+    file.set_len(0).expect("writable");
+    (&*file).seek(SeekFrom::Start(0)).and_then(|_| write!(&*file, "{port}")).expect("writable");
+    port
 }
 
 /// One GET; the body of the answer.
@@ -194,6 +267,60 @@ pub fn processes_with(text: &str) -> Vec<i32> {
             fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(text))
         })
         .collect()
+}
+
+/// A network namespace of its own, with nothing in it but a loopback.
+pub struct Namespace {
+    holder: Child,
+}
+
+impl Namespace {
+    pub fn new() -> Namespace {
+        let mut command = Command::new("unshare");
+        command.args(["-n", "sh", "-c", "ip link set lo up && echo up && exec sleep 600"]).stdout(Stdio::piped());
+        let mut holder = command.spawn().expect("unshare runs (these tests want root)");
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take().expect("piped")).read_line(&mut line).expect("it says that it is up");
+        assert_eq!(line, "up\n", "no network namespace can be made (these tests want root)");
+        Namespace { holder }
+    }
+
+    /// A command that runs inside, with the environment of `command`.
+    pub fn inside(&self, command: &Command) -> Command {
+        let mut inside = Command::new("nsenter");
+        inside.args(["-t", &self.holder.id().to_string(), "-n"]).arg(command.get_program()).args(command.get_args());
+        inside.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
+        inside
+    }
+
+    pub fn set(&self, sysctl: &str, value: &str) {
+        let mut write = Command::new("sh");
+        write.args(["-c", &format!("echo '{value}' > /proc/sys/{}", sysctl.replace('.', "/"))]);
+        assert!(self.inside(&write).status().expect("nsenter runs").success(), "{sysctl}");
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        signal(&self.holder, libc::SIGKILL);
+        let _ = self.holder.wait();
+    }
+}
+
+/// A command as the user nobody, who may not raise limits, with the limits of `prlimit` (`--nofile=40:40`).
+pub fn as_nobody(command: &Command, limits: &[&str]) -> Command {
+    let mut other = Command::new("setpriv");
+    other.args(["--reuid=65534", "--regid=65534", "--clear-groups", "prlimit"]).args(limits).arg("--");
+    other.arg(command.get_program()).args(command.get_args());
+    other.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
+    other
+}
+
+/// Runs a command of the program that prints one JSON document.
+pub fn json_of(mut command: Command) -> Value {
+    let output = command.output().expect("runs");
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
 /// A real Apache with mod_perl, by `examples/mod_perl/server`.

@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::bounds::{BANDWIDTH, Within, row};
+use crate::http_options::HttpGiven;
 use crate::objective::Objective;
 use crate::plan::{Arrival, KeepAlive, Proxy};
 use crate::request::{Expectation, Per, Pick, Think};
-use crate::units::{parse_bytes, parse_duration};
+use crate::units::parse_bytes;
 use crate::url::Url;
 
 /// A value that is written as text and read by its own rules.
@@ -48,22 +49,6 @@ impl<'de, T: Readable> Deserialize<'de> for Text<T> {
     }
 }
 
-impl Readable for Duration {
-    fn read(text: &str) -> Result<Self, String> {
-        parse_duration(text)
-    }
-}
-
-/// A size: `64k`, `400M`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bytes(pub u64);
-
-impl Readable for Bytes {
-    fn read(text: &str) -> Result<Self, String> {
-        parse_bytes(text).map(Bytes)
-    }
-}
-
 /// Bytes a second: `33.6kbit`, `1Mbit`, or a size as in `100k`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bandwidth(pub u64);
@@ -82,11 +67,16 @@ impl FromStr for Bandwidth {
                     Some(b'g') => (&bits[..bits.len() - 1], 1e9),
                     _ => (bits, 1.0),
                 };
-                (digits.trim().parse::<f64>().map_err(|_| wrong())? * factor / 8.0) as u64
+                digits.trim().parse::<f64>().map_err(|_| wrong())? * factor / 8.0
             }
-            None => parse_bytes(text).map_err(|_| wrong())?,
+            None => match parse_bytes(text) {
+                Ok(bytes) => bytes as f64,
+                // No unit helps it.
+                Err(_) => text.trim().parse().map_err(|_| wrong())?,
+            },
         };
-        if bytes == 0 { Err(wrong()) } else { Ok(Bandwidth(bytes)) }
+        BANDWIDTH.check(bytes.floor()).map_err(|e| format!("'{text}': {e}"))?;
+        Ok(Bandwidth(bytes as u64))
     }
 }
 
@@ -124,9 +114,9 @@ pub struct PlanFile {
     /// A file of URLs in the format of siege or http_load.
     pub(super) urls: Option<PathBuf>,
     /// Users who each wait for their answer before asking again [10].
-    pub(super) users: Option<u32>,
+    pub(super) users: Option<Within<row::Users>>,
     /// Requests (or sessions, or pages) per second, whatever the server does.
-    pub(super) rate: Option<f64>,
+    pub(super) rate: Option<Within<row::Rate>>,
     /// What the measured phase has to reach: "p99<300ms,errors<0.1%,rate>500". Missed, the exit code is 3.
     #[schemars(with = "Option<String>")]
     pub(super) objective: Option<Text<Objectives>>,
@@ -134,30 +124,26 @@ pub struct PlanFile {
     #[schemars(with = "Option<String>")]
     pub(super) arrivals: Option<Text<Arrival>>,
     /// So many arrive together [1].
-    pub(super) burst: Option<u32>,
-    /// Most connections open at once in an open loop [256].
-    pub(super) connections: Option<u32>,
+    pub(super) burst: Option<Within<row::Burst>>,
+    /// Most connections open at once [256 with a rate; a connection for each user].
+    pub(super) connections: Option<Within<row::Connections>>,
     /// Stop after this many requests.
-    pub(super) requests: Option<u64>,
+    pub(super) requests: Option<Within<row::Requests>>,
     /// Stop after this long ["10s", or no limit with `requests`].
-    #[schemars(with = "Option<String>")]
-    pub(super) duration: Option<Text<Duration>>,
+    pub(super) duration: Option<Within<row::Duration>>,
     /// Load before the measurement, outside its numbers.
-    #[schemars(with = "Option<String>")]
-    pub(super) warm_up: Option<Text<Duration>>,
+    pub(super) warm_up: Option<Within<row::Duration>>,
     /// Load threads [1].
-    pub(super) threads: Option<u32>,
+    pub(super) threads: Option<Within<row::Threads>>,
     /// A request without an answer after this long has timed out ["5s"].
-    #[schemars(with = "Option<String>")]
-    pub(super) timeout: Option<Text<Duration>>,
+    pub(super) timeout: Option<Within<row::Timeout>>,
     /// How long requests in flight may take once nothing more comes due [the timeout].
-    #[schemars(with = "Option<String>")]
-    pub(super) drain: Option<Text<Duration>>,
+    pub(super) drain: Option<Within<row::Drain>>,
     /// "on", "off", or requests on each connection ["on"].
     #[schemars(with = "Option<String>")]
     pub(super) keepalive: Option<Text<KeepAlive>>,
     /// Seed of everything random.
-    pub(super) seed: Option<u32>,
+    pub(super) seed: Option<Within<row::Seed>>,
     /// Pause between an answer and the next request: "2s", "1s-3s" (uniform), "exp 2s" (exponential).
     #[schemars(with = "Option<String>")]
     pub(super) think: Option<Text<Think>>,
@@ -167,7 +153,7 @@ pub struct PlanFile {
     pub(super) data: Option<DataFile>,
     /// Load pages as a browser does.
     pub(super) page: Option<Placed<PageFile>>,
-    pub(super) http: Option<Placed<HttpFile>>,
+    pub(super) http: Option<Placed<HttpGiven>>,
     pub(super) network: Option<Placed<NetworkFile>>,
     pub(super) tls: Option<Placed<TlsFile>>,
     /// Stretches of load, one after the other, instead of one by `users` or `rate`.
@@ -210,36 +196,10 @@ pub(super) struct DataFile {
 #[serde(deny_unknown_fields)]
 pub(super) struct PageFile {
     /// Connections to each host at once [6].
-    pub(super) connections: Option<u32>,
+    pub(super) connections: Option<Within<row::PageConnections>>,
     /// A user fetches what may be cached once.
     #[serde(default)]
     pub(super) cache: bool,
-}
-
-/// `[http]`
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct HttpFile {
-    /// "1.1" or "1.0".
-    pub(super) version: Option<String>,
-    /// Requests in flight on one connection [1].
-    pub(super) pipeline: Option<u32>,
-    /// Redirects that are followed, at most [0].
-    pub(super) redirects: Option<u32>,
-    /// Users keep cookies [in sessions].
-    pub(super) cookies: Option<bool>,
-    /// Ask for gzip and brotli.
-    #[serde(default)]
-    pub(super) compressed: bool,
-    /// Undo gzip and brotli.
-    #[serde(default)]
-    pub(super) decode: bool,
-    /// Send bodies in chunks of this size.
-    #[schemars(with = "Option<String>")]
-    pub(super) chunked: Option<Text<Bytes>>,
-    /// Send bodies only after `100 Continue`.
-    #[serde(default)]
-    pub(super) expect_continue: bool,
 }
 
 /// `[network]`
@@ -259,17 +219,14 @@ pub(super) struct NetworkFile {
     #[serde(default)]
     pub(super) proxy_tunnel: bool,
     /// 4 or 6: only addresses of this family.
-    pub(super) family: Option<u8>,
+    pub(super) family: Option<Within<row::Family>>,
     /// Names are resolved again this often ["30s"].
-    #[schemars(with = "Option<String>")]
-    pub(super) dns_refresh: Option<Text<Duration>>,
+    pub(super) dns_refresh: Option<Within<row::Interval>>,
     /// What each connection reads and writes at most: "33.6kbit".
     #[schemars(with = "Option<String>")]
     pub(super) bandwidth: Option<Text<Bandwidth>>,
-    #[schemars(with = "Option<String>")]
-    pub(super) receive_buffer: Option<Text<Bytes>>,
-    #[schemars(with = "Option<String>")]
-    pub(super) send_buffer: Option<Text<Bytes>>,
+    pub(super) receive_buffer: Option<Within<row::Buffer>>,
+    pub(super) send_buffer: Option<Within<row::Buffer>>,
 }
 
 /// `[tls]`, for https URLs.
@@ -300,20 +257,19 @@ pub(super) struct PhaseFile {
     pub(super) name: Option<String>,
     /// false: a warm-up, outside the numbers [true].
     pub(super) measured: Option<bool>,
-    pub(super) users: Option<u32>,
+    pub(super) users: Option<Within<row::RampUsers>>,
     /// So many users at its end, in a straight line.
-    pub(super) to_users: Option<u32>,
-    pub(super) rate: Option<f64>,
+    pub(super) to_users: Option<Within<row::RampUsers>>,
+    pub(super) rate: Option<Within<row::RampRate>>,
     /// Such a rate at its end: in a straight line, or in `steps`.
-    pub(super) to_rate: Option<f64>,
-    pub(super) steps: Option<u32>,
+    pub(super) to_rate: Option<Within<row::RampRate>>,
+    pub(super) steps: Option<Within<row::Steps>>,
     #[schemars(with = "Option<String>")]
     pub(super) arrivals: Option<Text<Arrival>>,
-    pub(super) burst: Option<u32>,
-    pub(super) connections: Option<u32>,
-    pub(super) requests: Option<u64>,
-    #[schemars(with = "Option<String>")]
-    pub(super) duration: Option<Text<Duration>>,
+    pub(super) burst: Option<Within<row::Burst>>,
+    pub(super) connections: Option<Within<row::Connections>>,
+    pub(super) requests: Option<Within<row::Requests>>,
+    pub(super) duration: Option<Within<row::Duration>>,
 }
 
 /// `[[request]]`: one request of a mix, or a step of a session. URL path, header values and bodies are templates.
@@ -332,7 +288,7 @@ pub(super) struct RequestFile {
     pub(super) form: Option<Fields>,
     /// Fields of a multipart/form-data body.
     pub(super) multipart: Option<Vec<PartFile>>,
-    pub(super) weight: Option<f64>,
+    pub(super) weight: Option<Within<row::Weight>>,
     /// "user:password"
     pub(super) basic: Option<String>,
     /// "user:password"
@@ -402,4 +358,17 @@ pub(super) struct ExtractFile {
     pub(super) regex: Option<String>,
     /// JSON pointer: "/items/0/id".
     pub(super) json: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bandwidths_are_read_as_people_say_them() {
+        assert_eq!("33.6kbit".parse(), Ok(Bandwidth(4200)));
+        assert_eq!("10Mbit".parse(), Ok(Bandwidth(1_250_000)));
+        assert_eq!("100k".parse(), Ok(Bandwidth(102_400)));
+        assert!("fast".parse::<Bandwidth>().is_err() && "0".parse::<Bandwidth>().is_err());
+    }
 }

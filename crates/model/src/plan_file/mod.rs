@@ -3,36 +3,26 @@
 //! The structures of `format` are the format: what they take is what a file may say, their comments are its
 //! documentation, and its JSON schema is made from them. Every mistake is reported with line and column and what to try.
 
+mod error;
 mod format;
+mod phases;
+mod place;
+mod requests;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-pub use format::{Bandwidth, Bytes, PlanFile};
-use format::{HttpFile, NetworkFile, Placed, RequestFile, Text};
+pub use error::PlanFileError;
+pub use format::{Bandwidth, PlanFile};
 
-use crate::plan::{Arrival, HttpOptions, Load, Network, Phase, Plan, Proxy, Trouble};
-use crate::request::{Auth, Body, Data, Extract, Page, Part, PartContent, Pick, Place, RequestSpec, check_header};
-use crate::url::Url;
+use error::suggestion;
+use format::NetworkFile;
+use phases::read_phases;
+use place::{Lines, Spans};
+use requests::read_request;
 
-/// A plan file that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlanFileError {
-    /// From 1.
-    pub line: usize,
-    pub column: usize,
-    pub what: String,
-    pub advice: String,
-}
-
-impl fmt::Display for PlanFileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}, column {}: {}; {}", self.line, self.column, self.what, self.advice)
-    }
-}
-
-impl std::error::Error for PlanFileError {}
+use crate::plan::{Network, Plan, Proxy};
+use crate::request::{Data, Page, Pick, RequestSpec};
+use crate::toml_error;
 
 /// What a plan file says, and what it leaves to others.
 #[derive(Debug)]
@@ -47,27 +37,20 @@ pub struct ReadPlan {
     pub places: Vec<(usize, usize)>,
 }
 
-const DEFAULT_CONNECTIONS: u32 = 256;
-
 /// Reads a plan file. `folder` is where relative file names start.
 ///
 /// # Errors
 /// For the first mistake, with its place.
 pub fn parse(text: &str, folder: &Path) -> Result<ReadPlan, PlanFileError> {
-    let place = |offset: usize| {
-        let before = &text[..floor(text, offset)];
-        let line = before.matches('\n').count() + 1;
-        let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
-        (line, column)
-    };
+    let lines = Lines::of(text);
     let at = |offset: usize, what: String, advice: String| {
-        let (line, column) = place(offset);
+        let (line, column) = lines.place(offset);
         PlanFileError { line, column, what, advice }
     };
     let file: PlanFile = toml::from_str(text).map_err(|e| {
         let offset = e.span().map_or(0, |s| s.start);
-        let what = e.message().lines().next().unwrap_or("it is not TOML").to_string();
-        let advice = suggestion(&what);
+        let what = toml_error::what(&e);
+        let advice = suggestion(e.message().lines().next().unwrap_or_default());
         at(offset, what, advice)
     })?;
     let spans = Spans::of(&file);
@@ -95,10 +78,10 @@ pub fn parse(text: &str, folder: &Path) -> Result<ReadPlan, PlanFileError> {
     if urls.is_some() && (url.is_some() || !file.request.is_empty()) {
         return Err(at(0, "urls excludes url and [[request]]".into(), "keep one of them".into()));
     }
-    let mut plan = Plan::new(first, u64::from(file.seed.unwrap_or(0)));
+    let mut plan = Plan::new(first, u64::from(file.seed.map_or(0, |s| s.0)));
     plan.requests = if urls.is_some() { Vec::new() } else { requests };
     plan.pick = file.pick.unwrap_or_default();
-    plan.threads = file.threads.unwrap_or(1).clamp(1, 256);
+    plan.threads = file.threads.map_or(1, |t| t.0);
     if let Some(timeout) = &file.timeout {
         plan.timeout = timeout.0;
     }
@@ -111,14 +94,13 @@ pub fn parse(text: &str, folder: &Path) -> Result<ReadPlan, PlanFileError> {
     plan.data = file.data.as_ref().map(|d| Data { file: folder.join(&d.file), per: d.per, random: d.random });
     plan.page = file.page.as_ref().map(|p| {
         let p = p.0.get_ref();
-        Page { connections_per_host: p.connections.unwrap_or(6).clamp(1, 100), cache: p.cache }
+        Page { connections_per_host: p.connections.map_or(6, |c| c.0), cache: p.cache }
     });
+    // A session without its cookies would be none.
+    plan.http.cookies = plan.pick == Pick::Session;
     if let Some(http) = &file.http {
-        let start = http.0.span().start;
-        plan.http = read_http(http.0.get_ref()).map_err(|(what, advice)| at(start, what.into(), advice.into()))?;
+        http.0.get_ref().set(&mut plan.http, |_| true);
     }
-    plan.http.cookies |=
-        plan.pick == Pick::Session && file.http.as_ref().is_none_or(|h| h.0.get_ref().cookies != Some(false));
     if let Some(network) = &file.network {
         plan.network = read_network(network.0.get_ref(), folder);
     }
@@ -134,7 +116,7 @@ pub fn parse(text: &str, folder: &Path) -> Result<ReadPlan, PlanFileError> {
     }
     let has_load = read_phases(&file, &mut plan).map_err(|(offset, what, advice)| at(offset, what, advice))?;
     plan.check().map_err(|e| at(spans.of_trouble(&e), e.what, e.advice))?;
-    let places = spans.requests.iter().map(|offset| place(*offset)).collect();
+    let places = spans.requests.iter().map(|offset| lines.place(*offset)).collect();
     Ok(ReadPlan { plan, urls, has_load, has_seed: file.seed.is_some(), places })
 }
 
@@ -144,293 +126,27 @@ pub fn schema() -> serde_json::Value {
     schemars::schema_for!(PlanFile).to_value()
 }
 
-fn floor(text: &str, mut offset: usize) -> usize {
-    offset = offset.min(text.len());
-    while !text.is_char_boundary(offset) {
-        offset -= 1;
-    }
-    offset
-}
-
-/// Where the parts of a file begin.
-struct Spans {
-    phases: Vec<usize>,
-    requests: Vec<usize>,
-    http: usize,
-    page: usize,
-    network: usize,
-    tls: usize,
-}
-
-impl Spans {
-    fn of(file: &PlanFile) -> Spans {
-        fn start<T>(part: Option<&Placed<T>>) -> usize {
-            part.map_or(0, |p| p.0.span().start)
-        }
-        Spans {
-            phases: file.phase.iter().map(|p| p.0.span().start).collect(),
-            requests: file.request.iter().map(|r| r.0.span().start).collect(),
-            http: start(file.http.as_ref()),
-            page: start(file.page.as_ref()),
-            network: start(file.network.as_ref()),
-            tls: start(file.tls.as_ref()),
-        }
-    }
-
-    fn of_trouble(&self, trouble: &crate::plan::PlanError) -> usize {
-        match trouble.part {
-            Trouble::Phase(i) => self.phases.get(i).copied().unwrap_or(0),
-            Trouble::Request(i) => self.requests.get(i).copied().unwrap_or(0),
-            Trouble::Http => self.http,
-            Trouble::Page => self.page,
-            Trouble::Network => self.network,
-            Trouble::Tls => self.tls,
-            Trouble::Whole => 0,
-        }
-    }
-}
-
-type Wrong = (&'static str, &'static str);
-
-fn read_request(r: &RequestFile, url: Option<&Url>, folder: &Path) -> Result<RequestSpec, Wrong> {
-    let url = match (&r.url, url) {
-        (Some(own), _) => own.0.clone(),
-        (None, Some(url)) => url.clone(),
-        (None, None) => return Err(("a request without a url", "give it one, or one for all at the top of the file")),
-    };
-    let mut bodies: Vec<Body> = Vec::new();
-    bodies.extend(r.body.clone().map(Body::Text));
-    bodies.extend(r.body_file.as_ref().map(|p| Body::File(folder.join(p))));
-    if let Some(form) = &r.form {
-        bodies.push(Body::Form(form.0.clone()));
-    }
-    if let Some(parts) = &r.multipart {
-        let mut all = Vec::new();
-        for part in parts {
-            let content = match (&part.value, &part.file) {
-                (Some(value), None) => PartContent::Text(value.clone()),
-                (None, Some(file)) => PartContent::File(folder.join(file)),
-                _ => return Err(("a part of a multipart body needs a value or a file", "write value = or file =")),
-            };
-            all.push(Part { name: part.name.clone(), content });
-        }
-        bodies.push(Body::Multipart(all));
-    }
-    if bodies.len() > 1 {
-        return Err(("a request with more than one body", "keep one of body, body_file, form and multipart"));
-    }
-    let body = bodies.pop().unwrap_or_default();
-    let split = |text: &String| {
-        text.split_once(':')
-            .map(|(user, password)| (user.to_string(), password.to_string()))
-            .ok_or(("basic and digest need a user and a password", "write \"user:password\""))
-    };
-    let auth = match (&r.basic, &r.digest, &r.bearer) {
-        (None, None, None) => None,
-        (Some(text), None, None) => {
-            let (user, password) = split(text)?;
-            Some(Auth::Basic { user, password })
-        }
-        (None, Some(text), None) => {
-            let (user, password) = split(text)?;
-            Some(Auth::Digest { user, password })
-        }
-        (None, None, Some(token)) => Some(Auth::Bearer(token.clone())),
-        _ => return Err(("a request with more than one way to authenticate", "keep one of basic, digest and bearer")),
-    };
-    let mut extract = Vec::new();
-    for (name, from) in &r.extract {
-        let from = match (&from.header, &from.regex, &from.json) {
-            (Some(header), None, None) => Place::Header(header.clone()),
-            (None, Some(regex), None) => Place::Regex(regex.clone()),
-            (None, None, Some(pointer)) => Place::Json(pointer.clone()),
-            _ => {
-                return Err((
-                    "a value is taken from a header, by a regex, or from JSON",
-                    "write one of header =, regex = and json =",
-                ));
-            }
-        };
-        extract.push(Extract { name: name.clone(), from });
-    }
-    let method = r.method.clone().unwrap_or_else(|| if body == Body::None { "GET" } else { "POST" }.into());
-    if method.is_empty() || !method.bytes().all(|b| b.is_ascii_alphabetic() || b == b'-') {
-        return Err(("that is not a request method", "write GET, HEAD, POST, PUT, DELETE …"));
-    }
-    let mut headers = Vec::new();
-    for (name, value) in &r.headers {
-        if check_header(name, value).is_err() {
-            return Err((
-                "a header that cannot be sent",
-                "names are letters, digits and hyphens; values have no control characters",
-            ));
-        }
-        headers.push((name.clone(), value.clone()));
-    }
-    Ok(RequestSpec {
-        name: r.name.clone().unwrap_or_default(),
-        method: method.to_ascii_uppercase(),
-        url,
-        headers,
-        body,
-        weight: r.weight.filter(|w| w.is_finite() && *w >= 0.0).unwrap_or(1.0),
-        auth,
-        expect: r.expect.iter().map(|e| e.0.clone()).collect(),
-        extract,
-        think: r.think.as_ref().map(|t| t.0),
-        once: r.once,
-        last: r.last,
-    })
-}
-
-fn read_http(h: &HttpFile) -> Result<HttpOptions, Wrong> {
-    Ok(HttpOptions {
-        http10: match h.version.as_deref() {
-            None | Some("1.1") => false,
-            Some("1.0") => true,
-            Some(_) => return Err(("that version of HTTP is not known here", "write version = \"1.1\" or \"1.0\"")),
-        },
-        pipeline: h.pipeline.unwrap_or(1).clamp(1, 1000),
-        redirects: h.redirects.unwrap_or(0).min(100),
-        cookies: h.cookies.unwrap_or(false),
-        compressed: h.compressed || h.decode,
-        decode: h.decode,
-        chunked: h.chunked.as_ref().map(|c| c.0.0.clamp(1, 1 << 30) as u32),
-        expect_continue: h.expect_continue,
-    })
-}
-
 fn read_network(n: &NetworkFile, folder: &Path) -> Network {
-    let small = |b: &Option<Text<Bytes>>| b.as_ref().map(|b| b.0.0.clamp(1, 1 << 30) as u32);
     Network {
         unix_socket: n.unix_socket.as_ref().map(|p| folder.join(p)),
         sources: n.sources.iter().map(|s| s.0).collect(),
         proxy: n.proxy.as_ref().map(|p| Proxy { tunnel: n.proxy_tunnel, ..p.0.clone() }),
-        family: n.family,
-        dns_refresh: n.dns_refresh.as_ref().map(|d| d.0),
+        family: n.family.map(|f| f.0 as u8),
+        dns_refresh: n.dns_refresh.map(|d| d.0),
         bandwidth_bytes: n.bandwidth.as_ref().map(|b| b.0.0),
-        receive_buffer_bytes: small(&n.receive_buffer),
-        send_buffer_bytes: small(&n.send_buffer),
+        receive_buffer_bytes: n.receive_buffer.map(|b| b.0),
+        send_buffer_bytes: n.send_buffer.map(|b| b.0),
     }
-}
-
-/// Sets the phases; says whether the file has any load in it.
-fn read_phases(file: &PlanFile, plan: &mut Plan) -> Result<bool, (usize, String, String)> {
-    let arrivals =
-        |own: &Option<Text<Arrival>>| own.as_ref().or(file.arrivals.as_ref()).map_or(Arrival::Uniform, |a| a.0);
-    let connections = |own: Option<u32>| own.or(file.connections).unwrap_or(DEFAULT_CONNECTIONS).clamp(1, 1_000_000);
-    let sane = |rate: f64| rate.is_finite() && (0.0..=10_000_000.0).contains(&rate);
-    if file.phase.is_empty() {
-        if file.users.is_some() && file.rate.is_some() {
-            return Err((0, "users and rate exclude each other".into(), "keep one of them, or write [[phase]]".into()));
-        }
-        let load = match file.rate {
-            Some(rate_rps) if !sane(rate_rps) => {
-                return Err((0, format!("{rate_rps} is not a rate"), "write requests per second, such as 500".into()));
-            }
-            Some(rate_rps) => Load::Open {
-                rate_rps,
-                to_rps: None,
-                steps: None,
-                arrivals: arrivals(&None),
-                burst: file.burst.unwrap_or(1).max(1),
-                connections: connections(None),
-            },
-            None => Load::closed(file.users.unwrap_or(10).min(1_000_000)),
-        };
-        let duration = file.duration.as_ref().map(|d| d.0);
-        plan.phases = Vec::new();
-        if let Some(warm_up) = &file.warm_up {
-            plan.phases.push(Phase {
-                name: "warm-up".into(),
-                measured: false,
-                load: load.clone(),
-                requests: None,
-                duration: Some(warm_up.0),
-            });
-        }
-        plan.phases.push(Phase {
-            name: "main".into(),
-            measured: true,
-            load,
-            requests: file.requests,
-            duration: duration.or(if file.requests.is_some() { None } else { Some(Duration::from_secs(10)) }),
-        });
-        return Ok(file.users.is_some() || file.rate.is_some() || file.duration.is_some() || file.requests.is_some());
-    }
-    if file.users.is_some()
-        || file.rate.is_some()
-        || file.duration.is_some()
-        || file.requests.is_some()
-        || file.warm_up.is_some()
-    {
-        return Err((
-            0,
-            "users, rate, duration, requests and warm_up are said in the phases where there are some".into(),
-            "move them into [[phase]]".into(),
-        ));
-    }
-    plan.phases = Vec::new();
-    for (i, phase) in file.phase.iter().enumerate() {
-        let (start, p) = (phase.0.span().start, phase.0.get_ref());
-        let wrong = |what: &str, advice: &str| Err((start, what.to_string(), advice.to_string()));
-        let load = match (p.users, p.rate) {
-            (Some(_), Some(_)) => return wrong("a phase has users or a rate, not both", "keep one of them"),
-            (None, None) => return wrong("a phase without load", "write users = 10 or rate = 100"),
-            (Some(users), None) => {
-                if p.to_rate.is_some() || p.steps.is_some() || p.burst.is_some() {
-                    return wrong("to_rate, steps and burst belong to a rate", "write to_users for a ramp of users");
-                }
-                Load::Closed { users: users.min(1_000_000), to_users: p.to_users.map(|n| n.min(1_000_000)) }
-            }
-            (None, Some(rate_rps)) => {
-                if p.to_users.is_some() {
-                    return wrong("to_users belongs to users", "write to_rate for a ramp of the rate");
-                }
-                if !sane(rate_rps) || p.to_rate.is_some_and(|r| !sane(r)) {
-                    return wrong("that is not a rate", "write requests per second, such as 500");
-                }
-                Load::Open {
-                    rate_rps,
-                    to_rps: p.to_rate,
-                    steps: p.steps.map(|n| n.clamp(1, 100_000)),
-                    arrivals: arrivals(&p.arrivals),
-                    burst: p.burst.or(file.burst).unwrap_or(1).max(1),
-                    connections: connections(p.connections),
-                }
-            }
-        };
-        plan.phases.push(Phase {
-            name: p.name.clone().unwrap_or_else(|| format!("phase {}", i + 1)),
-            measured: p.measured.unwrap_or(true),
-            load,
-            requests: p.requests,
-            duration: p.duration.as_ref().map(|d| d.0),
-        });
-    }
-    Ok(true)
-}
-
-/// What to try, for a mistake that serde found.
-fn suggestion(what: &str) -> String {
-    let quoted: Vec<&str> = what.split('`').skip(1).step_by(2).collect();
-    if what.starts_with("unknown") && quoted.len() > 1 {
-        let best = quoted[1..]
-            .iter()
-            .map(|known| (strsim::jaro_winkler(quoted[0], known), known))
-            .max_by(|a, b| a.0.total_cmp(&b.0))
-            .filter(|(likeness, _)| *likeness > 0.75);
-        if let Some((_, known)) = best {
-            return format!("did you mean {known}?");
-        }
-        return format!("there are: {}", quoted[1..].join(", "));
-    }
-    if what.contains("; ") { "correct it".into() } else { "see docs/manual.md, or lastdrop run --plan-schema".into() }
 }
 
 #[cfg(test)]
 mod tests {
+
+    use std::time::Duration;
+
     use super::*;
+    use crate::plan::Load;
+    use crate::request::Place;
 
     const WHOLE: &str = r#"
 threads = 2
@@ -511,7 +227,12 @@ think = "exp 1s"
             ("url = 'http://h/\n", 1, "", ""),
             ("url = 'http://h/'\n[[request]]\nexpect = ['status=9000']\n", 3, "9000", ""),
             ("url = 'http://h/'\npick = 'sesion'\n", 2, "sesion", "did you mean session?"),
+            ("url = 'http://h/'\narrivals = 'poisson'\n", 1, "without a rate", "rate ="),
+            ("url = 'http://h/'\n[[phase]]\nusers = 3\nduration = '1s'\narrivals = 'poisson'\n", 2, "arrivals", ""),
             ("url = 'http://h/'\n[[request]]\nbody = 'a'\nform = { a = 'b' }\n", 2, "more than one body", "keep one"),
+            ("url = 'http://h/'\n[[request]]\nform = ['a=b']\n", 3, "request.form: a list", "manual"),
+            ("url = 'http://h/'\nusers = 'many'\n", 2, "users must be a whole number", ""),
+            ("url = 'http://h/'\npick = 3\n", 2, "pick: wanted", ""),
         ] {
             let e = wrong(text);
             assert_eq!(e.line, line, "{text}: {e}");
@@ -520,11 +241,38 @@ think = "exp 1s"
     }
 
     #[test]
-    fn bandwidths_are_read_as_people_say_them() {
-        assert_eq!("33.6kbit".parse(), Ok(Bandwidth(4200)));
-        assert_eq!("10Mbit".parse(), Ok(Bandwidth(1_250_000)));
-        assert_eq!("100k".parse(), Ok(Bandwidth(102_400)));
-        assert!("fast".parse::<Bandwidth>().is_err() && "0".parse::<Bandwidth>().is_err());
+    fn numbers_that_options_refuse_are_refused_with_their_key_and_bounds() {
+        let top = ["users", "connections", "burst", "threads", "rate", "requests", "timeout", "duration", "warm_up"];
+        let keys = top.map(|key| ("", key)).into_iter().chain([
+            ("[http]\n", "pipeline"),
+            ("[http]\n", "chunked"),
+            ("[page]\n", "connections"),
+            ("[network]\n", "receive_buffer"),
+            ("[network]\n", "bandwidth"),
+            ("[network]\n", "dns_refresh"),
+            ("[[request]]\n", "weight"),
+            ("[[phase]]\nrate = 1\nduration = '1s'\n", "steps"),
+            ("[[phase]]\nrate = 1\nduration = '1s'\n", "to_rate"),
+            ("[[phase]]\nusers = 1\nduration = '1s'\n", "to_users"),
+        ]);
+        for (before, key) in keys {
+            for value in ["-1", "nan", "inf", "1e300", "99999999999"] {
+                let text = format!("url = 'http://h/'\n{before}{key} = {value}\n");
+                let e = wrong(&text);
+                assert_eq!((e.line, e.column), (text.lines().count(), key.len() + 4), "{text}{e}");
+                assert!(e.what.contains(key) && e.what.contains(" from "), "{text}{e}");
+            }
+        }
+        for (text, words) in [
+            ("timeout = '0s'", "a timeout must be from 1us to 366d, not '0s'"),
+            ("think = '999999999h'", "a pause must be from 0s to 366d"),
+            ("keepalive = 4000000000", "1000000000"),
+            ("objective = 'rate>inf'", "10000000"),
+            ("objective = 'p99<99999999999s'", "366d"),
+        ] {
+            let e = wrong(&format!("url = 'http://h/'\n{text}\n"));
+            assert!(e.what.contains(words), "{text}: {e}");
+        }
     }
 
     #[test]

@@ -1,23 +1,29 @@
 //! Apache's knobs, one table a kind of MPM. Defaults and ranges: httpd 2.4 `mpm_default.h`, `mpm_common.h`.
 
+use lastdrop_model::settings::Takes;
 use lastdrop_model::{Knob, ReloadClass, Role};
 
 const fn knob(
     name: &'static str,
     role: Role,
-    range: (i64, i64),
+    (least, most): (i64, i64),
     default: &'static str,
     needs: ReloadClass,
     constraint: &'static str,
 ) -> Knob {
-    Knob { name, role, range, switch: false, default, needs, constraint }
+    Knob { name, short: None, role, takes: Takes::Count(least, most), default, needs, constraint }
+}
+
+/// With the word that tables of the field have for its column.
+const fn called(short: &'static str, knob: Knob) -> Knob {
+    Knob { short: Some(short), ..knob }
 }
 
 const KEEPALIVE: Knob = Knob {
     name: "KeepAlive",
+    short: None,
     role: Role::KeepAlive,
-    range: (0, 1),
-    switch: true,
+    takes: Takes::Switch { on: "On", off: "Off" },
     default: "On",
     needs: ReloadClass::Reload,
     constraint: "a VirtualHost may set its own",
@@ -38,13 +44,16 @@ const KEEPALIVE_REQUESTS: Knob = knob(
     ReloadClass::Reload,
     "0 is any number",
 );
-const RECYCLE: Knob = knob(
-    "MaxConnectionsPerChild",
-    Role::Recycle,
-    (0, 1_000_000_000),
-    "0",
-    ReloadClass::Reload,
-    "counts connections, not requests; 0 is never",
+const RECYCLE: Knob = called(
+    "MRPC",
+    knob(
+        "MaxConnectionsPerChild",
+        Role::Recycle,
+        (0, 1_000_000_000),
+        "0",
+        ReloadClass::Reload,
+        "counts connections, not requests; 0 is never",
+    ),
 );
 const BACKLOG: Knob = knob(
     "ListenBacklog",
@@ -57,7 +66,10 @@ const BACKLOG: Knob = knob(
 const TIMEOUT: Knob = knob("Timeout", Role::Timeout, (1, 3600), "60", ReloadClass::Reload, "seconds");
 
 pub static PREFORK: &[Knob] = &[
-    knob("MaxRequestWorkers", Role::PoolSize, (1, 200_000), "256", ReloadClass::Reload, "at most ServerLimit"),
+    called(
+        "MC",
+        knob("MaxRequestWorkers", Role::PoolSize, (1, 200_000), "256", ReloadClass::Reload, "at most ServerLimit"),
+    ),
     knob("ServerLimit", Role::PoolCeiling, (1, 200_000), "256", ReloadClass::Restart, "cannot change over a reload"),
     knob("StartServers", Role::PoolStart, (1, 200_000), "5", ReloadClass::Reload, "matters when the server starts"),
     knob("MinSpareServers", Role::SpareMin, (1, 200_000), "5", ReloadClass::Reload, "at least 1"),
@@ -72,13 +84,16 @@ pub static PREFORK: &[Knob] = &[
 
 /// worker and event.
 pub static THREADED: &[Knob] = &[
-    knob(
-        "MaxRequestWorkers",
-        Role::PoolSize,
-        (1, 20_000),
-        "400",
-        ReloadClass::Reload,
-        "a multiple of ThreadsPerChild, at most ServerLimit × ThreadsPerChild",
+    called(
+        "MC",
+        knob(
+            "MaxRequestWorkers",
+            Role::PoolSize,
+            (1, 20_000),
+            "400",
+            ReloadClass::Reload,
+            "a multiple of ThreadsPerChild, at most ServerLimit × ThreadsPerChild",
+        ),
     ),
     knob("ServerLimit", Role::PoolCeiling, (1, 20_000), "16", ReloadClass::Restart, "cannot change over a reload"),
     knob("StartServers", Role::PoolStart, (1, 20_000), "3", ReloadClass::Reload, "matters when the server starts"),
@@ -114,3 +129,140 @@ pub const CLAMPS: &[&str] = &[
     "AH00503", "AH00504", "AH00505", "AH00506", "AH00507", "AH00508", "AH00509", "AH00510", "AH00511", "AH00512",
     "AH00513", "AH00514", "AH00515", "AH00516", "AH00517", "AH00518", "AH00519", "AH00520",
 ];
+
+/// Directives that only a stop and a start bring into force: a graceful restart keeps listening sockets and does not
+/// call listen() on them again (`listen.c`), and keeps limits, the MPM and the user of the parent.
+const RESTART_DIRECTIVES: &[&str] = &[
+    "AcceptFilter",
+    "Group",
+    "ListenBacklog",
+    "ListenCoresBucketsRatio",
+    "LoadFile",
+    "LoadModule",
+    "PidFile",
+    "ReceiveBufferSize",
+    "ScoreBoardFile",
+    "SendBufferSize",
+    "ServerLimit",
+    "ThreadLimit",
+    "User",
+];
+
+/// Directives and sections that are read anew at a graceful restart and hold nothing from before it.
+const RELOAD_DIRECTIVES: &[&str] = &[
+    "AcceptPathInfo",
+    "AddDefaultCharset",
+    "AddEncoding",
+    "AddHandler",
+    "AddOutputFilter",
+    "AddOutputFilterByType",
+    "AddType",
+    "Alias",
+    "AliasMatch",
+    "Allow",
+    "AllowOverride",
+    "AllowOverrideList",
+    "AsyncRequestWorkerFactor",
+    "AuthName",
+    "AuthType",
+    "AuthUserFile",
+    "BufferedLogs",
+    "CustomLog",
+    "DeflateCompressionLevel",
+    "Deny",
+    "Directory",
+    "DirectoryIndex",
+    "DirectoryMatch",
+    "DirectorySlash",
+    "DocumentRoot",
+    "EnableMMAP",
+    "EnableSendfile",
+    "ErrorDocument",
+    "ErrorLog",
+    "ExpiresActive",
+    "ExpiresByType",
+    "ExtendedStatus",
+    "FallbackResource",
+    "FileETag",
+    "Files",
+    "FilesMatch",
+    "Header",
+    "HostnameLookups",
+    "If",
+    "IfDefine",
+    "IfModule",
+    "IfVersion",
+    "Limit",
+    "LimitExcept",
+    "LimitRequestBody",
+    "LimitRequestFields",
+    "LimitRequestFieldSize",
+    "LimitRequestLine",
+    "Location",
+    "LocationMatch",
+    "LogFormat",
+    "LogLevel",
+    "MaxMemFree",
+    "Options",
+    "Order",
+    "PassEnv",
+    "PerlModule",
+    "PerlOptions",
+    "PerlRequire",
+    "PerlResponseHandler",
+    "PerlSetVar",
+    "php_admin_flag",
+    "php_admin_value",
+    "php_flag",
+    "php_value",
+    "ProxyPass",
+    "ProxyPassReverse",
+    "ProxyTimeout",
+    "Redirect",
+    "RequestHeader",
+    "RequestReadTimeout",
+    "Require",
+    "RewriteBase",
+    "RewriteCond",
+    "RewriteEngine",
+    "RewriteRule",
+    "ScriptAlias",
+    "ServerName",
+    "ServerSignature",
+    "ServerTokens",
+    "SetEnv",
+    "SetEnvIf",
+    "SetHandler",
+    "SetOutputFilter",
+    "ThreadStackSize",
+    "TimeOut",
+    "UseCanonicalName",
+    "VirtualHost",
+];
+
+/// What a directive needs to take effect, be it a knob or not. None: it is not known.
+pub fn directive_needs(knobs: &[Knob], name: &str) -> Option<ReloadClass> {
+    let is = |known: &&str| known.eq_ignore_ascii_case(name);
+    let name = OLD_NAMES.iter().find(|(old, _)| is(old)).map_or(name, |(_, new)| new);
+    if RESTART_DIRECTIVES.iter().any(is) {
+        return Some(ReloadClass::Restart);
+    }
+    let knob = knobs.iter().find(|k| k.name.eq_ignore_ascii_case(name)).map(|k| k.needs);
+    knob.or_else(|| RELOAD_DIRECTIVES.iter().any(is).then_some(ReloadClass::Reload))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_directive_needs_is_known_by_any_of_its_names() {
+        let needs = |name| directive_needs(PREFORK, name);
+        assert_eq!(
+            (needs("listenbacklog"), needs("ServerLimit")),
+            (Some(ReloadClass::Restart), Some(ReloadClass::Restart))
+        );
+        assert_eq!((needs("MaxClients"), needs("Directory")), (Some(ReloadClass::Reload), Some(ReloadClass::Reload)));
+        assert_eq!(needs("SomebodysDirective"), None);
+    }
+}

@@ -4,24 +4,27 @@ mod config;
 mod knobs;
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use config::{Conditions, Scan};
-use knobs::{CLAMPS, OLD_NAMES, PREFORK, THREADED};
-use lastdrop_model::{Knob, ServerRef, Setting, Settings, Url};
+use knobs::{CLAMPS, OLD_NAMES, PREFORK, THREADED, directive_needs};
+use lastdrop_model::settings::Spares;
+use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings, Url};
 use lastdrop_probe::listeners;
 use lastdrop_probe::process::Birth;
 use lastdrop_probe::status::{self, StatusPage};
 use nix::sys::signal::Signal;
 
-use crate::ServerError;
 use crate::adapter::{Adapter, Effective, Facts, Placement, choose, masters};
-use crate::journal::write_durably;
+use crate::change::Change;
+use crate::find::url_of;
+use crate::kind::Status;
+use crate::private::write_durably;
+use crate::{ServerError, ServerRef};
 
-const PROGRAMS: &[&str] = &["apache2", "httpd", "httpd.worker", "httpd.event", "apache2.real"];
 /// First line of every file of ours; the second names the configuration that it is about.
 const MARK: &str = "# Written by lastdrop";
 const ABOUT: &str = "# Overrides: ";
@@ -89,13 +92,8 @@ fn compiled(output: &str, name: &str) -> Option<PathBuf> {
 }
 
 impl Apache {
-    /// Is this the name of an Apache's program?
-    pub fn is_program(name: &str) -> bool {
-        PROGRAMS.contains(&name)
-    }
-
     pub fn discover(server: &ServerRef) -> Result<Apache, ServerError> {
-        let found = masters(PROGRAMS)?;
+        let found = masters(|p| server.kind.runs(p));
         let mut candidates = Vec::new();
         let mut refused = None;
         for p in &found {
@@ -133,6 +131,7 @@ impl Apache {
         let status_url = status_url(server, &listeners);
         Ok(Apache {
             facts: Facts {
+                kind: server.kind,
                 name: format!("apache:{}", config.display()),
                 version: located.version,
                 model: located.mpm,
@@ -246,7 +245,7 @@ fn not_found(server: &ServerRef) -> ServerError {
         (None, _) => ServerError::NotFound {
             what: "no Apache is running, and none is installed (looked for /usr/sbin/apache2 and /usr/sbin/httpd)"
                 .into(),
-            advice: "on Debian: apt-get install apache2".into(),
+            advice: server.kind.advice.into(),
         },
         (Some(exe), Some(config)) => ServerError::NotFound {
             what: format!("no running Apache was started on {}", config.display()),
@@ -264,17 +263,10 @@ fn not_found(server: &ServerRef) -> ServerError {
 
 /// Where the status page is: the URL of the name, or the usual path on the first listener.
 fn status_url(server: &ServerRef, listeners: &[SocketAddr]) -> Option<Url> {
-    if let Some(url) = &server.url {
-        let path = if url.path == "/" { "/server-status".to_string() } else { url.path.clone() };
-        return Some(url.with_path(&if path.contains('?') { path } else { format!("{path}?auto") }));
-    }
-    let address = listeners.first()?;
-    let host = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip => ip,
-    };
-    Some(Url { tls: false, host: host.to_string(), port: address.port(), path: "/server-status?auto".into() })
+    let Status::Http { paths: [usual, ..], .. } = server.kind.status else { return None };
+    let url = server.url.clone().or_else(|| listeners.first().map(|a| url_of(*a)))?;
+    let path = if url.path == "/" { usual } else { url.path.as_str() };
+    Some(url.with_path(&if path.contains('?') { path.to_string() } else { format!("{path}?auto") }))
 }
 
 impl Adapter for Apache {
@@ -342,7 +334,21 @@ impl Adapter for Apache {
         s
     }
 
-    fn placement(&self, settings: &Settings) -> Placement {
+    fn spare_settings(&self, spares: Spares, effective: &Settings) -> Settings {
+        // StartServers counts processes; spares of threaded MPMs count threads.
+        let threads = match self.value(Role::ThreadsPerWorker, effective) {
+            Some(threads) => threads.count().unwrap_or(1).max(1) as u64,
+            None => 1,
+        };
+        let wanted = [
+            (Role::PoolStart, spares.start.div_ceil(threads)),
+            (Role::SpareMin, spares.min_spare),
+            (Role::SpareMax, spares.max_spare.max(spares.min_spare + threads)),
+        ];
+        wanted.into_iter().filter_map(|(role, n)| Some((self.knob(role)?.name.to_string(), Setting::from(n)))).collect()
+    }
+
+    fn placement(&self) -> Placement {
         let scan = self.scan(&self.config);
         let ours = "zz-lastdrop.conf";
         // An override counts only where nothing after it sets the same again.
@@ -353,9 +359,7 @@ impl Adapter for Apache {
             .filter(|(_, l)| l.section.is_none() && !l.file.ends_with(ours))
             .filter(|(_, l)| {
                 let known = |n: &str| l.name.eq_ignore_ascii_case(n);
-                settings.keys().any(|n| known(n))
-                    || (settings.is_empty() && self.knobs().iter().any(|k| known(k.name)))
-                    || OLD_NAMES.iter().any(|(old, _)| known(old))
+                self.knobs().iter().any(|k| known(k.name)) || OLD_NAMES.iter().any(|(old, _)| known(old))
             })
             .map(|(i, _)| i + 1)
             .max()
@@ -372,7 +376,7 @@ impl Adapter for Apache {
         }
     }
 
-    fn render(&self, settings: &Settings, placement: &Placement, kept: Option<&str>) -> String {
+    fn render(&self, change: &Change, placement: &Placement, kept: Option<&str>) -> String {
         let mut out = format!("{MARK}; `lastdrop restore` takes it away if its maker was killed.\n");
         out.push_str(&format!("{ABOUT}{}\n", self.config.display()));
         if *placement == Placement::OwnFile {
@@ -386,9 +390,10 @@ impl Adapter for Apache {
                 all.insert(name.into(), Setting::read(value));
             }
         }
-        all.extend(settings.clone());
-        for (name, value) in &all {
-            out.push_str(&format!("{name} {value}\n"));
+        all.extend(change.settings.clone());
+        for line in (Change { settings: all, directives: change.directives.clone() }).lines() {
+            out.push_str(&line);
+            out.push('\n');
         }
         out
     }
@@ -412,23 +417,32 @@ impl Adapter for Apache {
         self.kept.clone()
     }
 
-    fn check(&self, settings: &Settings, file: &Path) -> Result<(), ServerError> {
+    fn needs(&self, name: &str) -> Option<ReloadClass> {
+        directive_needs(self.knobs(), name)
+    }
+
+    fn connects_to_itself(&self) -> bool {
+        !self.threaded()
+    }
+
+    fn check(&self, change: &Change, file: &Path) -> Result<(), ServerError> {
         let before = self.test(self.started_on())?;
-        if settings.is_empty() {
+        if change.is_empty() {
             return Ok(());
         }
         let kept = self.kept.as_ref().and_then(|k| std::fs::read_to_string(k).ok());
         // Tested as a file of our own also where the override will be an included one: the last line wins either way,
         // and nothing of the server's is touched.
-        write_durably(file, self.render(settings, &Placement::OwnFile, kept.as_deref()).as_bytes())
-            .map_err(ServerError::io(format!("cannot write {}", file.display())))?;
+        let text = self.render(change, &Placement::OwnFile, kept.as_deref());
+        // The test is run by us, not by the server's user.
+        write_durably(file, text.as_bytes()).map_err(ServerError::io(format!("cannot write {}", file.display())))?;
         let after = self.test(file);
         let _ = std::fs::remove_file(file);
         let new: Vec<String> = after?.into_iter().filter(|w| !before.contains(w)).collect();
         if new.is_empty() {
             return Ok(());
         }
-        let shown: Vec<String> = settings.iter().map(|(k, v)| format!("{k} {v}")).collect();
+        let shown: Vec<String> = change.lines().collect();
         Err(ServerError::Clamped { settings: shown.join(", "), output: new.join("\n") })
     }
 

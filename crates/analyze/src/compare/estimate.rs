@@ -1,0 +1,67 @@
+//! How sure a ratio of B and A is, and what that says of one metric.
+
+use lastdrop_model::documents::{Compared, MetricComparison};
+use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
+
+/// For all metrics together, of a comparison with one look at its end.
+pub(super) const ALPHA: f64 = 0.05;
+/// An interval that could hide a larger difference decides nothing.
+pub(super) const WIDEST: f64 = 0.3;
+
+/// A mean log ratio with its standard error and degrees of freedom.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Estimate {
+    pub(super) log: f64,
+    pub(super) error: f64,
+    pub(super) freedom: f64,
+    /// More noise, as the half width of a 95 % interval of the log ratio.
+    pub(super) floor: f64,
+}
+
+impl Estimate {
+    /// Half width of the two-sided interval in which the log ratio lies but for `alpha`.
+    pub(super) fn half(&self, alpha: f64) -> f64 {
+        let quantile = |p: f64| {
+            StudentsT::new(0.0, 1.0, self.freedom.max(1.0)).map_or(f64::INFINITY, |t| t.inverse_cdf(1.0 - p / 2.0))
+        };
+        // The floor is known from many blocks: it grows as a normal's quantile does.
+        let floor = self.floor * normal_quantile(1.0 - alpha / 2.0) / normal_quantile(0.975);
+        (quantile(alpha) * self.error).hypot(floor)
+    }
+
+    pub(super) fn is_clear(&self, alpha: f64) -> bool {
+        self.log.abs() > self.half(alpha)
+    }
+
+    pub(super) fn comparison(&self, name: &str, a: f64, b: f64, alpha: f64) -> MetricComparison {
+        let plain = self.half(ALPHA);
+        let smallest = share(self.half(alpha));
+        let verdict = if self.is_clear(alpha) {
+            // More answers are better; more time and more errors are worse.
+            if (self.log > 0.0) == (name == "rps") { Compared::Better } else { Compared::Worse }
+        // What this metric alone would call a difference is not called none.
+        } else if self.is_clear(ALPHA) || smallest > WIDEST && name != "errors" {
+            Compared::Inconclusive
+        } else {
+            Compared::NoDifference
+        };
+        let clamp = |x: f64| x.exp().clamp(1e-9, 1e9);
+        MetricComparison {
+            a,
+            b,
+            ratio: clamp(self.log),
+            interval: [clamp(self.log - plain), clamp(self.log + plain)],
+            verdict,
+            smallest_difference: smallest,
+        }
+    }
+}
+
+/// A log ratio as a share: what would have been seen.
+pub(super) fn share(log: f64) -> f64 {
+    log.exp_m1().clamp(0.0, 1e9)
+}
+
+fn normal_quantile(p: f64) -> f64 {
+    Normal::new(0.0, 1.0).map_or(1.96, |n| n.inverse_cdf(p))
+}

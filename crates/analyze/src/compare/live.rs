@@ -1,0 +1,273 @@
+//! Interleaved blocks of both sides: who is next, when it is clear, and what they say.
+
+use std::collections::BTreeMap;
+
+use lastdrop_model::documents::Compared;
+use rand_core::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+use super::errors::{dispersion, errors};
+use super::estimate::{Estimate, share};
+use super::verdict::{Comparison, chance, conclude};
+use super::{FEWEST, METRICS, Metrics};
+use crate::series::mean_and_variance;
+
+/// Share of the chance that is spent before the end.
+const EARLY: f64 = 0.1;
+/// No look before so many blocks.
+const FIRST_LOOK: usize = 5;
+/// A difference below this is none worth more time.
+const RESOLUTION: f64 = 0.01;
+
+/// What to do next in a live comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Load A and B for one stretch each.
+    Pair {
+        b_first: bool,
+    },
+    Stop,
+}
+
+/// Decides on the blocks of a live comparison: which side goes first, and when the answer is clear.
+///
+/// Blocks come in groups of two, ABBA or BAAB as chance has it, so that a steady drift hits both sides alike and nothing
+/// periodic can take a side. After each block from the fifth on there is a look. A tenth of the chance of finding a
+/// difference where there is none is shared out to these looks, the rest is for the last (a union bound), so that
+/// stopping early does not raise it.
+#[derive(Debug, Clone)]
+pub struct Live {
+    most: usize,
+    early: bool,
+    open: bool,
+    pairs: Vec<(Metrics, Metrics)>,
+    /// Blocks that were asked for, and who goes first in this group.
+    asked: usize,
+    b_first: bool,
+    rng: Xoshiro256PlusPlus,
+}
+
+impl Live {
+    /// For at most `most` blocks that count; `early`: it may end before.
+    #[must_use]
+    pub fn new(most: usize, open: bool, early: bool, seed: u64) -> Live {
+        let rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        Live { most, early, open, pairs: Vec::new(), asked: 0, b_first: false, rng }
+    }
+
+    /// What to do now.
+    pub fn ask(&mut self) -> Next {
+        if self.pairs.len() >= self.most || self.is_clear() {
+            return Next::Stop;
+        }
+        if self.asked.is_multiple_of(2) {
+            self.b_first = self.rng.next_u64() & 1 == 1;
+        } else {
+            self.b_first = !self.b_first;
+        }
+        self.asked += 1;
+        Next::Pair { b_first: self.b_first }
+    }
+
+    /// Takes a block that counts.
+    pub fn add(&mut self, a: Metrics, b: Metrics) {
+        self.pairs.push((a, b));
+    }
+
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// Share of chance of a metric at the look after the blocks so far.
+    fn alpha(&self, metric: &str) -> f64 {
+        let all = chance(metric, self.open);
+        let early = self.most.saturating_sub(FIRST_LOOK);
+        if early == 0 || !self.early {
+            all
+        } else if self.pairs.len() < self.most {
+            all * EARLY / early as f64
+        } else {
+            all * (1.0 - EARLY)
+        }
+    }
+
+    fn is_clear(&self) -> bool {
+        if !self.early || self.pairs.len() < FIRST_LOOK {
+            return false;
+        }
+        let clear = |m: &&str| self.estimate(m).is_some_and(|e| e.is_clear(self.alpha(m)));
+        let fine = |m: &&str| self.estimate(m).is_some_and(|e| share(e.half(self.alpha(m))) < RESOLUTION);
+        METRICS[..3].iter().any(clear) || METRICS[..2].iter().all(fine)
+    }
+
+    fn estimate(&self, metric: &str) -> Option<Estimate> {
+        let logs: Vec<f64> = self
+            .pairs
+            .iter()
+            .filter_map(|(a, b)| {
+                let (a, b) = (*a.get(metric)?, *b.get(metric)?);
+                (a > 0.0 && b > 0.0).then(|| (b / a).ln())
+            })
+            .collect();
+        let n = logs.len() as f64;
+        if logs.len() < 2 {
+            return None;
+        }
+        let (mean, variance) = mean_and_variance(&logs);
+        // Whole microseconds and whole requests: an error below half a step would be made up.
+        let step = self.pairs.iter().filter_map(|(a, _)| a.get(metric)).fold(f64::INFINITY, |m, x| m.min(*x));
+        let rounding = if step.is_finite() && step > 0.0 { 0.3 / step / n.sqrt() } else { 0.0 };
+        Some(Estimate { log: mean, error: (variance / n).sqrt().max(rounding), freedom: n - 1.0, floor: 0.0 })
+    }
+
+    /// What the blocks so far say.
+    #[must_use]
+    pub fn conclude(&self) -> Comparison {
+        let mut notes = Vec::new();
+        let mut metrics = BTreeMap::new();
+        let n = self.pairs.len();
+        if n < FEWEST {
+            notes.push(format!("only {n} blocks count; it takes {FEWEST} to say anything"));
+        }
+        for name in &METRICS[..4] {
+            let Some(estimate) = self.estimate(name) else { continue };
+            let mean = |side: fn(&(Metrics, Metrics)) -> &Metrics| {
+                let logs: Vec<f64> = self
+                    .pairs
+                    .iter()
+                    .filter_map(|p| side(p).get(*name))
+                    .filter(|x| **x > 0.0)
+                    .map(|x| x.ln())
+                    .collect();
+                (logs.iter().sum::<f64>() / logs.len().max(1) as f64).exp()
+            };
+            let mut comparison = estimate.comparison(name, mean(|p| &p.0), mean(|p| &p.1), self.alpha(name));
+            if n < FEWEST {
+                comparison.verdict = Compared::Inconclusive;
+            }
+            metrics.insert((*name).to_string(), comparison);
+        }
+        if n >= FEWEST {
+            let counts = |m: &Metrics| (m["errors"] * m["requests"], m["requests"]);
+            let (a, b): (Vec<_>, Vec<_>) = self.pairs.iter().map(|(a, b)| (counts(a), counts(b))).unzip();
+            let sum = |v: &[(f64, f64)]| v.iter().fold((0.0, 0.0), |s, x| (s.0 + x.0, s.1 + x.1));
+            // The scatter from block to block tells how failures group.
+            let scatter = |v: &[(f64, f64)]| dispersion(&v.iter().map(|c| c.0).collect::<Vec<_>>());
+            let dispersion = scatter(&a).max(scatter(&b));
+            if let Some(c) = errors(sum(&a), sum(&b), dispersion, self.alpha("errors")) {
+                metrics.insert("errors".into(), c);
+            }
+        }
+        conclude(metrics, self.open, notes)
+    }
+
+    /// What the noise does to two runs that are made one after the other, from the blocks of the same on both sides: the
+    /// spread of all stretches, not only that within pairs.
+    #[must_use]
+    pub fn noise_floor(&self) -> Metrics {
+        METRICS[..4]
+            .iter()
+            .filter_map(|name| {
+                let logs: Vec<f64> = self
+                    .pairs
+                    .iter()
+                    .flat_map(|(a, b)| [a.get(*name), b.get(*name)])
+                    .flatten()
+                    .filter(|x| **x > 0.0)
+                    .map(|x| x.ln())
+                    .collect();
+                let n = logs.len() as f64;
+                if n < 4.0 {
+                    return None;
+                }
+                let (_, variance) = mean_and_variance(&logs);
+                let t = StudentsT::new(0.0, 1.0, n - 1.0).ok()?.inverse_cdf(0.975);
+                Some(((*name).to_string(), share(t * (2.0 * variance).sqrt())))
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::documents::CompareVerdict;
+
+    use super::*;
+    use crate::compare::fixtures::{normal, uniform};
+
+    fn stretch(speed: f64) -> Metrics {
+        BTreeMap::from([
+            ("rps".to_string(), 400.0 * speed),
+            ("p50_us".to_string(), 20_000.0 / speed),
+            ("p90_us".to_string(), 25_000.0 / speed),
+            ("p99_us".to_string(), 40_000.0 / speed),
+            ("errors".to_string(), 0.0),
+            ("requests".to_string(), 250.0),
+        ])
+    }
+
+    /// A live comparison of two sides that scatter by `noise`, with a slow drift, B at `level`.
+    fn live(level: f64, noise: f64, seed: u64) -> (Comparison, usize) {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut l = Live::new(15, false, true, seed);
+        let mut drift = 0.0;
+        while let Next::Pair { b_first } = l.ask() {
+            let mut measure = |b: bool| {
+                drift += noise * 0.3 * normal(&mut rng);
+                // Now and then a neighbour takes the processor.
+                let hit = if uniform(&mut rng) < 0.05 { -4.0 * noise * uniform(&mut rng) } else { 0.0 };
+                stretch(f64::exp(drift + hit + noise * normal(&mut rng)) * if b { level } else { 1.0 })
+            };
+            let first = measure(b_first);
+            let second = measure(!b_first);
+            if b_first { l.add(second, first) } else { l.add(first, second) }
+        }
+        (l.conclude(), l.blocks())
+    }
+
+    #[test]
+    fn looking_early_does_not_find_what_is_not_there() {
+        for noise in [0.005, 0.03, 0.1] {
+            let wrong = (0..1000)
+                .filter(|i| {
+                    let v = live(1.0, noise, *i).0.verdict;
+                    !matches!(v, CompareVerdict::NoDifference | CompareVerdict::Inconclusive)
+                })
+                .count();
+            assert!(wrong <= 60, "{wrong} of 1000 at noise {noise}");
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_found() {
+        let found = |level: f64, noise: f64| {
+            (0..200).filter(|i| live(level, noise, *i).0.verdict == CompareVerdict::Worse).count()
+        };
+        assert!(found(0.9, 0.03) >= 190, "{}", found(0.9, 0.03));
+        assert!(found(0.97, 0.01) >= 120, "{}", found(0.97, 0.01));
+        // A large difference ends it early.
+        assert!(live(0.7, 0.02, 1).1 < 8);
+    }
+
+    #[test]
+    fn noise_that_hides_everything_is_inconclusive() {
+        let (c, _) = live(1.0, 0.6, 3);
+        assert_eq!(c.verdict, CompareVerdict::Inconclusive, "{c:?}");
+        assert!(c.smallest_difference > 0.3);
+    }
+
+    #[test]
+    fn each_group_of_two_blocks_is_abba() {
+        let mut l = Live::new(20, false, true, 4);
+        let order: Vec<bool> = (0..10)
+            .map(|_| match l.ask() {
+                Next::Pair { b_first } => b_first,
+                Next::Stop => panic!("too early"),
+            })
+            .collect();
+        assert!(order.chunks(2).all(|g| g[0] != g[1]), "{order:?}");
+        assert!(order.chunks(2).any(|g| g[0]) && order.chunks(2).any(|g| !g[0]), "{order:?}");
+    }
+}

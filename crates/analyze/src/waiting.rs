@@ -1,0 +1,259 @@
+//! Which system calls of a request wait, and for whom: a service that was asked, a lock, a child, the clock.
+//!
+//! A call belongs to a request while its process has the connection of a client open; idle workers wait as well, and are
+//! left out. A call that waits for any of many things (epoll) is told by what its process does next: it reads from whom
+//! it has waited for.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use lastdrop_model::look::Syscall;
+
+/// What a call is to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Part {
+    Work,
+    /// The time is its client's, or that of nobody.
+    Free,
+    /// It waits for this: what it is, and which.
+    Waits(&'static str, String),
+    /// Waiting for something to do, of a process that has no request.
+    Idle,
+}
+
+const ANY_OF: &[&str] = &["poll", "ppoll", "select", "pselect6"];
+const EVENTS: &[&str] = &["epoll_wait", "epoll_pwait", "epoll_pwait2"];
+const SENDS: &[&str] = &["write", "writev", "send", "sendto", "sendmsg", "sendmmsg", "sendfile"];
+
+fn receives(call: &str) -> bool {
+    call.starts_with("recv") || call == "read" || call == "readv"
+}
+
+/// Calls that do nothing but wait, and for what, where their object does not say it.
+fn waits_for(c: &Syscall) -> Option<&'static str> {
+    let is = |names: &[&str]| names.contains(&c.call.as_str());
+    let operation = c.operation.as_str();
+    if is(ANY_OF) || is(EVENTS) {
+        Some("event")
+    } else if c.call == "futex" {
+        (operation.contains("WAIT") || operation.contains("LOCK_PI")).then_some("futex")
+    } else if c.call == "flock" {
+        (!operation.contains("LOCK_UN") && !operation.contains("LOCK_NB")).then_some("lock")
+    } else if c.call == "fcntl" {
+        operation.ends_with("SETLKW").then_some("lock")
+    } else if is(&["nanosleep", "clock_nanosleep", "pause", "rt_sigsuspend", "rt_sigtimedwait"]) {
+        Some("sleep")
+    } else if is(&["wait4", "waitid"]) {
+        Some("child")
+    } else if is(&["semop", "semtimedop"]) {
+        Some("semaphore")
+    } else if is(&["fsync", "fdatasync", "io_getevents"]) {
+        Some("file")
+    } else {
+        None
+    }
+}
+
+/// What the call is about, with what differs from request to request taken out.
+pub(crate) fn object(call: &Syscall, ports: &[u16]) -> String {
+    if call.path.starts_with('/') || call.path.starts_with("unix:") {
+        return call.path.clone();
+    }
+    let Some(inside) = call.path.split_once('[').and_then(|(_, r)| r.strip_suffix(']')) else {
+        return call.path.clone();
+    };
+    let kind = call.path.split(':').next().unwrap_or_default();
+    match inside.split_once("->") {
+        Some((local, peer)) if kind.starts_with("TCP") => {
+            let port = local.rsplit(':').next().and_then(|p| p.parse().ok());
+            if port.is_some_and(|p: u16| ports.contains(&p)) { "client".into() } else { peer.to_string() }
+        }
+        // The end that was accepted has the name of its listener.
+        Some(_) if kind.starts_with("UNIX") && inside.contains('"') => "client".into(),
+        None if kind.starts_with("UNIX") && inside.contains('"') => "listener".into(),
+        _ if kind.starts_with("TCP") && inside.contains(':') => "listener".into(),
+        _ => kind.to_lowercase(),
+    }
+}
+
+/// Is this the other end of a connection that the server made?
+fn is_peer(object: &str) -> bool {
+    let port = object.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    object.starts_with("unix:") || port
+}
+
+/// What each call is to a request. `objects` are those of the calls, which are in the order in which they came back.
+pub(crate) fn parts(calls: &[Syscall], objects: &[String]) -> Vec<Part> {
+    let next = next_on_a_socket(calls, objects);
+    // Connections of clients that are open, and the processes that work for them.
+    let mut open: HashMap<i32, HashSet<&str>> = HashMap::new();
+    let mut parts = Vec::with_capacity(calls.len());
+    for (i, c) in calls.iter().enumerate() {
+        let object = objects[i].as_str();
+        if object == "client" {
+            if c.call == "close" {
+                // Of threaded servers another one may close it than the one that has served it.
+                open.values_mut().for_each(|sockets| _ = sockets.remove(c.path.as_str()));
+            } else {
+                open.entry(c.pid).or_default().insert(&c.path);
+            }
+        }
+        let inside = open.get(&c.pid).is_some_and(|sockets| !sockets.is_empty());
+        parts.push(part(c, object, next[i], inside));
+    }
+    parts
+}
+
+fn part(c: &Syscall, object: &str, next: Option<&str>, inside: bool) -> Part {
+    let peer = |object: &str| Part::Waits("peer", object.to_string());
+    match waits_for(c) {
+        Some(_) if !inside => Part::Idle,
+        Some("event") => match if EVENTS.contains(&c.call.as_str()) { next.unwrap_or("client") } else { object } {
+            "client" | "listener" => Part::Free,
+            "" => Part::Waits("sleep", String::new()),
+            "pipe" => Part::Waits("pipe", String::new()),
+            one if is_peer(one) => peer(one),
+            other => Part::Waits("event", other.to_string()),
+        },
+        Some(what) => Part::Waits(what, object.to_string()),
+        None if c.call.starts_with("accept") => Part::Free,
+        None if receives(&c.call) && object.starts_with('/') => Part::Work,
+        None if receives(&c.call) || c.call == "connect" => match object {
+            _ if !inside && c.call != "connect" => Part::Free,
+            "client" => Part::Free,
+            "pipe" if inside => Part::Waits("pipe", String::new()),
+            one if is_peer(one) && inside => peer(one),
+            _ => Part::Work,
+        },
+        None => Part::Work,
+    }
+}
+
+/// For each call the object of the next one of its process on a connection.
+fn next_on_a_socket<'a>(calls: &[Syscall], objects: &'a [String]) -> Vec<Option<&'a str>> {
+    let mut next: HashMap<i32, &str> = HashMap::new();
+    let mut all = vec![None; calls.len()];
+    for (i, c) in calls.iter().enumerate().rev() {
+        all[i] = next.get(&c.pid).copied();
+        let talks = receives(&c.call)
+            || SENDS.contains(&c.call.as_str())
+            || c.call.starts_with("accept")
+            || c.call == "getsockopt";
+        let object = objects[i].as_str();
+        if talks && (matches!(object, "client" | "listener") || is_peer(object)) {
+            next.insert(c.pid, object);
+        }
+    }
+    all
+}
+
+/// Questions to each peer that were answered: something was sent, then something came.
+pub(crate) fn round_trips(calls: &[Syscall], objects: &[String]) -> BTreeMap<String, u64> {
+    let mut asked: HashSet<(i32, &str)> = HashSet::new();
+    let mut trips = BTreeMap::new();
+    for (c, object) in calls.iter().zip(objects).filter(|(c, o)| c.error.is_none() && is_peer(o)) {
+        if SENDS.contains(&c.call.as_str()) {
+            asked.insert((c.pid, object));
+        } else if c.call == "connect" || c.call == "close" {
+            // A word of farewell is no question, and a greeting no answer.
+            asked.remove(&(c.pid, object.as_str()));
+        } else if receives(&c.call) && asked.remove(&(c.pid, object.as_str())) {
+            *trips.entry(object.clone()).or_default() += 1;
+        }
+    }
+    trips
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(pid: i32, name: &str, path: &str, operation: &str) -> Syscall {
+        let (call, path, operation) = (name.into(), path.into(), operation.into());
+        Syscall { pid, call, path, operation, error: None, seconds: 0.1 }
+    }
+
+    fn parts_of(calls: &[Syscall]) -> Vec<Part> {
+        let objects: Vec<String> = calls.iter().map(|c| object(c, &[80])).collect();
+        parts(calls, &objects)
+    }
+
+    const CLIENT: &str = "TCP:[127.0.0.1:80->127.0.0.1:4000]";
+    const DATABASE: &str = "TCP:[127.0.0.1:5000->127.0.0.1:3306]";
+
+    #[test]
+    fn waits_of_a_request_have_a_name_and_idle_ones_are_left_out() {
+        let waits = |what, which: &str| Part::Waits(what, which.into());
+        let database = "127.0.0.1:3306";
+        let rows = [
+            (call(1, "poll", "TCP:[127.0.0.1:80]", ""), Part::Idle),
+            (call(1, "accept4", "TCP:[127.0.0.1:80]", ""), Part::Free),
+            (call(1, "read", CLIENT, ""), Part::Free),
+            (call(1, "poll", DATABASE, ""), waits("peer", database)),
+            (call(1, "recvfrom", DATABASE, ""), waits("peer", database)),
+            (call(1, "flock", "/srv/lock", "LOCK_EX"), waits("lock", "/srv/lock")),
+            (call(1, "flock", "/srv/lock", "LOCK_EX|LOCK_NB"), Part::Work),
+            (call(1, "fcntl", "/srv/lock", "F_SETLKW"), waits("lock", "/srv/lock")),
+            (call(1, "fcntl", "/srv/lock", "F_GETFL"), Part::Work),
+            (call(1, "futex", "", "FUTEX_WAIT_PRIVATE"), waits("futex", "")),
+            (call(1, "futex", "", "FUTEX_WAKE_PRIVATE"), Part::Work),
+            (call(1, "clock_nanosleep", "", ""), waits("sleep", "")),
+            (call(1, "wait4", "", ""), waits("child", "")),
+            (call(1, "read", "pipe:[7]", ""), waits("pipe", "")),
+            (call(1, "read", "/srv/page", ""), Part::Work),
+            (call(1, "write", CLIENT, ""), Part::Work),
+            // Another process, and this one after its client has gone.
+            (call(2, "clock_nanosleep", "", ""), Part::Idle),
+            (call(1, "close", CLIENT, ""), Part::Work),
+            (call(1, "futex", "", "FUTEX_WAIT_PRIVATE"), Part::Idle),
+            (call(1, "read", "pipe:[7]", ""), Part::Free),
+        ];
+        let (calls, expected): (Vec<Syscall>, Vec<Part>) = rows.into_iter().unzip();
+        for ((c, seen), expected) in calls.iter().zip(parts_of(&calls)).zip(expected) {
+            assert_eq!(seen, expected, "{c:?}");
+        }
+    }
+
+    #[test]
+    fn a_wait_for_any_event_is_told_by_what_is_read_next() {
+        let upstream = "unix:/run/fpm.sock";
+        let calls = [
+            call(1, "epoll_wait", "anon_inode:[eventpoll]", ""),
+            call(1, "recvfrom", CLIENT, ""),
+            call(1, "epoll_wait", "anon_inode:[eventpoll]", ""),
+            call(1, "setsockopt", CLIENT, ""),
+            call(1, "recvfrom", upstream, ""),
+            call(1, "epoll_wait", "anon_inode:[eventpoll]", ""),
+            call(1, "recvfrom", CLIENT, ""),
+        ];
+        let seen = parts_of(&calls);
+        assert_eq!([&seen[0], &seen[2], &seen[5]], [&Part::Idle, &Part::Waits("peer", upstream.into()), &Part::Free]);
+    }
+
+    #[test]
+    fn clients_of_a_unix_socket_are_clients() {
+        assert_eq!(object(&call(1, "read", "UNIX-STREAM:[2->1,\"/run/fpm.sock\"]", ""), &[]), "client");
+        assert_eq!(object(&call(1, "accept", "UNIX-STREAM:[2,\"/run/fpm.sock\"]", ""), &[]), "listener");
+        assert_eq!(object(&call(1, "read", "TCPv6:[[::1]:80->[::1]:9]", ""), &[80]), "client");
+        assert_eq!(object(&call(1, "read", "TCPv6:[[::1]:9->[::1]:80]", ""), &[]), "[::1]:80");
+    }
+
+    #[test]
+    fn a_round_trip_is_a_question_and_what_comes_back() {
+        let ask = |pid| [call(pid, "sendto", DATABASE, ""), call(pid, "poll", DATABASE, "")];
+        let take = |pid| call(pid, "recvfrom", DATABASE, "");
+        let mut calls = Vec::new();
+        for pid in [1, 2] {
+            // A greeting is no answer, a farewell no question; an answer in two pieces is one.
+            calls.push(take(pid));
+            calls.extend(ask(pid));
+            calls.extend([take(pid), take(pid)]);
+            calls.extend(ask(pid));
+            calls.extend(ask(pid));
+            calls.push(take(pid));
+            calls.extend(ask(pid));
+            calls.extend([call(pid, "close", DATABASE, ""), call(pid, "connect", "127.0.0.1:3306", ""), take(pid)]);
+        }
+        let objects: Vec<String> = calls.iter().map(|c| object(c, &[80])).collect();
+        assert_eq!(round_trips(&calls, &objects), BTreeMap::from([("127.0.0.1:3306".to_string(), 4)]));
+    }
+}

@@ -1,0 +1,17 @@
+//! What several commands have among their options, a file for each group. The options of one command alone stand beside what
+//! it does, in `commands`.
+
+mod http;
+mod load;
+mod network;
+mod others;
+mod output;
+mod request;
+mod values;
+
+pub use self::load::LoadArgs;
+pub use self::network::NetworkArgs;
+pub use self::others::OthersArgs;
+pub use self::output::OutputArgs;
+pub use self::request::RequestArgs;
+pub use self::values::{Objectives, objectives, pair, within, written};

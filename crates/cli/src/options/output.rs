@@ -1,0 +1,26 @@
+//! What is kept and shown.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Options about what is kept and shown.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// Write the result as JSON to a file, or to stdout with '-' (then everything else is on stderr)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<String>,
+    /// Where runs are kept
+    #[arg(long, value_name = "FILE", env = "LASTDROP_STORE")]
+    pub store: Option<PathBuf>,
+    /// Do not keep the run
+    #[arg(long)]
+    pub no_store: bool,
+    /// Keep passwords, tokens, cookies, forms and bodies with the run and in documents, instead of marks in their place
+    #[arg(long)]
+    pub keep_secrets: bool,
+    /// No progress, no text: only errors, and JSON where asked for
+    #[arg(short, long)]
+    pub quiet: bool,
+}

@@ -1,0 +1,146 @@
+//! What is sent: requests, bodies, what an answer has to be, and the manner of HTTP.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use lastdrop_model::plan::{HttpOptions, Plan};
+use lastdrop_model::request::{Auth, Body, Data, Expectation, Page, Part, PartContent, Per, Think};
+
+use super::http::HttpArgs;
+use super::values::pair;
+
+/// What is sent, for `run`.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Requests")]
+pub struct RequestArgs {
+    /// Request method [default: GET, or POST with a body]
+    #[arg(short = 'X', long, value_parser = method)]
+    pub method: Option<String>,
+    /// Request body; '@FILE' is a file's content
+    #[arg(long, value_name = "TEXT")]
+    pub body: Option<String>,
+    /// A field of a form body, 'name=value'; may be given several times
+    #[arg(long = "form", value_name = "FIELD", value_parser = pair, conflicts_with = "body")]
+    pub form: Vec<(String, String)>,
+    /// A part of a multipart body, 'name=value' or 'name=@FILE'; may be given several times
+    #[arg(long = "part", value_name = "PART", value_parser = pair, conflicts_with_all = ["body", "form"])]
+    pub parts: Vec<(String, String)>,
+    /// URLs from a file, in the format of siege or http_load
+    #[arg(short = 'f', long, value_name = "FILE", conflicts_with = "target")]
+    pub urls: Option<PathBuf>,
+    /// Take them in turn instead of at random
+    #[arg(long, requires = "urls")]
+    pub in_order: bool,
+    /// Basic authentication
+    #[arg(long, value_name = "USER:PASSWORD", value_parser = credentials)]
+    pub basic: Option<(String, String)>,
+    /// Digest authentication
+    #[arg(long, value_name = "USER:PASSWORD", value_parser = credentials, conflicts_with = "basic")]
+    pub digest: Option<(String, String)>,
+    /// Bearer authentication
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["basic", "digest"])]
+    pub bearer: Option<String>,
+    /// What an answer has to be: status=200, length=1234, text=Hello, no-text=Error, checksum=sha256:…, checksum=same
+    #[arg(long, value_name = "WHAT", value_parser = str::parse::<Expectation>)]
+    pub expect: Vec<Expectation>,
+    /// Pause between an answer and the next request: 2s, 1s-3s (uniform) or 'exp 2s' (exponential)
+    #[arg(long, value_name = "TIME", value_parser = str::parse::<Think>)]
+    pub think: Option<Think>,
+    /// Rows for {{name}} in URL, headers and body: CSV with a line of names
+    #[arg(long, value_name = "FILE")]
+    pub data: Option<PathBuf>,
+    /// Load the page as a browser does: HTML, then what it embeds, over up to 6 connections a host
+    #[arg(long)]
+    pub page: bool,
+    /// With --page: a user fetches what may be cached once
+    #[arg(long, requires = "page")]
+    pub page_cache: bool,
+    #[command(flatten)]
+    pub http: HttpArgs,
+}
+
+impl RequestArgs {
+    /// Do they say what is sent, where a plan file does?
+    #[must_use]
+    pub fn says_requests(&self) -> bool {
+        self.method.is_some()
+            || self.body.is_some()
+            || !self.form.is_empty()
+            || !self.parts.is_empty()
+            || self.basic.is_some()
+            || self.digest.is_some()
+            || self.bearer.is_some()
+            || !self.expect.is_empty()
+            || self.data.is_some()
+            || self.page
+            || self.http.0.options().any(|option| !option.beside_a_file)
+    }
+
+    /// Puts those options into a plan that comes from the command line alone: what requests are.
+    pub fn fill(&self, plan: &mut Plan) {
+        let body = self.body();
+        for request in &mut plan.requests {
+            if let Some(method) = &self.method {
+                request.method.clone_from(method);
+            } else if body != Body::None {
+                request.method = "POST".into();
+            }
+            if body != Body::None {
+                request.body = body.clone();
+            }
+            request.auth = self.auth();
+            request.expect.clone_from(&self.expect);
+        }
+        plan.data = self.data.as_ref().map(|file| Data { file: file.clone(), per: Per::Request, random: false });
+        plan.page = self.page.then_some(Page { connections_per_host: 6, cache: self.page_cache });
+        plan.http = HttpOptions::default();
+        self.http.0.set(&mut plan.http, |option| !option.beside_a_file);
+    }
+
+    /// How requests are sent, whatever they are: options that also act beside a plan file, and win over it.
+    pub fn adjust(&self, plan: &mut Plan) {
+        if self.think.is_some() {
+            plan.think = self.think;
+            plan.requests.iter_mut().for_each(|request| request.think = None);
+        }
+        self.http.0.set(&mut plan.http, |option| option.beside_a_file);
+    }
+
+    fn body(&self) -> Body {
+        let file = |text: &str| text.strip_prefix('@').map(PathBuf::from);
+        if let Some(text) = &self.body {
+            return file(text).map_or_else(|| Body::Text(text.clone()), Body::File);
+        }
+        if !self.form.is_empty() {
+            return Body::Form(self.form.clone());
+        }
+        if self.parts.is_empty() {
+            return Body::None;
+        }
+        let part = |(name, value): &(String, String)| Part {
+            name: name.clone(),
+            content: file(value).map_or_else(|| PartContent::Text(value.clone()), PartContent::File),
+        };
+        Body::Multipart(self.parts.iter().map(part).collect())
+    }
+
+    fn auth(&self) -> Option<Auth> {
+        let basic = self.basic.clone().map(|(user, password)| Auth::Basic { user, password });
+        let digest = self.digest.clone().map(|(user, password)| Auth::Digest { user, password });
+        basic.or(digest).or_else(|| self.bearer.clone().map(Auth::Bearer))
+    }
+}
+
+fn method(text: &str) -> Result<String, String> {
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphabetic() || b == b'-') {
+        Ok(text.to_ascii_uppercase())
+    } else {
+        Err(format!("'{text}' is not a request method"))
+    }
+}
+
+fn credentials(text: &str) -> Result<(String, String), String> {
+    text.split_once(':')
+        .map(|(user, password)| (user.to_string(), password.to_string()))
+        .ok_or_else(|| "write USER:PASSWORD".to_string())
+}

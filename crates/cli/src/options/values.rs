@@ -1,0 +1,33 @@
+//! How the values of options are read, where more than one of them has the same.
+
+use lastdrop_model::Objective;
+use lastdrop_model::bounds::{Bound, BoundError, Bounded};
+
+/// Reads an option by its row in the table of bounds.
+pub fn within<T: Bounded>(
+    bound: &'static Bound,
+) -> impl Fn(&str) -> Result<T, BoundError> + Clone + Send + Sync + 'static {
+    move |text| bound.read(text)
+}
+
+/// The same for what is handed on as it was written.
+pub fn written<T: Bounded>(
+    bound: &'static Bound,
+) -> impl Fn(&str) -> Result<String, BoundError> + Clone + Send + Sync + 'static {
+    move |text| bound.read::<T>(text).map(|_| text.to_string())
+}
+
+pub fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_string(), value.to_string())),
+        _ => Err(format!("'{text}' is not a field; write 'name=value'")),
+    }
+}
+
+/// A list of objectives; clap would take a `Vec` for an option that is given several times.
+#[derive(Debug, Clone)]
+pub struct Objectives(pub Vec<Objective>);
+
+pub fn objectives(text: &str) -> Result<Objectives, String> {
+    Objective::list(text).map(Objectives)
+}

@@ -1,0 +1,98 @@
+//! ApacheBench 2.3, as of Apache 2.4.
+
+mod flags;
+mod plan;
+mod report;
+mod tally;
+
+use std::net::ToSocketAddrs;
+
+use lastdrop_model::{Exchange, Failure, Fate, Wish, printable};
+
+use self::flags::{read, read_url, usage};
+use self::plan::plan_of;
+use self::report::{Report, answer_log, start_line, unresolved};
+use self::tally::Tally;
+use super::{Manner, Refusal, carry_out, catch_signals, errno_of, failed, first_error, first_wire, refuse, remark};
+use crate::stdio::{note, out};
+
+pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
+    let o = read(args)?;
+    let Some(url) = read_url(&o.url) else {
+        // ab takes whatever stands before the path, or before a colon that it does not know, for a host.
+        let rest = o.url.strip_prefix("http://").or_else(|| o.url.strip_prefix("https://"));
+        let host = match (rest, o.url.split_once("://")) {
+            (Some(rest), _) if rest.contains('@') => {
+                rest.split('/').next().unwrap_or_default().rsplit_once(':').map(|h| h.0.to_string())
+            }
+            (None, Some((scheme, _))) => Some(format!("{scheme}:")),
+            _ => None,
+        };
+        if let Some(host) = host {
+            return unresolved(&o, &host, &host);
+        }
+        return usage("invalid URL");
+    };
+    let plan = plan_of(&o, &url)?;
+    out(start_line(&o, &url.host, o.proxy.as_ref()));
+    let (host, port) = o.proxy.clone().unwrap_or_else(|| (url.host.clone(), url.port));
+    if (host.as_str(), port).to_socket_addrs().is_err() {
+        return refuse(50, format!("apr_sockaddr_info_get() for {host}: Name or service not known (670002)"));
+    }
+    if o.verbosity >= 2 {
+        let wire = printable::lossless(&first_wire(&plan));
+        let head = wire.split("\r\n\r\n").next().unwrap_or_default().to_string();
+        let method = &plan.requests[0].method;
+        out(format!("INFO: {method} header == \n---\n{head}\r\n\r\n\n---\n"));
+    }
+    let stop = catch_signals()?;
+    let mut tally = Tally::default();
+    let mut gave_up = None;
+    let wish = if o.verbosity >= 2 { Wish::Answers } else { Wish::Exchanges };
+    let mut show = |some: &[Exchange]| {
+        for e in some {
+            if gave_up.is_some() {
+                return;
+            }
+            if let Some(raw) = e.raw.as_ref().filter(|_| o.verbosity >= 2) {
+                out(answer_log(raw, e.status, o.verbosity));
+            }
+            // ab ends at the first of these, without a report.
+            if matches!(e.fate, Fate::Failed(Failure::Connect | Failure::Reset)) && !o.go_on {
+                gave_up = Some(e.fate);
+                stop.end();
+                return;
+            }
+            tally.take(e, &o);
+        }
+    };
+    let carried = carry_out(&plan, wish, &stop, &mut show).map_err(|e| failed("ab", e))?;
+    if let Some(fate) = gave_up {
+        let text = match fate {
+            Fate::Failed(Failure::Reset) => "Connection reset by peer".to_string(),
+            _ => first_error(&carried.run).unwrap_or_else(|| "Connection refused".into()),
+        };
+        let number = errno_of(&text);
+        let done = if tally.done > 0 { format!("\nTotal of {} requests completed", tally.done) } else { String::new() };
+        return refuse(number, format!("apr_socket_recv: {text} ({number}){done}"));
+    }
+    let counts = &carried.run.phases[0].requests;
+    if counts.answered == 0 && counts.timed_out > 0 {
+        // 70007 as an exit code.
+        return refuse(119, "apr_pollset_poll: The timeout specified has expired (70007)");
+    }
+    if o.heartbeat().is_some() {
+        note!("Finished {} requests", tally.done);
+    } else if carried.signal.is_none() {
+        out("..done\n");
+    }
+    let report = Report { o: &o, url: &url, tally: &tally, carried: &carried, manner };
+    out(if o.html { report.html() } else { report.text() });
+    report.files()?;
+    remark(
+        manner,
+        &carried.run,
+        "a closed loop: while the server stalls nobody else asks, so these times leave out those who would have come",
+    );
+    Ok(u8::from(carried.signal.is_some()))
+}

@@ -1,0 +1,83 @@
+//! What ab counts of each request, and how it counts times.
+
+use lastdrop_analyze::samples::Samples;
+use lastdrop_model::{Exchange, Failure, Fate, Micros};
+
+use super::flags::Order;
+use crate::stdio::note;
+
+/// One request as ab counts times, for -g.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample {
+    pub start: Micros,
+    pub connect: Micros,
+    pub total: Micros,
+    pub wait: Micros,
+}
+
+/// What ab counts.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub done: u64,
+    pub failed_receive: u64,
+    pub failed_length: u64,
+    pub exceptions: u64,
+    pub bad_status: u64,
+    pub kept: u64,
+    pub read: u64,
+    pub body: u64,
+    pub sent: u64,
+    pub length: Option<u64>,
+    pub connect: Samples,
+    pub processing: Samples,
+    pub waiting: Samples,
+    pub total: Samples,
+    pub samples: Vec<Sample>,
+    announced: u64,
+}
+
+impl Tally {
+    pub fn failed(&self) -> u64 {
+        self.failed_receive + self.failed_length + self.exceptions
+    }
+
+    pub fn take(&mut self, e: &Exchange, o: &Order) {
+        match e.fate {
+            Fate::Censored | Fate::Unsent => return,
+            // A server that closes without an answer has answered nothing: ab counts that as done, with no length.
+            Fate::Answered | Fate::Failed(Failure::Closed) => {}
+            Fate::Failed(Failure::Protocol) => self.exceptions += 1,
+            Fate::Failed(Failure::Connect | Failure::Reset) | Fate::TimedOut => self.failed_receive += 1,
+        }
+        self.done += 1;
+        self.read += e.bytes_received;
+        self.body += e.body_bytes;
+        self.sent += e.bytes_sent;
+        if e.fate == Fate::Answered {
+            self.bad_status += u64::from(!(200..300).contains(&e.status));
+            self.kept += u64::from(o.keep_alive && e.kept);
+        }
+        let expected = *self.length.get_or_insert(e.body_bytes);
+        if expected != e.body_bytes && !o.any_length && matches!(e.fate, Fate::Answered | Fate::Failed(Failure::Closed))
+        {
+            self.failed_length += 1;
+        }
+        let sent = e.sent.unwrap_or(e.due);
+        let connect = if e.first { e.ready.map_or(0, |ready| ready.saturating_sub(sent)) } else { 0 };
+        let total = e.service_us();
+        let wait = e.first_byte.zip(e.written).map_or(0, |(first, written)| first.saturating_sub(written));
+        self.connect.record(connect);
+        self.processing.record(total.saturating_sub(connect));
+        self.waiting.record(wait);
+        self.total.record(total);
+        if o.gnuplot.is_some() {
+            self.samples.push(Sample { start: sent, connect, total, wait });
+        }
+        if let Some(each) = o.heartbeat()
+            && self.done / each > self.announced
+        {
+            self.announced = self.done / each;
+            note!("Completed {} requests", self.announced * each);
+        }
+    }
+}

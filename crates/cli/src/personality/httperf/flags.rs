@@ -1,0 +1,305 @@
+//! The flags of httperf, and what a command line of them asks for.
+
+use lastdrop_model::Arrival;
+use lastdrop_model::bounds::{BUFFER, Bound, CONNECTIONS, PAUSE, RATE, REQUESTS};
+
+use crate::personality::getopt::{Opt, Style, Takes, opt, parse};
+use crate::personality::{Refusal, beyond, refuse};
+use crate::stdio::out;
+
+const USAGE: &str = include_str!("usage.txt");
+
+const TABLE: &[Opt] = &[
+    opt('h', "help", Takes::Nothing),
+    opt('V', "version", Takes::Nothing),
+    opt('v', "verbose", Takes::Nothing),
+    opt('d', "debug", Takes::Value),
+    opt('\0', "add-header", Takes::Value),
+    opt('\0', "burst-length", Takes::Value),
+    opt('\0', "client", Takes::Value),
+    opt('\0', "close-with-reset", Takes::Nothing),
+    opt('\0', "failure-status", Takes::Value),
+    opt('\0', "hog", Takes::Nothing),
+    opt('\0', "http-version", Takes::Value),
+    opt('\0', "max-connections", Takes::Value),
+    opt('\0', "max-piped-calls", Takes::Value),
+    opt('\0', "method", Takes::Value),
+    opt('\0', "no-host-hdr", Takes::Nothing),
+    opt('\0', "num-calls", Takes::Value),
+    opt('\0', "num-conns", Takes::Value),
+    opt('\0', "period", Takes::Value),
+    opt('\0', "port", Takes::Value),
+    opt('\0', "print-reply", Takes::Perhaps),
+    opt('\0', "print-request", Takes::Perhaps),
+    opt('\0', "rate", Takes::Value),
+    opt('\0', "recv-buffer", Takes::Value),
+    opt('\0', "retry-on-failure", Takes::Nothing),
+    opt('\0', "send-buffer", Takes::Value),
+    opt('\0', "server", Takes::Value),
+    opt('\0', "server-name", Takes::Value),
+    opt('\0', "session-cookies", Takes::Nothing),
+    opt('\0', "ssl", Takes::Nothing),
+    opt('\0', "ssl-ciphers", Takes::Value),
+    opt('\0', "ssl-no-reuse", Takes::Nothing),
+    opt('\0', "think-timeout", Takes::Value),
+    opt('\0', "timeout", Takes::Value),
+    opt('\0', "uri", Takes::Value),
+    opt('\0', "wlog", Takes::Value),
+    opt('\0', "wsess", Takes::Value),
+    opt('\0', "wsesslog", Takes::Value),
+    opt('\0', "wset", Takes::Value),
+];
+
+/// When connections begin.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Begin {
+    /// One after the other.
+    InTurn,
+    /// So many a second, and how they are spread.
+    Rate(f64, Arrival),
+}
+
+#[derive(Debug, Clone)]
+pub enum Work {
+    /// Connections of so many calls each.
+    Plain,
+    /// Sessions, calls in each, seconds of thinking between bursts.
+    Sessions(u64, u64, f64),
+    /// Sessions, seconds of thinking, file.
+    SessionLog(u64, f64, String),
+    /// Start again at the end of the file?
+    Uris(bool, String),
+    /// Files, rate of moving on.
+    Set(u64, f64),
+}
+
+#[derive(Debug, Clone)]
+pub struct Order {
+    pub verbose: u32,
+    pub hog: bool,
+    pub headers: String,
+    pub burst: u64,
+    pub client: (u64, u64),
+    pub http_version: Option<String>,
+    pub method: Option<String>,
+    pub no_host: bool,
+    pub num_calls: u64,
+    pub num_conns: u64,
+    pub max_connections: Option<u32>,
+    pub begin: Begin,
+    pub rate: f64,
+    pub period: Option<String>,
+    pub port: Option<u16>,
+    pub print_reply: Option<String>,
+    pub print_request: Option<String>,
+    pub receive_buffer: u32,
+    pub send_buffer: u32,
+    pub server: String,
+    pub server_name: Option<String>,
+    pub cookies: bool,
+    pub ssl: bool,
+    pub no_reuse: bool,
+    pub think_timeout: f64,
+    pub timeout: f64,
+    pub uri: String,
+    pub work: Work,
+    pub failure_status: Option<u16>,
+}
+
+pub fn usage<T>(why: &str) -> Result<T, Refusal> {
+    refuse(1, format!("httperf: {why}"))
+}
+
+fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, Refusal> {
+    text.trim().parse().or_else(|_| usage(&format!("illegal {what} {text}")))
+}
+
+/// The same, unless it is beyond what a run can do.
+fn bounded<T: std::str::FromStr>(flag: &str, text: &str, what: &str, bound: &'static Bound) -> Result<T, Refusal> {
+    beyond("httperf", flag, text, bound)?;
+    number(text, what)
+}
+
+/// Seconds; none where it is less than 0, as the original has it.
+pub fn seconds(flag: &str, text: &str, what: &str) -> Result<f64, Refusal> {
+    bounded::<f64>(flag, text, what, PAUSE).map(|s| s.max(0.0))
+}
+
+/// A rate; of a mean time of 0 there is none.
+fn begin(text: &str, rate: f64, arrival: Arrival) -> Result<Begin, Refusal> {
+    match RATE.check(rate) {
+        Ok(()) => Ok(Begin::Rate(rate, arrival)),
+        Err(e) => refuse(2, format!("httperf: {text}: {e}")),
+    }
+}
+
+/// `d1`, `e0.5`, `u1,2`, or a number: seconds between connections.
+fn period(text: &str) -> Result<Begin, Refusal> {
+    let (kind, rest) = match text.chars().next() {
+        Some(c) if c.is_ascii_alphabetic() => (c, &text[1..]),
+        _ => ('d', text),
+    };
+    match kind {
+        'd' | 'e' => {
+            let seconds: f64 = bounded("--period", rest, "mean interarrival time", PAUSE)?;
+            let arrival = if kind == 'd' { Arrival::Uniform } else { Arrival::Poisson };
+            if seconds > 0.0 { begin(&format!("--period {text}"), 1.0 / seconds, arrival) } else { Ok(Begin::InTurn) }
+        }
+        'u' => {
+            let (low, high) = rest.split_once(',').unwrap_or((rest, rest));
+            let read = |text| bounded::<f64>("--period", text, "mean interarrival time", PAUSE);
+            let (low, high) = (read(low)?, read(high)?);
+            let mean = f64::midpoint(low, high);
+            let spread = (high - low).abs() / 2.0 / mean.max(f64::MIN_POSITIVE);
+            if mean > 0.0 {
+                let jitter = Arrival::Jitter((spread * 1000.0).round() as u16);
+                begin(&format!("--period {text}"), 1.0 / mean, jitter)
+            } else {
+                Ok(Begin::InTurn)
+            }
+        }
+        other => usage(&format!("illegal interarrival distribution '{other}' in {text}")),
+    }
+}
+
+fn parts<const N: usize>(text: &str, what: &str) -> Result<[String; N], Refusal> {
+    let all: Vec<String> = text.splitn(N, ',').map(str::to_string).collect();
+    all.try_into().or_else(|_| usage(&format!("illegal {what} parameter ({text})")))
+}
+
+pub fn read(args: &[String]) -> Result<Order, Refusal> {
+    let parsed = parse("httperf", Style::LongOnly, TABLE, args);
+    if let Some(e) = parsed.errors.first() {
+        return refuse(1, e.clone());
+    }
+    let mut o = Order {
+        verbose: 0,
+        hog: false,
+        headers: String::new(),
+        burst: 1,
+        client: (0, 1),
+        http_version: None,
+        method: None,
+        no_host: false,
+        num_calls: 1,
+        num_conns: 1,
+        max_connections: None,
+        begin: Begin::InTurn,
+        rate: 0.0,
+        period: None,
+        port: None,
+        print_reply: None,
+        print_request: None,
+        receive_buffer: 16384,
+        send_buffer: 4096,
+        server: "localhost".into(),
+        server_name: None,
+        cookies: false,
+        ssl: false,
+        no_reuse: false,
+        think_timeout: 0.0,
+        timeout: 0.0,
+        uri: "/".into(),
+        work: Work::Plain,
+        failure_status: None,
+    };
+    let not_here = |name: &str, why: &str| -> Result<(), Refusal> { usage(&format!("--{name}: {why}")) };
+    for (at, value) in parsed.options {
+        let given = value.is_some();
+        let value = value.unwrap_or_default();
+        match TABLE[at].long {
+            "help" => {
+                out(USAGE);
+                return refuse(0, "");
+            }
+            "version" => out("httperf: httperf-0.9.0 compiled without DEBUG without TIME_SYSCALLS.\n"),
+            "verbose" => o.verbose += 1,
+            "add-header" => o.headers.push_str(&value),
+            "burst-length" => o.burst = bounded("--burst-length", &value, "burst-length", REQUESTS)?,
+            "client" => {
+                let (id, of) = value.split_once('/').unwrap_or((&value, "1"));
+                o.client = (number(id, "client id")?, number(of, "number of clients")?);
+            }
+            "failure-status" => o.failure_status = Some(number(&value, "failure status")?),
+            "hog" => o.hog = true,
+            "http-version" => o.http_version = Some(value),
+            "max-connections" => {
+                o.max_connections = Some(bounded("--max-connections", &value, "number of connections", CONNECTIONS)?);
+            }
+            "method" => o.method = Some(value),
+            "no-host-hdr" => o.no_host = true,
+            "num-calls" => o.num_calls = bounded("--num-calls", &value, "number of calls", REQUESTS)?,
+            "num-conns" => o.num_conns = bounded("--num-conns", &value, "number of connections", REQUESTS)?,
+            "period" => {
+                o.begin = period(&value)?;
+                o.period = Some(value);
+            }
+            "port" => o.port = Some(number(&value, "port number")?),
+            "print-reply" => o.print_reply = Some(if given { value } else { "all".into() }),
+            "print-request" => o.print_request = Some(if given { value } else { "all".into() }),
+            "rate" => {
+                o.rate = number(&value, "request rate")?;
+                if o.rate > 0.0 || o.rate.is_nan() {
+                    o.begin = begin(&format!("--rate {value}"), o.rate, Arrival::Uniform)?;
+                }
+            }
+            "recv-buffer" => o.receive_buffer = bounded("--recv-buffer", &value, "receive buffer size", BUFFER)?,
+            "send-buffer" => o.send_buffer = bounded("--send-buffer", &value, "send buffer size", BUFFER)?,
+            "server" => o.server = value,
+            "server-name" => o.server_name = Some(value),
+            "session-cookies" => o.cookies = true,
+            "ssl" => o.ssl = true,
+            "ssl-no-reuse" => o.no_reuse = true,
+            "think-timeout" => o.think_timeout = seconds("--think-timeout", &value, "timeout value")?,
+            "timeout" => o.timeout = seconds("--timeout", &value, "connection timeout")?,
+            "uri" => o.uri = value,
+            "wlog" => {
+                let [wrap, file] = parts::<2>(&value, "wlog")?;
+                o.work = Work::Uris(wrap.eq_ignore_ascii_case("y"), file);
+            }
+            "wsess" => {
+                if value.matches(',').count() < 2 {
+                    return usage("bad user think time (3rd param) in --wsess arg (rest: `')");
+                }
+                let [sessions, calls, think] = parts::<3>(&value, "wsess")?;
+                o.work = Work::Sessions(
+                    bounded("--wsess", &sessions, "number of sessions", REQUESTS)?,
+                    bounded("--wsess", &calls, "number of calls", REQUESTS)?,
+                    seconds("--wsess", &think, "think time")?,
+                );
+            }
+            "wsesslog" => {
+                let [sessions, think, file] = parts::<3>(&value, "wsesslog")?;
+                o.work = Work::SessionLog(
+                    bounded("--wsesslog", &sessions, "number of sessions", REQUESTS)?,
+                    seconds("--wsesslog", &think, "think time")?,
+                    file,
+                );
+            }
+            "wset" => {
+                let [files, rate] = parts::<2>(&value, "wset")?;
+                let miss: f64 = number(&rate, "target miss rate")?;
+                if !(0.0..=1.0).contains(&miss) {
+                    return refuse(
+                        2,
+                        format!("httperf: --wset {value}: a miss rate must be from 0 to 1, not '{rate}'"),
+                    );
+                }
+                o.work = Work::Set(bounded("--wset", &files, "number of files", REQUESTS)?, miss);
+            }
+            "debug" => {
+                not_here("debug", "there is no output of the original's own insides here; -v tells reply rates")?
+            }
+            "close-with-reset" => not_here("close-with-reset", "connections are closed in order here")?,
+            "retry-on-failure" => not_here("retry-on-failure", "a failure is counted and not tried again here")?,
+            "max-piped-calls" => not_here("max-piped-calls", "the calls of a burst follow each other here")?,
+            "ssl-ciphers" => not_here("ssl-ciphers", "cipher suites cannot be chosen here")?,
+            other => not_here(other, "it is not known here")?,
+        }
+    }
+    Ok(o)
+}
+
+pub fn port(o: &Order) -> u16 {
+    o.port.unwrap_or(if o.ssl { 443 } else { 80 })
+}

@@ -1,0 +1,135 @@
+//! httperf 0.9.0.
+
+mod flags;
+mod plan;
+mod report;
+mod tally;
+
+use std::net::ToSocketAddrs;
+
+use lastdrop_model::{Exchange, Url, Wish};
+
+use self::flags::{Begin, port, read};
+use self::plan::plan_of;
+use self::report::{echo, marked, report};
+use self::tally::Tally;
+use super::{Manner, Refusal, carry_out, catch_signals, failed, refuse, remark};
+use crate::stdio::{note, out};
+
+pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
+    let o = read(args)?;
+    out(echo(&o));
+    let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
+    if limit.is_ok_and(|(soft, _)| soft > 1024) {
+        note!("httperf: warning: open file limit > FD_SETSIZE; limiting max. # of open files to FD_SETSIZE");
+    }
+    if o.verbose > 0 {
+        out("httperf: maximum number of open descriptors = 1024\n");
+    }
+    if (o.server.as_str(), port(&o)).to_socket_addrs().is_err() {
+        return refuse(1, format!("httperf.core_addr_intern: invalid server address {}", o.server));
+    }
+    let host = if o.server.contains(':') { format!("[{}]", o.server) } else { o.server.clone() };
+    let text = format!("{}://{host}:{}{}", if o.ssl { "https" } else { "http" }, port(&o), o.uri);
+    let url: Url = text.parse().map_err(|e| failed("httperf: --uri", e))?;
+    let plan = plan_of(&o, &url)?;
+    let stop = catch_signals()?;
+    let mut tally = Tally::default();
+    let mut serial = 0u64;
+    let wires = if o.print_request.is_some() {
+        lastdrop_load::preview(&plan).map(|p| p.requests).unwrap_or_default()
+    } else {
+        Vec::new()
+    };
+    let mut show = |some: &[Exchange]| {
+        for e in some {
+            if let Some(wire) = wires.get(e.request as usize) {
+                out(marked('S', serial, wire, o.print_request.as_deref()));
+            }
+            if let Some(raw) = &e.raw {
+                out(marked('R', serial, raw, o.print_reply.as_deref()));
+            }
+            serial += 1;
+            tally.take(e, &o, &plan);
+        }
+    };
+    let wish = if o.print_reply.is_some() { Wish::Answers } else { Wish::Exchanges };
+    let carried = carry_out(&plan, wish, &stop, &mut show).map_err(|e| failed("httperf", e))?;
+    tally.finish();
+    let after_setup = usage_s();
+    out(report(&o, &tally, &carried, after_setup, manner));
+    let bursts = if o.burst > 1 { "the calls of a burst follow each other here, they are not pipelined; " } else { "" };
+    let what = match o.begin {
+        Begin::InTurn => "one connection after the other: while the server stalls nobody else asks",
+        Begin::Rate(..) => "httperf's response times count from when a request was sent, these from when it was due",
+    };
+    remark(manner, &carried.run, &format!("{bursts}{what}"));
+    Ok(0)
+}
+
+/// CPU time of this process, user and system, seconds.
+fn usage_s() -> (f64, f64) {
+    use nix::sys::resource::{UsageWho, getrusage};
+    let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
+    getrusage(UsageWho::RUSAGE_SELF).map_or((0.0, 0.0), |u| (seconds(u.user_time()), seconds(u.system_time())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lastdrop_model::Arrival;
+
+    use super::flags::Order;
+    use super::*;
+
+    fn order(text: &str) -> Result<Order, Refusal> {
+        read(&text.split_whitespace().map(str::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_may_be_short_for_what_they_begin() {
+        let o = order("--rat 5 --num-conn 3 -v -v").expect("valid");
+        assert_eq!((o.begin, o.num_conns, o.verbose), (Begin::Rate(5.0, Arrival::Uniform), 3, 2));
+        assert_eq!(
+            order("--num-conns x").expect_err("wrong").message.as_str(),
+            "httperf: illegal number of connections x"
+        );
+        assert_eq!(order("--period e0.1").expect("valid").begin, Begin::Rate(10.0, Arrival::Poisson));
+        let url: Url = "http://h/".parse().expect("valid");
+        assert!(plan_of(&order("--num-calls 100001").expect("valid"), &url).is_err());
+        assert!(order("--close-with-reset").expect_err("refused").message.as_str().contains("--close-with-reset"));
+    }
+
+    #[test]
+    fn what_no_run_can_do_is_refused_with_its_bound() {
+        for line in [
+            "--wsess 1,1,inf",
+            "--wsess 99999999999,1,1",
+            "--wsesslog 1,nan,f",
+            "--wset 5,inf",
+            "--max-connections 4000000000",
+            "--num-conns 99999999999",
+            "--rate inf",
+            "--rate nan",
+            "--rate 1e300",
+            "--period 1e-300",
+            "--period einf",
+            "--period u0,nan",
+            "--timeout inf",
+            "--think-timeout 1e300",
+            "--send-buffer 4294967295",
+        ] {
+            let refusal = order(line).expect_err(line);
+            let flag = line.split(' ').next().expect("a flag");
+            assert!(
+                refusal.code == 2 && refusal.message.as_str().starts_with(&format!("httperf: {flag} ")),
+                "{refusal:?}"
+            );
+        }
+        // The original takes a pause below 0 for none.
+        let o = order("--timeout 1 --think-timeout=-5").expect("valid");
+        let url: Url = "http://h/".parse().expect("valid");
+        assert_eq!(plan_of(&o, &url).expect("a plan").timeout, Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,197 @@
+//! What httperf counts of requests, connections and sessions.
+
+use std::collections::{BTreeMap, HashMap};
+
+use lastdrop_analyze::samples::Samples;
+use lastdrop_model::{Exchange, Failure, Fate, Micros, Plan};
+
+use super::flags::{Order, Work};
+use crate::stdio::out;
+
+/// One sample of the reply rate covers so long.
+pub const RATE_INTERVAL_US: Micros = 5_000_000;
+
+/// A connection while it lasts.
+#[derive(Debug, Default)]
+struct Life {
+    start: Micros,
+    end: Micros,
+    replies: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub start: Option<Micros>,
+    pub end: Micros,
+    pub connections: u64,
+    pub connected: Samples,
+    lives: HashMap<u64, Life>,
+    /// Of those that are over and had replies.
+    pub lifetime: Samples,
+    pub replies_of_lives: u64,
+    pub lives_counted: u64,
+    pub requests: u64,
+    pub request_bytes: u64,
+    pub replies: u64,
+    pub response: Samples,
+    pub transfer: Samples,
+    pub header_bytes: u64,
+    pub content_bytes: u64,
+    pub status: [u64; 5],
+    pub client_timeouts: u64,
+    pub resets: u64,
+    pub bad_status: u64,
+    /// Replies in each interval of the rate.
+    pub samples: BTreeMap<u64, u64>,
+    printed: u64,
+    pub sessions: Sessions,
+}
+
+/// One session.
+#[derive(Debug, Default)]
+struct Session {
+    start: Micros,
+    end: Micros,
+    replies: u64,
+}
+
+/// Sessions: those under way, and what came of the others.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    under_way: HashMap<u64, Session>,
+    pub good: Ended,
+    pub bad: Ended,
+    /// Sessions by how many replies they had.
+    pub lengths: BTreeMap<u64, u64>,
+    /// Good ones that ended in each interval of the rate.
+    pub rates: BTreeMap<u64, u64>,
+}
+
+#[derive(Debug, Default)]
+pub struct Ended {
+    pub count: u64,
+    pub lifetime_s: f64,
+}
+
+impl Ended {
+    pub fn mean_s(&self) -> f64 {
+        self.lifetime_s / self.count.max(1) as f64
+    }
+}
+
+impl Sessions {
+    /// A session is over; `complete`: its last call was answered.
+    fn over(&mut self, session: &Session, complete: bool, begin: Micros) {
+        let ended = if complete { &mut self.good } else { &mut self.bad };
+        ended.count += 1;
+        ended.lifetime_s += session.end.saturating_sub(session.start) as f64 / 1e6;
+        *self.lengths.entry(session.replies).or_default() += 1;
+        if complete {
+            *self.rates.entry(session.end.saturating_sub(begin) / RATE_INTERVAL_US).or_default() += 1;
+        }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.good.count + self.bad.count
+    }
+}
+
+impl Tally {
+    pub fn take(&mut self, e: &Exchange, o: &Order, plan: &Plan) {
+        let Some(sent) = e.sent else { return };
+        let start = *self.start.get_or_insert(sent);
+        self.start = Some(start.min(sent));
+        let done = e.done.unwrap_or(sent);
+        self.end = self.end.max(done);
+        if e.first {
+            self.connections += 1;
+            if let Some(connected) = e.ready.or(e.connected) {
+                self.connected.record(connected.saturating_sub(sent));
+            }
+            self.lives.insert(e.connection, Life { start: sent, end: done, replies: 0 });
+        }
+        if e.written.is_some() {
+            self.requests += 1;
+            self.request_bytes += e.bytes_sent;
+        }
+        match e.fate {
+            Fate::Answered => {
+                self.replies += 1;
+                self.status[usize::from(e.status / 100).clamp(1, 5) - 1] += 1;
+                self.bad_status += u64::from(o.failure_status == Some(e.status));
+                let first = e.first_byte.unwrap_or(done);
+                let from = e.ready.filter(|_| e.first).unwrap_or(sent);
+                self.response.record(first.saturating_sub(from));
+                self.transfer.record(done.saturating_sub(first));
+                self.content_bytes += e.body_bytes;
+                self.header_bytes += e.bytes_received.saturating_sub(e.body_bytes);
+                let interval = done.saturating_sub(start) / RATE_INTERVAL_US;
+                *self.samples.entry(interval).or_default() += 1;
+                while o.verbose > 0 && self.printed < interval {
+                    let n = self.samples.get(&self.printed).copied().unwrap_or(0);
+                    out(format!("reply-rate = {:<8.1}\n", n as f64 / 5.0));
+                    self.printed += 1;
+                }
+            }
+            Fate::TimedOut => self.client_timeouts += 1,
+            Fate::Failed(Failure::Reset | Failure::Closed) => {
+                self.resets += u64::from(e.fate == Fate::Failed(Failure::Reset))
+            }
+            _ => {}
+        }
+        if matches!(o.work, Work::Sessions(..) | Work::SessionLog(..)) {
+            let new = || Session { start: sent, ..Session::default() };
+            let session = self.sessions.under_way.entry(e.unit).or_insert_with(new);
+            session.end = done;
+            let answered = e.fate == Fate::Answered;
+            session.replies += u64::from(answered);
+            // A call without an answer ends its session.
+            if (!answered || plan.requests[e.request as usize].last)
+                && let Some(session) = self.sessions.under_way.remove(&e.unit)
+            {
+                self.sessions.over(&session, answered, start);
+            }
+        }
+        if let Some(life) = self.lives.get_mut(&e.connection) {
+            life.end = done;
+            life.replies += u64::from(e.fate == Fate::Answered);
+            if !e.kept
+                && let Some(life) = self.lives.remove(&e.connection)
+            {
+                self.over(&life);
+            }
+        }
+    }
+
+    fn over(&mut self, life: &Life) {
+        if life.replies > 0 {
+            self.lifetime.record(life.end.saturating_sub(life.start));
+            self.replies_of_lives += life.replies;
+            self.lives_counted += 1;
+        }
+    }
+
+    pub fn finish(&mut self) {
+        let rest: Vec<Life> = std::mem::take(&mut self.lives).into_values().collect();
+        rest.iter().for_each(|life| self.over(life));
+        for session in std::mem::take(&mut self.sessions.under_way).into_values() {
+            self.sessions.over(&session, false, self.start.unwrap_or(0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_are_counted_without_being_kept() {
+        let mut s = Sessions::default();
+        for i in 0..100_000u64 {
+            s.over(&Session { start: i, end: i + 2_000_000, replies: i % 3 }, i % 3 == 2, 0);
+        }
+        assert_eq!((s.good.count, s.count(), s.under_way.len()), (33_333, 100_000, 0));
+        assert_eq!(s.lengths.values().copied().collect::<Vec<_>>(), [33_334, 33_333, 33_333]);
+        assert!((s.bad.mean_s() - 2.0).abs() < 1e-6 && s.rates.len() == 1);
+    }
+}

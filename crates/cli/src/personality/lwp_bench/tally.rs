@@ -1,0 +1,36 @@
+//! What lwp-bench counts of each request.
+
+use std::collections::BTreeMap;
+
+use lastdrop_analyze::samples::Samples;
+use lastdrop_model::{Exchange, Fate};
+
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub good: u64,
+    pub errors: BTreeMap<String, u64>,
+    pub times: Samples,
+}
+
+impl Tally {
+    pub fn take(&mut self, e: &Exchange) {
+        if e.sent.is_none() || e.done.is_none() {
+            return;
+        }
+        let error = match e.fate {
+            // What a redirect leads to is the answer.
+            Fate::Answered if (300..400).contains(&e.status) => return,
+            Fate::Answered if e.status < 400 => {
+                self.good += 1;
+                None
+            }
+            Fate::Answered => Some(e.status.to_string()),
+            Fate::TimedOut => Some("timeout".into()),
+            fate => Some(fate.name().to_string()),
+        };
+        if let Some(error) = error {
+            *self.errors.entry(error).or_default() += 1;
+        }
+        self.times.record(e.service_us());
+    }
+}

@@ -1,0 +1,61 @@
+//! The table of programs, and which of them is meant.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::{Manner, Refusal, ab, http_load, httperf, lwp_bench, siege, wrk};
+use crate::stdio;
+
+/// Arguments to an exit code, or why not.
+type Main = fn(&[String], Manner) -> Result<u8, Refusal>;
+
+const ALL: &[(&str, Main)] = &[
+    ("ab", ab::main),
+    ("siege", siege::main),
+    ("httperf", httperf::main),
+    ("http_load", http_load::main),
+    ("lwp-bench", lwp_bench::main),
+    ("wrk", wrk::main),
+];
+
+/// A personality and what it was asked for.
+#[derive(Debug)]
+pub struct Chosen {
+    pub name: &'static str,
+    main: Main,
+    args: Vec<String>,
+}
+
+/// The personality that is meant, by the name that the program was called under or by its first argument, and the
+/// arguments that are for it.
+pub fn chosen(args: &[OsString]) -> Option<Chosen> {
+    let args: Vec<String> = args.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    let called = Path::new(args.first()?).file_name()?.to_string_lossy().into_owned();
+    let named = |name: &str| ALL.iter().find(|(n, _)| *n == name);
+    let ((name, main), skip) = match (named(&called), args.get(1).and_then(|a| named(a))) {
+        (Some(found), _) => (found, 1),
+        (None, Some(found)) => (found, 2),
+        (None, None) => return None,
+    };
+    Some(Chosen { name, main: *main, args: args[skip..].to_vec() })
+}
+
+/// Runs a personality.
+pub fn run(chosen: &Chosen) -> ExitCode {
+    let (main, args) = (chosen.main, &chosen.args);
+    let has = |switch: &str| args.iter().any(|a| a == switch);
+    let manner = Manner { like_the_original: has("--like-the-original"), remark: !has("--no-remark") };
+    let own = ["--like-the-original", "--no-remark"];
+    let args: Vec<String> = args.iter().filter(|a| !own.contains(&a.as_str())).cloned().collect();
+    let code = main(&args, manner).unwrap_or_else(|refusal| {
+        if !refusal.message.as_str().is_empty() {
+            stdio::err(refusal.message);
+            stdio::err("\n");
+        }
+        refusal.code
+    });
+    // A report that nobody got is no success.
+    let lost = stdio::lost_something();
+    ExitCode::from(if code == 0 { u8::from(lost) } else { code })
+}

@@ -1,0 +1,136 @@
+//! The flags of siege, and what a command line of them asks for.
+
+use std::path::{Path, PathBuf};
+
+use lastdrop_model::bounds::USERS;
+use lastdrop_model::request::header_line;
+
+use super::report::{config, tagged};
+use super::settings::{Order, Reps, count, delay, reps, time};
+use crate::personality::getopt::{Opt, Style, Takes, opt, parse};
+use crate::personality::{Refusal, refuse};
+use crate::stdio::{note, out};
+
+const USAGE: &str = include_str!("usage.txt");
+const COPYRIGHT: &str = "Copyright (C) 2018 by Jeffrey Fulmer, et al.\n\
+    This is free software; see the source for copying conditions.\n\
+    There is NO warranty; not even for MERCHANTABILITY or FITNESS\nFOR A PARTICULAR PURPOSE.\n";
+
+const TABLE: &[Opt] = &[
+    opt('V', "version", Takes::Nothing),
+    opt('h', "help", Takes::Nothing),
+    opt('v', "verbose", Takes::Nothing),
+    opt('q', "quiet", Takes::Nothing),
+    opt('C', "config", Takes::Nothing),
+    opt('D', "debug", Takes::Nothing),
+    opt('N', "no-parser", Takes::Nothing),
+    opt('F', "no-follow", Takes::Nothing),
+    opt('p', "print", Takes::Nothing),
+    opt('g', "get", Takes::Nothing),
+    opt('l', "log", Takes::Perhaps),
+    opt('i', "internet", Takes::Nothing),
+    opt('b', "benchmark", Takes::Nothing),
+    opt('r', "reps", Takes::Value),
+    opt('t', "time", Takes::Value),
+    opt('f', "file", Takes::Value),
+    opt('d', "delay", Takes::Value),
+    opt('c', "concurrent", Takes::Value),
+    opt('m', "mark", Takes::Value),
+    opt('H', "header", Takes::Value),
+    opt('R', "rc", Takes::Value),
+    opt('A', "user-agent", Takes::Value),
+    opt('T', "content-type", Takes::Value),
+    opt('j', "json-output", Takes::Nothing),
+];
+
+pub fn usage<T>() -> Result<T, Refusal> {
+    out(USAGE);
+    refuse(0, "SIEGE 4.0.7")
+}
+
+/// The settings file: the one named, SIEGERC, the user's, or the system's.
+fn rc_of(options: &[(usize, Option<String>)]) -> (PathBuf, bool) {
+    if let Some((_, Some(file))) = options.iter().find(|(at, _)| TABLE[*at].short == 'R') {
+        return (PathBuf::from(file), true);
+    }
+    if let Ok(file) = std::env::var("SIEGERC") {
+        return (PathBuf::from(file), false);
+    }
+    let own = std::env::var("HOME").map(|home| Path::new(&home).join(".siege/siege.conf"));
+    match own {
+        Ok(file) if file.exists() => (file, false),
+        _ => (PathBuf::from("/etc/siege/siegerc"), false),
+    }
+}
+
+pub fn read(args: &[String]) -> Result<Order, Refusal> {
+    let parsed = parse("siege", Style::Long, TABLE, args);
+    // siege goes through its command line twice, complains twice, and carries on.
+    for e in &parsed.errors {
+        note!("{e}");
+        if e.contains("requires an argument") {
+            return usage();
+        }
+        note!("{e}");
+    }
+    let (rc, given) = rc_of(&parsed.options);
+    let mut o = Order::defaults(rc);
+    o.read_rc(given)?;
+    for (at, value) in parsed.options {
+        let value = value.unwrap_or_default();
+        match TABLE[at].short {
+            'V' => return refuse(0, format!("SIEGE 4.0.7\n\n{COPYRIGHT}")),
+            'h' => return usage(),
+            'v' => o.verbose = true,
+            'q' => o.quiet = true,
+            'D' => o.debug = true,
+            'N' => o.parser = false,
+            'F' => o.follow = false,
+            'p' => o.print = true,
+            'g' => o.get = true,
+            'l' => {
+                o.logging = true;
+                if !value.is_empty() {
+                    o.log_file = PathBuf::from(value);
+                }
+            }
+            'i' => o.internet = true,
+            'b' => o.benchmark = true,
+            'r' => o.reps = reps("-r", &value)?,
+            't' => o.time = time("-t", &value)?,
+            'f' => o.file = Some(PathBuf::from(value)),
+            'd' => o.delay_s = delay("-d", &value)?,
+            'c' => o.concurrent = count("-c", &value, USERS)?,
+            'm' => {
+                o.logging = true;
+                o.mark = Some(value);
+            }
+            'H' => match header_line(&value) {
+                Ok(header) => o.headers.push(header),
+                Err(_) if !value.contains(':') => {
+                    return refuse(1, tagged("\x1b[1;31m", "fatal", "no ':' in http-header"));
+                }
+                Err(e) => return refuse(1, format!("siege: -H: {e}")),
+            },
+            'A' => o.agent = value,
+            'T' => o.content_type = Some(value),
+            'j' => o.json = true,
+            'C' => {
+                out(config(&o));
+                return refuse(0, "");
+            }
+            _ => {}
+        }
+    }
+    // The last one counts.
+    if let Some(url) = parsed.words.last() {
+        o.url = Some(url.clone());
+    }
+    if o.url.is_none() && o.file.is_none() {
+        return usage();
+    }
+    if o.get || o.print {
+        (o.concurrent, o.reps, o.time, o.parser) = (1, Some(Reps::Times(1)), None, false);
+    }
+    Ok(o)
+}

@@ -1,0 +1,109 @@
+//! What siege sends, as a plan.
+
+use std::path::Path;
+use std::time::Duration;
+
+use lastdrop_load::{describe, files};
+use lastdrop_model::bounds::{DURATION, REQUESTS};
+use lastdrop_model::plan::Proxy;
+use lastdrop_model::request::{Auth, Body, Page, Pick, RequestSpec, Think};
+use lastdrop_model::{KeepAlive, Load, Plan, url_file};
+
+use super::flags::usage;
+use super::report::tagged;
+use super::settings::{Order, Reps};
+use crate::personality::{Refusal, refuse, seed};
+use crate::stdio::err;
+
+/// Redirects that siege follows, one after the other.
+const REDIRECTS: u32 = 10;
+
+/// The requests: of the URL named, or of the file.
+fn requests(o: &Order) -> Result<Vec<RequestSpec>, Refusal> {
+    if let Some(url) = &o.url {
+        let line = url_file::parse(url, Path::new("."), |_| None);
+        return line.or_else(|e| refuse(1, format!("siege: {}", e.what)));
+    }
+    let Some(file) = &o.file else { return usage() };
+    let text = match files::read_text(file) {
+        Ok(text) => text,
+        Err(e) => {
+            err(tagged("\x1b[1;32m", "alert", &format!("unable to open file: {}: {}\n", file.display(), describe(&e))));
+            return usage();
+        }
+    };
+    // siege looks for files to send where it was started.
+    url_file::parse(&text, Path::new("."), |name| o.variables.get(name).cloned().or_else(|| std::env::var(name).ok()))
+        .or_else(|e| refuse(1, format!("siege: {}: {e}", file.display())))
+}
+
+pub fn plan_of(o: &Order, users: u64) -> Result<Plan, Refusal> {
+    let mut specs = requests(o)?;
+    let url = specs[0].url.clone();
+    for spec in &mut specs {
+        spec.literal = true;
+        let mut headers: Vec<(String, String)> = vec![
+            ("Host".into(), spec.url.authority()),
+            ("Accept".into(), "*/*".into()),
+            ("Accept-Encoding".into(), o.encoding.clone()),
+            ("User-Agent".into(), o.agent.clone()),
+        ];
+        headers.extend(o.headers.clone());
+        headers.push(("Connection".into(), if o.keep_alive { "keep-alive" } else { "close" }.into()));
+        if spec.body != Body::None {
+            let kind = o.content_type.as_deref().unwrap_or("application/x-www-form-urlencoded");
+            headers.push(("Content-type".into(), kind.into()));
+        }
+        // The last of a name is the one that is meant.
+        let mut seen: Vec<String> = Vec::new();
+        headers.reverse();
+        headers.retain(|(n, _)| {
+            let name = n.to_ascii_lowercase();
+            let new = !seen.contains(&name);
+            seen.push(name);
+            new
+        });
+        headers.reverse();
+        spec.headers = headers;
+        if let Some((user, rest)) = o.login.as_deref().and_then(|l| l.split_once(':')) {
+            let password = rest.split(':').next().unwrap_or_default();
+            spec.auth = Some(Auth::Basic { user: user.into(), password: password.into() });
+        }
+    }
+    let hits = specs.len() as u64;
+    let mut plan = Plan::new(url, seed());
+    plan.requests = specs;
+    plan.pick = if o.internet { Pick::Weighted } else { Pick::Order };
+    plan.http.http10 = o.http10 || o.get || o.print;
+    plan.http.redirects = if o.follow { REDIRECTS } else { 0 };
+    plan.http.cookies = o.cookies;
+    plan.keepalive = if o.keep_alive { KeepAlive::On } else { KeepAlive::Off };
+    plan.page = o.parser.then_some(Page { connections_per_host: 1, cache: o.cache });
+    plan.timeout = Duration::from_secs(o.timeout_s);
+    plan.drain = Duration::ZERO;
+    plan.tls.insecure = true;
+    plan.tls.certificate.clone_from(&o.certificate);
+    plan.tls.key.clone_from(&o.key);
+    if !o.benchmark && o.delay_s > 0.0 && !o.get && !o.print {
+        plan.think = Some(Think::Uniform(Duration::ZERO, Duration::from_secs_f64(o.delay_s)));
+    }
+    plan.network.proxy = o.proxy_host.clone().map(|host| Proxy {
+        host,
+        port: o.proxy_port,
+        credentials: o.proxy_login.as_ref().map(|l| l.split(':').take(2).collect::<Vec<_>>().join(":")),
+        tunnel: false,
+    });
+    let phase = &mut plan.phases[0];
+    phase.load = Load::closed(users as u32);
+    // Where nobody said when to stop, Ctrl-C will.
+    phase.duration = o.time.or(o.reps.is_none().then(|| Duration::from_secs_f64(DURATION.most)));
+    phase.requests = match (o.time, o.reps) {
+        (Some(_), _) | (None, None) => None,
+        (None, Some(Reps::Times(n))) => Some(n.saturating_mul(users)),
+        (None, Some(Reps::Once)) => Some(hits.saturating_mul(users)),
+    };
+    if let Some(n) = phase.requests.filter(|n| !REQUESTS.holds(*n as f64)) {
+        return refuse(2, format!("siege: -r times -c {users}: {}", REQUESTS.error(&n.to_string())));
+    }
+    Ok(plan)
+}

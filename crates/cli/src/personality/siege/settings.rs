@@ -1,0 +1,266 @@
+//! The settings of siege: its file's, over which those of the command line go.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lastdrop_load::files;
+use lastdrop_model::bounds::{Bound, DURATION, PAUSE, REQUESTS, TIMEOUT, USERS};
+
+use crate::personality::{Refusal, beyond, host_and_port, out_of_bounds, refuse, whole};
+
+const AGENT: &str = "Mozilla/5.0 (pc-x86_64-linux-gnu) Siege/4.0.7";
+/// More than this no setting of the file may become by its variables.
+const LONGEST_VALUE: usize = 64 << 10;
+
+/// How often each user goes through.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reps {
+    Times(u64),
+    Once,
+}
+
+/// Settings: of the file, then of the command line.
+#[derive(Debug, Clone)]
+pub struct Order {
+    pub rc: PathBuf,
+    pub verbose: bool,
+    pub quiet: bool,
+    pub color: bool,
+    pub json: bool,
+    pub show_log: bool,
+    pub logging: bool,
+    pub log_file: PathBuf,
+    pub get_method: String,
+    pub parser: bool,
+    pub follow: bool,
+    pub csv: bool,
+    pub stamp: bool,
+    pub full_url: bool,
+    pub limit: u64,
+    pub http10: bool,
+    pub cache: bool,
+    pub keep_alive: bool,
+    pub concurrent: u64,
+    pub time: Option<Duration>,
+    pub reps: Option<Reps>,
+    pub file: Option<PathBuf>,
+    pub url: Option<String>,
+    pub delay_s: f64,
+    pub timeout_s: u64,
+    pub failures: u64,
+    pub internet: bool,
+    pub benchmark: bool,
+    pub agent: String,
+    pub encoding: String,
+    pub login: Option<String>,
+    pub content_type: Option<String>,
+    pub headers: Vec<(String, String)>,
+    pub proxy_host: Option<String>,
+    pub proxy_port: u16,
+    pub proxy_login: Option<String>,
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+    pub cookies: bool,
+    /// Hosts whose parts of pages are not fetched; others than those of the plan never are.
+    pub no_follow: Vec<String>,
+    pub mark: Option<String>,
+    pub get: bool,
+    pub print: bool,
+    pub debug: bool,
+    pub variables: HashMap<String, String>,
+}
+
+/// `yes`, `true`, `on`, `1` and nothing else.
+fn truth(text: &str) -> bool {
+    ["true", "yes", "on", "1"].contains(&text.to_ascii_lowercase().as_str())
+}
+
+/// `10S`, `5M`, `1H`; minutes without a letter.
+pub fn time(flag: &str, text: &str) -> Result<Option<Duration>, Refusal> {
+    let number = whole("siege", flag, text, DURATION)?.max(0) as u64;
+    let unit = match text.trim().chars().next_back().map(|c| c.to_ascii_uppercase()) {
+        Some('S') => 1,
+        Some('H') => 3600,
+        _ => 60,
+    };
+    let seconds = number * unit;
+    if seconds as f64 > DURATION.most {
+        return out_of_bounds("siege", flag, DURATION.error(text));
+    }
+    Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
+}
+
+/// Seconds, with a point or without; 0 where it is none.
+pub fn delay(flag: &str, text: &str) -> Result<f64, Refusal> {
+    beyond("siege", flag, text, PAUSE)?;
+    Ok(text.trim().parse::<f64>().unwrap_or(0.0).max(0.0))
+}
+
+/// A whole number, at least 1.
+pub fn count(flag: &str, text: &str, bound: &'static Bound) -> Result<u64, Refusal> {
+    whole("siege", flag, text, bound).map(|n| n.max(1) as u64)
+}
+
+impl Order {
+    pub fn defaults(rc: PathBuf) -> Order {
+        Order {
+            rc,
+            verbose: true,
+            quiet: false,
+            color: true,
+            json: false,
+            show_log: false,
+            logging: false,
+            log_file: PathBuf::from("/var/log/siege.log"),
+            get_method: "HEAD".into(),
+            parser: true,
+            follow: true,
+            csv: false,
+            stamp: false,
+            full_url: false,
+            limit: 255,
+            http10: false,
+            cache: false,
+            keep_alive: false,
+            concurrent: 25,
+            time: None,
+            reps: None,
+            file: None,
+            url: None,
+            delay_s: 0.0,
+            timeout_s: 30,
+            failures: 1024,
+            internet: false,
+            benchmark: false,
+            agent: AGENT.into(),
+            encoding: "*".into(),
+            login: None,
+            content_type: None,
+            headers: Vec::new(),
+            proxy_host: None,
+            proxy_port: 3128,
+            proxy_login: None,
+            certificate: None,
+            key: None,
+            cookies: true,
+            no_follow: Vec::new(),
+            mark: None,
+            get: false,
+            print: false,
+            debug: false,
+            variables: HashMap::new(),
+        }
+    }
+
+    /// One line of the settings file.
+    fn set(&mut self, name: &str, value: &str) -> Result<(), Refusal> {
+        let text = || value.to_string();
+        match name {
+            "verbose" => self.verbose = truth(value),
+            "quiet" => self.quiet = truth(value),
+            "color" => self.color = truth(value),
+            "json_output" => self.json = truth(value),
+            "show-logfile" => self.show_log = truth(value),
+            "logging" => self.logging = truth(value),
+            "logfile" => self.log_file = PathBuf::from(value),
+            "gmethod" => self.get_method = text(),
+            "parser" => self.parser = truth(value),
+            "follow-location" => self.follow = truth(value),
+            "csv" => self.csv = truth(value),
+            "timestamp" => self.stamp = truth(value),
+            "fullurl" => self.full_url = truth(value),
+            "limit" => self.limit = count(name, value, USERS)?,
+            "protocol" => self.http10 = value.eq_ignore_ascii_case("HTTP/1.0"),
+            "cache" => self.cache = truth(value),
+            "connection" => self.keep_alive = value.eq_ignore_ascii_case("keep-alive"),
+            "concurrent" => self.concurrent = count(name, value, USERS)?,
+            "time" => self.time = time(name, value)?,
+            "reps" => self.reps = reps(name, value)?,
+            "file" => self.file = Some(PathBuf::from(value)),
+            "url" => self.url = Some(text()),
+            "delay" => self.delay_s = delay(name, value)?,
+            "timeout" => self.timeout_s = count(name, value, TIMEOUT)?,
+            "failures" => self.failures = count(name, value, REQUESTS)?,
+            "internet" => self.internet = truth(value),
+            "benchmark" => self.benchmark = truth(value),
+            "user-agent" => self.agent = text(),
+            "accept-encoding" => self.encoding = text(),
+            "login" => self.login = Some(text()),
+            "proxy-host" => self.proxy_host = Some(text()),
+            "proxy-port" => (_, self.proxy_port) = host_and_port("siege", name, &format!(":{value}"))?,
+            "proxy-login" => self.proxy_login = Some(text()),
+            "ssl-cert" => self.certificate = Some(PathBuf::from(value)),
+            "ssl-key" => self.key = Some(PathBuf::from(value)),
+            "nofollow" => self.no_follow.push(text()),
+            "cookies" => self.cookies = truth(value),
+            "login-url" | "ftp-login" | "ssl-ciphers" => {
+                let instead = match name {
+                    "login-url" => "a plan with a request that is sent once does this: see 'Plan files' in the manual",
+                    "ftp-login" => "FTP is not spoken here",
+                    _ => "cipher suites cannot be chosen here",
+                };
+                return refuse(1, format!("siege: {name} in {}: {instead}", self.rc.display()));
+            }
+            other => {
+                self.variables.insert(other.to_string(), text());
+            }
+        }
+        Ok(())
+    }
+
+    pub fn read_rc(&mut self, given: bool) -> Result<(), Refusal> {
+        let Ok(text) = files::read_text(&self.rc) else {
+            if !given {
+                // siege would write its template, which has these.
+                (self.json, self.show_log, self.encoding) = (true, true, "gzip, deflate".into());
+                return Ok(());
+            }
+            let stars = "*".repeat(50);
+            return refuse(
+                1,
+                format!(
+                    "{stars}\nsiege: could not open {}\nrun 'siege.config' to generate a new config file\n{stars}",
+                    self.rc.display()
+                ),
+            );
+        };
+        for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
+            if let Some((name, value)) = line.split_once('=') {
+                let mut value = value.trim().to_string();
+                for (from, to) in &self.variables {
+                    // Each line could double what the one before it made.
+                    if value.matches(from.as_str()).count() * to.len() > LONGEST_VALUE {
+                        return refuse(2, format!("siege: {}: {name}: '{from}' makes it too long", self.rc.display()));
+                    }
+                    value = value.replace(&format!("$({from})"), to).replace(&format!("${{{from}}}"), to);
+                }
+                if let Ok(home) = std::env::var("HOME") {
+                    value = value.replace("$(HOME)", &home).replace("${HOME}", &home);
+                }
+                self.set(name.trim(), &value)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+pub fn reps(flag: &str, text: &str) -> Result<Option<Reps>, Refusal> {
+    match text {
+        "once" => Ok(Some(Reps::Once)),
+        n => Ok(Some(whole("siege", flag, n, REQUESTS)?).filter(|n| *n > 0).map(|n| Reps::Times(n as u64))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_repetitions_are_read() {
+        let time = |text: &str| time("-t", text).expect("within bounds").map(|t| t.as_secs());
+        assert_eq!((time("10S"), time("2"), time("1h"), time("x")), (Some(10), Some(120), Some(3600), None));
+        let reps = |text: &str| reps("-r", text).expect("within bounds");
+        assert_eq!((reps("once"), reps("3"), reps("0")), (Some(Reps::Once), Some(Reps::Times(3)), None));
+    }
+}

@@ -1,0 +1,68 @@
+//! wrk 4.1, and wrk2's constant rate.
+
+mod flags;
+mod plan;
+mod report;
+mod tally;
+
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use lastdrop_load::describe;
+use lastdrop_model::{Exchange, Url, Wish, secrets};
+
+use self::flags::{read, usage};
+use self::plan::plan_of;
+use self::report::{report, scaled};
+use self::tally::Tally;
+use super::{Manner, Refusal, carry_out, catch_signals, failed, refuse, remark};
+use crate::stdio::out;
+
+pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
+    let o = read(args)?;
+    if !o.url.contains("://") || o.url.ends_with("://") {
+        return usage(&format!("invalid URL: {}", o.url));
+    }
+    let Ok(url) = o.url.parse::<Url>() else {
+        let (scheme, rest) = o.url.split_once("://").unwrap_or(("http", &o.url));
+        let host = rest.split(['/', ':']).next().unwrap_or_default();
+        return refuse(1, format!("unable to resolve {host}:{scheme} Name or service not known"));
+    };
+    let service = match (url.port, url.tls) {
+        (80, false) => "http".into(),
+        (443, true) => "https".into(),
+        (port, _) => port.to_string(),
+    };
+    let addresses: Vec<_> = (url.host.as_str(), url.port).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+    if addresses.is_empty() {
+        return refuse(1, format!("unable to resolve {}:{service} Name or service not known", url.host));
+    }
+    // wrk tries one connection before it starts; so do we, and say what it says.
+    let tried: Vec<_> = addresses.iter().map(|a| TcpStream::connect_timeout(a, Duration::from_secs(10))).collect();
+    if let (true, Some(Err(e))) = (tried.iter().all(Result::is_err), tried.last()) {
+        return refuse(1, format!("unable to connect to {}:{service} {}", url.host, describe(e)));
+    }
+    drop(tried);
+    let plan = plan_of(&o, &url);
+    out(format!(
+        "Running {} test @ {}\n  {} threads and {} connections\n",
+        scaled(o.duration_s as f64, 60.0, &["s", "m"], 0),
+        secrets::url(&o.url),
+        o.threads,
+        o.connections
+    ));
+    let stop = catch_signals()?;
+    let mut tally = Tally::default();
+    let open = o.rate.is_some();
+    let mut show = |some: &[Exchange]| some.iter().for_each(|e| tally.take(e, open));
+    let carried = carry_out(&plan, Wish::Exchanges, &stop, &mut show).map_err(|e| failed("wrk", e))?;
+    let run_s = carried.run.phases[0].duration_s.max(1e-6);
+    out(report(&o, &tally, run_s, manner));
+    let what = if open {
+        "an open loop: times count from when a request was due"
+    } else {
+        "a closed loop: while the server stalls nobody else asks, so these times leave out those who would have come; -R RATE shows them"
+    };
+    remark(manner, &carried.run, what);
+    Ok(0)
+}

@@ -1,0 +1,114 @@
+//! The one way to stdout and stderr. What comes from elsewhere is escaped on it (see [`Printable`]), and what could not be
+//! written is remembered: a report that nobody got is no success.
+//!
+//! The lints forbid `println!` and its like everywhere else.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use lastdrop_model::Printable;
+
+/// Why stdout could not be written, the first time.
+static OUT_LOST: Mutex<Option<io::Error>> = Mutex::new(None);
+/// Its reader has gone.
+static OUT_CLOSED: AtomicBool = AtomicBool::new(false);
+static ERR_LOST: AtomicBool = AtomicBool::new(false);
+
+/// Writes text to stdout.
+pub fn out(text: impl Into<Printable>) {
+    write_out(text.into().as_str().as_bytes());
+}
+
+/// Writes text to stderr.
+pub fn err(text: impl Into<Printable>) {
+    #[allow(clippy::disallowed_methods)]
+    let result = io::stderr().lock().write_all(text.into().as_str().as_bytes());
+    if let Err(e) = result
+        && e.kind() != io::ErrorKind::BrokenPipe
+    {
+        ERR_LOST.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Writes a line to stderr, in the way of `eprintln!`.
+macro_rules! note {
+    ($($words:tt)*) => {
+        $crate::stdio::err(format!("{}\n", format_args!($($words)*)))
+    };
+}
+pub(crate) use note;
+
+/// Writes a line to stdout, in the way of `println!`.
+macro_rules! say {
+    ($($words:tt)*) => {
+        $crate::stdio::out(format!("{}\n", format_args!($($words)*)))
+    };
+}
+pub(crate) use say;
+
+fn write_out(bytes: &[u8]) {
+    if !is_open() {
+        return;
+    }
+    #[allow(clippy::disallowed_methods)]
+    let mut stdout = io::stdout().lock();
+    // At once: whoever reads a pipe waits for it, and an error belongs to the text that it is about.
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Ok(()) => {}
+        // A reader that has gone (head, less) has seen what it wanted.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => OUT_CLOSED.store(true, Ordering::Relaxed),
+        Err(e) => *OUT_LOST.lock().unwrap_or_else(PoisonError::into_inner) = Some(e),
+    }
+}
+
+/// Somebody else has written to stdout.
+pub fn printed(result: io::Result<()>) {
+    match result {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            *OUT_LOST.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+        }
+        _ => {}
+    }
+}
+
+/// Can stdout still be written? Who goes on for long ends where nobody reads any more.
+pub fn is_open() -> bool {
+    !OUT_CLOSED.load(Ordering::Relaxed) && OUT_LOST.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+}
+
+/// stdout for a document that is safe by its own format.
+#[derive(Debug)]
+pub struct Document;
+
+impl Write for Document {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        write_out(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Is stdout a terminal?
+pub fn out_is_terminal() -> bool {
+    #[allow(clippy::disallowed_methods)]
+    io::stdout().is_terminal()
+}
+
+/// Is stderr a terminal?
+pub fn err_is_terminal() -> bool {
+    #[allow(clippy::disallowed_methods)]
+    io::stderr().is_terminal()
+}
+
+/// At the end of the program: was something not written that should have been? Says so, where that can be said.
+pub fn lost_something() -> bool {
+    if let Some(e) = OUT_LOST.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+        note!("lastdrop: cannot write to stdout: {e}");
+        return true;
+    }
+    ERR_LOST.load(Ordering::Relaxed)
+}

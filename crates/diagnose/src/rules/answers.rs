@@ -1,0 +1,99 @@
+//! Rules about what was answered.
+
+use lastdrop_analyze::objective::{bad_answers, expects};
+use lastdrop_model::histogram::PERCENTILES;
+use lastdrop_model::objective::Metric;
+use lastdrop_model::{Plan, Verdict};
+
+use crate::rule::Rule;
+
+/// Unanswered requests beyond this share make the latencies those of the lucky.
+pub(super) const MOST_UNANSWERED: f64 = 0.01;
+
+/// Samples beyond a percentile that make it more than an anecdote.
+const SAMPLES_BEYOND: f64 = 10.0;
+/// Answers that are none beyond this share make the latencies those of something else.
+const MOST_ERRORS: f64 = 0.01;
+
+/// Nobody was there.
+pub(super) const NOTHING_ANSWERED: Rule = Rule {
+    name: "nothing-answered",
+    disturbs: false,
+    look: |e| {
+        let answered = e.phase.map_or(0, |p| p.requests.answered);
+        (answered == 0).then(|| {
+            (
+                Verdict::Invalid,
+                "no request was answered".into(),
+                "check that the server runs and that the URL is right: curl -v URL".into(),
+            )
+        })
+    },
+};
+
+/// Answers that are none.
+pub(super) const ERRORS: Rule = Rule {
+    name: "errors",
+    disturbs: false,
+    look: |e| {
+        let phase = e.phase?;
+        let share = bad_answers(e.plan, phase) as f64 / phase.requests.answered.max(1) as f64;
+        (share > MOST_ERRORS).then(|| {
+            (
+                Verdict::Doubtful,
+                format!(
+                    "{:.1} % of the answers {}",
+                    share * 100.0,
+                    if expects(e.plan) { "are not what was expected" } else { "have an error status" }
+                ),
+                "errors are often faster than answers: look at them first (curl -v URL)".into(),
+            )
+        })
+    },
+};
+
+/// A percentile of too few answers is an anecdote.
+pub(super) const FEW_SAMPLES: Rule = Rule {
+    name: "few-samples",
+    disturbs: false,
+    look: |e| {
+        let n = e.phase?.requests.answered as f64;
+        let (name, tail) = rarest_percentile(e.plan);
+        (n > 0.0 && n * tail < SAMPLES_BEYOND - 1e-9).then(|| {
+            (
+                Verdict::Doubtful,
+                format!("{name} rests on {n:.0} answers; it takes {:.0}", SAMPLES_BEYOND / tail),
+                "run longer (-d) or with more requests (-n)".into(),
+            )
+        })
+    },
+};
+
+/// What got no answer is not in the latencies.
+pub(super) const UNANSWERED: Rule = Rule {
+    name: "unanswered",
+    disturbs: false,
+    look: |e| {
+        let phase = e.phase?;
+        let share = phase.unanswered_share();
+        (share > MOST_UNANSWERED && phase.requests.answered > 0).then(|| {
+            (
+                Verdict::Doubtful,
+                format!("{:.1} % of the requests due got no answer", share * 100.0),
+                "look at the failures first; percentiles marked ≥ are lower bounds".into(),
+            )
+        })
+    },
+};
+
+/// The rarest percentile that is asked for, and the share beyond it: p99, or what an objective is about.
+fn rarest_percentile(plan: &Plan) -> (String, f64) {
+    let asked = plan.objectives.iter().filter_map(|o| match &o.metric {
+        Metric::Latency { field, .. } => {
+            let q = PERCENTILES.iter().find(|(name, _)| name == field)?.1;
+            Some((o.metric.to_string(), 1.0 - q))
+        }
+        _ => None,
+    });
+    asked.fold(("p99".to_string(), 0.01), |rarest, x| if x.1 < rarest.1 { x } else { rarest })
+}

@@ -1,0 +1,359 @@
+//! Where runs are made: load, clock, host readings and store put together into one [`Run`].
+
+use std::borrow::Cow;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use lastdrop_analyze::objective;
+use lastdrop_diagnose::Evidence;
+use lastdrop_load::{FirstAnswer, LoadError, RunClock};
+use lastdrop_model::event::{Decided, Repeated};
+use lastdrop_model::run::{End, OtherProgram, RUN_SCHEMA, RunBuilder};
+use lastdrop_model::{Event, Generator, KeptPlan, Look, Observed, Plan, Run, Timeline};
+use lastdrop_probe::chain::Chain;
+use lastdrop_probe::host::{self, Clocks, CpuTicks};
+use lastdrop_probe::listeners::is_local;
+use lastdrop_probe::namespace;
+use lastdrop_server::Found;
+use serde_json::json;
+
+use crate::beside::Beside;
+use crate::observers::{Observer, Scratch};
+use crate::others::{Goal, KnownChain, OthersWatch, lock};
+
+/// Why an experiment could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Server(#[from] lastdrop_server::ServerError),
+    #[error(transparent)]
+    Probe(#[from] lastdrop_probe::ProbeError),
+    #[error("interrupted")]
+    Interrupted,
+    #[error("{0}")]
+    Other(String),
+}
+
+/// The means of making runs.
+pub struct Lab<'a> {
+    /// Set when the user asks to stop.
+    pub stop: &'a AtomicBool,
+    /// Who is shown what happens, in this order.
+    pub observers: Vec<Box<dyn Observer + 'a>>,
+    /// The server that the runs are about, where the user named it; else it is looked for by the URL.
+    pub server: Option<Found>,
+    /// Look at the server beside the load.
+    pub observe: bool,
+    /// Processes that take part in the runs, as far as they are known.
+    pub chain: KnownChain,
+    /// Find them in each run, not only where somebody unknown is busy.
+    pub find_chain: bool,
+    /// Runs that may still be repeated because other programs were busy.
+    pub repeats: u32,
+    /// What the first answer of the last run said of its server, where each request was wanted.
+    pub first_answer: Option<FirstAnswer>,
+}
+
+/// A whole experiment repeats at most so many runs because other programs were busy.
+const MOST_REPEATS: u32 = 6;
+/// Of which one may have so many.
+const MOST_REPEATS_OF_ONE: u32 = 2;
+/// A machine on which a repetition finds as much as this of what the others used before stays busy: one more try is enough.
+const STAYS_BUSY: f64 = 0.7;
+/// Other programs that are told by name.
+const MOST_OTHERS: usize = 10;
+
+impl std::fmt::Debug for Lab<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lab").field("observers", &self.observers.len()).finish_non_exhaustive()
+    }
+}
+
+/// A number that differs from call to call, for ids and seeds.
+#[must_use]
+pub fn random_u32() -> u32 {
+    (RandomState::new().hash_one(SystemTime::now()) >> 16) as u32
+}
+
+impl<'a> Lab<'a> {
+    #[must_use]
+    pub fn new(stop: &'a AtomicBool, observers: Vec<Box<dyn Observer + 'a>>) -> Lab<'a> {
+        Lab {
+            stop,
+            observers,
+            server: None,
+            observe: true,
+            chain: Arc::new(Mutex::new(Chain::of_ourselves())),
+            find_chain: false,
+            repeats: MOST_REPEATS,
+            first_answer: None,
+        }
+    }
+}
+
+impl Lab<'_> {
+    /// Has the user asked to stop?
+    #[must_use]
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// An error if the user has asked to stop.
+    ///
+    /// # Errors
+    /// [`LabError::Interrupted`].
+    pub fn check_stop(&self) -> Result<(), LabError> {
+        if self.stopped() { Err(LabError::Interrupted) } else { Ok(()) }
+    }
+
+    /// Processes that take part in the runs, as far as they are known.
+    #[must_use]
+    pub fn members(&self) -> Vec<i32> {
+        lock(&self.chain).members()
+    }
+
+    /// Shows an event to all observers.
+    pub fn tell(&mut self, event: &Event<'_>) {
+        tell(&mut self.observers, event);
+    }
+
+    /// What observers could not do, each in words that go on where a sentence began with the runs.
+    #[must_use]
+    pub fn trouble(&self) -> Vec<String> {
+        self.observers.iter().filter_map(|o| o.trouble()).collect()
+    }
+
+    /// Carries out a plan, and again when other programs took the processors meanwhile, a few times at most. The run
+    /// comes back in which they took least, with how often it was repeated.
+    ///
+    /// # Errors
+    /// As [`Lab::run`].
+    pub fn run_undisturbed(&mut self, plan: &Plan, label: &str) -> Result<(Run, u32), LabError> {
+        let mut best = self.run(plan, label)?;
+        let mut repeated = 0;
+        while repeated < MOST_REPEATS_OF_ONE
+            && self.repeats > 0
+            && !self.stopped()
+            && let Some(reason) = lastdrop_diagnose::others_busy(&best.validity)
+        {
+            let (rule, why) = (reason.rule.as_str().into(), reason.what.as_str().into());
+            tell(&mut self.observers, &Event::Repeated { what: Repeated::Run, rule, why });
+            (self.repeats, repeated) = (self.repeats - 1, repeated + 1);
+            let again = self.run(plan, label)?;
+            let cores = |run: &Run| run.generator.others_cores.unwrap_or(0.0);
+            if cores(&again) > STAYS_BUSY * cores(&best) {
+                self.repeats = self.repeats.min(1);
+            }
+            if cores(&again) < cores(&best) {
+                best = again;
+            }
+        }
+        if repeated > 0 && self.repeats == 0 {
+            let because = "other programs stay busy".into();
+            self.tell(&Event::Decided { what: Decided::RepeatNoMore, because });
+        }
+        Ok((best, repeated))
+    }
+
+    /// Carries out a plan. Observers are shown it second by second, and it is judged when it comes back.
+    ///
+    /// # Errors
+    /// When no load could be put on at all.
+    pub fn run(&mut self, plan: &Plan, label: &str) -> Result<Run, LabError> {
+        let id = format!("{:08x}", random_u32());
+        let lasting = self.observers.len();
+        let run = self.carry_out(plan, label, &id);
+        self.observers.truncate(lasting);
+        run
+    }
+
+    fn carry_out(&mut self, plan: &Plan, label: &str, id: &str) -> Result<Run, LabError> {
+        let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+        let environment = environment();
+        let kept = KeptPlan::from(plan);
+        self.tell(&Event::Began {
+            id: id.into(),
+            started_unix_ms,
+            label: label.into(),
+            plan: Cow::Borrowed(&kept),
+            environment: Cow::Borrowed(&environment),
+        });
+        if self.observers.iter().all(|o| o.archive().is_none()) {
+            self.observers.extend(Scratch::of(plan, id).map(|scratch| -> Box<dyn Observer> { Box::new(scratch) }));
+        }
+        // Of those that can be read again the first is the one that is.
+        let archive = self.observers.iter().position(|o| o.archive().is_some());
+        let readable = move |observers: &[Box<dyn Observer + '_>]| {
+            archive.is_some_and(|i| observers.get(i).is_some_and(|o| o.archive().is_some()))
+        };
+        let store = archive.and_then(|i| self.observers[i].archive()).cloned();
+        let mut looks = store.as_ref().map_or_else(Timeline::default, |s| Timeline::archived(s.looks(id)));
+        let mut builder = match &store {
+            Some(store) => RunBuilder::archived(plan, |phase| store.seconds(id, phase)),
+            None => RunBuilder::new(plan),
+        };
+        let ticks = CpuTicks::now();
+        let measured_phase = plan.phases.iter().position(|p| p.measured);
+        if let Some(server) = &self.server {
+            lock(&self.chain).add(server.master);
+        }
+        let mut others = OthersWatch::start(&self.chain, Goal::of(plan), self.find_chain);
+        if measured_phase == Some(0) {
+            others.begin();
+        }
+        let clock = RunClock::start();
+        let stop = self.stop;
+        let throttled = host::throttled();
+        let clocks = Clocks::now();
+        let mut beside = Beside::start(plan, clock, self.server.clone(), self.observe);
+        let wish = self.observers.iter().map(|o| o.wish()).max().unwrap_or_default();
+        let observers = &mut self.observers;
+        let mut look_at = |observers: &mut [Box<dyn Observer + '_>], look: Look| {
+            tell(observers, &Event::Look { look: Cow::Borrowed(&look) });
+            looks.push(look);
+            if readable(observers) {
+                looks.forget_older();
+            }
+        };
+        let result = lastdrop_load::run(plan, clock, stop, wish, |event| {
+            match event {
+                Event::Second { slice } => builder.add(slice),
+                Event::PhaseEnd { phase, duration_us, peak } => {
+                    if measured_phase == Some(phase + 1) {
+                        others.begin();
+                    } else if measured_phase == Some(*phase) {
+                        others.end();
+                    }
+                    builder.end_phase(*phase, *duration_us, *peak);
+                    let workers = beside.count_workers();
+                    if let (Some(measured), Some(pool)) = (measured_phase, &mut beside.pool) {
+                        if phase + 1 == measured {
+                            pool.workers_at_start = workers;
+                        } else if *phase == measured {
+                            pool.workers_at_end = workers;
+                        }
+                    }
+                }
+                _ => {}
+            }
+            tell(observers, event);
+            if !readable(observers) {
+                builder.forget_nothing();
+            }
+            if matches!(event, Event::Second { .. }) {
+                for look in beside.news() {
+                    look_at(observers, look);
+                }
+            }
+        });
+        let finished = match result {
+            Ok(finished) => finished,
+            Err(e) => {
+                self.tell(&Event::Failed { why: e.to_string().into() });
+                return Err(e.into());
+            }
+        };
+        self.first_answer = finished.first_answer;
+        let phases = builder.into_reports();
+        let answered: u64 = phases.iter().map(|p| p.requests.answered).sum();
+        let cpu_us: u64 = finished.threads.iter().map(|(cpu, _)| cpu).sum();
+        let busiest = finished
+            .threads
+            .iter()
+            // Starting up takes a whole core for a moment; that says nothing about the load.
+            .filter(|(_, wall)| *wall >= 500_000)
+            .map(|(cpu, wall)| *cpu as f64 / *wall as f64)
+            .fold(0.0, f64::max);
+        let (clock_step_s, suspended_s) =
+            clocks.zip(Clocks::now()).map_or((0.0, 0.0), |(before, now)| now.faults_since(&before));
+        let (pool, server, last) = beside.finish();
+        for look in last {
+            look_at(&mut self.observers, look);
+        }
+        let server = server.map(|server| Observed { looks, ..server });
+        let co_located = plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local);
+        let others = others.finish(co_located);
+        let generator = Generator {
+            cpu_s: cpu_us as f64 / 1e6,
+            cpu_us_per_request: if answered == 0 { 0.0 } else { cpu_us as f64 / answered as f64 },
+            peak_rss_bytes: host::own_peak_rss(),
+            threads: plan.threads,
+            saturated: lastdrop_diagnose::saturated(busiest),
+            busiest_thread_cores: busiest,
+            thread_cores: finished
+                .threads
+                .iter()
+                .map(|(cpu, wall)| (*cpu as f64 / (*wall).max(1) as f64 * 1000.0).round() / 1000.0)
+                .collect(),
+            connect_errors: finished.connect_errors.clone(),
+            protocol_errors: finished.protocol_errors.clone(),
+            shortage: finished.shortage,
+            descriptor_limit: finished.descriptor_limit,
+            local_ports: host::local_ports(),
+            time_wait: namespace::time_wait_to(&finished.peers).unwrap_or(0),
+            throttled_s: throttled.zip(host::throttled()).map(|(a, b)| b.saturating_sub(a).as_secs_f64()),
+            clock_step_s,
+            suspended_s,
+            steal: ticks.and_then(|t| CpuTicks::now()?.steal_since(&t)),
+            co_located,
+            processors: host::processors(),
+            others_cores: others.as_ref().map(|o| round(o.cores)),
+            others: others.map_or_else(Vec::new, |o| {
+                let told = o.programs.into_iter().take(MOST_OTHERS);
+                told.map(|p| OtherProgram { name: p.name, pid: p.pid, cores: round(p.cores) }).collect()
+            }),
+        };
+        let measured = phases.iter().find(|p| p.measured);
+        let evidence = Evidence { plan, phase: measured, generator: &generator, pool: pool.as_ref() };
+        let validity = lastdrop_diagnose::judge(&evidence);
+        let objectives = objective::judge(&plan.objectives, plan, measured);
+        let run = Run {
+            schema: RUN_SCHEMA.into(),
+            id: id.into(),
+            seed: plan.seed,
+            started_unix_ms,
+            label: label.into(),
+            end: match (finished.unreachable, finished.stopped) {
+                (true, _) => End::Unreachable,
+                (_, true) => End::Interrupted,
+                _ => End::Finished,
+            },
+            environment,
+            plan: kept,
+            phases,
+            generator,
+            pool,
+            server,
+            validity,
+            objectives,
+        };
+        for reason in &run.validity.reasons {
+            self.tell(&Event::Finding { reason: Cow::Borrowed(reason) });
+        }
+        self.tell(&Event::Ended { run: Cow::Borrowed(&run) });
+        Ok(run)
+    }
+}
+
+fn tell(observers: &mut [Box<dyn Observer + '_>], event: &Event<'_>) {
+    for observer in observers {
+        observer.see(event);
+    }
+}
+
+/// To a thousandth.
+fn round(cores: f64) -> f64 {
+    (cores * 1e3).round() / 1e3
+}
+
+fn environment() -> serde_json::Value {
+    json!({
+        "lastdrop": env!("CARGO_PKG_VERSION"),
+        "kernel": host::kernel(),
+        "cpus": host::cpus(),
+    })
+}

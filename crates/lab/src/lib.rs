@@ -1,0 +1,13 @@
+//! Where a plan becomes a run: load, looks beside it, what is kept of it, and what it is worth.
+//!
+//! Nothing here prints: what happens is told to [`Observer`]s.
+
+mod beside;
+pub mod lab;
+pub mod observers;
+mod others;
+pub mod warm;
+
+pub use lab::{Lab, LabError};
+pub use observers::Observer;
+pub use others::KnownChain;

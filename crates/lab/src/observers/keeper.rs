@@ -1,0 +1,90 @@
+//! Keeps runs in the user's store, each event as it happens: a killed run is a shorter one.
+
+use lastdrop_model::Event;
+use lastdrop_store::{Store, StoreError};
+
+use super::Observer;
+
+/// Writes runs into a store, until something goes wrong with it: the runs go on, and the user is told at the end.
+#[derive(Debug)]
+pub struct Keeper {
+    store: Store,
+    /// Id of the present run.
+    run: String,
+    /// What went wrong first; nothing is written after it.
+    error: Option<StoreError>,
+}
+
+impl Keeper {
+    #[must_use]
+    pub fn new(store: Store) -> Keeper {
+        Keeper { store, run: String::new(), error: None }
+    }
+
+    fn write(&mut self, event: &Event<'_>) -> Result<(), StoreError> {
+        let (store, run) = (&self.store, &self.run);
+        match event {
+            Event::Began { id, started_unix_ms, label, plan, environment } => {
+                store.begin(id, *started_unix_ms, label, plan, environment)?;
+                self.run = id.to_string();
+                Ok(())
+            }
+            Event::Second { slice } => store.second(run, slice),
+            Event::Look { look } => store.look(run, look),
+            Event::PhaseEnd { phase, duration_us, peak } => store.phase_end(run, *phase, *duration_us, *peak),
+            Event::Ended { run } => store.finish(run),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Observer for Keeper {
+    fn see(&mut self, event: &Event<'_>) {
+        if self.error.is_none() {
+            self.error = self.write(event).err();
+        }
+    }
+
+    fn archive(&self) -> Option<&Store> {
+        Some(&self.store).filter(|_| self.error.is_none())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.error.as_ref().map(|e| format!("could not be kept: {e}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lastdrop_model::{KeptPlan, Plan, Slice};
+    use std::borrow::Cow;
+
+    #[test]
+    fn what_cannot_be_kept_is_told_once_and_ends_the_keeping() {
+        let store = Store::scratch().expect("a scratch file");
+        let mut keeper = Keeper::new(store.clone());
+        let plan = KeptPlan::from(Plan::new("http://10.0.0.1/".parse().expect("valid"), 1));
+        let began = |id: &'static str| Event::Began {
+            id: id.into(),
+            started_unix_ms: 5,
+            label: "".into(),
+            plan: Cow::Borrowed(&plan),
+            environment: Cow::Owned(serde_json::json!({})),
+        };
+        let second = |n| Event::Second { slice: Cow::Owned(Slice::new(0, n)) };
+        for event in [began("a"), second(0)] {
+            keeper.see(&event);
+        }
+        assert!(keeper.archive().is_some() && keeper.trouble().is_none());
+        // No two runs have one id.
+        for event in [began("a"), second(1), began("b")] {
+            keeper.see(&event);
+        }
+        assert!(keeper.archive().is_none());
+        assert!(keeper.trouble().is_some_and(|t| t.starts_with("could not be kept: ") && t.contains("UNIQUE")));
+        let kept: Vec<String> = store.history(9).expect("reads").into_iter().map(|e| e.id).collect();
+        assert_eq!(kept, ["a"]);
+        assert_eq!(store.load("a").expect("is there").phases[0].seconds.iter().count(), 1);
+    }
+}

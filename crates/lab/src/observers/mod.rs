@@ -1,0 +1,56 @@
+//! Who is shown what happens: one file each. A new one is a file here or where it is needed, and a line where observers are
+//! listed (`observers` in the command line).
+
+mod keeper;
+mod request_log;
+mod requests;
+mod scratch;
+
+pub use keeper::Keeper;
+pub use request_log::RequestLog;
+pub use requests::Requests;
+pub(crate) use scratch::Scratch;
+
+use lastdrop_model::{Event, Wish};
+use lastdrop_store::Store;
+
+/// Somebody who wants to know what happens in an experiment.
+pub trait Observer {
+    /// Is shown each event, in order. The load goes on meanwhile: whoever takes longer than a second delays the next ones.
+    fn see(&mut self, event: &Event<'_>);
+
+    /// How much of each request it wants to see.
+    fn wish(&self) -> Wish {
+        Wish::Nothing
+    }
+
+    /// Where all that it has been shown of the present run can be read again. None once something is missing there. While
+    /// there is such a place, the run's memory has only the latest of its seconds and looks.
+    fn archive(&self) -> Option<&Store> {
+        None
+    }
+
+    /// What it could not do, for a sentence that begins with the runs: `could not be kept: …`.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Somebody who is asked by others afterwards.
+impl<T: Observer + ?Sized> Observer for &mut T {
+    fn see(&mut self, event: &Event<'_>) {
+        (**self).see(event);
+    }
+
+    fn wish(&self) -> Wish {
+        (**self).wish()
+    }
+
+    fn archive(&self) -> Option<&Store> {
+        (**self).archive()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        (**self).trouble()
+    }
+}

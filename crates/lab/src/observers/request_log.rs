@@ -1,0 +1,59 @@
+//! A line for each request, as CSV.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Write};
+
+use lastdrop_model::{Event, Exchange, Wish};
+
+use super::Observer;
+
+/// The columns; times are microseconds since 1970, empty where there is none.
+const COLUMNS: &str = "phase,request,due_us,sent_us,first_byte_us,done_us,fate,status\n";
+
+/// A file that takes a line for each request.
+#[derive(Debug)]
+pub struct RequestLog {
+    file: File,
+    /// What went wrong first; nothing is written after it.
+    pub error: Option<io::Error>,
+}
+
+impl RequestLog {
+    #[must_use]
+    pub fn new(mut file: File) -> RequestLog {
+        let error = file.write_all(COLUMNS.as_bytes()).err();
+        RequestLog { file, error }
+    }
+
+    fn write(&mut self, exchanges: &[Exchange]) {
+        let mut text = String::new();
+        for e in exchanges {
+            let _ = write!(text, "{},{},{},", e.phase, e.request, e.due);
+            for at in [e.sent, e.first_byte, e.done] {
+                if let Some(at) = at {
+                    let _ = write!(text, "{at}");
+                }
+                text.push(',');
+            }
+            let _ = writeln!(text, "{},{}", e.fate.name(), e.status);
+        }
+        self.error = self.file.write_all(text.as_bytes()).err();
+    }
+}
+
+impl Observer for RequestLog {
+    fn see(&mut self, event: &Event<'_>) {
+        if let (Event::Exchanges { exchanges }, None) = (event, &self.error) {
+            self.write(exchanges);
+        }
+    }
+
+    fn wish(&self) -> Wish {
+        Wish::Exchanges
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.error.as_ref().map(|e| format!("could not be logged: {e}"))
+    }
+}

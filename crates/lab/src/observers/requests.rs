@@ -1,0 +1,29 @@
+//! Shows each request that is over to a function: for whoever counts something that a run does not tell.
+
+use lastdrop_model::{Event, Exchange, Wish};
+
+use super::Observer;
+
+/// A function and how much it wants to see.
+pub struct Requests<F> {
+    pub wish: Wish,
+    pub show: F,
+}
+
+impl<F> std::fmt::Debug for Requests<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Requests").field("wish", &self.wish).finish_non_exhaustive()
+    }
+}
+
+impl<F: FnMut(&[Exchange])> Observer for Requests<F> {
+    fn see(&mut self, event: &Event<'_>) {
+        if let Event::Exchanges { exchanges } = event {
+            (self.show)(exchanges);
+        }
+    }
+
+    fn wish(&self) -> Wish {
+        self.wish
+    }
+}

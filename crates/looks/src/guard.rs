@@ -1,0 +1,415 @@
+//! Keeps a pool in order while it works: workers that are too large, too old or stuck are replaced one by one.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lastdrop_analyze::guard::{self, Fresh, Limits, Why, Worker};
+use lastdrop_model::event::GuardEvent;
+use lastdrop_model::units::show_bytes;
+use lastdrop_model::{Event, Look, WorkerLook};
+use lastdrop_probe::group::Group;
+use lastdrop_probe::namespace::Namespace;
+use lastdrop_probe::{listeners, memory, process};
+use lastdrop_server::{Found, ServerError, ServerRef, find};
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use lastdrop_lab::LabError;
+
+/// A stuck worker that does not end when it is told is killed after this.
+const STUCK_LIMIT: Duration = Duration::from_secs(5);
+/// Looks for a moment at which a worker is idle.
+const IDLE_NAP: Duration = Duration::from_millis(10);
+/// A master that wants another worker in place of one that has left makes it within this; Apache looks once a second, a
+/// busy machine takes longer.
+const SUCCESSION: Duration = Duration::from_secs(10);
+/// While workers are being replaced the children of the master are counted so often: it reads all of /proc.
+const COUNT_EVERY: Duration = Duration::from_millis(100);
+const YOUNG: Duration = Duration::from_millis((guard::YOUNG_S * 1e3) as u64);
+
+/// What is to be guarded, and how.
+#[derive(Debug, Clone)]
+pub struct GuardOrder {
+    pub server: ServerRef,
+    pub limits: Limits,
+    pub every: Duration,
+    /// Part of the pool that may be in replacement at a time, 0 to 1.
+    pub share: f64,
+    /// Replace; else only say what would be.
+    pub act: bool,
+    /// Ask workers that are at work too; they finish their request first.
+    pub even_busy: bool,
+    pub duration: Option<Duration>,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Summary {
+    pub checks: u64,
+    /// Workers that were asked to leave, or would have been.
+    pub asked: u64,
+    pub left: u64,
+    pub killed: u64,
+    /// Largest real memory that was seen, bytes.
+    pub largest_real_memory: u64,
+}
+
+fn why_text(why: &Why) -> String {
+    let b = |n: &u64| show_bytes(*n);
+    match why {
+        Why::Size(v, l) => format!("size {} above {}", b(v), b(l)),
+        Why::Private(v, l) => format!("private {} above {}", b(v), b(l)),
+        Why::Shared(v, l) => format!("shared {} below {}", b(v), b(l)),
+        Why::Cpu(v, l) => format!("{v:.1} s of CPU above {l:.1} s"),
+        Why::Age(v, l) => format!("{v:.0} s old, above {l:.0} s"),
+        Why::Stuck(v, l) => format!("stuck: {v:.0} s at one request, above {l:.0} s"),
+        Why::Memory(v, l) => format!("the largest while all use {} of {}", b(v), b(l)),
+    }
+}
+
+/// Why a limit cannot be kept.
+fn hopeless(worker: &Worker, why: &Why) -> String {
+    let (what, limit, advice) = match why {
+        Why::Private(has, limit) => {
+            (format!("{} private", show_bytes(*has)), format!("--max-private {}", show_bytes(*limit)), "above")
+        }
+        Why::Shared(has, limit) => {
+            (format!("only {} shared", show_bytes(*has)), format!("--min-shared {}", show_bytes(*limit)), "below")
+        }
+        Why::Size(has, limit) | Why::Memory(has, limit) => {
+            (format!("a size of {}", show_bytes(*has)), format!("--max-size {}", show_bytes(*limit)), "above")
+        }
+        Why::Cpu(..) | Why::Age(..) | Why::Stuck(..) => (why_text(why), "a limit".into(), "above"),
+    };
+    let served = worker.requests.map_or(format!("{:.1} s old", worker.age_s), |n| format!("after {n} requests"));
+    format!(
+        "{limit} cannot be kept: a fresh worker breaks it (process {}, {served}, has {what}), so that the pool would be \
+         turned over and over; give a limit that is well {advice} that",
+        worker.pid
+    )
+}
+
+/// A worker on its way out.
+struct Leaving {
+    since: Instant,
+    start_ticks: u64,
+    /// When it was told to end, if it was stuck.
+    told: Option<Instant>,
+}
+
+/// How many workers there are and should be.
+struct Pool {
+    /// As many as there were when none was being replaced.
+    whole: usize,
+    /// Those that are there and have not been asked to leave, and when that was counted.
+    present: usize,
+    counted: Instant,
+    last_left: Option<Instant>,
+}
+
+impl Pool {
+    fn new() -> Pool {
+        Pool { whole: 0, present: 0, counted: Instant::now(), last_left: None }
+    }
+
+    fn count(&mut self, children: &[i32], leaving: &BTreeMap<i32, Leaving>) {
+        self.present = children.iter().filter(|pid| !leaving.contains_key(pid)).count();
+        self.counted = Instant::now();
+        // A master that has made no other by now does not want one.
+        let settled = self.last_left.is_none_or(|t| t.elapsed() > SUCCESSION);
+        if leaving.is_empty() && (settled || self.present >= self.whole) {
+            self.whole = self.present;
+        }
+    }
+
+    /// Workers in whose place there is no other yet.
+    fn missing(&self) -> usize {
+        self.whole.saturating_sub(self.present)
+    }
+}
+
+struct Guard<'a> {
+    order: &'a GuardOrder,
+    found: Found,
+    signal: Signal,
+    group: Group,
+    namespace: Namespace,
+    leaving: BTreeMap<i32, Leaving>,
+    /// Said already in a dry run.
+    said: HashSet<i32>,
+    pool: Pool,
+    fresh: Fresh,
+    /// Workers that have been seen, and those that were born lately.
+    known: HashSet<i32>,
+    newborn: BTreeMap<i32, Instant>,
+    summary: Summary,
+    stop: &'a AtomicBool,
+    tell: &'a mut dyn FnMut(&Event<'_>),
+}
+
+/// Guards until told to stop, or for the time that the order says.
+///
+/// # Errors
+/// When the server is not found, its workers cannot be replaced one by one, or may not be looked at.
+pub fn guard(order: &GuardOrder, stop: &AtomicBool, tell: &mut dyn FnMut(&Event<'_>)) -> Result<Summary, LabError> {
+    let found = find(&order.server)?;
+    let signal = found.leave_signal().map_err(LabError::Other)?;
+    let namespace = Namespace::of(found.master).map_err(|e| {
+        LabError::Other(format!(
+            "process {} may not be looked at ({e}); run as root or as the server's user",
+            found.master
+        ))
+    })?;
+    if order.limits.stuck_s.is_some() && found.status.is_none() {
+        tell(&Event::Guard { seen: GuardEvent::NoStatus });
+    }
+    if order.act && kill(Pid::from_raw(found.master), None) == Err(Errno::EPERM) {
+        return Err(LabError::Other(format!(
+            "the workers of {} belong to another user: replacing them needs root (without --act it only looks)",
+            found.name
+        )));
+    }
+    let group = Group::new(found.master, false, found.helpers);
+    let mut guard = Guard {
+        order,
+        found,
+        signal,
+        group,
+        namespace,
+        leaving: BTreeMap::new(),
+        said: HashSet::new(),
+        pool: Pool::new(),
+        fresh: Fresh::default(),
+        known: HashSet::new(),
+        newborn: BTreeMap::new(),
+        summary: Summary::default(),
+        stop,
+        tell,
+    };
+    let end = order.duration.map(|d| Instant::now() + d);
+    let mut first = true;
+    while !guard.stopped() && end.is_none_or(|e| Instant::now() < e) {
+        let next = Instant::now() + order.every;
+        guard.check(first, next)?;
+        first = false;
+        while !guard.stopped() && Instant::now() < next && end.is_none_or(|e| Instant::now() < e) {
+            guard.see_off();
+            guard.follow()?;
+            thread::sleep(Duration::from_millis(50).min(next.saturating_duration_since(Instant::now())));
+        }
+    }
+    // A worker that was asked leaves by itself; nothing has to be undone.
+    guard.see_off();
+    Ok(guard.summary)
+}
+
+impl Guard<'_> {
+    fn tell(&mut self, seen: GuardEvent) {
+        (self.tell)(&Event::Guard { seen });
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn check(&mut self, first: bool, next: Instant) -> Result<(), LabError> {
+        let mut look = Look::default();
+        self.group.look(true, &mut look);
+        if !self.group.is_alive() {
+            return self.find_again();
+        }
+        if let Some(why) = &self.group.refused {
+            return Err(LabError::Other(format!("the workers' memory cannot be read: {why}")));
+        }
+        let mut workers = self.group.worker_looks();
+        let limits = &self.order.limits;
+        let own_memory = limits.max_size.is_some() || limits.max_private.is_some() || limits.min_shared.is_some();
+        if limits.stuck_s.is_some() || own_memory {
+            self.ask_status(&mut workers);
+        }
+        if first {
+            let (server, act) = (self.found.name.clone(), self.order.act);
+            self.tell(GuardEvent::Started { server, workers: workers.len(), act });
+        }
+        self.summary.checks += 1;
+        let real = look.real_memory_bytes;
+        self.summary.largest_real_memory = self.summary.largest_real_memory.max(real.unwrap_or(0));
+        let now: Vec<Worker> = workers
+            .iter()
+            .filter(|w| !self.leaving.contains_key(&w.pid))
+            .map(|w| Worker {
+                pid: w.pid,
+                size: w.rss_bytes.filter(|_| w.private_bytes.is_some()),
+                private: w.private_bytes,
+                shared: w.shared_bytes,
+                cpu_s: w.cpu_s,
+                age_s: w.age_s,
+                request_s: w.request_s.filter(|_| !matches!(w.state.as_str(), "_" | "K")),
+                requests: w.requests,
+            })
+            .collect();
+        self.learn(&now, workers.len())?;
+        let children = process::child_pids(self.found.master);
+        self.pool.count(&children, &self.leaving);
+        self.known = children.into_iter().collect();
+        let mut waiting = guard::judge(&now, real, &self.order.limits);
+        if !self.order.act {
+            for (worker, why) in waiting {
+                if self.said.insert(worker.pid) {
+                    self.asked(&worker, &why, &workers, real, false);
+                }
+            }
+            return Ok(());
+        }
+        // A worker that is at work now may be idle in a moment: until the next check is due.
+        while !waiting.is_empty() && !self.stopped() && Instant::now() < next {
+            self.see_off();
+            // Where the kernel does not say who is connected, nobody is known to be idle.
+            let connected = self.namespace.connected_inodes(&self.found.ports()).ok();
+            self.follow()?;
+            let room_beside = |under_way| guard::room(workers.len(), self.order.share, under_way);
+            // The server has workers enough before the next is taken from it, unless waiting would be worse.
+            let mut whole = room_beside(self.leaving.len().max(self.pool.missing()));
+            let mut urgent = room_beside(self.leaving.len());
+            waiting.retain(|(worker, why)| {
+                let room = if why.is_urgent() { &mut urgent } else { &mut whole };
+                let stuck = matches!(why, Why::Stuck(..));
+                let idle = || {
+                    let own = listeners::inodes(worker.pid).ok();
+                    own.zip(connected.as_ref()).is_some_and(|(own, all)| !own.iter().any(|inode| all.contains(inode)))
+                };
+                if *room == 0 || !(stuck || self.order.even_busy || idle()) {
+                    return true;
+                }
+                urgent = urgent.saturating_sub(1);
+                whole = whole.saturating_sub(1);
+                if self.ask_to_leave(worker.pid, stuck) {
+                    self.asked(worker, why, &workers, real, true);
+                }
+                false
+            });
+            thread::sleep(IDLE_NAP);
+        }
+        Ok(())
+    }
+
+    /// Keeps an eye on a pool of which workers have left: are others there, and are they any better?
+    fn follow(&mut self) -> Result<(), LabError> {
+        let under_way = self.pool.missing() > 0 || !self.leaving.is_empty() || !self.newborn.is_empty();
+        if !under_way || self.pool.counted.elapsed() < COUNT_EVERY {
+            return Ok(());
+        }
+        let children = process::child_pids(self.found.master);
+        self.pool.count(&children, &self.leaving);
+        for pid in children {
+            if self.known.insert(pid) {
+                self.newborn.insert(pid, Instant::now());
+            }
+        }
+        self.newborn.retain(|_, since| since.elapsed() < YOUNG);
+        let young: Vec<Worker> = self
+            .newborn
+            .iter()
+            .filter_map(|(pid, since)| {
+                let memory = memory::of_process(*pid).ok()?;
+                Some(Worker {
+                    pid: *pid,
+                    size: Some(memory.rss),
+                    private: Some(memory.private),
+                    shared: Some(memory.shared),
+                    age_s: since.elapsed().as_secs_f64(),
+                    ..Worker::default()
+                })
+            })
+            .collect();
+        self.learn(&young, self.pool.whole)
+    }
+
+    /// An error once it is clear that fresh workers are no better than those that they replace.
+    fn learn(&mut self, workers: &[Worker], pool: usize) -> Result<(), LabError> {
+        match self.fresh.learn(workers, pool, &self.order.limits) {
+            Some((worker, why)) => Err(LabError::Other(hopeless(&worker, &why))),
+            None => Ok(()),
+        }
+    }
+
+    fn asked(&mut self, worker: &Worker, why: &Why, workers: &[WorkerLook], real_memory: Option<u64>, acted: bool) {
+        self.summary.asked += 1;
+        let requests = workers.iter().find(|w| w.pid == worker.pid).and_then(|w| w.requests);
+        let (pid, age_s) = (worker.pid, worker.age_s);
+        self.tell(GuardEvent::Asked { pid, why: why_text(why), requests, age_s, real_memory, acted });
+    }
+
+    /// False: it has gone by itself.
+    fn ask_to_leave(&mut self, pid: i32, stuck: bool) -> bool {
+        let Some(info) = process::look(pid).filter(|p| p.parent == self.found.master) else { return false };
+        let signal = if stuck { Signal::SIGTERM } else { self.signal };
+        if kill(Pid::from_raw(pid), signal).is_err() {
+            return false;
+        }
+        let told = stuck.then(Instant::now);
+        self.leaving.insert(pid, Leaving { since: Instant::now(), start_ticks: info.start_ticks, told });
+        self.pool.present = self.pool.present.saturating_sub(1);
+        true
+    }
+
+    /// Notes who has left, and ends those who do not.
+    fn see_off(&mut self) {
+        let mut events = Vec::new();
+        let mut summary = self.summary;
+        self.leaving.retain(|pid, leaving| {
+            if !process::is_alive(*pid, leaving.start_ticks) {
+                summary.left += 1;
+                self.pool.last_left = Some(Instant::now());
+                events.push(GuardEvent::Left { pid: *pid, after_s: leaving.since.elapsed().as_secs_f64() });
+                return false;
+            }
+            // One that is at a long request is left to it; only what is stuck is ended against its will.
+            if leaving.told.is_some_and(|t| t.elapsed() > STUCK_LIMIT) {
+                leaving.told = None;
+                summary.killed += 1;
+                let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+                events.push(GuardEvent::Killed { pid: *pid, signal: "SIGKILL".into() });
+            }
+            true
+        });
+        self.summary = summary;
+        for event in events {
+            self.tell(event);
+        }
+    }
+
+    fn ask_status(&mut self, workers: &mut [WorkerLook]) {
+        let Some(source) = &self.found.status else { return };
+        match source.read(true, Duration::from_secs(2)) {
+            Ok(reading) => reading.tell(workers),
+            Err(e) => self.tell(GuardEvent::Blind { why: e.to_string() }),
+        }
+    }
+
+    /// The master has ended: a restart brings another.
+    fn find_again(&mut self) -> Result<(), LabError> {
+        match find(&self.order.server) {
+            Ok(found) => {
+                self.tell(GuardEvent::Restarted { master: found.master });
+                self.group = Group::new(found.master, false, found.helpers);
+                self.namespace = Namespace::of(found.master).map_err(|e| LabError::Other(e.to_string()))?;
+                self.found = found;
+                self.leaving.clear();
+                self.said.clear();
+                self.known.clear();
+                self.newborn.clear();
+                self.pool = Pool::new();
+                Ok(())
+            }
+            Err(ServerError::NotFound { .. }) => {
+                self.tell(GuardEvent::Gone);
+                Ok(())
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+}

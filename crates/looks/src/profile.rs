@@ -1,0 +1,134 @@
+//! Where a server's CPU goes while it is under load: ours, or that of its visitors.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lastdrop_analyze::stacks::{self, Stacks};
+use lastdrop_load::RunClock;
+use lastdrop_model::documents::{PROFILE_SCHEMA, ProfileDocument, ProfileShare};
+use lastdrop_model::{Event, Look, Plan, Wish};
+use lastdrop_probe::group::Group;
+use lastdrop_probe::perf::{self, Perf};
+use lastdrop_probe::process;
+use lastdrop_server::{Found, ServerRef, find};
+
+use lastdrop_lab::LabError;
+
+/// Time between two looks at /proc, where perf cannot be used.
+const PAUSE: Duration = Duration::from_millis(20);
+const NAP: Duration = Duration::from_millis(50);
+
+/// A profile and the stacks of its flame graph, outermost caller first; none without perf.
+#[derive(Debug)]
+pub struct Profiled {
+    pub document: ProfileDocument,
+    pub stacks: Vec<(Vec<String>, u64)>,
+}
+
+/// Profiles a server for `time`, under `load` where one is given.
+///
+/// # Errors
+/// When the server is not found or may not be looked at.
+pub fn profile(
+    server: &ServerRef,
+    load: Option<&Plan>,
+    time: Duration,
+    stop: &AtomicBool,
+) -> Result<Profiled, LabError> {
+    let found = find(server)?;
+    let file = tempfile::NamedTempFile::new().map_err(|e| LabError::Other(format!("no temporary file: {e}")))?;
+    let mut pids = process::child_pids(found.master);
+    pids.insert(0, found.master);
+    let mut notes = Vec::new();
+    let recording = match Perf::start(&pids, file.path()) {
+        Ok(perf) => Some(perf),
+        Err(e) => {
+            notes.push(format!("{e}. /proc was looked at instead, which knows no functions of programs"));
+            None
+        }
+    };
+    let served_before = served(&found);
+    let mut group = Group::new(found.master, false, found.helpers);
+    let start = Instant::now();
+    let cpu_before = cpu_s(&mut group);
+    let over = Arc::new(AtomicBool::new(false));
+    let loading = load.map(|plan| {
+        let (plan, over) = (plan.clone(), Arc::clone(&over));
+        thread::spawn(move || {
+            let mut answered = 0;
+            let result = lastdrop_load::run(&plan, RunClock::start(), &over, Wish::Nothing, |event| {
+                if let Event::Second { slice } = event {
+                    answered += slice.counts.answered;
+                }
+            });
+            result.map(|_| answered)
+        })
+    });
+    let on = || start.elapsed() < time && !stop.load(Ordering::Relaxed);
+    let seen = if recording.is_some() {
+        while on() {
+            thread::sleep(NAP);
+        }
+        None
+    } else {
+        Some(perf::sample_proc(|| process::child_pids(found.master), PAUSE, on))
+    };
+    let seconds = start.elapsed().as_secs_f64();
+    let cpu_s = (cpu_s(&mut group) - cpu_before).max(0.0);
+    let script = recording.map(|p| p.finish(file.path())).transpose();
+    if seen.is_none() && process::child_pids(found.master).iter().any(|pid| !pids.contains(pid)) {
+        notes.push("workers that were born meanwhile are not in the samples".into());
+    }
+    over.store(true, Ordering::Relaxed);
+    let requests = match loading.map(|l| l.join()) {
+        Some(Ok(answered)) => Some(answered?),
+        Some(Err(_)) => None,
+        None => served(&found).zip(served_before).map(|(now, then)| now.saturating_sub(then)),
+    };
+    let requests = requests.filter(|n| *n > 0);
+    if load.is_some() && requests.is_none() {
+        return Err(LabError::Other("nothing was answered while the server was profiled; is the URL right?".into()));
+    }
+    let script = script?;
+    let us_per_request = requests.map(|n| (cpu_s * 1e6 / n as f64 * 10.0).round() / 10.0);
+    let mut document = ProfileDocument {
+        schema: PROFILE_SCHEMA.into(),
+        server: found.name,
+        how: script.as_ref().map_or("/proc".into(), |(_, event)| format!("perf ({event})")),
+        seconds: (seconds * 1e3).round() / 1e3,
+        cpu_s: (cpu_s * 1e3).round() / 1e3,
+        requests,
+        us_per_request,
+        notes,
+        ..ProfileDocument::default()
+    };
+    let stacks: Stacks = stacks::read_perf_script(&script.map(|(text, _)| text).unwrap_or_default());
+    document.samples = stacks.values().sum();
+    document.functions = stacks::functions(&stacks, us_per_request);
+    document.libraries = stacks::libraries(&stacks, us_per_request);
+    if let Some(seen) = seen {
+        document.samples = seen.values().sum();
+        let all = document.samples.max(1) as f64;
+        document.libraries = seen
+            .into_iter()
+            .map(|(name, n)| ProfileShare { name, share: (n as f64 / all * 1e4).round() / 1e4, us_per_request: None })
+            .collect();
+        document.libraries.sort_by(|a, b| b.share.total_cmp(&a.share));
+    } else if document.samples == 0 {
+        document.notes.push("no sample was taken: the server used no CPU; put load on it (--url)".into());
+    }
+    let stacks = stacks.into_iter().map(|(stack, n)| (stack.into_iter().map(|f| f.function).collect(), n)).collect();
+    Ok(Profiled { document, stacks })
+}
+
+fn cpu_s(group: &mut Group) -> f64 {
+    group.look(false, &mut Look::default());
+    group.cpu_s()
+}
+
+/// Requests that the server has served, by its status page.
+fn served(found: &Found) -> Option<u64> {
+    found.status.as_ref()?.read(false, Duration::from_secs(2)).ok()?.total_requests
+}

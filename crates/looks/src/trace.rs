@@ -1,0 +1,222 @@
+//! Which system calls a request is made of: a running server traced while a few requests are sent to it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lastdrop_analyze::syscalls::{self, Timings, Traced};
+use lastdrop_load::RunClock;
+use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
+use lastdrop_model::look::Syscall;
+use lastdrop_model::{Event, KeepAlive, Plan, Wish};
+use lastdrop_probe::listeners::{self, Endpoint, is_local};
+use lastdrop_probe::namespace::Namespace;
+use lastdrop_probe::process;
+use lastdrop_probe::strace::{self, Strace};
+use lastdrop_server::{Directives, Found, Others, ServerRef, Session, discover, find};
+
+use lastdrop_lab::LabError;
+use lastdrop_lab::warm::warm_each;
+
+/// Processes beyond this are not all traced: attaching stops each for a moment.
+const MOST_PROCESSES: usize = 400;
+/// Attaching is tried again so often where workers were born meanwhile.
+const ATTACH_TRIES: u32 = 5;
+/// Calls that are timed again without tracing.
+const MOST_TIMED: usize = 1000;
+
+/// Traces `plan`'s requests as the server is, then with other directives (Apache's, `;` between them), and puts it back.
+///
+/// # Errors
+/// As [`trace`], and when the server cannot be changed or does not come back.
+pub fn trace_with(
+    server: &ServerRef,
+    plan: &Plan,
+    directives: &Directives,
+    others: &Others,
+    stop: &AtomicBool,
+) -> Result<(TraceDocument, TraceDocument), LabError> {
+    let found = find(server)?;
+    let mut session = Session::open(discover(server)?, Some(&plan.url), others)?;
+    let master = session.master();
+    let outcome = trace_found(found.clone(), plan, stop).and_then(|before| {
+        session.apply(directives.clone())?;
+        // A changed server may run from another file; it is the one whose master we started.
+        let found = Found { master: session.master(), ..found };
+        Ok((before, trace_found(found, plan, stop)?))
+    });
+    let restarted = session.master() != master;
+    let restored = session.restore()?;
+    let (before, mut after) = outcome?;
+    if others.live && restarted {
+        after.notes.push("a reload would not have brought it into force: the server was started afresh, twice".into());
+    }
+    after.notes.extend(restored.notes());
+    Ok((before, after))
+}
+
+/// Traces `plan`'s requests, sent one after the other on connections of their own.
+///
+/// # Errors
+/// When the server is not found, strace cannot attach, or nothing is answered.
+pub fn trace(server: &ServerRef, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocument, LabError> {
+    trace_found(find(server)?, plan, stop)
+}
+
+fn trace_found(found: Found, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocument, LabError> {
+    let workers = found.workers().len().max(1);
+    let mut notes = Vec::new();
+    // A first request compiles, connects and caches what later ones have.
+    let warm_plan = Plan { keepalive: KeepAlive::Off, ..plan.clone() };
+    if found.prefork && !plan.url.tls {
+        let warmed = warm_each(&warm_plan, workers);
+        if warmed < workers {
+            notes.push(format!("{warmed} of {workers} workers had a request before; first requests cost more"));
+        }
+    }
+    let file = tempfile::NamedTempFile::new().map_err(|e| LabError::Other(format!("no temporary file: {e}")))?;
+    let mut tries = 0;
+    let (strace, pids) = loop {
+        let mut pids = process::child_pids(found.master);
+        if pids.len() > MOST_PROCESSES {
+            notes.push(format!("only {MOST_PROCESSES} of {} workers were traced", pids.len()));
+            pids.truncate(MOST_PROCESSES);
+        }
+        // The master first: whom it forks from then on is traced as well.
+        pids.insert(0, found.master);
+        let strace = Strace::attach(&pids, file.path())?;
+        tries += 1;
+        // A worker that was forked between the list and the attaching would not be seen.
+        let all = process::child_pids(found.master).into_iter().take(MOST_PROCESSES).all(strace::is_traced);
+        if all || tries == ATTACH_TRIES {
+            if !all {
+                notes.push("workers come and go too fast for all of them to be traced".into());
+            }
+            break (strace, pids);
+        }
+    };
+    let namespace = Namespace::of(found.master).ok();
+    // Connections that are kept were made before anything was traced.
+    let mut unix_paths = unix_connections(namespace.as_ref());
+    let mut answered = 0;
+    let result = lastdrop_load::run(&warm_plan, RunClock::start(), stop, Wish::Nothing, |event| {
+        if let Event::Second { slice } = event {
+            answered += slice.counts.answered;
+        }
+    });
+    // The last calls of a request come after its answer.
+    std::thread::sleep(Duration::from_millis(200));
+    let workers_at_end = process::child_pids(found.master);
+    unix_paths.extend(unix_connections(namespace.as_ref()));
+    let calls = strace.finish(&unix_paths);
+    result?;
+    let calls = calls?;
+    if stop.load(Ordering::Relaxed) && answered == 0 {
+        return Err(LabError::Interrupted);
+    }
+    if answered == 0 {
+        return Err(LabError::Other(format!(
+            "{} answered nothing while it was traced; try: curl -v {}",
+            plan.url, plan.url
+        )));
+    }
+    if calls.is_empty() {
+        return Err(LabError::Other(format!(
+            "no system call of {} was seen while {answered} requests were answered; does it serve {}?",
+            found.name, plan.url
+        )));
+    }
+    // What a new worker does before it takes its first connection belongs to no request.
+    let newborn: Vec<i32> = workers_at_end.into_iter().filter(|pid| !pids.contains(pid)).collect();
+    let mut at_work: HashSet<i32> = HashSet::new();
+    let calls: Vec<Syscall> = calls
+        .into_iter()
+        .filter(|c| {
+            if c.call.starts_with("accept") {
+                at_work.insert(c.pid);
+            }
+            !newborn.contains(&c.pid) || at_work.contains(&c.pid)
+        })
+        .collect();
+    let mut timed = Timings::new();
+    for c in &calls {
+        let key = (c.call.clone(), c.path.clone());
+        if timed.len() < MOST_TIMED
+            && !timed.contains_key(&key)
+            && let Some(seconds) = strace::time_again(&c.call, &c.path, c.error.as_deref())
+        {
+            timed.insert(key, seconds);
+        }
+    }
+    let ports = found.ports();
+    let programs = programs(syscalls::peers(&calls, &ports));
+    let sums = syscalls::per_request(&Traced {
+        calls: &calls,
+        requests: answered,
+        ports: &ports,
+        url_path: &decoded(plan.url.path.split('?').next().unwrap_or("/")),
+        timed: &timed,
+        programs: &programs,
+    });
+    let round = |x: f64| (x * 1e3).round() / 1e3;
+    let sum = |waits: bool| sums.rows.iter().filter(|r| r.waits == waits).map(|r| r.us_per_request).sum::<f64>();
+    Ok(TraceDocument {
+        schema: TRACE_SCHEMA.into(),
+        server: found.name,
+        url: plan.url.to_string(),
+        requests: answered,
+        calls_per_request: round(sums.rows.iter().map(|r| r.per_request).sum()),
+        us_per_request: round(sum(false)),
+        waiting_us_per_request: round(sum(true)),
+        floor_us: sums.floor_us,
+        calls: sums.rows,
+        waiting: sums.waiting,
+        kinds: sums.kinds,
+        notes,
+    })
+}
+
+/// Paths that unix sockets are connected to, by inode. None is no error: they are then told by numbers.
+fn unix_connections(namespace: Option<&Namespace>) -> HashMap<u64, String> {
+    namespace.and_then(|n| n.unix_connections().ok()).unwrap_or_default()
+}
+
+/// The programs that listen at these addresses, as far as they are on this machine and can be seen.
+fn programs(peers: BTreeSet<String>) -> BTreeMap<String, String> {
+    let endpoint = |peer: &str| match peer.strip_prefix("unix:") {
+        Some(path) => Some(Endpoint::Unix(path.into())),
+        None => peer.parse().ok().filter(is_local).map(Endpoint::Tcp),
+    };
+    let program = |peer: &str| process::name(listeners::owner(&endpoint(peer)?)?);
+    peers.into_iter().filter_map(|peer| Some((program(&peer)?, peer))).map(|(program, peer)| (peer, program)).collect()
+}
+
+/// A path as a server looks for it: without percent signs.
+fn decoded(path: &str) -> String {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((first, more)) = rest.split_first() {
+        let code = more.get(..2).and_then(|h| std::str::from_utf8(h).ok()).and_then(|h| u8::from_str_radix(h, 16).ok());
+        match code.filter(|_| *first == b'%') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &more[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = more;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_looked_for_without_percent_signs() {
+        assert_eq!(decoded("/a%20b/%zz%C3%A4%4"), "/a b/%zzä%4");
+    }
+}

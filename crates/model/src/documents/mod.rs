@@ -1,0 +1,20 @@
+//! The JSON documents of commands other than `run`, a file for each. What is in them may grow; what is there keeps its name
+//! and its meaning, since documents of earlier versions are read as well.
+
+mod capacity;
+mod compare;
+mod profile;
+mod size;
+mod sweep;
+mod trace;
+mod tune;
+mod watch;
+
+pub use self::capacity::*;
+pub use self::compare::*;
+pub use self::profile::*;
+pub use self::size::*;
+pub use self::sweep::*;
+pub use self::trace::*;
+pub use self::tune::*;
+pub use self::watch::*;

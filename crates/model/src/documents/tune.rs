@@ -1,0 +1,93 @@
+//! `lastdrop.tune/1`: which settings are better, and the race that proves it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::settings::Settings;
+
+pub const TUNE_SCHEMA: &str = "lastdrop.tune/1";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TuneVerdict {
+    Improved,
+    NoGain,
+    Infeasible,
+    Inconclusive,
+}
+
+/// A measurement of the server with some settings over its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// What was changed; empty is the server as it was.
+    pub settings: Settings,
+    /// Good answers per second.
+    pub objective: f64,
+    pub valid: bool,
+    /// Why it does not count.
+    pub why: String,
+    pub p99_us: f64,
+    pub unanswered: u64,
+    pub real_memory_bytes: Option<u64>,
+    pub warmed: String,
+    /// What the trial was for: baseline, search, advice, race.
+    pub role: String,
+    /// Do clients keep their connections in this trial?
+    pub keepalive: String,
+    pub run: String,
+    /// Measured again so often because other programs were busy; what is told is the quietest.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repeated: u32,
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Baseline {
+    pub settings: Settings,
+    pub objective: f64,
+    pub p99_us: f64,
+    pub run: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Winner {
+    pub settings: Settings,
+    /// Winner / baseline, geometric mean over the pairs of the race. None where the baseline answered too little to be
+    /// divided by.
+    pub ratio: Option<f64>,
+    /// 95 %.
+    pub interval: Option<[f64; 2]>,
+    pub objective: f64,
+    pub p99_us: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Pair {
+    pub baseline: f64,
+    pub best: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TuneDocument {
+    pub schema: String,
+    pub server: String,
+    pub url: String,
+    pub verdict: TuneVerdict,
+    /// The verdict in a sentence.
+    pub because: String,
+    pub baseline: Option<Baseline>,
+    pub winner: Option<Winner>,
+    pub trials: Vec<Trial>,
+    pub race: Vec<Pair>,
+    /// The change of the configuration: lines that go with `-`, lines that come with `+`.
+    pub diff: Vec<String>,
+    pub kept: bool,
+    /// Where kept settings are, and how the server is started with them.
+    pub kept_in: Option<String>,
+    /// Is everything back as it was found?
+    pub restored: bool,
+    pub interrupted: bool,
+    pub notes: Vec<String>,
+}

@@ -1,0 +1,281 @@
+//! How HTTP is spoken: each option once, with its names, its bounds, its default and its help. The command line, `[http]` of
+//! plan files and their schema read this table; a new option is one row.
+
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use crate::bounds::{Bound, CHUNK, PIPELINE, REDIRECTS, read_within};
+
+/// What an option takes.
+#[derive(Debug, Clone, Copy)]
+pub enum Takes {
+    /// Nothing on the command line; true or false in a file.
+    Switch,
+    /// A number within its bounds, below 2^32.
+    Number(&'static Bound),
+    /// One of these words.
+    Word(&'static [&'static str]),
+}
+
+/// What an option was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Given {
+    Switch(bool),
+    Number(u32),
+    Word(String),
+}
+
+impl Given {
+    fn is(&self, word: &str) -> bool {
+        matches!(self, Given::Word(w) if w == word)
+    }
+
+    fn on(&self) -> bool {
+        *self == Given::Switch(true)
+    }
+
+    fn number(&self) -> Option<u32> {
+        if let Given::Number(n) = self { Some(*n) } else { None }
+    }
+}
+
+/// A row of the table.
+pub struct HttpOption {
+    /// On the command line, without its dashes.
+    pub flag: &'static str,
+    /// What the command line calls its value.
+    pub value_name: &'static str,
+    /// For the command line.
+    pub help: &'static str,
+    /// In a plan file, and what the schema says there.
+    pub key: &'static str,
+    pub description: &'static str,
+    pub takes: Takes,
+    /// Where it may stand: also beside a plan file, over which it wins; else it belongs to what a plan file says.
+    pub beside_a_file: bool,
+    pub set: fn(&mut HttpOptions, &Given),
+    /// The number that a plan has.
+    pub number: fn(&HttpOptions) -> Option<u32>,
+}
+
+impl fmt::Debug for HttpOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.flag)
+    }
+}
+
+macro_rules! options {
+    ($(
+        $(#[doc = $doc:literal])+
+        $field:ident: $type:ty = $default:expr, $takes:expr, flag $flag:literal $value_name:literal,
+        key $key:literal, beside_a_file $beside:literal,
+        help $help:literal, description $description:literal,
+        set $set:expr, number $number:expr;
+    )*) => {
+        /// HTTP as it is spoken.
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct HttpOptions {
+            $($(#[doc = $doc])+ pub $field: $type,)*
+        }
+
+        impl Default for HttpOptions {
+            fn default() -> Self {
+                HttpOptions { $($field: $default,)* }
+            }
+        }
+
+        /// The whole table. Where one option implies another, the other comes before it.
+        pub const HTTP_OPTIONS: &[HttpOption] = &[$(HttpOption {
+            flag: $flag,
+            value_name: $value_name,
+            help: $help,
+            key: $key,
+            description: $description,
+            takes: $takes,
+            beside_a_file: $beside,
+            set: $set,
+            number: $number,
+        },)*];
+
+        const KEYS: &[&str] = &[$($key),*];
+    };
+}
+
+options! {
+    /// Redirects that are followed, one after the other, at most.
+    redirects: u32 = 0, Takes::Number(REDIRECTS), flag "redirects" "N", key "redirects", beside_a_file false,
+        help "Follow this many redirects", description "Redirects that are followed, at most [0].",
+        set |o, given| o.redirects = given.number().unwrap_or(0), number |o| Some(o.redirects);
+    /// A user keeps the cookies that it is given.
+    cookies: bool = false, Takes::Switch, flag "cookies" "", key "cookies", beside_a_file true,
+        help "Each user keeps its cookies", description "Users keep cookies [in sessions].",
+        set |o, given| o.cookies = given.on(), number |_| None;
+    /// Ask for gzip and brotli.
+    compressed: bool = false, Takes::Switch, flag "compressed" "", key "compressed", beside_a_file true,
+        help "Ask for gzip and brotli", description "Ask for gzip and brotli.",
+        set |o, given| o.compressed = given.on(), number |_| None;
+    /// Undo gzip and brotli: for expectations, for values taken from answers, and counted.
+    decode: bool = false, Takes::Switch, flag "decode" "", key "decode", beside_a_file true,
+        help "Undo gzip and brotli, and count what comes out", description "Undo gzip and brotli.",
+        set |o, given| (o.decode, o.compressed) = (given.on(), o.compressed || given.on()), number |_| None;
+    /// HTTP/1.0 instead of 1.1.
+    http10: bool = false, Takes::Word(&["1.0", "1.1"]), flag "http" "VERSION", key "version", beside_a_file true,
+        help "Version of HTTP: 1.1 or 1.0", description "\"1.1\" or \"1.0\".",
+        set |o, given| o.http10 = given.is("1.0"), number |_| None;
+    /// Requests in flight on one connection.
+    pipeline: u32 = 1, Takes::Number(PIPELINE), flag "pipeline" "N", key "pipeline", beside_a_file false,
+        help "Requests in flight on one connection", description "Requests in flight on one connection [1].",
+        set |o, given| o.pipeline = given.number().unwrap_or(1), number |o| Some(o.pipeline);
+    /// Send bodies in chunks of this many bytes.
+    chunked: Option<u32> = None, Takes::Number(CHUNK), flag "chunked" "SIZE", key "chunked", beside_a_file true,
+        help "Send bodies in chunks of this size", description "Send bodies in chunks of this size.",
+        set |o, given| o.chunked = given.number(), number |o| o.chunked;
+    /// Send bodies only after `100 Continue`, or a second without it.
+    expect_continue: bool = false, Takes::Switch, flag "expect-continue" "", key "expect_continue", beside_a_file true,
+        help "Send bodies only after '100 Continue', or a second without it",
+        description "Send bodies only after `100 Continue`.",
+        set |o, given| o.expect_continue = given.on(), number |_| None;
+}
+
+/// Some of the options, as they were given: on a command line, or as `[http]` of a file.
+#[derive(Debug, Clone, Default)]
+pub struct HttpGiven(Vec<(&'static HttpOption, Given)>);
+
+impl HttpGiven {
+    pub fn add(&mut self, option: &'static HttpOption, given: Given) {
+        self.0.push((option, given));
+    }
+
+    /// What an option was given, by its key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Given> {
+        self.0.iter().find(|(option, _)| option.key == key).map(|(_, given)| given)
+    }
+
+    /// Options that were given, in no order.
+    pub fn options(&self) -> impl Iterator<Item = &'static HttpOption> {
+        self.0.iter().map(|(option, _)| *option)
+    }
+
+    /// Sets those options that `which` says, in the order of the table.
+    pub fn set(&self, http: &mut HttpOptions, which: impl Fn(&HttpOption) -> bool) {
+        for option in HTTP_OPTIONS.iter().filter(|o| which(o)) {
+            if let Some(given) = self.get(option.key) {
+                (option.set)(http, given);
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for HttpGiven {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<HttpGiven, D::Error> {
+        struct Table;
+
+        impl<'de> Visitor<'de> for Table {
+            type Value = HttpGiven;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<HttpGiven, A::Error> {
+                let mut all = HttpGiven::default();
+                while let Some(key) = map.next_key::<String>()? {
+                    let option = HTTP_OPTIONS.iter().find(|o| o.key == key);
+                    let option = option.ok_or_else(|| A::Error::unknown_field(&key, KEYS))?;
+                    all.add(option, map.next_value_seed(option.takes)?);
+                }
+                Ok(all)
+            }
+        }
+
+        deserializer.deserialize_map(Table)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Takes {
+    type Value = Given;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Given, D::Error> {
+        match self {
+            Takes::Switch => bool::deserialize(deserializer).map(Given::Switch),
+            Takes::Number(bound) => read_within(bound, deserializer).map(Given::Number),
+            Takes::Word(words) => {
+                let word = String::deserialize(deserializer)?;
+                if words.contains(&word.as_str()) {
+                    return Ok(Given::Word(word));
+                }
+                Err(D::Error::custom(format!("'{word}' is not known here; write \"{}\"", words.join("\" or \""))))
+            }
+        }
+    }
+}
+
+impl JsonSchema for HttpGiven {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "HttpFile".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let property = |o: &HttpOption| {
+            let mut schema = match o.takes {
+                Takes::Number(bound) => bound.schema(),
+                Takes::Switch => json_schema!({"type": "boolean"}),
+                Takes::Word(_) => json_schema!({"type": "string"}),
+            };
+            // None of them has to be there.
+            let present = schema.get("type").cloned().unwrap_or_default();
+            schema.insert("type".into(), serde_json::json!([present, "null"]));
+            schema.insert("description".into(), o.description.into());
+            (o.key.to_string(), schema.to_value())
+        };
+        let properties: serde_json::Map<String, serde_json::Value> = HTTP_OPTIONS.iter().map(property).collect();
+        json_schema!({
+            "description": "`[http]`",
+            "type": "object",
+            "properties": properties,
+            "additionalProperties": false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_has_names_of_its_own_and_acts() {
+        for (i, o) in HTTP_OPTIONS.iter().enumerate() {
+            assert!(!HTTP_OPTIONS[..i].iter().any(|p| p.flag == o.flag || p.key == o.key), "{o:?}");
+            let given = match o.takes {
+                Takes::Switch => Given::Switch(true),
+                Takes::Number(bound) => Given::Number(bound.most as u32),
+                Takes::Word(words) => Given::Word(words[0].into()),
+            };
+            let mut http = HttpOptions::default();
+            (o.set)(&mut http, &given);
+            assert_ne!(http, HttpOptions::default(), "{o:?}");
+            if let Takes::Number(bound) = o.takes {
+                assert_eq!((o.number)(&http).map(f64::from), Some(bound.most), "{o:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_is_read_by_its_rows() {
+        let read = |text: &str| toml::from_str::<HttpGiven>(text).map_err(|e| e.message().to_string());
+        let mut http = HttpOptions::default();
+        let given = read("decode = true\ncompressed = false\nchunked = '8k'\nversion = '1.0'").expect("valid");
+        given.set(&mut http, |_| true);
+        let want =
+            HttpOptions { decode: true, compressed: true, chunked: Some(8192), http10: true, ..HttpOptions::default() };
+        assert_eq!(http, want);
+        assert!(read("pipelin = 3").expect_err("unknown").contains("unknown field `pipelin`, expected one of"));
+        assert!(read("pipeline = 0").expect_err("too few").contains("pipeline must be a whole number from 1 to 1000"));
+        assert!(read("version = '2'").expect_err("unknown").contains("write \"1.0\" or \"1.1\""));
+    }
+}

@@ -1,0 +1,243 @@
+//! What makes a plan impossible to carry out: contradictions between its parts, and numbers beyond their bounds.
+
+use crate::bounds::{
+    BANDWIDTH, BUFFER, BURST, Bound, CONNECTIONS, DRAIN, DURATION, INTERVAL, KEEPALIVE, PAGE_CONNECTIONS, PAUSE,
+    PHASES, RAMP_RATE, RAMP_USERS, RATE, REQUESTS, STEPS, THREADS, TIMEOUT, USERS, WEIGHT,
+};
+use crate::http_options::{HTTP_OPTIONS, Takes};
+use crate::request::{Auth, Pick, Think};
+
+use super::{KeepAlive, Load, Plan};
+
+impl Plan {
+    /// What cannot be carried out, in words for the user.
+    ///
+    /// # Errors
+    /// With the first contradiction.
+    pub fn check(&self) -> Result<(), PlanError> {
+        fn wrong(part: Trouble, what: &str, advice: &str) -> Result<(), PlanError> {
+            Err(PlanError { part, what: what.into(), advice: advice.into() })
+        }
+        if self.phases.is_empty() {
+            return wrong(Trouble::Whole, "a plan needs a phase", "write [[phase]]");
+        }
+        self.check_bounds()?;
+        let last = self.phases.len() - 1;
+        for (i, phase) in self.phases.iter().enumerate() {
+            let wrong =
+                |what: &str, advice: &str| wrong(Trouble::Phase(i), &format!("phase '{}': {what}", phase.name), advice);
+            if phase.duration.is_none() && (i < last || phase.requests.is_none()) {
+                return wrong("it has no end, or others follow it", "give it a duration");
+            }
+            match &phase.load {
+                Load::Open { to_rps, steps, .. } => {
+                    if phase.duration.is_none() && to_rps.is_some() {
+                        return wrong("a ramp needs a duration", "write duration = \"1m\"");
+                    }
+                    if steps.is_some() && to_rps.is_none() {
+                        return wrong("steps need a rate to go to", "write to_rate = 1000");
+                    }
+                }
+                Load::Closed { to_users, .. } => {
+                    if phase.duration.is_none() && to_users.is_some() {
+                        return wrong("a ramp needs a duration", "write duration = \"1m\"");
+                    }
+                }
+            }
+        }
+        if !self.requests.is_empty() && self.requests.iter().all(|r| r.weight <= 0.0) {
+            return wrong(Trouble::Request(0), "no request has a weight", "write weight = 1");
+        }
+        let session = matches!(self.pick, Pick::Session | Pick::Sessions);
+        if self.pick == Pick::Sessions && self.requests.last().is_none_or(|r| !r.last) {
+            return wrong(
+                Trouble::Request(self.requests.len().saturating_sub(1)),
+                "the last of several sessions has no end",
+                "write last = true in its last request",
+            );
+        }
+        if let Some(i) = self.requests.iter().position(|r| r.once).filter(|_| !session) {
+            return wrong(
+                Trouble::Request(i),
+                "only a session has requests that are sent once",
+                "write pick = \"session\"",
+            );
+        }
+        if session && !self.requests.is_empty() && self.requests.iter().all(|r| r.once) {
+            return wrong(Trouble::Request(0), "a session needs a request that is sent each time", "leave once away");
+        }
+        if self.http.pipeline > 1 {
+            let follows = session
+                || self.page.is_some()
+                || self.http.redirects > 0
+                || self.http.cookies
+                || self.http.decode
+                || self.keepalive != KeepAlive::On
+                || self.network.bandwidth_bytes.is_some()
+                || self.data.is_some()
+                || self.requests.iter().any(|r| {
+                    matches!(r.auth, Some(Auth::Digest { .. }))
+                        || !r.extract.is_empty()
+                        || !r.expect.is_empty()
+                        || r.method != "GET"
+                });
+            if follows || self.requests.iter().any(|r| r.url.origin() != self.url.origin()) {
+                return wrong(
+                    Trouble::Http,
+                    "pipelining is for independent GETs of one server on kept connections",
+                    "leave pipeline away, or: sessions, pages, data, redirects, cookies, expectations, digest, bandwidth \
+                     and keep-alive off or N",
+                );
+            }
+        }
+        if self.page.is_some() && session {
+            return wrong(Trouble::Page, "page mode loads single pages; it excludes sessions", "choose one of them");
+        }
+        if self.network.unix_socket.is_some() && (self.network.proxy.is_some() || !self.network.sources.is_empty()) {
+            return wrong(
+                Trouble::Network,
+                "a unix socket excludes a proxy and source addresses",
+                "keep the socket or the others",
+            );
+        }
+        if self.network.family.is_some_and(|f| f != 4 && f != 6) {
+            return wrong(Trouble::Network, "that is no family of addresses", "write family = 4 or 6");
+        }
+        if self.tls.certificate.is_some() != self.tls.key.is_some() {
+            return wrong(
+                Trouble::Tls,
+                "a client certificate needs its key, and a key its certificate",
+                "give both, as PEM files",
+            );
+        }
+        Ok(())
+    }
+
+    /// Numbers that nobody can carry out, whoever made the plan.
+    fn check_bounds(&self) -> Result<(), PlanError> {
+        let within = |part: Trouble, bound: &'static Bound, value: f64| {
+            bound.check(value).map_err(|e| {
+                let of = match part {
+                    Trouble::Phase(i) => format!("phase '{}': ", self.phases[i].name),
+                    _ => String::new(),
+                };
+                PlanError { part, what: format!("{of}{e}"), advice: "correct it".into() }
+            })
+        };
+        let think = |part: Trouble, think: Option<Think>| match think {
+            None => Ok(()),
+            Some(Think::Fixed(d) | Think::Exponential(d) | Think::Uniform(_, d)) => {
+                within(part, PAUSE, d.as_secs_f64())
+            }
+        };
+        within(Trouble::Whole, PHASES, self.phases.len() as f64)?;
+        for (i, phase) in self.phases.iter().enumerate() {
+            let within = |bound, value| within(Trouble::Phase(i), bound, value);
+            if let Some(n) = phase.requests {
+                within(REQUESTS, n as f64)?;
+            }
+            if let Some(d) = phase.duration {
+                within(DURATION, d.as_secs_f64())?;
+            }
+            match phase.load {
+                Load::Closed { users, to_users, connections } => {
+                    if let Some(n) = connections {
+                        within(CONNECTIONS, f64::from(n))?;
+                    }
+                    let to = f64::from(to_users.unwrap_or(users));
+                    within(RAMP_USERS, to)?;
+                    within(USERS, to.max(f64::from(users)))?;
+                }
+                Load::Open { rate_rps, to_rps, steps, burst, connections, .. } => {
+                    let to = to_rps.unwrap_or(rate_rps);
+                    within(RAMP_RATE, rate_rps)?;
+                    within(RAMP_RATE, to)?;
+                    within(RATE, to.max(rate_rps))?;
+                    within(BURST, f64::from(burst))?;
+                    within(CONNECTIONS, f64::from(connections))?;
+                    if let Some(steps) = steps {
+                        within(STEPS, f64::from(steps))?;
+                    }
+                }
+            }
+        }
+        for (i, request) in self.requests.iter().enumerate() {
+            within(Trouble::Request(i), WEIGHT, request.weight)?;
+            think(Trouble::Request(i), request.think)?;
+        }
+        let within = |part: Trouble, bound: &'static Bound, value: Option<f64>| match value {
+            Some(value) => within(part, bound, value),
+            None => Ok(()),
+        };
+        let keep = if let KeepAlive::Requests(n) = self.keepalive { Some(n) } else { None };
+        let (http, network) = (&self.http, &self.network);
+        think(Trouble::Whole, self.think)?;
+        within(Trouble::Whole, THREADS, Some(f64::from(self.threads)))?;
+        within(Trouble::Whole, TIMEOUT, Some(self.timeout.as_secs_f64()))?;
+        within(Trouble::Whole, DRAIN, Some(self.drain.as_secs_f64()))?;
+        within(Trouble::Whole, KEEPALIVE, keep.map(f64::from))?;
+        within(Trouble::Page, PAGE_CONNECTIONS, self.page.as_ref().map(|p| f64::from(p.connections_per_host)))?;
+        for option in HTTP_OPTIONS {
+            if let Takes::Number(bound) = option.takes {
+                within(Trouble::Http, bound, (option.number)(http).map(f64::from))?;
+            }
+        }
+        within(Trouble::Network, INTERVAL, network.dns_refresh.map(|d| d.as_secs_f64()))?;
+        within(Trouble::Network, BANDWIDTH, network.bandwidth_bytes.map(|b| b as f64))?;
+        within(Trouble::Network, BUFFER, network.receive_buffer_bytes.map(f64::from))?;
+        within(Trouble::Network, BUFFER, network.send_buffer_bytes.map(f64::from))
+    }
+}
+
+/// The part of a plan that a mistake is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    Whole,
+    Phase(usize),
+    Request(usize),
+    Http,
+    Page,
+    Network,
+    Tls,
+}
+
+/// A plan that contradicts itself.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}; {advice}")]
+pub struct PlanError {
+    pub part: Trouble,
+    pub what: String,
+    pub advice: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::plan::Arrival;
+
+    #[test]
+    fn whoever_makes_a_plan_its_numbers_are_bounded() {
+        type Change = fn(&mut Plan);
+        let wrong = |change: Change| {
+            let mut plan = Plan::new("http://h/".parse().expect("valid"), 1);
+            change(&mut plan);
+            plan.check().expect_err("out of bounds").to_string()
+        };
+        let changes: [(Change, &str); 8] = [
+            (|p| p.phases[0].load = Load::closed(0), "users must be a whole number from 1 to 1000000, not '0'"),
+            (|p| p.phases[0].load = Load::open(f64::NAN, Arrival::Uniform, 1), "the rate of a ramp"),
+            (|p| p.phases[0].load = Load::open(1.0, Arrival::Uniform, 0), "connections"),
+            (|p| p.requests[0].weight = f64::INFINITY, "a weight"),
+            (|p| p.timeout = Duration::ZERO, "a timeout must be from 1us to 366d, not '0s'"),
+            (|p| p.think = Some(Think::Fixed(Duration::MAX)), "a pause"),
+            (|p| p.threads = 0, "threads"),
+            (|p| p.phases = vec![p.phases[0].clone(); 10_001], "phases"),
+        ];
+        for (change, words) in changes {
+            let message = wrong(change);
+            assert!(message.contains(words), "{message}");
+        }
+    }
+}

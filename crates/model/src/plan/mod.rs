@@ -1,0 +1,134 @@
+//! What to do to a server: where, how much, for how long. A plan is complete (defaults filled in, seed chosen), so that a
+//! stored run says exactly what was done.
+
+mod check;
+mod keepalive;
+mod load;
+mod network;
+mod tls;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use check::{PlanError, Trouble};
+pub use keepalive::KeepAlive;
+pub use load::{Arrival, BEGIN_TOGETHER, Load, Phase};
+pub use network::{Network, Proxy};
+pub use tls::TlsOptions;
+
+pub use crate::http_options::HttpOptions;
+pub use crate::url::{Url, UrlError};
+
+use crate::objective::Objective;
+use crate::request::{Data, Page, Pick, RequestSpec, Think};
+use crate::units::serde_seconds;
+
+/// A complete description of a run, with the passwords that it needs. It cannot be written down by itself; what is kept
+/// and shown is a [`KeptPlan`](crate::KeptPlan).
+// `remote` makes functions of what would be the traits: nothing serialises a plan by accident.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
+pub struct Plan {
+    /// Names the run: the URL of its first request.
+    pub url: Url,
+    /// At least one. An empty list, from a run that an older version stored, is a GET of `url`.
+    #[serde(default)]
+    pub requests: Vec<RequestSpec>,
+    #[serde(default)]
+    pub pick: Pick,
+    #[serde(default)]
+    pub data: Option<Data>,
+    /// Pause of each user between an answer and the next request.
+    #[serde(default)]
+    pub think: Option<Think>,
+    #[serde(default)]
+    pub page: Option<Page>,
+    #[serde(default)]
+    pub http: HttpOptions,
+    #[serde(default)]
+    pub network: Network,
+    #[serde(default)]
+    pub tls: TlsOptions,
+    pub phases: Vec<Phase>,
+    pub threads: u32,
+    #[serde(with = "serde_seconds")]
+    pub timeout: Duration,
+    /// How long requests in flight may take to end once nothing more comes due.
+    #[serde(with = "serde_seconds")]
+    pub drain: Duration,
+    pub keepalive: KeepAlive,
+    pub seed: u64,
+    /// What the measured phase has to reach.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objectives: Vec<Objective>,
+    /// The user wants what is kept of it to have its secrets.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_secrets: bool,
+}
+
+impl Plan {
+    /// Puts so much of the measured phase's load before it, outside the numbers; nothing for no time.
+    pub fn warm_up(&mut self, name: &str, duration: Duration) {
+        if let Some(at) = self.phases.iter().position(|p| p.measured).filter(|_| !duration.is_zero()) {
+            let measured = self.phases[at].clone();
+            let phase =
+                Phase { name: name.into(), measured: false, requests: None, duration: Some(duration), ..measured };
+            self.phases.insert(at, phase);
+        }
+    }
+
+    /// A plan of one measured phase with the documented defaults: 10 users, 10 s, one thread, 5 s timeout.
+    #[must_use]
+    pub fn new(url: Url, seed: u64) -> Plan {
+        Plan {
+            requests: vec![RequestSpec::get(url.clone())],
+            url,
+            pick: Pick::Weighted,
+            data: None,
+            think: None,
+            page: None,
+            http: HttpOptions::default(),
+            network: Network::default(),
+            tls: TlsOptions::default(),
+            phases: vec![Phase {
+                name: "main".into(),
+                measured: true,
+                load: Load::closed(10),
+                requests: None,
+                duration: Some(Duration::from_secs(10)),
+            }],
+            threads: 1,
+            timeout: Duration::from_secs(5),
+            drain: Duration::from_secs(5),
+            keepalive: KeepAlive::On,
+            seed,
+            objectives: Vec::new(),
+            keep_secrets: false,
+        }
+    }
+
+    /// The plan without its requests, which may be thousands.
+    #[must_use]
+    pub fn without_requests(&self) -> Plan {
+        Plan {
+            url: self.url.clone(),
+            requests: Vec::new(),
+            pick: self.pick,
+            data: self.data.clone(),
+            think: self.think,
+            page: self.page.clone(),
+            http: self.http.clone(),
+            network: self.network.clone(),
+            tls: self.tls.clone(),
+            phases: self.phases.clone(),
+            threads: self.threads,
+            timeout: self.timeout,
+            drain: self.drain,
+            keepalive: self.keepalive,
+            seed: self.seed,
+            objectives: self.objectives.clone(),
+            keep_secrets: self.keep_secrets,
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! How connections are made: from where, through what, how fast.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::secrets;
+use crate::units::serde_seconds_option;
+use crate::url::{Url, UrlError};
+
+/// A proxy, `http://user:password@host:port` taken apart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proxy {
+    pub host: String,
+    pub port: u16,
+    /// `user:password`.
+    #[serde(default)]
+    pub credentials: Option<String>,
+    /// CONNECT for http too; https always does.
+    #[serde(default)]
+    pub tunnel: bool,
+}
+
+impl FromStr for Proxy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let rest = text.strip_prefix("http://").unwrap_or(text);
+        let (credentials, rest) = match rest.rsplit_once('@') {
+            Some((credentials, rest)) => (Some(credentials.to_string()), rest),
+            None => (None, rest),
+        };
+        let url: Url = format!("http://{rest}").parse().map_err(|e: UrlError| e.why)?;
+        if url.path != "/" || text.contains("://") && !text.starts_with("http://") {
+            return Err(format!("'{}' is not a proxy; write http://host:3128", secrets::url(text)));
+        }
+        Ok(Proxy { host: url.host, port: url.port, credentials, tunnel: false })
+    }
+}
+
+/// How connections are made.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Network {
+    /// Connect here instead of to the host of the URL.
+    pub unix_socket: Option<PathBuf>,
+    /// Addresses to connect from, in turn.
+    pub sources: Vec<IpAddr>,
+    pub proxy: Option<Proxy>,
+    /// Only addresses of this family: 4 or 6.
+    pub family: Option<u8>,
+    /// Names are resolved again this often.
+    #[serde(with = "serde_seconds_option")]
+    pub dns_refresh: Option<Duration>,
+    /// Bytes per second that each connection reads, and writes, at most.
+    pub bandwidth_bytes: Option<u64>,
+    pub receive_buffer_bytes: Option<u32>,
+    pub send_buffer_bytes: Option<u32>,
+}

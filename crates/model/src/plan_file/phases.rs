@@ -1,0 +1,116 @@
+//! The load that a plan file asks for: users, rate and times at its top, or `[[phase]]`.
+
+use std::time::Duration;
+
+use super::format::{PlanFile, Text};
+use crate::bounds::{Within, row};
+use crate::plan::{Arrival, Load, Phase, Plan};
+
+const DEFAULT_CONNECTIONS: u32 = 256;
+
+/// Sets the phases; says whether the file has any load in it. A mistake is an offset in the file, what is wrong, and what
+/// to try.
+pub(super) fn read_phases(file: &PlanFile, plan: &mut Plan) -> Result<bool, (usize, String, String)> {
+    let arrivals =
+        |own: &Option<Text<Arrival>>| own.as_ref().or(file.arrivals.as_ref()).map_or(Arrival::Uniform, |a| a.0);
+    type Connections = Option<Within<row::Connections>>;
+    let connections = |own: Connections| own.or(file.connections).map_or(DEFAULT_CONNECTIONS, |c| c.0);
+    let has_rate = file.rate.is_some() || file.phase.iter().any(|p| p.0.get_ref().rate.is_some());
+    if (file.arrivals.is_some() || file.burst.is_some()) && !has_rate {
+        return Err((0, "arrivals and burst without a rate".into(), "write rate = 100, or leave them away".into()));
+    }
+    if file.phase.is_empty() {
+        if file.users.is_some() && file.rate.is_some() {
+            return Err((0, "users and rate exclude each other".into(), "keep one of them, or write [[phase]]".into()));
+        }
+        let load = match file.rate {
+            Some(rate) => Load::Open {
+                rate_rps: rate.0,
+                to_rps: None,
+                steps: None,
+                arrivals: arrivals(&None),
+                burst: file.burst.map_or(1, |b| b.0),
+                connections: connections(None),
+            },
+            None => Load::Closed {
+                users: file.users.map_or(10, |u| u.0),
+                to_users: None,
+                connections: file.connections.map(|c| c.0),
+            },
+        };
+        let duration = file.duration.map(|d| d.0);
+        plan.phases = Vec::new();
+        if let Some(warm_up) = &file.warm_up {
+            plan.phases.push(Phase {
+                name: "warm-up".into(),
+                measured: false,
+                load: load.clone(),
+                requests: None,
+                duration: Some(warm_up.0),
+            });
+        }
+        plan.phases.push(Phase {
+            name: "main".into(),
+            measured: true,
+            load,
+            requests: file.requests.map(|r| r.0),
+            duration: duration.or(if file.requests.is_some() { None } else { Some(Duration::from_secs(10)) }),
+        });
+        return Ok(file.users.is_some() || file.rate.is_some() || file.duration.is_some() || file.requests.is_some());
+    }
+    if file.users.is_some()
+        || file.rate.is_some()
+        || file.duration.is_some()
+        || file.requests.is_some()
+        || file.warm_up.is_some()
+    {
+        return Err((
+            0,
+            "users, rate, duration, requests and warm_up are said in the phases where there are some".into(),
+            "move them into [[phase]]".into(),
+        ));
+    }
+    plan.phases = Vec::new();
+    for (i, phase) in file.phase.iter().enumerate() {
+        let (start, p) = (phase.0.span().start, phase.0.get_ref());
+        let wrong = |what: &str, advice: &str| Err((start, what.to_string(), advice.to_string()));
+        let load = match (p.users, p.rate) {
+            (Some(_), Some(_)) => return wrong("a phase has users or a rate, not both", "keep one of them"),
+            (None, None) => return wrong("a phase without load", "write users = 10 or rate = 100"),
+            (Some(users), None) => {
+                if p.to_rate.is_some() || p.steps.is_some() || p.burst.is_some() || p.arrivals.is_some() {
+                    return wrong(
+                        "to_rate, steps, burst and arrivals belong to a rate",
+                        "write to_users for a ramp of users",
+                    );
+                }
+                Load::Closed {
+                    users: users.0,
+                    to_users: p.to_users.map(|n| n.0),
+                    connections: p.connections.or(file.connections).map(|c| c.0),
+                }
+            }
+            (None, Some(rate)) => {
+                if p.to_users.is_some() {
+                    return wrong("to_users belongs to users", "write to_rate for a ramp of the rate");
+                }
+                Load::Open {
+                    rate_rps: rate.0,
+                    to_rps: p.to_rate.map(|r| r.0),
+                    steps: p.steps.map(|n| n.0),
+                    arrivals: arrivals(&p.arrivals),
+                    burst: p.burst.or(file.burst).map_or(1, |b| b.0),
+                    connections: connections(p.connections),
+                }
+            }
+        };
+        plan.phases.push(Phase {
+            name: p.name.clone().unwrap_or_else(|| format!("phase {}", i + 1)),
+            measured: p.measured.unwrap_or(true),
+            load,
+            requests: p.requests.map(|r| r.0),
+            duration: p.duration.map(|d| d.0),
+        });
+    }
+    Ok(true)
+}

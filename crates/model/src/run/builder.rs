@@ -1,0 +1,280 @@
+//! Adds up slices, second by second, to the phases of a [`Run`](super::Run). Phases that are over are kept as their
+//! reports; only one that is under way has histograms.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::phase::{Bytes, Connections, Expectations, Followed, Pages, PhaseReport, Rate, Requests, Second};
+use crate::counts::Counts;
+use crate::histogram::{Histogram, Kind, PERCENTILES};
+use crate::plan::{Phase, Plan};
+use crate::slice::Slice;
+use crate::timeline::{Archive, Timeline};
+
+/// Adds up one phase.
+#[derive(Debug)]
+struct PhaseTotal {
+    total: Slice,
+    peak: u64,
+    /// How long the phase lasted, once known; until then the seconds seen so far.
+    duration_us: Option<u64>,
+    seconds: Timeline<Second>,
+}
+
+impl PhaseTotal {
+    fn new(index: usize, archive: Option<Arc<dyn Archive<Second>>>) -> PhaseTotal {
+        let seconds = archive.map_or_else(Timeline::default, Timeline::archived);
+        PhaseTotal { total: Slice::new(index as u16, 0), peak: 0, duration_us: None, seconds }
+    }
+
+    fn duration_s(&self) -> f64 {
+        match self.duration_us {
+            Some(us) => us as f64 / 1e6,
+            None => self.seconds.latest().map_or(0.0, |s| f64::from(s.t) + 1.0),
+        }
+    }
+}
+
+/// How far a phase is. Only one that is under way has histograms: a plan may have thousands of phases.
+#[derive(Debug)]
+enum Stage {
+    NotBegun,
+    Counting(Box<PhaseTotal>),
+    Over(Box<PhaseReport>, Counts),
+}
+
+#[derive(Debug)]
+struct PhaseBuilder {
+    name: String,
+    measured: bool,
+    archive: Option<Arc<dyn Archive<Second>>>,
+    stage: Stage,
+}
+
+impl PhaseBuilder {
+    fn begin(&mut self, index: usize) {
+        if matches!(self.stage, Stage::NotBegun) {
+            self.stage = Stage::Counting(Box::new(PhaseTotal::new(index, self.archive.take())));
+        }
+    }
+}
+
+/// Builds a [`Run`](super::Run) from its slices, in any grouping, one second at a time.
+#[derive(Debug)]
+pub struct RunBuilder {
+    phases: Vec<PhaseBuilder>,
+    forgetful: bool,
+}
+
+impl RunBuilder {
+    #[must_use]
+    pub fn new(plan: &Plan) -> RunBuilder {
+        RunBuilder::on(plan, |_| None)
+    }
+
+    /// One whose seconds are in an archive, too, which has them before the next is added; older ones are not kept in
+    /// memory then.
+    #[must_use]
+    pub fn archived(plan: &Plan, archive: impl Fn(u16) -> Arc<dyn Archive<Second>>) -> RunBuilder {
+        RunBuilder::on(plan, |phase| Some(archive(phase)))
+    }
+
+    fn on(plan: &Plan, archive: impl Fn(u16) -> Option<Arc<dyn Archive<Second>>>) -> RunBuilder {
+        let builder = |(i, p): (usize, &Phase)| PhaseBuilder {
+            name: p.name.clone(),
+            measured: p.measured,
+            archive: archive(i as u16),
+            stage: Stage::NotBegun,
+        };
+        RunBuilder { phases: plan.phases.iter().enumerate().map(builder).collect(), forgetful: true }
+    }
+
+    /// The archive takes no more: from now on every second is kept in memory.
+    pub fn forget_nothing(&mut self) {
+        self.forgetful = false;
+    }
+
+    /// Adds one second, of all threads together. Seconds of a phase come in order, and before its end.
+    pub fn add(&mut self, slice: &Slice) {
+        let index = usize::from(slice.phase);
+        let Some(builder) = self.phases.get_mut(index) else { return };
+        builder.begin(index);
+        if let Stage::Counting(phase) = &mut builder.stage {
+            phase.total.add(slice);
+            phase.seconds.push(Second::of(slice));
+            if self.forgetful {
+                phase.seconds.forget_older();
+            }
+        }
+    }
+
+    /// A phase is over: how long it lasted (until nothing more came due) and how many connections it had open at most.
+    pub fn end_phase(&mut self, index: usize, duration_us: u64, peak: u64) {
+        let Some(phase) = self.phases.get_mut(index) else { return };
+        phase.begin(index);
+        let mut total = match std::mem::replace(&mut phase.stage, Stage::NotBegun) {
+            Stage::Counting(total) => total,
+            other => {
+                phase.stage = other;
+                return;
+            }
+        };
+        (total.duration_us, total.peak) = (Some(duration_us), peak);
+        let counts = total.total.counts;
+        phase.stage = Stage::Over(Box::new(report_phase(&phase.name, phase.measured, *total)), counts);
+    }
+
+    /// Counts so far of a phase.
+    #[must_use]
+    pub fn counts(&self, index: usize) -> Counts {
+        match self.phases.get(index).map(|p| &p.stage) {
+            None | Some(Stage::NotBegun) => Counts::default(),
+            Some(Stage::Counting(phase)) => phase.total.counts,
+            Some(Stage::Over(_, counts)) => *counts,
+        }
+    }
+
+    /// The phases as they will be reported. Phases that never began are left out: none that did comes after them.
+    #[must_use]
+    pub fn into_reports(self) -> Vec<PhaseReport> {
+        let report = |phase: PhaseBuilder| match phase.stage {
+            Stage::NotBegun => None,
+            Stage::Counting(total) => Some(report_phase(&phase.name, phase.measured, *total)),
+            Stage::Over(report, _) => Some(*report),
+        };
+        self.phases.into_iter().filter_map(report).collect()
+    }
+}
+
+fn report_phase(name: &str, measured: bool, phase: PhaseTotal) -> PhaseReport {
+    let c = &phase.total.counts;
+    let duration_s = phase.duration_s();
+    let per_second = |n: u64| if duration_s > 0.0 { n as f64 / duration_s } else { 0.0 };
+    let mut latency_us = Map::new();
+    for kind in Kind::ALL {
+        let h = &phase.total.latencies[kind as usize];
+        if h.count() > 0 {
+            let mut summary = summarise(h);
+            if kind == Kind::Response {
+                mark_lower_bounds(&mut summary, c);
+            }
+            latency_us.insert(kind.name().into(), Value::Object(summary));
+        }
+    }
+    PhaseReport {
+        name: name.to_string(),
+        measured,
+        duration_s,
+        requests: Requests {
+            due: c.due,
+            unsent: c.unsent(),
+            sent: c.sent,
+            answered: c.answered,
+            failed: c.failed,
+            timed_out: c.timed_out,
+            censored: c.censored(),
+        },
+        status: phase
+            .total
+            .status
+            .iter()
+            .enumerate()
+            .filter(|(_, n)| **n > 0)
+            .map(|(code, n)| (code.to_string(), *n))
+            .collect(),
+        connections: Connections {
+            opened: c.opened,
+            peak: phase.peak,
+            lost_on_reuse: c.lost_on_reuse,
+            handshakes_full: c.handshakes_full,
+            handshakes_resumed: c.handshakes_resumed,
+        },
+        bytes: Bytes { sent: c.bytes_sent, received: c.bytes_received, coded: c.bytes_coded, decoded: c.bytes_decoded },
+        expectations: Expectations { missed: c.missed },
+        followed: Followed {
+            redirects: c.redirected,
+            challenges: c.challenged,
+            elsewhere: c.elsewhere,
+            unusable: c.unusable,
+            left_out: c.left_out,
+        },
+        pages: Pages { loaded: c.pages, failed: c.pages_failed },
+        rate: Rate { due_rps: per_second(c.due), answered_rps: per_second(c.answered_in_time) },
+        latency_us,
+        seconds: phase.seconds,
+    }
+}
+
+fn summarise(h: &Histogram) -> Map<String, Value> {
+    let mut m = Map::new();
+    m.insert("count".into(), json!(h.count()));
+    m.insert("min".into(), json!(h.min()));
+    m.insert("mean".into(), json!((h.mean() * 10.0).round() / 10.0));
+    for (name, q) in PERCENTILES {
+        m.insert(name.into(), json!(h.quantile(q)));
+    }
+    m.insert("max".into(), json!(h.max()));
+    m
+}
+
+/// A percentile q is only a lower bound where more than (1 − q) of the requests due have no answer at all.
+fn mark_lower_bounds(summary: &mut Map<String, Value>, c: &Counts) {
+    let missing = (c.failed.total() + c.timed_out + c.censored() + c.unsent()) as f64;
+    let bounds: Vec<&str> = PERCENTILES
+        .iter()
+        // The tolerance keeps "exactly 1 % missing" from marking p99 through rounding of 1 − 0.99.
+        .filter(|(_, q)| missing > (1.0 - q) * c.due as f64 + 1e-9 * c.due as f64)
+        .map(|(name, _)| *name)
+        .collect();
+    if !bounds.is_empty() {
+        summary.insert("lower_bound".into(), json!(true));
+        summary.insert("lower_bounds".into(), json!(bounds));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        Plan::new("http://127.0.0.1/".parse().expect("valid"), 1)
+    }
+
+    #[test]
+    fn the_two_sums_hold_when_requests_are_still_in_flight() {
+        let mut b = RunBuilder::new(&plan());
+        let mut s = Slice::new(0, 0);
+        s.counts = Counts { due: 100, sent: 90, answered: 50, timed_out: 10, ..Counts::default() };
+        s.counts.failed.reset = 5;
+        b.add(&s);
+        let r = &b.into_reports()[0].requests;
+        assert_eq!(r.due, r.sent + r.unsent);
+        assert_eq!(r.sent, r.answered + r.failed.total() + r.timed_out + r.censored);
+        assert_eq!((r.unsent, r.censored), (10, 25));
+    }
+
+    #[test]
+    fn percentiles_beyond_the_missing_answers_are_lower_bounds() {
+        let mut b = RunBuilder::new(&plan());
+        let mut s = Slice::new(0, 0);
+        s.counts = Counts { due: 1000, sent: 1000, answered: 980, timed_out: 20, ..Counts::default() };
+        for _ in 0..980 {
+            s.record(Kind::Response, 100);
+        }
+        b.add(&s);
+        let p = &b.into_reports()[0];
+        assert!(p.is_lower_bound("p99") && p.is_lower_bound("p99_9"));
+        assert!(!p.is_lower_bound("p95") && !p.is_lower_bound("p50"));
+    }
+
+    #[test]
+    fn exactly_one_percent_missing_leaves_p99_alone() {
+        let mut b = RunBuilder::new(&plan());
+        let mut s = Slice::new(0, 0);
+        s.counts = Counts { due: 1000, sent: 1000, answered: 990, timed_out: 10, ..Counts::default() };
+        s.record(Kind::Response, 100);
+        b.add(&s);
+        assert!(!b.into_reports()[0].is_lower_bound("p99"));
+    }
+}

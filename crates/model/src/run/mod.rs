@@ -1,0 +1,89 @@
+//! What a run leaves behind, and its JSON form `lastdrop.run/1`.
+//!
+//! A [`Run`] is always built from slices by [`RunBuilder`], whether they come from a run that just ended or from the
+//! store after a kill, so a killed run is a shorter run and not another kind of thing.
+
+mod builder;
+mod generator;
+mod phase;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use builder::RunBuilder;
+pub use generator::{Generator, OtherProgram, Shortage};
+pub use phase::{Bytes, Connections, Expectations, Followed, Pages, PhaseReport, Rate, Requests, Second};
+
+use crate::kept_plan::KeptPlan;
+use crate::look::Observed;
+use crate::objective::Judged;
+use crate::validity::Validity;
+
+pub const RUN_SCHEMA: &str = "lastdrop.run/1";
+
+/// How the run came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum End {
+    /// As planned.
+    Finished,
+    /// By Ctrl-C or another signal, with its report.
+    Interrupted,
+    /// Given up early: nothing could be connected at all.
+    Unreachable,
+    /// The process died; the run is what the store held.
+    Killed,
+}
+
+/// Processes of the server, where it runs on this machine and can be seen.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pool {
+    /// Process that owns the listener.
+    pub master: i32,
+    /// Its children when the measured phase began, and when it ended.
+    pub workers_at_start: u32,
+    pub workers_at_end: u32,
+    /// May server and generator run on the same processors?
+    pub shares_cpus: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    pub schema: String,
+    pub id: String,
+    pub seed: u64,
+    /// Milliseconds since 1970, UTC.
+    pub started_unix_ms: u64,
+    /// What the run was for: empty, or such as `tune baseline`.
+    #[serde(default)]
+    pub label: String,
+    pub end: End,
+    pub environment: Value,
+    pub plan: KeptPlan,
+    pub phases: Vec<PhaseReport>,
+    pub generator: Generator,
+    /// The server's processes, where they could be seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<Pool>,
+    /// The server second by second, where it runs on this machine and can be seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<Observed>,
+    pub validity: Validity,
+    /// What the plan wanted to be reached, judged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objectives: Vec<Judged>,
+}
+
+impl Run {
+    /// The phase that the result is about: the first measured one.
+    #[must_use]
+    pub fn measured(&self) -> Option<&PhaseReport> {
+        self.phases.iter().find(|p| p.measured)
+    }
+
+    #[must_use]
+    pub fn answered_anything(&self) -> bool {
+        self.phases.iter().any(|p| p.requests.answered > 0)
+    }
+}

@@ -1,0 +1,152 @@
+//! What one phase of a run comes to: its counts, its latencies, its seconds.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::counts::Failed;
+use crate::histogram::Kind;
+use crate::slice::Slice;
+use crate::timeline::{Entry, Timeline};
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Requests {
+    pub due: u64,
+    pub unsent: u64,
+    pub sent: u64,
+    pub answered: u64,
+    pub failed: Failed,
+    pub timed_out: u64,
+    pub censored: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Connections {
+    pub opened: u64,
+    pub peak: u64,
+    pub lost_on_reuse: u64,
+    /// TLS handshakes done in full, and those that resumed a session.
+    pub handshakes_full: u64,
+    pub handshakes_resumed: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Bytes {
+    /// HTTP as it was written and read, inside TLS where there is some.
+    pub sent: u64,
+    pub received: u64,
+    /// The bodies of which gzip or brotli was undone, as they came: part of what was received.
+    pub coded: u64,
+    /// The same bodies after it.
+    pub decoded: u64,
+}
+
+/// Requests that follow from answers; each is due, sent and ended like any other.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Followed {
+    pub redirects: u64,
+    pub challenges: u64,
+    /// What a redirect or a page led to and was not asked for: on a host that the plan does not name.
+    pub elsewhere: u64,
+    /// No URL that can be loaded.
+    pub unusable: u64,
+    /// Beyond a bound: redirects in a row, references of a page and their length, bytes of an answer that are looked at.
+    pub left_out: u64,
+}
+
+/// Pages of page mode; their times are the latency kind `page`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pages {
+    pub loaded: u64,
+    /// Pages of which something got no good answer.
+    pub failed: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Expectations {
+    pub missed: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rate {
+    pub due_rps: f64,
+    /// Answers before the end of the phase, per second.
+    pub answered_rps: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Second {
+    pub t: u32,
+    pub answered: u64,
+    pub failed: u64,
+    /// Compressed HDR V2 histogram of response latency, base64.
+    pub response_hdr: String,
+}
+
+impl Entry for Second {
+    fn key(&self) -> u64 {
+        u64::from(self.t)
+    }
+}
+
+impl Second {
+    #[must_use]
+    pub fn of(slice: &Slice) -> Second {
+        Second {
+            t: slice.second,
+            answered: slice.counts.answered,
+            failed: slice.counts.failed.total() + slice.counts.timed_out,
+            response_hdr: slice.latencies[Kind::Response as usize].encode_base64(),
+        }
+    }
+}
+
+/// One phase of a finished run. `latency_us` maps a [`Kind`] name to its summary.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PhaseReport {
+    pub name: String,
+    pub measured: bool,
+    pub duration_s: f64,
+    pub requests: Requests,
+    pub status: BTreeMap<String, u64>,
+    pub connections: Connections,
+    pub bytes: Bytes,
+    pub expectations: Expectations,
+    #[serde(default)]
+    pub followed: Followed,
+    #[serde(default)]
+    pub pages: Pages,
+    pub rate: Rate,
+    pub latency_us: Map<String, Value>,
+    pub seconds: Timeline<Second>,
+}
+
+impl PhaseReport {
+    /// A number out of a latency summary, in microseconds: `latency(Kind::Response, "p99")`. None without samples.
+    #[must_use]
+    pub fn latency(&self, kind: Kind, field: &str) -> Option<f64> {
+        self.latency_us.get(kind.name())?.get(field)?.as_f64()
+    }
+
+    /// Is this percentile of the response latency only a lower bound?
+    #[must_use]
+    pub fn is_lower_bound(&self, percentile: &str) -> bool {
+        self.latency_us
+            .get(Kind::Response.name())
+            .and_then(|k| k.get("lower_bounds"))
+            .and_then(Value::as_array)
+            .is_some_and(|a| a.iter().any(|v| v.as_str() == Some(percentile)))
+    }
+
+    /// Requests that got no answer, whatever the reason, as a share of those due (0 to 1).
+    #[must_use]
+    pub fn unanswered_share(&self) -> f64 {
+        let r = &self.requests;
+        let bad = r.failed.total() + r.timed_out + r.censored + r.unsent;
+        if r.due == 0 { 0.0 } else { bad as f64 / r.due as f64 }
+    }
+}

@@ -1,0 +1,165 @@
+//! What a run has one of for each second: its seconds, and the looks at its server. A run may last for days, so the older
+//! ones may be on disk alone; whoever goes through a timeline does not notice.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::Deserializer;
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
+
+/// Entries that are kept in memory when there is an archive for the older ones.
+pub const KEPT: usize = 60;
+
+/// An entry of a timeline, in the order of its key.
+pub trait Entry: Clone + fmt::Debug {
+    fn key(&self) -> u64;
+}
+
+/// Where the older entries are.
+pub trait Archive<T>: fmt::Debug + Send + Sync {
+    /// Some of the entries with a key from `from` on, in order; none where there are no more. What cannot be read ends the
+    /// timeline; the archive remembers that, for whoever asks whether the timeline was whole.
+    fn page(&self, from: u64) -> Vec<T>;
+}
+
+/// Entries in order; those that are not in memory are in the archive.
+#[derive(Clone)]
+pub struct Timeline<T> {
+    archive: Option<Arc<dyn Archive<T>>>,
+    recent: Vec<T>,
+}
+
+impl<T> Default for Timeline<T> {
+    fn default() -> Self {
+        Timeline { archive: None, recent: Vec::new() }
+    }
+}
+
+impl<T: Entry> Timeline<T> {
+    /// A timeline that is in an archive as a whole, or whose older entries will be: see [`Timeline::forget_older`].
+    #[must_use]
+    pub fn archived(archive: Arc<dyn Archive<T>>) -> Timeline<T> {
+        Timeline { archive: Some(archive), recent: Vec::new() }
+    }
+
+    pub fn push(&mut self, entry: T) {
+        self.recent.push(entry);
+    }
+
+    /// Lets go of what the archive has; the latest [`KEPT`] stay. Without an archive everything stays.
+    pub fn forget_older(&mut self) {
+        // Not one at a time: each time all that stay are moved.
+        if self.archive.is_some() && self.recent.len() >= 2 * KEPT {
+            self.recent.drain(..self.recent.len() - KEPT);
+        }
+    }
+
+    /// The latest, if it is in memory.
+    #[must_use]
+    pub fn latest(&self) -> Option<&T> {
+        self.recent.last()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    /// All entries, in order.
+    pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
+        let first_recent = self.recent.first().map_or(u64::MAX, Entry::key);
+        let mut from = Some(0);
+        let pages = std::iter::from_fn(move || {
+            let page = self.archive.as_ref()?.page(from?);
+            from = page.last().map(|e| e.key() + 1).filter(|next| *next < first_recent);
+            (!page.is_empty()).then_some(page)
+        });
+        pages.flatten().filter(move |e| e.key() < first_recent).chain(self.recent.iter().cloned())
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Timeline<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timeline").field("archive", &self.archive).field("recent", &self.recent.len()).finish()
+    }
+}
+
+impl<T: Entry + PartialEq> PartialEq for Timeline<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl<T: Entry> From<Vec<T>> for Timeline<T> {
+    fn from(recent: Vec<T>) -> Self {
+        Timeline { archive: None, recent }
+    }
+}
+
+impl<T: Entry> FromIterator<T> for Timeline<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(entries: I) -> Self {
+        Vec::from_iter(entries).into()
+    }
+}
+
+impl<T: Entry + Serialize> Serialize for Timeline<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+impl<'de, T: Entry + Deserialize<'de>> Deserialize<'de> for Timeline<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Vec::deserialize(deserializer).map(Timeline::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Entry for u32 {
+        fn key(&self) -> u64 {
+            u64::from(*self)
+        }
+    }
+
+    /// Has the numbers below a bound, some at a time.
+    #[derive(Debug)]
+    struct Below(u32);
+
+    impl Archive<u32> for Below {
+        fn page(&self, from: u64) -> Vec<u32> {
+            (from as u32..self.0).take(7).collect()
+        }
+    }
+
+    #[test]
+    fn what_is_on_disk_comes_before_what_is_in_memory() {
+        let mut timeline = Timeline::archived(Arc::new(Below(1000)));
+        for i in 0..500 {
+            timeline.push(i);
+            timeline.forget_older();
+        }
+        assert!(timeline.recent.len() < 2 * KEPT);
+        assert!(timeline.iter().eq(0..500), "nothing twice, nothing left out");
+        assert_eq!(timeline.latest(), Some(&499));
+        assert_eq!(
+            serde_json::to_string(&timeline).expect("JSON"),
+            serde_json::to_string(&(0..500).collect::<Vec<u32>>()).expect("JSON")
+        );
+    }
+
+    #[test]
+    fn without_an_archive_everything_stays() {
+        let mut timeline = Timeline::default();
+        for i in 0..500u32 {
+            timeline.push(i);
+            timeline.forget_older();
+        }
+        assert!(timeline.iter().eq(0..500));
+        assert!(Timeline::archived(Arc::new(Below(20))).iter().eq(0..20));
+        assert!(Timeline::<u32>::default().is_empty());
+    }
+}

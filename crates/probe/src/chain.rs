@@ -1,0 +1,357 @@
+//! Which processes of this machine take part in what is measured: ourselves, the server that we talk to, and whatever
+//! that talks to, on and on: a proxy, PHP-FPM, the database, in containers of this machine, too.
+//!
+//! Connections tell, at the moments at which somebody looks: from one that we or a member opened to the process that has
+//! its other end, or, before it is accepted, that has the listener. Connections that others opened to a member are not
+//! followed: they are other people's clients. With a process belong those that run the same program above it, all below
+//! it, and those in the same service or container.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::group::{self, Stat};
+use crate::listeners::{Endpoint, is_local};
+use crate::namespace::Namespace;
+use crate::sock_diag::{FAMILIES, LISTEN, SockDiag, StateFlags, TcpSocket, UnixSocket};
+
+/// More networks than this are not looked into: a machine full of containers.
+const MOST_NAMESPACES: usize = 64;
+/// What a control group's path ends with or has in it when it holds one service or container and nothing else.
+const SERVICE_GROUPS: &[&str] =
+    &["/docker", "/libpod", "/kubepods", "/lxc", "/crio", "/machine.slice/", "cri-containerd"];
+
+/// Those that take part.
+#[derive(Debug, Default, Clone)]
+pub struct Chain {
+    /// The topmost process of each that is known, by the moment of its start: ids are used again.
+    members: HashMap<i32, u64>,
+    /// Control groups that hold nothing but members.
+    groups: BTreeSet<String>,
+    /// Other ends of members' connections that belong to nobody who can be seen.
+    unknown: bool,
+}
+
+impl Chain {
+    /// Ourselves.
+    #[must_use]
+    pub fn of_ourselves() -> Chain {
+        Chain::of_pids(&[std::process::id() as i32])
+    }
+
+    pub(crate) fn of_pids(pids: &[i32]) -> Chain {
+        let mut chain = Chain::default();
+        pids.iter().for_each(|pid| chain.add(*pid));
+        chain
+    }
+
+    /// Takes a process in that is known to belong.
+    pub fn add(&mut self, pid: i32) {
+        let start = Stat::of_any(pid).map_or(0, |(stat, _)| stat.start_ticks);
+        self.members.insert(pid, start);
+    }
+
+    /// The topmost process of each that is known, ourselves included.
+    #[must_use]
+    pub fn members(&self) -> Vec<i32> {
+        self.members.keys().copied().collect()
+    }
+
+    /// Is more known than ourselves?
+    #[must_use]
+    pub fn has_others(&self) -> bool {
+        self.members.len() > 1
+    }
+
+    /// Does this process belong? `parent` tells whose child somebody is.
+    pub(crate) fn has(&self, pid: i32, parent: impl Fn(i32) -> Option<i32>) -> bool {
+        let mut up = Some(pid);
+        while let Some(p) = up.filter(|p| *p > 1) {
+            if self.members.contains_key(&p) {
+                return true;
+            }
+            up = parent(p);
+        }
+        if !self.groups.is_empty() && service_of(pid).is_some_and(|g| self.groups.contains(&g)) {
+            return true;
+        }
+        // Who may not be seen may be the one that is not known.
+        self.unknown && fs::read_dir(format!("/proc/{pid}/fd")).is_err()
+    }
+
+    /// Follows the connections that there are now, and those to `to` that may be over already. It reads the open files of
+    /// every process: 1 to 2 µs a file.
+    pub fn look(&mut self, to: Option<&Endpoint>) {
+        let table = Table::read();
+        self.members.retain(|pid, start| table.starts.get(pid) == Some(start) || *start == 0);
+        let mut networks = Networks::default();
+        let own = service_of(std::process::id() as i32);
+        self.unknown = false;
+        if let Some(end) = to.and_then(|to| networks.listener(std::process::id() as i32, to, &table)) {
+            self.members.insert(end, table.starts.get(&end).copied().unwrap_or(0));
+            self.groups.extend(service_of(end).filter(|g| Some(g) != own.as_ref()));
+        }
+        let mut followed: HashSet<i32> = HashSet::new();
+        loop {
+            let members: Vec<i32> = table.parents.keys().filter(|pid| self.is_below(**pid, &table)).copied().collect();
+            let next: Vec<i32> = members.into_iter().filter(|pid| followed.insert(*pid)).collect();
+            if next.is_empty() {
+                break;
+            }
+            for pid in next {
+                for end in networks.ends_of(pid, &table) {
+                    match end {
+                        Some(other) if !self.is_below(other, &table) => {
+                            let top = table.top_of_program(other);
+                            self.members.insert(top, table.starts.get(&top).copied().unwrap_or(0));
+                            self.groups.extend(service_of(top).filter(|g| Some(g) != own.as_ref()));
+                        }
+                        Some(_) => {}
+                        None => self.unknown = true,
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_below(&self, pid: i32, table: &Table) -> bool {
+        let mut up = Some(pid);
+        while let Some(p) = up.filter(|p| *p > 1) {
+            if self.members.contains_key(&p) {
+                return true;
+            }
+            up = table.parents.get(&p).copied();
+        }
+        false
+    }
+}
+
+/// The control group of a process, where it is that of one service or container.
+fn service_of(pid: i32) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let paths = text.lines().filter_map(|l| l.splitn(3, ':').nth(2));
+    paths.filter(|p| p.ends_with(".service") || SERVICE_GROUPS.iter().any(|s| p.contains(s))).map(str::to_string).next()
+}
+
+/// Every process with its parent, and who has which socket open.
+#[derive(Debug, Default)]
+struct Table {
+    parents: HashMap<i32, i32>,
+    starts: HashMap<i32, u64>,
+    /// Who has a socket open: of several the one with the smallest id, which is the oldest as a rule.
+    holders: HashMap<u64, i32>,
+    sockets: HashMap<i32, Vec<u64>>,
+}
+
+impl Table {
+    fn read() -> Table {
+        let mut table = Table::default();
+        for pid in group::all_pids() {
+            let Some((stat, _)) = Stat::of_any(pid) else { continue };
+            table.parents.insert(pid, stat.parent);
+            table.starts.insert(pid, stat.start_ticks);
+            let inodes: Vec<u64> = crate::listeners::inodes(pid).unwrap_or_default().into_iter().collect();
+            for inode in &inodes {
+                let holder = table.holders.entry(*inode).or_insert(pid);
+                *holder = pid.min(*holder);
+            }
+            if !inodes.is_empty() {
+                table.sockets.insert(pid, inodes);
+            }
+        }
+        table
+    }
+
+    /// The topmost process above this one that runs the same program.
+    fn top_of_program(&self, pid: i32) -> i32 {
+        let program = |pid: i32| -> Option<PathBuf> { fs::read_link(format!("/proc/{pid}/exe")).ok() };
+        let own = program(pid);
+        let mut top = pid;
+        while let Some(parent) = self.parents.get(&top).filter(|p| **p > 1 && own.is_some() && program(**p) == own) {
+            top = *parent;
+        }
+        top
+    }
+}
+
+/// The sockets of one network namespace.
+#[derive(Debug, Default)]
+struct Network {
+    /// Connections by inode, and by the address of their other end.
+    by_inode: HashMap<u64, TcpSocket>,
+    by_remote: HashMap<SocketAddr, TcpSocket>,
+    /// Inodes of listeners by port.
+    listeners: HashMap<u16, u64>,
+    unix: HashMap<u64, UnixSocket>,
+    unix_listeners: HashMap<String, u64>,
+}
+
+impl Network {
+    fn read(pid: i32) -> Option<Network> {
+        let mut ask = Namespace::of(pid).and_then(|n| n.sock_diag()).ok()?;
+        let mut network = Network::default();
+        let open = StateFlags::all() - StateFlags::TIME_WAIT;
+        network.tcp(&mut ask, &open)?;
+        ask.unix_connections(|s| _ = network.unix.insert(s.inode, s)).ok()?;
+        let listeners = &mut network.unix_listeners;
+        ask.unix_listeners(|s| listeners.extend(s.path.map(|path| (path, s.inode)))).ok()?;
+        Some(network)
+    }
+
+    fn tcp(&mut self, ask: &mut SockDiag, states: &StateFlags) -> Option<()> {
+        for family in FAMILIES {
+            ask.tcp(family, states.clone(), 0, |s| {
+                if s.state == LISTEN {
+                    self.listeners.insert(s.local.port(), s.inode);
+                } else {
+                    self.by_inode.insert(s.inode, s);
+                    self.by_remote.insert(s.remote, s);
+                }
+            })
+            .ok()?;
+        }
+        Some(())
+    }
+}
+
+/// The network namespaces of the machine, read as they are needed.
+#[derive(Debug, Default)]
+struct Networks {
+    /// By the name that /proc gives to the namespace.
+    read: HashMap<PathBuf, Option<Network>>,
+    /// A process in each.
+    known: Option<HashMap<PathBuf, i32>>,
+}
+
+fn namespace_name(pid: i32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/net")).ok()
+}
+
+impl Networks {
+    fn of(&mut self, name: &PathBuf, pid: i32) -> Option<&Network> {
+        if !self.read.contains_key(name) {
+            self.read.insert(name.clone(), Network::read(pid));
+        }
+        self.read.get(name)?.as_ref()
+    }
+
+    /// The topmost process of the program that listens there, seen from where `pid` is.
+    fn listener(&mut self, pid: i32, to: &Endpoint, table: &Table) -> Option<i32> {
+        let network = self.of(&namespace_name(pid)?, pid)?;
+        let inode = match to {
+            Endpoint::Tcp(address) if is_local(address) => network.listeners.get(&address.port()),
+            Endpoint::Tcp(_) => None,
+            Endpoint::Unix(_) => network.unix_listeners.iter().find(|(path, _)| to.is_path(path)).map(|(_, i)| i),
+        };
+        Some(table.top_of_program(*table.holders.get(inode?)?))
+    }
+
+    /// The processes at the other ends of the connections that a process opened; None for one that is on this machine
+    /// and cannot be seen.
+    fn ends_of(&mut self, pid: i32, table: &Table) -> Vec<Option<i32>> {
+        let Some(inodes) = table.sockets.get(&pid) else { return Vec::new() };
+        let Some(name) = namespace_name(pid) else { return Vec::new() };
+        let Some(own) = self.of(&name, pid) else { return Vec::new() };
+        let mut ends = Vec::new();
+        let mut far: Vec<TcpSocket> = Vec::new();
+        for inode in inodes {
+            if let Some(socket) = own.by_inode.get(inode) {
+                if own.listeners.contains_key(&socket.local.port()) {
+                    continue;
+                }
+                match own.by_remote.get(&socket.local) {
+                    Some(other) => ends.push(holder(own, other, table)),
+                    None if !socket.remote.ip().is_loopback() => far.push(*socket),
+                    // Its other end is closed already.
+                    None => {}
+                }
+            } else if let Some(socket) = own.unix.get(inode).filter(|s| s.path.is_none()) {
+                let Some(other) = socket.peer.and_then(|peer| own.unix.get(&peer)) else { continue };
+                let listener = other.path.as_ref().and_then(|path| own.unix_listeners.get(path));
+                // Pairs of a process and its children have no name.
+                if other.path.is_some() {
+                    ends.push(table.holders.get(&other.inode).or_else(|| table.holders.get(listener?)).copied());
+                }
+            }
+        }
+        for socket in far {
+            ends.extend(self.far_end(&name, &socket, table));
+        }
+        ends
+    }
+
+    /// The same for a connection that leaves its namespace: into another one of this machine, or away.
+    fn far_end(&mut self, from: &PathBuf, socket: &TcpSocket, table: &Table) -> Option<Option<i32>> {
+        let known = self.known.get_or_insert_with(|| {
+            let mut all = HashMap::new();
+            for pid in table.parents.keys() {
+                if all.len() < MOST_NAMESPACES
+                    && let Some(name) = namespace_name(*pid)
+                {
+                    all.insert(name, *pid);
+                }
+            }
+            all
+        });
+        let others: Vec<(PathBuf, i32)> =
+            known.iter().filter(|(name, _)| *name != from).map(|(n, p)| (n.clone(), *p)).collect();
+        others.into_iter().find_map(|(name, pid)| {
+            let network = self.of(&name, pid)?;
+            let other = network.by_remote.get(&socket.local)?;
+            Some(holder(network, other, table))
+        })
+    }
+}
+
+/// Who has the end of a connection; before it is accepted: its listener.
+fn holder(network: &Network, end: &TcpSocket, table: &Table) -> Option<i32> {
+    let accepted = table.holders.get(&end.inode).filter(|_| end.inode != 0);
+    accepted.or_else(|| table.holders.get(network.listeners.get(&end.local.port())?)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+
+    /// A process that prints a line with a port and lives until its input ends.
+    fn perl(script: &str) -> (Child, u16) {
+        let script = format!("$| = 1; {script} <STDIN>;");
+        let mut child = Command::new("perl")
+            .args(["-MIO::Socket::INET", "-e", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("perl");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it says its port");
+        (child, line.trim().parse().expect("a port"))
+    }
+
+    #[test]
+    fn connections_lead_to_all_that_take_part_and_not_to_other_clients() {
+        let listen = "$l = IO::Socket::INET->new(Listen => 9, LocalAddr => '127.0.0.1'); print $l->sockport, \"\\n\";";
+        // What is behind, a server that is connected to it, and somebody else's client of that server.
+        let (mut behind, port) = perl(listen);
+        let (mut server, port) =
+            perl(&format!("$b = IO::Socket::INET->new('127.0.0.1:{port}'); {listen} $a = $l->accept;"));
+        let connect = format!("$c = IO::Socket::INET->new('127.0.0.1:{port}'); print \"1\\n\";");
+        let ((mut own, _), (mut client, _)) = (perl(&connect), perl(&connect));
+        let pid = |c: &Child| c.id() as i32;
+        let mut chain = Chain::of_pids(&[pid(&own)]);
+        assert!(!chain.has_others());
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !(chain.members.contains_key(&pid(&server)) && chain.members.contains_key(&pid(&behind))) {
+            assert!(std::time::Instant::now() < deadline, "{chain:?}");
+            chain.look(None);
+        }
+        let has = |c: &Child| chain.has(pid(c), |_| None);
+        assert!(chain.has_others() && has(&own) && has(&behind) && !has(&client), "{chain:?}");
+        for child in [&mut own, &mut client, &mut server, &mut behind] {
+            drop(child.stdin.take());
+            let _ = child.wait();
+        }
+    }
+}

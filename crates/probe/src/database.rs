@@ -1,0 +1,149 @@
+//! How many connections a database that runs on this machine takes at once: by its command line, else its configuration,
+//! else what it takes by default.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::process;
+
+/// A limit and where it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectionLimit {
+    pub connections: u64,
+    pub source: String,
+}
+
+/// What is known of a kind of database.
+struct Kind {
+    service: &'static str,
+    /// The names of the setting, as they may be spelled.
+    names: &'static [&'static str],
+    default: u64,
+    /// Configurations that are read where the command line names none.
+    files: &'static [&'static str],
+    /// Options that name a file, or a folder with this file in it.
+    options: &'static [(&'static str, &'static str)],
+}
+
+const KINDS: &[Kind] = &[
+    Kind {
+        service: "mysql",
+        names: &["max_connections", "max-connections"],
+        default: 151,
+        files: &["/etc/mysql/my.cnf", "/etc/my.cnf"],
+        options: &[("--defaults-file", ""), ("--defaults-extra-file", "")],
+    },
+    Kind {
+        service: "postgresql",
+        names: &["max_connections"],
+        default: 100,
+        files: &[],
+        options: &[("config_file", ""), ("-D", "postgresql.conf")],
+    },
+];
+
+/// Files that are included from one another stop at this depth.
+const MOST_DEPTH: u32 = 4;
+
+/// The limit of the database in a process. None for services that are not known, or have none.
+#[must_use]
+pub fn connection_limit(pid: i32, service: &str) -> Option<ConnectionLimit> {
+    let kind = KINDS.iter().find(|k| k.service == service)?;
+    let argv = process::look(pid)?.argv;
+    Some(limit(kind, &argv))
+}
+
+fn limit(kind: &Kind, argv: &[String]) -> ConnectionLimit {
+    let told = |connections, source: String| ConnectionLimit { connections, source };
+    let plain = |word: &str| word.trim_start_matches('-').to_string();
+    // --max-connections=25, and -c max_connections=25.
+    let given = argv.iter().rev().find_map(|word| {
+        let (name, value) = word.split_once('=')?;
+        kind.names.contains(&plain(name).as_str()).then(|| value.trim().parse().ok()).flatten()
+    });
+    if let Some(n) = given {
+        return told(n, "its command line".into());
+    }
+    let named = kind.options.iter().find_map(|(option, file)| {
+        let place = argv.iter().enumerate().find_map(|(i, word)| match word.split_once('=') {
+            Some((name, value)) if plain(name) == plain(option) => Some(value.to_string()),
+            _ if word == option => argv.get(i + 1).cloned(),
+            _ => None,
+        })?;
+        Some(if file.is_empty() { PathBuf::from(place) } else { Path::new(&place).join(file) })
+    });
+    let no_files = argv.iter().any(|word| word == "--no-defaults");
+    let files: Vec<PathBuf> = match named {
+        Some(file) => vec![file],
+        None if no_files => Vec::new(),
+        None => kind.files.iter().map(PathBuf::from).collect(),
+    };
+    let found = files.iter().find_map(|file| in_file(kind, file, 0));
+    match found {
+        Some((n, file)) => told(n, file.display().to_string()),
+        None => told(kind.default, format!("its default for {}", kind.names[0])),
+    }
+}
+
+/// The last value in a configuration and what it includes.
+fn in_file(kind: &Kind, file: &Path, depth: u32) -> Option<(u64, PathBuf)> {
+    let text = fs::read_to_string(file).ok()?;
+    let mut found = None;
+    for line in text.lines().map(str::trim) {
+        let include = line.strip_prefix("!include").or_else(|| line.strip_prefix("include"));
+        if let Some(rest) = include.filter(|_| depth < MOST_DEPTH) {
+            let place = rest.trim_start_matches("dir").trim_start_matches("_if_exists");
+            let place = place.trim_matches([' ', '\t', '=', '\'', '"']);
+            let place = file.parent().unwrap_or(Path::new("/")).join(place);
+            let files: Vec<PathBuf> = if place.is_dir() {
+                let entries = fs::read_dir(&place).into_iter().flatten().filter_map(Result::ok).map(|e| e.path());
+                let mut all: Vec<PathBuf> =
+                    entries.filter(|p| p.extension().is_some_and(|e| e == "cnf" || e == "conf")).collect();
+                all.sort();
+                all
+            } else {
+                vec![place]
+            };
+            found = files.iter().filter_map(|f| in_file(kind, f, depth + 1)).next_back().or(found);
+        } else if let Some((name, value)) = line.split_once('=')
+            && kind.names.contains(&name.trim())
+            && let Ok(n) = value.split('#').next().unwrap_or_default().trim().parse()
+        {
+            found = Some((n, file.to_path_buf()));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_string).collect()
+    }
+
+    #[test]
+    fn the_command_line_goes_before_the_files_and_those_before_the_default() {
+        let dir = std::env::temp_dir().join(format!("lastdrop-database-{}", std::process::id()));
+        fs::create_dir_all(dir.join("conf.d")).expect("a folder");
+        fs::write(dir.join("my.cnf"), "[mysqld]\nmax_connections = 30\n!includedir conf.d\n").expect("written");
+        let at = |kind: &Kind, line: &str| {
+            let found = limit(kind, &words(line));
+            (found.connections, found.source)
+        };
+        let (mysql, postgres) = (&KINDS[0], &KINDS[1]);
+        let file = format!("mariadbd --defaults-file={}/my.cnf", dir.display());
+        assert_eq!(at(mysql, &file).0, 30);
+        fs::write(dir.join("conf.d/50.cnf"), "[mariadb]\nmax-connections=40 # more\n").expect("written");
+        assert_eq!(at(mysql, &file), (40, dir.join("conf.d/50.cnf").display().to_string()));
+        assert_eq!(at(mysql, &format!("{file} --max-connections=25")), (25, "its command line".into()));
+        assert_eq!(at(mysql, "mariadbd --no-defaults").0, 151);
+        fs::write(dir.join("postgresql.conf"), "max_connections = 60\t# (change requires restart)\n").expect("written");
+        let line = format!("postgres -D {}", dir.display());
+        assert_eq!(at(postgres, &line).0, 60);
+        assert_eq!(at(postgres, &format!("{line} -c max_connections=70")).0, 70);
+        assert_eq!(at(postgres, &format!("postgres -c config_file={}/postgresql.conf", dir.display())).0, 60);
+        fs::remove_dir_all(&dir).expect("removed");
+    }
+}

@@ -1,0 +1,78 @@
+//! The memory of a group's processes, read in turn: the expensive number.
+
+use std::time::{Duration, Instant};
+
+use super::stat::{Stat, page_bytes};
+use super::{Group, Unchanged};
+use crate::ProbeError;
+use crate::memory;
+
+/// Time that a look may spend on reading memory, once every process has been read.
+const MEMORY_BUDGET: Duration = Duration::from_micros(2500);
+/// The same until then.
+const FIRST_MEMORY_BUDGET: Duration = Duration::from_millis(7);
+/// No number of a worker's memory gets older than this at one look a second, whatever the budget.
+const OLDEST_MEMORY: f64 = 30.0;
+/// Memory that nothing was seen to change is read again after this all the same: processes outside of the group may have
+/// come to share it.
+const TRUST_UNCHANGED: Duration = Duration::from_secs(60);
+/// Most that page faults of the others may have changed a worker's share, for it to count as unchanged.
+const UNCHANGED_SHARE: f64 = 0.005;
+
+impl Group {
+    /// Marks the memory that cannot have changed since it was read as known now: its process had no page fault, and
+    /// those of the others, each of which may have unshared a page, would not matter. In an idle pool that is all of it.
+    fn trust_unchanged(&mut self, now: Instant, group_faults: u64) {
+        for member in self.members.values_mut() {
+            let (Some((memory, known)), Some((at, then))) = (&mut member.memory, &member.read) else { continue };
+            // Of a page with two users, the one that stays gets the other half.
+            let moved = group_faults.saturating_sub(then.group_faults) as f64 * page_bytes() as f64 / 2.0;
+            if now - *at < TRUST_UNCHANGED
+                && then.faults == member.stat.faults
+                && then.rss_pages == member.stat.rss_pages
+                && then.group_changes == self.changes
+                && moved <= memory.pss as f64 * UNCHANGED_SHARE
+            {
+                *known = now;
+            }
+        }
+    }
+
+    pub(super) fn read_memory(&mut self, now: Instant, all: bool) {
+        let group_faults = self.members.values().map(|m| m.stat.faults).sum();
+        self.trust_unchanged(now, group_faults);
+        let mut order: Vec<(i32, Option<Instant>)> = self
+            .members
+            .iter()
+            .map(|(pid, m)| (*pid, m.memory.map(|(_, at)| at)))
+            .filter(|(_, at)| all || *at != Some(now))
+            .collect();
+        // Never read comes first, then the oldest.
+        order.sort_by_key(|(_, at)| *at);
+        let unread = order.iter().filter(|(_, at)| at.is_none()).count();
+        let budget = if unread > 0 { FIRST_MEMORY_BUDGET } else { MEMORY_BUDGET };
+        // What a look owes beyond a whole number is owed by the next ones.
+        self.memory_owed = self.memory_owed.fract() + order.len() as f64 / OLDEST_MEMORY;
+        let at_least = self.memory_owed as usize;
+        for (done, (pid, _)) in order.into_iter().enumerate() {
+            if !all && done >= at_least && now.elapsed() > budget {
+                break;
+            }
+            match memory::of_process(pid) {
+                Ok(memory) => {
+                    if let Some(member) = self.members.get_mut(&pid) {
+                        member.memory = Some((memory, Instant::now()));
+                        let Stat { faults, rss_pages, .. } = member.stat;
+                        let unchanged = Unchanged { faults, rss_pages, group_faults, group_changes: self.changes };
+                        member.read = Some((now, unchanged));
+                    }
+                }
+                Err(ProbeError::Gone(_)) => {}
+                Err(e) => {
+                    self.refused = Some(e.to_string());
+                    break;
+                }
+            }
+        }
+    }
+}

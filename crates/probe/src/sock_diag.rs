@@ -1,0 +1,285 @@
+//! Asks the kernel for sockets over netlink (sock_diag): listen queues with their limits, connections, closed ones.
+//!
+//! A netlink socket belongs to the network namespace in which it was opened, and asks there from whatever thread; it is
+//! opened once and asked again and again.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use lastdrop_model::ListenQueue;
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_sock_diag::SockDiagMessage;
+use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
+use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId};
+use netlink_packet_sock_diag::unix::nlas::UnixDiagName;
+use netlink_packet_sock_diag::unix::{ShowFlags, StateFlags as UnixStates, UnixRequest, UnixResponse};
+use netlink_sys::Socket;
+use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+
+pub(crate) use netlink_packet_sock_diag::inet::StateFlags;
+
+/// IPv4 and IPv6, as the kernel numbers them.
+pub(crate) const FAMILIES: [u8; 2] = [AF_INET, AF_INET6];
+
+/// The family of an address, as the kernel numbers it.
+pub(crate) fn family_of(address: &SocketAddr) -> u8 {
+    if address.is_ipv4() { AF_INET } else { AF_INET6 }
+}
+
+/// A TCP socket, as its own end sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TcpSocket {
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
+    /// 0 once nobody has it open any more.
+    pub inode: u64,
+    /// As the kernel numbers them; see [`state_name`].
+    pub state: u8,
+    /// Of a listener its queue and the limit of that, of a connection the bytes that wait.
+    pub queues: (u32, u32),
+}
+
+impl TcpSocket {
+    /// Reads a `struct inet_diag_msg`. There may be tens of thousands of them, or a few, ten times a second: by hand it
+    /// costs a part of what a general parser takes that reads their attributes, too.
+    fn parse(bytes: &[u8]) -> Option<TcpSocket> {
+        let number = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+        let port = |at: usize| Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
+        let is_v4 = *bytes.first()? == AF_INET;
+        let address = |at: usize| -> Option<IpAddr> {
+            let bytes = bytes.get(at..)?;
+            if is_v4 {
+                return Some(IpAddr::from(*bytes.first_chunk::<4>()?));
+            }
+            // A socket of IPv6 that is connected by IPv4.
+            Some(IpAddr::from(*bytes.first_chunk::<16>()?).to_canonical())
+        };
+        Some(TcpSocket {
+            local: SocketAddr::new(address(8)?, port(4)?),
+            remote: SocketAddr::new(address(24)?, port(6)?),
+            inode: number(68)?.into(),
+            state: *bytes.get(1)?,
+            queues: (number(56)?, number(60)?),
+        })
+    }
+
+    /// Of a listener the kernel gives the queue as what is received, its limit as what is sent.
+    pub fn listen_queue(&self) -> ListenQueue {
+        let (queue, limit) = self.queues;
+        let address = self.local.to_string();
+        ListenQueue { address, queue: queue.into(), limit: limit.into(), ..ListenQueue::default() }
+    }
+}
+
+/// A unix stream socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UnixSocket {
+    pub inode: u64,
+    /// The path of its name, `@` before an abstract one; a client has none.
+    pub path: Option<String>,
+    /// Inode of the other end, where it is connected.
+    pub peer: Option<u64>,
+    /// Of a listener its queue and the limit of that.
+    pub queues: (u32, u32),
+}
+
+impl UnixSocket {
+    pub fn listen_queue(&self) -> ListenQueue {
+        let (queue, limit) = self.queues;
+        let address = format!("unix:{}", self.path.as_deref().unwrap_or_default());
+        ListenQueue { address, queue: queue.into(), limit: limit.into(), ..ListenQueue::default() }
+    }
+}
+
+/// The state of a listener, as the kernel numbers them.
+pub(crate) const LISTEN: u8 = 10;
+
+/// Names of TCP states by their number in the kernel.
+pub(crate) fn state_name(state: u8) -> Option<&'static str> {
+    let names = [
+        "established",
+        "syn_sent",
+        "syn_recv",
+        "fin_wait_1",
+        "fin_wait_2",
+        "time_wait",
+        "close",
+        "close_wait",
+        "last_ack",
+        "listen",
+        "closing",
+        "syn_recv",
+    ];
+    names.get(usize::from(state).checked_sub(1)?).copied()
+}
+
+/// Bytes of the header of a netlink message.
+const HEADER: usize = 16;
+
+/// A way to ask about the namespace in which it was opened.
+pub(crate) struct SockDiag {
+    socket: Socket,
+    buffer: Vec<u8>,
+}
+
+impl std::fmt::Debug for SockDiag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SockDiag").finish_non_exhaustive()
+    }
+}
+
+impl SockDiag {
+    pub fn open() -> io::Result<SockDiag> {
+        let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
+        socket.bind_auto()?;
+        socket.connect(&netlink_sys::SocketAddr::new(0, 0))?;
+        Ok(SockDiag { socket, buffer: vec![0u8; 64 * 1024] })
+    }
+
+    /// TCP sockets of a family in some states. The kernel looks only at those with this remote port; 0 is any.
+    pub fn tcp(
+        &mut self,
+        family: u8,
+        states: StateFlags,
+        remote_port: u16,
+        mut show: impl FnMut(TcpSocket),
+    ) -> io::Result<()> {
+        let request = inet_request(family, states, |id| SocketId { destination_port: remote_port, ..id });
+        self.ask(request, NLM_F_REQUEST | NLM_F_DUMP, |message| {
+            if let Some(socket) = message.get(HEADER..).and_then(TcpSocket::parse) {
+                show(socket);
+            }
+        })
+    }
+
+    /// The one listener at exactly this address. Of several that share it (SO_REUSEPORT) the kernel gives any. None where
+    /// there is none.
+    pub fn listener(&mut self, address: &SocketAddr) -> io::Result<Option<TcpSocket>> {
+        let (source_address, source_port) = (address.ip(), address.port());
+        let exactly = |id| SocketId { source_address, source_port, cookie: [0xff; 8], ..id };
+        let request = inet_request(family_of(address), StateFlags::LISTEN, exactly);
+        let mut found = None;
+        let result = self.ask(request, NLM_F_REQUEST, |message| {
+            found = message.get(HEADER..).and_then(TcpSocket::parse).filter(|s| s.state == LISTEN);
+        });
+        match result {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            other => other.map(|()| found),
+        }
+    }
+
+    /// Unix listeners that have a name.
+    pub fn unix_listeners(&mut self, mut show: impl FnMut(UnixSocket)) -> io::Result<()> {
+        self.unix(UnixStates::LISTEN, ShowFlags::NAME | ShowFlags::RQLEN, |socket| {
+            if socket.path.is_some() {
+                show(socket);
+            }
+        })
+    }
+
+    /// Connected unix sockets. The end that was accepted has the name of its listener.
+    pub fn unix_connections(&mut self, show: impl FnMut(UnixSocket)) -> io::Result<()> {
+        self.unix(UnixStates::ESTABLISHED, ShowFlags::NAME | ShowFlags::PEER, show)
+    }
+
+    fn unix(&mut self, states: UnixStates, show_flags: ShowFlags, mut show: impl FnMut(UnixSocket)) -> io::Result<()> {
+        let request = UnixRequest { state_flags: states, inode: 0, show_flags, cookie: [0xff; 8] };
+        self.ask(SockDiagMessage::UnixRequest(request), NLM_F_REQUEST | NLM_F_DUMP, |message| {
+            // A socket whose name cannot be read is no reason to lose the others.
+            let message = <NetlinkMessage<SockDiagMessage>>::deserialize(message).ok().map(|m| m.payload);
+            if let Some(NetlinkPayload::InnerMessage(SockDiagMessage::UnixResponse(response))) = message {
+                show(unix_socket(&response));
+            }
+        })
+    }
+
+    /// Asks the kernel, and shows each message of its answer, header and all.
+    fn ask(&mut self, request: SockDiagMessage, flags: u16, mut show: impl FnMut(&[u8])) -> io::Result<()> {
+        let mut header = NetlinkHeader::default();
+        header.flags = flags;
+        let mut packet = NetlinkMessage::new(header, request.into());
+        packet.finalize();
+        let mut bytes = vec![0; packet.buffer_len()];
+        packet.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+        loop {
+            let size = self.socket.recv(&mut &mut self.buffer[..], 0)?;
+            let mut rest = self.buffer.get(..size).unwrap_or_default();
+            while let Some(&[a, b, c, d, kind, kind_high]) = rest.first_chunk() {
+                let length = u32::from_ne_bytes([a, b, c, d]) as usize;
+                let message = rest.get(..length).unwrap_or_default();
+                match u16::from_ne_bytes([kind, kind_high]) {
+                    NLMSG_DONE => return Ok(()),
+                    NLMSG_ERROR => {
+                        let code = message.get(HEADER..).and_then(|m| m.first_chunk()).map(|b| i32::from_ne_bytes(*b));
+                        return match code.unwrap_or(0) {
+                            0 => Ok(()),
+                            code => Err(io::Error::from_raw_os_error(-code)),
+                        };
+                    }
+                    _ => show(message),
+                }
+                // Messages lie on boundaries of four bytes.
+                let length = length.next_multiple_of(4);
+                if length == 0 || length >= rest.len() {
+                    break;
+                }
+                rest = &rest[length..];
+            }
+            // A single answer has no end of its own.
+            if flags & NLM_F_DUMP != NLM_F_DUMP {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn inet_request(family: u8, states: StateFlags, which: impl FnOnce(SocketId) -> SocketId) -> SockDiagMessage {
+    let any = if family == AF_INET { SocketId::new_v4() } else { SocketId::new_v6() };
+    let (protocol, extensions) = (IPPROTO_TCP, ExtensionFlags::empty());
+    SockDiagMessage::InetRequest(InetRequest { family, protocol, extensions, states, socket_id: which(any) })
+}
+
+fn unix_socket(response: &UnixResponse) -> UnixSocket {
+    let text = match response.name() {
+        Some(UnixDiagName::Pathname(path)) => Some(path.to_string_lossy().into_owned()),
+        Some(UnixDiagName::Abstract(name)) => Some(format!("@{}", String::from_utf8_lossy(name))),
+        None => None,
+    };
+    UnixSocket {
+        inode: response.header.inode.into(),
+        path: text.map(|t| t.trim_end_matches('\0').to_string()),
+        peer: response.peer().map(u64::from),
+        queues: (
+            response.number_of_pending_connection().unwrap_or(0),
+            response.max_number_of_pending_connection().unwrap_or(0),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_listener_is_asked_for_by_its_address() {
+        let mut ask = SockDiag::open().expect("opens");
+        for bound in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0"] {
+            // A machine without IPv6 has no such listener.
+            let Ok(listener) = std::net::TcpListener::bind(bound) else { continue };
+            let address = listener.local_addr().expect("its address");
+            let _client = std::net::TcpStream::connect(("localhost", address.port()))
+                .or_else(|_| std::net::TcpStream::connect(("::1", address.port())))
+                .expect("connected");
+            let socket = ask.listener(&address).expect("answers").expect("it is there");
+            assert_eq!((socket.local.port(), socket.queues.0), (address.port(), 1), "{bound}");
+            drop(listener);
+            assert_eq!(ask.listener(&address).expect("answers"), None, "{bound}");
+        }
+        // The socket is good for other questions after a question without an answer.
+        let mut listeners = 0;
+        ask.tcp(AF_INET, StateFlags::LISTEN, 0, |_| listeners += 1).expect("answers");
+    }
+}

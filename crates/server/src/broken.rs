@@ -1,0 +1,135 @@
+//! What is left to do where the journal of a killed run is not enough: words for a person, and forgetting it.
+
+use std::path::{Path, PathBuf};
+
+use lastdrop_model::Url;
+
+use crate::journal::{Journal, JournalFault, Lock, StateFiles, remove_if_there};
+use crate::{ServerError, ServerRef};
+
+/// The error about a journal that cannot be used: what it was about, and what a person can do without it.
+pub fn error(path: &Path, bytes: &[u8], fault: JournalFault) -> ServerError {
+    let text = String::from_utf8_lossy(bytes);
+    let files = StateFiles::beside(path);
+    let server = value_of(&text, "server");
+    let about = server.clone().unwrap_or_else(|| {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        format!("a server whose name its file has: {name}")
+    });
+    let mut by_hand = Vec::new();
+    let trial = files.trial.display();
+    if files.trial.exists() {
+        by_hand.push(format!("a server that was started on {trial} (ps -ef) has changed settings: stop it"));
+    }
+    by_hand.push(match value_of(&text, "included_file") {
+        Some(file) => format!("take {file} away, if it is there"),
+        None => "take zz-lastdrop.conf away, if it is in a folder that the server's configuration includes".into(),
+    });
+    by_hand.push("start the server as it is always started, or reload it".into());
+    ServerError::BrokenJournal { path: path.to_path_buf(), fault, about, by_hand: by_hand.join(";\n  ") }
+}
+
+/// The value of a field in what there is of a journal, by the lines that it is written in.
+fn value_of(text: &str, field: &str) -> Option<String> {
+    let begins = format!("\"{field}\": ");
+    let value = text.lines().find_map(|l| l.trim_start().strip_prefix(&begins))?;
+    serde_json::from_str(value.trim_end_matches(',')).ok()
+}
+
+/// Forgets journals, and changes nothing else: the one that is named by its file or its server, or else all that cannot
+/// be used. Gives their files.
+///
+/// # Errors
+/// When the one that is named is not there, or somebody is at work on its server.
+pub fn forget(named: Option<&str>) -> Result<Vec<PathBuf>, ServerError> {
+    let mut all = Journal::all()?;
+    match named {
+        Some(name) => all.retain(|path| {
+            path == Path::new(name)
+                || path.file_name().is_some_and(|n| n == name)
+                || Journal::read(path).is_ok_and(|j| j.server == name)
+        }),
+        None => all.retain(|path| matches!(Journal::read(path), Err(ServerError::BrokenJournal { .. }))),
+    }
+    if let (Some(name), true) = (named, all.is_empty()) {
+        return Err(ServerError::NotFound {
+            what: format!("no journal is called '{name}'"),
+            advice: "lastdrop restore --dry-run lists them".into(),
+        });
+    }
+    for path in &all {
+        let files = StateFiles::beside(path);
+        let _lock = Lock::take(&files.lock)?;
+        remove_if_there(path).map_err(ServerError::io(format!("cannot take {} away", path.display())))?;
+        files.tidy();
+    }
+    Ok(all)
+}
+
+/// Is a server that was not found one that a killed run left stopped? Then the way on is to put it back.
+pub fn or_restore(error: ServerError, server: &ServerRef) -> ServerError {
+    let ServerError::NotFound { what, advice } = error else { return error };
+    match left_by_a_killed_run(|path, journal| is_about(path, journal, server)) {
+        Some(name) => ServerError::NotFound {
+            what,
+            advice: format!(
+                "a run on {name} was killed and may have left it stopped: lastdrop restore (if that is not the one: {advice})"
+            ),
+        },
+        None => ServerError::NotFound { what, advice },
+    }
+}
+
+/// The server at a URL that a killed run may have left stopped.
+#[must_use]
+pub fn left_at(url: &Url) -> Option<String> {
+    left_by_a_killed_run(|_, journal| {
+        let own = journal.and_then(|j| j.url.as_ref());
+        own.is_some_and(|u| (&u.host, u.port) == (&url.host, url.port))
+    })
+}
+
+fn left_by_a_killed_run(is_meant: impl Fn(&Path, Option<&Journal>) -> bool) -> Option<String> {
+    Journal::all().ok()?.into_iter().find_map(|path| {
+        if Lock::is_held(&StateFiles::beside(&path).lock) {
+            return None;
+        }
+        let journal = Journal::read(&path).ok();
+        let name = journal.as_ref().map_or_else(|| path.display().to_string(), |j| j.server.clone());
+        is_meant(&path, journal.as_ref()).then_some(name)
+    })
+}
+
+fn is_about(path: &Path, journal: Option<&Journal>, wanted: &ServerRef) -> bool {
+    let Some(journal) = journal else {
+        // Of one that cannot be read the file's name tells the kind.
+        return path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(wanted.kind.name));
+    };
+    if let Some(pid) = wanted.pid {
+        return journal.birth.pid == pid;
+    }
+    let Ok(server) = journal.server.parse::<ServerRef>() else { return false };
+    let real = |p: &PathBuf| std::fs::canonicalize(p).unwrap_or_else(|_| p.clone());
+    let config = match (&wanted.config, &server.config) {
+        (Some(wanted), Some(own)) => real(wanted) == real(own),
+        (wanted, _) => wanted.is_none(),
+    };
+    let port = wanted.url.as_ref().map(|u| u.port);
+    let ports = [&journal.url, &server.url].map(|u| u.as_ref().map(|u| u.port));
+    server.kind == wanted.kind && config && (port.is_none() || ports.contains(&port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_cut_journal_still_says_is_told() {
+        let text =
+            "{\n  \"schema\": \"lastdrop.journal/1\",\n  \"server\": \"apache:/etc/a.conf\",\n  \"stage\": \"cha";
+        let error = error(Path::new("/x/apache-.journal"), text.as_bytes(), JournalFault::Cut { line: 4 }).to_string();
+        for part in ["/x/apache-.journal", "line 4", "apache:/etc/a.conf", "zz-lastdrop.conf", "--forget"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+}

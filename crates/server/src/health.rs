@@ -1,0 +1,50 @@
+//! Is a server as it was: does it answer its URL with the status that it gave before anything was changed?
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lastdrop_model::Url;
+use lastdrop_probe::status;
+
+use crate::ServerError;
+
+/// How long a restarted server may take to answer as before.
+const HEALTHY_TIMEOUT: Duration = Duration::from_secs(30);
+pub const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The server answers this URL with this status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    pub url: Url,
+    pub status: u16,
+}
+
+/// What it answers now.
+///
+/// # Errors
+/// When it does not answer.
+pub fn look_at_health(url: &Url, pid: i32) -> Result<Health, ServerError> {
+    let answer = status::get(url, ASK_TIMEOUT)
+        .map_err(|e| ServerError::Unhealthy(format!("the server (process {pid}) is not healthy: {e}")))?;
+    Ok(Health { url: url.clone(), status: answer.status })
+}
+
+/// Waits until the server answers as it did at the start.
+pub fn wait_healthy(health: Option<&Health>, master: i32) -> Result<(), ServerError> {
+    let Some(health) = health else { return Ok(()) };
+    let deadline = Instant::now() + HEALTHY_TIMEOUT;
+    loop {
+        let seen = match status::get(&health.url, ASK_TIMEOUT) {
+            Ok(answer) if answer.status == health.status => return Ok(()),
+            Ok(answer) => format!("it answers {} instead of {}", answer.status, health.status),
+            Err(e) => e.to_string(),
+        };
+        if Instant::now() > deadline {
+            return Err(ServerError::Unhealthy(format!(
+                "the server (process {master}) did not become healthy within {} s: {seen}",
+                HEALTHY_TIMEOUT.as_secs()
+            )));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,212 @@
+//! Files that only we may read. A journal holds the environment of a server, passwords included, because starting the
+//! server again needs it: it is for its owner alone, in a folder of its owner's alone. What an older version left open is
+//! closed when it is met.
+//!
+//! An override is another matter: the server has to read it, perhaps as another user.
+
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+/// Who may read a file of ours.
+#[derive(Debug, Clone, Copy)]
+pub enum Readers<'a> {
+    Us,
+    /// A server that was started by this user and group, and nobody else.
+    Server {
+        uid: u32,
+        gid: u32,
+    },
+    /// Those of what stands there now, else those of this file: the configuration that includes it.
+    AsBefore {
+        or_like: Option<&'a Path>,
+    },
+}
+
+const OURS: u32 = 0o600;
+const OURS_FOLDER: u32 = 0o700;
+/// A server of another user must be able to come by to its override; nobody can list what else is there.
+const PASSABLE_FOLDER: u32 = 0o711;
+const OTHERS: u32 = 0o077;
+const STICKY: u32 = 0o1000;
+
+/// Replaces a file that is for us alone: the old content or the new, never a part, also after a crash.
+pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_durably_for(Readers::Us, path, bytes)
+}
+
+/// The same for a file that others may have to read.
+pub fn write_durably_for(readers: Readers<'_>, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let temporary = unfinished(path);
+    // One that a crash has left may be open to others, and somebody may have it open.
+    let _ = fs::remove_file(&temporary);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(OURS).open(&temporary)?;
+    // Before anything is in it.
+    let foreign = give_to(&file, path, readers)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    if foreign {
+        keep_to_ourselves(folder)?;
+    }
+    File::open(folder)?.sync_all()
+}
+
+/// Where the new content of a file is until it is whole.
+pub fn unfinished(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".new");
+    PathBuf::from(name)
+}
+
+/// Lets the right people read a file. Says whether it is another user's now.
+fn give_to(file: &File, path: &Path, readers: Readers<'_>) -> io::Result<bool> {
+    match readers {
+        Readers::Us => Ok(false),
+        Readers::Server { uid, gid } => {
+            let other = uid != own_uid();
+            if other {
+                fchown(file, Some(uid), Some(gid))?;
+            }
+            Ok(other)
+        }
+        Readers::AsBefore { or_like } => {
+            let like = fs::metadata(path).ok().or_else(|| fs::metadata(or_like?).ok());
+            if let Some(like) = &like
+                && (like.uid(), like.gid()) != (own_uid(), nix::unistd::getegid().as_raw())
+            {
+                // Only root may; for others it stays their own.
+                let _ = fchown(file, Some(like.uid()), Some(like.gid()));
+            }
+            // No file of settings is a program.
+            let mode = like.map_or(0o644, |m| m.permissions().mode() & 0o666);
+            file.set_permissions(fs::Permissions::from_mode(mode))?;
+            Ok(false)
+        }
+    }
+}
+
+fn own_uid() -> u32 {
+    nix::unistd::geteuid().as_raw()
+}
+
+/// Makes the folder of journals, or closes one that is open to others, with the journals in it.
+pub fn make_folder(folder: &Path) -> io::Result<()> {
+    if !folder.is_dir() {
+        DirBuilder::new().recursive(true).mode(OURS_FOLDER).create(folder)?;
+    }
+    keep_to_ourselves(folder)
+}
+
+/// Closes an existing folder of journals to others, and the journals and locks in it.
+pub fn keep_to_ourselves(folder: &Path) -> io::Result<()> {
+    let mut mode = OURS_FOLDER;
+    let mut all_ours = true;
+    for entry in fs::read_dir(folder)?.filter_map(Result::ok) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let name = name.trim_end_matches(".new");
+        let Ok(metadata) = entry.metadata() else { continue };
+        let secret = name.ends_with(".journal") || name.ends_with(".lock");
+        let settings =
+            [".trial.conf", ".test.conf", ".kept.conf", ".kept.2.conf"].iter().any(|end| name.ends_with(end));
+        all_ours &= (secret || settings) && metadata.is_file();
+        if secret {
+            close(&entry.path(), &metadata, OURS)?;
+        } else if settings && (metadata.uid() != own_uid() || metadata.permissions().mode() & OTHERS != 0) {
+            mode = PASSABLE_FOLDER;
+        }
+    }
+    let metadata = fs::metadata(folder)?;
+    // LASTDROP_STATE may name a folder that is not ours alone, such as /tmp. Nobody wants that closed.
+    let named_for_us = folder.file_name().is_some_and(|name| name == "lastdrop");
+    if (all_ours || named_for_us) && metadata.permissions().mode() & STICKY == 0 {
+        close(folder, &metadata, mode)?;
+    }
+    Ok(())
+}
+
+/// Takes away what others may do with something of ours.
+fn close(path: &Path, metadata: &Metadata, mode: u32) -> io::Result<()> {
+    let now = metadata.permissions().mode() & 0o7777;
+    if metadata.uid() != own_uid() || metadata.is_symlink() || now & OTHERS == mode & OTHERS {
+        return Ok(());
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).expect("there").permissions().mode() & 0o7777
+    }
+
+    fn open_up(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its mode");
+    }
+
+    #[test]
+    fn what_was_left_open_is_closed() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let state = dir.path().join("state");
+        make_folder(&state).expect("made");
+        assert_eq!(mode(&state), 0o700);
+        let journal = state.join("apache-x.journal");
+        write_durably(&journal, b"{}").expect("written");
+        assert_eq!(mode(&journal), 0o600);
+        open_up(&state, 0o755);
+        open_up(&journal, 0o644);
+        make_folder(&state).expect("mended");
+        assert_eq!((mode(&state), mode(&journal)), (0o700, 0o600));
+    }
+
+    #[test]
+    fn a_folder_that_is_not_ours_alone_stays_as_it_is() {
+        let dir = tempfile::tempdir().expect("a folder");
+        open_up(dir.path(), 0o755);
+        fs::write(dir.path().join("of-others"), "").expect("written");
+        make_folder(dir.path()).expect("looked at");
+        assert_eq!(mode(dir.path()), 0o755);
+        let sticky = dir.path().join("tmp");
+        fs::create_dir(&sticky).expect("made");
+        open_up(&sticky, 0o1777);
+        make_folder(&sticky).expect("looked at");
+        assert_eq!(mode(&sticky), 0o1777);
+    }
+
+    #[test]
+    fn an_included_override_is_as_readable_as_the_configuration() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (config, file) = (dir.path().join("main.conf"), dir.path().join("zz.conf"));
+        fs::write(&config, "").expect("written");
+        for want in [0o640, 0o604] {
+            open_up(&config, want);
+            let _ = fs::remove_file(&file);
+            write_durably_for(Readers::AsBefore { or_like: Some(&config) }, &file, b"x").expect("written");
+            assert_eq!(mode(&file), want);
+        }
+        open_up(&file, 0o660);
+        write_durably_for(Readers::AsBefore { or_like: Some(&config) }, &file, b"y").expect("written");
+        assert_eq!(mode(&file), 0o660, "what stood there decides");
+    }
+
+    #[test]
+    fn a_server_of_another_user_can_read_its_override_and_nothing_else() {
+        if !nix::unistd::geteuid().is_root() {
+            // Nobody else can own a file of ours then; the case does not arise.
+            return;
+        }
+        let dir = tempfile::tempdir().expect("a folder");
+        let state = dir.path().join("state");
+        make_folder(&state).expect("made");
+        let file = state.join("a.trial.conf");
+        write_durably_for(Readers::Server { uid: 65_534, gid: 65_534 }, &file, b"x").expect("written");
+        assert_eq!((mode(&state), mode(&file), fs::metadata(&file).expect("there").uid()), (0o711, 0o600, 65_534));
+        fs::remove_file(&file).expect("removed");
+        keep_to_ourselves(&state).expect("closed");
+        assert_eq!(mode(&state), 0o700);
+    }
+}

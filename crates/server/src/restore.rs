@@ -1,0 +1,231 @@
+//! Puts a server back as its journal says, in the same process or long after the one that changed it was killed.
+//!
+//! Whatever happened meanwhile: the server may run as we left it, may be down, may have been started again by somebody
+//! with another command line, or another may have its address.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lastdrop_probe::listeners::{self, Endpoint};
+use lastdrop_probe::process::{self, Birth};
+
+use crate::adapter::{Adapter, find_adapter};
+use crate::change::Change;
+use crate::health::{Health, wait_healthy};
+use crate::journal::{Journal, Lock, Stage, StateFiles, remove_if_there, tidy_all};
+use crate::private::{Readers, keep_to_ourselves, unfinished, write_durably_for};
+use crate::{ServerError, ServerRef, restart};
+
+/// How long workers of an old generation may take to finish what they do.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What `restore` did to a server.
+#[derive(Debug, Clone)]
+pub struct Restored {
+    pub server: String,
+    /// False: the killed run had not changed anything yet.
+    pub was_changed: bool,
+    /// The command line with which somebody else has started it meanwhile, and with which it runs on.
+    pub started_by_others: Option<String>,
+    /// Settings that are not what they were, `name: was X, is Y`.
+    pub differences: Vec<String>,
+}
+
+impl Restored {
+    /// What the report of an experiment says of it.
+    pub fn notes(&self) -> impl Iterator<Item = String> {
+        self.differences.iter().map(|d| format!("after putting it back: {d}"))
+    }
+}
+
+/// Takes our files away, or brings back what stood in their place. True when something of ours was there.
+pub fn put_back_files(journal: &Journal) -> Result<bool, ServerError> {
+    let Some(file) = &journal.included_file else { return Ok(false) };
+    let now = std::fs::read_to_string(file).ok();
+    let result = match &journal.included_before {
+        Some(text) => write_durably_for(Readers::AsBefore { or_like: None }, file, text.as_bytes()),
+        None => remove_if_there(&unfinished(file)).and_then(|()| remove_if_there(file)),
+    };
+    result.map_err(ServerError::io(format!("cannot put back {}", file.display())))?;
+    Ok(now != journal.included_before)
+}
+
+/// Ends the server and starts it with a command line. Returns the pid of the new master.
+pub fn switch(journal: &Journal, argv: &[String]) -> Result<i32, ServerError> {
+    if let Some(unit) = &journal.unit {
+        restart::restart_unit(unit)?;
+        let family = restart::family(&journal.birth, &[argv]);
+        return restart::masters(&family).first().map(|p| p.pid).ok_or_else(|| ServerError::NotFound {
+            what: format!("systemd restarted {unit}, but no server runs"),
+            advice: format!("look at: journalctl -u {unit}"),
+        });
+    }
+    restart::stop(&journal.birth, &[&journal.birth.argv, &journal.changed_argv])?;
+    restart::start(&journal.birth, argv, journal.daemonizes)
+}
+
+/// Makes the server read its configuration again, and waits until the workers of the old generation are gone.
+pub fn reload(journal: &Journal, master: i32) -> Result<(), ServerError> {
+    let old: Vec<(i32, u64)> = process::children(master).iter().map(|p| (p.pid, p.start_ticks)).collect();
+    let signal = nix::sys::signal::Signal::try_from(journal.reload_signal)
+        .map_err(|e| ServerError::Setting(format!("the journal's reload signal: {e}")))?;
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(master), signal)
+        .map_err(|e| ServerError::io(format!("cannot reload process {master}"))(e.into()))?;
+    let deadline = Instant::now() + RELOAD_TIMEOUT;
+    while old.iter().any(|(pid, start)| process::is_alive(*pid, *start)) {
+        if Instant::now() > deadline {
+            return Err(ServerError::Timeout {
+                what: "workers of the old generation did not leave".into(),
+                limit: RELOAD_TIMEOUT,
+                advice: "they serve long requests or slow clients; look at the scoreboard for G".into(),
+            });
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Who runs in the place of a server that a journal is about.
+enum Present {
+    /// The server, with its own command line or with ours.
+    Known,
+    /// Nobody.
+    Nobody,
+    /// The same server, started by somebody else in another way.
+    Otherwise(Box<dyn Adapter>),
+}
+
+fn present(journal: &Journal) -> Result<Present, ServerError> {
+    if !restart::family(&journal.birth, &[&journal.birth.argv, &journal.changed_argv]).is_empty() {
+        return Ok(Present::Known);
+    }
+    let server: ServerRef = journal.server.parse().map_err(ServerError::Setting)?;
+    match find_adapter(&server) {
+        Ok(adapter) => Ok(Present::Otherwise(adapter)),
+        Err(ServerError::NotFound { .. }) => {
+            // A unit is restarted by systemd whatever there is.
+            let taken = occupant(journal).filter(|_| journal.unit.is_none());
+            taken.map_or(Ok(Present::Nobody), |evidence| Err(ServerError::Occupied { evidence }))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Another program that listens where the server did.
+fn occupant(journal: &Journal) -> Option<String> {
+    journal.listeners.iter().find_map(|address| {
+        let info = process::look(listeners::owner(&Endpoint::Tcp(*address))?)?;
+        Some(format!("process {} ({}) listens at {address}", info.pid, info.argv.join(" ")))
+    })
+}
+
+/// Undoes what a journal describes. Doing it twice does no harm.
+pub fn undo(journal: &Journal) -> Result<Restored, ServerError> {
+    let mut restored = Restored {
+        server: journal.server.clone(),
+        was_changed: journal.stage == Stage::Changed,
+        started_by_others: None,
+        differences: Vec::new(),
+    };
+    if restored.was_changed {
+        let present = present(journal)?;
+        let ours_was_there = put_back_files(journal)?;
+        let (pid, start) = (journal.birth.pid, journal.birth.start_ticks);
+        let master = match present {
+            Present::Known if journal.live && !journal.restarted && process::is_alive(pid, start) => {
+                reload(journal, pid)?;
+                Some(pid)
+            }
+            Present::Known | Present::Nobody => Some(switch(journal, &journal.birth.argv)?),
+            Present::Otherwise(adapter) => {
+                let birth = &adapter.facts().birth;
+                let on_our_file = birth.argv.iter().any(|word| Path::new(word) == journal.own_file);
+                let argv = if on_our_file { &journal.birth.argv } else { &birth.argv };
+                restored.started_by_others = (!on_our_file).then(|| argv.join(" "));
+                // Only a server that has read our override needs another start.
+                (on_our_file || ours_was_there).then(|| start_again(journal, adapter.as_ref(), argv)).transpose()?
+            }
+        };
+        let health = match (&journal.url, journal.status) {
+            (Some(url), Some(status)) => Some(Health { url: url.clone(), status }),
+            _ => None,
+        };
+        if let Some(master) = master {
+            wait_healthy(health.as_ref(), master)?;
+        }
+        restored.differences = differences_from(journal);
+    }
+    let _ = remove_if_there(&journal.own_file);
+    journal.remove()?;
+    if let Some(folder) = journal.path.parent() {
+        // Nobody has to come by to that file any more.
+        let _ = keep_to_ourselves(folder);
+    }
+    Ok(restored)
+}
+
+/// Starts a server again that runs with a command line of somebody else's.
+fn start_again(journal: &Journal, adapter: &dyn Adapter, argv: &[String]) -> Result<i32, ServerError> {
+    let birth: &Birth = &adapter.facts().birth;
+    if journal.unit.is_some() && restart::systemd_unit(birth) == journal.unit {
+        return switch(journal, argv);
+    }
+    restart::stop(birth, &[&birth.argv])?;
+    restart::start(birth, argv, adapter.daemonizes())
+}
+
+/// Compares the settings that the server has with those that it had.
+fn differences_from(journal: &Journal) -> Vec<String> {
+    let Ok(server) = journal.server.parse::<ServerRef>() else { return Vec::new() };
+    match find_adapter(&server).and_then(|a| a.effective()) {
+        Ok(now) => journal
+            .settings
+            .iter()
+            .filter_map(|(name, was)| {
+                let is = now.settings.get(name);
+                (is != Some(was))
+                    .then(|| format!("{name}: was {was}, is {}", is.map_or("unknown".into(), ToString::to_string)))
+            })
+            .collect(),
+        Err(e) => vec![format!("its settings could not be read again: {e}")],
+    }
+}
+
+/// Puts back everything that killed runs left changed.
+///
+/// # Errors
+/// When the state folder cannot be read. What happened to each server is in the list.
+pub fn restore_all(dry_run: bool) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
+    let mut results = Vec::new();
+    for path in Journal::all()? {
+        results.push(Journal::read(&path).and_then(|journal| restore(&journal, dry_run)));
+    }
+    if !dry_run {
+        tidy_all()?;
+    }
+    Ok(results)
+}
+
+fn restore(journal: &Journal, dry_run: bool) -> Result<Restored, ServerError> {
+    let files = StateFiles::of(&journal.server)?;
+    let _lock = Lock::take(&files.lock)?;
+    if dry_run {
+        let was_changed = journal.stage == Stage::Changed;
+        return Ok(Restored {
+            server: journal.server.clone(),
+            was_changed,
+            started_by_others: None,
+            differences: Vec::new(),
+        });
+    }
+    if journal.stage == Stage::Changed {
+        // Where the server runs, its configuration is tested before it is stopped.
+        match journal.server.parse().map_err(ServerError::Setting).and_then(|s| find_adapter(&s)) {
+            Ok(adapter) => adapter.check(&Change::default(), &files.test)?,
+            Err(ServerError::NotFound { .. }) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    undo(journal)
+}

@@ -1,0 +1,291 @@
+//! A run from its beginning to its end and back: written down, listed, found and loaded.
+
+use std::collections::VecDeque;
+
+use lastdrop_model::request::RequestSpec;
+use lastdrop_model::run::{End, RunBuilder};
+use lastdrop_model::timeline::Timeline;
+use lastdrop_model::{Generator, KeptPlan, Observed, Run, Validity, secrets};
+use rusqlite::{OptionalExtension, params};
+use sha2::{Digest, Sha256};
+
+use crate::timelines::read_json;
+use crate::{Store, StoreError, document, json};
+
+/// A line of the history.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub id: String,
+    pub started_unix_ms: u64,
+    pub label: String,
+    pub url: String,
+    /// None for a run that was killed, or is still running.
+    pub run: Option<Run>,
+}
+
+impl Store {
+    /// Writes down that a run begins.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn begin(
+        &self,
+        id: &str,
+        started_unix_ms: u64,
+        label: &str,
+        plan: &KeptPlan,
+        environment: &serde_json::Value,
+    ) -> Result<(), StoreError> {
+        let list = json(&plan.requests);
+        let hash: String = Sha256::digest(&list).iter().map(|b| format!("{b:02x}")).collect();
+        let connection = self.connection();
+        connection.execute("INSERT OR IGNORE INTO requests VALUES (?, ?)", params![hash, list])?;
+        connection.execute(
+            "INSERT INTO runs (id, started_unix_ms, label, url, plan, environment, requests) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            params![
+                id,
+                started_unix_ms as i64,
+                label,
+                plan.url.to_string(),
+                json(&plan.without_requests()),
+                environment.to_string(),
+                hash
+            ],
+        )?;
+        Ok(())
+    }
+
+    /// The requests of a run, where they are not in its plan.
+    fn requests(&self, id: &str) -> Result<Option<Vec<RequestSpec>>, StoreError> {
+        let damaged = |what: String| StoreError::Damaged { id: id.to_string(), what };
+        let connection = self.connection();
+        let hash: Option<String> =
+            connection.query_row("SELECT requests FROM runs WHERE id = ?", [id], |r| r.get(0))?;
+        let Some(hash) = hash else { return Ok(None) };
+        let list: Option<String> =
+            connection.query_row("SELECT list FROM requests WHERE hash = ?", [&hash], |r| r.get(0)).optional()?;
+        let list = list.ok_or_else(|| damaged("its requests are not there".into()))?;
+        serde_json::from_str(&list).map(Some).map_err(|e| damaged(e.to_string()))
+    }
+
+    /// Writes how long a phase lasted.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn phase_end(&self, id: &str, phase: usize, duration_us: u64, peak: u64) -> Result<(), StoreError> {
+        self.connection().execute(
+            "INSERT OR REPLACE INTO phase_ends VALUES (?, ?, ?, ?)",
+            params![id, phase as i64, duration_us as i64, peak as i64],
+        )?;
+        Ok(())
+    }
+
+    /// Writes the document of a run that has ended.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn finish(&self, run: &Run) -> Result<(), StoreError> {
+        let document = json(&document::without_lists(run));
+        self.connection().execute("UPDATE runs SET document = ? WHERE id = ?", params![document, run.id])?;
+        Ok(())
+    }
+
+    /// The latest runs, newest first; without the requests of their plans, their seconds and looks.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn history(&self, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        let connection = self.connection();
+        let mut statement = connection.prepare(
+            "SELECT id, started_unix_ms, label, url, document FROM runs ORDER BY started_unix_ms DESC, rowid DESC LIMIT ?",
+        )?;
+        let rows = statement.query_map([limit as i64], |row| {
+            let document: Option<String> = row.get(4)?;
+            Ok(Entry {
+                id: row.get(0)?,
+                started_unix_ms: row.get::<_, i64>(1)? as u64,
+                label: row.get(2)?,
+                // An older version wrote it down as it was.
+                url: secrets::url(&row.get::<_, String>(3)?).into_owned(),
+                run: document.and_then(|d| serde_json::from_str(&d).ok()),
+            })
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// The whole id of the run that `text` names: an id, the beginning of one, or `last`.
+    ///
+    /// # Errors
+    /// When there is none, or more than one.
+    pub fn find(&self, text: &str) -> Result<String, StoreError> {
+        if text == "last" {
+            let id = self
+                .connection()
+                .query_row("SELECT id FROM runs ORDER BY started_unix_ms DESC, rowid DESC LIMIT 1", [], |r| r.get(0))
+                .optional()?;
+            return id.ok_or_else(|| StoreError::NotFound(text.to_string()));
+        }
+        let connection = self.connection();
+        let mut statement = connection.prepare("SELECT id FROM runs WHERE substr(id, 1, length(?1)) = ?1 LIMIT 2")?;
+        let ids: Vec<String> = statement.query_map([text], |r| r.get(0))?.collect::<Result<_, _>>()?;
+        match ids.as_slice() {
+            [] => Err(StoreError::NotFound(text.to_string())),
+            [id] => Ok(id.clone()),
+            _ if ids.iter().any(|i| i == text) => Ok(text.to_string()),
+            _ => Err(StoreError::Ambiguous(text.to_string())),
+        }
+    }
+
+    /// A run by its whole id. One that was killed is made from its seconds.
+    ///
+    /// # Errors
+    /// When it is not there or damaged.
+    pub fn load(&self, id: &str) -> Result<Run, StoreError> {
+        let (started, label, plan, environment, document): (i64, String, String, String, Option<String>) = self
+            .connection()
+            .query_row("SELECT started_unix_ms, label, plan, environment, document FROM runs WHERE id = ?", [id], |r| {
+                Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?, r.get(4)?))
+            })
+            .optional()?
+            .ok_or_else(|| StoreError::NotFound(id.to_string()))?;
+        if let Some(document) = document {
+            let mut run: Run = read_json(id, &document)?;
+            // Documents of version 0.1 have their seconds in them.
+            if run.phases.iter().all(|p| p.seconds.is_empty()) {
+                for (i, phase) in run.phases.iter_mut().enumerate() {
+                    phase.seconds = Timeline::archived(self.seconds(id, i as u16));
+                }
+            }
+            if let Some(server) = &mut run.server {
+                server.looks = Timeline::archived(self.looks(id));
+            }
+            if let Some(requests) = self.requests(id)? {
+                run.plan.put_requests(requests);
+            }
+            return Ok(run);
+        }
+        let mut plan: KeptPlan = read_json(id, &plan)?;
+        if let Some(requests) = self.requests(id)? {
+            plan.put_requests(requests);
+        }
+        let seed = plan.seed;
+        let mut builder = RunBuilder::archived(&plan, |phase| self.seconds(id, phase));
+        let mut ends = self.phase_ends(id)?;
+        // Seconds come phase by phase: one that is behind them needs no memory for its histograms any more.
+        self.each_second(id, |slice| {
+            let behind = ends.partition_point(|(phase, ..)| *phase < usize::from(slice.phase));
+            ends.drain(..behind).for_each(|(phase, duration_us, peak)| builder.end_phase(phase, duration_us, peak));
+            builder.add(slice);
+        })?;
+        ends.into_iter().for_each(|(phase, duration_us, peak)| builder.end_phase(phase, duration_us, peak));
+        Ok(Run {
+            schema: lastdrop_model::run::RUN_SCHEMA.into(),
+            id: id.to_string(),
+            seed,
+            started_unix_ms: started as u64,
+            label,
+            end: End::Killed,
+            environment: serde_json::from_str(&environment).unwrap_or_default(),
+            phases: builder.into_reports(),
+            generator: Generator { threads: plan.threads, ..Generator::default() },
+            plan,
+            pool: None,
+            server: Some(Timeline::archived(self.looks(id)))
+                .filter(|looks| !looks.is_empty())
+                .map(|looks| Observed { looks, ..Observed::default() }),
+            validity: Validity::default(),
+            objectives: Vec::new(),
+        })
+    }
+
+    /// Phases that ended, in order: index, duration in microseconds, most connections.
+    fn phase_ends(&self, id: &str) -> Result<VecDeque<(usize, u64, u64)>, StoreError> {
+        let connection = self.connection();
+        let mut ends =
+            connection.prepare("SELECT phase, duration_us, peak FROM phase_ends WHERE run = ? ORDER BY phase")?;
+        let number = |n: rusqlite::Result<i64>| n.map(|n| n as u64);
+        let rows = ends.query_map([id], |r| Ok((number(r.get(0))? as usize, number(r.get(1))?, number(r.get(2))?)))?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::Kind;
+
+    use super::*;
+    use crate::fixtures::{plan, second, some_plan};
+
+    #[test]
+    fn a_killed_run_is_its_seconds() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let path = dir.path().join("sub/runs.sqlite");
+        let store = Store::open(&path).expect("opens");
+        store.begin("abc1", 5, "", &plan(), &serde_json::json!({})).expect("writes");
+        store.second("abc1", &second(0)).expect("writes");
+        store.second("abc1", &second(1)).expect("writes");
+        drop(store);
+        let run = Store::open(&path).expect("opens again").load("abc1").expect("is there");
+        assert_eq!(run.end, End::Killed);
+        let p = run.measured().expect("one phase");
+        assert_eq!((p.requests.sent, p.requests.answered, p.requests.censored), (20, 18, 2));
+        assert_eq!(p.latency(Kind::Response, "count"), Some(18.0));
+        assert_eq!((p.duration_s, p.seconds.iter().count()), (2.0, 2));
+    }
+
+    #[test]
+    fn requests_are_kept_once_for_all_runs_of_a_plan() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let store = Store::open(&dir.path().join("s")).expect("opens");
+        let mut plan = some_plan();
+        plan.requests = (0..1000).map(|i| RequestSpec::get(plan.url.with_path(&format!("/{i}")))).collect();
+        for (id, seed) in [("a", 1), ("b", 2)] {
+            plan.seed = seed;
+            let plan = KeptPlan::from(&plan);
+            store.begin(id, 1, "", &plan, &serde_json::json!({})).expect("writes");
+            let run = store.load(id).expect("killed so far");
+            assert_eq!(run.plan, plan);
+            store.finish(&run).expect("writes");
+            assert_eq!((&run.plan, &store.load(id).expect("ended").plan), (&plan, &plan));
+        }
+        let number = |sql: &str| store.connection().query_row(sql, [], |r| r.get::<_, i64>(0)).expect("a number");
+        let bytes = number("SELECT sum(length(plan) + length(document)) FROM runs");
+        let lists = number("SELECT count(*) FROM requests");
+        assert!(lists == 1 && bytes < 20_000, "{lists} lists, {bytes} bytes");
+    }
+
+    #[test]
+    fn a_killed_run_of_many_phases_has_each_of_them() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let store = Store::open(&dir.path().join("s")).expect("opens");
+        let mut plan = some_plan();
+        plan.phases = vec![plan.phases[0].clone(); 3];
+        store.begin("x", 1, "", &plan.into(), &serde_json::json!({})).expect("writes");
+        // The second one began nothing, the last one was under way.
+        for (phase, seconds) in [(0, 2), (2, 1)] {
+            for n in 0..seconds {
+                let mut slice = second(n);
+                slice.phase = phase;
+                store.second("x", &slice).expect("writes");
+            }
+        }
+        store.phase_end("x", 0, 1_500_000, 7).expect("writes");
+        store.phase_end("x", 1, 10, 0).expect("writes");
+        let phases = store.load("x").expect("is there").phases;
+        let seen: Vec<_> = phases.iter().map(|p| (p.requests.answered, p.duration_s, p.connections.peak)).collect();
+        assert_eq!(seen, [(18, 1.5, 7), (0, 0.000_01, 0), (9, 1.0, 0)]);
+    }
+
+    #[test]
+    fn runs_are_found_by_the_beginning_of_their_id() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let store = Store::open(&dir.path().join("s")).expect("opens");
+        for id in ["aa1", "aa2", "b%c"] {
+            store.begin(id, 1, "", &plan(), &serde_json::json!({})).expect("writes");
+        }
+        assert_eq!(store.find("b").expect("one"), "b%c");
+        assert!(matches!(store.find("aa"), Err(StoreError::Ambiguous(_))));
+        assert!(matches!(store.find("%"), Err(StoreError::NotFound(_))));
+        assert_eq!(store.find("last").expect("one"), "b%c");
+    }
+}

@@ -1,0 +1,286 @@
+//! The seconds and looks of a run as they lie on disk: written one by one, read some at a time, compressed where they are
+//! text.
+
+use std::io::{Read, Write};
+
+use flate2::Compression;
+use flate2::read::ZlibDecoder;
+use flate2::write::ZlibEncoder;
+use lastdrop_model::run::Second;
+use lastdrop_model::timeline::{Archive, Entry as _};
+use lastdrop_model::{Counts, Histogram, Kind, Look, Slice};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, params};
+
+use crate::{Store, StoreError, json};
+
+impl Store {
+    /// Writes one second.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn second(&self, id: &str, slice: &Slice) -> Result<(), StoreError> {
+        let status: Vec<(usize, u64)> = slice.status.iter().copied().enumerate().filter(|(_, n)| *n > 0).collect();
+        let hdr = |kind: Kind| -> Option<Vec<u8>> {
+            let h = &slice.latencies[kind as usize];
+            (h.count() > 0).then(|| h.encode())
+        };
+        self.connection()
+            .prepare_cached(
+                "INSERT OR REPLACE INTO seconds (run, phase, second, counts, status, response, service, blocked, lateness, connect,
+                 tls, first_byte, page) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            )?
+            .execute(params![
+            id,
+            slice.phase,
+            slice.second,
+            counts_json(&slice.counts),
+            json(&status),
+            hdr(Kind::Response),
+            hdr(Kind::Service),
+            hdr(Kind::Blocked),
+            hdr(Kind::Lateness),
+            hdr(Kind::Connect),
+            hdr(Kind::Tls),
+            hdr(Kind::FirstByte),
+            hdr(Kind::Page),
+        ])?;
+        Ok(())
+    }
+
+    /// Writes a look at the server.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn look(&self, id: &str, look: &Look) -> Result<(), StoreError> {
+        self.connection()
+            .prepare_cached("INSERT OR REPLACE INTO looks (run, t_ms, document) VALUES (?, ?, ?)")?
+            .execute(params![id, look.key() as i64, deflate(&json(look))])?;
+        Ok(())
+    }
+
+    /// Shows all seconds of a run, in order, one at a time.
+    pub(crate) fn each_second(&self, id: &str, mut show: impl FnMut(&Slice)) -> Result<(), StoreError> {
+        let connection = self.connection();
+        let table = table_of(&connection, id, "seconds", "seconds_0_1")?;
+        let mut statement = connection.prepare(&format!(
+            "SELECT phase, second, counts, status, response, service, blocked, lateness, connect, tls, first_byte, page
+             FROM {table} WHERE run = ? ORDER BY phase, second"
+        ))?;
+        let mut rows = statement.query([id])?;
+        while let Some(row) = rows.next()? {
+            let mut slice = Slice::new(row.get(0)?, row.get(1)?);
+            slice.counts = read_json(id, &row.get::<_, String>(2)?)?;
+            let status: Vec<(usize, u64)> = read_json(id, &row.get::<_, String>(3)?)?;
+            for (code, n) in status {
+                if let Some(count) = slice.status.get_mut(code) {
+                    *count = n;
+                }
+            }
+            for kind in Kind::ALL {
+                if let Some(bytes) = row.get::<_, Option<Vec<u8>>>(4 + kind as usize)? {
+                    slice.latencies[kind as usize] = read_histogram(id, &bytes)?;
+                }
+            }
+            show(&slice);
+        }
+        Ok(())
+    }
+}
+
+/// Counts without those that are 0: most are.
+fn counts_json(counts: &Counts) -> String {
+    let mut value = serde_json::to_value(counts).unwrap_or_default();
+    if let Some(map) = value.as_object_mut() {
+        if counts.failed.total() == 0 {
+            map.remove("failed");
+        }
+        map.retain(|_, n| n.as_u64() != Some(0));
+    }
+    value.to_string()
+}
+
+/// The table that holds the entries of a run.
+fn table_of(
+    connection: &Connection,
+    run: &str,
+    table: &'static str,
+    old: &'static str,
+) -> Result<&'static str, StoreError> {
+    let sql = format!("SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = '{old}')");
+    let has_old: bool = connection.query_row(&sql, [], |r| r.get(0))?;
+    if has_old
+        && connection.query_row(&format!("SELECT EXISTS (SELECT 1 FROM {old} WHERE run = ?)"), [run], |r| r.get(0))?
+    {
+        return Ok(old);
+    }
+    Ok(table)
+}
+
+/// Entries that are read at once.
+const PAGE: usize = 100;
+
+/// The seconds of one phase of a run.
+#[derive(Debug)]
+pub(crate) struct Seconds {
+    pub store: Store,
+    pub run: String,
+    pub phase: u16,
+}
+
+impl Archive<Second> for Seconds {
+    fn page(&self, from: u64) -> Vec<Second> {
+        self.store.read(|connection| {
+            let table = table_of(connection, &self.run, "seconds", "seconds_0_1")?;
+            let mut statement = connection.prepare_cached(&format!(
+                "SELECT second, counts, response FROM {table} WHERE run = ? AND phase = ? AND second >= ? ORDER BY second LIMIT {PAGE}"
+            ))?;
+            let mut rows = statement.query(params![self.run, self.phase, from as i64])?;
+            let mut page = Vec::new();
+            while let Some(row) = rows.next()? {
+                let mut slice = Slice::new(self.phase, row.get(0)?);
+                slice.counts = read_json(&self.run, &row.get::<_, String>(1)?)?;
+                if let Some(bytes) = row.get::<_, Option<Vec<u8>>>(2)? {
+                    slice.latencies[Kind::Response as usize] = read_histogram(&self.run, &bytes)?;
+                }
+                page.push(Second::of(&slice));
+            }
+            Ok(page)
+        })
+    }
+}
+
+/// The looks of a run.
+#[derive(Debug)]
+pub(crate) struct Looks {
+    pub store: Store,
+    pub run: String,
+}
+
+impl Archive<Look> for Looks {
+    fn page(&self, from: u64) -> Vec<Look> {
+        self.store.read(|connection| {
+            let table = table_of(connection, &self.run, "looks", "looks_0_1")?;
+            let mut statement = connection.prepare_cached(&format!(
+                "SELECT document FROM {table} WHERE run = ? AND t_ms >= ? ORDER BY t_ms LIMIT {PAGE}"
+            ))?;
+            let mut rows = statement.query(params![self.run, from as i64])?;
+            let mut page = Vec::new();
+            while let Some(row) = rows.next()? {
+                page.push(match row.get_ref(0)? {
+                    ValueRef::Blob(bytes) => read_json(&self.run, &inflate(&self.run, bytes)?)?,
+                    text => read_json(&self.run, text.as_str().map_err(|e| damaged(&self.run, e))?)?,
+                });
+            }
+            Ok(page)
+        })
+    }
+}
+
+fn damaged(run: &str, what: impl ToString) -> StoreError {
+    StoreError::Damaged { id: run.to_string(), what: what.to_string() }
+}
+
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(run: &str, text: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|e| damaged(run, e))
+}
+
+fn read_histogram(run: &str, bytes: &[u8]) -> Result<Histogram, StoreError> {
+    Histogram::decode(bytes).map_err(|e| damaged(run, e))
+}
+
+/// A look is some KB; a damaged one must not fill the memory.
+const MOST_LOOK_BYTES: u64 = 16 << 20;
+
+fn inflate(run: &str, bytes: &[u8]) -> Result<String, StoreError> {
+    let mut text = String::new();
+    ZlibDecoder::new(bytes).take(MOST_LOOK_BYTES).read_to_string(&mut text).map_err(|e| damaged(run, e))?;
+    Ok(text)
+}
+
+fn deflate(text: &str) -> Vec<u8> {
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::new(6));
+    // Memory takes everything.
+    let _ = encoder.write_all(text.as_bytes());
+    encoder.finish().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::run::RunBuilder;
+    use lastdrop_model::timeline::Timeline;
+
+    use super::*;
+    use crate::fixtures::{plan, second};
+
+    /// A second of 2,000 requests a second, as a quiet server answers them.
+    fn busy_second(n: u32) -> Slice {
+        let mut s = Slice::new(0, n);
+        s.counts = Counts { due: 2000, sent: 2000, answered: 2000, answered_in_time: 2000, ..Counts::default() };
+        s.counts.bytes_sent = 160_000;
+        s.counts.bytes_received = 480_000;
+        s.status[200] = 2000;
+        let mut state = u64::from(n) + 1;
+        for _ in 0..2000 {
+            // Exponential service times above 60 µs; xorshift is random enough.
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let service = 60 - ((state % 10_000 + 1) as f64 / 10_001.0 * 40.0).ln() as i64 * 5;
+            for kind in [Kind::Response, Kind::Service, Kind::FirstByte] {
+                s.record(kind, service as u64 + state % 40);
+            }
+            s.record(Kind::Lateness, state % 30);
+            s.record(Kind::Blocked, 0);
+        }
+        s
+    }
+
+    #[test]
+    fn a_long_run_is_whole_on_disk_and_small_in_memory() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let path = dir.path().join("s");
+        let store = Store::open(&path).expect("opens");
+        store.begin("cafe0001", 1, "", &plan(), &serde_json::json!({})).expect("begins");
+        let mut builder = RunBuilder::archived(&plan(), |phase| store.seconds("cafe0001", phase));
+        for n in 0..1000 {
+            builder.add(&busy_second(n));
+            store.second("cafe0001", &busy_second(n)).expect("written");
+            let look = Look { t_s: f64::from(n), span_s: 1.0, worker_count: 8, ..Look::default() };
+            store.look("cafe0001", &look).expect("written");
+        }
+        let phases = builder.into_reports();
+        let seconds: Vec<Second> = phases[0].seconds.iter().collect();
+        assert!(seconds.iter().map(|s| s.t).eq(0..1000), "each second once");
+        assert_eq!(seconds[3], Second::of(&busy_second(3)), "one that was on disk is what it was");
+        assert_eq!(seconds[999], Second::of(&busy_second(999)));
+        let killed = store.load("cafe0001").expect("its seconds");
+        assert_eq!(killed.phases[0].seconds, phases[0].seconds);
+        assert_eq!(killed.server.expect("looks").looks.iter().count(), 1000);
+        store.check_reads().expect("all was read");
+        drop(store);
+        let bytes = std::fs::metadata(&path).expect("a file").len();
+        assert!(bytes < 1000 * 3000, "{} bytes a second", bytes / 1000);
+    }
+
+    #[test]
+    fn a_scratch_store_keeps_what_a_run_needs() {
+        let store = Store::scratch().expect("a scratch store");
+        let mut builder = RunBuilder::archived(&plan(), |phase| store.seconds("r", phase));
+        for n in 0..300 {
+            builder.add(&second(n));
+            store.second("r", &second(n)).expect("written");
+        }
+        assert_eq!(builder.into_reports()[0].seconds.iter().count(), 300);
+    }
+
+    #[test]
+    fn damage_in_the_middle_of_a_run_is_told() {
+        let store = Store::scratch().expect("a scratch store");
+        store.second("r", &second(0)).expect("written");
+        store.connection().execute("UPDATE seconds SET response = x'00'", []).expect("damaged");
+        let seconds = Timeline::archived(store.seconds("r", 0));
+        assert_eq!(seconds.iter().count(), 0);
+        assert!(store.check_reads().expect_err("damage").to_string().contains("could not be read"));
+    }
+}

@@ -1,0 +1,141 @@
+//! A against B on the live servers, in interleaved blocks.
+
+use std::borrow::Cow;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lastdrop_analyze::compare::{Live, Next, metrics_of};
+use lastdrop_diagnose::disturbance;
+use lastdrop_model::documents::{COMPARE_SCHEMA, CompareBlock, CompareDocument, CompareKind, CompareSide, NoiseFloor};
+use lastdrop_model::event::{Document, Outcome};
+use lastdrop_model::plan::{Load, Phase, Plan};
+use lastdrop_model::{Event, Run, Verdict};
+
+use lastdrop_lab::{Lab, LabError};
+
+/// What is to be compared.
+#[derive(Debug, Clone)]
+pub struct CompareOrder {
+    /// Name and plan of A and of B; the measured phase of each is what is run.
+    pub a: (String, Plan),
+    pub b: (String, Plan),
+    /// Both are the same: find the noise.
+    pub aa: bool,
+    /// Blocks that count, at most.
+    pub blocks: u32,
+    /// Length of each stretch at A and at B, unless the plan counts requests.
+    pub stretch: Duration,
+    /// Load before each stretch that is not measured.
+    pub settling: Duration,
+    pub seed: u64,
+}
+
+/// Compares. The document comes back with the blocks so far also when the user stops it.
+///
+/// # Errors
+/// When no load can be put on, or one side answers nothing.
+pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocument, LabError> {
+    let mut a = CompareSide { name: order.a.0.clone(), runs: Vec::new() };
+    let mut b = CompareSide { name: order.b.0.clone(), runs: Vec::new() };
+    let (plan_a, plan_b) = (stretch_of(order, &order.a.1)?, stretch_of(order, &order.b.1)?);
+    let open = [&plan_a, &plan_b].iter().all(|p| p.phases.iter().any(|p| matches!(p.load, Load::Open { .. })));
+    let mut live = Live::new(order.blocks as usize, open, !order.aa, order.seed);
+    let mut blocks: Vec<CompareBlock> = Vec::new();
+    let mut repeats = (order.blocks / 12).max(1);
+    let mut notes = Vec::new();
+    let outcome = loop {
+        let Next::Pair { b_first } = live.ask() else { break Ok(()) };
+        let number = live.blocks() + 1;
+        let label = |side: &str| format!("compare {side} {number}");
+        let mut stretch = |side: &mut CompareSide, plan: &Plan, name: &str| -> Result<Run, LabError> {
+            lab.check_stop()?;
+            let run = lab.run(plan, &label(name))?;
+            lab.check_stop()?;
+            side.runs.push(run.id.clone());
+            if run.answered_anything() {
+                Ok(run)
+            } else {
+                let why = run.generator.connect_errors.keys().next().cloned().unwrap_or("no answer".into());
+                Err(LabError::Other(format!("{name} ({}) answers nothing: {why}", side.name)))
+            }
+        };
+        let pair = if b_first {
+            stretch(&mut b, &plan_b, "B").and_then(|rb| Ok((stretch(&mut a, &plan_a, "A")?, rb)))
+        } else {
+            stretch(&mut a, &plan_a, "A").and_then(|ra| Ok((ra, stretch(&mut b, &plan_b, "B")?)))
+        };
+        let (ra, rb) = match pair {
+            Ok(pair) => pair,
+            Err(e) => break Err(e),
+        };
+        let mut why = spoiled(&ra).or_else(|| spoiled(&rb)).unwrap_or_default();
+        if !why.is_empty() && repeats == 0 {
+            notes.push(format!("block {number} counts although it was disturbed ({why}): too many were"));
+            why = String::new();
+        }
+        let of = |run: &Run| run.measured().map(|p| metrics_of(run, p)).unwrap_or_default();
+        let (ma, mb) = (of(&ra), of(&rb));
+        if why.is_empty() {
+            live.add(ma.clone(), mb.clone());
+        } else {
+            repeats -= 1;
+        }
+        let block = CompareBlock { a: ma, b: mb, b_first, spoiled: why };
+        let (number, of) = (number as u64, u64::from(order.blocks));
+        let outcome = Outcome::Compare { number, of, block: Cow::Borrowed(&block) };
+        lab.tell(&Event::TrialDone { outcome });
+        blocks.push(block);
+    };
+    let interrupted = match outcome {
+        Ok(()) => false,
+        Err(LabError::Interrupted) => true,
+        Err(e) => return Err(e),
+    };
+    let comparison = live.conclude();
+    notes.extend(comparison.notes);
+    if live.blocks() < order.blocks as usize && !interrupted {
+        notes.push(format!("the answer was clear after {} of {} blocks", live.blocks(), order.blocks));
+    }
+    let noise_floor = order.aa.then(|| NoiseFloor {
+        floor: live.noise_floor(),
+        measured_unix_ms: Some(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)),
+        url: plan_a.url.to_string(),
+    });
+    let document = CompareDocument {
+        schema: COMPARE_SCHEMA.into(),
+        kind: if order.aa { CompareKind::Aa } else { CompareKind::Live },
+        a,
+        b,
+        metrics: comparison.metrics,
+        verdict: comparison.verdict,
+        because: comparison.because,
+        smallest_difference: comparison.smallest_difference,
+        blocks,
+        noise_floor,
+        interrupted,
+        notes,
+    };
+    lab.tell(&Event::Concluded { document: Document::Compare { found: Cow::Borrowed(&document) } });
+    Ok(document)
+}
+
+/// The plan of one stretch: the load of the plan's measured phase, shortly unmeasured before.
+fn stretch_of(order: &CompareOrder, plan: &Plan) -> Result<Plan, LabError> {
+    let Some(measured) = plan.phases.iter().find(|p| p.measured) else {
+        return Err(LabError::Other("a plan without a measured phase cannot be compared".into()));
+    };
+    let main = Phase {
+        duration: if measured.requests.is_some() { measured.duration } else { Some(order.stretch) },
+        ..measured.clone()
+    };
+    // A stretch is short: what hangs shall not take longer than several of them.
+    let drain = plan.drain.min(order.stretch.max(Duration::from_secs(1)));
+    let mut stretch = Plan { phases: vec![main], drain, ..plan.clone() };
+    stretch.warm_up("settling", order.settling);
+    Ok(stretch)
+}
+
+/// Why a stretch says nothing about A and B.
+fn spoiled(run: &Run) -> Option<String> {
+    let invalid = || run.validity.reasons.iter().find(|r| r.verdict == Verdict::Invalid);
+    disturbance(&run.validity).or_else(invalid).map(|r| r.what.clone())
+}

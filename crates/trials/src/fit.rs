@@ -1,0 +1,349 @@
+//! `size --fit`: the memory of a pool measured at several sizes and ages, through the journal.
+//!
+//! First the largest pool grows older, until more requests change nothing or `--requests-per-worker` are served. The
+//! smaller ones are then measured with workers as old as that: what a worker needs after two requests says little.
+
+use std::borrow::Cow;
+
+use lastdrop_analyze::memory_model::{self, Aged, Settling};
+use lastdrop_analyze::pool;
+use lastdrop_model::documents::{FitPoint, SharingPoint, SizeDocument, SizeFit, SizeFits, SizeVariant};
+use lastdrop_model::event::{Document, Outcome, TrialBegan};
+use lastdrop_model::units::show_bytes;
+use lastdrop_model::{Event, Load, Look, Plan, Role, Setting, Settings, WorkerLook};
+use lastdrop_probe::group::Group;
+use lastdrop_probe::status::StatusSource;
+use lastdrop_probe::{cgroup, memory};
+use lastdrop_server::{Directives, ServerError, Session};
+
+use crate::bounds;
+use crate::fit_model::{Measured, judge};
+use crate::size::{as_workers, size_of};
+use lastdrop_lab::warm::{complete_pool, warm_each};
+use lastdrop_lab::{Lab, LabError};
+
+/// Steps in which workers grow older, and looks at their memory.
+const AGES: u32 = 4;
+/// So many of the requests that workers grow older by are given to each of them, the rest by load.
+const ONE_BY_ONE: u64 = 2;
+/// Requests that settle most of a worker: the second finds what the first has compiled.
+const FIRST_REQUESTS: f64 = 2.0;
+
+/// What is to be found out.
+#[derive(Debug, Clone)]
+pub struct FitOrder {
+    /// Requests to the server; its load is ours to choose.
+    pub plan: Plan,
+    pub memory: Option<u64>,
+    /// Pool sizes in worker processes; empty: chosen from the present one.
+    pub sizes: Vec<u64>,
+    /// Requests that each worker serves at the largest size.
+    pub requests_per_worker: u64,
+    /// Name and directives of each variant.
+    pub variants: Vec<(String, String)>,
+    /// Try pool sizes at all.
+    pub fit: bool,
+}
+
+/// Sizes a server by trying pool sizes, and puts it back.
+///
+/// # Errors
+/// When the server cannot be changed, does not come back, or its processes cannot be read.
+pub fn fit(lab: &mut Lab<'_>, mut session: Session, order: &FitOrder) -> Result<SizeDocument, LabError> {
+    // A database that the workers talk to bounds their number.
+    lab.find_chain = true;
+    let outcome = Fitting { lab, session: &mut session, order, status: None }.run();
+    lab.tell(&Event::Restoring);
+    let restored = session.restore()?;
+    let mut document = outcome?;
+    document.notes.extend(restored.notes());
+    lab.tell(&Event::Concluded { document: Document::Size { found: Cow::Borrowed(&document) } });
+    Ok(document)
+}
+
+struct Fitting<'a, 'b> {
+    lab: &'a mut Lab<'b>,
+    session: &'a mut Session,
+    order: &'a FitOrder,
+    status: Option<StatusSource>,
+}
+
+/// A pool at a moment.
+struct Moment {
+    workers: Vec<WorkerLook>,
+    /// Master, workers and all below.
+    point: FitPoint,
+    cpu_s: f64,
+}
+
+impl Fitting<'_, '_> {
+    fn run(&mut self) -> Result<SizeDocument, LabError> {
+        let effective = self.session.original().clone();
+        let plan = &self.order.plan;
+        self.status = self.session.adapter().status();
+        for _ in 0..2 {
+            let _ = warm_each(plan, self.session.workers().len());
+        }
+        let mut document =
+            size_of(self.session.adapter(), &effective.settings, self.order.memory, effective.notes.clone())?;
+        let threads = document.threads_per_worker;
+        if self.order.fit {
+            let sizes = self.sizes(&effective.settings, threads, &document)?;
+            let measured = self.fit(&sizes, threads, &effective.settings, &mut document)?;
+            judge(measured, self.session.adapter(), &mut document)?;
+        }
+        for (name, directives) in &self.order.variants {
+            match self.variant(name, directives, document.budget_bytes) {
+                Ok(variant) => document.variants.push(variant),
+                // One variant that the server does not start with is no reason to lose the others.
+                Err(LabError::Server(e @ (ServerError::ConfigTest { .. } | ServerError::Clamped { .. }))) => {
+                    document
+                        .notes
+                        .push(format!("variant {name} is left out: {e}; the server's error log may say more"));
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(document)
+    }
+
+    /// Pool sizes to try, in processes.
+    fn sizes(&self, effective: &Settings, threads: u64, document: &SizeDocument) -> Result<Vec<u64>, LabError> {
+        let adapter = self.session.adapter();
+        let knob = adapter
+            .knob(Role::PoolSize)
+            .ok_or_else(|| LabError::Other("this server has no pool whose size could be varied".into()))?;
+        let present = adapter.value(Role::PoolSize, effective).and_then(|s| s.count()).unwrap_or(8).max(1) as u64;
+        // Never more than what should fit: trying may not push the machine into swapping.
+        let most = document.fits.independent.max(3).min(knob.most() / threads.max(1));
+        let mut sizes = if self.order.sizes.is_empty() {
+            let top = (present / threads.max(1)).clamp(8, 64).min(most);
+            vec![top.div_ceil(4), top.div_ceil(2), (3 * top).div_ceil(4), top]
+        } else {
+            self.order.sizes.clone()
+        };
+        sizes.sort_unstable();
+        sizes.dedup();
+        if sizes.len() < 3 {
+            return Err(LabError::Other(format!(
+                "{} sizes are too few for a line with an interval; give three or more: --sizes 4,8,16",
+                sizes.len()
+            )));
+        }
+        if let Some(too_many) = sizes.iter().find(|s| **s > most) {
+            return Err(LabError::Other(format!(
+                "a pool of {too_many} would not fit into {}: by its present workers {most} do",
+                show_bytes(document.budget_bytes)
+            )));
+        }
+        Ok(sizes)
+    }
+
+    fn fit(
+        &mut self,
+        sizes: &[u64],
+        threads: u64,
+        effective: &Settings,
+        document: &mut SizeDocument,
+    ) -> Result<Measured, LabError> {
+        let present_age = self.session.adapter().value(Role::Recycle, effective).and_then(|s| s.count());
+        let age = present_age.filter(|a| *a > 0).map(|a| a as u64);
+        let mut fit = SizeFit { age, ..SizeFit::default() };
+        let [smaller @ .., largest] = sizes else { return Err(LabError::Other("no pool size was tried".into())) };
+        let mut moment = self.start(*largest, threads, effective)?;
+        let workers = moment.workers.len().max(1);
+        let fresh_cpu_s = moment.workers.iter().map(|w| w.cpu_s).sum::<f64>() / workers as f64;
+        fit.sharing.push(sharing(&moment.workers, 1.0));
+        let _ = self.age(workers, threads, 1.0, FIRST_REQUESTS)?;
+        moment = self.moment(&moment.workers)?;
+        fit.sharing.push(sharing(&moment.workers, FIRST_REQUESTS));
+        let served = |w: &WorkerLook, mean: f64| w.requests.map_or(mean, |n| n as f64);
+        let mut aged: Vec<Aged> = ages(&moment.workers, |w| served(w, FIRST_REQUESTS));
+        let mut points = vec![(FIRST_REQUESTS, moment.point)];
+        let (mut answered, cpu_before) = (0u64, moment.cpu_s);
+        // No worker gets older than at which it is replaced.
+        let most = age.map_or(f64::INFINITY, |a| a as f64).min(self.order.requests_per_worker as f64 + FIRST_REQUESTS);
+        for step in 1..=AGES {
+            self.lab.check_stop()?;
+            let before = points[points.len() - 1].0;
+            let to = FIRST_REQUESTS + (most - FIRST_REQUESTS).max(f64::from(AGES)) * f64::from(step) / f64::from(AGES);
+            let more = self.age(workers, threads, before, to.round())?;
+            answered += more;
+            let mean = before + more as f64 / workers as f64;
+            moment = self.moment(&moment.workers)?;
+            let point = sharing(&moment.workers, mean);
+            fit.sharing.push(point);
+            aged.extend(ages(&moment.workers, |w| served(w, mean)));
+            points.push((mean, moment.point));
+            let outcome = Outcome::Age { workers: workers as u64, step, of: AGES, point };
+            self.lab.tell(&Event::TrialDone { outcome });
+        }
+        if moment.workers.iter().any(|w| w.requests.is_none()) {
+            let kind = self.session.adapter().facts().kind;
+            let advice = kind.tells_each.map_or_else(String::new, |how| format!(" ({}: {how})", kind.title));
+            document.notes.push(format!(
+                "the status page does not tell how many requests each worker has served: growth takes them to be equal \
+                 shares{advice}"
+            ));
+        }
+        let request_cpu_s = (moment.cpu_s - cpu_before).max(0.0) / answered.max(1) as f64;
+        document.bounds = bounds::find(self.lab, self.session, &self.order.plan, request_cpu_s, threads)?;
+        let by_age: Vec<(f64, f64)> = fit.sharing[1..].iter().map(|s| (s.requests, s.private_bytes as f64)).collect();
+        let settling = memory_model::settling(&by_age)
+            .ok_or_else(|| LabError::Other("the workers were looked at too seldom".into()))?;
+        // Beyond the first half of their growth workers that go on growing do so evenly.
+        let base = match settling {
+            Settling::Settled(age) => age,
+            Settling::Growing => points[points.len() / 2].0,
+            Settling::Slowing => points[points.len() - 1].0,
+        };
+        fit.warmed_requests = base.round();
+        fit.points.extend(points.iter().find(|(age, _)| *age >= base).map(|(_, point)| *point));
+        for size in smaller.iter().rev() {
+            self.lab.check_stop()?;
+            let moment = self.start(*size, threads, effective)?;
+            let _ = self.age(moment.workers.len().max(1), threads, 1.0, base.round())?;
+            let moment = self.moment(&moment.workers)?;
+            let (workers, point) = (moment.workers.len() as u64, moment.point);
+            let outcome = Outcome::Pool { workers, requests: base, point };
+            self.lab.tell(&Event::TrialDone { outcome });
+            fit.points.push(moment.point);
+        }
+        fit.points.sort_by_key(|p| p.workers);
+        Ok(Measured { fit, aged, settling, base, request_cpu_s, fresh_cpu_s })
+    }
+
+    /// Starts a pool of some size afresh and gives each worker its first request.
+    fn start(&mut self, size: u64, threads: u64, effective: &Settings) -> Result<Moment, LabError> {
+        let mut settings = self.session.adapter().pool_settings(size * threads, effective);
+        if let Some(knob) = self.session.adapter().knob(Role::Recycle) {
+            // A worker that is replaced meanwhile does not grow older.
+            settings.insert(knob.name.into(), Setting::from(0));
+        }
+        self.session.apply(settings)?;
+        let workers = complete_pool(self.session);
+        let answered = self.age(workers, threads, 0.0, 1.0)?;
+        self.lab.tell(&Event::Warmed { answered, workers: workers as u64 });
+        self.moment(&[])
+    }
+
+    /// Lets each worker grow from one age to another, in requests; says how many were answered.
+    fn age(&mut self, workers: usize, threads: u64, from: f64, to: f64) -> Result<u64, LabError> {
+        let each = (to - from).round().max(0.0) as u64;
+        // One by one every worker surely gets its own. That takes a moment each time, and plain HTTP.
+        let plan = &self.order.plan;
+        let one_by_one = if plan.url.tls || plan.network.unix_socket.is_some() { 0 } else { each.min(ONE_BY_ONE) };
+        let mut answered = 0;
+        if each > one_by_one {
+            answered += self.grow(workers as u64, (each - one_by_one) * workers as u64 * threads)?;
+        }
+        for _ in 0..one_by_one {
+            answered += warm_each(&self.order.plan, workers) as u64;
+        }
+        Ok(answered)
+    }
+
+    /// Puts `requests` on the pool, from as many users as it has workers.
+    fn grow(&mut self, workers: u64, requests: u64) -> Result<u64, LabError> {
+        let mut plan = self.order.plan.clone();
+        plan.phases.retain(|p| p.measured);
+        for phase in &mut plan.phases {
+            phase.load = Load::closed(workers.clamp(1, 1000) as u32);
+            (phase.requests, phase.duration) = (Some(requests), None);
+        }
+        let run = self.lab.run(&plan, "size growth")?;
+        self.lab.check_stop()?;
+        Ok(run.measured().map_or(0, |p| p.requests.answered))
+    }
+
+    /// Looks at the whole group. `before` are workers that are still expected.
+    fn moment(&self, before: &[WorkerLook]) -> Result<Moment, LabError> {
+        let master = self.session.master();
+        let mut group = Group::new(master, false, self.session.adapter().facts().kind.helpers);
+        let mut look = Look::default();
+        group.look(true, &mut look);
+        let pids = group.pids();
+        let all = group.memory();
+        if let Some(why) = group.refused.as_ref().filter(|_| all.len() < pids.len()) {
+            return Err(LabError::Other(why.clone()));
+        }
+        let mut workers = group.worker_looks();
+        // A helper of the server's (mod_cgid's daemon) is no worker; they differ by far in what they are.
+        let known = self.session.workers();
+        workers.retain(|w| known.contains(&w.pid));
+        if let Some(status) = self.status.as_ref().and_then(|s| s.read(true, std::time::Duration::from_secs(3)).ok()) {
+            status.tell(&mut workers);
+        }
+        if !before.is_empty() && !workers.iter().any(|w| before.iter().any(|b| b.pid == w.pid)) {
+            return Err(LabError::Other(
+                "every worker was replaced meanwhile: they crash, or something recycles them; growth cannot be measured".into(),
+            ));
+        }
+        let sum = |f: fn(&memory::ProcessMemory) -> u64| all.iter().map(f).sum::<u64>();
+        let kernel = pids.iter().map(|p| memory::kernel_part(*p)).sum::<u64>();
+        let point = FitPoint {
+            workers: workers.len() as u64,
+            total_bytes: sum(|m| m.pss) + kernel,
+            pss_bytes: sum(|m| m.pss),
+            pss_anonymous_bytes: sum(|m| m.pss_anonymous),
+            kernel_bytes: kernel,
+            cgroup_anonymous_bytes: cgroup::memory_of_its_own(master, &pids).map(|(_, bytes)| bytes),
+        };
+        let cpu_s = workers.iter().map(|w| w.cpu_s).sum();
+        Ok(Moment { workers, point, cpu_s })
+    }
+
+    /// The size of workers under other directives, after the first and the second request.
+    fn variant(&mut self, name: &str, directives: &str, budget: u64) -> Result<SizeVariant, LabError> {
+        self.lab.check_stop()?;
+        self.lab.tell(&Event::TrialBegan {
+            trial: TrialBegan { role: "variant".into(), series: name.into(), ..TrialBegan::default() },
+        });
+        self.session.apply(Directives::read(directives))?;
+        let workers = complete_pool(self.session);
+        let _ = warm_each(&self.order.plan, workers);
+        let first = self.moment(&[])?;
+        let _ = warm_each(&self.order.plan, workers);
+        let second = self.moment(&[])?;
+        let pids: Vec<i32> = second.workers.iter().map(|w| w.pid).collect();
+        let group = as_workers(&memory::of_group(&pids)?);
+        let shared_once = second.point.pss_bytes.saturating_sub(group.iter().map(|w| w.private).sum());
+        let fits = pool::fits(budget, &group, shared_once);
+        Ok(SizeVariant {
+            name: name.into(),
+            directives: directives.into(),
+            first: sharing(&first.workers, 1.0),
+            second: sharing(&second.workers, 2.0),
+            fits: fits.map_or_else(SizeFits::default, |f| SizeFits {
+                no_sharing: f.no_sharing,
+                classic_sharing: f.classic_sharing,
+                independent: f.independent,
+                worst_case: f.worst_case,
+            }),
+        })
+    }
+}
+
+/// Means over the workers.
+fn sharing(workers: &[WorkerLook], requests: f64) -> SharingPoint {
+    let n = workers.len().max(1) as u64;
+    let mean = |f: fn(&WorkerLook) -> Option<u64>| workers.iter().filter_map(f).sum::<u64>() / n;
+    let (size, shared) = (mean(|w| w.rss_bytes), mean(|w| w.shared_bytes));
+    SharingPoint { requests, size_bytes: size, shared_bytes: shared, private_bytes: mean(|w| w.private_bytes) }
+}
+
+fn ages(workers: &[WorkerLook], served: impl Fn(&WorkerLook) -> f64) -> Vec<Aged> {
+    let bytes = |b: Option<u64>| b.map(|b| b as f64);
+    workers
+        .iter()
+        .filter_map(|w| {
+            Some(Aged {
+                worker: w.pid,
+                requests: served(w),
+                rss: bytes(w.rss_bytes)?,
+                private: bytes(w.private_bytes)?,
+                shared: bytes(w.shared_bytes)?,
+            })
+        })
+        .collect()
+}

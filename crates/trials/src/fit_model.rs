@@ -1,0 +1,131 @@
+//! From the memory of pools at several sizes and ages to the number of workers that fit.
+
+use std::collections::BTreeMap;
+
+use lastdrop_analyze::memory_model::{self, Aged, Estimate, Settling};
+use lastdrop_model::documents::{Interval, SizeDocument, SizeFit, SizeGrowth};
+use lastdrop_model::units::show_bytes;
+use lastdrop_server::Adapter;
+
+use crate::size::answer;
+use lastdrop_lab::LabError;
+
+/// A worker that is started anew costs at least this much CPU: a fork, an exit, and a page table.
+const LEAST_REPLACEMENT_S: f64 = 0.001;
+
+/// What was measured.
+pub(crate) struct Measured {
+    /// Its points and ages; the rest is to be reckoned.
+    pub fit: SizeFit,
+    /// Workers of the largest pool at every age.
+    pub aged: Vec<Aged>,
+    pub settling: Settling,
+    /// Requests that the workers of every pool had served.
+    pub base: f64,
+    pub request_cpu_s: f64,
+    pub fresh_cpu_s: f64,
+}
+
+fn interval(e: Estimate) -> Interval {
+    Interval { value: e.value, interval: e.interval.into() }
+}
+
+/// Reckons, and puts the answers into the document.
+///
+/// # Errors
+/// When the pool sizes were not what was asked for.
+pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocument) -> Result<(), LabError> {
+    let Measured { mut fit, aged, settling, base, request_cpu_s, fresh_cpu_s } = m;
+    let points: Vec<(u64, u64)> = fit.points.iter().map(|p| (p.workers, p.total_bytes)).collect();
+    let line = memory_model::fit_pool(&points).ok_or_else(|| {
+        LabError::Other("the server did not take different pool sizes; is its pool kept by something else?".into())
+    })?;
+    fit.shared_bytes = interval(line.shared);
+    fit.per_worker_bytes = interval(line.each);
+    let oldest = aged.iter().map(|a| a.requests).fold(0.0, f64::max);
+    // How workers of the same age differ: as they were when they had grown as old as those of the pools.
+    let alike: Vec<f64> = {
+        let mut seen = BTreeMap::new();
+        for a in aged.iter().filter(|a| a.requests >= base.min(oldest) * 0.9) {
+            seen.entry(a.worker).or_insert(a.private);
+        }
+        seen.into_values().collect()
+    };
+    let (mean, variance) = lastdrop_analyze::series::mean_and_variance(&alike);
+    fit.spread_bytes = variance.max(0.0).sqrt();
+    let beyond = (alike.iter().copied().fold(0.0, f64::max) - mean).max(0.0);
+    // The first requests settle things (caches, stacks); what goes on after half of them is growth.
+    let since = oldest * 0.45;
+    let later: Vec<Aged> = aged.iter().copied().filter(|a| a.requests >= since).collect();
+    let growth = memory_model::growth(&later).map(|g| {
+        let grows = settling == Settling::Growing && g.is_real(oldest - since);
+        let replace_cpu_s = (fresh_cpu_s - request_cpu_s).max(LEAST_REPLACEMENT_S);
+        let fresh = line.each.value - g.private.value * base;
+        let best_age = memory_model::best_age(fresh.max(0.0), g.private.value, request_cpu_s, replace_cpu_s);
+        SizeGrowth {
+            private_bytes: interval(g.private),
+            leaked_bytes: interval(g.leaked),
+            unshared_bytes: interval(g.unshared),
+            grows,
+            request_cpu_s,
+            replace_cpu_s,
+            best_age: best_age.filter(|_| grows),
+        }
+    });
+    let per_request = growth.as_ref().filter(|g| g.grows).map_or(0.0, |g| g.private_bytes.value);
+    if per_request > 0.0 && fit.age.is_none() {
+        let advised = growth.as_ref().and_then(|g| g.best_age);
+        document.notes.push(format!(
+            "workers grow by {} a request and are never replaced: in time no number of them fits; the answers take \
+             them to be replaced after {} requests",
+            show_bytes(per_request as u64),
+            advised.map_or("an unknown number of".into(), |a| a.to_string()),
+        ));
+        fit.age = advised;
+    }
+    fit.settling = match settling {
+        Settling::Settled(_) => "settled",
+        Settling::Growing => "growing",
+        Settling::Slowing => "slowing",
+    }
+    .into();
+    if settling == Settling::Slowing || settling == Settling::Growing && per_request == 0.0 {
+        document.notes.push(format!(
+            "workers had not settled after {oldest:.0} requests each: in time they will be larger than these answers take \
+             them to be; watch them for longer: --requests-per-worker {}",
+            (oldest * 4.0).round()
+        ));
+    }
+    // Ages from 0 to A are equally many at a time; at their worst all are A old. The line is about workers of `base`.
+    let age = fit.age.map_or(base, |a| a as f64);
+    let grown = if per_request > 0.0 { age * per_request } else { 0.0 };
+    let at_base = per_request * base;
+    let spread = (fit.spread_bytes.powi(2) + grown * grown / 12.0).sqrt();
+    let independent = line.room(document.budget_bytes, grown / 2.0 - at_base, spread);
+    let worst = line.room(document.budget_bytes, grown - at_base + beyond, 0.0);
+    fit.independent_interval = independent.interval.into();
+    fit.worst_case_interval = worst.interval.into();
+    fit.growth = growth;
+    fit.cgroup_ratio = fit
+        .points
+        .last()
+        .and_then(|p| Some(p.pss_anonymous_bytes as f64 / p.cgroup_anonymous_bytes.filter(|b| *b > 0)? as f64));
+    let b = |x: f64| show_bytes(x.max(0.0) as u64);
+    let (shared, each) = (b(line.shared.value), b(line.each.value - at_base));
+    let growth = if grown > 0.0 { format!(" + {} of growth by half its age", b(grown / 2.0)) } else { String::new() };
+    document.formulas.insert(
+        "independent".into(),
+        format!("{shared} once + n × ({each}{growth}), with room for their spread: n = {}", independent.workers),
+    );
+    document.formulas.insert(
+        "worst_case".into(),
+        format!(
+            "{shared} once + n × {}, the largest and oldest: n = {}",
+            b(line.each.value - at_base + grown + beyond),
+            worst.workers
+        ),
+    );
+    document.fit = Some(fit);
+    answer(document, adapter, independent.workers, worst.workers);
+    Ok(())
+}

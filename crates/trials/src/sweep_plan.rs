@@ -1,0 +1,335 @@
+//! The plan file of a sweep: lists of values, of which every combination is measured.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lastdrop_model::bounds::{Row, Within, row};
+use lastdrop_model::request::header_line;
+use lastdrop_model::toml_error;
+use lastdrop_model::{KeepAlive, Setting, Settings, Url};
+use lastdrop_server::ServerRef;
+use serde::{Deserialize, Deserializer};
+
+/// A plan that cannot be used; the message has file, line and column where it is about a place.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {message}", path.display())]
+pub struct PlanError {
+    pub path: PathBuf,
+    pub message: String,
+}
+
+/// One value or several.
+#[derive(Debug, Clone)]
+struct Few<T>(Vec<T>);
+
+impl<T: Clone> Few<T> {
+    fn list(&self) -> Vec<T> {
+        self.0.clone()
+    }
+}
+
+impl<R: Row> Few<Within<R>> {
+    fn numbers(&self) -> Vec<R::Value> {
+        self.0.iter().map(|n| n.0).collect()
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // Not an untagged enum: what is wrong with a value would not be said.
+        let list = match toml::Value::deserialize(deserializer)? {
+            toml::Value::Array(list) if list.is_empty() => {
+                return Err(serde::de::Error::custom("a list needs a value"));
+            }
+            toml::Value::Array(list) => list,
+            one => vec![one],
+        };
+        let read = |value: toml::Value| T::deserialize(value).map_err(|e| serde::de::Error::custom(e.message()));
+        list.into_iter().map(read).collect::<Result<_, _>>().map(Few)
+    }
+}
+
+/// What may stand at the top, for all series, and in a series.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Block {
+    name: Option<String>,
+    url: Option<Few<String>>,
+    users: Option<Few<Within<row::Users>>>,
+    requests: Option<Few<Within<row::Requests>>>,
+    duration: Option<Within<row::Duration>>,
+    /// The URL's query is filled up to this many characters.
+    query_length: Option<Few<Within<row::QueryLength>>>,
+    /// Headers, `Name: value`, all of them in each request.
+    header: Option<Few<String>>,
+    #[serde(default)]
+    settings: BTreeMap<String, Few<Setting>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    server: Option<String>,
+    url: Option<Few<String>>,
+    users: Option<Few<Within<row::Users>>>,
+    requests: Option<Few<Within<row::Requests>>>,
+    duration: Option<Within<row::Duration>>,
+    query_length: Option<Few<Within<row::QueryLength>>>,
+    header: Option<Few<String>>,
+    /// Every row is measured once a round, in an order that chance chooses anew.
+    rounds: Option<Within<row::Rounds>>,
+    /// The column by which the table is sorted.
+    sort: Option<String>,
+    keepalive: Option<String>,
+    timeout: Option<Within<row::Timeout>>,
+    threads: Option<Within<row::Threads>>,
+    seed: Option<Within<row::Seed>>,
+    /// Load before measuring where recycling makes warming each worker impossible.
+    warm_up: Option<Within<row::Pause>>,
+    #[serde(default)]
+    settings: BTreeMap<String, Few<Setting>>,
+    #[serde(default, alias = "variant")]
+    series: Vec<Block>,
+}
+
+/// One combination: a row of the table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cell {
+    pub series: String,
+    pub url: Url,
+    pub users: u32,
+    pub requests: Option<u64>,
+    pub duration: Option<Duration>,
+    pub query_length: Option<u32>,
+    pub headers: Vec<(String, String)>,
+    pub settings: Settings,
+}
+
+#[derive(Debug, Clone)]
+pub struct SweepPlan {
+    pub server: Option<ServerRef>,
+    pub cells: Vec<Cell>,
+    pub keepalive: KeepAlive,
+    pub timeout: Duration,
+    pub threads: u32,
+    pub seed: Option<u32>,
+    pub warm_up: Duration,
+    pub rounds: u32,
+    pub sort: Option<String>,
+    /// Runs and documents are kept with their secrets.
+    pub keep_secrets: bool,
+}
+
+impl SweepPlan {
+    /// Can the table be sorted as the plan wants it?
+    ///
+    /// # Errors
+    /// With the columns that there are.
+    pub fn check_sort(&self) -> Result<(), String> {
+        let Some(sort) = &self.sort else { return Ok(()) };
+        let mut columns: Vec<&str> = SORTABLE.to_vec();
+        columns.extend(self.cells.iter().flat_map(|c| c.settings.keys()).map(String::as_str));
+        columns.dedup();
+        if columns.iter().any(|c| c.eq_ignore_ascii_case(sort)) {
+            Ok(())
+        } else {
+            Err(format!("the table has no column '{sort}' to sort by; there are {}", columns.join(", ")))
+        }
+    }
+}
+
+/// Columns that every table can be sorted by.
+pub const SORTABLE: [&str; 10] =
+    ["name", "url", "query_length", "users", "requests", "avtime", "completed", "failed", "rps", "p99"];
+
+/// More rows than this are a mistake.
+const MOST_CELLS: usize = 10_000;
+
+impl SweepPlan {
+    /// Reads a plan file. The configuration in `server` is relative to the file's folder.
+    ///
+    /// # Errors
+    /// When it cannot be read or says something that cannot be done.
+    pub fn read(path: &Path) -> Result<SweepPlan, PlanError> {
+        let error = |message: String| PlanError { path: path.to_path_buf(), message };
+        let text = lastdrop_load::files::read_text(path).map_err(|e| error(e.to_string()))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        SweepPlan::parse(&text, folder).map_err(error)
+    }
+
+    fn parse(text: &str, folder: &Path) -> Result<SweepPlan, String> {
+        let file: File = toml::from_str(text).map_err(|e| e.to_string().replace(e.message(), &toml_error::what(&e)))?;
+        let mut server: Option<ServerRef> = file.server.as_deref().map(str::parse).transpose()?;
+        if let Some(config) = server.as_mut().and_then(|s| s.config.as_mut()) {
+            *config = folder.join(&*config);
+        }
+        let top = Block {
+            name: None,
+            url: file.url.clone(),
+            users: file.users.clone(),
+            requests: file.requests.clone(),
+            duration: file.duration,
+            query_length: file.query_length.clone(),
+            header: file.header.clone(),
+            settings: file.settings.clone(),
+        };
+        let series = if file.series.is_empty() { vec![Block::default()] } else { file.series.clone() };
+        let mut cells = Vec::new();
+        for block in &series {
+            cells.extend(expand(&top, block)?);
+            if cells.len() > MOST_CELLS {
+                return Err(format!("more than {MOST_CELLS} combinations; split the plan"));
+            }
+        }
+        if server.is_none() && cells.iter().any(|c| !c.settings.is_empty()) {
+            return Err("it has settings but no server; add: server = \"apache:/path/apache2.conf\"".into());
+        }
+        Ok(SweepPlan {
+            server,
+            cells,
+            keepalive: file.keepalive.as_deref().unwrap_or("off").parse()?,
+            timeout: file.timeout.map_or(Duration::from_secs(5), |t| t.0),
+            threads: file.threads.map_or(1, |t| t.0),
+            seed: file.seed.map(|s| s.0),
+            warm_up: file.warm_up.map_or(Duration::from_secs(15), |t| t.0),
+            rounds: file.rounds.map_or(1, |r| r.0),
+            sort: file.sort,
+            keep_secrets: false,
+        })
+    }
+}
+
+/// The URL with a query of so many characters: its own, filled up with letters, or with one made of them.
+fn with_query(url: &Url, length: u32) -> Url {
+    let mut url = url.clone();
+    let length = length as usize;
+    let have = url.path.split_once('?').map(|(_, query)| query.chars().count());
+    match have {
+        None if length == 0 => {}
+        None => {
+            url.path.push('?');
+            url.path.extend("q=".chars().chain(std::iter::repeat('x')).take(length));
+        }
+        Some(n) => url.path.extend(std::iter::repeat_n('x', length.saturating_sub(n))),
+    }
+    url
+}
+
+/// Every combination of a series, the settings varying slowest.
+fn expand(top: &Block, series: &Block) -> Result<Vec<Cell>, String> {
+    let urls = series.url.as_ref().or(top.url.as_ref()).ok_or("it has no url")?.list();
+    let users = series.users.as_ref().or(top.users.as_ref()).map_or(vec![10], Few::numbers);
+    let requests = series.requests.as_ref().or(top.requests.as_ref()).map(Few::numbers);
+    let duration = series.duration.or(top.duration).map(|d| d.0);
+    let requests: Vec<Option<u64>> = match requests {
+        Some(list) => list.into_iter().map(Some).collect(),
+        None => vec![None],
+    };
+    let duration = duration.or(if requests == [None] { Some(Duration::from_secs(10)) } else { None });
+    let lengths: Vec<Option<u32>> = match series.query_length.as_ref().or(top.query_length.as_ref()) {
+        Some(list) => list.numbers().into_iter().map(Some).collect(),
+        None => vec![None],
+    };
+    let headers = series.header.as_ref().or(top.header.as_ref()).map_or(Vec::new(), Few::list);
+    let headers = headers.iter().map(|h| header_line(h)).collect::<Result<Vec<_>, _>>()?;
+    let mut all_settings = top.settings.clone();
+    all_settings.extend(series.settings.clone());
+    let mut combinations = vec![Settings::new()];
+    for (name, values) in &all_settings {
+        combinations = combinations
+            .into_iter()
+            .flat_map(|c| {
+                values.list().into_iter().map(move |v| {
+                    let mut with = c.clone();
+                    with.insert(name.clone(), v);
+                    with
+                })
+            })
+            .collect();
+        if combinations.len() > MOST_CELLS {
+            return Err(format!("more than {MOST_CELLS} combinations; split the plan"));
+        }
+    }
+    let mut cells = Vec::new();
+    for settings in &combinations {
+        for url in &urls {
+            let url: Url = url.parse().map_err(|e: lastdrop_model::plan::UrlError| e.to_string())?;
+            for length in &lengths {
+                let url = length.map_or_else(|| url.clone(), |n| with_query(&url, n));
+                for users in &users {
+                    for requests in &requests {
+                        cells.push(Cell {
+                            series: series.name.clone().unwrap_or_default(),
+                            url: url.clone(),
+                            users: *users,
+                            requests: *requests,
+                            duration,
+                            query_length: *length,
+                            headers: headers.clone(),
+                            settings: settings.clone(),
+                        });
+                    }
+                }
+            }
+        }
+    }
+    Ok(cells)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_is_a_row() {
+        let text = "server = 'apache:run/a.conf'\nurl = ['http://h/a', 'http://h/b']\nusers = [1, 2]\nrequests = 10\n\
+                    [settings]\nMaxRequestWorkers = [5, 6, 7]\nKeepAlive = 'Off'\n";
+        let plan = SweepPlan::parse(text, Path::new("/x")).expect("valid");
+        assert_eq!(plan.cells.len(), 12);
+        assert_eq!(plan.cells[0].settings["KeepAlive"], Setting::Text("Off".into()));
+        assert_eq!(plan.server.expect("named").config, Some(PathBuf::from("/x/run/a.conf")));
+    }
+
+    #[test]
+    fn a_series_overrides_the_top() {
+        let text = "url = 'http://h/'\nusers = 5\nrequests = 10\n[[series]]\nname = 'a'\nusers = [7, 8]\n[[series]]\nname = 'b'\n";
+        let plan = SweepPlan::parse(text, Path::new("")).expect("valid");
+        let users: Vec<u32> = plan.cells.iter().map(|c| c.users).collect();
+        assert_eq!(users, [7, 8, 5]);
+    }
+
+    #[test]
+    fn variants_have_queries_and_headers() {
+        let text = "url = 'http://h/a?b=1'\nrounds = 3\nsort = 'rps'\nrequests = 10\n[[variant]]\nname = 'short'\nquery_length = [3, 25]\n\
+                    header = 'X-A: b'\n[[variant]]\nname = 'none'\nurl = 'http://h/c'\nquery_length = 6\n";
+        let plan = SweepPlan::parse(text, Path::new("")).expect("valid");
+        let paths: Vec<&str> = plan.cells.iter().map(|c| c.url.path.as_str()).collect();
+        assert_eq!(paths, ["/a?b=1", &format!("/a?b=1{}", "x".repeat(22)), "/c?q=xxxx"]);
+        assert_eq!(plan.cells[0].headers, [("X-A".to_string(), "b".to_string())]);
+        assert_eq!((plan.rounds, plan.sort.as_deref()), (3, Some("rps")));
+        assert!(SweepPlan::parse("url='http://h/'\nheader='no colon'\n", Path::new("")).is_err());
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_place() {
+        let wrong = |text: &str| SweepPlan::parse(text, Path::new("")).expect_err("wrong");
+        assert!(wrong("url = 'http://h/'\nuser = 5\n").contains("line 2"));
+        let kind = wrong("url = 'http://h/'\nusers = [1, 'x']\n");
+        assert!(kind.contains("users must be a whole number from 1 to 1000000, not 'x'"), "{kind}");
+        assert!(wrong("users = 5\n").contains("url"));
+        assert!(wrong("url = 'http://h/'\n[settings]\nX = 1\n").contains("server"));
+        for (text, words) in [
+            ("users = 0", "users must be a whole number from 1 to 1000000, not '0'"),
+            ("users = [1, -1]", "not '-1'"),
+            ("requests = inf", "requests must be"),
+            ("timeout = '0s'", "a timeout must be"),
+            ("threads = 257", "threads must be"),
+            ("rounds = 99999999999", "rounds must be"),
+            ("query_length = 1e300", "the length of the query must be"),
+        ] {
+            let message = wrong(&format!("url = 'http://h/'\n{text}\n"));
+            assert!(message.contains(words) && message.contains("line 2"), "{message}");
+        }
+    }
+}
