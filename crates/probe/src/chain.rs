@@ -11,10 +11,10 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::group::{self, Stat};
 use crate::listeners::{Endpoint, is_local};
 use crate::namespace::Namespace;
 use crate::sock_diag::{FAMILIES, LISTEN, SockDiag, StateFlags, TcpSocket, UnixSocket};
+use crate::stat::{self, Stat};
 
 /// More networks than this are not looked into: a machine full of containers.
 const MOST_NAMESPACES: usize = 64;
@@ -147,7 +147,7 @@ struct Table {
 impl Table {
     fn read() -> Table {
         let mut table = Table::default();
-        for pid in group::all_pids() {
+        for pid in stat::all_pids() {
             let Some((stat, _)) = Stat::of_any(pid) else { continue };
             table.parents.insert(pid, stat.parent);
             table.starts.insert(pid, stat.start_ticks);

@@ -21,9 +21,9 @@ use std::time::Duration;
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::group::Stat;
 use crate::namespace::{self, Namespace};
 use crate::sock_diag::{SockDiag, StateFlags};
+use crate::stat::Stat;
 
 /// A pause between two readings is between these: 12.5 readings a second.
 const PAUSES_US: std::ops::Range<u64> = 40_000..120_000;

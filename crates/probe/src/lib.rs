@@ -19,6 +19,7 @@ pub mod others;
 pub mod perf;
 pub mod process;
 mod sock_diag;
+mod stat;
 pub mod status;
 pub mod strace;
 

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::chain::Chain;
-use crate::group::{self, Stat};
 use crate::host::CpuTicks;
+use crate::stat::{self, Stat};
 
 /// The kernel's own threads are the children of this process, and are nobody's program.
 const KERNEL_THREADS: i32 = 2;
@@ -58,7 +58,7 @@ impl Snapshot {
     /// Looks. It takes about 12 µs a process.
     #[must_use]
     pub fn now() -> Snapshot {
-        let processes = group::all_pids()
+        let processes = stat::all_pids()
             .filter_map(|pid| {
                 let (stat, name) = Stat::of_any(pid)?;
                 Some((pid, Times { stat, name }))
@@ -106,7 +106,7 @@ impl Snapshot {
     /// What programs outside of the chain used since `earlier`.
     #[must_use]
     pub fn others_since(&self, earlier: &Snapshot, chain: &Chain) -> Others {
-        let ticks = group::ticks_per_second() * self.after(earlier).as_secs_f64().max(1e-6);
+        let ticks = stat::ticks_per_second() * self.after(earlier).as_secs_f64().max(1e-6);
         let (mut all, mut others) = (0, 0);
         let mut programs: BTreeMap<&str, (u64, u64, i32)> = BTreeMap::new();
         for (pid, used) in self.used_since(earlier).into_iter().filter(|(_, used)| *used > 0) {
@@ -169,7 +169,7 @@ mod tests {
             snapshot(&[(1, 0, 0, 0), (10, 1, 50, 0), (20, 1, 50, 0), (21, 20, 50, 0), (30, 1, 80, 0), (40, 2, 50, 0)]);
         after.at = before.at + Duration::from_secs(1);
         let others = after.others_since(&before, &Chain::of_pids(&[10, 20]));
-        let rate = 80.0 / group::ticks_per_second();
+        let rate = 80.0 / stat::ticks_per_second();
         assert_eq!(others.cores, rate);
         assert_eq!(others.programs, [Program { name: "p30".into(), pid: 30, cores: rate }]);
     }

@@ -54,7 +54,7 @@ pub fn children(pid: i32) -> Vec<ProcessInfo> {
 /// Process ids of the living children of a process: much less work than [`children`].
 #[must_use]
 pub fn child_pids(pid: i32) -> Vec<i32> {
-    crate::group::child_pids(pid)
+    crate::stat::child_pids(pid)
 }
 
 /// Children that serve no requests of visitors, by the title that they give themselves: how it begins and ends.

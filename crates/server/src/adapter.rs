@@ -10,9 +10,9 @@ use lastdrop_probe::process::{self, Birth};
 use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
+use crate::ServerError;
 use crate::change::Change;
-use crate::kind::{self, Kind, Status};
-use crate::{ServerError, ServerRef, broken};
+use crate::kind::{Kind, Status};
 
 /// A running server, as found.
 #[derive(Debug, Clone)]
@@ -157,77 +157,4 @@ pub trait Adapter: Send {
         let knob = self.knob(role)?;
         settings.get(knob.name).cloned().or_else(|| Some(Setting::read(knob.default)))
     }
-}
-
-/// Finds the running server that a name means.
-///
-/// # Errors
-/// When there is none, more than one, or it may not be looked at.
-pub fn discover(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
-    find_adapter(server).map_err(|e| broken::or_restore(e, server))
-}
-
-pub(crate) fn find_adapter(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
-    let discover = server.kind.adapter.ok_or_else(|| {
-        ServerError::Setting(format!(
-            "the settings of '{server}' cannot be read or changed yet; those of {} can. Any server can be loaded \
-             (lastdrop run URL) and looked at (lastdrop watch {server})",
-            kind::changeable()
-        ))
-    })?;
-    discover(server)
-}
-
-/// The name of a process's program; of another user's process, whose program is hidden, what its title says.
-pub(crate) fn program(info: &process::ProcessInfo) -> String {
-    let name = info.exe.as_ref().and_then(|e| e.file_name()).map(|n| n.to_string_lossy().into_owned());
-    let name = name.or_else(|| {
-        // "nginx: master process /usr/sbin/nginx", "/usr/sbin/apache2"
-        Path::new(info.argv.first()?.split(':').next()?).file_name().map(|n| n.to_string_lossy().into_owned())
-    });
-    name.unwrap_or_default().trim_end_matches(" (deleted)").to_string()
-}
-
-/// Master processes of a program: those whose parent is not of it, be it another user's.
-pub(crate) fn masters(is_of: impl Fn(&process::ProcessInfo) -> bool) -> Vec<process::ProcessInfo> {
-    let mut group = process::all();
-    group.retain(is_of);
-    let pids: Vec<i32> = group.iter().map(|p| p.pid).collect();
-    group.retain(|p| !pids.contains(&p.parent));
-    group
-}
-
-/// Chooses the one master that is meant: by configuration, by the port of the URL, or because it is the only one.
-pub(crate) fn choose<T>(
-    mut candidates: Vec<(T, Option<PathBuf>, Vec<SocketAddr>)>,
-    server: &ServerRef,
-    not_found: impl FnOnce() -> ServerError,
-) -> Result<(T, Option<PathBuf>, Vec<SocketAddr>), ServerError> {
-    if let Some(wanted) = &server.config {
-        let real =
-            std::fs::canonicalize(wanted).map_err(ServerError::io(format!("cannot read {}", wanted.display())))?;
-        candidates.retain(|(_, config, _)| {
-            config.as_ref().is_some_and(|c| std::fs::canonicalize(c).is_ok_and(|c| c == real))
-        });
-    }
-    if let Some(url) = &server.url {
-        candidates.retain(|(_, _, listeners)| listeners.iter().any(|l| l.port() == url.port));
-    }
-    // A process that only tests a configuration listens nowhere; of another user's it is not known.
-    if candidates.iter().any(|(_, _, listeners)| !listeners.is_empty()) {
-        candidates.retain(|(_, _, listeners)| !listeners.is_empty());
-    }
-    if candidates.len() > 1 {
-        let names: Vec<String> = candidates
-            .iter()
-            .map(|(_, c, _)| {
-                c.as_ref().map_or("(no file)".to_string(), |c| format!("{}:{}", server.kind.name, c.display()))
-            })
-            .collect();
-        return Err(ServerError::NotFound {
-            what: format!("'{server}' could be any of {} servers", candidates.len()),
-            advice: format!("name one: {}", names.join(", ")),
-        });
-    }
-    candidates.pop().ok_or_else(not_found)
 }

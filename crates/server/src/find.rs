@@ -4,17 +4,17 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
-use lastdrop_model::Url;
 use lastdrop_probe::fastcgi::FpmSocket;
 use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process::{self, Helpers, ProcessInfo};
 use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
-use crate::adapter::{choose, masters, program};
-use crate::broken::or_restore;
-use crate::kind::{Discover, Kind, Leave, Status};
-use crate::{ServerError, ServerRef};
+use crate::adapters::find_adapter;
+use crate::kind::{Kind, Leave, Status, program_of};
+use crate::left::or_restore;
+use crate::meant::{choose, masters, url_of};
+use crate::{ServerError, ServerRef, fpm};
 
 /// A server that runs.
 #[derive(Debug, Clone)]
@@ -92,14 +92,14 @@ fn find_any(server: &ServerRef) -> Result<Found, ServerError> {
             })?;
             Ok(Found { name: server.to_string(), kind: server.kind, master: pid, ..by_process(&info) })
         }
-        (None, Some(discover)) => by_adapter(server, discover),
+        (None, Some(_)) => by_adapter(server),
         (None, None) => from_outside(server),
     }
 }
 
 /// A kind of server that can be changed: whoever does that knows it best.
-fn by_adapter(server: &ServerRef, discover: Discover) -> Result<Found, ServerError> {
-    let adapter = discover(server)?;
+fn by_adapter(server: &ServerRef) -> Result<Found, ServerError> {
+    let adapter = find_adapter(server)?;
     let facts = adapter.facts();
     Ok(Found {
         name: facts.name.clone(),
@@ -128,7 +128,7 @@ fn by_process(info: &ProcessInfo) -> Found {
     Found {
         name: ServerRef { kind, config: kind.named_by.certain(info), pid, url: None }.to_string(),
         kind,
-        software: program(info),
+        software: program_of(info),
         master: info.pid,
         prefork: kind.one_request_a_worker,
         helpers: kind.helpers,
@@ -152,7 +152,7 @@ fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
     let (info, config, listeners) = choose(candidates, server, not_found)?;
     Ok(Found {
         kind,
-        software: program(&info),
+        software: program_of(&info),
         master: info.pid,
         prefork: kind.one_request_a_worker,
         helpers: kind.helpers,
@@ -185,8 +185,8 @@ fn status_of(server: &ServerRef, config: Option<&Path>, listeners: &[SocketAddr]
                 })
             }
         },
-        Status::FastCgi { path, configured } => {
-            let own = config.and_then(configured);
+        Status::FastCgi { path } => {
+            let own = config.and_then(fpm::status);
             let Some(url) = &server.url else { return own };
             let address = (url.host.as_str(), url.port).to_socket_addrs().ok()?.next()?;
             let socket = FpmSocket::Tcp(address);
@@ -195,16 +195,6 @@ fn status_of(server: &ServerRef, config: Option<&Path>, listeners: &[SocketAddr]
             Some(StatusSource::FastCgi { socket, path, apart })
         }
     }
-}
-
-/// The first page of a listener, as the server's own machine reaches it.
-pub(crate) fn url_of(address: SocketAddr) -> Url {
-    let ip = match address.ip() {
-        ip if !ip.is_unspecified() => ip,
-        std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-        std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-    };
-    Url { tls: false, host: ip.to_string(), port: address.port(), path: "/".into() }
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use lastdrop_probe::process::{self, Birth};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
+use crate::ServerError;
 use crate::private::{keep_to_ourselves, make_folder, unfinished, write_durably};
-use crate::{ServerError, broken};
 
 /// Where journals, locks and overrides live: /var/lib/lastdrop for root, the user's state folder otherwise.
 /// LASTDROP_STATE names another.
@@ -97,7 +97,7 @@ impl Journal {
 
     pub fn read(path: &Path) -> Result<Journal, ServerError> {
         let bytes = fs::read(path).map_err(ServerError::io(format!("cannot read the journal {}", path.display())))?;
-        let mut journal = parse(&bytes).map_err(|fault| broken::error(path, &bytes, fault))?;
+        let mut journal = parse(&bytes).map_err(|fault| unusable(path, &bytes, fault))?;
         journal.path = path.to_path_buf();
         Ok(journal)
     }
@@ -312,6 +312,35 @@ fn is_at(file: &File, path: &Path) -> bool {
     file.metadata().ok().map(id).is_some_and(|open| fs::metadata(path).ok().map(id) == Some(open))
 }
 
+/// The error about a journal that cannot be used: what it was about, and what a person can do without it.
+fn unusable(path: &Path, bytes: &[u8], fault: JournalFault) -> ServerError {
+    let text = String::from_utf8_lossy(bytes);
+    let files = StateFiles::beside(path);
+    let server = value_of(&text, "server");
+    let about = server.clone().unwrap_or_else(|| {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        format!("a server whose name its file has: {name}")
+    });
+    let mut by_hand = Vec::new();
+    let trial = files.trial.display();
+    if files.trial.exists() {
+        by_hand.push(format!("a server that was started on {trial} (ps -ef) has changed settings: stop it"));
+    }
+    by_hand.push(match value_of(&text, "included_file") {
+        Some(file) => format!("take {file} away, if it is there"),
+        None => "take zz-lastdrop.conf away, if it is in a folder that the server's configuration includes".into(),
+    });
+    by_hand.push("start the server as it is always started, or reload it".into());
+    ServerError::BrokenJournal { path: path.to_path_buf(), fault, about, by_hand: by_hand.join(";\n  ") }
+}
+
+/// The value of a field in what there is of a journal, by the lines that it is written in.
+fn value_of(text: &str, field: &str) -> Option<String> {
+    let begins = format!("\"{field}\": ");
+    let value = text.lines().find_map(|l| l.trim_start().strip_prefix(&begins))?;
+    serde_json::from_str(value.trim_end_matches(',')).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -348,5 +377,16 @@ mod tests {
         assert!(matches!(parse(b"hello").err(), Some(JournalFault::Other(_))));
         let schema = "lastdrop.journal/9".to_string();
         assert_eq!(parse(b"{\"schema\":\"lastdrop.journal/9\"}").err(), Some(JournalFault::Version { schema }));
+    }
+
+    #[test]
+    fn what_a_cut_journal_still_says_is_told() {
+        let text =
+            "{\n  \"schema\": \"lastdrop.journal/1\",\n  \"server\": \"apache:/etc/a.conf\",\n  \"stage\": \"cha";
+        let error =
+            unusable(Path::new("/x/apache-.journal"), text.as_bytes(), JournalFault::Cut { line: 4 }).to_string();
+        for part in ["/x/apache-.journal", "line 4", "apache:/etc/a.conf", "zz-lastdrop.conf", "--forget"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
     }
 }

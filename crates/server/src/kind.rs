@@ -2,17 +2,14 @@
 //! can be named on a command line, how a server is found and told from others, where its status page is, how one of its
 //! workers is asked to leave and what help and errors say of all that is read here.
 //!
-//! A kind that can be looked at is its row. One whose settings can be changed has an [`Adapter`] besides, whose
-//! constructor stands in the row.
+//! A kind that can be looked at is its row. One whose settings can be changed has an adapter besides: the row has its name,
+//! `adapters` the rest.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use lastdrop_probe::process::{Helpers, ProcessInfo};
-use lastdrop_probe::status::{PageFormat, StatusSource};
+use lastdrop_probe::status::PageFormat;
 use nix::sys::signal::Signal;
-
-use crate::adapter::{Adapter, program};
-use crate::{ServerError, ServerRef, apache, fpm, target};
 
 #[derive(Debug)]
 pub struct Kind {
@@ -42,12 +39,16 @@ pub struct Kind {
     pub one_request_a_worker: bool,
     /// Takes lines of its own language beside settings (`trace --with`, `size --variant`).
     pub directives: bool,
-    /// Where its settings can be read and changed.
-    pub adapter: Option<Discover>,
+    /// By whom its settings can be read and changed.
+    pub adapter: Option<AdapterName>,
 }
 
-/// Finds the running server that a name means, for changing it.
-pub type Discover = fn(&ServerRef) -> Result<Box<dyn Adapter>, ServerError>;
+/// The adapters that there are; `adapters` has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdapterName {
+    Apache,
+    Target,
+}
 
 /// What stands after the colon of a server's name, and how a master tells that it is the one.
 #[derive(Debug)]
@@ -103,10 +104,9 @@ pub enum Status {
         format: PageFormat,
         paths: &'static [&'static str],
     },
-    /// By FastCGI, where the configuration says; at a socket that is named by hand it is at `path`.
+    /// By FastCGI, where the configuration of PHP-FPM says; at a socket that is named by hand it is at `path`.
     FastCgi {
         path: &'static str,
-        configured: fn(&Path) -> Option<StatusSource>,
     },
 }
 
@@ -155,7 +155,7 @@ pub static KINDS: &[Kind] = &[
         tells_each: Some("ExtendedStatus On"),
         leave: Leave::IfOneRequest { signal: Signal::SIGUSR1, otherwise: "MaxConnectionsPerChild limits their age" },
         directives: true,
-        adapter: Some(|server| Ok(Box::new(apache::Apache::discover(server)?))),
+        adapter: Some(AdapterName::Apache),
         ..LOOK_ONLY
     },
     Kind {
@@ -178,7 +178,7 @@ pub static KINDS: &[Kind] = &[
         title: "PHP-FPM",
         programs: &["php-fpm*"],
         named_by: NamedBy::TitleBrackets,
-        status: Status::FastCgi { path: "/status", configured: fpm::status },
+        status: Status::FastCgi { path: "/status" },
         leave: Leave::Gracefully(Signal::SIGQUIT),
         // The pool that PHP-FPM makes for pm.status_listen of the pool of that name.
         helpers: &[("php-fpm: pool ", "_status")],
@@ -196,7 +196,7 @@ pub static KINDS: &[Kind] = &[
         status: Status::Http { format: PageFormat::ModStatus, paths: &["/server-status"] },
         leave: Leave::Gracefully(Signal::SIGUSR1),
         one_request_a_worker: true,
-        adapter: Some(|server| Ok(Box::new(target::Target::discover(server)?))),
+        adapter: Some(AdapterName::Target),
         ..LOOK_ONLY
     },
     // Any process and what descends from it; last, since it is what is left when no other row fits.
@@ -230,7 +230,7 @@ impl Kind {
     /// Is this a process of its program?
     #[must_use]
     pub fn runs(&self, info: &ProcessInfo) -> bool {
-        let program = program(info);
+        let program = program_of(info);
         let named = self.programs.iter().any(|name| match name.strip_suffix('*') {
             Some(beginning) => program.starts_with(beginning),
             None => program == *name,
@@ -257,6 +257,18 @@ impl Kind {
             _ => self.name.into(),
         }
     }
+}
+
+/// The name of a process's program; of another user's process, whose program is hidden, what its title says.
+pub(crate) fn program_of(info: &ProcessInfo) -> String {
+    let name = info.exe.as_ref().and_then(|e| e.file_name()).map(|n| n.to_string_lossy().into_owned());
+    let name = name.or_else(|| {
+        // "nginx: master process /usr/sbin/nginx", "/usr/sbin/apache2"
+        std::path::Path::new(info.argv.first()?.split(':').next()?)
+            .file_name()
+            .map(|n| n.to_string_lossy().into_owned())
+    });
+    name.unwrap_or_default().trim_end_matches(" (deleted)").to_string()
 }
 
 impl PartialEq for Kind {
@@ -309,6 +321,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::ServerRef;
 
     fn process(argv: &[&str]) -> ProcessInfo {
         let argv: Vec<String> = argv.iter().map(ToString::to_string).collect();

@@ -6,14 +6,16 @@
 //! process that wrote it is gone.
 
 mod adapter;
+mod adapters;
 mod apache;
-mod broken;
 mod change;
 mod find;
 mod fpm;
 mod health;
 mod journal;
 pub mod kind;
+mod left;
+mod meant;
 mod private;
 mod restart;
 mod restore;
@@ -25,13 +27,14 @@ mod visitors;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use adapter::{Adapter, Effective, Facts, discover};
-pub use broken::{forget, left_at};
+pub use adapter::{Adapter, Effective, Facts};
+pub use adapters::discover;
 pub use change::{Change, Directives};
 pub use find::{Found, find, find_listening_at};
 pub use health::Health;
 pub use journal::{Journal, JournalFault, state_folder};
 pub use kind::Kind;
+pub use left::{forget, left_at};
 pub use restore::{Restored, restore_all};
 pub use server_ref::ServerRef;
 pub use session::{Kept, Session};

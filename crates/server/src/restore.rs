@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process::{self, Birth};
 
-use crate::adapter::{Adapter, find_adapter};
+use crate::adapter::Adapter;
+use crate::adapters::find_adapter;
 use crate::change::Change;
 use crate::health::{Health, wait_healthy};
 use crate::journal::{Journal, Lock, Stage, StateFiles, remove_if_there, tidy_all};

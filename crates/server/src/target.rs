@@ -11,8 +11,9 @@ use lastdrop_probe::status::{self, StatusPage};
 use lastdrop_probe::{ProbeError, listeners};
 use nix::sys::signal::Signal;
 
-use crate::adapter::{Adapter, Effective, Facts, Placement, choose};
+use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
+use crate::meant::choose;
 use crate::private::write_durably;
 use crate::{ServerError, ServerRef, restart};
 

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use super::stat::read_into;
 use super::{Group, SETTLED};
+use crate::stat::read_into;
 
 /// Processes whose open files are counted at one look.
 const FILES_COUNTED: usize = 20;

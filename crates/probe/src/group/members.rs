@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::files::fds_limit;
-use super::stat::{Stat, all_pids, newest_pid};
 use super::{Group, Member};
+use crate::stat::{Stat, all_pids, newest_pid};
 
 /// Up to so many processes keep their file of numbers open between looks: opening it costs more than reading it.
 const KEEP_OPEN: usize = 300;

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::stat::{Stat, page_bytes};
 use super::{Group, Unchanged};
 use crate::ProbeError;
 use crate::memory;
+use crate::stat::{Stat, page_bytes};
 
 /// Time that a look may spend on reading memory, once every process has been read.
 const MEMORY_BUDGET: Duration = Duration::from_micros(2500);

@@ -9,7 +9,6 @@
 mod files;
 mod members;
 mod memory;
-mod stat;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -18,10 +17,9 @@ use std::time::{Duration, Instant};
 use lastdrop_model::{Look, WorkerLook};
 
 pub use self::files::count_fds;
-pub(crate) use self::stat::{Stat, all_pids, child_pids, ticks_per_second};
-use self::stat::{page_bytes, schedule, uptime};
 use crate::memory::ProcessMemory;
 use crate::process::{self, Helpers};
+use crate::stat::{Stat, page_bytes, schedule, ticks_per_second, uptime};
 
 /// A process that has been seen for so long keeps its limit of open files, and its title.
 const SETTLED: Duration = Duration::from_secs(10);

@@ -18,10 +18,10 @@ use lastdrop_probe::process::Birth;
 use lastdrop_probe::status::{self, StatusPage};
 use nix::sys::signal::Signal;
 
-use crate::adapter::{Adapter, Effective, Facts, Placement, choose, masters};
+use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
-use crate::find::url_of;
 use crate::kind::Status;
+use crate::meant::{choose, masters, url_of};
 use crate::private::write_durably;
 use crate::{ServerError, ServerRef};
 

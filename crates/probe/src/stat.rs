@@ -19,7 +19,7 @@ pub(crate) struct Stat {
     pub rss_pages: u64,
 }
 
-pub(super) fn read_into<'a>(path: &str, buffer: &'a mut [u8]) -> Option<&'a str> {
+pub(crate) fn read_into<'a>(path: &str, buffer: &'a mut [u8]) -> Option<&'a str> {
     let n = File::open(path).ok()?.read(buffer).ok()?;
     std::str::from_utf8(&buffer[..n]).ok()
 }
@@ -44,7 +44,7 @@ impl Stat {
     }
 
     /// Reads it again. An open file of a process that has ended gives an error, whoever has its id now.
-    pub(super) fn read(file: &File) -> Option<Stat> {
+    pub(crate) fn read(file: &File) -> Option<Stat> {
         let mut buffer = [0u8; 1024];
         let n = file.read_at(&mut buffer, 0).ok()?;
         Stat::parse(&buffer[..n]).filter(|s| s.state != 'Z')
@@ -91,7 +91,7 @@ pub(crate) fn all_pids() -> impl Iterator<Item = i32> {
 }
 
 /// The process id that was given out last.
-pub(super) fn newest_pid() -> Option<i32> {
+pub(crate) fn newest_pid() -> Option<i32> {
     let mut buffer = [0u8; 128];
     read_into("/proc/loadavg", &mut buffer)?.split_ascii_whitespace().nth(4)?.parse().ok()
 }
@@ -100,18 +100,18 @@ pub(crate) fn ticks_per_second() -> f64 {
     nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100) as f64
 }
 
-pub(super) fn page_bytes() -> u64 {
+pub(crate) fn page_bytes() -> u64 {
     nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(4096) as u64
 }
 
 /// Seconds since boot.
-pub(super) fn uptime() -> f64 {
+pub(crate) fn uptime() -> f64 {
     let mut buffer = [0u8; 128];
     read_into("/proc/uptime", &mut buffer).and_then(|t| t.split(' ').next()?.parse().ok()).unwrap_or(0.0)
 }
 
 /// Nanoseconds that a process of one thread has run, and waited for a processor.
-pub(super) fn schedule(pid: i32) -> Option<(u64, u64)> {
+pub(crate) fn schedule(pid: i32) -> Option<(u64, u64)> {
     let mut buffer = [0u8; 128];
     let mut words = read_into(&format!("/proc/{pid}/schedstat"), &mut buffer)?.split_ascii_whitespace();
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))

@@ -1,40 +1,11 @@
-//! What is left to do where the journal of a killed run is not enough: words for a person, and forgetting it.
+//! What killed runs left: the servers that they may have left stopped, and journals that are to be forgotten.
 
 use std::path::{Path, PathBuf};
 
 use lastdrop_model::Url;
 
-use crate::journal::{Journal, JournalFault, Lock, StateFiles, remove_if_there};
+use crate::journal::{Journal, Lock, StateFiles, remove_if_there};
 use crate::{ServerError, ServerRef};
-
-/// The error about a journal that cannot be used: what it was about, and what a person can do without it.
-pub fn error(path: &Path, bytes: &[u8], fault: JournalFault) -> ServerError {
-    let text = String::from_utf8_lossy(bytes);
-    let files = StateFiles::beside(path);
-    let server = value_of(&text, "server");
-    let about = server.clone().unwrap_or_else(|| {
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        format!("a server whose name its file has: {name}")
-    });
-    let mut by_hand = Vec::new();
-    let trial = files.trial.display();
-    if files.trial.exists() {
-        by_hand.push(format!("a server that was started on {trial} (ps -ef) has changed settings: stop it"));
-    }
-    by_hand.push(match value_of(&text, "included_file") {
-        Some(file) => format!("take {file} away, if it is there"),
-        None => "take zz-lastdrop.conf away, if it is in a folder that the server's configuration includes".into(),
-    });
-    by_hand.push("start the server as it is always started, or reload it".into());
-    ServerError::BrokenJournal { path: path.to_path_buf(), fault, about, by_hand: by_hand.join(";\n  ") }
-}
-
-/// The value of a field in what there is of a journal, by the lines that it is written in.
-fn value_of(text: &str, field: &str) -> Option<String> {
-    let begins = format!("\"{field}\": ");
-    let value = text.lines().find_map(|l| l.trim_start().strip_prefix(&begins))?;
-    serde_json::from_str(value.trim_end_matches(',')).ok()
-}
 
 /// Forgets journals, and changes nothing else: the one that is named by its file or its server, or else all that cannot
 /// be used. Gives their files.
@@ -117,19 +88,4 @@ fn is_about(path: &Path, journal: Option<&Journal>, wanted: &ServerRef) -> bool 
     let port = wanted.url.as_ref().map(|u| u.port);
     let ports = [&journal.url, &server.url].map(|u| u.as_ref().map(|u| u.port));
     server.kind == wanted.kind && config && (port.is_none() || ports.contains(&port))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_cut_journal_still_says_is_told() {
-        let text =
-            "{\n  \"schema\": \"lastdrop.journal/1\",\n  \"server\": \"apache:/etc/a.conf\",\n  \"stage\": \"cha";
-        let error = error(Path::new("/x/apache-.journal"), text.as_bytes(), JournalFault::Cut { line: 4 }).to_string();
-        for part in ["/x/apache-.journal", "line 4", "apache:/etc/a.conf", "zz-lastdrop.conf", "--forget"] {
-            assert!(error.contains(part), "{part}: {error}");
-        }
-    }
 }

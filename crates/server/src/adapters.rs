@@ -1,0 +1,30 @@
+//! The adapters, a line each.
+
+use crate::adapter::Adapter;
+use crate::apache::Apache;
+use crate::kind::{self, AdapterName};
+use crate::left::or_restore;
+use crate::target::Target;
+use crate::{ServerError, ServerRef};
+
+/// Finds the running server that a name means.
+///
+/// # Errors
+/// When there is none, more than one, or it may not be looked at.
+pub fn discover(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
+    find_adapter(server).map_err(|e| or_restore(e, server))
+}
+
+pub(crate) fn find_adapter(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
+    let adapter = server.kind.adapter.ok_or_else(|| {
+        ServerError::Setting(format!(
+            "the settings of '{server}' cannot be read or changed yet; those of {} can. Any server can be loaded \
+             (lastdrop run URL) and looked at (lastdrop watch {server})",
+            kind::changeable()
+        ))
+    })?;
+    Ok(match adapter {
+        AdapterName::Apache => Box::new(Apache::discover(server)?),
+        AdapterName::Target => Box::new(Target::discover(server)?),
+    })
+}

@@ -1,0 +1,63 @@
+//! Which of the processes that run is the server that a name means.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use lastdrop_model::Url;
+use lastdrop_probe::process::{self, ProcessInfo};
+
+use crate::{ServerError, ServerRef};
+
+/// Master processes of a program: those whose parent is not of it, be it another user's.
+pub(crate) fn masters(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<ProcessInfo> {
+    let mut group = process::all();
+    group.retain(is_of);
+    let pids: Vec<i32> = group.iter().map(|p| p.pid).collect();
+    group.retain(|p| !pids.contains(&p.parent));
+    group
+}
+
+/// Chooses the one master that is meant: by configuration, by the port of the URL, or because it is the only one.
+pub(crate) fn choose<T>(
+    mut candidates: Vec<(T, Option<PathBuf>, Vec<SocketAddr>)>,
+    server: &ServerRef,
+    not_found: impl FnOnce() -> ServerError,
+) -> Result<(T, Option<PathBuf>, Vec<SocketAddr>), ServerError> {
+    if let Some(wanted) = &server.config {
+        let real =
+            std::fs::canonicalize(wanted).map_err(ServerError::io(format!("cannot read {}", wanted.display())))?;
+        candidates.retain(|(_, config, _)| {
+            config.as_ref().is_some_and(|c| std::fs::canonicalize(c).is_ok_and(|c| c == real))
+        });
+    }
+    if let Some(url) = &server.url {
+        candidates.retain(|(_, _, listeners)| listeners.iter().any(|l| l.port() == url.port));
+    }
+    // A process that only tests a configuration listens nowhere; of another user's it is not known.
+    if candidates.iter().any(|(_, _, listeners)| !listeners.is_empty()) {
+        candidates.retain(|(_, _, listeners)| !listeners.is_empty());
+    }
+    if candidates.len() > 1 {
+        let names: Vec<String> = candidates
+            .iter()
+            .map(|(_, c, _)| {
+                c.as_ref().map_or("(no file)".to_string(), |c| format!("{}:{}", server.kind.name, c.display()))
+            })
+            .collect();
+        return Err(ServerError::NotFound {
+            what: format!("'{server}' could be any of {} servers", candidates.len()),
+            advice: format!("name one: {}", names.join(", ")),
+        });
+    }
+    candidates.pop().ok_or_else(not_found)
+}
+
+/// The first page of a listener, as the server's own machine reaches it.
+pub(crate) fn url_of(address: SocketAddr) -> Url {
+    let ip = match address.ip() {
+        ip if !ip.is_unspecified() => ip,
+        std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+        std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+    };
+    Url { tls: false, host: ip.to_string(), port: address.port(), path: "/".into() }
+}
