@@ -16,14 +16,14 @@ pub enum Ask {
     /// Try a rate (requests/s) for so many seconds.
     Trial {
         rate: f64,
-        role: Role,
+        purpose: Purpose,
         seconds: f64,
     },
     Done,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum Purpose {
     Start,
     Bracket,
     Search,
@@ -32,15 +32,15 @@ pub enum Role {
     Recheck,
 }
 
-impl Role {
+impl Purpose {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Role::Start => "start",
-            Role::Bracket => "bracket",
-            Role::Search => "search",
-            Role::Confirm => "confirm",
-            Role::Recheck => "recheck",
+            Purpose::Start => "start",
+            Purpose::Bracket => "bracket",
+            Purpose::Search => "search",
+            Purpose::Confirm => "confirm",
+            Purpose::Recheck => "recheck",
         }
     }
 }
@@ -73,7 +73,7 @@ const SEARCH_SAMPLES: f64 = 3.0;
 const HELD_SAMPLES: f64 = 10.0;
 
 #[derive(Debug, Clone)]
-pub struct Search {
+pub struct RateSearch {
     rules: Rules,
     /// Highest rate that met the objective below all that failed.
     good: Option<f64>,
@@ -90,11 +90,11 @@ pub struct Search {
     done: bool,
 }
 
-impl Search {
+impl RateSearch {
     #[must_use]
-    pub fn new(rules: Rules) -> Search {
+    pub fn new(rules: Rules) -> RateSearch {
         let rules = Rules { ceiling: tidy(rules.ceiling), ..rules };
-        Search {
+        RateSearch {
             rules,
             good: None,
             failed: Vec::new(),
@@ -116,32 +116,32 @@ impl Search {
         if self.done || self.held.is_some() && (self.rechecks >= RECHECKS || bad.is_none()) {
             return Ask::Done;
         }
-        let trial = |rate: f64, role: Role| {
-            let rate = if role == Role::Recheck { rate } else { tidy(rate) };
-            Ask::Trial { rate, role, seconds: self.seconds(rate, role) }
+        let trial = |rate: f64, purpose: Purpose| {
+            let rate = if purpose == Purpose::Recheck { rate } else { tidy(rate) };
+            Ask::Trial { rate, purpose, seconds: self.seconds(rate, purpose) }
         };
         if let (Some(_), Some(bad)) = (self.held, bad) {
-            return trial(bad, Role::Recheck);
+            return trial(bad, Purpose::Recheck);
         }
         match (self.good, bad) {
-            (None, None) => trial(r.start.min(r.ceiling), Role::Start),
-            (None, Some(bad)) => trial(bad / 4.0, Role::Bracket),
-            (Some(good), None) if good >= r.ceiling || self.hurried => trial(good, Role::Confirm),
+            (None, None) => trial(r.start.min(r.ceiling), Purpose::Start),
+            (None, Some(bad)) => trial(bad / 4.0, Purpose::Bracket),
+            (Some(good), None) if good >= r.ceiling || self.hurried => trial(good, Purpose::Confirm),
             (Some(good), None) => {
                 let hint = r.hint.filter(|h| good < 0.88 * h).map(|h| 0.92 * h);
                 let near = r.hint.filter(|h| good < *h).map(|h| 1.05 * h);
-                trial(hint.or(near).unwrap_or(good * 2.0).min(r.ceiling), Role::Bracket)
+                trial(hint.or(near).unwrap_or(good * 2.0).min(r.ceiling), Purpose::Bracket)
             }
             (Some(good), Some(bad)) if bad / good > 1.0 + r.precision && self.lowered == 0 && !self.hurried => {
-                trial((good * bad).sqrt(), Role::Search)
+                trial((good * bad).sqrt(), Purpose::Search)
             }
-            (Some(good), Some(_)) => trial(good, Role::Confirm),
+            (Some(good), Some(_)) => trial(good, Purpose::Confirm),
         }
     }
 
     /// Takes the outcome of a trial.
-    pub fn tell(&mut self, rate: f64, role: Role, ok: bool) {
-        if role == Role::Recheck {
+    pub fn tell(&mut self, rate: f64, purpose: Purpose, ok: bool) {
+        if purpose == Purpose::Recheck {
             self.rechecks += 1;
             if ok {
                 // It had failed by accident: the search goes on above it.
@@ -154,14 +154,14 @@ impl Search {
         }
         if ok {
             self.passed.push(rate);
-            if role == Role::Confirm {
+            if purpose == Purpose::Confirm {
                 self.held = Some(rate);
             }
             self.good = Some(self.good.map_or(rate, |g| g.max(rate)));
             return;
         }
         self.failed.push(rate);
-        if role == Role::Confirm {
+        if purpose == Purpose::Confirm {
             self.lowered += 1;
             // Each time by more.
             let lower = rate / (1.0 + self.rules.precision).powi(self.lowered as i32);
@@ -203,12 +203,12 @@ impl Search {
         self.failed.iter().copied().reduce(f64::min)
     }
 
-    fn seconds(&self, rate: f64, role: Role) -> f64 {
+    fn seconds(&self, rate: f64, purpose: Purpose) -> f64 {
         let for_samples = |n: f64| n / (self.rules.tail * rate.max(1e-3));
-        match role {
-            Role::Start | Role::Bracket => for_samples(1.0).clamp(3.0, 6.0),
-            Role::Search | Role::Recheck => for_samples(SEARCH_SAMPLES).clamp(5.0, 10.0),
-            Role::Confirm => for_samples(HELD_SAMPLES).clamp(self.rules.hold_s, 3.0 * self.rules.hold_s),
+        match purpose {
+            Purpose::Start | Purpose::Bracket => for_samples(1.0).clamp(3.0, 6.0),
+            Purpose::Search | Purpose::Recheck => for_samples(SEARCH_SAMPLES).clamp(5.0, 10.0),
+            Purpose::Confirm => for_samples(HELD_SAMPLES).clamp(self.rules.hold_s, 3.0 * self.rules.hold_s),
         }
     }
 }
@@ -272,11 +272,11 @@ mod tests {
         Rules { start: 10.0, hint: None, ceiling: 1e6, precision: 0.025, hold_s: 15.0, tail: 0.01 }
     }
 
-    fn search(rules: Rules, mut ok: impl FnMut(f64, Role) -> bool) -> (Search, f64, u32) {
-        let (mut s, mut seconds, mut trials) = (Search::new(rules), 0.0, 0);
-        while let Ask::Trial { rate, role, seconds: t } = s.ask() {
-            let good = ok(rate, role);
-            s.tell(rate, role, good);
+    fn search(rules: Rules, mut ok: impl FnMut(f64, Purpose) -> bool) -> (RateSearch, f64, u32) {
+        let (mut s, mut seconds, mut trials) = (RateSearch::new(rules), 0.0, 0);
+        while let Ask::Trial { rate, purpose, seconds: t } = s.ask() {
+            let good = ok(rate, purpose);
+            s.tell(rate, purpose, good);
             seconds += t;
             trials += 1;
             assert!(trials < 100, "it does not end");
@@ -319,44 +319,44 @@ mod tests {
 
     #[test]
     fn what_cannot_be_held_is_lowered() {
-        let (s, ..) = search(rules(), |rate, role| rate <= if role == Role::Confirm { 380.0 } else { 400.0 });
+        let (s, ..) = search(rules(), |rate, purpose| rate <= if purpose == Purpose::Confirm { 380.0 } else { 400.0 });
         let found = s.held().expect("held");
         assert!((360.0..=380.0).contains(&found), "{found}");
     }
 
     #[test]
     fn in_a_hurry_rates_stay_rates() {
-        let mut s = Search::new(Rules { start: 100.0, ..rules() });
-        s.tell(100.0, Role::Start, true);
-        s.tell(200.0, Role::Bracket, false);
+        let mut s = RateSearch::new(Rules { start: 100.0, ..rules() });
+        s.tell(100.0, Purpose::Start, true);
+        s.tell(200.0, Purpose::Bracket, false);
         s.hurry();
         let mut last = f64::INFINITY;
-        while let Ask::Trial { rate, role, .. } = s.ask() {
-            assert!(role == Role::Confirm && rate.is_finite() && rate > 50.0 && rate < last, "{rate}");
+        while let Ask::Trial { rate, purpose, .. } = s.ask() {
+            assert!(purpose == Purpose::Confirm && rate.is_finite() && rate > 50.0 && rate < last, "{rate}");
             last = rate;
-            s.tell(rate, role, false);
+            s.tell(rate, purpose, false);
         }
         // What passed below everything that failed is told, though it was not held.
         assert_eq!((s.held(), s.capacity()), (None, None));
-        let mut s = Search::new(Rules { start: 100.0, ..rules() });
-        for (rate, role, ok) in [
-            (100.0, Role::Start, true),
-            (200.0, Role::Bracket, false),
-            (141.0, Role::Search, true),
-            (141.0, Role::Confirm, false),
+        let mut s = RateSearch::new(Rules { start: 100.0, ..rules() });
+        for (rate, purpose, ok) in [
+            (100.0, Purpose::Start, true),
+            (200.0, Purpose::Bracket, false),
+            (141.0, Purpose::Search, true),
+            (141.0, Purpose::Confirm, false),
         ] {
-            s.tell(rate, role, ok);
+            s.tell(rate, purpose, ok);
         }
         assert_eq!((s.held(), s.capacity()), (None, Some(100.0)));
     }
 
     #[test]
     fn in_a_hurry_the_only_rate_that_passed_is_held() {
-        let mut s = Search::new(rules());
-        s.tell(10.0, Role::Start, true);
+        let mut s = RateSearch::new(rules());
+        s.tell(10.0, Purpose::Start, true);
         s.hurry();
-        assert!(matches!(s.ask(), Ask::Trial { rate: 10.0, role: Role::Confirm, .. }), "{:?}", s.ask());
-        s.tell(10.0, Role::Confirm, true);
+        assert!(matches!(s.ask(), Ask::Trial { rate: 10.0, purpose: Purpose::Confirm, .. }), "{:?}", s.ask());
+        s.tell(10.0, Purpose::Confirm, true);
         assert_eq!((s.ask(), s.held()), (Ask::Done, Some(10.0)));
     }
 
@@ -379,10 +379,10 @@ mod tests {
 
     #[test]
     fn the_answer_is_held_for_as_long_as_the_percentile_deserves() {
-        let s = Search::new(Rules { tail: 0.001, ..rules() });
-        assert_eq!(s.seconds(10_000.0, Role::Confirm), 15.0);
-        assert_eq!(s.seconds(500.0, Role::Confirm), 20.0);
-        assert_eq!(s.seconds(10.0, Role::Confirm), 45.0);
+        let s = RateSearch::new(Rules { tail: 0.001, ..rules() });
+        assert_eq!(s.seconds(10_000.0, Purpose::Confirm), 15.0);
+        assert_eq!(s.seconds(500.0, Purpose::Confirm), 20.0);
+        assert_eq!(s.seconds(10.0, Purpose::Confirm), 45.0);
         assert_eq!(tail(&Objective::list("p99<1s,errors<0.1%").expect("valid")), 0.001);
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use lastdrop_analyze::capacity::{Ask, Role, Rules, Search, falls_behind, tail};
+use lastdrop_analyze::capacity::{Ask, Purpose, RateSearch, Rules, falls_behind, tail};
 use lastdrop_analyze::objective::{error_share, judge};
 use lastdrop_analyze::usl::{self, Staircase};
 use lastdrop_diagnose::disturbance;
@@ -78,8 +78,8 @@ const HOLD_SHARE: f64 = 0.6;
 
 /// How long a trial may be that should be `seconds` long, when `left_s` are left of all the time. None: there is no time
 /// for it. Before anything has `passed` a shorter trial is better than none.
-fn time_for(role: Role, seconds: f64, left_s: f64, hold_s: f64, passed: bool) -> Option<f64> {
-    if role == Role::Confirm {
+fn time_for(purpose: Purpose, seconds: f64, left_s: f64, hold_s: f64, passed: bool) -> Option<f64> {
+    if purpose == Purpose::Confirm {
         return (left_s >= hold_s.min(LEAST_HOLD_S)).then(|| seconds.min(left_s));
     }
     let to_hold = hold_s + MOMENT_S;
@@ -120,7 +120,7 @@ pub fn capacity(lab: &mut Lab<'_>, order: &CapacityOrder) -> Result<CapacityDocu
 }
 
 impl Finder<'_, '_> {
-    fn find(&mut self, search: &mut Option<Search>) -> Result<(), LabError> {
+    fn find(&mut self, search: &mut Option<RateSearch>) -> Result<(), LabError> {
         let one = self.stair(1)?;
         self.alone_us = one.p50_us;
         let alone_rps = one.rps;
@@ -133,7 +133,7 @@ impl Finder<'_, '_> {
             .most_users
             .and(self.stairs.iter().filter(|s| s.errors < 0.01).map(|s| s.rps).max_by(f64::total_cmp));
         let start = self.order.start.or(hint.map(|h| 0.6 * h)).unwrap_or(0.5 * alone_rps).max(0.1);
-        let search = search.insert(Search::new(Rules {
+        let search = search.insert(RateSearch::new(Rules {
             start,
             hint,
             ceiling: self.order.ceiling,
@@ -142,21 +142,22 @@ impl Finder<'_, '_> {
             tail: tail(&self.order.objectives),
         }));
         let (mut repeats, mut of_this) = (REPEATS, REPEATS_OF_ONE);
-        while let Ask::Trial { rate, role, seconds } = search.ask() {
+        while let Ask::Trial { rate, purpose, seconds } = search.ask() {
             let passed = search.capacity().is_some();
             let left = self.order.max_time.saturating_sub(self.began.elapsed() + SETTLING).as_secs_f64();
-            let Some(seconds) = time_for(role, seconds, left, self.order.hold.as_secs_f64(), passed) else {
+            let Some(seconds) = time_for(purpose, seconds, left, self.order.hold.as_secs_f64(), passed) else {
                 let before = search.ask();
                 search.hurry();
                 if search.ask() == before {
-                    let what = if role == Role::Confirm { "the answer could be held" } else { "the limit was found" };
+                    let what =
+                        if purpose == Purpose::Confirm { "the answer could be held" } else { "the limit was found" };
                     self.notes.push(format!("the time was over before {what}: more with --max-time"));
                     self.out_of_time = true;
                     break;
                 }
                 continue;
             };
-            let (step, disturbed) = self.trial(rate, role, seconds)?;
+            let (step, disturbed) = self.trial(rate, purpose, seconds)?;
             let ok = step.ok;
             if let Some(Reason { rule, what: why, .. }) = disturbed.filter(|_| !ok) {
                 if repeats.min(of_this) > 0 {
@@ -173,7 +174,7 @@ impl Finder<'_, '_> {
                 ));
             }
             of_this = REPEATS_OF_ONE;
-            if ok && role == Role::Confirm {
+            if ok && purpose == Purpose::Confirm {
                 self.held_s = step.seconds;
                 if step.seconds < self.order.hold.as_secs_f64() {
                     self.notes.push(format!(
@@ -183,7 +184,7 @@ impl Finder<'_, '_> {
                 }
             }
             self.steps.push(step);
-            search.tell(rate, role, ok);
+            search.tell(rate, purpose, ok);
             if !ok {
                 self.cool_down()?;
             }
@@ -240,14 +241,15 @@ impl Finder<'_, '_> {
     }
 
     /// Tries a rate; says also whether the machine was disturbed meanwhile.
-    fn trial(&mut self, rate: f64, role: Role, seconds: f64) -> Result<(CapacityStep, Option<Reason>), LabError> {
+    fn trial(&mut self, rate: f64, purpose: Purpose, seconds: f64) -> Result<(CapacityStep, Option<Reason>), LabError> {
         let load = Load::open(rate, self.order.arrivals, self.order.connections);
-        let run = self.run(load, SETTLING, Duration::from_secs_f64(seconds), &format!("capacity {}", role.name()))?;
+        let run =
+            self.run(load, SETTLING, Duration::from_secs_f64(seconds), &format!("capacity {}", purpose.name()))?;
         let judged = judge(&self.order.objectives, &run.plan, run.measured());
         let mut step = CapacityStep {
             rate,
             ok: false,
-            role: role.name().into(),
+            role: purpose.name().into(),
             seconds,
             answered_rps: 0.0,
             p50_us: 0.0,
@@ -309,10 +311,10 @@ impl Finder<'_, '_> {
         Ok(())
     }
 
-    fn document(mut self, search: Option<Search>, interrupted: bool) -> CapacityDocument {
-        let capacity = search.as_ref().and_then(Search::capacity);
-        let held = search.as_ref().and_then(Search::held);
-        let failed = search.as_ref().and_then(Search::lowest_failed);
+    fn document(mut self, search: Option<RateSearch>, interrupted: bool) -> CapacityDocument {
+        let capacity = search.as_ref().and_then(RateSearch::capacity);
+        let held = search.as_ref().and_then(RateSearch::held);
+        let failed = search.as_ref().and_then(RateSearch::lowest_failed);
         let goal = self.order.objectives.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let because = match (capacity, held) {
             (Some(rate), Some(_)) => format!(
@@ -387,13 +389,13 @@ mod tests {
     #[test]
     fn the_time_there_is_gets_used() {
         // Twelve seconds, and five to hold: the first trial is shortened, and there is time to hold it.
-        let first = time_for(Role::Start, 6.0, 12.0, 5.0, false).expect("there is time");
-        assert!(first >= 3.0 && time_for(Role::Confirm, 5.0, 11.0 - first, 5.0, true) == Some(5.0), "{first}");
-        assert_eq!(time_for(Role::Bracket, 3.0, 30.0, 5.0, false), Some(3.0));
+        let first = time_for(Purpose::Start, 6.0, 12.0, 5.0, false).expect("there is time");
+        assert!(first >= 3.0 && time_for(Purpose::Confirm, 5.0, 11.0 - first, 5.0, true) == Some(5.0), "{first}");
+        assert_eq!(time_for(Purpose::Bracket, 3.0, 30.0, 5.0, false), Some(3.0));
         // What has passed is held rather than searched above.
-        assert_eq!(time_for(Role::Bracket, 3.0, 10.0, 5.0, true), None);
+        assert_eq!(time_for(Purpose::Bracket, 3.0, 10.0, 5.0, true), None);
         assert_eq!(
-            (time_for(Role::Start, 6.0, 1.0, 5.0, false), time_for(Role::Confirm, 15.0, 2.0, 15.0, true)),
+            (time_for(Purpose::Start, 6.0, 1.0, 5.0, false), time_for(Purpose::Confirm, 15.0, 2.0, 15.0, true)),
             (None, None)
         );
     }

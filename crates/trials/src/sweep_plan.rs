@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 /// A plan that cannot be used; the message has file, line and column where it is about a place.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {message}", path.display())]
-pub struct PlanError {
+pub struct SweepPlanError {
     pub path: PathBuf,
     pub message: String,
 }
@@ -151,8 +151,8 @@ impl SweepPlan {
     ///
     /// # Errors
     /// When it cannot be read or says something that cannot be done.
-    pub fn read(path: &Path) -> Result<SweepPlan, PlanError> {
-        let error = |message: String| PlanError { path: path.to_path_buf(), message };
+    pub fn read(path: &Path) -> Result<SweepPlan, SweepPlanError> {
+        let error = |message: String| SweepPlanError { path: path.to_path_buf(), message };
         let text = lastdrop_load::files::read_text(path).map_err(|e| error(e.to_string()))?;
         let folder = path.parent().unwrap_or(Path::new(""));
         SweepPlan::parse(&text, folder).map_err(error)

@@ -12,7 +12,7 @@ use lastdrop_model::units::{show_bytes, show_duration};
 use lastdrop_model::{Event, KeepAlive, Plan, Role, Settings};
 use lastdrop_probe::host::cpus;
 use lastdrop_server::{Effective, Session};
-use lastdrop_tune::race::{Interval, LEAST_ANSWERS, are_divisible, is_clear};
+use lastdrop_tune::race::{LEAST_ANSWERS, RatioInterval, are_divisible, is_clear};
 use lastdrop_tune::{Axis, Decision, Race, RaceVerdict, Search, Space};
 
 use crate::size::size_of;
@@ -434,6 +434,6 @@ impl Tuning<'_, '_> {
     }
 }
 
-fn interval(pairs: &[(f64, f64)], confidence: f64) -> Option<Interval> {
-    ratio::paired(pairs, confidence).map(|r| Interval { ratio: r.ratio, low: r.low, high: r.high })
+fn interval(pairs: &[(f64, f64)], confidence: f64) -> Option<RatioInterval> {
+    ratio::paired(pairs, confidence).map(|r| RatioInterval { ratio: r.ratio, low: r.low, high: r.high })
 }

@@ -2,7 +2,7 @@
 
 /// What an interval says about best / baseline.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Interval {
+pub struct RatioInterval {
     pub ratio: f64,
     pub low: f64,
     pub high: f64,
@@ -40,7 +40,7 @@ impl Race {
     /// What to do after `pairs` pairs. `strict` is the interval at 99 %, for stopping early: looking after every pair
     /// gives chance several tries. `plain` is the one at 95 %, which is reported.
     #[must_use]
-    pub fn decide(&self, pairs: usize, strict: Option<Interval>, plain: Option<Interval>) -> Decision {
+    pub fn decide(&self, pairs: usize, strict: Option<RatioInterval>, plain: Option<RatioInterval>) -> Decision {
         // Baseline, best, best, baseline: a drift over time hits both alike.
         let another = Decision::Pair { best_first: pairs % 2 == 1 };
         if pairs < self.min_pairs {
@@ -88,8 +88,8 @@ mod tests {
 
     const RACE: Race = Race { min_pairs: 4, max_pairs: 10, worth: 1.05 };
 
-    fn interval(low: f64, high: f64) -> Option<Interval> {
-        Some(Interval { ratio: (low * high).sqrt(), low, high })
+    fn interval(low: f64, high: f64) -> Option<RatioInterval> {
+        Some(RatioInterval { ratio: (low * high).sqrt(), low, high })
     }
 
     #[test]

@@ -9,8 +9,8 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::errors::{dispersion, errors};
 use super::estimate::{Estimate, share};
+use super::metrics::{FEWEST, METRICS, Metrics};
 use super::verdict::{Comparison, chance, conclude};
-use super::{FEWEST, METRICS, Metrics};
 use crate::series::mean_and_variance;
 
 /// Share of the chance that is spent before the end.

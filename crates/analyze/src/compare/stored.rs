@@ -10,8 +10,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::errors::{dispersion, errors};
 use super::estimate::Estimate;
+use super::metrics::{FEWEST, METRICS, Metrics, metrics_of};
 use super::verdict::{Comparison, chance, conclude};
-use super::{FEWEST, METRICS, Metrics, metrics_of};
 use crate::series::{SecondData, correlation_time, mean_and_variance, stretches};
 
 /// Seconds of longer runs are put together to so many stretches.

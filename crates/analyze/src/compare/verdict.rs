@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use lastdrop_model::documents::{CompareVerdict, Compared, MetricComparison};
 
-use super::METRICS;
 use super::estimate::{ALPHA, WIDEST};
+use super::metrics::METRICS;
 
 /// Share of it that the metric has which the comparison is mainly about.
 const MAIN: f64 = 0.6;
