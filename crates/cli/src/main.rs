@@ -80,7 +80,7 @@ fn is_wrong_plan(error: &anyhow::Error) -> bool {
         Some(LabError::Load(e)) => Some(e),
         _ => error.downcast_ref::<LoadError>(),
     };
-    matches!(load, Some(LoadError::Plan(_) | LoadError::Request { .. } | LoadError::Tls(_)))
+    matches!(load, Some(LoadError::Plan(_) | LoadError::File(_) | LoadError::Request { .. } | LoadError::Tls(_)))
 }
 
 /// The error and its causes, each said once: our own errors name their cause already.

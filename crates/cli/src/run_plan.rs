@@ -1,12 +1,13 @@
 //! From the options of `run` to its plan: a URL, a file of URLs, or a plan file.
 
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lastdrop_load::{LoadError, files};
-use lastdrop_model::plan::{KeepAlive, Plan};
-use lastdrop_model::plan_file::ReadPlan;
+use lastdrop_load::{LoadError, Prepared, files};
+use lastdrop_model::plan::{KeepAlive, Plan, Trouble};
+use lastdrop_model::plan_file::{Places, ReadPlan};
 use lastdrop_model::request::{Pick, RequestSpec};
 use lastdrop_model::{Url, plan_file, printable, url_file};
 
@@ -15,26 +16,57 @@ use crate::options::{LoadArgs, NetworkArgs, RequestArgs};
 
 const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 
-/// The plan of a run.
-///
-/// # Errors
-/// [`UsageError`] for a plan or a file that cannot be used.
-pub fn plan(target: &str, load: &LoadArgs, request: &RequestArgs, network: &NetworkArgs) -> Result<Plan> {
-    let plan = if is_plan_file(target) {
-        refuse_network(network, target)?;
-        from_file(Path::new(target), load, request)?
-    } else {
-        from_options(target, load, request, network)?
-    };
-    plan.check().map_err(|e| UsageError(e.to_string()))?;
-    Ok(plan)
+/// Where a plan is from, a file or options: a mistake that shows when all of it is there has its place in the file.
+#[derive(Debug, Default)]
+pub struct Origin(Option<(PathBuf, Places)>);
+
+impl Origin {
+    /// Do the parts of the plan go together?
+    ///
+    /// # Errors
+    /// [`UsageError`]
+    pub fn check(&self, plan: &Plan) -> Result<()> {
+        Ok(plan.check().map_err(|e| self.place(e.part, &e).unwrap_or_else(|| UsageError(e.to_string())))?)
+    }
+
+    /// The plan with its names and files, checked: all that can be known before anything is sent.
+    ///
+    /// # Errors
+    /// When it cannot be carried out.
+    pub fn prepare(&self, plan: &Plan) -> Result<Prepared> {
+        Prepared::new(plan).map_err(|e| {
+            let placed = match &e {
+                LoadError::Request { index, what } => self.place(Trouble::Request(*index), what),
+                LoadError::Plan(e) => self.place(e.part, e),
+                _ => None,
+            };
+            placed.map_or_else(|| e.into(), Into::into)
+        })
+    }
+
+    fn place(&self, part: Trouble, what: &dyn fmt::Display) -> Option<UsageError> {
+        let (path, places) = self.0.as_ref()?;
+        let (line, column) = places.of_part(part)?;
+        Some(UsageError(format!("{}: line {line}, column {column}: {what}", path.display())))
+    }
 }
 
-fn from_file(path: &Path, load: &LoadArgs, r: &RequestArgs) -> Result<Plan> {
+/// The plan of a run, not checked yet.
+///
+/// # Errors
+/// [`UsageError`] for a file that cannot be used.
+pub fn plan(target: &str, load: &LoadArgs, request: &RequestArgs, network: &NetworkArgs) -> Result<(Plan, Origin)> {
+    if is_plan_file(target) {
+        refuse_network(network, target)?;
+        return from_file(Path::new(target), load, request);
+    }
+    Ok((from_options(target, load, request, network)?, Origin::default()))
+}
+
+fn from_file(path: &Path, load: &LoadArgs, r: &RequestArgs) -> Result<(Plan, Origin)> {
     let usage = |what: String| UsageError(format!("{}: {what}", path.display()));
     let read = read_file(path)?;
     let mut plan = read.plan;
-    let places = read.places;
     let says = load.says_load() || load.duration.is_some() || load.requests.is_some();
     if says && read.has_load {
         return Err(usage("the plan says how much load there is; change it there, not by options".into()).into());
@@ -53,13 +85,7 @@ fn from_file(path: &Path, load: &LoadArgs, r: &RequestArgs) -> Result<Plan> {
         return Err(usage("options about requests belong into the plan".into()).into());
     }
     r.adjust(&mut plan);
-    // Templates, rules and files of a request are looked at only now; its place is known here alone.
-    if let Err(LoadError::Request { index, what }) = lastdrop_load::preview(&plan)
-        && let Some((line, column)) = places.get(index)
-    {
-        return Err(usage(format!("line {line}, column {column}: {what}")).into());
-    }
-    Ok(plan)
+    Ok((plan, Origin(Some((path.to_path_buf(), read.places)))))
 }
 
 fn from_options(target: &str, load: &LoadArgs, r: &RequestArgs, network: &NetworkArgs) -> Result<Plan> {
@@ -88,15 +114,18 @@ fn from_options(target: &str, load: &LoadArgs, r: &RequestArgs, network: &Networ
 ///
 /// # Errors
 /// [`UsageError`] for a plan or a URL that cannot be used.
-pub fn requests_of(target: &str, network: &NetworkArgs) -> Result<ReadPlan> {
+pub fn requests_of(target: &str, network: &NetworkArgs) -> Result<(ReadPlan, Origin)> {
     if is_plan_file(target) {
         refuse_network(network, target)?;
-        return read_file(Path::new(target));
+        let mut read = read_file(Path::new(target))?;
+        let origin = Origin(Some((target.into(), std::mem::take(&mut read.places))));
+        return Ok((read, origin));
     }
     let url: Url = target.parse().map_err(|e: lastdrop_model::plan::UrlError| UsageError(e.to_string()))?;
     let mut plan = Plan::new(url, 0);
     network.fill(&mut plan);
-    Ok(ReadPlan { plan, urls: None, has_load: false, has_seed: false, places: Vec::new() })
+    let read = ReadPlan { plan, urls: None, has_load: false, has_seed: false, places: Places::default() };
+    Ok((read, Origin::default()))
 }
 
 /// A plan file says how connections are made; an option that it would ignore is a mistake.
@@ -141,8 +170,8 @@ fn use_urls(plan: &mut Plan, path: &Path, headers: &[(String, String)]) -> Resul
 ///
 /// # Errors
 /// When the plan cannot be carried out.
-pub fn dry_run(plan: &Plan) -> Result<String> {
-    let preview = lastdrop_load::preview(plan)?;
+pub fn dry_run(plan: &Plan, prepared: &Prepared) -> Result<String> {
+    let preview = prepared.preview(plan)?;
     let mut out = String::new();
     for (origin, addresses) in &preview.servers {
         out.push_str(&format!("server {origin}: {}\n", addresses.join(", ")));

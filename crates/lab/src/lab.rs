@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::objective;
 use lastdrop_diagnose::Evidence;
-use lastdrop_load::{FirstAnswer, LoadError, RunClock};
+use lastdrop_load::{FirstAnswer, LoadError, Prepared, RunClock};
 use lastdrop_model::event::{Decided, Repeated};
 use lastdrop_model::run::{End, OtherProgram, RUN_SCHEMA, RunBuilder};
 use lastdrop_model::{Event, Generator, KeptPlan, Look, Observed, Plan, Run, Timeline};
@@ -164,14 +164,28 @@ impl Lab<'_> {
     /// # Errors
     /// When no load could be put on at all.
     pub fn run(&mut self, plan: &Plan, label: &str) -> Result<Run, LabError> {
+        self.run_prepared(plan, None, label)
+    }
+
+    /// The same of a plan that is prepared already.
+    ///
+    /// # Errors
+    /// As [`Lab::run`].
+    pub fn run_prepared(&mut self, plan: &Plan, prepared: Option<Prepared>, label: &str) -> Result<Run, LabError> {
         let id = format!("{:08x}", random_u32());
         let lasting = self.observers.len();
-        let run = self.carry_out(plan, label, &id);
+        let run = self.carry_out(plan, prepared, label, &id);
         self.observers.truncate(lasting);
         run
     }
 
-    fn carry_out(&mut self, plan: &Plan, label: &str, id: &str) -> Result<Run, LabError> {
+    /// Tells that a run failed.
+    fn failed(&mut self, e: LoadError) -> LabError {
+        self.tell(&Event::Failed { why: e.to_string().into() });
+        e.into()
+    }
+
+    fn carry_out(&mut self, plan: &Plan, prepared: Option<Prepared>, label: &str, id: &str) -> Result<Run, LabError> {
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
         let environment = environment();
         let kept = KeptPlan::from(plan);
@@ -182,6 +196,10 @@ impl Lab<'_> {
             plan: Cow::Borrowed(&kept),
             environment: Cow::Borrowed(&environment),
         });
+        let prepared = match prepared.map_or_else(|| Prepared::new(plan), Ok) {
+            Ok(prepared) => prepared,
+            Err(e) => return Err(self.failed(e)),
+        };
         if self.observers.iter().all(|o| o.archive().is_none()) {
             self.observers.extend(Scratch::of(plan, id).map(|scratch| -> Box<dyn Observer> { Box::new(scratch) }));
         }
@@ -219,7 +237,7 @@ impl Lab<'_> {
                 looks.forget_older();
             }
         };
-        let result = lastdrop_load::run(plan, clock, stop, wish, |event| {
+        let result = lastdrop_load::run(plan, &prepared, clock, stop, wish, |event| {
             match event {
                 Event::Second { slice } => builder.add(slice),
                 Event::PhaseEnd { phase, duration_us, peak } => {
@@ -252,10 +270,7 @@ impl Lab<'_> {
         });
         let finished = match result {
             Ok(finished) => finished,
-            Err(e) => {
-                self.tell(&Event::Failed { why: e.to_string().into() });
-                return Err(e.into());
-            }
+            Err(e) => return Err(self.failed(e)),
         };
         self.first_answer = finished.first_answer;
         let phases = builder.into_reports();

@@ -83,20 +83,19 @@ fn second(slice: &Slice) -> Event<'_> {
     Event::Second { slice: Cow::Borrowed(slice) }
 }
 
-/// Carries a plan out and reports each second as it passes. Blocks until the run is over; `stop` ends it early, with
-/// everything accounted for.
+/// Carries a plan out, which is `prepared`, and reports each second as it passes. Blocks until the run is over; `stop` ends
+/// it early, with everything accounted for.
 ///
 /// # Errors
-/// When no load can be put on at all: the plan contradicts itself, a file cannot be read, the host does not resolve, or
-/// the system gives no epoll or thread.
+/// When no load can be put on at all: a certificate cannot be used, or the system gives no epoll or thread.
 pub fn run(
     plan: &Plan,
+    prepared: &Prepared,
     clock: RunClock,
     stop: &AtomicBool,
     wish: Wish,
     mut report: impl FnMut(&Event<'_>),
 ) -> Result<Finished, LoadError> {
-    let prepared = Prepared::new(plan)?;
     // A thread more than there are users or connections would have nothing to do.
     let most_users = plan.phases.iter().map(|p| p.load.most_concurrent()).max().unwrap_or(1);
     // Without a connection of its own a thread could not serve its users.
@@ -113,7 +112,7 @@ pub fn run(
             let (give_back, recycled) = mpsc::channel();
             returns.push(give_back);
             let (out, line, halt) = (out.clone(), &line, &halt);
-            let (prepared, directory) = (&prepared, &directory);
+            let directory = &directory;
             thread::Builder::new()
                 .name(format!("load-{thread}"))
                 .spawn_scoped(scope, move || {
@@ -137,8 +136,7 @@ pub fn run(
                 })?;
         }
         drop(out);
-        let collector =
-            Collector { plan, prepared: &prepared, directory: &directory, messages: &messages, returns: &returns };
+        let collector = Collector { plan, prepared, directory: &directory, messages: &messages, returns: &returns };
         let mut finished = collector.collect(&halt, &mut report)?;
         finished.stopped = stop.load(Ordering::Relaxed);
         finished.descriptor_limit = sys::descriptor_limit();

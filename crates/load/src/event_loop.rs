@@ -2,7 +2,7 @@
 //!
 //! The loop lives through all phases of a run; connections and users go over from one to the next. A request belongs to
 //! the phase in which it came due, however late it ends. This file has the loop itself, its timers and its phases;
-//! `users` has what makes requests come due and what follows from an answer, `exchange` one request on one connection.
+//! `users` has what makes requests come due and what follows from an answer, `send` and `receive` one request on one connection.
 //!
 //! Time is read once an event, right after the read that it is about: with one reading a turn, up to 64 events of
 //! 7 µs each would share it and latencies would be wrong by half a millisecond under full load; a reading costs 25 ns.

@@ -15,7 +15,6 @@ mod connection;
 mod endpoint;
 mod ends;
 mod event_loop;
-mod exchange;
 pub mod files;
 mod follow;
 pub mod inspect;
@@ -25,17 +24,20 @@ mod pool;
 mod ports;
 mod prepare;
 mod receive;
+mod send;
 mod sys;
 pub mod template;
 mod tls;
 mod users;
 
+use lastdrop_model::plan::PlanError;
+
 pub use arrivals::{Arrivals, Profile};
 pub use clock::RunClock;
 pub use collector::{Finished, FirstAnswer, TlsFacts, run};
 pub use endpoint::resolve;
-pub use exchange::describe;
-pub use prepare::{Preview, preview};
+pub use prepare::{Prepared, Preview, preview};
+pub use send::describe;
 pub use sys::thread_cpu_us;
 
 /// Why no load could be put on a server at all. What happens to single requests is data, not an error.
@@ -43,9 +45,12 @@ pub use sys::thread_cpu_us;
 pub enum LoadError {
     #[error("the host '{host}' cannot be resolved: {source}; check the spelling, or write an address")]
     Resolve { host: String, source: std::io::Error },
-    /// The plan contradicts itself, or names files that cannot be used.
+    /// The plan contradicts itself.
     #[error("{0}")]
-    Plan(String),
+    Plan(#[from] PlanError),
+    /// A file that the plan names cannot be used.
+    #[error("{0}")]
+    File(String),
     /// A request of the plan cannot be sent: its index, and why.
     #[error("request {}: {what}", index + 1)]
     Request { index: usize, what: String },

@@ -224,16 +224,16 @@ impl Choice {
 /// A plan, ready to be carried out.
 #[derive(Debug)]
 pub struct Prepared {
-    pub endpoints: Vec<Endpoint>,
-    pub requests: Vec<Request>,
-    pub choice: Choice,
-    pub rows: Option<Rows>,
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) choice: Choice,
+    pub(crate) rows: Option<Rows>,
     /// How many values a user has: columns, then extracted ones.
-    pub values: usize,
+    pub(crate) values: usize,
     /// Do users have anything of their own: values, cookies, a session?
-    pub personal: bool,
+    pub(crate) personal: bool,
     /// Connections that a user may have open.
-    pub connections_per_user: u32,
+    pub(crate) connections_per_user: u32,
     names: Names,
     tls: Tls,
 }
@@ -248,10 +248,12 @@ enum Tls {
 }
 
 impl Prepared {
+    /// Checks a plan, resolves its names and reads its files.
+    ///
     /// # Errors
-    /// When the plan cannot be carried out, in words for the user.
+    /// When the plan contradicts itself, a file cannot be used, or a host does not resolve.
     pub fn new(plan: &Plan) -> Result<Prepared, LoadError> {
-        plan.check().map_err(|e| LoadError::Plan(e.to_string()))?;
+        plan.check()?;
         let specs: Vec<RequestSpec> =
             if plan.requests.is_empty() { vec![RequestSpec::get(plan.url.clone())] } else { plan.requests.clone() };
         let (rows, mut names) = match &plan.data {
@@ -333,6 +335,41 @@ impl Prepared {
         };
         let values = names.list().len();
         Ok(Prepared { endpoints, requests, choice, rows, values, personal, connections_per_user, names, tls })
+    }
+
+    /// What a plan would send.
+    ///
+    /// # Errors
+    /// When a certificate or key cannot be used.
+    pub fn preview(&self, plan: &Plan) -> Result<Preview, LoadError> {
+        self.tls_configs(plan, 1)?;
+        let servers = self
+            .endpoints
+            .iter()
+            .map(|e| (e.origin.clone(), e.addresses.iter().map(ToString::to_string).collect()))
+            .collect();
+        // Values that answers will give stand there by their names.
+        let mut values: Vec<Vec<u8>> = self.names.list().iter().map(|n| format!("({n})").into_bytes()).collect();
+        if let Some(row) = self.rows.as_ref().and_then(|r| r.rows.first()) {
+            values[..row.len()].clone_from_slice(row);
+        }
+        let mut rng = <Xoshiro256PlusPlus as rand_core::SeedableRng>::seed_from_u64(plan.seed);
+        let requests = self
+            .requests
+            .iter()
+            .map(|request| {
+                let mut out = Vec::new();
+                let mut filling = Filling {
+                    values: Values { user: 1, iteration: 1, values: &values, rng: &mut rng },
+                    cookie: None,
+                    authorization: None,
+                };
+                let target = request.target(&mut filling.values);
+                request.render(&self.endpoints[request.endpoint], &plan.http, None, &target, &mut filling, &mut out);
+                out
+            })
+            .collect();
+        Ok(Preview { servers, requests })
     }
 
     /// The TLS of each thread, where the plan has any.
@@ -554,7 +591,7 @@ fn prepare_body(
 type Table = (Vec<Vec<Vec<u8>>>, Names);
 
 fn read_rows(path: &Path) -> Result<Table, LoadError> {
-    let wrong = |what: String| LoadError::Plan(format!("the data file {}: {what}", path.display()));
+    let wrong = |what: String| LoadError::File(format!("the data file {}: {what}", path.display()));
     let bytes = files::read(path).map_err(|e| wrong(e.to_string()))?;
     let mut reader =
         csv::ReaderBuilder::new().trim(csv::Trim::Headers).comment(Some(b'#')).from_reader(bytes.as_slice());
@@ -597,37 +634,9 @@ pub struct Preview {
 /// Prepares a plan and sends nothing.
 ///
 /// # Errors
-/// As [`crate::run`].
+/// When the plan cannot be carried out.
 pub fn preview(plan: &Plan) -> Result<Preview, LoadError> {
-    let prepared = Prepared::new(plan)?;
-    prepared.tls_configs(plan, 1)?;
-    let servers = prepared
-        .endpoints
-        .iter()
-        .map(|e| (e.origin.clone(), e.addresses.iter().map(ToString::to_string).collect()))
-        .collect();
-    // Values that answers will give stand there by their names.
-    let mut values: Vec<Vec<u8>> = prepared.names.list().iter().map(|n| format!("({n})").into_bytes()).collect();
-    if let Some(row) = prepared.rows.as_ref().and_then(|r| r.rows.first()) {
-        values[..row.len()].clone_from_slice(row);
-    }
-    let mut rng = <Xoshiro256PlusPlus as rand_core::SeedableRng>::seed_from_u64(plan.seed);
-    let requests = prepared
-        .requests
-        .iter()
-        .map(|request| {
-            let mut out = Vec::new();
-            let mut filling = Filling {
-                values: Values { user: 1, iteration: 1, values: &values, rng: &mut rng },
-                cookie: None,
-                authorization: None,
-            };
-            let target = request.target(&mut filling.values);
-            request.render(&prepared.endpoints[request.endpoint], &plan.http, None, &target, &mut filling, &mut out);
-            out
-        })
-        .collect();
-    Ok(Preview { servers, requests })
+    Prepared::new(plan)?.preview(plan)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_analyze::stacks::{self, Stacks};
-use lastdrop_load::RunClock;
+use lastdrop_load::{Prepared, RunClock};
 use lastdrop_model::documents::{PROFILE_SCHEMA, ProfileDocument, ProfileShare};
 use lastdrop_model::{Event, Look, Plan, Wish};
 use lastdrop_probe::group::Group;
@@ -58,7 +58,8 @@ pub fn profile(
         let (plan, over) = (plan.clone(), Arc::clone(&over));
         thread::spawn(move || {
             let mut answered = 0;
-            let result = lastdrop_load::run(&plan, RunClock::start(), &over, Wish::Nothing, |event| {
+            let prepared = Prepared::new(&plan)?;
+            let result = lastdrop_load::run(&plan, &prepared, RunClock::start(), &over, Wish::Nothing, |event| {
                 if let Event::Second { slice } = event {
                     answered += slice.counts.answered;
                 }

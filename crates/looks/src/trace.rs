@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lastdrop_analyze::syscalls::{self, Timings, Traced};
-use lastdrop_load::RunClock;
+use lastdrop_load::{Prepared, RunClock};
 use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
 use lastdrop_model::look::Syscall;
 use lastdrop_model::{Event, KeepAlive, Plan, Wish};
@@ -99,7 +99,8 @@ fn trace_found(found: Found, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocu
     // Connections that are kept were made before anything was traced.
     let mut unix_paths = unix_connections(namespace.as_ref());
     let mut answered = 0;
-    let result = lastdrop_load::run(&warm_plan, RunClock::start(), stop, Wish::Nothing, |event| {
+    let prepared = Prepared::new(&warm_plan)?;
+    let result = lastdrop_load::run(&warm_plan, &prepared, RunClock::start(), stop, Wish::Nothing, |event| {
         if let Event::Second { slice } = event {
             answered += slice.counts.answered;
         }

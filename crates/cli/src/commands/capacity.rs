@@ -80,7 +80,7 @@ pub struct CapacityArgs {
 }
 
 pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
-    let read = run_plan::requests_of(&args.target, &args.network)?;
+    let (read, origin) = run_plan::requests_of(&args.target, &args.network)?;
     let mut plan = read.plan;
     let objectives = args.objective.as_ref().map_or_else(|| plan.objectives.clone(), |o| o.0.clone());
     if objectives.is_empty() {
@@ -103,7 +103,7 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
         request.headers.extend(args.headers.iter().cloned());
     }
     plan.keep_secrets = args.output.keep_secrets;
-    plan.check().map_err(|e| UsageError(e.to_string()))?;
+    origin.check(&plan)?;
     let order = CapacityOrder {
         plan,
         objectives,

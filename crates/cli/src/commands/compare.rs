@@ -73,7 +73,7 @@ pub fn compare(args: &CompareArgs) -> Result<Exit> {
 /// A plan for one side: the requests of a URL or plan file, the load of the options or of the plan file.
 fn side(args: &CompareArgs, target: &str, seed: u64) -> Result<Plan> {
     let load = &args.load;
-    let read = run_plan::requests_of(target, &args.network)?;
+    let (read, origin) = run_plan::requests_of(target, &args.network)?;
     let mut plan = read.plan;
     if !read.has_load || load.says_load() {
         if read.has_load {
@@ -92,7 +92,7 @@ fn side(args: &CompareArgs, target: &str, seed: u64) -> Result<Plan> {
     for request in &mut plan.requests {
         request.headers.extend(load.headers.iter().cloned());
     }
-    plan.check().map_err(|e| UsageError(e.to_string()))?;
+    origin.check(&plan)?;
     Ok(plan)
 }
 

@@ -65,7 +65,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         Outfile::open("-")?.json(&lastdrop_model::plan_file::schema())?;
         return Ok(Exit::Done);
     }
-    let mut plan =
+    let (mut plan, origin) =
         run_plan::plan(args.target.as_deref().unwrap_or_default(), &args.load, &args.request, &args.network)?;
     if let Some(objectives) = &args.objective {
         plan.objectives.clone_from(&objectives.0);
@@ -74,8 +74,9 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     if args.junit.is_some() && plan.objectives.is_empty() {
         return Err(UsageError("--junit writes down objectives; say them: --objective 'p99<300ms'".into()).into());
     }
+    let prepared = origin.prepare(&plan)?;
     if args.dry_run {
-        stdio::out(run_plan::dry_run(&plan)?);
+        stdio::out(run_plan::dry_run(&plan, &prepared)?);
         return Ok(Exit::Done);
     }
     let mut report = Report::of(&args.output)?;
@@ -88,7 +89,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let store = open_store(&args.output)?;
     let mut lab = Lab { server, ..Lab::new(&stop.flag, observers(args.output.quiet, store.clone())) };
     lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));
-    let run = match lab.run(&plan, "") {
+    let run = match lab.run_prepared(&plan, Some(prepared), "") {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
         other => other?,
     };

@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 
 pub use error::PlanFileError;
 pub use format::{Bandwidth, PlanFile};
+pub use place::Places;
 
 use error::suggestion;
 use format::NetworkFile;
 use phases::read_phases;
-use place::{Lines, Spans};
+use place::Lines;
 use requests::read_request;
 
 use crate::plan::{Network, Plan, Proxy};
@@ -33,11 +34,11 @@ pub struct ReadPlan {
     /// Does it say how much load there is to be?
     pub has_load: bool,
     pub has_seed: bool,
-    /// Line and column of each request.
-    pub places: Vec<(usize, usize)>,
+    pub places: Places,
 }
 
-/// Reads a plan file. `folder` is where relative file names start.
+/// Reads a plan file. `folder` is where relative file names start. What parts of the plan have to do with each other is for
+/// [`Plan::check`] to say, when options have added to it; `places` tells where its mistakes are.
 ///
 /// # Errors
 /// For the first mistake, with its place.
@@ -53,7 +54,7 @@ pub fn parse(text: &str, folder: &Path) -> Result<ReadPlan, PlanFileError> {
         let advice = suggestion(e.message().lines().next().unwrap_or_default());
         at(offset, what, advice)
     })?;
-    let spans = Spans::of(&file);
+    let places = Places::of(&file, &lines);
     let (url, urls) = (file.url.as_ref().map(|u| u.0.clone()), file.urls.as_ref().map(|u| folder.join(u)));
     let mut requests = Vec::new();
     for request in &file.request {
@@ -115,8 +116,6 @@ pub fn parse(text: &str, folder: &Path) -> Result<ReadPlan, PlanFileError> {
         plan.tls.resumption = t.resumption.unwrap_or(true);
     }
     let has_load = read_phases(&file, &mut plan).map_err(|(offset, what, advice)| at(offset, what, advice))?;
-    plan.check().map_err(|e| at(spans.of_trouble(&e), e.what, e.advice))?;
-    let places = spans.requests.iter().map(|offset| lines.place(*offset)).collect();
     Ok(ReadPlan { plan, urls, has_load, has_seed: file.seed.is_some(), places })
 }
 
@@ -196,7 +195,13 @@ think = "exp 1s"
 "#;
 
     fn wrong(text: &str) -> PlanFileError {
-        parse(text, Path::new("/f")).map(|_| ()).expect_err(text)
+        let read = match parse(text, Path::new("/f")) {
+            Ok(read) => read,
+            Err(e) => return e,
+        };
+        let e = read.plan.check().expect_err(text);
+        let (line, column) = read.places.of_part(e.part).expect("a place");
+        PlanFileError { line, column, what: e.what, advice: e.advice }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Where the parts of a plan file stand, for the line and column of a mistake.
 
 use super::format::{Placed, PlanFile};
-use crate::plan::{PlanError, Trouble};
+use crate::plan::Trouble;
 
 /// Where the lines of a text begin: a file of 100,000 requests is asked for the place of each.
 pub(super) struct Lines<'a> {
@@ -26,40 +26,46 @@ impl Lines<'_> {
     }
 }
 
-/// Where the parts of a file begin.
-pub(super) struct Spans {
-    phases: Vec<usize>,
-    pub(super) requests: Vec<usize>,
-    http: usize,
-    page: usize,
-    network: usize,
-    tls: usize,
+/// Where the parts of a plan stand in its file: line and column, from 1.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Places {
+    phases: Vec<(usize, usize)>,
+    requests: Vec<(usize, usize)>,
+    http: (usize, usize),
+    page: (usize, usize),
+    network: (usize, usize),
+    tls: (usize, usize),
 }
 
-impl Spans {
-    pub(super) fn of(file: &PlanFile) -> Spans {
-        fn start<T>(part: Option<&Placed<T>>) -> usize {
-            part.map_or(0, |p| p.0.span().start)
+/// What is about the whole file is about its beginning.
+const BEGINNING: (usize, usize) = (1, 1);
+
+impl Places {
+    pub(super) fn of(file: &PlanFile, lines: &Lines<'_>) -> Places {
+        fn start<T>(part: Option<&Placed<T>>, lines: &Lines<'_>) -> (usize, usize) {
+            part.map_or(BEGINNING, |p| lines.place(p.0.span().start))
         }
-        Spans {
-            phases: file.phase.iter().map(|p| p.0.span().start).collect(),
-            requests: file.request.iter().map(|r| r.0.span().start).collect(),
-            http: start(file.http.as_ref()),
-            page: start(file.page.as_ref()),
-            network: start(file.network.as_ref()),
-            tls: start(file.tls.as_ref()),
+        Places {
+            phases: file.phase.iter().map(|p| lines.place(p.0.span().start)).collect(),
+            requests: file.request.iter().map(|r| lines.place(r.0.span().start)).collect(),
+            http: start(file.http.as_ref(), lines),
+            page: start(file.page.as_ref(), lines),
+            network: start(file.network.as_ref(), lines),
+            tls: start(file.tls.as_ref(), lines),
         }
     }
 
-    pub(super) fn of_trouble(&self, trouble: &PlanError) -> usize {
-        match trouble.part {
-            Trouble::Phase(i) => self.phases.get(i).copied().unwrap_or(0),
-            Trouble::Request(i) => self.requests.get(i).copied().unwrap_or(0),
-            Trouble::Http => self.http,
-            Trouble::Page => self.page,
-            Trouble::Network => self.network,
-            Trouble::Tls => self.tls,
-            Trouble::Whole => 0,
+    /// Where a part is. None: it is not in the file (a request of a file of URLs, a phase of the command line).
+    #[must_use]
+    pub fn of_part(&self, part: Trouble) -> Option<(usize, usize)> {
+        match part {
+            Trouble::Phase(i) => self.phases.get(i).copied(),
+            Trouble::Request(i) => self.requests.get(i).copied(),
+            Trouble::Http => Some(self.http),
+            Trouble::Page => Some(self.page),
+            Trouble::Network => Some(self.network),
+            Trouble::Tls => Some(self.tls),
+            Trouble::Whole => Some(BEGINNING),
         }
     }
 }
