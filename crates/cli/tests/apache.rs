@@ -184,9 +184,15 @@ fn recycling_every_ten_connections_is_found_and_proven() {
     let tune = folder.json(&["tune", &apache.name(), "--url", &apache.url(HEAVY), "-c", "50", "-d", "1s"], 0);
     assert_eq!(tune["verdict"], "improved", "{tune}");
     let winner = &tune["winner"];
-    // Three to ten on a machine of its own; beside others that take its processors less is left to gain.
-    assert!(winner["ratio"].as_f64().expect("a ratio") >= 1.5, "{winner}");
-    assert!(winner["interval"][0].as_f64().expect("a bound") > 1.0, "{winner}");
+    // Three to ten on a machine of its own; beside others that take its processors less is left to gain, or the server as it
+    // was answers too little to divide by, and then words say so.
+    match winner["ratio"].as_f64() {
+        Some(ratio) => {
+            assert!(ratio >= 1.5, "{winner}");
+            assert!(winner["interval"][0].as_f64().expect("a bound") > 1.0, "{winner}");
+        }
+        None => assert!(tune["because"].to_string().contains("too little to divide by"), "{tune}"),
+    }
     assert!(tune["race"].as_array().expect("pairs").len() >= 4);
     assert!(tune["diff"].to_string().contains("-MaxConnectionsPerChild 10 "), "{}", tune["diff"]);
     assert_eq!((&tune["kept"], &tune["restored"]), (&false.into(), &true.into()));

@@ -465,7 +465,9 @@ fn wrk_is_wrk() {
         .output()
         .expect("runs");
     let text = String::from_utf8_lossy(&rate.stdout).into_owned();
-    assert!(text.contains("  200 requests in 2.00s") && text.contains("99.999%"), "{text}");
+    // As many as are due, or fewer where the machine is busy; without the rate it would be some thousands.
+    let requests = text.split(" requests in 2.0").next().and_then(|t| t.split_whitespace().last()?.parse::<u32>().ok());
+    assert!(requests.is_some_and(|n| (1..=200).contains(&n)) && text.contains("99.999%"), "{text}");
 }
 
 #[test]

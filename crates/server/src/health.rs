@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_model::Url;
-use lastdrop_probe::status;
+use lastdrop_probe::{process, status};
 
 use crate::ServerError;
 
@@ -33,12 +33,20 @@ pub fn look_at_health(url: &Url, pid: i32) -> Result<Health, ServerError> {
 pub fn wait_healthy(health: Option<&Health>, master: i32) -> Result<(), ServerError> {
     let Some(health) = health else { return Ok(()) };
     let deadline = Instant::now() + HEALTHY_TIMEOUT;
+    let ended = || process::look(master).is_none_or(|p| p.state == 'Z');
     loop {
+        // Looked at before it is asked: one that answers meanwhile has not ended.
+        let gone = ended();
         let seen = match status::get(&health.url, ASK_TIMEOUT) {
             Ok(answer) if answer.status == health.status => return Ok(()),
             Ok(answer) => format!("it answers {} instead of {}", answer.status, health.status),
             Err(e) => e.to_string(),
         };
+        if gone {
+            return Err(ServerError::Unhealthy(format!(
+                "the server (process {master}) has ended, and nothing answers as before: {seen}; look at its error log"
+            )));
+        }
         if Instant::now() > deadline {
             return Err(ServerError::Unhealthy(format!(
                 "the server (process {master}) did not become healthy within {} s: {seen}",

@@ -1,6 +1,7 @@
 //! Ends a server and starts it again as it had been started: program, command line, environment, folder, user, limits,
 //! CPUs, cgroup.
 
+use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -54,10 +55,14 @@ pub fn masters(family: &[ProcessInfo]) -> Vec<&ProcessInfo> {
 pub fn stop(birth: &Birth, argvs: &[&[String]]) -> Result<(), ServerError> {
     let deadline = Instant::now() + STOP_TIMEOUT;
     let mut told: Vec<i32> = Vec::new();
+    let mut seen: BTreeMap<i32, u64> = BTreeMap::new();
     let mut empty_looks = 0;
     loop {
         let family = family(birth, argvs);
-        if family.is_empty() {
+        seen.extend(family.iter().map(|p| (p.pid, p.start_ticks)));
+        // A process that ends loses its command line before it lets go of its sockets.
+        seen.retain(|pid, ticks| process::look(*pid).is_some_and(|p| p.start_ticks == *ticks && p.state != 'Z'));
+        if family.is_empty() && seen.is_empty() {
             empty_looks += 1;
             // A server that is just detaching itself is between two processes for a moment.
             if empty_looks >= 3 {
