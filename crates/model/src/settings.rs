@@ -107,6 +107,8 @@ pub enum Takes {
     Count(i64, i64),
     /// On or off, in the server's own words.
     Switch { on: &'static str, off: &'static str },
+    /// One of these words.
+    Choice(&'static [&'static str]),
 }
 
 /// Workers of a pool that shall be there before anybody asks for them.
@@ -123,19 +125,22 @@ pub struct Knob {
     pub name: &'static str,
     /// What the field's tables call its column, where they have a word for it.
     pub short: Option<&'static str>,
-    pub role: Role,
+    /// What a search may use it for; none where it is only set by name.
+    pub role: Option<Role>,
     pub takes: Takes,
     /// What the server uses where the configuration says nothing.
     pub default: &'static str,
     pub needs: ReloadClass,
     /// What it depends on, in a sentence.
     pub constraint: &'static str,
+    /// What it does to the server, in a sentence.
+    pub effect: &'static str,
 }
 
 /// The knob that has a role, in a table of knobs.
 #[must_use]
 pub fn knob_for(knobs: &'static [Knob], role: Role) -> Option<&'static Knob> {
-    knobs.iter().find(|k| k.role == role)
+    knobs.iter().find(|k| k.role == Some(role))
 }
 
 impl Knob {
@@ -145,6 +150,7 @@ impl Knob {
         match self.takes {
             Takes::Count(_, most) => most.max(0) as u64,
             Takes::Switch { .. } => 1,
+            Takes::Choice(words) => words.len() as u64,
         }
     }
 
@@ -154,7 +160,7 @@ impl Knob {
         match self.takes {
             Takes::Switch { on: word, .. } if on => Setting::Text(word.into()),
             Takes::Switch { off: word, .. } => Setting::Text(word.into()),
-            Takes::Count(..) => Setting::from(u64::from(on)),
+            Takes::Count(..) | Takes::Choice(_) => Setting::from(u64::from(on)),
         }
     }
 
@@ -169,6 +175,10 @@ impl Knob {
             }
             (Takes::Switch { on, off }, other) => Err(format!("{} is {on} or {off}, not '{other}'", self.name)),
             (Takes::Count(least, most), Setting::Count(n)) if (least..=most).contains(n) => Ok(()),
+            (Takes::Choice(words), value) if words.contains(&value.to_string().as_str()) => Ok(()),
+            (Takes::Choice(words), other) => {
+                Err(format!("{} is one of {}, not '{other}'", self.name, words.join(", ")))
+            }
             (Takes::Count(least, most), other) => {
                 Err(format!("{} is a number from {least} to {most}, not '{other}'", self.name))
             }
@@ -184,12 +194,16 @@ mod tests {
     fn a_switch_is_spelled_as_its_server_spells_it() {
         let takes = Takes::Switch { on: "yes", off: "no" };
         let (role, needs) = (Role::KeepAlive, ReloadClass::Reload);
-        let switch = Knob { name: "keep", short: None, role, takes, default: "yes", needs, constraint: "" };
+        let role = Some(role);
+        let switch = Knob { name: "keep", short: None, role, takes, default: "yes", needs, constraint: "", effect: "" };
         assert_eq!([true, false].map(|on| switch.switched(on).to_string()), ["yes", "no"]);
         assert!(switch.check(&"No".into()).is_ok());
         assert_eq!(switch.check(&"Off".into()), Err("keep is yes or no, not 'Off'".into()));
         let number = Knob { takes: Takes::Count(1, 9), ..switch };
         assert_eq!(number.check(&Setting::Count(10)), Err("keep is a number from 1 to 9, not '10'".into()));
+        let words = Knob { takes: Takes::Choice(&["static", "dynamic"]), ..switch };
+        assert!(words.check(&"static".into()).is_ok());
+        assert_eq!(words.check(&"on".into()), Err("keep is one of static, dynamic, not 'on'".into()));
     }
 
     #[test]

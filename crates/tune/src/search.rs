@@ -33,7 +33,7 @@ pub struct Space {
 
 impl Space {
     fn axis(&self, role: Role) -> Option<&Axis> {
-        self.axes.iter().find(|a| a.knob.role == role)
+        self.axes.iter().find(|a| a.knob.role == Some(role))
     }
 
     /// Where the knob with a role stands, if it is a number.
@@ -235,7 +235,8 @@ mod tests {
     use super::*;
 
     const fn knob(name: &'static str, role: Role, takes: Takes) -> Knob {
-        Knob { name, short: None, role, takes, default: "0", needs: ReloadClass::Reload, constraint: "" }
+        let role = Some(role);
+        Knob { name, short: None, role, takes, default: "0", needs: ReloadClass::Reload, constraint: "", effect: "" }
     }
 
     static KNOBS: &[Knob] = &[

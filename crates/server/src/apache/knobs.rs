@@ -10,8 +10,10 @@ const fn knob(
     default: &'static str,
     needs: ReloadClass,
     constraint: &'static str,
+    effect: &'static str,
 ) -> Knob {
-    Knob { name, short: None, role, takes: Takes::Count(least, most), default, needs, constraint }
+    let takes = Takes::Count(least, most);
+    Knob { name, short: None, role: Some(role), takes, default, needs, constraint, effect }
 }
 
 /// With the word that tables of the field have for its column.
@@ -19,14 +21,21 @@ const fn called(short: &'static str, knob: Knob) -> Knob {
     Knob { short: Some(short), ..knob }
 }
 
+const WORKERS: &str = "how many requests are served at once; more wait in the listen queue";
+const CEILING: &str = "slots of the scoreboard: the hard limit of the pool";
+const START: &str = "workers at the start; later ones come 1, 2, 4 … 32 a second";
+const SPARE_MIN: &str = "idle workers that are kept for a burst";
+const SPARE_MAX: &str = "idle workers beyond this are ended";
+
 const KEEPALIVE: Knob = Knob {
     name: "KeepAlive",
     short: None,
-    role: Role::KeepAlive,
+    role: Some(Role::KeepAlive),
     takes: Takes::Switch { on: "On", off: "Off" },
     default: "On",
     needs: ReloadClass::Reload,
     constraint: "a VirtualHost may set its own",
+    effect: "connections stay open between requests; with prefork each holds a worker meanwhile",
 };
 const KEEPALIVE_TIMEOUT: Knob = knob(
     "KeepAliveTimeout",
@@ -35,6 +44,7 @@ const KEEPALIVE_TIMEOUT: Knob = knob(
     "5",
     ReloadClass::Reload,
     "a VirtualHost may set its own",
+    "seconds that an idle connection is kept (and its worker, with prefork)",
 );
 const KEEPALIVE_REQUESTS: Knob = knob(
     "MaxKeepAliveRequests",
@@ -43,6 +53,7 @@ const KEEPALIVE_REQUESTS: Knob = knob(
     "100",
     ReloadClass::Reload,
     "0 is any number",
+    "requests on one connection",
 );
 const RECYCLE: Knob = called(
     "MRPC",
@@ -53,6 +64,7 @@ const RECYCLE: Knob = called(
         "0",
         ReloadClass::Reload,
         "counts connections, not requests; 0 is never",
+        "a worker that has served so many leaves and another is forked: bounds what leaks, costs a start",
     ),
 );
 const BACKLOG: Knob = knob(
@@ -62,18 +74,59 @@ const BACKLOG: Knob = knob(
     "511",
     ReloadClass::Restart,
     "at most net.core.somaxconn; listening sockets survive reloads",
+    "connections that wait for a worker before the kernel turns them away",
 );
-const TIMEOUT: Knob = knob("Timeout", Role::Timeout, (1, 3600), "60", ReloadClass::Reload, "seconds");
+const TIMEOUT: Knob = knob(
+    "Timeout",
+    Role::Timeout,
+    (1, 3600),
+    "60",
+    ReloadClass::Reload,
+    "seconds",
+    "how long a silent client, script or backend is waited for",
+);
 
 pub static PREFORK: &[Knob] = &[
     called(
         "MC",
-        knob("MaxRequestWorkers", Role::PoolSize, (1, 200_000), "256", ReloadClass::Reload, "at most ServerLimit"),
+        knob(
+            "MaxRequestWorkers",
+            Role::PoolSize,
+            (1, 200_000),
+            "256",
+            ReloadClass::Reload,
+            "at most ServerLimit",
+            WORKERS,
+        ),
     ),
-    knob("ServerLimit", Role::PoolCeiling, (1, 200_000), "256", ReloadClass::Restart, "cannot change over a reload"),
-    knob("StartServers", Role::PoolStart, (1, 200_000), "5", ReloadClass::Reload, "matters when the server starts"),
-    knob("MinSpareServers", Role::SpareMin, (1, 200_000), "5", ReloadClass::Reload, "at least 1"),
-    knob("MaxSpareServers", Role::SpareMax, (1, 200_000), "10", ReloadClass::Reload, "more than MinSpareServers"),
+    knob(
+        "ServerLimit",
+        Role::PoolCeiling,
+        (1, 200_000),
+        "256",
+        ReloadClass::Restart,
+        "cannot change over a reload",
+        CEILING,
+    ),
+    knob(
+        "StartServers",
+        Role::PoolStart,
+        (1, 200_000),
+        "5",
+        ReloadClass::Reload,
+        "matters when the server starts",
+        START,
+    ),
+    knob("MinSpareServers", Role::SpareMin, (1, 200_000), "5", ReloadClass::Reload, "at least 1", SPARE_MIN),
+    knob(
+        "MaxSpareServers",
+        Role::SpareMax,
+        (1, 200_000),
+        "10",
+        ReloadClass::Reload,
+        "more than MinSpareServers",
+        SPARE_MAX,
+    ),
     RECYCLE,
     KEEPALIVE,
     KEEPALIVE_TIMEOUT,
@@ -93,11 +146,28 @@ pub static THREADED: &[Knob] = &[
             "400",
             ReloadClass::Reload,
             "a multiple of ThreadsPerChild, at most ServerLimit × ThreadsPerChild",
+            WORKERS,
         ),
     ),
-    knob("ServerLimit", Role::PoolCeiling, (1, 20_000), "16", ReloadClass::Restart, "cannot change over a reload"),
-    knob("StartServers", Role::PoolStart, (1, 20_000), "3", ReloadClass::Reload, "matters when the server starts"),
-    knob("MinSpareThreads", Role::SpareMin, (1, 20_000), "75", ReloadClass::Reload, "at least 1"),
+    knob(
+        "ServerLimit",
+        Role::PoolCeiling,
+        (1, 20_000),
+        "16",
+        ReloadClass::Restart,
+        "cannot change over a reload",
+        CEILING,
+    ),
+    knob(
+        "StartServers",
+        Role::PoolStart,
+        (1, 20_000),
+        "3",
+        ReloadClass::Reload,
+        "matters when the server starts",
+        START,
+    ),
+    knob("MinSpareThreads", Role::SpareMin, (1, 20_000), "75", ReloadClass::Reload, "at least 1", SPARE_MIN),
     knob(
         "MaxSpareThreads",
         Role::SpareMax,
@@ -105,8 +175,17 @@ pub static THREADED: &[Knob] = &[
         "250",
         ReloadClass::Reload,
         "at least MinSpareThreads + ThreadsPerChild",
+        SPARE_MAX,
     ),
-    knob("ThreadsPerChild", Role::ThreadsPerWorker, (1, 20_000), "25", ReloadClass::Reload, "at most ThreadLimit (64)"),
+    knob(
+        "ThreadsPerChild",
+        Role::ThreadsPerWorker,
+        (1, 20_000),
+        "25",
+        ReloadClass::Reload,
+        "at most ThreadLimit (64)",
+        "threads of a process: fewer, larger processes share more memory and more fate",
+    ),
     RECYCLE,
     KEEPALIVE,
     KEEPALIVE_TIMEOUT,
