@@ -10,6 +10,7 @@ use crate::commands::compare::CompareArgs;
 use crate::commands::demo::DemoArgs;
 use crate::commands::guard::GuardArgs;
 use crate::commands::history::{HistoryArgs, ShowArgs};
+use crate::commands::knobs::KnobsArgs;
 use crate::commands::profile::ProfileArgs;
 use crate::commands::restore::RestoreArgs;
 use crate::commands::run::RunArgs;
@@ -61,6 +62,8 @@ pub enum Command {
     Sweep(SweepArgs),
     /// Real memory of a server's workers and how many fit
     Size(SizeArgs),
+    /// A server's settings: what they are, where that comes from, what they may be
+    Knobs(KnobsArgs),
     /// A server's processes, states, memory, queues and kernel events, live
     Watch(Box<WatchArgs>),
     /// Which system calls a request is made of, what they cost, and what would spare them

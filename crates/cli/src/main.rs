@@ -56,6 +56,7 @@ fn run(args: &[OsString]) -> Exit {
         Command::Target(args) => commands::target::target(*args),
         Command::Tune(args) => commands::tune::tune(*args),
         Command::Sweep(args) => commands::sweep::sweep(args),
+        Command::Knobs(args) => commands::knobs::knobs(&args),
         Command::Size(args) => commands::size::size(args),
         Command::Watch(args) => commands::watch::watch(&args),
         Command::Trace(args) => commands::trace::trace(&args),

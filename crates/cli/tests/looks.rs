@@ -282,3 +282,39 @@ fn a_row_that_was_measured_beside_another_program_is_measured_again_a_few_times_
     let rows = folder.json(&["sweep", plan.to_str().expect("text"), "--quiet"], 0);
     assert_eq!(list(&rows["rows"], "rows").len(), 3);
 }
+
+#[test]
+fn knobs_say_what_is_where_that_comes_from_and_what_may_be() {
+    let folder = Folder::new();
+    let apache = Apache::start(&folder);
+    let target = Target::with_config(&folder, "workers = 3\nbacklog = 77");
+    let (a, t) = (apache.name(), target.name());
+    let d = folder.json(&["knobs", &a, &t], 0);
+    assert_eq!(d["schema"], "lastdrop.knobs/1");
+    let row = |server: &str, name: &str| {
+        let rows = list(&d["knobs"], "knobs").iter();
+        let row = rows.filter(|r| r["server"] == server && r["name"] == name).collect::<Vec<_>>();
+        assert_eq!(row.len(), 1, "{server} {name}: {:#}", d["knobs"]);
+        row[0].clone()
+    };
+    let pool = row(&a, "MaxRequestWorkers");
+    assert_eq!((&pool["value"], &pool["default"], &pool["needs"]), (&50.into(), &256.into(), &"reload".into()));
+    assert!(pool["source"].as_str().expect("text").contains("scoreboard"), "{pool}");
+    assert_eq!(pool["range"], serde_json::json!([1, 200_000]));
+    let recycle = row(&a, "MaxConnectionsPerChild");
+    let place = recycle["source"].as_str().expect("text").rsplit_once(':').expect("file and line");
+    let text = fs::read_to_string(place.0).expect("the file of the setting");
+    let line = text.lines().nth(place.1.parse::<usize>().expect("a line") - 1).expect("that line");
+    assert_eq!(line.trim(), "MaxConnectionsPerChild 10");
+    let keep = row(&a, "KeepAlive");
+    assert_eq!((&keep["choices"], keep.get("range")), (&serde_json::json!(["On", "Off"]), None));
+    let backlog = row(&t, "backlog");
+    assert_eq!((&backlog["value"], &backlog["needs"]), (&77.into(), &"restart".into()));
+    for row in list(&d["knobs"], "knobs") {
+        assert!(!row["effect"].as_str().expect("text").is_empty(), "{row}");
+    }
+    let text = folder.run(&["knobs", &t]).stdout;
+    assert!(text.contains("backlog") && text.contains("1 to 2048") && text.contains("restart"), "{text}");
+    let refused = folder.run(&["knobs", &format!("pid:{}", std::process::id())]);
+    assert!(refused.code == 1 && refused.stderr.contains("cannot be read or changed"), "{refused:?}");
+}

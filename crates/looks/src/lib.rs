@@ -1,6 +1,7 @@
-//! Looking at a server that somebody else loads, or a few requests of ours: watch, trace, profile, guard.
+//! Looking at a server that somebody else loads, or a few requests of ours: watch, trace, profile, guard; its settings.
 
 pub mod guard;
+pub mod knobs;
 pub mod profile;
 pub mod trace;
 pub mod watch;

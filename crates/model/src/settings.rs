@@ -100,6 +100,16 @@ pub enum ReloadClass {
     Restart,
 }
 
+impl ReloadClass {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ReloadClass::Reload => "reload",
+            ReloadClass::Restart => "restart",
+        }
+    }
+}
+
 /// What a knob can be set to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {

@@ -5,6 +5,7 @@ pub mod compare;
 pub mod demo;
 pub mod guard;
 pub mod history;
+pub mod knobs;
 pub mod profile;
 pub mod restore;
 pub mod run;

@@ -3,6 +3,7 @@
 
 mod capacity;
 mod compare;
+mod knobs;
 mod profile;
 mod size;
 mod sweep;
@@ -12,6 +13,7 @@ mod watch;
 
 pub use self::capacity::*;
 pub use self::compare::*;
+pub use self::knobs::*;
 pub use self::profile::*;
 pub use self::size::*;
 pub use self::sweep::*;

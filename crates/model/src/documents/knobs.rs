@@ -1,0 +1,38 @@
+//! What `knobs` says.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ReloadClass, Setting};
+
+pub const KNOBS_SCHEMA: &str = "lastdrop.knobs/1";
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct KnobsDocument {
+    pub schema: String,
+    pub knobs: Vec<KnobRow>,
+    pub notes: Vec<String>,
+}
+
+/// A setting of a server: what it is now, and what it could be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct KnobRow {
+    /// As it is named on a command line.
+    pub server: String,
+    pub name: String,
+    /// None: it is not known what the running server has.
+    pub value: Option<Setting>,
+    /// Where the value is from: a file and line, the running server, the server's default.
+    pub source: String,
+    pub default: Setting,
+    /// The smallest and the largest number, of those that are numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<[i64; 2]>,
+    /// The words that it may be, of those that are words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<String>,
+    pub needs: ReloadClass,
+    /// What it does.
+    pub effect: String,
+    /// What it depends on.
+    pub constraint: String,
+}

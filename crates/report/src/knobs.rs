@@ -1,0 +1,75 @@
+//! Settings of servers, as text.
+
+use std::fmt::Write as _;
+
+use lastdrop_model::documents::{KnobRow, KnobsDocument};
+use lastdrop_model::printable::line;
+
+use crate::table::aligned;
+
+/// The report of `knobs`: a table for each server, then what its settings do.
+#[must_use]
+pub fn knobs_text(d: &KnobsDocument) -> String {
+    let mut out = String::new();
+    for rows in d.knobs.chunk_by(|a, b| a.server == b.server) {
+        let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
+        let _ = write!(
+            out,
+            "{}\n\n{}",
+            line(&rows[0].server),
+            aligned(&["setting", "is", "may be", "needs", "from"], &cells)
+        );
+        out.push('\n');
+        for row in rows {
+            let constraint = if row.constraint.is_empty() { String::new() } else { format!(" ({})", row.constraint) };
+            let _ = writeln!(out, "  {}: {}{}", line(&row.name), line(&row.effect), line(&constraint));
+        }
+        out.push('\n');
+    }
+    for note in &d.notes {
+        let _ = writeln!(out, "note: {}", line(note));
+    }
+    out
+}
+
+fn cells(row: &KnobRow) -> Vec<String> {
+    let may_be = match row.range {
+        Some([least, most]) => format!("{least} to {most}"),
+        None => row.choices.join(", "),
+    };
+    vec![
+        row.name.clone(),
+        row.value.as_ref().map_or_else(|| "not known".into(), ToString::to_string),
+        may_be,
+        row.needs.name().into(),
+        row.source.clone(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::{ReloadClass, Setting};
+
+    use super::*;
+
+    #[test]
+    fn a_table_for_each_server_says_what_is_and_what_may_be() {
+        let row = |server: &str, name: &str, range, choices: &[&str]| KnobRow {
+            server: server.into(),
+            name: name.into(),
+            value: Some(Setting::Count(4)),
+            source: "/etc/x.conf:3".into(),
+            default: Setting::Count(1),
+            range,
+            choices: choices.iter().map(ToString::to_string).collect(),
+            needs: ReloadClass::Reload,
+            effect: "what it does".into(),
+            constraint: String::new(),
+        };
+        let knobs = vec![row("a", "workers", Some([1, 9]), &[]), row("b", "keep", None, &["on", "off"])];
+        let d = KnobsDocument { schema: String::new(), knobs, notes: vec!["b: \u{1b}[1m".into()] };
+        let text = knobs_text(&d);
+        let wanted = ["workers  4", "1 to 9", "reload", "/etc/x.conf:3", "on, off", "keep: what it does\n"];
+        assert!(wanted.iter().all(|w| text.contains(w)) && !text.contains('\u{1b}'), "{text}");
+    }
+}
