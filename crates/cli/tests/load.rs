@@ -845,12 +845,16 @@ fn the_example_plans_are_valid() {
 }
 
 #[test]
-fn the_schema_in_the_documentation_is_the_present_one() {
+fn the_schemas_in_the_documentation_are_the_present_ones() {
     let folder = Folder::new();
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/plan.schema.json");
-    let schema = folder.run(&["run", "--plan-schema"]).stdout;
-    let written = fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(written, schema, "write it anew: lastdrop run --plan-schema > docs/plan.schema.json");
+    for (file, args) in
+        [("plan.schema.json", ["run", "--plan-schema"]), ("kind.schema.json", ["knobs", "--kind-schema"])]
+    {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(file);
+        let schema = folder.run(&args).stdout;
+        let written = fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(written, schema, "write it anew: lastdrop {} > docs/{file}", args.join(" "));
+    }
 }
 
 #[test]

@@ -318,3 +318,28 @@ fn knobs_say_what_is_where_that_comes_from_and_what_may_be() {
     let refused = folder.run(&["knobs", &format!("pid:{}", std::process::id())]);
     assert!(refused.code == 1 && refused.stderr.contains("cannot be read or changed"), "{refused:?}");
 }
+
+#[test]
+fn a_kind_of_ones_own_is_a_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let target = Target::start(&folder, &["--workers", "2"]);
+    let (file, site) = (folder.join("site.toml"), folder.join("other.toml"));
+    fs::write(&file, "# a site\nprograms = ['lastdrop']\nargument = 'target'\nleave = { signal = 'SIGUSR1' }\n")
+        .expect("written");
+    let name = format!("custom:{}@{}", file.display(), target.url());
+    wait_until("workers", || target.scoreboard().is_some_and(|s| s.len() == 2 && !s.contains(['.', 'S'])));
+    let watch = folder.json(&["watch", &name, "--once", "--interval", "300ms"], 0);
+    assert_eq!((&watch["software"], list(&watch["workers"], "workers").len()), (&"lastdrop".into(), 2), "{watch:#}");
+    assert!(watch["server"].as_str().expect("text").starts_with("custom:/"), "{}", watch["server"]);
+    let guard =
+        folder.run(&["guard", &name, "--max-age", "1s", "--every", "200ms", "--act", "--even-busy", "-d", "4s"]);
+    assert!(guard.code == 0 && guard.stdout.contains("has left"), "{guard:?}");
+    // Mistakes have a line and advice; one that anybody may write is not read.
+    fs::write(&site, "programs = ['x']\nprogams = ['y']\n").expect("written");
+    let wrong = folder.run(&["watch", &format!("custom:{}", site.display()), "--once"]);
+    assert!(wrong.code == 2 && wrong.stderr.contains("line 2: unknown field `progams`"), "{wrong:?}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).expect("set");
+    let refused = folder.run(&["watch", &name, "--once"]);
+    assert!(refused.code == 2 && refused.stderr.contains("somebody else may write"), "{refused:?}");
+}

@@ -62,9 +62,10 @@ fn kill_a_tune(folder: &Folder, target: &Target) {
         }) && target.scoreboard().is_some()
     };
     for _ in 0..10 {
-        let mut tune = start_tune(folder, target, &[]);
-        wait_until("a trial", changed);
-        signal(&tune, libc::SIGKILL);
+        // Trials that last, so that a busy machine sees one before it is over.
+        let mut tune = start_tune(folder, target, &["-d", "2s"]);
+        wait_until("a trial", || changed() || tune.try_wait().expect("a child").is_some());
+        tune.kill().expect("killed, or gone");
         tune.wait().expect("ends");
         // It may have told the server to end just before.
         thread::sleep(Duration::from_millis(200));

@@ -2,7 +2,8 @@
 
 use crate::adapter::Adapter;
 use crate::apache::Apache;
-use crate::kind::{self, AdapterName};
+use crate::kind::AdapterName;
+use crate::kinds;
 use crate::left::or_restore;
 use crate::target::Target;
 use crate::{ServerError, ServerRef};
@@ -20,7 +21,7 @@ pub(crate) fn find_adapter(server: &ServerRef) -> Result<Box<dyn Adapter>, Serve
         ServerError::Setting(format!(
             "the settings of '{server}' cannot be read or changed yet; those of {} can. Any server can be loaded \
              (lastdrop run URL) and looked at (lastdrop watch {server})",
-            kind::changeable()
+            kinds::changeable()
         ))
     })?;
     Ok(match adapter {

@@ -12,6 +12,7 @@ use nix::sys::signal::Signal;
 
 use crate::adapters::find_adapter;
 use crate::kind::{Kind, Leave, Status, program_of};
+use crate::kinds;
 use crate::left::or_restore;
 use crate::meant::{choose, masters, url_of};
 use crate::{ServerError, ServerRef, fpm};
@@ -122,7 +123,7 @@ pub fn find_listening_at(endpoint: &Endpoint) -> Option<Found> {
 
 /// What can be told of a process without asking the server anything.
 fn by_process(info: &ProcessInfo) -> Found {
-    let kind = Kind::of(info);
+    let kind = kinds::of(info);
     // A process of no kind is named by itself.
     let pid = kind.programs.is_empty().then_some(info.pid);
     Found {
@@ -205,7 +206,7 @@ mod tests {
     fn a_worker_is_asked_to_leave_as_its_kind_says_or_it_is_said_why_not() {
         let found = |kind: &str, prefork| Found {
             name: kind.into(),
-            kind: Kind::named(kind).expect("a kind"),
+            kind: kinds::named(kind).expect("a kind"),
             software: String::new(),
             master: 1,
             prefork,

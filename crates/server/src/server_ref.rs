@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use lastdrop_model::Url;
 
-use crate::kind::{self, KINDS, Kind, NamedBy};
+use crate::kind::{Kind, NamedBy};
+use crate::kinds;
 
 /// A server as named by the user: what software, which configuration file, where its listener and status page are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,12 +32,18 @@ impl FromStr for ServerRef {
             Some((word, after)) => (word, Some(after)),
             None => (name, None),
         };
-        let Some(kind) = Kind::named(word) else {
-            return Err(format!(
-                "'{text}' does not name a server; write KIND[:CONFIG][@URL], for example {} or {}@http://127.0.0.1:8080/",
-                kind::list_with_files(|_| true),
-                KINDS[0].name
-            ));
+        if let (kinds::CUSTOM, Some(file)) = (word, after) {
+            return Ok(ServerRef { kind: kinds::custom(file)?, config: None, pid: None, url });
+        }
+        let Some(kind) = kinds::named(word) else {
+            let mut error = format!(
+                "'{text}' does not name a server; write KIND[:CONFIG][@URL], for example {} or apache@http://127.0.0.1:8080/",
+                kinds::list_with_files(|_| true)
+            );
+            for trouble in kinds::troubles() {
+                error.push_str(&format!("; {trouble}"));
+            }
+            return Err(error);
         };
         if let NamedBy::ProcessId = kind.named_by {
             let pid = after.and_then(|id| id.parse::<i32>().ok()).filter(|pid| *pid > 0);

@@ -14,7 +14,7 @@ use lastdrop_model::printable;
 use lastdrop_model::units::show_bytes;
 use lastdrop_report::{event_line, utc};
 use lastdrop_server::ServerRef;
-use lastdrop_server::kind::{self, Kind};
+use lastdrop_server::{Kind, kinds};
 
 use crate::exit::{Exit, UsageError};
 use crate::options::within;
@@ -28,7 +28,7 @@ use crate::stdio::{self, say};
 pub struct GuardArgs {
     #[arg(value_parser = str::parse::<ServerRef>, help = format!(
         "The server: {}, with a configuration or @URL where there are several",
-        kind::list(Kind::can_replace)
+        kinds::list(Kind::can_replace)
     ))]
     pub server: ServerRef,
     /// Replace workers whose resident size is above this

@@ -3,22 +3,25 @@
 use anyhow::Result;
 use clap::Args;
 use lastdrop_report::knobs_text;
-use lastdrop_server::ServerRef;
-use lastdrop_server::kind::{self, Kind};
+use lastdrop_server::{Kind, ServerRef, kind_schema, kinds};
 
 use crate::commands::Report;
 use crate::exit::Exit;
+use crate::outfile::Outfile;
 
 #[derive(Debug, Args)]
 #[command(
     after_help = "Nothing is changed. sweep and tune set them for a trial, and put them back.\n\nExamples:\n  lastdrop knobs apache\n  lastdrop knobs apache:/srv/www/apache2.conf --json -"
 )]
 pub struct KnobsArgs {
-    #[arg(required = true, value_name = "SERVER", help = format!(
+    #[arg(required_unless_present = "kind_schema", value_name = "SERVER", help = format!(
         "The servers: {}, each with @URL of its listener",
-        kind::list_with_files(Kind::can_change)
+        kinds::list_with_files(Kind::can_change)
     ))]
     pub servers: Vec<ServerRef>,
+    /// Print the JSON schema of the files that are kinds of servers
+    #[arg(long)]
+    pub kind_schema: bool,
     /// Write the result as JSON to a file, or to stdout with '-'
     #[arg(long, value_name = "FILE")]
     pub json: Option<String>,
@@ -27,6 +30,10 @@ pub struct KnobsArgs {
 }
 
 pub fn knobs(args: &KnobsArgs) -> Result<Exit> {
+    if args.kind_schema {
+        Outfile::open("-")?.json(&kind_schema())?;
+        return Ok(Exit::Done);
+    }
     let report = Report::open(args.json.as_deref(), args.quiet)?;
     let document = lastdrop_looks::knobs::knobs(&args.servers)?;
     report.give(&knobs_text(&document), &document)?;

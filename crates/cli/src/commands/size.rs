@@ -10,7 +10,7 @@ use lastdrop_model::documents::SizeDocument;
 use lastdrop_model::request::header_line;
 use lastdrop_model::{KeepAlive, Url};
 use lastdrop_report::size_text;
-use lastdrop_server::kind::{self, Kind};
+use lastdrop_server::{Kind, kinds};
 use lastdrop_server::{ServerRef, Session, discover};
 use lastdrop_trials::fit::{FitOrder, fit};
 
@@ -26,7 +26,7 @@ use crate::signals::Stop;
 pub struct SizeArgs {
     #[arg(help = format!(
         "The server: {}, each with @URL of its listener; the workers of other kinds are shown by lastdrop watch",
-        kind::list_with_files(Kind::can_change)
+        kinds::list_with_files(Kind::can_change)
     ))]
     pub server: ServerRef,
     /// Memory that the server's workers may use together [default: what the machine or the server's control group has left]
@@ -47,7 +47,7 @@ pub struct SizeArgs {
     #[arg(long = "variant", value_name = "NAME=DIRECTIVES", requires = "url", value_parser = pair, help = format!(
         "Directives whose effect on the size of a worker is wanted: 'NAME=DIRECTIVE; DIRECTIVE' ({}); may be given several \
          times",
-        kind::titles(|k| k.directives)
+        kinds::titles(|k| k.directives)
     ))]
     pub variants: Vec<(String, String)>,
     #[command(flatten)]
@@ -81,7 +81,7 @@ pub fn size(args: SizeArgs) -> Result<Exit> {
 /// Tries pool sizes and variants; an exit instead of a document when the user ended it.
 fn measure(args: &SizeArgs, url: &Url) -> Result<Result<SizeDocument, Exit>> {
     if args.variants.iter().any(|(_, d)| !d.is_empty()) && !args.server.kind.directives {
-        let title = kind::titles(|k| k.directives);
+        let title = kinds::titles(|k| k.directives);
         return Err(UsageError(format!("variants are directives of {title}; other servers have none yet")).into());
     }
     let load = LoadArgs {

@@ -13,7 +13,7 @@ use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
 use lastdrop_model::request::header_line;
 use lastdrop_model::{KeepAlive, Url};
 use lastdrop_report::{trace_compare_text, trace_text};
-use lastdrop_server::{Directives, Others, ServerRef, kind};
+use lastdrop_server::{Directives, Others, ServerRef, kinds};
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
@@ -25,7 +25,7 @@ use crate::signals::Stop;
     after_help = "Needs strace, and root or the server's user. Tracing slows the traced workers down while it lasts; on a server in\nuse it also counts what visitors do.\n\nExamples:\n  lastdrop trace apache --url http://127.0.0.1/app/list\n  lastdrop trace apache --url http://127.0.0.1/ --json before.json\n  (change something) lastdrop trace apache --url http://127.0.0.1/ --against before.json\n  lastdrop trace apache --url http://127.0.0.1/ --with '<Directory />; AllowOverride None; </Directory>'"
 )]
 pub struct TraceArgs {
-    #[arg(value_parser = str::parse::<ServerRef>, help = format!("The server: {} …", kind::list(|_| true)))]
+    #[arg(value_parser = str::parse::<ServerRef>, help = format!("The server: {} …", kinds::list(|_| true)))]
     pub server: ServerRef,
     /// What is asked for while it is traced
     #[arg(long)]
@@ -44,7 +44,7 @@ pub struct TraceArgs {
     pub against: Option<PathBuf>,
     #[arg(long, value_name = "DIRECTIVES", help = format!(
         "Trace again with these directives of {} (';' between them), show both, and put the server back",
-        kind::titles(|k| k.directives)
+        kinds::titles(|k| k.directives)
     ))]
     pub with: Option<String>,
     #[command(flatten)]
@@ -82,7 +82,7 @@ pub fn trace(args: &TraceArgs) -> Result<Exit> {
     let traced = match &args.with {
         None => run_trace(&args.server, &plan, &stop.flag).map(|after| (before, after)),
         Some(_) if !args.server.kind.directives => {
-            let title = kind::titles(|k| k.directives);
+            let title = kinds::titles(|k| k.directives);
             return Err(UsageError(format!("--with takes directives of {title}; other servers have none yet")).into());
         }
         Some(directives) => {
