@@ -555,9 +555,6 @@ fn nginx_and_php_fpm_are_watched_with_their_status_pages() {
     assert_eq!((number(&watch["master"]), watch["workers"].as_array().map(Vec::len)), (f64::from(pid), Some(2)));
     assert_eq!(watch["listen"][0]["limit"], 77, "{watch:#}");
     assert!(watch["busy"].is_number(), "stub_status: {watch:#}");
-    let ended =
-        folder.run(&["tune", &format!("nginx:{}", config.display()), "--url", &format!("http://127.0.0.1:{port}/")]);
-    assert!(ended.code == 1 && ended.stderr.contains("watch"), "{ended:?}");
     // SAFETY: a plain call on the server that was started above.
     unsafe { libc::kill(pid, libc::SIGTERM) };
 
@@ -576,8 +573,10 @@ fn nginx_and_php_fpm_are_watched_with_their_status_pages() {
         let fpm =
             Command::new(&program).arg("-F").arg("-y").arg(&config).stderr(Stdio::null()).spawn().expect("starts");
         wait_until("three children", || common::servers::children_of(fpm.id() as i32) == 3);
-        let watch =
-            folder.json(&["watch", &format!("php-fpm:{}", config.display()), "--once", "--interval", "500ms"], 0);
+        let name = format!("php-fpm:{}", config.display());
+        let ended = folder.run(&["tune", &name, "--url", "http://127.0.0.1:1/"]);
+        assert!(ended.code == 1 && ended.stderr.contains("watch"), "{ended:?}");
+        let watch = folder.json(&["watch", &name, "--once", "--interval", "500ms"], 0);
         let workers = watch["workers"].as_array().expect("workers");
         assert_eq!(workers.len(), 3, "{watch:#}");
         assert!(workers.iter().all(|w| w["requests"].is_number()), "the full status page: {watch:#}");

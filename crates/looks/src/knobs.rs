@@ -19,6 +19,7 @@ pub fn knobs(servers: &[ServerRef]) -> Result<KnobsDocument, LabError> {
         document.knobs.extend(adapter.knobs().iter().map(|knob| {
             let (range, choices) = match knob.takes {
                 Takes::Count(least, most) => (Some([least, most]), Vec::new()),
+                Takes::CountOr(least, most, word) => (Some([least, most]), vec![word.to_string()]),
                 Takes::Switch { on, off } => (None, vec![on.to_string(), off.to_string()]),
                 Takes::Choice(words) => (None, words.iter().map(ToString::to_string).collect()),
             };

@@ -115,6 +115,8 @@ impl ReloadClass {
 pub enum Takes {
     /// A number between the smallest and the largest.
     Count(i64, i64),
+    /// The same, or a word.
+    CountOr(i64, i64, &'static str),
     /// On or off, in the server's own words.
     Switch { on: &'static str, off: &'static str },
     /// One of these words.
@@ -158,7 +160,7 @@ impl Knob {
     #[must_use]
     pub fn most(&self) -> u64 {
         match self.takes {
-            Takes::Count(_, most) => most.max(0) as u64,
+            Takes::Count(_, most) | Takes::CountOr(_, most, _) => most.max(0) as u64,
             Takes::Switch { .. } => 1,
             Takes::Choice(words) => words.len() as u64,
         }
@@ -170,7 +172,7 @@ impl Knob {
         match self.takes {
             Takes::Switch { on: word, .. } if on => Setting::Text(word.into()),
             Takes::Switch { off: word, .. } => Setting::Text(word.into()),
-            Takes::Count(..) | Takes::Choice(_) => Setting::from(u64::from(on)),
+            Takes::Count(..) | Takes::CountOr(..) | Takes::Choice(_) => Setting::from(u64::from(on)),
         }
     }
 
@@ -184,13 +186,21 @@ impl Knob {
                 Ok(())
             }
             (Takes::Switch { on, off }, other) => Err(format!("{} is {on} or {off}, not '{other}'", self.name)),
-            (Takes::Count(least, most), Setting::Count(n)) if (least..=most).contains(n) => Ok(()),
+            (Takes::Count(least, most) | Takes::CountOr(least, most, _), Setting::Count(n))
+                if (least..=most).contains(n) =>
+            {
+                Ok(())
+            }
+            (Takes::CountOr(_, _, word), Setting::Text(t)) if t == word => Ok(()),
             (Takes::Choice(words), value) if words.contains(&value.to_string().as_str()) => Ok(()),
             (Takes::Choice(words), other) => {
                 Err(format!("{} is one of {}, not '{other}'", self.name, words.join(", ")))
             }
             (Takes::Count(least, most), other) => {
                 Err(format!("{} is a number from {least} to {most}, not '{other}'", self.name))
+            }
+            (Takes::CountOr(least, most, word), other) => {
+                Err(format!("{} is a number from {least} to {most} or {word}, not '{other}'", self.name))
             }
         }
     }
@@ -214,6 +224,9 @@ mod tests {
         let words = Knob { takes: Takes::Choice(&["static", "dynamic"]), ..switch };
         assert!(words.check(&"static".into()).is_ok());
         assert_eq!(words.check(&"on".into()), Err("keep is one of static, dynamic, not 'on'".into()));
+        let either = Knob { takes: Takes::CountOr(1, 9, "auto"), ..switch };
+        assert!(either.check(&"auto".into()).is_ok() && either.check(&"9".into()).is_ok());
+        assert_eq!(either.check(&"no".into()), Err("keep is a number from 1 to 9 or auto, not 'no'".into()));
     }
 
     #[test]

@@ -103,6 +103,9 @@ pub struct Birth {
     pub start_ticks: u64,
     pub exe: PathBuf,
     pub argv: Vec<String>,
+    /// What its master writes before its command line, where it shows both as a title instead of the command line.
+    #[serde(default)]
+    pub title: Option<String>,
     pub environment: Vec<(String, String)>,
     pub directory: PathBuf,
     pub uid: u32,
@@ -143,6 +146,7 @@ impl Birth {
             start_ticks: stat.starttime,
             exe: p.exe().map_err(e("exe"))?,
             argv: p.cmdline().map_err(e("cmdline"))?,
+            title: None,
             environment,
             directory: p.cwd().map_err(e("cwd"))?,
             uid: status.euid,
@@ -159,6 +163,15 @@ impl Birth {
             output: target("1"),
             errors: target("2"),
         })
+    }
+
+    /// Does a process that shows these words run with this command line?
+    #[must_use]
+    pub fn is_shown_as(&self, argv: &[String], shown: &[String]) -> bool {
+        match &self.title {
+            Some(title) => shown.join(" ") == format!("{title}{}", argv.join(" ")),
+            None => shown == argv,
+        }
     }
 }
 

@@ -33,14 +33,12 @@ pub fn knobs_text(d: &KnobsDocument) -> String {
 }
 
 fn cells(row: &KnobRow) -> Vec<String> {
-    let may_be = match row.range {
-        Some([least, most]) => format!("{least} to {most}"),
-        None => row.choices.join(", "),
-    };
+    let range = row.range.map(|[least, most]| format!("{least} to {most}"));
+    let may_be: Vec<String> = range.into_iter().chain(row.choices.iter().cloned()).collect();
     vec![
         row.name.clone(),
         row.value.as_ref().map_or_else(|| "not known".into(), ToString::to_string),
-        may_be,
+        may_be.join(", "),
         row.needs.name().into(),
         row.source.clone(),
     ]

@@ -12,6 +12,7 @@ use nix::sys::signal::Signal;
 
 use crate::ServerError;
 use crate::change::Change;
+use crate::edited::EditedFile;
 use crate::kind::{Kind, Status};
 
 /// A running server, as found.
@@ -55,6 +56,8 @@ pub enum Placement {
     IncludedFile(PathBuf),
     /// The server runs on a file of ours that includes the original: another command line.
     OwnFile,
+    /// The server's own files, for one that takes no setting twice.
+    Edited,
 }
 
 /// One kind of server software. Looks, computes and tests; changes nothing.
@@ -105,8 +108,24 @@ pub trait Adapter: Send {
     fn placement(&self) -> Placement;
 
     /// The text of the override: what an earlier `--keep` left (`kept`, the text of its file), then the change. For a file
-    /// of our own it begins with the inclusion of the original configuration.
-    fn render(&self, change: &Change, placement: &Placement, kept: Option<&str>) -> String;
+    /// of our own it begins with the inclusion of the original configuration. Not asked where the server's own files are
+    /// edited.
+    fn render(&self, _change: &Change, _placement: &Placement, _kept: Option<&str>) -> String {
+        String::new()
+    }
+
+    /// Its own files as the change makes them, where they are what is edited.
+    ///
+    /// # Errors
+    /// When they cannot be read, or have no place for a setting.
+    fn edits(&self, _change: &Change) -> Result<Vec<EditedFile>, ServerError> {
+        Ok(Vec::new())
+    }
+
+    /// A temporary configuration beside its own that `check` makes: what a kill may leave of it is taken away.
+    fn test_file(&self) -> Option<PathBuf> {
+        None
+    }
 
     /// What a setting or directive needs to take effect. None: it is not known.
     fn needs(&self, name: &str) -> Option<ReloadClass> {
@@ -114,10 +133,14 @@ pub trait Adapter: Send {
     }
 
     /// The command line that starts the server on our file instead of its own.
-    fn argv_with(&self, file: &Path) -> Vec<String>;
+    fn argv_with(&self, _file: &Path) -> Vec<String> {
+        self.facts().birth.argv.clone()
+    }
 
     /// The override of ours that a running server was started on, if it was (after an earlier `--keep`).
-    fn kept_override(&self) -> Option<PathBuf>;
+    fn kept_override(&self) -> Option<PathBuf> {
+        None
+    }
 
     /// Would the server take this change as it is; with an empty one, does its own configuration pass its test? `file`
     /// is a place for a temporary configuration.
@@ -141,6 +164,17 @@ pub trait Adapter: Send {
 
     /// Makes the server read its configuration again and replace its workers gracefully.
     fn reload_signal(&self) -> Signal;
+
+    /// Is it as new after a reload: is everything that serves replaced, and nothing of it kept but what stays with the
+    /// settings? Then it is never stopped.
+    fn is_fresh_after_reload(&self) -> bool {
+        false
+    }
+
+    /// Where it says why it did not take a configuration at a reload.
+    fn error_log(&self) -> Option<PathBuf> {
+        None
+    }
 
     /// Process ids of the workers under a master.
     fn workers(&self, master: i32) -> Vec<i32> {

@@ -5,6 +5,7 @@ use crate::apache::Apache;
 use crate::kind::AdapterName;
 use crate::kinds;
 use crate::left::or_restore;
+use crate::nginx::Nginx;
 use crate::target::Target;
 use crate::{ServerError, ServerRef};
 
@@ -26,6 +27,7 @@ pub(crate) fn find_adapter(server: &ServerRef) -> Result<Box<dyn Adapter>, Serve
     })?;
     Ok(match adapter {
         AdapterName::Apache => Box::new(Apache::discover(server)?),
+        AdapterName::Nginx => Box::new(Nginx::discover(server)?),
         AdapterName::Target => Box::new(Target::discover(server)?),
     })
 }

@@ -11,7 +11,7 @@ use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
 use crate::adapters::find_adapter;
-use crate::kind::{Kind, Leave, Status, program_of};
+use crate::kind::{AdapterName, Kind, Leave, Status, program_of};
 use crate::kinds;
 use crate::left::or_restore;
 use crate::meant::{choose, masters, url_of};
@@ -93,8 +93,9 @@ fn find_any(server: &ServerRef) -> Result<Found, ServerError> {
             })?;
             Ok(Found { name: server.to_string(), kind: server.kind, master: pid, ..by_process(&info) })
         }
-        (None, Some(_)) => by_adapter(server),
-        (None, None) => from_outside(server),
+        // nginx tells all that a look needs, also to those who may not read its configuration.
+        (None, Some(AdapterName::Nginx) | None) => from_outside(server),
+        (None, Some(AdapterName::Apache | AdapterName::Target)) => by_adapter(server),
     }
 }
 
@@ -173,7 +174,7 @@ fn listeners_of(master: i32) -> Vec<SocketAddr> {
 }
 
 /// The status page: what the name says, else where the kind has it.
-fn status_of(server: &ServerRef, config: Option<&Path>, listeners: &[SocketAddr]) -> Option<StatusSource> {
+pub(crate) fn status_of(server: &ServerRef, config: Option<&Path>, listeners: &[SocketAddr]) -> Option<StatusSource> {
     match &server.kind.status {
         Status::Nowhere => None,
         Status::Http { format, paths } => match &server.url {

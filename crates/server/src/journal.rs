@@ -15,6 +15,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use crate::ServerError;
+use crate::edited::EditedFile;
 use crate::private::{keep_to_ourselves, make_folder, unfinished, write_durably};
 
 /// Where journals, locks and overrides live: /var/lib/lastdrop for root, the user's state folder otherwise.
@@ -66,6 +67,18 @@ pub struct Journal {
     /// Override in an included folder, and what stood there before (from an earlier `--keep`).
     pub included_file: Option<PathBuf>,
     pub included_before: Option<String>,
+    /// The server's own files that were edited, and what stood there before.
+    #[serde(default)]
+    pub edited: Vec<EditedFile>,
+    /// A temporary configuration beside the server's own.
+    #[serde(default)]
+    pub test_file: Option<PathBuf>,
+    /// A reload makes the server as new.
+    #[serde(default)]
+    pub reloads: bool,
+    /// Where it says why it did not take a configuration.
+    #[serde(default)]
+    pub error_log: Option<PathBuf>,
     /// The file of ours that the changed server runs on.
     pub own_file: PathBuf,
     /// Where the server listened.
@@ -328,6 +341,10 @@ fn unusable(path: &Path, bytes: &[u8], fault: JournalFault) -> ServerError {
     }
     by_hand.push(match value_of(&text, "included_file") {
         Some(file) => format!("take {file} away, if it is there"),
+        None if text.contains("\"edited\": [\n") => {
+            "what stood in files of the server before they were edited is in the journal, as far as that goes: look at them"
+                .into()
+        }
         None => "take zz-lastdrop.conf away, if it is in a folder that the server's configuration includes".into(),
     });
     by_hand.push("start the server as it is always started, or reload it".into());

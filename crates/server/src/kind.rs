@@ -55,6 +55,7 @@ pub struct Kind {
 #[serde(rename_all = "kebab-case")]
 pub enum AdapterName {
     Apache,
+    Nginx,
     Target,
 }
 
@@ -154,6 +155,11 @@ impl Kind {
     #[must_use]
     pub fn can_change(&self) -> bool {
         self.adapter.is_some()
+    }
+
+    /// Does its status page tell of all its requests together and of none alone?
+    pub(crate) fn counts_in_total(&self) -> bool {
+        matches!(self.status, Status::Http { format: PageFormat::StubStatus, .. })
     }
 
     /// Can its workers be replaced one by one?

@@ -299,7 +299,8 @@ mod tests {
             (list(old).as_str(), titles(|k| k.name == "nginx").as_str()),
             ("apache, nginx, target, pid:1234", "nginx")
         );
-        let files = "apache, apache:/path/apache2.conf, target, target:/path/target.toml";
+        let files =
+            "apache, apache:/path/apache2.conf, nginx, nginx:/path/nginx.conf, target, target:/path/target.toml";
         assert_eq!(list_with_files(|k| old(k) && k.can_change()), files);
         assert_eq!(in_a_sentence(&["a", "b", "c"]), "a, b and c");
         assert!(changeable().contains("apache") && !changeable().contains("pid"));

@@ -9,6 +9,7 @@ mod adapter;
 mod adapters;
 mod apache;
 mod change;
+mod edited;
 mod find;
 mod fpm;
 mod health;
@@ -18,6 +19,7 @@ mod kind_file;
 pub mod kinds;
 mod left;
 mod meant;
+mod nginx;
 mod private;
 mod restart;
 mod restore;
@@ -90,6 +92,13 @@ pub enum ServerError {
         path.display()
     )]
     BrokenJournal { path: PathBuf, fault: JournalFault, about: String, by_hand: String },
+    #[error("the server did not take its configuration at a reload and runs on with the one before:\n{output}")]
+    NotReloaded { output: String },
+    #[error(
+        "somebody else has changed {files} meanwhile: left as it is. Put right what is in it of lastdrop's; then, if this \
+         was a restore: lastdrop restore --forget"
+    )]
+    ChangedByOthers { files: String },
     #[error("the server is not put back: {0}\nwhen that is mended: lastdrop restore")]
     NotRestored(Box<ServerError>),
     #[error(transparent)]

@@ -9,6 +9,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 /// Who may read a file of ours.
 #[derive(Debug, Clone, Copy)]
 pub enum Readers<'a> {
@@ -52,6 +54,34 @@ pub fn write_durably_for(readers: Readers<'_>, path: &Path, bytes: &[u8]) -> io:
         keep_to_ourselves(folder)?;
     }
     File::open(folder)?.sync_all()
+}
+
+/// Whose a file is, and what may be done with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Like {
+    pub uid: u32,
+    pub gid: u32,
+    pub mode: u32,
+}
+
+impl Like {
+    pub fn of(path: &Path) -> io::Result<Like> {
+        let metadata = fs::metadata(path)?;
+        Ok(Like { uid: metadata.uid(), gid: metadata.gid(), mode: metadata.mode() & 0o7777 })
+    }
+}
+
+/// Makes a file with this content, on disk when this returns, that can take the place of one like it.
+pub fn prepare(path: &Path, like: &Like, bytes: &[u8]) -> io::Result<()> {
+    let _ = fs::remove_file(path);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(OURS).open(path)?;
+    let made = file.metadata()?;
+    if (made.uid(), made.gid()) != (like.uid, like.gid) {
+        fchown(&file, Some(like.uid), Some(like.gid))?;
+    }
+    file.set_permissions(fs::Permissions::from_mode(like.mode))?;
+    file.write_all(bytes)?;
+    file.sync_all()
 }
 
 /// Where the new content of a file is until it is whole.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -30,7 +30,7 @@ pub fn family(birth: &Birth, argvs: &[&[String]]) -> Vec<ProcessInfo> {
     process::all()
         .into_iter()
         .filter(|p| p.exe.as_ref().is_some_and(|e| same_program(e, &birth.exe)))
-        .filter(|p| argvs.iter().any(|a| **a == p.argv))
+        .filter(|p| argvs.iter().any(|a| birth.is_shown_as(a, &p.argv)))
         // A container's server may have the same program and command line; it is not ours.
         .filter(|p| pid_namespace(&p.pid.to_string()) == own_namespace)
         .collect()
@@ -105,13 +105,11 @@ pub fn start(birth: &Birth, argv: &[String], daemonizes: bool) -> Result<i32, Se
     if daemonizes {
         // The port may be free only a moment after the old server is gone.
         loop {
-            let output = command(birth, argv, true)
-                .output()
+            let (success, said) = start_daemon(command(birth, argv, true))
                 .map_err(ServerError::io(format!("cannot start {}", birth.exe.display())))?;
-            if output.status.success() {
+            if success {
                 break;
             }
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
             if said.contains("Address already in use") && Instant::now() < deadline {
                 thread::sleep(Duration::from_millis(200));
                 continue;
@@ -149,7 +147,34 @@ pub fn start(birth: &Birth, argv: &[String], daemonizes: bool) -> Result<i32, Se
     }
 }
 
-fn command(birth: &Birth, argv: &[String], keep_output: bool) -> Command {
+/// How long what a program has said may take to be read once it has ended.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Runs a program that detaches itself, until what was started has ended. Gives whether it did well, and what it said.
+/// What it leaves running may keep its standard error open for good.
+fn start_daemon(mut command: Command) -> io::Result<(bool, String)> {
+    let mut child = command.spawn()?;
+    let (tell, said) = mpsc::channel();
+    let errors = child.stderr.take();
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        let mut errors = errors;
+        while let Some(Ok(n @ 1..)) = errors.as_mut().map(|e| e.read(&mut buffer)) {
+            if tell.send(buffer[..n].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    let status = child.wait()?;
+    let deadline = Instant::now() + if status.success() { Duration::ZERO } else { LAST_WORDS };
+    let mut all = Vec::new();
+    while let Ok(part) = said.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        all.extend(part);
+    }
+    Ok((status.success(), String::from_utf8_lossy(&all).trim().to_string()))
+}
+
+pub fn command(birth: &Birth, argv: &[String], keep_output: bool) -> Command {
     let exe = PathBuf::from(birth.exe.to_string_lossy().trim_end_matches(" (deleted)"));
     let mut command = Command::new(exe);
     if let Some((name, rest)) = argv.split_first() {

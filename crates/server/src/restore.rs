@@ -16,7 +16,7 @@ use crate::change::Change;
 use crate::health::{Health, wait_healthy};
 use crate::journal::{Journal, Lock, Stage, StateFiles, remove_if_there, tidy_all};
 use crate::private::{Readers, keep_to_ourselves, unfinished, write_durably_for};
-use crate::{ServerError, ServerRef, restart};
+use crate::{ServerError, ServerRef, edited, nginx, restart};
 
 /// How long workers of an old generation may take to finish what they do.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -42,7 +42,8 @@ impl Restored {
 
 /// Takes our files away, or brings back what stood in their place. True when something of ours was there.
 pub fn put_back_files(journal: &Journal) -> Result<bool, ServerError> {
-    let Some(file) = &journal.included_file else { return Ok(false) };
+    let edited = edited::put_back(&journal.edited)?;
+    let Some(file) = &journal.included_file else { return Ok(edited) };
     let now = std::fs::read_to_string(file).ok();
     let result = match &journal.included_before {
         Some(text) => write_durably_for(Readers::AsBefore { or_like: None }, file, text.as_bytes()),
@@ -66,31 +67,43 @@ pub fn switch(journal: &Journal, argv: &[String]) -> Result<i32, ServerError> {
     restart::start(&journal.birth, argv, journal.daemonizes)
 }
 
-/// Makes the server read its configuration again, and waits until the workers of the old generation are gone.
+/// Makes the server read its configuration again, and waits until the workers of the old generation are gone. One that is
+/// as new after a reload has others then; if it has not, it did not take its configuration.
 pub fn reload(journal: &Journal, master: i32) -> Result<(), ServerError> {
     let old: Vec<(i32, u64)> = process::children(master).iter().map(|p| (p.pid, p.start_ticks)).collect();
+    let log = journal.error_log.as_deref().map(nginx::Complaints::from_now);
     let signal = nix::sys::signal::Signal::try_from(journal.reload_signal)
         .map_err(|e| ServerError::Setting(format!("the journal's reload signal: {e}")))?;
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(master), signal)
         .map_err(|e| ServerError::io(format!("cannot reload process {master}"))(e.into()))?;
     let deadline = Instant::now() + RELOAD_TIMEOUT;
-    while old.iter().any(|(pid, start)| process::is_alive(*pid, *start)) {
+    let is_new = |pid: &i32| !old.iter().any(|(known, _)| known == pid);
+    loop {
+        let replaced = !journal.reloads || process::child_pids(master).iter().any(is_new);
+        if replaced && !old.iter().any(|(pid, start)| process::is_alive(*pid, *start)) {
+            return Ok(());
+        }
+        if let Some(output) = log.as_ref().and_then(|log| log.of(master)) {
+            return Err(ServerError::NotReloaded { output });
+        }
+        if Instant::now() > deadline && !replaced {
+            return Err(ServerError::NotReloaded { output: "no new worker came; look at its error log".into() });
+        }
         if Instant::now() > deadline {
             return Err(ServerError::Timeout {
                 what: "workers of the old generation did not leave".into(),
                 limit: RELOAD_TIMEOUT,
-                advice: "they serve long requests or slow clients; look at the scoreboard for G".into(),
+                advice: "they serve long requests or slow clients".into(),
             });
         }
         thread::sleep(Duration::from_millis(20));
     }
-    Ok(())
 }
 
 /// Who runs in the place of a server that a journal is about.
 enum Present {
-    /// The server, with its own command line or with ours.
-    Known,
+    /// The server, with its own command line or with ours: its master.
+    Known(i32),
     /// Nobody.
     Nobody,
     /// The same server, started by somebody else in another way.
@@ -98,8 +111,9 @@ enum Present {
 }
 
 fn present(journal: &Journal) -> Result<Present, ServerError> {
-    if !restart::family(&journal.birth, &[&journal.birth.argv, &journal.changed_argv]).is_empty() {
-        return Ok(Present::Known);
+    let family = restart::family(&journal.birth, &[&journal.birth.argv, &journal.changed_argv]);
+    if let Some(master) = restart::masters(&family).first() {
+        return Ok(Present::Known(master.pid));
     }
     let server: ServerRef = journal.server.parse().map_err(ServerError::Setting)?;
     match find_adapter(&server) {
@@ -134,11 +148,21 @@ pub fn undo(journal: &Journal) -> Result<Restored, ServerError> {
         let ours_was_there = put_back_files(journal)?;
         let (pid, start) = (journal.birth.pid, journal.birth.start_ticks);
         let master = match present {
-            Present::Known if journal.live && !journal.restarted && process::is_alive(pid, start) => {
+            // Whoever started it: what it has read of ours goes with a reload.
+            Present::Known(master) if journal.reloads => {
+                reload(journal, master)?;
+                Some(master)
+            }
+            Present::Known(_) if journal.live && !journal.restarted && process::is_alive(pid, start) => {
                 reload(journal, pid)?;
                 Some(pid)
             }
-            Present::Known | Present::Nobody => Some(switch(journal, &journal.birth.argv)?),
+            Present::Known(_) | Present::Nobody => Some(switch(journal, &journal.birth.argv)?),
+            Present::Otherwise(adapter) if journal.reloads => {
+                let birth = &adapter.facts().birth;
+                restored.started_by_others = Some(birth.argv.join(" "));
+                ours_was_there.then(|| reload(journal, birth.pid).map(|()| birth.pid)).transpose()?
+            }
             Present::Otherwise(adapter) => {
                 let birth = &adapter.facts().birth;
                 let on_our_file = birth.argv.iter().any(|word| Path::new(word) == journal.own_file);
@@ -158,6 +182,9 @@ pub fn undo(journal: &Journal) -> Result<Restored, ServerError> {
         restored.differences = differences_from(journal);
     }
     let _ = remove_if_there(&journal.own_file);
+    if let Some(file) = &journal.test_file {
+        let _ = remove_if_there(file);
+    }
     journal.remove()?;
     if let Some(folder) = journal.path.parent() {
         // Nobody has to come by to that file any more.
@@ -220,7 +247,8 @@ fn restore(journal: &Journal, dry_run: bool) -> Result<Restored, ServerError> {
             differences: Vec::new(),
         });
     }
-    if journal.stage == Stage::Changed {
+    // One that is only reloaded runs on with what it has where it does not take its configuration.
+    if journal.stage == Stage::Changed && !journal.reloads {
         // Where the server runs, its configuration is tested before it is stopped.
         match journal.server.parse().map_err(ServerError::Setting).and_then(|s| find_adapter(&s)) {
             Ok(adapter) => adapter.check(&Change::default(), &files.test)?,

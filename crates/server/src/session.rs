@@ -3,7 +3,10 @@
 //! Every trial starts the server afresh: stopped until no process of it is left, its override written, started as it
 //! had been started. That is slower than a reload and leaves no doubt about which settings a measurement belongs to. A
 //! server that other people are using (`--live`) is reloaded gracefully instead wherever the changed settings allow it,
-//! and measured when the last worker of the old generation is gone.
+//! and measured when the last worker of the old generation is gone. So is one that is as new after a reload: nginx's
+//! master serves nobody, and when its old workers are gone only its listening sockets and shared zones are older than the
+//! settings. Stopping it would prove nothing more, and it could not be started in quite the same way: its environment is
+//! under its title.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,7 +22,7 @@ use crate::journal::{JOURNAL_SCHEMA, Journal, Lock, Stage, StateFiles, remove_if
 use crate::private::{Readers, write_durably_for};
 use crate::restore::{Restored, put_back_files, reload, switch, undo};
 use crate::visitors::{Lookout, Others};
-use crate::{ServerError, restart};
+use crate::{ServerError, edited, restart};
 
 /// Where settings that are meant to stay are.
 #[derive(Debug, Clone)]
@@ -96,7 +99,7 @@ impl Session {
         }
         let (included_file, included_before) = match &placement {
             Placement::IncludedFile(file) => (Some(file.clone()), fs::read_to_string(file).ok()),
-            Placement::OwnFile => (None, None),
+            Placement::OwnFile | Placement::Edited => (None, None),
         };
         let journal = Journal {
             schema: JOURNAL_SCHEMA.into(),
@@ -107,11 +110,15 @@ impl Session {
             reload_signal: adapter.reload_signal() as i32,
             unit,
             changed_argv: match &placement {
-                Placement::IncludedFile(_) => facts.birth.argv.clone(),
+                Placement::IncludedFile(_) | Placement::Edited => facts.birth.argv.clone(),
                 Placement::OwnFile => adapter.argv_with(&files.trial),
             },
             included_file,
             included_before,
+            edited: Vec::new(),
+            test_file: adapter.test_file(),
+            reloads: adapter.is_fresh_after_reload(),
+            error_log: adapter.error_log(),
             own_file: files.trial.clone(),
             listeners: facts.listeners.clone(),
             settings: original.settings.clone(),
@@ -208,7 +215,7 @@ impl Session {
         let change = change.into();
         if self.journal.stage == Stage::Changed {
             // The test shall not see what the last trial left in an included folder.
-            put_back_files(&self.journal)?;
+            self.put_back_files()?;
         }
         self.check(&change)?;
         if self.journal.stage == Stage::Armed {
@@ -218,21 +225,39 @@ impl Session {
         let argv = if change.is_empty() {
             self.journal.birth.argv.clone()
         } else {
-            let placement = self.placement();
-            let text = self.render(&change, &placement);
-            let file = match &placement {
-                Placement::IncludedFile(file) => file,
-                Placement::OwnFile => &self.files.trial,
-            };
-            self.write_override(file, &text)?;
+            match self.placement() {
+                Placement::Edited => self.edit(&change)?,
+                placement => {
+                    let text = self.render(&change, &placement);
+                    self.write_override(self.journal.included_file.as_ref().unwrap_or(&self.files.trial), &text)?;
+                }
+            }
             self.journal.changed_argv.clone()
         };
         self.bring_into_force(change, argv)
     }
 
+    /// Takes back what the last trial wrote. What somebody writes into such a file from now on is theirs.
+    fn put_back_files(&mut self) -> Result<(), ServerError> {
+        put_back_files(&self.journal)?;
+        if !self.journal.edited.is_empty() {
+            self.journal.edited.clear();
+            self.journal.write()?;
+        }
+        Ok(())
+    }
+
+    /// Edits the server's own files, which are as they were.
+    fn edit(&mut self, change: &Change) -> Result<(), ServerError> {
+        self.journal.edited = self.adapter.edits(change)?;
+        self.journal.write()?;
+        edited::change(&self.journal.edited)
+    }
+
     /// Makes the server take what is on disk now.
     fn bring_into_force(&mut self, change: Change, argv: Vec<String>) -> Result<(), ServerError> {
-        if self.journal.live && argv == self.current_argv && self.reload_is_enough(&change) {
+        let may_reload = self.journal.live || self.journal.reloads;
+        if may_reload && argv == self.current_argv && self.reload_is_enough(&change) {
             reload(&self.journal, self.master)?;
         } else {
             if !self.journal.restarted {
@@ -255,7 +280,9 @@ impl Session {
     fn render(&self, change: &Change, placement: &Placement) -> String {
         let kept = match placement {
             Placement::IncludedFile(_) => self.journal.included_before.clone(),
-            Placement::OwnFile => self.adapter.kept_override().and_then(|file| fs::read_to_string(file).ok()),
+            Placement::OwnFile | Placement::Edited => {
+                self.adapter.kept_override().and_then(|file| fs::read_to_string(file).ok())
+            }
         };
         self.adapter.render(change, placement, kept.as_deref())
     }
@@ -274,7 +301,7 @@ impl Session {
     fn placement(&self) -> Placement {
         match &self.journal.included_file {
             Some(file) => Placement::IncludedFile(file.clone()),
-            None => Placement::OwnFile,
+            None => self.adapter.placement(),
         }
     }
 
@@ -290,7 +317,7 @@ impl Session {
 
     /// A server that runs with other settings is better than one that does not start with its own.
     fn undo_if_it_starts(&self) -> Result<Restored, ServerError> {
-        if self.journal.stage == Stage::Changed {
+        if self.journal.stage == Stage::Changed && !self.journal.reloads {
             self.adapter.check(&Change::default(), &self.files.test)?;
         }
         undo(&self.journal)
@@ -302,12 +329,21 @@ impl Session {
     /// When they cannot be brought into force; the session can still be restored.
     pub fn keep(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
         let change = Change::from(settings.clone());
-        self.check(&change)?;
         let placement = self.placement();
-        let text = self.render(&change, &placement);
+        if placement == Placement::Edited && self.journal.stage == Stage::Changed {
+            self.put_back_files()?;
+        }
+        self.check(&change)?;
         self.journal.stage = Stage::Changed;
         let kept = match &placement {
+            Placement::Edited => {
+                self.edit(&change)?;
+                let config = self.adapter.facts().config.clone().unwrap_or_default();
+                let file = self.journal.edited.first().map_or(config, |edited| edited.path.clone());
+                Kept { file, argv: self.journal.birth.argv.clone(), needs_argv: false }
+            }
             Placement::IncludedFile(file) => {
+                let text = self.render(&change, &placement);
                 self.journal.write()?;
                 self.write_override(file, &text)?;
                 Kept { file: file.clone(), argv: self.journal.birth.argv.clone(), needs_argv: false }
@@ -325,6 +361,7 @@ impl Session {
                 restart::stop(&self.journal.birth, &trial_or_own)?;
                 self.journal.restarted = true;
                 self.journal.write()?;
+                let text = self.render(&change, &placement);
                 self.write_override(&file, &text)?;
                 Kept { file, argv, needs_argv: true }
             }

@@ -149,6 +149,9 @@ impl<'a> Lookout<'a> {
     }
 
     fn read(&mut self) -> Option<Count> {
+        if self.adapter.facts().kind.counts_in_total() {
+            return self.adapter.status()?.read(false, ASK_TIMEOUT).ok()?.total_requests.map(Count::Total);
+        }
         let url = self.status.as_ref()?;
         let page = |query: &str| {
             let answer = status::get(&url.with_path(&format!("{}?{query}", url.path)), ASK_TIMEOUT).ok()?;

@@ -58,9 +58,12 @@ pub fn trial(lab: &mut Lab<'_>, session: &mut Session, order: &TrialOrder<'_>) -
     };
     match session.apply(order.settings.clone()) {
         Ok(()) => {}
-        Err(e @ (ServerError::Clamped { .. } | ServerError::ConfigTest { .. } | ServerError::Setting(_)))
-            if !order.settings.is_empty() =>
-        {
+        Err(
+            e @ (ServerError::Clamped { .. }
+            | ServerError::ConfigTest { .. }
+            | ServerError::NotReloaded { .. }
+            | ServerError::Setting(_)),
+        ) if !order.settings.is_empty() => {
             trial.why = e.to_string();
             return Ok(Measured { trial, run: None });
         }

@@ -1,0 +1,476 @@
+//! nginx: many requests at once in each worker. It takes no setting twice, so that no file of ours could override
+//! another: its own files are edited, and it is reloaded.
+
+mod config;
+mod edits;
+mod knobs;
+mod listen;
+mod title;
+mod words;
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use lastdrop_model::{Knob, Role, Setting, Settings};
+use lastdrop_probe::listeners;
+use lastdrop_probe::process::{self, Birth};
+use lastdrop_probe::status::StatusSource;
+use nix::sys::signal::Signal;
+
+use config::{Config, Directive};
+use edits::Edits;
+
+use crate::adapter::{Adapter, Effective, Facts, Placement};
+use crate::change::Change;
+use crate::edited::{EditedFile, beside};
+use crate::find::status_of;
+use crate::health::ASK_TIMEOUT;
+use crate::meant::{choose, masters};
+use crate::private::{Like, prepare};
+use crate::{ServerError, ServerRef, restart};
+
+pub struct Nginx {
+    facts: Facts,
+    /// The main file, by the name that nginx has for it.
+    main: PathBuf,
+    built: Built,
+    /// The port of the server blocks that are meant; none is all.
+    port: Option<u16>,
+    knobs: &'static [Knob],
+}
+
+/// What `nginx -V` says of how it was built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Built {
+    version: String,
+    prefix: PathBuf,
+    config: PathBuf,
+    error_log: PathBuf,
+}
+
+impl Built {
+    fn read(said: &str) -> Built {
+        let version = said.lines().find_map(|l| l.strip_prefix("nginx version: ")).unwrap_or("nginx");
+        let option = |name: &str| {
+            let word = said.split_whitespace().find_map(|w| w.strip_prefix(name)?.strip_prefix('='));
+            word.map(PathBuf::from)
+        };
+        let prefix = option("--prefix").unwrap_or_else(|| "/usr/local/nginx".into());
+        Built {
+            version: version.trim().into(),
+            config: prefix.join(option("--conf-path").unwrap_or_else(|| "conf/nginx.conf".into())),
+            error_log: option("--error-log-path").unwrap_or_else(|| "logs/error.log".into()),
+            prefix,
+        }
+    }
+
+    fn of(birth: &Birth) -> Result<Built, ServerError> {
+        let exe = birth.exe.to_string_lossy().trim_end_matches(" (deleted)").to_string();
+        let output = Command::new(&exe).arg("-V").output().map_err(ServerError::io(format!("cannot run {exe}")))?;
+        Ok(Built::read(&String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// The folder by which names on the command line and of logs go.
+    fn prefix_of(&self, birth: &Birth) -> PathBuf {
+        title::option(&birth.argv, "-p").map_or_else(|| self.prefix.clone(), |p| birth.directory.join(p))
+    }
+
+    /// The main file of a running server.
+    fn main_of(&self, birth: &Birth) -> PathBuf {
+        title::option(&birth.argv, "-c").map_or_else(|| self.config.clone(), |c| self.prefix_of(birth).join(c))
+    }
+
+    /// Are 1000 requests on a connection its default? Before 1.19.10 they were 100.
+    fn keeps_for_1000(&self) -> bool {
+        let number = self.version.rsplit('/').next().unwrap_or_default();
+        let parts: Vec<u32> = number.split('.').map_while(|part| part.parse().ok()).collect();
+        parts.len() < 3 || parts >= vec![1, 19, 10]
+    }
+}
+
+/// A successor whose environment is not known shall at least find programs, and have room for its title: nginx writes
+/// that over its command line and environment.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// How a master was started; none of a process that is no master.
+fn birth_of(pid: i32) -> Result<Option<Birth>, ServerError> {
+    let mut birth = Birth::of(pid)?;
+    let Some(argv) = title::command_line(&birth.argv) else { return Ok(None) };
+    birth.argv = argv;
+    birth.title = Some(title::MASTER.into());
+    birth.environment = vec![("PATH".into(), PATH.into())];
+    Ok(Some(birth))
+}
+
+impl Nginx {
+    pub fn discover(server: &ServerRef) -> Result<Nginx, ServerError> {
+        let mut candidates = Vec::new();
+        let mut refused = None;
+        for p in masters(|p| server.kind.runs(p)) {
+            match birth_of(p.pid).and_then(|birth| birth.map(|b| Built::of(&b).map(|built| (b, built))).transpose()) {
+                Ok(Some((birth, built))) => {
+                    let main = built.main_of(&birth);
+                    let listeners = listeners::of_process(p.pid).unwrap_or_default();
+                    candidates.push(((birth, built), Some(main), listeners));
+                }
+                Ok(None) => {}
+                Err(e) => refused = Some(e),
+            }
+        }
+        if let (true, Some(e)) = (candidates.is_empty(), refused) {
+            return Err(e);
+        }
+        let ((birth, built), main, listeners) = choose(candidates, server, || not_found(server))?;
+        let main = main.unwrap_or_else(|| built.config.clone());
+        let config = fs::canonicalize(&main).unwrap_or_else(|_| main.clone());
+        let status_url = match status_of(server, Some(&config), &listeners) {
+            Some(StatusSource::Page { url, .. }) => Some(url),
+            _ => None,
+        };
+        let port = server.url.as_ref().map(|url| url.port);
+        let facts = Facts {
+            kind: server.kind,
+            name: format!("{}:{}", server.kind.name, config.display()),
+            version: built.version.clone(),
+            model: "event".into(),
+            config: Some(config),
+            birth,
+            listeners,
+            status_url,
+        };
+        let mut nginx = Nginx { facts, main, built, port, knobs: knobs::of(None) };
+        // One that is broken is told of when it is needed.
+        nginx.knobs = knobs::of(nginx.config().ok().as_ref());
+        Ok(nginx)
+    }
+
+    fn config(&self) -> Result<Config, ServerError> {
+        let global = title::option(&self.facts.birth.argv, "-g");
+        Config::read(&self.main, global)
+            .map_err(|fault| ServerError::Setting(format!("the configuration cannot be read: {fault}")))
+    }
+
+    /// Runs the configuration test as the server would run it, with its limits; gives what it warned about.
+    fn test(&self, file: &Path) -> Result<(bool, String), ServerError> {
+        let birth = &self.facts.birth;
+        let mut argv = title::with_config(&birth.argv, &file.to_string_lossy());
+        argv.push("-t".into());
+        let output = restart::command(birth, &argv, true)
+            .output()
+            .map_err(ServerError::io(format!("cannot run {}", birth.exe.display())))?;
+        Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).trim().to_string()))
+    }
+
+    fn edits_of(&self, config: &Config, settings: &Settings) -> Result<Edits, ServerError> {
+        knobs::edits(config, settings, self.port).map_err(ServerError::Setting)
+    }
+
+    /// Would the server take these settings?
+    fn check_settings(&self, change: &Change) -> Result<(), ServerError> {
+        let config = self.config()?;
+        if last(&config, "master_process").is_some_and(|d| d.arguments().iter().any(|w| w.text == "off")) {
+            return Err(ServerError::Setting("master_process is off: there is nobody who could reload".into()));
+        }
+        let shown: Vec<String> = change.lines().collect();
+        let refused = |output: String| Err(ServerError::Clamped { settings: shown.join(", "), output });
+        if let Some(why) = self.limit_beyond(&change.settings) {
+            return refused(why);
+        }
+        let (passed, before) = self.test_flat(&config, &Edits::default())?;
+        if !passed {
+            return Err(ServerError::ConfigTest {
+                command: "nginx -t of all of it in one file".into(),
+                output: before,
+            });
+        }
+        let (passed, said) = self.test_flat(&config, &self.edits_of(&config, &change.settings)?)?;
+        if !passed {
+            return refused(said);
+        }
+        let known: Vec<&str> = complaints(&before, &["[warn]"]);
+        let new: Vec<&str> = complaints(&said, &["[warn]"]).into_iter().filter(|w| !known.contains(w)).collect();
+        if new.is_empty() { Ok(()) } else { refused(new.join("\n")) }
+    }
+
+    /// Runs the configuration test on a temporary file beside its own that has all of it, with changes.
+    fn test_flat(&self, config: &Config, edits: &Edits) -> Result<(bool, String), ServerError> {
+        // nginx warns of limits only where a log takes warnings, and by default none does.
+        const LOG: &[u8] = b"error_log stderr warn; ";
+        let flat = config.flat(&self.main, edits);
+        let file = self.flat_file();
+        let told = Like::of(&self.main)
+            .and_then(|like| prepare(&file, &like, &[LOG, &flat.text].concat()))
+            .map_err(ServerError::io(format!("cannot write {}", file.display())))
+            .and_then(|()| self.test(&file));
+        let _ = fs::remove_file(&file);
+        let (passed, said) = told?;
+        let said = flat.told_of_its_files(&said, &file);
+        Ok((passed, said.replace(&*file.to_string_lossy(), &self.main.to_string_lossy())))
+    }
+
+    /// What the kernel would cut off and no test of nginx's tells.
+    fn limit_beyond(&self, settings: &Settings) -> Option<String> {
+        let birth = &self.facts.birth;
+        let count = |name: &str| settings.get(name).and_then(Setting::count).map(|n| n.max(0) as u64);
+        let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        if let (Some(wanted), true) = (count("backlog"), namespace("self") == namespace(&birth.pid.to_string())) {
+            let most = fs::read_to_string("/proc/sys/net/core/somaxconn").ok()?.trim().parse::<u64>().ok()?;
+            if wanted > most {
+                return Some(format!("net.core.somaxconn is {most}: no queue gets longer than that"));
+            }
+        }
+        let hard = birth.limits.iter().find(|(resource, ..)| *resource == libc::RLIMIT_NOFILE)?.2?;
+        let wanted = count("worker_rlimit_nofile").filter(|n| *n > hard && birth.uid != 0)?;
+        Some(format!("the master may open {hard} files at most and is not root: its workers cannot have {wanted}"))
+    }
+
+    fn flat_file(&self) -> PathBuf {
+        beside(&self.main, "test")
+    }
+
+    /// The running server knows better than its files how many workers it has.
+    fn correct_by_workers(&self, e: &mut Effective) {
+        const NAME: &str = "worker_processes";
+        let running = self.workers(self.facts.birth.pid).len() as i64;
+        let configured = match e.settings.get(NAME) {
+            Some(Setting::Count(n)) => *n,
+            // SAFETY: asks for a number.
+            _ => unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1),
+        };
+        if running == configured {
+            return;
+        }
+        e.notes.push(format!(
+            "the configuration says {NAME} {}, the running server has {running}: the configuration has changed since it \
+             was loaded",
+            e.settings.get(NAME).map_or_else(String::new, ToString::to_string)
+        ));
+        e.settings.insert(NAME.into(), Setting::Count(running));
+        e.sources.insert(NAME.into(), "workers of the running server".into());
+    }
+
+    fn note_about_status(&self, e: &mut Effective) {
+        let answers = self.status().map(|source| source.read(false, ASK_TIMEOUT));
+        let why = match &answers {
+            Some(Ok(_)) => return,
+            Some(Err(error)) => format!("{error}"),
+            None => "none is where one is by habit".into(),
+        };
+        e.notes.push(format!(
+            "no status page ({why}): whether others use the server is told by their connections alone. With location = \
+             /nginx_status {{ stub_status; }} requests are counted; a page elsewhere is named with nginx@URL"
+        ));
+    }
+}
+
+/// The last line of a directive of the main context, the command line's included.
+fn last<'a>(config: &'a Config, name: &'a str) -> Option<&'a Directive> {
+    config.within(&[], name).last()
+}
+
+/// Lines of these levels, without the time and process with which some begin.
+fn complaints<'a>(said: &'a str, levels: &[&str]) -> Vec<&'a str> {
+    let bare = |line: &'a str| {
+        let line = levels.iter().find_map(|level| line.find(level).map(|at| &line[at..]))?;
+        Some(match line.split_once("#") {
+            Some((head, rest)) if head.ends_with(|c: char| c.is_ascii_digit()) => {
+                rest.split_once(": ").map_or(line, |(_, what)| what)
+            }
+            _ => line,
+        })
+    };
+    said.lines().filter_map(bare).collect()
+}
+
+fn not_found(server: &ServerRef) -> ServerError {
+    let what = match (&server.config, &server.url) {
+        (Some(config), _) => format!("no running nginx was started on {}", config.display()),
+        (None, Some(url)) => format!("no running nginx listens on port {}", url.port),
+        (None, None) => "no nginx is running".into(),
+    };
+    ServerError::NotFound { what, advice: server.kind.advice.into() }
+}
+
+impl Adapter for Nginx {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn software(&self) -> String {
+        self.facts.version.clone()
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        self.knobs
+    }
+
+    fn effective(&self) -> Result<Effective, ServerError> {
+        let config = self.config()?;
+        let mut e = Effective::default();
+        for knob in self.knobs {
+            let found = knobs::find(&config, knob, self.port);
+            let old =
+                found.source.is_none() && knob.role == Some(Role::KeepAliveRequests) && !self.built.keeps_for_1000();
+            e.settings.insert(knob.name.into(), if old { Setting::Count(100) } else { found.value });
+            e.sources.insert(knob.name.into(), found.source.unwrap_or_else(|| "default of nginx".into()));
+            e.notes.extend(found.notes);
+        }
+        self.correct_by_workers(&mut e);
+        self.note_about_status(&mut e);
+        Ok(e)
+    }
+
+    /// None: as many processes as CPUs serve any number of users.
+    fn pool_settings(&self, _size: u64, _effective: &Settings) -> Settings {
+        Settings::new()
+    }
+
+    /// A connection that is passed on to an upstream takes two descriptors.
+    fn complete(&self, settings: &Settings, effective: &Settings) -> Settings {
+        let mut all = settings.clone();
+        let count = |name: &str| all.get(name).or(effective.get(name)).and_then(Setting::count);
+        let wanted = settings.get("worker_connections").and_then(Setting::count).map(|n| n.saturating_mul(2));
+        let own = count("worker_rlimit_nofile").filter(|n| *n > 0);
+        let master = self.facts.birth.limits.iter().find(|(resource, ..)| *resource == libc::RLIMIT_NOFILE);
+        let allowed = own.or_else(|| master?.1.map(|n| i64::try_from(n).unwrap_or(i64::MAX)));
+        if let (Some(wanted), Some(allowed)) = (wanted, allowed)
+            && wanted > allowed
+        {
+            all.insert("worker_rlimit_nofile".into(), Setting::Count(wanted));
+        }
+        all.retain(|name, value| effective.get(name) != Some(value));
+        all
+    }
+
+    fn placement(&self) -> Placement {
+        Placement::Edited
+    }
+
+    fn edits(&self, change: &Change) -> Result<Vec<EditedFile>, ServerError> {
+        let config = self.config()?;
+        let edits = self.edits_of(&config, &change.settings)?;
+        let edited = |index: usize| {
+            let source = &config.sources[index];
+            let after = edits.apply(index, &source.text, 0..source.text.len());
+            let path = source.file.clone().filter(|_| after != source.text)?;
+            Some(EditedFile::new(path, source.text.clone(), after))
+        };
+        edits.sources().filter_map(edited).collect()
+    }
+
+    fn test_file(&self) -> Option<PathBuf> {
+        Some(self.flat_file())
+    }
+
+    fn check(&self, change: &Change, _file: &Path) -> Result<(), ServerError> {
+        if let Some(line) = change.directives.lines().first() {
+            return Err(ServerError::Setting(format!(
+                "nginx takes no directives such as '{line}' here, only settings"
+            )));
+        }
+        let (passed, said) = self.test(&self.main)?;
+        if !passed {
+            let command = format!("{} -t -c {}", self.facts.birth.exe.display(), self.main.display());
+            return Err(ServerError::ConfigTest { command, output: said });
+        }
+        if change.is_empty() { Ok(()) } else { self.check_settings(change) }
+    }
+
+    fn daemonizes(&self) -> bool {
+        let daemon = self.config().ok().and_then(|c| Some(last(&c, "daemon")?.arguments().first()?.text.clone()));
+        daemon.is_none_or(|word| word != "off")
+    }
+
+    fn reload_signal(&self) -> Signal {
+        Signal::SIGHUP
+    }
+
+    fn is_fresh_after_reload(&self) -> bool {
+        true
+    }
+
+    fn error_log(&self) -> Option<PathBuf> {
+        let config = self.config().ok()?;
+        let own = config.within(&[], "error_log").next().and_then(|d| Some(d.arguments().first()?.text.clone()));
+        let name = own.map_or_else(|| self.built.error_log.clone(), PathBuf::from);
+        match name.to_str() {
+            Some("stderr") => self.facts.birth.errors.clone(),
+            Some(other) if other.starts_with("syslog:") || other.starts_with("memory:") => None,
+            _ => Some(self.built.prefix_of(&self.facts.birth).join(name)),
+        }
+    }
+
+    /// Those of an old generation still finish what they do.
+    fn workers(&self, master: i32) -> Vec<i32> {
+        let mut pids = process::worker_pids(master, self.facts.kind.helpers);
+        pids.retain(|pid| process::look(*pid).is_some_and(|p| !p.argv.join(" ").ends_with("is shutting down")));
+        pids
+    }
+}
+
+/// What a server writes into its error log from some moment on.
+pub struct Complaints {
+    file: PathBuf,
+    from: u64,
+}
+
+impl Complaints {
+    pub fn from_now(file: &Path) -> Complaints {
+        Complaints { file: file.into(), from: fs::metadata(file).map_or(0, |m| m.len()) }
+    }
+
+    /// Why a master did not take its configuration; none while it says nothing of it.
+    pub fn of(&self, master: i32) -> Option<String> {
+        const MOST: u64 = 1 << 20;
+        let mut file = File::open(&self.file).ok().filter(|f| f.metadata().is_ok_and(|m| m.is_file()))?;
+        file.seek(SeekFrom::Start(self.from)).ok()?;
+        let mut bytes = Vec::new();
+        file.take(MOST).read_to_end(&mut bytes).ok()?;
+        let text = String::from_utf8_lossy(&bytes);
+        let mark = format!("[emerg] {master}#");
+        let said: Vec<&str> = text.lines().filter(|line| line.contains(&mark)).collect();
+        // It tries an address that is in use five times.
+        let tries = |line: &&str| line.contains("bind()") && !line.contains("still could not");
+        if said.iter().all(tries) {
+            return None;
+        }
+        Some(complaints(&said.join("\n"), &["[emerg]"]).join("\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_it_was_built_is_read() {
+        let debian = "nginx version: nginx/1.22.1\nbuilt with OpenSSL\nconfigure arguments: --with-cc-opt='-g -O2' \
+                      --prefix=/usr/share/nginx --conf-path=/etc/nginx/nginx.conf --error-log-path=stderr";
+        let built = Built::read(debian);
+        assert_eq!((built.version.as_str(), built.config.to_str()), ("nginx/1.22.1", Some("/etc/nginx/nginx.conf")));
+        assert!(built.keeps_for_1000() && built.error_log.ends_with("stderr"));
+        let plain = Built::read("nginx version: nginx/1.18.0\nconfigure arguments:\n");
+        assert_eq!(plain.config.to_str(), Some("/usr/local/nginx/conf/nginx.conf"));
+        assert!(!plain.keeps_for_1000());
+    }
+
+    #[test]
+    fn complaints_are_told_without_their_time() {
+        let said = "nginx: [warn] 9 worker_connections exceed\n2026/11/23 00:21:45 [warn] 7#7: \"user\" ignored\nok";
+        assert_eq!(complaints(said, &["[warn]"]), ["[warn] 9 worker_connections exceed", "\"user\" ignored"]);
+        let dir = tempfile::tempdir().expect("a folder");
+        let log = dir.path().join("error.log");
+        fs::write(&log, "t [emerg] 7#7: old\n").expect("written");
+        let complaints = Complaints::from_now(&log);
+        assert_eq!(complaints.of(7), None);
+        let more = |text: &str| fs::write(&log, format!("t [emerg] 7#7: old\n{text}")).expect("written");
+        more("t [emerg] 8#8: other\nt [emerg] 7#7: bind() to x failed\n");
+        assert_eq!(complaints.of(7), None);
+        more("t [emerg] 7#7: bind() to x failed\nt [emerg] 7#7: still could not bind()\n");
+        assert!(complaints.of(7).is_some_and(|text| text.ends_with("still could not bind()")));
+        let server: ServerRef = "nginx:/no/such.conf".parse().expect("a name");
+        assert!(not_found(&server).to_string().contains("/no/such.conf"));
+    }
+}

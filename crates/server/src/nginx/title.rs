@@ -1,0 +1,89 @@
+//! The command line of a master, from the title that it has written over it: the same words, joined by spaces
+//! (`ngx_master_process_cycle`). What belongs together is told by the options, each of which takes what follows it.
+
+/// What stands before the command line.
+pub const MASTER: &str = "nginx: master process ";
+
+/// The command line that a title tells; none of a process that is no master.
+pub fn command_line(shown: &[String]) -> Option<Vec<String>> {
+    let title = shown.join(" ");
+    let mut words = title.strip_prefix(MASTER)?.split(' ');
+    let mut argv: Vec<String> = vec![words.next()?.to_string()];
+    let is_option = |word: &str| {
+        let mut chars = word.chars();
+        chars.next() == Some('-') && chars.next().is_some_and(|c| "cpgeqtTvVsh?".contains(c))
+    };
+    // A value may have spaces in it; those of a path and of directives go on up to the next option.
+    let mut value_begun = false;
+    for word in words {
+        match argv.last_mut() {
+            Some(value) if value_begun && !is_option(word) => {
+                value.push(' ');
+                value.push_str(word);
+            }
+            _ => {
+                value_begun = !matches!(word, "-c" | "-p" | "-g" | "-e") && argv.len() > 1;
+                argv.push(word.into());
+            }
+        }
+    }
+    Some(argv)
+}
+
+/// The value of an option, `-c FILE` or `-cFILE`.
+pub fn option<'a>(argv: &'a [String], flag: &str) -> Option<&'a str> {
+    let mut words = argv.iter().skip(1);
+    while let Some(word) = words.next() {
+        if word == flag {
+            return words.next().map(String::as_str);
+        }
+        if let Some(value) = word.strip_prefix(flag) {
+            return Some(value);
+        }
+        if matches!(word.as_str(), "-c" | "-p" | "-g" | "-e") {
+            words.next();
+        }
+    }
+    None
+}
+
+/// The command line with another configuration.
+pub fn with_config(argv: &[String], file: &str) -> Vec<String> {
+    let mut out: Vec<String> = argv.iter().take(1).cloned().collect();
+    let mut words = argv.iter().skip(1);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "-c" => drop(words.next()),
+            "-p" | "-g" | "-e" => out.extend([Some(word), words.next()].into_iter().flatten().cloned()),
+            word if word.starts_with("-c") => {}
+            _ => out.push(word.clone()),
+        }
+    }
+    out.extend(["-c".to_string(), file.to_string()]);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_title_tells_the_command_line() {
+        let of = |title: &str| command_line(&[title.to_string()]);
+        let whole = |words: &[&str]| {
+            let argv: Vec<String> = words.iter().map(ToString::to_string).collect();
+            assert_eq!(of(&format!("{MASTER}{}", argv.join(" "))), Some(argv.clone()), "{words:?}");
+            argv
+        };
+        let argv = whole(&["/usr/sbin/nginx", "-g", "daemon on; master_process on;", "-c", "/a b/n.conf", "-p", "/x"]);
+        assert_eq!(option(&argv, "-g"), Some("daemon on; master_process on;"));
+        assert_eq!((option(&argv, "-c"), option(&argv, "-e")), (Some("/a b/n.conf"), None));
+        let other: Vec<String> = with_config(&argv, "/t");
+        assert_eq!(other[1..], ["-g", "daemon on; master_process on;", "-p", "/x", "-c", "/t"]);
+        let argv = whole(&["nginx", "-c/etc/n.conf", "-q", "-g", "env A=-x;"]);
+        assert_eq!((option(&argv, "-c"), with_config(&argv, "/t")[1].as_str()), (Some("/etc/n.conf"), "-q"));
+        assert_eq!(whole(&["nginx"]).len(), 1);
+        assert_eq!(of("nginx: worker process"), None);
+        assert_eq!(of("/usr/sbin/nginx -t"), None);
+    }
+}
