@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::ServerError;
-use crate::journal::remove_if_there;
-use crate::private::{Like, prepare};
+use crate::private::{Like, prepare, remove_if_there};
 
 /// A file as it was and as a change makes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,21 +1,19 @@
 //! Finds a running server for looking at it: its processes, its listeners, its status page. Any server, tunable or not.
 
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::Path;
-use std::time::Duration;
+use std::net::SocketAddr;
 
-use lastdrop_probe::fastcgi::FpmSocket;
 use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process::{self, Helpers, ProcessInfo};
 use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
 use crate::adapters::find_adapter;
-use crate::kind::{AdapterName, Kind, Leave, Status, program_of};
+use crate::kind::{AdapterName, Kind, Leave, program_of};
 use crate::kinds;
 use crate::left::or_restore;
-use crate::meant::{choose, masters, url_of};
-use crate::{ServerError, ServerRef, fpm};
+use crate::meant::{choose, masters};
+use crate::status_page::status_of;
+use crate::{ServerError, ServerRef};
 
 /// A server that runs.
 #[derive(Debug, Clone)]
@@ -66,8 +64,6 @@ impl Found {
         }
     }
 }
-
-const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Finds the running server that a name means.
 ///
@@ -171,32 +167,6 @@ fn listeners_of(master: i32) -> Vec<SocketAddr> {
         let workers = process::child_pids(master);
         workers.into_iter().find_map(|pid| listeners::of_process(pid).ok()).unwrap_or_default()
     })
-}
-
-/// The status page: what the name says, else where the kind has it.
-pub(crate) fn status_of(server: &ServerRef, config: Option<&Path>, listeners: &[SocketAddr]) -> Option<StatusSource> {
-    match &server.kind.status {
-        Status::Nowhere => None,
-        Status::Http { format, paths } => match &server.url {
-            Some(url) if url.path != "/" => Some(StatusSource::Page { format: *format, url: url.clone() }),
-            given => {
-                let base = given.clone().or_else(|| listeners.first().map(|a| url_of(*a)))?;
-                paths.iter().find_map(|path| {
-                    let source = StatusSource::Page { format: *format, url: base.with_path(path) };
-                    source.read(false, ASK_TIMEOUT).is_ok().then_some(source)
-                })
-            }
-        },
-        Status::FastCgi { path } => {
-            let own = config.and_then(fpm::status);
-            let Some(url) = &server.url else { return own };
-            let address = (url.host.as_str(), url.port).to_socket_addrs().ok()?.next()?;
-            let socket = FpmSocket::Tcp(address);
-            let apart = matches!(&own, Some(StatusSource::FastCgi { socket: s, apart: true, .. }) if *s == socket);
-            let path = if url.path == "/" { (*path).to_string() } else { url.path.clone() };
-            Some(StatusSource::FastCgi { socket, path, apart })
-        }
-    }
 }
 
 #[cfg(test)]

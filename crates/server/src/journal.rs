@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ServerError;
 use crate::edited::EditedFile;
-use crate::private::{keep_to_ourselves, make_folder, unfinished, write_durably};
+use crate::private::{keep_to_ourselves, make_folder, remove_if_there, unfinished, write_durably};
 
 /// Where journals, locks and overrides live: /var/lib/lastdrop for root, the user's state folder otherwise.
 /// LASTDROP_STATE names another.
@@ -173,13 +173,6 @@ fn parse(bytes: &[u8]) -> Result<Journal, JournalFault> {
         _ => {}
     }
     serde_json::from_value(value).map_err(fault)
-}
-
-pub fn remove_if_there(path: &Path) -> std::io::Result<()> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
-    }
 }
 
 /// Files of one server in the state folder, named after it.

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use lastdrop_model::Url;
 
-use crate::journal::{Journal, Lock, StateFiles, remove_if_there};
+use crate::journal::{Journal, Lock, StateFiles};
+use crate::private::remove_if_there;
 use crate::{ServerError, ServerRef};
 
 /// Forgets journals, and changes nothing else: the one that is named by its file or its server, or else all that cannot

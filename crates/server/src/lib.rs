@@ -25,6 +25,7 @@ mod restart;
 mod restore;
 mod server_ref;
 mod session;
+mod status_page;
 mod target;
 mod visitors;
 

@@ -84,6 +84,13 @@ pub fn prepare(path: &Path, like: &Like, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
+pub fn remove_if_there(path: &Path) -> std::io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
 /// Where the new content of a file is until it is whole.
 pub fn unfinished(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_os_string();

@@ -14,8 +14,8 @@ use crate::adapter::Adapter;
 use crate::adapters::find_adapter;
 use crate::change::Change;
 use crate::health::{Health, wait_healthy};
-use crate::journal::{Journal, Lock, Stage, StateFiles, remove_if_there, tidy_all};
-use crate::private::{Readers, keep_to_ourselves, unfinished, write_durably_for};
+use crate::journal::{Journal, Lock, Stage, StateFiles, tidy_all};
+use crate::private::{Readers, keep_to_ourselves, remove_if_there, unfinished, write_durably_for};
 use crate::{ServerError, ServerRef, edited, nginx, restart};
 
 /// How long workers of an old generation may take to finish what they do.

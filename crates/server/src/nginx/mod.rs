@@ -25,10 +25,10 @@ use edits::Edits;
 use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
 use crate::edited::{EditedFile, beside};
-use crate::find::status_of;
 use crate::health::ASK_TIMEOUT;
 use crate::meant::{choose, masters};
 use crate::private::{Like, prepare};
+use crate::status_page::status_of;
 use crate::{ServerError, ServerRef, restart};
 
 pub struct Nginx {

@@ -1,0 +1,40 @@
+//! Where the status page of a server is.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::time::Duration;
+
+use lastdrop_probe::fastcgi::FpmSocket;
+use lastdrop_probe::status::StatusSource;
+
+use crate::kind::Status;
+use crate::meant::url_of;
+use crate::{ServerRef, fpm};
+
+const ASK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The status page: what the name says, else where the kind has it.
+pub(crate) fn status_of(server: &ServerRef, config: Option<&Path>, listeners: &[SocketAddr]) -> Option<StatusSource> {
+    match &server.kind.status {
+        Status::Nowhere => None,
+        Status::Http { format, paths } => match &server.url {
+            Some(url) if url.path != "/" => Some(StatusSource::Page { format: *format, url: url.clone() }),
+            given => {
+                let base = given.clone().or_else(|| listeners.first().map(|a| url_of(*a)))?;
+                paths.iter().find_map(|path| {
+                    let source = StatusSource::Page { format: *format, url: base.with_path(path) };
+                    source.read(false, ASK_TIMEOUT).is_ok().then_some(source)
+                })
+            }
+        },
+        Status::FastCgi { path } => {
+            let own = config.and_then(fpm::status);
+            let Some(url) = &server.url else { return own };
+            let address = (url.host.as_str(), url.port).to_socket_addrs().ok()?.next()?;
+            let socket = FpmSocket::Tcp(address);
+            let apart = matches!(&own, Some(StatusSource::FastCgi { socket: s, apart: true, .. }) if *s == socket);
+            let path = if url.path == "/" { (*path).to_string() } else { url.path.clone() };
+            Some(StatusSource::FastCgi { socket, path, apart })
+        }
+    }
+}
