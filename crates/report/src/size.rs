@@ -63,7 +63,8 @@ pub fn size_text(d: &SizeDocument) -> String {
     for (profile, title) in
         [("dedicated", "a dedicated machine"), ("shared", "a machine with other work"), ("bursty", "bursty load")]
     {
-        if let Some(settings) = d.profiles.get(profile) {
+        // Of a server without a pool there is nothing to suggest.
+        if let Some(settings) = d.profiles.get(profile).filter(|settings| !settings.is_empty()) {
             let _ = writeln!(out, "for {title}:\n{}", directives(settings));
         }
     }
