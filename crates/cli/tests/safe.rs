@@ -501,7 +501,8 @@ fn names_of_processes_and_files_do_not_steer_the_terminal() {
     let json = folder.run(&["watch", &name, "--once", "--interval", "100ms", "--json", "-"]);
     let record = folder.run(&["watch", &name, "--interval", "100ms", "-d", "500ms", "--record", &recording]);
     // A machine that is busy with other things may give it no time.
-    let profiles = (0..10).map(|_| folder.run(&["profile", &plainly_named, "-d", "1s", "--flame", &svg]));
+    let long = |attempt: u64| format!("{}s", 1 + attempt);
+    let profiles = (0..10).map(|i| folder.run(&["profile", &plainly_named, "-d", &long(i), "--flame", &svg]));
     let profile = { profiles }.find(|done| done.stdout.contains("burn")).expect("a sample in ten attempts");
     assert!(once.stdout.contains("burn\\x1b]0;owned\\x07\\u{9b}31m\\u{202e}"), "{once:?}");
     assert!(profile.stdout.contains("burn\\x1b]0"), "{profile:?}");

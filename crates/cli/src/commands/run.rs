@@ -8,13 +8,14 @@ use lastdrop_lab::observers::RequestLog;
 use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_model::run::End;
 use lastdrop_model::{Judged, Run, Verdict};
-use lastdrop_report::{junit, run_text};
+use lastdrop_report::run_text;
 use lastdrop_server::ServerRef;
 use lastdrop_server::find;
 use lastdrop_server::kinds;
 
 use crate::commands::{Report, hint_of_restore, observers, open_store};
 use crate::exit::{Exit, UsageError};
+use crate::junit::Junit;
 use crate::options::{LoadArgs, NetworkArgs, Objectives, OutputArgs, RequestArgs, objectives};
 use crate::outfile::Outfile;
 use crate::run_plan;
@@ -86,9 +87,11 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let stop = Stop::on_signals(true)?;
     let log = Outfile::wanted(args.log.as_deref())?.map(Outfile::grow).transpose()?;
     let (mut log, growing) = log.map_or((None, None), |(file, growing)| (Some(RequestLog::new(file)), Some(growing)));
+    let mut junit = junit_file.map(Junit::new);
     let store = open_store(&args.output)?;
     let mut lab = Lab { server, ..Lab::new(&stop.flag, observers(args.output.quiet, store.clone())) };
     lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));
+    lab.observers.extend(junit.as_mut().map(|junit| -> Box<dyn Observer> { Box::new(junit) }));
     let run = match lab.run_prepared(&plan, Some(prepared), "") {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
         other => other?,
@@ -103,7 +106,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         (None, _) => Ok(()),
     };
     let given = report.give(&run_text(&run), &run);
-    let judged = junit_file.map_or(Ok(()), |file| file.text(&junit(&run)));
+    let judged = junit.map_or(Ok(()), |junit| junit.written);
     given.and(judged).and(logged)?;
     // The older seconds of the report came from there.
     let unread = || store.and_then(|s| s.check_reads().err()).map(|e| format!("could not be kept: {e}"));
