@@ -93,6 +93,19 @@ pub fn is_alive(pid: i32, start_ticks: u64) -> bool {
     look(pid).is_some_and(|p| p.start_ticks == start_ticks && p.state != 'Z')
 }
 
+/// Does a process catch this signal?
+#[must_use]
+pub fn catches(pid: i32, signal: i32) -> bool {
+    let status = Process::new(pid).and_then(|p| p.status());
+    status.is_ok_and(|s| s.sigcgt >> (signal - 1) & 1 == 1)
+}
+
+/// What differs between a program that a process executes and the next: where the kernel has put it.
+#[must_use]
+pub fn execution(pid: i32) -> Option<Vec<u8>> {
+    std::fs::read(format!("/proc/{pid}/auxv")).ok()
+}
+
 /// A resource limit: number of the resource, soft and hard value; None is unlimited.
 pub type Limit = (u32, Option<u64>, Option<u64>);
 
@@ -106,6 +119,9 @@ pub struct Birth {
     /// What its master writes before its command line, where it shows both as a title instead of the command line.
     #[serde(default)]
     pub title: Option<String>,
+    /// What its master shows instead of its command line.
+    #[serde(default)]
+    pub shown: Option<String>,
     pub environment: Vec<(String, String)>,
     pub directory: PathBuf,
     pub uid: u32,
@@ -147,6 +163,7 @@ impl Birth {
             exe: p.exe().map_err(e("exe"))?,
             argv: p.cmdline().map_err(e("cmdline"))?,
             title: None,
+            shown: None,
             environment,
             directory: p.cwd().map_err(e("cwd"))?,
             uid: status.euid,
@@ -168,9 +185,10 @@ impl Birth {
     /// Does a process that shows these words run with this command line?
     #[must_use]
     pub fn is_shown_as(&self, argv: &[String], shown: &[String]) -> bool {
-        match &self.title {
-            Some(title) => shown.join(" ") == format!("{title}{}", argv.join(" ")),
-            None => shown == argv,
+        match (&self.shown, &self.title) {
+            (Some(instead), _) => shown.join(" ").trim_end() == instead,
+            (None, Some(title)) => shown.join(" ") == format!("{title}{}", argv.join(" ")),
+            (None, None) => shown == argv,
         }
     }
 }

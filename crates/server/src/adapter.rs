@@ -171,6 +171,11 @@ pub trait Adapter: Send {
         false
     }
 
+    /// Does its master execute itself at a reload, and end where it cannot take its configuration?
+    fn executes_itself(&self) -> bool {
+        false
+    }
+
     /// Where it says why it did not take a configuration at a reload.
     fn error_log(&self) -> Option<PathBuf> {
         None

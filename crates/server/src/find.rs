@@ -89,8 +89,8 @@ fn find_any(server: &ServerRef) -> Result<Found, ServerError> {
             })?;
             Ok(Found { name: server.to_string(), kind: server.kind, master: pid, ..by_process(&info) })
         }
-        // nginx tells all that a look needs, also to those who may not read its configuration.
-        (None, Some(AdapterName::Nginx) | None) => from_outside(server),
+        // These tell all that a look needs, also to those who may not read their configuration.
+        (None, Some(AdapterName::Nginx | AdapterName::PhpFpm) | None) => from_outside(server),
         (None, Some(AdapterName::Apache | AdapterName::Target)) => by_adapter(server),
     }
 }

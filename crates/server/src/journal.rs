@@ -76,6 +76,9 @@ pub struct Journal {
     /// A reload makes the server as new.
     #[serde(default)]
     pub reloads: bool,
+    /// Its master executes itself at a reload.
+    #[serde(default)]
+    pub executes_itself: bool,
     /// Where it says why it did not take a configuration.
     #[serde(default)]
     pub error_log: Option<PathBuf>,
@@ -113,6 +116,12 @@ impl Journal {
         let mut journal = parse(&bytes).map_err(|fault| unusable(path, &bytes, fault))?;
         journal.path = path.to_path_buf();
         Ok(journal)
+    }
+
+    /// Does the server run on only where its configuration passes its test? One that is only reloaded runs on with what it
+    /// has, unless its master executes itself.
+    pub fn has_to_pass(&self) -> bool {
+        !self.reloads || self.executes_itself
     }
 
     /// Forgets the change: it is undone, or meant to stay.

@@ -56,6 +56,7 @@ pub struct Kind {
 pub enum AdapterName {
     Apache,
     Nginx,
+    PhpFpm,
     Target,
 }
 
@@ -159,7 +160,7 @@ impl Kind {
 
     /// Does its status page tell of all its requests together and of none alone?
     pub(crate) fn counts_in_total(&self) -> bool {
-        matches!(self.status, Status::Http { format: PageFormat::StubStatus, .. })
+        matches!(self.status, Status::Http { format: PageFormat::StubStatus, .. } | Status::FastCgi { .. })
     }
 
     /// Can its workers be replaced one by one?

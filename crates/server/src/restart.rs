@@ -23,6 +23,10 @@ const POLL: Duration = Duration::from_millis(20);
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A successor whose environment is not known shall at least find programs, and have room for the title: masters write
+/// that over their command lines and environments.
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// All processes, masters and workers, of the server: same program and user's view of processes, one of its command
 /// lines.
 pub fn family(birth: &Birth, argvs: &[&[String]]) -> Vec<ProcessInfo> {

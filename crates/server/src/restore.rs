@@ -74,12 +74,16 @@ pub fn reload(journal: &Journal, master: i32) -> Result<(), ServerError> {
     let log = journal.error_log.as_deref().map(nginx::Complaints::from_now);
     let signal = nix::sys::signal::Signal::try_from(journal.reload_signal)
         .map_err(|e| ServerError::Setting(format!("the journal's reload signal: {e}")))?;
+    let executing = journal.executes_itself.then(|| Executing::begin(master, journal.reload_signal)).transpose()?;
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(master), signal)
         .map_err(|e| ServerError::io(format!("cannot reload process {master}"))(e.into()))?;
+    if let Some(executing) = executing {
+        executing.wait()?;
+    }
     let deadline = Instant::now() + RELOAD_TIMEOUT;
     let is_new = |pid: &i32| !old.iter().any(|(known, _)| known == pid);
     loop {
-        let replaced = !journal.reloads || process::child_pids(master).iter().any(is_new);
+        let replaced = !journal.reloads || journal.executes_itself || process::child_pids(master).iter().any(is_new);
         if replaced && !old.iter().any(|(pid, start)| process::is_alive(*pid, *start)) {
             return Ok(());
         }
@@ -100,6 +104,56 @@ pub fn reload(journal: &Journal, master: i32) -> Result<(), ServerError> {
     }
 }
 
+/// A master that is to execute itself.
+struct Executing {
+    master: i32,
+    start_ticks: u64,
+    signal: i32,
+    before: Option<Vec<u8>>,
+}
+
+impl Executing {
+    /// Waits until it is done with an earlier reload: a signal that is not caught yet would end it.
+    fn begin(master: i32, signal: i32) -> Result<Executing, ServerError> {
+        let gone = || ServerError::Probe(lastdrop_probe::ProbeError::Gone(master));
+        let start_ticks = process::look(master).ok_or_else(gone)?.start_ticks;
+        let executing = Executing { master, start_ticks, signal, before: None };
+        executing.until(|| process::catches(master, signal))?;
+        Ok(Executing { before: process::execution(master), ..executing })
+    }
+
+    /// Waits until it has taken its configuration: it catches signals again, and has workers unless it has none until
+    /// somebody asks.
+    fn wait(&self) -> Result<(), ServerError> {
+        const NO_WORKERS: Duration = Duration::from_secs(1);
+        let mut up: Option<Instant> = None;
+        self.until(|| {
+            let is_up = process::execution(self.master) != self.before && process::catches(self.master, self.signal);
+            let since = is_up.then(|| *up.get_or_insert_with(Instant::now));
+            since.is_some_and(|t| t.elapsed() > NO_WORKERS || !process::child_pids(self.master).is_empty())
+        })
+    }
+
+    fn until(&self, mut done: impl FnMut() -> bool) -> Result<(), ServerError> {
+        let deadline = Instant::now() + RELOAD_TIMEOUT;
+        while !done() {
+            if !process::is_alive(self.master, self.start_ticks) {
+                let command = format!("a reload of process {}", self.master);
+                return Err(ServerError::Ended { command, status: "it did not take its configuration".into() });
+            }
+            if Instant::now() > deadline {
+                return Err(ServerError::Timeout {
+                    what: "the server did not read its configuration again".into(),
+                    limit: RELOAD_TIMEOUT,
+                    advice: "look at its error log; it may still finish long requests (process_control_timeout)".into(),
+                });
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+}
+
 /// Who runs in the place of a server that a journal is about.
 enum Present {
     /// The server, with its own command line or with ours: its master.
@@ -111,6 +165,10 @@ enum Present {
 }
 
 fn present(journal: &Journal) -> Result<Present, ServerError> {
+    // A master that executes itself keeps its id, and is without its title for a moment.
+    if journal.executes_itself && process::is_alive(journal.birth.pid, journal.birth.start_ticks) {
+        return Ok(Present::Known(journal.birth.pid));
+    }
     let family = restart::family(&journal.birth, &[&journal.birth.argv, &journal.changed_argv]);
     if let Some(master) = restart::masters(&family).first() {
         return Ok(Present::Known(master.pid));
@@ -247,8 +305,7 @@ fn restore(journal: &Journal, dry_run: bool) -> Result<Restored, ServerError> {
             differences: Vec::new(),
         });
     }
-    // One that is only reloaded runs on with what it has where it does not take its configuration.
-    if journal.stage == Stage::Changed && !journal.reloads {
+    if journal.stage == Stage::Changed && journal.has_to_pass() {
         // Where the server runs, its configuration is tested before it is stopped.
         match journal.server.parse().map_err(ServerError::Setting).and_then(|s| find_adapter(&s)) {
             Ok(adapter) => adapter.check(&Change::default(), &files.test)?,

@@ -118,6 +118,7 @@ impl Session {
             edited: Vec::new(),
             test_file: adapter.test_file(),
             reloads: adapter.is_fresh_after_reload(),
+            executes_itself: adapter.executes_itself(),
             error_log: adapter.error_log(),
             own_file: files.trial.clone(),
             listeners: facts.listeners.clone(),
@@ -317,7 +318,7 @@ impl Session {
 
     /// A server that runs with other settings is better than one that does not start with its own.
     fn undo_if_it_starts(&self) -> Result<Restored, ServerError> {
-        if self.journal.stage == Stage::Changed && !self.journal.reloads {
+        if self.journal.stage == Stage::Changed && self.journal.has_to_pass() {
             self.adapter.check(&Change::default(), &self.files.test)?;
         }
         undo(&self.journal)

@@ -110,6 +110,13 @@ impl<'a> Lookout<'a> {
             known: HashSet::new(),
         };
         lookout.look()?;
+        if lookout.ports.is_empty() && lookout.count.is_none() {
+            return Err(ServerError::Setting(
+                "whether others use the server cannot be seen: it listens at a unix socket and has no status page that \
+                 answers. PHP-FPM has one with pm.status_path = /status; --live does without"
+                    .into(),
+            ));
+        }
         Ok(lookout)
     }
 

@@ -100,11 +100,24 @@ pub struct Fpm {
 impl Fpm {
     /// With `children` and these further lines for the pool.
     pub fn start(folder: &Folder, children: usize, lines: &str) -> Fpm {
+        Fpm::start_in(folder, children, lines, false)
+    }
+
+    /// The same; the pool in a file that the main one includes, as Debian has it.
+    pub fn start_in(folder: &Folder, children: usize, lines: &str, included: bool) -> Fpm {
         let (config, socket, dir) = (folder.join("fpm.conf"), folder.join("fpm.sock"), folder.path().display());
+        let global = format!("[global]\npid = {dir}/fpm.pid\nerror_log = {dir}/fpm.log\n");
+        let (pool, head) = if included {
+            fs::create_dir_all(folder.join("pool.d")).expect("a folder");
+            write(&config, &format!("{global}include = {dir}/pool.d/*.conf\n"));
+            (folder.join("pool.d/www.conf"), String::new())
+        } else {
+            (config.clone(), global)
+        };
         write(
-            &config,
+            &pool,
             &format!(
-                "[global]\npid = {dir}/fpm.pid\nerror_log = {dir}/fpm.log\n[www]\nuser = www-data\ngroup = www-data\n\
+                "{head}[www]\nuser = www-data\ngroup = www-data\n\
                  listen = {}\nlisten.owner = www-data\nlisten.group = www-data\npm = static\npm.max_children = {children}\n{lines}\n",
                 socket.display()
             ),

@@ -90,17 +90,13 @@ impl Built {
     }
 }
 
-/// A successor whose environment is not known shall at least find programs, and have room for its title: nginx writes
-/// that over its command line and environment.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
 /// How a master was started; none of a process that is no master.
 fn birth_of(pid: i32) -> Result<Option<Birth>, ServerError> {
     let mut birth = Birth::of(pid)?;
     let Some(argv) = title::command_line(&birth.argv) else { return Ok(None) };
     birth.argv = argv;
     birth.title = Some(title::MASTER.into());
-    birth.environment = vec![("PATH".into(), PATH.into())];
+    birth.environment = vec![("PATH".into(), restart::PATH.into())];
     Ok(Some(birth))
 }
 

@@ -1,0 +1,194 @@
+//! The settings of a real PHP-FPM behind a real nginx: read, changed in a file that it includes, refused, and put back
+//! whatever happens.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use common::servers::{Daemon, Fpm, children_of, nginx, open_folder, php, php_site};
+use common::{Done, Folder, free_port, get, signal, wait_until};
+use serde_json::Value;
+
+/// A pool of three whose settings are in a file that the main one includes, and a page of it.
+struct Site {
+    fpm: Fpm,
+    _nginx: Daemon,
+    port: u16,
+    pool: PathBuf,
+}
+
+const SPARES: &str = "pm.start_servers = 1\npm.min_spare_servers = 1\npm.max_spare_servers = 2";
+
+impl Site {
+    fn start(folder: &Folder, lines: &str) -> Site {
+        let fpm = Fpm::start_in(folder, 3, &format!("{SPARES}\n{lines}"), true);
+        let (port, root) = (free_port(), open_folder(folder, "docs"));
+        php(&root, "pid.php", "echo getmypid();");
+        let nginx = nginx(folder, &php_site(port, &root, &fpm.socket), port);
+        wait_until("a page", || get(port, "/pid.php").is_some());
+        Site { pool: folder.join("pool.d/www.conf"), fpm, _nginx: nginx, port }
+    }
+
+    fn master(&self) -> i32 {
+        self.fpm.daemon.pid()
+    }
+
+    fn children(&self) -> usize {
+        children_of(self.master())
+    }
+
+    fn ours(&self) -> PathBuf {
+        self.pool.with_file_name("zz-lastdrop.conf")
+    }
+
+    fn tree(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let folder = self.pool.parent().expect("has one");
+        let mut files: Vec<PathBuf> =
+            fs::read_dir(folder).expect("readable").filter_map(|e| Some(e.ok()?.path())).collect();
+        files.push(self.fpm.config.clone());
+        files.sort();
+        files.into_iter().map(|f| (f.clone(), fs::read(f).expect("readable"))).collect()
+    }
+
+    fn plan(&self, folder: &Folder, duration: &str, settings: &str) -> String {
+        let file = folder.join("plan.toml");
+        let head = format!(
+            "server = '{}'\nurl = 'http://127.0.0.1:{}/pid.php'\nusers = 2\nduration = '{duration}'\nkeepalive = 'off'",
+            self.fpm.name(),
+            self.port
+        );
+        fs::write(&file, format!("{head}\n[settings]\n{settings}")).expect("written");
+        file.display().to_string()
+    }
+}
+
+fn journal(folder: &Folder) -> Option<PathBuf> {
+    let entries = fs::read_dir(folder.join("state")).ok()?;
+    entries.filter_map(|e| Some(e.ok()?.path())).find(|path| path.extension().is_some_and(|e| e == "journal"))
+}
+
+fn start_sweep(folder: &Folder, plan: &str) -> Child {
+    let args = ["sweep", plan, "--live", "--quiet", "--json", "-"];
+    folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs")
+}
+
+#[test]
+fn settings_are_those_that_it_tells() {
+    let folder = Folder::new();
+    let site = Site::start(&folder, "pm.max_requests = 900\npm.process_idle_timeout = 20s");
+    let exe = fs::read_link(format!("/proc/{}/exe", site.master())).expect("its program");
+    let told = Command::new(exe).arg("-tt").arg("-y").arg(&site.fpm.config).output().expect("it runs");
+    let told = String::from_utf8_lossy(&told.stderr).into_owned();
+    let knobs = folder.json(&["knobs", &site.fpm.name()], 0);
+    let rows = knobs["knobs"].as_array().expect("rows");
+    assert_eq!(rows.len(), 7, "{knobs:#}");
+    for row in rows {
+        let name = row["name"].as_str().expect("text");
+        let said = told.lines().find_map(|l| l.split_once(&format!("\t{name} = "))).expect(name).1;
+        assert_eq!(row["value"].to_string().trim_matches('"'), said, "{name}: {knobs:#}");
+        assert!(row["source"].as_str().expect("text").contains("www.conf:") && row["needs"] == "reload", "{row}");
+    }
+    let size = folder.json(&["size", &site.fpm.name(), "--memory", "400M"], 0);
+    let notes = size["notes"].to_string();
+    assert!(notes.contains("process_control_timeout is 0") && !notes.contains("was loaded"), "{size:#}");
+    assert!(size["version"].as_str().expect("text").starts_with("PHP-FPM 8."), "{size:#}");
+    let text = fs::read_to_string(&site.pool).expect("readable");
+    fs::write(&site.pool, text.replace("max_children = 3", "max_children = 4")).expect("written");
+    let size = folder.json(&["size", &site.fpm.name()], 0);
+    assert!(size["notes"].to_string().contains("pm.max_children 4, the running server has 3"), "{size:#}");
+}
+
+#[test]
+fn a_sweep_acts_on_the_pool_and_leaves_it_as_it_was() {
+    let folder = Folder::new();
+    let site = Site::start(&folder, "pm.status_path = /status");
+    let before = site.tree();
+    // Nobody else asks anything of it: the status page counts.
+    let plan = site.plan(&folder, "1s", "'pm.max_children' = [2, 5]\npm = ['static', 'dynamic']");
+    let args = ["sweep", plan.as_str(), "--quiet", "--json", "-"];
+    let mut sweep = folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+    let mut seen = BTreeSet::new();
+    while sweep.try_wait().expect("waited for").is_none() {
+        let text = fs::read_to_string(site.ours()).unwrap_or_default();
+        if text.contains("pm = static") {
+            let size = if text.contains("pm.max_children = 2") { 2 } else { 5 };
+            seen.insert((size, site.children()));
+        } else if text.contains("pm = dynamic") {
+            seen.insert((0, site.children()));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(seen.contains(&(2, 2)) && seen.contains(&(5, 5)) && seen.contains(&(0, 1)), "{seen:?}");
+    let document: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_eq!(document["rows"].as_array().map(Vec::len), Some(4), "{document:#}");
+    wait_until("its own pool", || site.children() == 3);
+    assert_eq!((site.tree(), journal(&folder)), (before, None));
+}
+
+#[test]
+fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
+    let folder = Folder::new();
+    let site = Site::start(&folder, "");
+    let before = (site.tree(), site.children());
+    let sweep = |settings: &str, live: bool| {
+        let plan = site.plan(&folder, "200ms", settings);
+        let args = ["sweep", plan.as_str(), "--json", "-", "--live"];
+        folder.run(&args[..if live { 5 } else { 4 }])
+    };
+    let wrong = sweep("pm = 'dynamic'\n'pm.min_spare_servers' = 2\n'pm.max_spare_servers' = 1", true);
+    assert!(wrong.stdout.contains("pm.max_spare_servers(1) must not be less than"), "{wrong:?}");
+    let unknown = sweep("'pm.threads' = 5", true);
+    assert!(unknown.code == 2 && unknown.stderr.contains("it knows pm, pm.max_children"), "{unknown:?}");
+    let blind = sweep("'pm.max_children' = 2", false);
+    assert!(blind.code == 1 && blind.stderr.contains("pm.status_path"), "{blind:?}");
+    assert_eq!((site.tree(), site.children()), before);
+
+    let text = fs::read_to_string(&site.pool).expect("readable");
+    fs::write(&site.pool, format!("{text}pm.oops = 1\n")).expect("written");
+    let before = site.tree();
+    let broken = sweep("'pm.max_children' = 2", true);
+    assert!(broken.code == 1 && broken.stderr.contains("unknown entry 'pm.oops'"), "{broken:?}");
+    assert_eq!((site.tree(), site.children(), journal(&folder)), (before, 3, None));
+
+    fs::write(&site.pool, format!("{text}[other]\nuser = www-data\nlisten = /none\npm = static\n")).expect("written");
+    let several = folder.run(&["knobs", &site.fpm.name()]);
+    assert!(several.code == 1 && several.stderr.contains("2 pools (www, other)"), "{several:?}");
+    fs::write(&site.pool, text).expect("written");
+
+    let other = Folder::new();
+    let whole = Fpm::start(&other, 1, "");
+    let plan = site.plan(&folder, "200ms", "'pm.max_children' = 2");
+    let text = fs::read_to_string(&plan).expect("readable").replace(&site.fpm.name(), &whole.name());
+    fs::write(&plan, text).expect("written");
+    let nowhere = folder.run(&["sweep", &plan, "--live"]);
+    assert!(nowhere.code == 1 && nowhere.stderr.contains("add as its last line: include = "), "{nowhere:?}");
+}
+
+#[test]
+fn a_killed_sweep_is_put_back_byte_for_byte() {
+    let folder = Folder::new();
+    let site = Site::start(&folder, "");
+    let before = site.tree();
+    let plan = site.plan(&folder, "300ms", "'pm.max_children' = [2, 5]\npm = ['static', 'ondemand']");
+    for moment in 0..4 {
+        let mut sweep = start_sweep(&folder, &plan);
+        match moment {
+            0 => wait_until("a journal", || journal(&folder).is_some()),
+            1 => wait_until("an override", || site.ours().exists()),
+            _ => wait_until("a changed pool", || site.ours().exists() && site.children() == 2),
+        }
+        signal(&sweep, libc::SIGKILL);
+        sweep.wait().expect("ends");
+        let restored = folder.run(&["restore"]);
+        assert!(restored.code == 0, "{moment}: {restored:?}");
+        wait_until("its own pool", || site.children() == 3 && get(site.port, "/pid.php").is_some());
+        assert_eq!((site.tree(), journal(&folder)), (before.clone(), None), "{moment}");
+    }
+}

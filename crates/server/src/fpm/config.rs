@@ -1,0 +1,165 @@
+//! Reads a configuration of PHP-FPM as it does: line by line, files of an inclusion by name, and a section goes on behind an
+//! inclusion with what that has left (`fpm_conf_ini_parser_section`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lastdrop_probe::fastcgi::FpmSocket;
+use lastdrop_probe::status::StatusSource;
+
+/// A setting where it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    pub file: PathBuf,
+    pub number: usize,
+    /// `global`, or a pool.
+    pub section: String,
+    pub key: String,
+    pub value: String,
+}
+
+/// A pattern of files that are included, and how many lines come before and with them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inclusion {
+    pub pattern: PathBuf,
+    pub end: usize,
+}
+
+#[derive(Debug, Default)]
+pub struct Scan {
+    pub lines: Vec<Line>,
+    pub inclusions: Vec<Inclusion>,
+    /// Files that could not be read.
+    pub problems: Vec<String>,
+    section: String,
+}
+
+const GLOBAL: &str = "global";
+const MOST_DEPTH: usize = 4;
+/// Relative names are below the folder that it was installed to.
+const PREFIXES: [&str; 2] = ["/usr/local", "/usr"];
+
+impl Scan {
+    pub fn read(main: &Path) -> Scan {
+        let mut scan = Scan { section: GLOBAL.into(), ..Scan::default() };
+        scan.file(main, 0);
+        scan
+    }
+
+    fn file(&mut self, path: &Path, depth: usize) {
+        let text = match fs::read(path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(e) => return self.problems.push(format!("cannot read {}: {e}", path.display())),
+        };
+        for (i, line) in text.lines().enumerate() {
+            let line = line.split(';').next().unwrap_or_default().trim();
+            if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+                self.section = name.trim().into();
+            } else if let Some((key, value)) = line.split_once('=') {
+                let (key, value) = (key.trim(), value.trim().trim_matches(['"', '\'']));
+                if key == "include" {
+                    self.include(value, depth);
+                    continue;
+                }
+                self.lines.push(Line {
+                    file: path.into(),
+                    number: i + 1,
+                    section: self.section.clone(),
+                    key: key.into(),
+                    value: value.into(),
+                });
+            }
+        }
+    }
+
+    fn include(&mut self, pattern: &str, depth: usize) {
+        let found = |pattern: &Path| -> Vec<PathBuf> {
+            glob::glob(&pattern.to_string_lossy()).into_iter().flatten().filter_map(Result::ok).collect()
+        };
+        let patterns = PREFIXES.map(|prefix| Path::new(prefix).join(pattern));
+        let pattern = patterns.iter().find(|p| !found(p).is_empty()).unwrap_or(&patterns[1]);
+        if depth < MOST_DEPTH {
+            for file in found(pattern) {
+                self.file(&file, depth + 1);
+            }
+        }
+        self.inclusions.push(Inclusion { pattern: pattern.clone(), end: self.lines.len() });
+    }
+
+    /// Pools, in order.
+    pub fn pools(&self) -> Vec<&str> {
+        let mut pools: Vec<&str> = Vec::new();
+        for line in &self.lines {
+            if line.section != GLOBAL && !pools.contains(&line.section.as_str()) {
+                pools.push(&line.section);
+            }
+        }
+        pools
+    }
+
+    /// The last line of a section that sets something: it counts.
+    pub fn last(&self, section: &str, key: &str) -> Option<&Line> {
+        self.lines.iter().rev().find(|line| line.section == section && line.key == key)
+    }
+
+    pub fn global(&self, key: &str) -> Option<&str> {
+        self.last(GLOBAL, key).map(|line| line.value.as_str())
+    }
+}
+
+/// The status page of the first pool that has one.
+pub fn status(config: &Path) -> Option<StatusSource> {
+    let scan = Scan::read(config);
+    scan.pools().into_iter().find_map(|pool| {
+        let value = |key: &str| Some(scan.last(pool, key)?.value.clone());
+        let (path, own) = (value("pm.status_path")?, value("pm.status_listen"));
+        let apart = own.is_some();
+        let at = own.or_else(|| value("listen"))?.replace("$pool", pool);
+        Some(StatusSource::FastCgi { socket: socket_of(&at)?, path, apart })
+    })
+}
+
+fn socket_of(text: &str) -> Option<FpmSocket> {
+    if text.starts_with('/') {
+        return Some(FpmSocket::Unix(text.into()));
+    }
+    let address = if text.contains(':') { text.to_string() } else { format!("127.0.0.1:{text}") };
+    address.parse().ok().map(FpmSocket::Tcp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_page_of_a_pool_is_found_through_includes() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let pool = "[quiet]\nlisten = 9001\n[www] ; main\nlisten = /run/php/$pool.sock\n; pm.status_path = /no\npm.status_path = /status\n";
+        fs::write(dir.path().join("www.conf"), pool).expect("written");
+        let main = dir.path().join("php-fpm.conf");
+        fs::write(&main, format!("[global]\npid = x\ninclude={}/www*.conf\n", dir.path().display())).expect("written");
+        let expected = |socket, apart| Some(StatusSource::FastCgi { socket, path: "/status".into(), apart });
+        assert_eq!(status(&main), expected(FpmSocket::Unix("/run/php/www.sock".into()), false));
+        fs::write(dir.path().join("www.conf"), format!("{pool}pm.status_listen = 127.0.0.1:9002\n")).expect("written");
+        let address = "127.0.0.1:9002".parse().expect("an address");
+        assert_eq!(status(&main), expected(FpmSocket::Tcp(address), true));
+        let scan = Scan::read(&main);
+        assert_eq!((scan.pools(), scan.inclusions.len(), scan.global("pid")), (vec!["quiet", "www"], 1, Some("x")));
+        assert_eq!(socket_of("9000"), Some(FpmSocket::Tcp("127.0.0.1:9000".parse().expect("an address"))));
+    }
+
+    #[test]
+    fn the_last_line_counts_and_a_section_goes_on_behind_an_inclusion() {
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::write(dir.path().join("a.conf"), "[a]\npm.max_children = 1\n").expect("written");
+        let main = dir.path().join("php-fpm.conf");
+        let include = format!("include = \"{}/*.conf\"", dir.path().join(".").display()).replace("/*", "/a*");
+        let text = format!("[www]\npm.max_children = 7\n{include}\npm.max_children = 9\n[www]\npm = static\n");
+        fs::write(&main, text).expect("written");
+        let scan = Scan::read(&main);
+        let of = |pool: &str| scan.last(pool, "pm.max_children").map(|l| (l.value.as_str(), l.number));
+        assert_eq!((of("www"), of("a")), (Some(("7", 2)), Some(("9", 4))));
+        assert_eq!((scan.inclusions[0].end, scan.lines.len()), (2, 4));
+        assert!(Scan::read(&dir.path().join("none")).problems[0].contains("cannot read"));
+    }
+}
