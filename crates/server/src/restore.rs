@@ -68,8 +68,8 @@ pub fn switch(journal: &Journal, argv: &[String]) -> Result<i32, ServerError> {
 }
 
 /// Makes the server read its configuration again, and waits until the workers of the old generation are gone. One that is
-/// as new after a reload has others then; if it has not, it did not take its configuration.
-pub fn reload(journal: &Journal, master: i32) -> Result<(), ServerError> {
+/// as new after a reload has others then; if it has not, it did not take its configuration. Gives the master.
+pub fn reload(journal: &Journal, master: i32) -> Result<i32, ServerError> {
     let old: Vec<(i32, u64)> = process::children(master).iter().map(|p| (p.pid, p.start_ticks)).collect();
     let log = journal.error_log.as_deref().map(nginx::Complaints::from_now);
     let signal = nix::sys::signal::Signal::try_from(journal.reload_signal)
@@ -77,15 +77,13 @@ pub fn reload(journal: &Journal, master: i32) -> Result<(), ServerError> {
     let executing = journal.executes_itself.then(|| Executing::begin(master, journal.reload_signal)).transpose()?;
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(master), signal)
         .map_err(|e| ServerError::io(format!("cannot reload process {master}"))(e.into()))?;
-    if let Some(executing) = executing {
-        executing.wait()?;
-    }
+    let master = executing.map_or(Ok(master), |executing| executing.wait(&journal.birth))?;
     let deadline = Instant::now() + RELOAD_TIMEOUT;
     let is_new = |pid: &i32| !old.iter().any(|(known, _)| known == pid);
     loop {
         let replaced = !journal.reloads || journal.executes_itself || process::child_pids(master).iter().any(is_new);
         if replaced && !old.iter().any(|(pid, start)| process::is_alive(*pid, *start)) {
-            return Ok(());
+            return Ok(master);
         }
         if let Some(output) = log.as_ref().and_then(|log| log.of(master)) {
             return Err(ServerError::NotReloaded { output });
@@ -117,41 +115,52 @@ impl Executing {
     fn begin(master: i32, signal: i32) -> Result<Executing, ServerError> {
         let gone = || ServerError::Probe(lastdrop_probe::ProbeError::Gone(master));
         let start_ticks = process::look(master).ok_or_else(gone)?.start_ticks;
-        let executing = Executing { master, start_ticks, signal, before: None };
-        executing.until(|| process::catches(master, signal))?;
-        Ok(Executing { before: process::execution(master), ..executing })
+        let deadline = Instant::now() + RELOAD_TIMEOUT;
+        while process::is_alive(master, start_ticks) && !process::catches(master, signal) {
+            late(deadline)?;
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(Executing { master, start_ticks, signal, before: process::execution(master) })
     }
 
     /// Waits until it has taken its configuration: it catches signals again, and has workers unless it has none until
-    /// somebody asks.
-    fn wait(&self) -> Result<(), ServerError> {
+    /// somebody asks. Gives the master, which is another process where it has detached itself again.
+    fn wait(&self, birth: &Birth) -> Result<i32, ServerError> {
         const NO_WORKERS: Duration = Duration::from_secs(1);
-        let mut up: Option<Instant> = None;
-        self.until(|| {
-            let is_up = process::execution(self.master) != self.before && process::catches(self.master, self.signal);
-            let since = is_up.then(|| *up.get_or_insert_with(Instant::now));
-            since.is_some_and(|t| t.elapsed() > NO_WORKERS || !process::child_pids(self.master).is_empty())
-        })
-    }
-
-    fn until(&self, mut done: impl FnMut() -> bool) -> Result<(), ServerError> {
         let deadline = Instant::now() + RELOAD_TIMEOUT;
-        while !done() {
-            if !process::is_alive(self.master, self.start_ticks) {
+        let (mut up, mut looks_without): (Option<Instant>, u32) = (None, 0);
+        loop {
+            let same = process::is_alive(self.master, self.start_ticks);
+            let family = if same { Vec::new() } else { restart::family(birth, &[&birth.argv]) };
+            let master = if same { Some(self.master) } else { restart::masters(&family).first().map(|p| p.pid) };
+            looks_without = if master.is_some() { 0 } else { looks_without + 1 };
+            if looks_without > 5 {
                 let command = format!("a reload of process {}", self.master);
                 return Err(ServerError::Ended { command, status: "it did not take its configuration".into() });
             }
-            if Instant::now() > deadline {
-                return Err(ServerError::Timeout {
-                    what: "the server did not read its configuration again".into(),
-                    limit: RELOAD_TIMEOUT,
-                    advice: "look at its error log; it may still finish long requests (process_control_timeout)".into(),
-                });
+            let is_up =
+                |pid: &i32| process::catches(*pid, self.signal) && (!same || process::execution(*pid) != self.before);
+            if let Some(pid) = master.filter(is_up) {
+                let since = *up.get_or_insert_with(Instant::now);
+                if since.elapsed() > NO_WORKERS || !process::child_pids(pid).is_empty() {
+                    return Ok(pid);
+                }
             }
+            late(deadline)?;
             thread::sleep(Duration::from_millis(20));
         }
-        Ok(())
     }
+}
+
+fn late(deadline: Instant) -> Result<(), ServerError> {
+    if Instant::now() < deadline {
+        return Ok(());
+    }
+    Err(ServerError::Timeout {
+        what: "the server did not read its configuration again".into(),
+        limit: RELOAD_TIMEOUT,
+        advice: "look at its error log; it may still finish long requests (process_control_timeout)".into(),
+    })
 }
 
 /// Who runs in the place of a server that a journal is about.
@@ -165,7 +174,7 @@ enum Present {
 }
 
 fn present(journal: &Journal) -> Result<Present, ServerError> {
-    // A master that executes itself keeps its id, and is without its title for a moment.
+    // A master that executes itself is without its title for a moment.
     if journal.executes_itself && process::is_alive(journal.birth.pid, journal.birth.start_ticks) {
         return Ok(Present::Known(journal.birth.pid));
     }
@@ -175,6 +184,7 @@ fn present(journal: &Journal) -> Result<Present, ServerError> {
     }
     let server: ServerRef = journal.server.parse().map_err(ServerError::Setting)?;
     match find_adapter(&server) {
+        Ok(adapter) if journal.executes_itself => Ok(Present::Known(adapter.facts().birth.pid)),
         Ok(adapter) => Ok(Present::Otherwise(adapter)),
         Err(ServerError::NotFound { .. }) => {
             // A unit is restarted by systemd whatever there is.
@@ -207,19 +217,15 @@ pub fn undo(journal: &Journal) -> Result<Restored, ServerError> {
         let (pid, start) = (journal.birth.pid, journal.birth.start_ticks);
         let master = match present {
             // Whoever started it: what it has read of ours goes with a reload.
-            Present::Known(master) if journal.reloads => {
-                reload(journal, master)?;
-                Some(master)
-            }
+            Present::Known(master) if journal.reloads => Some(reload(journal, master)?),
             Present::Known(_) if journal.live && !journal.restarted && process::is_alive(pid, start) => {
-                reload(journal, pid)?;
-                Some(pid)
+                Some(reload(journal, pid)?)
             }
             Present::Known(_) | Present::Nobody => Some(switch(journal, &journal.birth.argv)?),
             Present::Otherwise(adapter) if journal.reloads => {
                 let birth = &adapter.facts().birth;
                 restored.started_by_others = Some(birth.argv.join(" "));
-                ours_was_there.then(|| reload(journal, birth.pid).map(|()| birth.pid)).transpose()?
+                ours_was_there.then(|| reload(journal, birth.pid)).transpose()?
             }
             Present::Otherwise(adapter) => {
                 let birth = &adapter.facts().birth;

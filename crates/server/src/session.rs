@@ -259,7 +259,7 @@ impl Session {
     fn bring_into_force(&mut self, change: Change, argv: Vec<String>) -> Result<(), ServerError> {
         let may_reload = self.journal.live || self.journal.reloads;
         if may_reload && argv == self.current_argv && self.reload_is_enough(&change) {
-            reload(&self.journal, self.master)?;
+            self.master = reload(&self.journal, self.master)?;
         } else {
             if !self.journal.restarted {
                 self.journal.restarted = true;
