@@ -579,7 +579,7 @@ fn nginx_and_php_fpm_are_watched_with_their_status_pages() {
         wait_until("three children", || common::servers::children_of(fpm.id() as i32) == 3);
         let name = format!("php-fpm:{}", config.display());
         let ended = folder.run(&["tune", &name, "--url", "http://127.0.0.1:1/"]);
-        assert!(ended.code == 1 && ended.stderr.contains("watch"), "{ended:?}");
+        assert!(ended.code == 1 && ended.stderr.contains("no place for an override"), "{ended:?}");
         let watch = folder.json(&["watch", &name, "--once", "--interval", "500ms"], 0);
         let workers = watch["workers"].as_array().expect("workers");
         assert_eq!(workers.len(), 3, "{watch:#}");
