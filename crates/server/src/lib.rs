@@ -12,6 +12,7 @@ mod change;
 mod edited;
 mod find;
 mod fpm;
+mod fpm_config;
 mod health;
 mod journal;
 pub mod kind;

@@ -9,7 +9,7 @@ use lastdrop_probe::status::StatusSource;
 
 use crate::kind::Status;
 use crate::meant::url_of;
-use crate::{ServerRef, fpm};
+use crate::{ServerRef, fpm_config};
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -28,7 +28,7 @@ pub(crate) fn status_of(server: &ServerRef, config: Option<&Path>, listeners: &[
             }
         },
         Status::FastCgi { path } => {
-            let own = config.and_then(fpm::status);
+            let own = config.and_then(fpm_config::status);
             let Some(url) = &server.url else { return own };
             let address = (url.host.as_str(), url.port).to_socket_addrs().ok()?.next()?;
             let socket = FpmSocket::Tcp(address);

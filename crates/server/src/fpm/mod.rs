@@ -1,7 +1,6 @@
 //! PHP-FPM: processes of one request each, in a pool. A file that is included last overrides a setting, and the master
 //! executes itself to read it. With a configuration that it cannot take it ends: nothing is reloaded untested.
 
-mod config;
 mod knobs;
 
 use std::fs;
@@ -17,17 +16,15 @@ use lastdrop_probe::process::{self, Birth};
 use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
-use config::Scan;
 use knobs::{CHILDREN, IDLE, KNOBS, PM, SPARE_MAX, SPARE_MIN, START};
 
 use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
+use crate::fpm_config::{Line, Scan};
 use crate::meant::{choose, masters};
 use crate::private::write_durably;
 use crate::status_page::status_of;
 use crate::{ServerError, ServerRef, restart};
-
-pub use config::status;
 
 /// The override, in a folder that the configuration includes.
 const OURS: &str = "zz-lastdrop.conf";
@@ -125,7 +122,7 @@ impl Fpm {
     /// The override, where one would count: included after everything that sets the same.
     fn override_file(&self) -> Option<PathBuf> {
         let scan = Scan::read(&self.main);
-        let is_set = |line: &config::Line| {
+        let is_set = |line: &Line| {
             line.section == self.pool && KNOBS.iter().any(|k| k.name == line.key) && !line.file.ends_with(OURS)
         };
         scan.inclusions.iter().rev().find_map(|inclusion| {
