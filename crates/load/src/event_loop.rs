@@ -7,6 +7,9 @@
 //! Time is read once an event, right after the read that it is about: with one reading a turn, up to 64 events of
 //! 7 µs each would share it and latencies would be wrong by half a millisecond under full load; a reading costs 25 ns.
 //! All times here are microseconds since the start of the run.
+//!
+//! A long file, since a turn of the loop, its timers and its phases are one order of steps on one state: what may come before what
+//! is said here and nowhere else.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};

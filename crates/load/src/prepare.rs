@@ -1,5 +1,7 @@
 //! From a plan to what the event loops need: files read, names resolved, templates and expressions compiled, request
 //! bytes built once where they never change. Every mistake that can be found before the first request is found here.
+//!
+//! A long file, since a request is prepared in one pass with the names, bodies and endpoints that all requests share.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};

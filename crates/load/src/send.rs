@@ -1,5 +1,8 @@
 //! One request on one connection: connecting, filling in what changes, writing. `receive` has the other direction, `ends`
 //! what can become of it.
+//!
+//! A long file, since each way of writing (at once, in pieces, slowly, after 100-continue, through a proxy, in TLS) goes on where
+//! another has stopped.
 
 use std::cmp::Reverse;
 use std::io;

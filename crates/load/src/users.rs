@@ -3,6 +3,8 @@
 //! Somebody always asks: in a closed loop a user who comes again and again, in an open loop whoever is free when a request
 //! arrives. A user does one thing at a time: a request with the redirects and challenges that it leads to, a session of
 //! several requests, or a page with what it embeds.
+//!
+//! A long file, since the three are cases of one question, asked at each end of a request: what does this user do next?
 
 use std::cmp::Reverse;
 use std::collections::{HashSet, VecDeque};
