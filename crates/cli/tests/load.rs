@@ -1151,8 +1151,9 @@ fn a_bomb_is_not_unpacked() {
         let _ = s.write_all(head.as_bytes());
         let _ = s.write_all(&bomb);
     });
-    let run =
-        folder.json(&["run", &format!("http://{address}/"), "-n", "3", "-c", "1", "--decode", "--expect", "text=x"], 0);
+    let url = format!("http://{address}/");
+    let args = ["run", &url, "-n", "3", "-c", "1", "--decode", "--expect", "text=x", "--timeout", "60s", "-d", "120s"];
+    let run = folder.json(&args, 0);
     assert_eq!(n(&main_phase(&run)["expectations"]["missed"]), 3);
     assert!(n(&run["generator"]["peak_rss_bytes"]) < 60 << 20, "{}", run["generator"]);
 }

@@ -62,6 +62,10 @@ pub struct Store {
     trouble: Arc<OnceLock<String>>,
 }
 
+/// Memory for pages of the file, negative as SQLite wants it: a run writes to the end and reads little, and shall not grow
+/// for as long as it fills a larger one.
+const CACHE_KIB: i64 = -256;
+
 impl Store {
     /// Opens the store, making it and its folder where there is none.
     ///
@@ -76,6 +80,7 @@ impl Store {
             connection.pragma_update(None, "page_size", 8192)?;
             connection.pragma_update(None, "journal_mode", "WAL")?;
             connection.pragma_update(None, "synchronous", "NORMAL")?;
+            connection.pragma_update(None, "cache_size", CACHE_KIB)?;
             schema::prepare(&connection)?;
             older::hide_secrets(&mut connection)?;
             Ok(connection)
@@ -92,6 +97,7 @@ impl Store {
         let connection = Connection::open("")?;
         // Its entries belong to no run that is kept.
         connection.pragma_update(None, "foreign_keys", false)?;
+        connection.pragma_update(None, "cache_size", CACHE_KIB)?;
         schema::prepare(&connection)?;
         Ok(Store::on(connection))
     }

@@ -25,6 +25,13 @@ impl Store {
             let h = &slice.latencies[kind as usize];
             (h.count() > 0).then(|| h.encode())
         };
+        // Of small answers the first byte comes with the last, and where nobody waits in line the response is the service:
+        // nothing stands for what is the same.
+        let service = hdr(Kind::Service);
+        let beside_service = |kind: Kind| {
+            let own = hdr(kind);
+            if own.is_some() && own == service { Some(Vec::new()) } else { own }
+        };
         self.connection()
             .prepare_cached(
                 "INSERT OR REPLACE INTO seconds (run, phase, second, counts, status, response, service, blocked, lateness, connect,
@@ -36,13 +43,13 @@ impl Store {
             slice.second,
             counts_json(&slice.counts),
             json(&status),
-            hdr(Kind::Response),
-            hdr(Kind::Service),
+            beside_service(Kind::Response),
+            service,
             hdr(Kind::Blocked),
             hdr(Kind::Lateness),
             hdr(Kind::Connect),
             hdr(Kind::Tls),
-            hdr(Kind::FirstByte),
+            beside_service(Kind::FirstByte),
             hdr(Kind::Page),
         ])?;
         Ok(())
@@ -64,7 +71,7 @@ impl Store {
         let connection = self.connection();
         let table = table_of(&connection, id, "seconds", "seconds_0_1")?;
         let mut statement = connection.prepare(&format!(
-            "SELECT phase, second, counts, status, response, service, blocked, lateness, connect, tls, first_byte, page
+            "SELECT phase, second, counts, status, {RESPONSE}, service, blocked, lateness, connect, tls, {FIRST_BYTE}, page
              FROM {table} WHERE run = ? ORDER BY phase, second"
         ))?;
         let mut rows = statement.query([id])?;
@@ -87,6 +94,10 @@ impl Store {
         Ok(())
     }
 }
+
+/// Histograms that may be those of the service.
+const RESPONSE: &str = "iif(length(response) = 0, service, response)";
+const FIRST_BYTE: &str = "iif(length(first_byte) = 0, service, first_byte)";
 
 /// Counts without those that are 0: most are.
 fn counts_json(counts: &Counts) -> String {
@@ -133,7 +144,7 @@ impl Archive<Second> for Seconds {
         self.store.read(|connection| {
             let table = table_of(connection, &self.run, "seconds", "seconds_0_1")?;
             let mut statement = connection.prepare_cached(&format!(
-                "SELECT second, counts, response FROM {table} WHERE run = ? AND phase = ? AND second >= ? ORDER BY second LIMIT {PAGE}"
+                "SELECT second, counts, {RESPONSE} FROM {table} WHERE run = ? AND phase = ? AND second >= ? ORDER BY second LIMIT {PAGE}"
             ))?;
             let mut rows = statement.query(params![self.run, self.phase, from as i64])?;
             let mut page = Vec::new();
@@ -252,6 +263,20 @@ mod tests {
         let phases = builder.into_reports();
         let seconds: Vec<Second> = phases[0].seconds.iter().collect();
         assert!(seconds.iter().map(|s| s.t).eq(0..1000), "each second once");
+        // Histograms that are those of the service are there once, and read as what they were.
+        let mut n = 0;
+        store
+            .each_second("cafe0001", |slice| {
+                let whole = busy_second(n);
+                assert!(
+                    Kind::ALL
+                        .iter()
+                        .all(|k| { slice.latencies[*k as usize].encode() == whole.latencies[*k as usize].encode() })
+                );
+                n += 1;
+            })
+            .expect("read");
+        assert_eq!(n, 1000);
         assert_eq!(seconds[3], Second::of(&busy_second(3)), "one that was on disk is what it was");
         assert_eq!(seconds[999], Second::of(&busy_second(999)));
         let killed = store.load("cafe0001").expect("its seconds");
