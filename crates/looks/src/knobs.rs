@@ -31,9 +31,12 @@ pub fn knobs(servers: &[ServerRef]) -> Result<KnobsDocument, LabError> {
                 default: Setting::read(knob.default),
                 range,
                 choices,
-                needs: knob.needs,
+                needs: adapter.needs(knob.name).unwrap_or(knob.needs),
                 effect: knob.effect.into(),
                 constraint: knob.constraint.into(),
+                when: knob.when.map(|(name, values)| format!("{name} is {}", values.join(" or "))),
+                matters: knob.matters(&effective.settings),
+                findings: knob.findings.iter().map(ToString::to_string).collect(),
             }
         }));
         document.notes.extend(effective.notes.iter().map(|note| format!("{name}: {note}")));

@@ -147,6 +147,10 @@ pub struct Knob {
     pub constraint: &'static str,
     /// What it does to the server, in a sentence.
     pub effect: &'static str,
+    /// Another knob and its values: with others this one does nothing. None: it always matters.
+    pub when: Option<(&'static str, &'static [&'static str])>,
+    /// Ids of the findings that make it worth trying.
+    pub findings: &'static [&'static str],
 }
 
 /// The knob that has a role, in a table of knobs.
@@ -156,6 +160,49 @@ pub fn knob_for(knobs: &'static [Knob], role: Role) -> Option<&'static Knob> {
 }
 
 impl Knob {
+    /// One that is only set by name, at any time, and that no finding points to.
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        takes: Takes,
+        default: &'static str,
+        needs: ReloadClass,
+        constraint: &'static str,
+        effect: &'static str,
+    ) -> Knob {
+        Knob { name, short: None, role: None, takes, default, needs, constraint, effect, when: None, findings: &[] }
+    }
+
+    #[must_use]
+    pub const fn with_role(self, role: Role) -> Knob {
+        Knob { role: Some(role), ..self }
+    }
+
+    /// With the word that tables of the field have for its column.
+    #[must_use]
+    pub const fn called(self, short: &'static str) -> Knob {
+        Knob { short: Some(short), ..self }
+    }
+
+    /// Does nothing unless another knob has one of these values.
+    #[must_use]
+    pub const fn only_with(self, knob: &'static str, values: &'static [&'static str]) -> Knob {
+        Knob { when: Some((knob, values)), ..self }
+    }
+
+    #[must_use]
+    pub const fn worth_trying_for(self, findings: &'static [&'static str]) -> Knob {
+        Knob { findings, ..self }
+    }
+
+    /// Does it do anything with these settings? What they do not say is taken to fit.
+    #[must_use]
+    pub fn matters(&self, settings: &Settings) -> bool {
+        self.when.is_none_or(|(name, values)| {
+            settings.get(name).is_none_or(|v| values.iter().any(|w| v.to_string().eq_ignore_ascii_case(w)))
+        })
+    }
+
     /// The largest number that it takes.
     #[must_use]
     pub fn most(&self) -> u64 {
@@ -213,9 +260,7 @@ mod tests {
     #[test]
     fn a_switch_is_spelled_as_its_server_spells_it() {
         let takes = Takes::Switch { on: "yes", off: "no" };
-        let (role, needs) = (Role::KeepAlive, ReloadClass::Reload);
-        let role = Some(role);
-        let switch = Knob { name: "keep", short: None, role, takes, default: "yes", needs, constraint: "", effect: "" };
+        let switch = Knob::new("keep", takes, "yes", ReloadClass::Reload, "", "").with_role(Role::KeepAlive);
         assert_eq!([true, false].map(|on| switch.switched(on).to_string()), ["yes", "no"]);
         assert!(switch.check(&"No".into()).is_ok());
         assert_eq!(switch.check(&"Off".into()), Err("keep is yes or no, not 'Off'".into()));
@@ -227,6 +272,14 @@ mod tests {
         let either = Knob { takes: Takes::CountOr(1, 9, "auto"), ..switch };
         assert!(either.check(&"auto".into()).is_ok() && either.check(&"9".into()).is_ok());
         assert_eq!(either.check(&"no".into()), Err("keep is a number from 1 to 9 or auto, not 'no'".into()));
+    }
+
+    #[test]
+    fn a_knob_matters_with_the_values_of_another() {
+        let knob =
+            Knob::new("spare", Takes::Count(1, 9), "1", ReloadClass::Reload, "", "").only_with("pm", &["dynamic"]);
+        let with = |pm: &str| Settings::from([("pm".to_string(), pm.into())]);
+        assert!(knob.matters(&with("dynamic")) && !knob.matters(&with("static")) && knob.matters(&Settings::new()));
     }
 
     #[test]

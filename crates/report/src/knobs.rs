@@ -22,7 +22,10 @@ pub fn knobs_text(d: &KnobsDocument) -> String {
         out.push('\n');
         for row in rows {
             let constraint = if row.constraint.is_empty() { String::new() } else { format!(" ({})", row.constraint) };
-            let _ = writeln!(out, "  {}: {}{}", line(&row.name), line(&row.effect), line(&constraint));
+            let when = row.when.as_ref().filter(|_| !row.matters).map(|when| format!("; only when {when}"));
+            let findings = if row.findings.is_empty() { "" } else { "; try it for " };
+            let rest = format!("{constraint}{}{findings}{}", when.unwrap_or_default(), row.findings.join(", "));
+            let _ = writeln!(out, "  {}: {}{}", line(&row.name), line(&row.effect), line(&rest));
         }
         out.push('\n');
     }
@@ -63,11 +66,21 @@ mod tests {
             needs: ReloadClass::Reload,
             effect: "what it does".into(),
             constraint: String::new(),
+            when: Some("pm is dynamic".into()),
+            matters: name == "workers",
+            findings: Vec::new(),
         };
         let knobs = vec![row("a", "workers", Some([1, 9]), &[]), row("b", "keep", None, &["on", "off"])];
         let d = KnobsDocument { schema: String::new(), knobs, notes: vec!["b: \u{1b}[1m".into()] };
         let text = knobs_text(&d);
-        let wanted = ["workers", "1 to 9", "reload", "/etc/x.conf:3", "on, off", "keep: what it does\n"];
+        let wanted = [
+            "workers",
+            "1 to 9",
+            "reload",
+            "/etc/x.conf:3",
+            "on, off",
+            "keep: what it does; only when pm is dynamic\n",
+        ];
         assert!(wanted.iter().all(|w| text.contains(w)) && !text.contains('\u{1b}'), "{text}");
     }
 }

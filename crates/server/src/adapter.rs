@@ -14,6 +14,7 @@ use crate::ServerError;
 use crate::change::Change;
 use crate::edited::EditedFile;
 use crate::kind::{Kind, Status};
+use crate::restart::Launch;
 
 /// A running server, as found.
 #[derive(Debug, Clone)]
@@ -58,6 +59,8 @@ pub enum Placement {
     OwnFile,
     /// The server's own files, for one that takes no setting twice.
     Edited,
+    /// The command line or the environment with which it is started.
+    StartedWith,
 }
 
 /// One kind of server software. Looks, computes and tests; changes nothing.
@@ -137,6 +140,11 @@ pub trait Adapter: Send {
         self.facts().birth.argv.clone()
     }
 
+    /// How the server is started with a change, where that is what is changed.
+    fn launch_with(&self, _change: &Change) -> Launch {
+        Launch::as_found(&self.facts().birth)
+    }
+
     /// The override of ours that a running server was started on, if it was (after an earlier `--keep`).
     fn kept_override(&self) -> Option<PathBuf> {
         None
@@ -164,6 +172,11 @@ pub trait Adapter: Send {
 
     /// Makes the server read its configuration again and replace its workers gracefully.
     fn reload_signal(&self) -> Signal;
+
+    /// At this signal the whole of it ends.
+    fn stop_signal(&self) -> Signal {
+        Signal::SIGTERM
+    }
 
     /// Is it as new after a reload: is everything that serves replaced, and nothing of it kept but what stays with the
     /// settings? Then it is never stopped.

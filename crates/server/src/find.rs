@@ -90,7 +90,7 @@ fn find_any(server: &ServerRef) -> Result<Found, ServerError> {
             Ok(Found { name: server.to_string(), kind: server.kind, master: pid, ..by_process(&info) })
         }
         // These tell all that a look needs, also to those who may not read their configuration.
-        (None, Some(AdapterName::Nginx | AdapterName::PhpFpm) | None) => from_outside(server),
+        (None, Some(AdapterName::Nginx | AdapterName::PhpFpm | AdapterName::Described) | None) => from_outside(server),
         (None, Some(AdapterName::Apache | AdapterName::Target)) => by_adapter(server),
     }
 }
@@ -161,7 +161,7 @@ fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
 }
 
 /// Where a master listens. Its workers hold the same sockets: they tell where the master itself is another user's.
-fn listeners_of(master: i32) -> Vec<SocketAddr> {
+pub(crate) fn listeners_of(master: i32) -> Vec<SocketAddr> {
     let own = listeners::of_process(master);
     own.unwrap_or_else(|_| {
         let workers = process::child_pids(master);

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use lastdrop_model::{Settings, Url};
 use lastdrop_probe::process::{self, Birth};
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::ServerError;
@@ -64,6 +65,12 @@ pub struct Journal {
     pub unit: Option<String>,
     /// The command line on our own file.
     pub changed_argv: Vec<String>,
+    /// Other command lines with which it has been started, of one whose command line is what is changed.
+    #[serde(default)]
+    pub tried_argvs: Vec<Vec<String>>,
+    /// Number of the signal that ends it [default: that of SIGTERM].
+    #[serde(default)]
+    pub stop_signal: Option<i32>,
     /// Override in an included folder, and what stood there before (from an earlier `--keep`).
     pub included_file: Option<PathBuf>,
     pub included_before: Option<String>,
@@ -122,6 +129,17 @@ impl Journal {
     /// has, unless its master executes itself.
     pub fn has_to_pass(&self) -> bool {
         !self.reloads || self.executes_itself
+    }
+
+    /// All command lines with which the server may run.
+    pub fn argvs(&self) -> Vec<&[String]> {
+        let own = [&self.birth.argv, &self.changed_argv];
+        own.into_iter().chain(&self.tried_argvs).map(Vec::as_slice).collect()
+    }
+
+    pub fn stop_signal(&self) -> Result<Signal, ServerError> {
+        let signal = self.stop_signal.map_or(Ok(Signal::SIGTERM), Signal::try_from);
+        signal.map_err(|e| ServerError::Setting(format!("the journal's stop signal: {e}")))
     }
 
     /// Forgets the change: it is undone, or meant to stay.

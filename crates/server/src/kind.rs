@@ -13,6 +13,8 @@ use nix::sys::signal::Signal;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::means::Means;
+
 #[derive(Debug)]
 pub struct Kind {
     /// On the command line, in documents and journals.
@@ -48,6 +50,8 @@ pub struct Kind {
     pub directives: bool,
     /// By whom its settings can be read and changed.
     pub adapter: Option<AdapterName>,
+    /// How its settings are changed, where its file says that.
+    pub means: Option<Means>,
 }
 
 /// The adapters that there are; `adapters` has them.
@@ -58,6 +62,9 @@ pub enum AdapterName {
     Nginx,
     PhpFpm,
     Target,
+    /// For those whose files say all of it.
+    #[serde(skip)]
+    Described,
 }
 
 /// What stands after the colon of a server's name, and how a master tells that it is the one.

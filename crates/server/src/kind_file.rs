@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::kind::{AdapterName, Kind, Leave, NamedBy, Status};
+use crate::knob_file::KnobFile;
+use crate::means_file::ChangeFile;
 
 /// A kind of server: how it is found, looked at and asked to let one worker go.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -52,6 +54,11 @@ pub struct KindFile {
     directives: bool,
     /// The part of lastdrop that reads and changes its settings.
     adapter: Option<AdapterName>,
+    /// How its settings are changed, where no part of lastdrop knows it.
+    change: Option<ChangeFile>,
+    /// The settings that can be changed so.
+    #[serde(default)]
+    knobs: Vec<KnobFile>,
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -107,11 +114,11 @@ struct HelperFile {
 }
 
 /// A kind lives as long as the program: each is read once.
-fn keep(text: String) -> &'static str {
+pub(crate) fn keep(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
 }
 
-fn keep_all(texts: Vec<String>) -> &'static [&'static str] {
+pub(crate) fn keep_all(texts: Vec<String>) -> &'static [&'static str] {
     Box::leak(texts.into_iter().map(keep).collect::<Vec<_>>().into_boxed_slice())
 }
 
@@ -139,6 +146,13 @@ pub fn parse(text: &str, name: String) -> Result<Kind, String> {
     if helpers.iter().any(|(begins, _)| begins.is_empty()) {
         return Err("a helper's title needs a beginning; write: helpers = [{ begins = \"name: cache\" }]".into());
     }
+    let means = match (file.adapter, file.change) {
+        (None, Some(change)) => Some(change.read(file.knobs)?),
+        (None, None) if file.knobs.is_empty() => None,
+        (None, None) => return Err("it has knobs, and no [change] that says how they are changed".into()),
+        (Some(_), None) if file.knobs.is_empty() => None,
+        (Some(_), _) => return Err("an adapter has its own knobs and changes; leave [change] and knobs out".into()),
+    };
     let title = file.title.unwrap_or_else(|| {
         let stem = Path::new(&name).file_stem().unwrap_or_default();
         stem.to_string_lossy().into_owned()
@@ -160,7 +174,8 @@ pub fn parse(text: &str, name: String) -> Result<Kind, String> {
         helpers: Box::leak(helpers.into_boxed_slice()),
         one_request_a_worker: file.one_request_a_worker,
         directives: file.directives,
-        adapter: file.adapter,
+        adapter: file.adapter.or(means.as_ref().map(|_| AdapterName::Described)),
+        means,
     })
 }
 
@@ -229,10 +244,47 @@ mod tests {
             ("programs = ['x']\nleave = { signal = 'SIGTERM', never = 'why' }", "or never"),
             ("programs = ['x']\nhelpers = [{ begins = '' }]", "beginning"),
             ("programs = ['x']\nadapter = 'iis'", "unknown variant `iis`"),
+            ("programs = ['x']\nadapter = 'nginx'\n[change]\nenvironment = true", "an adapter has its own"),
+            ("programs = ['x']\n[[knobs]]\nname = 'N'\ncount = [1, 2]\ndefault = 1\neffect = ''", "no [change]"),
+            ("programs = ['x']\n[change]", "[change] is one of"),
+            ("programs = ['x']\n[change]\nenvironment = true", "no knobs"),
+            ("programs = ['x']\n[change]\nenvironment = true\nreload = 'HUP'", "SIGHUP"),
+            ("programs = ['x']\n[change]\nenvironment = true\ntest = 'x -t'", "line 4: change.test: "),
+            ("programs = ['x']\n[change]\nenvironment = true\ntest = ['{confg}']", "{confg}"),
+            ("programs = ['x']\n[change]\nlines = {}\ntemplate = 'x.in'", "[change] is one of"),
+            ("programs = ['x']\n[change]\nlines = { line = '{name}' }", "{name} and {value}"),
         ] {
             let error = parse(text, "x".into()).expect_err(text);
             assert!(error.contains(words), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn every_mistake_in_a_knob_is_told_with_its_name() {
+        let with = |knob: &str| {
+            let text = format!("programs = ['x']\n[change]\ncommand_line = true\n[[knobs]]\neffect = 'e'\n{knob}");
+            parse(&text, "x".into())
+        };
+        for (knob, words) in [
+            ("name = 'a b'\ncount = [1, 2]\ndefault = 1", "no spaces"),
+            ("name = 'N'\ndefault = 1", "knob N: it takes one of"),
+            ("name = 'N'\ncount = [1, 2]\nchoice = ['x']\ndefault = 1", "knob N: it takes one of"),
+            ("name = 'N'\ncount = [3, 2]\ndefault = 3", "smallest number second"),
+            ("name = 'N'\ncount = [1, '2 * cores']\ndefault = 1", "'2 * cores' is none of processors"),
+            ("name = 'N'\ncount = [1, 2]\ndefault = 7\noption = '-n'", "its default: N is a number from 1 to 2"),
+            ("name = 'N'\ncount = [1, 2]\ndefault = 1\noption = '-n'\nneeds = 'reload'", "no signal for one"),
+            ("name = 'N'\ncount = [1, 2]\ndefault = 1", "it has no option"),
+            ("name = 'N'\ncount = [1, 2]\ndefault = 1\noption = '-n'\nline = 'x'", "no {value}"),
+            ("name = 'N'\ncount = [1, 2]\ndefault = 1\noption = '-n'\nrole = 'pool'", "unknown variant `pool`"),
+            ("name = 'N'\ncount = [1, 2]\ndefault = 1\noption = '-n'\nwhen = { name = 'M', is = ['x'] }", "no knob M"),
+        ] {
+            let error = with(knob).expect_err(knob);
+            assert!(error.contains(words), "{knob}: {error}");
+        }
+        let twice = "name = 'N'\ncount = [1, 2]\ndefault = 1\noption = '-n'\n";
+        let error = with(&format!("{twice}[[knobs]]\neffect = 'e'\n{twice}")).expect_err("twice");
+        assert!(error.contains("two knobs are called N"), "{error}");
+        assert!(with(twice).is_ok_and(|k| k.can_change()));
     }
 
     #[test]

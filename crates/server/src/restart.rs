@@ -27,6 +27,20 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// that over their command lines and environments.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// What a server is started with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    /// Empty where nobody can tell: the server shows a title instead.
+    pub argv: Vec<String>,
+    pub environment: Vec<(String, String)>,
+}
+
+impl Launch {
+    pub fn as_found(birth: &Birth) -> Launch {
+        Launch { argv: birth.argv.clone(), environment: birth.environment.clone() }
+    }
+}
+
 /// All processes, masters and workers, of the server: same program and user's view of processes, one of its command
 /// lines.
 pub fn family(birth: &Birth, argvs: &[&[String]]) -> Vec<ProcessInfo> {
@@ -55,8 +69,8 @@ pub fn masters(family: &[ProcessInfo]) -> Vec<&ProcessInfo> {
     family.iter().filter(|p| !family.iter().any(|q| q.pid == p.parent)).collect()
 }
 
-/// Ends the server and waits until every process of it is gone.
-pub fn stop(birth: &Birth, argvs: &[&[String]]) -> Result<(), ServerError> {
+/// Ends the server, by `signal` to its master, and waits until every process of it is gone.
+pub fn stop(birth: &Birth, argvs: &[&[String]], signal: Signal) -> Result<(), ServerError> {
     let deadline = Instant::now() + STOP_TIMEOUT;
     let mut told: Vec<i32> = Vec::new();
     let mut seen: BTreeMap<i32, u64> = BTreeMap::new();
@@ -79,7 +93,7 @@ pub fn stop(birth: &Birth, argvs: &[&[String]]) -> Result<(), ServerError> {
         for p in masters(&family) {
             if late || !told.contains(&p.pid) {
                 told.push(p.pid);
-                let signal = if late { Signal::SIGKILL } else { Signal::SIGTERM };
+                let signal = if late { Signal::SIGKILL } else { signal };
                 if let Err(nix::Error::EPERM) = kill(Pid::from_raw(p.pid), signal) {
                     return Err(ServerError::Permission { what: format!("cannot end process {}", p.pid) });
                 }
@@ -101,8 +115,22 @@ pub fn stop(birth: &Birth, argvs: &[&[String]]) -> Result<(), ServerError> {
     }
 }
 
-/// Starts the server with a command line, and waits for its master. Returns the master's pid.
-pub fn start(birth: &Birth, argv: &[String], daemonizes: bool) -> Result<i32, ServerError> {
+/// Does anybody know how the server is started? To be asked before it is stopped.
+pub fn check_known(birth: &Birth, launch: &Launch) -> Result<(), ServerError> {
+    if !launch.argv.is_empty() {
+        return Ok(());
+    }
+    let shown = birth.shown.as_deref().unwrap_or_default();
+    Err(ServerError::NotFound {
+        what: format!("the server shows '{shown}' instead of its command line, and nobody can tell how it was started"),
+        advice: "start it again as it is always started, then: lastdrop restore".into(),
+    })
+}
+
+/// Starts the server, and waits for its master. Returns the master's pid.
+pub fn start(birth: &Birth, launch: &Launch, daemonizes: bool) -> Result<i32, ServerError> {
+    let argv = launch.argv.as_slice();
+    let birth = &Birth { environment: launch.environment.clone(), ..birth.clone() };
     let deadline = Instant::now() + START_TIMEOUT;
     let shown = argv.join(" ");
     let (tell, ended) = mpsc::channel();

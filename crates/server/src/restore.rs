@@ -16,6 +16,7 @@ use crate::change::Change;
 use crate::health::{Health, wait_healthy};
 use crate::journal::{Journal, Lock, Stage, StateFiles, tidy_all};
 use crate::private::{Readers, keep_to_ourselves, remove_if_there, unfinished, write_durably_for};
+use crate::restart::Launch;
 use crate::{ServerError, ServerRef, edited, nginx, restart};
 
 /// How long workers of an old generation may take to finish what they do.
@@ -53,18 +54,19 @@ pub fn put_back_files(journal: &Journal) -> Result<bool, ServerError> {
     Ok(now != journal.included_before)
 }
 
-/// Ends the server and starts it with a command line. Returns the pid of the new master.
-pub fn switch(journal: &Journal, argv: &[String]) -> Result<i32, ServerError> {
+/// Ends the server and starts it in some way. Returns the pid of the new master.
+pub fn switch(journal: &Journal, launch: &Launch) -> Result<i32, ServerError> {
     if let Some(unit) = &journal.unit {
         restart::restart_unit(unit)?;
-        let family = restart::family(&journal.birth, &[argv]);
+        let family = restart::family(&journal.birth, &[&launch.argv]);
         return restart::masters(&family).first().map(|p| p.pid).ok_or_else(|| ServerError::NotFound {
             what: format!("systemd restarted {unit}, but no server runs"),
             advice: format!("look at: journalctl -u {unit}"),
         });
     }
-    restart::stop(&journal.birth, &[&journal.birth.argv, &journal.changed_argv])?;
-    restart::start(&journal.birth, argv, journal.daemonizes)
+    restart::check_known(&journal.birth, launch)?;
+    restart::stop(&journal.birth, &journal.argvs(), journal.stop_signal()?)?;
+    restart::start(&journal.birth, launch, journal.daemonizes)
 }
 
 /// Makes the server read its configuration again, and waits until the workers of the old generation are gone. One that is
@@ -178,7 +180,7 @@ fn present(journal: &Journal) -> Result<Present, ServerError> {
     if journal.executes_itself && process::is_alive(journal.birth.pid, journal.birth.start_ticks) {
         return Ok(Present::Known(journal.birth.pid));
     }
-    let family = restart::family(&journal.birth, &[&journal.birth.argv, &journal.changed_argv]);
+    let family = restart::family(&journal.birth, &journal.argvs());
     if let Some(master) = restart::masters(&family).first() {
         return Ok(Present::Known(master.pid));
     }
@@ -217,11 +219,11 @@ pub fn undo(journal: &Journal) -> Result<Restored, ServerError> {
         let (pid, start) = (journal.birth.pid, journal.birth.start_ticks);
         let master = match present {
             // Whoever started it: what it has read of ours goes with a reload.
-            Present::Known(master) if journal.reloads => Some(reload(journal, master)?),
+            Present::Known(master) if journal.reloads && !journal.restarted => Some(reload(journal, master)?),
             Present::Known(_) if journal.live && !journal.restarted && process::is_alive(pid, start) => {
                 Some(reload(journal, pid)?)
             }
-            Present::Known(_) | Present::Nobody => Some(switch(journal, &journal.birth.argv)?),
+            Present::Known(_) | Present::Nobody => Some(switch(journal, &Launch::as_found(&journal.birth))?),
             Present::Otherwise(adapter) if journal.reloads => {
                 let birth = &adapter.facts().birth;
                 restored.started_by_others = Some(birth.argv.join(" "));
@@ -230,10 +232,10 @@ pub fn undo(journal: &Journal) -> Result<Restored, ServerError> {
             Present::Otherwise(adapter) => {
                 let birth = &adapter.facts().birth;
                 let on_our_file = birth.argv.iter().any(|word| Path::new(word) == journal.own_file);
-                let argv = if on_our_file { &journal.birth.argv } else { &birth.argv };
-                restored.started_by_others = (!on_our_file).then(|| argv.join(" "));
+                let launch = Launch::as_found(if on_our_file { &journal.birth } else { birth });
+                restored.started_by_others = (!on_our_file).then(|| birth.argv.join(" "));
                 // Only a server that has read our override needs another start.
-                (on_our_file || ours_was_there).then(|| start_again(journal, adapter.as_ref(), argv)).transpose()?
+                (on_our_file || ours_was_there).then(|| start_again(journal, adapter.as_ref(), &launch)).transpose()?
             }
         };
         let health = match (&journal.url, journal.status) {
@@ -258,13 +260,14 @@ pub fn undo(journal: &Journal) -> Result<Restored, ServerError> {
 }
 
 /// Starts a server again that runs with a command line of somebody else's.
-fn start_again(journal: &Journal, adapter: &dyn Adapter, argv: &[String]) -> Result<i32, ServerError> {
+fn start_again(journal: &Journal, adapter: &dyn Adapter, launch: &Launch) -> Result<i32, ServerError> {
     let birth: &Birth = &adapter.facts().birth;
     if journal.unit.is_some() && restart::systemd_unit(birth) == journal.unit {
-        return switch(journal, argv);
+        return switch(journal, launch);
     }
-    restart::stop(birth, &[&birth.argv])?;
-    restart::start(birth, argv, adapter.daemonizes())
+    restart::check_known(birth, launch)?;
+    restart::stop(birth, &[&birth.argv], journal.stop_signal()?)?;
+    restart::start(birth, launch, adapter.daemonizes())
 }
 
 /// Compares the settings that the server has with those that it had.

@@ -14,23 +14,45 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lastdrop_model::{Printable, ReloadClass, Settings, Url};
+use lastdrop_probe::process;
 
 use crate::adapter::{Adapter, Effective, Placement};
 use crate::change::Change;
 use crate::health::{Health, look_at_health, wait_healthy};
 use crate::journal::{JOURNAL_SCHEMA, Journal, Lock, Stage, StateFiles};
 use crate::private::{Readers, remove_if_there, write_durably_for};
+use crate::restart::Launch;
 use crate::restore::{Restored, put_back_files, reload, switch, undo};
 use crate::visitors::{Lookout, Others};
 use crate::{ServerError, edited, restart};
 
 /// Where settings that are meant to stay are.
 #[derive(Debug, Clone)]
-pub struct Kept {
-    pub file: PathBuf,
-    pub argv: Vec<String>,
-    /// The server's own configuration does not know of the file: its next start by other hands would be without it.
-    pub needs_argv: bool,
+pub enum Kept {
+    /// In a file that the server's configuration is or knows of.
+    InFile(PathBuf),
+    /// In a file of ours, which only this command line names: the next start by other hands would be without it.
+    OnFile { file: PathBuf, argv: Vec<String> },
+    /// In the running server alone: this command line, and these variables of its environment.
+    Running { argv: Vec<String>, environment: Vec<(String, String)> },
+}
+
+impl std::fmt::Display for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Kept::InFile(file) => write!(f, "{}", file.display()),
+            Kept::OnFile { file, argv } => write!(f, "{} (started with: {})", file.display(), argv.join(" ")),
+            Kept::Running { argv, environment } => {
+                let variables = environment.iter().map(|(name, value)| format!("{name}={value} "));
+                write!(
+                    f,
+                    "the running server alone; start it always with: {}{}",
+                    variables.collect::<String>(),
+                    argv.join(" ")
+                )
+            }
+        }
+    }
 }
 
 pub struct Session {
@@ -40,9 +62,9 @@ pub struct Session {
     health: Option<Health>,
     original: Effective,
     master: i32,
-    /// What lies over the server's own settings now, and the command line it runs with.
+    /// What lies over the server's own settings now, and how it was started.
     current: Change,
-    current_argv: Vec<String>,
+    launch: Launch,
     /// Set once everything is undone or kept.
     closed: bool,
     // Last: let go of after everything else.
@@ -81,11 +103,20 @@ impl Session {
             });
         }
         let placement = adapter.placement();
-        if let (Some(unit), Placement::OwnFile) = (&unit, &placement) {
-            return Err(ServerError::Setting(format!(
-                "systemd keeps this server ({unit}) and its configuration includes no folder for an override: add a \
-                 line such as 'IncludeOptional conf.d/*.conf' to it"
-            )));
+        match (&unit, &placement) {
+            (Some(unit), Placement::OwnFile) => {
+                return Err(ServerError::Setting(format!(
+                    "systemd keeps this server ({unit}) and its configuration includes no folder for an override: add a \
+                     line such as 'IncludeOptional conf.d/*.conf' to it"
+                )));
+            }
+            (Some(unit), Placement::StartedWith) => {
+                return Err(ServerError::Setting(format!(
+                    "systemd keeps this server ({unit}) and starts it with the command line of its unit; the change is: \
+                     systemctl edit {unit}, with ExecStart or Environment"
+                )));
+            }
+            _ => {}
         }
         // A configuration that was broken since the server started must be found while it still runs.
         adapter.check(&Change::default(), &files.test)?;
@@ -99,7 +130,7 @@ impl Session {
         }
         let (included_file, included_before) = match &placement {
             Placement::IncludedFile(file) => (Some(file.clone()), fs::read_to_string(file).ok()),
-            Placement::OwnFile | Placement::Edited => (None, None),
+            Placement::OwnFile | Placement::Edited | Placement::StartedWith => (None, None),
         };
         let journal = Journal {
             schema: JOURNAL_SCHEMA.into(),
@@ -110,9 +141,11 @@ impl Session {
             reload_signal: adapter.reload_signal() as i32,
             unit,
             changed_argv: match &placement {
-                Placement::IncludedFile(_) | Placement::Edited => facts.birth.argv.clone(),
+                Placement::IncludedFile(_) | Placement::Edited | Placement::StartedWith => facts.birth.argv.clone(),
                 Placement::OwnFile => adapter.argv_with(&files.trial),
             },
+            tried_argvs: Vec::new(),
+            stop_signal: Some(adapter.stop_signal() as i32),
             included_file,
             included_before,
             edited: Vec::new(),
@@ -132,20 +165,9 @@ impl Session {
         };
         journal.write()?;
         let master = facts.birth.pid;
-        let current_argv = journal.birth.argv.clone();
+        let launch = Launch::as_found(&journal.birth);
         let current = Change::default();
-        Ok(Session {
-            adapter,
-            files,
-            journal,
-            health,
-            original,
-            master,
-            current,
-            current_argv,
-            closed: false,
-            _lock: lock,
-        })
+        Ok(Session { adapter, files, journal, health, original, master, current, launch, closed: false, _lock: lock })
     }
 
     #[must_use]
@@ -223,19 +245,28 @@ impl Session {
             self.journal.stage = Stage::Changed;
             self.journal.write()?;
         }
-        let argv = if change.is_empty() {
-            self.journal.birth.argv.clone()
-        } else {
-            match self.placement() {
-                Placement::Edited => self.edit(&change)?,
-                placement => {
-                    let text = self.render(&change, &placement);
-                    self.write_override(self.journal.included_file.as_ref().unwrap_or(&self.files.trial), &text)?;
-                }
+        let mut launch = Launch::as_found(&self.journal.birth);
+        match self.placement() {
+            _ if change.is_empty() => {}
+            Placement::Edited => self.edit(&change)?,
+            Placement::StartedWith => launch = self.launch_with(&change)?,
+            placement => {
+                let text = self.render(&change, &placement);
+                self.write_override(self.journal.included_file.as_ref().unwrap_or(&self.files.trial), &text)?;
+                launch.argv.clone_from(&self.journal.changed_argv);
             }
-            self.journal.changed_argv.clone()
-        };
-        self.bring_into_force(change, argv)
+        }
+        self.bring_into_force(change, launch)
+    }
+
+    /// How the server is started with a change; whoever undoes it knows the command line.
+    fn launch_with(&mut self, change: &Change) -> Result<Launch, ServerError> {
+        let launch = self.adapter.launch_with(change);
+        if !self.journal.argvs().contains(&launch.argv.as_slice()) {
+            self.journal.tried_argvs.push(launch.argv.clone());
+            self.journal.write()?;
+        }
+        Ok(launch)
     }
 
     /// Takes back what the last trial wrote. What somebody writes into such a file from now on is theirs.
@@ -256,32 +287,42 @@ impl Session {
     }
 
     /// Makes the server take what is on disk now.
-    fn bring_into_force(&mut self, change: Change, argv: Vec<String>) -> Result<(), ServerError> {
-        let may_reload = self.journal.live || self.journal.reloads;
-        if may_reload && argv == self.current_argv && self.reload_is_enough(&change) {
+    fn bring_into_force(&mut self, change: Change, launch: Launch) -> Result<(), ServerError> {
+        // One that did not come up with the settings of the last trial has to be started.
+        let runs = process::look(self.master).is_some_and(|p| p.state != 'Z');
+        let may_reload = runs && (self.journal.live || self.journal.reloads);
+        if may_reload && launch == self.launch && self.reload_is_enough(&change) {
             self.master = reload(&self.journal, self.master)?;
         } else {
             if !self.journal.restarted {
                 self.journal.restarted = true;
                 self.journal.write()?;
             }
-            self.master = switch(&self.journal, &argv)?;
+            self.master = switch(&self.journal, &launch)?;
         }
         self.current = change;
-        self.current_argv = argv;
+        self.launch = launch;
         wait_healthy(self.health.as_ref(), self.master)
     }
 
     /// Is everything that differs from the present known to take effect with a reload?
     fn reload_is_enough(&self, change: &Change) -> bool {
-        self.current.differing(change).all(|name| self.adapter.needs(name) == Some(ReloadClass::Reload))
+        let own = &self.original.settings;
+        // What is set to what it is anyway makes no difference.
+        let value = |of: &Change, name: &str| of.settings.get(name).or_else(|| own.get(name)).cloned();
+        let set = |of: &Change, name: &str| of.settings.contains_key(name);
+        let mut names = self.current.differing(change).filter(|name| {
+            let is_directive = !set(change, name) && !set(&self.current, name);
+            is_directive || value(change, name) != value(&self.current, name)
+        });
+        names.all(|name| self.adapter.needs(name) == Some(ReloadClass::Reload))
     }
 
     /// The override for this change, over what an earlier `--keep` left and not over what the last trial left.
     fn render(&self, change: &Change, placement: &Placement) -> String {
         let kept = match placement {
             Placement::IncludedFile(_) => self.journal.included_before.clone(),
-            Placement::OwnFile | Placement::Edited => {
+            Placement::OwnFile | Placement::Edited | Placement::StartedWith => {
                 self.adapter.kept_override().and_then(|file| fs::read_to_string(file).ok())
             }
         };
@@ -336,42 +377,50 @@ impl Session {
         }
         self.check(&change)?;
         self.journal.stage = Stage::Changed;
+        let mut launch = Launch::as_found(&self.journal.birth);
         let kept = match &placement {
             Placement::Edited => {
                 self.edit(&change)?;
                 let config = self.adapter.facts().config.clone().unwrap_or_default();
-                let file = self.journal.edited.first().map_or(config, |edited| edited.path.clone());
-                Kept { file, argv: self.journal.birth.argv.clone(), needs_argv: false }
+                Kept::InFile(self.journal.edited.first().map_or(config, |edited| edited.path.clone()))
             }
             Placement::IncludedFile(file) => {
                 let text = self.render(&change, &placement);
                 self.journal.write()?;
                 self.write_override(file, &text)?;
-                Kept { file: file.clone(), argv: self.journal.birth.argv.clone(), needs_argv: false }
+                Kept::InFile(file.clone())
+            }
+            Placement::StartedWith => {
+                self.journal.write()?;
+                launch = self.launch_with(&change)?;
+                let own = &self.journal.birth.environment;
+                let environment = launch.environment.iter().filter(|v| !own.contains(v)).cloned().collect();
+                Kept::Running { argv: launch.argv.clone(), environment }
             }
             Placement::OwnFile => {
                 // An earlier kept file is part of the state to which a kill must be able to go back: write another.
                 let in_use = self.adapter.kept_override();
                 let other = self.files.kept.with_extension("2.conf");
                 let file = if in_use.as_ref() == Some(&self.files.kept) { other } else { self.files.kept.clone() };
-                let argv = self.adapter.argv_with(&file);
-                let changed = std::mem::replace(&mut self.journal.changed_argv, argv.clone());
-                let own = self.journal.birth.argv.clone();
-                let trial_or_own: [&[String]; 2] = [&own, &changed];
+                launch.argv = self.adapter.argv_with(&file);
+                let before = self.journal.clone();
+                self.journal.changed_argv.clone_from(&launch.argv);
                 // From here on the changed server may run on the new file; the one on the trial file has to be gone first.
-                restart::stop(&self.journal.birth, &trial_or_own)?;
+                restart::stop(&before.birth, &before.argvs(), before.stop_signal()?)?;
                 self.journal.restarted = true;
                 self.journal.write()?;
                 let text = self.render(&change, &placement);
                 self.write_override(&file, &text)?;
-                Kept { file, argv, needs_argv: true }
+                Kept::OnFile { file, argv: launch.argv.clone() }
             }
         };
-        self.bring_into_force(change, kept.argv.clone())?;
+        self.bring_into_force(change, launch)?;
         self.journal.remove()?;
         self.closed = true;
         let _ = remove_if_there(&self.files.trial);
-        if let Some(old) = self.adapter.kept_override().filter(|old| kept.needs_argv && *old != kept.file) {
+        if let (Some(old), Kept::OnFile { file, .. }) = (self.adapter.kept_override(), &kept)
+            && old != *file
+        {
             let _ = remove_if_there(&old);
         }
         Ok(kept)

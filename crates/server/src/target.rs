@@ -18,46 +18,42 @@ use crate::private::write_durably;
 use crate::{ServerError, ServerRef, restart};
 
 pub static KNOBS: &[Knob] = &[
-    Knob {
-        name: "workers",
-        short: None,
-        role: Some(Role::PoolSize),
-        takes: Takes::Count(1, 2048),
-        default: "4",
-        needs: ReloadClass::Reload,
-        constraint: "1 to 2048",
-        effect: "how many requests are served at once",
-    },
-    Knob {
-        name: "max_requests_per_worker",
-        short: None,
-        role: Some(Role::Recycle),
-        takes: Takes::Count(0, 1_000_000_000),
-        default: "0",
-        needs: ReloadClass::Reload,
-        constraint: "0 is never",
-        effect: "a worker that has served so many leaves and another is forked: bounds what leaks",
-    },
-    Knob {
-        name: "keepalive",
-        short: None,
-        role: Some(Role::KeepAlive),
-        takes: Takes::Switch { on: "On", off: "Off" },
-        default: "On",
-        needs: ReloadClass::Reload,
-        constraint: "a kept connection holds its worker",
-        effect: "connections stay open between requests",
-    },
-    Knob {
-        name: "backlog",
-        short: None,
-        role: Some(Role::Backlog),
-        takes: Takes::Count(1, 65_535),
-        default: "511",
-        needs: ReloadClass::Restart,
-        constraint: "at most net.core.somaxconn",
-        effect: "connections that wait to be accepted before the kernel turns them away",
-    },
+    Knob::new(
+        "workers",
+        Takes::Count(1, 2048),
+        "4",
+        ReloadClass::Reload,
+        "1 to 2048",
+        "how many requests are served at once",
+    )
+    .with_role(Role::PoolSize),
+    Knob::new(
+        "max_requests_per_worker",
+        Takes::Count(0, 1_000_000_000),
+        "0",
+        ReloadClass::Reload,
+        "0 is never",
+        "a worker that has served so many leaves and another is forked: bounds what leaks",
+    )
+    .with_role(Role::Recycle),
+    Knob::new(
+        "keepalive",
+        Takes::Switch { on: "On", off: "Off" },
+        "On",
+        ReloadClass::Reload,
+        "a kept connection holds its worker",
+        "connections stay open between requests",
+    )
+    .with_role(Role::KeepAlive),
+    Knob::new(
+        "backlog",
+        Takes::Count(1, 65_535),
+        "511",
+        ReloadClass::Restart,
+        "at most net.core.somaxconn",
+        "connections that wait to be accepted before the kernel turns them away",
+    )
+    .with_role(Role::Backlog),
 ];
 
 pub struct Target {

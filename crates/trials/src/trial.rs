@@ -62,6 +62,9 @@ pub fn trial(lab: &mut Lab<'_>, session: &mut Session, order: &TrialOrder<'_>) -
             e @ (ServerError::Clamped { .. }
             | ServerError::ConfigTest { .. }
             | ServerError::NotReloaded { .. }
+            // With these settings it does not come up; with the next ones it is started again.
+            | ServerError::Ended { .. }
+            | ServerError::Unhealthy(_)
             | ServerError::Setting(_)),
         ) if !order.settings.is_empty() => {
             trial.why = e.to_string();

@@ -77,11 +77,7 @@ pub fn tune(lab: &mut Lab<'_>, mut session: Session, order: &TuneOrder) -> Resul
         lab.tell(&Event::Keeping { settings: Cow::Borrowed(&settings) });
         let kept = session.keep(&settings)?;
         document.kept = true;
-        document.kept_in = Some(if kept.needs_argv {
-            format!("{} (started with: {})", kept.file.display(), kept.argv.join(" "))
-        } else {
-            kept.file.display().to_string()
-        });
+        document.kept_in = Some(kept.to_string());
     } else {
         lab.tell(&Event::Restoring);
         let restored = session.restore()?;

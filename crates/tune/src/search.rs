@@ -236,7 +236,7 @@ mod tests {
 
     const fn knob(name: &'static str, role: Role, takes: Takes) -> Knob {
         let role = Some(role);
-        Knob { name, short: None, role, takes, default: "0", needs: ReloadClass::Reload, constraint: "", effect: "" }
+        Knob { role, ..Knob::new(name, takes, "0", ReloadClass::Reload, "", "") }
     }
 
     static KNOBS: &[Knob] = &[

@@ -35,4 +35,17 @@ pub struct KnobRow {
     pub effect: String,
     /// What it depends on.
     pub constraint: String,
+    /// The setting and its values with which it does anything: `pm is dynamic`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<String>,
+    /// Does it do anything with the present settings?
+    #[serde(default = "yes")]
+    pub matters: bool,
+    /// Ids of the findings that make it worth trying.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<String>,
+}
+
+fn yes() -> bool {
+    true
 }

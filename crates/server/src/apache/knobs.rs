@@ -12,13 +12,7 @@ const fn knob(
     constraint: &'static str,
     effect: &'static str,
 ) -> Knob {
-    let takes = Takes::Count(least, most);
-    Knob { name, short: None, role: Some(role), takes, default, needs, constraint, effect }
-}
-
-/// With the word that tables of the field have for its column.
-const fn called(short: &'static str, knob: Knob) -> Knob {
-    Knob { short: Some(short), ..knob }
+    Knob::new(name, Takes::Count(least, most), default, needs, constraint, effect).with_role(role)
 }
 
 const WORKERS: &str = "how many requests are served at once; more wait in the listen queue";
@@ -27,16 +21,16 @@ const START: &str = "workers at the start; later ones come 1, 2, 4 … 32 a seco
 const SPARE_MIN: &str = "idle workers that are kept for a burst";
 const SPARE_MAX: &str = "idle workers beyond this are ended";
 
-const KEEPALIVE: Knob = Knob {
-    name: "KeepAlive",
-    short: None,
-    role: Some(Role::KeepAlive),
-    takes: Takes::Switch { on: "On", off: "Off" },
-    default: "On",
-    needs: ReloadClass::Reload,
-    constraint: "a VirtualHost may set its own",
-    effect: "connections stay open between requests; with prefork each holds a worker meanwhile",
-};
+const KEEPALIVE: Knob = Knob::new(
+    "KeepAlive",
+    Takes::Switch { on: "On", off: "Off" },
+    "On",
+    ReloadClass::Reload,
+    "a VirtualHost may set its own",
+    "connections stay open between requests; with prefork each holds a worker meanwhile",
+)
+.with_role(Role::KeepAlive)
+.worth_trying_for(&["keepalive-hogging", "keepalive-off"]);
 const KEEPALIVE_TIMEOUT: Knob = knob(
     "KeepAliveTimeout",
     Role::KeepAliveTimeout,
@@ -45,7 +39,8 @@ const KEEPALIVE_TIMEOUT: Knob = knob(
     ReloadClass::Reload,
     "a VirtualHost may set its own",
     "seconds that an idle connection is kept (and its worker, with prefork)",
-);
+)
+.worth_trying_for(&["keepalive-hogging"]);
 const KEEPALIVE_REQUESTS: Knob = knob(
     "MaxKeepAliveRequests",
     Role::KeepAliveRequests,
@@ -54,19 +49,19 @@ const KEEPALIVE_REQUESTS: Knob = knob(
     ReloadClass::Reload,
     "0 is any number",
     "requests on one connection",
-);
-const RECYCLE: Knob = called(
-    "MRPC",
-    knob(
-        "MaxConnectionsPerChild",
-        Role::Recycle,
-        (0, 1_000_000_000),
-        "0",
-        ReloadClass::Reload,
-        "counts connections, not requests; 0 is never",
-        "a worker that has served so many leaves and another is forked: bounds what leaks, costs a start",
-    ),
-);
+)
+.worth_trying_for(&["keepalive-off"]);
+const RECYCLE: Knob = knob(
+    "MaxConnectionsPerChild",
+    Role::Recycle,
+    (0, 1_000_000_000),
+    "0",
+    ReloadClass::Reload,
+    "counts connections, not requests; 0 is never",
+    "a worker that has served so many leaves and another is forked: bounds what leaks, costs a start",
+)
+.worth_trying_for(&["process-churn", "memory-leak"])
+.called("MRPC");
 const BACKLOG: Knob = knob(
     "ListenBacklog",
     Role::Backlog,
@@ -75,7 +70,8 @@ const BACKLOG: Knob = knob(
     ReloadClass::Restart,
     "at most net.core.somaxconn; listening sockets survive reloads",
     "connections that wait for a worker before the kernel turns them away",
-);
+)
+.worth_trying_for(&["accept-queue-overflow"]);
 const TIMEOUT: Knob = knob(
     "Timeout",
     Role::Timeout,
@@ -84,21 +80,13 @@ const TIMEOUT: Knob = knob(
     ReloadClass::Reload,
     "seconds",
     "how long a silent client, script or backend is waited for",
-);
+)
+.worth_trying_for(&["slow-clients"]);
 
 pub static PREFORK: &[Knob] = &[
-    called(
-        "MC",
-        knob(
-            "MaxRequestWorkers",
-            Role::PoolSize,
-            (1, 200_000),
-            "256",
-            ReloadClass::Reload,
-            "at most ServerLimit",
-            WORKERS,
-        ),
-    ),
+    knob("MaxRequestWorkers", Role::PoolSize, (1, 200_000), "256", ReloadClass::Reload, "at most ServerLimit", WORKERS)
+        .worth_trying_for(&["workers-exhausted", "memory-overcommit", "server-limit-clamp"])
+        .called("MC"),
     knob(
         "ServerLimit",
         Role::PoolCeiling,
@@ -107,7 +95,8 @@ pub static PREFORK: &[Knob] = &[
         ReloadClass::Restart,
         "cannot change over a reload",
         CEILING,
-    ),
+    )
+    .worth_trying_for(&["server-limit-clamp"]),
     knob(
         "StartServers",
         Role::PoolStart,
@@ -116,8 +105,10 @@ pub static PREFORK: &[Knob] = &[
         ReloadClass::Reload,
         "matters when the server starts",
         START,
-    ),
-    knob("MinSpareServers", Role::SpareMin, (1, 200_000), "5", ReloadClass::Reload, "at least 1", SPARE_MIN),
+    )
+    .worth_trying_for(&["spawn-ramp"]),
+    knob("MinSpareServers", Role::SpareMin, (1, 200_000), "5", ReloadClass::Reload, "at least 1", SPARE_MIN)
+        .worth_trying_for(&["spawn-ramp", "process-churn"]),
     knob(
         "MaxSpareServers",
         Role::SpareMax,
@@ -126,7 +117,8 @@ pub static PREFORK: &[Knob] = &[
         ReloadClass::Reload,
         "more than MinSpareServers",
         SPARE_MAX,
-    ),
+    )
+    .worth_trying_for(&["process-churn"]),
     RECYCLE,
     KEEPALIVE,
     KEEPALIVE_TIMEOUT,
@@ -137,18 +129,17 @@ pub static PREFORK: &[Knob] = &[
 
 /// worker and event.
 pub static THREADED: &[Knob] = &[
-    called(
-        "MC",
-        knob(
-            "MaxRequestWorkers",
-            Role::PoolSize,
-            (1, 20_000),
-            "400",
-            ReloadClass::Reload,
-            "a multiple of ThreadsPerChild, at most ServerLimit × ThreadsPerChild",
-            WORKERS,
-        ),
-    ),
+    knob(
+        "MaxRequestWorkers",
+        Role::PoolSize,
+        (1, 20_000),
+        "400",
+        ReloadClass::Reload,
+        "a multiple of ThreadsPerChild, at most ServerLimit × ThreadsPerChild",
+        WORKERS,
+    )
+    .worth_trying_for(&["workers-exhausted", "memory-overcommit", "server-limit-clamp"])
+    .called("MC"),
     knob(
         "ServerLimit",
         Role::PoolCeiling,
@@ -157,7 +148,8 @@ pub static THREADED: &[Knob] = &[
         ReloadClass::Restart,
         "cannot change over a reload",
         CEILING,
-    ),
+    )
+    .worth_trying_for(&["server-limit-clamp"]),
     knob(
         "StartServers",
         Role::PoolStart,
@@ -166,8 +158,10 @@ pub static THREADED: &[Knob] = &[
         ReloadClass::Reload,
         "matters when the server starts",
         START,
-    ),
-    knob("MinSpareThreads", Role::SpareMin, (1, 20_000), "75", ReloadClass::Reload, "at least 1", SPARE_MIN),
+    )
+    .worth_trying_for(&["spawn-ramp"]),
+    knob("MinSpareThreads", Role::SpareMin, (1, 20_000), "75", ReloadClass::Reload, "at least 1", SPARE_MIN)
+        .worth_trying_for(&["spawn-ramp", "process-churn"]),
     knob(
         "MaxSpareThreads",
         Role::SpareMax,
@@ -176,7 +170,8 @@ pub static THREADED: &[Knob] = &[
         ReloadClass::Reload,
         "at least MinSpareThreads + ThreadsPerChild",
         SPARE_MAX,
-    ),
+    )
+    .worth_trying_for(&["process-churn"]),
     knob(
         "ThreadsPerChild",
         Role::ThreadsPerWorker,
@@ -185,7 +180,8 @@ pub static THREADED: &[Knob] = &[
         ReloadClass::Reload,
         "at most ThreadLimit (64)",
         "threads of a process: fewer, larger processes share more memory and more fate",
-    ),
+    )
+    .worth_trying_for(&["perl-interpreters-exhausted", "unshared-memory"]),
     RECYCLE,
     KEEPALIVE,
     KEEPALIVE_TIMEOUT,

@@ -13,23 +13,21 @@ pub const IDLE: &str = "pm.process_idle_timeout";
 
 const fn knob(
     name: &'static str,
-    role: Option<Role>,
     takes: Takes,
     default: &'static str,
     constraint: &'static str,
     effect: &'static str,
 ) -> Knob {
-    Knob { name, short: None, role, takes, default, needs: ReloadClass::Reload, constraint, effect }
+    Knob::new(name, takes, default, ReloadClass::Reload, constraint, effect)
 }
 
 const COUNT: Takes = Takes::Count(1, 100_000);
-const DYNAMIC: &str = "of pm = dynamic; at least 1, at most pm.max_children";
+const DYNAMIC: &str = "at least 1, at most pm.max_children";
 
 /// All of them. `listen.backlog` is none: a listening socket survives a reload, and how long its queue may be with it.
 pub static KNOBS: &[Knob] = &[
     knob(
         PM,
-        None,
         Takes::Choice(&["static", "dynamic", "ondemand"]),
         "static",
         "dynamic needs spare servers that fit pm.max_children",
@@ -37,43 +35,41 @@ pub static KNOBS: &[Knob] = &[
     ),
     knob(
         CHILDREN,
-        Some(Role::PoolSize),
         COUNT,
         "1",
         "at least pm.max_spare_servers where pm is dynamic",
         "how many requests are served at once; more wait in the listen queue",
-    ),
-    knob(
-        START,
-        Some(Role::PoolStart),
-        COUNT,
-        "1",
-        "of pm = dynamic; from pm.min_spare_servers to pm.max_spare_servers",
-        "workers at the start",
-    ),
+    )
+    .with_role(Role::PoolSize)
+    .worth_trying_for(&["fpm-children-exhausted", "memory-overcommit"]),
+    knob(START, COUNT, "1", "from pm.min_spare_servers to pm.max_spare_servers", "workers at the start")
+        .with_role(Role::PoolStart)
+        .only_with(PM, &["dynamic"])
+        .worth_trying_for(&["spawn-ramp"]),
     knob(
         SPARE_MIN,
-        Some(Role::SpareMin),
         COUNT,
         "1",
         DYNAMIC,
         "idle workers that are kept for a burst; with 1 a pool grows by one worker a second",
-    ),
-    knob(SPARE_MAX, Some(Role::SpareMax), COUNT, "1", DYNAMIC, "idle workers beyond this are ended"),
+    )
+    .with_role(Role::SpareMin)
+    .only_with(PM, &["dynamic"])
+    .worth_trying_for(&["spawn-ramp", "process-churn"]),
+    knob(SPARE_MAX, COUNT, "1", DYNAMIC, "idle workers beyond this are ended")
+        .with_role(Role::SpareMax)
+        .only_with(PM, &["dynamic"])
+        .worth_trying_for(&["process-churn"]),
     knob(
         RECYCLE,
-        Some(Role::Recycle),
         Takes::Count(0, 1_000_000_000),
         "0",
         "0 is never",
         "a worker that has served so many leaves and another is forked: bounds what leaks, costs a start",
-    ),
-    knob(
-        IDLE,
-        None,
-        Takes::Count(1, 86_400),
-        "10",
-        "seconds; of pm = ondemand",
-        "a worker that has been idle for so long is ended",
-    ),
+    )
+    .with_role(Role::Recycle)
+    .worth_trying_for(&["memory-leak", "process-churn"]),
+    knob(IDLE, Takes::Count(1, 86_400), "10", "seconds", "a worker that has been idle for so long is ended")
+        .only_with(PM, &["ondemand"])
+        .worth_trying_for(&["process-churn"]),
 ];

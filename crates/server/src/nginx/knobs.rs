@@ -18,12 +18,7 @@ const fn knob(
     constraint: &'static str,
     effect: &'static str,
 ) -> Knob {
-    Knob { name, short: None, role: None, takes, default, needs: ReloadClass::Reload, constraint, effect }
-}
-
-/// One that a search may use.
-const fn for_search(role: Role, knob: Knob) -> Knob {
-    Knob { role: Some(role), ..knob }
+    Knob::new(name, takes, default, ReloadClass::Reload, constraint, effect)
 }
 
 const SWITCH: Takes = Takes::Switch { on: "on", off: "off" };
@@ -38,83 +33,91 @@ pub static KNOBS: &[Knob] = &[
         "1",
         "auto is one for each CPU",
         "processes that serve, each of them many requests at once",
-    ),
+    )
+    .worth_trying_for(&["single-worker-cpu", "single-process"]),
     knob(
         "worker_connections",
         Takes::Count(1, 10_000_000),
         "512",
         "of each worker, those to upstreams included; at most its limit of open files",
         "how many connections a worker has at most; further ones are closed at once",
-    ),
+    )
+    .worth_trying_for(&["nginx-connections-exhausted"]),
     knob(
         "worker_rlimit_nofile",
         Takes::Count(1, 10_000_000),
         "0",
         "0 is the limit of the master; a connection that is passed on takes two",
         "how many files and connections a worker may have open",
-    ),
+    )
+    .worth_trying_for(&["fd-limit", "nginx-connections-exhausted"]),
     // Its own switch: 0 is off, and any time is on.
-    for_search(
-        Role::KeepAlive,
-        knob(
-            "keepalive_timeout",
-            Takes::Count(0, 86_400),
-            "75",
-            "seconds; 0 is off; a server or location may set its own",
-            "how long an idle connection stays open for another request",
-        ),
-    ),
-    for_search(
-        Role::KeepAliveRequests,
-        knob(
-            "keepalive_requests",
-            Takes::Count(1, 1_000_000_000),
-            "1000",
-            OWN,
-            "a connection that has had so many requests is closed",
-        ),
-    ),
-    knob("sendfile", SWITCH, "off", OWN, "files go from the page cache to the socket without a copy"),
-    knob("tcp_nopush", SWITCH, "off", "only with sendfile", "headers and the beginning of a file go in one packet"),
+    knob(
+        "keepalive_timeout",
+        Takes::Count(0, 86_400),
+        "75",
+        "seconds; 0 is off; a server or location may set its own",
+        "how long an idle connection stays open for another request",
+    )
+    .worth_trying_for(&["keepalive-off"])
+    .with_role(Role::KeepAlive),
+    knob(
+        "keepalive_requests",
+        Takes::Count(1, 1_000_000_000),
+        "1000",
+        OWN,
+        "a connection that has had so many requests is closed",
+    )
+    .worth_trying_for(&["keepalive-off"])
+    .with_role(Role::KeepAliveRequests),
+    knob("sendfile", SWITCH, "off", OWN, "files go from the page cache to the socket without a copy")
+        .worth_trying_for(&["cpu-saturated"]),
+    knob("tcp_nopush", SWITCH, "off", "only with sendfile", "headers and the beginning of a file go in one packet")
+        .only_with("sendfile", &["on"]),
     knob(
         "gzip",
         SWITCH,
         "off",
         "of text/html, and what gzip_types adds",
         "answers are compressed: less to send, more CPU",
-    ),
-    knob("gzip_comp_level", Takes::Count(1, 9), "1", "only with gzip", "how hard it compresses"),
+    )
+    .worth_trying_for(&["cpu-saturated"]),
+    knob("gzip_comp_level", Takes::Count(1, 9), "1", "only with gzip", "how hard it compresses")
+        .only_with("gzip", &["on"])
+        .worth_trying_for(&["cpu-saturated"]),
     knob(
         "open_file_cache",
         Takes::Count(0, 10_000_000),
         "0",
         "files; 0 is off",
         "open files are remembered: fewer calls for each, and changes of them are seen later",
-    ),
-    for_search(
-        Role::Backlog,
-        knob(
-            "backlog",
-            Takes::Count(1, 65_535),
-            "511",
-            "of listen; at most net.core.somaxconn",
-            "connections that wait for a worker before the kernel turns them away",
-        ),
-    ),
+    )
+    .worth_trying_for(&["cpu-saturated"]),
+    knob(
+        "backlog",
+        Takes::Count(1, 65_535),
+        "511",
+        "of listen; at most net.core.somaxconn",
+        "connections that wait for a worker before the kernel turns them away",
+    )
+    .worth_trying_for(&["accept-queue-overflow"])
+    .with_role(Role::Backlog),
     knob(
         "reuseport",
         SWITCH,
         "off",
         "of listen; what waits for a worker that leaves is lost",
         "each worker has a queue of its own, between which the kernel deals",
-    ),
+    )
+    .worth_trying_for(&["single-worker-cpu"]),
     knob(
         "keepalive",
         Takes::Count(0, 1_000_000),
         "0",
         "of upstream; before 1.29.7 only with proxy_http_version 1.1 and an empty Connection header",
         "idle connections to the upstream that each worker keeps for the next request",
-    ),
+    )
+    .worth_trying_for(&["upstream-connect-per-request", "port-exhaustion"]),
 ];
 
 /// Those that a configuration has a place for.

@@ -1,0 +1,482 @@
+//! A server of a kind that is only data: what its file says is all that is known of it.
+
+mod asked;
+mod options;
+mod template;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lastdrop_model::settings::Takes;
+use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
+use lastdrop_probe::process::{self, Birth, ProcessInfo};
+use nix::sys::signal::Signal;
+
+use crate::adapter::{Adapter, Effective, Facts, Placement};
+use crate::change::Change;
+use crate::edited::{EditedFile, beside};
+use crate::find::listeners_of;
+use crate::kind::{Kind, NamedBy, program_of};
+use crate::means::{Lines, Means, Spelled, Written};
+use crate::meant::{choose, masters, url_of};
+use crate::private::{Like, prepare, remove_if_there, write_durably};
+use crate::restart::Launch;
+use crate::{ServerError, ServerRef, restart};
+
+use asked::ask;
+
+pub struct Described {
+    facts: Facts,
+    means: &'static Means,
+    way: Way,
+    /// It has written a title over its command line: nobody can tell how it was started.
+    titled: bool,
+}
+
+/// The one way by which settings of this server are changed.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    CommandLine,
+    Environment,
+    Written(&'static Written),
+}
+
+/// Does a process show a title instead of its command line?
+fn is_titled(kind: &Kind, info: &ProcessInfo) -> bool {
+    let first = info.argv.first().map_or("", String::as_str);
+    kind.titles.iter().any(|begins| first.starts_with(begins)) || (info.argv.len() == 1 && first.contains(' '))
+}
+
+impl Described {
+    pub fn discover(server: &ServerRef) -> Result<Described, ServerError> {
+        let kind = server.kind;
+        let not_found = || ServerError::NotFound {
+            what: format!("no running {} is meant", kind.title),
+            advice: kind.advice.into(),
+        };
+        let means = kind.means.as_ref().ok_or_else(not_found)?;
+        let candidates = masters(|p| kind.runs(p)).into_iter().map(|p| {
+            let config = config_of(kind, means, &p).or_else(|| server.config.clone().filter(|_| is_titled(kind, &p)));
+            let listeners = listeners_of(p.pid);
+            (p, config, listeners)
+        });
+        let (info, config, listeners) = choose(candidates.collect(), server, not_found)?;
+        let config = config.map(|c| fs::canonicalize(&c).unwrap_or(c));
+        let mut birth = Birth::of(info.pid)?;
+        let titled = is_titled(kind, &info);
+        if titled {
+            birth.shown = Some(info.argv.join(" ").trim_end().into());
+            birth.argv.clear();
+            birth.environment = vec![("PATH".into(), restart::PATH.into())];
+        }
+        let way = match &means.written {
+            _ if means.command_line && !titled => Way::CommandLine,
+            _ if means.environment && !titled => Way::Environment,
+            Some(written) => Way::Written(written),
+            None => {
+                return Err(ServerError::Setting(format!(
+                    "process {} shows a title ('{}') instead of its command line, so that nobody can tell how it was \
+                     started: it can be looked at (lastdrop watch {server})",
+                    info.pid,
+                    info.argv.join(" ")
+                )));
+            }
+        };
+        if let (Way::Written(_), None) = (way, &config) {
+            return Err(ServerError::Setting(format!(
+                "the configuration of process {} is not known; name it: {}:/path/to/its/file",
+                info.pid, kind.name
+            )));
+        }
+        let named = config.as_ref().filter(|_| !matches!(kind.named_by, NamedBy::Nothing) && !kind.name.contains(':'));
+        let name = match (named, listeners.first()) {
+            (Some(config), _) => format!("{}:{}", kind.name, config.display()),
+            (None, Some(address)) => format!("{}@{}", kind.name, url_of(*address)),
+            (None, None) => kind.name.to_string(),
+        };
+        let facts = Facts {
+            kind,
+            name,
+            version: kind.title.into(),
+            model: program_of(&info),
+            config,
+            birth,
+            listeners,
+            status_url: None,
+        };
+        Ok(Described { facts, means, way, titled })
+    }
+
+    fn config(&self) -> &Path {
+        self.facts.config.as_deref().unwrap_or(Path::new(""))
+    }
+
+    fn config_text(&self) -> Result<String, ServerError> {
+        let cannot = || ServerError::io(format!("cannot read {}", self.config().display()));
+        let bytes = fs::read(self.config()).map_err(cannot())?;
+        String::from_utf8(bytes)
+            .map_err(|_| ServerError::Setting(format!("{} is not text in UTF-8", self.config().display())))
+    }
+
+    fn beside_config(&self, file: &Path) -> PathBuf {
+        self.config().parent().unwrap_or(Path::new("/")).join(file)
+    }
+
+    fn knob(&self, name: &str) -> Option<(&'static Knob, &'static Spelled)> {
+        self.means.knobs.iter().zip(self.means.spelled).find(|(knob, _)| knob.name == name)
+    }
+
+    /// The values of a change, with how they are spelled; a name that is none of a knob cannot be among them.
+    fn turned<'a>(
+        &'a self,
+        settings: &'a Settings,
+    ) -> impl Iterator<Item = (&'static Knob, &'static Spelled, String)> + 'a {
+        settings.iter().filter_map(|(name, value)| {
+            let (knob, spelled) = self.knob(name)?;
+            Some((knob, spelled, value.to_string()))
+        })
+    }
+
+    /// What its files, its command line and its environment say of a knob, and where.
+    fn said(&self, knob: &Knob, spelled: &Spelled, text: Option<&str>) -> Option<(String, String)> {
+        let birth = &self.facts.birth;
+        let on_line = || options::value(&birth.argv, knob, spelled).map(|v| (v, "its command line".to_string()));
+        let in_environment = || {
+            let variable = birth.environment.iter().find(|(name, _)| name == spelled.variable)?;
+            Some((variable.1.clone(), format!("{} in its environment", spelled.variable)))
+        };
+        let in_file = || {
+            let config = self.config().display();
+            match self.means.written.as_ref()? {
+                Written::Lines(lines) | Written::OwnFile { lines, .. } => {
+                    let place = lines.find(text?, knob, spelled)?;
+                    Some((place.value, format!("{config}:{}", place.number)))
+                }
+                Written::Included { file, lines } => {
+                    let file = self.beside_config(file);
+                    let ours = fs::read_to_string(&file).ok().and_then(|t| lines.find(&t, knob, spelled));
+                    ours.map(|place| (place.value, format!("{}:{}", file.display(), place.number))).or_else(|| {
+                        let place = lines.find(text?, knob, spelled)?;
+                        Some((place.value, format!("{config}:{}", place.number)))
+                    })
+                }
+                Written::Template(file) => {
+                    let template = fs::read_to_string(self.beside_config(file)).ok()?;
+                    let (value, number) = template::value(&template, text?, knob.name)?;
+                    Some((value, format!("{config}:{number}")))
+                }
+            }
+        };
+        let line = if self.means.command_line { on_line() } else { None };
+        let environment = || if self.means.environment { in_environment() } else { None };
+        line.or_else(environment).or_else(in_file)
+    }
+
+    /// The configuration as a change makes it; of a file of ours, that file.
+    fn written(&self, written: &Written, settings: &Settings) -> Result<String, ServerError> {
+        let config = self.config().display();
+        match written {
+            Written::Lines(lines) => {
+                self.turned(settings).try_fold(self.config_text()?, |text, (knob, spelled, value)| {
+                    lines
+                        .set(&text, knob, spelled, &value)
+                        .map_err(|why| ServerError::Setting(format!("{config} has no place for {}: {why}", knob.name)))
+                })
+            }
+            Written::Included { lines, .. } => Ok(self.lines(lines, settings)),
+            Written::OwnFile { head, lines } => {
+                Ok(format!("{}\n{}", head.replace("{config}", &config.to_string()), self.lines(lines, settings)))
+            }
+            Written::Template(file) => {
+                let file = self.beside_config(file);
+                let cannot = ServerError::io(format!("cannot read {}", file.display()));
+                let template = fs::read_to_string(&file).map_err(cannot)?;
+                let mut values = self.effective_of_files().settings;
+                values.extend(settings.clone());
+                template::render(&template, &values)
+                    .map_err(|why| ServerError::Setting(format!("{}: {why}", file.display())))
+            }
+        }
+    }
+
+    fn lines(&self, lines: &Lines, settings: &Settings) -> String {
+        let section = lines.section.map(|s| format!("[{s}]\n")).unwrap_or_default();
+        let set = self.turned(settings).map(|(knob, spelled, value)| lines.written(knob, spelled, &value) + "\n");
+        section + &set.collect::<String>()
+    }
+
+    fn effective_of_files(&self) -> Effective {
+        let text = self.facts.config.as_ref().and_then(|_| self.config_text().ok());
+        let mut e = Effective::default();
+        for (knob, spelled) in self.means.knobs.iter().zip(self.means.spelled) {
+            let (value, source) = self
+                .said(knob, spelled, text.as_deref())
+                .unwrap_or_else(|| (knob.default.into(), format!("default of {}", self.facts.kind.title)));
+            e.settings.insert(knob.name.into(), as_setting(knob, &value));
+            e.sources.insert(knob.name.into(), source);
+        }
+        e
+    }
+
+    /// Is everything of a change within reach of the way in which this server is changed?
+    fn reaches(&self, settings: &Settings) -> Result<(), ServerError> {
+        let now = self.effective_of_files().settings;
+        for (knob, spelled, value) in self.turned(settings) {
+            if now.get(knob.name) == Some(&as_setting(knob, &value)) {
+                continue;
+            }
+            let refuse = |why: String| Err(ServerError::Setting(format!("{} cannot be changed: {why}", knob.name)));
+            if self.titled && knob.needs == ReloadClass::Restart {
+                let title = self.facts.birth.shown.as_deref().unwrap_or_default();
+                return refuse(format!(
+                    "the server would have to be started again, and it shows a title ('{title}') instead of how it was started"
+                ));
+            }
+            let is_switch = matches!(knob.takes, Takes::Switch { .. });
+            match self.way {
+                Way::CommandLine if spelled.option.is_none() => {
+                    return refuse("it has no option, and the server is started with options".into());
+                }
+                // Without the option a file may say so all the same; those that can be asked tell.
+                Way::CommandLine
+                    if is_switch
+                        && !Setting::read(&value).is_on()
+                        && spelled.option_off.is_none()
+                        && Setting::read(knob.default).is_on()
+                        && self.means.tells.is_empty() =>
+                {
+                    return refuse("no option switches it off".into());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the server, changed or not, to test itself and to tell what it would have.
+    fn test(&self, change: &Change, launch: &Launch, file: &Path, original: &Path) -> Result<(), ServerError> {
+        let shown: Vec<String> = change.lines().collect();
+        let shown = shown.join(", ");
+        let in_its_words = |said: &str| said.replace(&*file.to_string_lossy(), &original.to_string_lossy());
+        let mut told = None;
+        for words in [self.means.test, self.means.tells] {
+            let Some(answer) = ask(words, &self.facts, launch, file)? else { continue };
+            let output = in_its_words(&answer.said);
+            if !answer.passed && change.is_empty() {
+                return Err(ServerError::ConfigTest { command: answer.command, output });
+            }
+            if !answer.passed || self.means.clamps.iter().any(|word| output.contains(word)) {
+                return Err(ServerError::Clamped { settings: shown, output });
+            }
+            told = (words == self.means.tells).then_some(answer);
+        }
+        let Some(told) = told.filter(|_| !change.is_empty()) else { return Ok(()) };
+        for (knob, _, wanted) in self.turned(&change.settings) {
+            let wanted = as_setting(knob, &wanted);
+            let is = told.value(knob.name).map(|v| as_setting(knob, &v));
+            if let Some(is) = is.filter(|is| *is != wanted) {
+                let output = format!("{} is {is} all the same, says {}", knob.name, told.command);
+                return Err(ServerError::Clamped { settings: shown, output });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The configuration of a running server, where its command line or its folder tells.
+fn config_of(kind: &Kind, means: &Means, info: &ProcessInfo) -> Option<PathBuf> {
+    let otherwise = || match &means.written {
+        Some(Written::Lines(Lines { otherwise: Some(file), .. })) => {
+            let file = fs::read_link(format!("/proc/{}/cwd", info.pid)).ok()?.join(file);
+            file.is_file().then_some(file)
+        }
+        _ => None,
+    };
+    kind.named_by.likely(info).or_else(otherwise)
+}
+
+fn as_setting(knob: &Knob, text: &str) -> Setting {
+    let value = Setting::read(text.trim_matches(['\'', '"']));
+    match knob.takes {
+        Takes::Switch { .. } => knob.switched(value.is_on()),
+        _ => value,
+    }
+}
+
+impl Adapter for Described {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn software(&self) -> String {
+        self.facts.version.clone()
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        self.means.knobs
+    }
+
+    fn effective(&self) -> Result<Effective, ServerError> {
+        let mut e = self.effective_of_files();
+        e.notes.extend(self.facts.config.as_ref().and_then(|_| self.config_text().err()).map(|e| e.to_string()));
+        let launch = Launch::as_found(&self.facts.birth);
+        let told = ask(self.means.tells, &self.facts, &launch, self.config());
+        match told {
+            Ok(Some(told)) if told.passed => {
+                for knob in self.means.knobs {
+                    let Some(value) = told.value(knob.name) else { continue };
+                    let value = as_setting(knob, &value);
+                    if e.settings.get(knob.name) != Some(&value) {
+                        e.sources.insert(knob.name.into(), format!("the server itself ({})", told.command));
+                        e.settings.insert(knob.name.into(), value);
+                    }
+                }
+            }
+            Ok(Some(told)) => e.notes.push(format!("{} did not tell its settings: {}", told.command, told.said)),
+            Ok(None) => {}
+            Err(why) => e.notes.push(why.to_string()),
+        }
+        if self.titled {
+            e.notes.push(format!(
+                "it shows a title instead of its command line ('{}'): what an option there sets is not seen, and it cannot \
+                 be started again from here, only be reloaded",
+                self.facts.birth.shown.as_deref().unwrap_or_default()
+            ));
+        }
+        Ok(e)
+    }
+
+    fn pool_settings(&self, size: u64, _effective: &Settings) -> Settings {
+        let knob = Adapter::knob(self, Role::PoolSize);
+        knob.map(|k| (k.name.to_string(), Setting::from(size))).into_iter().collect()
+    }
+
+    fn placement(&self) -> Placement {
+        match self.way {
+            Way::CommandLine | Way::Environment => Placement::StartedWith,
+            Way::Written(Written::Lines(_) | Written::Template(_)) => Placement::Edited,
+            Way::Written(Written::Included { file, .. }) => Placement::IncludedFile(self.beside_config(file)),
+            Way::Written(Written::OwnFile { .. }) => Placement::OwnFile,
+        }
+    }
+
+    fn launch_with(&self, change: &Change) -> Launch {
+        let mut launch = Launch::as_found(&self.facts.birth);
+        for (knob, spelled, value) in self.turned(&change.settings) {
+            match self.way {
+                Way::CommandLine => {
+                    options::set(&mut launch.argv, knob, spelled, &value, self.facts.kind.word);
+                }
+                Way::Environment => {
+                    launch.environment.retain(|(name, _)| name != spelled.variable);
+                    launch.environment.push((spelled.variable.into(), value));
+                }
+                Way::Written(_) => {}
+            }
+        }
+        launch
+    }
+
+    fn argv_with(&self, file: &Path) -> Vec<String> {
+        let (config, directory) = (self.config(), &self.facts.birth.directory);
+        let is_config = |word: &str| fs::canonicalize(directory.join(word)).is_ok_and(|path| path == config);
+        let argv = self.facts.birth.argv.iter();
+        argv.map(|word| if is_config(word) { file.display().to_string() } else { word.clone() }).collect()
+    }
+
+    fn render(&self, change: &Change, _placement: &Placement, kept: Option<&str>) -> String {
+        let Way::Written(written @ (Written::Included { lines, .. } | Written::OwnFile { lines, .. })) = self.way
+        else {
+            return String::new();
+        };
+        let mut all = Settings::new();
+        for (knob, spelled) in self.means.knobs.iter().zip(self.means.spelled) {
+            if let Some(place) = kept.and_then(|text| lines.find(text, knob, spelled)) {
+                all.insert(knob.name.into(), Setting::read(&place.value));
+            }
+        }
+        all.extend(change.settings.clone());
+        let text = self.written(written, &all).unwrap_or_default();
+        match lines.comment.chars().next() {
+            Some(c) => {
+                format!("{c} Written by lastdrop; `lastdrop restore` takes it away if its maker was killed.\n{text}")
+            }
+            None => text,
+        }
+    }
+
+    fn edits(&self, change: &Change) -> Result<Vec<EditedFile>, ServerError> {
+        let Way::Written(written) = self.way else { return Ok(Vec::new()) };
+        let (before, after) = (self.config_text()?, self.written(written, &change.settings)?);
+        Ok(vec![EditedFile::new(self.config().to_path_buf(), before.into_bytes(), after.into_bytes())?])
+    }
+
+    fn test_file(&self) -> Option<PathBuf> {
+        matches!(self.way, Way::Written(_)).then(|| beside(self.config(), "test"))
+    }
+
+    fn check(&self, change: &Change, _file: &Path) -> Result<(), ServerError> {
+        if let Some(line) = change.directives.lines().first() {
+            let title = self.facts.kind.title;
+            return Err(ServerError::Setting(format!(
+                "{title} takes no directives such as '{line}' here, only settings"
+            )));
+        }
+        self.reaches(&change.settings)?;
+        let launch = self.launch_with(change);
+        let Way::Written(written) = self.way else { return self.test(change, &launch, self.config(), self.config()) };
+        if change.is_empty() {
+            // A template that is not there is found before anything is changed.
+            self.written(written, &change.settings)?;
+            return self.test(change, &launch, self.config(), self.config());
+        }
+        let text = self.written(written, &change.settings)?;
+        let text = match written {
+            Written::Included { .. } => self.config_text()? + "\n" + &text,
+            _ => text,
+        };
+        let copy = beside(self.config(), "test");
+        let cannot = || ServerError::io(format!("cannot write {}", copy.display()));
+        match Like::of(self.config()) {
+            Ok(like) => prepare(&copy, &like, text.as_bytes()).map_err(cannot())?,
+            Err(_) => write_durably(&copy, text.as_bytes()).map_err(cannot())?,
+        }
+        let launch = Launch { argv: self.argv_with(&copy), ..launch };
+        let result = self.test(change, &launch, &copy, self.config());
+        remove_if_there(&copy).map_err(ServerError::io(format!("cannot take away {}", copy.display())))?;
+        result
+    }
+
+    fn daemonizes(&self) -> bool {
+        let has = |words: &[&str]| self.facts.birth.argv.iter().any(|word| words.contains(&word.as_str()));
+        has(self.means.detached_by) || !(self.means.attached_by.is_empty() || has(self.means.attached_by))
+    }
+
+    fn reload_signal(&self) -> Signal {
+        self.means.reload.unwrap_or(Signal::SIGHUP)
+    }
+
+    fn stop_signal(&self) -> Signal {
+        self.means.stop
+    }
+
+    fn is_fresh_after_reload(&self) -> bool {
+        self.means.reload.is_some() && matches!(self.way, Way::Written(_))
+    }
+
+    fn executes_itself(&self) -> bool {
+        self.means.executes_itself
+    }
+
+    fn needs(&self, name: &str) -> Option<ReloadClass> {
+        let (knob, _) = self.knob(name)?;
+        match self.way {
+            Way::CommandLine | Way::Environment => Some(ReloadClass::Restart),
+            Way::Written(_) => Some(knob.needs),
+        }
+    }
+
+    fn workers(&self, master: i32) -> Vec<i32> {
+        process::worker_pids(master, self.facts.kind.helpers)
+    }
+}

@@ -1,0 +1,144 @@
+//! Options of a command line: what they say, and how they are set.
+
+use lastdrop_model::Knob;
+use lastdrop_model::settings::Takes;
+
+use crate::means::Spelled;
+
+/// What a word is to an option.
+enum Word<'a> {
+    Other,
+    /// The option alone; its value, if it takes one, is the next word.
+    Name,
+    /// The option and its value: `--workers=4`, `-w4`.
+    With(&'a str),
+}
+
+fn read<'a>(word: &'a str, name: &str) -> Word<'a> {
+    if word == name && !name.ends_with('=') {
+        return Word::Name;
+    }
+    match word.strip_prefix(name) {
+        // `-Dworkers=4`, where the equals sign is of the name.
+        Some(value) if name.ends_with('=') => Word::With(value),
+        Some(rest) if name.starts_with("--") => rest.strip_prefix('=').map_or(Word::Other, Word::With),
+        Some(value) if name.len() == 2 && name.starts_with('-') && !value.is_empty() => Word::With(value),
+        _ => Word::Other,
+    }
+}
+
+fn read_any<'a>(word: &'a str, spelled: &Spelled) -> Word<'a> {
+    let names = spelled.option.iter().chain(spelled.also);
+    names.map(|name| read(word, name)).find(|w| !matches!(w, Word::Other)).unwrap_or(Word::Other)
+}
+
+/// What the last option of a command line says of a knob.
+pub fn value(argv: &[String], knob: &Knob, spelled: &Spelled) -> Option<String> {
+    let is_switch = matches!(knob.takes, Takes::Switch { .. });
+    let mut found = None;
+    let mut words = argv.iter().skip(1).map(String::as_str);
+    while let Some(word) = words.next() {
+        if is_switch {
+            let off = spelled.option_off == Some(word);
+            if off || matches!(read_any(word, spelled), Word::Name) {
+                found = Some(knob.switched(!off).to_string());
+            }
+            continue;
+        }
+        match read_any(word, spelled) {
+            Word::Other => {}
+            Word::Name => found = words.next().map(str::to_string).or(found),
+            Word::With(value) => found = Some(value.to_string()),
+        }
+    }
+    found
+}
+
+/// Sets an option: where it stands first, else before a word, else at the end. All others that set the same go.
+pub fn set(argv: &mut Vec<String>, knob: &Knob, spelled: &Spelled, value: &str, before: Option<&str>) {
+    let Some(option) = spelled.option else { return };
+    let is_switch = matches!(knob.takes, Takes::Switch { .. });
+    let new: Vec<String> = match (is_switch, lastdrop_model::Setting::read(value).is_on()) {
+        (true, true) => vec![option.into()],
+        (true, false) => spelled.option_off.iter().map(ToString::to_string).collect(),
+        (false, _) if option.ends_with('=') => vec![format!("{option}{value}")],
+        (false, _) => vec![option.into(), value.into()],
+    };
+    let (mut kept, mut at) = (Vec::new(), None);
+    let mut words = std::mem::take(argv).into_iter();
+    kept.extend(words.next());
+    while let Some(word) = words.next() {
+        let is_off = spelled.option_off.is_some_and(|off| off == word);
+        match read_any(&word, spelled) {
+            Word::Other if !is_off => {
+                kept.push(word);
+                continue;
+            }
+            Word::Name if !is_switch => drop(words.next()),
+            _ => {}
+        }
+        at.get_or_insert(kept.len());
+    }
+    let at = at.or_else(|| kept.iter().position(|word| Some(word.as_str()) == before)).unwrap_or(kept.len());
+    kept.splice(at..at, new);
+    *argv = kept;
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::ReloadClass;
+
+    use super::*;
+
+    const SPELLED: Spelled =
+        Spelled { option: Some("--workers"), also: &["-w"], option_off: None, variable: "", line: None };
+
+    fn argv(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_string).collect()
+    }
+
+    fn knob(takes: Takes) -> Knob {
+        Knob::new("workers", takes, "1", ReloadClass::Restart, "", "")
+    }
+
+    #[test]
+    fn every_spelling_is_read_and_replaced() {
+        let count = knob(Takes::Count(1, 99));
+        for (before, is, after) in [
+            ("g app -w 4 --bind x", Some("4"), "g app --workers 7 --bind x"),
+            ("g -w4 app", Some("4"), "g --workers 7 app"),
+            ("g --workers=2 -w 3 app", Some("3"), "g --workers 7 app"),
+            ("g app", None, "g app --workers 7"),
+            ("g --workersmax 3", None, "g --workersmax 3 --workers 7"),
+        ] {
+            let mut words = argv(before);
+            assert_eq!(value(&words, &count, &SPELLED).as_deref(), is, "{before}");
+            set(&mut words, &count, &SPELLED, "7", None);
+            assert_eq!(words, argv(after));
+            assert_eq!(value(&words, &count, &SPELLED).as_deref(), Some("7"));
+        }
+        let joined = Spelled { option: Some("-Dpool="), also: &[], ..SPELLED };
+        let mut words = argv("java -Dpool=3 x");
+        assert_eq!(value(&words, &count, &joined).as_deref(), Some("3"));
+        set(&mut words, &count, &joined, "5", None);
+        assert_eq!(words, argv("java -Dpool=5 x"));
+        let mut words = argv("java -x Main start");
+        set(&mut words, &count, &joined, "5", Some("Main"));
+        assert_eq!(words, argv("java -x -Dpool=5 Main start"));
+    }
+
+    #[test]
+    fn a_switch_is_on_by_its_presence() {
+        let switch = knob(Takes::Switch { on: "True", off: "False" });
+        let spelled = Spelled { option: Some("--preload"), also: &[], option_off: Some("--no-preload"), ..SPELLED };
+        let mut words = argv("g --preload app");
+        assert_eq!(value(&words, &switch, &spelled).as_deref(), Some("True"));
+        set(&mut words, &switch, &spelled, "False", None);
+        assert_eq!(words, argv("g --no-preload app"));
+        assert_eq!(value(&words, &switch, &spelled).as_deref(), Some("False"));
+        let without = Spelled { option_off: None, ..spelled };
+        let mut words = argv("g --preload app");
+        set(&mut words, &switch, &without, "False", None);
+        assert_eq!(words, argv("g app"));
+    }
+}
