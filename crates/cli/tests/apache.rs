@@ -2,12 +2,15 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::process::Stdio;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::{Apache, Folder, alone, signal};
+use common::{Apache, Folder, alone, get, number, signal, wait_until};
 use serde_json::Value;
 
 const HEAVY: &str = "/perl/heavy.pl";
@@ -53,6 +56,88 @@ fn threaded_servers_are_read_correctly() {
         let suggested = size["suggested"]["MaxRequestWorkers"].as_u64().expect("a number");
         assert_eq!(suggested % 20, 0, "whole processes");
     }
+}
+
+/// How many connections that are kept alive the server takes, one after the other, up to 40.
+fn kept_connections(port: u16) -> usize {
+    let mut open = Vec::new();
+    while open.len() < 40 {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { break };
+        stream.set_read_timeout(Some(Duration::from_secs(2))).expect("set");
+        let answered = stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").is_ok()
+            && stream.read(&mut [0; 4096]).is_ok_and(|n| n > 0);
+        if !answered {
+            break;
+        }
+        open.push(stream);
+    }
+    open.len()
+}
+
+#[test]
+fn settings_of_threaded_servers_act() {
+    let folder = Folder::new();
+    let apache = Apache::start_with(&folder, |text| {
+        text.replace("mpm_prefork", "mpm_event")
+            .replace("MinSpareServers 5", "ThreadsPerChild 8\nMinSpareThreads 8\nServerLimit 1")
+            .replace(
+                "MaxSpareServers 10",
+                "MaxSpareThreads 16\nKeepAliveTimeout 60\nPerlInterpMax 2\nPerlInterpStart 1",
+            )
+            .replace("StartServers 5", "StartServers 1\nPerlInterpMinSpare 1")
+            .replace("MaxRequestWorkers 50", "MaxRequestWorkers 8")
+            .replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0")
+            .replace("KeepAlive Off", "KeepAlive On")
+    });
+    let script = apache.folder.join("htdocs/perl/wait.pl");
+    fs::write(&script, "select(undef, undef, undef, 0.2);\nprint \"Content-Type: text/plain\\n\\nok\\n\";\n")
+        .expect("written");
+    Command::new("chmod").arg("755").arg(&script).status().expect("chmod");
+    wait_until("the script", || get(apache.port, "/perl/wait.pl").is_some_and(|b| b.contains("ok")));
+    let before = apache.tree();
+    let plan = folder.join("plan.toml");
+    let write = |url: &str, users: u32, duration: &str, settings: &str| {
+        let head = format!(
+            "server = '{}'\nurl = '{}'\nusers = {users}\nduration = '{duration}'",
+            apache.name(),
+            apache.url(url)
+        );
+        fs::write(&plan, format!("{head}\nkeepalive = 'off'\n[settings]\n{settings}")).expect("written");
+    };
+    let path = plan.display().to_string();
+
+    // Requests that wait take no processor: as many at once as there are interpreters.
+    write("/perl/wait.pl", 6, "3s", "PerlInterpMax = [1, 4]\nPerlInterpMaxSpare = 4\nThreadLimit = 70\n");
+    let done = folder.json(&["sweep", &path, "--quiet"], 0);
+    let rps = |max: u64| {
+        let row = done["rows"].as_array().expect("rows").iter().find(|r| r["settings"]["PerlInterpMax"] == max);
+        number(&row.expect("a row")["rps"])
+    };
+    assert!(rps(4) > 2.0 * rps(1) && rps(1) < 6.0, "{done:#}");
+
+    write("/", 1, "5s", "AsyncRequestWorkerFactor = [1, 4]\n");
+    let args = ["sweep", path.as_str(), "--live", "--quiet"];
+    let mut sweep = folder.lastdrop(&args).stdout(Stdio::null()).spawn().expect("runs");
+    let factor = || {
+        let lines = apache.masters().into_iter().next()?;
+        let file = lines.split('\0').skip_while(|w| *w != "-f").nth(1).map(str::to_string)?;
+        let text = fs::read_to_string(file).ok()?;
+        text.lines().find_map(|l| l.strip_prefix("AsyncRequestWorkerFactor ")).map(str::to_string)
+    };
+    let mut most = BTreeMap::new();
+    while sweep.try_wait().expect("waited for").is_none() {
+        let now = factor();
+        let kept = kept_connections(apache.port);
+        if let (Some(now), true) = (now.clone(), now == factor()) {
+            let so_far = most.entry(now).or_insert(0);
+            *so_far = kept.max(*so_far);
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    // Eight threads: 8 + 1 × 8 connections, or 8 + 4 × 8.
+    let kept = |factor: &str| most.get(factor).copied().unwrap_or(0);
+    assert!((8..=17).contains(&kept("1")) && kept("4") >= 25, "{most:?}");
+    wait_until("the server as it was", || apache.tree() == before && get(apache.port, "/").is_some());
 }
 
 #[test]

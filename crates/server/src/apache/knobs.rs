@@ -1,5 +1,7 @@
 //! Apache's knobs, one table a kind of MPM. Defaults and ranges: httpd 2.4 `mpm_default.h`, `mpm_common.h`.
 
+use std::sync::OnceLock;
+
 use lastdrop_model::settings::Takes;
 use lastdrop_model::{Knob, ReloadClass, Role};
 
@@ -83,7 +85,7 @@ const TIMEOUT: Knob = knob(
 )
 .worth_trying_for(&["slow-clients"]);
 
-pub static PREFORK: &[Knob] = &[
+static PREFORK: &[Knob] = &[
     knob("MaxRequestWorkers", Role::PoolSize, (1, 200_000), "256", ReloadClass::Reload, "at most ServerLimit", WORKERS)
         .worth_trying_for(&["workers-exhausted", "memory-overcommit", "server-limit-clamp"])
         .called("MC"),
@@ -128,7 +130,7 @@ pub static PREFORK: &[Knob] = &[
 ];
 
 /// worker and event.
-pub static THREADED: &[Knob] = &[
+static THREADED: &[Knob] = &[
     knob(
         "MaxRequestWorkers",
         Role::PoolSize,
@@ -189,6 +191,71 @@ pub static THREADED: &[Knob] = &[
     BACKLOG,
     TIMEOUT,
 ];
+
+/// Of worker and event, beside the above.
+const THREAD_LIMIT: Knob = Knob::new(
+    "ThreadLimit",
+    Takes::Count(1, 20_000),
+    "64",
+    ReloadClass::Restart,
+    "cannot change over a reload",
+    "slots for threads in each process: the hard limit of ThreadsPerChild",
+)
+.worth_trying_for(&["server-limit-clamp"]);
+/// Of event alone.
+const ASYNC_FACTOR: Knob = Knob::new(
+    "AsyncRequestWorkerFactor",
+    Takes::Count(1, 1000),
+    "2",
+    ReloadClass::Reload,
+    "(it + 1) × MaxRequestWorkers connections at the most",
+    "a process takes so many connections more for each of its idle threads: those that are kept alive hold none",
+)
+.worth_trying_for(&["accept-queue-overflow", "keepalive-hogging"]);
+
+/// mod_perl's interpreters, of threaded MPMs alone: `modperl_config.c` of 2.0.
+const PERL: [Knob; 5] = [
+    perl(
+        "PerlInterpMax",
+        "5",
+        "at most ThreadsPerChild of them can be busy",
+        "requests that a process runs in Perl at once; its other threads wait",
+    )
+    .worth_trying_for(&["perl-interpreters-exhausted"]),
+    perl("PerlInterpStart", "3", "at most PerlInterpMax", "interpreters of a process at its start"),
+    perl(
+        "PerlInterpMinSpare",
+        "3",
+        "at most PerlInterpMaxSpare",
+        "idle interpreters that are kept; each is a copy of all code",
+    ),
+    perl(
+        "PerlInterpMaxSpare",
+        "3",
+        "less than PerlInterpMax clones and destroys them again and again",
+        "idle interpreters beyond this are destroyed",
+    )
+    .worth_trying_for(&["perl-interpreters-exhausted", "process-churn"]),
+    perl("PerlInterpMaxRequests", "2000", "", "an interpreter that has served so many is replaced: bounds what leaks")
+        .worth_trying_for(&["memory-leak"]),
+];
+
+const fn perl(name: &'static str, default: &'static str, constraint: &'static str, effect: &'static str) -> Knob {
+    Knob::new(name, Takes::Count(1, 1_000_000), default, ReloadClass::Reload, constraint, effect)
+}
+
+/// Those of a running server, by its MPM and whether it has mod_perl.
+pub fn of(mpm: &str, has_perl: bool) -> &'static [Knob] {
+    static EVENT: OnceLock<[Vec<Knob>; 2]> = OnceLock::new();
+    static WORKER: OnceLock<[Vec<Knob>; 2]> = OnceLock::new();
+    let (all, own): (_, &[Knob]) = match mpm {
+        "prefork" => return PREFORK,
+        "event" => (&EVENT, &[THREAD_LIMIT, ASYNC_FACTOR]),
+        _ => (&WORKER, &[THREAD_LIMIT]),
+    };
+    let [plain, with_perl] = all.get_or_init(|| [[THREADED, own].concat(), [THREADED, own, &PERL].concat()]);
+    if has_perl { with_perl } else { plain }
+}
 
 /// Names that were in use before 2.4 and still are in configurations.
 pub const OLD_NAMES: &[(&str, &str)] =

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use config::{Conditions, Scan};
-use knobs::{CLAMPS, OLD_NAMES, PREFORK, THREADED, directive_needs};
+use knobs::{CLAMPS, OLD_NAMES, directive_needs};
 use lastdrop_model::settings::Spares;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings, Url};
 use lastdrop_probe::listeners;
@@ -275,7 +275,7 @@ impl Adapter for Apache {
     }
 
     fn knobs(&self) -> &'static [Knob] {
-        if self.threaded() { THREADED } else { PREFORK }
+        knobs::of(&self.facts.model, self.modules.contains("perl_module"))
     }
 
     fn effective(&self) -> Result<Effective, ServerError> {
@@ -318,6 +318,9 @@ impl Adapter for Apache {
             let processes = size.div_ceil(threads);
             let workers = processes * threads;
             set("ThreadsPerChild", threads);
+            if threads > get("ThreadLimit") {
+                set("ThreadLimit", threads);
+            }
             set("MaxRequestWorkers", workers);
             // event needs slots for processes that still finish while new ones start (event.xml, since 2.4.24).
             set("ServerLimit", get("ServerLimit").max(processes + processes.div_ceil(4)));
