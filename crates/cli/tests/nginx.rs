@@ -389,3 +389,85 @@ fn a_tune_looks_for_visitors_and_tries_without_keepalive() {
     assert!(of("race").len() >= 8 && tune["restored"] == true, "{tune:#}");
     assert_eq!((nginx.tree(), nginx.workers().len()), (before, 2));
 }
+
+/// Does a client that comes again resume its TLS session?
+fn resumes(folder: &Folder, port: u16) -> Option<bool> {
+    let session = folder.join("session.pem");
+    let _ = fs::remove_file(&session);
+    let connect = |flag: &str| {
+        let mut command = Command::new("openssl");
+        command.args(["s_client", "-connect", &format!("127.0.0.1:{port}"), "-tls1_2", flag]).arg(&session);
+        let output = command.stdin(Stdio::null()).output().expect("openssl");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    connect("-sess_out");
+    if !session.exists() {
+        return Some(false);
+    }
+    let said = connect("-sess_in");
+    (said.contains("Reused, ") || said.contains("New, ")).then(|| said.contains("Reused, "))
+}
+
+#[test]
+fn buffers_of_logs_and_caches_of_sessions_act() {
+    let folder = Folder::new();
+    let (port, tls, dir) = (free_port(), free_port(), folder.path().display().to_string());
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3", "-subj", "/CN=localhost"])
+        .args(["-keyout", &format!("{dir}/key.pem"), "-out", &format!("{dir}/cert.pem")])
+        .output()
+        .expect("openssl");
+    assert!(made.status.success(), "{made:?}");
+    let log = folder.join("access.log");
+    let http = format!(
+        "  server {{\n   access_log {dir}/access.log;\n   listen 127.0.0.1:{port};\n   listen 127.0.0.1:{tls} ssl;\n   \
+         ssl_certificate {dir}/cert.pem;\n   ssl_certificate_key {dir}/key.pem;\n   ssl_session_tickets off;\n   \
+         ssl_protocols TLSv1.2;\n   location / {{ return 200 ok; }}\n  }}"
+    );
+    let server = common::servers::nginx(&folder, &http, port);
+    let config = folder.join("nginx.conf");
+    let before = fs::read(&config).expect("readable");
+    let name = format!("nginx:{}", config.display());
+    let knobs = folder.json(&["knobs", &name], 0);
+    let value = |name: &str| {
+        let rows = knobs["knobs"].as_array().expect("rows").iter();
+        rows.clone().find(|row| row["name"] == name).expect(name)["value"].clone()
+    };
+    assert_eq!((value("access_log_buffer"), value("ssl_session_cache")), (0.into(), 0.into()), "{knobs:#}");
+    let plan = folder.join("plan.toml");
+    let text = format!(
+        "server = '{name}'\nurl = 'http://127.0.0.1:{port}/'\nusers = 1\nduration = '2s'\nkeepalive = 'off'\n[settings]\n\
+         access_log_buffer = [0, 64]\nssl_session_cache = [0, 1]\n"
+    );
+    fs::write(&plan, text).expect("written");
+    let mut sweep = start_sweep(&folder, &plan.display().to_string());
+    // What was seen while the configuration said so: does the log grow by single lines, is a session resumed?
+    let mut seen = BTreeSet::new();
+    let size = || fs::metadata(&log).map_or(0, |m| m.len());
+    let says = || {
+        let text = fs::read_to_string(&config).unwrap_or_default();
+        (text.contains("buffer=64k"), text.contains("shared:lastdrop:1m"))
+    };
+    while sweep.try_wait().expect("waited for").is_none() {
+        let (state, was) = (says(), size());
+        let grown = (0..100).find_map(|_| {
+            thread::sleep(Duration::from_millis(2));
+            Some(size() - was).filter(|grown| *grown > 0)
+        });
+        let resumed = resumes(&folder, tls);
+        if let (Some(grown), Some(resumed), true) = (grown, resumed, state == says()) {
+            seen.insert((state, grown >= 60 << 10, resumed));
+        }
+    }
+    let done = end(sweep);
+    assert_eq!(done.code, 0, "{done:?}");
+    // A log that is written at once may grow by any amount between two looks; one with a buffer never by a line.
+    assert!(seen.contains(&((true, true), true, true)), "{seen:?}");
+    assert!(seen.contains(&((false, false), false, false)) && seen.contains(&((false, true), false, true)), "{seen:?}");
+    assert!(
+        !seen.contains(&((true, false), false, true)) && !seen.contains(&((false, false), false, true)),
+        "{seen:?}"
+    );
+    assert_eq!(fs::read(&config).expect("readable"), before);
+    drop(server);
+}

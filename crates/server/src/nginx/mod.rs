@@ -5,6 +5,7 @@ mod config;
 mod edits;
 mod knobs;
 mod listen;
+mod places;
 mod title;
 mod words;
 
@@ -160,7 +161,7 @@ impl Nginx {
     }
 
     fn edits_of(&self, config: &Config, settings: &Settings) -> Result<Edits, ServerError> {
-        knobs::edits(config, settings, self.port).map_err(ServerError::Setting)
+        places::edits(config, settings, self.port).map_err(ServerError::Setting)
     }
 
     /// Would the server take these settings?
@@ -306,7 +307,7 @@ impl Adapter for Nginx {
         let config = self.config()?;
         let mut e = Effective::default();
         for knob in self.knobs {
-            let found = knobs::find(&config, knob, self.port);
+            let found = places::find(&config, knob, self.port);
             let old =
                 found.source.is_none() && knob.role == Some(Role::KeepAliveRequests) && !self.built.keeps_for_1000();
             e.settings.insert(knob.name.into(), if old { Setting::Count(100) } else { found.value });
