@@ -86,8 +86,17 @@ fn settings_are_those_that_it_tells() {
     let told = String::from_utf8_lossy(&told.stderr).into_owned();
     let knobs = folder.json(&["knobs", &site.fpm.name()], 0);
     let rows = knobs["knobs"].as_array().expect("rows");
-    assert_eq!(rows.len(), 7, "{knobs:#}");
-    for row in rows {
+    assert_eq!(rows.len(), 10, "{knobs:#}");
+    let told_by_php =
+        Command::new(fs::read_link(format!("/proc/{}/exe", site.master())).expect("its program")).arg("-i").output();
+    let told_by_php = String::from_utf8_lossy(&told_by_php.expect("it runs").stdout).into_owned();
+    for row in &rows[7..] {
+        let name = row["name"].as_str().expect("text");
+        let said = told_by_php.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(" => ")).expect(name);
+        let said = said.split(" => ").next().expect("a value").to_lowercase();
+        assert_eq!(row["value"].to_string().trim_matches('"'), said, "{knobs:#}");
+    }
+    for row in &rows[..7] {
         let name = row["name"].as_str().expect("text");
         let said = told.lines().find_map(|l| l.split_once(&format!("\t{name} = "))).expect(name).1;
         assert_eq!(row["value"].to_string().trim_matches('"'), said, "{name}: {knobs:#}");
@@ -129,6 +138,32 @@ fn a_sweep_acts_on_the_pool_and_leaves_it_as_it_was() {
     let document: Value = serde_json::from_str(&done.stdout).expect("JSON");
     assert_eq!(document["rows"].as_array().map(Vec::len), Some(4), "{document:#}");
     wait_until("its own pool", || site.children() == 3);
+    assert_eq!((site.tree(), journal(&folder)), (before, None));
+}
+
+#[test]
+fn settings_of_php_act_and_what_the_pool_sets_for_good_is_refused() {
+    let folder = Folder::new();
+    let site = Site::start(&folder, "php_admin_value[opcache.revalidate_freq] = 7");
+    let root = folder.join("docs");
+    php(&root, "ini.php", "echo '<', ini_get('opcache.enable'), ini_get('opcache.validate_timestamps'), '>';");
+    let before = site.tree();
+    let says = || Some(get(site.port, "/ini.php")?.split_once('<')?.1.split_once('>')?.0.to_string());
+    assert_eq!(says().as_deref(), Some("11"));
+    let plan =
+        site.plan(&folder, "1s", "'opcache.enable' = ['on', 'off']\n'opcache.validate_timestamps' = ['on', 'off']");
+    let mut sweep = start_sweep(&folder, &plan);
+    let mut seen = BTreeSet::new();
+    while sweep.try_wait().expect("waited for").is_none() {
+        seen.extend(says());
+        thread::sleep(Duration::from_millis(20));
+    }
+    let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(["11", "10", "01", "00"].iter().all(|wanted| seen.contains(*wanted)), "{seen:?}");
+    let refused = folder.run(&["sweep", &site.plan(&folder, "200ms", "'opcache.revalidate_freq' = 5"), "--live"]);
+    assert!(refused.stdout.contains("over which nothing later counts"), "{refused:?}");
+    wait_until("as it was", || says().as_deref() == Some("11"));
     assert_eq!((site.tree(), journal(&folder)), (before, None));
 }
 

@@ -102,6 +102,16 @@ impl Scan {
         self.lines.iter().rev().find(|line| line.section == section && line.key == key)
     }
 
+    /// The line of a pool that sets something of PHP, and whether no other can: of several the first counts
+    /// (`fpm_conf_set_array` turns their order around).
+    pub fn of_php(&self, pool: &str, key: &str, skip: &str) -> Option<(&Line, bool)> {
+        let sets = |line: &&Line, by: &str| line.key.strip_prefix(by).is_some_and(|k| k == format!("[{key}]"));
+        let own = || self.lines.iter().filter(|line| line.section == pool && !line.file.ends_with(skip));
+        let first = |by: [&str; 2]| own().find(|line| by.iter().any(|by| sets(line, by)));
+        let admin = first(["php_admin_value", "php_admin_flag"]).map(|line| (line, true));
+        admin.or_else(|| first(["php_value", "php_flag"]).map(|line| (line, false)))
+    }
+
     pub fn global(&self, key: &str) -> Option<&str> {
         self.last(GLOBAL, key).map(|line| line.value.as_str())
     }

@@ -24,7 +24,10 @@ const fn knob(
 const COUNT: Takes = Takes::Count(1, 100_000);
 const DYNAMIC: &str = "at least 1, at most pm.max_children";
 
-/// All of them. `listen.backlog` is none: a listening socket survives a reload, and how long its queue may be with it.
+/// Switches of PHP, which a pool sets by `php_admin_value`.
+pub const SWITCH: Takes = Takes::Switch { on: "on", off: "off" };
+
+/// All of them; those of opcache are the last. `listen.backlog` is none: a listening socket survives a reload, and how long its queue may be with it.
 pub static KNOBS: &[Knob] = &[
     knob(
         PM,
@@ -72,4 +75,37 @@ pub static KNOBS: &[Knob] = &[
     knob(IDLE, Takes::Count(1, 86_400), "10", "seconds", "a worker that has been idle for so long is ended")
         .only_with(PM, &["ondemand"])
         .worth_trying_for(&["process-churn"]),
+    knob("opcache.enable", SWITCH, "on", PHP_ONCE, "PHP keeps what it has compiled of each file")
+        .worth_trying_for(&["opcode-cache-off"]),
+    knob(
+        "opcache.validate_timestamps",
+        SWITCH,
+        "on",
+        "php_admin_value; off: a new version of a file is seen after a reload",
+        "each file is looked at again, to see whether it has changed",
+    )
+    .only_with("opcache.enable", &["on"])
+    .worth_trying_for(&["htaccess-lookups", "cpu-saturated"]),
+    knob(
+        "opcache.revalidate_freq",
+        Takes::Count(0, 86_400),
+        "2",
+        "seconds; 0 is at each request",
+        "how long a file that was looked at is taken to be unchanged",
+    )
+    .only_with("opcache.validate_timestamps", &["on"])
+    .worth_trying_for(&["cpu-saturated"]),
 ];
+
+const PHP_ONCE: &str = "php_admin_value; how much memory it may take is for php.ini alone";
+const OPCACHE: usize = 3;
+
+/// Those that a PHP with or without opcache has.
+pub fn of(has_opcache: bool) -> &'static [Knob] {
+    if has_opcache { KNOBS } else { &KNOBS[..KNOBS.len() - OPCACHE] }
+}
+
+/// Is it a setting of PHP and not of the pool?
+pub fn is_of_php(name: &str) -> bool {
+    KNOBS[KNOBS.len() - OPCACHE..].iter().any(|k| k.name == name)
+}

@@ -16,7 +16,7 @@ use lastdrop_probe::process::{self, Birth};
 use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
-use knobs::{CHILDREN, IDLE, KNOBS, PM, SPARE_MAX, SPARE_MIN, START};
+use knobs::{CHILDREN, IDLE, KNOBS, PM, SPARE_MAX, SPARE_MIN, START, is_of_php};
 
 use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
@@ -36,6 +36,8 @@ pub struct Fpm {
     main: PathBuf,
     pool: String,
     status: Option<StatusSource>,
+    /// What php.ini and its folder say, as PHP itself tells it: `name => local => master`.
+    php: String,
 }
 
 /// Runs the program with these words.
@@ -111,7 +113,8 @@ impl Fpm {
             listeners,
         };
         let status = status_of(server, Some(&config), &facts.listeners);
-        Ok(Fpm { facts, main, pool, status })
+        let php = String::from_utf8_lossy(&ask(&facts.birth, &["-i"])?.stdout).into_owned();
+        Ok(Fpm { facts, main, pool, status, php })
     }
 
     fn test(&self, file: &Path) -> Result<(bool, String), ServerError> {
@@ -134,8 +137,29 @@ impl Fpm {
         })
     }
 
+    /// What php.ini says of a setting of PHP.
+    fn php_ini(&self, name: &str) -> Option<&str> {
+        self.php.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" => ")?.split(" => ").next())
+    }
+
+    /// A setting of PHP, and where it is from.
+    fn of_php(&self, scan: &Scan, knob: &Knob) -> (Setting, String) {
+        let ours = scan.last(&self.pool, &format!("php_admin_value[{}]", knob.name)).filter(|l| l.file.ends_with(OURS));
+        let (text, source) = match (scan.of_php(&self.pool, knob.name, OURS), ours) {
+            (Some((line, true)), _) | (_, Some(line)) | (Some((line, false)), None) => {
+                (line.value.as_str(), format!("{}:{}", line.file.display(), line.number))
+            }
+            (None, None) => (self.php_ini(knob.name).unwrap_or(knob.default), "php.ini, as PHP itself tells".into()),
+        };
+        let value = Setting::read(text);
+        (if knob.takes == knobs::SWITCH { knob.switched(value.is_on()) } else { value }, source)
+    }
+
     fn section(&self, settings: &Settings) -> String {
-        let lines = settings.iter().map(|(name, value)| format!("{name} = {value}\n"));
+        let lines = settings.iter().map(|(name, value)| match is_of_php(name) {
+            true => format!("php_admin_value[{name}] = {value}\n"),
+            false => format!("{name} = {value}\n"),
+        });
         format!("[{}]\n{}", self.pool, lines.collect::<String>())
     }
 
@@ -191,13 +215,19 @@ impl Adapter for Fpm {
     }
 
     fn knobs(&self) -> &'static [Knob] {
-        KNOBS
+        knobs::of(self.php_ini("opcache.enable").is_some())
     }
 
     fn effective(&self) -> Result<Effective, ServerError> {
         let scan = Scan::read(&self.main);
         let mut e = Effective { notes: scan.problems.clone(), ..Effective::default() };
-        for knob in KNOBS {
+        for knob in self.knobs() {
+            if is_of_php(knob.name) {
+                let (value, source) = self.of_php(&scan, knob);
+                e.settings.insert(knob.name.into(), value);
+                e.sources.insert(knob.name.into(), source);
+                continue;
+            }
             let line = scan.last(&self.pool, knob.name);
             let text = line.map_or(knob.default, |line| line.value.as_str());
             let value = if knob.name == IDLE { seconds(text).map(Setting::Count) } else { None };
@@ -248,6 +278,7 @@ impl Adapter for Fpm {
         let mut all = Settings::new();
         for line in kept.into_iter().flat_map(str::lines) {
             if let Some((name, value)) = line.split_once(" = ")
+                && let name = name.strip_prefix("php_admin_value[").map_or(name, |n| n.trim_end_matches(']'))
                 && KNOBS.iter().any(|k| k.name == name)
             {
                 all.insert(name.into(), Setting::read(value));
@@ -279,6 +310,17 @@ impl Adapter for Fpm {
         };
         if change.is_empty() {
             return Ok(());
+        }
+        let scan = Scan::read(&self.main);
+        for name in change.settings.keys().filter(|name| is_of_php(name)) {
+            if let Some((line, true)) = scan.of_php(&self.pool, name, OURS) {
+                return Err(ServerError::Setting(format!(
+                    "{}:{} sets {name} by {}, over which nothing later counts: take that line away first",
+                    line.file.display(),
+                    line.number,
+                    line.key
+                )));
+            }
         }
         let main = fs::read(&self.main).map_err(ServerError::io(format!("cannot read {}", self.main.display())))?;
         let text = [&main[..], b"\n", self.section(&change.settings).as_bytes()].concat();
