@@ -16,7 +16,7 @@ use crate::change::Change;
 use crate::health::{Health, wait_healthy};
 use crate::journal::{Journal, Lock, Stage, StateFiles, tidy_all};
 use crate::private::{Readers, keep_to_ourselves, remove_if_there, unfinished, write_durably_for};
-use crate::{ServerError, ServerRef, edited, nginx, restart};
+use crate::{ServerError, ServerRef, edited, host, nginx, restart};
 
 /// How long workers of an old generation may take to finish what they do.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -291,7 +291,10 @@ fn differences_from(journal: &Journal) -> Vec<String> {
 pub fn restore_all(dry_run: bool) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
     let mut results = Vec::new();
     for path in Journal::all()? {
-        results.push(Journal::read(&path).and_then(|journal| restore(&journal, dry_run)));
+        results.push(match host::is_of_a_host(&path) {
+            true => host::restore(&path, dry_run),
+            false => Journal::read(&path).and_then(|journal| restore(&journal, dry_run)),
+        });
     }
     if !dry_run {
         tidy_all()?;
