@@ -289,12 +289,11 @@ fn differences_from(journal: &Journal) -> Vec<String> {
 /// # Errors
 /// When the state folder cannot be read. What happened to each server is in the list.
 pub fn restore_all(dry_run: bool) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
-    let mut results = Vec::new();
-    for path in Journal::all()? {
-        results.push(match host::is_of_a_host(&path) {
-            true => host::restore(&path, dry_run),
-            false => Journal::read(&path).and_then(|journal| restore(&journal, dry_run)),
-        });
+    let (hosts, servers): (Vec<_>, Vec<_>) = Journal::all()?.into_iter().partition(|path| host::is_of_a_host(path));
+    // A server that is started again shall find the host as it was: its listener keeps the limits of that moment.
+    let mut results: Vec<_> = hosts.iter().map(|path| host::restore(path, dry_run)).collect();
+    for path in servers {
+        results.push(Journal::read(&path).and_then(|journal| restore(&journal, dry_run)));
     }
     if !dry_run {
         tidy_all()?;

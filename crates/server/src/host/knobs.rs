@@ -107,7 +107,7 @@ pub static KNOBS: &[HostKnob] = &[
     row(Scope::Namespace, "net.ipv4.tcp_tw_reuse", "/proc/sys/net/ipv4/tcp_tw_reuse", Takes::Count(0, 2), "2")
         .does("a port in TIME_WAIT may be taken again after a second for an outgoing connection: 0 never, 1 always, 2 on loopback")
         .but("helps only who connects, such as a proxy; needs TCP timestamps"),
-    row(Scope::Namespace, "net.ipv4.tcp_fin_timeout", "/proc/sys/net/ipv4/tcp_fin_timeout", Takes::Count(1, 600), "60")
+    row(Scope::Namespace, "net.ipv4.tcp_fin_timeout", "/proc/sys/net/ipv4/tcp_fin_timeout", Takes::Choice(&[]), "60")
         .does("seconds that a connection which its program has closed waits in FIN_WAIT_2 for the other end")
         .but("not changed by lastdrop: useless for TIME_WAIT, which is always 60 s")
         .refused(
