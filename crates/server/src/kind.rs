@@ -58,7 +58,7 @@ pub enum AdapterName {
     Nginx,
     PhpFpm,
     Target,
-    /// Not a program: what all of them stand on.
+    // Not a program: what all of them stand on.
     Host,
 }
 
