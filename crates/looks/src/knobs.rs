@@ -4,7 +4,7 @@ use lastdrop_lab::LabError;
 use lastdrop_model::Setting;
 use lastdrop_model::documents::{KNOBS_SCHEMA, KnobRow, KnobsDocument};
 use lastdrop_model::settings::Takes;
-use lastdrop_server::{ServerRef, discover};
+use lastdrop_server::{ServerRef, knobs_of};
 
 /// Reads the settings of running servers.
 ///
@@ -13,12 +13,11 @@ use lastdrop_server::{ServerRef, discover};
 pub fn knobs(servers: &[ServerRef]) -> Result<KnobsDocument, LabError> {
     let mut document = KnobsDocument { schema: KNOBS_SCHEMA.into(), knobs: Vec::new(), notes: Vec::new() };
     for server in servers {
-        let adapter = discover(server)?;
-        let effective = adapter.effective()?;
-        let name = &adapter.facts().name;
-        document.knobs.extend(adapter.knobs().iter().map(|knob| {
+        let of = knobs_of(server)?;
+        let (name, effective) = (&of.server, &of.effective);
+        document.knobs.extend(of.knobs.iter().map(|knob| {
             let (range, choices) = match knob.takes {
-                Takes::Count(least, most) => (Some([least, most]), Vec::new()),
+                Takes::Count(least, most) | Takes::Range(least, most) => (Some([least, most]), Vec::new()),
                 Takes::CountOr(least, most, word) => (Some([least, most]), vec![word.to_string()]),
                 Takes::Switch { on, off } => (None, vec![on.to_string(), off.to_string()]),
                 Takes::Choice(words) => (None, words.iter().map(ToString::to_string).collect()),

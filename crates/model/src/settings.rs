@@ -98,6 +98,8 @@ pub enum Role {
 pub enum ReloadClass {
     Reload,
     Restart,
+    /// Nothing of the server's: the kernel takes it at once.
+    Sysctl,
 }
 
 impl ReloadClass {
@@ -106,6 +108,7 @@ impl ReloadClass {
         match self {
             ReloadClass::Reload => "reload",
             ReloadClass::Restart => "restart",
+            ReloadClass::Sysctl => "sysctl",
         }
     }
 }
@@ -117,6 +120,8 @@ pub enum Takes {
     Count(i64, i64),
     /// The same, or a word.
     CountOr(i64, i64, &'static str),
+    /// Two numbers between the smallest and the largest, the lower one first: `32768 60999`.
+    Range(i64, i64),
     /// On or off, in the server's own words.
     Switch { on: &'static str, off: &'static str },
     /// One of these words.
@@ -207,7 +212,7 @@ impl Knob {
     #[must_use]
     pub fn most(&self) -> u64 {
         match self.takes {
-            Takes::Count(_, most) | Takes::CountOr(_, most, _) => most.max(0) as u64,
+            Takes::Count(_, most) | Takes::CountOr(_, most, _) | Takes::Range(_, most) => most.max(0) as u64,
             Takes::Switch { .. } => 1,
             Takes::Choice(words) => words.len() as u64,
         }
@@ -219,7 +224,7 @@ impl Knob {
         match self.takes {
             Takes::Switch { on: word, .. } if on => Setting::Text(word.into()),
             Takes::Switch { off: word, .. } => Setting::Text(word.into()),
-            Takes::Count(..) | Takes::CountOr(..) | Takes::Choice(_) => Setting::from(u64::from(on)),
+            Takes::Count(..) | Takes::CountOr(..) | Takes::Range(..) | Takes::Choice(_) => Setting::from(u64::from(on)),
         }
     }
 
@@ -242,6 +247,17 @@ impl Knob {
             (Takes::Choice(words), value) if words.contains(&value.to_string().as_str()) => Ok(()),
             (Takes::Choice(words), other) => {
                 Err(format!("{} is one of {}, not '{other}'", self.name, words.join(", ")))
+            }
+            (Takes::Range(least, most), other) => {
+                let text = other.to_string();
+                let numbers: Vec<Option<i64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
+                match numbers[..] {
+                    [Some(low), Some(high)] if least <= low && low <= high && high <= most => Ok(()),
+                    _ => Err(format!(
+                        "{} is two numbers from {least} to {most}, the lower one first, not '{other}'",
+                        self.name
+                    )),
+                }
             }
             (Takes::Count(least, most), other) => {
                 Err(format!("{} is a number from {least} to {most}, not '{other}'", self.name))
@@ -271,6 +287,12 @@ mod tests {
         assert_eq!(words.check(&"on".into()), Err("keep is one of static, dynamic, not 'on'".into()));
         let either = Knob { takes: Takes::CountOr(1, 9, "auto"), ..switch };
         assert!(either.check(&"auto".into()).is_ok() && either.check(&"9".into()).is_ok());
+        let range = Knob { takes: Takes::Range(1024, 65_535), ..switch };
+        assert!(range.check(&"1024 65535".into()).is_ok() && range.check(&"2000\t2000".into()).is_ok());
+        for wrong in ["2000", "3000 2000", "1 65535", "1024 65536", "1024 2000 3000", "1024 x", ""] {
+            let error = range.check(&wrong.into()).expect_err(wrong);
+            assert!(error.contains("two numbers from 1024 to 65535"), "{error}");
+        }
         assert_eq!(either.check(&"no".into()), Err("keep is a number from 1 to 9 or auto, not 'no'".into()));
     }
 

@@ -1,6 +1,6 @@
 //! Who listens where, and whether a listener has visitors.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use procfs::net::{TcpNetEntry, TcpState};
 use procfs::process::{FDTarget, Process};
 
 use crate::ProbeError;
+use crate::namespace::{self, Namespace};
 use crate::sock_diag::SockDiag;
 
 /// What somebody connects to.
@@ -119,19 +120,9 @@ pub fn of_process(pid: i32) -> Result<Vec<SocketAddr>, ProbeError> {
 /// parent does not. None where nobody listens, or where its descriptors may not be read.
 #[must_use]
 pub fn owner(endpoint: &Endpoint) -> Option<i32> {
-    let own = i32::try_from(std::process::id()).ok()?;
     let mut inodes = HashSet::new();
     match endpoint {
-        Endpoint::Tcp(_) => {
-            let listeners: Vec<(u8, u64)> = sockets(own)
-                .ok()?
-                .into_iter()
-                .filter(|s| s.state == TcpState::Listen)
-                .map(|s| (endpoint.fitness(&s.local_address), s.inode))
-                .collect();
-            let best = listeners.iter().map(|(fitness, _)| *fitness).max().filter(|f| *f > 0);
-            inodes.extend(listeners.into_iter().filter(|(f, _)| Some(*f) == best).map(|(_, inode)| inode));
-        }
+        Endpoint::Tcp(_) => inodes = listening_at(i32::try_from(std::process::id()).ok()?, endpoint),
         Endpoint::Unix(_) => {
             let each = |s: crate::sock_diag::UnixSocket| {
                 if s.path.is_some_and(|p| endpoint.is_path(&p)) {
@@ -142,6 +133,35 @@ pub fn owner(endpoint: &Endpoint) -> Option<i32> {
         }
     }
     holder(&inodes)
+}
+
+/// The sockets that listen at an address in the namespace of a process, those that fit it best.
+fn listening_at(pid: i32, endpoint: &Endpoint) -> HashSet<u64> {
+    let mut all = sockets(pid).unwrap_or_default();
+    all.retain(|s| s.state == TcpState::Listen && endpoint.fitness(&s.local_address) > 0);
+    let best = all.iter().map(|s| endpoint.fitness(&s.local_address)).max();
+    all.into_iter().filter(|s| Some(endpoint.fitness(&s.local_address)) == best).map(|s| s.inode).collect()
+}
+
+/// The owners of the listeners of an address in all network namespaces that can be seen and have that address: the one of
+/// our own namespace alone, if there is one.
+#[must_use]
+pub fn owners_anywhere(address: SocketAddr) -> Vec<i32> {
+    let endpoint = Endpoint::Tcp(address);
+    if let Some(own) = Some(address).filter(is_local).and_then(|_| owner(&endpoint)) {
+        return vec![own];
+    }
+    let own = i32::try_from(std::process::id()).ok().and_then(namespace::inode_of);
+    // A process of each.
+    let mut namespaces = BTreeMap::new();
+    for pid in procfs::process::all_processes().into_iter().flatten().filter_map(|p| Some(p.ok()?.pid)) {
+        if let Some(inode) = namespace::inode_of(pid).filter(|inode| Some(*inode) != own) {
+            namespaces.entry(inode).or_insert(pid);
+        }
+    }
+    let has_it = |pid: i32| Namespace::of(pid).and_then(|n| n.apart(|| Ok(is_local(&address)))).unwrap_or(false);
+    let listening = namespaces.into_values().map(|pid| (pid, listening_at(pid, &endpoint)));
+    listening.filter(|(pid, found)| !found.is_empty() && has_it(*pid)).filter_map(|(_, found)| holder(&found)).collect()
 }
 
 /// The process that has one of these sockets open: of several the one whose parent has not.

@@ -7,10 +7,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::thread;
 
 use lastdrop_model::{ListenQueue, PortsHeld};
 use nix::sched::{CloneFlags, setns};
+use serde::{Deserialize, Serialize};
 
 use crate::host;
 use crate::sock_diag::{FAMILIES, SockDiag, StateFlags, TcpSocket, family_of, state_name};
@@ -155,6 +159,21 @@ pub struct UnixListener {
     pub queue: ListenQueue,
 }
 
+/// By what a network namespace is known again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceId {
+    /// Of the file that /proc/PID/ns/net is. The kernel gives it to another namespace as soon as this one is gone.
+    pub inode: u64,
+    /// Given once until the machine starts again. None before Linux 5.14.
+    pub cookie: Option<u64>,
+}
+
+/// The inode of the network namespace of a process; None where it is gone or hidden.
+#[must_use]
+pub fn inode_of(pid: i32) -> Option<u64> {
+    fs::metadata(format!("/proc/{pid}/ns/net")).ok().map(|m| m.ino())
+}
+
 /// A way into the network namespace of a process.
 #[derive(Debug)]
 pub struct Namespace {
@@ -169,11 +188,47 @@ impl Namespace {
     /// # Errors
     /// When the process is gone or belongs to another user.
     pub fn of(pid: i32) -> io::Result<Namespace> {
-        let (path, own) = (format!("/proc/{pid}/ns/net"), "/proc/thread-self/ns/net");
-        if fs::read_link(&path)? == fs::read_link(own)? {
+        Namespace::at(Path::new(&format!("/proc/{pid}/ns/net")))
+    }
+
+    /// Opens the namespace that a file is: below /proc, or where `ip netns` keeps it.
+    ///
+    /// # Errors
+    /// When it is gone, or may not be opened.
+    pub fn at(path: &Path) -> io::Result<Namespace> {
+        let own = "/proc/thread-self/ns/net";
+        if fs::metadata(path)?.ino() == fs::metadata(own)?.ino() {
             return Ok(Namespace { theirs: None, ours: None });
         }
         Ok(Namespace { theirs: Some(File::open(path)?), ours: Some(File::open(own)?) })
+    }
+
+    /// Is it the one that we are in?
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.theirs.is_none()
+    }
+
+    /// By what it is known again.
+    ///
+    /// # Errors
+    /// When the system does not let us in.
+    pub fn id(&self) -> io::Result<NamespaceId> {
+        self.apart(|| {
+            let inode = fs::metadata("/proc/thread-self/ns/net")?.ino();
+            Ok(NamespaceId { inode, cookie: own_cookie() })
+        })
+    }
+
+    /// Does something inside the namespace, on a thread of its own: no other is ever there.
+    ///
+    /// # Errors
+    /// As [`Namespace::inside`].
+    pub fn apart<T: Send>(&self, act: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        thread::scope(|scope| {
+            let inside = thread::Builder::new().name("namespace".into()).spawn_scoped(scope, || self.inside(act))?;
+            inside.join().unwrap_or_else(|_| Err(io::Error::other("the thread in the namespace has failed")))
+        })
     }
 
     /// Does something inside the namespace. Only this thread goes there.
@@ -288,6 +343,18 @@ impl Namespace {
     }
 }
 
+/// The cookie of the namespace that this thread is in.
+fn own_cookie() -> Option<u64> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    let mut cookie = 0u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    let to = (&raw mut cookie).cast();
+    // SAFETY: the kernel writes at most as many bytes as the number has, and both live for the call.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, to, &raw mut length) };
+    (result == 0).then_some(cookie)
+}
+
 /// Closed connections of our own namespace (TIME_WAIT) to the one of these destinations that has the most. Those that
 /// the other end closed are at the other end, and hold no port of ours.
 ///
@@ -362,6 +429,15 @@ mod tests {
         let held = Namespace::of(own).expect("ours").ports_held().expect("the kernel answers").expect("some");
         // Others on this machine may have more of theirs.
         assert!(held.time_wait >= 3, "{held:?}");
+    }
+
+    #[test]
+    fn a_namespace_is_known_again() {
+        let own = Namespace::of(std::process::id() as i32).expect("ours");
+        let id = own.id().expect("read");
+        assert!(own.is_ours() && inode_of(std::process::id() as i32) == Some(id.inode), "{id:?}");
+        assert_eq!(Namespace::at(Path::new("/proc/self/ns/net")).and_then(|n| n.id()).expect("read"), id);
+        assert_eq!(inode_of(-1), None);
     }
 
     #[test]

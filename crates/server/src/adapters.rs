@@ -1,9 +1,12 @@
-//! The adapters, a line each.
+//! The adapters, a line each; and what settings a server has, whether it has an adapter or is the host.
 
-use crate::adapter::Adapter;
+use lastdrop_model::Knob;
+
+use crate::adapter::{Adapter, Effective};
 use crate::apache::Apache;
 use crate::described::Described;
 use crate::fpm::Fpm;
+use crate::host::Host;
 use crate::kind::AdapterName;
 use crate::kinds;
 use crate::left::or_restore;
@@ -33,5 +36,37 @@ pub(crate) fn find_adapter(server: &ServerRef) -> Result<Box<dyn Adapter>, Serve
         AdapterName::Nginx => Box::new(Nginx::discover(server)?),
         AdapterName::PhpFpm => Box::new(Fpm::discover(server)?),
         AdapterName::Target => Box::new(Target::discover(server)?),
+        AdapterName::Host => return Err(no_program(server)),
     })
+}
+
+/// What is wanted of the host and only a program can give.
+pub(crate) fn no_program(server: &ServerRef) -> ServerError {
+    ServerError::Setting(format!(
+        "'{server}' has settings, and no process that is it: name the server that runs there (lastdrop knobs {server} lists \
+         its settings)"
+    ))
+}
+
+/// The settings of a running server.
+#[derive(Debug)]
+pub struct KnobsOf {
+    /// The server, as it is named on a command line.
+    pub server: String,
+    pub knobs: Vec<&'static Knob>,
+    pub effective: Effective,
+}
+
+/// Reads the settings that a server, or the host, has now. Changes nothing.
+///
+/// # Errors
+/// As [`discover`]; or when they cannot be read.
+pub fn knobs_of(server: &ServerRef) -> Result<KnobsOf, ServerError> {
+    if server.kind.is_host() {
+        let host = Host::find(server)?;
+        return Ok(KnobsOf { server: host.name().into(), knobs: host.knobs(), effective: host.effective()? });
+    }
+    let adapter = discover(server)?;
+    let effective = adapter.effective()?;
+    Ok(KnobsOf { server: adapter.facts().name.clone(), knobs: adapter.knobs().iter().collect(), effective })
 }

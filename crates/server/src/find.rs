@@ -7,7 +7,7 @@ use lastdrop_probe::process::{self, Helpers, ProcessInfo};
 use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
-use crate::adapters::find_adapter;
+use crate::adapters::{find_adapter, no_program};
 use crate::kind::{AdapterName, Kind, Leave, program_of};
 use crate::kinds;
 use crate::left::or_restore;
@@ -92,6 +92,7 @@ fn find_any(server: &ServerRef) -> Result<Found, ServerError> {
         // These tell all that a look needs, also to those who may not read their configuration.
         (None, Some(AdapterName::Nginx | AdapterName::PhpFpm | AdapterName::Described) | None) => from_outside(server),
         (None, Some(AdapterName::Apache | AdapterName::Target)) => by_adapter(server),
+        (None, Some(AdapterName::Host)) => Err(no_program(server)),
     }
 }
 

@@ -13,6 +13,7 @@ use lastdrop_model::{Settings, Url};
 use lastdrop_probe::process::{self, Birth};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::ServerError;
@@ -187,6 +188,11 @@ pub enum JournalFault {
 }
 
 fn parse(bytes: &[u8]) -> Result<Journal, JournalFault> {
+    parse_as(bytes, JOURNAL_SCHEMA)
+}
+
+/// Reads a journal of this schema.
+pub fn parse_as<T: DeserializeOwned>(bytes: &[u8], known: &str) -> Result<T, JournalFault> {
     if bytes.iter().all(|b| b.is_ascii_whitespace() || *b == 0) {
         return Err(JournalFault::Empty);
     }
@@ -196,7 +202,7 @@ fn parse(bytes: &[u8]) -> Result<Journal, JournalFault> {
     };
     let value: serde_json::Value = serde_json::from_slice(bytes).map_err(fault)?;
     match value.get("schema").and_then(serde_json::Value::as_str) {
-        Some(schema) if schema != JOURNAL_SCHEMA => return Err(JournalFault::Version { schema: schema.into() }),
+        Some(schema) if schema != known => return Err(JournalFault::Version { schema: schema.into() }),
         _ => {}
     }
     serde_json::from_value(value).map_err(fault)

@@ -62,6 +62,8 @@ pub enum AdapterName {
     Nginx,
     PhpFpm,
     Target,
+    // Not a program: what all of them stand on.
+    Host,
     /// For those whose files say all of it.
     #[serde(skip)]
     Described,
@@ -157,6 +159,18 @@ impl Kind {
             given.is_some_and(|a| fits(name, a))
         });
         argument && self.word.is_none_or(|word| info.argv.iter().skip(1).any(|a| a == word))
+    }
+
+    /// Is it the host: settings, and no process that is it?
+    #[must_use]
+    pub fn is_host(&self) -> bool {
+        self.adapter == Some(AdapterName::Host)
+    }
+
+    /// Is it a program that runs?
+    #[must_use]
+    pub fn is_program(&self) -> bool {
+        !self.is_host()
     }
 
     /// Can its settings be read and changed?

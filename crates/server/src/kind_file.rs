@@ -132,7 +132,7 @@ pub fn parse(text: &str, name: String) -> Result<Kind, String> {
         format!("line {line}: {}; see: lastdrop knobs --kind-schema", toml_error::what(&e))
     })?;
     let process_id = file.config.as_ref().is_some_and(|c| c.process_id);
-    if file.programs.is_empty() && !process_id {
+    if file.programs.is_empty() && !process_id && file.adapter != Some(AdapterName::Host) {
         return Err("it says no programs; write: programs = [\"name-of-the-program\"]".into());
     }
     if file.programs.iter().chain(&file.titles).any(|p| p.trim_end_matches('*').is_empty()) {

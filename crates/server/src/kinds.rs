@@ -27,6 +27,7 @@ const OWN: &[(&str, &str)] = &[
     ("tomcat", include_str!("../kinds/tomcat.toml")),
     ("node", include_str!("../kinds/node.toml")),
     ("target", include_str!("../kinds/target.toml")),
+    ("host", include_str!("../kinds/host.toml")),
     ("pid", include_str!("../kinds/pid.toml")),
 ];
 
@@ -256,7 +257,8 @@ mod tests {
             }
             let file = if matches!(kind.named_by, NamedBy::ProcessId) { "7" } else { "/etc/a@b.conf" };
             let plain = kind.written();
-            for text in [plain.clone(), format!("{}:{file}", kind.name), format!("{plain}@http://127.0.0.1:81/s")] {
+            let with_file = if kind.is_host() { plain.clone() } else { format!("{}:{file}", kind.name) };
+            for text in [plain.clone(), with_file, format!("{plain}@http://127.0.0.1:81/s")] {
                 let server: ServerRef = text.parse().expect("a name");
                 assert_eq!((server.kind, server.to_string()), (kind, text.clone()));
                 assert_eq!(server.to_string().parse::<ServerRef>(), Ok(server), "{text}");
@@ -277,7 +279,8 @@ mod tests {
                 assert_eq!(takers, [kind.name], "{exe}");
                 assert_eq!(of(&info), kind);
             }
-            assert_eq!(kind.programs.is_empty(), matches!(kind.named_by, NamedBy::ProcessId), "{}", kind.name);
+            let without = kind.is_host() || matches!(kind.named_by, NamedBy::ProcessId);
+            assert_eq!(kind.programs.is_empty(), without, "{}", kind.name);
         }
         assert_eq!(of(&process(&["/usr/bin/lastdrop", "run"])).name, "pid", "lastdrop itself is no target");
     }

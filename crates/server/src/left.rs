@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use lastdrop_model::Url;
 
+use crate::host::{HostJournal, is_of_a_host};
 use crate::journal::{Journal, Lock, StateFiles};
 use crate::private::remove_if_there;
 use crate::{ServerError, ServerRef};
@@ -19,9 +20,9 @@ pub fn forget(named: Option<&str>) -> Result<Vec<PathBuf>, ServerError> {
         Some(name) => all.retain(|path| {
             path == Path::new(name)
                 || path.file_name().is_some_and(|n| n == name)
-                || Journal::read(path).is_ok_and(|j| j.server == name)
+                || server_of(path).is_ok_and(|server| server == name)
         }),
-        None => all.retain(|path| matches!(Journal::read(path), Err(ServerError::BrokenJournal { .. }))),
+        None => all.retain(|path| matches!(server_of(path), Err(ServerError::BrokenJournal { .. }))),
     }
     if let (Some(name), true) = (named, all.is_empty()) {
         return Err(ServerError::NotFound {
@@ -36,6 +37,14 @@ pub fn forget(named: Option<&str>) -> Result<Vec<PathBuf>, ServerError> {
         files.tidy();
     }
     Ok(all)
+}
+
+/// The server that a journal is about.
+fn server_of(path: &Path) -> Result<String, ServerError> {
+    match is_of_a_host(path) {
+        true => HostJournal::read(path).map(|j| j.server),
+        false => Journal::read(path).map(|j| j.server),
+    }
 }
 
 /// Is a server that was not found one that a killed run left stopped? Then the way on is to put it back.

@@ -3,7 +3,8 @@
 //! An [`Adapter`] knows one kind of server and changes nothing by itself. A [`Session`] does the changing, the same way
 //! for every kind: one lock a server, a journal on disk before the first change, an override in one file of ours, the
 //! server restarted exactly as it had been started. [`restore_all`] needs only the journal, so that it works when the
-//! process that wrote it is gone.
+//! process that wrote it is gone. The [`Host`] that a server stands on has no program and no configuration: a
+//! [`HostSession`] does the same for it.
 
 mod adapter;
 mod adapters;
@@ -15,6 +16,7 @@ mod find;
 mod fpm;
 mod fpm_config;
 mod health;
+mod host;
 mod journal;
 pub mod kind;
 mod kind_file;
@@ -38,10 +40,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use adapter::{Adapter, Effective, Facts};
-pub use adapters::discover;
+pub use adapters::{KnobsOf, discover, knobs_of};
 pub use change::{Change, Directives};
 pub use find::{Found, find, find_listening_at};
 pub use health::Health;
+pub use host::{Host, HostSession};
 pub use journal::{Journal, JournalFault, state_folder};
 pub use kind::Kind;
 pub use kind_file::schema as kind_schema;

@@ -17,7 +17,7 @@ use crate::health::{Health, wait_healthy};
 use crate::journal::{Journal, Lock, Stage, StateFiles, tidy_all};
 use crate::private::{Readers, keep_to_ourselves, remove_if_there, unfinished, write_durably_for};
 use crate::restart::Launch;
-use crate::{ServerError, ServerRef, edited, nginx, restart};
+use crate::{ServerError, ServerRef, edited, host, nginx, restart};
 
 /// How long workers of an old generation may take to finish what they do.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -292,8 +292,10 @@ fn differences_from(journal: &Journal) -> Vec<String> {
 /// # Errors
 /// When the state folder cannot be read. What happened to each server is in the list.
 pub fn restore_all(dry_run: bool) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
-    let mut results = Vec::new();
-    for path in Journal::all()? {
+    let (hosts, servers): (Vec<_>, Vec<_>) = Journal::all()?.into_iter().partition(|path| host::is_of_a_host(path));
+    // A server that is started again shall find the host as it was: its listener keeps the limits of that moment.
+    let mut results: Vec<_> = hosts.iter().map(|path| host::restore(path, dry_run)).collect();
+    for path in servers {
         results.push(Journal::read(&path).and_then(|journal| restore(&journal, dry_run)));
     }
     if !dry_run {

@@ -51,6 +51,10 @@ impl FromStr for ServerRef {
             return Ok(ServerRef { kind, config: None, pid: Some(pid), url });
         }
         match after {
+            Some(_) if kind.is_host() => Err(format!(
+                "'{text}': the host has no configuration file; write host, or host@URL for the network namespace of whoever \
+                 listens there"
+            )),
             Some("") => Err(format!("'{text}' has no configuration file after the colon")),
             config => Ok(ServerRef { kind, config: config.map(PathBuf::from), pid: None, url }),
         }
@@ -91,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_wrong_name_says_how_to_write_it() {
-        for bad in ["", "iis", "apache:", "pid", "pid:x", "apache@http://"] {
+        for bad in ["", "iis", "apache:", "pid", "pid:x", "apache@http://", "host:", "host:7"] {
             assert!(bad.parse::<ServerRef>().is_err(), "{bad}");
         }
     }

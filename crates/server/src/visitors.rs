@@ -30,6 +30,8 @@ pub struct Others {
     pub live: bool,
     /// Who connects from these is no visitor: checkers of its health.
     pub ignore: Vec<IpAddr>,
+    /// What belongs to the whole machine may be changed, too.
+    pub host_wide: bool,
 }
 
 /// How long visitors are looked for.

@@ -11,7 +11,7 @@ use lastdrop_model::request::header_line;
 use lastdrop_model::{KeepAlive, Plan, Url};
 use lastdrop_report::{flame_graph, profile_text};
 use lastdrop_server::ServerRef;
-use lastdrop_server::kinds;
+use lastdrop_server::{Kind, kinds};
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
@@ -24,7 +24,7 @@ use crate::signals::Stop;
     after_help = "Uses perf where it is installed and allowed; otherwise it looks at /proc and says so. Without --url the server's own\nvisitors are the load.\n\nExamples:\n  lastdrop profile apache --url http://127.0.0.1/app -c 8 --flame app.svg\n  lastdrop profile php-fpm -d 30s\n  lastdrop profile pid:1234 --json -"
 )]
 pub struct ProfileArgs {
-    #[arg(value_parser = str::parse::<ServerRef>, help = format!("The server: {} …", kinds::list(|_| true)))]
+    #[arg(value_parser = str::parse::<ServerRef>, help = format!("The server: {} …", kinds::list(Kind::is_program)))]
     pub server: ServerRef,
     /// Put load on this while it is profiled
     #[arg(long)]

@@ -11,7 +11,7 @@ use lastdrop_model::{Judged, Run, Verdict};
 use lastdrop_report::run_text;
 use lastdrop_server::ServerRef;
 use lastdrop_server::find;
-use lastdrop_server::kinds;
+use lastdrop_server::{Kind, kinds};
 
 use crate::commands::{Report, hint_of_restore, observers, open_store};
 use crate::exit::{Exit, UsageError};
@@ -51,7 +51,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "SERVER", value_parser = str::parse::<ServerRef>, help_heading = "Output", help = format!(
         "Look at this server beside the load, with its status page: {} … [default: the one that listens at the URL, if it \
          is on this machine, from outside]",
-        kinds::list(|_| true)
+        kinds::list(Kind::is_program)
     ))]
     pub server: Option<ServerRef>,
     /// Write a line for each request (CSV): when it was due, sent, answered, and its fate

@@ -10,7 +10,7 @@ use lastdrop_model::documents::SizeDocument;
 use lastdrop_model::request::header_line;
 use lastdrop_model::{KeepAlive, Url};
 use lastdrop_report::size_text;
-use lastdrop_server::{Kind, kinds};
+use lastdrop_server::kinds;
 use lastdrop_server::{ServerRef, Session, discover};
 use lastdrop_trials::fit::{FitOrder, fit};
 
@@ -26,7 +26,7 @@ use crate::signals::Stop;
 pub struct SizeArgs {
     #[arg(help = format!(
         "The server: {}, each with @URL of its listener; the workers of other kinds are shown by lastdrop watch",
-        kinds::list_with_files(Kind::can_change)
+        kinds::list_with_files(|k| k.can_change() && k.is_program())
     ))]
     pub server: ServerRef,
     /// Memory that the server's workers may use together [default: what the machine or the server's control group has left]

@@ -13,7 +13,7 @@ use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
 use lastdrop_model::request::header_line;
 use lastdrop_model::{KeepAlive, Url};
 use lastdrop_report::{trace_compare_text, trace_text};
-use lastdrop_server::{Directives, Others, ServerRef, kinds};
+use lastdrop_server::{Directives, Kind, Others, ServerRef, kinds};
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
@@ -25,7 +25,7 @@ use crate::signals::Stop;
     after_help = "Needs strace, and root or the server's user. Tracing slows the traced workers down while it lasts; on a server in\nuse it also counts what visitors do.\n\nExamples:\n  lastdrop trace apache --url http://127.0.0.1/app/list\n  lastdrop trace apache --url http://127.0.0.1/ --json before.json\n  (change something) lastdrop trace apache --url http://127.0.0.1/ --against before.json\n  lastdrop trace apache --url http://127.0.0.1/ --with '<Directory />; AllowOverride None; </Directory>'"
 )]
 pub struct TraceArgs {
-    #[arg(value_parser = str::parse::<ServerRef>, help = format!("The server: {} …", kinds::list(|_| true)))]
+    #[arg(value_parser = str::parse::<ServerRef>, help = format!("The server: {} …", kinds::list(Kind::is_program)))]
     pub server: ServerRef,
     /// What is asked for while it is traced
     #[arg(long)]

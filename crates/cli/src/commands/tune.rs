@@ -11,7 +11,7 @@ use lastdrop_model::documents::{TuneDocument, TuneVerdict};
 use lastdrop_model::{KeepAlive, Url};
 use lastdrop_report::tune_text;
 use lastdrop_server::ServerRef;
-use lastdrop_server::{Kind, kinds};
+use lastdrop_server::kinds;
 use lastdrop_server::{Session, discover};
 use lastdrop_trials::tune::{TuneOrder, tune as run_tune};
 
@@ -26,7 +26,7 @@ use crate::stdio::note;
     after_help = "Examples:\n  lastdrop tune apache --url http://127.0.0.1/perl/page.pl -c 50\n  lastdrop tune apache:/srv/www/apache2.conf --url http://127.0.0.1:8080/ --memory 400M --keep\n  lastdrop tune target:target.toml --url http://127.0.0.1:8080/"
 )]
 pub struct TuneArgs {
-    #[arg(help = format!("The server: {}, each with @URL of its listener", kinds::list_with_files(Kind::can_change)))]
+    #[arg(help = format!("The server: {}, each with @URL of its listener", kinds::list_with_files(|k| k.can_change() && k.is_program())))]
     pub server: ServerRef,
     /// What to load; healthy means that it answers as it does at the start
     #[arg(long)]

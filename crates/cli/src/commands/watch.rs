@@ -14,7 +14,7 @@ use lastdrop_model::documents::{WATCH_SCHEMA, WatchDocument};
 use lastdrop_report::watch::{SortBy, View, draw, news};
 use lastdrop_report::{watch_line, watch_text};
 use lastdrop_server::ServerRef;
-use lastdrop_server::kinds;
+use lastdrop_server::{Kind, kinds};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
@@ -32,7 +32,7 @@ use crate::stdio;
 pub struct WatchArgs {
     #[arg(value_parser = str::parse::<ServerRef>, required_unless_present = "replay", help = format!(
         "The server: {}, each with @URL",
-        kinds::list_with_files(|_| true)
+        kinds::list_with_files(Kind::is_program)
     ))]
     pub server: Option<ServerRef>,
     /// Time between two looks, and what differences cover

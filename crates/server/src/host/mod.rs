@@ -1,0 +1,140 @@
+//! The host as a server: settings of the network namespace of a server, of the whole machine, and of its processes.
+//!
+//! It has no process that is it, no configuration file and no restart: the kernel takes a value at once, and what stands in
+//! /proc is all that there is to read. So it has a session of its own ([`HostSession`]) with what every other has: a lock,
+//! a journal on disk before the first change, and an undoing that needs only the journal.
+
+mod journal;
+mod kept;
+mod knobs;
+mod limits;
+mod place;
+mod session;
+mod undo;
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use lastdrop_model::{Knob, Setting};
+use lastdrop_probe::{listeners, process};
+
+pub use journal::{HostJournal, is_of_a_host};
+use knobs::{HostKnob, KNOBS, Scope};
+use place::{Place, Process};
+pub use session::HostSession;
+pub use undo::restore;
+
+use crate::adapter::Effective;
+use crate::{ServerError, ServerRef};
+
+/// The host of a server, as found.
+#[derive(Debug)]
+pub struct Host {
+    name: String,
+    place: Place,
+    /// One that is in the namespace: who listens at the URL, else ourselves.
+    process: Process,
+    /// Its limits are meant, and those of its children.
+    has_limits: bool,
+}
+
+impl Host {
+    /// Finds the network namespace that a name means: that of whoever listens at its URL, else our own.
+    ///
+    /// # Errors
+    /// When nobody listens there, or it may not be looked at.
+    pub fn find(server: &ServerRef) -> Result<Host, ServerError> {
+        let pid = match &server.url {
+            Some(url) => listener(server, (url.host.as_str(), url.port))?,
+            None => std::process::id() as i32,
+        };
+        let info = process::look(pid).ok_or(lastdrop_probe::ProbeError::Gone(pid))?;
+        let (place, process) = (Place::of(pid)?, (pid, info.start_ticks));
+        Ok(Host { name: server.to_string(), place, process, has_limits: server.url.is_some() })
+    }
+
+    /// As it was named.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The settings that it has. Those of connection tracking are there where the kernel's module is.
+    #[must_use]
+    pub fn knobs(&self) -> Vec<&'static Knob> {
+        self.rows().map(|(row, _)| &row.knob).collect()
+    }
+
+    /// What the kernel says now.
+    ///
+    /// # Errors
+    /// When it may not be read.
+    pub fn effective(&self) -> Result<Effective, ServerError> {
+        let mut effective = Effective::default();
+        let mut left_out = Vec::new();
+        for row in KNOBS.iter().filter(|row| self.has(row)) {
+            let name = row.knob.name;
+            let Some((value, source)) = self.value(row)? else {
+                left_out.push(name);
+                continue;
+            };
+            effective.settings.insert(name.into(), value);
+            effective.sources.insert(name.into(), source);
+        }
+        if !self.place.is_ours() {
+            let (pid, _) = self.process;
+            let program = process::name(pid).unwrap_or_default();
+            effective.notes.push(format!("its network namespace is that of process {pid} ({program}), not ours"));
+        }
+        if !left_out.is_empty() {
+            effective.notes.push(format!(
+                "not there (no connection tracking, or not to be seen from here): {}",
+                left_out.join(", ")
+            ));
+        }
+        Ok(effective)
+    }
+
+    /// Settings that can be meant here at all.
+    fn has(&self, row: &HostKnob) -> bool {
+        row.scope != Scope::Processes || self.has_limits
+    }
+
+    fn rows(&self) -> impl Iterator<Item = (&'static HostKnob, Setting)> {
+        KNOBS.iter().filter(|row| self.has(row)).filter_map(|row| Some((row, self.value(row).ok()??.0)))
+    }
+
+    /// The present value, and where it stands.
+    fn value(&self, row: &HostKnob) -> Result<Option<(Setting, String)>, ServerError> {
+        let whose = match row.scope {
+            Scope::Namespace => "of this network namespace",
+            Scope::Machine => "of the whole machine",
+            Scope::Processes => {
+                let (pid, _) = self.process;
+                return Ok(limits::shown(pid).map(|(soft, hard)| {
+                    let source = format!("/proc/{pid}/limits, of the server's processes; hard limit {hard}");
+                    (Setting::from(soft), source)
+                }));
+            }
+        };
+        let value = self.place.read(row)?;
+        Ok(value.map(|text| (Setting::read(&text), format!("{}, {whose}", row.file))))
+    }
+}
+
+/// Who listens at a host and port, in whatever namespace.
+fn listener(server: &ServerRef, at: (&str, u16)) -> Result<i32, ServerError> {
+    let addresses: Vec<SocketAddr> =
+        at.to_socket_addrs().map_err(ServerError::io(format!("cannot find '{}'", at.0)))?.collect();
+    let owners = addresses.into_iter().map(listeners::owners_anywhere).find(|owners| !owners.is_empty());
+    match owners.unwrap_or_default()[..] {
+        [one] => Ok(one),
+        [] => Err(ServerError::NotFound {
+            what: format!("nobody who can be seen listens where '{server}' says"),
+            advice: format!("{}; other users' processes are seen as root", server.kind.advice),
+        }),
+        ref several => Err(ServerError::NotFound {
+            what: format!("'{server}' is in several network namespaces, of the processes {several:?}"),
+            advice: "run lastdrop in the one that is meant: nsenter -n -t PROCESS lastdrop …".into(),
+        }),
+    }
+}
