@@ -30,7 +30,7 @@ pub fn knobs(servers: &[ServerRef]) -> Result<KnobsDocument, LabError> {
                 default: Setting::read(knob.default),
                 range,
                 choices,
-                needs: adapter.needs(knob.name).unwrap_or(knob.needs),
+                needs: knob.needs,
                 effect: knob.effect.into(),
                 constraint: knob.constraint.into(),
                 when: knob.when.map(|(name, values)| format!("{name} is {}", values.join(" or "))),

@@ -53,7 +53,8 @@ pub(crate) fn no_program(server: &ServerRef) -> ServerError {
 pub struct KnobsOf {
     /// The server, as it is named on a command line.
     pub server: String,
-    pub knobs: Vec<&'static Knob>,
+    /// Each with what a change of it needs here.
+    pub knobs: Vec<Knob>,
     pub effective: Effective,
 }
 
@@ -64,9 +65,15 @@ pub struct KnobsOf {
 pub fn knobs_of(server: &ServerRef) -> Result<KnobsOf, ServerError> {
     if server.kind.is_host() {
         let host = Host::find(server)?;
-        return Ok(KnobsOf { server: host.name().into(), knobs: host.knobs(), effective: host.effective()? });
+        return Ok(KnobsOf {
+            server: host.name().into(),
+            knobs: host.knobs().into_iter().copied().collect(),
+            effective: host.effective()?,
+        });
     }
     let adapter = discover(server)?;
     let effective = adapter.effective()?;
-    Ok(KnobsOf { server: adapter.facts().name.clone(), knobs: adapter.knobs().iter().collect(), effective })
+    let here = |knob: &Knob| Knob { needs: adapter.needs(knob.name).unwrap_or(knob.needs), ..*knob };
+    let knobs = adapter.knobs().iter().map(here).collect();
+    Ok(KnobsOf { server: adapter.facts().name.clone(), knobs, effective })
 }
