@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use common::servers::{Daemon, Fpm, children_of, nginx, open_folder, php, php_site};
+use common::servers::{Daemon, Fpm, Mariadb, children_of, nginx, open_folder, php, php_site};
 use common::{Done, Folder, free_port, get, signal, wait_until};
 use serde_json::{Value, json};
 
@@ -47,7 +48,6 @@ impl Site {
         let (port, root) = (free_port(), open_folder(&folder, "docs"));
         open_folder(&folder, "seen");
         php(&root, "count.php", &counting(folder.path()));
-        php(&root, "slow.php", "usleep(50000); echo 'slow';");
         let nginx = nginx(&folder, &php_site(port, &root, &fpm.socket), port);
         wait_until("a page", || get(port, "/count.php").is_some_and(|text| text.contains("counted")));
         Site { folder, fpm, _nginx: nginx, port }
@@ -135,6 +135,15 @@ impl Drop for Site {
 fn some_time(most: Duration) -> Duration {
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();
     most.mul_f64(f64::from(nanos % 1000) / 1000.0)
+}
+
+/// Ends what goes on until it is set, also where a test fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn kill(mut child: Child) {
@@ -309,4 +318,73 @@ fn servers_and_their_settings_are_told_apart_by_name() {
         sweep(&[&web, &pool], "web.gzip = 'on'\n'php-fpm.pm' = ['dynamic', 'static']\n'php-fpm.pm.start_servers' = 3");
     assert!(wrong.code == 0 && wrong.stdout.contains("php-fpm: the server would not take"), "{wrong:?}");
     site.is_as_it_was(&before, "after all");
+}
+
+#[test]
+fn a_watch_of_several_servers_shows_each_of_them_and_who_is_connected_to_whom() {
+    let site = Site::start();
+    let db = Mariadb::start(&site.folder, &[]);
+    php(
+        &site.folder.join("docs"),
+        "db.php",
+        &format!("{} $db->query('select sleep(0.02)'); echo 'asked';", db.connect()),
+    );
+    let [web, pool] = site.names();
+    let database = format!("db=pid:{}", db.daemon.pid());
+    let args = ["watch", &web, &pool, &database, "--once", "--interval", "500ms"];
+    let paths = [&site.fpm.socket, &db.socket].map(|socket| format!("unix:{}", socket.display()));
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _ends = Ends(&stop);
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                assert!(get(site.port, "/db.php").is_some_and(|text| text.contains("asked")));
+            }
+        });
+        let line = format!("web (nginx) -> php-fpm via {} -> db (mariadbd) via {}", paths[0], paths[1]);
+        wait_until("the whole chain", || site.folder.run(&args).stdout.starts_with(&format!("{line}\n")));
+        let mut document = Value::Null;
+        wait_until("the same as a document", || {
+            document = site.folder.json(&args, 0);
+            document["chain"][0]["to"] == json!(["php-fpm"]) && document["chain"][1]["to"] == json!(["db"])
+        });
+        let chain = &document["chain"];
+        assert_eq!(chain[0]["listens"], json!([format!("127.0.0.1:{}", site.port)]), "{chain:#}");
+        assert_eq!(
+            (&chain[1]["listens"], &chain[1]["connects"]),
+            (&json!([paths[0]]), &json!([paths[1]])),
+            "{chain:#}"
+        );
+        assert_eq!(document["schema"], "lastdrop.watch/1");
+        let of = |server: &str| {
+            let workers = document["workers"].as_array().expect("workers");
+            workers.iter().filter(|w| w["server"] == server && w["pid"].is_u64()).count()
+        };
+        assert_eq!((of("web"), of("php-fpm")), (2, 3), "{document:#}");
+        let looks: Vec<&Value> = document["looks"].as_array().expect("looks").iter().map(|l| &l["server"]).collect();
+        assert_eq!(looks, ["web", "php-fpm", "db"]);
+    });
+
+    // A recording of several is shown again as one of one is.
+    let file = site.folder.join("watch.jsonl").display().to_string();
+    let record =
+        site.folder.run(&["watch", &web, &pool, "--interval", "200ms", "-d", "500ms", "--record", &file, "--quiet"]);
+    assert_eq!(record.code, 0, "{record:?}");
+    let shown = site.folder.run(&["watch", "--replay", &file]);
+    assert!(shown.code == 0 && shown.stdout.contains("\nphp-fpm  "), "{shown:?}");
+    let one = site.folder.json(&["watch", &pool, "--once", "--interval", "100ms"], 0);
+    assert!(one["server"] == pool.as_str() && one["workers"][0]["server"].is_null(), "{one:#}");
+
+    let knobs = site.folder.json(&["knobs", &web, &pool], 0);
+    let row = |setting: &str| {
+        let rows = knobs["knobs"].as_array().expect("rows").iter();
+        rows.filter(|row| row["setting"] == setting).map(|row| (&row["server"], &row["name"], &row["value"])).next()
+    };
+    assert_eq!(row("web.worker_processes"), Some((&json!(web), &json!("worker_processes"), &json!(2))));
+    assert_eq!(row("php-fpm.pm.max_children"), Some((&json!(pool), &json!("pm.max_children"), &json!(3))));
+    let plain = web.trim_start_matches("web=");
+    for command in ["knobs", "watch"] {
+        let twice = site.folder.run(&[command, plain, plain]);
+        assert!(twice.code == 2 && twice.stderr.contains("two servers are called 'nginx'"), "{twice:?}");
+    }
 }

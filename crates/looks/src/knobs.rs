@@ -15,7 +15,9 @@ pub fn knobs(servers: &[ServerRef]) -> Result<KnobsDocument, LabError> {
     for server in servers {
         let adapter = discover(server)?;
         let effective = adapter.effective()?;
-        let name = &adapter.facts().name;
+        let own = &adapter.facts().name;
+        let name = server.name.as_ref().map_or_else(|| own.clone(), |called| format!("{called}={own}"));
+        let called = (servers.len() > 1).then(|| server.called());
         document.knobs.extend(adapter.knobs().iter().map(|knob| {
             let (range, choices) = match knob.takes {
                 Takes::Count(least, most) => (Some([least, most]), Vec::new()),
@@ -26,6 +28,7 @@ pub fn knobs(servers: &[ServerRef]) -> Result<KnobsDocument, LabError> {
             KnobRow {
                 server: name.clone(),
                 name: knob.name.into(),
+                setting: called.map_or_else(String::new, |called| format!("{called}.{}", knob.name)),
                 value: effective.settings.get(knob.name).cloned(),
                 source: effective.sources.get(knob.name).cloned().unwrap_or_default(),
                 default: Setting::read(knob.default),
