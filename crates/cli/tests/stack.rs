@@ -241,6 +241,10 @@ fn a_server_that_is_down_or_not_ours_any_more_keeps_the_other_from_nothing() {
     let changed = || site.ours().exists() && site.workers() == (1, 2);
     let sweep = site.start_sweep();
     wait_until("the first row", changed);
+    let [web, pool] = site.names();
+    let other = site.plan(&[&pool, &web], "", "");
+    let held = site.folder.run(&["sweep", &other]);
+    assert!(held.code == 1 && held.stderr.contains("php-fpm: another lastdrop (process"), "{held:?}");
     kill(sweep);
     // The pool can only be asked through the server before it, and that is down.
     // SAFETY: a plain call on a server of ours.
@@ -273,7 +277,6 @@ fn a_server_that_is_down_or_not_ours_any_more_keeps_the_other_from_nothing() {
 
     let nowhere = site.folder.join("none.conf");
     fs::write(&nowhere, "").expect("written");
-    let [web, _] = site.names();
     let gone = site.plan(&[&web, &format!("php-fpm:{}", nowhere.display())], "", "web.gzip = 'on'");
     let down = site.folder.run(&["sweep", &gone]);
     assert!(down.code == 1 && down.stderr.contains("php-fpm: no running PHP-FPM"), "{down:?}");
@@ -318,6 +321,40 @@ fn servers_and_their_settings_are_told_apart_by_name() {
         sweep(&[&web, &pool], "web.gzip = 'on'\n'php-fpm.pm' = ['dynamic', 'static']\n'php-fpm.pm.start_servers' = 3");
     assert!(wrong.code == 0 && wrong.stdout.contains("php-fpm: the server would not take"), "{wrong:?}");
     site.is_as_it_was(&before, "after all");
+}
+
+#[test]
+fn a_tune_finds_what_to_turn_in_the_server_that_has_it_and_keeps_that_alone() {
+    let site = Site::start();
+    let before = site.tree();
+    php(&site.folder.join("docs"), "slow.php", "usleep(30000); echo 'slow';");
+    let ([web, pool], url) = (site.names(), format!("http://127.0.0.1:{}/slow.php", site.port));
+    let mut args = vec!["tune", &web, &pool, "--url", &url, "--live", "-c", "24", "-d", "400ms", "--warm-up", "50ms"];
+    args.extend(["--blocks", "4", "--keepalive", "on"]);
+    let tune = site.folder.json(&args, 0);
+    let trials = tune["trials"].as_array().expect("trials");
+    let names = |t: &Value| t["settings"].as_object().expect("settings").keys().cloned().collect::<Vec<String>>();
+    let tried: std::collections::BTreeSet<String> = trials.iter().flat_map(names).collect();
+    let turned = ["php-fpm.pm.max_children", "web.keepalive_timeout"].map(String::from);
+    assert!(turned.iter().all(|name| tried.contains(name)), "{tune:#}");
+    assert_eq!((&tune["verdict"], &tune["restored"]), (&json!("improved"), &json!(true)), "{tune:#}");
+    assert_eq!(tune["server"], format!("{web}, {pool}"));
+    site.is_as_it_was(&before, "after the tune");
+
+    args.pop();
+    args.extend(["off", "--keep"]);
+    let kept = site.folder.json(&args, 0);
+    let winner = kept["winner"]["settings"]["php-fpm.pm.max_children"].as_u64().expect("a pool");
+    assert_eq!(
+        (&kept["kept"], &kept["kept_in"]),
+        (&json!(true), &json!(site.ours().display().to_string())),
+        "{kept:#}"
+    );
+    wait_until("the pool that was kept", || site.workers() == (2, winner as usize));
+    let now = site.tree();
+    let beside: Vec<_> = now.iter().filter(|(path, _)| *path != site.ours()).cloned().collect();
+    assert_eq!(beside, before, "of nginx nothing was to be kept");
+    assert!(site.journals().is_empty() && fs::read_to_string(site.ours()).is_ok_and(|t| t.contains("max_children")));
 }
 
 #[test]

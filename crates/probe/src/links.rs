@@ -71,7 +71,7 @@ pub fn links(masters: &[i32]) -> Links {
 /// To which server each socket belongs that one of them has open, and those that may not be looked into.
 fn held(masters: &[i32]) -> (HashMap<u64, usize>, Vec<usize>) {
     let parents: HashMap<i32, i32> =
-        stat::all_pids().into_iter().filter_map(|pid| Some((pid, Stat::of_any(pid)?.0.parent))).collect();
+        stat::all_pids().filter_map(|pid| Some((pid, Stat::of_any(pid)?.0.parent))).collect();
     let mut held = HashMap::new();
     let mut read = vec![false; masters.len()];
     for pid in parents.keys() {

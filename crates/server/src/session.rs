@@ -356,6 +356,13 @@ impl Session {
     /// # Errors
     /// When they cannot be brought into force; the session can still be restored.
     pub fn keep(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
+        let kept = self.bring_to_stay(settings)?;
+        self.settle(&kept)?;
+        Ok(kept)
+    }
+
+    /// The first half of it: the settings are in force where they can stay, and can still be undone.
+    pub(crate) fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
         let change = Change::from(settings.clone());
         let placement = self.placement();
         if placement == Placement::Edited && self.journal.stage == Stage::Changed {
@@ -395,13 +402,18 @@ impl Session {
             }
         };
         self.bring_into_force(change, kept.argv.clone())?;
+        Ok(kept)
+    }
+
+    /// The second half: they are not undone any more.
+    pub(crate) fn settle(&mut self, kept: &Kept) -> Result<(), ServerError> {
         self.journal.remove()?;
         self.closed = true;
         let _ = remove_if_there(&self.files.trial);
         if let Some(old) = self.adapter.kept_override().filter(|old| kept.needs_argv && *old != kept.file) {
             let _ = remove_if_there(&old);
         }
-        Ok(kept)
+        Ok(())
     }
 }
 

@@ -80,9 +80,14 @@ impl Part {
         session.confirm(half)
     }
 
-    fn keep(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
+    fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
         let Part::Server(session) = self;
-        session.keep(settings)
+        session.bring_to_stay(settings)
+    }
+
+    fn settle(&mut self, kept: &Kept) -> Result<(), ServerError> {
+        let Part::Server(session) = self;
+        session.settle(kept)
     }
 }
 
@@ -314,24 +319,25 @@ impl Stack {
         }
     }
 
-    /// Leaves the servers running with these settings; those of which none are named are put back.
+    /// Leaves the servers running with these settings; those of which none are named are put back. All are in force
+    /// before the first cannot be undone any more.
     ///
     /// # Errors
     /// When they cannot be brought into force. What was not kept by then can still be restored.
     pub fn keep(&mut self, settings: &Settings) -> Result<Vec<Kept>, ServerError> {
         let parts = self.parts(settings)?;
+        let several = self.is_several();
         let mut kept = Vec::new();
-        for (i, part) in parts.into_iter().enumerate() {
-            let (about, several) = (self.about(&self.members[i]), self.is_several());
-            let server = &mut self.members[i].part;
-            if several && part.is_empty() {
-                let back = server.put_back().and_then(|half| server.confirm(half));
-                back.map_err(about)?;
-            } else {
-                kept.push(server.keep(&part).map_err(about)?);
-            }
+        for (i, part) in parts.into_iter().enumerate().filter(|(_, part)| !(several && part.is_empty())) {
+            let about = self.about(&self.members[i]);
+            kept.push((i, self.members[i].part.bring_to_stay(&part).map_err(about)?));
         }
-        Ok(kept)
+        for (i, kept) in &kept {
+            let about = self.about(&self.members[*i]);
+            self.members[*i].part.settle(kept).map_err(about)?;
+        }
+        self.restore()?;
+        Ok(kept.into_iter().map(|(_, kept)| kept).collect())
     }
 
     /// The servers among the members: those first that have a pool of which the size can be set.

@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn settings_of_several_servers_are_told_by_name() {
         let plan = |settings: &str| {
-            let head = "server = ['web=nginx:a.conf', 'php-fpm']\nurl = 'http://h/'\nusers = 1\nrequests = 10\n";
+            let head = "servers = ['web=nginx:a.conf', 'php-fpm']\nurl = 'http://h/'\nusers = 1\nrequests = 10\n";
             SweepPlan::parse(&format!("{head}{settings}"), Path::new("/x"))
         };
         let quoted = plan("[settings]\n'web.worker_processes' = [1, 2]\n'php-fpm.pm.max_children' = [5, 10]\n");
