@@ -151,19 +151,18 @@ mod tests {
 
     #[test]
     fn who_connects_to_whose_listener_is_told_by_the_sockets_of_both() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("s.sock").display().to_string();
+        let name = format!("lastdrop-links-{}", std::process::id());
         let (last, port) =
             perl("$l = IO::Socket::INET->new(Listen => 9, LocalAddr => '127.0.0.1'); print $l->sockport;");
         let connect = format!("$c = IO::Socket::INET->new('127.0.0.1:{port}') or die;");
         let (middle, _) =
-            perl(&format!("$l = IO::Socket::UNIX->new(Listen => 9, Local => '{path}') or die; {connect}"));
-        let (first, _) = perl(&format!("$c = IO::Socket::UNIX->new('{path}') or die;"));
+            perl(&format!("$l = IO::Socket::UNIX->new(Listen => 9, Local => \"\\0{name}\") or die; {connect}"));
+        let (first, _) = perl(&format!("$c = IO::Socket::UNIX->new(\"\\0{name}\") or die;"));
         let mut children = [first, middle, last];
         let masters = children.each_ref().map(|c| c.id() as i32);
         let seen = links(&masters);
         let address: SocketAddr = format!("127.0.0.1:{port}").parse().expect("an address");
-        let (unix, tcp) = (Endpoint::Unix(path.into()), Endpoint::Tcp(address));
+        let (unix, tcp) = (Endpoint::Unix(format!("@{name}").into()), Endpoint::Tcp(address));
         let link = |from, to, via: &Endpoint| Link { from, to, via: via.clone() };
         assert_eq!(seen.links, BTreeSet::from([link(0, 1, &unix), link(1, 2, &tcp)]), "{seen:?}");
         assert_eq!(seen.listens, [BTreeSet::new(), BTreeSet::from([unix]), BTreeSet::from([tcp])]);

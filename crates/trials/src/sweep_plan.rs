@@ -386,7 +386,7 @@ mod tests {
         let tables = plan("[settings.web]\nworker_processes = [1, 2]\n[settings.php-fpm]\npm.max_children = [5, 10]\n");
         let (quoted, tables) = (quoted.expect("valid"), tables.expect("valid"));
         assert_eq!(quoted.cells, tables.cells);
-        let names: Vec<&String> = quoted.cells[3].settings.keys().collect();
+        let names: Vec<&str> = quoted.cells[3].settings.keys().map(String::as_str).collect();
         assert_eq!((quoted.cells.len(), names), (4, vec!["php-fpm.pm.max_children", "web.worker_processes"]));
         assert_eq!(quoted.servers[0].config, Some(PathBuf::from("/x/a.conf")));
         assert_eq!((quoted.servers[0].called(), quoted.servers[1].called()), ("web", "php-fpm"));
