@@ -358,6 +358,44 @@ fn a_tune_finds_what_to_turn_in_the_server_that_has_it_and_keeps_that_alone() {
 }
 
 #[test]
+fn size_trace_and_guard_are_about_each_of_several_servers() {
+    let site = Site::start();
+    let [web, pool] = site.names();
+    let size = site.folder.json(&["size", &web, &pool, "--memory", "400M"], 0);
+    let sized: Vec<(&Value, &Value)> =
+        size["servers"].as_array().expect("servers").iter().map(|s| (&s["server"], &s["workers"]["count"])).collect();
+    assert_eq!(sized, [(&json!(web), &json!(2)), (&json!(pool), &json!(3))], "{size:#}");
+    assert_eq!(size["schema"], "lastdrop.size/1");
+    let url = format!("http://127.0.0.1:{}/count.php", site.port);
+    let fit = site.folder.run(&["size", &web, &pool, "--fit", "--url", &url]);
+    assert!(fit.code == 2 && fit.stderr.contains("name that alone"), "{fit:?}");
+
+    let trace = site.folder.json(&["trace", &web, &pool, "--url", &url, "-n", "4"], 0);
+    let traced = |place: usize, call: &str, path: &str| {
+        let calls = trace["servers"][place]["calls"].as_array().expect("calls");
+        calls.iter().any(|c| c["call"] == call && c["path"].as_str().is_some_and(|p| p.contains(path)))
+    };
+    assert_eq!(trace["servers"][1]["server"], pool.as_str());
+    assert!(traced(0, "connect", "fpm.sock") && traced(1, "openat", "/seen/log"), "{trace:#}");
+    assert!(!traced(0, "openat", "/seen/log"), "{trace:#}");
+    let against = site.folder.run(&["trace", &web, &pool, "--url", &url, "--with", "x"]);
+    assert!(against.code == 2 && against.stderr.contains("name that alone"), "{against:?}");
+
+    let guard = |more: &[&str]| site.folder.run(&[&["guard", &web, &pool, "--every", "200ms"], more].concat());
+    let seen = guard(&["--max-age", "1h", "-d", "600ms"]);
+    assert_eq!(seen.code, 0, "{seen:?}");
+    let workers = |called: &str, n: u32| {
+        let begins = format!(" {called}: ");
+        seen.stdout.lines().any(|l| l.contains(&begins) && l.contains(&format!("{n} workers")))
+    };
+    assert!(workers("web", 2) && workers("php-fpm", 3), "{seen:?}");
+    assert!(seen.stdout.contains("\nweb: ") && seen.stdout.contains("\nphp-fpm: "), "{seen:?}");
+    // A limit that cannot be kept in one ends both.
+    let hopeless = guard(&["--max-private", "1M", "--act", "--even-busy"]);
+    assert!(hopeless.code == 1 && hopeless.stderr.contains("cannot be kept"), "{hopeless:?}");
+}
+
+#[test]
 fn a_watch_of_several_servers_shows_each_of_them_and_who_is_connected_to_whom() {
     let site = Site::start();
     let db = Mariadb::start(&site.folder, &[]);

@@ -15,8 +15,7 @@ pub fn knobs(servers: &[ServerRef]) -> Result<KnobsDocument, LabError> {
     for server in servers {
         let adapter = discover(server)?;
         let effective = adapter.effective()?;
-        let own = &adapter.facts().name;
-        let name = server.name.as_ref().map_or_else(|| own.clone(), |called| format!("{called}={own}"));
+        let name = server.naming(&adapter.facts().name);
         let called = (servers.len() > 1).then(|| server.called());
         document.knobs.extend(adapter.knobs().iter().map(|knob| {
             let (range, choices) = match knob.takes {

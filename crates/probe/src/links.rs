@@ -117,11 +117,11 @@ fn of_tcp(
 
 fn of_unix(inode: u64, network: &Network, held: &HashMap<u64, usize>) -> Option<(usize, Endpoint)> {
     let socket = network.unix.get(&inode).filter(|s| s.path.is_none())?;
-    let other = network.unix.get(&socket.peer?)?;
+    // One that is not accepted yet has no inode by which its other end could be found.
+    let other = network.unix.get(&socket.peer.filter(|inode| *inode != 0)?)?;
     // Pairs of a process and its children have no name.
     let path = other.path.as_ref()?;
-    let accepted = held.get(&other.inode).filter(|_| other.inode != 0);
-    let to = accepted.or_else(|| held.get(network.unix_listeners.get(path)?))?;
+    let to = held.get(&other.inode).or_else(|| held.get(network.unix_listeners.get(path)?))?;
     Some((*to, Endpoint::Unix(path.into())))
 }
 
@@ -130,6 +130,7 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::net::SocketAddr;
     use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -155,16 +156,22 @@ mod tests {
         let (last, port) =
             perl("$l = IO::Socket::INET->new(Listen => 9, LocalAddr => '127.0.0.1'); print $l->sockport;");
         let connect = format!("$c = IO::Socket::INET->new('127.0.0.1:{port}') or die;");
-        let (middle, _) =
-            perl(&format!("$l = IO::Socket::UNIX->new(Listen => 9, Local => \"\\0{name}\") or die; {connect}"));
+        let listen = format!("$l = IO::Socket::UNIX->new(Listen => 9, Local => \"\\0{name}\") or die;");
+        // It says so before it accepts.
+        let (middle, _) = perl(&format!("{listen} {connect} print \"up\\n\"; $a = $l->accept;"));
         let (first, _) = perl(&format!("$c = IO::Socket::UNIX->new(\"\\0{name}\") or die;"));
         let mut children = [first, middle, last];
         let masters = children.each_ref().map(|c| c.id() as i32);
-        let seen = links(&masters);
         let address: SocketAddr = format!("127.0.0.1:{port}").parse().expect("an address");
         let (unix, tcp) = (Endpoint::Unix(format!("@{name}").into()), Endpoint::Tcp(address));
         let link = |from, to, via: &Endpoint| Link { from, to, via: via.clone() };
-        assert_eq!(seen.links, BTreeSet::from([link(0, 1, &unix), link(1, 2, &tcp)]), "{seen:?}");
+        let all = BTreeSet::from([link(0, 1, &unix), link(1, 2, &tcp)]);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut seen = links(&masters);
+        while seen.links != all {
+            assert!(Instant::now() < deadline, "{seen:?}");
+            seen = links(&masters);
+        }
         assert_eq!(seen.listens, [BTreeSet::new(), BTreeSet::from([unix]), BTreeSet::from([tcp])]);
         assert!(seen.unseen.is_empty(), "{seen:?}");
         assert_eq!(links(&[masters[0], masters[2]]).links, BTreeSet::new(), "the one between is not asked for");

@@ -108,9 +108,8 @@ pub struct StackPlace {
     pub stack: String,
     /// What the server is called there.
     pub called: String,
-    /// Of so many from 0 on, in the order in which they are changed; they are put back in the reverse order.
+    /// From 0 on in the order in which they are changed; they are put back in the reverse order.
     pub place: usize,
-    pub of: usize,
 }
 
 pub const JOURNAL_SCHEMA: &str = "lastdrop.journal/1";

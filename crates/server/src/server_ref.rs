@@ -28,6 +28,12 @@ impl ServerRef {
         self.name.as_deref().unwrap_or(self.kind.name)
     }
 
+    /// The name of a server that this means, after what the user calls it.
+    #[must_use]
+    pub fn naming(&self, own: &str) -> String {
+        self.name.as_ref().map_or_else(|| own.into(), |name| format!("{name}={own}"))
+    }
+
     /// The same without the user's name for it.
     #[must_use]
     pub fn unnamed(&self) -> ServerRef {

@@ -141,7 +141,7 @@ impl Stack {
         let mut opened = Stack { members: Vec::new(), original: Effective::default() };
         for (place, ((server, adapter), name)) in found.into_iter().zip(&names).enumerate() {
             let called = server.called().to_string();
-            let own = StackPlace { stack: stack.clone(), called: called.clone(), place, of: names.len() };
+            let own = StackPlace { stack: stack.clone(), called: called.clone(), place };
             let lock = locks.remove(name).unwrap_or(Err(ServerError::Unrestored)).map_err(about(server))?;
             let session =
                 Session::open_in(several.then_some(own), adapter, lock, url, others).map_err(about(server))?;
