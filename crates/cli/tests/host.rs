@@ -35,7 +35,7 @@ fn session_of_another_process() {
             .collect();
         let done = match word {
             "apply" => session.apply(settings).map(|()| "applied".to_string()),
-            "keep" => session.keep(&settings).map(|kept| format!("kept {}", kept.file.display())),
+            "keep" => session.keep(&settings).map(|kept| format!("kept {kept}")),
             _ => session.restore().map(|restored| format!("restored {:?}", restored.differences)),
         };
         println!("told: {}", done.unwrap_or_else(|e| e.to_string()).replace('\n', " "));

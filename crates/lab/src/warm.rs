@@ -10,7 +10,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_model::{KeepAlive, Plan, Setting};
-use lastdrop_server::Session;
 
 /// How long all of it may take.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -50,15 +49,14 @@ pub fn warmth(recycle: Option<&Setting>, workers: usize, requests: u64, load: Du
 const SAME_FOR: Duration = Duration::from_millis(250);
 const COMPLETE_LIMIT: Duration = Duration::from_secs(10);
 
-/// How many workers a server has that was just started, once they do not become more: it answers when the first is
-/// there.
-#[must_use]
-pub fn complete_pool(session: &Session) -> usize {
+/// Waits until servers that were just started have all their workers, so that these do not become more: they answer when
+/// the first is there. Gives how many there are.
+pub fn complete_pool(workers: impl Fn() -> usize) -> usize {
     let deadline = Instant::now() + COMPLETE_LIMIT;
-    let (mut count, mut since) = (session.workers().len(), Instant::now());
+    let (mut count, mut since) = (workers(), Instant::now());
     while since.elapsed() < SAME_FOR && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(20));
-        let now = session.workers().len();
+        let now = workers();
         if now != count {
             (count, since) = (now, Instant::now());
         }

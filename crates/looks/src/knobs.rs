@@ -14,7 +14,8 @@ pub fn knobs(servers: &[ServerRef]) -> Result<KnobsDocument, LabError> {
     let mut document = KnobsDocument { schema: KNOBS_SCHEMA.into(), knobs: Vec::new(), notes: Vec::new() };
     for server in servers {
         let of = knobs_of(server)?;
-        let (name, effective) = (&of.server, &of.effective);
+        let (name, effective) = (server.naming(&of.server), &of.effective);
+        let called = (servers.len() > 1).then(|| server.called());
         document.knobs.extend(of.knobs.iter().map(|knob| {
             let (range, choices) = match knob.takes {
                 Takes::Count(least, most) | Takes::Range(least, most) => (Some([least, most]), Vec::new()),
@@ -25,6 +26,7 @@ pub fn knobs(servers: &[ServerRef]) -> Result<KnobsDocument, LabError> {
             KnobRow {
                 server: name.clone(),
                 name: knob.name.into(),
+                setting: called.map_or_else(String::new, |called| format!("{called}.{}", knob.name)),
                 value: effective.settings.get(knob.name).cloned(),
                 source: effective.sources.get(knob.name).cloned().unwrap_or_default(),
                 default: Setting::read(knob.default),

@@ -5,3 +5,4 @@ pub mod knobs;
 pub mod profile;
 pub mod trace;
 pub mod watch;
+pub mod watch_stack;

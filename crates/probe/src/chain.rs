@@ -177,18 +177,20 @@ impl Table {
 
 /// The sockets of one network namespace.
 #[derive(Debug, Default)]
-struct Network {
+pub(crate) struct Network {
     /// Connections by inode, and by the address of their other end.
-    by_inode: HashMap<u64, TcpSocket>,
-    by_remote: HashMap<SocketAddr, TcpSocket>,
+    pub by_inode: HashMap<u64, TcpSocket>,
+    pub by_remote: HashMap<SocketAddr, TcpSocket>,
     /// Inodes of listeners by port.
-    listeners: HashMap<u16, u64>,
-    unix: HashMap<u64, UnixSocket>,
-    unix_listeners: HashMap<String, u64>,
+    pub listeners: HashMap<u16, u64>,
+    /// Addresses of listeners with their inodes.
+    pub tcp_listeners: Vec<(SocketAddr, u64)>,
+    pub unix: HashMap<u64, UnixSocket>,
+    pub unix_listeners: HashMap<String, u64>,
 }
 
 impl Network {
-    fn read(pid: i32) -> Option<Network> {
+    pub fn read(pid: i32) -> Option<Network> {
         let mut ask = Namespace::of(pid).and_then(|n| n.sock_diag()).ok()?;
         let mut network = Network::default();
         let open = StateFlags::all() - StateFlags::TIME_WAIT;
@@ -204,6 +206,7 @@ impl Network {
             ask.tcp(family, states.clone(), 0, |s| {
                 if s.state == LISTEN {
                     self.listeners.insert(s.local.port(), s.inode);
+                    self.tcp_listeners.push((s.local, s.inode));
                 } else {
                     self.by_inode.insert(s.inode, s);
                     self.by_remote.insert(s.remote, s);
@@ -224,7 +227,7 @@ struct Networks {
     known: Option<HashMap<PathBuf, i32>>,
 }
 
-fn namespace_name(pid: i32) -> Option<PathBuf> {
+pub(crate) fn namespace_name(pid: i32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/net")).ok()
 }
 

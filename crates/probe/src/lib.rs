@@ -10,6 +10,7 @@ mod gauges;
 pub mod group;
 pub mod host;
 pub mod kernel_log;
+pub mod links;
 pub mod listeners;
 pub mod looker;
 pub mod memory;

@@ -25,7 +25,7 @@ pub fn knobs_text(d: &KnobsDocument) -> String {
             let when = row.when.as_ref().filter(|_| !row.matters).map(|when| format!("; only when {when}"));
             let findings = if row.findings.is_empty() { "" } else { "; try it for " };
             let rest = format!("{constraint}{}{findings}{}", when.unwrap_or_default(), row.findings.join(", "));
-            let _ = writeln!(out, "  {}: {}{}", line(&row.name), line(&row.effect), line(&rest));
+            let _ = writeln!(out, "  {}: {}{}", line(name(row)), line(&row.effect), line(&rest));
         }
         out.push('\n');
     }
@@ -35,11 +35,16 @@ pub fn knobs_text(d: &KnobsDocument) -> String {
     out
 }
 
+/// What a plan calls it.
+fn name(row: &KnobRow) -> &str {
+    if row.setting.is_empty() { &row.name } else { &row.setting }
+}
+
 fn cells(row: &KnobRow) -> Vec<String> {
     let range = row.range.map(|[least, most]| format!("{least} to {most}"));
     let may_be: Vec<String> = range.into_iter().chain(row.choices.iter().cloned()).collect();
     vec![
-        row.name.clone(),
+        name(row).into(),
         row.value.as_ref().map_or_else(|| "not known".into(), ToString::to_string),
         may_be.join(", "),
         row.needs.name().into(),
@@ -58,6 +63,7 @@ mod tests {
         let row = |server: &str, name: &str, range, choices: &[&str]| KnobRow {
             server: server.into(),
             name: name.into(),
+            setting: String::new(),
             value: Some(Setting::Count(4)),
             source: "/etc/x.conf:3".into(),
             default: Setting::Count(1),
@@ -70,7 +76,8 @@ mod tests {
             matters: name == "workers",
             findings: Vec::new(),
         };
-        let knobs = vec![row("a", "workers", Some([1, 9]), &[]), row("b", "keep", None, &["on", "off"])];
+        let mut knobs = vec![row("a", "workers", Some([1, 9]), &[]), row("b", "keep", None, &["on", "off"])];
+        knobs[1].setting = "b.keep".into();
         let d = KnobsDocument { schema: String::new(), knobs, notes: vec!["b: \u{1b}[1m".into()] };
         let text = knobs_text(&d);
         let wanted = [
@@ -79,7 +86,7 @@ mod tests {
             "reload",
             "/etc/x.conf:3",
             "on, off",
-            "keep: what it does; only when pm is dynamic\n",
+            "  b.keep: what it does; only when pm is dynamic\n",
         ];
         assert!(wanted.iter().all(|w| text.contains(w)) && !text.contains('\u{1b}'), "{text}");
     }

@@ -14,6 +14,7 @@ pub mod table;
 pub mod trace;
 pub mod tune;
 pub mod watch;
+pub mod watch_stack;
 
 pub use capacity::capacity_text;
 pub use compare::compare_text;
@@ -27,4 +28,4 @@ pub use size::size_text;
 pub use sweep::{sweep_csv, sweep_text};
 pub use trace::{trace_compare_text, trace_text};
 pub use tune::tune_text;
-pub use watch::{watch_line, watch_text};
+pub use watch_stack::{watched_line, watched_text};

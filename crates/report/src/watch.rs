@@ -198,66 +198,107 @@ fn summary(d: &WatchDocument) -> Vec<Vec<Number>> {
     ]
 }
 
+fn dim() -> Style {
+    Style::new().add_modifier(Modifier::DIM)
+}
+
+fn bold() -> Style {
+    Style::new().add_modifier(Modifier::BOLD)
+}
+
+fn alarm() -> Style {
+    Style::new().fg(Color::Red).add_modifier(Modifier::BOLD)
+}
+
+/// Rows that a row of letters takes.
+fn board_rows(board: &str, area: Rect, most: usize) -> u16 {
+    board.chars().count().div_ceil(usize::from(area.width.max(1))).clamp(1, most) as u16
+}
+
 /// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, d: &WatchDocument, view: &View) {
     let area = frame.area();
     let board = scoreboard(d);
-    let width = usize::from(area.width.max(1));
     let large = area.height >= 40;
-    let board_rows = board.chars().count().div_ceil(width).clamp(1, if large { 6 } else { 3 }) as u16;
-    let event_rows = if large { 6 } else { 3 };
     let [title, numbers, states, workers, news, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(4),
-        Constraint::Length(board_rows),
+        Constraint::Length(board_rows(&board, area, if large { 6 } else { 3 })),
         Constraint::Min(3),
-        Constraint::Length(event_rows),
+        Constraint::Length(if large { 6 } else { 3 }),
         Constraint::Length(1),
     ])
     .areas(area);
-    let bold = Style::new().add_modifier(Modifier::BOLD);
-    let dim = Style::new().add_modifier(Modifier::DIM);
-    let alarm = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+    draw_title(frame, title, d, view);
+    draw_numbers(frame, numbers, d);
+    draw_scoreboard(frame, states, &board);
+    draw_workers(frame, workers, d, view);
+    draw_news(frame, news, d.unread.first(), view);
+    draw_keys(frame, keys, view);
+}
 
+/// Draws one server of several into its part of the screen.
+pub(crate) fn draw_part(frame: &mut Frame<'_>, area: Rect, d: &WatchDocument, view: &View) {
+    let board = scoreboard(d);
+    let [title, numbers, states, workers] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(if area.height >= 12 { 4 } else { 2 }),
+        Constraint::Length(board_rows(&board, area, 1)),
+        Constraint::Min(2),
+    ])
+    .areas(area);
+    draw_title(frame, title, d, view);
+    draw_numbers(frame, numbers, d);
+    draw_scoreboard(frame, states, &board);
+    draw_workers(frame, workers, d, view);
+}
+
+fn draw_title(frame: &mut Frame<'_>, area: Rect, d: &WatchDocument, view: &View) {
     let mut head = vec![
-        Span::styled(one_line(&d.server), bold),
+        Span::styled(one_line(&d.server), bold()),
         Span::raw(format!("  {}  pid {}  every {:.1} s", one_line(&d.software), d.master, d.look.span_s)),
     ];
     if view.paused {
-        head.insert(0, Span::styled("PAUSED  ", alarm));
+        head.insert(0, Span::styled("PAUSED  ", alarm()));
     }
-    frame.render_widget(Paragraph::new(Line::from(head)), title);
+    frame.render_widget(Paragraph::new(Line::from(head)), area);
+}
 
+fn draw_numbers(frame: &mut Frame<'_>, area: Rect, d: &WatchDocument) {
     let lines: Vec<Line<'_>> = summary(d)
         .into_iter()
         .map(|row| {
             let spans = row.into_iter().flat_map(|(label, value, alarming)| {
-                let style = if alarming { alarm } else { bold };
-                [Span::styled(format!("{label} "), dim), Span::styled(format!("{value}   "), style)]
+                let style = if alarming { alarm() } else { bold() };
+                [Span::styled(format!("{label} "), dim()), Span::styled(format!("{value}   "), style)]
             });
             Line::from(spans.collect::<Vec<_>>())
         })
         .collect();
-    frame.render_widget(Paragraph::new(lines), numbers);
-    draw_scoreboard(frame, states, &board);
-    draw_workers(frame, workers, d, view);
+    frame.render_widget(Paragraph::new(lines), area);
+}
 
+/// What happened, the newest last; else something that could not be read.
+pub(crate) fn draw_news(frame: &mut Frame<'_>, area: Rect, unread: Option<&String>, view: &View) {
     let mut lines: Vec<Line<'_>> = Vec::new();
     if let Some(text) = &view.alert {
-        lines.push(Line::styled(one_line(text), alarm));
+        lines.push(Line::styled(one_line(text), alarm()));
     }
-    let room = usize::from(news.height).saturating_sub(lines.len());
+    let room = usize::from(area.height).saturating_sub(lines.len());
     if view.events.is_empty() {
-        let text = d.unread.first().map_or("no kernel events".to_string(), |u| format!("not read: {}", one_line(u)));
-        lines.push(Line::styled(text, dim));
+        let text = unread.map_or("no kernel events".to_string(), |u| format!("not read: {}", one_line(u)));
+        lines.push(Line::styled(text, dim()));
     }
     for (t, text) in view.events.iter().rev().take(room).rev() {
-        lines.push(Line::from(vec![Span::styled(format!("{t:>6.0} s  "), dim), Span::raw(one_line(text))]));
+        lines.push(Line::from(vec![Span::styled(format!("{t:>6.0} s  "), dim()), Span::raw(one_line(text))]));
     }
-    frame.render_widget(Paragraph::new(lines), news);
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+pub(crate) fn draw_keys(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let order = format!("{}{}", view.sort.name(), if view.reverse { " (reversed)" } else { "" });
     let help = format!("q quit  p pause  s sort: {order}  r reverse  up/down scroll");
-    frame.render_widget(Paragraph::new(Line::styled(help, dim)), keys);
+    frame.render_widget(Paragraph::new(Line::styled(help, dim())), area);
 }
 
 fn draw_scoreboard(frame: &mut Frame<'_>, area: Rect, board: &str) {

@@ -87,7 +87,7 @@ fn find_any(server: &ServerRef) -> Result<Found, ServerError> {
                 what: format!("no process has the id {pid}"),
                 advice: server.kind.advice.into(),
             })?;
-            Ok(Found { name: server.to_string(), kind: server.kind, master: pid, ..by_process(&info) })
+            Ok(Found { name: server.unnamed().to_string(), kind: server.kind, master: pid, ..by_process(&info) })
         }
         // These tell all that a look needs, also to those who may not read their configuration.
         (None, Some(AdapterName::Nginx | AdapterName::PhpFpm | AdapterName::Described) | None) => from_outside(server),
@@ -125,7 +125,7 @@ fn by_process(info: &ProcessInfo) -> Found {
     // A process of no kind is named by itself.
     let pid = kind.programs.is_empty().then_some(info.pid);
     Found {
-        name: ServerRef { kind, config: kind.named_by.certain(info), pid, url: None }.to_string(),
+        name: ServerRef { name: None, kind, config: kind.named_by.certain(info), pid, url: None }.to_string(),
         kind,
         software: program_of(info),
         master: info.pid,
@@ -156,7 +156,7 @@ fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
         prefork: kind.one_request_a_worker,
         helpers: kind.helpers,
         status: status_of(server, config.as_deref(), &listeners),
-        name: ServerRef { kind, config, pid: None, url: None }.to_string(),
+        name: ServerRef { name: None, kind, config, pid: None, url: None }.to_string(),
         listeners,
     })
 }

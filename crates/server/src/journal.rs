@@ -1,6 +1,6 @@
 //! What is needed to undo a change, on disk before the change is made; and the lock that keeps two at bay.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -102,8 +102,22 @@ pub struct Journal {
     pub restarted: bool,
     pub url: Option<Url>,
     pub status: Option<u16>,
+    /// It is changed together with others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<StackPlace>,
     #[serde(skip)]
     pub path: PathBuf,
+}
+
+/// One server's place among those that are changed together, each with a journal of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackPlace {
+    /// The same in the journals of all of them.
+    pub stack: String,
+    /// What the server is called there.
+    pub called: String,
+    /// From 0 on in the order in which they are changed; they are put back in the reverse order.
+    pub place: usize,
 }
 
 pub const JOURNAL_SCHEMA: &str = "lastdrop.journal/1";
@@ -332,6 +346,13 @@ impl Lock {
     pub fn is_held(path: &Path) -> bool {
         fs::read_to_string(path).is_ok_and(|pid| is_alive(pid.trim()))
     }
+}
+
+/// Takes the locks of several servers, by name: of two who want the same ones the first to come has them all.
+pub fn lock_all<'a>(servers: impl IntoIterator<Item = &'a str>) -> BTreeMap<String, Result<Lock, ServerError>> {
+    let in_order: BTreeSet<&str> = servers.into_iter().collect();
+    let lock = |name: &str| StateFiles::of(name).and_then(|files| Lock::take(&files.lock));
+    in_order.into_iter().map(|name| (name.to_string(), lock(name))).collect()
 }
 
 impl Drop for Lock {

@@ -32,6 +32,7 @@ mod restart;
 mod restore;
 mod server_ref;
 mod session;
+mod stack;
 mod status_page;
 mod target;
 mod visitors;
@@ -50,8 +51,9 @@ pub use kind::Kind;
 pub use kind_file::schema as kind_schema;
 pub use left::{forget, left_at};
 pub use restore::{Restored, restore_all};
-pub use server_ref::ServerRef;
+pub use server_ref::{ServerRef, check_called_apart};
 pub use session::{Kept, Session};
+pub use stack::Stack;
 pub use visitors::Others;
 
 /// Why a server cannot be found, changed or put back: what, where, and what to try.
@@ -110,11 +112,37 @@ pub enum ServerError {
     ChangedByOthers { files: String },
     #[error("the server is not put back: {0}\nwhen that is mended: lastdrop restore")]
     NotRestored(Box<ServerError>),
+    /// About one of several.
+    #[error("{server}: {what}")]
+    Of { server: String, what: Box<ServerError> },
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Several(Vec<ServerError>),
     #[error(transparent)]
     Probe(#[from] lastdrop_probe::ProbeError),
 }
 
 impl ServerError {
+    /// Are it the settings that the server does not take, and does it run on without them?
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            ServerError::Of { what, .. } => what.is_refusal(),
+            ServerError::Clamped { .. }
+            | ServerError::ConfigTest { .. }
+            | ServerError::NotReloaded { .. }
+            // With these settings it does not come up; with the next ones it is started again.
+            | ServerError::Ended { .. }
+            | ServerError::Unhealthy(_)
+            | ServerError::Setting(_) => true,
+            _ => false,
+        }
+    }
+
+    /// The same, said of one of several servers.
+    pub(crate) fn of(self, server: &str) -> ServerError {
+        ServerError::Of { server: server.into(), what: Box::new(self) }
+    }
+
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> ServerError {
         let what = what.into();
         move |source| ServerError::Io { what, source }

@@ -3,6 +3,7 @@
 //! Whatever happened meanwhile: the server may run as we left it, may be down, may have been started again by somebody
 //! with another command line, or another may have its address.
 
+use std::cmp::Reverse;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use crate::adapter::Adapter;
 use crate::adapters::find_adapter;
 use crate::change::Change;
 use crate::health::{Health, wait_healthy};
-use crate::journal::{Journal, Lock, Stage, StateFiles, tidy_all};
+use crate::journal::{Journal, Lock, Stage, StateFiles, lock_all, tidy_all};
 use crate::private::{Readers, keep_to_ourselves, remove_if_there, unfinished, write_durably_for};
 use crate::restart::Launch;
 use crate::{ServerError, ServerRef, edited, host, nginx, restart};
@@ -205,46 +206,81 @@ fn occupant(journal: &Journal) -> Option<String> {
     })
 }
 
-/// Undoes what a journal describes. Doing it twice does no harm.
-pub fn undo(journal: &Journal) -> Result<Restored, ServerError> {
-    let mut restored = Restored {
-        server: journal.server.clone(),
-        was_changed: journal.stage == Stage::Changed,
-        started_by_others: None,
-        differences: Vec::new(),
-    };
-    if restored.was_changed {
-        let present = present(journal)?;
-        let ours_was_there = put_back_files(journal)?;
-        let (pid, start) = (journal.birth.pid, journal.birth.start_ticks);
-        let master = match present {
-            // Whoever started it: what it has read of ours goes with a reload.
-            Present::Known(master) if journal.reloads && !journal.restarted => Some(reload(journal, master)?),
-            Present::Known(_) if journal.live && !journal.restarted && process::is_alive(pid, start) => {
-                Some(reload(journal, pid)?)
-            }
-            Present::Known(_) | Present::Nobody => Some(switch(journal, &Launch::as_found(&journal.birth))?),
-            Present::Otherwise(adapter) if journal.reloads => {
-                let birth = &adapter.facts().birth;
-                restored.started_by_others = Some(birth.argv.join(" "));
-                ours_was_there.then(|| reload(journal, birth.pid)).transpose()?
-            }
-            Present::Otherwise(adapter) => {
-                let birth = &adapter.facts().birth;
-                let on_our_file = birth.argv.iter().any(|word| Path::new(word) == journal.own_file);
-                let launch = Launch::as_found(if on_our_file { &journal.birth } else { birth });
-                restored.started_by_others = (!on_our_file).then(|| birth.argv.join(" "));
-                // Only a server that has read our override needs another start.
-                (on_our_file || ours_was_there).then(|| start_again(journal, adapter.as_ref(), &launch)).transpose()?
-            }
+/// A server whose files and processes are as they were: what is left is to see that it answers, and to forget its journal.
+#[derive(Debug)]
+pub struct PutBack {
+    restored: Restored,
+    /// The master that has to be healthy, where it was touched.
+    master: Option<i32>,
+}
+
+impl PutBack {
+    /// Nothing is done yet.
+    fn none(journal: &Journal) -> PutBack {
+        let restored = Restored {
+            server: journal.server.clone(),
+            was_changed: journal.stage == Stage::Changed,
+            started_by_others: None,
+            differences: Vec::new(),
         };
-        let health = match (&journal.url, journal.status) {
-            (Some(url), Some(status)) => Some(Health { url: url.clone(), status }),
-            _ => None,
-        };
-        if let Some(master) = master {
-            wait_healthy(health.as_ref(), master)?;
+        PutBack { restored, master: None }
+    }
+
+    /// All is done, and nobody has to be asked whether it answers.
+    pub fn whole(restored: Restored) -> PutBack {
+        PutBack { restored, master: None }
+    }
+
+    pub fn into_restored(self) -> Restored {
+        self.restored
+    }
+}
+
+/// Undoes what a journal describes, but for [`confirm`]: servers that need each other to answer are all put back before
+/// any of them is asked. Doing it twice does no harm.
+pub fn put_back(journal: &Journal) -> Result<PutBack, ServerError> {
+    let mut half = PutBack::none(journal);
+    if !half.restored.was_changed {
+        return Ok(half);
+    }
+    let present = present(journal)?;
+    let ours_was_there = put_back_files(journal)?;
+    let (pid, start) = (journal.birth.pid, journal.birth.start_ticks);
+    half.master = match present {
+        // Whoever started it: what it has read of ours goes with a reload.
+        Present::Known(master) if journal.reloads && !journal.restarted => Some(reload(journal, master)?),
+        Present::Known(_) if journal.live && !journal.restarted && process::is_alive(pid, start) => {
+            Some(reload(journal, pid)?)
         }
+        Present::Known(_) | Present::Nobody => Some(switch(journal, &Launch::as_found(&journal.birth))?),
+        Present::Otherwise(adapter) if journal.reloads => {
+            let birth = &adapter.facts().birth;
+            half.restored.started_by_others = Some(birth.argv.join(" "));
+            ours_was_there.then(|| reload(journal, birth.pid)).transpose()?
+        }
+        Present::Otherwise(adapter) => {
+            let birth = &adapter.facts().birth;
+            let on_our_file = birth.argv.iter().any(|word| Path::new(word) == journal.own_file);
+            let launch = Launch::as_found(if on_our_file { &journal.birth } else { birth });
+            half.restored.started_by_others = (!on_our_file).then(|| birth.argv.join(" "));
+            // Only a server that has read our override needs another start.
+            (on_our_file || ours_was_there).then(|| start_again(journal, adapter.as_ref(), &launch)).transpose()?
+        }
+    };
+    Ok(half)
+}
+
+/// Waits until a server that is put back answers as it did, and forgets the change.
+pub fn confirm(journal: &Journal, half: PutBack) -> Result<Restored, ServerError> {
+    let PutBack { mut restored, master } = half;
+    let health = match (&journal.url, journal.status) {
+        (Some(url), Some(status)) => Some(Health { url: url.clone(), status }),
+        _ => None,
+    };
+    if let Some(master) = master {
+        wait_healthy(health.as_ref(), master)?;
+    }
+    if restored.was_changed {
         restored.differences = differences_from(journal);
     }
     let _ = remove_if_there(&journal.own_file);
@@ -287,7 +323,8 @@ fn differences_from(journal: &Journal) -> Vec<String> {
     }
 }
 
-/// Puts back everything that killed runs left changed.
+/// Puts back everything that killed runs left changed: of servers that were changed together the last first, and each
+/// whatever comes of the others.
 ///
 /// # Errors
 /// When the state folder cannot be read. What happened to each server is in the list.
@@ -295,8 +332,23 @@ pub fn restore_all(dry_run: bool) -> Result<Vec<Result<Restored, ServerError>>, 
     let (hosts, servers): (Vec<_>, Vec<_>) = Journal::all()?.into_iter().partition(|path| host::is_of_a_host(path));
     // A server that is started again shall find the host as it was: its listener keeps the limits of that moment.
     let mut results: Vec<_> = hosts.iter().map(|path| host::restore(path, dry_run)).collect();
+    let mut together: Vec<Vec<Journal>> = Vec::new();
     for path in servers {
-        results.push(Journal::read(&path).and_then(|journal| restore(&journal, dry_run)));
+        match Journal::read(&path) {
+            Ok(journal) => {
+                let stack = |j: &Journal| j.stack.as_ref().map(|s| s.stack.clone());
+                let own = stack(&journal);
+                match together.iter_mut().find(|group| own.is_some() && stack(&group[0]) == own) {
+                    Some(group) => group.push(journal),
+                    None => together.push(vec![journal]),
+                }
+            }
+            Err(e) => results.push(Err(e)),
+        }
+    }
+    for mut journals in together {
+        journals.sort_by_key(|j| Reverse(j.stack.as_ref().map_or(0, |s| s.place)));
+        results.extend(restore(&journals, dry_run));
     }
     if !dry_run {
         tidy_all()?;
@@ -304,25 +356,36 @@ pub fn restore_all(dry_run: bool) -> Result<Vec<Result<Restored, ServerError>>, 
     Ok(results)
 }
 
-fn restore(journal: &Journal, dry_run: bool) -> Result<Restored, ServerError> {
-    let files = StateFiles::of(&journal.server)?;
-    let _lock = Lock::take(&files.lock)?;
-    if dry_run {
-        let was_changed = journal.stage == Stage::Changed;
-        return Ok(Restored {
-            server: journal.server.clone(),
-            was_changed,
-            started_by_others: None,
-            differences: Vec::new(),
-        });
-    }
+/// Puts back servers that were changed together, in this order.
+fn restore(journals: &[Journal], dry_run: bool) -> Vec<Result<Restored, ServerError>> {
+    let mut locks = lock_all(journals.iter().map(|j| j.server.as_str()));
+    let begun: Vec<Result<(Lock, PutBack), ServerError>> = journals
+        .iter()
+        .map(|journal| {
+            let lock = locks.remove(&journal.server).unwrap_or(Err(ServerError::Unrestored))?;
+            let half = if dry_run { PutBack::none(journal) } else { check_and_put_back(journal)? };
+            Ok((lock, half))
+        })
+        .collect();
+    let end = |journal: &Journal, begun: Result<(Lock, PutBack), ServerError>| {
+        let (_lock, half) = begun?;
+        if dry_run { Ok(half.restored) } else { confirm(journal, half) }
+    };
+    let told = |journal: &Journal, e: ServerError| match &journal.stack {
+        Some(_) => e.of(&journal.server),
+        None => e,
+    };
+    journals.iter().zip(begun).map(|(journal, begun)| end(journal, begun).map_err(|e| told(journal, e))).collect()
+}
+
+fn check_and_put_back(journal: &Journal) -> Result<PutBack, ServerError> {
     if journal.stage == Stage::Changed && journal.has_to_pass() {
         // Where the server runs, its configuration is tested before it is stopped.
         match journal.server.parse().map_err(ServerError::Setting).and_then(|s| find_adapter(&s)) {
-            Ok(adapter) => adapter.check(&Change::default(), &files.test)?,
+            Ok(adapter) => adapter.check(&Change::default(), &StateFiles::of(&journal.server)?.test)?,
             Err(ServerError::NotFound { .. }) => {}
             Err(e) => return Err(e),
         }
     }
-    undo(journal)
+    put_back(journal)
 }

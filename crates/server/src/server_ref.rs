@@ -1,4 +1,4 @@
-//! How a server is named on the command line: `KIND[:CONFIG][@URL]`.
+//! How a server is named on the command line: `[NAME=]KIND[:CONFIG][@URL]`, and what several of them are called.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,6 +12,8 @@ use crate::kinds;
 /// A server as named by the user: what software, which configuration file, where its listener and status page are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerRef {
+    /// What the user calls it, so that settings of several can be told apart: `NAME.SETTING`.
+    pub name: Option<String>,
     pub kind: &'static Kind,
     pub config: Option<PathBuf>,
     /// The process, where the kind is named by one.
@@ -19,10 +21,62 @@ pub struct ServerRef {
     pub url: Option<Url>,
 }
 
+impl ServerRef {
+    /// What it is called among several: its name, else that of its kind.
+    #[must_use]
+    pub fn called(&self) -> &str {
+        self.name.as_deref().unwrap_or(self.kind.name)
+    }
+
+    /// The name of a server that this means, after what the user calls it.
+    #[must_use]
+    pub fn naming(&self, own: &str) -> String {
+        self.name.as_ref().map_or_else(|| own.into(), |name| format!("{name}={own}"))
+    }
+
+    /// The same without the user's name for it.
+    #[must_use]
+    pub fn unnamed(&self) -> ServerRef {
+        ServerRef { name: None, ..self.clone() }
+    }
+}
+
+/// Can these servers be told apart by what they are called?
+///
+/// # Errors
+/// With the two that cannot, and how to name them.
+pub fn check_called_apart(servers: &[ServerRef]) -> Result<(), String> {
+    let twice = servers.iter().enumerate().find_map(|(i, server)| {
+        let before = servers[..i].iter().find(|other| other.called() == server.called())?;
+        Some((before, server))
+    });
+    let Some((one, other)) = twice else { return Ok(()) };
+    let (first, second) = (one.unnamed(), other.unnamed());
+    Err(format!(
+        "two servers are called '{}': '{one}' and '{other}'; give each a name of its own: a={first} b={second}",
+        one.called()
+    ))
+}
+
+/// Takes the name off: what stands before the first '=', unless that is in a configuration's path or in a URL.
+fn split_name(text: &str) -> Result<(Option<String>, &str), String> {
+    let Some((name, server)) = text.split_once('=').filter(|(name, _)| !name.contains([':', '@', '/'])) else {
+        return Ok((None, text));
+    };
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {
+        return Err(format!(
+            "'{name}' is no name for a server: letters, digits, '-' and '_' (its settings are NAME.SETTING), for example \
+             front=nginx"
+        ));
+    }
+    Ok((Some(name.into()), server))
+}
+
 impl FromStr for ServerRef {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let (own_name, text) = split_name(text)?;
         // '@' may stand in a path; the URL is what follows the last one that is followed by a scheme.
         let (name, url) = match text.rfind("@http") {
             Some(at) => (&text[..at], Some(text[at + 1..].parse::<Url>().map_err(|e| e.to_string())?)),
@@ -33,11 +87,11 @@ impl FromStr for ServerRef {
             None => (name, None),
         };
         if let (kinds::CUSTOM, Some(file)) = (word, after) {
-            return Ok(ServerRef { kind: kinds::custom(file)?, config: None, pid: None, url });
+            return Ok(ServerRef { name: own_name, kind: kinds::custom(file)?, config: None, pid: None, url });
         }
         let Some(kind) = kinds::named(word) else {
             let mut error = format!(
-                "'{text}' does not name a server; write KIND[:CONFIG][@URL], for example {} or apache@http://127.0.0.1:8080/",
+                "'{text}' does not name a server; write [NAME=]KIND[:CONFIG][@URL], for example {} or apache@http://127.0.0.1:8080/",
                 kinds::list_with_files(|_| true)
             );
             for trouble in kinds::troubles() {
@@ -48,7 +102,7 @@ impl FromStr for ServerRef {
         if let NamedBy::ProcessId = kind.named_by {
             let pid = after.and_then(|id| id.parse::<i32>().ok()).filter(|pid| *pid > 0);
             let pid = pid.ok_or_else(|| format!("'{text}' has no process id after the colon: pid:1234"))?;
-            return Ok(ServerRef { kind, config: None, pid: Some(pid), url });
+            return Ok(ServerRef { name: own_name, kind, config: None, pid: Some(pid), url });
         }
         match after {
             Some(_) if kind.is_host() => Err(format!(
@@ -56,13 +110,16 @@ impl FromStr for ServerRef {
                  listens there"
             )),
             Some("") => Err(format!("'{text}' has no configuration file after the colon")),
-            config => Ok(ServerRef { kind, config: config.map(PathBuf::from), pid: None, url }),
+            config => Ok(ServerRef { name: own_name, kind, config: config.map(PathBuf::from), pid: None, url }),
         }
     }
 }
 
 impl fmt::Display for ServerRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = &self.name {
+            write!(f, "{name}=")?;
+        }
         f.write_str(self.kind.name)?;
         if let Some(pid) = self.pid {
             write!(f, ":{pid}")?;
@@ -91,6 +148,37 @@ mod tests {
         assert_eq!("target".parse::<ServerRef>().expect("valid").config, None);
         let r: ServerRef = "pid:42".parse().expect("valid");
         assert_eq!((r.kind.name, r.pid, r.to_string().as_str()), ("pid", Some(42), "pid:42"));
+    }
+
+    #[test]
+    fn a_server_may_be_called_something() {
+        let r: ServerRef = "front-1=nginx:/etc/a=b.conf@http://127.0.0.1/s?a=b".parse().expect("valid");
+        assert_eq!((r.called(), r.kind.name), ("front-1", "nginx"));
+        assert_eq!(r.config, Some(PathBuf::from("/etc/a=b.conf")));
+        assert_eq!(r.to_string().parse::<ServerRef>(), Ok(r.clone()));
+        assert_eq!(r.unnamed().to_string(), "nginx:/etc/a=b.conf@http://127.0.0.1/s?a=b");
+        let plain: ServerRef = "nginx:/etc/a=b.conf".parse().expect("valid");
+        assert_eq!((plain.name.as_deref(), plain.called()), (None, "nginx"));
+        for bad in ["=nginx", "a.b=nginx", "a b=nginx", "web=", "web=iis", "a=b=nginx"] {
+            assert!(bad.parse::<ServerRef>().is_err(), "{bad}");
+        }
+        let error = "a.b=nginx".parse::<ServerRef>().expect_err("a point");
+        assert!(error.contains("'a.b' is no name for a server") && error.contains("front=nginx"), "{error}");
+    }
+
+    #[test]
+    fn servers_of_one_name_are_refused_with_advice() {
+        let check = |names: &[&str]| {
+            let servers: Vec<ServerRef> = names.iter().map(|n| n.parse().expect("valid")).collect();
+            check_called_apart(&servers)
+        };
+        assert_eq!(check(&["nginx", "php-fpm", "b=nginx"]), Ok(()));
+        let unnamed = check(&["nginx:/a", "php-fpm", "nginx:/b"]).expect_err("two");
+        assert!(
+            unnamed.contains("two servers are called 'nginx'") && unnamed.contains("a=nginx:/a b=nginx:/b"),
+            "{unnamed}"
+        );
+        assert!(check(&["w=nginx", "w=php-fpm"]).is_err() && check(&["nginx", "nginx=php-fpm"]).is_err());
     }
 
     #[test]

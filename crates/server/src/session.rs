@@ -19,10 +19,10 @@ use lastdrop_probe::process;
 use crate::adapter::{Adapter, Effective, Placement};
 use crate::change::Change;
 use crate::health::{Health, look_at_health, wait_healthy};
-use crate::journal::{JOURNAL_SCHEMA, Journal, Lock, Stage, StateFiles};
+use crate::journal::{JOURNAL_SCHEMA, Journal, Lock, StackPlace, Stage, StateFiles};
 use crate::private::{Readers, remove_if_there, write_durably_for};
 use crate::restart::Launch;
-use crate::restore::{Restored, put_back_files, reload, switch, undo};
+use crate::restore::{PutBack, Restored, confirm, put_back, put_back_files, reload, switch};
 use crate::visitors::{Lookout, Others};
 use crate::{ServerError, edited, restart};
 
@@ -84,9 +84,20 @@ impl Session {
     /// When the server is locked, left changed by a killed run, in use by others (unless they do not mind), or not
     /// healthy.
     pub fn open(adapter: Box<dyn Adapter>, url: Option<&Url>, others: &Others) -> Result<Session, ServerError> {
+        let lock = Lock::take(&StateFiles::of(&adapter.facts().name)?.lock)?;
+        Session::open_in(None, adapter, lock, url, others)
+    }
+
+    /// The same of a server whose lock is taken already, at its place among others.
+    pub(crate) fn open_in(
+        stack: Option<StackPlace>,
+        adapter: Box<dyn Adapter>,
+        lock: Lock,
+        url: Option<&Url>,
+        others: &Others,
+    ) -> Result<Session, ServerError> {
         let facts = adapter.facts().clone();
         let files = StateFiles::of(&facts.name)?;
-        let lock = Lock::take(&files.lock)?;
         files.tidy();
         if files.journal.exists() {
             // One that cannot be read says what can be done instead.
@@ -160,6 +171,7 @@ impl Session {
             restarted: false,
             url: url.cloned(),
             status: health.as_ref().map(|h| h.status),
+            stack,
             path: files.journal.clone(),
             birth: facts.birth.clone(),
         };
@@ -352,17 +364,32 @@ impl Session {
     /// # Errors
     /// When the server does not come back as it was; the journal stays, so that `lastdrop restore` can try again.
     pub fn restore(&mut self) -> Result<Restored, ServerError> {
+        self.put_back().and_then(|half| self.confirm(half))
+    }
+
+    /// Is it neither undone nor kept yet?
+    pub(crate) fn is_open(&self) -> bool {
+        !self.closed
+    }
+
+    /// The first half of it: files and processes.
+    pub(crate) fn put_back(&mut self) -> Result<PutBack, ServerError> {
         // Whatever comes of it: trying again at once would end the same way.
         self.closed = true;
-        self.undo_if_it_starts().map_err(|e| ServerError::NotRestored(Box::new(e)))
+        self.put_back_if_it_starts().map_err(|e| ServerError::NotRestored(Box::new(e)))
+    }
+
+    /// The second half: the server is as it was, and answers.
+    pub(crate) fn confirm(&self, half: PutBack) -> Result<Restored, ServerError> {
+        confirm(&self.journal, half).map_err(|e| ServerError::NotRestored(Box::new(e)))
     }
 
     /// A server that runs with other settings is better than one that does not start with its own.
-    fn undo_if_it_starts(&self) -> Result<Restored, ServerError> {
+    fn put_back_if_it_starts(&self) -> Result<PutBack, ServerError> {
         if self.journal.stage == Stage::Changed && self.journal.has_to_pass() {
             self.adapter.check(&Change::default(), &self.files.test)?;
         }
-        undo(&self.journal)
+        put_back(&self.journal)
     }
 
     /// Leaves the server running with these settings.
@@ -370,6 +397,13 @@ impl Session {
     /// # Errors
     /// When they cannot be brought into force; the session can still be restored.
     pub fn keep(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
+        let kept = self.bring_to_stay(settings)?;
+        self.settle(&kept)?;
+        Ok(kept)
+    }
+
+    /// The first half of it: the settings are in force where they can stay, and can still be undone.
+    pub(crate) fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
         let change = Change::from(settings.clone());
         let placement = self.placement();
         if placement == Placement::Edited && self.journal.stage == Stage::Changed {
@@ -415,15 +449,20 @@ impl Session {
             }
         };
         self.bring_into_force(change, launch)?;
+        Ok(kept)
+    }
+
+    /// The second half: they are not undone any more.
+    pub(crate) fn settle(&mut self, kept: &Kept) -> Result<(), ServerError> {
         self.journal.remove()?;
         self.closed = true;
         let _ = remove_if_there(&self.files.trial);
-        if let (Some(old), Kept::OnFile { file, .. }) = (self.adapter.kept_override(), &kept)
+        if let (Some(old), Kept::OnFile { file, .. }) = (self.adapter.kept_override(), kept)
             && old != *file
         {
             let _ = remove_if_there(&old);
         }
-        Ok(kept)
+        Ok(())
     }
 }
 
@@ -431,11 +470,16 @@ impl Drop for Session {
     fn drop(&mut self) {
         if !self.closed {
             // An error on the way out must not leave a changed server. If this fails too, the journal is there.
-            if let Err(e) = self.undo_if_it_starts() {
-                let text = Printable::from(format!("lastdrop: {}\n", ServerError::NotRestored(Box::new(e))));
-                #[allow(clippy::disallowed_methods)]
-                let _ = std::io::stderr().write_all(text.as_str().as_bytes());
+            if let Err(e) = self.restore() {
+                tell_on_the_way_out(&e);
             }
         }
     }
+}
+
+/// An error that nobody is left to take.
+pub(crate) fn tell_on_the_way_out(error: &ServerError) {
+    let text = Printable::from(format!("lastdrop: {error}\n"));
+    #[allow(clippy::disallowed_methods)]
+    let _ = std::io::stderr().write_all(text.as_str().as_bytes());
 }

@@ -221,7 +221,7 @@ impl Fitting<'_, '_> {
             settings.insert(knob.name.into(), Setting::from(0));
         }
         self.session.apply(settings)?;
-        let workers = complete_pool(self.session);
+        let workers = complete_pool(|| self.session.workers().len());
         let answered = self.age(workers, threads, 0.0, 1.0)?;
         self.lab.tell(&Event::Warmed { answered, workers: workers as u64 });
         self.moment(&[])
@@ -300,7 +300,7 @@ impl Fitting<'_, '_> {
             trial: TrialBegan { role: "variant".into(), series: name.into(), ..TrialBegan::default() },
         });
         self.session.apply(Directives::read(directives))?;
-        let workers = complete_pool(self.session);
+        let workers = complete_pool(|| self.session.workers().len());
         let _ = warm_each(&self.order.plan, workers);
         let first = self.moment(&[])?;
         let _ = warm_each(&self.order.plan, workers);

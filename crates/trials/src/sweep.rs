@@ -13,7 +13,7 @@ use lastdrop_model::plan::{Load, Phase, Plan};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_duration;
 use lastdrop_model::{Event, KeptPlan, Kind, Run};
-use lastdrop_server::Session;
+use lastdrop_server::{Restored, Stack};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde_json::{Value, json};
@@ -23,13 +23,13 @@ use crate::trial::{TrialOrder, trial};
 use lastdrop_lab::lab::{Lab, LabError, random_u32};
 
 /// Runs every cell, once a round. The document comes back with the rows that were measured also when the user stops it;
-/// the server is as it was found.
+/// the servers are as they were found.
 ///
 /// # Errors
-/// When the server cannot be brought back, or does not come up.
-pub fn sweep(lab: &mut Lab<'_>, mut session: Option<Session>, plan: &SweepPlan) -> Result<SweepDocument, LabError> {
-    let original = session.as_ref().map(|s| s.original().settings.clone()).unwrap_or_default();
-    let mut notes = session.as_ref().map(|s| s.original().notes.clone()).unwrap_or_default();
+/// When a server cannot be brought back, or does not come up.
+pub fn sweep(lab: &mut Lab<'_>, mut stack: Option<Stack>, plan: &SweepPlan) -> Result<SweepDocument, LabError> {
+    let original = stack.as_ref().map(|s| s.original().settings.clone()).unwrap_or_default();
+    let mut notes = stack.as_ref().map(|s| s.original().notes.clone()).unwrap_or_default();
     let named: BTreeSet<&String> = plan.cells.iter().flat_map(|c| c.settings.keys()).collect();
     let mut measured: Vec<Vec<SweepRow>> = vec![Vec::new(); plan.cells.len()];
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(u64::from(plan.seed.unwrap_or_else(random_u32)));
@@ -61,7 +61,7 @@ pub fn sweep(lab: &mut Lab<'_>, mut session: Option<Session>, plan: &SweepPlan) 
             url: cell.url.to_string().into(),
         };
         lab.tell(&Event::TrialBegan { trial: began });
-        let mut row = measure(lab, session.as_mut(), plan, cell)?;
+        let mut row = measure(lab, stack.as_mut(), plan, cell)?;
         for name in &named {
             if let Some(value) = original.get(*name) {
                 row.settings.entry((*name).clone()).or_insert_with(|| value.clone());
@@ -72,10 +72,10 @@ pub fn sweep(lab: &mut Lab<'_>, mut session: Option<Session>, plan: &SweepPlan) 
         measured[i].push(row);
         Ok::<(), LabError>(())
     });
-    if let Some(session) = &mut session {
+    if let Some(stack) = &mut stack {
         lab.tell(&Event::Restoring);
-        let restored = session.restore()?;
-        notes.extend(restored.notes());
+        let restored = stack.restore()?;
+        notes.extend(restored.iter().flat_map(Restored::notes));
     }
     match outcome {
         Ok(()) | Err(LabError::Interrupted) => {}
@@ -87,9 +87,7 @@ pub fn sweep(lab: &mut Lab<'_>, mut session: Option<Session>, plan: &SweepPlan) 
     sort_rows(&mut rows, &sorted_by);
     // How many requests a row made in its time is a result.
     let counted = plan.cells.iter().any(|c| c.requests.is_some());
-    let knobs = session.as_ref().map_or(&[][..], |s| s.adapter().knobs());
-    let short = knobs.iter().filter_map(|k| Some((k.name.to_string(), k.short?.to_string())));
-    let abbreviations: Vec<(String, String)> = short.collect();
+    let abbreviations = stack.as_ref().map(Stack::abbreviations).unwrap_or_default();
     let (varying, mut fixed) = split(&rows, counted, &abbreviations);
     if let (false, Some(d)) = (counted, plan.cells.first().and_then(|c| c.duration)) {
         fixed.insert("duration".into(), json!(show_duration(d)));
@@ -99,7 +97,7 @@ pub fn sweep(lab: &mut Lab<'_>, mut session: Option<Session>, plan: &SweepPlan) 
     if plan.rounds > 1 {
         fixed.insert("rounds".into(), json!(plan.rounds));
     }
-    let server = session.as_ref().map(|s| s.adapter().facts().name.clone());
+    let server = stack.as_ref().map(Stack::name);
     let schema = SWEEP_SCHEMA.into();
     let rounds = plan.rounds;
     let document =
@@ -160,12 +158,7 @@ fn sort_rows(rows: &mut [SweepRow], by: &str) {
     }
 }
 
-fn measure(
-    lab: &mut Lab<'_>,
-    session: Option<&mut Session>,
-    plan: &SweepPlan,
-    cell: &Cell,
-) -> Result<SweepRow, LabError> {
+fn measure(lab: &mut Lab<'_>, stack: Option<&mut Stack>, plan: &SweepPlan, cell: &Cell) -> Result<SweepRow, LabError> {
     let mut load = Plan::new(cell.url.clone(), u64::from(plan.seed.unwrap_or_else(random_u32)));
     load.phases = vec![Phase {
         name: "main".into(),
@@ -183,8 +176,8 @@ fn measure(
         request.headers.clone_from(&cell.headers);
     }
     let label = format!("sweep {}: {}", cell.series, describe(&cell.settings));
-    let (run, warmed, note) = match session {
-        Some(session) => {
+    let (run, warmed, note) = match stack {
+        Some(stack) => {
             let order = TrialOrder {
                 plan: &load,
                 settings: cell.settings.clone(),
@@ -195,7 +188,7 @@ fn measure(
                 budget: None,
                 most_unanswered: 1.0,
             };
-            let measured = trial(lab, session, &order)?;
+            let measured = trial(lab, stack, &order)?;
             (measured.run, measured.trial.warmed, measured.trial.why)
         }
         None => {

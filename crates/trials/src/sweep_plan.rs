@@ -8,7 +8,7 @@ use lastdrop_model::bounds::{Row, Within, row};
 use lastdrop_model::request::header_line;
 use lastdrop_model::toml_error;
 use lastdrop_model::{KeepAlive, Setting, Settings, Url};
-use lastdrop_server::ServerRef;
+use lastdrop_server::{ServerError, ServerRef, Stack, check_called_apart};
 use serde::{Deserialize, Deserializer};
 
 /// A plan that cannot be used; the message has file, line and column where it is about a place.
@@ -50,6 +50,50 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
     }
 }
 
+/// Values of settings by their names; a table's entries are those of a server: NAME.SETTING.
+#[derive(Debug, Clone, Default)]
+struct SettingValues(BTreeMap<String, Few<Setting>>);
+
+impl<'de> Deserialize<'de> for SettingValues {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let entries = BTreeMap::<String, Entry>::deserialize(deserializer)?;
+        let mut all = BTreeMap::new();
+        for (name, entry) in entries {
+            entry.add_to(&mut all, name).map_err(serde::de::Error::custom)?;
+        }
+        Ok(SettingValues(all))
+    }
+}
+
+/// What a key of settings leads to: values, or settings whose names go on from it.
+enum Entry {
+    Values(Few<Setting>),
+    Table(BTreeMap<String, Entry>),
+}
+
+impl Entry {
+    fn add_to(self, all: &mut BTreeMap<String, Few<Setting>>, name: String) -> Result<(), String> {
+        match self {
+            Entry::Values(values) if !all.contains_key(&name) => _ = all.insert(name, values),
+            Entry::Values(_) => return Err(format!("the setting {name} is there twice")),
+            Entry::Table(entries) => {
+                return entries.into_iter().try_for_each(|(key, entry)| entry.add_to(all, format!("{name}.{key}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let entry = match toml::Value::deserialize(deserializer)? {
+            table @ toml::Value::Table(_) => BTreeMap::deserialize(table).map(Entry::Table),
+            values => Few::deserialize(values).map(Entry::Values),
+        };
+        entry.map_err(|e: toml::de::Error| serde::de::Error::custom(e.message()))
+    }
+}
+
 /// What may stand at the top, for all series, and in a series.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -64,13 +108,15 @@ struct Block {
     /// Headers, `Name: value`, all of them in each request.
     header: Option<Few<String>>,
     #[serde(default)]
-    settings: BTreeMap<String, Few<Setting>>,
+    settings: SettingValues,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    server: Option<String>,
+    /// One server, or several that are changed together.
+    #[serde(alias = "servers")]
+    server: Option<Few<String>>,
     url: Option<Few<String>>,
     users: Option<Few<Within<row::Users>>>,
     requests: Option<Few<Within<row::Requests>>>,
@@ -88,7 +134,7 @@ struct File {
     /// Load before measuring where recycling makes warming each worker impossible.
     warm_up: Option<Within<row::Pause>>,
     #[serde(default)]
-    settings: BTreeMap<String, Few<Setting>>,
+    settings: SettingValues,
     #[serde(default, alias = "variant")]
     series: Vec<Block>,
 }
@@ -108,7 +154,7 @@ pub struct Cell {
 
 #[derive(Debug, Clone)]
 pub struct SweepPlan {
-    pub server: Option<ServerRef>,
+    pub servers: Vec<ServerRef>,
     pub cells: Vec<Cell>,
     pub keepalive: KeepAlive,
     pub timeout: Duration,
@@ -139,6 +185,23 @@ impl SweepPlan {
     }
 }
 
+impl SweepPlan {
+    /// Checks the settings by the servers that they are of, and gives them the names that they have there.
+    ///
+    /// # Errors
+    /// With the setting that none of them has, or the value that it cannot take.
+    pub fn settle_names(&mut self, stack: &Stack) -> Result<(), ServerError> {
+        for cell in &mut self.cells {
+            cell.settings = stack.settings(&cell.settings)?;
+            stack.check_names(&cell.settings)?;
+        }
+        let as_setting = |sort: &String| Settings::from([(sort.clone(), Setting::Count(0))]);
+        let settled = self.sort.as_ref().and_then(|sort| stack.settings(&as_setting(sort)).ok()?.pop_first());
+        self.sort = settled.map(|(name, _)| name).or(self.sort.take());
+        Ok(())
+    }
+}
+
 /// Columns that every table can be sorted by.
 pub const SORTABLE: [&str; 10] =
     ["name", "url", "query_length", "users", "requests", "avtime", "completed", "failed", "rps", "p99"];
@@ -160,8 +223,10 @@ impl SweepPlan {
 
     fn parse(text: &str, folder: &Path) -> Result<SweepPlan, String> {
         let file: File = toml::from_str(text).map_err(|e| e.to_string().replace(e.message(), &toml_error::what(&e)))?;
-        let mut server: Option<ServerRef> = file.server.as_deref().map(str::parse).transpose()?;
-        if let Some(config) = server.as_mut().and_then(|s| s.config.as_mut()) {
+        let named = file.server.as_ref().map_or_else(Vec::new, Few::list);
+        let mut servers = named.iter().map(|name| name.parse()).collect::<Result<Vec<ServerRef>, _>>()?;
+        check_called_apart(&servers)?;
+        for config in servers.iter_mut().filter_map(|s| s.config.as_mut()) {
             *config = folder.join(&*config);
         }
         let top = Block {
@@ -182,11 +247,11 @@ impl SweepPlan {
                 return Err(format!("more than {MOST_CELLS} combinations; split the plan"));
             }
         }
-        if server.is_none() && cells.iter().any(|c| !c.settings.is_empty()) {
+        if servers.is_empty() && cells.iter().any(|c| !c.settings.is_empty()) {
             return Err("it has settings but no server; add: server = \"apache:/path/apache2.conf\"".into());
         }
         Ok(SweepPlan {
-            server,
+            servers,
             cells,
             keepalive: file.keepalive.as_deref().unwrap_or("off").parse()?,
             timeout: file.timeout.map_or(Duration::from_secs(5), |t| t.0),
@@ -233,8 +298,8 @@ fn expand(top: &Block, series: &Block) -> Result<Vec<Cell>, String> {
     };
     let headers = series.header.as_ref().or(top.header.as_ref()).map_or(Vec::new(), Few::list);
     let headers = headers.iter().map(|h| header_line(h)).collect::<Result<Vec<_>, _>>()?;
-    let mut all_settings = top.settings.clone();
-    all_settings.extend(series.settings.clone());
+    let mut all_settings = top.settings.0.clone();
+    all_settings.extend(series.settings.0.clone());
     let mut combinations = vec![Settings::new()];
     for (name, values) in &all_settings {
         combinations = combinations
@@ -288,7 +353,7 @@ mod tests {
         let plan = SweepPlan::parse(text, Path::new("/x")).expect("valid");
         assert_eq!(plan.cells.len(), 12);
         assert_eq!(plan.cells[0].settings["KeepAlive"], Setting::Text("Off".into()));
-        assert_eq!(plan.server.expect("named").config, Some(PathBuf::from("/x/run/a.conf")));
+        assert_eq!(plan.servers[0].config, Some(PathBuf::from("/x/run/a.conf")));
     }
 
     #[test]
@@ -309,6 +374,29 @@ mod tests {
         assert_eq!(plan.cells[0].headers, [("X-A".to_string(), "b".to_string())]);
         assert_eq!((plan.rounds, plan.sort.as_deref()), (3, Some("rps")));
         assert!(SweepPlan::parse("url='http://h/'\nheader='no colon'\n", Path::new("")).is_err());
+    }
+
+    #[test]
+    fn settings_of_several_servers_are_told_by_name() {
+        let plan = |settings: &str| {
+            let head = "servers = ['web=nginx:a.conf', 'php-fpm']\nurl = 'http://h/'\nusers = 1\nrequests = 10\n";
+            SweepPlan::parse(&format!("{head}{settings}"), Path::new("/x"))
+        };
+        let quoted = plan("[settings]\n'web.worker_processes' = [1, 2]\n'php-fpm.pm.max_children' = [5, 10]\n");
+        let tables = plan("[settings.web]\nworker_processes = [1, 2]\n[settings.php-fpm]\npm.max_children = [5, 10]\n");
+        let (quoted, tables) = (quoted.expect("valid"), tables.expect("valid"));
+        assert_eq!(quoted.cells, tables.cells);
+        let names: Vec<&str> = quoted.cells[3].settings.keys().map(String::as_str).collect();
+        assert_eq!((quoted.cells.len(), names), (4, vec!["php-fpm.pm.max_children", "web.worker_processes"]));
+        assert_eq!(quoted.servers[0].config, Some(PathBuf::from("/x/a.conf")));
+        assert_eq!((quoted.servers[0].called(), quoted.servers[1].called()), ("web", "php-fpm"));
+        let twice = plan("[settings]\n'web.gzip' = 'on'\n[settings.web]\ngzip = 'off'\n").expect_err("twice");
+        assert!(twice.contains("web.gzip is there twice"), "{twice}");
+        let empty = plan("[settings.web]\ngzip = []\n").expect_err("nothing");
+        assert!(empty.contains("a list needs a value") && empty.contains("line 5"), "{empty}");
+        let same =
+            SweepPlan::parse("server = ['nginx:a', 'nginx:b']\nurl = 'http://h/'\n", Path::new("")).expect_err("two");
+        assert!(same.contains("two servers are called 'nginx'"), "{same}");
     }
 
     #[test]

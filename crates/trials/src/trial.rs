@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lastdrop_model::documents::Trial;
 use lastdrop_model::{Kind, Plan, Role, Run, Settings, Verdict};
-use lastdrop_server::{ServerError, Session};
+use lastdrop_server::Stack;
 
 use crate::size::real_memory;
 use lastdrop_lab::warm::{Warmth, complete_pool, warm_each, warmth};
@@ -35,12 +35,11 @@ pub struct Measured {
     pub run: Option<Run>,
 }
 
-/// Starts the server with the settings and measures it.
+/// Starts the servers with the settings and measures them.
 ///
 /// # Errors
-/// When the experiment cannot go on: the user stopped it, or the server does not come back. Settings that the server
-/// refuses are a trial that does not count.
-pub fn trial(lab: &mut Lab<'_>, session: &mut Session, order: &TrialOrder<'_>) -> Result<Measured, LabError> {
+/// When the experiment cannot go on: the user stopped it, or a server does not come back. Settings that one refuses are a trial that does not count.
+pub fn trial(lab: &mut Lab<'_>, stack: &mut Stack, order: &TrialOrder<'_>) -> Result<Measured, LabError> {
     lab.check_stop()?;
     let mut trial = Trial {
         settings: order.settings.clone(),
@@ -56,27 +55,20 @@ pub fn trial(lab: &mut Lab<'_>, session: &mut Session, order: &TrialOrder<'_>) -
         run: String::new(),
         repeated: 0,
     };
-    match session.apply(order.settings.clone()) {
+    match stack.apply(&order.settings) {
         Ok(()) => {}
-        Err(
-            e @ (ServerError::Clamped { .. }
-            | ServerError::ConfigTest { .. }
-            | ServerError::NotReloaded { .. }
-            // With these settings it does not come up; with the next ones it is started again.
-            | ServerError::Ended { .. }
-            | ServerError::Unhealthy(_)
-            | ServerError::Setting(_)),
-        ) if !order.settings.is_empty() => {
+        Err(e) if e.is_refusal() && !order.settings.is_empty() => {
             trial.why = e.to_string();
             return Ok(Measured { trial, run: None });
         }
         Err(e) => return Err(e.into()),
     }
     lab.check_stop()?;
-    let mut now = session.original().settings.clone();
+    let mut now = stack.original().settings.clone();
     now.extend(order.settings.clone());
-    let workers = complete_pool(session);
-    let recycle = session.adapter().value(Role::Recycle, &now);
+    complete_pool(|| stack.count_workers());
+    let workers = stack.pool().map_or(0, |server| server.workers().len());
+    let recycle = stack.value(Role::Recycle, &now);
     let warmed = warmth(recycle.as_ref(), workers, expected_requests(order.plan), order.recycling_warm_up);
     trial.warmed = warmed.to_string();
     let mut plan = order.plan.clone();
@@ -96,8 +88,8 @@ pub fn trial(lab: &mut Lab<'_>, session: &mut Session, order: &TrialOrder<'_>) -
     lab.check_stop()?;
     trial.repeated = repeated;
     trial.run = run.id.clone();
-    trial.real_memory_bytes = real_memory(session.master(), &session.workers()).ok();
-    let expected = session.health().map_or(200, |h| h.status);
+    trial.real_memory_bytes = stack.pool().and_then(|s| real_memory(s.master(), &s.workers()).ok());
+    let expected = stack.health().map_or(200, |h| h.status);
     judge(&mut trial, &run, expected, order);
     Ok(Measured { trial, run: Some(run) })
 }

@@ -11,7 +11,7 @@ use lastdrop_model::settings::describe;
 use lastdrop_model::units::{show_bytes, show_duration};
 use lastdrop_model::{Event, KeepAlive, Plan, Role, Settings};
 use lastdrop_probe::host::cpus;
-use lastdrop_server::{Effective, Session};
+use lastdrop_server::{Effective, Restored, Stack};
 use lastdrop_tune::race::{LEAST_ANSWERS, RatioInterval, are_divisible, is_clear};
 use lastdrop_tune::{Axis, Decision, Race, RaceVerdict, Search, Space};
 
@@ -46,15 +46,15 @@ const LONGER: f64 = 10.0;
 /// Blocks that do not count are repeated this often.
 const SPOILED_BLOCKS: usize = 3;
 
-/// Tunes the server of a session. The document comes back in every case in which something was measured; the server is
-/// as it was found, or keeps the winner if that was asked for and proven.
+/// Tunes servers. The document comes back in every case in which something was measured; the servers are as they were
+/// found, or keep the winner if that was asked for and proven.
 ///
 /// # Errors
-/// When the server cannot be brought back, or nothing could be measured at all.
-pub fn tune(lab: &mut Lab<'_>, mut session: Session, order: &TuneOrder) -> Result<TuneDocument, LabError> {
+/// When a server cannot be brought back, or nothing could be measured at all.
+pub fn tune(lab: &mut Lab<'_>, mut stack: Stack, order: &TuneOrder) -> Result<TuneDocument, LabError> {
     let mut document = TuneDocument {
         schema: TUNE_SCHEMA.into(),
-        server: session.adapter().facts().name.clone(),
+        server: stack.name(),
         url: order.plan.url.to_string(),
         verdict: TuneVerdict::Inconclusive,
         because: "it was ended before there was a result".into(),
@@ -67,22 +67,23 @@ pub fn tune(lab: &mut Lab<'_>, mut session: Session, order: &TuneOrder) -> Resul
         kept_in: None,
         restored: false,
         interrupted: false,
-        notes: session.original().notes.clone(),
+        notes: stack.original().notes.clone(),
     };
     let plan = order.plan.clone();
-    let outcome = Tuning { lab, session: &mut session, order, plan, document: &mut document }.run();
+    let outcome = Tuning { lab, stack: &mut stack, order, plan, document: &mut document }.run();
     let improved = matches!(outcome, Ok(())) && document.verdict == TuneVerdict::Improved;
     if order.keep && improved && !lab.stopped() {
         let settings = document.winner.as_ref().map(|w| w.settings.clone()).unwrap_or_default();
         lab.tell(&Event::Keeping { settings: Cow::Borrowed(&settings) });
-        let kept = session.keep(&settings)?;
+        let kept = stack.keep(&settings)?;
         document.kept = true;
-        document.kept_in = Some(kept.to_string());
+        let places: Vec<String> = kept.iter().map(ToString::to_string).collect();
+        document.kept_in = Some(places.join(", "));
     } else {
         lab.tell(&Event::Restoring);
-        let restored = session.restore()?;
+        let restored = stack.restore()?;
         document.restored = true;
-        document.notes.extend(restored.notes());
+        document.notes.extend(restored.iter().flat_map(Restored::notes));
     }
     match outcome {
         Ok(()) => {}
@@ -96,7 +97,7 @@ pub fn tune(lab: &mut Lab<'_>, mut session: Session, order: &TuneOrder) -> Resul
 
 struct Tuning<'a, 'b> {
     lab: &'a mut Lab<'b>,
-    session: &'a mut Session,
+    stack: &'a mut Stack,
     order: &'a TuneOrder,
     /// The load of one block, as long as it has to be.
     plan: Plan,
@@ -105,13 +106,13 @@ struct Tuning<'a, 'b> {
 
 impl Tuning<'_, '_> {
     fn run(&mut self) -> Result<(), LabError> {
-        let effective = self.session.original().clone();
-        let adapter = self.session.adapter();
+        let effective = self.stack.original().clone();
+        let pool = self.stack.pool().ok_or_else(|| LabError::Other("there is no server to tune".into()))?;
         // Memory settles with the second request; before the first a worker shares nearly everything.
         for _ in 0..2 {
-            let _ = warm_each(&self.order.plan, self.session.workers().len());
+            let _ = warm_each(&self.order.plan, pool.workers().len());
         }
-        let size = size_of(adapter, &effective.settings, self.order.memory, Vec::new())?;
+        let size = size_of(pool.adapter(), &pool.original().settings, self.order.memory, Vec::new())?;
         let fits = size.fits.independent * size.threads_per_worker;
         self.lab.tell(&Event::Sized { size: Cow::Borrowed(&size) });
         if fits == 0 {
@@ -134,7 +135,7 @@ impl Tuning<'_, '_> {
             self.document.because = "no other settings could be measured; see why in the trials".into();
             return Ok(());
         };
-        let settings = self.session.adapter().complete(&challenger, &effective.settings);
+        let settings = self.stack.complete(&challenger)?;
         if self.order.advise_keepalive {
             self.advise_keepalive(&settings, &effective.settings)?;
         }
@@ -142,10 +143,12 @@ impl Tuning<'_, '_> {
     }
 
     fn space(&self, effective: &Settings, fits: u64) -> Space {
-        let adapter = self.session.adapter();
-        let axis = |role| Some(Axis { knob: adapter.knob(role)?, present: adapter.value(role, effective)? });
+        let axis = |role| {
+            let (name, knob) = self.stack.knob(role)?;
+            Some(Axis { name, knob, present: self.stack.value(role, effective)? })
+        };
         let keeps = (self.order.plan.keepalive != KeepAlive::Off).then_some(Role::KeepAlive);
-        let threads = adapter.value(Role::ThreadsPerWorker, effective).and_then(|s| s.count());
+        let threads = self.stack.value(Role::ThreadsPerWorker, effective).and_then(|s| s.count());
         Space {
             axes: [Role::PoolSize, Role::Recycle].into_iter().chain(keeps).filter_map(axis).collect(),
             fits,
@@ -186,7 +189,7 @@ impl Tuning<'_, '_> {
             ..TrialBegan::default()
         };
         self.lab.tell(&Event::TrialBegan { trial: began });
-        let measured = trial(self.lab, self.session, &order)?;
+        let measured = trial(self.lab, self.stack, &order)?;
         let outcome = Outcome::Tune { trial: Cow::Borrowed(&measured.trial) };
         self.lab.tell(&Event::TrialDone { outcome });
         self.document.trials.push(measured.trial.clone());
@@ -215,7 +218,7 @@ impl Tuning<'_, '_> {
         let mut search = Search::new(space);
         let mut measured_as: BTreeMap<Settings, Settings> = BTreeMap::new();
         while let Some(point) = search.next_point() {
-            let settings = self.session.adapter().complete(&point, &effective.settings);
+            let settings = self.stack.complete(&point)?;
             // Another point comes to the same, such as the present pool size.
             if *measured_as.entry(settings.clone()).or_insert_with(|| point.clone()) != point {
                 continue;
@@ -284,17 +287,16 @@ impl Tuning<'_, '_> {
     /// A load that opens a connection for each request cannot tell what KeepAlive is worth. It is tried with clients
     /// that keep theirs, on the best settings, and told as advice: the race does not prove it.
     fn advise_keepalive(&mut self, settings: &Settings, effective: &Settings) -> Result<(), LabError> {
-        let adapter = self.session.adapter();
-        let (Some(knob), KeepAlive::Off) = (adapter.knob(Role::KeepAlive), self.plan.keepalive) else {
+        let (Some((name, knob)), KeepAlive::Off) = (self.stack.knob(Role::KeepAlive), self.plan.keepalive) else {
             return Ok(());
         };
         let plan = Plan { keepalive: KeepAlive::On, ..self.plan.clone() };
-        let now_on = adapter.value(Role::KeepAlive, effective).is_some_and(|s| s.is_on());
+        let now_on = self.stack.value(Role::KeepAlive, effective).is_some_and(|s| s.is_on());
         self.lab.tell(&Event::Stage { stage: Stage::KeepAlive });
         let mut rates = Vec::new();
         for on in [now_on, !now_on] {
             let mut with = settings.clone();
-            with.insert(knob.name.into(), knob.switched(on));
+            with.insert(name.clone(), knob.switched(on));
             let t = self.measure(&with, "advice", &plan, None)?.trial;
             rates.push(if t.valid { t.objective } else { 0.0 });
         }
@@ -302,7 +304,7 @@ impl Tuning<'_, '_> {
         let note = format!(
             "{}: with clients that keep their connections {} gives {:.1}/s and {} {:.1}/s; the race was run with a \
              connection for each request, which cannot tell: to have it searched and proven, --keepalive on",
-            knob.name,
+            name,
             word(now_on),
             rates[0],
             word(!now_on),

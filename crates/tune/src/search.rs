@@ -11,6 +11,8 @@ use lastdrop_model::{Knob, Role, Setting, Settings};
 /// A knob that may be turned, and where it stands.
 #[derive(Debug, Clone)]
 pub struct Axis {
+    /// What the setting is called in points: the knob's name, after that of its server where there are several.
+    pub name: String,
     pub knob: &'static Knob,
     pub present: Setting,
 }
@@ -163,13 +165,13 @@ impl Search {
     /// The best so far with the knob of a role turned; nothing where there is no such knob.
     fn with(&self, role: Role, value: impl Into<Setting>) -> Option<Settings> {
         let mut point = self.best.clone();
-        point.insert(self.space.axis(role)?.knob.name.into(), value.into());
+        point.insert(self.space.axis(role)?.name.clone(), value.into());
         Some(point)
     }
 
     /// The size of the pool at a point; None where the point says nothing about it.
     fn pool_of(&self, point: &Settings) -> Option<u64> {
-        count(point.get(self.space.axis(Role::PoolSize)?.knob.name)?)
+        count(point.get(&self.space.axis(Role::PoolSize)?.name)?)
     }
 
     fn recycling(&self) -> Vec<Settings> {
@@ -246,9 +248,9 @@ mod tests {
     ];
 
     fn axes(present: &[(Role, Setting)]) -> Vec<Axis> {
-        let axis = |(role, present): &(Role, Setting)| Axis {
-            knob: knob_for(KNOBS, *role).expect("a knob"),
-            present: present.clone(),
+        let axis = |(role, present): &(Role, Setting)| {
+            let knob = knob_for(KNOBS, *role).expect("a knob");
+            Axis { name: knob.name.into(), knob, present: present.clone() }
         };
         present.iter().map(axis).collect()
     }

@@ -11,7 +11,7 @@ use lastdrop_lab::Lab;
 use lastdrop_lab::lab::random_u32;
 use lastdrop_model::documents::TuneVerdict;
 use lastdrop_report::tune_text;
-use lastdrop_server::{Others, ServerRef, Session, discover};
+use lastdrop_server::{Others, ServerRef, Stack, discover};
 use lastdrop_trials::demo as plan;
 use lastdrop_trials::tune::tune;
 
@@ -74,9 +74,9 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
     let url: lastdrop_model::Url = format!("http://127.0.0.1:{port}/").parse()?;
     let mut server: ServerRef = "target".parse().map_err(anyhow::Error::msg)?;
     server.config = Some(config);
-    let session = Session::open(discover(&server)?, Some(&url), &Others::default())?;
+    let stack = Stack::open(std::slice::from_ref(&server), Some(&url), &Others::default())?;
     let mut lab = Lab::new(&stop.flag, observers(args.quiet, None));
-    let document = tune(&mut lab, session, &plan::order(url, u64::from(random_u32())))?;
+    let document = tune(&mut lab, stack, &plan::order(url, u64::from(random_u32())))?;
     // The restarts made the target another process than the one that was started here.
     end_restarted(&server);
     let mut text = format!("\n{}", tune_text(&document));

@@ -1,20 +1,22 @@
-//! `lastdrop guard SERVER`
+//! `lastdrop guard SERVER…`
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_analyze::guard::Limits;
-use lastdrop_looks::guard::{GuardOrder, guard as run_guard};
+use lastdrop_lab::LabError;
+use lastdrop_looks::guard::{GuardOrder, Summary, guard as run_guard};
 use lastdrop_model::bounds::{BoundError, DURATION, INTERVAL, MEMORY, SHARE};
-use lastdrop_model::printable;
 use lastdrop_model::units::show_bytes;
+use lastdrop_model::{Event, printable};
 use lastdrop_report::{event_line, utc};
-use lastdrop_server::ServerRef;
-use lastdrop_server::{Kind, kinds};
+use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 
 use crate::exit::{Exit, UsageError};
 use crate::options::within;
@@ -26,11 +28,11 @@ use crate::stdio::{self, say};
     after_help = "Without --act it only says what it would do. A worker is asked to leave when it is idle, finishes what it has begun, and\nits master starts another; only one that is stuck is ended against its will. Apache has to be prefork.\n\nExamples:\n  lastdrop guard apache --max-private 60M\n  lastdrop guard apache --memory 2G --stuck 5m --act --log /var/log/lastdrop-guard.log\n  lastdrop guard php-fpm --max-size 200M --max-age 6h --share 5 --every 30s --act"
 )]
 pub struct GuardArgs {
-    #[arg(value_parser = str::parse::<ServerRef>, help = format!(
-        "The server: {}, with a configuration or @URL where there are several",
+    #[arg(required = true, value_name = "SERVER", help = format!(
+        "The server, or several ([NAME=]SERVER), each with these limits: {}, with a configuration or @URL where several run",
         kinds::list(Kind::can_replace)
     ))]
-    pub server: ServerRef,
+    pub servers: Vec<ServerRef>,
     /// Replace workers whose resident size is above this
     #[arg(long, value_name = "SIZE", help_heading = "Limits", value_parser = within::<u64>(MEMORY))]
     pub max_size: Option<u64>,
@@ -80,6 +82,35 @@ fn share(text: &str) -> Result<f64, BoundError> {
     SHARE.read::<f64>(text).map(|percent| percent / 100.0)
 }
 
+/// Where lines of events go.
+struct Log {
+    quiet: bool,
+    file: Option<File>,
+    /// Why the file is not whole.
+    trouble: Option<std::io::Error>,
+}
+
+impl Log {
+    fn write(&mut self, line: &str) {
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let line = format!("{} {}\n", utc(seconds * 1000), printable::line(line));
+        if !self.quiet {
+            // A terminal that has gone is no reason to stop guarding.
+            stdio::out(&line);
+        }
+        if let Some(file) = &mut self.file
+            && let Err(e) = file.write_all(line.as_bytes())
+        {
+            self.trouble = Some(e);
+        }
+    }
+}
+
+/// How a line about one of several servers begins.
+fn whose(args: &GuardArgs, server: &ServerRef) -> String {
+    if args.servers.len() > 1 { format!("{}: ", server.called()) } else { String::new() }
+}
+
 pub fn guard(args: &GuardArgs) -> Result<Exit> {
     let limits = Limits {
         max_size: args.max_size,
@@ -94,16 +125,8 @@ pub fn guard(args: &GuardArgs) -> Result<Exit> {
         let what = "say what workers may be: --max-private 60M, --max-age 6h, --stuck 5m, --memory 2G …";
         return Err(UsageError(what.into()).into());
     }
-    let order = GuardOrder {
-        server: args.server.clone(),
-        limits,
-        every: args.every,
-        share: args.share,
-        act: args.act,
-        even_busy: args.even_busy,
-        duration: args.duration,
-    };
-    let mut log = match &args.log {
+    check_called_apart(&args.servers).map_err(UsageError)?;
+    let file = match &args.log {
         None => None,
         Some(path) => {
             let file = OpenOptions::new().create(true).append(true).open(path);
@@ -111,29 +134,46 @@ pub fn guard(args: &GuardArgs) -> Result<Exit> {
         }
     };
     let stop = Stop::on_signals(false)?;
-    let mut trouble = None;
-    let summary = run_guard(&order, &stop.flag, &mut |event| {
-        let Some(line) = event_line(event) else { return };
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        let line = format!("{} {}\n", utc(seconds * 1000), printable::line(&line));
-        if !args.quiet {
-            // A terminal that has gone is no reason to stop guarding.
-            stdio::out(&line);
-        }
-        if let Some(file) = &mut log
-            && let Err(e) = file.write_all(line.as_bytes())
-        {
-            trouble = Some(e);
-        }
+    let log = Mutex::new(Log { quiet: args.quiet, file, trouble: None });
+    let summaries = thread::scope(|scope| {
+        let guarded = args.servers.iter().map(|server| {
+            let order = GuardOrder {
+                server: server.clone(),
+                limits,
+                every: args.every,
+                share: args.share,
+                act: args.act,
+                even_busy: args.even_busy,
+                duration: args.duration,
+            };
+            let (log, stop, whose) = (&log, &stop, whose(args, server));
+            scope.spawn(move || {
+                let tell = &mut |event: &Event<'_>| {
+                    if let Some(line) = event_line(event) {
+                        log.lock().unwrap_or_else(PoisonError::into_inner).write(&format!("{whose}{line}"));
+                    }
+                };
+                // Where one cannot be guarded the others are not guarded without it.
+                run_guard(&order, &stop.flag, tell).inspect_err(|_| stop.end())
+            })
+        });
+        let guarded: Vec<_> = guarded.collect();
+        let end = |one: thread::ScopedJoinHandle<'_, Result<Summary, LabError>>| match one.join() {
+            Ok(summary) => summary,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        guarded.into_iter().map(end).collect::<Result<Vec<Summary>, LabError>>()
     })?;
-    if !args.quiet {
+    let trouble = log.into_inner().unwrap_or_else(PoisonError::into_inner).trouble;
+    for (server, summary) in args.servers.iter().zip(&summaries).filter(|_| !args.quiet) {
         let (would, left) = if args.act {
             ("asked to leave", format!(", {} have left, {} were killed", summary.left, summary.killed))
         } else {
             ("would have been asked to leave", String::new())
         };
         say!(
-            "{} checks, {} workers {would}{left}; real memory at most {}",
+            "{}{} checks, {} workers {would}{left}; real memory at most {}",
+            whose(args, server),
             summary.checks,
             summary.asked,
             show_bytes(summary.largest_real_memory)

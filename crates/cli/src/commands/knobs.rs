@@ -3,10 +3,10 @@
 use anyhow::Result;
 use clap::Args;
 use lastdrop_report::knobs_text;
-use lastdrop_server::{Kind, ServerRef, kind_schema, kinds};
+use lastdrop_server::{Kind, ServerRef, check_called_apart, kind_schema, kinds};
 
 use crate::commands::Report;
-use crate::exit::Exit;
+use crate::exit::{Exit, UsageError};
 use crate::outfile::Outfile;
 
 #[derive(Debug, Args)]
@@ -15,7 +15,7 @@ use crate::outfile::Outfile;
 )]
 pub struct KnobsArgs {
     #[arg(required_unless_present = "kind_schema", value_name = "SERVER", help = format!(
-        "The servers: {}, each with @URL of its listener",
+        "The servers ([NAME=]SERVER): {}, each with @URL of its listener",
         kinds::list_with_files(Kind::can_change)
     ))]
     pub servers: Vec<ServerRef>,
@@ -34,6 +34,7 @@ pub fn knobs(args: &KnobsArgs) -> Result<Exit> {
         Outfile::open("-")?.json(&kind_schema())?;
         return Ok(Exit::Done);
     }
+    check_called_apart(&args.servers).map_err(UsageError)?;
     let report = Report::open(args.json.as_deref(), args.quiet)?;
     let document = lastdrop_looks::knobs::knobs(&args.servers)?;
     report.give(&knobs_text(&document), &document)?;

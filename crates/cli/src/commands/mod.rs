@@ -23,6 +23,7 @@ use anyhow::Result;
 use lastdrop_lab::Observer;
 use lastdrop_lab::observers::Keeper;
 use lastdrop_model::Url;
+use lastdrop_model::documents::Several;
 use lastdrop_server::left_at;
 use lastdrop_store::Store;
 
@@ -114,6 +115,19 @@ impl Report {
             (true, _) => {}
             (_, true) => stdio::err(text),
             (_, false) => stdio::out(text),
+        }
+    }
+
+    /// The same of one server or several: of these the document has a list.
+    ///
+    /// # Errors
+    /// When the document cannot be written.
+    pub fn give_each<T: serde::Serialize>(self, schema: &str, each: Vec<(String, T)>) -> Result<()> {
+        let (texts, servers): (Vec<String>, Vec<T>) = each.into_iter().unzip();
+        let text = texts.join("\n");
+        match <[T; 1]>::try_from(servers) {
+            Ok([one]) => self.give(&text, &one),
+            Err(servers) => self.give(&text, &Several { schema: schema.into(), servers }),
         }
     }
 

@@ -6,12 +6,11 @@ use anyhow::Result;
 use clap::Args;
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::bounds::{MEMORY, PER_WORKER, POOL};
-use lastdrop_model::documents::SizeDocument;
+use lastdrop_model::documents::{SIZE_SCHEMA, SizeDocument};
 use lastdrop_model::request::header_line;
 use lastdrop_model::{KeepAlive, Url};
 use lastdrop_report::size_text;
-use lastdrop_server::kinds;
-use lastdrop_server::{ServerRef, Session, discover};
+use lastdrop_server::{ServerRef, Session, check_called_apart, discover, kinds};
 use lastdrop_trials::fit::{FitOrder, fit};
 
 use crate::commands::{Report, observers};
@@ -24,11 +23,11 @@ use crate::signals::Stop;
     after_help = "size alone only looks. --fit and --variant (Apache only) restart the server several times with other\nsettings and put it back; what a killed one leaves, lastdrop restore undoes.\n\nExamples:\n  lastdrop size apache\n  lastdrop size apache:/srv/www/apache2.conf --memory 400M --json -\n  lastdrop size apache --fit --url http://127.0.0.1/app --memory 2G\n  lastdrop size apache --url http://127.0.0.1/app --variant plain= --variant 'preloaded=PerlModule POSIX; PerlModule CGI'"
 )]
 pub struct SizeArgs {
-    #[arg(help = format!(
-        "The server: {}, each with @URL of its listener; the workers of other kinds are shown by lastdrop watch",
+    #[arg(required = true, value_name = "SERVER", help = format!(
+        "The server, or several ([NAME=]SERVER), each by itself: {}, each with @URL of its listener; the workers of other kinds are shown by lastdrop watch",
         kinds::list_with_files(|k| k.can_change() && k.is_program())
     ))]
-    pub server: ServerRef,
+    pub servers: Vec<ServerRef>,
     /// Memory that the server's workers may use together [default: what the machine or the server's control group has left]
     #[arg(long, value_name = "SIZE", value_parser = within::<u64>(MEMORY))]
     pub memory: Option<u64>,
@@ -66,21 +65,37 @@ pub struct SizeArgs {
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn size(args: SizeArgs) -> Result<Exit> {
+    check_called_apart(&args.servers).map_err(UsageError)?;
     let report = Report::open(args.json.as_deref(), args.quiet)?;
-    let document = match &args.url {
-        Some(url) if args.fit || !args.variants.is_empty() => match measure(&args, url)? {
-            Ok(document) => document,
+    let documents = match (&args.url, args.servers.as_slice()) {
+        (Some(url), [server]) if args.fit || !args.variants.is_empty() => match measure(&args, server, url)? {
+            Ok(document) => vec![document],
             Err(exit) => return Ok(exit),
         },
-        _ => lastdrop_trials::size::size(&args.server, args.memory)?,
+        (Some(_), _) if args.fit || !args.variants.is_empty() => {
+            return Err(UsageError("--fit and --variant change the pool of one server: name that alone".into()).into());
+        }
+        (_, servers) => {
+            servers.iter().map(|server| alone(server, args.memory, servers.len() > 1)).collect::<Result<_>>()?
+        }
     };
-    report.give(&size_text(&document), &document)?;
+    report.give_each(SIZE_SCHEMA, documents.into_iter().map(|d| (size_text(&d), d)).collect())?;
     Ok(Exit::Done)
 }
 
+/// Looks at one server, perhaps of several.
+fn alone(server: &ServerRef, memory: Option<u64>, of_several: bool) -> Result<SizeDocument> {
+    let mut document = lastdrop_trials::size::size(server, memory)?;
+    document.server = server.naming(&document.server);
+    if of_several {
+        document.notes.push("so many fit while the other servers stay as they are".into());
+    }
+    Ok(document)
+}
+
 /// Tries pool sizes and variants; an exit instead of a document when the user ended it.
-fn measure(args: &SizeArgs, url: &Url) -> Result<Result<SizeDocument, Exit>> {
-    if args.variants.iter().any(|(_, d)| !d.is_empty()) && !args.server.kind.directives {
+fn measure(args: &SizeArgs, server: &ServerRef, url: &Url) -> Result<Result<SizeDocument, Exit>> {
+    if args.variants.iter().any(|(_, d)| !d.is_empty()) && !server.kind.directives {
         let title = kinds::titles(|k| k.directives);
         return Err(UsageError(format!("variants are directives of {title}; other servers have none yet")).into());
     }
@@ -100,7 +115,7 @@ fn measure(args: &SizeArgs, url: &Url) -> Result<Result<SizeDocument, Exit>> {
         fit: args.fit,
     };
     let stop = Stop::on_signals(false)?;
-    let session = Session::open(discover(&args.server)?, Some(url), &(&args.others).into())?;
+    let session = Session::open(discover(server)?, Some(url), &(&args.others).into())?;
     let mut lab = Lab::new(&stop.flag, observers(args.quiet, None));
     match fit(&mut lab, session, &order) {
         Err(LabError::Interrupted) => Ok(Err(Exit::Signal(stop.signal().unwrap_or(2)))),

@@ -7,7 +7,7 @@ use clap::Args;
 use lastdrop_lab::Lab;
 use lastdrop_model::bounds::ROUNDS;
 use lastdrop_report::{sweep_csv, sweep_text};
-use lastdrop_server::{Session, discover};
+use lastdrop_server::Stack;
 use lastdrop_trials::sweep::sweep as run_sweep;
 use lastdrop_trials::sweep_plan::SweepPlan;
 
@@ -50,22 +50,20 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
     let mut report = Report::of(&args.output)?;
     let csv = Outfile::wanted(args.csv.as_deref())?.map(|file| file.private(plan.keep_secrets));
     report.make_room_for(csv.as_ref());
-    let stop = Stop::on_signals(plan.server.is_none())?;
+    let stop = Stop::on_signals(plan.servers.is_empty())?;
     let observers = observers(args.output.quiet, open_store(&args.output)?);
-    let session = match &plan.server {
-        Some(server) => {
-            let url = plan.cells.first().map(|c| &c.url);
-            let session = Session::open(discover(server)?, url, &(&args.others).into())?;
+    let stack = match plan.servers.is_empty() {
+        true => None,
+        false => {
+            let url = plan.cells.first().map(|c| c.url.clone());
+            let stack = Stack::open(&plan.servers, url.as_ref(), &(&args.others).into())?;
             // A name that is not a setting shall not be found out after an hour.
-            for settings in plan.cells.iter().map(|c| &c.settings) {
-                session.check_names(settings).map_err(|e| UsageError(e.to_string()))?;
-            }
-            Some(session)
+            plan.settle_names(&stack).map_err(|e| UsageError(e.to_string()))?;
+            Some(stack)
         }
-        None => None,
     };
     let mut lab = Lab::new(&stop.flag, observers);
-    let document = run_sweep(&mut lab, session, &plan)?;
+    let document = run_sweep(&mut lab, stack, &plan)?;
     // One that cannot be written any more does not take the other along.
     let given = report.give(&sweep_text(&document), &document);
     let table = csv.map_or(Ok(()), |file| file.text(&sweep_csv(&document)));

@@ -1,4 +1,4 @@
-//! `lastdrop trace SERVER --url URL`
+//! `lastdrop trace SERVER… --url URL`
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use lastdrop_looks::trace::{trace as run_trace, trace_with};
 use lastdrop_model::bounds::{TIMEOUT, TRACED};
 use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
 use lastdrop_model::request::header_line;
-use lastdrop_model::{KeepAlive, Url};
+use lastdrop_model::{KeepAlive, Plan, Url};
 use lastdrop_report::{trace_compare_text, trace_text};
-use lastdrop_server::{Directives, Kind, Others, ServerRef, kinds};
+use lastdrop_server::{Directives, Kind, Others, ServerRef, check_called_apart, kinds};
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
@@ -25,8 +25,11 @@ use crate::signals::Stop;
     after_help = "Needs strace, and root or the server's user. Tracing slows the traced workers down while it lasts; on a server in\nuse it also counts what visitors do.\n\nExamples:\n  lastdrop trace apache --url http://127.0.0.1/app/list\n  lastdrop trace apache --url http://127.0.0.1/ --json before.json\n  (change something) lastdrop trace apache --url http://127.0.0.1/ --against before.json\n  lastdrop trace apache --url http://127.0.0.1/ --with '<Directory />; AllowOverride None; </Directory>'"
 )]
 pub struct TraceArgs {
-    #[arg(value_parser = str::parse::<ServerRef>, help = format!("The server: {} …", kinds::list(Kind::is_program)))]
-    pub server: ServerRef,
+    #[arg(required = true, value_name = "SERVER", help = format!(
+        "The server, or several ([NAME=]SERVER), one after the other: {} …",
+        kinds::list(Kind::is_program)
+    ))]
+    pub servers: Vec<ServerRef>,
     /// What is asked for while it is traced
     #[arg(long)]
     pub url: Url,
@@ -67,6 +70,7 @@ pub fn trace(args: &TraceArgs) -> Result<Exit> {
     if args.with.is_none() && Others::from(&args.others) != Others::default() {
         return Err(UsageError("--live and --ignore-source are about changing a server: --with says how".into()).into());
     }
+    check_called_apart(&args.servers).map_err(UsageError)?;
     let report = Report::open(args.json.as_deref(), args.quiet)?;
     let before = args.against.as_deref().map(read).transpose()?;
     let stop = Stop::on_signals(false)?;
@@ -79,15 +83,21 @@ pub fn trace(args: &TraceArgs) -> Result<Exit> {
         ..LoadArgs::default()
     };
     let plan = load.plan(args.url.clone(), LIMIT, KeepAlive::Off)?;
+    let [server] = args.servers.as_slice() else {
+        if args.with.is_some() || before.is_some() {
+            return Err(UsageError("--with and --against are about one server: name that alone".into()).into());
+        }
+        return trace_each(args, &plan, report, &stop);
+    };
     let traced = match &args.with {
-        None => run_trace(&args.server, &plan, &stop.flag).map(|after| (before, after)),
-        Some(_) if !args.server.kind.directives => {
+        None => run_trace(server, &plan, &stop.flag).map(|after| (before, after)),
+        Some(_) if !server.kind.directives => {
             let title = kinds::titles(|k| k.directives);
             return Err(UsageError(format!("--with takes directives of {title}; other servers have none yet")).into());
         }
         Some(directives) => {
             let directives = Directives::read(directives);
-            trace_with(&args.server, &plan, &directives, &(&args.others).into(), &stop.flag).map(|(b, a)| (Some(b), a))
+            trace_with(server, &plan, &directives, &(&args.others).into(), &stop.flag).map(|(b, a)| (Some(b), a))
         }
     };
     let (before, document) = match traced {
@@ -99,6 +109,22 @@ pub fn trace(args: &TraceArgs) -> Result<Exit> {
         text.push_str(&trace_compare_text(before, &document));
     }
     report.give(&text, &document)?;
+    Ok(stop.signal().map_or(Exit::Done, Exit::Signal))
+}
+
+/// What the same requests are made of in each of several servers: a program that is traced is slow, so that one is traced
+/// at a time.
+fn trace_each(args: &TraceArgs, plan: &Plan, report: Report, stop: &Stop) -> Result<Exit> {
+    let mut traced = Vec::new();
+    for server in &args.servers {
+        let mut document = match run_trace(server, plan, &stop.flag) {
+            Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
+            other => other?,
+        };
+        document.server = server.naming(&document.server);
+        traced.push((trace_text(&document, args.all), document));
+    }
+    report.give_each(TRACE_SCHEMA, traced)?;
     Ok(stop.signal().map_or(Exit::Done, Exit::Signal))
 }
 

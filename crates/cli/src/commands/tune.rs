@@ -10,9 +10,7 @@ use lastdrop_model::bounds::{GAIN, MEMORY, RACE};
 use lastdrop_model::documents::{TuneDocument, TuneVerdict};
 use lastdrop_model::{KeepAlive, Url};
 use lastdrop_report::tune_text;
-use lastdrop_server::ServerRef;
-use lastdrop_server::kinds;
-use lastdrop_server::{Session, discover};
+use lastdrop_server::{Kind, ServerRef, Stack, check_called_apart, kinds};
 use lastdrop_trials::tune::{TuneOrder, tune as run_tune};
 
 use crate::commands::{Report, observers, open_store};
@@ -23,11 +21,14 @@ use crate::stdio::note;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  lastdrop tune apache --url http://127.0.0.1/perl/page.pl -c 50\n  lastdrop tune apache:/srv/www/apache2.conf --url http://127.0.0.1:8080/ --memory 400M --keep\n  lastdrop tune target:target.toml --url http://127.0.0.1:8080/"
+    after_help = "Examples:\n  lastdrop tune apache --url http://127.0.0.1/perl/page.pl -c 50\n  lastdrop tune apache:/srv/www/apache2.conf --url http://127.0.0.1:8080/ --memory 400M --keep\n  lastdrop tune target:target.toml --url http://127.0.0.1:8080/\n  lastdrop tune nginx php-fpm --url http://127.0.0.1/index.php -c 50 --keepalive on"
 )]
 pub struct TuneArgs {
-    #[arg(help = format!("The server: {}, each with @URL of its listener", kinds::list_with_files(|k| k.can_change() && k.is_program())))]
-    pub server: ServerRef,
+    #[arg(required = true, value_name = "SERVER", help = format!(
+        "The server, or several that are changed together ([NAME=]SERVER): {}, each with @URL of its listener",
+        kinds::list_with_files(Kind::can_change)
+    ))]
+    pub servers: Vec<ServerRef>,
     /// What to load; healthy means that it answers as it does at the start
     #[arg(long)]
     pub url: Url,
@@ -63,6 +64,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     if args.load.ramp_to.is_some() {
         return Err(UsageError("blocks of a tune are compared with each other: no --ramp-to".into()).into());
     }
+    check_called_apart(&args.servers).map_err(UsageError)?;
     let warm_up = args.load.warm_up;
     let mut plan = args.load.plan(args.url.clone(), BLOCK, KeepAlive::Off)?;
     plan.phases.retain(|p| p.measured);
@@ -70,7 +72,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(false)?;
     let observers = observers(args.output.quiet, open_store(&args.output)?);
-    let session = Session::open(discover(&args.server)?, Some(&args.url), &(&args.others).into())?;
+    let stack = Stack::open(&args.servers, Some(&args.url), &(&args.others).into())?;
     let order = TuneOrder {
         plan,
         memory: args.memory,
@@ -82,7 +84,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         advise_keepalive: true,
     };
     let mut lab = Lab::new(&stop.flag, observers);
-    let document = run_tune(&mut lab, session, &order)?;
+    let document = run_tune(&mut lab, stack, &order)?;
     report.give(&tune_text(&document), &document)?;
     for trouble in lab.trouble() {
         note!("note: some runs {trouble}");

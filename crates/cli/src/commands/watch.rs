@@ -1,4 +1,4 @@
-//! `lastdrop watch SERVER`
+//! `lastdrop watch SERVER…`
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lastdrop_looks::watch::Watcher;
+use lastdrop_looks::watch_stack::Watchers;
 use lastdrop_model::bounds::{DURATION, INTERVAL};
-use lastdrop_model::documents::{WATCH_SCHEMA, WatchDocument};
-use lastdrop_report::watch::{SortBy, View, draw, news};
-use lastdrop_report::{watch_line, watch_text};
-use lastdrop_server::ServerRef;
-use lastdrop_server::{Kind, kinds};
+use lastdrop_model::documents::Watched;
+use lastdrop_report::watch::{SortBy, View};
+use lastdrop_report::watch_stack::{draw_watched, most_workers, watched_news};
+use lastdrop_report::{watched_line, watched_text};
+use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
@@ -27,14 +27,14 @@ use crate::stdio;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Keys: q quit, p pause, s sort by the next column, r reverse, arrows scroll.\nPrivate, shared and PSS are read in turn, each at most 15 s old.\n\nExamples:\n  lastdrop watch apache\n  lastdrop watch nginx@http://127.0.0.1/nginx_status --sort private\n  lastdrop watch pid:1234 --once --json -\n  lastdrop watch php-fpm --record night.jsonl -d 8h      and later: lastdrop watch --replay night.jsonl"
+    after_help = "Keys: q quit, p pause, s sort by the next column, r reverse, arrows scroll.\nPrivate, shared and PSS are read in turn, each at most 15 s old.\n\nExamples:\n  lastdrop watch apache\n  lastdrop watch nginx@http://127.0.0.1/nginx_status --sort private\n  lastdrop watch pid:1234 --once --json -\n  lastdrop watch front=nginx php-fpm\n  lastdrop watch php-fpm --record night.jsonl -d 8h      and later: lastdrop watch --replay night.jsonl"
 )]
 pub struct WatchArgs {
-    #[arg(value_parser = str::parse::<ServerRef>, required_unless_present = "replay", help = format!(
-        "The server: {}, each with @URL",
+    #[arg(value_name = "SERVER", required_unless_present = "replay", help = format!(
+        "The server, or several, also to see who is connected to whom ([NAME=]SERVER): {}, each with @URL",
         kinds::list_with_files(Kind::is_program)
     ))]
-    pub server: Option<ServerRef>,
+    pub servers: Vec<ServerRef>,
     /// Time between two looks, and what differences cover
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = within::<Duration>(INTERVAL))]
     pub interval: Duration,
@@ -54,7 +54,7 @@ pub struct WatchArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "once")]
     pub record: Option<String>,
     /// Show a recording instead of a server
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["server", "record"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["servers", "record"])]
     pub replay: Option<PathBuf>,
     /// Write looks as JSON to a file, or to stdout with '-'; without --once a document a line
     #[arg(long, value_name = "FILE", conflicts_with = "record")]
@@ -73,20 +73,20 @@ pub fn watch(args: &WatchArgs) -> Result<Exit> {
     if let Some(path) = &args.replay {
         return replay(path, args, view, &stop);
     }
-    let server =
-        args.server.as_ref().ok_or_else(|| UsageError("name the server to watch: lastdrop watch apache".into()))?;
+    check_called_apart(&args.servers).map_err(UsageError)?;
     if args.once {
         let report = Report::open(args.json.as_deref(), args.quiet)?;
-        let mut watcher = Watcher::start(server)?;
+        let mut watchers = Watchers::start(&args.servers)?;
         sleep(args.interval, &stop);
-        let document = watcher.look(true);
-        report.give(&watch_text(&document, &view), &document)?;
+        if let Some(seen) = watchers.look(true) {
+            report.give(&watched_text(&seen, &view), &seen)?;
+        }
         return Ok(leave(&stop));
     }
-    let watcher = Watcher::start(server)?;
+    let watchers = Watchers::start(&args.servers)?;
     let record = args.record.as_deref().or(args.json.as_deref()).map(Recorder::open).transpose()?;
     let limit = args.duration.map(|d| Instant::now() + d);
-    let source = Live { watcher, interval: args.interval, gone: false };
+    let source = Live { watchers, interval: args.interval };
     // A terminal to draw on, and nothing else that wants stdout.
     if stdio::out_is_terminal() && args.json.as_deref() != Some("-") && !args.quiet {
         screen(source, view, record, limit, &stop)
@@ -128,7 +128,7 @@ impl Recorder {
     }
 
     /// One line, whole and at once: a recording that is cut off ends with a whole line.
-    fn write(&mut self, document: &WatchDocument) -> Result<()> {
+    fn write(&mut self, document: &Watched) -> Result<()> {
         let line = json_line(document)?;
         let written = self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush());
         written.with_context(|| format!("cannot write {}", self.name))
@@ -138,7 +138,7 @@ impl Recorder {
 /// Where looks come from.
 trait Source {
     /// The next look; None at the end.
-    fn next(&mut self) -> Option<Result<WatchDocument>>;
+    fn next(&mut self) -> Option<Result<Watched>>;
     /// How long until it is due.
     fn interval(&self) -> Duration;
     /// What is to be said in red.
@@ -146,19 +146,13 @@ trait Source {
 }
 
 struct Live {
-    watcher: Watcher,
+    watchers: Watchers,
     interval: Duration,
-    gone: bool,
 }
 
 impl Source for Live {
-    fn next(&mut self) -> Option<Result<WatchDocument>> {
-        if self.gone {
-            self.gone = !self.watcher.find_again();
-        }
-        let document = self.watcher.look(false);
-        self.gone |= !self.watcher.is_alive();
-        Some(Ok(document))
+    fn next(&mut self) -> Option<Result<Watched>> {
+        self.watchers.look(false).map(Ok)
     }
 
     fn interval(&self) -> Duration {
@@ -166,8 +160,7 @@ impl Source for Live {
     }
 
     fn alert(&self) -> Option<String> {
-        let master = self.watcher.found().master;
-        self.gone.then(|| format!("the server has ended (process {master} is gone); looking for it again"))
+        self.watchers.alert()
     }
 }
 
@@ -178,15 +171,11 @@ struct Recording {
 }
 
 impl Source for Recording {
-    fn next(&mut self) -> Option<Result<WatchDocument>> {
+    fn next(&mut self) -> Option<Result<Watched>> {
         self.number += 1;
         let line = self.lines.next()?;
         let number = self.number;
-        let document = line.map_err(anyhow::Error::from).and_then(|l| {
-            let document: WatchDocument = serde_json::from_str(&l)?;
-            anyhow::ensure!(document.schema == WATCH_SCHEMA, "it is no {WATCH_SCHEMA}");
-            Ok(document)
-        });
+        let document = line.map_err(anyhow::Error::from).and_then(|l| Ok(Watched::read(&l)?));
         Some(document.with_context(|| format!("line {number} of the recording")))
     }
 
@@ -219,7 +208,7 @@ fn lines(
     limit: Option<Instant>,
     stop: &Stop,
 ) -> Result<Exit> {
-    let mut last: Option<WatchDocument> = None;
+    let mut last: Option<Watched> = None;
     while stop.signal().is_none() && limit.is_none_or(|l| Instant::now() < l) {
         sleep(source.interval(), stop);
         let Some(document) = source.next() else { break };
@@ -233,7 +222,7 @@ fn lines(
         }
         if !args.quiet && args.json.as_deref() != Some("-") {
             let alert = source.alert().map_or(String::new(), |a| format!("{a}\n"));
-            stdio::out(format!("{}{alert}", watch_line(&document)));
+            stdio::out(format!("{}{alert}", watched_line(&document)));
         }
         // A reader that has gone (head) ends the watch.
         if !stdio::is_open() {
@@ -241,7 +230,7 @@ fn lines(
         }
     }
     if let Some(document) = last {
-        let text = watch_text(&document, &View { sort: args.sort, ..View::default() });
+        let text = watched_text(&document, &View { sort: args.sort, ..View::default() });
         Report::open(args.json.as_deref().filter(|to| *to == "-"), args.quiet)?.text(&text);
     }
     Ok(leave(stop))
@@ -271,7 +260,7 @@ fn draw_until_left(
     stop: &Stop,
 ) -> Result<()> {
     let mut due = Instant::now() + source.interval().min(Duration::from_millis(500));
-    let mut shown: Option<WatchDocument> = None;
+    let mut shown: Option<Watched> = None;
     let mut over = false;
     while stop.signal().is_none() && limit.is_none_or(|l| Instant::now() < l) {
         if !over && !view.paused && Instant::now() >= due {
@@ -290,7 +279,7 @@ fn draw_until_left(
                     } else if record.is_some() || view.alert.as_ref().is_some_and(|a| a.contains("is gone")) {
                         view.alert = None;
                     }
-                    view.events.extend(news(&document.look));
+                    view.events.extend(watched_news(&document));
                     let excess = view.events.len().saturating_sub(MOST_EVENTS);
                     view.events.drain(..excess);
                     shown = Some(document);
@@ -302,8 +291,8 @@ fn draw_until_left(
             }
         }
         if let Some(document) = &shown {
-            view.skip = view.skip.min(document.workers.len().saturating_sub(1));
-            terminal.draw(|frame| draw(frame, document, &view)).context("cannot draw")?;
+            view.skip = view.skip.min(most_workers(document).saturating_sub(1));
+            terminal.draw(|frame| draw_watched(frame, document, &view)).context("cannot draw")?;
         }
         let wait = if over || view.paused { Duration::from_millis(200) } else { due - Instant::now().min(due) };
         if event::poll(wait.min(Duration::from_millis(200))).context("cannot read keys")?

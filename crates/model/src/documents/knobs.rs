@@ -19,6 +19,9 @@ pub struct KnobRow {
     /// As it is named on a command line.
     pub server: String,
     pub name: String,
+    /// What a plan about several servers calls it, where there are several: NAME.SETTING.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub setting: String,
     /// None: it is not known what the running server has.
     pub value: Option<Setting>,
     /// Where the value is from: a file and line, the running server, the server's default.

@@ -1,4 +1,4 @@
-//! `lastdrop.watch/1`: a server at one moment.
+//! `lastdrop.watch/1`: a server at one moment, or several.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,4 +22,151 @@ pub struct WatchDocument {
     pub unread: Vec<String>,
     /// Processors that looking takes.
     pub cost_cores: f64,
+}
+
+/// Several servers at one moment: the workers of all, what else was seen of each, and who is connected to whom.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct StackWatchDocument {
+    pub schema: String,
+    /// Milliseconds since 1970, UTC.
+    pub unix_ms: u64,
+    /// Of all servers; absent where that of one is not known.
+    pub real_memory_bytes: Option<u64>,
+    pub workers: Vec<ServerWorker>,
+    pub looks: Vec<ServerLook>,
+    pub chain: Vec<ChainServer>,
+    /// Processors that looking takes.
+    pub cost_cores: f64,
+}
+
+/// A worker of one of several servers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServerWorker {
+    /// What its server is called.
+    pub server: String,
+    #[serde(flatten)]
+    pub worker: WorkerLook,
+}
+
+/// One of several servers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServerLook {
+    /// What it is called.
+    pub server: String,
+    /// As it is named on a command line.
+    pub named: String,
+    pub software: String,
+    pub master: i32,
+    #[serde(flatten)]
+    pub look: Look,
+    pub unread: Vec<String>,
+    pub cost_cores: f64,
+}
+
+/// A server in a chain. Addresses are `127.0.0.1:80`, or `unix:/run/x.sock`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ChainServer {
+    pub server: String,
+    pub kind: String,
+    pub listens: Vec<String>,
+    /// Where it has been connected to others of these servers since the watch began, and which of them listens there.
+    pub connects: Vec<String>,
+    pub to: Vec<String>,
+}
+
+impl StackWatchDocument {
+    /// Puts looks at the servers together, each with what it is called.
+    #[must_use]
+    pub fn of(servers: Vec<(String, WatchDocument)>, chain: Vec<ChainServer>) -> StackWatchDocument {
+        let mut all = StackWatchDocument { schema: WATCH_SCHEMA.into(), chain, ..StackWatchDocument::default() };
+        all.real_memory_bytes = servers.iter().map(|(_, d)| d.look.real_memory_bytes).sum();
+        for (server, d) in servers {
+            all.unix_ms = all.unix_ms.max(d.unix_ms);
+            all.cost_cores += d.cost_cores;
+            let of_server = |worker| ServerWorker { server: server.clone(), worker };
+            all.workers.extend(d.workers.into_iter().map(of_server));
+            let (named, software, master) = (d.server, d.software, d.master);
+            let (look, unread, cost_cores) = (d.look, d.unread, d.cost_cores);
+            all.looks.push(ServerLook { server, named, software, master, look, unread, cost_cores });
+        }
+        all
+    }
+
+    /// Each server alone, under what it is called and how it is named.
+    #[must_use]
+    pub fn servers(&self) -> Vec<WatchDocument> {
+        let alone = |look: &ServerLook| WatchDocument {
+            schema: self.schema.clone(),
+            server: match look.named.split_once(':') {
+                _ if look.named == look.server => look.named.clone(),
+                Some((kind, config)) if kind == look.server => format!("{kind}:{config}"),
+                _ => format!("{} ({})", look.server, look.named),
+            },
+            software: look.software.clone(),
+            master: look.master,
+            unix_ms: self.unix_ms,
+            workers: self.workers.iter().filter(|w| w.server == look.server).map(|w| w.worker.clone()).collect(),
+            look: look.look.clone(),
+            unread: look.unread.clone(),
+            cost_cores: look.cost_cores,
+        };
+        self.looks.iter().map(alone).collect()
+    }
+}
+
+/// What a watch shows: one server, or several.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Watched {
+    Several(StackWatchDocument),
+    One(Box<WatchDocument>),
+}
+
+impl Watched {
+    /// Reads either document.
+    ///
+    /// # Errors
+    /// When it is neither, or of another version.
+    pub fn read(text: &str) -> Result<Watched, serde_json::Error> {
+        let value: serde_json::Value = serde_json::from_str(text)?;
+        if value.get("schema").and_then(serde_json::Value::as_str) != Some(WATCH_SCHEMA) {
+            return Err(serde::de::Error::custom(format!("it is no {WATCH_SCHEMA}")));
+        }
+        if value.get("looks").is_some() {
+            return serde_json::from_value(value).map(Watched::Several);
+        }
+        serde_json::from_value(value).map(Watched::One)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_put_together_and_taken_apart() {
+        let worker = |pid| WorkerLook { pid, ..WorkerLook::default() };
+        let one = |server: &str, workers: Vec<WorkerLook>, real: Option<u64>| WatchDocument {
+            server: server.into(),
+            workers,
+            look: Look { real_memory_bytes: real, ..Look::default() },
+            ..WatchDocument::default()
+        };
+        let web = one("nginx:/a", vec![worker(1), worker(2)], Some(5));
+        let pool = one("php-fpm:/b", vec![worker(3)], Some(7));
+        let all = StackWatchDocument::of(vec![("web".into(), web), ("php-fpm".into(), pool.clone())], Vec::new());
+        assert_eq!(all.real_memory_bytes, Some(12));
+        let text = serde_json::to_string(&Watched::Several(all.clone())).expect("JSON");
+        assert!(text.contains("\"server\":\"web\",\"pid\":2"), "{text}");
+        assert_eq!(Watched::read(&text).expect("the same"), Watched::Several(all.clone()));
+        let apart = all.servers();
+        assert_eq!((apart[0].server.as_str(), apart[0].workers.len()), ("web (nginx:/a)", 2));
+        assert_eq!(apart[1], WatchDocument { schema: WATCH_SCHEMA.into(), ..pool.clone() });
+        let text = serde_json::to_string(&Watched::One(Box::new(apart[1].clone()))).expect("JSON");
+        assert_eq!(Watched::read(&text).expect("the same"), Watched::One(Box::new(apart[1].clone())));
+        assert!(Watched::read("{}").is_err_and(|e| e.to_string().contains("it is no lastdrop.watch/1")));
+        let unknown =
+            StackWatchDocument::of(vec![("a".into(), pool), ("b".into(), one("x", Vec::new(), None))], Vec::new());
+        assert_eq!(unknown.real_memory_bytes, None);
+    }
 }

@@ -43,13 +43,23 @@ impl Host {
     /// # Errors
     /// When nobody listens there, or it may not be looked at.
     pub fn find(server: &ServerRef) -> Result<Host, ServerError> {
-        let pid = match &server.url {
-            Some(url) => listener(server, (url.host.as_str(), url.port))?,
-            None => std::process::id() as i32,
+        Host::beside(server, None)
+    }
+
+    /// The same; where the name has no URL, that of `process` and its children.
+    ///
+    /// # Errors
+    /// As [`Host::find`].
+    pub(crate) fn beside(server: &ServerRef, process: Option<i32>) -> Result<Host, ServerError> {
+        let pid = match (&server.url, process) {
+            (Some(url), _) => listener(server, (url.host.as_str(), url.port))?,
+            (None, Some(pid)) => pid,
+            (None, None) => std::process::id() as i32,
         };
+        let has_limits = server.url.is_some() || process.is_some();
         let info = process::look(pid).ok_or(lastdrop_probe::ProbeError::Gone(pid))?;
         let (place, process) = (Place::of(pid)?, (pid, info.start_ticks));
-        Ok(Host { name: server.to_string(), place, process, has_limits: server.url.is_some() })
+        Ok(Host { name: server.to_string(), place, process, has_limits })
     }
 
     /// As it was named.

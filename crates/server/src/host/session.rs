@@ -267,6 +267,18 @@ impl HostSession {
     /// # Errors
     /// When they cannot be brought into force or the file cannot be written; the session can still be restored.
     pub fn keep(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
+        let kept = self.bring_to_stay(settings)?;
+        self.settle()?;
+        Ok(kept)
+    }
+
+    /// Is there anything that is neither undone nor kept?
+    pub(crate) fn is_open(&self) -> bool {
+        !self.closed
+    }
+
+    /// The first half of it: they are in force and in the file, and can still be undone.
+    pub(crate) fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
         self.check(&settings.clone().into())?;
         let of_namespace = |name: &String| knobs::named(name).is_some_and(|knob| knob.scope == Scope::Namespace);
         if named_folder().is_none() && settings.keys().any(of_namespace) && !self.host.place.is_the_machines() {
@@ -286,9 +298,14 @@ impl HostSession {
         if !settings.is_empty() {
             file.write()?;
         }
+        Ok(Kept::InFile(file.path))
+    }
+
+    /// The second half: they are not undone any more.
+    pub(crate) fn settle(&mut self) -> Result<(), ServerError> {
         self.journal.remove()?;
         self.closed = true;
-        Ok(Kept::InFile(file.path))
+        Ok(())
     }
 }
 

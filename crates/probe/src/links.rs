@@ -1,0 +1,183 @@
+//! Which servers of this machine talk to which: connections that processes of one have opened to a listener of another,
+//! seen from the sockets of both sides.
+//!
+//! A connection counts at the moment at which somebody looks. Servers that open one for each request have it for
+//! milliseconds: whoever wants to see those looks again and again.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::chain::{Network, namespace_name};
+use crate::listeners::{Endpoint, inodes};
+use crate::sock_diag::TcpSocket;
+use crate::stat::{self, Stat};
+
+/// One of some servers has a connection to a listener of another. Servers are told by their places in the list.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Link {
+    pub from: usize,
+    pub to: usize,
+    pub via: Endpoint,
+}
+
+/// What was seen of the sockets of some servers.
+#[derive(Debug, Clone, Default)]
+pub struct Links {
+    pub links: BTreeSet<Link>,
+    /// Where each listens.
+    pub listens: Vec<BTreeSet<Endpoint>>,
+    /// Servers of which no process may be looked into.
+    pub unseen: Vec<usize>,
+}
+
+/// Looks once at the sockets of servers, each given by its master: that, and all that descends from it.
+#[must_use]
+pub fn links(masters: &[i32]) -> Links {
+    let (held, unseen) = held(masters);
+    let mut seen = Links { links: BTreeSet::new(), listens: vec![BTreeSet::new(); masters.len()], unseen };
+    let mut networks: Vec<Network> = Vec::new();
+    let mut names = BTreeSet::new();
+    for master in masters {
+        if let Some(name) = namespace_name(*master)
+            && names.insert(name)
+        {
+            networks.extend(Network::read(*master));
+        }
+    }
+    for network in &networks {
+        for (address, inode) in &network.tcp_listeners {
+            if let Some(server) = held.get(inode) {
+                seen.listens[*server].insert(Endpoint::Tcp(*address));
+            }
+        }
+        for (path, inode) in &network.unix_listeners {
+            if let Some(server) = held.get(inode) {
+                seen.listens[*server].insert(Endpoint::Unix(path.into()));
+            }
+        }
+        let tcp = network
+            .by_inode
+            .values()
+            .filter_map(|s| Some((*held.get(&s.inode)?, of_tcp(s, network, &networks, &held)?)));
+        let unix = network.unix.keys().filter_map(|inode| Some((*held.get(inode)?, of_unix(*inode, network, &held)?)));
+        for (from, (to, via)) in tcp.chain(unix) {
+            if from != to {
+                seen.links.insert(Link { from, to, via });
+            }
+        }
+    }
+    seen
+}
+
+/// To which server each socket belongs that one of them has open, and those that may not be looked into.
+fn held(masters: &[i32]) -> (HashMap<u64, usize>, Vec<usize>) {
+    let parents: HashMap<i32, i32> =
+        stat::all_pids().filter_map(|pid| Some((pid, Stat::of_any(pid)?.0.parent))).collect();
+    let mut held = HashMap::new();
+    let mut read = vec![false; masters.len()];
+    for pid in parents.keys() {
+        let mut up = Some(*pid);
+        let server = loop {
+            let Some(p) = up.filter(|p| *p > 1) else { break None };
+            // The nearest above it: one server may have started another.
+            match masters.iter().position(|master| *master == p) {
+                Some(server) => break Some(server),
+                None => up = parents.get(&p).copied(),
+            }
+        };
+        if let Some(server) = server
+            && let Ok(inodes) = inodes(*pid)
+        {
+            read[server] = true;
+            held.extend(inodes.into_iter().map(|inode| (inode, server)));
+        }
+    }
+    let unseen = read.iter().enumerate().filter(|(_, read)| !**read).map(|(server, _)| server).collect();
+    (held, unseen)
+}
+
+/// The server that has the other end of a connection that this end has opened.
+fn of_tcp(
+    socket: &TcpSocket,
+    own: &Network,
+    networks: &[Network],
+    held: &HashMap<u64, usize>,
+) -> Option<(usize, Endpoint)> {
+    if own.listeners.contains_key(&socket.local.port()) {
+        return None;
+    }
+    // The other end may be in the network of a container.
+    let ends = networks.iter().filter_map(|network| Some((network, network.by_remote.get(&socket.local)?)));
+    let servers = ends.filter_map(|(network, end)| {
+        // One that is not accepted yet is its listener's.
+        let accepted = held.get(&end.inode).filter(|_| end.inode != 0);
+        accepted.or_else(|| held.get(network.listeners.get(&end.local.port())?)).copied()
+    });
+    servers.map(|to| (to, Endpoint::Tcp(socket.remote))).next()
+}
+
+fn of_unix(inode: u64, network: &Network, held: &HashMap<u64, usize>) -> Option<(usize, Endpoint)> {
+    let socket = network.unix.get(&inode).filter(|s| s.path.is_none())?;
+    // One that is not accepted yet has no inode by which its other end could be found.
+    let other = network.unix.get(&socket.peer.filter(|inode| *inode != 0)?)?;
+    // Pairs of a process and its children have no name.
+    let path = other.path.as_ref()?;
+    let to = held.get(&other.inode).or_else(|| held.get(network.unix_listeners.get(path)?))?;
+    Some((*to, Endpoint::Unix(path.into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::net::SocketAddr;
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// A process that prints a line and lives until its input ends.
+    fn perl(script: &str) -> (Child, String) {
+        let script = format!("$| = 1; {script} print \"\\n\"; <STDIN>;");
+        let modules = ["-MIO::Socket::INET", "-MIO::Socket::UNIX"];
+        let mut child = Command::new("perl")
+            .args(modules)
+            .args(["-e", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("perl");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it says a line");
+        (child, line.trim().to_string())
+    }
+
+    #[test]
+    fn who_connects_to_whose_listener_is_told_by_the_sockets_of_both() {
+        let name = format!("lastdrop-links-{}", std::process::id());
+        let (last, port) =
+            perl("$l = IO::Socket::INET->new(Listen => 9, LocalAddr => '127.0.0.1'); print $l->sockport;");
+        let connect = format!("$c = IO::Socket::INET->new('127.0.0.1:{port}') or die;");
+        let listen = format!("$l = IO::Socket::UNIX->new(Listen => 9, Local => \"\\0{name}\") or die;");
+        // It says so before it accepts.
+        let (middle, _) = perl(&format!("{listen} {connect} print \"up\\n\"; $a = $l->accept;"));
+        let (first, _) = perl(&format!("$c = IO::Socket::UNIX->new(\"\\0{name}\") or die;"));
+        let mut children = [first, middle, last];
+        let masters = children.each_ref().map(|c| c.id() as i32);
+        let address: SocketAddr = format!("127.0.0.1:{port}").parse().expect("an address");
+        let (unix, tcp) = (Endpoint::Unix(format!("@{name}").into()), Endpoint::Tcp(address));
+        let link = |from, to, via: &Endpoint| Link { from, to, via: via.clone() };
+        let all = BTreeSet::from([link(0, 1, &unix), link(1, 2, &tcp)]);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut seen = links(&masters);
+        while seen.links != all {
+            assert!(Instant::now() < deadline, "{seen:?}");
+            seen = links(&masters);
+        }
+        assert_eq!(seen.listens, [BTreeSet::new(), BTreeSet::from([unix]), BTreeSet::from([tcp])]);
+        assert!(seen.unseen.is_empty(), "{seen:?}");
+        assert_eq!(links(&[masters[0], masters[2]]).links, BTreeSet::new(), "the one between is not asked for");
+        for child in &mut children {
+            drop(child.stdin.take());
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,450 @@
+//! Several servers that are changed together: a site is a proxy before a pool before a database.
+//!
+//! Each has its own [`Session`], with a journal that says of which stack it is and its place there. Locks are taken by
+//! name, so that of two who want the same servers the first to come has them all; every journal is on disk before
+//! anything changes. Changes go from the first member to the last, and are undone the other way round, by
+//! [`crate::restore_all`] too. A member that cannot be put back keeps none of the others from it, and all are put back
+//! before any is asked whether it answers: it may need the others for that.
+//!
+//! A setting of a stack is NAME.SETTING. One server alone has its plain names; where the user has given it a name, both.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use lastdrop_model::{Knob, Role, Setting, Settings, Url};
+
+use crate::adapter::{Adapter, Effective};
+use crate::adapters::discover;
+use crate::health::Health;
+use crate::host::{Host, HostSession};
+use crate::journal::{StackPlace, lock_all};
+use crate::restore::{PutBack, Restored};
+use crate::server_ref::{ServerRef, check_called_apart};
+use crate::session::{Kept, Session, tell_on_the_way_out};
+use crate::visitors::Others;
+use crate::{Change, ServerError};
+
+/// What a member is.
+enum Part {
+    Server(Box<Session>),
+    Host(Box<HostSession>),
+}
+
+impl Part {
+    fn session(&self) -> Option<&Session> {
+        match self {
+            Part::Server(session) => Some(session),
+            Part::Host(_) => None,
+        }
+    }
+
+    fn is_host(&self) -> bool {
+        matches!(self, Part::Host(_))
+    }
+
+    /// As it is named on a command line.
+    fn name(&self) -> &str {
+        match self {
+            Part::Server(session) => &session.adapter().facts().name,
+            Part::Host(session) => session.host().name(),
+        }
+    }
+
+    fn original(&self) -> &Effective {
+        match self {
+            Part::Server(session) => session.original(),
+            Part::Host(session) => session.original(),
+        }
+    }
+
+    fn knobs(&self) -> Vec<&'static Knob> {
+        match self {
+            Part::Server(session) => session.adapter().knobs().iter().collect(),
+            Part::Host(session) => session.host().knobs(),
+        }
+    }
+
+    fn check_names(&self, settings: &Settings) -> Result<(), ServerError> {
+        match self {
+            Part::Server(session) => session.check_names(settings),
+            Part::Host(session) => session.check_names(settings),
+        }
+    }
+
+    fn check(&self, settings: Settings) -> Result<(), ServerError> {
+        match self {
+            Part::Server(session) => session.check(&Change::from(settings)),
+            Part::Host(session) => session.check(&Change::from(settings)),
+        }
+    }
+
+    fn apply(&mut self, settings: Settings) -> Result<(), ServerError> {
+        match self {
+            Part::Server(session) => session.apply(settings),
+            Part::Host(session) => session.apply(settings),
+        }
+    }
+
+    /// Settings with what follows from them.
+    fn complete(&self, settings: Settings) -> Settings {
+        match self {
+            Part::Server(session) => session.adapter().complete(&settings, &session.original().settings),
+            Part::Host(_) => settings,
+        }
+    }
+
+    /// Is there anything that is neither undone nor kept?
+    fn is_open(&self) -> bool {
+        match self {
+            Part::Server(session) => session.is_open(),
+            Part::Host(session) => session.is_open(),
+        }
+    }
+
+    fn put_back(&mut self) -> Result<PutBack, ServerError> {
+        match self {
+            Part::Server(session) => session.put_back(),
+            Part::Host(session) => session.restore().map(PutBack::whole),
+        }
+    }
+
+    fn confirm(&self, half: PutBack) -> Result<Restored, ServerError> {
+        match self {
+            Part::Server(session) => session.confirm(half),
+            Part::Host(_) => Ok(half.into_restored()),
+        }
+    }
+
+    fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
+        match self {
+            Part::Server(session) => session.bring_to_stay(settings),
+            Part::Host(session) => session.bring_to_stay(settings),
+        }
+    }
+
+    fn settle(&mut self, kept: &Kept) -> Result<(), ServerError> {
+        match self {
+            Part::Server(session) => session.settle(kept),
+            Part::Host(session) => session.settle(),
+        }
+    }
+}
+
+struct Member {
+    /// What it is called in the stack.
+    called: String,
+    /// The user has given it that name.
+    named: bool,
+    part: Part,
+}
+
+/// Servers that are being changed.
+pub struct Stack {
+    members: Vec<Member>,
+    original: Effective,
+}
+
+impl std::fmt::Debug for Stack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stack").field("servers", &self.name()).finish_non_exhaustive()
+    }
+}
+
+impl Stack {
+    /// Finds the servers, takes their locks, makes sure of each that it is healthy and nobody else's, and writes their
+    /// journals. Changes nothing.
+    ///
+    /// # Errors
+    /// When two have one name or are one server, and as [`Session::open`].
+    pub fn open(servers: &[ServerRef], url: Option<&Url>, others: &Others) -> Result<Stack, ServerError> {
+        check_called_apart(servers).map_err(ServerError::Setting)?;
+        let several = servers.len() > 1;
+        let about = |server: &ServerRef| {
+            let called = server.called().to_string();
+            move |e: ServerError| if several { e.of(&called) } else { e }
+        };
+        let mut found: Vec<(&ServerRef, Box<dyn Adapter>)> = Vec::new();
+        for server in servers.iter().filter(|server| !server.kind.is_host()) {
+            let adapter = discover(server).map_err(about(server))?;
+            let same = found.iter().find(|(_, other)| other.facts().birth.pid == adapter.facts().birth.pid);
+            if let Some((other, _)) = same {
+                let what = format!("'{other}' and '{server}' are the same server");
+                return Err(ServerError::Setting(format!("{what} ({}); name it once", adapter.facts().name)));
+            }
+            found.push((server, adapter));
+        }
+        let names: Vec<String> = found.iter().map(|(_, adapter)| adapter.facts().name.clone()).collect();
+        let mut locks = lock_all(names.iter().map(String::as_str));
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let stack = format!("{}-{}", std::process::id(), since.as_nanos());
+        let mut opened = Stack { members: Vec::new(), original: Effective::default() };
+        // What the servers stand on is changed before they are started on it.
+        for server in servers.iter().filter(|server| server.kind.is_host()) {
+            let first = found.first().map(|(_, adapter)| adapter.facts().birth.pid);
+            let session = Host::beside(server, first).and_then(|host| HostSession::open(host, others));
+            let part = Part::Host(Box::new(session.map_err(about(server))?));
+            opened.members.push(Member { called: server.called().to_string(), named: server.name.is_some(), part });
+        }
+        for (place, ((server, adapter), name)) in found.into_iter().zip(&names).enumerate() {
+            let called = server.called().to_string();
+            let own = StackPlace { stack: stack.clone(), called: called.clone(), place };
+            let lock = locks.remove(name).unwrap_or(Err(ServerError::Unrestored)).map_err(about(server))?;
+            let session =
+                Session::open_in(several.then_some(own), adapter, lock, url, others).map_err(about(server))?;
+            let part = Part::Server(Box::new(session));
+            opened.members.push(Member { called, named: server.name.is_some(), part });
+        }
+        opened.original = opened.effective();
+        Ok(opened)
+    }
+
+    fn is_several(&self) -> bool {
+        self.members.len() > 1
+    }
+
+    /// The servers as they are named on a command line.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let name = |member: &Member| {
+            let name = member.part.name();
+            if member.named && self.is_several() { format!("{}={name}", member.called) } else { name.to_string() }
+        };
+        self.members.iter().map(name).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What a member's setting is called here.
+    fn full(&self, member: &Member, name: &str) -> String {
+        if self.is_several() { format!("{}.{name}", member.called) } else { name.to_string() }
+    }
+
+    /// Settings of a member by their names here.
+    fn all_full(&self, member: &Member, settings: Settings) -> Settings {
+        settings.into_iter().map(|(name, value)| (self.full(member, &name), value)).collect()
+    }
+
+    /// The member that a setting is of, and its name there.
+    fn member_of<'a>(&self, name: &'a str) -> Result<(usize, &'a str), ServerError> {
+        if let [only] = self.members.as_slice() {
+            let own = name.strip_prefix(&only.called).and_then(|rest| rest.strip_prefix('.')).filter(|_| only.named);
+            let plain = only.part.knobs().iter().any(|k| k.name == name);
+            return Ok((0, own.filter(|_| !plain).unwrap_or(name)));
+        }
+        // A kind of the user's may have a point in its name.
+        let is_of = |member: &Member| name.strip_prefix(&member.called)?.strip_prefix('.');
+        let found = self.members.iter().enumerate().filter_map(|(i, member)| Some((i, is_of(member)?)));
+        found.min_by_key(|(_, rest)| rest.len()).ok_or_else(|| {
+            let called: Vec<&str> = self.members.iter().map(|m| m.called.as_str()).collect();
+            let having = self.members.iter().find(|m| m.part.knobs().iter().any(|k| k.name == name));
+            let example = having.map_or_else(String::new, |m| format!(", such as {}.{name}", m.called));
+            ServerError::Setting(format!(
+                "'{name}' does not say which server it is of: of several a setting is NAME.SETTING{example}; the servers \
+                 are {}",
+                called.join(", ")
+            ))
+        })
+    }
+
+    /// Each member's part of settings, by its own names.
+    fn parts(&self, settings: &Settings) -> Result<Vec<Settings>, ServerError> {
+        let mut parts = vec![Settings::new(); self.members.len()];
+        for (name, value) in settings {
+            let (member, own) = self.member_of(name)?;
+            if parts[member].insert(own.into(), value.clone()).is_some() {
+                return Err(ServerError::Setting(format!(
+                    "{own} is set twice, as {name} and without the server's name"
+                )));
+            }
+        }
+        Ok(parts)
+    }
+
+    /// The same settings by the names that they have here: of a server alone without its own.
+    ///
+    /// # Errors
+    /// With the setting that is nobody's.
+    pub fn settings(&self, settings: &Settings) -> Result<Settings, ServerError> {
+        let parts = self.parts(settings)?;
+        Ok(self.members.iter().zip(parts).flat_map(|(member, part)| self.all_full(member, part)).collect())
+    }
+
+    fn effective(&self) -> Effective {
+        let mut all = Effective::default();
+        for member in &self.members {
+            let own = member.part.original().clone();
+            all.settings.extend(self.all_full(member, own.settings));
+            all.sources.extend(own.sources.into_iter().map(|(name, source)| (self.full(member, &name), source)));
+            let note = |note| if self.is_several() { format!("{}: {note}", member.called) } else { note };
+            all.notes.extend(own.notes.into_iter().map(note));
+        }
+        all
+    }
+
+    /// What all settings were when it began.
+    #[must_use]
+    pub fn original(&self) -> &Effective {
+        &self.original
+    }
+
+    /// Words that the field's tables have for settings: (setting, word).
+    #[must_use]
+    pub fn abbreviations(&self) -> Vec<(String, String)> {
+        let short = |member: &Member| -> Vec<(String, String)> {
+            let of = |k: &Knob| Some((self.full(member, k.name), self.full(member, k.short?)));
+            member.part.knobs().into_iter().filter_map(of).collect()
+        };
+        self.members.iter().flat_map(short).collect()
+    }
+
+    /// An error of one of the members.
+    fn about(&self, member: &Member) -> impl FnOnce(ServerError) -> ServerError + use<> {
+        let called = self.is_several().then(|| member.called.clone());
+        move |e| match called {
+            Some(called) => e.of(&called),
+            None => e,
+        }
+    }
+
+    /// Are these settings that the servers have, with values that they can take?
+    ///
+    /// # Errors
+    /// With the name that is not one, or the range.
+    pub fn check_names(&self, settings: &Settings) -> Result<(), ServerError> {
+        let parts = self.parts(settings)?;
+        self.members.iter().zip(parts).try_for_each(|(m, part)| m.part.check_names(&part).map_err(self.about(m)))
+    }
+
+    /// Would the servers take these settings as they are?
+    ///
+    /// # Errors
+    /// With the reason why not.
+    pub fn check(&self, settings: &Settings) -> Result<(), ServerError> {
+        let parts = self.parts(settings)?;
+        self.members.iter().zip(parts).try_for_each(|(m, part)| m.part.check(part).map_err(self.about(m)))
+    }
+
+    /// Brings settings into force, from the first member to the last; those of which none are named get a fresh start
+    /// with their own.
+    ///
+    /// # Errors
+    /// When one does not take them or does not come back healthy. The stack can still be restored.
+    pub fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
+        let parts = self.parts(settings)?;
+        for (i, part) in parts.into_iter().enumerate() {
+            let about = self.about(&self.members[i]);
+            self.members[i].part.apply(part).map_err(about)?;
+        }
+        Ok(())
+    }
+
+    /// Puts all of them back as they were found, the host before the servers that are started on it, and of these the last
+    /// first; each whatever comes of the others. What is put back
+    /// already, or kept, is left alone.
+    ///
+    /// # Errors
+    /// When one does not come back as it was; its journal stays, so that `lastdrop restore` can try again.
+    pub fn restore(&mut self) -> Result<Vec<Restored>, ServerError> {
+        let mut open: Vec<(usize, &mut Member)> =
+            self.members.iter_mut().enumerate().rev().filter(|(_, m)| m.part.is_open()).collect();
+        open.sort_by_key(|(_, member)| !member.part.is_host());
+        let halves: Vec<_> = open.into_iter().map(|(i, member)| (i, member.part.put_back())).collect();
+        let (mut restored, mut errors) = (Vec::new(), Vec::new());
+        for (i, half) in halves {
+            let member = &self.members[i];
+            match half.and_then(|half| member.part.confirm(half)).map_err(self.about(member)) {
+                Ok(mut one) => {
+                    let named = |d: String| self.full(member, &d);
+                    one.differences = std::mem::take(&mut one.differences).into_iter().map(named).collect();
+                    restored.push(one);
+                }
+                Err(e) => errors.push(e),
+            }
+        }
+        match errors.len() {
+            0 => Ok(restored),
+            1 => Err(errors.remove(0)),
+            _ => Err(ServerError::Several(errors)),
+        }
+    }
+
+    /// Leaves the servers running with these settings; those of which none are named are put back. All are in force
+    /// before the first cannot be undone any more.
+    ///
+    /// # Errors
+    /// When they cannot be brought into force. What was not kept by then can still be restored.
+    pub fn keep(&mut self, settings: &Settings) -> Result<Vec<Kept>, ServerError> {
+        let parts = self.parts(settings)?;
+        let several = self.is_several();
+        let mut kept = Vec::new();
+        for (i, part) in parts.into_iter().enumerate().filter(|(_, part)| !(several && part.is_empty())) {
+            let about = self.about(&self.members[i]);
+            kept.push((i, self.members[i].part.bring_to_stay(&part).map_err(about)?));
+        }
+        for (i, kept) in &kept {
+            let about = self.about(&self.members[*i]);
+            self.members[*i].part.settle(kept).map_err(about)?;
+        }
+        self.restore()?;
+        Ok(kept.into_iter().map(|(_, kept)| kept).collect())
+    }
+
+    /// The servers among the members: those first that have a pool of which the size can be set.
+    fn servers(&self) -> Vec<(&Member, &Session)> {
+        let mut all: Vec<_> = self.members.iter().filter_map(|m| Some((m, m.part.session()?))).collect();
+        all.sort_by_key(|(_, session)| session.adapter().knob(Role::PoolSize).is_none());
+        all
+    }
+
+    /// The server whose workers are counted, warmed and measured: the first that has a pool, else the first.
+    #[must_use]
+    pub fn pool(&self) -> Option<&Session> {
+        self.servers().first().map(|(_, session)| *session)
+    }
+
+    /// Workers of all servers as they run now.
+    #[must_use]
+    pub fn count_workers(&self) -> usize {
+        self.servers().iter().map(|(_, session)| session.workers().len()).sum()
+    }
+
+    /// What is asked whether all is well, where a URL was given.
+    #[must_use]
+    pub fn health(&self) -> Option<&Health> {
+        self.servers().iter().find_map(|(_, session)| session.health())
+    }
+
+    /// The knob that has a role, and what its setting is called here: that of the pool, else of the first server with one.
+    #[must_use]
+    pub fn knob(&self, role: Role) -> Option<(String, &'static Knob)> {
+        let servers = self.servers();
+        let found = servers.iter().find_map(|(member, session)| Some((member, session.adapter().knob(role)?)));
+        found.map(|(member, knob)| (self.full(member, knob.name), knob))
+    }
+
+    /// The present value of that knob; its default where `settings` do not say.
+    #[must_use]
+    pub fn value(&self, role: Role, settings: &Settings) -> Option<Setting> {
+        let (name, knob) = self.knob(role)?;
+        settings.get(&name).cloned().or_else(|| Some(Setting::read(knob.default)))
+    }
+
+    /// Settings with all that follows from them, as [`Adapter::complete`].
+    ///
+    /// # Errors
+    /// With the setting that is nobody's.
+    pub fn complete(&self, settings: &Settings) -> Result<Settings, ServerError> {
+        let parts = self.parts(settings)?;
+        let complete = |(member, part): (&Member, Settings)| {
+            let whole = member.part.complete(part);
+            self.all_full(member, whole)
+        };
+        Ok(self.members.iter().zip(parts).flat_map(complete).collect())
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // An error on the way out must not leave a changed server. If this fails too, the journals are there.
+        if let Err(e) = self.restore() {
+            tell_on_the_way_out(&e);
+        }
+    }
+}
