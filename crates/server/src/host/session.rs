@@ -129,7 +129,10 @@ impl HostSession {
         if self.original.settings.contains_key(name) {
             return Ok(());
         }
-        Err(format!("{name} is not there: the kernel has no {} (modprobe nf_conntrack, where it is of that)", row.file))
+        Err(format!(
+            "{name} is not there: the kernel shows no {} here (no connection tracking, or not the machine's own network namespace)",
+            row.file
+        ))
     }
 
     /// Could this change be made? Changes nothing.
