@@ -328,6 +328,27 @@ fn a_limit_of_open_files_reaches_all_processes_and_goes_again() {
     let site = Site::with(&folder, &["--workers", "3", "--max-requests-per-worker", "1"]);
     let (soft, hard) = limit_of(site.server.id());
     let same = |limit: u64| site.limits().iter().all(|l| *l == limit);
+    let prlimit = |pid: u32, soft: u64| {
+        let args = [format!("--pid={pid}"), format!("--nofile={soft}:")];
+        assert!(Command::new("prlimit").args(args).status().expect("prlimit runs").success());
+    };
+    // One worker has a limit of its own, which is its own again whenever ours is taken back.
+    let worker = site.processes()[1];
+    prlimit(worker, 700);
+    let mut session = Session::open(&folder, &site.name());
+    assert_eq!(session.tell("apply nofile=320"), "applied");
+    assert!(same(320), "{:?}", site.limits());
+    assert_eq!(session.tell("apply"), "applied");
+    assert_eq!(site.limits(), [soft, 700, soft, soft]);
+    assert_eq!(session.tell("apply nofile=319"), "applied");
+    prlimit(worker, 701);
+    let told = session.tell("apply nofile=318");
+    assert!(told.contains(&format!("nofile of process {worker} to 701 meanwhile (it was 700)")), "{told}");
+    let told = session.tell("restore");
+    assert!(told.contains(&format!("nofile of process {worker}: was 700, is 701: somebody else")), "{told}");
+    assert_eq!(site.limits(), [soft, 701, soft, soft]);
+    prlimit(worker, soft);
+    drop(session);
     let mut session = Session::open(&folder, &site.name());
     assert_eq!(session.tell("apply nofile=321"), "applied");
     assert!(same(321) && limit_of(site.server.id()).1 == hard, "{:?}", site.limits());

@@ -23,7 +23,7 @@ use crate::ServerError;
 use crate::adapter::Adapter;
 use crate::health::ASK_TIMEOUT;
 
-/// What the user says about others who use the server.
+/// What the user says about others who use the server, or share its machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Others {
     /// They are there and do not mind.

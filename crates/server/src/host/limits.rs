@@ -88,10 +88,10 @@ pub fn put_back(before: &[LimitBefore], ours: &[u64]) -> Result<Vec<String>, Ser
     for of in before {
         others.extend(put_back_one(*of, ours)?);
     }
-    for child in family(master.process)? {
-        if !before.iter().any(|of| of.process == child.process) {
-            others.extend(put_back_one(LimitBefore { soft: master.soft, ..child }, ours)?);
-        }
+    let unknown = |child: &LimitBefore| !before.iter().any(|of| of.process == child.process);
+    // One that has set a limit of its own since has no business with ours.
+    for child in family(master.process)?.into_iter().filter(|child| unknown(child) && ours.contains(&child.soft)) {
+        set(child.process, master.soft)?;
     }
     Ok(others)
 }

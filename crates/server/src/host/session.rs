@@ -129,7 +129,10 @@ impl HostSession {
         if self.original.settings.contains_key(name) {
             return Ok(());
         }
-        Err(format!("{name} is not there: the kernel has no {} (modprobe nf_conntrack, where it is of that)", row.file))
+        Err(format!(
+            "{name} is not there: the kernel shows no {} here (no connection tracking, or not the machine's own network namespace)",
+            row.file
+        ))
     }
 
     /// Could this change be made? Changes nothing.
@@ -163,8 +166,12 @@ impl HostSession {
         let change = change.into();
         self.check(&change)?;
         let writes = self.writes(&change)?;
-        let limit = self.arm_limits(limit_in(&change.settings))?;
-        if writes.is_empty() && limit.is_none() {
+        let limit = limit_in(&change.settings);
+        if let Some(soft) = limit {
+            self.note_limits(&limits::family(self.host.process)?)?;
+            self.journal.our_limits.extend(Some(soft).filter(|soft| !self.journal.our_limits.contains(soft)));
+        }
+        if writes.is_empty() && self.journal.limits.is_empty() {
             return Ok(());
         }
         self.journal.stage = Stage::Changed;
@@ -172,7 +179,10 @@ impl HostSession {
         for write in writes {
             self.host.place.write(write.knob, &write.value)?;
         }
-        limit.map_or(Ok(()), |soft| self.limit_all(soft))
+        match limit {
+            Some(soft) => self.limit_all(soft),
+            None => limits::put_back(&self.journal.limits, &self.journal.our_limits).map(drop),
+        }
     }
 
     /// What has to be written so that the settings of a change are in force and no others of ours; it is in the journal
@@ -194,11 +204,7 @@ impl HostSession {
             });
             let value = &mut self.journal.values[at];
             if now != value.before && !value.ours.contains(&now) {
-                return Err(ServerError::Setting(format!(
-                    "somebody else has set {name} to {now} meanwhile (it was {}): it is left as it is; see to it that nobody \
-                     else changes the host during an experiment",
-                    value.before
-                )));
+                return Err(changed_meanwhile(name, &now, &value.before));
             }
             let wanted = wanted.unwrap_or_else(|| value.before.clone());
             if now != wanted {
@@ -209,29 +215,25 @@ impl HostSession {
         Ok(writes)
     }
 
-    /// Puts the limits that a change makes into the journal. Gives the one that has to be set: with none in the change that
-    /// from before, if there was another.
-    fn arm_limits(&mut self, wanted: Option<u64>) -> Result<Option<u64>, ServerError> {
-        if wanted.is_none() && self.journal.limits.is_empty() {
-            return Ok(None);
-        }
-        self.note_limits(&limits::family(self.host.process)?);
-        let soft = wanted.or_else(|| self.journal.limits.first().map(|of| of.soft));
-        self.journal.our_limits.extend(soft.filter(|soft| !self.journal.our_limits.contains(soft)));
-        Ok(soft)
-    }
-
     /// Takes those into the journal that have a limit of their own. One that was forked by a master with our limit has
     /// none: it is put back to that of its master. True when the journal has grown.
-    fn note_limits(&mut self, family: &[LimitBefore]) -> bool {
+    fn note_limits(&mut self, family: &[LimitBefore]) -> Result<bool, ServerError> {
         let HostJournal { limits, our_limits, .. } = &mut self.journal;
-        let known = limits.len();
-        for of in family {
-            if !our_limits.contains(&of.soft) && !limits.iter().any(|known| known.process == of.process) {
-                limits.push(*of);
+        let before = limits.len();
+        for of in family.iter().filter(|of| !our_limits.contains(&of.soft)) {
+            match limits.iter().find(|known| known.process == of.process) {
+                None => limits.push(*of),
+                Some(known) if known.soft == of.soft => {}
+                Some(known) => {
+                    return Err(changed_meanwhile(
+                        &format!("{NOFILE} of process {}", of.process.0),
+                        &of.soft.to_string(),
+                        &known.soft.to_string(),
+                    ));
+                }
             }
         }
-        limits.len() > known
+        Ok(limits.len() > before)
     }
 
     /// Sets the limit of the master and of all its children, those included that were forked before it had its own.
@@ -244,7 +246,7 @@ impl HostSession {
             if others.is_empty() {
                 break;
             }
-            if self.note_limits(&others) {
+            if self.note_limits(&others)? {
                 self.journal.write()?;
             }
             others.iter().try_for_each(|of| limits::set(of.process, soft))?;
@@ -307,6 +309,13 @@ impl HostSession {
         self.closed = true;
         Ok(())
     }
+}
+
+fn changed_meanwhile(name: &str, now: &str, before: &str) -> ServerError {
+    ServerError::Setting(format!(
+        "somebody else has set {name} to {now} meanwhile (it was {before}): it is left as it is; see to it that nobody else \
+         changes the host during an experiment"
+    ))
 }
 
 fn limit_in(settings: &Settings) -> Option<u64> {
