@@ -3,6 +3,7 @@
 use crate::adapter::Adapter;
 use crate::apache::Apache;
 use crate::fpm::Fpm;
+use crate::haproxy::Haproxy;
 use crate::kind::AdapterName;
 use crate::kinds;
 use crate::left::or_restore;
@@ -28,6 +29,7 @@ pub(crate) fn find_adapter(server: &ServerRef) -> Result<Box<dyn Adapter>, Serve
     })?;
     Ok(match adapter {
         AdapterName::Apache => Box::new(Apache::discover(server)?),
+        AdapterName::Haproxy => Box::new(Haproxy::discover(server)?),
         AdapterName::Nginx => Box::new(Nginx::discover(server)?),
         AdapterName::PhpFpm => Box::new(Fpm::discover(server)?),
         AdapterName::Target => Box::new(Target::discover(server)?),

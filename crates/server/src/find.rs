@@ -11,7 +11,7 @@ use crate::adapters::find_adapter;
 use crate::kind::{AdapterName, Kind, Leave, program_of};
 use crate::kinds;
 use crate::left::or_restore;
-use crate::meant::{choose, masters};
+use crate::meant::{choose, listeners_of, masters};
 use crate::status_page::status_of;
 use crate::{ServerError, ServerRef};
 
@@ -92,6 +92,8 @@ fn find_any(server: &ServerRef) -> Result<Found, ServerError> {
         // These tell all that a look needs, also to those who may not read their configuration.
         (None, Some(AdapterName::Nginx | AdapterName::PhpFpm) | None) => from_outside(server),
         (None, Some(AdapterName::Apache | AdapterName::Target)) => by_adapter(server),
+        // Its configuration tells where its stats socket is.
+        (None, Some(AdapterName::Haproxy)) => by_adapter(server).or_else(|_| from_outside(server)),
     }
 }
 
@@ -157,15 +159,6 @@ fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
         status: status_of(server, config.as_deref(), &listeners),
         name: ServerRef { kind, config, pid: None, url: None }.to_string(),
         listeners,
-    })
-}
-
-/// Where a master listens. Its workers hold the same sockets: they tell where the master itself is another user's.
-fn listeners_of(master: i32) -> Vec<SocketAddr> {
-    let own = listeners::of_process(master);
-    own.unwrap_or_else(|_| {
-        let workers = process::child_pids(master);
-        workers.into_iter().find_map(|pid| listeners::of_process(pid).ok()).unwrap_or_default()
     })
 }
 

@@ -8,8 +8,8 @@ use lastdrop_model::settings::Takes;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
 
 use super::config::{Config, Directive};
-use super::edits::Edits;
 use super::listen::listens;
+use crate::edits::Edits;
 
 const fn knob(
     name: &'static str,
