@@ -11,9 +11,9 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Done, Folder, free_port, get, processes_with, signal, wait_until};
 use serde_json::Value;
@@ -78,16 +78,22 @@ struct Haproxy {
 
 impl Haproxy {
     fn start(folder: &Folder, flags: &[&'static str]) -> Haproxy {
-        Haproxy::start_by(folder, &[], flags, "")
+        Haproxy::start_by(folder, &[], flags, "", "")
     }
 
-    fn start_by(folder: &Folder, launcher: &[&'static str], flags: &[&'static str], more_of_frontend: &str) -> Haproxy {
+    fn start_by(
+        folder: &Folder,
+        launcher: &[&'static str],
+        flags: &[&'static str],
+        more_of_global: &str,
+        more_of_frontend: &str,
+    ) -> Haproxy {
         let at = folder.join("haproxy");
         fs::create_dir_all(at.join("conf.d")).expect("a folder");
         let (port, [one, two]) = (free_port(), [Behind::start(), Behind::start()]);
         let main = format!(
             "# By hand.\nglobal\r\n\tmaxconn  200 # of all\r\n\tnbthread 2\n\tstats socket \"{}/s.sock\" level operator\n\
-             \thard-stop-after 20s\ndefaults\n    mode http\n    timeout connect 5s\n    timeout client 20s\n    \
+             {more_of_global}\thard-stop-after 20s\ndefaults\n    mode http\n    timeout connect 5s\n    timeout client 20s\n    \
              timeout server 20s\n    timeout queue 20s\n",
             at.display()
         );
@@ -110,14 +116,22 @@ impl Haproxy {
         let mut words: Vec<String> = self.launcher.iter().map(ToString::to_string).collect();
         words.push("/usr/sbin/haproxy".into());
         words.extend(self.flags.iter().map(ToString::to_string));
-        // By names that are relative to where it was started.
-        words.extend(["-f", "haproxy/haproxy.cfg", "-f", "haproxy/conf.d"].map(str::to_string));
+        // By names that are relative to where it was started, where they tell.
+        let names = ["haproxy.cfg", "conf.d"].map(|name| {
+            let own = if self.is_locked_up() { self.folder.display().to_string() } else { "haproxy".into() };
+            format!("{own}/{name}")
+        });
+        words.extend(names.into_iter().flat_map(|name| ["-f".to_string(), name]));
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).current_dir(self.folder.parent().expect("has one")).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn().expect("haproxy runs (./x test installs it)"));
         wait_until("HAProxy", || get(self.port, "/").is_some());
-        wait_until("its master", || self.flags.contains(&"-D") || self.masters().len() == 1);
+        wait_until("its master", || self.masters().len() == 1);
+    }
+
+    fn is_locked_up(&self) -> bool {
+        fs::read_to_string(self.config()).expect("readable").contains("chroot")
     }
 
     fn config(&self) -> PathBuf {
@@ -170,9 +184,11 @@ impl Haproxy {
     fn processes(&self) -> Vec<i32> {
         let runs_here = |pid: &i32| {
             let at = |what: &str| fs::read_link(format!("/proc/{pid}/{what}")).unwrap_or_default();
-            at("cwd") == self.folder.parent().expect("has one") && at("exe").ends_with("haproxy")
+            at("exe").ends_with("haproxy")
+                && (self.is_locked_up() || at("cwd") == self.folder.parent().expect("has one"))
         };
-        processes_with("haproxy/haproxy.cfg").into_iter().filter(runs_here).collect()
+        let name = if self.is_locked_up() { self.config().display().to_string() } else { "haproxy/haproxy.cfg".into() };
+        processes_with(&name).into_iter().filter(runs_here).collect()
     }
 
     fn threads(&self, pid: u64) -> usize {
@@ -186,6 +202,18 @@ impl Haproxy {
             entries.map(|e| e.path()).filter(|p| p.is_file() && !p.ends_with("log")).collect();
         files.sort();
         files.into_iter().map(|file| (file.clone(), fs::read(file).expect("readable"))).collect()
+    }
+
+    /// Ends its processes by a signal; gives up after 10 s.
+    fn end(&self, number: i32) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        for pid in self.processes() {
+            // SAFETY: a plain call on a server of ours.
+            unsafe { libc::kill(pid, number) };
+        }
+        while !self.processes().is_empty() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn plan(&self, folder: &Folder, duration: &str, settings: &str) -> String {
@@ -202,18 +230,9 @@ impl Haproxy {
 
 impl Drop for Haproxy {
     fn drop(&mut self) {
-        for number in [libc::SIGTERM, libc::SIGKILL] {
-            for pid in self.processes() {
-                // SAFETY: a plain call on a server of ours.
-                unsafe { libc::kill(pid, number) };
-            }
-            let deadline = std::time::Instant::now() + Duration::from_secs(10);
-            while !self.processes().is_empty() && std::time::Instant::now() < deadline {
-                self.child.as_mut().map(Child::try_wait);
-                thread::sleep(Duration::from_millis(20));
-            }
-        }
-        self.child.as_mut().map(Child::try_wait);
+        self.end(libc::SIGTERM);
+        self.end(libc::SIGKILL);
+        self.child.as_mut().map(Child::wait);
     }
 }
 
@@ -291,6 +310,9 @@ fn settings_are_those_that_it_says_itself() {
     assert!(unnamed.code == 1 && unnamed.stderr.contains("could be any of"), "{unnamed:?}");
 }
 
+/// Of both servers: new connections and requests.
+type Counts = [[usize; 2]; 2];
+
 /// What was seen while it ran with some settings.
 #[derive(Debug, Default)]
 struct Seen {
@@ -298,8 +320,7 @@ struct Seen {
     /// Most connections of clients, and most requests at once at the first server.
     clients: u64,
     most: usize,
-    /// Of both servers: new connections and requests.
-    counts: [[usize; 2]; 2],
+    counts: Counts,
 }
 
 /// Sweeps, and tells what each of the configurations did.
@@ -315,8 +336,8 @@ fn sweep(folder: &Folder, haproxy: &Haproxy, settings: &str) -> BTreeMap<String,
             && haproxy.stat("be_app", "app1", "slim").is_some_and(|n| text.contains(&format!(" maxconn {n}   # few")));
         Some((text, haproxy.info("Pid").filter(|_| is_read)?))
     };
-    let counts = || [haproxy.behind[0].counts(), haproxy.behind[1].counts()];
-    let mut before: Option<((String, u64), [[usize; 2]; 2])> = None;
+    let counts = || -> Counts { [haproxy.behind[0].counts(), haproxy.behind[1].counts()] };
+    let mut before: Option<((String, u64), Counts)> = None;
     while child.try_wait().expect("waited for").is_none() {
         let (now, clients) = (counts(), haproxy.info("CurrConns"));
         let most = haproxy.behind[0].most.swap(0, SeqCst);
@@ -392,6 +413,28 @@ fn a_sweep_acts_on_one_without_a_master() {
 }
 
 #[test]
+fn one_that_has_locked_itself_up_is_started_by_root_again() {
+    let folder = Folder::new();
+    let jail = folder.join("jail");
+    fs::create_dir(&jail).expect("a folder");
+    let global = format!("\tuser nobody\n\tchroot {}\n\tdaemon\n", jail.display());
+    let haproxy = Haproxy::start_by(&folder, &[], &[], &global, "");
+    let tree = haproxy.tree();
+    let looks = || {
+        let pid = haproxy.info("Pid").expect("it runs");
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("readable");
+        let line = |name: &str| status.lines().find(|line| line.starts_with(name)).map(str::to_string);
+        (haproxy.threads(pid), line("Uid:"), fs::read_link(format!("/proc/{pid}/root")).ok(), haproxy.masters().len())
+    };
+    let before = looks();
+    assert_eq!((before.0, before.2.as_ref(), before.3), (2, Some(&jail), 1));
+    let plan = haproxy.plan(&folder, "200ms", "nbthread = [1, 3]");
+    let done = end(start_sweep(&folder, &plan));
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!((haproxy.tree(), looks()), (tree, before));
+}
+
+#[test]
 fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     let folder = Folder::new();
     let more = format!("  bind 127.0.0.1:{} thread 2\n", free_port());
@@ -399,7 +442,7 @@ fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
         ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "prlimit", "--nofile=2000:2000", "--"];
     fs::create_dir_all(folder.join("haproxy")).expect("a folder");
     std::os::unix::fs::chown(folder.join("haproxy"), Some(65_534), Some(65_534)).expect("its owner");
-    let haproxy = Haproxy::start_by(&folder, &launcher, &["-W"], &more);
+    let haproxy = Haproxy::start_by(&folder, &launcher, &["-W"], "", &more);
     let before = (haproxy.tree(), haproxy.masters(), haproxy.info("Pid"));
     let sweep = |settings: &str| {
         let plan = haproxy.plan(&folder, "200ms", settings);
@@ -417,6 +460,21 @@ fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     assert!(unknown.code == 2 && unknown.stderr.contains("it knows maxconn, nbthread"), "{unknown:?}");
     let wrong = sweep("'be_app.balance' = 'best'");
     assert!(wrong.code == 2 && wrong.stderr.contains("is one of roundrobin"), "{wrong:?}");
+    // Its frontends count who else asks.
+    let stop = AtomicBool::new(false);
+    let busy = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(SeqCst) {
+                let _ = get(haproxy.port, "/visitor");
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let plan = haproxy.plan(&folder, "200ms", "maxconn = 100");
+        let busy = folder.run(&["sweep", &plan, "--quiet"]);
+        stop.store(true, SeqCst);
+        busy
+    });
+    assert!(busy.code == 1 && busy.stderr.contains("is serving other people"), "{busy:?}");
     assert_eq!((haproxy.tree(), haproxy.masters(), haproxy.info("Pid")), before);
 
     // An address that is taken shows only when it reloads.
@@ -460,6 +518,10 @@ fn is_put_back(flags: &[&'static str]) {
         assert!(!is_over(&mut sweep), "it was to be killed at work");
         signal(&sweep, libc::SIGKILL);
         sweep.wait().expect("ends");
+        if moment == 5 {
+            // The machine was short of memory.
+            haproxy.end(libc::SIGKILL);
+        }
         let restored = folder.run(&["restore"]);
         assert!(restored.code == 0, "{moment}: {restored:?}");
         assert_eq!((haproxy.tree(), journal(&folder)), (tree.clone(), None), "{moment}");

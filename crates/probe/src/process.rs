@@ -125,6 +125,9 @@ pub struct Birth {
     /// Options of its command line that come and go with each reload, with what follows them: they do not count.
     #[serde(default)]
     pub passing: Vec<String>,
+    /// Its command line names files by where it was started: the same one from elsewhere is of another server.
+    #[serde(default)]
+    pub relative: bool,
     pub environment: Vec<(String, String)>,
     pub directory: PathBuf,
     pub uid: u32,
@@ -168,6 +171,7 @@ impl Birth {
             title: None,
             shown: None,
             passing: Vec::new(),
+            relative: false,
             environment,
             directory: p.cwd().map_err(e("cwd"))?,
             uid: status.euid,

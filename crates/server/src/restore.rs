@@ -108,7 +108,10 @@ pub fn reload(journal: &Journal, master: i32) -> Result<i32, ServerError> {
             return Err(ServerError::Timeout {
                 what: "workers of the old generation did not leave".into(),
                 limit: RELOAD_TIMEOUT,
-                advice: "they serve long requests or slow clients".into(),
+                advice: match journal.survives {
+                    true => "they serve long requests or slow clients; hard-stop-after in global bounds that".into(),
+                    false => "they serve long requests or slow clients".into(),
+                },
             });
         }
         thread::sleep(Duration::from_millis(20));
@@ -151,8 +154,9 @@ impl Executing {
                 let command = format!("a reload of process {}", self.master);
                 return Err(ServerError::Ended { command, status: "it did not take its configuration".into() });
             }
+            // In this order: it may execute itself between two looks, and what it caught before says nothing.
             let is_up =
-                |pid: &i32| process::catches(*pid, self.signal) && (!same || process::execution(*pid) != self.before);
+                |pid: &i32| (!same || process::execution(*pid) != self.before) && process::catches(*pid, self.signal);
             if let Some(pid) = master.filter(is_up) {
                 let since = *up.get_or_insert_with(Instant::now);
                 if since.elapsed() > NO_WORKERS || !process::child_pids(pid).is_empty() {

@@ -293,7 +293,9 @@ impl Reader<'_> {
                 last.done |= last.counts;
                 branches.push(last);
             }
-            ".endif" => drop(branches.pop().ok_or("lone '.endif' with no matching '.if'")?),
+            ".endif" => {
+                branches.pop().ok_or("lone '.endif' with no matching '.if'")?;
+            }
             _ => return Ok(false),
         }
         Ok(true)

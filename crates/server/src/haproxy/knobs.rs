@@ -167,6 +167,8 @@ fn knob(entry: &Entry, threads: usize, needs: ReloadClass) -> Knob {
 pub fn find(config: &Config, entry: &Entry) -> Option<(Setting, String)> {
     let said = |line: &Line| Some((value(entry.keyword, line)?, config.place(line)));
     match entry.place {
+        // A second one is complained of, and does not count.
+        Place::Global if entry.keyword == MAXCONN => said(config.of_global(MAXCONN).next()?),
         Place::Global => said(config.of_global(entry.keyword).next_back()?),
         Place::Section(section) if config.sections[section].kind == "defaults" => {
             said(config.of(section, entry.keyword).next_back()?)

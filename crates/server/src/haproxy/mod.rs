@@ -56,6 +56,8 @@ fn birth_of(pid: i32) -> Result<(Birth, bool), ServerError> {
     birth.argv = command_line::lasting(&birth.argv);
     birth.passing = PASSING.iter().map(ToString::to_string).collect();
     birth.environment = command_line::given(&birth.environment);
+    // When it has its threads it forbids itself any more (`insecure-fork-wanted`): a successor could not have threads.
+    birth.limits.retain(|(resource, soft, _)| (*resource, *soft) != (libc::RLIMIT_NPROC, Some(0)));
     // One that has locked itself up in a folder no longer tells where it was started.
     if fs::read_link(format!("/proc/{pid}/root")).is_ok_and(|root| root != Path::new("/")) {
         birth.directory = "/".into();
@@ -87,8 +89,9 @@ impl Haproxy {
         if let (true, Some(e)) = (candidates.is_empty(), refused) {
             return Err(e);
         }
-        let ((birth, has_master, command_line, configs), _, listeners) =
+        let ((mut birth, has_master, command_line, configs), _, listeners) =
             choose(candidates, server, || not_found(server))?;
+        birth.relative = command_line.configs.iter().any(|config| config.is_relative());
         let first = configs.first().ok_or_else(|| ServerError::NotFound {
             what: format!("process {} was started on no configuration", birth.pid),
             advice: server.kind.advice.into(),

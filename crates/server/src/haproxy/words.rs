@@ -118,4 +118,16 @@ mod tests {
         assert_eq!(read("ab 'c d'").map(|w| w[1].1.clone()), Ok(13..18));
         assert!(texts("x \"${A").is_err() && texts("x \"$\" \\").is_ok());
     }
+    #[test]
+    fn no_line_is_too_odd() {
+        let environment = HashMap::from([("a".to_string(), "b".to_string())]);
+        let bytes = b"\\\"'#$ {}x-4a\n\xff";
+        let n = bytes.len();
+        for number in 0..n.pow(4) {
+            let line: Vec<u8> = (0..4).map(|place| bytes[number / n.pow(place) % n]).collect();
+            for word in words(&line, 0, &environment).into_iter().flatten() {
+                assert!(word.at.start < word.at.end && word.at.end <= line.len(), "{line:?}: {word:?}");
+            }
+        }
+    }
 }
