@@ -164,6 +164,9 @@ pub struct Look {
     pub scoreboard: Option<String>,
     /// Requests a second by the status page, those that ask for it left out.
     pub requests_rps: Option<f64>,
+    /// Requests that wait for one of the servers behind it, by the status of a proxy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queued: Option<u64>,
     /// For how long the status page has been waiting for a worker to answer it, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status_waits_s: Option<f64>,

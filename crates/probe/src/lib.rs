@@ -21,6 +21,7 @@ pub mod perf;
 pub mod process;
 mod sock_diag;
 mod stat;
+pub mod stats_socket;
 pub mod status;
 pub mod strace;
 

@@ -432,6 +432,7 @@ impl Looker {
         let Some((_, reading)) = &status.latest else { return };
         look.scoreboard.clone_from(&reading.scoreboard);
         look.busy = reading.busy;
+        look.queued = reading.queued;
         reading.tell(&mut self.workers);
     }
 

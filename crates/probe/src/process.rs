@@ -122,6 +122,12 @@ pub struct Birth {
     /// What its master shows instead of its command line.
     #[serde(default)]
     pub shown: Option<String>,
+    /// Options of its command line that come and go with each reload, with what follows them: they do not count.
+    #[serde(default)]
+    pub passing: Vec<String>,
+    /// Its command line names files by where it was started: the same one from elsewhere is of another server.
+    #[serde(default)]
+    pub relative: bool,
     pub environment: Vec<(String, String)>,
     pub directory: PathBuf,
     pub uid: u32,
@@ -164,6 +170,8 @@ impl Birth {
             argv: p.cmdline().map_err(e("cmdline"))?,
             title: None,
             shown: None,
+            passing: Vec::new(),
+            relative: false,
             environment,
             directory: p.cwd().map_err(e("cwd"))?,
             uid: status.euid,
@@ -188,9 +196,34 @@ impl Birth {
         match (&self.shown, &self.title) {
             (Some(instead), _) => shown.join(" ").trim_end() == instead,
             (None, Some(title)) => shown.join(" ") == format!("{title}{}", argv.join(" ")),
-            (None, None) => shown == argv,
+            (None, None) if self.passing.is_empty() => shown == argv,
+            (None, None) => {
+                let passing: Vec<&str> = self.passing.iter().map(String::as_str).collect();
+                without(shown, &passing) == without(argv, &passing)
+            }
         }
     }
+}
+
+/// A command line without some options, each with the numbers or else the one word that follow it.
+#[must_use]
+pub fn without(argv: &[String], options: &[&str]) -> Vec<String> {
+    let mut kept = Vec::new();
+    let mut words = argv.iter().peekable();
+    while let Some(word) = words.next() {
+        if !options.contains(&word.as_str()) {
+            kept.push(word.clone());
+            continue;
+        }
+        let mut numbers = 0;
+        while words.next_if(|word| word.parse::<i32>().is_ok_and(|n| n >= 0)).is_some() {
+            numbers += 1;
+        }
+        if numbers == 0 {
+            words.next_if(|word| !word.starts_with('-'));
+        }
+    }
+    kept
 }
 
 /// From the file that everybody may read: prlimit(2) wants CAP_SYS_RESOURCE for processes of other users, which root in a

@@ -9,7 +9,8 @@ use lastdrop_http::{ResponseParser, build_request};
 use lastdrop_model::{Url, WorkerLook};
 
 use crate::fastcgi::{self, FpmSocket};
-use crate::mod_status;
+use crate::listeners::Endpoint;
+use crate::{mod_status, stats_socket};
 
 /// What a server answered to one request.
 #[derive(Debug, Clone)]
@@ -110,6 +111,8 @@ pub enum StatusSource {
     /// PHP-FPM's own page, asked by FastCGI past any web server; a worker of one request answers. `apart`: by one that
     /// does nothing else (`pm.status_listen`).
     FastCgi { socket: FpmSocket, path: String, apart: bool },
+    /// HAProxy's stats socket.
+    StatsSocket { at: Endpoint },
 }
 
 /// What a status page over HTTP looks like.
@@ -126,6 +129,7 @@ impl std::fmt::Display for StatusSource {
         match self {
             StatusSource::Page { url, .. } => url.fmt(f),
             StatusSource::FastCgi { socket, path, .. } => write!(f, "{path} of {socket}"),
+            StatusSource::StatsSocket { at } => write!(f, "the stats socket {at}"),
         }
     }
 }
@@ -153,6 +157,8 @@ pub struct StatusReading {
     /// Without the worker that makes the page.
     pub busy: Option<u64>,
     pub idle: Option<u64>,
+    /// Requests that wait for one of the servers behind it.
+    pub queued: Option<u64>,
     /// Worker processes; of threaded servers each process once, its requests added up.
     pub workers: Vec<WorkerStatus>,
 }
@@ -183,6 +189,12 @@ impl StatusSource {
                 return Err(strange(format!("it answers {}", answer.status)));
             }
             Ok(String::from_utf8_lossy(&answer.body).into_owned())
+        };
+        let unanswered = |source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+                AskError::Waits { url: self.to_string(), limit }
+            }
+            _ => AskError::Connect { url: self.to_string(), source },
         };
         // Whoever answers us is busy with us.
         let others = |reading: StatusReading, asked: u64| {
@@ -218,15 +230,14 @@ impl StatusSource {
             }
             StatusSource::FastCgi { socket, path, apart } => {
                 let query = if each_worker { "full&json" } else { "json" };
-                let text = fastcgi::get(socket, path, query, limit).map_err(|source| match source.kind() {
-                    std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-                        AskError::Waits { url: self.to_string(), limit }
-                    }
-                    _ => AskError::Connect { url: self.to_string(), source },
-                })?;
+                let text = fastcgi::get(socket, path, query, limit).map_err(unanswered)?;
                 let reading =
                     read_fpm(&text).ok_or_else(|| strange("it is another page; is pm.status_path set?".into()))?;
                 Ok(if *apart { StatusReading { counts_own: false, ..reading } } else { others(reading, 1) })
+            }
+            StatusSource::StatsSocket { at } => {
+                let text = stats_socket::ask(at, "show stat", limit).map_err(unanswered)?;
+                stats_socket::reading(&text).ok_or_else(|| strange("it answers something else than a table".into()))
             }
         }
     }

@@ -152,6 +152,7 @@ fn summary(d: &WatchDocument) -> Vec<Vec<Number>> {
     let dash = || "-".to_string();
     let bytes = |b: Option<u64>| b.map_or_else(dash, show_bytes);
     let busy = l.busy.map_or_else(dash, |b| b.to_string());
+    let waiting = l.queued.map_or_else(String::new, |n| format!(", {n} wait for a server"));
     let cores = l.host.cores.len();
     let host_busy: f64 = l.host.cores.iter().sum();
     let steal = l.host.steal.unwrap_or(0.0);
@@ -167,7 +168,7 @@ fn summary(d: &WatchDocument) -> Vec<Vec<Number>> {
     let fds = l.fds.zip(l.fds_limit);
     vec![
         vec![
-            ("workers", format!("{}, {busy} busy", l.worker_count), false),
+            ("workers", format!("{}, {busy} busy{waiting}", l.worker_count), l.queued.is_some_and(|n| n > 0)),
             ("requests", l.requests_rps.map_or_else(dash, |r| format!("{r:.0}/s")), false),
             ("cpu", l.cpu_cores.map_or_else(dash, |c| format!("{c:.2} cores")), false),
             ("machine", format!("{host_busy:.2} of {cores}"), cores > 0 && host_busy > cores as f64 * 0.95),

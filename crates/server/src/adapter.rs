@@ -77,7 +77,7 @@ pub trait Adapter: Send {
         let facts = self.facts();
         match facts.kind.status {
             Status::Http { format, .. } => Some(StatusSource::Page { format, url: facts.status_url.clone()? }),
-            Status::Nowhere | Status::FastCgi { .. } => None,
+            Status::Nowhere | Status::FastCgi { .. } | Status::StatsSocket => None,
         }
     }
 
@@ -186,6 +186,11 @@ pub trait Adapter: Send {
 
     /// Does its master execute itself at a reload, and end where it cannot take its configuration?
     fn executes_itself(&self) -> bool {
+        false
+    }
+
+    /// Does one that executes itself run on with the workers that it has instead?
+    fn survives_a_bad_reload(&self) -> bool {
         false
     }
 

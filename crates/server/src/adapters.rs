@@ -6,6 +6,7 @@ use crate::adapter::{Adapter, Effective};
 use crate::apache::Apache;
 use crate::described::Described;
 use crate::fpm::Fpm;
+use crate::haproxy::Haproxy;
 use crate::host::Host;
 use crate::kind::AdapterName;
 use crate::kinds;
@@ -33,6 +34,7 @@ pub(crate) fn find_adapter(server: &ServerRef) -> Result<Box<dyn Adapter>, Serve
     Ok(match adapter {
         AdapterName::Apache => Box::new(Apache::discover(server)?),
         AdapterName::Described => Box::new(Described::discover(server)?),
+        AdapterName::Haproxy => Box::new(Haproxy::discover(server)?),
         AdapterName::Nginx => Box::new(Nginx::discover(server)?),
         AdapterName::PhpFpm => Box::new(Fpm::discover(server)?),
         AdapterName::Target => Box::new(Target::discover(server)?),

@@ -11,7 +11,7 @@ use crate::adapters::{find_adapter, no_program};
 use crate::kind::{AdapterName, Kind, Leave, program_of};
 use crate::kinds;
 use crate::left::or_restore;
-use crate::meant::{choose, masters};
+use crate::meant::{choose, listeners_of, masters};
 use crate::status_page::status_of;
 use crate::{ServerError, ServerRef};
 
@@ -93,6 +93,8 @@ fn find_any(server: &ServerRef) -> Result<Found, ServerError> {
         (None, Some(AdapterName::Nginx | AdapterName::PhpFpm | AdapterName::Described) | None) => from_outside(server),
         (None, Some(AdapterName::Apache | AdapterName::Target)) => by_adapter(server),
         (None, Some(AdapterName::Host)) => Err(no_program(server)),
+        // Its configuration tells where its stats socket is.
+        (None, Some(AdapterName::Haproxy)) => by_adapter(server).or_else(|_| from_outside(server)),
     }
 }
 
@@ -158,15 +160,6 @@ fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
         status: status_of(server, config.as_deref(), &listeners),
         name: ServerRef { name: None, kind, config, pid: None, url: None }.to_string(),
         listeners,
-    })
-}
-
-/// Where a master listens. Its workers hold the same sockets: they tell where the master itself is another user's.
-pub(crate) fn listeners_of(master: i32) -> Vec<SocketAddr> {
-    let own = listeners::of_process(master);
-    own.unwrap_or_else(|_| {
-        let workers = process::child_pids(master);
-        workers.into_iter().find_map(|pid| listeners::of_process(pid).ok()).unwrap_or_default()
     })
 }
 

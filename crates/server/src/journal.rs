@@ -87,6 +87,9 @@ pub struct Journal {
     /// Its master executes itself at a reload.
     #[serde(default)]
     pub executes_itself: bool,
+    /// It runs on with the workers that it has where it cannot take its configuration.
+    #[serde(default)]
+    pub survives: bool,
     /// Where it says why it did not take a configuration.
     #[serde(default)]
     pub error_log: Option<PathBuf>,

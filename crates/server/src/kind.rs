@@ -59,6 +59,7 @@ pub struct Kind {
 #[serde(rename_all = "kebab-case")]
 pub enum AdapterName {
     Apache,
+    Haproxy,
     Nginx,
     PhpFpm,
     Target,
@@ -127,6 +128,8 @@ pub enum Status {
     FastCgi {
         path: &'static str,
     },
+    /// HAProxy's stats socket, where its configuration says.
+    StatsSocket,
 }
 
 /// How one worker alone is asked to go.
@@ -181,7 +184,10 @@ impl Kind {
 
     /// Does its status page tell of all its requests together and of none alone?
     pub(crate) fn counts_in_total(&self) -> bool {
-        matches!(self.status, Status::Http { format: PageFormat::StubStatus, .. } | Status::FastCgi { .. })
+        matches!(
+            self.status,
+            Status::Http { format: PageFormat::StubStatus, .. } | Status::FastCgi { .. } | Status::StatsSocket
+        )
     }
 
     /// Can its workers be replaced one by one?

@@ -80,7 +80,8 @@ struct ConfigFile {
 #[serde(deny_unknown_fields)]
 struct StatusFile {
     format: StatusFormat,
-    /// Where it is by habit.
+    /// Where it is by habit; of a stats socket the configuration tells.
+    #[serde(default)]
     paths: Vec<String>,
 }
 
@@ -91,6 +92,8 @@ enum StatusFormat {
     StubStatus,
     /// PHP-FPM's, by FastCGI.
     Fpm,
+    /// HAProxy's stats socket.
+    StatsSocket,
 }
 
 /// How one worker alone is asked to go.
@@ -192,7 +195,8 @@ fn named_by(c: ConfigFile) -> Result<NamedBy, String> {
 }
 
 fn status(s: StatusFile) -> Result<Status, String> {
-    if s.paths.is_empty() || s.paths.iter().any(|p| !p.starts_with('/')) {
+    let asks_for_a_path = !matches!(s.format, StatusFormat::StatsSocket);
+    if (asks_for_a_path && s.paths.is_empty()) || s.paths.iter().any(|p| !p.starts_with('/')) {
         return Err("status.paths begin with '/', and there is at least one".into());
     }
     let paths = keep_all(s.paths);
@@ -200,6 +204,7 @@ fn status(s: StatusFile) -> Result<Status, String> {
         StatusFormat::ModStatus => Status::Http { format: PageFormat::ModStatus, paths },
         StatusFormat::StubStatus => Status::Http { format: PageFormat::StubStatus, paths },
         StatusFormat::Fpm => Status::FastCgi { path: paths[0] },
+        StatusFormat::StatsSocket => Status::StatsSocket,
     })
 }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use lastdrop_model::Url;
+use lastdrop_probe::listeners;
 use lastdrop_probe::process::{self, ProcessInfo};
 
 use crate::{ServerError, ServerRef};
@@ -15,6 +16,16 @@ pub(crate) fn masters(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<ProcessInfo> 
     let pids: Vec<i32> = group.iter().map(|p| p.pid).collect();
     group.retain(|p| !pids.contains(&p.parent));
     group
+}
+
+/// Where a master listens. Its workers hold the same sockets: they tell where the master itself is another user's, or has
+/// none of them, as HAProxy's.
+pub(crate) fn listeners_of(master: i32) -> Vec<SocketAddr> {
+    let own = listeners::of_process(master).ok().filter(|own| !own.is_empty());
+    own.unwrap_or_else(|| {
+        let workers = process::child_pids(master).into_iter();
+        workers.filter_map(|pid| listeners::of_process(pid).ok()).find(|own| !own.is_empty()).unwrap_or_default()
+    })
 }
 
 /// Chooses the one master that is meant: by configuration, by the port of the URL, or because it is the only one.

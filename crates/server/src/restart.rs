@@ -49,9 +49,16 @@ pub fn family(birth: &Birth, argvs: &[&[String]]) -> Vec<ProcessInfo> {
         .into_iter()
         .filter(|p| p.exe.as_ref().is_some_and(|e| same_program(e, &birth.exe)))
         .filter(|p| argvs.iter().any(|a| birth.is_shown_as(a, &p.argv)))
+        .filter(|p| !birth.relative || was_started_in(p, &birth.directory))
         // A container's server may have the same program and command line; it is not ours.
         .filter(|p| pid_namespace(&p.pid.to_string()) == own_namespace)
         .collect()
+}
+
+/// A worker may have locked itself up elsewhere; its master has not.
+fn was_started_in(p: &ProcessInfo, folder: &Path) -> bool {
+    let is_in = |pid: i32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|at| at == folder);
+    is_in(p.pid) || is_in(p.parent)
 }
 
 fn pid_namespace(pid: &str) -> Option<PathBuf> {

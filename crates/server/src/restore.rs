@@ -9,16 +9,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_probe::listeners::{self, Endpoint};
-use lastdrop_probe::process::{self, Birth};
+use lastdrop_probe::process::{self, Birth, ProcessInfo};
 
 use crate::adapter::Adapter;
 use crate::adapters::find_adapter;
 use crate::change::Change;
+use crate::complaints::Complaints;
 use crate::health::{Health, wait_healthy};
 use crate::journal::{Journal, Lock, Stage, StateFiles, lock_all, tidy_all};
 use crate::private::{Readers, keep_to_ourselves, remove_if_there, unfinished, write_durably_for};
 use crate::restart::Launch;
-use crate::{ServerError, ServerRef, edited, host, nginx, restart};
+use crate::{ServerError, ServerRef, edited, haproxy, host, nginx, restart};
 
 /// How long workers of an old generation may take to finish what they do.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -73,8 +74,13 @@ pub fn switch(journal: &Journal, launch: &Launch) -> Result<i32, ServerError> {
 /// Makes the server read its configuration again, and waits until the workers of the old generation are gone. One that is
 /// as new after a reload has others then; if it has not, it did not take its configuration. Gives the master.
 pub fn reload(journal: &Journal, master: i32) -> Result<i32, ServerError> {
-    let old: Vec<(i32, u64)> = process::children(master).iter().map(|p| (p.pid, p.start_ticks)).collect();
-    let log = journal.error_log.as_deref().map(nginx::Complaints::from_now);
+    // A master may have children that are other programs.
+    let is_worker = |p: &ProcessInfo| {
+        !journal.survives || p.exe.as_ref().is_none_or(|exe| restart::same_program(exe, &journal.birth.exe))
+    };
+    let children = process::children(master);
+    let old: Vec<(i32, u64)> = children.iter().filter(|p| is_worker(p)).map(|p| (p.pid, p.start_ticks)).collect();
+    let log = journal.error_log.as_deref().map(Complaints::from_now);
     let signal = nix::sys::signal::Signal::try_from(journal.reload_signal)
         .map_err(|e| ServerError::Setting(format!("the journal's reload signal: {e}")))?;
     let executing = journal.executes_itself.then(|| Executing::begin(master, journal.reload_signal)).transpose()?;
@@ -82,13 +88,20 @@ pub fn reload(journal: &Journal, master: i32) -> Result<i32, ServerError> {
         .map_err(|e| ServerError::io(format!("cannot reload process {master}"))(e.into()))?;
     let master = executing.map_or(Ok(master), |executing| executing.wait(&journal.birth))?;
     let deadline = Instant::now() + RELOAD_TIMEOUT;
-    let is_new = |pid: &i32| !old.iter().any(|(known, _)| known == pid);
+    let is_new = |p: ProcessInfo| !old.iter().any(|(known, _)| *known == p.pid);
+    let has_new = || process::children(master).into_iter().filter(|p| is_worker(p)).any(is_new);
+    // It has made its workers before it is ready again.
+    if journal.survives && !has_new() {
+        let said = log.as_ref().and_then(|log| haproxy::refusal(&log.text()?, master));
+        let output = said.unwrap_or_else(|| "no new worker came; look at its log".into());
+        return Err(ServerError::NotReloaded { output });
+    }
     loop {
-        let replaced = !journal.reloads || journal.executes_itself || process::child_pids(master).iter().any(is_new);
+        let replaced = !journal.reloads || journal.executes_itself || has_new();
         if replaced && !old.iter().any(|(pid, start)| process::is_alive(*pid, *start)) {
             return Ok(master);
         }
-        if let Some(output) = log.as_ref().and_then(|log| log.of(master)) {
+        if let Some(output) = log.as_ref().and_then(|log| nginx::refusal(&log.text()?, master)) {
             return Err(ServerError::NotReloaded { output });
         }
         if Instant::now() > deadline && !replaced {
@@ -98,7 +111,10 @@ pub fn reload(journal: &Journal, master: i32) -> Result<i32, ServerError> {
             return Err(ServerError::Timeout {
                 what: "workers of the old generation did not leave".into(),
                 limit: RELOAD_TIMEOUT,
-                advice: "they serve long requests or slow clients".into(),
+                advice: match journal.survives {
+                    true => "they serve long requests or slow clients; hard-stop-after in global bounds that".into(),
+                    false => "they serve long requests or slow clients".into(),
+                },
             });
         }
         thread::sleep(Duration::from_millis(20));
@@ -141,8 +157,9 @@ impl Executing {
                 let command = format!("a reload of process {}", self.master);
                 return Err(ServerError::Ended { command, status: "it did not take its configuration".into() });
             }
+            // In this order: it may execute itself between two looks, and what it caught before says nothing.
             let is_up =
-                |pid: &i32| process::catches(*pid, self.signal) && (!same || process::execution(*pid) != self.before);
+                |pid: &i32| (!same || process::execution(*pid) != self.before) && process::catches(*pid, self.signal);
             if let Some(pid) = master.filter(is_up) {
                 let since = *up.get_or_insert_with(Instant::now);
                 if since.elapsed() > NO_WORKERS || !process::child_pids(pid).is_empty() {

@@ -163,6 +163,7 @@ impl Session {
             test_file: adapter.test_file(),
             reloads: adapter.is_fresh_after_reload(),
             executes_itself: adapter.executes_itself(),
+            survives: adapter.survives_a_bad_reload(),
             error_log: adapter.error_log(),
             own_file: files.trial.clone(),
             listeners: facts.listeners.clone(),

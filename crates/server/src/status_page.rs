@@ -16,7 +16,8 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 /// The status page: what the name says, else where the kind has it.
 pub(crate) fn status_of(server: &ServerRef, config: Option<&Path>, listeners: &[SocketAddr]) -> Option<StatusSource> {
     match &server.kind.status {
-        Status::Nowhere => None,
+        // Only the adapter reads the configuration that tells where a stats socket is.
+        Status::Nowhere | Status::StatsSocket => None,
         Status::Http { format, paths } => match &server.url {
             Some(url) if url.path != "/" => Some(StatusSource::Page { format: *format, url: url.clone() }),
             given => {

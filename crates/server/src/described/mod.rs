@@ -15,10 +15,10 @@ use nix::sys::signal::Signal;
 use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
 use crate::edited::{EditedFile, beside};
-use crate::find::listeners_of;
+
 use crate::kind::{Kind, NamedBy, program_of};
 use crate::means::{Lines, Means, Spelled, Written};
-use crate::meant::{choose, masters, url_of};
+use crate::meant::{choose, listeners_of, masters, url_of};
 use crate::private::{Like, prepare, remove_if_there, write_durably};
 use crate::restart::Launch;
 use crate::{ServerError, ServerRef, restart};

@@ -11,8 +11,8 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::edits::Edits;
-use super::words::{Lexer, Token, Word, lua_end};
+use super::words::{Lexer, Token, lua_end};
+use crate::edits::{Edits, Flat, Word};
 
 /// A file of the configuration, or the directives of a command line.
 #[derive(Debug)]
@@ -129,7 +129,7 @@ impl Config {
     /// Everything in one text, after some changes, and which line of it comes from where. Like this it can be tested from
     /// one temporary file, in the folder by which relative names go.
     pub fn flat(&self, main: &Path, edits: &Edits) -> Flat {
-        let mut flat = Flat { text: Vec::new(), pieces: Vec::new() };
+        let mut flat = Flat::default();
         let main = fs::canonicalize(main).unwrap_or_else(|_| main.into());
         if let Some(index) = self.sources.iter().position(|s| s.file.as_ref() == Some(&main)) {
             self.flatten(index, edits, &mut flat);
@@ -141,7 +141,7 @@ impl Config {
         let own = &self.sources[source];
         let mut from = 0;
         for (at, included) in &own.includes {
-            flat.add(own, source, edits, from..at.start);
+            flat.add(&own.name, own.line(from), &edits.apply(source, &own.text, from..at.start));
             for inner in included {
                 flat.text.push(b'\n');
                 self.flatten(*inner, edits, flat);
@@ -149,40 +149,7 @@ impl Config {
             }
             from = at.end;
         }
-        flat.add(own, source, edits, from..own.text.len());
-    }
-}
-
-/// A configuration in one text.
-pub struct Flat {
-    pub text: Vec<u8>,
-    /// For each piece: the line of this text where it begins, and the name and line of where it is from.
-    pieces: Vec<(usize, PathBuf, usize)>,
-}
-
-impl Flat {
-    fn add(&mut self, from: &Source, source: usize, edits: &Edits, range: Range<usize>) {
-        let line = 1 + self.text.iter().filter(|b| **b == b'\n').count();
-        self.pieces.push((line, from.name.clone(), from.line(range.start)));
-        self.text.extend(edits.apply(source, &from.text, range));
-    }
-
-    /// What nginx says of this text at `file`, said of the files that it is made of.
-    pub fn told_of_its_files(&self, said: &str, file: &Path) -> String {
-        let mark = format!("{}:", file.display());
-        let mut parts = said.split(&mark);
-        let mut out = parts.next().unwrap_or_default().to_string();
-        for part in parts {
-            let digits = part.bytes().take_while(u8::is_ascii_digit).count();
-            let number = part[..digits].parse::<usize>().ok();
-            let piece = number.and_then(|n| self.pieces.iter().rev().find(|(line, ..)| *line <= n).map(|p| (n, p)));
-            match piece {
-                Some((n, (line, name, own))) => out.push_str(&format!("{}:{}", name.display(), own + (n - line))),
-                None => out.push_str(&format!("{mark}{}", &part[..digits])),
-            }
-            out.push_str(&part[digits..]);
-        }
-        out
+        flat.add(&own.name, own.line(from), &edits.apply(source, &own.text, from..own.text.len()));
     }
 }
 

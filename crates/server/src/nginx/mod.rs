@@ -2,15 +2,13 @@
 //! another: its own files are edited, and it is reloaded.
 
 mod config;
-mod edits;
 mod knobs;
 mod listen;
 mod places;
 mod title;
 mod words;
 
-use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -21,11 +19,11 @@ use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
 use config::{Config, Directive};
-use edits::Edits;
 
 use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
 use crate::edited::{EditedFile, beside};
+use crate::edits::Edits;
 use crate::health::ASK_TIMEOUT;
 use crate::meant::{choose, masters};
 use crate::private::{Like, prepare};
@@ -407,34 +405,16 @@ impl Adapter for Nginx {
     }
 }
 
-/// What a server writes into its error log from some moment on.
-pub struct Complaints {
-    file: PathBuf,
-    from: u64,
-}
-
-impl Complaints {
-    pub fn from_now(file: &Path) -> Complaints {
-        Complaints { file: file.into(), from: fs::metadata(file).map_or(0, |m| m.len()) }
+/// Why a master did not take its configuration, from its error log; none while it says nothing of it.
+pub fn refusal(log: &str, master: i32) -> Option<String> {
+    let mark = format!("[emerg] {master}#");
+    let said: Vec<&str> = log.lines().filter(|line| line.contains(&mark)).collect();
+    // It tries an address that is in use five times.
+    let tries = |line: &&str| line.contains("bind()") && !line.contains("still could not");
+    if said.iter().all(tries) {
+        return None;
     }
-
-    /// Why a master did not take its configuration; none while it says nothing of it.
-    pub fn of(&self, master: i32) -> Option<String> {
-        const MOST: u64 = 1 << 20;
-        let mut file = File::open(&self.file).ok().filter(|f| f.metadata().is_ok_and(|m| m.is_file()))?;
-        file.seek(SeekFrom::Start(self.from)).ok()?;
-        let mut bytes = Vec::new();
-        file.take(MOST).read_to_end(&mut bytes).ok()?;
-        let text = String::from_utf8_lossy(&bytes);
-        let mark = format!("[emerg] {master}#");
-        let said: Vec<&str> = text.lines().filter(|line| line.contains(&mark)).collect();
-        // It tries an address that is in use five times.
-        let tries = |line: &&str| line.contains("bind()") && !line.contains("still could not");
-        if said.iter().all(tries) {
-            return None;
-        }
-        Some(complaints(&said.join("\n"), &["[emerg]"]).join("\n"))
-    }
+    Some(complaints(&said.join("\n"), &["[emerg]"]).join("\n"))
 }
 
 #[cfg(test)]
@@ -457,16 +437,10 @@ mod tests {
     fn complaints_are_told_without_their_time() {
         let said = "nginx: [warn] 9 worker_connections exceed\n2026/11/23 00:21:45 [warn] 7#7: \"user\" ignored\nok";
         assert_eq!(complaints(said, &["[warn]"]), ["[warn] 9 worker_connections exceed", "\"user\" ignored"]);
-        let dir = tempfile::tempdir().expect("a folder");
-        let log = dir.path().join("error.log");
-        fs::write(&log, "t [emerg] 7#7: old\n").expect("written");
-        let complaints = Complaints::from_now(&log);
-        assert_eq!(complaints.of(7), None);
-        let more = |text: &str| fs::write(&log, format!("t [emerg] 7#7: old\n{text}")).expect("written");
-        more("t [emerg] 8#8: other\nt [emerg] 7#7: bind() to x failed\n");
-        assert_eq!(complaints.of(7), None);
-        more("t [emerg] 7#7: bind() to x failed\nt [emerg] 7#7: still could not bind()\n");
-        assert!(complaints.of(7).is_some_and(|text| text.ends_with("still could not bind()")));
+        assert_eq!(refusal("", 7), None);
+        assert_eq!(refusal("t [emerg] 8#8: other\nt [emerg] 7#7: bind() to x failed\n", 7), None);
+        let log = "t [emerg] 7#7: bind() to x failed\nt [emerg] 7#7: still could not bind()\n";
+        assert!(refusal(log, 7).is_some_and(|text| text.ends_with("still could not bind()")));
         let server: ServerRef = "nginx:/no/such.conf".parse().expect("a name");
         assert!(not_found(&server).to_string().contains("/no/such.conf"));
     }

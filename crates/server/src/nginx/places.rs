@@ -3,10 +3,9 @@
 use lastdrop_model::{Knob, Setting, Settings};
 
 use super::config::{Config, Directive};
-use super::edits::Edits;
 use super::knobs::KNOBS;
 use super::listen::listens;
-use super::words::Word;
+use crate::edits::{Edits, Word};
 
 /// Where a knob stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

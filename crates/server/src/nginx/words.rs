@@ -1,14 +1,6 @@
 //! Words of nginx's configuration language, with the bytes that they stand in.
 
-use std::ops::Range;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Word {
-    /// Without quotes and escapes.
-    pub text: String,
-    /// With them.
-    pub at: Range<usize>,
-}
+use crate::edits::Word;
 
 #[derive(Debug)]
 pub enum Token {

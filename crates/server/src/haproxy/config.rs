@@ -1,0 +1,355 @@
+//! HAProxy's configuration: sections of lines, each line a keyword with arguments. Each word is known with the bytes that
+//! it stands in: a value is changed by changing those bytes, and nothing else of a file.
+//!
+//! The rules are those of `readcfgfile` (cfgparse.c): the first word of a line begins a section where it is the name of
+//! one; what stands between `.if` and `.endif` counts where its condition holds, which HAProxy itself is asked.
+
+use std::collections::HashMap;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::words::words;
+use crate::edits::{Edits, Flat, Word};
+
+/// What begins a section.
+const SECTIONS: &[&str] = &[
+    "global",
+    "defaults",
+    "frontend",
+    "backend",
+    "listen",
+    "peers",
+    "resolvers",
+    "userlist",
+    "mailers",
+    "program",
+    "cache",
+    "ring",
+    "log-forward",
+    "log-profile",
+    "http-errors",
+    "fcgi-app",
+    "crt-store",
+    "traces",
+    "acme",
+    "namespace_list",
+];
+
+const MOST_BYTES: u64 = 64 << 20;
+const MOST_FILES: usize = 10_000;
+
+/// A file of the configuration.
+#[derive(Debug)]
+pub struct Source {
+    /// As the command line, or its folder, has it.
+    pub name: PathBuf,
+    /// The file itself, behind symbolic links.
+    pub file: PathBuf,
+    pub text: Vec<u8>,
+}
+
+/// A keyword with its arguments.
+#[derive(Debug)]
+pub struct Line {
+    pub words: Vec<Word>,
+    pub source: usize,
+    /// Counted from 1.
+    pub number: usize,
+    /// Up to its line end, which is left out.
+    pub at: Range<usize>,
+    pub section: usize,
+}
+
+impl Line {
+    pub fn keyword(&self) -> &str {
+        &self.words[0].text
+    }
+
+    pub fn argument(&self, n: usize) -> Option<&Word> {
+        self.words.get(n)
+    }
+}
+
+#[derive(Debug)]
+pub struct Section {
+    /// `frontend`, `global` …
+    pub kind: String,
+    /// Empty where it has none.
+    pub name: String,
+    /// The section of defaults that it takes what it does not say from.
+    pub defaults: Option<usize>,
+    /// Its first line.
+    pub head: Line,
+}
+
+/// Why a configuration cannot be read, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}:{line}: {what}", file.display())]
+pub struct Fault {
+    pub file: PathBuf,
+    pub line: usize,
+    pub what: String,
+}
+
+/// A whole configuration: lines in the order in which HAProxy reads them, without those that begin a section and those
+/// of conditions that do not hold.
+#[derive(Debug, Default)]
+pub struct Config {
+    pub sources: Vec<Source>,
+    pub sections: Vec<Section>,
+    pub lines: Vec<Line>,
+}
+
+/// The files that names on the command line mean: of a folder those that end in `.cfg`, by name.
+///
+/// # Errors
+/// In words.
+pub fn files_of(names: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+    let mut files = Vec::new();
+    for name in names {
+        if !name.is_dir() {
+            files.push(name.clone());
+            continue;
+        }
+        let entries = fs::read_dir(name).map_err(|e| format!("cannot read {}: {e}", name.display()))?;
+        let is_meant = |path: &PathBuf| {
+            let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            file.ends_with(".cfg") && !file.starts_with('.') && path.is_file()
+        };
+        let mut own: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).filter(is_meant).collect();
+        own.sort_by(|a, b| a.as_os_str().cmp(b.as_os_str()));
+        files.extend(own);
+    }
+    if files.len() > MOST_FILES {
+        return Err(format!("these are more than {MOST_FILES} files"));
+    }
+    Ok(files)
+}
+
+impl Config {
+    /// Reads files as HAProxy with this environment does. `holds` says whether a condition of an `.if` is met.
+    pub fn read(
+        files: &[PathBuf],
+        environment: &[(String, String)],
+        holds: &dyn Fn(&str) -> bool,
+    ) -> Result<Config, Fault> {
+        let environment = environment.iter().cloned().collect();
+        let mut reader = Reader { config: Config::default(), environment, holds, defaults: None };
+        for name in files {
+            reader.file(name)?;
+        }
+        Ok(reader.config)
+    }
+
+    /// `file:line` of a line.
+    pub fn place(&self, line: &Line) -> String {
+        format!("{}:{}", self.sources[line.source].name.display(), line.number)
+    }
+
+    /// The lines of a section, or of a kind of sections, that have a keyword.
+    pub fn of<'a>(&'a self, section: usize, keyword: &'a str) -> impl DoubleEndedIterator<Item = &'a Line> {
+        self.lines.iter().filter(move |line| line.section == section && line.keyword() == keyword)
+    }
+
+    pub fn of_global<'a>(&'a self, keyword: &'a str) -> impl DoubleEndedIterator<Item = &'a Line> {
+        let is_global = |line: &&Line| self.sections[line.section].kind == "global";
+        self.lines.iter().filter(is_global).filter(move |line| line.keyword() == keyword)
+    }
+
+    /// What a section says, or else the defaults that it has.
+    pub fn said<'a>(&'a self, section: usize, keyword: &'a str) -> Option<&'a Line> {
+        let of_defaults = || self.of(self.sections[section].defaults?, keyword).next_back();
+        self.of(section, keyword).next_back().or_else(of_defaults)
+    }
+
+    /// Everything in one text, after some changes. Like this it can be tested from one temporary file.
+    pub fn flat(&self, edits: &Edits) -> Flat {
+        let mut flat = Flat::default();
+        for (index, source) in self.sources.iter().enumerate() {
+            for (number, at) in lines_of(&source.text).enumerate() {
+                flat.add(&source.name, number + 1, &edits.apply(index, &source.text, at));
+            }
+            if !flat.text.ends_with(b"\n") {
+                flat.text.push(b'\n');
+            }
+        }
+        flat
+    }
+}
+
+/// The bytes of each line, its end included.
+fn lines_of(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut from = 0;
+    text.split_inclusive(|b| *b == b'\n').map(move |line| {
+        let at = from..from + line.len();
+        from = at.end;
+        at
+    })
+}
+
+/// A block from `.if` to `.endif`.
+struct Branch {
+    counts: bool,
+    /// One of its branches has counted, or none may.
+    done: bool,
+}
+
+struct Reader<'a> {
+    config: Config,
+    environment: HashMap<String, String>,
+    holds: &'a dyn Fn(&str) -> bool,
+    /// The defaults that the next proxy has.
+    defaults: Option<usize>,
+}
+
+impl Reader<'_> {
+    fn file(&mut self, name: &Path) -> Result<(), Fault> {
+        let cannot = |what: String| Fault { file: name.into(), line: 0, what };
+        let file = fs::canonicalize(name).map_err(|e| cannot(format!("cannot be read: {e}")))?;
+        let metadata = fs::metadata(&file).map_err(|e| cannot(format!("cannot be read: {e}")))?;
+        if !metadata.is_file() || metadata.len() > MOST_BYTES {
+            return Err(cannot(format!("it is no file of at most {} MiB", MOST_BYTES >> 20)));
+        }
+        let text = fs::read(&file).map_err(|e| cannot(format!("cannot be read: {e}")))?;
+        let source = self.config.sources.len();
+        let (mut section, mut branches) = (None, Vec::new());
+        for (index, at) in lines_of(&text).enumerate() {
+            let number = index + 1;
+            let fault = |what: String| Fault { file: name.into(), line: number, what };
+            let words = words(&text[at.clone()], at.start, &self.environment).map_err(fault)?;
+            let Some(first) = words.first() else { continue };
+            if self.is_condition(&words, &mut branches).map_err(fault)? {
+                continue;
+            }
+            if first.text.starts_with('.') || branches.iter().any(|branch: &Branch| !branch.counts) {
+                continue;
+            }
+            let content = text[at.clone()].iter().rev().take_while(|b| matches!(b, b'\n' | b'\r')).count();
+            let at = at.start..at.end - content;
+            if SECTIONS.contains(&first.text.as_str()) {
+                section = Some(self.begin(Line { words, source, number, at, section: self.config.sections.len() }));
+                continue;
+            }
+            let own = section.ok_or_else(|| fault(format!("unknown keyword '{}' out of section", first.text)))?;
+            let line = Line { words, source, number, at, section: own };
+            self.set_variable(&line);
+            self.config.lines.push(line);
+        }
+        if !branches.is_empty() {
+            return Err(cannot("an '.if' has no '.endif'".into()));
+        }
+        self.config.sources.push(Source { name: name.into(), file, text });
+        Ok(())
+    }
+
+    fn begin(&mut self, head: Line) -> usize {
+        let index = self.config.sections.len();
+        let kind = head.keyword().to_string();
+        let text = |n: usize| head.argument(n).map_or("", |word| word.text.as_str());
+        // "defaults from other" has no name.
+        let name = if text(1) == "from" && kind == "defaults" { String::new() } else { text(1).to_string() };
+        let from = head.words.iter().position(|word| word.text == "from").map(|n| text(n + 1).to_string());
+        let named = from.and_then(|from| {
+            let is_meant = |s: &&Section| s.kind == "defaults" && s.name == from;
+            self.config.sections.iter().rfind(is_meant).map(|s| s.head.section)
+        });
+        let defaults = match kind.as_str() {
+            "defaults" => {
+                self.defaults = Some(index);
+                named
+            }
+            "frontend" | "backend" | "listen" => named.or(self.defaults),
+            _ => None,
+        };
+        self.config.sections.push(Section { kind, name, defaults, head });
+        index
+    }
+
+    /// Variables that the configuration itself sets count from here on.
+    fn set_variable(&mut self, line: &Line) {
+        let text = |n: usize| line.argument(n).map(|word| word.text.clone());
+        match (line.keyword(), text(1), text(2)) {
+            ("setenv", Some(name), Some(value)) => drop(self.environment.insert(name, value)),
+            ("presetenv", Some(name), Some(value)) => drop(self.environment.entry(name).or_insert(value)),
+            ("unsetenv", Some(name), _) => drop(self.environment.remove(&name)),
+            _ => {}
+        }
+    }
+
+    /// Is it a line of a condition? Then the branches are as it says.
+    fn is_condition(&self, words: &[Word], branches: &mut Vec<Branch>) -> Result<bool, String> {
+        let condition = words.get(1).map_or("", |word| word.text.as_str());
+        let outer_counts = |branches: &[Branch]| branches.iter().all(|branch| branch.counts);
+        match words[0].text.as_str() {
+            ".if" => {
+                let may = outer_counts(branches);
+                let counts = may && (self.holds)(condition);
+                branches.push(Branch { counts, done: counts || !may });
+            }
+            word @ (".elif" | ".else") => {
+                let mut last = branches.pop().ok_or_else(|| format!("lone '{word}' with no matching '.if'"))?;
+                last.counts = !last.done && (word == ".else" || (self.holds)(condition));
+                last.done |= last.counts;
+                branches.push(last);
+            }
+            ".endif" => {
+                branches.pop().ok_or("lone '.endif' with no matching '.if'")?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_lines_and_conditions_are_read_as_haproxy_reads_them() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).expect("written");
+        write("b.cfg", "# second\nbackend app from base\r\n  server a 1.1.1.1:1 maxconn 5 # few\r\n");
+        write(
+            "a.cfg",
+            "global\n setenv MOST 9\ndefaults base\n maxconn \"$MOST\"\ndefaults\n mode http\nfrontend web\n bind :1",
+        );
+        write(".hidden.cfg", "oops");
+        write("c.txt", "oops");
+        let files = files_of(&[dir.path().into()]).expect("a folder");
+        assert_eq!(files.len(), 2);
+        let config = Config::read(&files, &[], &|_| false).expect("read");
+        let (web, app) = (3, 4);
+        assert_eq!((config.sections[web].defaults, config.sections[app].defaults), (Some(2), Some(1)));
+        assert_eq!(config.said(app, "maxconn").map(|l| l.words[1].text.as_str()), Some("9"));
+        assert!(config.said(web, "maxconn").is_none() && config.of_global("setenv").count() == 1);
+        let server = config.of(app, "server").next().expect("a server");
+        assert!(config.place(server).ends_with("b.cfg:3") && server.words.len() == 5);
+        let flat = config.flat(&Edits::default());
+        let at = 1 + flat.text.split(|b| *b == b'\n').position(|l| l.starts_with(b"backend")).expect("it is there");
+        let told = flat.told_of_its_files(&format!("parsing [/t:{at}] : x"), Path::new("/t"));
+        assert!(told.ends_with("b.cfg:2] : x"), "{told}");
+
+        let read = |text: &str| {
+            write("d.cfg", text);
+            Config::read(&[dir.path().join("d.cfg")], &[], &|condition| condition == "yes")
+        };
+        let kept = |text: &str| {
+            let lines = read(text).expect("read").lines;
+            lines.iter().map(|l| l.keyword().to_string()).collect::<String>()
+        };
+        assert_eq!(kept("global\n.if yes\n a\n.else\n b\n.endif\n c\n"), "ac");
+        assert_eq!(kept("global\n.if no\n a\n .if yes\n x\n .endif\n.elif yes\n b\n.else\n d\n.endif\n"), "b");
+        for (text, line, what) in [
+            ("global\n a \"b\n", 2, "unmatched quote"),
+            ("maxconn 5\n", 1, "out of section"),
+            ("global\n.if yes\n", 0, "'.endif'"),
+            ("global\n.endif\n", 2, "lone"),
+        ] {
+            let fault = read(text).expect_err(text);
+            assert!(fault.line == line && fault.what.contains(what), "{text}: {fault}");
+        }
+        assert!(Config::read(&["/no/such".into()], &[], &|_| true).is_err());
+    }
+}

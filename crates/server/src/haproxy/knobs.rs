@@ -1,0 +1,385 @@
+//! HAProxy's knobs, which depend on its configuration: what they are called, where each stands, and the bytes that turn it.
+//!
+//! `maxconn` and `nbthread` alone are those of the `global` section; `defaults.X` is of the unnamed defaults,
+//! `defaults/NAME.X` of named ones, `PROXY.X` of a frontend, backend or listen section, `BACKEND/SERVER.maxconn` of a server.
+//! Defaults and rules: configuration.txt and `cfgparse.c` of 2.6.
+
+use std::sync::Mutex;
+
+use lastdrop_model::settings::Takes;
+use lastdrop_model::{Knob, ReloadClass, Setting, Settings};
+
+use super::config::{Config, Line};
+use crate::edits::{Edits, Word};
+
+pub const MAXCONN: &str = "maxconn";
+pub const NBTHREAD: &str = "nbthread";
+const REUSE: &str = "http-reuse";
+const BALANCE: &str = "balance";
+/// Most threads that Debian's is built with (MAX_THREADS).
+const MOST_THREADS: usize = 64;
+const MOST_CONNECTIONS: i64 = 10_000_000;
+
+/// Where a knob stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Global,
+    /// A section: its index.
+    Section(usize),
+    /// The line of a server: its index.
+    Server(usize),
+}
+
+/// A knob that a configuration has a place for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub name: String,
+    pub keyword: &'static str,
+    pub place: Place,
+}
+
+/// All that a configuration has a place for; of two of one name the first.
+pub fn entries(config: &Config) -> Vec<Entry> {
+    let mut all: Vec<Entry> = Vec::new();
+    let mut add = |name: String, keyword: &'static str, place: Place| {
+        if !all.iter().any(|entry| entry.name == name) {
+            all.push(Entry { name, keyword, place });
+        }
+    };
+    add(MAXCONN.into(), MAXCONN, Place::Global);
+    add(NBTHREAD.into(), NBTHREAD, Place::Global);
+    let mut unnamed = 0;
+    for (index, section) in config.sections.iter().enumerate() {
+        let keywords: &[&'static str] = match section.kind.as_str() {
+            "defaults" => &[MAXCONN, REUSE],
+            "frontend" => &[MAXCONN],
+            "backend" => &[REUSE, BALANCE],
+            "listen" => &[MAXCONN, REUSE, BALANCE],
+            _ => continue,
+        };
+        let label = match (section.kind.as_str(), section.name.as_str()) {
+            ("defaults", "") => {
+                unnamed += 1;
+                if unnamed == 1 { "defaults".to_string() } else { format!("defaults/{unnamed}") }
+            }
+            ("defaults", name) => format!("defaults/{name}"),
+            (_, name) => name.to_string(),
+        };
+        let servers = servers(config, index);
+        let is_http = config.said(index, "mode").and_then(|line| line.argument(1)).is_some_and(|w| w.text == "http");
+        for keyword in keywords {
+            let is_of_use = match *keyword {
+                MAXCONN => true,
+                REUSE => is_http && (section.kind == "defaults" || !servers.is_empty()),
+                _ => !servers.is_empty(),
+            };
+            if is_of_use {
+                add(format!("{label}.{keyword}"), keyword, Place::Section(index));
+            }
+        }
+        for line in servers {
+            let server = config.lines[line].argument(1).map_or("", |word| word.text.as_str());
+            add(format!("{label}/{server}.{MAXCONN}"), MAXCONN, Place::Server(line));
+        }
+    }
+    all
+}
+
+/// Lines of a section that are servers, or templates of such.
+fn servers(config: &Config, section: usize) -> Vec<usize> {
+    let is_server = |line: &Line| matches!(line.keyword(), "server" | "server-template") && line.words.len() > 2;
+    let lines = config.lines.iter().enumerate();
+    lines.filter(|(_, line)| line.section == section && is_server(line)).map(|(index, _)| index).collect()
+}
+
+/// Texts and tables that were made once stay: a knob is known for as long as the program lives, as a kind is. The same
+/// configuration read again gives the same table, so that what is kept does not grow with the number of looks.
+static MADE: Mutex<Vec<&'static [Knob]>> = Mutex::new(Vec::new());
+
+/// The knobs of a configuration on so many processors. What a server with a master takes by a reload, one without takes
+/// only by a start.
+pub fn table(entries: &[Entry], processors: usize, has_master: bool) -> &'static [Knob] {
+    let needs = if has_master { ReloadClass::Reload } else { ReloadClass::Restart };
+    let threads = processors.clamp(1, MOST_THREADS);
+    let mut made = MADE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let is_it = |table: &&&'static [Knob]| {
+        let same = |(knob, entry): (&Knob, &Entry)| {
+            knob.name == entry.name
+                && knob.needs == needs
+                && (knob.name != NBTHREAD || knob.default == threads.to_string())
+        };
+        table.len() == entries.len() && table.iter().zip(entries).all(same)
+    };
+    if let Some(table) = made.iter().find(is_it) {
+        return table;
+    }
+    let knobs: Vec<Knob> = entries.iter().map(|entry| knob(entry, threads, needs)).collect();
+    let table: &'static [Knob] = Box::leak(knobs.into_boxed_slice());
+    made.push(table);
+    table
+}
+
+fn knob(entry: &Entry, threads: usize, needs: ReloadClass) -> Knob {
+    let connections = Takes::Count(0, MOST_CONNECTIONS);
+    let (takes, default, constraint, effect) = match (entry.keyword, entry.place) {
+        (MAXCONN, Place::Global) => (
+            connections,
+            "0",
+            "0 is as many as ulimit -n allows; one that is passed on takes two open files",
+            "connections of clients at once in all; further ones wait in the listen queue",
+        ),
+        (NBTHREAD, _) => {
+            let most = (2 * threads).min(MOST_THREADS) as i64;
+            let default: &'static str = Box::leak(threads.to_string().into_boxed_str());
+            let constraint = "the default is the processors that it may use; a bind or cpu-map may name threads";
+            (Takes::Count(1, most), default, constraint, "threads that serve, each of them many connections at once")
+        }
+        (REUSE, _) => (
+            Takes::Choice(&["never", "safe", "aggressive", "always"]),
+            "safe",
+            "only with mode http",
+            "idle connections to a server go over to other clients: fewer connects, or none with never",
+        ),
+        (BALANCE, _) => (
+            Takes::Choice(&["roundrobin", "static-rr", "leastconn", "first", "source", "random", "uri"]),
+            "roundrobin",
+            "first needs a maxconn of each server",
+            "which server gets a request: in turn, the least loaded, always the same for a client",
+        ),
+        (_, Place::Server(_)) => (
+            connections,
+            "0",
+            "0 is no limit; not below minconn; in all as many as there are workers behind",
+            "requests at once to the server; further ones wait in HAProxy instead of in its listen queue",
+        ),
+        _ => (
+            connections,
+            "0",
+            "0 is the global maxconn, which is also the most",
+            "connections of clients at once; further ones wait in the listen queue, which is as long by default",
+        ),
+    };
+    let name: &'static str = Box::leak(entry.name.clone().into_boxed_str());
+    let findings: &[&str] = match (entry.keyword, entry.place) {
+        (MAXCONN, Place::Server(_)) => &["upstream-backlog-overflow"],
+        (MAXCONN, _) => &["accept-queue-overflow", "fd-limit"],
+        (NBTHREAD, _) => &["cpu-saturated", "single-worker-cpu"],
+        (REUSE, _) => &["upstream-connect-per-request", "port-exhaustion"],
+        _ => &[],
+    };
+    Knob::new(name, takes, default, needs, constraint, effect).worth_trying_for(findings)
+}
+
+/// What the configuration says of a knob, and where.
+pub fn find(config: &Config, entry: &Entry) -> Option<(Setting, String)> {
+    let said = |line: &Line| Some((value(entry.keyword, line)?, config.place(line)));
+    match entry.place {
+        // A second one is complained of, and does not count.
+        Place::Global if entry.keyword == MAXCONN => said(config.of_global(MAXCONN).next()?),
+        Place::Global => said(config.of_global(entry.keyword).next_back()?),
+        Place::Section(section) if config.sections[section].kind == "defaults" => {
+            said(config.of(section, entry.keyword).next_back()?)
+        }
+        Place::Section(section) => said(config.said(section, entry.keyword)?),
+        Place::Server(line) => {
+            let (word, line) = of_server(config, line, MAXCONN)?;
+            Some((Setting::read(&word.text), config.place(line)))
+        }
+    }
+}
+
+/// What follows a parameter of a server, by its index, and in which line: its own, else one of the defaults for servers. Those of
+/// its own section count for the servers below them.
+pub fn of_server<'a>(config: &'a Config, server: usize, parameter: &str) -> Option<(&'a Word, &'a Line)> {
+    let own = &config.lines[server];
+    let of = |line: &'a Line| Some((parameter_of(line, parameter)?, line));
+    let of_section = |section| config.of(section, "default-server").rev();
+    let before = of_section(own.section).filter(|l| (l.source, l.number) < (own.source, own.number));
+    let of_defaults = config.sections[own.section].defaults.into_iter().flat_map(of_section);
+    of(own).or_else(|| before.chain(of_defaults).find_map(of))
+}
+
+/// The word after a parameter in a line; the last counts.
+fn parameter_of<'a>(line: &'a Line, parameter: &str) -> Option<&'a Word> {
+    // A server's name and address, a template's name, number and address.
+    let from = match line.keyword() {
+        "server" => 3,
+        "server-template" => 4,
+        _ => 1,
+    };
+    let parameters = line.words.get(from..)?;
+    let at = parameters[..parameters.len().saturating_sub(1)].iter().rposition(|word| word.text == parameter)?;
+    parameters.get(at + 1)
+}
+
+fn value(keyword: &str, line: &Line) -> Option<Setting> {
+    let words: Vec<&str> = line.words[1..].iter().map(|word| word.text.as_str()).collect();
+    // A way to balance may have words of its own, such as `url_param user`.
+    let text = if keyword == BALANCE { words.join(" ") } else { (*words.first()?).to_string() };
+    Some(Setting::read(&text))
+}
+
+/// The changes that bring settings about.
+///
+/// # Errors
+/// In words, where a setting has no place.
+pub fn edits(config: &Config, settings: &Settings) -> Result<Edits, String> {
+    let entries = entries(config);
+    let mut edits = Edits::default();
+    for (name, value) in settings {
+        let Some(entry) = entries.iter().find(|entry| entry.name == *name) else {
+            return Err(format!("the configuration has no place for {name} any more"));
+        };
+        set(config, &mut edits, entry, &value.to_string())?;
+    }
+    Ok(edits)
+}
+
+fn set(config: &Config, edits: &mut Edits, entry: &Entry, value: &str) -> Result<(), String> {
+    let lines: Vec<&Line> = match entry.place {
+        Place::Global => config.of_global(entry.keyword).collect(),
+        Place::Section(section) => config.of(section, entry.keyword).collect(),
+        Place::Server(line) => {
+            let line = &config.lines[line];
+            match (parameter_of(line, MAXCONN), line.words.last()) {
+                (Some(word), _) => edits.replace(line.source, word.at.clone(), value.into()),
+                (None, Some(last)) => {
+                    edits.replace(line.source, last.at.end..last.at.end, format!(" {MAXCONN} {value}"));
+                }
+                (None, None) => {}
+            }
+            return Ok(());
+        }
+    };
+    for line in &lines {
+        let (Some(first), Some(last)) = (line.argument(1), line.words.last()) else {
+            return Err(format!("{} has no value", config.place(line)));
+        };
+        let end = if entry.keyword == BALANCE { last.at.end } else { first.at.end };
+        edits.replace(line.source, first.at.start..end, value.into());
+    }
+    if lines.is_empty() {
+        add(config, edits, entry, value)?;
+    }
+    Ok(())
+}
+
+/// Puts a line right below the first of its section.
+fn add(config: &Config, edits: &mut Edits, entry: &Entry, value: &str) -> Result<(), String> {
+    let section = match entry.place {
+        Place::Section(section) => Some(section),
+        _ => config.sections.iter().position(|section| section.kind == "global"),
+    };
+    let Some(section) = section else {
+        let first = config.sources.first().ok_or("there is no configuration")?;
+        let end = line_end(&first.text);
+        edits.replace(0, 0..0, format!("global{end}    {} {value}{end}", entry.keyword));
+        return Ok(());
+    };
+    let head = &config.sections[section].head;
+    let text = &config.sources[head.source].text;
+    let below = config.lines.iter().find(|line| line.section == section && line.source == head.source);
+    let indent = below.and_then(|line| text.get(line.at.start..line.words[0].at.start));
+    let indent = indent.map_or("    ".into(), String::from_utf8_lossy);
+    let end = line_end(&text[head.at.end..]);
+    edits.replace(head.source, head.at.end..head.at.end, format!("{end}{indent}{} {value}", entry.keyword));
+    Ok(())
+}
+
+/// How a text ends its lines.
+fn line_end(text: &[u8]) -> &'static str {
+    let line = text.split_inclusive(|b| *b == b'\n').next().unwrap_or_default();
+    if line.ends_with(b"\r\n") { "\r\n" } else { "\n" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (tempfile::TempDir, Config) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("h.cfg");
+        std::fs::write(&file, text).expect("written");
+        let config = Config::read(&[file], &[], &|_| true).expect("read");
+        (dir, config)
+    }
+
+    const SITE: &str = "global\r\n  maxconn 100\r\ndefaults\n mode http\n default-server maxconn 8\nfrontend web\n\tbind :80\n\
+        backend web # one name\n balance url_param user # kept\n server a 1.1.1.1:1 check\n default-server maxconn 9\n\
+        server b 1.1.1.1:2 cookie maxconn maxconn 3 # few\n server-template c 1-3 1.1.1.1:3\nlisten db\n mode tcp\n \
+        server d 1.1.1.1:4\nbackend none\n";
+
+    #[test]
+    fn knobs_are_those_that_the_configuration_has_a_place_for() {
+        let (_dir, config) = read(SITE);
+        let entries = entries(&config);
+        let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "maxconn",
+                "nbthread",
+                "defaults.maxconn",
+                "defaults.http-reuse",
+                "web.maxconn",
+                "web.http-reuse",
+                "web.balance",
+                "web/a.maxconn",
+                "web/b.maxconn",
+                "web/c.maxconn",
+                "db.maxconn",
+                "db.balance",
+                "db/d.maxconn"
+            ]
+        );
+        let said = |name: &str| {
+            let (value, place) = find(&config, entries.iter().find(|e| e.name == name)?)?;
+            Some(format!("{value} {}", place.rsplit(':').next().unwrap_or_default()))
+        };
+        for (name, expected) in [
+            ("maxconn", Some("100 2")),
+            ("nbthread", None),
+            ("web.balance", Some("url_param user 9")),
+            ("web/a.maxconn", Some("8 5")),
+            ("web/b.maxconn", Some("3 12")),
+            ("web/c.maxconn", Some("9 11")),
+            ("db/d.maxconn", Some("8 5")),
+        ] {
+            assert_eq!(said(name).as_deref(), expected, "{name}");
+        }
+        let knobs = table(&entries, 2, true);
+        assert!(std::ptr::eq(knobs, table(&entries, 2, true)) && !std::ptr::eq(knobs, table(&entries, 2, false)));
+        assert_eq!((knobs[1].default, knobs[1].takes), ("2", Takes::Count(1, 4)));
+        assert!(knobs.iter().all(|knob| knob.check(&Setting::read(knob.default)).is_ok()));
+    }
+
+    #[test]
+    fn a_change_is_of_the_bytes_of_a_value_or_one_line_more() {
+        let (_dir, config) = read(SITE);
+        let changed = |settings: &[(&str, &str)]| {
+            let settings = settings.iter().map(|(name, value)| ((*name).to_string(), Setting::read(value))).collect();
+            let edits = edits(&config, &settings).expect("it has a place");
+            String::from_utf8(edits.apply(0, SITE.as_bytes(), 0..SITE.len())).expect("text")
+        };
+        assert_eq!(
+            changed(&[("maxconn", "7"), ("web.balance", "first"), ("web/b.maxconn", "1"), ("web/a.maxconn", "2")]),
+            SITE.replace("maxconn 100", "maxconn 7")
+                .replace("url_param user", "first")
+                .replace("maxconn maxconn 3", "maxconn maxconn 1")
+                .replace("1:1 check", "1:1 check maxconn 2")
+        );
+        assert_eq!(
+            changed(&[("nbthread", "2"), ("web.maxconn", "5"), ("web.http-reuse", "never"), ("db.balance", "source")]),
+            SITE.replace("global\r\n", "global\r\n  nbthread 2\r\n")
+                .replace("frontend web\n", "frontend web\n\tmaxconn 5\n")
+                .replace("# one name\n", "# one name\n http-reuse never\n")
+                .replace("listen db\n", "listen db\n balance source\n")
+        );
+        let settings = Settings::from([("other.maxconn".to_string(), Setting::Count(1))]);
+        assert!(edits(&config, &settings).is_err_and(|e| e.contains("no place")));
+        let (_dir, bare) = read("listen a\n");
+        let settings = Settings::from([("maxconn".to_string(), Setting::Count(1))]);
+        let new = edits(&bare, &settings).expect("a place").apply(0, b"listen a\n", 0..9);
+        assert_eq!(String::from_utf8_lossy(&new), "global\n    maxconn 1\nlisten a\n");
+    }
+}

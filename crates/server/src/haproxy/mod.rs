@@ -1,0 +1,457 @@
+//! HAProxy: one process of several threads, with or without a master. A file that is read later may not say again what an
+//! earlier one says of a proxy, so that its own files are edited. A master executes itself at a reload, and starts another
+//! worker; one without is started again.
+
+mod command_line;
+mod config;
+mod knobs;
+mod running;
+mod words;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use lastdrop_model::{Knob, Setting, Settings};
+use lastdrop_probe::listeners::Endpoint;
+use lastdrop_probe::process::{self, Birth};
+use lastdrop_probe::status::StatusSource;
+use nix::sys::signal::Signal;
+
+use command_line::{CommandLine, PASSING};
+use config::Config;
+use knobs::{Entry, MAXCONN, NBTHREAD, Place};
+use running::Running;
+
+use crate::adapter::{Adapter, Effective, Facts, Placement};
+use crate::change::Change;
+use crate::edited::{EditedFile, beside};
+use crate::edits::Edits;
+use crate::meant::{choose, listeners_of, masters};
+use crate::private::{Like, prepare};
+use crate::{ServerError, ServerRef, restart};
+
+pub struct Haproxy {
+    facts: Facts,
+    command_line: CommandLine,
+    /// Files and folders of the configuration, in full.
+    configs: Vec<PathBuf>,
+    /// A master starts its workers.
+    has_master: bool,
+    stats: Option<Endpoint>,
+    knobs: &'static [Knob],
+}
+
+/// Open files that it has besides two for each connection: listeners, pollers, pipes.
+const OTHER_FILES: u64 = 30;
+
+fn program_of(birth: &Birth) -> String {
+    birth.exe.to_string_lossy().trim_end_matches(" (deleted)").to_string()
+}
+
+/// How one was started, without what belongs to one start alone. Whether it has a master is told by its variables, too.
+fn birth_of(pid: i32) -> Result<(Birth, bool), ServerError> {
+    let mut birth = Birth::of(pid)?;
+    let has_master = birth.environment.iter().any(|(name, _)| name == "HAPROXY_MWORKER");
+    birth.argv = command_line::lasting(&birth.argv);
+    birth.passing = PASSING.iter().map(ToString::to_string).collect();
+    birth.environment = command_line::given(&birth.environment);
+    // When it has its threads it forbids itself any more (`insecure-fork-wanted`): a successor could not have threads.
+    birth.limits.retain(|(resource, soft, _)| (*resource, *soft) != (libc::RLIMIT_NPROC, Some(0)));
+    // One that has locked itself up in a folder no longer tells where it was started.
+    if fs::read_link(format!("/proc/{pid}/root")).is_ok_and(|root| root != Path::new("/")) {
+        birth.directory = "/".into();
+    }
+    Ok((birth, has_master))
+}
+
+impl Haproxy {
+    pub fn discover(server: &ServerRef) -> Result<Haproxy, ServerError> {
+        let mut candidates = Vec::new();
+        let mut refused = None;
+        let is_test = |argv: &[String]| argv.iter().any(|word| word == "-c" || word == "-cc");
+        for p in masters(|p| server.kind.runs(p) && !is_test(&p.argv)) {
+            match birth_of(p.pid) {
+                Ok((birth, has_master)) => {
+                    let command_line = CommandLine::read(&birth.argv);
+                    let configs: Vec<PathBuf> =
+                        command_line.configs.iter().map(|config| birth.directory.join(config)).collect();
+                    let named = server.config.as_ref().and_then(|wanted| {
+                        let wanted = fs::canonicalize(wanted).ok()?;
+                        configs.iter().find(|c| fs::canonicalize(c).is_ok_and(|c| c == wanted)).cloned()
+                    });
+                    let config = named.or_else(|| configs.first().cloned());
+                    candidates.push(((birth, has_master, command_line, configs), config, listeners_of(p.pid)));
+                }
+                Err(e) => refused = Some(e),
+            }
+        }
+        if let (true, Some(e)) = (candidates.is_empty(), refused) {
+            return Err(e);
+        }
+        let ((mut birth, has_master, command_line, configs), _, listeners) =
+            choose(candidates, server, || not_found(server))?;
+        birth.relative = command_line.configs.iter().any(|config| config.is_relative());
+        let first = configs.first().ok_or_else(|| ServerError::NotFound {
+            what: format!("process {} was started on no configuration", birth.pid),
+            advice: server.kind.advice.into(),
+        })?;
+        let config = fs::canonicalize(first).unwrap_or_else(|_| first.clone());
+        let facts = Facts {
+            kind: server.kind,
+            name: format!("{}:{}", server.kind.name, config.display()),
+            version: version_of(&birth)?,
+            model: String::new(),
+            config: Some(config),
+            birth,
+            listeners,
+            status_url: None,
+        };
+        let mut haproxy = Haproxy { facts, command_line, configs, has_master, stats: None, knobs: &[] };
+        // One that cannot be read is told of when it is needed.
+        let config = haproxy.config().unwrap_or_default();
+        haproxy.has_master |= haproxy.command_line.has_master || config.of_global("master-worker").next().is_some();
+        haproxy.facts.model = if haproxy.has_master { "master and worker" } else { "one process" }.into();
+        haproxy.stats = running::stats_socket(&config);
+        haproxy.knobs = knobs::table(&knobs::entries(&config), haproxy.processors(), haproxy.has_master);
+        haproxy.start_as_root_again(&config);
+        Ok(haproxy)
+    }
+
+    fn processors(&self) -> usize {
+        self.facts.birth.cpus.len()
+    }
+
+    /// One process that has become another user was started by root: nobody else can become one.
+    fn start_as_root_again(&mut self, config: &Config) {
+        let drops =
+            ["user", "uid", "group", "gid", "chroot"].iter().any(|word| config.of_global(word).next().is_some());
+        let birth = &mut self.facts.birth;
+        if drops && !self.has_master && birth.uid != 0 && nix::unistd::geteuid().is_root() {
+            (birth.uid, birth.gid, birth.groups) = (0, 0, Vec::new());
+        }
+    }
+
+    fn files(&self) -> Result<Vec<PathBuf>, ServerError> {
+        config::files_of(&self.configs).map_err(ServerError::Setting)
+    }
+
+    fn config(&self) -> Result<Config, ServerError> {
+        let birth = &self.facts.birth;
+        let holds = |condition: &str| {
+            let mut command = Command::new(program_of(birth));
+            command.env_clear().envs(birth.environment.iter().map(|(k, v)| (k, v))).current_dir(&birth.directory);
+            command.args(["-cc", condition]).output().is_ok_and(|output| output.status.success())
+        };
+        Config::read(&self.files()?, &birth.environment, &holds)
+            .map_err(|fault| ServerError::Setting(format!("the configuration cannot be read: {fault}")))
+    }
+
+    /// Runs the configuration test as the server would run it, with its limits; gives what it says.
+    fn test(&self, files: &[PathBuf]) -> Result<(bool, String), ServerError> {
+        let birth = &self.facts.birth;
+        let name = birth.argv.first().map_or("haproxy", String::as_str);
+        let output = restart::command(birth, &self.command_line.test(name, files), true)
+            .stdout(Stdio::null())
+            .output()
+            .map_err(ServerError::io(format!("cannot run {}", birth.exe.display())))?;
+        Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).trim().to_string()))
+    }
+
+    fn flat_file(&self) -> Option<PathBuf> {
+        Some(beside(self.files().ok()?.first()?, "test"))
+    }
+
+    /// Runs the test on a temporary file beside its own that has all of it, with changes.
+    fn test_flat(&self, config: &Config, edits: &Edits) -> Result<(bool, String), ServerError> {
+        let (Some(file), Some(first)) = (self.flat_file(), config.sources.first()) else {
+            return Err(ServerError::Setting("there is no file to change".into()));
+        };
+        let flat = config.flat(edits);
+        let told = Like::of(&first.file)
+            .and_then(|like| prepare(&file, &like, &flat.text))
+            .map_err(ServerError::io(format!("cannot write {}", file.display())))
+            .and_then(|()| self.test(std::slice::from_ref(&file)));
+        let _ = fs::remove_file(&file);
+        let (passed, said) = told?;
+        let said = flat.told_of_its_files(&said, &file);
+        Ok((passed, said.replace(&*file.to_string_lossy(), &first.name.to_string_lossy())))
+    }
+
+    /// Would the server take these settings? `before` is what it says of its own.
+    fn check_settings(&self, change: &Change, before: &str) -> Result<(), ServerError> {
+        let config = self.config()?;
+        if self.command_line.maxconn && change.settings.contains_key(MAXCONN) {
+            return Err(ServerError::Setting("-n on the command line sets maxconn: a file cannot change that".into()));
+        }
+        if let Some(folder) = self.command_line.folder.as_ref().filter(|folder| folder.is_relative()) {
+            return Err(ServerError::Setting(format!(
+                "it was started with -C {}, and from where is not known: start it with the whole name of the folder",
+                folder.display()
+            )));
+        }
+        let shown: Vec<String> = change.lines().collect();
+        let refused = |output: String| Err(ServerError::Clamped { settings: shown.join(", "), output });
+        if let Some(why) = self.limit_beyond(&config, &change.settings) {
+            return refused(why);
+        }
+        let edits = knobs::edits(&config, &change.settings).map_err(ServerError::Setting)?;
+        let (passed, said) = self.test_flat(&config, &edits)?;
+        if !passed {
+            return refused(complaints(&said, "[ALERT]").join("\n"));
+        }
+        let known = complaints(before, "[WARNING]");
+        let new: Vec<&str> = complaints(&said, "[WARNING]").into_iter().filter(|w| !known.contains(w)).collect();
+        if new.is_empty() { Ok(()) } else { refused(new.join("\n")) }
+    }
+
+    /// What it would cut off, or could not start with, and no test of HAProxy's tells.
+    fn limit_beyond(&self, config: &Config, settings: &Settings) -> Option<String> {
+        let running = self.stats.as_ref().and_then(|at| Running::ask(at).ok());
+        let wanted = |name: &str| settings.get(name).and_then(Setting::count).filter(|n| *n > 0).map(|n| n as u64);
+        let (limit, files) = running.as_ref().map_or((None, None), |r| (r.count("Maxconn"), r.count("Maxsock")));
+        let global = wanted(MAXCONN).or(limit);
+        for entry in knobs::entries(config) {
+            let Some(value) = wanted(&entry.name) else { continue };
+            match entry.place {
+                Place::Section(_) if entry.keyword == MAXCONN => {
+                    if let Some(most) = global.filter(|most| value > *most) {
+                        return Some(format!(
+                            "{}: the global maxconn is {most}, and no frontend gets more",
+                            entry.name
+                        ));
+                    }
+                }
+                Place::Server(line) => {
+                    let least = knobs::of_server(config, line, "minconn").and_then(|(word, _)| word.text.parse().ok());
+                    if let Some(least) = least.filter(|least: &u64| value < *least) {
+                        return Some(format!("{}: minconn is {least}, and maxconn would be the same", entry.name));
+                    }
+                }
+                _ => {}
+            }
+        }
+        let maxconn = wanted(MAXCONN)?;
+        let others = files.zip(limit).map_or(OTHER_FILES, |(files, most)| files.saturating_sub(2 * most));
+        let needed = 2 * maxconn + others;
+        let fixed = config.of_global("ulimit-n").next_back().and_then(|l| l.argument(1)?.text.parse::<u64>().ok());
+        if let Some(fixed) = fixed.filter(|fixed| needed > *fixed) {
+            return Some(format!("maxconn {maxconn} takes {needed} open files, and ulimit-n is {fixed}"));
+        }
+        let birth = &self.facts.birth;
+        let hard = birth.limits.iter().find(|(resource, ..)| *resource == libc::RLIMIT_NOFILE)?.2?;
+        (needed > hard && birth.uid != 0)
+            .then(|| format!("maxconn {maxconn} takes {needed} open files; it may have {hard} at most and is not root"))
+    }
+
+    /// What is in force, and where that comes from.
+    fn effective_value(&self, config: &Config, entry: &Entry, running: Option<&Running>, e: &mut Effective) {
+        let said = knobs::find(config, entry).filter(|_| entry.name != MAXCONN || !self.command_line.maxconn);
+        let actual = running.and_then(|running| running.value(config, entry));
+        let default = || match entry.name.as_str() {
+            NBTHREAD => Setting::from(self.processors() as u64),
+            _ => Setting::read(self.knobs.iter().find(|k| k.name == entry.name).map_or("0", |k| k.default)),
+        };
+        let is_same = |configured: &Setting, actual: &Setting| match entry.keyword {
+            // 0 is what follows from elsewhere. Of a way to balance the server tells the first word.
+            MAXCONN => configured == actual || configured.count() == Some(0),
+            _ => configured.to_string().split([' ', '(']).next() == Some(actual.to_string().as_str()),
+        };
+        let (value, source) = match (said, actual) {
+            (Some((configured, place)), Some(actual)) if is_same(&configured, &actual) => {
+                let value = if entry.keyword == MAXCONN { actual } else { configured };
+                (value, place)
+            }
+            (Some((configured, _)), Some(actual)) => {
+                e.notes.push(format!(
+                    "the configuration says {} {configured}, the running server has {actual}: the configuration has \
+                     changed since it was loaded, or the server was told over its socket",
+                    entry.name
+                ));
+                (actual, "the running server".into())
+            }
+            (Some((configured, place)), None) => (configured, place),
+            (None, Some(actual)) if self.command_line.maxconn && entry.name == MAXCONN => (actual, "-n".into()),
+            (None, Some(actual)) => {
+                let follows = entry.keyword == MAXCONN && matches!(entry.place, Place::Section(_));
+                (actual, if follows { "the global maxconn" } else { "default of HAProxy" }.into())
+            }
+            (None, None) => (default(), "default of HAProxy".into()),
+        };
+        e.settings.insert(entry.name.clone(), value);
+        e.sources.insert(entry.name.clone(), source);
+    }
+}
+
+/// Lines of a level, without the process that says them.
+fn complaints<'a>(said: &'a str, level: &str) -> Vec<&'a str> {
+    let bare = |line: &'a str| {
+        let rest = line.strip_prefix(level)?;
+        Some(rest.split_once(") : ").map_or(rest, |(_, what)| what).trim())
+    };
+    // That there are mistakes says nothing of what they are.
+    let tells = |line: &&str| !line.contains("Fatal errors found") && !line.contains("Error(s) found");
+    said.lines().filter_map(bare).filter(tells).collect()
+}
+
+/// Why a master did not take its configuration, from its log; none where it does not say.
+pub fn refusal(log: &str, master: i32) -> Option<String> {
+    let mark = format!("({master})");
+    let own: Vec<&str> = log.lines().filter(|line| line.contains(&mark)).collect();
+    let said = complaints(&own.join("\n"), "[ALERT]").join("\n");
+    (!said.is_empty()).then_some(said)
+}
+
+fn version_of(birth: &Birth) -> Result<String, ServerError> {
+    let program = program_of(birth);
+    let output = Command::new(&program).arg("-v").output().map_err(ServerError::io(format!("cannot run {program}")))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    // "HAProxy version 2.6.12-1+deb12u4 2026/10/17", "HA-Proxy version …"
+    Ok(format!("HAProxy {}", said.split_whitespace().nth(2).unwrap_or_default()))
+}
+
+fn not_found(server: &ServerRef) -> ServerError {
+    let what = match (&server.config, &server.url) {
+        (Some(config), _) => format!("no running HAProxy was started on {}", config.display()),
+        (None, Some(url)) => format!("no running HAProxy listens on port {}", url.port),
+        (None, None) => "no HAProxy is running".into(),
+    };
+    ServerError::NotFound { what, advice: server.kind.advice.into() }
+}
+
+impl Adapter for Haproxy {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn status(&self) -> Option<StatusSource> {
+        self.stats.clone().map(|at| StatusSource::StatsSocket { at })
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        self.knobs
+    }
+
+    fn effective(&self) -> Result<Effective, ServerError> {
+        let config = self.config()?;
+        let mut e = Effective::default();
+        let running = match self.stats.as_ref().map(Running::ask) {
+            Some(Ok(running)) => Some(running),
+            other => {
+                let why = other.and_then(Result::err).unwrap_or_else(|| "its configuration has none".into());
+                e.notes.push(format!(
+                    "no stats socket ({why}): limits are those of the configuration, and whether others use the server \
+                     is told by their connections alone. With 'stats socket /run/haproxy.sock mode 600 level operator' \
+                     in global it tells itself"
+                ));
+                None
+            }
+        };
+        for entry in knobs::entries(&config) {
+            self.effective_value(&config, &entry, running.as_ref(), &mut e);
+        }
+        if !self.has_master {
+            e.notes.push(
+                "it has no master (-W): a change is a stop and a start, which cuts off those who use the server".into(),
+            );
+        }
+        Ok(e)
+    }
+
+    /// None: one process serves any number of users.
+    fn pool_settings(&self, _size: u64, _effective: &Settings) -> Settings {
+        Settings::new()
+    }
+
+    /// All of them, also those that are in force: what says nothing of its own follows what is changed elsewhere.
+    fn complete(&self, settings: &Settings, _effective: &Settings) -> Settings {
+        settings.clone()
+    }
+
+    fn placement(&self) -> Placement {
+        Placement::Edited
+    }
+
+    fn edits(&self, change: &Change) -> Result<Vec<EditedFile>, ServerError> {
+        let config = self.config()?;
+        let edits = knobs::edits(&config, &change.settings).map_err(ServerError::Setting)?;
+        let edited = |index: usize| {
+            let source = &config.sources[index];
+            let after = edits.apply(index, &source.text, 0..source.text.len());
+            (after != source.text).then(|| EditedFile::new(source.file.clone(), source.text.clone(), after))
+        };
+        edits.sources().filter_map(edited).collect()
+    }
+
+    fn test_file(&self) -> Option<PathBuf> {
+        self.flat_file()
+    }
+
+    fn check(&self, change: &Change, _file: &Path) -> Result<(), ServerError> {
+        if let Some(line) = change.directives.lines().first() {
+            return Err(ServerError::Setting(format!(
+                "HAProxy takes no directives such as '{line}' here, only settings"
+            )));
+        }
+        let (passed, said) = self.test(&self.configs)?;
+        if !passed {
+            let command = self.command_line.test(&program_of(&self.facts.birth), &self.configs).join(" ");
+            return Err(ServerError::ConfigTest { command, output: complaints(&said, "[ALERT]").join("\n") });
+        }
+        if change.is_empty() { Ok(()) } else { self.check_settings(change, &said) }
+    }
+
+    /// No frontend counts what its socket is asked.
+    fn counts_looks(&self) -> bool {
+        false
+    }
+
+    fn daemonizes(&self) -> bool {
+        let by_file = || self.config().is_ok_and(|config| config.of_global("daemon").next().is_some());
+        !self.command_line.stays && (self.command_line.detaches || by_file())
+    }
+
+    /// One without a master is told nothing by it: it writes its state into its log.
+    fn reload_signal(&self) -> Signal {
+        if self.has_master { Signal::SIGUSR2 } else { Signal::SIGHUP }
+    }
+
+    fn is_fresh_after_reload(&self) -> bool {
+        self.has_master
+    }
+
+    fn executes_itself(&self) -> bool {
+        self.has_master
+    }
+
+    fn survives_a_bad_reload(&self) -> bool {
+        self.has_master
+    }
+
+    fn error_log(&self) -> Option<PathBuf> {
+        self.facts.birth.errors.clone()
+    }
+
+    /// The latest alone: earlier ones still finish what they do. A master may have started other programs, too.
+    fn workers(&self, master: i32) -> Vec<i32> {
+        let own = process::children(master).into_iter();
+        let own = own.filter(|p| p.exe.as_ref().is_none_or(|exe| restart::same_program(exe, &self.facts.birth.exe)));
+        own.max_by_key(|p| (p.start_ticks, p.pid)).map(|p| p.pid).into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complaints_are_told_without_who_says_them() {
+        let said = "[NOTICE]   (7) : haproxy version is 2\n[ALERT]    (7) : config : parsing [/a:3] : no\n\
+                    [ALERT]    (8) : other\n[ALERT]    (7) : config : Fatal errors found in configuration.";
+        assert_eq!(complaints(said, "[ALERT]"), ["config : parsing [/a:3] : no", "other"]);
+        assert_eq!(refusal(said, 7).as_deref(), Some("config : parsing [/a:3] : no"));
+        assert_eq!(refusal("[WARNING]  (7) : x", 7), None);
+        let server: ServerRef = "haproxy:/no/such.cfg".parse().expect("a name");
+        assert!(not_found(&server).to_string().contains("/no/such.cfg"));
+    }
+}
