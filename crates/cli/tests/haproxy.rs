@@ -374,9 +374,9 @@ fn acts(flags: &[&'static str]) {
         let all: Vec<&Seen> = seen.iter().filter(|(text, _)| text.contains(part)).map(|(_, of)| of).collect();
         assert!(!all.is_empty() && all.into_iter().all(check), "{part}: {seen:#?}");
     };
-    let seen = sweep(&folder, &haproxy, "nbthread = [1, 3]\n'be_app.balance' = ['roundrobin', 'source']");
+    let seen = sweep(&folder, &haproxy, "nbthread = [1, 2]\n'be_app.balance' = ['roundrobin', 'source']");
     with(&seen, "nbthread 1\n", &|of| of.threads == BTreeSet::from([1]));
-    with(&seen, "nbthread 3\n", &|of| of.threads == BTreeSet::from([3]));
+    with(&seen, "nbthread 2\n", &|of| of.threads == BTreeSet::from([2]));
     with(&seen, "balance roundrobin", &|of| of.counts[0][1] > 0 && of.counts[1][1] > 0);
     with(&seen, "balance source", &|of| of.counts[0][1] == 0 || of.counts[1][1] == 0);
 
@@ -428,7 +428,7 @@ fn one_that_has_locked_itself_up_is_started_by_root_again() {
     };
     let before = looks();
     assert_eq!((before.0, before.2.as_ref(), before.3), (2, Some(&jail), 1));
-    let plan = haproxy.plan(&folder, "200ms", "nbthread = [1, 3]");
+    let plan = haproxy.plan(&folder, "200ms", "nbthread = 1");
     let done = end(start_sweep(&folder, &plan));
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!((haproxy.tree(), looks()), (tree, before));
@@ -503,7 +503,7 @@ fn is_put_back(flags: &[&'static str]) {
     let folder = Folder::new();
     let haproxy = Haproxy::start(&folder, flags);
     let (tree, line) = (haproxy.tree(), haproxy.masters()[0].1.clone());
-    let settings = "nbthread = [1, 3]\nmaxconn = [50, 60]\n'be_app.balance' = 'leastconn'";
+    let settings = "nbthread = 1\nmaxconn = [50, 60]\n'be_app.balance' = 'leastconn'";
     let plan = haproxy.plan(&folder, "300ms", settings);
     let edited = || fs::read_to_string(haproxy.site()).is_ok_and(|text| text.contains("leastconn"));
     for moment in 0..6 {
