@@ -4,237 +4,17 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::fs;
+use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Done, Folder, free_port, get, processes_with, signal, wait_until};
+use common::haproxy::Haproxy;
+use common::{Done, Folder, free_port, get, signal, wait_until};
 use serde_json::Value;
-
-/// A server that keeps connections and takes its time, and what it has seen.
-#[derive(Default)]
-struct Behind {
-    connections: AtomicUsize,
-    requests: AtomicUsize,
-    now: AtomicUsize,
-    /// Most requests at once since somebody looked.
-    most: AtomicUsize,
-}
-
-impl Behind {
-    fn start() -> (u16, Arc<Behind>) {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("its address").port();
-        let behind = Arc::new(Behind::default());
-        let seen = behind.clone();
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                behind.connections.fetch_add(1, SeqCst);
-                let behind = behind.clone();
-                thread::spawn(move || behind.serve(&stream));
-            }
-        });
-        (port, seen)
-    }
-
-    fn serve(&self, stream: &TcpStream) {
-        let mut lines = BufReader::new(stream).lines();
-        while let Some(Ok(line)) = lines.next() {
-            if !line.is_empty() {
-                continue;
-            }
-            self.requests.fetch_add(1, SeqCst);
-            self.most.fetch_max(self.now.fetch_add(1, SeqCst) + 1, SeqCst);
-            thread::sleep(Duration::from_millis(10));
-            self.now.fetch_sub(1, SeqCst);
-            let mut writer = stream;
-            if writer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
-                return;
-            }
-        }
-    }
-
-    fn counts(&self) -> [usize; 2] {
-        [self.connections.load(SeqCst), self.requests.load(SeqCst)]
-    }
-}
-
-/// An HAProxy whose configuration is a file and a folder.
-struct Haproxy {
-    folder: PathBuf,
-    port: u16,
-    behind: [Arc<Behind>; 2],
-    launcher: Vec<&'static str>,
-    flags: Vec<&'static str>,
-    child: Option<Child>,
-}
-
-impl Haproxy {
-    fn start(folder: &Folder, flags: &[&'static str]) -> Haproxy {
-        Haproxy::start_by(folder, &[], flags, "", "")
-    }
-
-    fn start_by(
-        folder: &Folder,
-        launcher: &[&'static str],
-        flags: &[&'static str],
-        more_of_global: &str,
-        more_of_frontend: &str,
-    ) -> Haproxy {
-        let at = folder.join("haproxy");
-        fs::create_dir_all(at.join("conf.d")).expect("a folder");
-        let (port, [one, two]) = (free_port(), [Behind::start(), Behind::start()]);
-        let main = format!(
-            "# By hand.\nglobal\r\n\tmaxconn  200 # of all\r\n\tnbthread 2\n\tstats socket \"{}/s.sock\" level operator\n\
-             {more_of_global}\thard-stop-after 20s\ndefaults\n    mode http\n    timeout connect 5s\n    timeout client 20s\n    \
-             timeout server 20s\n    timeout queue 20s\n",
-            at.display()
-        );
-        let site = format!(
-            "frontend fe_main\n  bind 127.0.0.1:{port}\n{more_of_frontend}  default_backend be_app\n\n\
-             .if defined(NO_SUCH_VARIABLE)\nfrontend never\n  maxconn 1\n.endif\nbackend be_app\n  \
-             default-server maxconn 50\n  server app1 127.0.0.1:{} maxconn 7   # few\n  server app2 127.0.0.1:{}\n",
-            one.0, two.0
-        );
-        fs::write(at.join("haproxy.cfg"), main).expect("written");
-        fs::write(at.join("conf.d/site.cfg"), site).expect("written");
-        let (launcher, flags) = (launcher.to_vec(), flags.to_vec());
-        let mut haproxy = Haproxy { folder: at, port, behind: [one.1, two.1], launcher, flags, child: None };
-        haproxy.run();
-        haproxy
-    }
-
-    fn run(&mut self) {
-        let log = File::options().create(true).append(true).open(self.folder.join("log")).expect("a log");
-        let mut words: Vec<String> = self.launcher.iter().map(ToString::to_string).collect();
-        words.push("/usr/sbin/haproxy".into());
-        words.extend(self.flags.iter().map(ToString::to_string));
-        // By names that are relative to where it was started, where they tell.
-        let names = ["haproxy.cfg", "conf.d"].map(|name| {
-            let own = if self.is_locked_up() { self.folder.display().to_string() } else { "haproxy".into() };
-            format!("{own}/{name}")
-        });
-        words.extend(names.into_iter().flat_map(|name| ["-f".to_string(), name]));
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).current_dir(self.folder.parent().expect("has one")).stdin(Stdio::null());
-        command.stdout(Stdio::null()).stderr(log);
-        self.child = Some(command.spawn().expect("haproxy runs (./x test installs it)"));
-        wait_until("HAProxy", || get(self.port, "/").is_some());
-        wait_until("its master", || self.masters().len() == 1);
-    }
-
-    fn is_locked_up(&self) -> bool {
-        fs::read_to_string(self.config()).expect("readable").contains("chroot")
-    }
-
-    fn config(&self) -> PathBuf {
-        self.folder.join("haproxy.cfg")
-    }
-
-    fn site(&self) -> PathBuf {
-        self.folder.join("conf.d/site.cfg")
-    }
-
-    fn name(&self) -> String {
-        format!("haproxy:{}", self.config().display())
-    }
-
-    fn ask(&self, command: &str) -> Option<String> {
-        let mut stream = UnixStream::connect(self.folder.join("s.sock")).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-        writeln!(stream, "{command}").ok()?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).ok()?;
-        Some(text)
-    }
-
-    fn info(&self, name: &str) -> Option<u64> {
-        let text = self.ask("show info")?;
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))?.parse().ok()
-    }
-
-    /// A column of `show stat`.
-    fn stat(&self, proxy: &str, part: &str, column: &str) -> Option<String> {
-        let text = self.ask("show stat")?;
-        let mut lines = text.lines();
-        let at = lines.next()?.trim_start_matches("# ").split(',').position(|name| name == column)?;
-        let line = lines.find(|line| line.starts_with(&format!("{proxy},{part},")))?;
-        line.split(',').nth(at).map(str::to_string)
-    }
-
-    /// Its processes whose parent is none of it, with their command lines.
-    fn masters(&self) -> Vec<(i32, String)> {
-        let all = self.processes();
-        let parent = |pid: i32| -> Option<i32> {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()
-        };
-        let line = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
-        let masters = all.iter().filter(|pid| parent(**pid).is_some_and(|parent| !all.contains(&parent)));
-        masters.map(|pid| (*pid, line(*pid))).filter(|(_, line)| !line.is_empty()).collect()
-    }
-
-    fn processes(&self) -> Vec<i32> {
-        let runs_here = |pid: &i32| {
-            let at = |what: &str| fs::read_link(format!("/proc/{pid}/{what}")).unwrap_or_default();
-            at("exe").ends_with("haproxy")
-                && (self.is_locked_up() || at("cwd") == self.folder.parent().expect("has one"))
-        };
-        let name = if self.is_locked_up() { self.config().display().to_string() } else { "haproxy/haproxy.cfg".into() };
-        processes_with(&name).into_iter().filter(runs_here).collect()
-    }
-
-    fn threads(&self, pid: u64) -> usize {
-        fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
-    }
-
-    fn tree(&self) -> Vec<(PathBuf, Vec<u8>)> {
-        let folders = [self.folder.clone(), self.folder.join("conf.d")];
-        let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).expect("readable").filter_map(Result::ok));
-        let mut files: Vec<PathBuf> =
-            entries.map(|e| e.path()).filter(|p| p.is_file() && !p.ends_with("log")).collect();
-        files.sort();
-        files.into_iter().map(|file| (file.clone(), fs::read(file).expect("readable"))).collect()
-    }
-
-    /// Ends its processes by a signal; gives up after 10 s.
-    fn end(&self, number: i32) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        for pid in self.processes() {
-            // SAFETY: a plain call on a server of ours.
-            unsafe { libc::kill(pid, number) };
-        }
-        while !self.processes().is_empty() && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn plan(&self, folder: &Folder, duration: &str, settings: &str) -> String {
-        let file = folder.join("plan.toml");
-        let head = format!(
-            "server = '{}'\nurl = 'http://127.0.0.1:{}/'\nusers = 12\nduration = '{duration}'\nkeepalive = 'off'",
-            self.name(),
-            self.port
-        );
-        fs::write(&file, format!("{head}\n[settings]\n{settings}")).expect("written");
-        file.display().to_string()
-    }
-}
-
-impl Drop for Haproxy {
-    fn drop(&mut self) {
-        self.end(libc::SIGTERM);
-        self.end(libc::SIGKILL);
-        self.child.as_mut().map(Child::wait);
-    }
-}
 
 fn journal(folder: &Folder) -> Option<PathBuf> {
     let entries = fs::read_dir(folder.join("state")).ok()?;
@@ -374,9 +154,9 @@ fn acts(flags: &[&'static str]) {
         let all: Vec<&Seen> = seen.iter().filter(|(text, _)| text.contains(part)).map(|(_, of)| of).collect();
         assert!(!all.is_empty() && all.into_iter().all(check), "{part}: {seen:#?}");
     };
-    let seen = sweep(&folder, &haproxy, "nbthread = [1, 3]\n'be_app.balance' = ['roundrobin', 'source']");
+    let seen = sweep(&folder, &haproxy, "nbthread = [1, 2]\n'be_app.balance' = ['roundrobin', 'source']");
     with(&seen, "nbthread 1\n", &|of| of.threads == BTreeSet::from([1]));
-    with(&seen, "nbthread 3\n", &|of| of.threads == BTreeSet::from([3]));
+    with(&seen, "nbthread 2\n", &|of| of.threads == BTreeSet::from([2]));
     with(&seen, "balance roundrobin", &|of| of.counts[0][1] > 0 && of.counts[1][1] > 0);
     with(&seen, "balance source", &|of| of.counts[0][1] == 0 || of.counts[1][1] == 0);
 
@@ -428,7 +208,7 @@ fn one_that_has_locked_itself_up_is_started_by_root_again() {
     };
     let before = looks();
     assert_eq!((before.0, before.2.as_ref(), before.3), (2, Some(&jail), 1));
-    let plan = haproxy.plan(&folder, "200ms", "nbthread = [1, 3]");
+    let plan = haproxy.plan(&folder, "200ms", "nbthread = 1");
     let done = end(start_sweep(&folder, &plan));
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!((haproxy.tree(), looks()), (tree, before));
@@ -503,7 +283,7 @@ fn is_put_back(flags: &[&'static str]) {
     let folder = Folder::new();
     let haproxy = Haproxy::start(&folder, flags);
     let (tree, line) = (haproxy.tree(), haproxy.masters()[0].1.clone());
-    let settings = "nbthread = [1, 3]\nmaxconn = [50, 60]\n'be_app.balance' = 'leastconn'";
+    let settings = "nbthread = 1\nmaxconn = [50, 60]\n'be_app.balance' = 'leastconn'";
     let plan = haproxy.plan(&folder, "300ms", settings);
     let edited = || fs::read_to_string(haproxy.site()).is_ok_and(|text| text.contains("leastconn"));
     for moment in 0..6 {

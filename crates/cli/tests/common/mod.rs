@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+pub mod haproxy;
 pub mod servers;
 
 /// Tests that compare rates do not run beside each other, nor beside those of another file: two processors are soon full.

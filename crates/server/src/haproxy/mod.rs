@@ -210,7 +210,12 @@ impl Haproxy {
         let running = self.stats.as_ref().and_then(|at| Running::ask(at).ok());
         let wanted = |name: &str| settings.get(name).and_then(Setting::count).filter(|n| *n > 0).map(|n| n as u64);
         let (limit, files) = running.as_ref().map_or((None, None), |r| (r.count("Maxconn"), r.count("Maxsock")));
-        let global = wanted(MAXCONN).or(limit);
+        let of_global = |keyword: &str| {
+            let line = config.of_global(keyword).next()?;
+            line.argument(1)?.text.parse::<u64>().ok().filter(|n| *n > 0)
+        };
+        // The running server may still have that of the last trial.
+        let global = wanted(MAXCONN).or_else(|| of_global(MAXCONN));
         for entry in knobs::entries(config) {
             let Some(value) = wanted(&entry.name) else { continue };
             match entry.place {
@@ -234,8 +239,7 @@ impl Haproxy {
         let maxconn = wanted(MAXCONN)?;
         let others = files.zip(limit).map_or(OTHER_FILES, |(files, most)| files.saturating_sub(2 * most));
         let needed = 2 * maxconn + others;
-        let fixed = config.of_global("ulimit-n").next_back().and_then(|l| l.argument(1)?.text.parse::<u64>().ok());
-        if let Some(fixed) = fixed.filter(|fixed| needed > *fixed) {
+        if let Some(fixed) = of_global("ulimit-n").filter(|fixed| needed > *fixed) {
             return Some(format!("maxconn {maxconn} takes {needed} open files, and ulimit-n is {fixed}"));
         }
         let birth = &self.facts.birth;
