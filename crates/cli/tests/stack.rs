@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -43,12 +43,18 @@ fn counting(folder: &Path) -> String {
 
 impl Site {
     fn start() -> Site {
+        Site::start_with("", |_| String::new())
+    }
+
+    /// With more words for the listener, and more for the page, which knows the port.
+    fn start_with(listen: &str, page: impl Fn(u16) -> String) -> Site {
         let folder = Folder::new();
         let fpm = Fpm::start_in(&folder, 3, SPARES, true);
         let (port, root) = (free_port(), open_folder(&folder, "docs"));
         open_folder(&folder, "seen");
-        php(&root, "count.php", &counting(folder.path()));
-        let nginx = nginx(&folder, &php_site(port, &root, &fpm.socket), port);
+        php(&root, "count.php", &(counting(folder.path()) + &page(port)));
+        let site = php_site(port, &root, &fpm.socket);
+        let nginx = nginx(&folder, &site.replace(&format!("{port};"), &format!("{port}{listen};")), port);
         wait_until("a page", || get(port, "/count.php").is_some_and(|text| text.contains("counted")));
         Site { folder, fpm, _nginx: nginx, port }
     }
@@ -182,6 +188,68 @@ fn each_row_of_a_table_of_two_servers_is_measured_with_the_values_of_both() {
     let [web, pool] = site.names();
     assert_eq!(document["server"], format!("{web}, {pool}"));
     site.is_as_it_was(&before, "after the sweep");
+}
+
+/// The whole chain, in a network namespace of its own: what the kernel has as the limit of the listen queue is the least of
+/// what nginx asks for and what the host allows.
+#[test]
+fn each_row_of_a_table_of_two_servers_and_the_host_is_measured_with_all_values() {
+    // Of this thread, and of what it starts.
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a network namespace (these tests want root)");
+    assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().expect("iproute2").success());
+    let site = Site::start_with(" backlog=5000", |port| {
+        format!(
+            "\n$q = preg_split('/ +/', trim(shell_exec('ss -ltnH \"sport = :{port}\"')));\n\
+             file_put_contents(__DIR__ . '/../seen/all', \"$workers $children $q[2]\\n\", FILE_APPEND | LOCK_EX);"
+        )
+    });
+    let before = site.tree();
+    let somaxconn = || {
+        let output = Command::new("cat").arg("/proc/sys/net/core/somaxconn").output().expect("cat");
+        String::from_utf8_lossy(&output.stdout).trim().to_string()
+    };
+    let own = somaxconn();
+    let log = site.folder.join("seen/all");
+    fs::write(&log, "").expect("written");
+    Command::new("chmod").arg("666").arg(&log).status().expect("chmod");
+    let [web, pool] = site.names();
+    let host = format!("host@http://127.0.0.1:{}/", site.port);
+    let settings = "'web.worker_processes' = [1, 3, 4]\n'php-fpm.pm.max_children' = [2, 5, 7]\n\
+                    'host.net.core.somaxconn' = [100, 3000]";
+    let plan = site.plan(&[&web, &pool, &host], "requests = 20", settings);
+    let document = site.folder.json(&["sweep", &plan, "--quiet"], 0);
+    let mut seen: BTreeMap<Vec<u64>, u64> = BTreeMap::new();
+    for line in fs::read_to_string(&log).expect("readable").lines() {
+        *seen.entry(line.split(' ').map(|n| n.parse().expect("a count")).collect()).or_default() += 1;
+    }
+    let rows = document["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 18, "{document:#}");
+    for row in rows {
+        let value = |name: &str| row["settings"][name].as_u64().expect(name);
+        let values =
+            vec![value("web.worker_processes"), value("php-fpm.pm.max_children"), value("host.net.core.somaxconn")];
+        let counted = seen.get(&values).copied().unwrap_or(0);
+        assert!(row["answered"] == 20 && counted >= 20, "{values:?}: {counted} requests have seen that: {seen:?}");
+    }
+    assert_eq!(somaxconn(), own);
+    site.is_as_it_was(&before, "after the sweep");
+
+    // Killed while all three are changed.
+    let plan = site.plan(&[&web, &pool, &host], "duration = '300ms'", settings);
+    for _ in 0..3 {
+        let args = ["sweep", &plan, "--live", "--quiet"];
+        let mut sweep = site.folder.lastdrop(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("runs");
+        wait_until("a change of all", || {
+            let ended = sweep.try_wait().expect("waited for").is_some();
+            ended || (somaxconn() != own && site.ours().exists() && site.workers().0 != 2)
+        });
+        thread::sleep(some_time(Duration::from_millis(500)));
+        kill(sweep);
+        let restored = site.folder.run(&["restore"]);
+        assert_eq!(restored.code, 0, "{restored:?}");
+        assert_eq!(somaxconn(), own);
+        site.is_as_it_was(&before, "after a kill");
+    }
 }
 
 #[test]
