@@ -459,7 +459,7 @@ fn size_trace_and_guard_are_about_each_of_several_servers() {
     assert!(workers("web", 2) && workers("php-fpm", 3), "{seen:?}");
     assert!(seen.stdout.contains("\nweb: ") && seen.stdout.contains("\nphp-fpm: "), "{seen:?}");
     // A limit that cannot be kept in one ends both.
-    let hopeless = guard(&["--max-private", "1M", "--act", "--even-busy"]);
+    let hopeless = guard(&["--min-shared", "100G", "--act", "--even-busy", "-d", "60s"]);
     assert!(hopeless.code == 1 && hopeless.stderr.contains("cannot be kept"), "{hopeless:?}");
 }
 

@@ -134,9 +134,9 @@ mod tests {
 
     use super::*;
 
-    /// A process that prints a line and lives until its input ends.
+    /// A process that prints a line, of which nobody reads more, and lives until its input ends.
     fn perl(script: &str) -> (Child, String) {
-        let script = format!("$| = 1; {script} print \"\\n\"; <STDIN>;");
+        let script = format!("$| = 1; $SIG{{PIPE}} = 'IGNORE'; {script} print \"\\n\"; <STDIN>;");
         let modules = ["-MIO::Socket::INET", "-MIO::Socket::UNIX"];
         let mut child = Command::new("perl")
             .args(modules)
