@@ -209,6 +209,11 @@ fn each_row_of_a_table_of_two_servers_and_the_host_is_measured_with_all_values()
         String::from_utf8_lossy(&output.stdout).trim().to_string()
     };
     let own = somaxconn();
+    let queue = || {
+        let output = Command::new("ss").args(["-ltnH", &format!("sport = :{}", site.port)]).output().expect("iproute2");
+        String::from_utf8_lossy(&output.stdout).split_whitespace().nth(2).map(str::to_string)
+    };
+    assert_eq!(queue().as_ref(), Some(&own));
     let log = site.folder.join("seen/all");
     fs::write(&log, "").expect("written");
     Command::new("chmod").arg("666").arg(&log).status().expect("chmod");
@@ -231,7 +236,7 @@ fn each_row_of_a_table_of_two_servers_and_the_host_is_measured_with_all_values()
         let counted = seen.get(&values).copied().unwrap_or(0);
         assert!(row["answered"] == 20 && counted >= 20, "{values:?}: {counted} requests have seen that: {seen:?}");
     }
-    assert_eq!(somaxconn(), own);
+    assert_eq!((somaxconn(), queue()), (own.clone(), Some(own.clone())));
     site.is_as_it_was(&before, "after the sweep");
 
     // Killed while all three are changed.
@@ -247,8 +252,8 @@ fn each_row_of_a_table_of_two_servers_and_the_host_is_measured_with_all_values()
         kill(sweep);
         let restored = site.folder.run(&["restore"]);
         assert_eq!(restored.code, 0, "{restored:?}");
-        assert_eq!(somaxconn(), own);
         site.is_as_it_was(&before, "after a kill");
+        assert_eq!((somaxconn(), queue()), (own.clone(), Some(own.clone())));
     }
 }
 

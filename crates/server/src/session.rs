@@ -65,6 +65,8 @@ pub struct Session {
     /// What lies over the server's own settings now, and how it was started.
     current: Change,
     launch: Launch,
+    /// The next change is brought into force by a new start, whatever it is.
+    anew: bool,
     /// Set once everything is undone or kept.
     closed: bool,
     // Last: let go of after everything else.
@@ -180,7 +182,19 @@ impl Session {
         let master = facts.birth.pid;
         let launch = Launch::as_found(&journal.birth);
         let current = Change::default();
-        Ok(Session { adapter, files, journal, health, original, master, current, launch, closed: false, _lock: lock })
+        Ok(Session {
+            adapter,
+            files,
+            journal,
+            health,
+            original,
+            master,
+            current,
+            launch,
+            anew: false,
+            closed: false,
+            _lock: lock,
+        })
     }
 
     #[must_use]
@@ -282,6 +296,12 @@ impl Session {
         Ok(launch)
     }
 
+    /// Has what the server takes of the host when it begins to listen changed? A reload keeps its listeners. One of which
+    /// nobody can tell how it was started keeps them, too.
+    pub(crate) fn start_anew_next(&mut self) {
+        self.anew = self.journal.birth.shown.is_none();
+    }
+
     /// Takes back what the last trial wrote. What somebody writes into such a file from now on is theirs.
     fn put_back_files(&mut self) -> Result<(), ServerError> {
         put_back_files(&self.journal)?;
@@ -303,7 +323,8 @@ impl Session {
     fn bring_into_force(&mut self, change: Change, launch: Launch) -> Result<(), ServerError> {
         // One that did not come up with the settings of the last trial has to be started.
         let runs = process::look(self.master).is_some_and(|p| p.state != 'Z');
-        let may_reload = runs && (self.journal.live || self.journal.reloads);
+        let anew = std::mem::take(&mut self.anew);
+        let may_reload = runs && !anew && (self.journal.live || self.journal.reloads);
         if may_reload && launch == self.launch && self.reload_is_enough(&change) {
             self.master = reload(&self.journal, self.master)?;
         } else {

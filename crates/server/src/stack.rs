@@ -15,7 +15,7 @@ use lastdrop_model::{Knob, Role, Setting, Settings, Url};
 use crate::adapter::{Adapter, Effective};
 use crate::adapters::discover;
 use crate::health::Health;
-use crate::host::{Host, HostSession};
+use crate::host::{Host, HostSession, SOMAXCONN};
 use crate::journal::{StackPlace, lock_all};
 use crate::restore::{PutBack, Restored};
 use crate::server_ref::{ServerRef, check_called_apart};
@@ -141,6 +141,8 @@ struct Member {
 pub struct Stack {
     members: Vec<Member>,
     original: Effective,
+    /// The limit of listen queues that the host was given; none is its own. A listener has that of when it began.
+    queues: Option<Setting>,
 }
 
 impl std::fmt::Debug for Stack {
@@ -176,7 +178,7 @@ impl Stack {
         let mut locks = lock_all(names.iter().map(String::as_str));
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let stack = format!("{}-{}", std::process::id(), since.as_nanos());
-        let mut opened = Stack { members: Vec::new(), original: Effective::default() };
+        let mut opened = Stack { members: Vec::new(), original: Effective::default(), queues: None };
         // What the servers stand on is changed before they are started on it.
         for server in servers.iter().filter(|server| server.kind.is_host()) {
             let first = found.first().map(|(_, adapter)| adapter.facts().birth.pid);
@@ -328,8 +330,15 @@ impl Stack {
     /// When one does not take them or does not come back healthy. The stack can still be restored.
     pub fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
         let parts = self.parts(settings)?;
+        let of_host =
+            |(member, part): (&Member, &Settings)| Some(part.get(SOMAXCONN)?.clone()).filter(|_| member.part.is_host());
+        let queues = self.members.iter().zip(&parts).find_map(of_host);
+        let anew = std::mem::replace(&mut self.queues, queues.clone()) != queues;
         for (i, part) in parts.into_iter().enumerate() {
             let about = self.about(&self.members[i]);
+            if let (true, Part::Server(session)) = (anew, &mut self.members[i].part) {
+                session.start_anew_next();
+            }
             self.members[i].part.apply(part).map_err(about)?;
         }
         Ok(())

@@ -42,6 +42,9 @@ impl HostKnob {
     }
 }
 
+/// The largest listen queue.
+pub const SOMAXCONN: &str = "net.core.somaxconn";
+
 /// The soft limit of open files.
 pub const NOFILE: &str = "nofile";
 
@@ -83,7 +86,7 @@ const LONGEST_S: i64 = 2_147_483;
 pub static KNOBS: &[HostKnob] = &[
     row(
         Scope::Namespace,
-        "net.core.somaxconn",
+        SOMAXCONN,
         "/proc/sys/net/core/somaxconn",
         Takes::Count(1, 65_535),
         "4096",

@@ -18,6 +18,7 @@ use lastdrop_model::{Knob, Setting};
 use lastdrop_probe::{listeners, process};
 
 pub use journal::{HostJournal, is_of_a_host};
+pub(crate) use knobs::SOMAXCONN;
 use knobs::{HostKnob, KNOBS, Scope};
 use place::{Place, Process};
 pub use session::HostSession;
