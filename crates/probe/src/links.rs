@@ -32,8 +32,7 @@ pub struct Links {
 /// Looks once at the sockets of servers, each given by its master: that, and all that descends from it.
 #[must_use]
 pub fn links(masters: &[i32]) -> Links {
-    let (held, unseen) = held(masters);
-    let mut seen = Links { links: BTreeSet::new(), listens: vec![BTreeSet::new(); masters.len()], unseen };
+    let processes = processes(masters);
     let mut networks: Vec<Network> = Vec::new();
     let mut names = BTreeSet::new();
     for master in masters {
@@ -43,6 +42,9 @@ pub fn links(masters: &[i32]) -> Links {
             networks.extend(Network::read(*master));
         }
     }
+    // At once: a connection has to be there at both looks, and may last for a millisecond.
+    let (held, unseen) = held(&processes, masters.len());
+    let mut seen = Links { links: BTreeSet::new(), listens: vec![BTreeSet::new(); masters.len()], unseen };
     for network in &networks {
         for (address, inode) in &network.tcp_listeners {
             if let Some(server) = held.get(inode) {
@@ -68,27 +70,32 @@ pub fn links(masters: &[i32]) -> Links {
     seen
 }
 
-/// To which server each socket belongs that one of them has open, and those that may not be looked into.
-fn held(masters: &[i32]) -> (HashMap<u64, usize>, Vec<usize>) {
+/// The processes of the servers, each with whose it is.
+fn processes(masters: &[i32]) -> Vec<(i32, usize)> {
     let parents: HashMap<i32, i32> =
         stat::all_pids().filter_map(|pid| Some((pid, Stat::of_any(pid)?.0.parent))).collect();
-    let mut held = HashMap::new();
-    let mut read = vec![false; masters.len()];
-    for pid in parents.keys() {
-        let mut up = Some(*pid);
-        let server = loop {
-            let Some(p) = up.filter(|p| *p > 1) else { break None };
+    let server_of = |pid: i32| {
+        let mut up = Some(pid);
+        loop {
+            let p = up.filter(|p| *p > 1)?;
             // The nearest above it: one server may have started another.
             match masters.iter().position(|master| *master == p) {
-                Some(server) => break Some(server),
+                Some(server) => return Some(server),
                 None => up = parents.get(&p).copied(),
             }
-        };
-        if let Some(server) = server
-            && let Ok(inodes) = inodes(*pid)
-        {
-            read[server] = true;
-            held.extend(inodes.into_iter().map(|inode| (inode, server)));
+        }
+    };
+    parents.keys().filter_map(|pid| Some((*pid, server_of(*pid)?))).collect()
+}
+
+/// To which server each socket belongs that one of them has open, and those that may not be looked into.
+fn held(processes: &[(i32, usize)], servers: usize) -> (HashMap<u64, usize>, Vec<usize>) {
+    let mut held = HashMap::new();
+    let mut read = vec![false; servers];
+    for (pid, server) in processes {
+        if let Ok(inodes) = inodes(*pid) {
+            read[*server] = true;
+            held.extend(inodes.into_iter().map(|inode| (inode, *server)));
         }
     }
     let unseen = read.iter().enumerate().filter(|(_, read)| !**read).map(|(server, _)| server).collect();
