@@ -324,7 +324,8 @@ fn gunicorn_is_changed_by_its_command_line() {
         wait_until("a trial", || server.workers() == workers);
         signal(&sweep, libc::SIGKILL);
         sweep.wait().expect("ends");
-        assert_eq!(folder.run(&["restore"]).code, 0);
+        let restored = folder.run(&["restore"]);
+        assert_eq!(restored.code, 0, "{restored:?}");
         wait_until("its own workers", || server.workers() == 2 && get(server.port, "/").is_some());
         assert_eq!((server.state(slice::from_ref(&config)), no_journal(&folder)), (before.clone(), true));
     }

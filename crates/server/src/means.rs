@@ -34,6 +34,17 @@ pub struct Means {
     pub spelled: &'static [Spelled],
 }
 
+impl Means {
+    /// Is this the command line of a server that only tests or tells its configuration? What a killed lastdrop has asked may
+    /// still be at it.
+    pub fn is_asked(&self, argv: &[String]) -> bool {
+        [self.test, self.tells].iter().any(|words| match words {
+            ["{argv}", more @ ..] if !more.is_empty() => more.iter().all(|word| argv.iter().any(|a| a == word)),
+            _ => false,
+        })
+    }
+}
+
 /// Where settings are written.
 #[derive(Debug)]
 pub enum Written {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use lastdrop_model::settings::Takes;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
+use lastdrop_probe::ProbeError;
 use lastdrop_probe::process::{self, Birth, ProcessInfo};
 use nix::sys::signal::Signal;
 
@@ -55,14 +56,19 @@ impl Described {
             advice: kind.advice.into(),
         };
         let means = kind.means.as_ref().ok_or_else(not_found)?;
-        let candidates = masters(|p| kind.runs(p)).into_iter().map(|p| {
+        let found = masters(|p| kind.runs(p)).into_iter().filter(|p| !means.is_asked(&p.argv));
+        let candidates = found.map(|p| {
             let config = config_of(kind, means, &p).or_else(|| server.config.clone().filter(|_| is_titled(kind, &p)));
             let listeners = listeners_of(p.pid);
             (p, config, listeners)
         });
         let (info, config, listeners) = choose(candidates.collect(), server, not_found)?;
         let config = config.map(|c| fs::canonicalize(&c).unwrap_or(c));
-        let mut birth = Birth::of(info.pid)?;
+        // One that ends while it is looked at was no server, or is none any more.
+        let mut birth = Birth::of(info.pid).map_err(|e| match e {
+            ProbeError::Gone(_) => not_found(),
+            e => e.into(),
+        })?;
         let titled = is_titled(kind, &info);
         if titled {
             birth.shown = Some(info.argv.join(" ").trim_end().into());
