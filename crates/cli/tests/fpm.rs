@@ -67,11 +67,6 @@ impl Site {
     }
 }
 
-fn journal(folder: &Folder) -> Option<PathBuf> {
-    let entries = fs::read_dir(folder.join("state")).ok()?;
-    entries.filter_map(|e| Some(e.ok()?.path())).find(|path| path.extension().is_some_and(|e| e == "journal"))
-}
-
 fn start_sweep(folder: &Folder, plan: &str) -> Child {
     let args = ["sweep", plan, "--live", "--quiet", "--json", "-"];
     folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs")
@@ -138,7 +133,7 @@ fn a_sweep_acts_on_the_pool_and_leaves_it_as_it_was() {
     let document: Value = serde_json::from_str(&done.stdout).expect("JSON");
     assert_eq!(document["rows"].as_array().map(Vec::len), Some(4), "{document:#}");
     wait_until("its own pool", || site.children() == 3);
-    assert_eq!((site.tree(), journal(&folder)), (before, None));
+    assert_eq!((site.tree(), folder.journal()), (before, None));
 }
 
 #[test]
@@ -171,7 +166,7 @@ fn settings_of_php_act_and_what_the_pool_sets_for_good_is_refused() {
     let refused = folder.run(&["sweep", &site.plan(&folder, "200ms", "'opcache.revalidate_freq' = 5"), "--live"]);
     assert!(refused.stdout.contains("over which nothing later counts"), "{refused:?}");
     wait_until("as it was", || says() == Some("YY"));
-    assert_eq!((site.tree(), journal(&folder)), (before, None));
+    assert_eq!((site.tree(), folder.journal()), (before, None));
 }
 
 #[test]
@@ -197,7 +192,7 @@ fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     let before = site.tree();
     let broken = sweep("'pm.max_children' = 2", true);
     assert!(broken.code == 1 && broken.stderr.contains("unknown entry 'pm.oops'"), "{broken:?}");
-    assert_eq!((site.tree(), site.children(), journal(&folder)), (before, 3, None));
+    assert_eq!((site.tree(), site.children(), folder.journal()), (before, 3, None));
 
     fs::write(&site.pool, format!("{text}[other]\nuser = www-data\nlisten = /none\npm = static\n")).expect("written");
     let several = folder.run(&["knobs", &site.fpm.name()]);
@@ -222,7 +217,7 @@ fn a_killed_sweep_is_put_back_byte_for_byte() {
     for moment in 0..4 {
         let mut sweep = start_sweep(&folder, &plan);
         match moment {
-            0 => wait_until("a journal", || journal(&folder).is_some()),
+            0 => wait_until("a journal", || folder.journal().is_some()),
             1 => wait_until("an override", || site.ours().exists()),
             _ => wait_until("a changed pool", || site.ours().exists() && site.children() == 2),
         }
@@ -231,6 +226,6 @@ fn a_killed_sweep_is_put_back_byte_for_byte() {
         let restored = folder.run(&["restore"]);
         assert!(restored.code == 0, "{moment}: {restored:?}");
         wait_until("its own pool", || site.children() == 3 && get(site.port, "/pid.php").is_some());
-        assert_eq!((site.tree(), journal(&folder)), (before.clone(), None), "{moment}");
+        assert_eq!((site.tree(), folder.journal()), (before.clone(), None), "{moment}");
     }
 }

@@ -6,7 +6,6 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
@@ -15,11 +14,6 @@ use std::time::Duration;
 use common::haproxy::Haproxy;
 use common::{Done, Folder, free_port, get, signal, wait_until};
 use serde_json::Value;
-
-fn journal(folder: &Folder) -> Option<PathBuf> {
-    let entries = fs::read_dir(folder.join("state")).ok()?;
-    entries.filter_map(|e| Some(e.ok()?.path())).find(|path| path.extension().is_some_and(|e| e == "journal"))
-}
 
 fn start_sweep(folder: &Folder, plan: &str) -> Child {
     let args = ["sweep", plan, "--live", "--quiet", "--json", "-"];
@@ -175,7 +169,7 @@ fn acts(flags: &[&'static str]) {
     with(&seen, "http-reuse always", &|of| sum(of, 0) * 2 < sum(of, 1));
 
     wait_until("it is as it was", || haproxy.masters().len() == 1 && get(haproxy.port, "/").is_some());
-    assert_eq!((haproxy.tree(), journal(&folder)), (tree, None));
+    assert_eq!((haproxy.tree(), folder.journal()), (tree, None));
     let now = haproxy.masters();
     assert_eq!(now[0].1, masters[0].1);
     assert_eq!(now == masters, flags.contains(&"-W"), "only one without a master is started again");
@@ -265,17 +259,17 @@ fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     fs::write(haproxy.site(), &longer).expect("written");
     let kept = sweep("'be_app.balance' = 'leastconn'");
     assert!(kept.code == 1 && kept.stderr.contains("runs on") && kept.stderr.contains("frontend taken"), "{kept:?}");
-    assert!(get(haproxy.port, "/").is_some() && journal(&folder).is_some(), "{kept:?}");
+    assert!(get(haproxy.port, "/").is_some() && folder.journal().is_some(), "{kept:?}");
     drop(taken);
     let restored = folder.run(&["restore"]);
-    assert!(restored.code == 0 && journal(&folder).is_none(), "{restored:?}");
+    assert!(restored.code == 0 && folder.journal().is_none(), "{restored:?}");
     assert_eq!(fs::read_to_string(haproxy.site()).expect("readable"), longer);
 
     fs::write(haproxy.site(), format!("{site}  oops 1\n")).expect("written");
     let before = (haproxy.tree(), haproxy.info("Pid"));
     let broken = sweep("nbthread = 2");
     assert!(broken.code == 1 && broken.stderr.contains("unknown keyword 'oops'"), "{broken:?}");
-    assert_eq!((haproxy.tree(), haproxy.info("Pid"), journal(&folder)), (before.0, before.1, None));
+    assert_eq!((haproxy.tree(), haproxy.info("Pid"), folder.journal()), (before.0, before.1, None));
 }
 
 /// A sweep that is killed at some moments leaves nothing.
@@ -290,7 +284,7 @@ fn is_put_back(flags: &[&'static str]) {
         let mut sweep = start_sweep(&folder, &plan);
         let is_over = |sweep: &mut Child| sweep.try_wait().expect("waited for").is_some();
         match moment {
-            0 => wait_until("a journal", || journal(&folder).is_some() || is_over(&mut sweep)),
+            0 => wait_until("a journal", || folder.journal().is_some() || is_over(&mut sweep)),
             1..4 => wait_until("an edit", || edited() || is_over(&mut sweep)),
             _ => wait_until("one thread", || haproxy.info("Nbthread") == Some(1) || is_over(&mut sweep)),
         }
@@ -304,7 +298,7 @@ fn is_put_back(flags: &[&'static str]) {
         }
         let restored = folder.run(&["restore"]);
         assert!(restored.code == 0, "{moment}: {restored:?}");
-        assert_eq!((haproxy.tree(), journal(&folder)), (tree.clone(), None), "{moment}");
+        assert_eq!((haproxy.tree(), folder.journal()), (tree.clone(), None), "{moment}");
         let is_as_before = || {
             let masters = haproxy.masters();
             masters.len() == 1 && masters[0].1 == line && haproxy.info("Nbthread") == Some(2)
@@ -324,4 +318,20 @@ fn a_killed_sweep_is_put_back_with_a_master() {
 #[test]
 fn a_killed_sweep_is_put_back_without_a_master() {
     is_put_back(&["-db"]);
+}
+
+#[test]
+fn a_tune_without_anything_to_try_says_so() {
+    let folder = Folder::new();
+    let haproxy = Haproxy::start(&folder, &["-W"]);
+    let url = format!("http://127.0.0.1:{}/", haproxy.port);
+    let args =
+        ["tune", &haproxy.name(), "--url", &url, "-c", "2", "-d", "150ms", "--warm-up", "50ms", "--live", "--quiet"];
+    let document = folder.json(&args, 0);
+    assert!(
+        document["verdict"] == "no_gain" && document["because"].to_string().contains("nothing to try"),
+        "{document:#}"
+    );
+    assert!(document["trials"].as_array().expect("trials").iter().all(|t| t["role"] == "baseline"), "{document:#}");
+    assert_eq!(folder.journal(), None);
 }

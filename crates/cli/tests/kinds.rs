@@ -126,11 +126,6 @@ fn sweep_and_see(folder: &Folder, server: &Server, plan: &str) -> (Value, BTreeS
     (serde_json::from_str(&done.stdout).expect("JSON"), seen)
 }
 
-fn no_journal(folder: &Folder) -> bool {
-    let entries = fs::read_dir(folder.join("state")).into_iter().flatten();
-    entries.filter_map(|e| Some(e.ok()?.path())).all(|path| path.extension().is_none_or(|e| e != "journal"))
-}
-
 /// Every way that a file can name; what the server is started with, and the files that it reads.
 #[test]
 fn a_kind_of_30_lines_is_swept_in_every_way_and_is_as_it_was() {
@@ -181,7 +176,7 @@ fn a_kind_of_30_lines_is_swept_in_every_way_and_is_as_it_was() {
         }
         wait_until("its own workers", || server.workers() == 3);
         assert_eq!(server.state(&files), before, "{way}");
-        assert!(no_journal(&folder), "{way}");
+        assert!(folder.journal().is_none(), "{way}");
     }
 }
 
@@ -202,7 +197,7 @@ fn whatever_is_killed_is_put_back() {
         for moment in 0..4 {
             let mut sweep = start_sweep(&folder, &plan);
             match moment {
-                0 => wait_until("a journal", || !no_journal(&folder)),
+                0 => wait_until("a journal", || folder.journal().is_some()),
                 1 => wait_until("another number of workers", || ![0, 3].contains(&server.workers())),
                 2 => wait_until("another listen queue", || server.backlog().is_some_and(|b| b != 9)),
                 _ => wait_until("no server, or the last trial", || server.master().is_none() || server.workers() == 5),
@@ -213,7 +208,7 @@ fn whatever_is_killed_is_put_back() {
             assert_eq!(restored.code, 0, "{way} {moment}: {restored:?}");
             wait_until("its own workers", || server.workers() == 3 && get(server.port, "/").is_some());
             assert_eq!(
-                (server.state(slice::from_ref(&file)), no_journal(&folder)),
+                (server.state(slice::from_ref(&file)), folder.journal().is_none()),
                 (before.clone(), true),
                 "{way} {moment}"
             );
@@ -258,7 +253,7 @@ fn mistakes_are_told_and_nothing_is_changed() {
     Command::new("chmod").arg("666").arg(&file).status().expect("chmod");
     let open = folder.run(&["knobs", &name]);
     assert!(open.code == 2 && open.stderr.contains("somebody else may write"), "{open:?}");
-    assert_eq!((server.state(&[]), no_journal(&folder)), (before, true));
+    assert_eq!((server.state(&[]), folder.journal().is_none()), (before, true));
 }
 
 /// gunicorn with an application, and settings in a file. `titled`: with the module by which it hides its command line.
@@ -316,7 +311,7 @@ fn gunicorn_is_changed_by_its_command_line() {
         assert!(seen.contains(&wanted), "{wanted:?} was not seen: {seen:?}");
     }
     wait_until("its own workers", || server.workers() == 2);
-    assert_eq!((server.state(slice::from_ref(&config)), no_journal(&folder)), (before.clone(), true));
+    assert_eq!((server.state(slice::from_ref(&config)), folder.journal().is_none()), (before.clone(), true));
 
     let plan = plan(&folder, &server, &name, "1s", "workers = [1, 3]\n");
     for workers in [1, 3] {
@@ -327,7 +322,7 @@ fn gunicorn_is_changed_by_its_command_line() {
         let restored = folder.run(&["restore"]);
         assert_eq!(restored.code, 0, "{restored:?}");
         wait_until("its own workers", || server.workers() == 2 && get(server.port, "/").is_some());
-        assert_eq!((server.state(slice::from_ref(&config)), no_journal(&folder)), (before.clone(), true));
+        assert_eq!((server.state(slice::from_ref(&config)), folder.journal().is_none()), (before.clone(), true));
     }
 }
 
@@ -352,5 +347,5 @@ fn gunicorn_with_a_title_is_changed_by_its_file() {
     }
     assert!(seen.contains(&(1, Some(50))) && seen.contains(&(3, Some(50))), "{seen:?}");
     wait_until("its own workers", || server.workers() == 2);
-    assert_eq!((server.state(slice::from_ref(&config)), no_journal(&folder)), (before, true));
+    assert_eq!((server.state(slice::from_ref(&config)), folder.journal().is_none()), (before, true));
 }

@@ -160,11 +160,6 @@ impl Drop for Nginx {
     }
 }
 
-fn journal(folder: &Folder) -> Option<PathBuf> {
-    let entries = fs::read_dir(folder.join("state")).ok()?;
-    entries.filter_map(|e| Some(e.ok()?.path())).find(|path| path.extension().is_some_and(|e| e == "journal"))
-}
-
 /// A sweep of a server in use: nobody is looked for.
 fn start_sweep(folder: &Folder, plan: &str) -> Child {
     let args = ["sweep", plan, "--live", "--quiet", "--json", "-"];
@@ -260,7 +255,7 @@ fn a_sweep_acts_on_the_server_and_leaves_its_files_as_they_were() {
     assert_eq!(document["rows"].as_array().map(Vec::len), Some(4), "{document:#}");
     assert_eq!((nginx.tree(), nginx.master()), (before, master));
     assert_eq!((nginx.workers().len(), nginx.answers(), nginx.backlog()), (2, Some((true, false)), Some(511)));
-    assert_eq!(journal(&folder), None);
+    assert_eq!(folder.journal(), None);
 }
 
 #[test]
@@ -291,14 +286,14 @@ fn what_nginx_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     assert!(kept.code == 1 && kept.stderr.contains(bind) && kept.stderr.contains("runs on"), "{kept:?}");
     drop(taken);
     let restored = folder.run(&["restore"]);
-    assert!(restored.code == 0 && journal(&folder).is_none(), "{restored:?}");
+    assert!(restored.code == 0 && folder.journal().is_none(), "{restored:?}");
     assert_eq!(fs::read_to_string(nginx.site()).expect("readable"), site);
 
     fs::write(nginx.site(), format!("{site} worker_oops 1;")).expect("written");
     let before = (nginx.tree(), nginx.workers());
     let broken = sweep("worker_processes = 1");
     assert!(broken.code == 1 && broken.stderr.contains("unknown directive \"worker_oops\""), "{broken:?}");
-    assert_eq!((nginx.tree(), nginx.workers(), journal(&folder)), (before.0, before.1, None));
+    assert_eq!((nginx.tree(), nginx.workers(), folder.journal()), (before.0, before.1, None));
 }
 
 #[test]
@@ -314,7 +309,7 @@ fn a_killed_sweep_is_put_back_byte_for_byte() {
         let mut sweep = start_sweep(&folder, &plan);
         let is_over = |sweep: &mut Child| sweep.try_wait().expect("waited for").is_some();
         match moment {
-            0 => wait_until("a journal", || journal(&folder).is_some() || is_over(&mut sweep)),
+            0 => wait_until("a journal", || folder.journal().is_some() || is_over(&mut sweep)),
             _ => wait_until("an edit", || edited() || is_over(&mut sweep)),
         }
         thread::sleep(Duration::from_millis(170 * (moment as u64 / 2)));
@@ -333,7 +328,7 @@ fn a_killed_sweep_is_put_back_byte_for_byte() {
         wait_until("its own workers", || nginx.workers().len() == 2 && get(nginx.port, "/").is_some());
         assert_eq!(nginx.tree(), before, "{moment}");
         assert_eq!((nginx.answers(), nginx.backlog()), (Some((true, false)), Some(511)), "{moment}");
-        assert_eq!((title(), journal(&folder)), (own.clone(), None), "{moment}");
+        assert_eq!((title(), folder.journal()), (own.clone(), None), "{moment}");
     }
 }
 
@@ -353,11 +348,11 @@ fn what_somebody_else_writes_meanwhile_is_not_overwritten() {
     assert_eq!(fs::read_to_string(nginx.config()).expect("readable"), theirs);
     assert!(!fs::read_to_string(nginx.site()).expect("readable").contains("backlog"), "the other file is put back");
     let again = folder.run(&["restore"]);
-    assert!(again.code == 1 && again.stderr.contains("--forget") && journal(&folder).is_some(), "{again:?}");
+    assert!(again.code == 1 && again.stderr.contains("--forget") && folder.journal().is_some(), "{again:?}");
     fs::write(nginx.config(), theirs.replace("worker_processes  1", "worker_processes  2")).expect("written");
     let name = nginx.name();
     let forgotten = folder.run(&["restore", "--forget", &name]);
-    assert!(forgotten.code == 0 && journal(&folder).is_none(), "{forgotten:?}");
+    assert!(forgotten.code == 0 && folder.journal().is_none(), "{forgotten:?}");
 }
 
 #[test]

@@ -10,7 +10,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lastdrop_model::{Printable, ReloadClass, Settings, Url};
@@ -20,40 +20,12 @@ use crate::adapter::{Adapter, Effective, Placement};
 use crate::change::Change;
 use crate::health::{Health, look_at_health, wait_healthy};
 use crate::journal::{JOURNAL_SCHEMA, Journal, Lock, StackPlace, Stage, StateFiles};
+use crate::kept::Kept;
 use crate::private::{Readers, remove_if_there, write_durably_for};
 use crate::restart::Launch;
 use crate::restore::{PutBack, Restored, confirm, put_back, put_back_files, reload, switch};
 use crate::visitors::{Lookout, Others};
 use crate::{ServerError, edited, restart};
-
-/// Where settings that are meant to stay are.
-#[derive(Debug, Clone)]
-pub enum Kept {
-    /// In a file that the server's configuration is or knows of.
-    InFile(PathBuf),
-    /// In a file of ours, which only this command line names: the next start by other hands would be without it.
-    OnFile { file: PathBuf, argv: Vec<String> },
-    /// In the running server alone: this command line, and these variables of its environment.
-    Running { argv: Vec<String>, environment: Vec<(String, String)> },
-}
-
-impl std::fmt::Display for Kept {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Kept::InFile(file) => write!(f, "{}", file.display()),
-            Kept::OnFile { file, argv } => write!(f, "{} (started with: {})", file.display(), argv.join(" ")),
-            Kept::Running { argv, environment } => {
-                let variables = environment.iter().map(|(name, value)| format!("{name}={value} "));
-                write!(
-                    f,
-                    "the running server alone; start it always with: {}{}",
-                    variables.collect::<String>(),
-                    argv.join(" ")
-                )
-            }
-        }
-    }
-}
 
 pub struct Session {
     adapter: Box<dyn Adapter>,

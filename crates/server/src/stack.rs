@@ -17,9 +17,10 @@ use crate::adapters::discover;
 use crate::health::Health;
 use crate::host::{Host, HostSession, SOMAXCONN};
 use crate::journal::{StackPlace, lock_all};
+use crate::kept::Kept;
 use crate::restore::{PutBack, Restored};
 use crate::server_ref::{ServerRef, check_called_apart};
-use crate::session::{Kept, Session, tell_on_the_way_out};
+use crate::session::{Session, tell_on_the_way_out};
 use crate::visitors::Others;
 use crate::{Change, ServerError};
 

@@ -104,6 +104,9 @@ struct Tuning<'a, 'b> {
     document: &'a mut TuneDocument,
 }
 
+const NOTHING_TO_TRY: &str = "there is nothing to try: the server has no pool, recycling or keep-alive that this load could \
+                              use; lastdrop knobs lists its settings, for a sweep";
+
 impl Tuning<'_, '_> {
     fn run(&mut self) -> Result<(), LabError> {
         let effective = self.stack.original().clone();
@@ -131,8 +134,13 @@ impl Tuning<'_, '_> {
         self.lab.tell(&Event::Stage { stage: Stage::Search });
         let challenger = self.search(space, &effective, Some(size.budget_bytes))?;
         let Some(challenger) = challenger else {
-            self.document.verdict = TuneVerdict::Infeasible;
-            self.document.because = "no other settings could be measured; see why in the trials".into();
+            let tried = self.document.trials.iter().any(|t| !t.settings.is_empty());
+            let (verdict, because) = if tried {
+                (TuneVerdict::Infeasible, "no other settings could be measured; see why in the trials")
+            } else {
+                (TuneVerdict::NoGain, NOTHING_TO_TRY)
+            };
+            (self.document.verdict, self.document.because) = (verdict, because.into());
             return Ok(());
         };
         let settings = self.stack.complete(&challenger)?;

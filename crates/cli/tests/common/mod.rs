@@ -53,6 +53,12 @@ impl Folder {
         command
     }
 
+    /// The journal of a server that is changed, or was left changed.
+    pub fn journal(&self) -> Option<PathBuf> {
+        let entries = fs::read_dir(self.join("state")).ok()?;
+        entries.filter_map(|e| Some(e.ok()?.path())).find(|path| path.extension().is_some_and(|e| e == "journal"))
+    }
+
     /// Runs the program to its end.
     pub fn run(&self, args: &[&str]) -> Done {
         Done::of(self.lastdrop(args).output().expect("the program runs"), args)

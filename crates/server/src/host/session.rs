@@ -18,8 +18,8 @@ use super::undo::{boot, undo};
 use crate::adapter::Effective;
 use crate::change::Change;
 use crate::journal::{Journal, Lock, Stage};
+use crate::kept::Kept;
 use crate::restore::Restored;
-use crate::session::Kept;
 use crate::visitors::Others;
 use crate::{ServerError, kinds};
 

@@ -1,0 +1,32 @@
+//! What is left of a session whose settings are to stay.
+
+use std::path::PathBuf;
+
+/// Where settings that are meant to stay are.
+#[derive(Debug, Clone)]
+pub enum Kept {
+    /// In a file that the server's configuration is or knows of.
+    InFile(PathBuf),
+    /// In a file of ours, which only this command line names: the next start by other hands would be without it.
+    OnFile { file: PathBuf, argv: Vec<String> },
+    /// In the running server alone: this command line, and these variables of its environment.
+    Running { argv: Vec<String>, environment: Vec<(String, String)> },
+}
+
+impl std::fmt::Display for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Kept::InFile(file) => write!(f, "{}", file.display()),
+            Kept::OnFile { file, argv } => write!(f, "{} (started with: {})", file.display(), argv.join(" ")),
+            Kept::Running { argv, environment } => {
+                let variables = environment.iter().map(|(name, value)| format!("{name}={value} "));
+                write!(
+                    f,
+                    "the running server alone; start it always with: {}{}",
+                    variables.collect::<String>(),
+                    argv.join(" ")
+                )
+            }
+        }
+    }
+}
