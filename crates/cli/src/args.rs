@@ -8,6 +8,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::commands::capacity::CapacityArgs;
 use crate::commands::compare::CompareArgs;
 use crate::commands::demo::DemoArgs;
+use crate::commands::doctor::DoctorArgs;
 use crate::commands::guard::GuardArgs;
 use crate::commands::history::{HistoryArgs, ShowArgs};
 use crate::commands::knobs::KnobsArgs;
@@ -28,6 +29,7 @@ Examples:
   lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s   50 users for 30 s
   lastdrop capacity http://127.0.0.1/ --objective 'p99<300ms'   how much it can take
   lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/   which is faster
+  lastdrop doctor apache --url http://127.0.0.1/app  what limits it, and what to change
   lastdrop watch apache                              processes, memory, queues, kernel events, live
   lastdrop size apache --memory 400M                 how many workers fit
   lastdrop tune apache --url http://127.0.0.1/app    find better settings and prove them
@@ -56,6 +58,8 @@ pub enum Command {
     Capacity(Box<CapacityArgs>),
     /// Is B faster or slower than A? Two runs, or two URLs or plans in interleaved blocks
     Compare(Box<CompareArgs>),
+    /// Name what limits a server, with evidence, and what to change
+    Doctor(Box<DoctorArgs>),
     /// Find better settings for a server, prove them against the present ones, and put the old ones back
     Tune(Box<TuneArgs>),
     /// Run a matrix of settings, users, requests and URLs from a plan file

@@ -55,6 +55,7 @@ fn run(args: &[OsString]) -> Exit {
         Command::History(args) => commands::history::history(args),
         Command::Show(args) => commands::history::show(args),
         Command::Target(args) => commands::target::target(*args),
+        Command::Doctor(args) => commands::doctor::doctor(*args),
         Command::Tune(args) => commands::tune::tune(*args),
         Command::Sweep(args) => commands::sweep::sweep(args),
         Command::Knobs(args) => commands::knobs::knobs(&args),

@@ -1,7 +1,10 @@
-//! What a run has to show, and the rules that say what it is worth. Pure: the same from a stored run.
+//! What a run has to show and the rules that say what it is worth; what an examination of a server has to show and the rules
+//! that say what limits it. Pure: the same from what is stored.
 //!
-//! A new rule is one constant in a file under `rules`, and one line in the list there.
+//! A new rule of validity is one constant in a file under `rules`, and one line in the list there; one that names a limit, a
+//! function under `findings`, with a line in the list of its file and one in `about`.
 
+pub mod findings;
 mod rule;
 mod rules;
 

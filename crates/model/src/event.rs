@@ -47,6 +47,8 @@ pub enum Event<'a> {
 
     /// What the trials from here on are for.
     Stage { stage: Stage },
+    /// An experiment begins; what it is to show, in words.
+    Experiment { what: Cow<'a, str> },
     /// A trial begins; its runs follow.
     TrialBegan { trial: TrialBegan<'a> },
     /// A trial is over.

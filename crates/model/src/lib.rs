@@ -7,6 +7,7 @@ pub mod bounds;
 pub mod counts;
 pub mod documents;
 pub mod event;
+pub mod examination;
 pub mod exchange;
 pub mod histogram;
 pub mod http_options;

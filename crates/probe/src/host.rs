@@ -40,6 +40,18 @@ impl CpuTicks {
     }
 }
 
+/// Of each processor the ticks in interrupts that were put off (the network's, above all), and all ticks since boot.
+#[must_use]
+pub fn softirq_ticks() -> Vec<(u64, u64)> {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let cores = stat.lines().take_while(|l| l.starts_with("cpu")).filter(|l| !l.starts_with("cpu "));
+    let ticks = |line: &str| {
+        let all: Vec<u64> = line.split_ascii_whitespace().skip(1).take(8).filter_map(|w| w.parse().ok()).collect();
+        (all.get(6).copied().unwrap_or(0), all.iter().sum())
+    };
+    cores.map(ticks).collect()
+}
+
 /// Counters of the machine since boot, of which the differences are a [`HostLook`].
 #[derive(Debug, Clone)]
 pub struct HostCounters {

@@ -2,9 +2,11 @@
 //! a missing number is never zero.
 
 mod attached;
+pub mod census;
 pub mod cgroup;
 pub mod chain;
 pub mod database;
+pub mod error_log;
 pub mod fastcgi;
 mod gauges;
 pub mod group;
@@ -19,6 +21,7 @@ pub mod namespace;
 pub mod others;
 pub mod perf;
 pub mod process;
+mod sleeping;
 mod sock_diag;
 mod stat;
 pub mod stats_socket;

@@ -164,6 +164,19 @@ pub fn owners_anywhere(address: SocketAddr) -> Vec<i32> {
     listening.filter(|(pid, found)| !found.is_empty() && has_it(*pid)).filter_map(|(_, found)| holder(&found)).collect()
 }
 
+/// All processes that have a listener of a process open, that process among them.
+#[must_use]
+pub fn holders_of_listeners(pid: i32) -> Vec<i32> {
+    let own = inodes(pid).unwrap_or_default();
+    let listening: HashSet<u64> = sockets(pid).unwrap_or_default().into_iter().filter(|s| s.state == TcpState::Listen)
+        .map(|s| s.inode).filter(|inode| own.contains(inode)).collect();
+    if listening.is_empty() {
+        return Vec::new();
+    }
+    let holds = |pid: &i32| inodes(*pid).is_ok_and(|theirs| theirs.iter().any(|inode| listening.contains(inode)));
+    crate::stat::all_pids().filter(holds).collect()
+}
+
 /// The process that has one of these sockets open: of several the one whose parent has not.
 fn holder(inodes: &HashSet<u64>) -> Option<i32> {
     if inodes.is_empty() {

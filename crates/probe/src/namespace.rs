@@ -355,6 +355,18 @@ fn own_cookie() -> Option<u64> {
     (result == 0).then_some(cookie)
 }
 
+/// The longest of the queues of listeners that a process has open, unix sockets included: connections that wait now.
+///
+/// # Errors
+/// When its namespace or its sockets may not be looked at.
+pub fn longest_queue(pid: i32) -> io::Result<u64> {
+    let own = crate::listeners::inodes(pid)?;
+    let seen = Namespace::of(pid)?.look()?;
+    let tcp = seen.tcp.into_iter().map(|l| (l.inode, l.queue.queue));
+    let all = tcp.chain(seen.unix.into_iter().map(|l| (l.inode, l.queue.queue)));
+    Ok(all.filter(|(inode, _)| own.contains(inode)).map(|(_, queue)| queue).max().unwrap_or(0))
+}
+
 /// Closed connections of our own namespace (TIME_WAIT) to the one of these destinations that has the most. Those that
 /// the other end closed are at the other end, and hold no port of ours.
 ///

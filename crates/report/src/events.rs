@@ -12,6 +12,7 @@ use lastdrop_model::units::{show_bytes, show_duration, show_us};
 #[must_use]
 pub fn event_line(event: &Event<'_>) -> Option<String> {
     Some(match event {
+        Event::Experiment { what } => format!("· {what}"),
         Event::Stage { stage: Stage::Search } => "search:".into(),
         Event::Stage { stage: Stage::KeepAlive } => "KeepAlive, with clients that keep their connections:".into(),
         Event::Stage { stage: Stage::Race } => "race, baseline against best, each on a fresh start:".into(),

@@ -2,6 +2,7 @@
 
 pub mod capacity;
 pub mod compare;
+pub mod doctor;
 pub mod events;
 pub mod junit;
 pub mod knobs;
@@ -18,6 +19,7 @@ pub mod watch_stack;
 
 pub use capacity::capacity_text;
 pub use compare::compare_text;
+pub use doctor::{doctor_list, doctor_text, explain_text};
 pub use events::event_line;
 pub use junit::junit;
 pub use knobs::knobs_text;

@@ -90,7 +90,12 @@ fn find_any(server: &ServerRef) -> Result<Found, ServerError> {
             Ok(Found { name: server.unnamed().to_string(), kind: server.kind, master: pid, ..by_process(&info) })
         }
         // These tell all that a look needs, also to those who may not read their configuration.
-        (None, Some(AdapterName::Nginx | AdapterName::PhpFpm | AdapterName::Described) | None) => from_outside(server),
+        (None, Some(AdapterName::Nginx | AdapterName::PhpFpm) | None) => from_outside(server),
+        // One that writes a title over its command line is known by its adapter alone.
+        (None, Some(AdapterName::Described)) => from_outside(server).or_else(|e| {
+            let one_request = server.kind.one_request_a_worker;
+            by_adapter(server).map(|found| Found { prefork: one_request, ..found }).map_err(|_| e)
+        }),
         (None, Some(AdapterName::Apache | AdapterName::Target)) => by_adapter(server),
         (None, Some(AdapterName::Host)) => Err(no_program(server)),
         // Its configuration tells where its stats socket is.
@@ -119,6 +124,28 @@ fn by_adapter(server: &ServerRef) -> Result<Found, ServerError> {
 #[must_use]
 pub fn find_listening_at(endpoint: &Endpoint) -> Option<Found> {
     Some(by_process(&process::look(listeners::owner(endpoint)?)?))
+}
+
+/// What can be told of a process without asking the server anything, its status page included. None once it is gone.
+#[must_use]
+pub fn found_of_process(pid: i32) -> Option<Found> {
+    let info = process::look(pid)?;
+    let kind = kinds::of(&info);
+    let mut found = by_process(&info);
+    if kind.programs.is_empty() || kind.is_host() {
+        return Some(found);
+    }
+    // Its own title may tell its configuration, where that is not certain enough to name it.
+    let config = kind.named_by.likely(&info);
+    let named = ServerRef { name: None, kind, config: config.clone(), pid: None, url: None };
+    found.name = named.to_string();
+    found.listeners = listeners_of(pid);
+    found.status = status_of(&named, config.as_deref(), &found.listeners);
+    // The adapter knows more, where there is one and it means the same process.
+    match find(&named) {
+        Ok(same) if same.master == pid => Some(same),
+        _ => Some(found),
+    }
 }
 
 /// What can be told of a process without asking the server anything.

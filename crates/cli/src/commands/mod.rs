@@ -3,6 +3,7 @@
 pub mod capacity;
 pub mod compare;
 pub mod demo;
+pub mod doctor;
 pub mod guard;
 pub mod history;
 pub mod knobs;

@@ -3,6 +3,7 @@
 
 mod capacity;
 mod compare;
+mod doctor;
 mod knobs;
 mod profile;
 mod several;
@@ -14,6 +15,7 @@ mod watch;
 
 pub use self::capacity::*;
 pub use self::compare::*;
+pub use self::doctor::*;
 pub use self::knobs::*;
 pub use self::profile::*;
 pub use self::several::*;

@@ -1,0 +1,145 @@
+//! `lastdrop doctor SERVER… --url URL`
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lastdrop_diagnose::findings::{about, all_about, diagnose};
+use lastdrop_doctor::{Manner, Order, confirm, examine};
+use lastdrop_lab::{Lab, LabError};
+use lastdrop_model::documents::DoctorDocument;
+use lastdrop_model::plan::Load;
+use lastdrop_report::{doctor_list, doctor_text, explain_text};
+use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
+
+use crate::commands::{Report, observers, open_store};
+use crate::exit::{Exit, UsageError};
+use crate::options::{LoadArgs, NetworkArgs, OthersArgs, OutputArgs, RequestArgs};
+use crate::run_plan;
+use crate::signals::Stop;
+use crate::stdio::{self, note};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  lastdrop doctor apache --url http://127.0.0.1/app\n  lastdrop doctor nginx php-fpm --url http://127.0.0.1/index.php -c 50\n  lastdrop doctor nginx --url http://127.0.0.1/ --gentle\n  lastdrop doctor apache --url http://127.0.0.1/ --observe -d 60s\n  lastdrop doctor --explain workers-exhausted"
+)]
+pub struct DoctorArgs {
+    #[arg(value_name = "SERVER", help = format!(
+        "The server, or several; those behind it are found by their connections [default: whoever listens at the URL]: {}",
+        kinds::list_with_files(Kind::is_program)
+    ))]
+    pub servers: Vec<ServerRef>,
+    /// What to load: a URL, or a plan file (*.toml)
+    #[arg(long, value_name = "URL|PLAN", required_unless_present_any = ["list", "explain", "from"])]
+    pub url: Option<String>,
+    /// A few users only, below what the server can do
+    #[arg(long, conflicts_with = "observe")]
+    pub gentle: bool,
+    /// No load of ours: watch the traffic that is there
+    #[arg(long)]
+    pub observe: bool,
+    /// Make the change that is proposed, in interleaved blocks against the server as it is, and put it back
+    #[arg(long, conflicts_with_all = ["gentle", "observe", "from"])]
+    pub confirm: bool,
+    /// With --confirm: leave the change in force where it helped
+    #[arg(long, requires = "confirm")]
+    pub keep: bool,
+    #[command(flatten)]
+    pub others: OthersArgs,
+    /// All findings, not only the ten that weigh most
+    #[arg(long)]
+    pub all: bool,
+    /// List what can be found
+    #[arg(long)]
+    pub list: bool,
+    /// Diagnose again what an earlier --json has in it, without the server
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "gentle", "observe", "servers"])]
+    pub from: Option<PathBuf>,
+    /// The background of a finding
+    #[arg(long, value_name = "ID")]
+    pub explain: Option<String>,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    #[command(flatten)]
+    pub request: RequestArgs,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Users of the load unless it is said: more than a small pool has workers.
+const USERS: u32 = 20;
+/// How long the load is watched that is asked about.
+const TIME: Duration = Duration::from_secs(12);
+/// The same of traffic that is there.
+const OBSERVE: Duration = Duration::from_secs(30);
+
+pub fn doctor(args: DoctorArgs) -> Result<Exit> {
+    if args.list {
+        stdio::out(doctor_list(all_about().iter().map(|a| (a.id, a.severity, a.what))));
+        return Ok(Exit::Done);
+    }
+    if let Some(id) = &args.explain {
+        let Some(found) = about(id) else {
+            let near = all_about().iter().map(|a| a.id).max_by(|a, b| strsim::jaro_winkler(a, id).total_cmp(&strsim::jaro_winkler(b, id)));
+            let near = near.map_or_else(String::new, |n| format!("; did you mean {n}?"));
+            return Err(UsageError(format!("there is no finding '{id}'{near} All of them: lastdrop doctor --list")).into());
+        };
+        stdio::out(explain_text(found.id, found.severity, found.what, found.decides, found.unlike));
+        return Ok(Exit::Done);
+    }
+    if let Some(file) = &args.from {
+        let document = again(file)?;
+        Report::of(&args.output)?.give(&doctor_text(&document, args.all), &document)?;
+        return Ok(Exit::Done);
+    }
+    if args.load.requests.is_some() || args.load.ramp_to.is_some() || args.load.warm_up.is_some() {
+        return Err(UsageError("a doctor has steps of its own: no -n, --ramp-to or --warm-up".into()).into());
+    }
+    check_called_apart(&args.servers).map_err(UsageError)?;
+    let target = args.url.clone().unwrap_or_default();
+    let mut load = args.load.clone();
+    if !load.says_load() && !run_plan::is_plan_file(&target) {
+        load.users = Some(USERS);
+    }
+    let time = load.duration.unwrap_or(if args.observe { OBSERVE } else { TIME });
+    let (mut plan, origin) = run_plan::plan(&target, &load, &args.request, &args.network)?;
+    plan.keep_secrets = args.output.keep_secrets;
+    origin.check(&plan)?;
+    if let Some(phase) = plan.phases.iter().find(|p| matches!(p.load, Load::Closed { to_users: Some(_), .. })) {
+        return Err(UsageError(format!("phase '{}' changes its load; a doctor's steps do not", phase.name)).into());
+    }
+    let report = Report::of(&args.output)?;
+    let stop = Stop::on_signals(false)?;
+    let manner = match (args.observe, args.gentle) {
+        (true, _) => Manner::Observe,
+        (_, true) => Manner::Gentle,
+        _ => Manner::Whole,
+    };
+    let order = Order { servers: &args.servers, plan, manner, time };
+    let mut lab = Lab::new(&stop.flag, observers(args.output.quiet, open_store(&args.output)?));
+    let examination = examine(&mut lab, &order)?;
+    let mut document = diagnose(&examination);
+    if args.confirm && stop.signal().is_none() {
+        match confirm(&mut lab, &order, &(&args.others).into(), args.keep, &mut document) {
+            Err(LabError::Interrupted) => {}
+            other => other?,
+        }
+    }
+    document.interrupted = stop.signal().is_some();
+    report.give(&doctor_text(&document, args.all), &document)?;
+    for trouble in lab.trouble() {
+        note!("note: some runs {trouble}");
+    }
+    Ok(stop.signal().map_or(Exit::Done, Exit::Signal))
+}
+
+/// What the rules of today say of an examination of then.
+fn again(file: &Path) -> Result<DoctorDocument> {
+    let text = lastdrop_load::files::read_text(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let then: DoctorDocument = serde_json::from_str(&text)
+        .map_err(|e| UsageError(format!("{} is no document of doctor --json: {e}", file.display())))?;
+    Ok(DoctorDocument { confirmed: then.confirmed, interrupted: then.interrupted, ..diagnose(&then.examination) })
+}

@@ -1,0 +1,282 @@
+//! What the rules look at: the evidence, and what follows from it by arithmetic.
+
+use lastdrop_model::documents::{Evidence, Expectation, Finding, Fix, Severity};
+use lastdrop_model::examination::{Examination, Examined, Inside, LoadShape, ServerSeen, Step, StepKind};
+use lastdrop_model::units::show_us;
+use serde_json::{Value, json};
+
+/// From here on processors have nothing left.
+const FULL: f64 = 0.9;
+/// A thread or process that uses this much of a processor has no more.
+pub const ONE_CORE: f64 = 0.88;
+/// A pool of which this share is at work has nobody left.
+const EVERYBODY: f64 = 0.85;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Case<'a> {
+    pub all: &'a Examination,
+    /// The load that is asked about.
+    pub main: &'a Step,
+    pub alone: Option<&'a Step>,
+}
+
+/// A server, and what was seen of it under the load that is asked about.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    pub case: &'a Case<'a>,
+    /// Its place in the chain: 0 is the one that the URL leads to.
+    pub place: usize,
+    pub about: &'a Examined,
+    pub seen: &'a ServerSeen,
+}
+
+impl<'a> Case<'a> {
+    pub fn of(all: &'a Examination) -> Option<Case<'a>> {
+        Some(Case { all, main: all.main()?, alone: all.step(StepKind::Alone) })
+    }
+
+    pub fn servers(&'a self) -> Vec<View<'a>> {
+        let view = |(place, about): (usize, &'a Examined)| {
+            Some(View { case: self, place, about, seen: self.main.server(&about.server)? })
+        };
+        self.all.servers.iter().enumerate().filter_map(view).collect()
+    }
+
+    /// Mean service time of one user alone, seconds.
+    pub fn alone_s(&self) -> Option<f64> {
+        self.alone.filter(|s| s.service.count > 0).map(|s| s.service.mean / 1e6)
+    }
+
+    /// How much longer answers take than for one user alone. None where that is not known.
+    pub fn slower(&self) -> Option<f64> {
+        let alone = self.alone.filter(|s| s.response.count > 0)?.response.mean;
+        (self.main.response.count > 0).then(|| self.main.response.mean / alone.max(1.0))
+    }
+
+    /// Does anybody wait, or go without? Otherwise nothing limits: it is the users who do not ask for more.
+    pub fn somebody_waits(&self) -> bool {
+        let refused = self.main.unanswered() * 200 > self.main.due.max(1);
+        let errors = self.main.share_of_status(|s| s.starts_with('5')) > 0.01;
+        // Where others fill the server one user alone waits as long as many.
+        let queue = self.servers().iter().any(|v| v.queue() >= 0.9);
+        match self.all.load {
+            LoadShape::Foreign => queue || refused || errors,
+            _ => queue || refused || errors || self.slower().is_none_or(|times| times > 1.3),
+        }
+    }
+
+    /// Cores that ran something, of all.
+    pub fn busy_cores(&self) -> f64 {
+        self.main.cores.iter().sum()
+    }
+
+    /// Cores that the servers and the load used.
+    pub fn own_cores(&self) -> f64 {
+        self.main.generator.cores + self.main.servers.iter().filter_map(|s| s.cpu_cores).sum::<f64>()
+    }
+
+    /// Are the processors full on which the servers may run, and is it them who fill them? Where other programs do, servers
+    /// whose workers mostly sleep do not lack processors.
+    pub fn cpu_full(&self) -> bool {
+        let cpus = self.all.servers.first().map_or(&[][..], |s| &s.cpus[..]);
+        let busy = self.busy_cores();
+        let by_us = self.own_cores() >= 0.75 * busy || self.servers().iter().any(|v| v.share("running") >= 0.6);
+        self.main.busy(cpus) >= FULL && by_us
+    }
+
+    /// Is it not processors that lack?
+    pub fn cpu_idle(&self) -> bool {
+        let cpus = self.all.servers.first().map_or(&[][..], |s| &s.cpus[..]);
+        self.main.busy(cpus) < FULL - 0.05 || !self.cpu_full()
+    }
+
+    pub fn per_request(&self, n: u64) -> f64 {
+        n as f64 / self.main.answered.max(1) as f64
+    }
+
+    pub fn per_second(&self, n: u64) -> f64 {
+        n as f64 / self.main.duration_s.max(1e-3)
+    }
+
+    pub fn inside(&self, server: &str) -> Option<&'a Inside> {
+        self.all.inside.iter().find(|i| i.server == server)
+    }
+
+    /// The largest throughput that users and processors allow, as a ratio to now: N / S of one user alone, and cores / D.
+    /// `workers`: no more of them than that at once, each for as long as one user alone takes.
+    /// (Bottleneck bounds of operational analysis; Denning and Buzen 1978.)
+    pub fn bound(&self, workers: Option<f64>) -> Option<Expectation> {
+        let now = self.main.answered_rps;
+        let service = self.alone_s().filter(|s| *s > 0.0)?;
+        if now <= 0.0 {
+            return None;
+        }
+        let demand = self.busy_cores() / now;
+        let by_cpu = if demand > 0.0 { self.main.cores.len() as f64 / demand } else { f64::INFINITY };
+        let users = match self.all.load {
+            LoadShape::Closed => f64::from(self.main.users) / service,
+            _ => self.main.rate_rps.max(now),
+        };
+        let by_workers = workers.map_or(f64::INFINITY, |w| w / service);
+        let most = by_cpu.min(users).min(by_workers);
+        let why = if most == by_workers {
+            format!("{:.0} workers, each {} a request", workers.unwrap_or(0.0), show_us(service * 1e6))
+        } else if most == by_cpu {
+            format!("{:.2} ms of processor time a request on {} cores", demand * 1e3, self.main.cores.len())
+        } else {
+            format!("{} users, each {} a request when nobody waits", self.main.users, show_us(service * 1e6))
+        };
+        Some(Expectation { ratio: round(most / now), because: why })
+    }
+}
+
+impl<'a> View<'a> {
+    pub fn kind(&self) -> &'a str {
+        &self.about.kind
+    }
+
+    pub fn is(&self, kinds: &[&str]) -> bool {
+        kinds.contains(&self.kind())
+    }
+
+    pub fn setting(&self, name: &str) -> Option<String> {
+        self.about.settings.get(name).map(ToString::to_string)
+    }
+
+    pub fn count(&self, name: &str) -> Option<f64> {
+        self.about.settings.get(name)?.count().map(|n| n as f64)
+    }
+
+    /// Connections that wait to be accepted, on average.
+    pub fn queue(&self) -> f64 {
+        self.seen.queue_mean.unwrap_or(0.0)
+    }
+
+    /// Are its workers processes (or threads) that serve one request each?
+    pub fn has_pool(&self) -> bool {
+        self.about.one_request_a_worker
+            || self.is(&["apache", "php-fpm", "gunicorn", "uwsgi", "puma", "target", "tomcat"])
+    }
+
+    /// Each of its workers is a process of one thread.
+    pub fn one_thread_each(&self) -> bool {
+        self.seen.threads <= self.seen.workers_most as f64 * 1.3 + 0.5
+    }
+
+    /// Workers at work, on average: told by what their threads are at, or by the status page where threads do not tell.
+    pub fn busy(&self) -> f64 {
+        let at_rest = self.seen.waiting("idle") + self.seen.waiting("events");
+        let by_threads = (self.seen.threads - at_rest).max(0.0);
+        if self.one_thread_each() {
+            return by_threads;
+        }
+        // Threads of a pool that have nothing to do wait for a condition; so do some that have.
+        self.seen.status_busy.unwrap_or_else(|| (by_threads - self.seen.waiting("futex")).max(0.0))
+    }
+
+    /// How many may be at work at once.
+    pub fn size(&self) -> f64 {
+        let pool = self.about.pool.as_ref().and_then(|name| self.count(name)).filter(|n| *n > 0.0);
+        let threads = self.count("threads").filter(|n| *n > 1.0).unwrap_or(1.0);
+        match pool {
+            Some(n) if self.is(&["apache"]) => n,
+            Some(n) if self.is(&["gunicorn", "uwsgi", "puma"]) => n * threads,
+            Some(n) => n,
+            None if self.one_thread_each() => self.seen.workers_most as f64,
+            None => self.seen.threads,
+        }
+    }
+
+    /// Is everybody at work who could be?
+    pub fn is_full(&self) -> bool {
+        let living = if self.one_thread_each() { self.seen.workers_most as f64 } else { self.size() };
+        let most = self.size().min(living.max(1.0)).max(1.0);
+        self.busy() >= EVERYBODY * most
+    }
+
+    /// Share of the workers at work that are at this.
+    pub fn share(&self, what: &str) -> f64 {
+        self.seen.waiting(what) / self.busy().max(0.5)
+    }
+
+    /// The directive that says how many workers there are, and a better number.
+    pub fn more_workers(&self, to: f64) -> Vec<Fix> {
+        let Some(name) = &self.about.pool else { return Vec::new() };
+        vec![self.fix(name, json!(to.round() as i64))]
+    }
+
+    pub fn fix(&self, name: &str, to: Value) -> Fix {
+        let from = self.about.settings.get(name).map_or(Value::Null, |v| json!(v));
+        Fix {
+            server: self.about.server.clone(),
+            knob: name.into(),
+            from,
+            to,
+            needs: self.about.needs.get(name).cloned().unwrap_or_else(|| "reload".into()),
+            place: self.about.sources.get(name).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// A size of the pool with which nobody would wait, as far as users and processors allow; at least twice the present.
+    pub fn wanted_workers(&self) -> f64 {
+        let users = f64::from(self.case.main.users).max(1.0);
+        let waiting = self.busy() + self.queue();
+        let wanted = (waiting * 1.25).max(self.size() * 2.0).max(users * 1.2);
+        wanted.min(self.size() * 16.0).ceil()
+    }
+}
+
+pub fn round(x: f64) -> f64 {
+    (x * 100.0).round() / 100.0
+}
+
+/// A finding in the making.
+pub fn finding(confidence: f64, title: impl Into<String>) -> Finding {
+    Finding { confidence: round(confidence), title: title.into(), severity: Severity::Limit, ..Finding::default() }
+}
+
+/// Puts findings together, a clause a line.
+pub trait Says {
+    fn of(self, view: &View<'_>) -> Finding;
+    fn seen(self, source: &str, name: &str, value: impl Into<Value>, threshold: impl Into<Value>) -> Finding;
+    fn unless(self, against: impl Into<String>) -> Finding;
+    fn do_this(self, fix: Vec<Fix>, advice: impl Into<String>) -> Finding;
+    fn brings(self, expect: Option<Expectation>) -> Finding;
+    fn check_by(self, check: impl Into<String>) -> Finding;
+}
+
+impl Says for Finding {
+    fn of(mut self, view: &View<'_>) -> Finding {
+        self.server = view.about.server.clone();
+        self
+    }
+
+    fn seen(mut self, source: &str, name: &str, value: impl Into<Value>, threshold: impl Into<Value>) -> Finding {
+        let value = match value.into() {
+            Value::Number(n) if n.is_f64() => json!(round(n.as_f64().unwrap_or(0.0))),
+            other => other,
+        };
+        self.evidence.push(Evidence { source: source.into(), name: name.into(), value, threshold: threshold.into() });
+        self
+    }
+
+    fn unless(mut self, against: impl Into<String>) -> Finding {
+        self.against.push(against.into());
+        self
+    }
+
+    fn do_this(mut self, fix: Vec<Fix>, advice: impl Into<String>) -> Finding {
+        (self.fix, self.advice) = (fix, advice.into());
+        self
+    }
+
+    fn brings(mut self, expect: Option<Expectation>) -> Finding {
+        self.expect = expect.filter(|e| e.ratio.is_finite() && e.ratio >= 1.0);
+        self
+    }
+
+    fn check_by(mut self, check: impl Into<String>) -> Finding {
+        self.check = check.into();
+        self
+    }
+}

@@ -1,0 +1,84 @@
+//! What clients do to a server: hold its workers, read slowly, or are told to come back later.
+
+use lastdrop_model::documents::Finding;
+use lastdrop_model::examination::StepKind;
+use serde_json::json;
+
+use super::Rule;
+use super::case::{Case, Says, finding};
+
+pub(super) const HOLDING: &[Rule] = &[
+    Rule { id: "keepalive-hogging", look: keepalive },
+    Rule { id: "slow-clients", look: slow },
+];
+
+fn keepalive(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let places: f64 = v.seen.scoreboard.iter().filter(|(l, _)| *l != ".").map(|(_, n)| n).sum();
+        let kept = v.seen.scoreboard.get("K").copied().unwrap_or(0.0);
+        let by_board = places >= 1.0 && kept >= 0.5 * places;
+        let in_poll = v.seen.waiting("client");
+        let by_threads = v.one_thread_each() && v.has_pool() && in_poll >= 0.55 * v.seen.workers_most.max(1) as f64;
+        // Without keep-alive the same workers serve more.
+        let other = case.all.step(StepKind::OtherKeepalive).filter(|o| !o.keepalive && case.main.keepalive);
+        let gain = other.map_or(1.0, |o| o.answered_rps / case.main.answered_rps.max(1e-9));
+        let is_on = v.setting("KeepAlive").is_none_or(|s| !s.eq_ignore_ascii_case("off"));
+        let waits = v.queue() >= 0.7 || case.main.timed_out > 0;
+        ((by_board || by_threads) && is_on && waits && case.cpu_idle() && !v.is(&["nginx", "haproxy"])).then(|| {
+            let knob = if v.about.settings.contains_key("KeepAliveTimeout") { "KeepAliveTimeout" } else { "KeepAlive" };
+            finding(if gain > 1.3 { 0.95 } else { 0.85 }, "workers wait for the next request of clients who keep their connection")
+                .of(&v)
+                .seen("scoreboard", "places with K", kept, 0.5 * places)
+                .seen("/proc/PID/syscall", "workers that wait for a client", in_poll, 0.55 * v.seen.workers_most as f64)
+                .seen("listen queue", "connections that wait", v.queue(), 0.7)
+                .seen("load", "throughput without keep-alive, against with it", gain, 1.3)
+                .unless("event MPM or a proxy, which hold no worker for it; workers that send")
+                .do_this(
+                    if knob == "KeepAlive" { vec![v.fix("KeepAlive", json!("Off"))] } else { vec![v.fix("KeepAliveTimeout", json!(1)), v.fix("KeepAlive", json!("Off"))] },
+                    "either the shortest time, or none, or an event MPM or nginx in front that holds the clients",
+                )
+                .check_by("places with K in the scoreboard, connections that wait")
+        })
+    })
+}
+
+fn slow(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let at_client = v.seen.waiting("client") + v.seen.waiting("client-write");
+        let share = at_client / v.busy().max(0.5);
+        let letters = v.seen.scoreboard.get("R").copied().unwrap_or(0.0);
+        let places: f64 = v.seen.scoreboard.iter().filter(|(l, _)| *l != ".").map(|(_, n)| n).sum();
+        let reading = places >= 1.0 && letters >= 0.5 * places;
+        ((share >= 0.55 || reading) && v.is_full() && case.cpu_idle() && v.has_pool()).then(|| {
+            finding(0.85, "workers wait for slow clients")
+                .of(&v)
+                .seen("/proc/PID/syscall", "share of the busy workers that read from or write to a client", share, 0.55)
+                .seen("scoreboard", "places with R", letters, 0.5 * places)
+                .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
+                .unless("workers that compute or wait for others")
+                .do_this(Vec::new(), "RequestReadTimeout (mod_reqtimeout), a buffering proxy in front (nginx), more or cheaper workers (event MPM)")
+                .check_by("places with R in the scoreboard")
+        })
+    })
+}
+
+/// What is no fault and worth a word.
+pub(super) fn notes(case: &Case<'_>) -> Vec<String> {
+    let mut notes = Vec::new();
+    let told = case.main.share_of_status(|s| s == "429" || s == "503");
+    let lines: u64 = case.servers().iter().filter_map(|v| v.seen.log.get("rate-limited")).sum();
+    if told > 0.01 && (lines > 0 || case.main.share_of_status(|s| s == "429") > 0.01) {
+        notes.push(format!(
+            "{:.0} % of the answers are those of a rate limit (429, 503): it does what it was told to",
+            told * 100.0
+        ));
+    }
+    let others = case.main.generator.others_cores;
+    if others > 0.3 {
+        notes.push(format!("programs that have nothing to do with it took {others:.1} cores meanwhile"));
+    }
+    if case.main.share_of_status(|s| s.starts_with('4') && s != "429") > 0.5 {
+        notes.push("most answers are 4xx: is the URL right?".into());
+    }
+    notes
+}

@@ -1,0 +1,311 @@
+//! What the kernel refuses, takes away or ends, and our own limits.
+
+use lastdrop_model::documents::Finding;
+
+use super::Rule;
+use super::case::{Case, Says, View, finding};
+
+pub(super) const OURSELVES: &[Rule] = &[
+    Rule { id: "port-exhaustion", look: port_exhaustion },
+    Rule { id: "generator-saturated", look: generator_saturated },
+];
+pub(super) const REFUSED: &[Rule] = &[
+    Rule { id: "conntrack-full", look: conntrack_full },
+    Rule { id: "nginx-connections-exhausted", look: nginx_connections },
+    Rule { id: "fd-limit", look: fd_limit },
+    Rule { id: "tasks-limit", look: tasks_limit },
+    Rule { id: "accept-queue-overflow", look: accept_queue },
+];
+pub(super) const DEATHS: &[Rule] = &[
+    Rule { id: "oom-kill", look: oom_kill },
+    Rule { id: "worker-timeout", look: worker_timeout },
+    Rule { id: "worker-crash", look: worker_crash },
+];
+pub(super) const TAKEN_AWAY: &[Rule] = &[
+    Rule { id: "memory-pressure", look: memory_pressure },
+    Rule { id: "cpu-throttled", look: cpu_throttled },
+];
+pub(super) const NETWORK: &[Rule] =
+    &[Rule { id: "softirq-one-core", look: softirq }, Rule { id: "retransmits", look: retransmits }];
+
+fn log(view: &View<'_>, what: &str) -> u64 {
+    view.seen.log.get(what).copied().unwrap_or(0)
+}
+
+fn line(view: &View<'_>, what: &str) -> String {
+    view.seen.log_samples.get(what).cloned().unwrap_or_default()
+}
+
+fn generator_saturated(case: &Case<'_>) -> Option<Finding> {
+    let g = &case.main.generator;
+    let by_cpu = g.saturated && !case.servers().iter().any(|v| v.is_full() && v.has_pool()) && !case.cpu_full();
+    (by_cpu || g.no_descriptors > 0).then(|| {
+        finding(0.9, "the load generator itself is the limit, not the server")
+            .seen("generator", "cores used by it", g.cores, 1.0)
+            .seen("generator", "requests without a descriptor", g.no_descriptors, 1)
+            .unless("the server's processors have time left")
+            .do_this(Vec::new(), "more threads (-t), fewer users, another machine for the load; ulimit -n where descriptors lack")
+            .check_by("run again: the report's validity says whether the generator was at its limit")
+    })
+}
+
+fn port_exhaustion(case: &Case<'_>) -> Option<Finding> {
+    let own = case.main.generator.no_ports;
+    if own > 0 {
+        return Some(
+            finding(0.95, "no local port is free for new connections on the side of the load")
+                .seen("connect()", "EADDRNOTAVAIL", own, 1)
+                .do_this(
+                    Vec::new(),
+                    "keep connections (--keepalive on), or load from several addresses; real clients have ports of their own: \
+                     this is no limit of the server",
+                )
+                .check_by("run again with --keepalive on"),
+        );
+    }
+    case.servers().into_iter().find_map(|v| {
+        let refused = log(&v, "no-ports");
+        let (held, all) = (v.seen.ports_held.unwrap_or(0), v.seen.local_ports.unwrap_or(u64::MAX));
+        let full = held as f64 >= 0.9 * all as f64 && case.main.share_of_status(|s| s.starts_with('5')) > 0.01;
+        (refused > 0 || full).then(|| {
+            finding(0.9, format!("{} has no local port left for connections to {}", v.about.server, v.seen.ports_held_to))
+                .of(&v)
+                .seen("error log", "Cannot assign requested address", refused, 1)
+                .seen("sock_diag", "closed connections that hold a port (TIME_WAIT) to one address", held, (0.9 * all as f64) as u64)
+                .seen("ip_local_port_range", "ports", all, 0)
+                .unless("few ports in TIME_WAIT to that address")
+                .do_this(
+                    Vec::new(),
+                    "keep connections to what is behind (upstream keepalive); a wider net.ipv4.ip_local_port_range or \
+                     net.ipv4.tcp_tw_reuse=1 only put it off",
+                )
+                .check_by("connections in TIME_WAIT fall, no more 'Cannot assign requested address'")
+        })
+    })
+}
+
+fn conntrack_full(case: &Case<'_>) -> Option<Finding> {
+    let told = case.main.kernel_log.iter().find(|l| l.contains("conntrack") && l.contains("table full")).cloned();
+    case.servers().into_iter().find_map(|v| {
+        let (n, limit) = (v.seen.conntrack?, v.seen.conntrack_limit.filter(|l| *l > 0)?);
+        let dropped = ["conntrack_drop", "conntrack_early_drop", "conntrack_insert_failed"];
+        let dropped: u64 = dropped.iter().filter_map(|name| v.seen.kernel.get(*name)).sum();
+        (n as f64 >= 0.98 * limit as f64 && (dropped > 0 || told.is_some())).then(|| {
+            finding(0.95, "the kernel's connection table is full: packets of new connections are dropped")
+                .of(&v)
+                .seen("nf_conntrack_count", "entries", n, limit)
+                .seen("nf_conntrack", "dropped", dropped, 1)
+                .seen("kernel log", "line", told.clone().unwrap_or_default(), "nf_conntrack: table full")
+                .unless("entries well below the limit")
+                .do_this(Vec::new(), "raise net.netfilter.nf_conntrack_max (and hashsize), shorten its timeouts, or leave web traffic out of tracking (notrack)")
+                .check_by("no more drops in `conntrack -S`")
+        })
+    })
+}
+
+fn nginx_connections(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let lines = log(&v, "worker-connections");
+        (lines > 0).then(|| {
+            let now = v.count("worker_connections").unwrap_or(512.0);
+            finding(0.97, "nginx closes connections: worker_connections are used up")
+                .of(&v)
+                .seen("error log", "worker_connections are not enough", lines, 1)
+                .seen("configuration", "worker_connections", now, 0)
+                .seen("load", "requests without an answer", case.main.unanswered(), 1)
+                .unless("no such line while the load was on; accepts equal handled")
+                .do_this(
+                    vec![v.fix("worker_connections", (now as u64 * 8).max(1024).into())],
+                    "a proxied request takes two connections; worker_rlimit_nofile has to allow them",
+                )
+                .brings(case.bound(None))
+                .check_by("no more of these lines; accepts = handled in stub_status")
+        })
+    })
+}
+
+fn fd_limit(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let lines = log(&v, "descriptors");
+        let (fds, limit) = (v.seen.fds.unwrap_or(0), v.seen.fds_limit.unwrap_or(u64::MAX));
+        let at_limit = fds.saturating_add(2) >= limit && (case.main.unanswered() > 0 || v.queue() >= 1.0);
+        (lines > 0 || at_limit).then(|| {
+            finding(if lines > 0 { 0.97 } else { 0.8 }, format!("{} has no descriptors left", v.about.server))
+                .of(&v)
+                .seen("error log", "Too many open files", lines, 1)
+                .seen("/proc/PID/fd", "open files of the worker closest to its limit", fds, limit)
+                .unless("open files far below the limit")
+                .do_this(
+                    if v.is(&["nginx"]) { vec![v.fix("worker_rlimit_nofile", 65_536.into())] } else { Vec::new() },
+                    "raise the soft limit where the server is started: LimitNOFILE= of its unit (limits.conf does not count for \
+                     services), worker_rlimit_nofile in nginx, rlimit_files in PHP-FPM",
+                )
+                .brings(case.bound(None))
+                .check_by("`Max open files` of a worker in /proc/PID/limits; no more errno 24")
+        })
+    })
+}
+
+fn tasks_limit(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let (refused, lines) = (v.seen.pids_refused, log(&v, "fork-failed"));
+        (refused > 0 || lines > 0).then(|| {
+            finding(0.95, "no more processes or threads may be made")
+                .of(&v)
+                .seen("pids.events", "times that one was refused", refused, 1)
+                .seen("error log", "fork failed", lines, 1)
+                .unless("pids.events has not moved")
+                .do_this(Vec::new(), "raise TasksMax= of the unit (pids.max of its control group), LimitNPROC=, or kernel.pid_max")
+                .check_by("pids.events stands still under the same load")
+        })
+    })
+}
+
+fn accept_queue(case: &Case<'_>) -> Option<Finding> {
+    let v = case.servers().into_iter().next()?;
+    let moved = |name: &str| v.seen.kernel.get(name).copied().unwrap_or(0);
+    let overflows = moved("ListenOverflows");
+    if overflows < 5 || case.per_second(overflows) < 0.5 {
+        return None;
+    }
+    // A pool that is full fills every queue, however long.
+    let workers_busy = v.has_pool() && v.busy() >= 0.8 * v.size();
+    if workers_busy || case.cpu_full() {
+        return None;
+    }
+    let limit = v.seen.queue_limit.unwrap_or(0);
+    let knob = match v.kind() {
+        "apache" => Some("ListenBackLog"),
+        "nginx" | "gunicorn" => Some("backlog"),
+        "php-fpm" => Some("listen.backlog"),
+        "uwsgi" => Some("listen"),
+        "lighttpd" => Some("server.listen-backlog"),
+        _ => None,
+    };
+    let connect = case.main.connect;
+    Some(
+        finding(0.9, "connections are dropped: the listen queue is too short for how they come")
+            .of(&v)
+            .seen("TcpExt", "ListenOverflows", overflows, 5)
+            .seen("sock_diag", "limit of the listen queue", limit, 0)
+            .seen("load", "longest connect, ms (1, 3, 7 s are tries again)", connect.max / 1e3, 1000)
+            .seen("workers", "share at work", v.busy() / v.size().max(1.0), 0.8)
+            .unless("all workers at work: then the queue is full because of them")
+            .do_this(
+                knob.map(|name| v.fix(name, (limit * 8).clamp(511, 4096).into())).into_iter().collect(),
+                "the smaller of the server's backlog and net.core.somaxconn counts: raise both; the server has to listen anew",
+            )
+            .brings(case.bound(None))
+            .check_by("ListenOverflows stands still (nstat -az TcpExtListenOverflows)"),
+    )
+}
+
+fn oom_kill(case: &Case<'_>) -> Option<Finding> {
+    let host = case.main.oom_kills;
+    case.servers().into_iter().find_map(|v| {
+        let (group, lines) = (v.seen.group_oom_kills, log(&v, "killed"));
+        // The counter is the whole machine's: somebody else's process may have been killed.
+        (group > 0 || (host > 0 && lines > 0)).then(|| {
+            finding(0.95, "the kernel kills workers for lack of memory")
+                .of(&v)
+                .seen("memory.events, vmstat", "oom_kill", group.max(host), 1)
+                .seen("error log", &line(&v, "killed"), lines, 1)
+                .unless("oom_kill has not moved: then somebody else sent the signal")
+                .do_this(Vec::new(), format!("fewer workers ({}), or more memory for the group; lastdrop size says how many fit", v.about.pool.clone().unwrap_or_default()))
+                .check_by("oom_kill stands still under the same load")
+        })
+    })
+}
+
+fn worker_timeout(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let lines = log(&v, "worker-timeout");
+        (lines > 0).then(|| {
+            finding(0.9, "the master ends workers whose request takes too long")
+                .of(&v)
+                .seen("error log", &line(&v, "worker-timeout"), lines, 1)
+                .seen("load", "answers of one user alone, ms", case.alone.map_or(0.0, |s| s.response.mean / 1e3), 0)
+                .unless("no such line; oom_kill has not moved")
+                .do_this(Vec::new(), "find out why the request takes so long (lastdrop trace); only then raise the limit (timeout, request_terminate_timeout, harakiri)")
+                .check_by("no more of these lines")
+        })
+    })
+}
+
+fn worker_crash(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let lines = log(&v, "crash");
+        (lines > 0).then(|| {
+            finding(0.92, "workers die by a signal")
+                .of(&v)
+                .seen("error log", &line(&v, "crash"), lines, 1)
+                .seen("processes", "workers born", v.seen.born, 1)
+                .unless("no exit by a signal in the log; oom_kill has not moved")
+                .do_this(Vec::new(), "a core dump says where (CoreDumpDirectory, ulimit -c, coredumpctl); an extension or module is the usual suspect")
+                .check_by("no more exit signals in the log")
+        })
+    })
+}
+
+fn memory_pressure(case: &Case<'_>) -> Option<Finding> {
+    let swapped = case.per_second(case.main.swapped_pages);
+    let stalled = case.main.pressure.get("memory_full").copied().unwrap_or(0.0);
+    case.servers().into_iter().find_map(|v| {
+        (swapped > 100.0 || stalled > 0.1 || v.seen.memory_high > 10).then(|| {
+            finding(0.9, "memory is short: pages are swapped or reclaimed while requests wait")
+                .of(&v)
+                .seen("/proc/vmstat", "pages swapped a second", swapped, 100)
+                .seen("pressure", "share of the time in which all wait for memory", stalled, 0.1)
+                .seen("memory.events", "high", v.seen.memory_high, 10)
+                .unless("no swap traffic (swap that is only used is no fault)")
+                .do_this(Vec::new(), "fewer workers (lastdrop size says how many fit), or more memory")
+                .check_by("pswpin and pswpout stand still")
+        })
+    })
+}
+
+fn cpu_throttled(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        // A period is 100 ms unless somebody has said otherwise.
+        let share = v.seen.throttled_periods as f64 / (case.main.duration_s * 10.0).max(1.0);
+        (share > 0.25 && v.seen.throttled_us > 0).then(|| {
+            let used = v.seen.cpu_cores.unwrap_or(0.0);
+            finding(0.95, "the quota of its control group takes the processor away")
+                .of(&v)
+                .seen("cpu.stat", "share of the periods in which it was throttled", share, 0.25)
+                .seen("cpu.stat", "seconds throttled", v.seen.throttled_us as f64 / 1e6, 0)
+                .seen("cpu.max", "cores allowed", v.seen.cpu_limit_cores.unwrap_or(0.0), 0)
+                .seen("/proc/PID/stat", "cores used", used, v.seen.cpu_limit_cores.unwrap_or(0.0))
+                .unless("nr_throttled has not moved in the server's group nor in any above it")
+                .do_this(Vec::new(), "raise CPUQuota= of the unit (cpu.max, the container's limit); fewer threads make the steps smaller, not the limit larger")
+                .check_by("nr_throttled stands still")
+        })
+    })
+}
+
+fn softirq(case: &Case<'_>) -> Option<Finding> {
+    let all = &case.main.softirq;
+    let most = all.iter().copied().fold(0.0, f64::max);
+    let rest = (all.iter().sum::<f64>() - most) / (all.len().max(2) - 1) as f64;
+    (all.len() > 1 && most > 0.9 && rest < 0.4).then(|| {
+        finding(0.85, "one processor does all the packets")
+            .seen("/proc/stat", "share of the busiest processor in softirq", most, 0.9)
+            .seen("/proc/stat", "share of the others", rest, 0.4)
+            .do_this(Vec::new(), "spread the interrupts (RSS queues, RPS: /sys/class/net/*/queues/rx-*/rps_cpus, irqbalance)")
+            .check_by("softirq is spread over processors (mpstat -P ALL)")
+    })
+}
+
+fn retransmits(case: &Case<'_>) -> Option<Finding> {
+    let v = case.servers().into_iter().next()?;
+    let again = v.seen.kernel.get("RetransSegs").copied().unwrap_or(0);
+    let slow = case.main.response.p99 >= 190_000.0 && case.alone.is_none_or(|a| a.response.p50 < 0.5 * case.main.response.p99);
+    (case.per_request(again) > 0.02 && slow && case.cpu_idle()).then(|| {
+        finding(0.75, "packets are lost on the way: answers wait for retransmissions")
+            .seen("Tcp", "segments sent again, a request", case.per_request(again), 0.02)
+            .seen("load", "p99, ms (200 ms and its doubles are retransmissions)", case.main.response.p99 / 1e3, 190)
+            .unless("no segment is sent again")
+            .do_this(Vec::new(), "look for drops: ethtool -S, tc -s qdisc, the switch; a policer or a bad cable")
+            .check_by("RetransSegs stands still")
+    })
+}

@@ -1,0 +1,99 @@
+//! What limits a server, what is wasted, what will bite: one table of rules over an [`Examination`].
+//!
+//! A rule fires only on evidence of these minutes, and only where what looks alike is excluded. Limits stand in the order in
+//! which they explain each other: whoever is refused by the kernel never reaches a worker, a full processor makes every pool
+//! look full, and a pool that waits for the one behind it is not the limit. The first that fires is the limit; those after it
+//! on the same evidence are not told.
+
+mod about;
+mod case;
+mod clients;
+mod kernel;
+mod peers;
+mod pools;
+mod processors;
+mod proxies;
+mod risks;
+mod wastes;
+
+#[cfg(test)]
+mod tests;
+
+use lastdrop_model::documents::{DOCTOR_SCHEMA, DoctorDocument, Finding, Link, Severity};
+use lastdrop_model::examination::Examination;
+
+pub use about::{About, about, all_about};
+
+use case::Case;
+
+/// A rule: the id of its finding, and a look at the evidence.
+pub(crate) struct Rule {
+    pub id: &'static str,
+    pub look: fn(&Case<'_>) -> Option<Finding>,
+}
+
+/// What bounds throughput, in the order in which causes hide each other.
+const LIMITS: &[&[Rule]] = &[
+    kernel::OURSELVES,
+    kernel::REFUSED,
+    peers::REFUSED,
+    kernel::DEATHS,
+    kernel::TAKEN_AWAY,
+    proxies::QUEUES,
+    processors::CHURN,
+    processors::FULL,
+    processors::ONE,
+    peers::WAITING,
+    clients::HOLDING,
+    pools::EXHAUSTED,
+    kernel::NETWORK,
+];
+const WASTES: &[&[Rule]] = &[wastes::ALL];
+const RISKS: &[&[Rule]] = &[risks::ALL];
+
+/// What the evidence shows.
+#[must_use]
+pub fn diagnose(examination: &Examination) -> DoctorDocument {
+    diagnose_without(examination, &[])
+}
+
+/// The same, of all but some limits: those that an experiment has refuted.
+#[must_use]
+pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDocument {
+    let mut document = DoctorDocument {
+        schema: DOCTOR_SCHEMA.into(),
+        url: examination.url.clone(),
+        unseen: examination.unseen.clone(),
+        cost_cores: examination.cost_cores,
+        chain: examination
+            .servers
+            .iter()
+            .map(|s| Link {
+                server: s.server.clone(),
+                kind: s.kind.clone(),
+                listens: s.listens.clone(),
+                connects: s.connects.clone(),
+                to: s.to.clone(),
+            })
+            .collect(),
+        examination: examination.clone(),
+        ..DoctorDocument::default()
+    };
+    let Some(case) = Case::of(examination) else { return document };
+    document.notes = clients::notes(&case);
+    let fire = |tables: &[&[Rule]], severity: Severity| -> Vec<Finding> {
+        let rules = tables.iter().flat_map(|table| table.iter());
+        rules.filter_map(|rule| Some(Finding { id: rule.id.into(), severity, ..(rule.look)(&case)? })).collect()
+    };
+    let limits = if case.somebody_waits() { fire(LIMITS, Severity::Limit) } else { Vec::new() };
+    if let Some(limit) = limits.into_iter().find(|l| !refuted.contains(&l.id.as_str())) {
+        document.limit = Some(limit.id.clone());
+        document.cannot_tell = peers::cannot_tell(&case, &limit);
+        document.findings.push(limit);
+    }
+    let mut rest = fire(WASTES, Severity::Waste);
+    rest.extend(fire(RISKS, Severity::Risk));
+    rest.sort_by(|a, b| a.severity.cmp(&b.severity).then(b.confidence.total_cmp(&a.confidence)));
+    document.findings.extend(rest);
+    document
+}

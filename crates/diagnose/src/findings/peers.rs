@@ -1,0 +1,307 @@
+//! Those behind a server that it waits for: other servers, databases, name servers, locks.
+
+use lastdrop_analyze::services::service_at;
+use lastdrop_model::documents::Finding;
+use serde_json::json;
+
+use super::Rule;
+use super::case::{Case, Says, View, finding};
+
+pub(super) const REFUSED: &[Rule] = &[
+    Rule { id: "upstream-backlog-overflow", look: upstream_full },
+    Rule { id: "upstream-refused", look: upstream_refused },
+    Rule { id: "db-pool-exhausted", look: database_refuses },
+];
+pub(super) const WAITING: &[Rule] = &[
+    Rule { id: "session-lock", look: session_lock },
+    Rule { id: "serialized", look: serialized },
+    Rule { id: "perl-interpreters-exhausted", look: perl_interpreters },
+    Rule { id: "dns-lookup", look: |c| names(c, true) },
+    Rule { id: "resolver-slow", look: |c| names(c, false) },
+    Rule { id: "db-locked", look: |c| database(c, true) },
+    Rule { id: "db-slow", look: |c| database(c, false) },
+    Rule { id: "slow-log", look: slow_log },
+    Rule { id: "slow-upstream", look: slow_upstream },
+];
+
+/// Workers at work that have to be at the same thing.
+const MOST: f64 = 0.5;
+
+fn log(v: &View<'_>, what: &str) -> u64 {
+    v.seen.log.get(what).copied().unwrap_or(0)
+}
+
+fn sample(v: &View<'_>, what: &str) -> String {
+    v.seen.log_samples.get(what).cloned().unwrap_or_default()
+}
+
+fn upstream_full(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let lines = log(&v, "upstream-full");
+        let tried = case.inside(&v.about.server).and_then(|i| i.calls.get("connect-full")).copied().unwrap_or(0.0);
+        (lines > 0 || tried > 0.02).then(|| {
+            let behind = case.servers().into_iter().find(|b| v.about.to.contains(&b.about.server));
+            let limit = behind.and_then(|b| b.seen.queue_limit).unwrap_or(0);
+            let found = finding(0.95, format!("the listen queue behind {} is full: it refuses to wait", v.about.server))
+                .of(&v)
+                .seen("error log", &sample(&v, "upstream-full"), lines, 1)
+                .seen("trace", "connects a request that the kernel refused (EAGAIN)", tried, 0.02)
+                .seen("load", "answers 502 and 503, share", case.main.share_of_status(|s| s == "502" || s == "503"), 0.01)
+                .seen("sock_diag", "limit of that queue", limit, 0)
+                .unless("ECONNREFUSED: nobody listens there")
+                .check_by("no more errno 11 in the log of the front");
+            match behind {
+                Some(b) => {
+                    let knob = match b.kind() {
+                        "php-fpm" => "listen.backlog",
+                        "uwsgi" => "listen",
+                        _ => "backlog",
+                    };
+                    let mut fix = vec![b.fix(knob, json!((limit * 8).clamp(511, 4096)))];
+                    fix.extend(b.more_workers(b.wanted_workers()).into_iter().filter(|_| b.is_full() && case.cpu_idle()));
+                    found.do_this(fix, "a longer queue only makes them wait there; the pool behind it has to keep up")
+                }
+                None => found.do_this(Vec::new(), "a longer backlog (and net.core.somaxconn), more workers behind it"),
+            }
+        })
+    })
+}
+
+fn upstream_refused(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let lines = log(&v, "upstream-refused");
+        let errors = case.main.share_of_status(|s| s == "502" || s == "503");
+        (lines > 0 && errors > 0.01).then(|| {
+            finding(0.95, format!("what is behind {} refuses connections, or is down", v.about.server))
+                .of(&v)
+                .seen("error log", &sample(&v, "upstream-refused"), lines, 1)
+                .seen("load", "answers 502 and 503, share", errors, 0.01)
+                .unless("EAGAIN: a full queue of somebody who is there")
+                .do_this(Vec::new(), "start it, or mend the address; a server that comes and goes: its own error log")
+                .check_by("answers 200")
+        })
+    })
+}
+
+fn database_refuses(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let lines = log(&v, "database-connections");
+        (lines > 0 && case.main.share_of_status(|s| s.starts_with('5')) > 0.01).then(|| {
+            finding(0.9, "the database takes no more connections")
+                .of(&v)
+                .seen("error log", &sample(&v, "database-connections"), lines, 1)
+                .seen("load", "answers 5xx, share", case.main.share_of_status(|s| s.starts_with('5')), 0.01)
+                .do_this(Vec::new(), "fewer workers than the database has connections, or raise max_connections; a pooler before it")
+                .check_by("no more of these lines")
+        })
+    })
+}
+
+/// The server furthest behind whose workers are mostly at something, with its share.
+fn waiting<'a>(case: &'a Case<'a>, what: &[&str]) -> Option<(View<'a>, f64)> {
+    let share = |v: &View<'_>| what.iter().map(|w| v.share(w)).sum::<f64>();
+    let all = case.servers().into_iter().rev();
+    all.map(|v| (v, share(&v))).find(|(v, share)| *share >= MOST && v.busy() >= 0.8 && v.has_pool())
+}
+
+fn session_lock(case: &Case<'_>) -> Option<Finding> {
+    let (v, share) = waiting(case, &["lock"])?;
+    let (file, n) = v.seen.most_of("lock")?;
+    let name = file.rsplit('/').next().unwrap_or(file);
+    (name.starts_with("sess_") || file.contains("/sessions/")).then(|| {
+        finding(0.93, "requests of one session wait for each other")
+            .of(&v)
+            .seen("/proc/PID/syscall", "share of the busy workers that wait for a lock", share, MOST)
+            .seen("/proc/PID/fd", &format!("workers that wait for {file}"), n, 1)
+            .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
+            .unless("workers that wait for different files, or one that is no session's")
+            .do_this(
+                Vec::new(),
+                "session_write_close() as soon as the session is read; read_and_close; a session store without locks; the load is that \
+                 of one visitor: real ones have sessions of their own",
+            )
+            .check_by("throughput with a cookie for each user (a data file)")
+    })
+}
+
+fn serialized(case: &Case<'_>) -> Option<Finding> {
+    let (v, share) = waiting(case, &["lock", "semaphore"]).or_else(|| {
+        // A mutex between processes; threads of one process rest there.
+        waiting(case, &["futex"]).filter(|(v, _)| v.one_thread_each())
+    })?;
+    let (file, n) = v.seen.most_of("lock").unwrap_or(("a semaphore or mutex", v.seen.waiting("semaphore") + v.seen.waiting("futex")));
+    Some(
+        finding(0.9, format!("one lock lets one request through at a time: {file}"))
+            .of(&v)
+            .seen("/proc/PID/syscall", "share of the busy workers that wait for a lock", share, MOST)
+            .seen("/proc/PID/fd", &format!("workers that wait for {file}"), n, 1)
+            .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
+            .seen("load", "throughput against one user alone", case.main.answered_rps / case.alone.map_or(1.0, |s| s.answered_rps.max(1e-9)), 1.5)
+            .unless("workers that wait for different things")
+            .do_this(Vec::new(), "hold the lock for less, or have several of them; more workers change nothing")
+            .check_by("throughput rises with users"),
+    )
+}
+
+fn perl_interpreters(case: &Case<'_>) -> Option<Finding> {
+    let v = case.servers().into_iter().find(|v| v.is(&["apache"]) && v.about.settings.contains_key("PerlInterpMax"))?;
+    let most = v.count("PerlInterpMax")? * v.seen.workers_most.max(1) as f64;
+    let busy = v.seen.status_busy.unwrap_or(0.0);
+    (busy > most * 1.3 && busy >= 2.0 && case.cpu_idle()).then(|| {
+        finding(0.85, "more requests than Perl interpreters: PerlInterpMax caps what runs at once")
+            .of(&v)
+            .seen("scoreboard", "requests at work", busy, most * 1.3)
+            .seen("configuration", "interpreters of all processes", most, 0)
+            .seen("/proc/PID/syscall", "threads in futex", v.seen.waiting("futex"), 1)
+            .unless("prefork, or fewer requests than interpreters")
+            .do_this(vec![v.fix("PerlInterpMax", json!(v.count("ThreadsPerChild").unwrap_or(25.0)))], "each interpreter costs memory; lastdrop size says how much")
+            .check_by("requests at work and throughput")
+    })
+}
+
+fn names(case: &Case<'_>, reverse: bool) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let asked = case.inside(&v.about.server).and_then(|i| i.calls.get("dns")).copied().unwrap_or(0.0);
+        let waits: f64 = v.seen.waits.iter().filter(|(w, _)| w.starts_with("peer ") && w.ends_with(":53")).map(|(_, n)| n).sum();
+        let share = waits / v.busy().max(0.5);
+        let letters = v.seen.scoreboard.get("D").copied().unwrap_or(0.0);
+        let board: f64 = v.seen.scoreboard.values().sum();
+        let is_reverse = v.is(&["apache"]) && (letters >= 0.3 * board.max(1.0) || v.setting("HostnameLookups").is_some_and(|s| s != "Off") || v.about.directives.get("HostnameLookups").is_some_and(|s| !s.eq_ignore_ascii_case("off")));
+        let fires = (share >= 0.4 || letters >= 0.3 * board.max(1.0)) && v.busy() >= 0.5 && reverse == is_reverse;
+        fires.then(|| {
+            let found = finding(0.88, if reverse { "each request looks the client's name up" } else { "each request waits for the name server" })
+                .of(&v)
+                .seen("/proc/PID/syscall", "share of the busy workers that wait for port 53", share, 0.4)
+                .seen("trace", "questions to it a request", asked, 0.5)
+                .seen("scoreboard", "places with D", letters, 0.3 * board.max(1.0))
+                .unless("no traffic to port 53");
+            if reverse {
+                found.do_this(vec![v.fix("HostnameLookups", json!("Off"))], "addresses in logs become names later, with logresolve").check_by("no D in the scoreboard")
+            } else {
+                found.do_this(Vec::new(), "a caching resolver on this machine, addresses instead of names, connections that are kept").check_by("no questions to port 53 in lastdrop trace")
+            }
+        })
+    })
+}
+
+/// The peer that most of the busy workers wait for, and the share of them.
+fn peer<'a>(v: &View<'a>) -> Option<(&'a str, f64)> {
+    let (peer, n) = v.seen.most_of("peer")?;
+    Some((peer, n / v.busy().max(0.5)))
+}
+
+/// A view of the server that listens there, where it is known.
+fn behind<'a>(case: &'a Case<'a>, v: &View<'_>, peer: &str) -> Option<View<'a>> {
+    let by_link = v.about.connects.iter().position(|c| c == peer).and_then(|i| v.about.to.get(i));
+    let all = case.servers();
+    all.into_iter().find(|b| by_link.is_some_and(|to| *to == b.about.server) || b.about.listens.iter().any(|l| l == peer))
+}
+
+fn is_database(case: &Case<'_>, v: &View<'_>, peer: &str) -> bool {
+    let behind = behind(case, v, peer);
+    let program = behind.map(|b| b.about.software.clone());
+    behind.is_some_and(|b| b.is(&["mariadb", "mysql", "postgresql"])) || service_at(peer, program.as_deref()).is_some_and(|s| s.is_database)
+}
+
+/// Where workers of the furthest server wait for a database: itself, and the share.
+fn at_database<'a>(case: &'a Case<'a>) -> Option<(View<'a>, &'a str, f64)> {
+    case.servers().into_iter().rev().filter(View::has_pool).find_map(|v| {
+        let (peer, share) = peer(&v)?;
+        (share >= MOST && v.busy() >= 0.8 && is_database(case, &v, peer)).then_some((v, peer, share))
+    })
+}
+
+fn database(case: &Case<'_>, locked: bool) -> Option<Finding> {
+    let (v, peer, share) = at_database(case)?;
+    let db = behind(case, &v, peer);
+    let cores = db.and_then(|b| b.seen.cpu_cores).unwrap_or(0.0);
+    let (lock_waits, statement) = (0.0, String::new());
+    // Without its own views: one that waits for a lock does not compute.
+    let is_locked = if lock_waits > 0.0 { lock_waits >= 1.0 } else { false };
+    if is_locked != locked {
+        return None;
+    }
+    let name = db.map_or_else(|| "the database".to_string(), |b| b.about.server.clone());
+    let found = finding(if cores >= 0.7 { 0.85 } else { 0.7 }, format!("workers wait for {name}: its statements take the time"))
+        .of(&v)
+        .seen("/proc/PID/syscall", &format!("share of the busy workers that wait for {peer}"), share, MOST)
+        .seen("/proc/PID/stat", &format!("cores of {name}"), cores, 0.7)
+        .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
+        .seen("listen queue", "connections that wait", v.queue(), 0)
+        .unless("workers that compute, or wait for something else");
+    Some(found.do_this(Vec::new(), format!("{statement}look at the statements in its own views (--db URL); more workers only queue there")).check_by("time a statement takes"))
+}
+
+fn slow_log(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let letters = v.seen.scoreboard.get("L").copied().unwrap_or(0.0);
+        let board: f64 = v.seen.scoreboard.values().filter(|n| **n > 0.0).sum::<f64>() - v.seen.scoreboard.get(".").copied().unwrap_or(0.0);
+        let writes = v.seen.waiting("pipe-write") + v.seen.waiting("write");
+        let share = writes / v.busy().max(0.5);
+        ((share >= 0.4 && v.busy() >= 0.8) || letters >= 0.4 * board.max(1.0)).then(|| {
+            let to = v.seen.most_of("write").map_or("a pipe", |(file, _)| file).to_string();
+            finding(0.87, format!("workers wait until their log takes a line: {to}"))
+                .of(&v)
+                .seen("/proc/PID/syscall", "share of the busy workers that wait to write", share, 0.4)
+                .seen("scoreboard", "places with L", letters, 0.4 * board.max(1.0))
+                .unless("workers that write to clients")
+                .do_this(Vec::new(), "a program behind the pipe that keeps up, buffered logs (BufferedLogs On, buffer= in nginx), a faster disk")
+                .check_by("no L in the scoreboard")
+        })
+    })
+}
+
+fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
+    let found = case.servers().into_iter().rev().find_map(|v| {
+        let (peer, share) = peer(&v)?;
+        let next = behind(case, &v, peer);
+        // One that is in the chain and full has its own finding.
+        let passes_on = next.is_some_and(|b| b.has_pool());
+        (v.has_pool() && share >= MOST && v.busy() >= 0.8 && !peer.ends_with(":53") && !passes_on).then_some((v, peer, share))
+    });
+    if let Some((v, peer, share)) = found.filter(|_| case.cpu_idle()) {
+        let worker_s = v.busy() / case.main.answered_rps.max(1e-9);
+        let times = case.alone_s().map_or(1.0, |alone| worker_s / alone.max(1e-6));
+        let more = times < 1.5 && v.is_full();
+        let name = behind(case, &v, peer).map_or_else(|| peer.to_string(), |b| format!("{} ({peer})", b.about.server));
+        let advice = if more {
+            "it takes as long for one as for many: more workers would wait there side by side, until it is full; a time limit and a \
+             cache before it"
+        } else {
+            "it takes longer the more ask at once: it is full itself, more workers would only queue there; look at that server"
+        };
+        return Some(
+            finding(0.88, format!("workers of {} wait for {name}", v.about.server))
+                .of(&v)
+                .seen("/proc/PID/syscall", &format!("share of the busy workers that wait for {peer}"), share, MOST)
+                .seen("load", "time a worker is held by a request, against one user alone", times, 1.5)
+                .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
+                .unless("workers that compute, or wait for a lock")
+                .do_this(if more { v.more_workers(v.wanted_workers()) } else { Vec::new() }, advice)
+                .brings(if more { case.bound(Some(v.wanted_workers())) } else { None })
+                .check_by("time that calls to it take (lastdrop trace)"),
+        );
+    }
+    // A front without a pool of its own, before somebody of whom nothing can be seen.
+    let v = case.servers().into_iter().next_back().filter(|v| v.is(&["nginx", "haproxy"]) && case.cpu_idle())?;
+    let inside = case.inside(&v.about.server)?;
+    let connects = inside.calls.get("connect").copied().unwrap_or(0.0);
+    let (peer, waits) = inside.waits_s.iter().filter_map(|(w, s)| Some((w.strip_prefix("peer ")?, *s))).max_by(|a, b| a.1.total_cmp(&b.1))?;
+    (waits >= 0.4 * case.alone_s().unwrap_or(f64::INFINITY) && waits > 0.002).then(|| {
+        finding(0.7, format!("{} waits for {peer}", v.about.server))
+            .of(&v)
+            .seen("trace", &format!("seconds a request waits for {peer}"), waits, 0.4 * case.alone_s().unwrap_or(0.0))
+            .seen("trace", "connects a request", connects, 0)
+            .do_this(Vec::new(), "look at that server")
+            .check_by("$upstream_response_time in the log")
+    })
+}
+
+/// Causes that cannot be told apart from what was seen.
+pub(super) fn cannot_tell(case: &Case<'_>, limit: &Finding) -> Vec<[String; 2]> {
+    let pair = |a: &str, b: &str| vec![[a.to_string(), b.to_string()]];
+    match limit.id.as_str() {
+        "db-slow" if case.all.unseen.iter().any(|w| w.contains("database")) => pair("db-slow", "db-locked"),
+        _ => Vec::new(),
+    }
+}

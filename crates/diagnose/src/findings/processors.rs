@@ -1,0 +1,315 @@
+//! Processors: full, one of them full, spent on making workers, or on one thing that could be spared.
+
+use lastdrop_model::documents::Finding;
+use lastdrop_model::units::show_us;
+use serde_json::json;
+
+use super::Rule;
+use super::case::{Case, ONE_CORE, Says, View, finding};
+
+pub(super) const CHURN: &[Rule] = &[Rule { id: "process-churn", look: churn }];
+pub(super) const FULL: &[Rule] = &[
+    Rule { id: "opcode-cache-off", look: opcode_cache },
+    Rule { id: "compression-bound", look: compression },
+    Rule { id: "tls-bound", look: tls },
+    Rule { id: "interpreter-lock", look: interpreter_lock },
+    Rule { id: "gc-pauses", look: collector },
+    Rule { id: "libuv-pool", look: libuv },
+    Rule { id: "cpu-saturated", look: saturated },
+];
+pub(super) const ONE: &[Rule] = &[
+    Rule { id: "event-loop-blocked", look: loop_blocked },
+    Rule { id: "single-worker-cpu", look: single_worker },
+    Rule { id: "single-process", look: single_process },
+];
+
+/// Workers that are born with the requests.
+fn churn(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let a_request = case.per_request(v.seen.born);
+        let a_second = case.per_second(v.seen.born);
+        let recycle = ["MaxConnectionsPerChild", "pm.max_requests", "max_requests", "max-requests", "max_requests_per_worker"]
+            .iter()
+            .find_map(|name| Some((*name, v.count(name)?)))
+            .filter(|(_, n)| *n > 0.0);
+        // A pool that only grows is another matter.
+        let replaced = v.seen.born as f64 > (v.seen.workers_last as f64 - v.seen.workers_first as f64).max(0.0) * 1.5;
+        let crashed = v.seen.log.contains_key("crash") || v.seen.log.contains_key("killed");
+        let often = a_request > 0.01 && a_second > 1.5 && replaced && !crashed;
+        let due = recycle.is_none_or(|(_, n)| n < 200.0);
+        (often && due).then(|| {
+            let knob = recycle.map(|(name, _)| v.fix(name, json!(if v.is(&["apache"]) { 0 } else { 10_000 })));
+            finding(0.9, format!("workers of {} are replaced all the time: {a_second:.0} a second are born", v.about.server))
+                .of(&v)
+                .seen("processes", "workers born a request", a_request, 0.01)
+                .seen("processes", "workers born a second", a_second, 1.5)
+                .seen("configuration", recycle.map_or("recycling", |(name, _)| name), recycle.map_or(json!(null), |(_, n)| json!(n)), 200)
+                .seen("listen queue", "connections that wait", v.queue(), 1)
+                .unless("the same process ids before and after")
+                .do_this(knob.into_iter().collect(), "a worker that leaks can serve thousands of requests before it matters; lastdrop size --fit says how much it grows")
+                .brings(case.bound(None))
+                .check_by("the ids of workers stay the same")
+        })
+    })
+}
+
+/// The server behind most of the processor time, the front before others when they are equal.
+fn top<'a>(case: &'a Case<'a>) -> Option<View<'a>> {
+    let all = case.servers();
+    all.into_iter().max_by(|a, b| a.seen.cpu_cores.unwrap_or(0.0).total_cmp(&b.seen.cpu_cores.unwrap_or(0.0)))
+}
+
+/// Is it the processor that this server lacks: all of them, or the one of its only busy thread?
+fn short_of_cpu(v: &View<'_>) -> bool {
+    v.case.cpu_full() || v.seen.hottest_thread_cores >= ONE_CORE || v.seen.hottest_process_cores >= ONE_CORE
+}
+
+fn share_of(case: &Case<'_>, v: &View<'_>, libraries: &[&str], functions: &[&str]) -> f64 {
+    let Some(inside) = case.inside(&v.about.server) else { return 0.0 };
+    let sum = |all: &std::collections::BTreeMap<String, f64>, names: &[&str]| -> f64 {
+        all.iter().filter(|(name, _)| names.iter().any(|n| name.contains(n))).map(|(_, share)| share).sum()
+    };
+    sum(&inside.libraries, libraries).max(sum(&inside.functions, functions))
+}
+
+fn compression(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let share = share_of(case, &v, &["libz", "libbrotli", "libzstd", "libdeflate"], &["deflate", "longest_match", "Brotli"]);
+        (share >= 0.33 && short_of_cpu(&v)).then(|| {
+            let knob = ["gzip_comp_level", "DeflateCompressionLevel"].iter().find(|name| v.about.settings.contains_key(**name));
+            finding(0.9, "the processor's time goes into compressing answers")
+                .of(&v)
+                .seen("profile", "share of the compression library", share, 0.33)
+                .seen("/proc/PID/stat", "cores used", v.seen.cpu_cores.unwrap_or(0.0), 0)
+                .unless("compression below a third of the profile")
+                .do_this(
+                    knob.map(|name| v.fix(name, json!(1))).into_iter().collect(),
+                    "a level of 1 to 4 costs a fraction of 9 for a few percent more bytes; compress static files once (gzip_static, \
+                     mod_deflate with pre-compressed files)",
+                )
+                .brings(case.bound(None).map(|mut e| {
+                    e.ratio = (1.0 / (1.0 - 0.7 * share)).min(e.ratio.max(1.0 / (1.0 - 0.7 * share)));
+                    e.because = format!("{:.0} % of the time is compression, of which a low level saves about two thirds", share * 100.0);
+                    e
+                }))
+                .check_by("the share of libz in lastdrop profile")
+        })
+    })
+}
+
+fn tls(case: &Case<'_>) -> Option<Finding> {
+    let v = case.servers().into_iter().next().filter(|_| case.all.tls)?;
+    let share = share_of(case, &v, &["libcrypto", "libssl", "libgnutls"], &["rsaz_", "bn_mul", "ecp_", "RSA_"]);
+    let full = case.per_request(case.main.handshakes_full.max(if case.main.handshakes_resumed == 0 { case.main.connections } else { 0 }));
+    (share >= 0.4 && full >= 0.3 && short_of_cpu(&v)).then(|| {
+        finding(0.9, "TLS handshakes take the processor's time")
+            .of(&v)
+            .seen("profile", "share of the crypto library", share, 0.4)
+            .seen("load", "full handshakes a request", full, 0.3)
+            .seen("load", "handshakes resumed", case.main.handshakes_resumed, 0)
+            .unless("handshakes are resumed, or connections kept")
+            .do_this(
+                v.about.settings.contains_key("ssl_session_cache").then(|| v.fix("ssl_session_cache", json!(10))).into_iter().collect(),
+                "keep connections; a shared session cache or tickets; an ECDSA (P-256) certificate, or RSA of 2048 bits: RSA of 4096 \
+                 costs six times that",
+            )
+            .check_by("handshakes a request in lastdrop run")
+    })
+}
+
+fn opcode_cache(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let inside = case.inside(&v.about.server)?;
+        let opens = inside.calls.get("open").copied().unwrap_or(0.0);
+        let compiles = share_of(case, &v, &[], &["zendparse", "lex_scan", "zend_compile", "zendlex", "zend_hash_add", "zend_ast"]);
+        let is_php = v.is(&["php-fpm"]) || v.about.software.contains("PHP") || inside.libraries.keys().any(|l| l.contains("libphp"));
+        (is_php && (compiles >= 0.1 || (opens >= 50.0 && short_of_cpu(&v))) && case.cpu_full()).then(|| {
+            finding(0.9, "PHP compiles its files again for each request")
+                .of(&v)
+                .seen("profile", "share of the compiler (zendparse, lex_scan …)", compiles, 0.1)
+                .seen("trace", "files opened a request", opens, 50)
+                .unless("files are opened by the dozen and the compiler is not in the profile")
+                .do_this(
+                    v.about.settings.contains_key("opcache.enable").then(|| v.fix("opcache.enable", json!(1))).into_iter().collect(),
+                    "opcache.enable=1 with memory for all files (opcache.memory_consumption, opcache.max_accelerated_files)",
+                )
+                .brings(case.bound(None).map(|mut e| {
+                    e.ratio = (1.0 / (1.0 - compiles.min(0.85))).max(2.0);
+                    e.because = "what the compiler takes, and what reading its files costs".into();
+                    e
+                }))
+                .check_by("files opened a request in lastdrop trace")
+        })
+    })
+}
+
+/// Threads of one interpreter: together one processor, the others wait for its lock.
+fn interpreter_lock(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let is_python = v.is(&["gunicorn", "uwsgi"]) || v.about.software.to_lowercase().contains("python");
+        let is_ruby = v.is(&["puma"]);
+        let one = v.seen.hottest_process_cores;
+        let waiting = v.seen.waiting("futex");
+        let processes = v.seen.workers_most.max(1) as f64;
+        // Each process has what one interpreter can give, and all of them together less than the machine.
+        let all = v.seen.cpu_cores.unwrap_or(0.0);
+        let fires = (is_python || is_ruby)
+            && (ONE_CORE..1.35).contains(&one)
+            && v.seen.threads >= 2.0 * processes
+            && waiting >= 0.8
+            && all < case.main.cores.len() as f64 * 0.95
+            && all >= 0.85 * processes.min(case.main.cores.len() as f64 - 0.2);
+        fires.then(|| {
+            let name = v.about.pool.clone();
+            finding(0.88, "threads share one interpreter lock: more of them add nothing, more processes do")
+                .of(&v)
+                .seen("/proc/PID/stat", "cores of the busiest process", one, ONE_CORE)
+                .seen("/proc/PID/task", "threads", v.seen.threads, 2.0 * processes)
+                .seen("/proc/PID/syscall", "threads in futex", waiting, 0.8)
+                .unless("a process that uses more than one core, or threads that wait for a peer")
+                .do_this(
+                    name.map(|n| v.fix(&n, json!(case.main.cores.len()))).into_iter().collect(),
+                    "processes instead of threads for code that computes",
+                )
+                .brings(case.bound(None))
+                .check_by("the cores of all workers together")
+        })
+    })
+}
+
+fn collector(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let share = share_of(case, &v, &[], &["MarkCompact", "Scavenge", "MarkingVisitor", "G1", "ParNew", "gc_mark", "rb_gc", "gc_collect", "Sweeper"]);
+        (share >= 0.25 && short_of_cpu(&v)).then(|| {
+            finding(0.8, "the collector of garbage takes the time")
+                .of(&v)
+                .seen("profile", "share of the collector", share, 0.25)
+                .do_this(Vec::new(), "a larger heap (--max-old-space-size, -Xmx), fewer objects a request")
+                .check_by("the collector's share in lastdrop profile")
+        })
+    })
+}
+
+/// Four threads for files, names and crypto behind one loop.
+fn libuv(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let node = v.is(&["node"]) || v.about.software == "node";
+        let processes = v.seen.workers_most.max(1) as f64;
+        let at_work = v.seen.threads - v.seen.waiting("futex") - v.seen.waiting("events") - v.seen.waiting("idle");
+        let pooled = at_work / processes;
+        let loops_idle = v.seen.waiting("events") >= 0.5 * processes;
+        (node && loops_idle && (2.8..=4.8).contains(&pooled)).then(|| {
+            finding(0.8, "the four pool threads of Node are busy, its loop is not")
+                .of(&v)
+                .seen("/proc/PID/task", "threads at work beside the loop, a process", pooled, 2.8)
+                .seen("/proc/PID/syscall", "loops that wait for events", v.seen.waiting("events"), 0.5 * processes)
+                .unless("a loop that computes")
+                .do_this(vec![v.fix("UV_THREADPOOL_SIZE", json!(16))], "or fewer calls of crypto, zlib, fs and dns.lookup a request")
+                .check_by("threads that wait in futex")
+        })
+    })
+}
+
+fn saturated(case: &Case<'_>) -> Option<Finding> {
+    let v = top(case).filter(|_| case.cpu_full())?;
+    let used = v.seen.cpu_cores.unwrap_or(0.0);
+    let own = case.main.generator.cores;
+    let demand = case.busy_cores() / case.main.answered_rps.max(1e-9);
+    Some(
+        finding(0.9, format!("the processors are full: this is what the machine can do; {} uses most", v.about.server))
+            .of(&v)
+            .seen("/proc/stat", "cores busy", case.busy_cores(), 0.9 * case.main.cores.len() as f64)
+            .seen("/proc/PID/stat", &format!("cores of {}", v.about.server), used, 0)
+            .seen("load", "cores of the generator", own, 0)
+            .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 1.3)
+            .unless("processors that idle while somebody waits")
+            .do_this(
+                Vec::new(),
+                format!(
+                    "more workers will not help: a request costs {} of processor time. lastdrop profile {} says where it goes; then \
+                     a cache, less work a request, or more processors",
+                    show_us(demand * 1e6),
+                    v.about.named
+                ),
+            )
+            .check_by("processor time a request"),
+    )
+}
+
+/// One event loop that does one long thing after the other.
+fn loop_blocked(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let loops = v.seen.workers_most.max(1) as f64;
+        let one_loop = v.is(&["node", "nginx", "haproxy", "lighttpd"]) || v.about.software.contains("node");
+        if !one_loop || case.cpu_full() {
+            return None;
+        }
+        let alone = case.alone_s()?;
+        // It computes for as long as an answer takes, again and again; or it sleeps where a loop must not.
+        let computes = v.seen.hottest_process_cores >= ONE_CORE
+            && alone >= 0.008
+            && v.seen.cpu_cores.unwrap_or(0.0) / case.main.answered_rps.max(1e-9) >= 0.6 * alone;
+        let elsewhere = ["sleep", "disk", "lock", "read", "child", "peer", "file", "write"];
+        let stuck: f64 = elsewhere.iter().map(|what| v.seen.waiting(what)).sum::<f64>() / loops;
+        let waits = stuck >= 0.7 && v.seen.waiting("events") <= 0.4 * loops;
+        (computes || waits).then(|| {
+            finding(0.85, "one request holds the whole event loop while all others wait")
+                .of(&v)
+                .seen("/proc/PID/stat", "cores of the busiest process", v.seen.hottest_process_cores, ONE_CORE)
+                .seen("load", "one user alone, ms", alone * 1e3, 8)
+                .seen("/proc/PID/syscall", "loops that wait for something else than events", stuck, 0.7)
+                .unless("loops that wait for events while answers are slow")
+                .do_this(Vec::new(), "take the long work out of the loop (worker threads, a queue, asynchronous calls, aio threads in nginx)")
+                .check_by("the loop waits for events most of the time")
+        })
+    })
+}
+
+/// A pool or a server with workers of which one computes and the others have nothing to do.
+fn single_worker(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let knob = match v.kind() {
+            "nginx" => "worker_processes",
+            "haproxy" => "nbthread",
+            "lighttpd" => "server.max-worker",
+            "apache" | "php-fpm" | "gunicorn" | "uwsgi" | "puma" => v.about.pool.as_deref()?,
+            _ => return None,
+        };
+        let hot = v.seen.hottest_thread_cores.max(if v.one_thread_each() { v.seen.hottest_process_cores } else { 0.0 });
+        let all = v.seen.cpu_cores.unwrap_or(0.0);
+        let idle = case.main.cores.len() as f64 - case.busy_cores();
+        // The generator takes what is left of a small machine.
+        let spare = idle + case.main.generator.cores;
+        (hot >= ONE_CORE && all < hot + 0.35 && spare >= 0.3).then(|| {
+            let to = if v.is(&["nginx"]) { json!("auto") } else { json!(case.main.cores.len()) };
+            finding(0.88, format!("one worker of {} computes alone while processors idle", v.about.server))
+                .of(&v)
+                .seen("/proc/PID/task", "cores of the busiest thread", hot, ONE_CORE)
+                .seen("/proc/PID/stat", "cores of the whole server", all, hot + 0.35)
+                .seen("/proc/stat", "cores idle or the generator's", spare, 0.3)
+                .unless("work that is spread over several threads")
+                .do_this(vec![v.fix(knob, to)], "as many as processors")
+                .brings(case.bound(None))
+                .check_by("cores of each worker")
+        })
+    })
+}
+
+fn single_process(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let hot = v.seen.hottest_process_cores;
+        let idle = case.main.cores.len() as f64 - case.busy_cores() + case.main.generator.cores;
+        let one = v.seen.workers_most <= 1 && hot >= ONE_CORE && v.seen.cpu_cores.unwrap_or(0.0) < 1.3;
+        // Databases have rules of their own.
+        let is_database = v.is(&["mariadb", "postgresql"]) || v.about.software.contains("maria") || v.about.software.contains("mysql");
+        (one && idle >= 0.3 && !is_database).then(|| {
+            finding(0.85, format!("{} is one process, and its one processor is full", v.about.server))
+                .of(&v)
+                .seen("/proc/PID/stat", "cores of the process", hot, ONE_CORE)
+                .seen("processes", "workers", v.seen.workers_most, 2)
+                .unless("several processes, or a process that uses more than one core")
+                .do_this(Vec::new(), "run several (cluster, --workers), behind one listener or a proxy")
+                .check_by("cores of the server")
+        })
+    })
+}

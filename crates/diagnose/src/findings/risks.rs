@@ -1,0 +1,132 @@
+//! What will bite.
+
+use lastdrop_model::documents::Finding;
+
+use super::Rule;
+use super::case::{Case, Says, finding};
+
+pub(super) const ALL: &[Rule] = &[
+    Rule { id: "held-listener", look: held },
+    Rule { id: "zombie-children", look: zombies },
+    Rule { id: "time-wait-overflow", look: time_wait },
+    Rule { id: "memory-overcommit", look: overcommit },
+    Rule { id: "greedy-client", look: greedy },
+    Rule { id: "obsolete-setting", look: obsolete },
+];
+
+fn held(case: &Case<'_>) -> Option<Finding> {
+    let v = case.servers().into_iter().find(|v| !v.about.foreign_listeners.is_empty())?;
+    Some(
+        finding(0.95, format!("a process that is not {} holds its listening socket", v.about.server))
+            .of(&v)
+            .seen("/proc/PID/fd", "process", v.about.foreign_listeners.join(", "), "none")
+            .unless("only the server's own processes have it open")
+            .do_this(Vec::new(), "end it, or have it close its descriptors (close-on-exec) before it is started from the server; a restart fails with EADDRINUSE until then")
+            .check_by("ss -ltnp shows the server alone"),
+    )
+}
+
+fn zombies(case: &Case<'_>) -> Option<Finding> {
+    let steps = case.all.steps.iter().filter(|s| !s.servers.is_empty());
+    let most = steps.flat_map(|s| s.servers.iter().map(|v| (v.zombies, v.server.clone()))).collect::<Vec<_>>();
+    let name = most.iter().max_by_key(|(n, _)| *n)?.1.clone();
+    // One that is there at two ends of steps is not about to be waited for.
+    let lasting = most.iter().filter(|(n, server)| *n >= 2 && *server == name).count();
+    let v = case.servers().into_iter().find(|v| v.about.server == name)?;
+    (lasting >= 2 || v.seen.zombies >= 5).then(|| {
+        finding(0.9, "children have ended and nobody has waited for them")
+            .of(&v)
+            .seen("/proc/PID/stat", "zombies", v.seen.zombies, 2)
+            .unless("none of them at the next look")
+            .do_this(Vec::new(), "the parent has to wait for its children (SIGCHLD); in a container a PID 1 that does (--init)")
+            .check_by("no Z in ps")
+    })
+}
+
+fn time_wait(case: &Case<'_>) -> Option<Finding> {
+    let v = case.servers().into_iter().next()?;
+    let n = v.seen.kernel.get("TCPTimeWaitOverflow").copied().unwrap_or(0);
+    (n > 0).then(|| {
+        finding(0.9, "the table of closed connections is full")
+            .seen("TcpExt", "TCPTimeWaitOverflow", n, 1)
+            .unless("thousands in TIME_WAIT alone are no fault")
+            .do_this(Vec::new(), "raise net.ipv4.tcp_max_tw_buckets to what the kernel has by default; it is memory only")
+            .check_by("TCPTimeWaitOverflow stands still")
+    })
+}
+
+fn overcommit(case: &Case<'_>) -> Option<Finding> {
+    let memory = case.all.memory_bytes as f64;
+    case.servers().into_iter().find_map(|v| {
+        let real = v.seen.real_memory_bytes? as f64;
+        let workers = v.seen.workers_most as f64;
+        if workers < 2.0 || !v.one_thread_each() {
+            return None;
+        }
+        let each = real / workers;
+        let whole = each * v.size();
+        (whole > 0.9 * memory && v.size() > workers).then(|| {
+            finding(0.85, "the pool at its limit would not fit into memory")
+                .of(&v)
+                .seen("configuration", v.about.pool.as_deref().unwrap_or("workers"), v.size(), 0)
+                .seen("smaps_rollup", "MB a worker", each / 1048576.0, 0)
+                .seen("model", "MB of the whole pool", whole / 1048576.0, 0.9 * memory / 1048576.0)
+                .do_this(v.more_workers((0.8 * memory / each).floor()), "lastdrop size says how many fit")
+                .check_by("lastdrop size")
+        })
+    })
+}
+
+fn greedy(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let (address, share) = v.seen.top_client.clone().filter(|(_, share)| *share >= 0.4)?;
+        let with = match v.kind() {
+            "nginx" => "limit_conn, limit_req",
+            "apache" => "mod_qos, mod_evasive, RequestReadTimeout",
+            "haproxy" => "stick-table with http-request deny",
+            _ => "a limit in the front",
+        };
+        Some(
+            finding(0.85, format!("{address} holds most of the connections"))
+                .of(&v)
+                .seen("sock_diag", "share of the connections that are not ours", share, 0.4)
+                .unless("many clients behind one proxy (X-Forwarded-For)")
+                .do_this(Vec::new(), format!("throttle it: {with}"))
+                .check_by("its share of the connections"),
+        )
+    })
+}
+
+/// Advice that is no longer true, or never was.
+fn obsolete(case: &Case<'_>) -> Option<Finding> {
+    let value = |name: &str| case.all.sysctls.get(name).cloned();
+    let mut found: Vec<(String, String, &str)> = Vec::new();
+    if let Some(v) = value("net.ipv4.tcp_tw_recycle").filter(|v| v != "0") {
+        found.push(("net.ipv4.tcp_tw_recycle".into(), v, "broke clients behind NAT; gone since Linux 4.12"));
+    }
+    if let Some(v) = value("net.ipv4.tcp_fin_timeout").filter(|v| v.parse::<u64>().is_ok_and(|n| n < 60)) {
+        found.push(("net.ipv4.tcp_fin_timeout".into(), v, "does nothing for TIME_WAIT, which lasts 60 s whatever it says"));
+    }
+    if let Some(v) = value("net.ipv4.tcp_timestamps").filter(|v| v == "0") {
+        found.push(("net.ipv4.tcp_timestamps".into(), v, "without timestamps ports cannot be reused and sequence numbers wrap; no gain"));
+    }
+    if let Some(v) = value("net.ipv4.tcp_max_tw_buckets").filter(|v| v.parse::<u64>().is_ok_and(|n| n < 5000)) {
+        found.push(("net.ipv4.tcp_max_tw_buckets".into(), v, "kills closed connections early"));
+    }
+    if let Some(v) = value("net.ipv4.tcp_syncookies").filter(|v| v == "0") {
+        found.push(("net.ipv4.tcp_syncookies".into(), v, "leaves the server open to a flood of SYNs; no gain"));
+    }
+    for server in &case.all.servers {
+        for (old, new) in [("MaxClients", "MaxRequestWorkers since Apache 2.4"), ("MaxRequestsPerChild", "MaxConnectionsPerChild since Apache 2.4")] {
+            if let Some(at) = server.directives.get(old) {
+                found.push((format!("{} {old}", server.server), at.clone(), new));
+            }
+        }
+    }
+    let (name, now, why) = found.first().cloned()?;
+    let mut finding = finding(0.9, format!("{name}: old advice, no longer true"));
+    for (name, now, why) in &found {
+        finding = finding.seen("configuration", name, now.clone(), *why);
+    }
+    Some(finding.do_this(Vec::new(), format!("take {name} = {now} out: {why}")).check_by("the setting is the kernel's own again"))
+}

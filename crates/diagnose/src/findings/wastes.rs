@@ -1,0 +1,181 @@
+//! What costs without being the bound.
+
+use lastdrop_model::documents::Finding;
+use lastdrop_model::examination::StepKind;
+use serde_json::json;
+
+use super::Rule;
+use super::case::{Case, Says, View, finding};
+
+pub(super) const ALL: &[Rule] = &[
+    Rule { id: "htaccess-lookups", look: htaccess },
+    Rule { id: "db-connect-per-request", look: database_connects },
+    Rule { id: "upstream-connect-per-request", look: upstream_connects },
+    Rule { id: "keepalive-off", look: keepalive_off },
+    Rule { id: "fpm-spawn-lag", look: |c| growing(c, true) },
+    Rule { id: "spawn-ramp", look: |c| growing(c, false) },
+    Rule { id: "buffering-to-disk", look: buffering },
+    Rule { id: "access-log-unbuffered", look: unbuffered },
+    Rule { id: "delayed-ack", look: delayed_ack },
+    Rule { id: "unused-modules", look: unused_modules },
+];
+
+/// The first server whose traced calls have so many of a sort in each request; with the number and the object.
+fn calls<'a>(case: &'a Case<'a>, sort: &str, least: f64, kinds: &[&str]) -> Option<(View<'a>, f64, String)> {
+    case.servers().into_iter().filter(|v| kinds.is_empty() || v.is(kinds)).find_map(|v| {
+        let inside = case.inside(&v.about.server).filter(|i| i.requests >= 3.0)?;
+        let n = inside.calls.get(sort).copied().filter(|n| *n >= least)?;
+        Some((v, n, inside.objects.get(sort).cloned().unwrap_or_default()))
+    })
+}
+
+fn htaccess(case: &Case<'_>) -> Option<Finding> {
+    let (v, n, path) = calls(case, "htaccess", 0.9, &["apache"])?;
+    Some(
+        finding(0.95, "Apache looks for .htaccess in every folder of the path, for each request")
+            .of(&v)
+            .seen("trace", "looks a request", n, 0.9)
+            .seen("trace", "such as", path, ".htaccess")
+            .unless("no look for .htaccess while it was traced")
+            .do_this(vec![v.fix("AllowOverride", json!("None"))], "and what the files say into the configuration, in <Directory>")
+            .check_by("lastdrop trace --with '<Directory />; AllowOverride None; </Directory>'"),
+    )
+}
+
+fn database_connects(case: &Case<'_>) -> Option<Finding> {
+    let (v, n, peer) = calls(case, "database-connect", 0.7, &[])?;
+    Some(
+        finding(0.93, format!("each request opens a connection of its own to the database {peer}"))
+            .of(&v)
+            .seen("trace", "connects to it a request", n, 0.7)
+            .unless("connections that are kept")
+            .do_this(Vec::new(), "persistent connections (mysqli 'p:', PDO::ATTR_PERSISTENT, Apache::DBI, CONN_MAX_AGE) or a pooler; no more workers than it has connections")
+            .check_by("connects a request in lastdrop trace"),
+    )
+}
+
+fn upstream_connects(case: &Case<'_>) -> Option<Finding> {
+    let (v, n, peer) = calls(case, "connect", 0.8, &["nginx", "haproxy", "apache"])?;
+    // To one's own FastCGI pool by a path it costs next to nothing.
+    let dear = !peer.starts_with("unix:") || v.is(&["haproxy"]);
+    dear.then(|| {
+        let fix = match v.kind() {
+            "haproxy" => vec![v.fix("http-reuse", json!("safe"))],
+            _ => Vec::new(),
+        };
+        finding(0.88, format!("{} opens a connection to {peer} for each request", v.about.server))
+            .of(&v)
+            .seen("trace", "connects a request", n, 0.8)
+            .seen("sock_diag", "closed connections (TIME_WAIT)", v.seen.sockets.get("time_wait").copied().unwrap_or(0.0), 0)
+            .unless("connections to it that are kept")
+            .do_this(fix, "nginx: keepalive N in the upstream, proxy_http_version 1.1 and an empty Connection header; Apache: no disablereuse, ProxyPass … enablereuse; HAProxy: http-reuse")
+            .check_by("connects a request in lastdrop trace")
+    })
+}
+
+fn keepalive_off(case: &Case<'_>) -> Option<Finding> {
+    let asked = case.all.steps.iter().filter(|s| matches!(s.kind, StepKind::Main | StepKind::OtherKeepalive | StepKind::Few));
+    let step = asked.into_iter().find(|s| s.keepalive && s.answered >= 20)?;
+    let a_request = step.connections as f64 / step.answered.max(1) as f64;
+    let v = case.servers().into_iter().next()?;
+    (a_request >= 0.8).then(|| {
+        let knob = ["KeepAlive", "keepalive_timeout"].iter().find(|name| v.about.settings.contains_key(**name));
+        finding(0.9, "the server closes the connection after each answer, though clients would keep it")
+            .of(&v)
+            .seen("load", "connections a request with keep-alive on", a_request, 0.8)
+            .seen("configuration", knob.map_or("keep-alive", |n| *n), knob.and_then(|n| v.setting(n)).unwrap_or_default(), "on")
+            .unless("connections that are reused")
+            .do_this(
+                knob.map(|name| v.fix(name, if *name == "KeepAlive" { json!("On") } else { json!(15) })).into_iter().collect(),
+                "a browser loads a page with six connections instead of one a part; in prefork with a short KeepAliveTimeout only, or it \
+                 holds the workers",
+            )
+            .check_by("connections opened against requests in lastdrop run")
+    })
+}
+
+fn growing(case: &Case<'_>, fpm: bool) -> Option<Finding> {
+    let v = case.servers().into_iter().find(|v| v.is(&["php-fpm"]) == fpm && v.has_pool() && v.about.one_request_a_worker | v.is(&["apache"]))?;
+    let (first, last) = (v.seen.workers_first as f64, v.seen.workers_last as f64);
+    let busy_lines = v.seen.log.get("seems-busy").copied().unwrap_or(0);
+    let grows = last >= first * 1.3 && last - first >= 3.0;
+    (grows || (fpm && busy_lines > 0)).then(|| {
+        finding(0.85, "the pool was still growing while the load was on")
+            .of(&v)
+            .seen("processes", "workers at the beginning", first, 0)
+            .seen("processes", "workers at the end", last, first * 1.3)
+            .seen("error log", "seems busy", busy_lines, 1)
+            .seen("sock_diag", "connections that waited meanwhile", v.queue(), 0)
+            .unless("as many workers at the end as at the beginning")
+            .do_this(
+                if fpm { vec![v.fix("pm", json!("static"))] } else { Vec::new() },
+                "as many workers from the start as the load needs: StartServers and MinSpareServers (Apache), pm = static or a higher \
+                 pm.start_servers (PHP-FPM)",
+            )
+            .check_by("the same number of workers before and after")
+    })
+}
+
+fn buffering(case: &Case<'_>) -> Option<Finding> {
+    let v = case.servers().into_iter().find(|v| {
+        let traced = case.inside(&v.about.server).and_then(|i| i.calls.get("temporary-file")).copied().unwrap_or(0.0);
+        v.seen.log.contains_key("temporary-file") || traced >= 0.5
+    })?;
+    let lines = v.seen.log.get("temporary-file").copied().unwrap_or(0);
+    let traced = case.inside(&v.about.server).and_then(|i| i.calls.get("temporary-file")).copied().unwrap_or(0.0);
+    Some(
+        finding(0.92, "answers or bodies go through temporary files")
+            .of(&v)
+            .seen("error log", "buffered to a temporary file", lines, 1)
+            .seen("trace", "calls on temporary files a request", traced, 0.5)
+            .do_this(Vec::new(), "buffers that hold an answer: proxy_buffers, fastcgi_buffers, client_body_buffer_size; or proxy_max_temp_file_size 0")
+            .check_by("no such line in the log"),
+    )
+}
+
+fn unbuffered(case: &Case<'_>) -> Option<Finding> {
+    let (v, n, path) = calls(case, "access-log-write", 0.8, &["nginx", "apache"])?;
+    // A write costs some microseconds: worth a word where there are thousands of them, or time is short.
+    let worth = case.main.answered_rps * 6e-6 >= 0.02 && (case.cpu_full() || v.seen.hottest_thread_cores >= 0.8);
+    worth.then(|| {
+        finding(0.8, format!("a write to {path} for each request"))
+            .of(&v)
+            .seen("trace", "writes to the access log a request", n, 0.8)
+            .seen("load", "requests a second", case.main.answered_rps, 0)
+            .do_this(
+                v.about.settings.contains_key("access_log_buffer").then(|| v.fix("access_log_buffer", json!(64))).into_iter().collect(),
+                "access_log … buffer=64k flush=5s (nginx), BufferedLogs On (Apache)",
+            )
+            .check_by("writes a request in lastdrop trace")
+    })
+}
+
+fn delayed_ack(case: &Case<'_>) -> Option<Finding> {
+    let v = case.servers().into_iter().next()?;
+    let alone = case.alone?;
+    let plateau = |us: f64| (38_000.0..49_000.0).contains(&us);
+    let again = v.seen.kernel.get("RetransSegs").copied().unwrap_or(0);
+    let acks = v.seen.kernel.get("DelayedACKs").copied().unwrap_or(0);
+    let writes = case.inside(&v.about.server).and_then(|i| i.calls.get("client-write")).copied().unwrap_or(0.0);
+    (plateau(alone.response.p50) && case.cpu_idle() && case.per_request(again) < 0.02 && (writes >= 1.8 || case.per_request(acks) > 0.3)).then(|| {
+        finding(0.8, "answers wait 40 ms for an acknowledgement between two small writes")
+            .of(&v)
+            .seen("load", "median of one user alone, ms", alone.response.p50 / 1e3, 38)
+            .seen("TcpExt", "delayed acknowledgements a request", case.per_request(acks), 0.3)
+            .seen("trace", "writes to the client a request", writes, 1.8)
+            .unless("segments that are sent again")
+            .do_this(Vec::new(), "TCP_NODELAY on the server's socket, or one write for head and body")
+            .check_by("the median of one user alone")
+    })
+}
+
+fn unused_modules(case: &Case<'_>) -> Option<Finding> {
+    let v = case.servers().into_iter().find(|v| !v.about.unused_modules.is_empty())?;
+    Some(
+        finding(0.8, "modules are loaded that nothing in the configuration refers to")
+            .of(&v)
+            .seen("configuration", "modules", v.about.unused_modules.join(" "), "")
+            .do_this(Vec::new(), "take them out one by one and test (apachectl -t, the pages); each costs memory in every worker and time at the start")
+            .check_by("lastdrop size before and after"),
+    )
+}

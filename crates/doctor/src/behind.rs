@@ -1,0 +1,151 @@
+//! Who takes part: the servers that the user named, and those behind them, by their connections.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use lastdrop_model::Plan;
+use lastdrop_probe::chain::Chain;
+use lastdrop_probe::links::{Links, links};
+use lastdrop_probe::listeners::{self, Endpoint};
+use lastdrop_probe::process;
+use lastdrop_server::{Found, ServerError, ServerRef, find, found_of_process};
+
+/// Connections last for milliseconds: looked for this often.
+const PAUSE: Duration = Duration::from_millis(15);
+/// Servers beyond this are left out: a front may lead to a hundred.
+const MOST_SERVERS: usize = 8;
+
+/// A server of the chain.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// What it is called.
+    pub called: String,
+    /// As the user named it; None of one that was found behind.
+    pub named: Option<ServerRef>,
+    pub found: Found,
+}
+
+/// The servers, that of the URL first, each before those that it connects to.
+#[derive(Debug, Clone, Default)]
+pub struct Members {
+    pub all: Vec<Member>,
+    pub links: Links,
+}
+
+/// Finds those that the user named; where nobody is named, the one that listens at the URL.
+///
+/// # Errors
+/// When one is not found.
+pub fn named(servers: &[ServerRef], plan: &Plan) -> Result<Vec<Member>, ServerError> {
+    let mut all: Vec<Member> = Vec::new();
+    for server in servers.iter().filter(|s| !s.kind.is_host()) {
+        all.push(Member { called: server.called().into(), named: Some(server.clone()), found: find(server)? });
+    }
+    // The one that the load meets takes part, named or not.
+    if let Some(front) = endpoint(plan).and_then(|e| listeners::owner(&e)).filter(|pid| !belongs(&all, *pid))
+        && let Some(found) = found_of_process(front).filter(|f| !belongs(&all, f.master))
+    {
+        all.push(Member { called: free_name(&all, found.kind.name, found.master), named: None, found });
+    }
+    Ok(all)
+}
+
+/// What the load connects to.
+pub fn endpoint(plan: &Plan) -> Option<Endpoint> {
+    match &plan.network.unix_socket {
+        Some(path) => Some(Endpoint::Unix(path.clone())),
+        None => lastdrop_load::resolve(&plan.url).ok().map(Endpoint::Tcp),
+    }
+}
+
+fn belongs(members: &[Member], pid: i32) -> bool {
+    let mut up = Some(pid);
+    while let Some(p) = up.filter(|p| *p > 1) {
+        if members.iter().any(|m| m.found.master == p) {
+            return true;
+        }
+        up = process::look(p).map(|info| info.parent);
+    }
+    false
+}
+
+fn free_name(members: &[Member], kind: &str, pid: i32) -> String {
+    match members.iter().any(|m| m.called == kind) || kind == "pid" {
+        false => kind.to_string(),
+        true => match process::name(pid).filter(|name| kind == "pid" && !members.iter().any(|m| m.called == *name)) {
+            Some(name) => name,
+            None => format!("{kind}-{pid}"),
+        },
+    }
+}
+
+/// Follows connections until `over` is set, while somebody puts load on.
+pub fn follow(mut members: Vec<Member>, plan: &Plan, over: &AtomicBool) -> Members {
+    let mut chain = Chain::of_ourselves();
+    members.iter().for_each(|m| chain.add(m.found.master));
+    let to = endpoint(plan);
+    let mut known: BTreeSet<i32> = chain.members().into_iter().collect();
+    let mut seen = Links::default();
+    let mut turn = 0u32;
+    loop {
+        let last = over.load(Ordering::Relaxed);
+        // Reads the open files of the whole machine: seldom.
+        if turn.is_multiple_of(8) || last {
+            chain.look(to.as_ref());
+            for pid in chain.members() {
+                let fresh = known.insert(pid) && members.len() < MOST_SERVERS && !belongs(&members, pid);
+                if let Some(found) = fresh.then(|| found_of_process(pid)).flatten() {
+                    let called = free_name(&members, found.kind.name, found.master);
+                    members.push(Member { called, named: None, found });
+                    // Places in the list have stayed the same.
+                }
+            }
+        }
+        turn += 1;
+        let masters: Vec<i32> = members.iter().map(|m| m.found.master).collect();
+        let now = links(&masters);
+        let before = std::mem::replace(&mut seen, now);
+        seen.links.extend(before.links);
+        if last {
+            break;
+        }
+        thread::sleep(PAUSE);
+    }
+    in_order(members, seen, to.as_ref())
+}
+
+/// The one at the URL first, then whom it connects to, and so on.
+fn in_order(members: Vec<Member>, seen: Links, to: Option<&Endpoint>) -> Members {
+    let listens = |place: usize| {
+        let own = &members[place].found.listeners;
+        let at = |end: &Endpoint| match end {
+            Endpoint::Tcp(_) => own.iter().any(|l| end.fitness(l) > 0),
+            Endpoint::Unix(path) => seen.listens.get(place).is_some_and(|all| {
+                all.iter().any(|e| matches!(e, Endpoint::Unix(p) if p == path))
+            }),
+        };
+        to.is_some_and(at)
+    };
+    let mut order: Vec<usize> = (0..members.len()).filter(|place| listens(*place)).collect();
+    let mut next = 0;
+    while let Some(place) = order.get(next).copied() {
+        next += 1;
+        let ends: Vec<usize> = seen.links.iter().filter(|l| l.from == place).map(|l| l.to).collect();
+        for end in ends {
+            if !order.contains(&end) {
+                order.push(end);
+            }
+        }
+    }
+    order.extend((0..members.len()).filter(|place| !order.contains(place)).collect::<Vec<_>>());
+    let new_place = |old: usize| order.iter().position(|o| *o == old).unwrap_or(old);
+    let links = Links {
+        links: seen.links.iter().cloned().map(|mut l| { (l.from, l.to) = (new_place(l.from), new_place(l.to)); l }).collect(),
+        listens: order.iter().map(|o| seen.listens.get(*o).cloned().unwrap_or_default()).collect(),
+        unseen: seen.unseen.iter().map(|o| new_place(*o)).collect(),
+    };
+    let mut taken: Vec<Option<Member>> = members.into_iter().map(Some).collect();
+    Members { all: order.iter().filter_map(|o| taken[*o].take()).collect(), links }
+}

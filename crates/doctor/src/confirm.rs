@@ -1,0 +1,167 @@
+//! Makes the change that is proposed, in interleaved blocks against the server as it is, and looks what the limit is then.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lastdrop_analyze::ratio;
+use lastdrop_diagnose::findings::{diagnose, diagnose_without};
+use lastdrop_lab::warm::RECYCLING_WARM_UP;
+use lastdrop_lab::{Lab, LabError};
+use lastdrop_model::documents::{Confirmation, DoctorDocument, Finding, Fix, Severity};
+use lastdrop_model::examination::Examination;
+use lastdrop_model::{Event, Setting, Settings};
+use lastdrop_server::{Others, Restored, ServerRef, Stack};
+use lastdrop_trials::trial::{TrialOrder, trial};
+use serde_json::Value;
+
+use crate::examine::{Order, look_again};
+
+/// Pairs of blocks, and how long a block is.
+const PAIRS: usize = 4;
+const BLOCK: Duration = Duration::from_secs(4);
+const SETTLING: Duration = Duration::from_secs(1);
+/// A change that brings less than this with 95 % confidence has not moved the limit.
+const WORTH: f64 = 1.05;
+
+/// Tries the change of the limit, and puts the server back, or keeps it. The document says what came of it: a finding that
+/// the change refutes is withdrawn.
+///
+/// # Errors
+/// When the servers cannot be changed or do not come back.
+pub fn confirm(
+    lab: &mut Lab<'_>,
+    order: &Order<'_>,
+    others: &Others,
+    keep: bool,
+    document: &mut DoctorDocument,
+) -> Result<(), LabError> {
+    let Some(limit) = document.findings.iter().find(|f| f.severity == Severity::Limit).cloned() else {
+        document.notes.push("nothing to confirm: there is no limit".into());
+        return Ok(());
+    };
+    let servers = servers_of(&limit, &document.examination, order.servers);
+    let Some((references, settings)) = servers.filter(|(_, settings)| !settings.is_empty()) else {
+        document.notes.push(format!("{} cannot be confirmed: no setting that lastdrop changes mends it", limit.id));
+        return Ok(());
+    };
+    let mut stack = Stack::open(&references, Some(&order.plan.url), others)?;
+    if let Err(e) = stack.check_names(&settings).and_then(|()| stack.check(&settings)) {
+        document.notes.push(format!("{} cannot be confirmed: {e}", limit.id));
+        return Ok(());
+    }
+    let said = lastdrop_model::settings::describe(&settings);
+    lab.tell(&Event::Experiment { what: format!("does it help? {said}, in {PAIRS} pairs of blocks").into() });
+    let outcome = measure(lab, order, &mut stack, &settings);
+    let after = match &outcome {
+        Ok(_) => look_again(lab, order, &document.examination).map(|examination| diagnose(&examination).limit),
+        Err(_) => Ok(None),
+    };
+    let pairs = match outcome {
+        Ok(pairs) => pairs,
+        Err(e) => {
+            stack.restore()?;
+            return Err(e);
+        }
+    };
+    let measured = ratio::paired(&pairs, 0.95);
+    let (ratio, interval) = measured.map_or((0.0, [0.0, 0.0]), |r| (r.ratio, [r.low, r.high]));
+    let refuted = measured.is_some_and(|r| r.high < WORTH);
+    let kept = keep && !refuted && interval[0] > 1.0;
+    if kept {
+        lab.tell(&Event::Keeping { settings: std::borrow::Cow::Borrowed(&settings) });
+        stack.keep(&settings)?;
+    } else {
+        lab.tell(&Event::Restoring);
+        let restored = stack.restore()?;
+        document.notes.extend(restored.iter().flat_map(Restored::notes));
+    }
+    let limit_after = after?;
+    document.confirmed =
+        Some(Confirmation { id: limit.id.clone(), ratio, interval, limit_after: limit_after.clone(), kept });
+    if refuted {
+        let again = diagnose_without(&document.examination, &[limit.id.as_str()]);
+        document.notes.push(format!(
+            "{} is withdrawn: {said} gives {ratio:.2} times the throughput, between {:.2} and {:.2}",
+            limit.id, interval[0], interval[1]
+        ));
+        (document.findings, document.limit) = (again.findings, again.limit);
+    }
+    Ok(())
+}
+
+/// Throughput as it is and with the change, pair by pair; each on a fresh start. At the end the change is in force.
+fn measure(
+    lab: &mut Lab<'_>,
+    order: &Order<'_>,
+    stack: &mut Stack,
+    settings: &Settings,
+) -> Result<Vec<(f64, f64)>, LabError> {
+    let mut plan = order.plan.clone();
+    plan.phases.retain(|p| p.measured);
+    for phase in &mut plan.phases {
+        (phase.requests, phase.duration) = (None, Some(BLOCK));
+    }
+    let mut pairs = Vec::new();
+    for pair in 0..PAIRS {
+        let mut scores = [0.0; 2];
+        // The last block has the change, so that it is in force when all are done.
+        let change_first = pair % 2 == 1 && pair + 1 < PAIRS;
+        for changed in [change_first, !change_first] {
+            let with = if changed { settings.clone() } else { Settings::new() };
+            let trial_order = TrialOrder {
+                plan: &plan,
+                settings: with,
+                label: format!("doctor confirm: {}", if changed { "changed" } else { "as it is" }),
+                role: "confirm",
+                recycling_warm_up: RECYCLING_WARM_UP.min(BLOCK),
+                settling: SETTLING,
+                budget: None,
+                most_unanswered: 1.0,
+            };
+            let measured = trial(lab, stack, &trial_order)?;
+            if measured.run.is_none() {
+                return Err(LabError::Other(format!("the change is not taken: {}", measured.trial.why)));
+            }
+            scores[usize::from(changed)] = measured.trial.objective;
+        }
+        pairs.push((scores[0], scores[1]));
+    }
+    Ok(pairs)
+}
+
+/// The servers that a finding wants to change, and their settings as a stack of them has those.
+fn servers_of(limit: &Finding, examination: &Examination, named: &[ServerRef]) -> Option<(Vec<ServerRef>, Settings)> {
+    let mut by_server: BTreeMap<&str, Vec<&Fix>> = BTreeMap::new();
+    for fix in &limit.fix {
+        by_server.entry(fix.server.as_str()).or_default().push(fix);
+    }
+    let several = by_server.len() > 1;
+    let (mut references, mut settings) = (Vec::new(), Settings::new());
+    for (called, fixes) in by_server {
+        let about = examination.servers.iter().find(|s| s.server == called)?;
+        let mut reference =
+            named.iter().find(|s| s.called() == called).cloned().or_else(|| about.named.parse().ok())?;
+        if several {
+            reference.name = Some(called.to_string());
+        }
+        references.push(reference);
+        for fix in fixes {
+            // What has no place in the table of knobs cannot be tried.
+            if !about.needs.contains_key(&fix.knob) {
+                return None;
+            }
+            let name = if several { format!("{called}.{}", fix.knob) } else { fix.knob.clone() };
+            settings.insert(name, setting(&fix.to)?);
+        }
+    }
+    Some((references, settings))
+}
+
+fn setting(value: &Value) -> Option<Setting> {
+    match value {
+        Value::Number(n) => n.as_i64().or_else(|| n.as_f64().map(|f| f.round() as i64)).map(Setting::Count),
+        Value::String(text) => Some(Setting::read(text)),
+        _ => None,
+    }
+}
+

@@ -1,0 +1,326 @@
+//! The experiments, and what they leave behind.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lastdrop_lab::{Lab, LabError};
+use lastdrop_model::examination::{Examination, GeneratorSeen, LoadShape, Step, StepKind, Times};
+use lastdrop_model::plan::{KeepAlive, Load, Plan};
+use lastdrop_model::{Event, Kind, PhaseReport, Run};
+use lastdrop_probe::host::{self, HostMemory};
+use lastdrop_server::ServerRef;
+
+use crate::behind::{Members, endpoint, follow, named};
+use crate::beside::Beside;
+use crate::inside;
+use crate::settings::examined;
+
+/// How much a server may be disturbed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    Whole,
+    /// Below the knee: a few users.
+    Gentle,
+    /// No load of ours at all.
+    Observe,
+}
+
+/// What is to be found out.
+#[derive(Debug, Clone)]
+pub struct Order<'a> {
+    pub servers: &'a [ServerRef],
+    /// The load that is asked about: of its measured phase.
+    pub plan: Plan,
+    pub manner: Manner,
+    /// How long the load is watched that is asked about.
+    pub time: Duration,
+}
+
+const ALONE: Duration = Duration::from_secs(4);
+const FEW: Duration = Duration::from_secs(4);
+const BEYOND: Duration = Duration::from_secs(6);
+const CONTRAST: Duration = Duration::from_secs(5);
+const INSIDE: Duration = Duration::from_secs(7);
+const FEW_USERS: u32 = 4;
+const GENTLE_USERS: u32 = 2;
+/// A queue that requests have left who gave up takes a while to empty.
+const MOST_SETTLING: Duration = Duration::from_secs(6);
+
+/// Makes the experiments. What was seen until then comes back also when the user stops it.
+///
+/// # Errors
+/// When a server is not found, or no load can be put on at all.
+pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabError> {
+    let plan = &order.plan;
+    lab.observe = false;
+    // A doctor's runs differ from each other: nothing is repeated for the sake of comparing them.
+    lab.repeats = 0;
+    let members = named(order.servers, plan)?;
+    let to = endpoint(plan);
+    let load = plan.phases.iter().find(|p| p.measured).map(|p| p.load.clone());
+    let (users, is_open) = match load {
+        Some(Load::Closed { users, .. }) => (users, false),
+        Some(Load::Open { .. }) => (0, true),
+        None => (1, false),
+    };
+    let mut all = Examination {
+        url: plan.url.to_string(),
+        tls: plan.url.tls,
+        processors: host::processors(),
+        memory_bytes: HostMemory::now().map_or(0, |m| m.total),
+        load: match (order.manner, is_open) {
+            (Manner::Observe, _) => LoadShape::Foreign,
+            (_, true) => LoadShape::Open,
+            _ => LoadShape::Closed,
+        },
+        ..Examination::default()
+    };
+    // The first step is also there to find out who is behind whom.
+    let over = Arc::new(AtomicBool::new(false));
+    let following = {
+        let (plan, over) = (plan.clone(), Arc::clone(&over));
+        thread::spawn(move || follow(members, &plan, &over))
+    };
+    lab.tell(&Event::Experiment { what: "one user alone, and who is behind whom".into() });
+    let alone = match order.manner {
+        Manner::Observe => {
+            wait(lab, Duration::from_secs(3));
+            Ok(None)
+        }
+        _ => put_on(lab, plan, StepKind::Alone, Some(1), ALONE, None).map(Some),
+    };
+    over.store(true, Ordering::Relaxed);
+    let members: Members = following.join().map_err(|_| LabError::Other("looking for servers failed".into()))?;
+    all.servers = examined(&members, &mut all.unseen);
+    all.sysctls = crate::settings::sysctls();
+    all.steps.extend(alone?);
+    let mut beside = Beside::start(&members, to.as_ref());
+    let outcome = steps(lab, order, &members, &mut beside, users, is_open, &mut all);
+    all.unseen.append(&mut beside.unread);
+    all.cost_cores = (beside.cost_cores * 1e4).round() / 1e4;
+    match outcome {
+        Err(LabError::Interrupted) if all.main().is_some() => {}
+        Err(e) => return Err(e),
+        Ok(()) => {}
+    }
+    Ok(all)
+}
+
+/// The load that is asked about once more, and what was seen of the same servers: what follows from it is told with what one
+/// user alone got before.
+///
+/// # Errors
+/// As [`examine`].
+pub fn look_again(lab: &mut Lab<'_>, order: &Order<'_>, before: &Examination) -> Result<Examination, LabError> {
+    lab.observe = false;
+    let over = AtomicBool::new(true);
+    let members = follow(named(order.servers, &order.plan)?, &order.plan, &over);
+    let mut all = before.clone();
+    // Those that are behind are found by their connections, which are there while there is load.
+    let members = if members.all.len() < before.servers.len() { with_load(lab, order, members.all)? } else { members };
+    all.servers = examined(&members, &mut all.unseen);
+    all.steps.retain(|s| s.kind == StepKind::Alone);
+    let users = order.plan.phases.iter().find(|p| p.measured).and_then(|p| match p.load {
+        Load::Closed { users, .. } => Some(users),
+        Load::Open { .. } => None,
+    });
+    let mut beside = Beside::start(&members, endpoint(&order.plan).as_ref());
+    all.steps.push(put_on(lab, &order.plan, StepKind::Main, users, BEYOND, Some(&mut beside))?);
+    all.inside = inside_step(lab, &order.plan, users, &members, &mut all)?;
+    Ok(all)
+}
+
+/// Follows connections while a few users put load on.
+fn with_load(lab: &mut Lab<'_>, order: &Order<'_>, known: Vec<crate::behind::Member>) -> Result<Members, LabError> {
+    let over = Arc::new(AtomicBool::new(false));
+    let following = {
+        let (plan, over) = (order.plan.clone(), Arc::clone(&over));
+        thread::spawn(move || follow(known, &plan, &over))
+    };
+    let step = put_on(lab, &order.plan, StepKind::Few, Some(GENTLE_USERS), Duration::from_secs(2), None);
+    over.store(true, Ordering::Relaxed);
+    let members = following.join().map_err(|_| LabError::Other("looking for servers failed".into()))?;
+    step?;
+    Ok(members)
+}
+
+#[allow(clippy::too_many_arguments)]
+fn steps(
+    lab: &mut Lab<'_>,
+    order: &Order<'_>,
+    members: &Members,
+    beside: &mut Beside,
+    users: u32,
+    is_open: bool,
+    all: &mut Examination,
+) -> Result<(), LabError> {
+    let plan = &order.plan;
+    let say = |lab: &mut Lab<'_>, what: String| lab.tell(&Event::Experiment { what: what.into() });
+    if order.manner == Manner::Observe {
+        say(lab, format!("watching what there is for {} s, without load of ours", order.time.as_secs()));
+        beside.begin();
+        let began = Instant::now();
+        wait(lab, order.time);
+        let mut step = Step { kind: StepKind::Observed, ..Step::default() };
+        step.duration_s = began.elapsed().as_secs_f64();
+        beside.end(&mut step);
+        all.steps.push(step);
+        lab.check_stop()?;
+        all.inside = inside::look(members, &plan.url);
+        return Ok(());
+    }
+    let gentle = order.manner == Manner::Gentle;
+    let few = if gentle { GENTLE_USERS } else { FEW_USERS };
+    if gentle || users > 2 * few || is_open {
+        say(lab, format!("{few} users"));
+        all.steps.push(put_on(lab, plan, StepKind::Few, Some(few), FEW, Some(beside))?);
+    }
+    if gentle {
+        all.inside = inside_step(lab, plan, Some(few), members, all)?;
+        return Ok(());
+    }
+    settle(members);
+    let words = if is_open { "the rate that is asked about".into() } else { format!("{users} users") };
+    say(lab, words);
+    let asked = (!is_open).then_some(users);
+    all.steps.push(put_on(lab, plan, StepKind::Main, asked, order.time, Some(beside))?);
+    settle(members);
+    if !is_open {
+        say(lab, format!("twice as many: {} users", users.saturating_mul(2)));
+        all.steps.push(put_on(lab, plan, StepKind::Beyond, Some(users.saturating_mul(2)), BEYOND, Some(beside))?);
+        settle(members);
+        let mut other = plan.clone();
+        other.keepalive = if plan.keepalive == KeepAlive::Off { KeepAlive::On } else { KeepAlive::Off };
+        say(lab, format!("{users} users with keep-alive {}", other.keepalive));
+        all.steps.push(put_on(lab, &other, StepKind::OtherKeepalive, Some(users), CONTRAST, Some(beside))?);
+        settle(members);
+    }
+    say(lab, "the same load, and a look inside: system calls, profile".into());
+    all.inside = inside_step(lab, plan, asked, members, all)?;
+    Ok(())
+}
+
+/// Load, and while it is on, a look inside.
+fn inside_step(
+    lab: &mut Lab<'_>,
+    plan: &Plan,
+    users: Option<u32>,
+    members: &Members,
+    all: &mut Examination,
+) -> Result<Vec<lastdrop_model::examination::Inside>, LabError> {
+    let (inner, url) = (members.clone(), plan.url.clone());
+    let looking = thread::spawn(move || {
+        thread::sleep(Duration::from_secs(1));
+        inside::look(&inner, &url)
+    });
+    let step = put_on(lab, plan, StepKind::Inside, users, INSIDE, None);
+    let seen = looking.join().unwrap_or_default();
+    all.steps.push(step?);
+    Ok(seen)
+}
+
+fn wait(lab: &Lab<'_>, time: Duration) {
+    let end = Instant::now() + time;
+    while !lab.stopped() && Instant::now() < end {
+        thread::sleep(Duration::from_millis(50).min(end.saturating_duration_since(Instant::now())));
+    }
+}
+
+/// Waits until nobody waits for the servers any more.
+fn settle(members: &Members) {
+    let end = Instant::now() + MOST_SETTLING;
+    let waits = |m: &crate::behind::Member| lastdrop_probe::namespace::longest_queue(m.found.master).unwrap_or(0) > 0;
+    while Instant::now() < end && members.all.iter().any(waits) {
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// One experiment: load of so many users, or as the plan has it.
+fn put_on(
+    lab: &mut Lab<'_>,
+    plan: &Plan,
+    kind: StepKind,
+    users: Option<u32>,
+    time: Duration,
+    beside: Option<&mut Beside>,
+) -> Result<Step, LabError> {
+    lab.check_stop()?;
+    let mut plan = plan.clone();
+    plan.phases.retain(|p| p.measured);
+    for phase in &mut plan.phases {
+        phase.requests = None;
+        phase.duration = Some(time);
+        match (&mut phase.load, users) {
+            (Load::Closed { users: all, to_users, .. }, Some(users)) => (*all, *to_users) = (users, None),
+            (load @ Load::Open { .. }, Some(users)) => *load = Load::closed(users),
+            _ => {}
+        }
+    }
+    let mut beside = beside;
+    if let Some(beside) = &mut beside {
+        beside.begin();
+    }
+    let run = lab.run(&plan, &format!("doctor {}", name(kind)))?;
+    let mut step = step_of(&run, kind, &plan, users.unwrap_or(0));
+    if let Some(beside) = beside {
+        beside.end(&mut step);
+    }
+    lab.check_stop()?;
+    Ok(step)
+}
+
+fn name(kind: StepKind) -> &'static str {
+    match kind {
+        StepKind::Alone => "one user",
+        StepKind::Few => "a few users",
+        StepKind::Main => "the load asked about",
+        StepKind::Beyond => "twice as many users",
+        StepKind::OtherKeepalive => "keep-alive the other way",
+        StepKind::Inside => "look inside",
+        StepKind::Observed => "watched",
+    }
+}
+
+fn step_of(run: &Run, kind: StepKind, plan: &Plan, users: u32) -> Step {
+    let mut step = Step { kind, users, keepalive: plan.keepalive != KeepAlive::Off, run: run.id.clone(), ..Step::default() };
+    step.steal = run.generator.steal.unwrap_or(0.0);
+    let Some(phase) = run.measured() else { return step };
+    let r = &phase.requests;
+    step.rate_rps = phase.rate.due_rps;
+    step.duration_s = phase.duration_s;
+    (step.due, step.answered, step.timed_out) = (r.due, r.answered, r.timed_out);
+    step.answered_rps = phase.rate.answered_rps;
+    let failed = [
+        ("connect", r.failed.connect),
+        ("reset", r.failed.reset),
+        ("closed", r.failed.closed),
+        ("protocol", r.failed.protocol),
+    ];
+    step.failed = failed.into_iter().filter(|(_, n)| *n > 0).map(|(what, n)| (what.to_string(), n)).collect();
+    step.connect_errors = run.generator.connect_errors.clone();
+    step.status = phase.status.clone().into_iter().collect::<BTreeMap<_, _>>();
+    step.connections = phase.connections.opened;
+    step.handshakes_full = phase.connections.handshakes_full;
+    step.handshakes_resumed = phase.connections.handshakes_resumed;
+    step.bytes_received = phase.bytes.received;
+    step.response = times(phase, Kind::Response);
+    step.service = times(phase, Kind::Service);
+    step.connect = times(phase, Kind::Connect);
+    step.generator = GeneratorSeen {
+        saturated: run.generator.saturated,
+        cores: if phase.duration_s > 0.0 { run.generator.cpu_s / phase.duration_s } else { 0.0 },
+        no_ports: run.generator.shortage.ports,
+        no_descriptors: run.generator.shortage.descriptors,
+        lateness_p99_us: phase.latency(Kind::Lateness, "p99").unwrap_or(0.0),
+        others_cores: run.generator.others_cores.unwrap_or(0.0),
+    };
+    step
+}
+
+fn times(phase: &PhaseReport, kind: Kind) -> Times {
+    let of = |field: &str| phase.latency(kind, field).unwrap_or(0.0);
+    Times { count: of("count") as u64, mean: of("mean"), p50: of("p50"), p90: of("p90"), p99: of("p99"), max: of("max") }
+}

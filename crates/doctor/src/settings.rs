@@ -1,0 +1,93 @@
+//! What servers of the chain are set to.
+
+use lastdrop_model::Role;
+use lastdrop_model::examination::Examined;
+use lastdrop_probe::listeners;
+use lastdrop_probe::process;
+use lastdrop_server::{KnobsOf, knobs_of};
+
+use crate::behind::{Member, Members};
+
+/// Each server with its settings, as far as they can be read.
+pub fn examined(members: &Members, unseen: &mut Vec<String>) -> Vec<Examined> {
+    let of = |(place, member): (usize, &Member)| {
+        let found = &member.found;
+        let mut one = Examined {
+            server: member.called.clone(),
+            kind: found.kind.name.into(),
+            named: member.named.as_ref().map_or_else(|| found.name.clone(), ToString::to_string),
+            software: found.software.clone(),
+            master: found.master,
+            one_request_a_worker: found.prefork,
+            ..Examined::default()
+        };
+        let own = found.listeners.iter().map(ToString::to_string);
+        let listens = members.links.listens.get(place).into_iter().flatten().map(ToString::to_string);
+        one.listens = own.chain(listens).collect();
+        one.listens.sort();
+        one.listens.dedup();
+        for link in members.links.links.iter().filter(|l| l.from == place) {
+            one.connects.push(link.via.to_string());
+            one.to.push(members.all.get(link.to).map_or_else(String::new, |m| m.called.clone()));
+        }
+        let workers = found.workers();
+        one.cpus = process::affinity(workers.first().copied().unwrap_or(found.master));
+        one.foreign_listeners = foreign(found.master);
+        if found.kind.can_change() {
+            let reference = member.named.clone().or_else(|| found.name.parse().ok());
+            match reference.map(|r| knobs_of(&r)) {
+                Some(Ok(knobs)) => settle(&mut one, &knobs),
+                Some(Err(e)) => unseen.push(format!("the settings of {}: {e}", member.called)),
+                None => unseen.push(format!("the settings of {}", member.called)),
+            }
+        }
+        one
+    };
+    members.all.iter().enumerate().map(of).collect()
+}
+
+fn settle(one: &mut Examined, of: &KnobsOf) {
+    one.settings.clone_from(&of.effective.settings);
+    one.sources = of.effective.sources.clone().into_iter().collect();
+    for knob in &of.knobs {
+        one.needs.insert(knob.name.into(), knob.needs.name().into());
+        if knob.role == Some(Role::PoolSize) {
+            one.pool = Some(knob.name.into());
+        }
+    }
+}
+
+/// Processes that have a listener of a server open and are neither below nor above it.
+fn foreign(master: i32) -> Vec<String> {
+    let related = |pid: i32, of: i32| {
+        let mut up = Some(pid);
+        while let Some(p) = up.filter(|p| *p > 1) {
+            if p == of {
+                return true;
+            }
+            up = process::look(p).map(|info| info.parent);
+        }
+        pid <= 1 && of <= 1
+    };
+    let holders = listeners::holders_of_listeners(master);
+    let others = holders.into_iter().filter(|pid| *pid != 1 && !related(*pid, master) && !related(master, *pid));
+    others.map(|pid| format!("{pid} {}", process::name(pid).unwrap_or_default())).collect()
+}
+
+/// Settings of the kernel that old advice names. Those that the kernel has not got are absent.
+pub fn sysctls() -> std::collections::BTreeMap<String, String> {
+    const NAMES: &[&str] = &[
+        "net/ipv4/tcp_tw_recycle",
+        "net/ipv4/tcp_tw_reuse",
+        "net/ipv4/tcp_fin_timeout",
+        "net/ipv4/tcp_max_tw_buckets",
+        "net/ipv4/tcp_timestamps",
+        "net/ipv4/tcp_syncookies",
+        "net/ipv4/tcp_low_latency",
+        "net/core/somaxconn",
+        "net/ipv4/ip_local_port_range",
+        "vm/swappiness",
+    ];
+    let read = |name: &&str| Some(((*name).to_string(), std::fs::read_to_string(format!("/proc/sys/{name}")).ok()?));
+    NAMES.iter().filter_map(read).map(|(name, value)| (name.replace('/', "."), value.trim().replace('\t', " "))).collect()
+}

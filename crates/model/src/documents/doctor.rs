@@ -1,0 +1,117 @@
+//! `lastdrop.doctor/1`: what limits a server, what is wasted, what will bite.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::examination::Examination;
+
+pub const DOCTOR_SCHEMA: &str = "lastdrop.doctor/1";
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DoctorDocument {
+    pub schema: String,
+    pub url: String,
+    /// The limit first, then wastes and risks by what they are worth.
+    pub findings: Vec<Finding>,
+    /// The one thing that bounds throughput now.
+    pub limit: Option<String>,
+    pub chain: Vec<Link>,
+    /// Causes that the evidence cannot tell apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cannot_tell: Vec<[String; 2]>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmed: Option<Confirmation>,
+    /// What is worth a word and no fault: answers of a rate limit, what was done otherwise than asked.
+    pub notes: Vec<String>,
+    /// What could not be seen, and why.
+    pub unseen: Vec<String>,
+    /// Processors that looking took.
+    pub cost_cores: f64,
+    pub interrupted: bool,
+    /// All that it rests on.
+    pub examination: Examination,
+}
+
+/// A server of the chain: where it listens, where it connects to, and which of the others listens there.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Link {
+    pub server: String,
+    pub kind: String,
+    pub listens: Vec<String>,
+    pub connects: Vec<String>,
+    pub to: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Bounds throughput now.
+    #[default]
+    Limit,
+    /// Costs without being the bound.
+    Waste,
+    /// Will bite.
+    Risk,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    pub id: String,
+    pub severity: Severity,
+    /// 0 to 1.
+    pub confidence: f64,
+    pub title: String,
+    /// What the server is called that it is about; empty: the machine, or ourselves.
+    pub server: String,
+    pub evidence: Vec<Evidence>,
+    /// What would have contradicted it and did not.
+    pub against: Vec<String>,
+    pub fix: Vec<Fix>,
+    /// What to do where no setting does it, and beside those that do.
+    pub advice: String,
+    /// What that should bring, by the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect: Option<Expectation>,
+    /// How to see that it helped.
+    pub check: String,
+}
+
+/// A number, and from where on it speaks for the finding.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    pub source: String,
+    pub name: String,
+    pub value: Value,
+    pub threshold: Value,
+}
+
+/// A setting and what it should be.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Fix {
+    /// What the server is called whose setting it is.
+    pub server: String,
+    pub knob: String,
+    pub from: Value,
+    pub to: Value,
+    pub needs: String,
+    /// Where it stands now: a file and line, the server's default.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub place: String,
+}
+
+/// Throughput after the change, as a ratio to now.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Expectation {
+    pub ratio: f64,
+    pub because: String,
+}
+
+/// What the proposed change brought when it was tried.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Confirmation {
+    pub id: String,
+    pub ratio: f64,
+    pub interval: [f64; 2],
+    pub limit_after: Option<String>,
+    pub kept: bool,
+}

@@ -1,0 +1,307 @@
+//! What a doctor has to go by: the experiments that were made, and what was seen of each server of a chain meanwhile. It can
+//! be stored, so that whatever was concluded from it can be concluded again.
+//!
+//! Shares are between 0 and 1, processors are cores, counters are differences over the step. What could not be read is
+//! absent, never zero.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::settings::Settings;
+
+/// All of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Examination {
+    pub url: String,
+    pub tls: bool,
+    /// Processors of this machine, and its memory.
+    pub processors: u64,
+    pub memory_bytes: u64,
+    /// Was the load put on by us, with a fixed number of users or a fixed rate? Otherwise it was there already.
+    pub load: LoadShape,
+    /// The servers, the one that the URL leads to first, then those behind it.
+    pub servers: Vec<Examined>,
+    pub steps: Vec<Step>,
+    pub inside: Vec<Inside>,
+    /// Settings of the kernel that people change for the sake of web servers, where they are not its own.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub sysctls: BTreeMap<String, String>,
+    /// What could not be seen, and why.
+    pub unseen: Vec<String>,
+    /// Processors that looking took, on average.
+    pub cost_cores: f64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LoadShape {
+    #[default]
+    Closed,
+    Open,
+    /// Of others.
+    Foreign,
+}
+
+/// A server of the chain.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Examined {
+    /// What it is called in documents, and its kind; of a process of no known kind that is `pid`.
+    pub server: String,
+    pub kind: String,
+    /// As it is named on a command line.
+    pub named: String,
+    pub software: String,
+    pub master: i32,
+    /// Each of its workers is a process that serves one request at a time.
+    pub one_request_a_worker: bool,
+    pub listens: Vec<String>,
+    /// Where it connects to, and which of these servers listens there.
+    pub connects: Vec<String>,
+    pub to: Vec<String>,
+    /// What it does now, and where that comes from (`apache2.conf:12`).
+    pub settings: Settings,
+    pub sources: BTreeMap<String, String>,
+    /// What each setting needs to come into force: `reload`, `restart`, `sysctl`.
+    pub needs: BTreeMap<String, String>,
+    /// The setting that says how many workers there may be.
+    pub pool: Option<String>,
+    /// Processors that it may use.
+    pub cpus: Vec<usize>,
+    /// Directives that it has and that knobs do not tell, by name: `HostnameLookups` = `On`.
+    pub directives: BTreeMap<String, String>,
+    /// Processes that hold one of its listening sockets and are none of its own: `pid name`.
+    pub foreign_listeners: Vec<String>,
+    /// Modules that it has loaded and that nothing in its configuration refers to.
+    pub unused_modules: Vec<String>,
+}
+
+/// What an experiment was for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StepKind {
+    /// One user alone: what a request costs when nobody waits.
+    Alone,
+    /// A few users.
+    Few,
+    /// The load that is asked about.
+    #[default]
+    Main,
+    /// Twice as many.
+    Beyond,
+    /// The load that is asked about, with keep-alive the other way.
+    OtherKeepalive,
+    /// The same, while servers are traced and profiled: numbers of it are slower than the truth.
+    Inside,
+    /// No load of ours.
+    Observed,
+}
+
+/// An experiment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Step {
+    pub kind: StepKind,
+    /// Of a closed loop; 0 of an open one.
+    pub users: u32,
+    pub rate_rps: f64,
+    pub keepalive: bool,
+    pub duration_s: f64,
+    pub due: u64,
+    pub answered: u64,
+    pub answered_rps: f64,
+    pub timed_out: u64,
+    /// Requests without an answer by what happened: `connect`, `reset`, `closed`, `protocol`.
+    pub failed: BTreeMap<String, u64>,
+    /// Why connections failed, in words.
+    pub connect_errors: BTreeMap<String, u64>,
+    pub status: BTreeMap<String, u64>,
+    pub connections: u64,
+    pub handshakes_full: u64,
+    pub handshakes_resumed: u64,
+    pub bytes_received: u64,
+    pub response: Times,
+    pub service: Times,
+    pub connect: Times,
+    pub generator: GeneratorSeen,
+    /// Share of each processor of this machine that was busy, and in interrupts of the network.
+    pub cores: Vec<f64>,
+    pub softirq: Vec<f64>,
+    pub steal: f64,
+    /// Share of the time in which tasks of the machine waited: `memory_full`, `io_some` …
+    pub pressure: BTreeMap<String, f64>,
+    pub swapped_pages: u64,
+    pub oom_kills: u64,
+    /// Lines of the kernel's log that matter.
+    pub kernel_log: Vec<String>,
+    pub servers: Vec<ServerSeen>,
+    /// The stored run.
+    pub run: String,
+}
+
+/// Times in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Times {
+    pub count: u64,
+    pub mean: f64,
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+    pub max: f64,
+}
+
+/// Ourselves.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GeneratorSeen {
+    pub saturated: bool,
+    pub cores: f64,
+    pub no_ports: u64,
+    pub no_descriptors: u64,
+    pub lateness_p99_us: f64,
+    pub others_cores: f64,
+}
+
+/// A server during a step.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServerSeen {
+    pub server: String,
+    /// Worker processes: at the beginning, at the end, and the most.
+    pub workers_first: u64,
+    pub workers_last: u64,
+    pub workers_most: u64,
+    /// Worker processes that were born meanwhile, as far as they lived long enough to be seen.
+    pub born: u64,
+    /// Times that its threads were looked at, and how many threads of workers there were on average.
+    pub readings: u64,
+    pub threads: f64,
+    /// Threads by what they were at, on average: `running`, `idle`, `events`, `client`, `peer 127.0.0.1:3306`,
+    /// `lock /path`, `futex`, `sleep`, `disk`, `pipe`, `child` …
+    pub waits: BTreeMap<String, f64>,
+    pub cpu_cores: Option<f64>,
+    /// The busiest thread and the busiest process.
+    pub hottest_thread_cores: f64,
+    pub hottest_process_cores: f64,
+    /// Threads of workers waited for a processor, as a share of the time, each.
+    pub run_delay: Option<f64>,
+    /// The listener of it that had the longest queue: mean and most that waited, and how many may.
+    pub queue_mean: Option<f64>,
+    pub queue_most: Option<u64>,
+    pub queue_limit: Option<u64>,
+    pub queue_at: String,
+    /// Places of the scoreboard by letter, on average.
+    pub scoreboard: BTreeMap<String, f64>,
+    /// Workers that its status page called busy, on average.
+    pub status_busy: Option<f64>,
+    /// Requests that a proxy keeps waiting for the servers behind it, most.
+    pub queued: Option<u64>,
+    /// The longest that the status page waited for a worker, seconds.
+    pub status_waits_s: Option<f64>,
+    /// Counters of the network namespace that moved.
+    pub kernel: BTreeMap<String, u64>,
+    pub sockets: BTreeMap<String, f64>,
+    pub local_ports: Option<u64>,
+    pub ports_held: Option<u64>,
+    pub ports_held_to: String,
+    pub conntrack: Option<u64>,
+    pub conntrack_limit: Option<u64>,
+    pub fds: Option<u64>,
+    pub fds_limit: Option<u64>,
+    /// Of its control groups: time throttled, periods of that, the tightest limit in cores.
+    pub throttled_us: u64,
+    pub throttled_periods: u64,
+    pub cpu_limit_cores: Option<f64>,
+    pub memory_high: u64,
+    pub memory_max: u64,
+    pub group_oom_kills: u64,
+    pub pids_refused: u64,
+    pub real_memory_bytes: Option<u64>,
+    pub private_bytes: Option<u64>,
+    /// Lines that its error log got, by what they say, and one of each.
+    pub log: BTreeMap<String, u64>,
+    pub log_samples: BTreeMap<String, String>,
+    /// Requests by the address of the client, the largest share: address and share of the connections.
+    pub top_client: Option<(String, f64)>,
+    /// Children that have ended and that nobody has waited for.
+    pub zombies: u64,
+}
+
+/// What was seen by tracing and profiling a server.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Inside {
+    pub server: String,
+    /// Requests that the traced calls belong to, as far as they can be told.
+    pub requests: f64,
+    /// Calls a request, by what they are: `open`, `stat`, `htaccess`, `connect`, `log-write`, `dns`, `temp-file` …
+    pub calls: BTreeMap<String, f64>,
+    /// The object that stands for the most of them.
+    pub objects: BTreeMap<String, String>,
+    /// Time a request waits by what it waits for, seconds.
+    pub waits_s: BTreeMap<String, f64>,
+    /// Shares of processor time by library, and by function.
+    pub libraries: BTreeMap<String, f64>,
+    pub functions: BTreeMap<String, f64>,
+}
+
+impl Examination {
+    /// The step that is judged: the load that is asked about, or what was there already.
+    #[must_use]
+    pub fn main(&self) -> Option<&Step> {
+        self.step(StepKind::Main).or_else(|| self.step(StepKind::Observed)).or_else(|| self.step(StepKind::Few))
+    }
+
+    #[must_use]
+    pub fn step(&self, kind: StepKind) -> Option<&Step> {
+        self.steps.iter().find(|s| s.kind == kind)
+    }
+}
+
+impl Step {
+    #[must_use]
+    pub fn server(&self, name: &str) -> Option<&ServerSeen> {
+        self.servers.iter().find(|s| s.server == name)
+    }
+
+    /// Requests without an answer.
+    #[must_use]
+    pub fn unanswered(&self) -> u64 {
+        self.failed.values().sum::<u64>() + self.timed_out
+    }
+
+    /// How busy these processors were, 0 to 1; all of them where none is named.
+    #[must_use]
+    pub fn busy(&self, cpus: &[usize]) -> f64 {
+        let of = |all: Vec<f64>| if all.is_empty() { 0.0 } else { all.iter().sum::<f64>() / all.len() as f64 };
+        let named: Vec<f64> = cpus.iter().filter_map(|i| self.cores.get(*i).copied()).collect();
+        if named.is_empty() { of(self.cores.clone()) } else { of(named) }
+    }
+
+    /// Answers with this status, as a share.
+    #[must_use]
+    pub fn share_of_status(&self, wanted: impl Fn(&str) -> bool) -> f64 {
+        let all: u64 = self.status.values().sum();
+        let these: u64 = self.status.iter().filter(|(s, _)| wanted(s)).map(|(_, n)| n).sum();
+        if all == 0 { 0.0 } else { these as f64 / all as f64 }
+    }
+}
+
+impl ServerSeen {
+    /// Threads on average that wait for this: `peer` means any of `peer …`.
+    #[must_use]
+    pub fn waiting(&self, what: &str) -> f64 {
+        let is = |key: &str| key == what || key.strip_prefix(what).is_some_and(|rest| rest.starts_with(' '));
+        self.waits.iter().filter(|(key, _)| is(key)).map(|(_, n)| n).sum()
+    }
+
+    /// Of what these threads wait for, that which most of them do: its object and how many.
+    #[must_use]
+    pub fn most_of(&self, what: &str) -> Option<(&str, f64)> {
+        let all = self.waits.iter().filter_map(|(key, n)| Some((key.strip_prefix(what)?.strip_prefix(' ')?, *n)));
+        all.max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}

@@ -1,0 +1,144 @@
+//! What a server writes into its error log meanwhile: lines whose meaning is known, counted.
+//!
+//! The log is found as the file that the server has open for writing, and read through the server's own descriptor, so that it
+//! does not matter where it is, in a container or not. Access logs are left alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+
+/// What lines say, by words that they have. The first that fits counts.
+#[rustfmt::skip]
+const LINES: &[(&str, &str)] = &[
+    ("worker-connections", "worker_connections are not enough"),
+    ("descriptors", "Too many open files"), ("descriptors", "(24:"),
+    ("max-children", "server reached pm.max_children"),
+    ("seems-busy", "seems busy (you may need to increase pm.start_servers"),
+    ("max-request-workers", "server reached MaxRequestWorkers setting"), ("max-request-workers", "AH00161"), ("max-request-workers", "AH00484"),
+    ("server-limit", "AH00513"), ("server-limit", "AH00515"), ("server-limit", "AH00180"),
+    ("worker-timeout", "WORKER TIMEOUT"), ("worker-timeout", "execution timed out"), ("worker-timeout", "HARAKIRI"),
+    ("killed", "exit signal Killed (9)"), ("killed", "exited on signal 9"), ("killed", "was sent SIGKILL"),
+    ("crash", "exit signal"), ("crash", "exited on signal"), ("crash", "was sent SIG"), ("crash", "DAMN ! worker"),
+    ("fork-failed", "Unable to fork new process"), ("fork-failed", "fork() failed"), ("fork-failed", "Resource temporarily unavailable) while forking"),
+    ("upstream-full", "(11: Resource temporarily unavailable) while connecting to upstream"),
+    ("upstream-full", "(11)Resource temporarily unavailable: AH0"),
+    ("upstream-refused", "(111: Connection refused) while connecting to upstream"), ("upstream-refused", "no live upstreams"),
+    ("upstream-refused", "(111)Connection refused"), ("upstream-refused", "(2: No such file or directory) while connecting to upstream"),
+    ("no-ports", "(99: Cannot assign requested address)"), ("no-ports", "(99)Cannot assign requested address"),
+    ("upstream-timeout", "upstream timed out"),
+    ("temporary-file", "buffered to a temporary file"),
+    ("rate-limited", "limiting requests"), ("rate-limited", "limiting connections"), ("rate-limited", "client denied by server configuration"),
+    ("database-connections", "Too many connections"), ("database-connections", "too many clients already"), ("database-connections", "max_user_connections"),
+    ("uwsgi-queue", "listen queue of socket"), ("uwsgi-queue", "your server socket listen backlog is limited"),
+    ("opcode-cache-full", "opcache"), ("memory", "Allowed memory size"), ("memory", "Cannot allocate memory"),
+    ("slow-script", "executing too slow"),
+];
+/// Of one log so much is read at once; what is beyond is not read.
+const MOST_AT_ONCE: u64 = 4 << 20;
+/// Of a line so much is kept.
+const MOST_OF_A_LINE: usize = 200;
+/// A server has a few logs.
+const MOST_LOGS: usize = 16;
+
+/// Lines since the last time.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct News {
+    pub counts: BTreeMap<String, u64>,
+    /// One line of each sort.
+    pub samples: BTreeMap<String, String>,
+}
+
+/// The logs of a server.
+#[derive(Debug)]
+pub struct ErrorLogs {
+    logs: Vec<(File, u64)>,
+}
+
+impl ErrorLogs {
+    /// Those that a process has open now, from their present end on.
+    #[must_use]
+    pub fn of(pid: i32) -> ErrorLogs {
+        let mut seen = BTreeSet::new();
+        let mut logs = Vec::new();
+        for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().filter_map(Result::ok) {
+            let number = entry.file_name();
+            let Ok(link) = fs::read_link(entry.path()) else { continue };
+            let name = link.to_string_lossy();
+            if !name.starts_with('/') || name.contains("access") || logs.len() >= MOST_LOGS {
+                continue;
+            }
+            let flags = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.to_string_lossy()));
+            let writes = flags.is_ok_and(|f| is_for_writing(&f));
+            let Ok(file) = File::open(entry.path()) else { continue };
+            let Ok(about) = file.metadata().map(|m| (m.is_file(), m.dev(), m.ino(), m.len())) else { continue };
+            let is_log = name.contains("log") || name.contains("err") || number == "2" || number == "1";
+            if writes && is_log && about.0 && seen.insert((about.1, about.2)) {
+                logs.push((file, about.3));
+            }
+        }
+        ErrorLogs { logs }
+    }
+
+    /// Lines that have come since.
+    pub fn news(&mut self) -> News {
+        let mut news = News::default();
+        for (file, at) in &mut self.logs {
+            let end = file.metadata().map_or(*at, |m| m.len());
+            // It was cut off: from its beginning.
+            let from = if end < *at { 0 } else { *at };
+            let mut bytes = Vec::new();
+            let read = file.seek(SeekFrom::Start(from)).and_then(|_| file.take(MOST_AT_ONCE).read_to_end(&mut bytes));
+            *at = end;
+            if read.is_ok() {
+                String::from_utf8_lossy(&bytes).lines().for_each(|line| news.add(line));
+            }
+        }
+        news
+    }
+}
+
+/// The access mode is in the last digit of the octal flags: 1 writes, 2 does both.
+fn is_for_writing(fdinfo: &str) -> bool {
+    let flags = fdinfo.lines().find_map(|l| l.strip_prefix("flags:")).map(str::trim);
+    flags.and_then(|f| u32::from_str_radix(f, 8).ok()).is_some_and(|f| f & 3 != 0)
+}
+
+impl News {
+    fn add(&mut self, line: &str) {
+        let Some((what, _)) = LINES.iter().find(|(_, words)| line.contains(words)) else { return };
+        *self.counts.entry((*what).to_string()).or_default() += 1;
+        let sample = || line.chars().take(MOST_OF_A_LINE).collect();
+        self.samples.entry((*what).to_string()).or_insert_with(sample);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn lines_that_come_while_it_looks_are_counted_by_what_they_say() {
+        let path = std::env::temp_dir().join(format!("lastdrop-error-log-{}.log", std::process::id()));
+        let mut log = File::create(&path).expect("a log");
+        writeln!(log, "2026 [alert] 512 worker_connections are not enough").expect("written");
+        let mut logs = ErrorLogs::of(std::process::id() as i32);
+        writeln!(log, "x\n[alert] 20 worker_connections are not enough\n[alert] 20 worker_connections are not enough")
+            .expect("written");
+        writeln!(log, "[notice] child pid 7 exit signal Killed (9)\nchild pid 8 exit signal Segmentation fault (11)")
+            .expect("written");
+        let news = logs.news();
+        let count = |what: &str| news.counts.get(what).copied().unwrap_or(0);
+        assert_eq!((count("worker-connections"), count("killed"), count("crash")), (2, 1, 1), "{news:?}");
+        assert!(logs.news().counts.is_empty());
+        fs::remove_file(path).expect("removed");
+    }
+
+    #[test]
+    fn files_that_are_only_read_are_no_logs() {
+        assert!(is_for_writing("pos:\t0\nflags:\t0102001\n") && is_for_writing("flags:\t02"));
+        assert!(!is_for_writing("pos:\t0\nflags:\t0100000\n") && !is_for_writing(""));
+    }
+}

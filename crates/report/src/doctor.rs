@@ -1,0 +1,190 @@
+//! What a doctor found, in words for a tired person.
+
+use std::fmt::Write as _;
+
+use lastdrop_model::documents::{DoctorDocument, Evidence, Finding, Fix, Severity};
+use lastdrop_model::examination::{Step, StepKind};
+use lastdrop_model::units::show_us;
+use serde_json::Value;
+
+use crate::table::aligned;
+
+/// Findings that are told unless all are wanted.
+const TOLD: usize = 10;
+
+/// The report of `doctor`.
+#[must_use]
+pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "{}\n", d.url);
+    match d.findings.iter().find(|f| f.severity == Severity::Limit) {
+        Some(limit) => {
+            let _ = writeln!(out, "LIMIT  {}   ({}, confidence {:.0} %)", limit.title, limit.id, limit.confidence * 100.0);
+            out.push_str(&whole(limit));
+        }
+        None if d.examination.main().is_none() => out.push_str("NOTHING WAS MEASURED\n"),
+        None => out.push_str("NO LIMIT  nothing holds the server back under this load\n"),
+    }
+    for pair in &d.cannot_tell {
+        let _ = writeln!(out, "  cannot tell {} from {}: lastdrop doctor --explain {} says what would", pair[0], pair[1], pair[1]);
+    }
+    let rest: Vec<&Finding> = d.findings.iter().filter(|f| f.severity != Severity::Limit).collect();
+    let shown = if all { rest.len() } else { rest.len().min(TOLD) };
+    for finding in &rest[..shown] {
+        let word = if finding.severity == Severity::Waste { "WASTE" } else { "RISK" };
+        let _ = writeln!(out, "\n{word:<6} {}   ({})", finding.title, finding.id);
+        out.push_str(&whole(finding));
+    }
+    if shown < rest.len() {
+        let _ = writeln!(out, "\n{} more: --all", rest.len() - shown);
+    }
+    if let Some(c) = &d.confirmed {
+        let _ = writeln!(
+            out,
+            "\nCONFIRMED  the change gives {:.2} times the throughput (between {:.2} and {:.2}); the limit is {} then{}",
+            c.ratio,
+            c.interval[0],
+            c.interval[1],
+            c.limit_after.as_deref().unwrap_or("none"),
+            if c.kept { "; it is kept" } else { "; it was put back" }
+        );
+    }
+    out.push_str(&chain(d));
+    out.push_str(&steps(&d.examination.steps));
+    for note in &d.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    for unseen in &d.unseen {
+        let _ = writeln!(out, "not seen: {unseen}");
+    }
+    if d.interrupted {
+        out.push_str("stopped before all experiments were made\n");
+    }
+    let _ = writeln!(out, "looking took {:.2} % of the machine's processors", d.cost_cores * 100.0 / d.examination.processors.max(1) as f64);
+    out
+}
+
+/// How it is known, what to change, what that should bring, how to check.
+fn whole(f: &Finding) -> String {
+    let mut out = String::new();
+    // The numbers that decide come first; a tired person reads three.
+    for evidence in f.evidence.iter().filter(|e| speaks(e)).take(4) {
+        let _ = writeln!(out, "  known by   {}", told(evidence));
+    }
+    for against in f.against.iter().take(1) {
+        let _ = writeln!(out, "  not seen   {against}");
+    }
+    for fix in &f.fix {
+        let _ = writeln!(out, "  change     {}", change(fix, &f.server));
+    }
+    if !f.advice.is_empty() {
+        let word = if f.fix.is_empty() { "do" } else { "also" };
+        let _ = writeln!(out, "  {word:<10} {}", f.advice);
+    }
+    if let Some(e) = &f.expect {
+        let _ = writeln!(out, "  should be  {:.1} times the throughput: {}", e.ratio, e.because);
+    }
+    if !f.check.is_empty() {
+        let _ = writeln!(out, "  check      {}", f.check);
+    }
+    out
+}
+
+/// Is the number on the side of the finding? Others stand in the document, for whoever wants to see all of them.
+fn speaks(e: &Evidence) -> bool {
+    match (e.value.as_f64(), e.threshold.as_f64()) {
+        (Some(value), Some(threshold)) => value >= threshold,
+        (Some(value), None) => value > 0.0,
+        _ => e.value != Value::String(String::new()),
+    }
+}
+
+fn told(e: &Evidence) -> String {
+    let value = number(&e.value);
+    let worth = match &e.threshold {
+        Value::Null => String::new(),
+        Value::Number(n) if n.as_f64() == Some(0.0) => String::new(),
+        Value::String(s) if s.is_empty() => String::new(),
+        threshold => format!(" (from {})", number(threshold)),
+    };
+    format!("{}: {value}{worth}   [{}]", e.name, e.source)
+}
+
+fn number(value: &Value) -> String {
+    match value {
+        Value::String(s) => s.clone(),
+        Value::Number(n) => {
+            let n = n.as_f64().unwrap_or(0.0);
+            if n.fract() == 0.0 { format!("{n:.0}") } else { format!("{n:.2}") }
+        }
+        Value::Null => "not set".into(),
+        other => other.to_string(),
+    }
+}
+
+fn change(fix: &Fix, server: &str) -> String {
+    let of = if fix.server.is_empty() || fix.server == server { String::new() } else { format!("{}: ", fix.server) };
+    let place = if fix.place.is_empty() { String::new() } else { format!(", {}", fix.place) };
+    format!("{of}{} {} → {}   ({}{place})", fix.knob, number(&fix.from), number(&fix.to), fix.needs)
+}
+
+fn chain(d: &DoctorDocument) -> String {
+    let mut out = String::from("\n");
+    for link in &d.chain {
+        let to: Vec<String> = link.connects.iter().zip(&link.to).map(|(via, to)| format!("{to} ({via})")).collect();
+        let to = if to.is_empty() { String::new() } else { format!(" → {}", to.join(", ")) };
+        let _ = writeln!(out, "{}{to}", link.server);
+    }
+    out
+}
+
+fn steps(steps: &[Step]) -> String {
+    let rows: Vec<Vec<String>> = steps
+        .iter()
+        .filter(|s| s.kind != StepKind::Inside)
+        .map(|s| {
+            let load = match s.kind {
+                StepKind::Observed => "watched".to_string(),
+                _ if s.users == 0 => format!("{:.0}/s", s.rate_rps),
+                _ => format!("{}", s.users),
+            };
+            let time = |us: f64| if us > 0.0 { show_us(us) } else { "–".into() };
+            vec![
+                load,
+                if s.keepalive { "on" } else { "off" }.into(),
+                format!("{:.1}", s.answered_rps),
+                time(s.response.mean),
+                time(s.response.p99),
+                s.unanswered().to_string(),
+                format!("{:.0} %", s.busy(&[]) * 100.0),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!("\n{}", aligned(&["users", "keep-alive", "answered/s", "mean", "p99", "unanswered", "CPU"], &rows))
+}
+
+/// The list of all findings.
+#[must_use]
+pub fn doctor_list<'a>(all: impl Iterator<Item = (&'a str, Severity, &'a str)>) -> String {
+    let word = |s: Severity| match s {
+        Severity::Limit => "limit",
+        Severity::Waste => "waste",
+        Severity::Risk => "risk",
+    };
+    let rows: Vec<Vec<String>> = all.map(|(id, s, what)| vec![id.into(), word(s).into(), what.into()]).collect();
+    aligned(&["finding", "kind", "what is wrong"], &rows)
+}
+
+/// The background of one.
+#[must_use]
+pub fn explain_text(id: &str, severity: Severity, what: &str, decides: &str, unlike: &str) -> String {
+    let means = match severity {
+        Severity::Limit => "a limit: it bounds throughput now",
+        Severity::Waste => "a waste: it costs without being the bound",
+        Severity::Risk => "a risk: it will bite",
+    };
+    format!("{id}: {what}\n\n  {means}\n  decided by    {decides}\n  looks like    {unlike}\n")
+}
