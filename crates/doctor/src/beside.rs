@@ -1,6 +1,7 @@
 //! Looks at all servers of the chain beside a step: a thread for each, one for what their threads are at, their error logs.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -12,17 +13,50 @@ use lastdrop_probe::error_log::ErrorLogs;
 use lastdrop_probe::host;
 use lastdrop_probe::listeners::Endpoint;
 use lastdrop_probe::looker::{Detail, Looker, Subject};
+use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::process;
 
 use crate::behind::Members;
 
 const EVERY: Duration = Duration::from_secs(1);
 
+/// Connections of others by the address of their other end, looked at as often as there are looks.
+#[derive(Debug, Default)]
+struct Clients {
+    by_address: BTreeMap<IpAddr, u64>,
+    looks: u64,
+}
+
+impl Clients {
+    fn look(&mut self, master: i32, ports: &[u16]) {
+        self.looks += 1;
+        let ends = Namespace::of(master).and_then(|n| n.others(ports)).unwrap_or_default();
+        for end in ends {
+            *self.by_address.entry(end.ip()).or_default() += 1;
+        }
+    }
+
+    /// The address with the most, its share, and how many connections of others there were on average.
+    fn top(&self) -> Option<(String, f64, f64)> {
+        let all: u64 = self.by_address.values().sum();
+        let (address, most) = self.by_address.iter().max_by_key(|(_, n)| **n)?;
+        Some((address.to_string(), *most as f64 / all.max(1) as f64, all as f64 / self.looks.max(1) as f64))
+    }
+}
+
 /// What is asked of a thread that looks.
 enum Ask {
     Begin,
     /// Looks since, what could not be read, and processors that it took.
-    End(Sender<(Vec<Look>, Vec<String>, f64)>),
+    End(Sender<Answer>),
+}
+
+#[derive(Default)]
+struct Answer {
+    looks: Vec<Look>,
+    unread: Vec<String>,
+    cores: f64,
+    clients: Clients,
 }
 
 struct Watched {
@@ -62,19 +96,29 @@ impl Beside {
             let work = move || {
                 let mut looker = Looker::new(&subject, Detail::Timeline);
                 let began = Instant::now();
-                let mut looks = Vec::new();
+                let (mut looks, mut clients) = (Vec::new(), Clients::default());
+                let ports: Vec<u16> = subject.listeners.iter().map(std::net::SocketAddr::port).collect();
                 let mut next = began + EVERY;
                 loop {
                     match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
                         Ok(Ask::Begin) => {
                             looker.look(began.elapsed().as_secs_f64(), false);
                             looks.clear();
+                            clients = Clients::default();
                         }
                         Ok(Ask::End(to)) => {
                             looks.push(looker.look(began.elapsed().as_secs_f64(), false));
-                            let _ = to.send((std::mem::take(&mut looks), looker.unread(), looker.cost_cores()));
+                            let _ = to.send(Answer {
+                                looks: std::mem::take(&mut looks),
+                                unread: looker.unread(),
+                                cores: looker.cost_cores(),
+                                clients: std::mem::take(&mut clients),
+                            });
                         }
-                        Err(RecvTimeoutError::Timeout) => looks.push(looker.look(began.elapsed().as_secs_f64(), false)),
+                        Err(RecvTimeoutError::Timeout) => {
+                            looks.push(looker.look(began.elapsed().as_secs_f64(), false));
+                            clients.look(subject.master, &ports);
+                        }
                         Err(RecvTimeoutError::Disconnected) => return,
                     }
                     next = Instant::now() + EVERY;
@@ -119,7 +163,7 @@ impl Beside {
         for (place, watched) in self.watched.iter_mut().enumerate() {
             let (to, answer) = channel();
             let asked = watched.asks.as_ref().is_some_and(|asks| asks.send(Ask::End(to)).is_ok());
-            let (looks, unread, cores) =
+            let Answer { looks, unread, cores, clients } =
                 asked.then(|| answer.recv_timeout(Duration::from_secs(20)).ok()).flatten().unwrap_or_default();
             cost += cores;
             if place == 0 {
@@ -128,6 +172,10 @@ impl Beside {
             let mut seen = seen(&watched.called, &looks, counted.get(place).cloned().unwrap_or_default());
             let news = watched.logs.news();
             (seen.log, seen.log_samples) = (news.counts, news.samples);
+            // Those of another server of the chain are no clients.
+            if let Some((address, share, connections)) = clients.top().filter(|_| place == 0) {
+                (seen.top_client, seen.other_clients) = (Some((address, share)), connections);
+            }
             seen.zombies = process::zombies_of(watched.master);
             step.servers.push(seen);
             for what in unread {

@@ -11,10 +11,12 @@ use lastdrop_model::examination::{Examination, GeneratorSeen, LoadShape, Step, S
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
 use lastdrop_model::{Event, Kind, PhaseReport, Run};
 use lastdrop_probe::host::{self, HostMemory};
+use lastdrop_probe::namespace::Namespace;
 use lastdrop_server::ServerRef;
 
 use crate::behind::{Members, endpoint, follow, named};
 use crate::beside::Beside;
+use crate::growth::Readings;
 use crate::inside;
 use crate::settings::examined;
 
@@ -35,19 +37,32 @@ pub struct Order<'a> {
     /// The load that is asked about: of its measured phase.
     pub plan: Plan,
     pub manner: Manner,
+    /// Other people's traffic does not mind.
+    pub live: bool,
     /// How long the load is watched that is asked about.
     pub time: Duration,
 }
 
-const ALONE: Duration = Duration::from_secs(4);
-const FEW: Duration = Duration::from_secs(4);
-const BEYOND: Duration = Duration::from_secs(6);
-const CONTRAST: Duration = Duration::from_secs(5);
+/// How long the other steps last, in parts of the time of the main one, and at least.
+const ALONE: f64 = 0.35;
+const FEW: f64 = 0.35;
+const BEYOND: f64 = 0.5;
+const CONTRAST: f64 = 0.4;
+const SHORTEST: Duration = Duration::from_secs(2);
+/// Tracing and profiling take as long as they take.
 const INSIDE: Duration = Duration::from_secs(7);
+const VISITOR_LOOKS: u32 = 20;
+const VISITOR_PAUSE: Duration = Duration::from_millis(50);
 const FEW_USERS: u32 = 4;
 const GENTLE_USERS: u32 = 2;
 /// A queue that requests have left who gave up takes a while to empty.
 const MOST_SETTLING: Duration = Duration::from_secs(6);
+
+impl Order<'_> {
+    fn part(&self, of: f64) -> Duration {
+        self.time.mul_f64(of).max(SHORTEST)
+    }
+}
 
 /// Makes the experiments. What was seen until then comes back also when the user stops it.
 ///
@@ -60,12 +75,20 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
     lab.repeats = 0;
     let members = named(order.servers, plan)?;
     let to = endpoint(plan);
-    let load = plan.phases.iter().find(|p| p.measured).map(|p| p.load.clone());
-    let (users, is_open) = match load {
-        Some(Load::Closed { users, .. }) => (users, false),
-        Some(Load::Open { .. }) => (0, true),
-        None => (1, false),
+    let mut unasked = None;
+    let manner = match order.manner {
+        Manner::Whole if !order.live => match visitors(lab, &members) {
+            Some(seen) => {
+                unasked = Some(format!("others use the server ({seen}): only a few users of ours; --live loads it all the same"));
+                Manner::Gentle
+            }
+            None => Manner::Whole,
+        },
+        other => other,
     };
+    let order = &Order { manner, ..order.clone() };
+    let plan = &order.plan;
+    let (_, is_open) = users_of(plan);
     let mut all = Examination {
         url: plan.url.to_string(),
         tls: plan.url.tls,
@@ -78,6 +101,10 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
         },
         ..Examination::default()
     };
+    if let Some(words) = unasked {
+        lab.tell(&Event::Experiment { what: words.as_str().into() });
+        all.notes.push(words);
+    }
     // The first step is also there to find out who is behind whom.
     let over = Arc::new(AtomicBool::new(false));
     let following = {
@@ -90,15 +117,17 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
             wait(lab, Duration::from_secs(3));
             Ok(None)
         }
-        _ => put_on(lab, plan, StepKind::Alone, Some(1), ALONE, None).map(Some),
+        _ => put_on(lab, plan, StepKind::Alone, Some(1), order.part(ALONE), None).map(Some),
     };
     over.store(true, Ordering::Relaxed);
     let members: Members = following.join().map_err(|_| LabError::Other("looking for servers failed".into()))?;
     all.servers = examined(&members, &mut all.unseen);
     all.sysctls = crate::settings::sysctls();
     all.steps.extend(alone?);
+    let mut readings = Readings::default();
     let mut beside = Beside::start(&members, to.as_ref());
-    let outcome = steps(lab, order, &members, &mut beside, users, is_open, &mut all);
+    let outcome = steps(lab, order, &members, &mut beside, &mut readings, &mut all);
+    all.growth = readings.growth();
     all.unseen.append(&mut beside.unread);
     all.cost_cores = (beside.cost_cores * 1e4).round() / 1e4;
     match outcome {
@@ -123,12 +152,10 @@ pub fn look_again(lab: &mut Lab<'_>, order: &Order<'_>, before: &Examination) ->
     let members = if members.all.len() < before.servers.len() { with_load(lab, order, members.all)? } else { members };
     all.servers = examined(&members, &mut all.unseen);
     all.steps.retain(|s| s.kind == StepKind::Alone);
-    let users = order.plan.phases.iter().find(|p| p.measured).and_then(|p| match p.load {
-        Load::Closed { users, .. } => Some(users),
-        Load::Open { .. } => None,
-    });
+    let (users, is_open) = users_of(&order.plan);
+    let users = (!is_open).then_some(users);
     let mut beside = Beside::start(&members, endpoint(&order.plan).as_ref());
-    all.steps.push(put_on(lab, &order.plan, StepKind::Main, users, BEYOND, Some(&mut beside))?);
+    all.steps.push(put_on(lab, &order.plan, StepKind::Main, users, order.part(BEYOND), Some(&mut beside))?);
     all.inside = inside_step(lab, &order.plan, users, &members, &mut all)?;
     Ok(all)
 }
@@ -147,17 +174,53 @@ fn with_load(lab: &mut Lab<'_>, order: &Order<'_>, known: Vec<crate::behind::Mem
     Ok(members)
 }
 
-#[allow(clippy::too_many_arguments)]
+/// Who else is connected to the server at the URL, looked at for a moment: address and connections.
+fn visitors(lab: &Lab<'_>, members: &[crate::behind::Member]) -> Option<String> {
+    let front = members.first()?;
+    let namespace = Namespace::of(front.found.master).ok()?;
+    let ports = front.found.ports();
+    // Connections that last for a moment only are requests, too.
+    let mut seen = std::collections::BTreeMap::<String, usize>::new();
+    for _ in 0..VISITOR_LOOKS {
+        let mut now = std::collections::BTreeMap::<String, usize>::new();
+        for end in namespace.others(&ports).unwrap_or_default() {
+            *now.entry(end.ip().to_string()).or_default() += 1;
+        }
+        for (address, n) in now {
+            let most = seen.entry(address).or_default();
+            *most = n.max(*most);
+        }
+        wait(lab, VISITOR_PAUSE);
+    }
+    let (address, n) = seen.into_iter().max_by_key(|(_, n)| *n)?;
+    Some(format!("{n} connections from {address}"))
+}
+
+/// Users of a closed loop, or 0 and true.
+fn users_of(plan: &Plan) -> (u32, bool) {
+    match plan.phases.iter().find(|p| p.measured).map(|p| &p.load) {
+        Some(Load::Closed { users, .. }) => (*users, false),
+        Some(Load::Open { .. }) => (0, true),
+        None => (1, false),
+    }
+}
+
 fn steps(
     lab: &mut Lab<'_>,
     order: &Order<'_>,
     members: &Members,
     beside: &mut Beside,
-    users: u32,
-    is_open: bool,
+    readings: &mut Readings,
     all: &mut Examination,
 ) -> Result<(), LabError> {
     let plan = &order.plan;
+    let (users, is_open) = users_of(plan);
+    let mut answered = all.steps.iter().map(|s| s.answered).sum::<u64>();
+    // Read after each step, so that what grows with requests is told from what settles.
+    let mut note = |step: &Step| {
+        answered += step.answered;
+        readings.read(members, answered);
+    };
     let say = |lab: &mut Lab<'_>, what: String| lab.tell(&Event::Experiment { what: what.into() });
     if order.manner == Manner::Observe {
         say(lab, format!("watching what there is for {} s, without load of ours", order.time.as_secs()));
@@ -176,7 +239,9 @@ fn steps(
     let few = if gentle { GENTLE_USERS } else { FEW_USERS };
     if gentle || users > 2 * few || is_open {
         say(lab, format!("{few} users"));
-        all.steps.push(put_on(lab, plan, StepKind::Few, Some(few), FEW, Some(beside))?);
+        let step = put_on(lab, plan, StepKind::Few, Some(few), order.part(FEW), Some(beside))?;
+        note(&step);
+        all.steps.push(step);
     }
     if gentle {
         all.inside = inside_step(lab, plan, Some(few), members, all)?;
@@ -186,16 +251,22 @@ fn steps(
     let words = if is_open { "the rate that is asked about".into() } else { format!("{users} users") };
     say(lab, words);
     let asked = (!is_open).then_some(users);
-    all.steps.push(put_on(lab, plan, StepKind::Main, asked, order.time, Some(beside))?);
+    let step = put_on(lab, plan, StepKind::Main, asked, order.time, Some(beside))?;
+    note(&step);
+    all.steps.push(step);
     settle(members);
     if !is_open {
         say(lab, format!("twice as many: {} users", users.saturating_mul(2)));
-        all.steps.push(put_on(lab, plan, StepKind::Beyond, Some(users.saturating_mul(2)), BEYOND, Some(beside))?);
+        let step = put_on(lab, plan, StepKind::Beyond, Some(users.saturating_mul(2)), order.part(BEYOND), Some(beside))?;
+        note(&step);
+        all.steps.push(step);
         settle(members);
         let mut other = plan.clone();
         other.keepalive = if plan.keepalive == KeepAlive::Off { KeepAlive::On } else { KeepAlive::Off };
         say(lab, format!("{users} users with keep-alive {}", other.keepalive));
-        all.steps.push(put_on(lab, &other, StepKind::OtherKeepalive, Some(users), CONTRAST, Some(beside))?);
+        let step = put_on(lab, &other, StepKind::OtherKeepalive, Some(users), order.part(CONTRAST), Some(beside))?;
+        note(&step);
+        all.steps.push(step);
         settle(members);
     }
     say(lab, "the same load, and a look inside: system calls, profile".into());

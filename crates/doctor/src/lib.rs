@@ -5,6 +5,7 @@ mod behind;
 mod beside;
 mod confirm;
 mod examine;
+mod growth;
 mod inside;
 mod settings;
 

@@ -48,6 +48,7 @@ pub fn examined(members: &Members, unseen: &mut Vec<String>) -> Vec<Examined> {
 
 fn settle(one: &mut Examined, of: &KnobsOf) {
     one.settings.clone_from(&of.effective.settings);
+    one.directives.clone_from(&of.directives);
     one.sources = of.effective.sources.clone().into_iter().collect();
     for knob in &of.knobs {
         one.needs.insert(knob.name.into(), knob.needs.name().into());

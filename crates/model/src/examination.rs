@@ -25,9 +25,13 @@ pub struct Examination {
     pub servers: Vec<Examined>,
     pub steps: Vec<Step>,
     pub inside: Vec<Inside>,
+    /// How the memory of workers grew over all steps.
+    pub growth: Vec<Growth>,
     /// Settings of the kernel that people change for the sake of web servers, where they are not its own.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctls: BTreeMap<String, String>,
+    /// What was done otherwise than asked.
+    pub notes: Vec<String>,
     /// What could not be seen, and why.
     pub unseen: Vec<String>,
     /// Processors that looking took, on average.
@@ -224,8 +228,9 @@ pub struct ServerSeen {
     /// Lines that its error log got, by what they say, and one of each.
     pub log: BTreeMap<String, u64>,
     pub log_samples: BTreeMap<String, String>,
-    /// Requests by the address of the client, the largest share: address and share of the connections.
+    /// Of the connections that are not ours: the address that has the most of them and its share, and how many there were.
     pub top_client: Option<(String, f64)>,
+    pub other_clients: f64,
     /// Children that have ended and that nobody has waited for.
     pub zombies: u64,
 }
@@ -246,6 +251,22 @@ pub struct Inside {
     /// Shares of processor time by library, and by function.
     pub libraries: BTreeMap<String, f64>,
     pub functions: BTreeMap<String, f64>,
+}
+
+/// What workers gained a request, of those that lived through all steps.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Growth {
+    pub server: String,
+    pub workers: u64,
+    pub requests: u64,
+    /// Bytes a request: of their own, and resident (shared pages included).
+    pub private_bytes: f64,
+    pub resident_bytes: f64,
+    /// The least of the steps: what settles grows in the first only.
+    pub least_private_bytes: f64,
+    /// All of them together.
+    pub gained_bytes: f64,
 }
 
 impl Examination {

@@ -297,6 +297,39 @@ impl Namespace {
         Ok(inodes)
     }
 
+    /// The other ends of open connections to the given ports that are not this process's own.
+    ///
+    /// # Errors
+    /// As [`Namespace::look`].
+    pub fn others(&self, ports: &[u16]) -> io::Result<Vec<SocketAddr>> {
+        let inodes = crate::listeners::inodes(std::process::id() as i32)?;
+        let mut own = HashSet::new();
+        let mut ask = SockDiag::open()?;
+        for family in FAMILIES {
+            let states = StateFlags::all() - StateFlags::LISTEN - StateFlags::TIME_WAIT;
+            ask.tcp(family, states, 0, |s| {
+                if inodes.contains(&s.inode) {
+                    own.insert(s.local);
+                }
+            })?;
+        }
+        Ok(self.clients(ports)?.into_iter().filter(|end| !own.contains(end)).collect())
+    }
+
+    /// The other ends of open connections to the given ports.
+    ///
+    /// # Errors
+    /// As [`Namespace::look`].
+    pub fn clients(&self, ports: &[u16]) -> io::Result<Vec<SocketAddr>> {
+        let mut ends = Vec::new();
+        self.each_connection(ports, FAMILIES, |s| {
+            if state_name(s.state) == Some("established") {
+                ends.push(s.remote);
+            }
+        })?;
+        Ok(ends)
+    }
+
     fn each_connection(
         &self,
         ports: &[u16],

@@ -89,6 +89,11 @@ pub trait Adapter: Send {
     /// When neither the server nor its configuration can be read.
     fn effective(&self) -> Result<Effective, ServerError>;
 
+    /// Directives of its configuration that are no settings of ours and that tell something of it, with their value.
+    fn directives(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+
     /// Settings for a pool of `size` workers that are all kept alive, as this kind spells it.
     fn pool_settings(&self, size: u64, effective: &Settings) -> Settings;
 

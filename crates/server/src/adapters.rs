@@ -58,6 +58,8 @@ pub struct KnobsOf {
     /// Each with what a change of it needs here.
     pub knobs: Vec<Knob>,
     pub effective: Effective,
+    /// Directives that are no settings, by name.
+    pub directives: std::collections::BTreeMap<String, String>,
 }
 
 /// Reads the settings that a server, or the host, has now. Changes nothing.
@@ -71,11 +73,12 @@ pub fn knobs_of(server: &ServerRef) -> Result<KnobsOf, ServerError> {
             server: host.name().into(),
             knobs: host.knobs().into_iter().copied().collect(),
             effective: host.effective()?,
+            directives: std::collections::BTreeMap::new(),
         });
     }
     let adapter = discover(server)?;
     let effective = adapter.effective()?;
     let here = |knob: &Knob| Knob { needs: adapter.needs(knob.name).unwrap_or(knob.needs), ..*knob };
     let knobs = adapter.knobs().iter().map(here).collect();
-    Ok(KnobsOf { server: adapter.facts().name.clone(), knobs, effective })
+    Ok(KnobsOf { server: adapter.facts().name.clone(), knobs, effective, directives: adapter.directives() })
 }

@@ -118,7 +118,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         (_, true) => Manner::Gentle,
         _ => Manner::Whole,
     };
-    let order = Order { servers: &args.servers, plan, manner, time };
+    let order = Order { servers: &args.servers, plan, manner, live: args.others.live, time };
     let mut lab = Lab::new(&stop.flag, observers(args.output.quiet, open_store(&args.output)?));
     let examination = examine(&mut lab, &order)?;
     let mut document = diagnose(&examination);

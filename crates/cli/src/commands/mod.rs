@@ -17,8 +17,9 @@ pub mod trace;
 pub mod tune;
 pub mod watch;
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
 use lastdrop_lab::Observer;
@@ -69,9 +70,17 @@ pub fn observers(quiet: bool, store: Option<Store>) -> Vec<Box<dyn Observer>> {
     keeper.into_iter().chain([Box::new(Terminal::new(quiet)) as Box<dyn Observer>]).collect()
 }
 
+/// How long it is waited for somebody to answer at a URL.
+const HINT_LIMIT: Duration = Duration::from_millis(500);
+
 /// Says so where nobody listens at a URL because a killed tune left its server stopped.
 pub fn hint_of_restore(url: &Url) {
-    let nobody = TcpStream::connect((url.host.as_str(), url.port)).is_err();
+    // One that does not accept is there: the kernel would try for two minutes.
+    let connects = |address: SocketAddr| match TcpStream::connect_timeout(&address, HINT_LIMIT) {
+        Err(e) => e.kind() == std::io::ErrorKind::TimedOut,
+        Ok(_) => true,
+    };
+    let nobody = lastdrop_load::resolve(url).is_ok_and(|address| !connects(address));
     if let Some(server) = left_at(url).filter(|_| nobody) {
         note!("lastdrop: a run on {server} was killed and may have left it stopped: lastdrop restore");
     }

@@ -88,11 +88,13 @@ const ALL: &[About] = &[
     a("buffering-to-disk", Waste, "answers or bodies go through temporary files", "'buffered to a temporary file' in the log, calls in the trace", "slow-log"),
     a("access-log-unbuffered", Waste, "a write to the access log for each request", "such writes in the trace where they matter", "slow-log: the write blocks"),
     a("delayed-ack", Waste, "small writes wait for an acknowledgement", "a plateau at 40 ms for one user alone, nothing sent again", "retransmits: 200 ms"),
+    a("unshared-memory", Waste, "pages that could be shared are not", "private memory grows and the process does not", "memory-leak: the process grows"),
     a("unused-modules", Waste, "modules that nothing refers to", "module list against the effective configuration", "modules that others need"),
     a("held-listener", Risk, "a foreign process holds the listening socket", "its descriptor", "the server's own children"),
     a("zombie-children", Risk, "children that nobody waits for", "state Z at look after look", "one that has just ended"),
     a("time-wait-overflow", Risk, "the table of closed connections is full", "TCPTimeWaitOverflow", "many in TIME_WAIT"),
     a("memory-overcommit", Risk, "the pool at its limit would not fit", "memory a worker × the configured limit", "lastdrop size: sharing"),
+    a("memory-leak", Risk, "workers grow with each request", "private and resident memory rise in every step", "unshared-memory; caches that fill once"),
     a("greedy-client", Risk, "one address holds most connections", "its share of those that are not ours", "a proxy in front of many clients"),
     a("obsolete-setting", Risk, "advice that is no longer true", "the setting, and since when", "the kernel's own value"),
 ];

@@ -80,7 +80,7 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
         ..DoctorDocument::default()
     };
     let Some(case) = Case::of(examination) else { return document };
-    document.notes = clients::notes(&case);
+    document.notes = examination.notes.iter().cloned().chain(clients::notes(&case)).collect();
     let fire = |tables: &[&[Rule]], severity: Severity| -> Vec<Finding> {
         let rules = tables.iter().flat_map(|table| table.iter());
         rules.filter_map(|rule| Some(Finding { id: rule.id.into(), severity, ..(rule.look)(&case)? })).collect()

@@ -43,8 +43,8 @@ fn exhausted(case: &Case<'_>, kinds: &[&str], title: &str) -> Option<Finding> {
 /// More workers are configured than can be.
 fn clamp(case: &Case<'_>) -> Option<Finding> {
     let v = full(case, &[]).filter(|v| v.is(&["apache"]) && case.cpu_idle())?;
-    let asked = v.about.directives.get("MaxRequestWorkers asked for")?.parse::<f64>().ok()?;
-    let real = v.size();
+    let asked = v.about.directives.get("MaxRequestWorkers").or(v.about.directives.get("MaxClients"))?.parse::<f64>().ok()?;
+    let real = v.seen.scoreboard.values().sum::<f64>().max(v.seen.workers_most as f64).min(v.size().max(1.0));
     (asked > real * 1.05).then(|| {
         finding(0.93, "fewer workers than configured can exist: another limit clamps them")
             .of(&v)

@@ -148,7 +148,9 @@ fn interpreter_lock(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let is_python = v.is(&["gunicorn", "uwsgi"]) || v.about.software.to_lowercase().contains("python");
         let is_ruby = v.is(&["puma"]);
-        let one = v.seen.hottest_process_cores;
+        // On a busy machine a process gets less than its core; that one of its threads always could run tells the same.
+        let alone = v.seen.workers_most <= 1;
+        let one = if alone { v.seen.hottest_process_cores.max(v.seen.waiting("running")) } else { v.seen.hottest_process_cores };
         let waiting = v.seen.waiting("futex");
         let processes = v.seen.workers_most.max(1) as f64;
         // Each process has what one interpreter can give, and all of them together less than the machine.
@@ -158,7 +160,7 @@ fn interpreter_lock(case: &Case<'_>) -> Option<Finding> {
             && v.seen.threads >= 2.0 * processes
             && waiting >= 0.8
             && all < case.main.cores.len() as f64 * 0.95
-            && all >= 0.85 * processes.min(case.main.cores.len() as f64 - 0.2);
+            && (alone || all >= 0.85 * processes.min(case.main.cores.len() as f64 - 0.2));
         fires.then(|| {
             let name = v.about.pool.clone();
             finding(0.88, "threads share one interpreter lock: more of them add nothing, more processes do")

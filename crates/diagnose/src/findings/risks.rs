@@ -10,6 +10,7 @@ pub(super) const ALL: &[Rule] = &[
     Rule { id: "zombie-children", look: zombies },
     Rule { id: "time-wait-overflow", look: time_wait },
     Rule { id: "memory-overcommit", look: overcommit },
+    Rule { id: "memory-leak", look: leak },
     Rule { id: "greedy-client", look: greedy },
     Rule { id: "obsolete-setting", look: obsolete },
 ];
@@ -77,9 +78,43 @@ fn overcommit(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
+/// Grows step by step, in every step.
+const LEAK_BYTES: f64 = 1024.0;
+const LEAKED_BYTES: f64 = 4_000_000.0;
+
+fn leak(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let g = case.all.growth.iter().find(|g| g.server == v.about.server)?;
+        let grows = g.least_private_bytes >= LEAK_BYTES && g.gained_bytes >= LEAKED_BYTES;
+        // Pages that were shared and are written to are no growth of the process.
+        let own = g.resident_bytes >= 0.6 * g.private_bytes;
+        (grows && own).then(|| {
+            let recycling = ["MaxConnectionsPerChild", "pm.max_requests", "max_requests"].iter().find(|n| v.about.settings.contains_key(**n));
+            let fix = recycling.filter(|name| v.count(name) == Some(0.0)).map(|name| {
+                let requests = (64e6 / g.private_bytes).clamp(500.0, 100_000.0);
+                v.fix(name, ((requests / 100.0).round() as i64 * 100).into())
+            });
+            finding(0.88, "workers grow with each request")
+                .of(&v)
+                .seen("smaps_rollup", "bytes of its own that a worker gains a request", g.private_bytes, LEAK_BYTES)
+                .seen("smaps_rollup", "the least of the steps", g.least_private_bytes, LEAK_BYTES)
+                .seen("smaps_rollup", "MB that all gained", g.gained_bytes / 1e6, LEAKED_BYTES / 1e6)
+                .unless("growth in the first step only, or of pages that were shared before")
+                .do_this(fix.into_iter().collect(), "find what is kept from request to request; until then replace workers after some thousand requests (lastdrop guard does it by size)")
+                .check_by("lastdrop size --fit")
+        })
+    })
+}
+
 fn greedy(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let (address, share) = v.seen.top_client.clone().filter(|(_, share)| *share >= 0.4)?;
+        let (address, share) = v.seen.top_client.clone().filter(|(_, share)| *share >= 0.5)?;
+        // Held places count, of a pool or of connections; a few connections are nobody's greed.
+        let most = v.seen.other_clients * share;
+        let room = if v.has_pool() { v.size() } else { v.count("worker_connections").unwrap_or(512.0) };
+        if most < 3.0 || most < 0.4 * room.min(f64::from(case.main.users).max(10.0)) {
+            return None;
+        }
         let with = match v.kind() {
             "nginx" => "limit_conn, limit_req",
             "apache" => "mod_qos, mod_evasive, RequestReadTimeout",
@@ -89,7 +124,8 @@ fn greedy(case: &Case<'_>) -> Option<Finding> {
         Some(
             finding(0.85, format!("{address} holds most of the connections"))
                 .of(&v)
-                .seen("sock_diag", "share of the connections that are not ours", share, 0.4)
+                .seen("sock_diag", "share of the connections that are not ours", share, 0.5)
+                .seen("sock_diag", "connections that it holds", most, 3)
                 .unless("many clients behind one proxy (X-Forwarded-For)")
                 .do_this(Vec::new(), format!("throttle it: {with}"))
                 .check_by("its share of the connections"),

@@ -17,6 +17,7 @@ pub(super) const ALL: &[Rule] = &[
     Rule { id: "buffering-to-disk", look: buffering },
     Rule { id: "access-log-unbuffered", look: unbuffered },
     Rule { id: "delayed-ack", look: delayed_ack },
+    Rule { id: "unshared-memory", look: unshared },
     Rule { id: "unused-modules", look: unused_modules },
 ];
 
@@ -166,6 +167,23 @@ fn delayed_ack(case: &Case<'_>) -> Option<Finding> {
             .unless("segments that are sent again")
             .do_this(Vec::new(), "TCP_NODELAY on the server's socket, or one write for head and body")
             .check_by("the median of one user alone")
+    })
+}
+
+fn unshared(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let g = case.all.growth.iter().find(|g| g.server == v.about.server)?;
+        let written = g.private_bytes - g.resident_bytes.max(0.0);
+        (written >= 1024.0 && written >= 0.5 * g.private_bytes && g.gained_bytes >= 8e6).then(|| {
+            finding(0.82, "pages that workers shared become their own, request by request")
+                .of(&v)
+                .seen("smaps_rollup", "bytes a request that are no longer shared", written, 1024)
+                .seen("smaps_rollup", "bytes a request by which workers grow", g.resident_bytes, 0)
+                .seen("smaps_rollup", "MB that all gained", g.gained_bytes / 1e6, 8)
+                .unless("memory of their own that grows with the process: a leak")
+                .do_this(Vec::new(), "load code and data before the fork (PerlModule, preload_app, opcache.preload), write to them once there, keep counters elsewhere")
+                .check_by("lastdrop size: shared memory of old and of young workers")
+        })
     })
 }
 

@@ -3,7 +3,7 @@
 mod config;
 mod knobs;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -306,6 +306,17 @@ impl Adapter for Apache {
         }
         self.correct_by_scoreboard(&mut e);
         Ok(e)
+    }
+
+    fn directives(&self) -> BTreeMap<String, String> {
+        const TOLD: &[&str] = &["HostnameLookups", "AllowOverride", "MaxClients", "MaxRequestsPerChild", "BufferedLogs", "MaxRequestWorkers"];
+        let scan = self.scan(self.started_on());
+        let told = |name: &&str| {
+            let of = |l: &&config::Line| l.name.eq_ignore_ascii_case(name);
+            let line = scan.lines.iter().rfind(of)?;
+            Some(((*name).to_string(), line.arguments.join(" ")))
+        };
+        TOLD.iter().filter_map(told).collect()
     }
 
     fn pool_settings(&self, size: u64, effective: &Settings) -> Settings {

@@ -1,0 +1,210 @@
+//! `doctor`: faults that look alike are told apart on real servers, what it proposes is tried and put back, and it says
+//! what it cannot do. All faults at all strengths: ./x lab doctor.
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use common::servers::{Fpm, Mariadb, nginx, open_folder, php, php_site};
+use common::{Apache, Folder, Target, free_port, get, number, signal, wait_until};
+use serde_json::Value;
+
+/// What the doctor says of a server under the load of so many users.
+fn ask(folder: &Folder, servers: &[&str], url: &str, more: &[&str]) -> Value {
+    let mut args = vec!["doctor"];
+    args.extend(servers);
+    args.extend(["--url", url, "-d", "5s", "--keepalive", "off", "--no-store"]);
+    args.extend(more);
+    folder.json(&args, 0)
+}
+
+fn ids(said: &Value) -> Vec<&str> {
+    said["findings"].as_array().expect("findings").iter().filter_map(|f| f["id"].as_str()).collect()
+}
+
+/// Someone who answers one after the other, `pause` for each.
+fn serial_peer(pause: Duration) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let _ = stream.read(&mut [0; 1024]);
+            thread::sleep(pause);
+            let _ = stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    port
+}
+
+/// Four faults that look the same from the front: every child at work, connections that wait, processors that idle.
+#[test]
+fn full_pools_are_told_apart_by_what_their_workers_wait_for() {
+    let folder = Folder::new();
+    let database = Mariadb::start(&folder, &[]);
+    let fpm = Fpm::start(&folder, 4, "");
+    let (port, root) = (free_port(), open_folder(&folder, "www"));
+    let _nginx = nginx(&folder, &php_site(port, &root, &fpm.socket), port);
+    let peer = serial_peer(Duration::from_millis(40));
+    php(&root, "sleep.php", "usleep(150000); echo 'ok';");
+    php(&root, "peer.php", &format!("echo file_get_contents('http://127.0.0.1:{peer}/');"));
+    let sessions = open_folder(&folder, "sessions");
+    let session = format!(
+        "session_save_path('{}'); session_id('one'); session_start(); $_SESSION['n'] = 1; usleep(60000); echo 'ok';",
+        sessions.display()
+    );
+    php(&root, "session.php", &session);
+    let rows = format!(
+        "{}\n$db->query('CREATE DATABASE IF NOT EXISTS t'); $db->select_db('t');\n\
+         $db->query('CREATE TABLE IF NOT EXISTS r (id INT PRIMARY KEY, n INT) ENGINE=InnoDB');\n\
+         $db->query('INSERT IGNORE INTO r VALUES (1, 0)'); echo 'ok';",
+        database.connect()
+    );
+    php(&root, "make.php", &rows);
+    let locked = format!(
+        "{}\n$db->select_db('t'); $db->begin_transaction(); $db->query('SELECT n FROM r WHERE id = 1 FOR UPDATE');\n\
+         usleep(50000); $db->query('UPDATE r SET n = n + 1 WHERE id = 1'); $db->commit(); echo 'ok';",
+        database.connect()
+    );
+    php(&root, "row.php", &locked);
+    assert!(get(port, "/make.php").is_some_and(|body| body.contains("ok")));
+    let front = format!("nginx:{}", folder.join("nginx.conf").display());
+    let database_url = format!("mysql://root@localhost?socket={}", database.socket.display());
+    let cases = [
+        ("sleep.php", "fpm-children-exhausted"),
+        ("peer.php", "slow-upstream"),
+        ("session.php", "session-lock"),
+        ("row.php", "db-locked"),
+    ];
+    for (page, expected) in cases {
+        let url = format!("http://127.0.0.1:{port}/{page}");
+        // The pool behind the front is found by itself.
+        let said = ask(&folder, &[&front, &fpm.name()], &url, &["-c", "16", "--db", &database_url]);
+        assert_eq!(said["limit"], expected, "{page}: {:#} {:#}", said["findings"], said["examination"]["steps"]);
+        let limit = &said["findings"][0];
+        assert_eq!((&limit["id"], &limit["severity"]), (&expected.into(), &"limit".into()), "{limit:#}");
+        assert!(limit["evidence"].as_array().is_some_and(|e| e.len() >= 3), "{limit:#}");
+        assert!(!limit["against"].as_array().expect("against").is_empty(), "{limit:#}");
+        let chain = said["chain"].as_array().expect("a chain");
+        assert_eq!((&chain[0]["server"], &chain[0]["to"][0]), (&"nginx".into(), &"php-fpm".into()), "{chain:?}");
+        assert!(number(&said["cost_cores"]) < 0.2, "{}", said["cost_cores"]);
+    }
+}
+
+#[test]
+fn threads_of_one_interpreter_are_no_lock_of_the_application() {
+    let folder = Folder::new();
+    let port = free_port();
+    let app = "import hashlib\ndef application(env, start):\n    for _ in range(60): hashlib.md5(b'x').hexdigest()\n    \
+               n = sum(i * i for i in range(40000))\n    start('200 OK', [('Content-Length', '3')])\n    return [b'ok\\n']\n";
+    fs::write(folder.join("app.py"), app).expect("written");
+    let config = folder.join("gunicorn.conf.py");
+    let text = format!(
+        "bind = '127.0.0.1:{port}'\nworkers = 1\nthreads = 8\nworker_class = 'gthread'\nchdir = '{}'\n",
+        folder.path().display()
+    );
+    fs::write(&config, text).expect("written");
+    let mut server = Command::new("/usr/bin/gunicorn")
+        .args(["-c", &config.display().to_string(), "app:application"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("gunicorn (./x test installs it)");
+    wait_until("gunicorn", || get(port, "/").is_some());
+    let name = format!("gunicorn:{}", config.display());
+    let said = ask(&folder, &[&name], &format!("http://127.0.0.1:{port}/"), &["-c", "12"]);
+    assert_eq!(said["limit"], "interpreter-lock", "{:#} {:#}", said["findings"], said["examination"]["steps"]);
+    signal(&server, libc::SIGTERM);
+    let _ = server.wait();
+}
+
+#[test]
+fn what_it_proposes_is_tried_and_the_server_put_back() {
+    let folder = Folder::new();
+    let apache = Apache::start_with(&folder, |config| {
+        config.replace("MaxRequestWorkers 10", "MaxRequestWorkers 2").replace("StartServers 10", "StartServers 2")
+    });
+    let before = apache.tree();
+    let url = apache.url("/sleep");
+    let said = ask(&folder, &[&apache.name()], &url, &["-c", "12", "--confirm"]);
+    assert_eq!(said["limit"], "workers-exhausted", "{:#} {:#}", said["findings"], said["examination"]["steps"]);
+    let confirmed = &said["confirmed"];
+    assert_eq!(confirmed["id"], "workers-exhausted");
+    assert!(number(&confirmed["ratio"]) > 1.5 && number(&confirmed["interval"][0]) > 1.0, "{confirmed:#}");
+    assert_ne!(confirmed["limit_after"], "workers-exhausted", "{confirmed:#}");
+    assert_eq!(apache.tree(), before, "put back");
+    assert_eq!(folder.journal(), None);
+}
+
+#[test]
+fn a_server_that_has_room_has_no_limit() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &["--service", "5ms", "--workers", "20"]);
+    let said = ask(&folder, &[&target.name()], &target.url(), &["-r", "40"]);
+    assert_eq!((&said["limit"], ids(&said).len()), (&Value::Null, 0), "{:#}", said["findings"]);
+    let text = folder.run(&[
+        "doctor", &target.name(), "--url", &target.url(), "--gentle", "-d", "3s", "--no-store", "--quiet",
+    ]);
+    assert_eq!(text.code, 0, "{text:?}");
+}
+
+/// Whoever uses the server is not pushed beyond what it can do.
+#[test]
+fn with_other_peoples_traffic_it_is_gentle_by_itself() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &["--service", "5ms", "--workers", "20"]);
+    let address = target.url().trim_start_matches("http://").trim_end_matches('/').to_string();
+    let over = AtomicBool::new(false);
+    let said = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let Ok(mut stream) = TcpStream::connect(&address) else { continue };
+                let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
+                let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+                let _ = stream.read(&mut [0; 1024]);
+                thread::sleep(Duration::from_millis(30));
+            }
+        });
+        let said = ask(&folder, &[&target.name()], &target.url(), &["-c", "20"]);
+        over.store(true, Ordering::Relaxed);
+        said
+    });
+    let steps: Vec<&str> =
+        said["examination"]["steps"].as_array().expect("steps").iter().filter_map(|s| s["kind"].as_str()).collect();
+    assert!(!steps.contains(&"main") && steps.contains(&"few"), "{steps:?}");
+    assert!(said["notes"].to_string().contains("--live"), "{}", said["notes"]);
+}
+
+#[test]
+fn what_was_found_can_be_concluded_again_and_explained() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &["--service", "50ms", "--workers", "2"]);
+    let file = folder.join("said.json").display().to_string();
+    let args = ["doctor", &target.name(), "--url", &target.url(), "-c", "12", "-d", "4s", "--keepalive", "off", "--no-store"];
+    let done = folder.run(&[&args[..], &["--json", &file]].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(done.stdout.contains("LIMIT") && done.stdout.contains("known by"), "{}", done.stdout);
+    let first: Value = serde_json::from_str(&fs::read_to_string(&file).expect("written")).expect("JSON");
+    let again = folder.json(&["doctor", "--from", &file], 0);
+    assert_eq!(again["limit"], "workers-exhausted", "{:#} {:#}", again["findings"], again["examination"]["steps"]);
+    assert_eq!(again, first);
+    let list = folder.run(&["doctor", "--list"]);
+    for finding in ids(&first) {
+        assert!(list.stdout.contains(finding), "{}", list.stdout);
+        assert!(folder.run(&["doctor", "--explain", finding]).stdout.contains("looks like"));
+    }
+    let wrong = folder.run(&["doctor", "--explain", "workers-exhausted2"]);
+    assert_eq!(wrong.code, 2);
+    assert!(wrong.stderr.contains("did you mean workers-exhausted"), "{}", wrong.stderr);
+    assert_eq!(folder.run(&["doctor", "target"]).code, 2, "no URL");
+    assert_eq!(folder.run(&["doctor", "--url", "http://127.0.0.1:1/", "-n", "5"]).code, 2);
+    fs::write(&file, "{\"schema\":").expect("written");
+    assert_eq!(folder.run(&["doctor", "--from", &file]).code, 2, "a torn document");
+    assert_eq!(folder.run(&["doctor", "--url", "http://127.0.0.1:1/", "--no-store"]).code, 1, "nobody there");
+}

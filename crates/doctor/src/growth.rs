@@ -1,0 +1,73 @@
+//! How the memory of workers grows with the requests that they serve: the same processes read again after each step.
+
+use std::collections::BTreeMap;
+
+use lastdrop_model::Look;
+use lastdrop_model::examination::Growth;
+use lastdrop_probe::group::Group;
+
+use crate::behind::Members;
+
+/// Of a larger pool the first so many are read: each costs half a millisecond.
+const MOST_WORKERS: usize = 60;
+
+/// Private and resident memory of a worker, bytes.
+type Sizes = BTreeMap<i32, (u64, u64)>;
+
+/// Readings after so many requests.
+#[derive(Debug, Default)]
+pub struct Readings {
+    servers: Vec<(String, Vec<(u64, Sizes)>)>,
+}
+
+impl Readings {
+    /// Reads the memory of all workers; `requests` were answered so far.
+    pub fn read(&mut self, members: &Members, requests: u64) {
+        if self.servers.is_empty() {
+            self.servers = members.all.iter().map(|m| (m.called.clone(), Vec::new())).collect();
+        }
+        for (member, (_, readings)) in members.all.iter().zip(&mut self.servers) {
+            let mut group = Group::new(member.found.master, false, member.found.helpers);
+            group.look(true, &mut Look::default());
+            let workers = group.worker_looks();
+            if workers.len() > MOST_WORKERS || !(member.found.prefork || member.found.kind.one_request_a_worker) {
+                continue;
+            }
+            let size = |w: &lastdrop_model::WorkerLook| Some((w.pid, (w.private_bytes?, w.rss_bytes?)));
+            readings.push((requests, workers.iter().filter_map(size).collect()));
+        }
+    }
+
+    /// What each server's workers gained a request, of those that lived through all readings; the first reading is left out,
+    /// before which caches were filled.
+    #[must_use]
+    pub fn growth(&self) -> Vec<Growth> {
+        let of = |(server, readings): &(String, Vec<(u64, Sizes)>)| {
+            let readings = readings.get(1..).filter(|r| r.len() >= 3)?;
+            let (first, last) = (readings.first()?, readings.last()?);
+            let lived: Vec<i32> =
+                first.1.keys().filter(|pid| readings.iter().all(|(_, sizes)| sizes.contains_key(pid))).copied().collect();
+            let requests = last.0.saturating_sub(first.0);
+            if lived.is_empty() || requests < 50 {
+                return None;
+            }
+            let sum = |at: &Sizes, of: fn(&(u64, u64)) -> u64| lived.iter().filter_map(|pid| at.get(pid)).map(of).sum::<u64>() as f64;
+            let slope = |a: &(u64, Sizes), b: &(u64, Sizes), of: fn(&(u64, u64)) -> u64| {
+                let n = b.0.saturating_sub(a.0) as f64 * lived.len() as f64 / first.1.len().max(1) as f64;
+                (n >= 1.0).then(|| (sum(&b.1, of) - sum(&a.1, of)) / n)
+            };
+            let parts: Vec<f64> = readings.windows(2).filter_map(|w| slope(&w[0], &w[1], |s| s.0)).collect();
+            let least = parts.iter().copied().fold(f64::INFINITY, f64::min);
+            Some(Growth {
+                server: server.clone(),
+                workers: lived.len() as u64,
+                requests,
+                private_bytes: slope(first, last, |s| s.0)?,
+                resident_bytes: slope(first, last, |s| s.1)?,
+                least_private_bytes: if least.is_finite() { least } else { 0.0 },
+                gained_bytes: sum(&last.1, |s| s.0) - sum(&first.1, |s| s.0),
+            })
+        };
+        self.servers.iter().filter_map(of).collect()
+    }
+}
