@@ -2,6 +2,7 @@
 
 pub mod capacity;
 pub mod compare;
+pub mod database;
 pub mod events;
 pub mod junit;
 pub mod knobs;
