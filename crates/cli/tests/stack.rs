@@ -511,6 +511,14 @@ fn a_watch_of_several_servers_shows_each_of_them_and_who_is_connected_to_whom() 
         assert_eq!((of("web"), of("php-fpm")), (2, 3), "{document:#}");
         let looks: Vec<&Value> = document["looks"].as_array().expect("looks").iter().map(|l| &l["server"]).collect();
         assert_eq!(looks, ["web", "php-fpm", "db"]);
+        assert_eq!(document["databases"][0]["server"], "db", "{document:#}");
+        // One that nobody names is found by who connects to it, and asked at its own socket.
+        wait_until("the database at the end", || {
+            document = site.folder.json(&["watch", &web, &pool, "--once", "--interval", "500ms"], 0);
+            document["chain"][1]["to"] == json!(["mariadb"]) && document["databases"][0]["max_connections"].is_u64()
+        });
+        assert_eq!(document["chain"][2]["listens"], json!([paths[1]]), "{document:#}");
+        assert_eq!((&document["databases"][0]["server"], &document["looks"][2]), (&json!("mariadb"), &Value::Null));
     });
 
     // A recording of several is shown again as one of one is.

@@ -1,5 +1,6 @@
 //! Looking at a server that somebody else loads, or a few requests of ours: watch, trace, profile, guard; its settings.
 
+pub mod databases;
 pub mod guard;
 pub mod knobs;
 pub mod profile;

@@ -49,6 +49,7 @@ impl Watcher {
             unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64),
             workers: self.looker.workers(),
             look,
+            databases: Vec::new(),
             unread: self.looker.unread(),
             cost_cores: self.looker.cost_cores(),
         }

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lastdrop_model::documents::{ChainServer, StackWatchDocument, Watched};
+use lastdrop_model::documents::{ChainServer, StackWatchDocument, WatchDocument, Watched};
 use lastdrop_probe::links::{Links, links};
 use lastdrop_server::{ServerError, ServerRef};
 
+use crate::databases::{DatabaseOptions, Databases, Nearby};
 use crate::watch::Watcher;
 
 /// At first connections are looked for as often as that, so that those of a short look are seen; they may last for a
@@ -24,7 +25,10 @@ const OFTEN: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Watchers {
     members: Vec<Member>,
-    /// Where there are several.
+    databases: Databases,
+    /// Databases of this machine that were not named: watched as soon as somebody is connected to them.
+    nearby: Vec<Nearby>,
+    /// Where there are several, or one and a database nearby.
     seeker: Option<Seeker>,
 }
 
@@ -40,15 +44,19 @@ impl Watchers {
     ///
     /// # Errors
     /// When one is not found, or may not be looked at.
-    pub fn start(servers: &[ServerRef]) -> Result<Watchers, ServerError> {
+    pub fn start(servers: &[ServerRef], options: &DatabaseOptions) -> Result<Watchers, ServerError> {
         let start = |server: &ServerRef| {
             let watcher = Watcher::start(server)?;
             Ok(Member { called: server.called().into(), watcher, gone: false })
         };
         let members = servers.iter().map(start).collect::<Result<Vec<Member>, ServerError>>()?;
-        let masters = members.iter().map(|m| m.watcher.found().master).collect();
-        let seeker = (members.len() > 1).then(|| Seeker::start(masters));
-        Ok(Watchers { members, seeker })
+        let known: Vec<(String, i32)> = members.iter().map(|m| (m.called.clone(), m.watcher.found().master)).collect();
+        let databases = Databases::start(options, &known);
+        let nearby = databases.nearby(&known);
+        let masters: Vec<i32> =
+            known.iter().map(|(_, master)| *master).chain(nearby.iter().map(|n| n.master)).collect();
+        let seeker = (masters.len() > 1).then(|| Seeker::start(masters));
+        Ok(Watchers { members, databases, nearby, seeker })
     }
 
     /// Looks; at those that have ended after looking for them anew. With `patient`, every process's memory is read now and
@@ -65,15 +73,25 @@ impl Watchers {
             documents.push((member.called.clone(), member.watcher.look(patient)));
             member.gone |= !member.watcher.is_alive();
         }
-        let Some(seeker) = &self.seeker else {
-            return documents.pop().map(|(_, document)| Watched::One(Box::new(document)));
-        };
-        let seen = lock(&seeker.seen).clone();
-        for place in &seen.unseen {
+        let seen = self.seeker.as_ref().map(|seeker| lock(&seeker.seen).clone()).unwrap_or_default();
+        for (place, nearby) in (self.members.len()..).zip(&mut self.nearby) {
+            if nearby.called.is_none() && seen.links.iter().any(|link| link.to == place) {
+                let names: Vec<&str> = self.members.iter().map(|m| m.called.as_str()).collect();
+                self.databases.watch(nearby, &names);
+            }
+        }
+        let databases = self.databases.looks(patient);
+        if self.members.len() == 1 {
+            return documents
+                .pop()
+                .map(|(_, document)| Watched::One(Box::new(WatchDocument { databases, ..document })));
+        }
+        for place in seen.unseen.iter().filter(|place| **place < self.members.len()) {
             let unread = "who it is connected to: its sockets are those of another user (run as root)";
             documents[*place].1.unread.push(unread.into());
         }
-        Some(Watched::Several(StackWatchDocument::of(documents, self.chain(&seen))))
+        let of_all = StackWatchDocument::of(documents, self.chain(&seen));
+        Some(Watched::Several(StackWatchDocument { databases, ..of_all }))
     }
 
     fn chain(&self, seen: &Links) -> Vec<ChainServer> {
@@ -82,21 +100,32 @@ impl Watchers {
             let mut listens: BTreeSet<String> = found.listeners.iter().map(ToString::to_string).collect();
             listens.extend(seen.listens.get(place).into_iter().flatten().map(ToString::to_string));
             let own = seen.links.iter().filter(|link| link.from == place);
-            let ways = own.map(|link| (link.via.to_string(), self.members[link.to].called.clone()));
+            let ways = own.filter_map(|link| Some((link.via.to_string(), self.called(link.to)?)));
             let (connects, to) = ways.unzip();
             let listens = listens.into_iter().collect();
             // What is named by a process is of no kind.
             let kind = if found.kind.programs.is_empty() { found.software.clone() } else { found.kind.name.into() };
             ChainServer { server: member.called.clone(), kind, listens, connects, to }
         };
-        self.members.iter().enumerate().map(server).collect()
+        let database = |(place, nearby): (usize, &Nearby)| {
+            let listens = seen.listens.get(place).into_iter().flatten().map(ToString::to_string).collect();
+            let (server, kind) = (nearby.called.clone()?, nearby.kind.name.into());
+            Some(ChainServer { server, kind, listens, ..ChainServer::default() })
+        };
+        let others = (self.members.len()..).zip(&self.nearby).filter_map(database);
+        self.members.iter().enumerate().map(server).chain(others).collect()
+    }
+
+    fn called(&self, place: usize) -> Option<String> {
+        let nearby = || self.nearby.get(place - self.members.len())?.called.clone();
+        self.members.get(place).map(|m| m.called.clone()).or_else(nearby)
     }
 
     /// Who has ended and is being looked for.
     #[must_use]
     pub fn alert(&self) -> Option<String> {
         let member = self.members.iter().find(|m| m.gone)?;
-        let what = if self.seeker.is_some() { format!("{} has", member.called) } else { "the server has".into() };
+        let what = if self.members.len() > 1 { format!("{} has", member.called) } else { "the server has".into() };
         let master = member.watcher.found().master;
         Some(format!("{what} ended (process {master} is gone); looking for it again"))
     }

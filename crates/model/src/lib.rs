@@ -5,6 +5,7 @@
 
 pub mod bounds;
 pub mod counts;
+pub mod database;
 pub mod documents;
 pub mod event;
 pub mod examination;
@@ -30,6 +31,9 @@ pub mod url_file;
 pub mod validity;
 
 pub use counts::{Counts, Failure};
+pub use database::{
+    DatabaseLook, DatabaseService, DatabaseTrouble, LockWait, SessionState, StatementLook, TableScan, TroubleKind,
+};
 pub use event::Event;
 pub use exchange::{Exchange, Fate, Wish};
 pub use histogram::{Histogram, Kind};

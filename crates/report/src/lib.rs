@@ -3,6 +3,7 @@
 pub mod capacity;
 pub mod compare;
 pub mod doctor;
+pub mod database;
 pub mod events;
 pub mod junit;
 pub mod knobs;

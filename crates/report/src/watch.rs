@@ -6,13 +6,14 @@ use std::fmt::Write as _;
 use lastdrop_model::documents::WatchDocument;
 use lastdrop_model::printable::line as one_line;
 use lastdrop_model::units::show_bytes;
-use lastdrop_model::{Look, WorkerLook};
+use lastdrop_model::{DatabaseLook, Look, WorkerLook};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table};
 
+use crate::database::{database_lines, database_summary, database_text};
 use crate::server::events;
 use crate::table::aligned;
 
@@ -221,9 +222,10 @@ pub fn draw(frame: &mut Frame<'_>, d: &WatchDocument, view: &View) {
     let area = frame.area();
     let board = scoreboard(d);
     let large = area.height >= 40;
-    let [title, numbers, states, workers, news, keys] = Layout::vertical([
+    let [title, numbers, databases, states, workers, news, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(4),
+        Constraint::Length(database_rows(&d.databases)),
         Constraint::Length(board_rows(&board, area, if large { 6 } else { 3 })),
         Constraint::Min(3),
         Constraint::Length(if large { 6 } else { 3 }),
@@ -232,6 +234,7 @@ pub fn draw(frame: &mut Frame<'_>, d: &WatchDocument, view: &View) {
     .areas(area);
     draw_title(frame, title, d, view);
     draw_numbers(frame, numbers, d);
+    draw_databases(frame, databases, &d.databases);
     draw_scoreboard(frame, states, &board);
     draw_workers(frame, workers, d, view);
     draw_news(frame, news, d.unread.first(), view);
@@ -241,17 +244,31 @@ pub fn draw(frame: &mut Frame<'_>, d: &WatchDocument, view: &View) {
 /// Draws one server of several into its part of the screen.
 pub(crate) fn draw_part(frame: &mut Frame<'_>, area: Rect, d: &WatchDocument, view: &View) {
     let board = scoreboard(d);
-    let [title, numbers, states, workers] = Layout::vertical([
+    let [title, numbers, databases, states, workers] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(if area.height >= 12 { 4 } else { 2 }),
+        Constraint::Length(database_rows(&d.databases)),
         Constraint::Length(board_rows(&board, area, 1)),
         Constraint::Min(2),
     ])
     .areas(area);
     draw_title(frame, title, d, view);
     draw_numbers(frame, numbers, d);
+    draw_databases(frame, databases, &d.databases);
     draw_scoreboard(frame, states, &board);
     draw_workers(frame, workers, d, view);
+}
+
+/// Rows that databases take: a line each, one for the lock that is waited for the longest, one for the statement that takes
+/// the most time.
+pub(crate) fn database_rows(databases: &[DatabaseLook]) -> u16 {
+    database_lines(databases).len().min(6) as u16
+}
+
+pub(crate) fn draw_databases(frame: &mut Frame<'_>, area: Rect, databases: &[DatabaseLook]) {
+    let line = |(text, alarming)| Line::styled(text, if alarming { alarm() } else { Style::new() });
+    let lines: Vec<Line<'_>> = database_lines(databases).into_iter().map(line).collect();
+    frame.render_widget(Paragraph::new(lines), area);
 }
 
 fn draw_title(frame: &mut Frame<'_>, area: Rect, d: &WatchDocument, view: &View) {
@@ -364,6 +381,9 @@ pub fn watch_text(d: &WatchDocument, view: &View) -> String {
     for what in &d.unread {
         let _ = writeln!(out, "not read: {}", one_line(what));
     }
+    for database in &d.databases {
+        let _ = write!(out, "\n{}", database_text(database));
+    }
     out
 }
 
@@ -372,7 +392,8 @@ pub fn watch_text(d: &WatchDocument, view: &View) -> String {
 pub fn watch_line(d: &WatchDocument) -> String {
     let dash = || "-".to_string();
     let l = &d.look;
-    let events: Vec<String> = news(l).into_iter().map(|(_, text)| text).collect();
+    let databases = d.databases.iter().map(|of| database_summary(of).0);
+    let events: Vec<String> = news(l).into_iter().map(|(_, text)| text).chain(databases).collect();
     format!(
         "{:.0} s  workers {} busy {}  {}/s  {} cores  real {}  queue {}  {}\n",
         l.t_s,

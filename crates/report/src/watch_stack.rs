@@ -11,7 +11,10 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 
-use crate::watch::{View, draw, draw_keys, draw_news, draw_part, news, watch_line, watch_text};
+use crate::database::{database_summary, database_text};
+use crate::watch::{
+    View, database_rows, draw, draw_databases, draw_keys, draw_news, draw_part, news, watch_line, watch_text,
+};
 
 /// Paths of a chain that are told; a mesh has more than anybody reads.
 const MOST_PATHS: usize = 8;
@@ -72,6 +75,9 @@ pub fn watched_text(watched: &Watched, view: &View) -> String {
     for server in d.servers() {
         let _ = write!(out, "\n{}", watch_text(&server, view));
     }
+    for database in d.other_databases() {
+        let _ = write!(out, "\n{}", database_text(&database));
+    }
     out
 }
 
@@ -86,7 +92,9 @@ pub fn watched_line(watched: &Watched) -> String {
                 let look: &lastdrop_model::documents::ServerLook = look;
                 format!("{}  {}", one_line(&look.server), watch_line(server))
             };
-            chain + &d.looks.iter().zip(&d.servers()).map(own).collect::<String>()
+            let others = d.other_databases();
+            let others: String = others.iter().map(|of| database_summary(of).0 + "\n").collect();
+            chain + &d.looks.iter().zip(&d.servers()).map(own).collect::<String>() + &others
         }
     }
 }
@@ -124,17 +132,19 @@ pub fn draw_watched(frame: &mut Frame<'_>, watched: &Watched, view: &View) {
     let servers = d.servers();
     let lines = chain_or_none(d);
     let news_rows = if frame.area().height >= 40 { 4 } else { 1 };
+    let others = d.other_databases();
     let mut rows = vec![Constraint::Length(lines.len().min(3) as u16)];
     rows.extend(servers.iter().map(|_| Constraint::Fill(1)));
-    rows.extend([Constraint::Length(news_rows), Constraint::Length(1)]);
+    rows.extend([Constraint::Length(database_rows(&others)), Constraint::Length(news_rows), Constraint::Length(1)]);
     let areas = Layout::vertical(rows).split(frame.area());
-    let [chain, parts @ .., news, keys] = &*areas else { return };
+    let [chain, parts @ .., databases, news, keys] = &*areas else { return };
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let shown: Vec<Line<'_>> = lines.into_iter().map(|text| Line::styled(text, bold)).collect();
     frame.render_widget(Paragraph::new(shown), *chain);
     for (area, server) in parts.iter().zip(&servers) {
         draw_part(frame, *area, server, view);
     }
+    draw_databases(frame, *databases, &others);
     let unread = servers.iter().find_map(|s| s.unread.first());
     draw_news(frame, *news, unread, view);
     draw_keys(frame, *keys, view);

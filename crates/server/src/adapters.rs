@@ -25,6 +25,13 @@ pub fn discover(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
 
 pub(crate) fn find_adapter(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
     let adapter = server.kind.adapter.ok_or_else(|| {
+        if server.kind.database.is_some() {
+            return ServerError::Setting(format!(
+                "'{server}' is a database: it is looked at as the end of a chain (lastdrop watch nginx php-fpm {server}), and its \
+                 settings are never read for change or changed; those of {} are",
+                kinds::changeable()
+            ));
+        }
         ServerError::Setting(format!(
             "the settings of '{server}' cannot be read or changed yet; those of {} can. Any server can be loaded \
              (lastdrop run URL) and looked at (lastdrop watch {server})",

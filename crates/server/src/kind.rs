@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
+use lastdrop_model::DatabaseService;
 use lastdrop_probe::process::{Helpers, ProcessInfo};
 use lastdrop_probe::status::PageFormat;
 use nix::sys::signal::Signal;
@@ -46,6 +47,8 @@ pub struct Kind {
     /// A worker is a process that serves one request at a time, whatever the configuration says. Where it is the
     /// configuration that decides, the adapter knows.
     pub one_request_a_worker: bool,
+    /// What it speaks, where it is a database: it is asked by its own views and never changed.
+    pub database: Option<DatabaseService>,
     /// Takes lines of its own language beside settings (`trace --with`, `size --variant`).
     pub directives: bool,
     /// By whom its settings can be read and changed.
@@ -73,7 +76,7 @@ pub enum AdapterName {
 /// What stands after the colon of a server's name, and how a master tells that it is the one.
 #[derive(Debug)]
 pub enum NamedBy {
-    /// A configuration file, the word after this flag of its command line.
+    /// A configuration file, or a folder: the word after this flag of its command line; of one that ends with '=' what follows it.
     Flag(&'static str),
     /// The same in a title; without the flag it is the file that the program is built with. Good for telling one master
     /// from another that is sought by its file, not for naming it: a relative path is relative to what no title tells.
@@ -91,6 +94,9 @@ impl NamedBy {
     #[must_use]
     pub fn certain(&self, info: &ProcessInfo) -> Option<PathBuf> {
         match self {
+            NamedBy::Flag(flag) if flag.ends_with('=') => {
+                info.argv.iter().find_map(|w| w.strip_prefix(flag)).map(PathBuf::from)
+            }
             NamedBy::Flag(flag) => info.argv.windows(2).find(|w| w[0] == *flag).map(|w| PathBuf::from(&w[1])),
             NamedBy::TitleBrackets => Some(PathBuf::from(info.argv.first()?.split_once('(')?.1.split_once(')')?.0)),
             NamedBy::TitleFlag { .. } | NamedBy::ProcessId | NamedBy::Nothing => None,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::str::FromStr;
 
-use lastdrop_model::toml_error;
+use lastdrop_model::{DatabaseService, toml_error};
 use lastdrop_probe::status::PageFormat;
 use nix::sys::signal::Signal;
 use schemars::JsonSchema;
@@ -49,6 +49,8 @@ pub struct KindFile {
     /// A worker is a process that serves one request at a time.
     #[serde(default)]
     one_request_a_worker: bool,
+    /// What it speaks, where it is a database: watch asks it by its own views. It has no [change].
+    database: Option<DatabaseService>,
     /// Takes lines of its own language beside settings.
     #[serde(default)]
     directives: bool,
@@ -64,7 +66,7 @@ pub struct KindFile {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ConfigFile {
-    /// The word after this flag of its command line.
+    /// The word after this flag of its command line, or what follows one that ends with '=': "-c", "--datadir=".
     flag: Option<String>,
     /// The same in a title that it writes over its command line.
     title_flag: Option<String>,
@@ -156,6 +158,9 @@ pub fn parse(text: &str, name: String) -> Result<Kind, String> {
         (Some(_), None) if file.knobs.is_empty() => None,
         (Some(_), _) => return Err("an adapter has its own knobs and changes; leave [change] and knobs out".into()),
     };
+    if file.database.is_some() && (file.adapter.is_some() || means.is_some()) {
+        return Err("a database is looked at and never changed; leave adapter, [change] and knobs out".into());
+    }
     let title = file.title.unwrap_or_else(|| {
         let stem = Path::new(&name).file_stem().unwrap_or_default();
         stem.to_string_lossy().into_owned()
@@ -176,6 +181,7 @@ pub fn parse(text: &str, name: String) -> Result<Kind, String> {
         leave,
         helpers: Box::leak(helpers.into_boxed_slice()),
         one_request_a_worker: file.one_request_a_worker,
+        database: file.database,
         directives: file.directives,
         adapter: file.adapter.or(means.as_ref().map(|_| AdapterName::Described)),
         means,
@@ -251,6 +257,8 @@ mod tests {
             ("programs = ['x']\nadapter = 'iis'", "unknown variant `iis`"),
             ("programs = ['x']\nadapter = 'nginx'\n[change]\nenvironment = true", "an adapter has its own"),
             ("programs = ['x']\n[[knobs]]\nname = 'N'\ncount = [1, 2]\ndefault = 1\neffect = ''", "no [change]"),
+            ("programs = ['x']\ndatabase = 'oracle'", "unknown variant `oracle`"),
+            ("programs = ['x']\ndatabase = 'mysql'\nadapter = 'nginx'", "never changed"),
             ("programs = ['x']\n[change]", "[change] is one of"),
             ("programs = ['x']\n[change]\nenvironment = true", "no knobs"),
             ("programs = ['x']\n[change]\nenvironment = true\nreload = 'HUP'", "SIGHUP"),

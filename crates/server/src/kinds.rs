@@ -26,6 +26,8 @@ const OWN: &[(&str, &str)] = &[
     ("puma", include_str!("../kinds/puma.toml")),
     ("tomcat", include_str!("../kinds/tomcat.toml")),
     ("node", include_str!("../kinds/node.toml")),
+    ("mariadb", include_str!("../kinds/mariadb.toml")),
+    ("postgresql", include_str!("../kinds/postgresql.toml")),
     ("target", include_str!("../kinds/target.toml")),
     ("host", include_str!("../kinds/host.toml")),
     ("pid", include_str!("../kinds/pid.toml")),

@@ -20,14 +20,14 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
-use crate::options::within;
+use crate::options::{DatabaseArgs, within};
 use crate::outfile::json_line;
 use crate::signals::Stop;
 use crate::stdio;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Keys: q quit, p pause, s sort by the next column, r reverse, arrows scroll.\nPrivate, shared and PSS are read in turn, each at most 15 s old.\n\nExamples:\n  lastdrop watch apache\n  lastdrop watch nginx@http://127.0.0.1/nginx_status --sort private\n  lastdrop watch pid:1234 --once --json -\n  lastdrop watch front=nginx php-fpm\n  lastdrop watch php-fpm --record night.jsonl -d 8h      and later: lastdrop watch --replay night.jsonl"
+    after_help = "Keys: q quit, p pause, s sort by the next column, r reverse, arrows scroll.\nPrivate, shared and PSS are read in turn, each at most 15 s old.\n\nExamples:\n  lastdrop watch apache\n  lastdrop watch nginx@http://127.0.0.1/nginx_status --sort private\n  lastdrop watch pid:1234 --once --json -\n  lastdrop watch front=nginx php-fpm\n  lastdrop watch nginx php-fpm --db postgres://look@db.example/shop --db-password-file ~/.db\n  lastdrop watch php-fpm --record night.jsonl -d 8h      and later: lastdrop watch --replay night.jsonl"
 )]
 pub struct WatchArgs {
     #[arg(value_name = "SERVER", required_unless_present = "replay", help = format!(
@@ -35,6 +35,8 @@ pub struct WatchArgs {
         kinds::list_with_files(Kind::is_program)
     ))]
     pub servers: Vec<ServerRef>,
+    #[command(flatten)]
+    pub database: DatabaseArgs,
     /// Time between two looks, and what differences cover
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = within::<Duration>(INTERVAL))]
     pub interval: Duration,
@@ -74,16 +76,17 @@ pub fn watch(args: &WatchArgs) -> Result<Exit> {
         return replay(path, args, view, &stop);
     }
     check_called_apart(&args.servers).map_err(UsageError)?;
+    let databases = args.database.options()?;
     if args.once {
         let report = Report::open(args.json.as_deref(), args.quiet)?;
-        let mut watchers = Watchers::start(&args.servers)?;
+        let mut watchers = Watchers::start(&args.servers, &databases)?;
         sleep(args.interval, &stop);
         if let Some(seen) = watchers.look(true) {
             report.give(&watched_text(&seen, &view), &seen)?;
         }
         return Ok(leave(&stop));
     }
-    let watchers = Watchers::start(&args.servers)?;
+    let watchers = Watchers::start(&args.servers, &databases)?;
     let record = args.record.as_deref().or(args.json.as_deref()).map(Recorder::open).transpose()?;
     let limit = args.duration.map(|d| Instant::now() + d);
     let source = Live { watchers, interval: args.interval };

@@ -1,6 +1,7 @@
 //! What several commands have among their options, a file for each group. The options of one command alone stand beside what
 //! it does, in `commands`.
 
+mod database;
 mod http;
 mod load;
 mod network;
@@ -9,6 +10,7 @@ mod output;
 mod request;
 mod values;
 
+pub use self::database::DatabaseArgs;
 pub use self::load::LoadArgs;
 pub use self::network::NetworkArgs;
 pub use self::others::OthersArgs;

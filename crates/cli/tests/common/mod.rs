@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+pub mod databases;
 pub mod haproxy;
 pub mod servers;
 

@@ -17,7 +17,7 @@ pub struct Daemon {
 impl Daemon {
     /// Starts a server and waits until it is ready. One that ends at once is started again, a few times: a port that was
     /// free may be somebody's own end of a connection for a moment.
-    fn start(mut command: Command, package: &str, ready: impl Fn(&Daemon) -> bool) -> Daemon {
+    pub fn start(mut command: Command, package: &str, ready: impl Fn(&Daemon) -> bool) -> Daemon {
         for _ in 0..5 {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             let child = command.spawn().unwrap_or_else(|e| panic!("{package} (./x test installs it): {e}"));

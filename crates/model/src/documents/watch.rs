@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::database::DatabaseLook;
 use crate::look::{Look, WorkerLook};
 
 pub const WATCH_SCHEMA: &str = "lastdrop.watch/1";
@@ -18,6 +19,9 @@ pub struct WatchDocument {
     pub workers: Vec<WorkerLook>,
     #[serde(flatten)]
     pub look: Look,
+    /// Databases at the end of its chain, or it itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub databases: Vec<DatabaseLook>,
     /// What could not be read, and why.
     pub unread: Vec<String>,
     /// Processors that looking takes.
@@ -35,6 +39,9 @@ pub struct StackWatchDocument {
     pub workers: Vec<ServerWorker>,
     pub looks: Vec<ServerLook>,
     pub chain: Vec<ChainServer>,
+    /// Those of the servers that are databases, and others at the end of the chain.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub databases: Vec<DatabaseLook>,
     /// Processors that looking takes.
     pub cost_cores: f64,
 }
@@ -83,6 +90,7 @@ impl StackWatchDocument {
         for (server, d) in servers {
             all.unix_ms = all.unix_ms.max(d.unix_ms);
             all.cost_cores += d.cost_cores;
+            all.databases.extend(d.databases);
             let of_server = |worker| ServerWorker { server: server.clone(), worker };
             all.workers.extend(d.workers.into_iter().map(of_server));
             let (named, software, master) = (d.server, d.software, d.master);
@@ -90,6 +98,19 @@ impl StackWatchDocument {
             all.looks.push(ServerLook { server, named, software, master, look, unread, cost_cores });
         }
         all
+    }
+
+    /// The looks at a server that is a database, or at those that are no server of these.
+    fn databases_of(&self, server: Option<&str>) -> Vec<DatabaseLook> {
+        let is_watched = |d: &DatabaseLook| self.looks.iter().any(|l| Some(&l.server) == d.server.as_ref());
+        let of = |d: &&DatabaseLook| server.map_or_else(|| !is_watched(d), |name| d.server.as_deref() == Some(name));
+        self.databases.iter().filter(of).cloned().collect()
+    }
+
+    /// Databases that are none of the servers that were named.
+    #[must_use]
+    pub fn other_databases(&self) -> Vec<DatabaseLook> {
+        self.databases_of(None)
     }
 
     /// Each server alone, under what it is called and how it is named.
@@ -107,6 +128,7 @@ impl StackWatchDocument {
             unix_ms: self.unix_ms,
             workers: self.workers.iter().filter(|w| w.server == look.server).map(|w| w.worker.clone()).collect(),
             look: look.look.clone(),
+            databases: self.databases_of(Some(&look.server)),
             unread: look.unread.clone(),
             cost_cores: look.cost_cores,
         };

@@ -1,0 +1,48 @@
+//! How the databases at the end of a chain are asked.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lastdrop_database::{Access, Password};
+use lastdrop_looks::databases::DatabaseOptions;
+
+use crate::exit::UsageError;
+
+/// A password is not longer, and what is named by mistake is not read.
+const MOST_BYTES: u64 = 4096;
+
+#[derive(Debug, Args)]
+pub struct DatabaseArgs {
+    /// Look at this database, too: postgres://user@host/name or mysql://user@host/, for a local socket ?socket=/path
+    /// [default: the local socket of one that is named or connected to]
+    #[arg(long, value_name = "URL")]
+    pub db: Vec<Access>,
+    /// Read the database's password from the first line of this file [default: LASTDROP_DB_PASSWORD]
+    #[arg(long, value_name = "FILE")]
+    pub db_password_file: Option<PathBuf>,
+}
+
+impl DatabaseArgs {
+    /// # Errors
+    /// When the file of the password cannot be read.
+    pub fn options(&self) -> Result<DatabaseOptions> {
+        let by_environment = || std::env::var("LASTDROP_DB_PASSWORD").ok();
+        let password = match &self.db_password_file {
+            None => by_environment(),
+            Some(path) => {
+                let about = || format!("the database's password: {}", path.display());
+                let size = fs::metadata(path).with_context(about)?.len();
+                if size > MOST_BYTES {
+                    return Err(
+                        UsageError(format!("{} is no password's file: it has {size} bytes", path.display())).into()
+                    );
+                }
+                let text = fs::read_to_string(path).with_context(about)?;
+                Some(text.lines().next().unwrap_or_default().to_string())
+            }
+        };
+        Ok(DatabaseOptions { urls: self.db.clone(), password: password.filter(|p| !p.is_empty()).map(Password::new) })
+    }
+}

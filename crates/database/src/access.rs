@@ -1,0 +1,217 @@
+//! Where a database is asked, and as whom: `postgres://user@host:5432/name`, `mysql://user@localhost/?socket=/run/x.sock`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use lastdrop_model::DatabaseService;
+
+/// Never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(String);
+
+impl Password {
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Password {
+        Password(text.into())
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(lastdrop_model::secrets::MARK)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    Tcp(String, u16),
+    /// A path; `@name` for an abstract one.
+    Unix(PathBuf),
+}
+
+/// Where a database is asked, and as whom. As text it has no password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    pub service: DatabaseService,
+    pub way: Way,
+    pub user: String,
+    pub password: Option<Password>,
+    pub database: Option<String>,
+    /// The process whose namespaces the way is in; None for ours.
+    pub within: Option<i32>,
+    /// The user of this machine as whom it is asked (peer authentication); None for who we are.
+    pub as_user: Option<u32>,
+}
+
+impl Access {
+    /// As the one who runs this program.
+    #[must_use]
+    pub fn of_ourselves(service: DatabaseService, way: Way) -> Access {
+        let own = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten();
+        let user = own.map_or_else(|| "root".into(), |u| u.name);
+        Access { service, way, user, password: None, database: None, within: None, as_user: None }
+    }
+
+    /// The same with a password, where none was given with it.
+    #[must_use]
+    pub fn or_password(self, password: Option<&Password>) -> Access {
+        Access { password: self.password.or_else(|| password.cloned()), ..self }
+    }
+
+    /// As the user that a local database trusts: for MariaDB and MySQL ourselves; for PostgreSQL, whose administrator is the
+    /// user that it runs as, that one, if we are root.
+    #[must_use]
+    pub fn local(service: DatabaseService, way: Way, server: i32) -> Access {
+        let mut access = Access::of_ourselves(service, way);
+        // A process of another user hides where it is; then it is sought where we are.
+        let elsewhere = |name: &str| {
+            let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/{name}")).ok();
+            of(&server.to_string()).is_some_and(|theirs| of("self") != Some(theirs))
+        };
+        access.within = ["ns/net", "ns/mnt", "root"].into_iter().any(elsewhere).then_some(server);
+        let owner = std::fs::metadata(format!("/proc/{server}")).map(|m| std::os::unix::fs::MetadataExt::uid(&m)).ok();
+        let is_root = nix::unistd::geteuid().is_root();
+        if let (DatabaseService::Postgresql, Some(owner), true) = (service, owner, is_root)
+            && let Ok(Some(user)) = nix::unistd::User::from_uid(owner.into())
+        {
+            access.user = user.name;
+            access.as_user = Some(owner);
+        }
+        access
+    }
+}
+
+impl FromStr for Access {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Access, String> {
+        let example = "write postgres://user@host/name or mysql://user@host/, for a local socket mysql://user@localhost/?socket=/path";
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| format!("this is no database's URL; {example}"))?;
+        let service = match scheme {
+            "postgres" | "postgresql" => DatabaseService::Postgresql,
+            "mysql" | "mariadb" => DatabaseService::Mysql,
+            other => return Err(format!("a database of the kind '{other}' cannot be looked at; {example}")),
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, name) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+        let (user, password) = match login.split_once(':') {
+            Some((user, password)) => (user, Some(password)),
+            None => (login, None),
+        };
+        let (host, port) = match host.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']')) {
+            Some((host, port)) => (host, Some(port)),
+            None => (host, None),
+        };
+        let port = match port {
+            Some(port) => {
+                port.parse::<u16>().ok().filter(|p| *p > 0).ok_or(format!("'{port}' is no port; {example}"))?
+            }
+            None => service.port(),
+        };
+        let mut way = Way::Tcp(decoded(host.trim_start_matches('[').trim_end_matches(']'))?, port);
+        for part in query.split('&').filter(|p| !p.is_empty()) {
+            match part.split_once('=') {
+                Some(("socket", path)) => way = Way::Unix(decoded(path)?.into()),
+                // As PostgreSQL has it: the folder of its socket.
+                Some(("host", folder)) if service == DatabaseService::Postgresql && folder.starts_with('/') => {
+                    way = Way::Unix(Path::new(&decoded(folder)?).join(format!(".s.PGSQL.{port}")));
+                }
+                _ => return Err("of a database's URL only '?socket=/path' is known after the '?'".into()),
+            }
+        }
+        if matches!(&way, Way::Tcp(host, _) if host.is_empty()) {
+            return Err(format!("a database's URL names its host; {example}"));
+        }
+        let mut access = Access::of_ourselves(service, way);
+        if !user.is_empty() {
+            access.user = decoded(user)?;
+        }
+        access.password = password.map(decoded).transpose()?.map(Password);
+        access.database = Some(decoded(name)?).filter(|name| !name.is_empty());
+        Ok(access)
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.database.as_deref().unwrap_or("");
+        write!(f, "{}://{}@", self.service, self.user)?;
+        match &self.way {
+            Way::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}/{name}"),
+            Way::Tcp(host, port) => write!(f, "{host}:{port}/{name}"),
+            Way::Unix(path) => write!(f, "localhost/{name}?socket={}", path.display()),
+        }
+    }
+}
+
+/// `%40` and so on; the text itself is in no error, since it may be a password.
+fn decoded(text: &str) -> Result<String, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut left = text.as_bytes();
+    while let [first, rest @ ..] = left {
+        let hex = |c: &u8| (*c as char).to_digit(16);
+        match (first, rest) {
+            (b'%', [high, low, after @ ..]) => {
+                let (Some(high), Some(low)) = (hex(high), hex(low)) else {
+                    return Err("after a '%' in a database's URL two hexadecimal digits follow".into());
+                };
+                bytes.push((high * 16 + low) as u8);
+                left = after;
+            }
+            _ => {
+                bytes.push(*first);
+                left = rest;
+            }
+        }
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) if !text.contains('\0') => Ok(text),
+        _ => Err("a database's URL is text, in UTF-8".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_is_named_by_a_url() {
+        let a: Access = "postgres://me:s%40ecret@db.example:6000/shop".parse().expect("valid");
+        assert_eq!((a.service, &a.way), (DatabaseService::Postgresql, &Way::Tcp("db.example".into(), 6000)));
+        assert_eq!(
+            (a.user.as_str(), a.database.as_deref(), a.password.as_ref()),
+            ("me", Some("shop"), Some(&Password::new("s@ecret")))
+        );
+        assert_eq!(a.to_string(), "postgresql://me@db.example:6000/shop");
+        assert!(!format!("{a:?}").contains("ecret"), "{a:?}");
+        let a: Access = "mysql://root@localhost/?socket=/run/mysqld/mysqld.sock".parse().expect("valid");
+        assert_eq!(a.way, Way::Unix("/run/mysqld/mysqld.sock".into()));
+        assert_eq!(a.to_string().parse::<Access>(), Ok(a));
+        let a: Access = "postgresql:///shop?host=/run/postgresql".parse().expect("valid");
+        assert_eq!(a.way, Way::Unix("/run/postgresql/.s.PGSQL.5432".into()));
+        let a: Access = "mysql://u@[::1]".parse().expect("valid");
+        assert_eq!((&a.way, a.to_string().as_str()), (&Way::Tcp("::1".into(), 3306), "mysql://u@[::1]:3306/"));
+    }
+
+    #[test]
+    fn a_wrong_url_is_told_without_its_password() {
+        for bad in [
+            "",
+            "db",
+            "oracle://u:secret@h/",
+            "mysql://u:secret@/",
+            "mysql://u:secret@h:0/",
+            "mysql://u:%se@h/",
+            "mysql://h/?ssl=1&secret",
+        ] {
+            let error = bad.parse::<Access>().expect_err(bad);
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! MySQL's protocol as far as a few questions need it: the handshake, the two ways to prove a password that servers have by
+//! default, and answers as text.
+//!
+//! https://dev.mysql.com/doc/dev/mysql-server/latest/PAGE_PROTOCOL.html; every length that a server sends is checked.
+
+use std::io::{Read, Write};
+
+use lastdrop_model::TroubleKind;
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+
+use crate::access::{Access, Password};
+use crate::failure::{Ask, Failure, Row};
+use crate::stream::Stream;
+
+/// Larger packets have nothing that is asked for.
+const MOST_BYTES: usize = 1 << 20;
+/// Rows of an answer that are read.
+const MOST_ROWS: usize = 20_000;
+
+const LONG_PASSWORD: u32 = 1;
+const CONNECT_WITH_DB: u32 = 8;
+const PROTOCOL_41: u32 = 0x200;
+const TRANSACTIONS: u32 = 0x2000;
+const SECURE_CONNECTION: u32 = 0x8000;
+const PLUGIN_AUTH: u32 = 0x8_0000;
+const UTF8MB4: u8 = 45;
+const COM_QUERY: u8 = 3;
+
+pub(crate) struct Mysql {
+    stream: Stream,
+    sequence: u8,
+    /// As it says: `10.11.6-MariaDB-0+deb12u1`.
+    pub version: String,
+}
+
+impl Mysql {
+    pub fn connect(access: &Access) -> Result<Mysql, Failure> {
+        let stream = Stream::connect(access)?;
+        let mut server = Mysql { stream, sequence: 0, version: String::new() };
+        let hello = server.packet()?;
+        let hello = Hello::read(&hello)?;
+        server.version = hello.version;
+        let password = access.password.as_ref();
+        let proof = server.proof(&hello.plugin, &hello.nonce, password)?;
+        let with_name = access.database.as_ref().map_or(0, |_| CONNECT_WITH_DB);
+        let flags = LONG_PASSWORD | PROTOCOL_41 | TRANSACTIONS | SECURE_CONNECTION | PLUGIN_AUTH | with_name;
+        let mut answer = flags.to_le_bytes().to_vec();
+        answer.extend((MOST_BYTES as u32).to_le_bytes());
+        answer.push(UTF8MB4);
+        answer.extend([0; 23]);
+        answer.extend([access.user.as_bytes(), &[0, proof.len() as u8], &proof].concat());
+        if let Some(name) = &access.database {
+            answer.extend([name.as_bytes(), &[0]].concat());
+        }
+        answer.extend([hello.plugin.as_bytes(), &[0]].concat());
+        server.send(&answer)?;
+        server.be_let_in(password)?;
+        Ok(server)
+    }
+
+    /// What follows the answer to its greeting, until it lets us in.
+    fn be_let_in(&mut self, password: Option<&Password>) -> Result<(), Failure> {
+        // A server that goes on asking is none.
+        for _ in 0..8 {
+            let packet = self.packet()?;
+            match packet.split_first() {
+                Some((0x00, _)) => return Ok(()),
+                Some((0xff, rest)) => return Err(refusal(rest)),
+                Some((0xfe, rest)) => {
+                    let mut cursor = Cursor(rest);
+                    let plugin = cursor.to_zero().ok_or_else(|| Failure::protocol("a change of authentication"))?;
+                    let nonce = cursor.0.strip_suffix(&[0]).unwrap_or(cursor.0);
+                    let proof = self.proof(&plugin, nonce, password)?;
+                    self.send(&proof)?;
+                }
+                // caching_sha2_password: 3 is that it knows us, 4 that it wants the password itself.
+                Some((0x01, [3])) => {}
+                Some((0x01, [4])) if self.stream.is_private() => {
+                    self.send(&[password.map_or(&[][..], Password::bytes), &[0]].concat())?;
+                }
+                Some((0x01, [4])) => return Err(in_clear()),
+                _ => return Err(Failure::protocol("its answer to the login")),
+            }
+        }
+        Err(Failure::protocol("a login without an end"))
+    }
+
+    fn proof(&self, plugin: &str, nonce: &[u8], password: Option<&Password>) -> Result<Vec<u8>, Failure> {
+        let secret = password.map_or(&[][..], Password::bytes);
+        match plugin {
+            // The socket tells who asks.
+            "auth_socket" | "unix_socket" | "" => Ok(Vec::new()),
+            "mysql_native_password" | "caching_sha2_password" if secret.is_empty() => Ok(Vec::new()),
+            "mysql_native_password" => {
+                let once = Sha1::digest(secret);
+                let twice = Sha1::digest(once);
+                let mask = Sha1::new().chain_update(nonce).chain_update(twice).finalize();
+                Ok(once.iter().zip(mask).map(|(a, b)| a ^ b).collect())
+            }
+            "caching_sha2_password" => {
+                let once = Sha256::digest(secret);
+                let twice = Sha256::digest(once);
+                let mask = Sha256::new().chain_update(twice).chain_update(nonce).finalize();
+                Ok(once.iter().zip(mask).map(|(a, b)| a ^ b).collect())
+            }
+            "mysql_clear_password" if self.stream.is_private() => Ok([secret, &[0]].concat()),
+            "mysql_clear_password" => Err(in_clear()),
+            other => Err(Failure::new(
+                TroubleKind::Denied,
+                format!(
+                    "it wants the authentication '{other}', which is not spoken here; give the user of the look one of \
+                     mysql_native_password, caching_sha2_password or unix_socket"
+                ),
+            )),
+        }
+    }
+
+    fn packet(&mut self) -> Result<Vec<u8>, Failure> {
+        let mut head = [0; 4];
+        self.stream.read_exact(&mut head).map_err(|e| Failure::io(&e))?;
+        let length = usize::from(head[0]) | usize::from(head[1]) << 8 | usize::from(head[2]) << 16;
+        if length > MOST_BYTES {
+            return Err(Failure::protocol("a packet that is too long"));
+        }
+        self.sequence = head[3].wrapping_add(1);
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body).map_err(|e| Failure::io(&e))?;
+        Ok(body)
+    }
+
+    fn send(&mut self, body: &[u8]) -> Result<(), Failure> {
+        let mut packet = (body.len() as u32).to_le_bytes()[..3].to_vec();
+        packet.push(self.sequence);
+        packet.extend(body);
+        self.sequence = self.sequence.wrapping_add(1);
+        self.stream.write_all(&packet).map_err(|e| Failure::io(&e))
+    }
+}
+
+impl Ask for Mysql {
+    fn rows(&mut self, sql: &str) -> Result<Vec<Row>, Failure> {
+        self.stream.begin();
+        self.sequence = 0;
+        self.send(&[&[COM_QUERY], sql.as_bytes()].concat())?;
+        let packet = self.packet()?;
+        match packet.split_first() {
+            Some((0x00, _)) => return Ok(Vec::new()),
+            Some((0xff, rest)) => return Err(refusal(rest)),
+            _ => {}
+        }
+        let columns = Cursor(&packet).number().filter(|n| *n > 0 && *n < 4096);
+        let columns = columns.ok_or_else(|| Failure::protocol("a number of columns"))?;
+        for _ in 0..columns {
+            self.packet()?;
+        }
+        let mut rows = Vec::new();
+        let mut ends = 0;
+        loop {
+            let packet = self.packet()?;
+            match packet.split_first() {
+                // The end of the columns, that of the rows.
+                Some((0xfe, rest)) if rest.len() < 8 => ends += 1,
+                Some((0xff, rest)) => return Err(refusal(rest)),
+                _ if ends == 1 => {
+                    let mut cursor = Cursor(&packet);
+                    let row: Option<Row> = (0..columns).map(|_| cursor.cell()).collect();
+                    rows.push(row.ok_or_else(|| Failure::protocol("a row"))?);
+                }
+                _ => return Err(Failure::protocol("an answer")),
+            }
+            if ends == 2 {
+                return Ok(rows);
+            }
+            if rows.len() > MOST_ROWS {
+                return Err(Failure::protocol("an answer without an end"));
+            }
+        }
+    }
+}
+
+fn in_clear() -> Failure {
+    Failure::new(
+        TroubleKind::Denied,
+        "it asks for the password itself over a connection on which others may listen; ask at its local socket, or give the \
+         user of the look mysql_native_password",
+    )
+}
+
+/// An error packet after its first byte: a number, a mark with the SQL state, the text.
+fn refusal(rest: &[u8]) -> Failure {
+    let code = rest.get(..2).map_or(0, |b| u16::from_le_bytes([b[0], b[1]]));
+    let text = rest.get(2..).unwrap_or_default();
+    let text = if text.first() == Some(&b'#') { text.get(6..).unwrap_or_default() } else { text };
+    let message = String::from_utf8_lossy(text).into_owned();
+    match code {
+        // Too many connections: of all, of this user.
+        1040 | 1203 | 1226 => Failure::new(TroubleKind::Full, message),
+        // Access denied, to a user, to a database; blocked host, host not allowed, no plugin.
+        1044 | 1045 | 1129 | 1130 | 1251 | 1524 | 1698 => Failure::new(TroubleKind::Denied, message),
+        _ => Failure::Query { code: code.to_string(), message },
+    }
+}
+
+/// What a server says first.
+struct Hello {
+    version: String,
+    nonce: Vec<u8>,
+    plugin: String,
+}
+
+impl Hello {
+    fn read(packet: &[u8]) -> Result<Hello, Failure> {
+        if let Some((0xff, rest)) = packet.split_first() {
+            return Err(match refusal(rest) {
+                Failure::Query { code, message } => {
+                    Failure::new(TroubleKind::Unreachable, format!("{message} ({code})"))
+                }
+                ended => ended,
+            });
+        }
+        let read = || {
+            let mut cursor = Cursor(packet);
+            (cursor.take(1)? == [10]).then_some(())?;
+            let version = cursor.to_zero()?;
+            cursor.take(4)?;
+            let mut nonce = cursor.take(8)?.to_vec();
+            // A filler, flags, a character set, a status, more flags.
+            cursor.take(1 + 2 + 1 + 2 + 2)?;
+            let length = usize::from(cursor.take(1)?[0]);
+            cursor.take(10)?;
+            let more = cursor.take(length.saturating_sub(8).max(13))?;
+            nonce.extend(more.strip_suffix(&[0]).unwrap_or(more));
+            let plugin = cursor.to_zero().unwrap_or_else(|| "mysql_native_password".into());
+            Some(Hello { version, nonce, plugin })
+        };
+        read().ok_or_else(|| Failure::protocol("its greeting is not MySQL's"))
+    }
+}
+
+/// What is left of a packet.
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    /// A text that ends with a zero.
+    fn to_zero(&mut self) -> Option<String> {
+        let end = self.0.iter().position(|b| *b == 0)?;
+        let text = String::from_utf8_lossy(self.take(end)?).into_owned();
+        self.take(1)?;
+        Some(text)
+    }
+
+    fn number(&mut self) -> Option<usize> {
+        let wide = match self.take(1)?[0] {
+            small @ 0..=250 => return Some(small.into()),
+            252 => 2,
+            253 => 3,
+            254 => 8,
+            _ => return None,
+        };
+        let bytes = self.take(wide)?;
+        usize::try_from(bytes.iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b))).ok()
+    }
+
+    /// A cell of a row: None for the end of the packet, Some(None) for NULL.
+    fn cell(&mut self) -> Option<Option<String>> {
+        if self.0.first() == Some(&251) {
+            self.take(1)?;
+            return Some(None);
+        }
+        let length = self.number()?;
+        Some(Some(String::from_utf8_lossy(self.take(length)?).into_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_greeting_is_read_and_anything_else_refused() {
+        let mut packet = vec![10];
+        packet.extend(b"10.11.6-MariaDB\0\x01\0\0\0abcdefgh\0\xff\xff\x2d\x02\0\xff\xff\x15");
+        packet.extend([0; 10]);
+        packet.extend(b"ijklmnopqrst\0mysql_native_password\0");
+        let hello = Hello::read(&packet).expect("a greeting");
+        assert_eq!((hello.version.as_str(), hello.nonce.as_slice()), ("10.11.6-MariaDB", &b"abcdefghijklmnopqrst"[..]));
+        assert_eq!(hello.plugin, "mysql_native_password");
+        for length in 0..60 {
+            let _ = Hello::read(&packet[..length]);
+        }
+        assert!(Hello::read(b"HTTP/1.1 400 Bad Request").is_err());
+        let full = [&[0xff, 0x10, 0x04], &b"Too many connections"[..]].concat();
+        let kind = |e: Failure| e.trouble().kind;
+        assert_eq!(Hello::read(&full).map(|_| ()).map_err(kind), Err(TroubleKind::Full));
+    }
+
+    #[test]
+    fn cells_have_a_length_or_are_null_and_lie_within_their_packet() {
+        let mut cursor = Cursor(b"\x02ab\xfb\xfc\x01\0c\x05ab");
+        let cells: Vec<_> = (0..4).map(|_| cursor.cell()).collect();
+        assert_eq!(cells, [Some(Some("ab".into())), Some(None), Some(Some("c".into())), None]);
+        assert_eq!(Cursor(b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff").cell(), None);
+    }
+}

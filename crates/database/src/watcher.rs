@@ -1,0 +1,143 @@
+//! A database under watch, on a thread of its own: a database that hangs stops no look at anything else.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lastdrop_model::{DatabaseLook, DatabaseTrouble, TroubleKind};
+
+use crate::access::Access;
+use crate::failure::Failure;
+use crate::views::{self, Views};
+use crate::window::Window;
+
+/// Time between two samples. One costs a database of a hundred sessions less than a millisecond of its time.
+const SAMPLE: Duration = Duration::from_millis(200);
+/// A database that could not be asked is left alone for as long.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Asks a database now and then, and tells at each look what was seen since the one before.
+#[derive(Debug)]
+pub struct DatabaseWatcher {
+    access: Access,
+    /// Dropped with it, which ends the thread after the exchange that it is at.
+    asks: Sender<Sender<DatabaseLook>>,
+    /// What was asked for and has not come yet.
+    pending: Option<Receiver<DatabaseLook>>,
+    last_answer: Instant,
+}
+
+impl DatabaseWatcher {
+    /// Begins to look. That it cannot be reached is told by the looks.
+    #[must_use]
+    pub fn start(access: Access) -> DatabaseWatcher {
+        let (asks, asked) = channel();
+        let of = access.clone();
+        // Without a thread nobody answers, which is told as any other silence.
+        let _ = thread::Builder::new().name("database".into()).spawn(move || watch(&of, &asked));
+        DatabaseWatcher { access, asks, pending: None, last_answer: Instant::now() }
+    }
+
+    #[must_use]
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// What was seen since the look before. Waits for at most `patience` for an answer.
+    pub fn look(&mut self, patience: Duration) -> DatabaseLook {
+        let answered = self.pending.take().unwrap_or_else(|| {
+            let (answer, answered) = channel();
+            let _ = self.asks.send(answer);
+            answered
+        });
+        let look = answered.recv_timeout(patience);
+        match &look {
+            Ok(_) => self.last_answer = Instant::now(),
+            Err(RecvTimeoutError::Timeout) => self.pending = Some(answered),
+            Err(RecvTimeoutError::Disconnected) => {}
+        }
+        let mut look = look.unwrap_or_else(|_| {
+            let silent = self.last_answer.elapsed().as_secs_f64();
+            let what = format!("it has not answered for {silent:.1} s; is it stopped, or its disk stuck?");
+            DatabaseLook {
+                trouble: Some(DatabaseTrouble { kind: TroubleKind::Silent, what }),
+                ..DatabaseLook::default()
+            }
+        });
+        look.service = self.access.service.name().into();
+        look.at = self.access.to_string();
+        look
+    }
+}
+
+/// A connection, and what was seen over it.
+struct Open {
+    views: Box<dyn Views>,
+    window: Window,
+}
+
+impl Open {
+    fn new(access: &Access) -> Result<Open, Failure> {
+        let mut views = views::open(access)?;
+        let window = Window::new(access.service, views.totals()?);
+        let mut open = Open { views, window };
+        open.sample()?;
+        Ok(open)
+    }
+
+    fn sample(&mut self) -> Result<(), Failure> {
+        let began = Instant::now();
+        let sample = self.views.sample()?;
+        self.window.add(sample, began.elapsed());
+        Ok(())
+    }
+
+    /// Ends the window with one more sample.
+    fn look(mut self) -> Result<(DatabaseLook, Open), Failure> {
+        self.sample()?;
+        let totals = self.views.totals()?;
+        let constants = self.views.constants();
+        let look = DatabaseLook {
+            software: constants.software.clone(),
+            max_connections: constants.max_connections,
+            reserved_connections: constants.reserved_connections,
+            unread: constants.unread.clone(),
+            ..self.window.look(&totals)
+        };
+        Ok((look, Open { views: self.views, window: self.window.next(totals) }))
+    }
+}
+
+fn watch(access: &Access, asked: &Receiver<Sender<DatabaseLook>>) {
+    let mut state = Open::new(access);
+    let mut tried = Instant::now();
+    loop {
+        let ask = match asked.recv_timeout(SAMPLE) {
+            Ok(ask) => Some(ask),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        if state.as_ref().is_err_and(|e| tried.elapsed() >= pause_after(e)) {
+            state = Open::new(access);
+            tried = Instant::now();
+        }
+        state = match (state, &ask) {
+            (Ok(open), Some(answer)) => open.look().map(|(look, open)| {
+                let _ = answer.send(look);
+                open
+            }),
+            (Ok(mut open), None) => open.sample().map(|()| open),
+            (Err(e), _) => Err(e),
+        };
+        if let (Err(e), Some(answer)) = (&state, ask) {
+            let trouble = Some(e.clone().trouble());
+            let _ = answer.send(DatabaseLook { trouble, ..DatabaseLook::default() });
+        }
+    }
+}
+
+/// One that does not let us in may count how often it is tried.
+fn pause_after(e: &Failure) -> Duration {
+    let denied = matches!(e, Failure::Ended { kind: TroubleKind::Denied, .. });
+    if denied { Duration::from_secs(30) } else { AGAIN }
+}

@@ -1,0 +1,137 @@
+//! The databases at the end of a chain: those that are named, those that a URL names, and those of this machine to which one of
+//! the servers is seen to connect.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lastdrop_database::{Access, DatabaseWatcher, Password, Way};
+use lastdrop_model::{DatabaseLook, DatabaseService};
+use lastdrop_probe::links::links;
+use lastdrop_probe::listeners::Endpoint;
+use lastdrop_probe::process::{self, ProcessInfo};
+use lastdrop_server::{Kind, kinds};
+
+/// How long a look waits for the answer of a database.
+const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENT: Duration = Duration::from_secs(5);
+
+/// How databases are asked.
+#[derive(Debug, Clone, Default)]
+pub struct DatabaseOptions {
+    pub urls: Vec<Access>,
+    /// For all that are named without one.
+    pub password: Option<Password>,
+}
+
+/// Databases under watch.
+#[derive(Debug)]
+pub(crate) struct Databases {
+    options: DatabaseOptions,
+    /// Each with the server that it is, if it is one of those that are watched.
+    watched: Vec<(Option<String>, DatabaseWatcher)>,
+}
+
+/// A database that runs on this machine and was not named.
+#[derive(Debug)]
+pub(crate) struct Nearby {
+    pub master: i32,
+    pub kind: &'static Kind,
+    service: DatabaseService,
+    /// Once it is watched: what it is called then.
+    pub called: Option<String>,
+}
+
+/// What a process speaks, if it is a database.
+fn service_of(master: i32) -> Option<DatabaseService> {
+    kinds::of(&process::look(master)?).database
+}
+
+impl Databases {
+    /// Begins to look at those among the servers, each told by what it is called and its master, and at those of the URLs. A URL
+    /// is that of the first server of its sort that has none yet.
+    pub fn start(options: &DatabaseOptions, servers: &[(String, i32)]) -> Databases {
+        let mut databases = Databases { options: options.clone(), watched: Vec::new() };
+        let mut urls = options.urls.clone();
+        for (called, master) in servers {
+            let Some(service) = service_of(*master) else { continue };
+            let named = urls.iter().position(|url| url.service == service).map(|at| urls.remove(at));
+            databases.add(Some(called.clone()), named.unwrap_or_else(|| local(service, *master)));
+        }
+        for url in urls {
+            databases.add(None, url);
+        }
+        databases
+    }
+
+    fn add(&mut self, server: Option<String>, access: Access) {
+        let access = access.or_password(self.options.password.as_ref());
+        self.watched.push((server, DatabaseWatcher::start(access)));
+    }
+
+    /// Databases of this machine that are not among these servers, and of a sort that no URL names.
+    pub fn nearby(&self, servers: &[(String, i32)]) -> Vec<Nearby> {
+        let named = |service| self.options.urls.iter().any(|url| url.service == service);
+        let all = process::all();
+        let of_kind = |p: &ProcessInfo| {
+            let kind = kinds::of(p);
+            kind.database.filter(|service| !named(*service)).map(|service| (p.pid, p.parent, kind, service))
+        };
+        let running: Vec<(i32, i32, &'static Kind, DatabaseService)> = all.iter().filter_map(of_kind).collect();
+        // PostgreSQL's connections are children of its master.
+        let is_child = |parent: i32| running.iter().any(|(pid, ..)| *pid == parent);
+        let is_named = |pid: i32| servers.iter().any(|(_, master)| *master == pid);
+        let masters = running.iter().filter(|(pid, parent, ..)| !is_child(*parent) && !is_named(*pid));
+        masters
+            .map(|(master, _, kind, service)| Nearby { master: *master, kind, service: *service, called: None })
+            .collect()
+    }
+
+    /// Begins to look at one of them, which gets the name of its kind unless that is taken.
+    pub fn watch(&mut self, nearby: &mut Nearby, servers: &[&str]) {
+        let taken =
+            |name: &str| servers.contains(&name) || self.watched.iter().any(|(of, _)| of.as_deref() == Some(name));
+        let numbered = (2..).map(|n| format!("{}-{n}", nearby.kind.name));
+        let called = std::iter::once(nearby.kind.name.to_string()).chain(numbered).find(|name| !taken(name));
+        nearby.called.clone_from(&called);
+        self.add(called, local(nearby.service, nearby.master));
+    }
+
+    pub fn looks(&mut self, patient: bool) -> Vec<DatabaseLook> {
+        let patience = if patient { PATIENT } else { PATIENCE };
+        let look = |(server, watcher): &mut (Option<String>, DatabaseWatcher)| DatabaseLook {
+            server: server.clone(),
+            ..watcher.look(patience)
+        };
+        self.watched.iter_mut().map(look).collect()
+    }
+}
+
+/// The way to a database of this machine: its unix socket, else where it listens, else the socket where it is by default.
+fn local(service: DatabaseService, master: i32) -> Access {
+    let listens = links(&[master]).listens.pop().unwrap_or_default();
+    let name = match service {
+        DatabaseService::Mysql => ".sock",
+        DatabaseService::Postgresql => ".s.PGSQL.",
+    };
+    // MySQL has a second socket for another protocol.
+    let of_clients = |path: &Path| {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        file.contains(name) && !file.contains("mysqlx")
+    };
+    let unix = listens.iter().find_map(|at| match at {
+        Endpoint::Unix(path) if of_clients(path) => Some(Way::Unix(path.clone())),
+        _ => None,
+    });
+    let tcp = listens.iter().find_map(|at| match at {
+        Endpoint::Tcp(address) if address.ip().is_unspecified() => Some(Way::Tcp("localhost".into(), address.port())),
+        Endpoint::Tcp(address) => Some(Way::Tcp(address.ip().to_string(), address.port())),
+        Endpoint::Unix(_) => None,
+    });
+    let by_default = || {
+        Way::Unix(PathBuf::from(match service {
+            DatabaseService::Mysql => "/run/mysqld/mysqld.sock",
+            DatabaseService::Postgresql => "/run/postgresql/.s.PGSQL.5432",
+        }))
+    };
+    Access::local(service, unix.or(tcp).unwrap_or_else(by_default), master)
+}
