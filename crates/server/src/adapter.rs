@@ -117,7 +117,7 @@ pub trait Adapter: Send {
         String::new()
     }
 
-    /// Its own files as the change makes them, where they are what is edited.
+    /// Its own files as the change makes them, where they are what is edited: all of it, or what no override reaches.
     ///
     /// # Errors
     /// When they cannot be read, or have no place for a setting.

@@ -250,6 +250,8 @@ impl Session {
             Placement::Edited => self.edit(&change)?,
             Placement::StartedWith => launch = self.launch_with(&change)?,
             placement => {
+                // What no override reaches.
+                self.edit(&change)?;
                 let text = self.render(&change, &placement);
                 self.write_override(self.journal.included_file.as_ref().unwrap_or(&self.files.trial), &text)?;
                 launch.argv.clone_from(&self.journal.changed_argv);
@@ -286,7 +288,11 @@ impl Session {
 
     /// Edits the server's own files, which are as they were.
     fn edit(&mut self, change: &Change) -> Result<(), ServerError> {
-        self.journal.edited = self.adapter.edits(change)?;
+        let edited = self.adapter.edits(change)?;
+        if edited.is_empty() && self.journal.edited.is_empty() {
+            return Ok(());
+        }
+        self.journal.edited = edited;
         self.journal.write()?;
         edited::change(&self.journal.edited)
     }
@@ -400,7 +406,7 @@ impl Session {
     pub(crate) fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
         let change = Change::from(settings.clone());
         let placement = self.placement();
-        if placement == Placement::Edited && self.journal.stage == Stage::Changed {
+        if placement != Placement::StartedWith && self.journal.stage == Stage::Changed {
             self.put_back_files()?;
         }
         self.check(&change)?;
@@ -415,6 +421,7 @@ impl Session {
             Placement::IncludedFile(file) => {
                 let text = self.render(&change, &placement);
                 self.journal.write()?;
+                self.edit(&change)?;
                 self.write_override(file, &text)?;
                 Kept::InFile(file.clone())
             }
@@ -438,6 +445,7 @@ impl Session {
                 self.journal.restarted = true;
                 self.journal.write()?;
                 let text = self.render(&change, &placement);
+                self.edit(&change)?;
                 self.write_override(&file, &text)?;
                 Kept::OnFile { file, argv: launch.argv.clone() }
             }
