@@ -189,6 +189,15 @@ pub trait Adapter: Send {
         false
     }
 
+    /// The variable by which a master that executes itself and shows a title hands itself its sockets: with it there, what it
+    /// was started with is seen at a reload.
+    fn hands_over_by(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// How it was started is known now.
+    fn learn(&mut self, _launch: &Launch) {}
+
     /// Does one that executes itself run on with the workers that it has instead?
     fn survives_a_bad_reload(&self) -> bool {
         false

@@ -5,8 +5,7 @@
 //! server that other people are using (`--live`) is reloaded gracefully instead wherever the changed settings allow it,
 //! and measured when the last worker of the old generation is gone. So is one that is as new after a reload: nginx's
 //! master serves nobody, and when its old workers are gone only its listening sockets and shared zones are older than the
-//! settings. Stopping it would prove nothing more, and it could not be started in quite the same way: its environment is
-//! under its title.
+//! settings. Stopping it would prove nothing more.
 
 use std::fs;
 use std::io::Write as _;
@@ -25,7 +24,7 @@ use crate::private::{Readers, remove_if_there, write_durably_for};
 use crate::restart::Launch;
 use crate::restore::{PutBack, Restored, confirm, put_back, put_back_files, reload, switch};
 use crate::visitors::{Lookout, Others};
-use crate::{ServerError, edited, restart};
+use crate::{ServerError, edited, launch, restart};
 
 pub struct Session {
     adapter: Box<dyn Adapter>,
@@ -137,6 +136,7 @@ impl Session {
             test_file: adapter.test_file(),
             reloads: adapter.is_fresh_after_reload(),
             executes_itself: adapter.executes_itself(),
+            launch_is_known: false,
             survives: adapter.survives_a_bad_reload(),
             error_log: adapter.error_log(),
             own_file: files.trial.clone(),
@@ -244,6 +244,7 @@ impl Session {
             self.journal.stage = Stage::Changed;
             self.journal.write()?;
         }
+        self.learn_launch(&change)?;
         let mut launch = Launch::as_found(&self.journal.birth);
         match self.placement() {
             _ if change.is_empty() => {}
@@ -260,6 +261,19 @@ impl Session {
         self.bring_into_force(change, launch)
     }
 
+    /// Finds out how a server was started of which only a title is known, where it has to be started for a change.
+    fn learn_launch(&mut self, change: &Change) -> Result<(), ServerError> {
+        if self.runs() && (self.anew || !self.reload_is_enough(change)) {
+            self.master = launch::learn(&mut self.journal, self.adapter.as_mut(), self.master)?;
+        }
+        Ok(())
+    }
+
+    /// One that did not come up with the settings of the last trial has to be started.
+    fn runs(&self) -> bool {
+        process::look(self.master).is_some_and(|p| p.state != 'Z')
+    }
+
     /// How the server is started with a change; whoever undoes it knows the command line.
     fn launch_with(&mut self, change: &Change) -> Result<Launch, ServerError> {
         let launch = self.adapter.launch_with(change);
@@ -273,7 +287,7 @@ impl Session {
     /// Has what the server takes of the host when it begins to listen changed? A reload keeps its listeners. One of which
     /// nobody can tell how it was started keeps them, too.
     pub(crate) fn start_anew_next(&mut self) {
-        self.anew = self.journal.birth.shown.is_none();
+        self.anew = self.journal.birth.shown.is_none() || self.adapter.hands_over_by().is_some();
     }
 
     /// Takes back what the last trial wrote. What somebody writes into such a file from now on is theirs.
@@ -299,10 +313,8 @@ impl Session {
 
     /// Makes the server take what is on disk now.
     fn bring_into_force(&mut self, change: Change, launch: Launch) -> Result<(), ServerError> {
-        // One that did not come up with the settings of the last trial has to be started.
-        let runs = process::look(self.master).is_some_and(|p| p.state != 'Z');
         let anew = std::mem::take(&mut self.anew);
-        let may_reload = runs && !anew && (self.journal.live || self.journal.reloads);
+        let may_reload = self.runs() && !anew && (self.journal.live || self.journal.reloads);
         if may_reload && launch == self.launch && self.reload_is_enough(&change) {
             self.master = reload(&self.journal, self.master)?;
         } else {
@@ -362,7 +374,7 @@ impl Session {
     /// Puts everything back as it was found.
     ///
     /// # Errors
-    /// When the server does not come back as it was; the journal stays, so that `lastdrop restore` can try again.
+    /// When it does not come back as it was; the journal stays, so that `lastdrop restore` can try again.
     pub fn restore(&mut self) -> Result<Restored, ServerError> {
         self.put_back().and_then(|half| self.confirm(half))
     }
@@ -411,6 +423,8 @@ impl Session {
         }
         self.check(&change)?;
         self.journal.stage = Stage::Changed;
+        self.journal.write()?;
+        self.learn_launch(&change)?;
         let mut launch = Launch::as_found(&self.journal.birth);
         let kept = match &placement {
             Placement::Edited => {
