@@ -5,13 +5,13 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use common::servers::{Daemon, Fpm, children_of, nginx, open_folder, php, php_site};
-use common::{Done, Folder, free_port, get, signal, wait_until};
+use common::{Done, Folder, free_port, get, processes_with, signal, wait_until};
 use serde_json::Value;
 
 /// A pool of three whose settings are in a file that the main one includes, and a page of it.
@@ -26,7 +26,11 @@ const SPARES: &str = "pm.start_servers = 1\npm.min_spare_servers = 1\npm.max_spa
 
 impl Site {
     fn start(folder: &Folder, lines: &str) -> Site {
-        let fpm = Fpm::start_in(folder, 3, &format!("{SPARES}\n{lines}"), true);
+        Site::start_by(folder, lines, &["-F", "-y"])
+    }
+
+    fn start_by(folder: &Folder, lines: &str, words: &[&str]) -> Site {
+        let fpm = Fpm::start_by(folder, 3, &format!("{SPARES}\n{lines}"), true, words);
         let (port, root) = (free_port(), open_folder(folder, "docs"));
         php(&root, "pid.php", "echo getmypid();");
         let nginx = nginx(folder, &php_site(port, &root, &fpm.socket), port);
@@ -35,7 +39,7 @@ impl Site {
     }
 
     fn master(&self) -> i32 {
-        self.fpm.daemon.pid()
+        self.fpm.master()
     }
 
     fn children(&self) -> usize {
@@ -81,20 +85,24 @@ fn settings_are_those_that_it_tells() {
     let told = String::from_utf8_lossy(&told.stderr).into_owned();
     let knobs = folder.json(&["knobs", &site.fpm.name()], 0);
     let rows = knobs["knobs"].as_array().expect("rows");
-    assert_eq!(rows.len(), 10, "{knobs:#}");
+    assert_eq!(rows.len(), 11, "{knobs:#}");
     let told_by_php =
         Command::new(fs::read_link(format!("/proc/{}/exe", site.master())).expect("its program")).arg("-i").output();
     let told_by_php = String::from_utf8_lossy(&told_by_php.expect("it runs").stdout).into_owned();
-    for row in &rows[7..] {
+    for row in &rows[8..] {
         let name = row["name"].as_str().expect("text");
         let said = told_by_php.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(" => ")).expect(name);
         let said = said.split(" => ").next().expect("a value").to_lowercase();
         assert_eq!(row["value"].to_string().trim_matches('"'), said, "{knobs:#}");
     }
-    for row in &rows[..7] {
+    for row in &rows[..8] {
         let name = row["name"].as_str().expect("text");
         let said = told.lines().find_map(|l| l.split_once(&format!("\t{name} = "))).expect(name).1;
         assert_eq!(row["value"].to_string().trim_matches('"'), said, "{name}: {knobs:#}");
+        if name == "listen.backlog" {
+            assert_eq!((&row["source"], &row["needs"]), (&"default of PHP-FPM".into(), &"restart".into()));
+            continue;
+        }
         assert!(row["source"].as_str().expect("text").contains("www.conf:") && row["needs"] == "reload", "{row}");
     }
     let size = folder.json(&["size", &site.fpm.name(), "--memory", "400M"], 0);
@@ -194,9 +202,6 @@ fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     assert!(broken.code == 1 && broken.stderr.contains("unknown entry 'pm.oops'"), "{broken:?}");
     assert_eq!((site.tree(), site.children(), folder.journal()), (before, 3, None));
 
-    fs::write(&site.pool, format!("{text}[other]\nuser = www-data\nlisten = /none\npm = static\n")).expect("written");
-    let several = folder.run(&["knobs", &site.fpm.name()]);
-    assert!(several.code == 1 && several.stderr.contains("2 pools (www, other)"), "{several:?}");
     fs::write(&site.pool, text).expect("written");
 
     let other = Folder::new();
@@ -228,4 +233,140 @@ fn a_killed_sweep_is_put_back_byte_for_byte() {
         wait_until("its own pool", || site.children() == 3 && get(site.port, "/pid.php").is_some());
         assert_eq!((site.tree(), folder.journal()), (before.clone(), None), "{moment}");
     }
+}
+
+/// The longest queue of a unix socket, as the kernel has it.
+fn longest_queue(socket: &Path) -> Option<u64> {
+    let filter = format!("src {}", socket.display());
+    let out = Command::new("ss").args(["-lxnH", &filter]).output().expect("ss runs").stdout;
+    String::from_utf8_lossy(&out).split_whitespace().nth(3)?.parse().ok()
+}
+
+#[test]
+fn its_listen_queue_is_changed_by_a_start_with_the_words_and_variables_that_it_was_started_with() {
+    let folder = Folder::new();
+    let words = ["-d", "memory_limit=77M", "-F", "--fpm-config"];
+    let site = Site::start_by(&folder, "listen.backlog = 200\nenv[SITE] = $SITE", &words);
+    php(&folder.join("docs"), "how.php", "echo ini_get('memory_limit'), '|', getenv('SITE'), '|';");
+    let says = || get(site.port, "/how.php").is_some_and(|page| page.contains("77M|with = sign|"));
+    wait_until("its own page", says);
+    let before = site.tree();
+    let queue = || longest_queue(&site.fpm.socket);
+    assert_eq!(queue(), Some(200));
+
+    let most = fs::read_to_string("/proc/sys/net/core/somaxconn").expect("readable");
+    let beyond = site.plan(&folder, "200ms", "'listen.backlog' = 65535");
+    if most.trim().parse::<u64>().expect("a number") < 65_535 {
+        let refused = folder.run(&["sweep", &beyond, "--live"]);
+        assert!(refused.stderr.contains("no queue gets longer than that"), "{refused:?}");
+    }
+
+    let plan = site.plan(&folder, "1s", "'listen.backlog' = [33, 77]\n'pm.max_children' = [2, 4]");
+    let mut sweep = start_sweep(&folder, &plan);
+    let (mut seen, mut words) = (BTreeSet::new(), String::new());
+    while sweep.try_wait().expect("waited for").is_none() {
+        let journal = folder.journal().and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default();
+        if journal.contains("\"launch_is_known\": true") {
+            words = journal;
+        }
+        if let (Some(queue), true) = (queue(), says()) {
+            seen.insert((queue, children_of(site.fpm.master())));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!([(33, 2), (33, 4), (77, 2), (77, 4)].iter().all(|row| seen.contains(row)), "{seen:?}");
+    let words: Value = serde_json::from_str(&words).expect("a journal");
+    assert_eq!(
+        (words["birth"]["argv"][1].as_str(), words["daemonizes"].as_bool()),
+        (Some("-d"), Some(false)),
+        "{words:#}"
+    );
+    assert!(!words["birth"]["environment"].to_string().contains("FPM_SOCKETS"));
+    assert_eq!((queue(), site.tree(), folder.journal(), says()), (Some(200), before.clone(), None, true));
+
+    for moment in 0..3 {
+        let mut sweep = start_sweep(&folder, &plan);
+        match moment {
+            0 => wait_until("a journal", || folder.journal().is_some()),
+            1 => wait_until("an override", || site.ours().exists()),
+            _ => wait_until("another queue", || queue() == Some(33)),
+        }
+        signal(&sweep, libc::SIGKILL);
+        sweep.wait().expect("ends");
+        let restored = folder.run(&["restore"]);
+        assert!(restored.code == 0, "{moment}: {restored:?}");
+        wait_until("its own page", || says() && queue() == Some(200));
+        assert_eq!((site.tree(), folder.journal()), (before.clone(), None), "{moment}");
+    }
+}
+
+#[test]
+fn each_of_several_pools_has_settings_of_its_own() {
+    let folder = Folder::new();
+    let second = format!(
+        "[other.site]\nuser = www-data\ngroup = www-data\nlisten = {0}\nlisten.owner = www-data\npm = dynamic\n\
+         pm.max_children = 3\npm.start_servers = 1\npm.min_spare_servers = 1\npm.max_spare_servers = 1",
+        folder.join("other.sock").display()
+    );
+    let site = Site::start(&folder, &second);
+    let workers = |pool: &str| {
+        let title = format!("php-fpm: pool {pool}");
+        let pids = processes_with(&title).into_iter();
+        pids.filter(|pid| {
+            fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| s.contains(&format!(" {} ", site.master())))
+        })
+        .count()
+    };
+    let all = || (workers("www"), workers("other.site"));
+    wait_until("both pools", || all() == (3, 1));
+    let before = site.tree();
+    let knobs = folder.json(&["knobs", &site.fpm.name()], 0);
+    let of = |name: &str| {
+        knobs["knobs"].as_array().expect("rows").iter().find(|k| k["name"] == name).map(|k| k["value"].clone())
+    };
+    assert_eq!(of("www.pm.max_children"), Some(3.into()), "{knobs:#}");
+    assert_eq!((of("other.site.pm.max_children"), of("pm")), (Some(3.into()), None));
+    let size = folder.json(&["size", &site.fpm.name(), "--memory", "2G"], 0);
+    assert!(size["suggested"]["www.pm.max_children"] == size["suggested"]["other.site.pm.max_children"], "{size:#}");
+
+    let plan = site.plan(
+        &folder,
+        "1s",
+        "'www.pm.max_children' = [2, 5]\n'other.site.pm' = 'static'\n'other.site.pm.max_children' = [1, 4]",
+    );
+    let mut sweep = start_sweep(&folder, &plan);
+    let mut seen = BTreeSet::new();
+    while sweep.try_wait().expect("waited for").is_none() {
+        seen.insert(all());
+        thread::sleep(Duration::from_millis(20));
+    }
+    let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!([(2, 1), (2, 4), (5, 1), (5, 4)].iter().all(|row| seen.contains(row)), "{seen:?}");
+    wait_until("its own pools", || all() == (3, 1));
+    assert_eq!((site.tree(), folder.journal()), (before.clone(), None));
+
+    let url = format!("http://127.0.0.1:{}/pid.php", site.port);
+    let tune =
+        ["tune", &site.fpm.name(), "--url", &url, "--live", "-c", "8", "-d", "200ms", "--warm-up", "50ms", "--quiet"];
+    let tune = folder.json(&tune, 0);
+    let tried = |name: &str| {
+        let trials = tune["trials"].as_array().expect("trials").iter();
+        trials.filter_map(|t| t["settings"][name].as_u64()).collect::<BTreeSet<_>>()
+    };
+    assert!(tried("www.pm.max_children").len() > 1 && tried("other.site.pm.max_children").len() > 1, "{tune:#}");
+    let fit = folder.run(&["size", &site.fpm.name(), "--fit", "--url", &url, "--live"]);
+    assert!(fit.code == 1 && fit.stderr.contains("has several pools (www.pm.max_children, other.site"), "{fit:?}");
+    wait_until("its own pools", || all() == (3, 1));
+    assert_eq!((site.tree(), folder.journal()), (before.clone(), None));
+
+    let mut sweep = start_sweep(&folder, &plan);
+    wait_until("changed pools", || site.ours().exists() && all() == (2, 4));
+    signal(&sweep, libc::SIGKILL);
+    sweep.wait().expect("ends");
+    assert_eq!(folder.run(&["restore"]).code, 0);
+    wait_until("its own pools", || all() == (3, 1));
+    assert_eq!((site.tree(), folder.journal()), (before, None));
 }

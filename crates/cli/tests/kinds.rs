@@ -324,6 +324,18 @@ fn gunicorn_is_changed_by_its_command_line() {
         wait_until("its own workers", || server.workers() == 2 && get(server.port, "/").is_some());
         assert_eq!((server.state(slice::from_ref(&config)), folder.journal().is_none()), (before.clone(), true));
     }
+
+    let url = format!("http://127.0.0.1:{}/", server.port);
+    let fit =
+        ["size", &name, "--fit", "--url", &url, "--sizes", "1,2,4", "--requests-per-worker", "20", "--memory", "1G"];
+    let fit = folder.json(&[&fit[..], &["--variant", "threads=threads 3"]].concat(), 0);
+    let points = fit["fit"]["points"].as_array().expect("points");
+    let sizes: BTreeSet<u64> = points.iter().filter_map(|p| p["workers"].as_u64()).collect();
+    assert_eq!(sizes, BTreeSet::from([1, 2, 4]), "{fit:#}");
+    assert!(fit["suggested"]["workers"].as_u64() > Some(4), "{fit:#}");
+    assert_eq!(fit["variants"][0]["name"], "threads", "{fit:#}");
+    wait_until("its own workers", || server.workers() == 2);
+    assert_eq!((server.state(slice::from_ref(&config)), folder.journal().is_none()), (before, true));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -77,7 +77,7 @@ impl Site {
 
     /// Workers of both.
     fn workers(&self) -> (usize, usize) {
-        (children_of(self.nginx_master()), children_of(self.fpm.daemon.pid()))
+        (children_of(self.nginx_master()), children_of(self.fpm.master()))
     }
 
     /// Every file of both configurations.
@@ -440,8 +440,23 @@ fn size_trace_and_guard_are_about_each_of_several_servers() {
     assert_eq!(sized, [(&json!(web), &json!(2)), (&json!(pool), &json!(3))], "{size:#}");
     assert_eq!(size["schema"], "lastdrop.size/1");
     let url = format!("http://127.0.0.1:{}/count.php", site.port);
-    let fit = site.folder.run(&["size", &web, &pool, "--fit", "--url", &url]);
-    assert!(fit.code == 2 && fit.stderr.contains("name that alone"), "{fit:?}");
+    let before = site.tree();
+    let variant = ["--variant", "off=php-fpm.opcache.enable off", "--requests-per-worker", "8"];
+    let fit = [&["size", &web, &pool, "--fit", "--url", &url, "--sizes", "2,3,4", "--memory", "400M"], &variant[..]];
+    let fit = site.folder.json(&fit.concat(), 0);
+    let points = fit["servers"][1]["fit"]["points"].as_array().expect("points");
+    let sizes: BTreeSet<u64> = points.iter().filter_map(|p| p["workers"].as_u64()).collect();
+    assert_eq!((sizes, &fit["servers"][0]["fit"]), (BTreeSet::from([2, 3, 4]), &Value::Null), "{fit:#}");
+    let off = &fit["servers"][1]["variants"][0];
+    assert!(off["name"] == "off" && off["second"]["size_bytes"].as_u64().expect("bytes") > 0, "{fit:#}");
+    site.is_as_it_was(&before, "fitted");
+    let whose = site.folder.run(&["size", &web, &pool, "--url", &url, "--variant", "off=opcache.enable off"]);
+    assert!(whose.code == 2 && whose.stderr.contains("web.opcache.enable off"), "{whose:?}");
+
+    let profile = site.folder.json(&["profile", &web, &pool, "--url", &url, "-c", "2", "-d", "1s"], 0);
+    let profiled = profile["servers"].as_array().expect("servers");
+    assert_eq!([&profiled[0]["server"], &profiled[1]["server"]], [&json!(web), &json!(pool)], "{profile:#}");
+    assert!(profiled.iter().all(|p| p["requests"].as_u64() > Some(0)), "{profile:#}");
 
     let trace = site.folder.json(&["trace", &web, &pool, "--url", &url, "-n", "4"], 0);
     let traced = |place: usize, call: &str, path: &str| {

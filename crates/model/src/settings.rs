@@ -137,7 +137,7 @@ pub struct Spares {
 }
 
 /// A setting that can be changed, and what is known about it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Knob {
     pub name: &'static str,
     /// What the field's tables call its column, where they have a word for it.

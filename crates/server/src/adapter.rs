@@ -122,7 +122,7 @@ pub trait Adapter: Send {
         String::new()
     }
 
-    /// Its own files as the change makes them, where they are what is edited.
+    /// Its own files as the change makes them, where they are what is edited: all of it, or what no override reaches.
     ///
     /// # Errors
     /// When they cannot be read, or have no place for a setting.
@@ -193,6 +193,15 @@ pub trait Adapter: Send {
     fn executes_itself(&self) -> bool {
         false
     }
+
+    /// The variable by which a master that executes itself and shows a title hands itself its sockets: with it there, what it
+    /// was started with is seen at a reload.
+    fn hands_over_by(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// How it was started is known now.
+    fn learn(&mut self, _launch: &Launch) {}
 
     /// Does one that executes itself run on with the workers that it has instead?
     fn survives_a_bad_reload(&self) -> bool {

@@ -53,6 +53,23 @@ pub struct Change {
 }
 
 impl Change {
+    /// Reads a change of one line or several, `;` between them: directives for a server that takes such, else settings with
+    /// a value each.
+    ///
+    /// # Errors
+    /// With the line that has no value.
+    pub fn read(text: &str, takes_directives: bool) -> Result<Change, String> {
+        let directives = Directives::read(text);
+        if takes_directives {
+            return Ok(directives.into());
+        }
+        let setting = |line: &String| {
+            let (name, value) = line.split_once(char::is_whitespace).ok_or(format!("'{line}' is no SETTING VALUE"))?;
+            Ok((name.to_string(), Setting::read(value.trim())))
+        };
+        directives.lines().iter().map(setting).collect::<Result<Settings, String>>().map(Change::from)
+    }
+
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.settings.is_empty() && self.directives.0.is_empty()
@@ -98,6 +115,16 @@ mod tests {
         assert_eq!(Directives::read(" ; \n"), Directives::default());
         let words = Directives::read("ErrorDocument 404 don't; Header set X \"a\\\"b;c\";A b");
         assert_eq!(words.lines(), ["ErrorDocument 404 don't", "Header set X \"a\\\"b;c\"", "A b"]);
+    }
+
+    #[test]
+    fn settings_are_read_as_directives_are() {
+        let read = Change::read("pm static; pm.max_children  4 ;", false).expect("settings");
+        let expected =
+            Settings::from([("pm".to_string(), "static".into()), ("pm.max_children".to_string(), 4_u64.into())]);
+        assert_eq!((read, Change::read("", false)), (Change::from(expected), Ok(Change::default())));
+        assert_eq!(Change::read("KeepAlive On", true), Ok(Directives::read("KeepAlive On").into()));
+        assert!(Change::read("pm", false).is_err_and(|e| e.contains("'pm' is no SETTING VALUE")));
     }
 
     #[test]

@@ -13,6 +13,25 @@ pub struct Word {
     pub at: Range<usize>,
 }
 
+/// A file of a configuration that others may include, or the directives of a command line.
+#[derive(Debug)]
+pub struct Source {
+    /// As the server names it.
+    pub name: PathBuf,
+    /// The file itself, behind symbolic links; none for the command line.
+    pub file: Option<PathBuf>,
+    pub text: Vec<u8>,
+    /// What includes others in it, in order, with the sources that each brings in.
+    pub includes: Vec<(Range<usize>, Vec<usize>)>,
+}
+
+impl Source {
+    /// The line of a byte, counted from 1.
+    pub fn line(&self, at: usize) -> usize {
+        1 + self.text[..at.min(self.text.len())].iter().filter(|b| **b == b'\n').count()
+    }
+}
+
 /// Changes of some bytes of some sources.
 #[derive(Debug, Default)]
 pub struct Edits(HashMap<usize, Vec<(Range<usize>, String)>>);
@@ -57,6 +76,34 @@ pub struct Flat {
 }
 
 impl Flat {
+    /// A source with all that it includes, so deep at the most, after some changes.
+    pub fn of(sources: &[Source], main: usize, edits: &Edits, deepest: usize) -> Flat {
+        let mut flat = Flat::default();
+        flat.flatten(sources, main, edits, deepest);
+        flat
+    }
+
+    fn flatten(&mut self, sources: &[Source], source: usize, edits: &Edits, deeper: usize) {
+        let own = &sources[source];
+        let mut from = 0;
+        for (at, included) in &own.includes {
+            self.add(&own.name, own.line(from), &edits.apply(source, &own.text, from..at.start));
+            for inner in included.iter().filter(|_| deeper > 0) {
+                self.text.push(b'\n');
+                self.flatten(sources, *inner, edits, deeper - 1);
+                self.text.push(b'\n');
+            }
+            from = at.end;
+        }
+        self.add(&own.name, own.line(from), &edits.apply(source, &own.text, from..own.text.len()));
+    }
+
+    /// Where a line of this text is from: the name of its file, and the line there.
+    pub fn place(&self, line: usize) -> Option<(&Path, usize)> {
+        let (first, name, own) = self.pieces.iter().rev().find(|(first, ..)| *first <= line)?;
+        Some((name, own + (line - first)))
+    }
+
     /// Goes on with a text that is from this line of a file.
     pub fn add(&mut self, name: &Path, line: usize, text: &[u8]) {
         let new = self.text[self.counted.0..].iter().filter(|b| **b == b'\n').count();
@@ -73,9 +120,8 @@ impl Flat {
         for part in parts {
             let digits = part.bytes().take_while(u8::is_ascii_digit).count();
             let number = part[..digits].parse::<usize>().ok();
-            let piece = number.and_then(|n| self.pieces.iter().rev().find(|(line, ..)| *line <= n).map(|p| (n, p)));
-            match piece {
-                Some((n, (line, name, own))) => out.push_str(&format!("{}:{}", name.display(), own + (n - line))),
+            match number.and_then(|n| self.place(n)) {
+                Some((name, line)) => out.push_str(&format!("{}:{line}", name.display())),
                 None => out.push_str(&format!("{mark}{}", &part[..digits])),
             }
             out.push_str(&part[digits..]);

@@ -87,6 +87,9 @@ pub struct Journal {
     /// Its master executes itself at a reload.
     #[serde(default)]
     pub executes_itself: bool,
+    /// Of one that shows a title: its command line and environment were seen, and are not assumed.
+    #[serde(default)]
+    pub launch_is_known: bool,
     /// It runs on with the workers that it has where it cannot take its configuration.
     #[serde(default)]
     pub survives: bool,

@@ -26,6 +26,8 @@ pub mod kind;
 mod kind_file;
 pub mod kinds;
 mod knob_file;
+mod lasting;
+mod launch;
 mod left;
 mod means;
 mod means_file;

@@ -5,8 +5,7 @@
 //! server that other people are using (`--live`) is reloaded gracefully instead wherever the changed settings allow it,
 //! and measured when the last worker of the old generation is gone. So is one that is as new after a reload: nginx's
 //! master serves nobody, and when its old workers are gone only its listening sockets and shared zones are older than the
-//! settings. Stopping it would prove nothing more, and it could not be started in quite the same way: its environment is
-//! under its title.
+//! settings. Stopping it would prove nothing more.
 
 use std::fs;
 use std::io::Write as _;
@@ -25,7 +24,7 @@ use crate::private::{Readers, remove_if_there, write_durably_for};
 use crate::restart::Launch;
 use crate::restore::{PutBack, Restored, confirm, put_back, put_back_files, reload, switch};
 use crate::visitors::{Lookout, Others};
-use crate::{ServerError, edited, restart};
+use crate::{ServerError, edited, launch, restart};
 
 pub struct Session {
     adapter: Box<dyn Adapter>,
@@ -137,6 +136,7 @@ impl Session {
             test_file: adapter.test_file(),
             reloads: adapter.is_fresh_after_reload(),
             executes_itself: adapter.executes_itself(),
+            launch_is_known: false,
             survives: adapter.survives_a_bad_reload(),
             error_log: adapter.error_log(),
             own_file: files.trial.clone(),
@@ -244,18 +244,34 @@ impl Session {
             self.journal.stage = Stage::Changed;
             self.journal.write()?;
         }
+        self.learn_launch(&change)?;
         let mut launch = Launch::as_found(&self.journal.birth);
         match self.placement() {
             _ if change.is_empty() => {}
             Placement::Edited => self.edit(&change)?,
             Placement::StartedWith => launch = self.launch_with(&change)?,
             placement => {
+                // What no override reaches.
+                self.edit(&change)?;
                 let text = self.render(&change, &placement);
                 self.write_override(self.journal.included_file.as_ref().unwrap_or(&self.files.trial), &text)?;
                 launch.argv.clone_from(&self.journal.changed_argv);
             }
         }
         self.bring_into_force(change, launch)
+    }
+
+    /// Finds out how a server was started of which only a title is known, where it has to be started for a change.
+    fn learn_launch(&mut self, change: &Change) -> Result<(), ServerError> {
+        if self.runs() && (self.anew || !self.reload_is_enough(change)) {
+            self.master = launch::learn(&mut self.journal, self.adapter.as_mut(), self.master)?;
+        }
+        Ok(())
+    }
+
+    /// One that did not come up with the settings of the last trial has to be started.
+    fn runs(&self) -> bool {
+        process::look(self.master).is_some_and(|p| p.state != 'Z')
     }
 
     /// How the server is started with a change; whoever undoes it knows the command line.
@@ -271,7 +287,7 @@ impl Session {
     /// Has what the server takes of the host when it begins to listen changed? A reload keeps its listeners. One of which
     /// nobody can tell how it was started keeps them, too.
     pub(crate) fn start_anew_next(&mut self) {
-        self.anew = self.journal.birth.shown.is_none();
+        self.anew = self.journal.birth.shown.is_none() || self.adapter.hands_over_by().is_some();
     }
 
     /// Takes back what the last trial wrote. What somebody writes into such a file from now on is theirs.
@@ -286,17 +302,19 @@ impl Session {
 
     /// Edits the server's own files, which are as they were.
     fn edit(&mut self, change: &Change) -> Result<(), ServerError> {
-        self.journal.edited = self.adapter.edits(change)?;
+        let edited = self.adapter.edits(change)?;
+        if edited.is_empty() && self.journal.edited.is_empty() {
+            return Ok(());
+        }
+        self.journal.edited = edited;
         self.journal.write()?;
         edited::change(&self.journal.edited)
     }
 
     /// Makes the server take what is on disk now.
     fn bring_into_force(&mut self, change: Change, launch: Launch) -> Result<(), ServerError> {
-        // One that did not come up with the settings of the last trial has to be started.
-        let runs = process::look(self.master).is_some_and(|p| p.state != 'Z');
         let anew = std::mem::take(&mut self.anew);
-        let may_reload = runs && !anew && (self.journal.live || self.journal.reloads);
+        let may_reload = self.runs() && !anew && (self.journal.live || self.journal.reloads);
         if may_reload && launch == self.launch && self.reload_is_enough(&change) {
             self.master = reload(&self.journal, self.master)?;
         } else {
@@ -356,7 +374,7 @@ impl Session {
     /// Puts everything back as it was found.
     ///
     /// # Errors
-    /// When the server does not come back as it was; the journal stays, so that `lastdrop restore` can try again.
+    /// When it does not come back as it was; the journal stays, so that `lastdrop restore` can try again.
     pub fn restore(&mut self) -> Result<Restored, ServerError> {
         self.put_back().and_then(|half| self.confirm(half))
     }
@@ -400,11 +418,13 @@ impl Session {
     pub(crate) fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
         let change = Change::from(settings.clone());
         let placement = self.placement();
-        if placement == Placement::Edited && self.journal.stage == Stage::Changed {
+        if placement != Placement::StartedWith && self.journal.stage == Stage::Changed {
             self.put_back_files()?;
         }
         self.check(&change)?;
         self.journal.stage = Stage::Changed;
+        self.journal.write()?;
+        self.learn_launch(&change)?;
         let mut launch = Launch::as_found(&self.journal.birth);
         let kept = match &placement {
             Placement::Edited => {
@@ -415,6 +435,7 @@ impl Session {
             Placement::IncludedFile(file) => {
                 let text = self.render(&change, &placement);
                 self.journal.write()?;
+                self.edit(&change)?;
                 self.write_override(file, &text)?;
                 Kept::InFile(file.clone())
             }
@@ -438,6 +459,7 @@ impl Session {
                 self.journal.restarted = true;
                 self.journal.write()?;
                 let text = self.render(&change, &placement);
+                self.edit(&change)?;
                 self.write_override(&file, &text)?;
                 Kept::OnFile { file, argv: launch.argv.clone() }
             }

@@ -421,12 +421,22 @@ impl Stack {
         self.servers().iter().find_map(|(_, session)| session.health())
     }
 
-    /// The knob that has a role, and what its setting is called here: that of the pool, else of the first server with one.
+    /// The knobs that have a role, of all servers, with the session that each is of, and what its setting is called here:
+    /// those of servers with a pool first.
+    #[must_use]
+    pub fn knobs(&self, role: Role) -> Vec<(String, &'static Knob, &Session)> {
+        let mut all = Vec::new();
+        for (member, session) in self.servers() {
+            let own = session.adapter().knobs().iter().filter(|k| k.role == Some(role));
+            all.extend(own.map(|knob| (self.full(member, knob.name), knob, session)));
+        }
+        all
+    }
+
+    /// The first of those.
     #[must_use]
     pub fn knob(&self, role: Role) -> Option<(String, &'static Knob)> {
-        let servers = self.servers();
-        let found = servers.iter().find_map(|(member, session)| Some((member, session.adapter().knob(role)?)));
-        found.map(|(member, knob)| (self.full(member, knob.name), knob))
+        self.knobs(role).into_iter().next().map(|(name, knob, _)| (name, knob))
     }
 
     /// The present value of that knob; its default where `settings` do not say.

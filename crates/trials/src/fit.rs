@@ -14,7 +14,7 @@ use lastdrop_model::{Event, Load, Look, Plan, Role, Setting, Settings, WorkerLoo
 use lastdrop_probe::group::Group;
 use lastdrop_probe::status::StatusSource;
 use lastdrop_probe::{cgroup, memory};
-use lastdrop_server::{Directives, ServerError, Session};
+use lastdrop_server::{Change, ServerError, Session};
 
 use crate::bounds;
 use crate::fit_model::{Measured, judge};
@@ -39,7 +39,7 @@ pub struct FitOrder {
     pub sizes: Vec<u64>,
     /// Requests that each worker serves at the largest size.
     pub requests_per_worker: u64,
-    /// Name and directives of each variant.
+    /// Name and directives of each variant; of a server that takes none its settings.
     pub variants: Vec<(String, String)>,
     /// Try pool sizes at all.
     pub fit: bool,
@@ -110,6 +110,14 @@ impl Fitting<'_, '_> {
     /// Pool sizes to try, in processes.
     fn sizes(&self, effective: &Settings, threads: u64, document: &SizeDocument) -> Result<Vec<u64>, LabError> {
         let adapter = self.session.adapter();
+        let pools: Vec<&str> =
+            adapter.knobs().iter().filter(|k| k.role == Some(Role::PoolSize)).map(|k| k.name).collect();
+        if let [_, _, ..] = pools.as_slice() {
+            return Err(LabError::Other(format!(
+                "this server has several pools ({}), and requests of one URL reach one of them: sweep or tune varies each",
+                pools.join(", ")
+            )));
+        }
         let knob = adapter
             .knob(Role::PoolSize)
             .ok_or_else(|| LabError::Other("this server has no pool whose size could be varied".into()))?;
@@ -293,13 +301,15 @@ impl Fitting<'_, '_> {
         Ok(Moment { workers, point, cpu_s })
     }
 
-    /// The size of workers under other directives, after the first and the second request.
+    /// The size of workers under other directives or settings, after the first and the second request.
     fn variant(&mut self, name: &str, directives: &str, budget: u64) -> Result<SizeVariant, LabError> {
         self.lab.check_stop()?;
         self.lab.tell(&Event::TrialBegan {
             trial: TrialBegan { role: "variant".into(), series: name.into(), ..TrialBegan::default() },
         });
-        self.session.apply(Directives::read(directives))?;
+        let takes_directives = self.session.adapter().facts().kind.directives;
+        let change = Change::read(directives, takes_directives).map_err(ServerError::Setting)?;
+        self.session.apply(change)?;
         let workers = complete_pool(|| self.session.workers().len());
         let _ = warm_each(&self.order.plan, workers);
         let first = self.moment(&[])?;

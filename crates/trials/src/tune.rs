@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lastdrop_analyze::ratio::{self, Ratio};
-use lastdrop_model::documents::{Baseline, Pair, TUNE_SCHEMA, TuneDocument, TuneVerdict, Winner};
+use lastdrop_model::documents::{Baseline, Pair, SizeDocument, TUNE_SCHEMA, TuneDocument, TuneVerdict, Winner};
 use lastdrop_model::event::{Decided, Document, Outcome, Stage, TrialBegan};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::{show_bytes, show_duration};
-use lastdrop_model::{Event, KeepAlive, Plan, Role, Settings};
+use lastdrop_model::{Event, KeepAlive, Knob, Plan, Role, Settings};
 use lastdrop_probe::host::cpus;
-use lastdrop_server::{Effective, Restored, Stack};
+use lastdrop_server::{Effective, Restored, Session, Stack};
 use lastdrop_tune::race::{LEAST_ANSWERS, RatioInterval, are_divisible, is_clear};
 use lastdrop_tune::{Axis, Decision, Race, RaceVerdict, Search, Space};
 
@@ -115,24 +115,33 @@ impl Tuning<'_, '_> {
         for _ in 0..2 {
             let _ = warm_each(&self.order.plan, pool.workers().len());
         }
-        let size = size_of(pool.adapter(), &pool.original().settings, self.order.memory, Vec::new())?;
-        let fits = size.fits.independent * size.threads_per_worker;
-        self.lab.tell(&Event::Sized { size: Cow::Borrowed(&size) });
-        if fits == 0 {
-            self.document.verdict = TuneVerdict::Infeasible;
-            self.document.because = format!("not even one worker fits into {}", show_bytes(size.budget_bytes));
-            return Ok(());
+        // What fits is of interest where there is a pool of which the size can be set.
+        let mut sizes: Vec<(i32, SizeDocument)> = Vec::new();
+        for (_, _, session) in self.stack.knobs(Role::PoolSize) {
+            if sizes.iter().all(|(master, _)| *master != session.master()) {
+                let size = size_of(session.adapter(), &session.original().settings, self.order.memory, Vec::new())?;
+                sizes.push((session.master(), size));
+            }
         }
-        let space = self.space(&effective.settings, fits);
-        if let (false, Some(present)) = (space.load_fills_pool(), space.present(Role::PoolSize)) {
+        for (_, size) in &sizes {
+            self.lab.tell(&Event::Sized { size: Cow::Borrowed(size) });
+            if size.fits.independent == 0 {
+                self.document.verdict = TuneVerdict::Infeasible;
+                self.document.because = format!("not even one worker fits into {}", show_bytes(size.budget_bytes));
+                return Ok(());
+            }
+        }
+        let space = self.space(&effective.settings, &sizes);
+        let idle: Vec<(String, u64)> = space.idle_pools().map(|(name, n)| (name.to_string(), n)).collect();
+        for (name, present) in idle {
             let note = format!(
-                "{} users at once cannot fill a pool of {present}: its size is not searched; with -c {present} it is",
+                "{} users at once cannot fill a pool of {present} ({name}): its size is not searched; with -c {present} it is",
                 space.concurrency
             );
             self.decided(Decided::LeavePoolSize, note);
         }
         self.lab.tell(&Event::Stage { stage: Stage::Search });
-        let challenger = self.search(space, &effective, Some(size.budget_bytes))?;
+        let challenger = self.search(space, &effective, sizes.first().map(|(_, size)| size.budget_bytes))?;
         let Some(challenger) = challenger else {
             let tried = self.document.trials.iter().any(|t| !t.settings.is_empty());
             let (verdict, because) = if tried {
@@ -150,18 +159,25 @@ impl Tuning<'_, '_> {
         self.race(&settings, &effective)
     }
 
-    fn space(&self, effective: &Settings, fits: u64) -> Space {
-        let axis = |role| {
-            let (name, knob) = self.stack.knob(role)?;
-            Some(Axis { name, knob, present: self.stack.value(role, effective)? })
+    /// Every knob with a role that the search knows, of every server.
+    fn space(&self, effective: &Settings, sizes: &[(i32, SizeDocument)]) -> Space {
+        let present = |name: &str, knob: &Knob| effective.get(name).cloned().unwrap_or_else(|| knob.default.into());
+        let pools = self.stack.knobs(Role::PoolSize);
+        let axis = |(name, knob, session): (String, &'static Knob, &Session)| {
+            let size = sizes.iter().find(|(master, _)| *master == session.master()).map(|(_, size)| size);
+            let (fits, granule) =
+                size.map_or((0, 1), |s| (s.fits.independent * s.threads_per_worker, s.threads_per_worker));
+            // Other pools of the same server stay as they are.
+            let beside = pools.iter().filter(|(other, _, of)| of.master() == session.master() && *other != name);
+            let beside: i64 = beside.filter_map(|(other, knob, _)| present(other, knob).count()).sum();
+            let fits = fits.saturating_sub(beside.max(0) as u64).max(1);
+            Axis { present: present(&name, knob), name, knob, fits, granule }
         };
         let keeps = (self.order.plan.keepalive != KeepAlive::Off).then_some(Role::KeepAlive);
-        let threads = self.stack.value(Role::ThreadsPerWorker, effective).and_then(|s| s.count());
+        let roles = [Role::PoolSize, Role::Recycle].into_iter().chain(keeps);
         Space {
-            axes: [Role::PoolSize, Role::Recycle].into_iter().chain(keeps).filter_map(axis).collect(),
-            fits,
+            axes: roles.flat_map(|role| self.stack.knobs(role)).map(axis).collect(),
             concurrency: self.order.plan.phases.first().map_or(1, |p| u64::from(p.load.most_concurrent())),
-            granule: threads.map_or(1, |n| n.max(0) as u64),
             smallest: 4 * cpus() as u64,
         }
     }

@@ -3,6 +3,8 @@
 //! A point is settings by the names of the server's own knobs, of which the search knows what they are for; empty is the
 //! server as it is. What follows from them (spares, limits) is the adapter's to add.
 //!
+//! Several servers, or several pools of one, have each their turn at a knob, with what was best of those before.
+//!
 //! Trials are few and noisy: a point has to be better by a margin to become the best so far, so that noise does not
 //! walk the settings about; what is left of luck is taken out by the race that follows.
 
@@ -15,39 +17,46 @@ pub struct Axis {
     pub name: String,
     pub knob: &'static Knob,
     pub present: Setting,
+    /// Most workers that fit into memory, where it is the size of a pool.
+    pub fits: u64,
+    /// That pool comes in multiples of this (threads of a process).
+    pub granule: u64,
+}
+
+impl Axis {
+    fn is_of(&self, role: Role) -> bool {
+        self.knob.role == Some(role)
+    }
 }
 
 /// What may be searched.
 #[derive(Debug, Clone)]
 pub struct Space {
-    /// At most one knob a role; none where the server has none, or where this load cannot tell the difference.
+    /// Those of one role in the order in which they are searched; none where no server has one, or where this load cannot
+    /// tell the difference.
     pub axes: Vec<Axis>,
-    /// Most workers that fit into memory.
-    pub fits: u64,
     /// Requests that can be in flight at once: more workers than that stay idle.
     pub concurrency: u64,
     /// The smallest pool worth trying. A load from next door makes a pool of a few workers look best, because it has no
     /// slow clients: four workers a CPU leave room for those that wait.
     pub smallest: u64,
-    /// The server's pool comes in multiples of this (threads of a process).
-    pub granule: u64,
 }
 
 impl Space {
-    fn axis(&self, role: Role) -> Option<&Axis> {
-        self.axes.iter().find(|a| a.knob.role == Some(role))
+    /// Can the load keep the present pool of an axis busy? One that cannot says nothing about what the size is good for.
+    #[must_use]
+    pub fn load_fills(&self, pool: &Axis) -> bool {
+        count(&pool.present).is_none_or(|present| self.concurrency >= present.min(pool.fits))
     }
 
-    /// Where the knob with a role stands, if it is a number.
-    #[must_use]
-    pub fn present(&self, role: Role) -> Option<u64> {
-        count(&self.axis(role)?.present)
+    /// The pools whose present size the load cannot fill: name and size.
+    pub fn idle_pools(&self) -> impl Iterator<Item = (&str, u64)> {
+        let pools = self.axes.iter().filter(|a| a.is_of(Role::PoolSize) && !self.load_fills(a));
+        pools.filter_map(|a| Some((a.name.as_str(), count(&a.present)?)))
     }
 
-    /// Can the load keep the present pool busy? One that cannot says nothing about what the size is good for.
-    #[must_use]
-    pub fn load_fills_pool(&self) -> bool {
-        self.present(Role::PoolSize).is_none_or(|present| self.concurrency >= present.min(self.fits))
+    fn of(&self, role: Role) -> impl Iterator<Item = usize> {
+        self.axes.iter().enumerate().filter(move |(_, a)| a.is_of(role)).map(|(index, _)| index)
     }
 }
 
@@ -64,21 +73,21 @@ const MARGIN: f64 = 1.02;
 /// Pool sizes on the first look, from the largest down in factors of two.
 const SIZES: u32 = 5;
 
+/// What is proposed together; of an axis, by its index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    Baseline,
-    Recycle,
-    Pool,
-    Refine,
-    KeepAlive,
+    Recycle(usize),
+    Pool(usize),
+    Refine(usize),
+    KeepAlive(usize),
     Again,
-    Done,
 }
 
 #[derive(Debug)]
 pub struct Search {
     space: Space,
-    stage: Stage,
+    /// Those that are left, the next one last.
+    stages: Vec<Stage>,
     queue: Vec<Settings>,
     /// Scores of each point tried; none where no trial of it counted.
     tried: Vec<(Settings, Vec<f64>)>,
@@ -88,7 +97,12 @@ pub struct Search {
 impl Search {
     #[must_use]
     pub fn new(space: Space) -> Search {
-        Search { space, stage: Stage::Baseline, queue: vec![Settings::new()], tried: Vec::new(), best: Settings::new() }
+        let pools = space.of(Role::PoolSize).flat_map(|axis| [Stage::Pool(axis), Stage::Refine(axis)]);
+        let stages = space.of(Role::Recycle).map(Stage::Recycle).chain(pools);
+        let mut stages: Vec<Stage> = stages.chain(space.of(Role::KeepAlive).map(Stage::KeepAlive)).collect();
+        stages.push(Stage::Again);
+        stages.reverse();
+        Search { space, stages, queue: vec![Settings::new()], tried: Vec::new(), best: Settings::new() }
     }
 
     /// The next point to try; None when the search is over.
@@ -97,10 +111,8 @@ impl Search {
             if let Some(point) = self.queue.pop() {
                 return Some(point);
             }
-            if self.stage == Stage::Done {
-                return None;
-            }
-            self.next_stage();
+            let stage = self.stages.pop()?;
+            self.propose(stage);
         }
     }
 
@@ -145,67 +157,64 @@ impl Search {
         all.into_iter().map(|(p, _)| p).collect()
     }
 
-    fn next_stage(&mut self) {
-        let (stage, proposals) = match self.stage {
-            Stage::Baseline => (Stage::Recycle, self.recycling()),
-            Stage::Recycle => (Stage::Pool, self.pool_sizes()),
-            Stage::Pool => (Stage::Refine, self.between()),
-            Stage::Refine => (Stage::KeepAlive, self.other_keepalive()),
-            Stage::KeepAlive => (Stage::Again, self.once_more()),
-            Stage::Again | Stage::Done => (Stage::Done, Vec::new()),
+    fn propose(&mut self, stage: Stage) {
+        self.queue = match stage {
+            Stage::Recycle(axis) => self.recycling(axis),
+            Stage::Pool(axis) => self.pool_sizes(axis),
+            Stage::Refine(axis) => self.between(axis),
+            Stage::KeepAlive(axis) => self.other_keepalive(axis),
+            Stage::Again => self.once_more(),
         };
-        self.stage = stage;
-        self.queue = proposals;
         self.queue.reverse();
         if stage != Stage::Again {
             self.queue.retain(|point| !self.tried.iter().any(|(p, _)| p == point));
         }
     }
 
-    /// The best so far with the knob of a role turned; nothing where there is no such knob.
-    fn with(&self, role: Role, value: impl Into<Setting>) -> Option<Settings> {
+    /// The best so far with the knob of an axis turned.
+    fn with(&self, axis: usize, value: impl Into<Setting>) -> Settings {
         let mut point = self.best.clone();
-        point.insert(self.space.axis(role)?.name.clone(), value.into());
-        Some(point)
+        point.insert(self.space.axes[axis].name.clone(), value.into());
+        point
     }
 
-    /// The size of the pool at a point; None where the point says nothing about it.
-    fn pool_of(&self, point: &Settings) -> Option<u64> {
-        count(point.get(&self.space.axis(Role::PoolSize)?.name)?)
+    /// The size of a pool at a point; None where the point says nothing about it.
+    fn pool_of(&self, axis: usize, point: &Settings) -> Option<u64> {
+        count(point.get(&self.space.axes[axis].name)?)
     }
 
-    fn recycling(&self) -> Vec<Settings> {
-        let churns = self.space.present(Role::Recycle).is_some_and(|age| age > 0 && age < CHURN);
-        self.with(Role::Recycle, CALM).filter(|_| churns).into_iter().collect()
+    fn recycling(&self, axis: usize) -> Vec<Settings> {
+        let churns = count(&self.space.axes[axis].present).is_some_and(|age| age > 0 && age < CHURN);
+        if churns { vec![self.with(axis, CALM)] } else { Vec::new() }
     }
 
-    fn pool_sizes(&self) -> Vec<Settings> {
-        let Some(present) = self.space.present(Role::PoolSize) else { return Vec::new() };
-        let granule = self.space.granule.max(1);
-        if !self.space.load_fills_pool() {
-            return self.with(Role::PoolSize, present).into_iter().collect();
+    fn pool_sizes(&self, axis: usize) -> Vec<Settings> {
+        let pool = &self.space.axes[axis];
+        let Some(present) = count(&pool.present) else { return Vec::new() };
+        let (fits, granule) = (pool.fits, pool.granule.max(1));
+        if !self.space.load_fills(pool) {
+            return vec![self.with(axis, present)];
         }
         // A pool larger than the load can use is no better; one larger than memory is worse than any.
-        let largest = self.space.concurrency.max(1).min(self.space.fits);
+        let largest = self.space.concurrency.max(1).min(fits);
         let mut sizes: Vec<u64> =
             (0..SIZES).map(|halvings| (largest >> halvings).div_ceil(granule) * granule).filter(|n| *n > 0).collect();
-        if present <= self.space.fits {
+        if present <= fits {
             // The present size too, in its all-alive form: spawning may be what costs.
             sizes.push(present);
         }
-        let fits = self.space.fits;
         let smallest = self.space.smallest.min(present).min(largest);
         sizes.retain(|n| *n <= fits.max(granule) && *n >= smallest.max(1));
         sizes.sort_unstable();
         sizes.dedup();
-        sizes.into_iter().rev().filter_map(|n| self.with(Role::PoolSize, n)).collect()
+        sizes.into_iter().rev().map(|n| self.with(axis, n)).collect()
     }
 
     /// Sizes half way (in ratio) between the best and its neighbours.
-    fn between(&self) -> Vec<Settings> {
-        let Some(best) = self.pool_of(&self.best) else { return Vec::new() };
-        let granule = self.space.granule.max(1);
-        let mut sizes: Vec<u64> = self.tried.iter().filter_map(|(p, _)| self.pool_of(p)).collect();
+    fn between(&self, axis: usize) -> Vec<Settings> {
+        let Some(best) = self.pool_of(axis, &self.best) else { return Vec::new() };
+        let granule = self.space.axes[axis].granule.max(1);
+        let mut sizes: Vec<u64> = self.tried.iter().filter_map(|(p, _)| self.pool_of(axis, p)).collect();
         sizes.sort_unstable();
         let below = sizes.iter().rev().find(|n| **n < best);
         let above = sizes.iter().find(|n| **n > best);
@@ -214,13 +223,13 @@ impl Search {
             .flatten()
             .map(|n| (((best * n) as f64).sqrt() / granule as f64).round() as u64 * granule)
             .filter(|n| *n > 0 && *n != best && !sizes.contains(n))
-            .filter_map(|n| self.with(Role::PoolSize, n))
+            .map(|n| self.with(axis, n))
             .collect()
     }
 
-    fn other_keepalive(&self) -> Vec<Settings> {
-        let other = self.space.axis(Role::KeepAlive).map(|axis| axis.knob.switched(!axis.present.is_on()));
-        other.and_then(|value| self.with(Role::KeepAlive, value)).into_iter().collect()
+    fn other_keepalive(&self, axis: usize) -> Vec<Settings> {
+        let Axis { knob, present, .. } = &self.space.axes[axis];
+        vec![self.with(axis, knob.switched(!present.is_on()))]
     }
 
     /// The two best once more: the luckiest of many is not the best of many.
@@ -250,7 +259,7 @@ mod tests {
     fn axes(present: &[(Role, Setting)]) -> Vec<Axis> {
         let axis = |(role, present): &(Role, Setting)| {
             let knob = knob_for(KNOBS, *role).expect("a knob");
-            Axis { name: knob.name.into(), knob, present: present.clone() }
+            Axis { name: knob.name.into(), knob, present: present.clone(), fits: 1000, granule: 1 }
         };
         present.iter().map(axis).collect()
     }
@@ -260,7 +269,12 @@ mod tests {
     }
 
     fn space() -> Space {
-        Space { axes: pool_and_age(4, 10), fits: 1000, concurrency: 64, smallest: 4, granule: 1 }
+        Space { axes: pool_and_age(4, 10), concurrency: 64, smallest: 4 }
+    }
+
+    /// The same axes of a pool that fits so often, and comes in such pieces.
+    fn pooled(axes: Vec<Axis>, fits: u64, granule: u64) -> Vec<Axis> {
+        axes.into_iter().map(|axis| Axis { fits, granule, ..axis }).collect()
     }
 
     fn pool(point: &Settings) -> Option<u64> {
@@ -314,7 +328,7 @@ mod tests {
         expected.extend([best, best, "recycle 10000, workers 16"].map(String::from));
         assert_eq!((trials, describe(&s.challenger().expect("one")).as_str()), (expected, best));
 
-        let threads = Space { axes: pool_and_age(150, 0), granule: 25, concurrency: 400, smallest: 8, ..space() };
+        let threads = Space { axes: pooled(pool_and_age(150, 0), 1000, 25), concurrency: 400, smallest: 8 };
         let (_, trials) = search(threads, |p| {
             let workers = pool(p).unwrap_or(150) as f64;
             (workers < 350.0).then(|| usl(workers / 8.0))
@@ -327,6 +341,27 @@ mod tests {
             search(Space { axes: no_pool, ..space() }, |p| Some(if p.contains_key("recycle") { 2.0 } else { 1.0 }));
         let (calm, both) = ("recycle 10000", "keepalive On, recycle 10000");
         assert_eq!(trials, ["as it is", calm, both, calm, both]);
+    }
+
+    #[test]
+    fn every_pool_of_several_is_searched_with_the_best_of_those_before() {
+        let mut all = pool_and_age(4, 10);
+        let named = |axis: Axis, of: &str| Axis { name: format!("{of}.{}", axis.name), ..axis };
+        all.extend(pool_and_age(8, 0));
+        let all = all.into_iter().zip(["a", "a", "b", "b"]).map(|(axis, of)| named(axis, of)).collect();
+        let size = |p: &Settings, name: &str, present: u64| p.get(name).and_then(count).unwrap_or(present) as f64;
+        let mut s = Search::new(Space { axes: all, ..space() });
+        let mut trials = 0;
+        while let Some(p) = s.next_point() {
+            trials += 1;
+            let calm = if p.contains_key("a.recycle") { 1.0 } else { 0.5 };
+            let score = calm * usl(size(&p, "a.workers", 4)) * usl(size(&p, "b.workers", 8) / 2.0);
+            s.learn(p, Some(score));
+        }
+        let p = s.challenger().expect("one");
+        assert!((12..=23).contains(&count(&p["a.workers"]).expect("a size")), "{p:?}");
+        assert!((24..=46).contains(&count(&p["b.workers"]).expect("a size")), "{p:?}");
+        assert!(p.contains_key("a.recycle") && !p.contains_key("b.recycle") && trials <= 24, "{trials}: {p:?}");
     }
 
     #[test]
@@ -360,7 +395,7 @@ mod tests {
 
     #[test]
     fn no_pool_is_larger_than_memory_allows() {
-        let small = Space { fits: 10, axes: pool_and_age(50, 10), ..space() };
+        let small = Space { axes: pooled(pool_and_age(50, 10), 10, 1), ..space() };
         search(small, |p| {
             assert!(pool(p).is_none_or(|n| n <= 10), "{p:?}");
             Some(1.0)
@@ -369,7 +404,7 @@ mod tests {
 
     #[test]
     fn pools_of_threads_come_whole() {
-        let threads = Space { granule: 25, concurrency: 100, axes: pool_and_age(150, 10), ..space() };
+        let threads = Space { concurrency: 100, axes: pooled(pool_and_age(150, 10), 1000, 25), ..space() };
         search(threads, |p| {
             assert!(pool(p).is_none_or(|n| n % 25 == 0), "{p:?}");
             Some(1.0)

@@ -1,5 +1,6 @@
-//! `lastdrop profile SERVER`
+//! `lastdrop profile SERVER…`
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -7,11 +8,11 @@ use clap::Args;
 use lastdrop_lab::LabError;
 use lastdrop_looks::profile::profile as run_profile;
 use lastdrop_model::bounds::{DURATION, RATE, USERS};
+use lastdrop_model::documents::PROFILE_SCHEMA;
 use lastdrop_model::request::header_line;
 use lastdrop_model::{KeepAlive, Plan, Url};
 use lastdrop_report::{flame_graph, profile_text};
-use lastdrop_server::ServerRef;
-use lastdrop_server::{Kind, kinds};
+use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
@@ -21,11 +22,14 @@ use crate::signals::Stop;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Uses perf where it is installed and allowed; otherwise it looks at /proc and says so. Without --url the server's own\nvisitors are the load.\n\nExamples:\n  lastdrop profile apache --url http://127.0.0.1/app -c 8 --flame app.svg\n  lastdrop profile php-fpm -d 30s\n  lastdrop profile pid:1234 --json -"
+    after_help = "Uses perf where it is installed and allowed; otherwise it looks at /proc and says so. Without --url the server's own\nvisitors are the load.\n\nExamples:\n  lastdrop profile apache --url http://127.0.0.1/app -c 8 --flame app.svg\n  lastdrop profile nginx php-fpm --url http://127.0.0.1/app\n  lastdrop profile php-fpm -d 30s\n  lastdrop profile pid:1234 --json -"
 )]
 pub struct ProfileArgs {
-    #[arg(value_parser = str::parse::<ServerRef>, help = format!("The server: {} …", kinds::list(Kind::is_program)))]
-    pub server: ServerRef,
+    #[arg(required = true, value_name = "SERVER", help = format!(
+        "The server, or several ([NAME=]SERVER), one after the other: {} …",
+        kinds::list(Kind::is_program)
+    ))]
+    pub servers: Vec<ServerRef>,
     /// Put load on this while it is profiled
     #[arg(long)]
     pub url: Option<Url>,
@@ -38,7 +42,7 @@ pub struct ProfileArgs {
     /// How long samples are taken
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = within::<Duration>(DURATION))]
     pub duration: Duration,
-    /// Write a flame graph (SVG) to this file
+    /// Write a flame graph (SVG) to this file; of several servers each to its own, FILE.svg to FILE.NAME.svg
     #[arg(long, value_name = "FILE")]
     pub flame: Option<String>,
     /// Another request header, 'Name: value'
@@ -71,25 +75,52 @@ pub fn profile(args: &ProfileArgs) -> Result<Exit> {
         load.plan(url.clone(), (args.duration + BEYOND).min(most), KeepAlive::On)
     };
     let plan = args.url.as_ref().map(plan_for).transpose()?;
+    check_called_apart(&args.servers).map_err(UsageError)?;
     let mut report = Report::open(args.json.as_deref(), args.quiet)?;
-    let flame = Outfile::wanted(args.flame.as_deref())?;
-    report.make_room_for(flame.as_ref());
+    let mut flames = Vec::new();
+    for server in &args.servers {
+        let name = args.flame.as_deref().map(|file| flame_of(file, server, args.servers.len() > 1));
+        let file = Outfile::wanted(name.as_deref())?;
+        report.make_room_for(file.as_ref());
+        flames.push(file.zip(name));
+    }
     let stop = Stop::on_signals(false)?;
-    let profiled = match run_profile(&args.server, plan.as_ref(), args.duration, &stop.flag) {
-        Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
-        other => other?,
-    };
-    let document = &profiled.document;
-    let mut text = profile_text(document);
-    if let (Some(file), Some(name)) = (flame, &args.flame) {
-        if profiled.stacks.is_empty() {
-            text.push_str("note: without stacks there is no flame graph\n");
-        } else {
-            let title = format!("{}: {} samples by {}", document.server, document.samples, document.how);
-            file.text(&flame_graph(&title, &profiled.stacks))?;
-            text.push_str(&format!("flame graph: {name} (open it in a browser)\n"));
+    let mut profiles = Vec::new();
+    // One at a time, so that each has the load of its own.
+    for (server, flame) in args.servers.iter().zip(flames) {
+        let mut profiled = match run_profile(server, plan.as_ref(), args.duration, &stop.flag) {
+            Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
+            other => other?,
+        };
+        profiled.document.server = server.naming(&profiled.document.server);
+        let document = profiled.document;
+        let mut text = profile_text(&document);
+        if let Some((file, name)) = flame {
+            if profiled.stacks.is_empty() {
+                text.push_str("note: without stacks there is no flame graph\n");
+            } else {
+                let title = format!("{}: {} samples by {}", document.server, document.samples, document.how);
+                file.text(&flame_graph(&title, &profiled.stacks))?;
+                text.push_str(&format!("flame graph: {name} (open it in a browser)\n"));
+            }
+        }
+        profiles.push((text, document));
+        if stop.signal().is_some() {
+            break;
         }
     }
-    report.give(&text, document)?;
+    report.give_each(PROFILE_SCHEMA, profiles)?;
     Ok(stop.signal().map_or(Exit::Done, Exit::Signal))
+}
+
+/// The file of a server's flame graph: of several its name goes before the last point.
+fn flame_of(file: &str, server: &ServerRef, of_several: bool) -> String {
+    if !of_several {
+        return file.into();
+    }
+    let path = Path::new(file);
+    let end = path.extension().map_or(String::new(), |e| format!(".{}", e.to_string_lossy()));
+    let called = server.called().replace('/', "-");
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!("{stem}.{called}{end}")).display().to_string()
 }

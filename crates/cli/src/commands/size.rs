@@ -8,10 +8,11 @@ use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::bounds::{MEMORY, PER_WORKER, POOL};
 use lastdrop_model::documents::{SIZE_SCHEMA, SizeDocument};
 use lastdrop_model::request::header_line;
-use lastdrop_model::{KeepAlive, Url};
+use lastdrop_model::{KeepAlive, Role, Url};
 use lastdrop_report::size_text;
-use lastdrop_server::{ServerRef, Session, check_called_apart, discover, kinds};
+use lastdrop_server::{Change, Directives, ServerRef, Session, check_called_apart, discover, kinds};
 use lastdrop_trials::fit::{FitOrder, fit};
+use lastdrop_trials::size::size_of;
 
 use crate::commands::{Report, observers};
 use crate::exit::{Exit, UsageError};
@@ -20,7 +21,7 @@ use crate::signals::Stop;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "size alone only looks. --fit and --variant (Apache only) restart the server several times with other\nsettings and put it back; what a killed one leaves, lastdrop restore undoes.\n\nExamples:\n  lastdrop size apache\n  lastdrop size apache:/srv/www/apache2.conf --memory 400M --json -\n  lastdrop size apache --fit --url http://127.0.0.1/app --memory 2G\n  lastdrop size apache --url http://127.0.0.1/app --variant plain= --variant 'preloaded=PerlModule POSIX; PerlModule CGI'"
+    after_help = "size alone only looks. --fit and --variant restart the server several times with other settings and put it\nback; what a killed one leaves, lastdrop restore undoes. Of several servers each is changed while the others stay.\n\nExamples:\n  lastdrop size apache\n  lastdrop size apache:/srv/www/apache2.conf --memory 400M --json -\n  lastdrop size apache --fit --url http://127.0.0.1/app --memory 2G\n  lastdrop size apache --url http://127.0.0.1/app --variant plain= --variant 'preloaded=PerlModule POSIX; PerlModule CGI'\n  lastdrop size nginx php-fpm --fit --url http://127.0.0.1/app --variant 'plain=php-fpm.opcache.enable off'"
 )]
 pub struct SizeArgs {
     #[arg(required = true, value_name = "SERVER", help = format!(
@@ -43,9 +44,9 @@ pub struct SizeArgs {
     /// Requests that each worker serves to see whether it grows
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = within::<u64>(PER_WORKER))]
     pub requests_per_worker: u64,
-    #[arg(long = "variant", value_name = "NAME=DIRECTIVES", requires = "url", value_parser = pair, help = format!(
-        "Directives whose effect on the size of a worker is wanted: 'NAME=DIRECTIVE; DIRECTIVE' ({}); may be given several \
-         times",
+    #[arg(long = "variant", value_name = "NAME=LINES", requires = "url", value_parser = pair, help = format!(
+        "What is to be seen in the size of a worker: 'NAME=DIRECTIVE; DIRECTIVE' of {}, 'NAME=SETTING VALUE; SETTING VALUE' of \
+         others; of several servers each line begins with its server's name, SERVER.SETTING; may be given several times",
         kinds::titles(|k| k.directives)
     ))]
     pub variants: Vec<(String, String)>,
@@ -67,37 +68,62 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub fn size(args: SizeArgs) -> Result<Exit> {
     check_called_apart(&args.servers).map_err(UsageError)?;
     let report = Report::open(args.json.as_deref(), args.quiet)?;
-    let documents = match (&args.url, args.servers.as_slice()) {
-        (Some(url), [server]) if args.fit || !args.variants.is_empty() => match measure(&args, server, url)? {
-            Ok(document) => vec![document],
-            Err(exit) => return Ok(exit),
-        },
-        (Some(_), _) if args.fit || !args.variants.is_empty() => {
-            return Err(UsageError("--fit and --variant change the pool of one server: name that alone".into()).into());
-        }
-        (_, servers) => {
-            servers.iter().map(|server| alone(server, args.memory, servers.len() > 1)).collect::<Result<_>>()?
-        }
-    };
+    let mut documents = Vec::new();
+    for (server, variants) in args.servers.iter().zip(variants_of(&args)?) {
+        let document = match &args.url {
+            Some(url) if args.fit || !variants.is_empty() => match measure(&args, server, url, variants)? {
+                Ok(document) => document,
+                Err(exit) => return Ok(exit),
+            },
+            _ => lastdrop_trials::size::size(server, args.memory)?,
+        };
+        documents.push(named(document, server, args.servers.len() > 1));
+    }
     report.give_each(SIZE_SCHEMA, documents.into_iter().map(|d| (size_text(&d), d)).collect())?;
     Ok(Exit::Done)
 }
 
-/// Looks at one server, perhaps of several.
-fn alone(server: &ServerRef, memory: Option<u64>, of_several: bool) -> Result<SizeDocument> {
-    let mut document = lastdrop_trials::size::size(server, memory)?;
+/// The document of one server, perhaps of several.
+fn named(mut document: SizeDocument, server: &ServerRef, of_several: bool) -> SizeDocument {
     document.server = server.naming(&document.server);
     if of_several {
         document.notes.push("so many fit while the other servers stay as they are".into());
     }
-    Ok(document)
+    document
+}
+
+/// The variants of each server. Of several servers a line says which it is of; an empty variant is of all.
+fn variants_of(args: &SizeArgs) -> Result<Vec<Vec<(String, String)>>, UsageError> {
+    let [first, _, ..] = args.servers.as_slice() else { return Ok(vec![args.variants.clone()]) };
+    let mut all = vec![Vec::new(); args.servers.len()];
+    for (name, text) in &args.variants {
+        let lines = Directives::read(text);
+        let mut own = vec![Vec::new(); args.servers.len()];
+        for line in lines.lines() {
+            let of = |server: &ServerRef| line.strip_prefix(server.called())?.strip_prefix('.');
+            let found = args.servers.iter().enumerate().filter_map(|(i, server)| Some((i, of(server)?)));
+            let (server, rest) = found.min_by_key(|(_, rest)| rest.len()).ok_or_else(|| {
+                let example = format!("{}.{line}", first.called());
+                UsageError(format!("'{line}' of variant {name} does not say which server it is of, such as {example}"))
+            })?;
+            own[server].push(rest);
+        }
+        for (i, own) in own.into_iter().enumerate().filter(|(_, own)| !own.is_empty() || lines.lines().is_empty()) {
+            all[i].push((name.clone(), own.join("; ")));
+        }
+    }
+    Ok(all)
 }
 
 /// Tries pool sizes and variants; an exit instead of a document when the user ended it.
-fn measure(args: &SizeArgs, server: &ServerRef, url: &Url) -> Result<Result<SizeDocument, Exit>> {
-    if args.variants.iter().any(|(_, d)| !d.is_empty()) && !server.kind.directives {
-        let title = kinds::titles(|k| k.directives);
-        return Err(UsageError(format!("variants are directives of {title}; other servers have none yet")).into());
+fn measure(
+    args: &SizeArgs,
+    server: &ServerRef,
+    url: &Url,
+    variants: Vec<(String, String)>,
+) -> Result<Result<SizeDocument, Exit>> {
+    for (_, text) in &variants {
+        Change::read(text, server.kind.directives).map_err(UsageError)?;
     }
     let load = LoadArgs {
         users: Some(1),
@@ -106,16 +132,22 @@ fn measure(args: &SizeArgs, server: &ServerRef, url: &Url) -> Result<Result<Size
         headers: args.headers.clone(),
         ..LoadArgs::default()
     };
+    let adapter = discover(server)?;
     let order = FitOrder {
         plan: load.plan(url.clone(), TIMEOUT, KeepAlive::Off)?,
         memory: args.memory,
         sizes: args.sizes.clone(),
         requests_per_worker: args.requests_per_worker,
-        variants: args.variants.clone(),
-        fit: args.fit,
+        // One of several that has no pool is only looked at.
+        fit: args.fit && (args.servers.len() == 1 || adapter.knob(Role::PoolSize).is_some()),
+        variants,
     };
+    if !order.fit && order.variants.is_empty() {
+        let effective = adapter.effective()?;
+        return Ok(Ok(size_of(adapter.as_ref(), &effective.settings, args.memory, effective.notes)?));
+    }
     let stop = Stop::on_signals(false)?;
-    let session = Session::open(discover(server)?, Some(url), &(&args.others).into())?;
+    let session = Session::open(adapter, Some(url), &(&args.others).into())?;
     let mut lab = Lab::new(&stop.flag, observers(args.quiet, None));
     match fit(&mut lab, session, &order) {
         Err(LabError::Interrupted) => Ok(Err(Exit::Signal(stop.signal().unwrap_or(2)))),

@@ -105,6 +105,11 @@ impl Fpm {
 
     /// The same; the pool in a file that the main one includes, as Debian has it.
     pub fn start_in(folder: &Folder, children: usize, lines: &str, included: bool) -> Fpm {
+        Fpm::start_by(folder, children, lines, included, &["-F", "-y"])
+    }
+
+    /// The same, with these words before its configuration, and the variable SITE.
+    pub fn start_by(folder: &Folder, children: usize, lines: &str, included: bool, words: &[&str]) -> Fpm {
         let (config, socket, dir) = (folder.join("fpm.conf"), folder.join("fpm.sock"), folder.path().display());
         let global = format!("[global]\npid = {dir}/fpm.pid\nerror_log = {dir}/fpm.log\n");
         let (pool, head) = if included {
@@ -128,13 +133,31 @@ impl Fpm {
             .find(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("php-fpm")))
             .expect("PHP-FPM (./x test installs it)");
         let mut command = Command::new(program);
-        command.arg("-F").arg("-y").arg(&config);
+        command.args(words).arg(&config).env("SITE", "with = sign");
         let daemon = Daemon::start(command, "php-fpm", |d| socket.exists() && children_of(d.pid()) >= children);
         Fpm { daemon, socket, config }
     }
 
     pub fn name(&self) -> String {
         format!("php-fpm:{}", self.config.display())
+    }
+}
+
+impl Fpm {
+    /// Its master: one that was started again is another process than the one that the test has started.
+    pub fn master(&self) -> i32 {
+        let written = fs::read_to_string(self.config.with_file_name("fpm.pid")).ok();
+        written.and_then(|text| text.trim().parse().ok()).unwrap_or_else(|| self.daemon.pid())
+    }
+}
+
+impl Drop for Fpm {
+    fn drop(&mut self) {
+        let master = self.master();
+        if master != self.daemon.pid() {
+            // SAFETY: a plain call on a server of ours.
+            unsafe { libc::kill(master, libc::SIGTERM) };
+        }
     }
 }
 

@@ -5,15 +5,32 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::edits::{Edits, Flat, Source, Word};
+
 /// A directive where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     pub file: PathBuf,
     pub number: usize,
+    /// Of the head of a section `<Proxy`; no others are kept.
     pub name: String,
     pub arguments: Vec<String>,
     /// The innermost enclosing section that limits its effect, such as `VirtualHost *:80`; None: the whole server.
     pub section: Option<String>,
+    /// The virtual host around it, in the order in which they begin; None: the main server.
+    pub host: Option<usize>,
+    /// Name and arguments as they are written.
+    pub words: Vec<Word>,
+    pub source: usize,
+}
+
+/// A section around a line.
+#[derive(Debug, Clone)]
+struct Section {
+    head: String,
+    /// False where it only asks a question, and the answer is no.
+    holds: bool,
+    host: Option<usize>,
 }
 
 /// A folder from which every file of a pattern is included for the whole server, and how many lines come before it.
@@ -32,7 +49,9 @@ pub struct Scan {
     pub folders: Vec<Folder>,
     /// Files that could not be read.
     pub problems: Vec<String>,
-    pub files: Vec<PathBuf>,
+    /// The files, the main one first.
+    pub sources: Vec<Source>,
+    hosts: usize,
 }
 
 /// What conditions are decided by.
@@ -61,6 +80,11 @@ impl Scan {
         self.lines.iter().rev().filter(|l| l.section.is_none()).find(named)
     }
 
+    /// Everything in one text, after some changes.
+    pub fn flat(&self, edits: &Edits) -> Flat {
+        if self.sources.is_empty() { Flat::default() } else { Flat::of(&self.sources, 0, edits, MOST_DEPTH) }
+    }
+
     /// Lines in sections that set a directive for a part of the server.
     pub fn in_sections<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Line> {
         self.lines.iter().filter(move |l| l.section.is_some() && l.name.eq_ignore_ascii_case(name))
@@ -74,29 +98,55 @@ struct Reader {
 }
 
 impl Reader {
-    fn file(&mut self, path: &Path, sections: &mut Vec<(String, bool)>, depth: usize) {
-        let text = match fs::read(path) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(e) => return self.scan.problems.push(format!("cannot read {}: {e}", path.display())),
-        };
-        self.scan.files.push(path.to_path_buf());
-        let mut logical = String::new();
-        let mut first = 0;
-        for (i, raw) in text.lines().enumerate() {
-            if logical.is_empty() {
-                first = i + 1;
+    fn file(&mut self, path: &Path, sections: &mut Vec<Section>, depth: usize) -> Option<usize> {
+        let file = fs::canonicalize(path).ok();
+        let known = self.scan.sources.iter().position(|s| s.file.is_some() && s.file == file);
+        let source = known.unwrap_or(self.scan.sources.len());
+        if known.is_none() {
+            match fs::read(path) {
+                Ok(text) => self.scan.sources.push(Source { name: path.into(), file, text, includes: Vec::new() }),
+                Err(e) => {
+                    self.scan.problems.push(format!("cannot read {}: {e}", path.display()));
+                    return None;
+                }
             }
-            if let Some(part) = raw.strip_suffix('\\') {
-                logical.push_str(part);
-                continue;
-            }
-            logical.push_str(raw);
-            let line = std::mem::take(&mut logical);
-            self.line(path, first, line.trim(), sections, depth);
         }
+        let text = self.scan.sources[source].text.clone();
+        let (mut at, mut number) = (0, 0);
+        while at < text.len() {
+            let first = number + 1;
+            // A line with those that it goes on in, and where each of its bytes is.
+            let (mut line, mut places) = (Vec::new(), Vec::new());
+            loop {
+                let end = text[at..].iter().position(|b| *b == b'\n').map_or(text.len(), |n| at + n);
+                let whole = text[at..end].strip_suffix(b"\r").unwrap_or(&text[at..end]);
+                let part = whole.strip_suffix(b"\\").unwrap_or(whole);
+                line.extend(part);
+                places.extend(at..at + part.len());
+                (at, number) = (end + 1, number + 1);
+                if part.len() == whole.len() || at >= text.len() {
+                    break;
+                }
+            }
+            let word = |(word, from, to): (Vec<u8>, usize, usize)| Word {
+                text: String::from_utf8_lossy(&word).into_owned(),
+                at: places[from]..places[to - 1] + 1,
+            };
+            let words = split_words(&line).into_iter().map(word).collect();
+            self.line(source, first, String::from_utf8_lossy(&line).trim(), words, sections, depth);
+        }
+        Some(source)
     }
 
-    fn line(&mut self, file: &Path, number: usize, line: &str, sections: &mut Vec<(String, bool)>, depth: usize) {
+    fn line(
+        &mut self,
+        source: usize,
+        number: usize,
+        line: &str,
+        mut words: Vec<Word>,
+        sections: &mut Vec<Section>,
+        depth: usize,
+    ) {
         if line.is_empty() || line.starts_with('#') {
             return;
         }
@@ -104,24 +154,37 @@ impl Reader {
             sections.pop();
             return;
         }
+        let holds = sections.iter().all(|s| s.holds);
+        let host = sections.last().and_then(|s| s.host);
         if let Some(open) = line.strip_prefix('<') {
             let head = open.trim_end_matches('>').trim();
-            let holds = self.condition(head);
-            sections.push((head.to_string(), holds.unwrap_or(true)));
+            let own = self.condition(head).unwrap_or(true);
+            let begins = head.split(char::is_whitespace).next().unwrap_or_default().to_ascii_lowercase();
+            let host = if begins == "virtualhost" { Some(self.scan.hosts) } else { host };
+            self.scan.hosts += usize::from(begins == "virtualhost");
+            if holds && begins == "proxy" {
+                close_head(&mut words);
+                self.keep(source, number, words, sections, host);
+            }
+            sections.push(Section { head: head.to_string(), holds: own, host });
             return;
         }
-        if sections.iter().any(|(_, holds)| !holds) {
+        if !holds {
             return;
         }
-        let mut words = split_words(line).into_iter().map(|w| self.expand(&w));
-        let Some(name) = words.next() else { return };
-        let arguments: Vec<String> = words.collect();
-        let section =
-            sections.iter().rev().find(|(head, _)| self.condition(head).is_none()).map(|(head, _)| head.clone());
+        let Some(name) = words.first().map(|w| self.expand(&w.text)) else { return };
+        let arguments: Vec<String> = words[1..].iter().map(|w| self.expand(&w.text)).collect();
+        let whole_server = self.section(sections).is_none();
         match name.to_ascii_lowercase().as_str() {
             "include" | "includeoptional" if depth < MOST_DEPTH => {
-                if let Some(pattern) = arguments.first() {
-                    self.include(pattern, sections, section.is_none(), depth);
+                if let (Some(pattern), [first, .., last]) = (arguments.first(), words.as_slice()) {
+                    let at = first.at.start..last.at.end;
+                    let included = self.include(pattern, sections, whole_server, depth);
+                    let includes = &mut self.scan.sources[source].includes;
+                    if !includes.iter().any(|(known, _)| *known == at) {
+                        includes.push((at, included));
+                        includes.sort_by_key(|(at, _)| at.start);
+                    }
                 }
             }
             "define" => {
@@ -138,12 +201,27 @@ impl Reader {
                 {
                     self.root = PathBuf::from(root);
                 }
-                self.scan.lines.push(Line { file: file.to_path_buf(), number, name, arguments, section });
+                self.keep(source, number, words, sections, host);
             }
         }
     }
 
-    fn include(&mut self, pattern: &str, sections: &mut Vec<(String, bool)>, whole_server: bool, depth: usize) {
+    /// The innermost section that limits an effect.
+    fn section(&self, sections: &[Section]) -> Option<String> {
+        sections.iter().rev().find(|s| self.condition(&s.head).is_none()).map(|s| s.head.clone())
+    }
+
+    fn keep(&mut self, source: usize, number: usize, words: Vec<Word>, sections: &[Section], host: Option<usize>) {
+        let file = self.scan.sources[source].name.clone();
+        let mut texts = words.iter().map(|w| self.expand(&w.text));
+        let name = texts.next().unwrap_or_default();
+        let arguments = texts.collect();
+        let section = self.section(sections);
+        self.scan.lines.push(Line { file, number, name, arguments, section, host, words, source });
+    }
+
+    /// Reads the files of a pattern; gives their sources.
+    fn include(&mut self, pattern: &str, sections: &mut Vec<Section>, whole_server: bool, depth: usize) -> Vec<usize> {
         let full = self.root.join(pattern);
         let mut paths: Vec<PathBuf> = if full.is_dir() {
             glob::glob(&format!("{}/**/*", full.display())).into_iter().flatten().filter_map(Result::ok).collect()
@@ -152,8 +230,9 @@ impl Reader {
         };
         paths.sort();
         let inner_depth = sections.len();
+        let mut included = Vec::new();
         for path in paths.iter().filter(|p| p.is_file()) {
-            self.file(path, sections, depth + 1);
+            included.extend(self.file(path, sections, depth + 1));
             // A section left open in a file ends with it.
             sections.truncate(inner_depth);
         }
@@ -164,6 +243,7 @@ impl Reader {
                 self.scan.folders.push(Folder { path: folder.to_path_buf(), pattern: name, end });
             }
         }
+        included
     }
 
     /// Does a section head that only asks a question hold? None: it is a real section.
@@ -213,31 +293,43 @@ fn same_module(loaded: &str, asked: &str) -> bool {
     plain(loaded) == plain(asked)
 }
 
-/// Words of a line; quotes hold spaces together.
-fn split_words(line: &str) -> Vec<String> {
+/// Takes the `>` off the words of a section's head.
+fn close_head(words: &mut Vec<Word>) {
+    if let Some(last) = words.last_mut()
+        && let Some(text) = last.text.strip_suffix('>')
+    {
+        (last.text, last.at.end) = (text.to_string(), last.at.end - 1);
+    }
+    words.retain(|w| !w.at.is_empty());
+}
+
+/// Words of a line, with the bytes of it that each stands in; quotes hold spaces together.
+pub fn split_words(line: &[u8]) -> Vec<(Vec<u8>, usize, usize)> {
     let mut words = Vec::new();
-    let mut chars = line.chars().peekable();
-    while let Some(c) = chars.peek().copied() {
-        if c.is_whitespace() {
-            chars.next();
+    let mut at = 0;
+    while at < line.len() {
+        if line[at].is_ascii_whitespace() {
+            at += 1;
             continue;
         }
-        let mut word = String::new();
-        if c == '"' || c == '\'' {
-            chars.next();
-            while let Some(d) = chars.next() {
-                match d {
-                    '\\' if chars.peek() == Some(&c) => word.extend(chars.next()),
-                    d if d == c => break,
-                    d => word.push(d),
+        let (from, quote) = (at, Some(line[at]).filter(|b| matches!(b, b'"' | b'\'')));
+        at += usize::from(quote.is_some());
+        let mut word = Vec::new();
+        while at < line.len() {
+            let byte = line[at];
+            match quote {
+                None if byte.is_ascii_whitespace() => break,
+                Some(q) if byte == q => {
+                    at += 1;
+                    break;
                 }
+                Some(q) if byte == b'\\' && line.get(at + 1) == Some(&q) => at += 1,
+                _ => {}
             }
-        } else {
-            while let Some(d) = chars.next_if(|d| !d.is_whitespace()) {
-                word.push(d);
-            }
+            word.push(line[at]);
+            at += 1;
         }
-        words.push(word);
+        words.push((word, from, at));
     }
     words
 }
@@ -292,6 +384,10 @@ mod tests {
 
     #[test]
     fn words_may_be_quoted() {
-        assert_eq!(split_words(r#"Alias "/a b" '/c' d"#), ["Alias", "/a b", "/c", "d"]);
+        let line = br#"Alias "/a \"b" '/c' d"#;
+        let words: Vec<(Vec<u8>, usize, usize)> = split_words(line);
+        let texts: Vec<&[u8]> = words.iter().map(|(text, ..)| text.as_slice()).collect();
+        assert_eq!(texts, [b"Alias".as_slice(), b"/a \"b", b"/c", b"d"]);
+        assert_eq!(words.iter().map(|(_, from, to)| &line[*from..*to]).collect::<Vec<_>>()[1], b"\"/a \\\"b\"");
     }
 }

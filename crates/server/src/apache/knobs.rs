@@ -5,6 +5,8 @@ use std::sync::OnceLock;
 use lastdrop_model::settings::Takes;
 use lastdrop_model::{Knob, ReloadClass, Role};
 
+use super::proxy;
+
 const fn knob(
     name: &'static str,
     role: Role,
@@ -244,17 +246,27 @@ const fn perl(name: &'static str, default: &'static str, constraint: &'static st
     Knob::new(name, Takes::Count(1, 1_000_000), default, ReloadClass::Reload, constraint, effect)
 }
 
-/// Those of a running server, by its MPM and whether it has mod_perl.
-pub fn of(mpm: &str, has_perl: bool) -> &'static [Knob] {
-    static EVENT: OnceLock<[Vec<Knob>; 2]> = OnceLock::new();
-    static WORKER: OnceLock<[Vec<Knob>; 2]> = OnceLock::new();
-    let (all, own): (_, &[Knob]) = match mpm {
-        "prefork" => return PREFORK,
-        "event" => (&EVENT, &[THREAD_LIMIT, ASYNC_FACTOR]),
-        _ => (&WORKER, &[THREAD_LIMIT]),
+/// Those of a running server, by its MPM, whether it has mod_perl and whether it passes requests on.
+pub fn of(mpm: &str, has_perl: bool, proxies: bool) -> &'static [Knob] {
+    static TABLES: OnceLock<[[[Vec<Knob>; 2]; 2]; 3]> = OnceLock::new();
+    let tables = TABLES.get_or_init(|| {
+        let of = |own: &[&[Knob]], perl: &[Knob], proxy: &[Knob]| {
+            let own = own.concat();
+            [&[], proxy].map(|proxy: &[Knob]| [&[], perl].map(|perl: &[Knob]| [&own, perl, proxy].concat()))
+        };
+        let proxy = [proxy::OF_THREADS.as_slice(), &proxy::KNOBS].concat();
+        [
+            of(&[PREFORK], &[], &proxy::KNOBS),
+            of(&[THREADED, &[THREAD_LIMIT, ASYNC_FACTOR]], &PERL, &proxy),
+            of(&[THREADED, &[THREAD_LIMIT]], &PERL, &proxy),
+        ]
+    });
+    let of_mpm = match mpm {
+        "prefork" => &tables[0],
+        "event" => &tables[1],
+        _ => &tables[2],
     };
-    let [plain, with_perl] = all.get_or_init(|| [[THREADED, own].concat(), [THREADED, own, &PERL].concat()]);
-    if has_perl { with_perl } else { plain }
+    &of_mpm[usize::from(proxies)][usize::from(has_perl)]
 }
 
 /// Names that were in use before 2.4 and still are in configurations.

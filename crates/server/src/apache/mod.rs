@@ -1,18 +1,20 @@
 //! Apache httpd 2.4: prefork, worker and event.
 
 mod config;
+mod found;
 mod knobs;
+mod proxy;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use std::time::Duration;
 
 use config::{Conditions, Scan};
+use found::{ask, locate, not_found, status_url, text};
 use knobs::{CLAMPS, OLD_NAMES, directive_needs};
 use lastdrop_model::settings::Spares;
-use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings, Url};
+use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
 use lastdrop_probe::listeners;
 use lastdrop_probe::process::Birth;
 use lastdrop_probe::status::{self, StatusPage};
@@ -20,8 +22,9 @@ use nix::sys::signal::Signal;
 
 use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
-use crate::kind::Status;
-use crate::meant::{choose, masters, url_of};
+use crate::edited::EditedFile;
+use crate::edits::Flat;
+use crate::meant::{choose, masters};
 use crate::private::write_durably;
 use crate::{ServerError, ServerRef};
 
@@ -37,58 +40,7 @@ pub struct Apache {
     modules: BTreeSet<String>,
     defines: BTreeSet<String>,
     kept: Option<PathBuf>,
-}
-
-/// The word after a flag, `-f x` or `-fx`.
-fn flag_value(argv: &[String], flag: &str) -> Option<String> {
-    let mut words = argv.iter().skip(1);
-    while let Some(word) = words.next() {
-        if word == flag {
-            return words.next().cloned();
-        }
-        if let Some(value) = word.strip_prefix(flag).filter(|_| !word.starts_with("--")) {
-            return Some(value.to_string());
-        }
-    }
-    None
-}
-
-/// What the program says of itself with some flags, in the environment of the running server.
-fn ask(birth: &Birth, file: Option<&Path>, flags: &[&str]) -> Result<Output, ServerError> {
-    let exe = birth.exe.to_string_lossy().trim_end_matches(" (deleted)").to_string();
-    let mut command = Command::new(&exe);
-    command.env_clear().envs(birth.environment.iter().map(|(k, v)| (k, v))).current_dir(&birth.directory);
-    // Defines and the root of the running server matter to the meaning of its configuration.
-    let mut words = birth.argv.iter().skip(1);
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "-D" | "-d" | "-c" | "-C" => {
-                command.arg(word).args(words.next());
-            }
-            "-f" | "-k" | "-E" | "-e" => {
-                words.next();
-            }
-            w if ["-D", "-d", "-c", "-C"].iter().any(|f| w.starts_with(f)) && w != "-DFOREGROUND" => {
-                command.arg(w);
-            }
-            _ => {}
-        }
-    }
-    if let Some(file) = file {
-        command.arg("-f").arg(file);
-    }
-    command.args(flags);
-    command.output().map_err(ServerError::io(format!("cannot run {exe}")))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// The quoted value of a `-D NAME="value"` line of `-V`.
-fn compiled(output: &str, name: &str) -> Option<PathBuf> {
-    let start = output.find(&format!("-D {name}=\""))? + name.len() + 5;
-    output[start..].split('"').next().map(PathBuf::from)
+    knobs: &'static [Knob],
 }
 
 impl Apache {
@@ -129,7 +81,7 @@ impl Apache {
             .map(|d| d.split('=').next().unwrap_or(d).to_string())
             .collect();
         let status_url = status_url(server, &listeners);
-        Ok(Apache {
+        let mut apache = Apache {
             facts: Facts {
                 kind: server.kind,
                 name: format!("apache:{}", config.display()),
@@ -145,7 +97,11 @@ impl Apache {
             modules,
             defines,
             kept: located.kept,
-        })
+            knobs: &[],
+        };
+        let proxies = proxy::has_workers(&apache.scan(&apache.config));
+        apache.knobs = knobs::of(&apache.facts.model, apache.modules.contains("perl_module"), proxies);
+        Ok(apache)
     }
 
     fn scan(&self, file: &Path) -> Scan {
@@ -180,93 +136,26 @@ impl Apache {
     }
 }
 
+/// An override that does not include the configuration that it is of.
+fn without_include(text: &str) -> String {
+    text.lines().filter(|line| !line.starts_with("Include ")).map(|line| format!("{line}\n")).collect()
+}
+
+/// What httpd says of a flat text at `file`, said of the files that this is made of.
+fn told_of_its_files(flat: &Flat, said: &str, file: &Path) -> String {
+    let after = format!(" of {}:", file.display());
+    let line = |line: &str| {
+        let (before, rest) = line.split_once(&after)?;
+        let (head, number) = before.rsplit_once(' ')?;
+        let (name, own) = flat.place(number.parse().ok()?)?;
+        Some(format!("{head} {own} of {}:{rest}", name.display()))
+    };
+    said.lines().map(|l| line(l).unwrap_or_else(|| l.to_string())).collect::<Vec<_>>().join("\n")
+}
+
 /// Log lines begin with a time and a process, which differ from call to call.
 fn without_time(line: &str) -> String {
     line.find("AH0").map_or(line, |at| &line[at..]).to_string()
-}
-
-/// Where a running server's configuration is.
-struct Located {
-    /// Its owner's configuration.
-    config: PathBuf,
-    /// The file on its command line.
-    started_on: PathBuf,
-    kept: Option<PathBuf>,
-    root: PathBuf,
-    version: String,
-    mpm: String,
-}
-
-fn locate(birth: &Birth) -> Result<Located, ServerError> {
-    let file = flag_value(&birth.argv, "-f").map(PathBuf::from);
-    let output = ask(birth, None, &["-v"])?;
-    let version = text(&output.stdout)
-        .lines()
-        .find_map(|l| l.strip_prefix("Server version: "))
-        .unwrap_or("Apache")
-        .trim()
-        .to_string();
-    // -V reads the configuration, for the MPM may be a module; where the default one is broken or missing it still
-    // prints how the program was built.
-    let built = text(&ask(birth, None, &["-V"])?.stdout);
-    let root = flag_value(&birth.argv, "-d")
-        .map(PathBuf::from)
-        .or_else(|| compiled(&built, "HTTPD_ROOT"))
-        .unwrap_or_else(|| PathBuf::from("/etc/apache2"));
-    let file = file.or_else(|| compiled(&built, "SERVER_CONFIG_FILE")).unwrap_or_else(|| PathBuf::from("apache2.conf"));
-    let started_on = root.join(file);
-    let content = std::fs::read_to_string(&started_on)
-        .map_err(ServerError::io(format!("cannot read {}", started_on.display())))?;
-    let kept = content.starts_with(MARK).then(|| started_on.clone());
-    let config = content
-        .lines()
-        .find_map(|l| l.strip_prefix(ABOUT))
-        .filter(|_| kept.is_some())
-        .map_or_else(|| started_on.clone(), PathBuf::from);
-    let said = text(&ask(birth, Some(&started_on), &["-V"])?.stdout);
-    let mpm = said
-        .lines()
-        .find_map(|l| l.strip_prefix("Server MPM:"))
-        .map(|m| m.trim().to_ascii_lowercase())
-        .unwrap_or_default();
-    if !["prefork", "worker", "event"].contains(&mpm.as_str()) {
-        return Err(ServerError::Setting(format!(
-            "the MPM of {} cannot be found out (apache2 -V says '{mpm}'); does its configuration pass apache2 -t?",
-            started_on.display()
-        )));
-    }
-    Ok(Located { config, started_on, kept, root, version, mpm })
-}
-
-fn not_found(server: &ServerRef) -> ServerError {
-    let installed =
-        ["/usr/sbin/apache2", "/usr/sbin/httpd", "/usr/local/apache2/bin/httpd"].iter().find(|p| Path::new(p).exists());
-    match (installed, &server.config) {
-        (None, _) => ServerError::NotFound {
-            what: "no Apache is running, and none is installed (looked for /usr/sbin/apache2 and /usr/sbin/httpd)"
-                .into(),
-            advice: server.kind.advice.into(),
-        },
-        (Some(exe), Some(config)) => ServerError::NotFound {
-            what: format!("no running Apache was started on {}", config.display()),
-            advice: format!("start it: {exe} -f {} -k start", config.display()),
-        },
-        (Some(exe), None) => ServerError::NotFound {
-            what: match &server.url {
-                Some(url) => format!("no running Apache listens on port {}", url.port),
-                None => "no Apache is running".into(),
-            },
-            advice: format!("start it: {exe} -k start, or name its configuration: apache:/path/apache2.conf"),
-        },
-    }
-}
-
-/// Where the status page is: the URL of the name, or the usual path on the first listener.
-fn status_url(server: &ServerRef, listeners: &[SocketAddr]) -> Option<Url> {
-    let Status::Http { paths: [usual, ..], .. } = server.kind.status else { return None };
-    let url = server.url.clone().or_else(|| listeners.first().map(|a| url_of(*a)))?;
-    let path = if url.path == "/" { usual } else { url.path.as_str() };
-    Some(url.with_path(&if path.contains('?') { path.to_string() } else { format!("{path}?auto") }))
 }
 
 impl Adapter for Apache {
@@ -275,13 +164,20 @@ impl Adapter for Apache {
     }
 
     fn knobs(&self) -> &'static [Knob] {
-        knobs::of(&self.facts.model, self.modules.contains("perl_module"))
+        self.knobs
     }
 
     fn effective(&self) -> Result<Effective, ServerError> {
         let scan = self.scan(self.started_on());
         let mut e = Effective { notes: scan.problems.clone(), ..Effective::default() };
         for knob in self.knobs() {
+            if proxy::is_parameter(knob.name) {
+                let (value, source, notes) = proxy::find(&scan, knob);
+                e.settings.insert(knob.name.into(), value);
+                e.sources.insert(knob.name.into(), source.unwrap_or_else(|| "default of mod_proxy".into()));
+                e.notes.extend(notes);
+                continue;
+            }
             let old = OLD_NAMES.iter().find(|(_, new)| *new == knob.name).map(|(old, _)| *old);
             // Old and new spelling are one directive: the later line wins.
             let line = scan.last(&[knob.name, old.unwrap_or(knob.name)]);
@@ -290,6 +186,10 @@ impl Adapter for Apache {
                     l.arguments.first().map_or(Setting::Text(String::new()), |a| Setting::read(a)),
                     format!("{}:{}", l.file.display(), l.number),
                 ),
+                None if knob.name == proxy::PROXY_TIMEOUT => {
+                    let timeout = e.settings.get("Timeout").cloned();
+                    (timeout.unwrap_or_else(|| Setting::read(knob.default)), "Timeout".to_string())
+                }
                 None => (Setting::read(knob.default), "default of Apache".to_string()),
             };
             for l in scan.in_sections(knob.name) {
@@ -405,11 +305,24 @@ impl Adapter for Apache {
             }
         }
         all.extend(change.settings.clone());
+        all.retain(|name, _| !proxy::is_parameter(name));
         for line in (Change { settings: all, directives: change.directives.clone() }).lines() {
             out.push_str(&line);
             out.push('\n');
         }
         out
+    }
+
+    fn edits(&self, change: &Change) -> Result<Vec<EditedFile>, ServerError> {
+        let scan = self.scan(&self.config);
+        let edits = proxy::edits(&scan, self.knobs(), &change.settings).map_err(ServerError::Setting)?;
+        let edited = |index: usize| {
+            let source = &scan.sources[index];
+            let after = edits.apply(index, &source.text, 0..source.text.len());
+            let path = source.file.clone().filter(|_| after != source.text)?;
+            Some(EditedFile::new(path, source.text.clone(), after))
+        };
+        edits.sources().filter_map(edited).collect()
     }
 
     fn argv_with(&self, file: &Path) -> Vec<String> {
@@ -445,12 +358,25 @@ impl Adapter for Apache {
             return Ok(());
         }
         let kept = self.kept.as_ref().and_then(|k| std::fs::read_to_string(k).ok());
+        self.beyond_threads(change)?;
         // Tested as a file of our own also where the override will be an included one: the last line wins either way,
-        // and nothing of the server's is touched.
+        // and nothing of the server's is touched. Where its files are edited, too, they are all in that file.
         let text = self.render(change, &Placement::OwnFile, kept.as_deref());
+        let scan = self.scan(&self.config);
+        let edits = proxy::edits(&scan, self.knobs(), &change.settings).map_err(ServerError::Setting)?;
+        let flat = edits.sources().next().map(|_| scan.flat(&edits));
+        let text = match &flat {
+            Some(flat) => [&flat.text, b"\n".as_slice(), without_include(&text).as_bytes()].concat(),
+            None => text.into_bytes(),
+        };
         // The test is run by us, not by the server's user.
-        write_durably(file, text.as_bytes()).map_err(ServerError::io(format!("cannot write {}", file.display())))?;
-        let after = self.test(file);
+        write_durably(file, &text).map_err(ServerError::io(format!("cannot write {}", file.display())))?;
+        let after = self.test(file).map_err(|e| match (&flat, e) {
+            (Some(flat), ServerError::ConfigTest { command, output }) => {
+                ServerError::ConfigTest { command, output: told_of_its_files(flat, &output, file) }
+            }
+            (_, e) => e,
+        });
         let _ = std::fs::remove_file(file);
         let new: Vec<String> = after?.into_iter().filter(|w| !before.contains(w)).collect();
         if new.is_empty() {
@@ -472,6 +398,26 @@ impl Adapter for Apache {
 }
 
 impl Apache {
+    /// mod_proxy cuts its pools down to the threads of a process and says nothing.
+    fn beyond_threads(&self, change: &Change) -> Result<(), ServerError> {
+        let Some(most) = change.settings.get(proxy::MAX).and_then(Setting::count) else { return Ok(()) };
+        let scan = self.scan(self.started_on());
+        let knob = self.knob(Role::ThreadsPerWorker);
+        let said = knob.and_then(|k| scan.last(&[k.name])?.arguments.first()?.parse().ok());
+        let own = knob.and_then(|k| change.settings.get(k.name)?.count());
+        let threads = own.or(said).or_else(|| knob?.default.parse().ok()).unwrap_or(1);
+        if most <= threads {
+            return Ok(());
+        }
+        let shown: Vec<String> = change.lines().collect();
+        let output = format!(
+            "a process has {threads} threads (ThreadsPerChild), and mod_proxy never keeps more connections than that to a \
+             server behind: it would take {} for {threads}",
+            proxy::MAX
+        );
+        Err(ServerError::Clamped { settings: shown.join(", "), output })
+    }
+
     /// The running server knows better than its files: its scoreboard is as long as its pool may grow.
     fn correct_by_scoreboard(&self, e: &mut Effective) {
         let Some(url) = &self.facts.status_url else { return };

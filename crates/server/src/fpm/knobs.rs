@@ -1,7 +1,9 @@
-//! The knobs of a pool. Defaults: `fpm_conf.c` of 8.2.
+//! The knobs of pools: of one by their own names, of several as POOL.NAME. Defaults: `fpm_conf.c` of 8.2.
 
 use lastdrop_model::settings::Takes;
 use lastdrop_model::{Knob, ReloadClass, Role};
+
+use crate::lasting;
 
 pub const PM: &str = "pm";
 pub const CHILDREN: &str = "pm.max_children";
@@ -10,6 +12,7 @@ pub const SPARE_MIN: &str = "pm.min_spare_servers";
 pub const SPARE_MAX: &str = "pm.max_spare_servers";
 pub const RECYCLE: &str = "pm.max_requests";
 pub const IDLE: &str = "pm.process_idle_timeout";
+pub const BACKLOG: &str = "listen.backlog";
 
 const fn knob(
     name: &'static str,
@@ -27,7 +30,7 @@ const DYNAMIC: &str = "at least 1, at most pm.max_children";
 /// Switches of PHP, which a pool sets by `php_admin_value`.
 pub const SWITCH: Takes = Takes::Switch { on: "on", off: "off" };
 
-/// All of them; those of opcache are the last. `listen.backlog` is none: a listening socket survives a reload, and how long its queue may be with it.
+/// All of a pool; those of opcache are the last.
 pub static KNOBS: &[Knob] = &[
     knob(
         PM,
@@ -75,6 +78,16 @@ pub static KNOBS: &[Knob] = &[
     knob(IDLE, Takes::Count(1, 86_400), "10", "seconds", "a worker that has been idle for so long is ended")
         .only_with(PM, &["ondemand"])
         .worth_trying_for(&["process-churn"]),
+    Knob::new(
+        BACKLOG,
+        Takes::Count(-1, 65_535),
+        "-1",
+        ReloadClass::Restart,
+        "at most net.core.somaxconn, which -1 is; a listening socket survives a reload",
+        "connections that wait for a worker; on a unix socket a further one fails at once",
+    )
+    .with_role(Role::Backlog)
+    .worth_trying_for(&["accept-queue-overflow", "upstream-backlog-overflow"]),
     knob("opcache.enable", SWITCH, "on", PHP_ONCE, "PHP keeps what it has compiled of each file")
         .worth_trying_for(&["opcode-cache-off"]),
     knob(
@@ -100,9 +113,21 @@ pub static KNOBS: &[Knob] = &[
 const PHP_ONCE: &str = "php_admin_value; how much memory it may take is for php.ini alone";
 const OPCACHE: usize = 3;
 
-/// Those that a PHP with or without opcache has.
-pub fn of(has_opcache: bool) -> &'static [Knob] {
-    if has_opcache { KNOBS } else { &KNOBS[..KNOBS.len() - OPCACHE] }
+/// Those of some pools, for a PHP with or without opcache.
+pub fn of(pools: &[String], has_opcache: bool) -> &'static [Knob] {
+    let own = if has_opcache { KNOBS } else { &KNOBS[..KNOBS.len() - OPCACHE] };
+    let [_, _, ..] = pools else { return own };
+    let named = |pool: &String, knob: &Knob| Knob {
+        name: lasting::text(&full(pool, knob.name)),
+        when: knob.when.map(|(other, values)| (lasting::text(&full(pool, other)), values)),
+        ..*knob
+    };
+    lasting::table(pools.iter().flat_map(|pool| own.iter().map(move |knob| named(pool, knob))).collect())
+}
+
+/// What a setting of one of several pools is called.
+pub fn full(pool: &str, name: &str) -> String {
+    format!("{pool}.{name}")
 }
 
 /// Is it a setting of PHP and not of the pool?

@@ -16,15 +16,16 @@ use lastdrop_probe::process::{self, Birth};
 use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
-use knobs::{CHILDREN, IDLE, KNOBS, PM, SPARE_MAX, SPARE_MIN, START, is_of_php};
+use knobs::{BACKLOG, CHILDREN, IDLE, KNOBS, PM, SPARE_MAX, SPARE_MIN, START, full, is_of_php};
 
 use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
 use crate::fpm_config::{Line, Scan};
 use crate::meant::{choose, masters};
 use crate::private::write_durably;
+use crate::restart::Launch;
 use crate::status_page::status_of;
-use crate::{ServerError, ServerRef, restart};
+use crate::{ServerError, ServerRef, host, lasting, restart};
 
 /// The override, in a folder that the configuration includes.
 const OURS: &str = "zz-lastdrop.conf";
@@ -34,7 +35,8 @@ const UNTITLED: Duration = Duration::from_secs(5);
 pub struct Fpm {
     facts: Facts,
     main: PathBuf,
-    pool: String,
+    pools: Vec<String>,
+    knobs: &'static [Knob],
     status: Option<StatusSource>,
     /// What php.ini and its folder say, as PHP itself tells it: `name => local => master`.
     php: String,
@@ -83,22 +85,11 @@ impl Fpm {
         let listeners = listeners::of_process(p.pid).unwrap_or_default();
         let config = fs::canonicalize(&main).unwrap_or_else(|_| main.clone());
         let scan = Scan::read(&main);
-        let pool = match scan.pools()[..] {
-            [pool] => pool.to_string(),
-            [] => {
-                let why = scan.problems.first().map_or(String::new(), |p| format!(": {p}"));
-                return Err(ServerError::Setting(format!("{} has no pool{why}", main.display())));
-            }
-            ref several => {
-                return Err(ServerError::Setting(format!(
-                    "{} has {} pools ({}): settings are read and changed of a PHP-FPM with one pool only. Any can be \
-                     looked at (lastdrop watch {server})",
-                    main.display(),
-                    several.len(),
-                    several.join(", ")
-                )));
-            }
-        };
+        let pools: Vec<String> = scan.pools().into_iter().map(str::to_string).collect();
+        if pools.is_empty() {
+            let why = scan.problems.first().map_or(String::new(), |p| format!(": {p}"));
+            return Err(ServerError::Setting(format!("{} has no pool{why}", main.display())));
+        }
         let said = ask(&birth, &["-v"])?;
         let version = String::from_utf8_lossy(&said.stdout);
         let version = version.split_whitespace().nth(1).unwrap_or_default();
@@ -106,15 +97,21 @@ impl Fpm {
             kind: server.kind,
             name: format!("{}:{}", server.kind.name, config.display()),
             version: format!("PHP-FPM {version}"),
-            model: scan.last(&pool, PM).map_or_else(String::new, |line| line.value.clone()),
+            model: match pools.as_slice() {
+                [pool] => scan.last(pool, PM).map_or_else(String::new, |line| line.value.clone()),
+                several => format!("{} pools", several.len()),
+            },
             config: Some(config.clone()),
             birth,
             status_url: None,
             listeners,
         };
-        let status = status_of(server, Some(&config), &facts.listeners);
+        // The page of one pool says nothing of what the others are asked.
+        let status = status_of(server, Some(&config), &facts.listeners).filter(|_| pools.len() == 1);
         let php = String::from_utf8_lossy(&ask(&facts.birth, &["-i"])?.stdout).into_owned();
-        Ok(Fpm { facts, main, pool, status, php })
+        let mut fpm = Fpm { facts, main, pools, knobs: &[], status, php };
+        fpm.knobs = knobs::of(&fpm.pools, fpm.php_ini("opcache.enable").is_some());
+        Ok(fpm)
     }
 
     fn test(&self, file: &Path) -> Result<(bool, String), ServerError> {
@@ -126,7 +123,7 @@ impl Fpm {
     fn override_file(&self) -> Option<PathBuf> {
         let scan = Scan::read(&self.main);
         let is_set = |line: &Line| {
-            line.section == self.pool && KNOBS.iter().any(|k| k.name == line.key) && !line.file.ends_with(OURS)
+            self.pools.contains(&line.section) && KNOBS.iter().any(|k| k.name == line.key) && !line.file.ends_with(OURS)
         };
         scan.inclusions.iter().rev().find_map(|inclusion| {
             let file = inclusion.pattern.parent().filter(|folder| folder.is_dir())?.join(OURS);
@@ -143,9 +140,9 @@ impl Fpm {
     }
 
     /// A setting of PHP, and where it is from.
-    fn of_php(&self, scan: &Scan, knob: &Knob) -> (Setting, String) {
-        let ours = scan.last(&self.pool, &format!("php_admin_value[{}]", knob.name)).filter(|l| l.file.ends_with(OURS));
-        let (text, source) = match (scan.of_php(&self.pool, knob.name, OURS), ours) {
+    fn of_php(&self, scan: &Scan, pool: &str, knob: &Knob) -> (Setting, String) {
+        let ours = scan.last(pool, &format!("php_admin_value[{}]", knob.name)).filter(|l| l.file.ends_with(OURS));
+        let (text, source) = match (scan.of_php(pool, knob.name, OURS), ours) {
             (Some((line, true)), _) | (_, Some(line)) | (Some((line, false)), None) => {
                 (line.value.as_str(), format!("{}:{}", line.file.display(), line.number))
             }
@@ -155,24 +152,83 @@ impl Fpm {
         (if knob.takes == knobs::SWITCH { knob.switched(value.is_on()) } else { value }, source)
     }
 
-    fn section(&self, settings: &Settings) -> String {
-        let lines = settings.iter().map(|(name, value)| match is_of_php(name) {
-            true => format!("php_admin_value[{name}] = {value}\n"),
-            false => format!("{name} = {value}\n"),
-        });
-        format!("[{}]\n{}", self.pool, lines.collect::<String>())
+    /// What a setting of a pool is called: of one alone by its own name.
+    fn full(&self, pool: &str, name: &str) -> String {
+        if self.pools.len() == 1 { name.into() } else { full(pool, name) }
+    }
+
+    /// The pool that a setting is of, and its name there. A pool may have a point in its name.
+    fn pool_of<'a>(&'a self, name: &'a str) -> Option<(&'a str, &'a str)> {
+        if let [pool] = self.pools.as_slice() {
+            return Some((pool, name));
+        }
+        let named =
+            self.pools.iter().filter_map(|pool| Some((pool.as_str(), name.strip_prefix(pool)?.strip_prefix('.')?)));
+        named.filter(|(_, own)| KNOBS.iter().any(|k| k.name == *own)).min_by_key(|(_, own)| own.len())
+    }
+
+    /// A section for each pool of which there are settings.
+    fn sections(&self, settings: &Settings) -> String {
+        let of = |pool: &String| {
+            let own = settings.iter().filter_map(|(name, value)| match self.pool_of(name)? {
+                (of, own) if of == pool => Some((own, value)),
+                _ => None,
+            });
+            let lines = own.map(|(name, value)| match is_of_php(name) {
+                true => format!("php_admin_value[{name}] = {value}\n"),
+                false => format!("{name} = {value}\n"),
+            });
+            let lines: String = lines.collect();
+            if lines.is_empty() { lines } else { format!("[{pool}]\n{lines}") }
+        };
+        self.pools.iter().map(of).collect()
+    }
+
+    /// A count of a pool.
+    fn count(&self, settings: &Settings, pool: &str, name: &str) -> Option<i64> {
+        settings.get(&self.full(pool, name))?.count()
+    }
+
+    fn is_of_kind(&self, settings: &Settings, pool: &str, pm: &str) -> bool {
+        settings.get(&self.full(pool, PM)).is_some_and(|now| now.to_string() == pm)
     }
 
     fn note_about_children(&self, e: &mut Effective) {
-        let running = self.workers(self.facts.birth.pid).len() as i64;
-        let most = e.settings.get(CHILDREN).and_then(Setting::count).unwrap_or(0);
-        let is_static = e.settings.get(PM).is_some_and(|pm| pm.to_string() == "static");
-        if running > most || (is_static && running != most) {
-            e.notes.push(format!(
-                "the configuration says {CHILDREN} {most}, the running server has {running} workers: the configuration \
-                 has changed since it was loaded, or some are just being replaced"
-            ));
+        let workers = self.workers(self.facts.birth.pid);
+        // One that was just forked still has the title of its master.
+        let own = |pool: &str| {
+            let title = format!("php-fpm: pool {pool}");
+            let is_own = |pid: &&i32| process::look(**pid).is_some_and(|p| p.argv.join(" ").trim_end() == title);
+            workers.iter().filter(is_own).count() as i64
+        };
+        for pool in &self.pools {
+            let running = if self.pools.len() == 1 { workers.len() as i64 } else { own(pool) };
+            let most = self.count(&e.settings, pool, CHILDREN).unwrap_or(0);
+            if running > most || (self.is_of_kind(&e.settings, pool, "static") && running != most) {
+                e.notes.push(format!(
+                    "the configuration says {} {most}, the running server has {running} workers: the configuration has \
+                     changed since it was loaded, or some are just being replaced",
+                    self.full(pool, CHILDREN)
+                ));
+            }
         }
+    }
+
+    /// Settings of a pool of so many workers that are all kept alive.
+    fn sized(&self, pool: &str, size: u64, effective: &Settings) -> impl Iterator<Item = (String, Setting)> {
+        let names: &[&str] = match self.is_of_kind(effective, pool, "dynamic") {
+            true => &[CHILDREN, START, SPARE_MIN, SPARE_MAX],
+            false => &[CHILDREN],
+        };
+        names.iter().map(move |name| (self.full(pool, name), Setting::from(size)))
+    }
+
+    /// So many workers, shared out among the pools as they are now, each at least one.
+    fn shares(&self, size: u64, effective: &Settings) -> Vec<(&str, u64)> {
+        let now = |pool: &str| self.count(effective, pool, CHILDREN).unwrap_or(1).max(1) as u64;
+        let all: u64 = self.pools.iter().map(|pool| now(pool)).sum();
+        let share = |pool: &str| (u128::from(size) * u128::from(now(pool)) / u128::from(all.max(1))) as u64;
+        self.pools.iter().map(|pool| (pool.as_str(), share(pool).max(1))).collect()
     }
 }
 
@@ -215,22 +271,23 @@ impl Adapter for Fpm {
     }
 
     fn knobs(&self) -> &'static [Knob] {
-        knobs::of(self.php_ini("opcache.enable").is_some())
+        self.knobs
     }
 
     fn effective(&self) -> Result<Effective, ServerError> {
         let scan = Scan::read(&self.main);
         let mut e = Effective { notes: scan.problems.clone(), ..Effective::default() };
-        for knob in self.knobs() {
-            if is_of_php(knob.name) {
-                let (value, source) = self.of_php(&scan, knob);
+        for knob in self.knobs {
+            let Some((pool, name)) = self.pool_of(knob.name) else { continue };
+            if is_of_php(name) {
+                let (value, source) = self.of_php(&scan, pool, &Knob { name: lasting::text(name), ..*knob });
                 e.settings.insert(knob.name.into(), value);
                 e.sources.insert(knob.name.into(), source);
                 continue;
             }
-            let line = scan.last(&self.pool, knob.name);
+            let line = scan.last(pool, name);
             let text = line.map_or(knob.default, |line| line.value.as_str());
-            let value = if knob.name == IDLE { seconds(text).map(Setting::Count) } else { None };
+            let value = if name == IDLE { seconds(text).map(Setting::Count) } else { None };
             e.settings.insert(knob.name.into(), value.unwrap_or_else(|| Setting::read(text)));
             let source = line.map(|line| format!("{}:{}", line.file.display(), line.number));
             e.sources.insert(knob.name.into(), source.unwrap_or_else(|| "default of PHP-FPM".into()));
@@ -244,28 +301,45 @@ impl Adapter for Fpm {
                     .into(),
             );
         }
-        if self.status.is_none() {
+        if self.pools.len() > 1 {
+            e.notes.push(
+                "it has several pools: whether others use them is told by connections alone, on unix sockets by nothing"
+                    .into(),
+            );
+        } else if self.status.is_none() {
             e.notes.push("no status page: with pm.status_path = /status in the pool its requests are counted".into());
         }
         Ok(e)
     }
 
     fn pool_settings(&self, size: u64, effective: &Settings) -> Settings {
-        let names: &[&str] = match effective.get(PM).map(ToString::to_string).as_deref() {
-            Some("dynamic") => &[CHILDREN, START, SPARE_MIN, SPARE_MAX],
-            _ => &[CHILDREN],
-        };
-        names.iter().map(|name| ((*name).to_string(), Setting::from(size))).collect()
+        let shares = self.shares(size, effective).into_iter();
+        shares.flat_map(|(pool, size)| self.sized(pool, size, effective)).collect()
     }
 
     fn spare_settings(&self, spares: Spares, effective: &Settings) -> Settings {
-        if effective.get(PM).is_none_or(|pm| pm.to_string() != "dynamic") {
-            return Settings::new();
+        let dynamic = |pool: &&String| self.is_of_kind(effective, pool, "dynamic");
+        let share = |n: u64, pool: &str| {
+            let shares = self.shares(n, effective);
+            shares.into_iter().find(|(of, _)| *of == pool).map_or(1, |(_, n)| n)
+        };
+        let of = |pool: &String| {
+            let least = share(spares.min_spare, pool);
+            let most = share(spares.max_spare, pool).max(least);
+            let wanted = [(START, share(spares.start, pool).clamp(least, most)), (SPARE_MIN, least), (SPARE_MAX, most)];
+            wanted.map(|(name, n)| (self.full(pool, name), Setting::from(n)))
+        };
+        self.pools.iter().filter(dynamic).flat_map(of).collect()
+    }
+
+    fn complete(&self, settings: &Settings, effective: &Settings) -> Settings {
+        let mut all = settings.clone();
+        for pool in &self.pools {
+            let size = self.count(settings, pool, CHILDREN);
+            all.extend(size.into_iter().flat_map(|n| self.sized(pool, n.max(0) as u64, effective)));
         }
-        let most = spares.max_spare.max(spares.min_spare).max(1);
-        let least = spares.min_spare.max(1);
-        let wanted = [(START, spares.start.clamp(least, most)), (SPARE_MIN, least), (SPARE_MAX, most)];
-        wanted.into_iter().map(|(name, n)| (name.to_string(), Setting::from(n))).collect()
+        all.retain(|name, value| effective.get(name) != Some(value));
+        all
     }
 
     fn placement(&self) -> Placement {
@@ -276,17 +350,20 @@ impl Adapter for Fpm {
 
     fn render(&self, change: &Change, _placement: &Placement, kept: Option<&str>) -> String {
         let mut all = Settings::new();
+        let mut pool = "";
         for line in kept.into_iter().flat_map(str::lines) {
-            if let Some((name, value)) = line.split_once(" = ")
+            if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+                pool = name;
+            } else if let Some((name, value)) = line.split_once(" = ")
                 && let name = name.strip_prefix("php_admin_value[").map_or(name, |n| n.trim_end_matches(']'))
                 && KNOBS.iter().any(|k| k.name == name)
             {
-                all.insert(name.into(), Setting::read(value));
+                all.insert(self.full(pool, name), Setting::read(value));
             }
         }
         all.extend(change.settings.clone());
-        let section = self.section(&all);
-        format!("; Written by lastdrop; `lastdrop restore` takes it away if its maker was killed.\n{section}")
+        let sections = self.sections(&all);
+        format!("; Written by lastdrop; `lastdrop restore` takes it away if its maker was killed.\n{sections}")
     }
 
     fn check(&self, change: &Change, file: &Path) -> Result<(), ServerError> {
@@ -312,8 +389,8 @@ impl Adapter for Fpm {
             return Ok(());
         }
         let scan = Scan::read(&self.main);
-        for name in change.settings.keys().filter(|name| is_of_php(name)) {
-            if let Some((line, true)) = scan.of_php(&self.pool, name, OURS) {
+        for (pool, name) in change.settings.keys().filter_map(|name| self.pool_of(name)) {
+            if let Some((line, true)) = scan.of_php(pool, name, OURS).filter(|_| is_of_php(name)) {
                 return Err(ServerError::Setting(format!(
                     "{}:{} sets {name} by {}, over which nothing later counts: take that line away first",
                     line.file.display(),
@@ -322,8 +399,14 @@ impl Adapter for Fpm {
                 )));
             }
         }
+        let shown: Vec<String> = change.lines().collect();
+        let longest = self.pools.iter().filter_map(|pool| self.count(&change.settings, pool, BACKLOG)).max();
+        let beyond = longest.and_then(|n| host::queue_beyond(self.facts.birth.pid, n.max(0) as u64));
+        if let Some(output) = beyond {
+            return Err(ServerError::Clamped { settings: shown.join(", "), output });
+        }
         let main = fs::read(&self.main).map_err(ServerError::io(format!("cannot read {}", self.main.display())))?;
-        let text = [&main[..], b"\n", self.section(&change.settings).as_bytes()].concat();
+        let text = [&main[..], b"\n", self.sections(&change.settings).as_bytes()].concat();
         write_durably(file, &text).map_err(ServerError::io(format!("cannot write {}", file.display())))?;
         let told = self.test(file);
         let _ = fs::remove_file(file);
@@ -331,7 +414,6 @@ impl Adapter for Fpm {
         if passed {
             return Ok(());
         }
-        let shown: Vec<String> = change.lines().collect();
         let output = said.replace(&*file.to_string_lossy(), &ours.to_string_lossy());
         Err(ServerError::Clamped { settings: shown.join(", "), output })
     }
@@ -341,6 +423,11 @@ impl Adapter for Fpm {
     }
 
     fn daemonizes(&self) -> bool {
+        // Of a server that shows its title these words are known only once they were seen.
+        let has = |words: [&str; 2]| self.facts.birth.argv.iter().any(|word| words.contains(&word.as_str()));
+        if has(["-F", "--nodaemonize"]) || has(["-D", "--daemonize"]) {
+            return !has(["-F", "--nodaemonize"]);
+        }
         let scan = Scan::read(&self.main);
         scan.global("daemonize").is_none_or(|word| !matches!(word.to_ascii_lowercase().as_str(), "no" | "off" | "0"))
     }
@@ -355,6 +442,14 @@ impl Adapter for Fpm {
 
     fn executes_itself(&self) -> bool {
         true
+    }
+
+    fn hands_over_by(&self) -> Option<&'static str> {
+        Some("FPM_SOCKETS")
+    }
+
+    fn learn(&mut self, launch: &Launch) {
+        (self.facts.birth.argv, self.facts.birth.environment) = (launch.argv.clone(), launch.environment.clone());
     }
 
     fn workers(&self, master: i32) -> Vec<i32> {

@@ -4,13 +4,12 @@
 //! `defaults/NAME.X` of named ones, `PROXY.X` of a frontend, backend or listen section, `BACKEND/SERVER.maxconn` of a server.
 //! Defaults and rules: configuration.txt and `cfgparse.c` of 2.6.
 
-use std::sync::Mutex;
-
 use lastdrop_model::settings::Takes;
 use lastdrop_model::{Knob, ReloadClass, Setting, Settings};
 
 use super::config::{Config, Line};
 use crate::edits::{Edits, Word};
+use crate::lasting;
 
 pub const MAXCONN: &str = "maxconn";
 pub const NBTHREAD: &str = "nbthread";
@@ -92,31 +91,12 @@ fn servers(config: &Config, section: usize) -> Vec<usize> {
     lines.filter(|(_, line)| line.section == section && is_server(line)).map(|(index, _)| index).collect()
 }
 
-/// Texts and tables that were made once stay: a knob is known for as long as the program lives, as a kind is. The same
-/// configuration read again gives the same table, so that what is kept does not grow with the number of looks.
-static MADE: Mutex<Vec<&'static [Knob]>> = Mutex::new(Vec::new());
-
 /// The knobs of a configuration on so many processors. What a server with a master takes by a reload, one without takes
 /// only by a start.
 pub fn table(entries: &[Entry], processors: usize, has_master: bool) -> &'static [Knob] {
     let needs = if has_master { ReloadClass::Reload } else { ReloadClass::Restart };
     let threads = processors.clamp(1, MOST_THREADS);
-    let mut made = MADE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let is_it = |table: &&&'static [Knob]| {
-        let same = |(knob, entry): (&Knob, &Entry)| {
-            knob.name == entry.name
-                && knob.needs == needs
-                && (knob.name != NBTHREAD || knob.default == threads.to_string())
-        };
-        table.len() == entries.len() && table.iter().zip(entries).all(same)
-    };
-    if let Some(table) = made.iter().find(is_it) {
-        return table;
-    }
-    let knobs: Vec<Knob> = entries.iter().map(|entry| knob(entry, threads, needs)).collect();
-    let table: &'static [Knob] = Box::leak(knobs.into_boxed_slice());
-    made.push(table);
-    table
+    lasting::table(entries.iter().map(|entry| knob(entry, threads, needs)).collect())
 }
 
 fn knob(entry: &Entry, threads: usize, needs: ReloadClass) -> Knob {
@@ -130,7 +110,7 @@ fn knob(entry: &Entry, threads: usize, needs: ReloadClass) -> Knob {
         ),
         (NBTHREAD, _) => {
             let most = (2 * threads).min(MOST_THREADS) as i64;
-            let default: &'static str = Box::leak(threads.to_string().into_boxed_str());
+            let default = lasting::text(&threads.to_string());
             let constraint = "the default is the processors that it may use; a bind or cpu-map may name threads";
             (Takes::Count(1, most), default, constraint, "threads that serve, each of them many connections at once")
         }
@@ -159,7 +139,7 @@ fn knob(entry: &Entry, threads: usize, needs: ReloadClass) -> Knob {
             "connections of clients at once; further ones wait in the listen queue, which is as long by default",
         ),
     };
-    let name: &'static str = Box::leak(entry.name.clone().into_boxed_str());
+    let name = lasting::text(&entry.name);
     let findings: &[&str] = match (entry.keyword, entry.place) {
         (MAXCONN, Place::Server(_)) => &["upstream-backlog-overflow"],
         (MAXCONN, _) => &["accept-queue-overflow", "fd-limit"],

@@ -132,6 +132,14 @@ impl Host {
     }
 }
 
+/// Why the kernel would make a listen queue of a process shorter than it wants to be; none where it would not, or where
+/// that cannot be told.
+pub(crate) fn queue_beyond(pid: i32, wanted: u64) -> Option<String> {
+    let row = KNOBS.iter().find(|row| row.knob.name == SOMAXCONN)?;
+    let most: u64 = Place::of(pid).ok()?.read(row).ok()??.parse().ok()?;
+    (wanted > most).then(|| format!("{SOMAXCONN} is {most}: no queue gets longer than that"))
+}
+
 /// Who listens at a host and port, in whatever namespace.
 fn listener(server: &ServerRef, at: (&str, u16)) -> Result<i32, ServerError> {
     let addresses: Vec<SocketAddr> =

@@ -12,26 +12,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::words::{Lexer, Token, lua_end};
-use crate::edits::{Edits, Flat, Word};
-
-/// A file of the configuration, or the directives of a command line.
-#[derive(Debug)]
-pub struct Source {
-    /// As nginx names it.
-    pub name: PathBuf,
-    /// The file itself, behind symbolic links; none for the command line.
-    pub file: Option<PathBuf>,
-    pub text: Vec<u8>,
-    /// The `include` directives in it, with the sources that each brings in.
-    includes: Vec<(Range<usize>, Vec<usize>)>,
-}
-
-impl Source {
-    /// The line of a byte, counted from 1.
-    fn line(&self, at: usize) -> usize {
-        1 + self.text[..at.min(self.text.len())].iter().filter(|b| **b == b'\n').count()
-    }
-}
+use crate::edits::{Edits, Flat, Source, Word};
 
 /// A directive, as often as its file is included.
 #[derive(Debug)]
@@ -129,27 +110,10 @@ impl Config {
     /// Everything in one text, after some changes, and which line of it comes from where. Like this it can be tested from
     /// one temporary file, in the folder by which relative names go.
     pub fn flat(&self, main: &Path, edits: &Edits) -> Flat {
-        let mut flat = Flat::default();
         let main = fs::canonicalize(main).unwrap_or_else(|_| main.into());
-        if let Some(index) = self.sources.iter().position(|s| s.file.as_ref() == Some(&main)) {
-            self.flatten(index, edits, &mut flat);
-        }
-        flat
-    }
-
-    fn flatten(&self, source: usize, edits: &Edits, flat: &mut Flat) {
-        let own = &self.sources[source];
-        let mut from = 0;
-        for (at, included) in &own.includes {
-            flat.add(&own.name, own.line(from), &edits.apply(source, &own.text, from..at.start));
-            for inner in included {
-                flat.text.push(b'\n');
-                self.flatten(*inner, edits, flat);
-                flat.text.push(b'\n');
-            }
-            from = at.end;
-        }
-        flat.add(&own.name, own.line(from), &edits.apply(source, &own.text, from..own.text.len()));
+        let index = self.sources.iter().position(|s| s.file.as_ref() == Some(&main));
+        // What includes itself is not read at all.
+        index.map_or_else(Flat::default, |index| Flat::of(&self.sources, index, edits, self.sources.len()))
     }
 }
 

@@ -28,7 +28,7 @@ use crate::health::ASK_TIMEOUT;
 use crate::meant::{choose, masters};
 use crate::private::{Like, prepare};
 use crate::status_page::status_of;
-use crate::{ServerError, ServerRef, restart};
+use crate::{ServerError, ServerRef, host, restart};
 
 pub struct Nginx {
     facts: Facts,
@@ -209,12 +209,8 @@ impl Nginx {
     fn limit_beyond(&self, settings: &Settings) -> Option<String> {
         let birth = &self.facts.birth;
         let count = |name: &str| settings.get(name).and_then(Setting::count).map(|n| n.max(0) as u64);
-        let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-        if let (Some(wanted), true) = (count("backlog"), namespace("self") == namespace(&birth.pid.to_string())) {
-            let most = fs::read_to_string("/proc/sys/net/core/somaxconn").ok()?.trim().parse::<u64>().ok()?;
-            if wanted > most {
-                return Some(format!("net.core.somaxconn is {most}: no queue gets longer than that"));
-            }
+        if let Some(why) = count("backlog").and_then(|wanted| host::queue_beyond(birth.pid, wanted)) {
+            return Some(why);
         }
         let hard = birth.limits.iter().find(|(resource, ..)| *resource == libc::RLIMIT_NOFILE)?.2?;
         let wanted = count("worker_rlimit_nofile").filter(|n| *n > hard && birth.uid != 0)?;
