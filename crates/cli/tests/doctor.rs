@@ -6,6 +6,7 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -128,10 +129,14 @@ fn threads_of_one_interpreter_are_no_lock_of_the_application() {
 fn what_it_proposes_is_tried_and_the_server_put_back() {
     let folder = Folder::new();
     let apache = Apache::start_with(&folder, |config| {
-        config.replace("MaxRequestWorkers 10", "MaxRequestWorkers 2").replace("StartServers 10", "StartServers 2")
+        let small = config.replace("MaxRequestWorkers 50", "MaxRequestWorkers 2").replace("StartServers 5", "StartServers 2");
+        small.replace("SpareServers 5", "SpareServers 2").replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0")
     });
+    let page = apache.folder.join("htdocs/perl/sleep.pl");
+    fs::write(&page, "select undef, undef, undef, 0.1; print \"Content-Type: text/plain\\n\\nok\\n\";\n").expect("written");
+    fs::set_permissions(&page, fs::Permissions::from_mode(0o755)).expect("its mode");
     let before = apache.tree();
-    let url = apache.url("/sleep");
+    let url = apache.url("/perl/sleep.pl");
     let said = ask(&folder, &[&apache.name()], &url, &["-c", "12", "--confirm"]);
     assert_eq!(said["limit"], "workers-exhausted", "{:#} {:#}", said["findings"], said["examination"]["steps"]);
     let confirmed = &said["confirmed"];
@@ -145,7 +150,7 @@ fn what_it_proposes_is_tried_and_the_server_put_back() {
 #[test]
 fn a_server_that_has_room_has_no_limit() {
     let folder = Folder::new();
-    let target = Target::start(&folder, &["--service", "5ms", "--workers", "20"]);
+    let target = Target::with_config(&folder, "workers = 20\nservice = '5ms'\n");
     let said = ask(&folder, &[&target.name()], &target.url(), &["-r", "40"]);
     assert_eq!((&said["limit"], ids(&said).len()), (&Value::Null, 0), "{:#}", said["findings"]);
     let text = folder.run(&[
@@ -158,7 +163,7 @@ fn a_server_that_has_room_has_no_limit() {
 #[test]
 fn with_other_peoples_traffic_it_is_gentle_by_itself() {
     let folder = Folder::new();
-    let target = Target::start(&folder, &["--service", "5ms", "--workers", "20"]);
+    let target = Target::with_config(&folder, "workers = 20\nservice = '5ms'\n");
     let address = target.url().trim_start_matches("http://").trim_end_matches('/').to_string();
     let over = AtomicBool::new(false);
     let said = thread::scope(|scope| {
@@ -184,7 +189,7 @@ fn with_other_peoples_traffic_it_is_gentle_by_itself() {
 #[test]
 fn what_was_found_can_be_concluded_again_and_explained() {
     let folder = Folder::new();
-    let target = Target::start(&folder, &["--service", "50ms", "--workers", "2"]);
+    let target = Target::with_config(&folder, "workers = 2\nservice = '50ms'\n");
     let file = folder.join("said.json").display().to_string();
     let args = ["doctor", &target.name(), "--url", &target.url(), "-c", "12", "-d", "4s", "--keepalive", "off", "--no-store"];
     let done = folder.run(&[&args[..], &["--json", &file]].concat());

@@ -5,6 +5,7 @@
 //! function under `findings`, with a line in the list of its file and one in `about`.
 
 pub mod findings;
+pub mod fold;
 mod rule;
 mod rules;
 

@@ -6,7 +6,9 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lastdrop_looks::databases::{DatabaseOptions, Databases};
 use lastdrop_model::Look;
+use lastdrop_diagnose::fold;
 use lastdrop_model::examination::{ServerSeen, Step};
 use lastdrop_probe::census::{Census, Counted, Subject as Counting};
 use lastdrop_probe::error_log::ErrorLogs;
@@ -71,6 +73,7 @@ struct Watched {
 pub struct Beside {
     watched: Vec<Watched>,
     census: Census,
+    databases: Databases,
     softirq: Option<Vec<(u64, u64)>>,
     own: Option<host::CpuTicks>,
     pub unread: Vec<String>,
@@ -79,10 +82,11 @@ pub struct Beside {
 }
 
 impl Beside {
-    pub fn start(members: &Members, url: Option<&Endpoint>) -> Beside {
+    pub fn start(members: &Members, url: Option<&Endpoint>, databases: &DatabaseOptions) -> Beside {
         let census = Census::start(
             members.all.iter().map(|m| Counting { master: m.found.master, helpers: m.found.helpers }).collect(),
         );
+        let known: Vec<(String, i32)> = members.all.iter().map(|m| (m.called.clone(), m.found.master)).collect();
         let watch = |(place, member): (usize, &crate::behind::Member)| {
             let found = &member.found;
             let subject = Subject {
@@ -136,6 +140,7 @@ impl Beside {
         Beside {
             watched: members.all.iter().enumerate().map(watch).collect(),
             census,
+            databases: Databases::start(databases, &known),
             softirq: None,
             own: None,
             unread: Vec::new(),
@@ -151,6 +156,7 @@ impl Beside {
             }
             watched.logs.news();
         }
+        self.databases.looks(false);
         self.census.begin();
         self.softirq = Some(host::softirq_ticks());
         self.own = host::CpuTicks::now();
@@ -159,6 +165,18 @@ impl Beside {
     /// What was seen since, into a step.
     pub fn end(&mut self, step: &mut Step) {
         let counted = self.census.counted();
+        // At once, before those who were served have gone.
+        step.databases = self.databases.looks(true);
+        for look in &step.databases {
+            let called = look.server.as_deref().unwrap_or(&look.service);
+            let trouble = look.trouble.as_ref().map(|t| &t.what);
+            for what in trouble.into_iter().chain(&look.unread) {
+                let what = format!("the database {called}: {what}");
+                if !self.unread.contains(&what) {
+                    self.unread.push(what);
+                }
+            }
+        }
         let mut cost = self.census.cost().as_secs_f64() / self.began.elapsed().as_secs_f64().max(1.0);
         for (place, watched) in self.watched.iter_mut().enumerate() {
             let (to, answer) = channel();
@@ -167,9 +185,12 @@ impl Beside {
                 asked.then(|| answer.recv_timeout(Duration::from_secs(20)).ok()).flatten().unwrap_or_default();
             cost += cores;
             if place == 0 {
-                machine(&looks, step);
+                fold::machine(&looks, step);
             }
-            let mut seen = seen(&watched.called, &looks, counted.get(place).cloned().unwrap_or_default());
+            let mut seen = fold::server(&watched.called, &looks);
+            if let Some(counted) = counted.get(place) {
+                count(counted, &mut seen);
+            }
             let news = watched.logs.news();
             (seen.log, seen.log_samples) = (news.counts, news.samples);
             // Those of another server of the chain are no clients.
@@ -207,116 +228,12 @@ impl Drop for Beside {
     }
 }
 
-/// A mean over looks, each weighted by the time that it covers.
-fn mean(looks: &[Look], of: impl Fn(&Look) -> Option<f64>) -> Option<f64> {
-    let (mut sum, mut time) = (0.0, 0.0);
-    for look in looks {
-        if let Some(value) = of(look) {
-            sum += value * look.span_s.max(1e-3);
-            time += look.span_s.max(1e-3);
-        }
-    }
-    (time > 0.0).then_some(sum / time)
-}
-
-fn machine(looks: &[Look], step: &mut Step) {
-    let processors = looks.iter().map(|l| l.host.cores.len()).max().unwrap_or(0);
-    step.cores = (0..processors).map(|i| mean(looks, |l| l.host.cores.get(i).copied()).unwrap_or(0.0)).collect();
-    step.steal = mean(looks, |l| l.host.steal).unwrap_or(0.0);
-    let names: std::collections::BTreeSet<&String> = looks.iter().flat_map(|l| l.pressure.keys()).collect();
-    step.pressure = names
-        .into_iter()
-        .filter_map(|name| Some((name.clone(), mean(looks, |l| l.pressure.get(name).copied())?)))
-        .collect();
-    let sum = |of: fn(&Look) -> Option<u64>| looks.iter().filter_map(of).sum::<u64>();
-    step.swapped_pages = sum(|l| l.host.swap_in_pages) + sum(|l| l.host.swap_out_pages);
-    step.oom_kills = sum(|l| l.host.oom_kills);
-    step.kernel_log = looks.iter().flat_map(|l| l.log.iter().cloned()).take(10).collect();
-}
-
-fn seen(called: &str, looks: &[Look], counted: Counted) -> ServerSeen {
-    let most = |of: fn(&Look) -> Option<u64>| looks.iter().filter_map(of).max();
-    let mut seen = ServerSeen {
-        server: called.into(),
-        workers_first: counted.workers_first,
-        workers_last: counted.workers_last,
-        workers_most: counted.workers_most,
-        born: counted.born,
-        readings: counted.readings,
-        threads: counted.threads,
-        waits: counted.waits,
-        hottest_thread_cores: counted.hottest_thread_cores,
-        hottest_process_cores: counted.hottest_process_cores,
-        cpu_cores: mean(looks, |l| l.cpu_cores),
-        status_busy: mean(looks, |l| l.scoreboard.as_ref().and(l.busy).map(|n| n as f64)),
-        queued: most(|l| l.queued),
-        status_waits_s: looks.iter().filter_map(|l| l.status_waits_s).reduce(f64::max),
-        local_ports: most(|l| l.local_ports),
-        conntrack: most(|l| l.conntrack),
-        conntrack_limit: most(|l| l.conntrack_limit),
-        real_memory_bytes: most(|l| l.real_memory_bytes),
-        private_bytes: most(|l| l.private_bytes),
-        ..ServerSeen::default()
-    };
-    for look in looks {
-        for (name, n) in &look.kernel {
-            *seen.kernel.entry(name.clone()).or_default() += n;
-        }
-        for (name, n) in &look.sockets {
-            let so_far = seen.sockets.entry(name.clone()).or_default();
-            *so_far = so_far.max(*n as f64);
-        }
-        if let Some(fds) = look.fds.filter(|n| seen.fds.is_none_or(|m| m < *n)) {
-            (seen.fds, seen.fds_limit) = (Some(fds), look.fds_limit);
-        }
-        if let Some(held) = &look.ports_held
-            && seen.ports_held.is_none_or(|n| n < held.time_wait)
-        {
-            (seen.ports_held, seen.ports_held_to) = (Some(held.time_wait), held.to.clone());
-        }
-        for group in &look.cgroups {
-            seen.throttled_us += group.throttled_us.unwrap_or(0);
-            seen.throttled_periods += group.throttled_periods.unwrap_or(0);
-            seen.memory_high += group.memory_high.unwrap_or(0);
-            seen.memory_max += group.memory_max.unwrap_or(0);
-            seen.group_oom_kills += group.oom_kills.unwrap_or(0);
-            seen.pids_refused += group.pids_refused.unwrap_or(0);
-            if let Some(limit) = group.cpu_limit_cores {
-                seen.cpu_limit_cores = Some(seen.cpu_limit_cores.map_or(limit, |l: f64| l.min(limit)));
-            }
-        }
-    }
-    queue(looks, &mut seen);
-    scoreboard(looks, &mut seen);
-    seen
-}
-
-/// The listener with the longest queue on average, in parts of its limit.
-fn queue(looks: &[Look], seen: &mut ServerSeen) {
-    let mut all: BTreeMap<&str, (f64, f64, u64, u64)> = BTreeMap::new();
-    for look in looks {
-        for listener in &look.listen {
-            let (sum, n, most, limit) = all.entry(&listener.address).or_default();
-            *sum += listener.queue_mean.unwrap_or(listener.queue as f64);
-            *n += 1.0;
-            *most = (*most).max(listener.queue);
-            *limit = listener.limit;
-        }
-    }
-    let longest = all.into_iter().max_by(|(_, a), (_, b)| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
-    if let Some((address, (sum, n, most, limit))) = longest {
-        seen.queue_mean = Some(sum / n);
-        seen.queue_most = Some(most);
-        seen.queue_limit = Some(limit);
-        seen.queue_at = address.into();
-    }
-}
-
-fn scoreboard(looks: &[Look], seen: &mut ServerSeen) {
-    let boards: Vec<&String> = looks.iter().filter_map(|l| l.scoreboard.as_ref()).collect();
-    for board in &boards {
-        for letter in board.chars() {
-            *seen.scoreboard.entry(letter.to_string()).or_default() += 1.0 / boards.len() as f64;
-        }
-    }
+/// What the threads were at, beside what the looks saw.
+fn count(counted: &Counted, seen: &mut ServerSeen) {
+    (seen.workers_first, seen.workers_last) = (counted.workers_first, counted.workers_last);
+    (seen.workers_most, seen.born) = (counted.workers_most, counted.born);
+    (seen.readings, seen.threads) = (counted.readings, counted.threads);
+    seen.waits.clone_from(&counted.waits);
+    seen.hottest_thread_cores = counted.hottest_thread_cores;
+    seen.hottest_process_cores = counted.hottest_process_cores;
 }

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_lab::{Lab, LabError};
+use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_model::examination::{Examination, GeneratorSeen, LoadShape, Step, StepKind, Times};
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
 use lastdrop_model::{Event, Kind, PhaseReport, Run};
@@ -39,6 +40,8 @@ pub struct Order<'a> {
     pub manner: Manner,
     /// Other people's traffic does not mind.
     pub live: bool,
+    /// How databases of the chain are asked.
+    pub databases: DatabaseOptions,
     /// How long the load is watched that is asked about.
     pub time: Duration,
 }
@@ -125,7 +128,7 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
     all.sysctls = crate::settings::sysctls();
     all.steps.extend(alone?);
     let mut readings = Readings::default();
-    let mut beside = Beside::start(&members, to.as_ref());
+    let mut beside = Beside::start(&members, to.as_ref(), &order.databases);
     let outcome = steps(lab, order, &members, &mut beside, &mut readings, &mut all);
     all.growth = readings.growth();
     all.unseen.append(&mut beside.unread);
@@ -154,7 +157,7 @@ pub fn look_again(lab: &mut Lab<'_>, order: &Order<'_>, before: &Examination) ->
     all.steps.retain(|s| s.kind == StepKind::Alone);
     let (users, is_open) = users_of(&order.plan);
     let users = (!is_open).then_some(users);
-    let mut beside = Beside::start(&members, endpoint(&order.plan).as_ref());
+    let mut beside = Beside::start(&members, endpoint(&order.plan).as_ref(), &order.databases);
     all.steps.push(put_on(lab, &order.plan, StepKind::Main, users, order.part(BEYOND), Some(&mut beside))?);
     all.inside = inside_step(lab, &order.plan, users, &members, &mut all)?;
     Ok(all)

@@ -25,7 +25,7 @@ pub struct DatabaseOptions {
 
 /// Databases under watch.
 #[derive(Debug)]
-pub(crate) struct Databases {
+pub struct Databases {
     options: DatabaseOptions,
     /// Each with the server that it is, if it is one of those that are watched.
     watched: Vec<(Option<String>, DatabaseWatcher)>,
@@ -49,6 +49,7 @@ fn service_of(master: i32) -> Option<DatabaseService> {
 impl Databases {
     /// Begins to look at those among the servers, each told by what it is called and its master, and at those of the URLs. A URL
     /// is that of the first server of its sort that has none yet.
+    #[must_use]
     pub fn start(options: &DatabaseOptions, servers: &[(String, i32)]) -> Databases {
         let mut databases = Databases { options: options.clone(), watched: Vec::new() };
         let mut urls = options.urls.clone();
@@ -69,7 +70,7 @@ impl Databases {
     }
 
     /// Databases of this machine that are not among these servers, and of a sort that no URL names.
-    pub fn nearby(&self, servers: &[(String, i32)]) -> Vec<Nearby> {
+    pub(crate) fn nearby(&self, servers: &[(String, i32)]) -> Vec<Nearby> {
         let named = |service| self.options.urls.iter().any(|url| url.service == service);
         let all = process::all();
         let of_kind = |p: &ProcessInfo| {
@@ -87,7 +88,7 @@ impl Databases {
     }
 
     /// Begins to look at one of them, which gets the name of its kind unless that is taken.
-    pub fn watch(&mut self, nearby: &mut Nearby, servers: &[&str]) {
+    pub(crate) fn watch(&mut self, nearby: &mut Nearby, servers: &[&str]) {
         let taken =
             |name: &str| servers.contains(&name) || self.watched.iter().any(|(of, _)| of.as_deref() == Some(name));
         let numbered = (2..).map(|n| format!("{}-{n}", nearby.kind.name));
@@ -96,6 +97,7 @@ impl Databases {
         self.add(called, local(nearby.service, nearby.master));
     }
 
+    /// What was seen of each since the time before. With `patient`, answers are waited for.
     pub fn looks(&mut self, patient: bool) -> Vec<DatabaseLook> {
         let patience = if patient { PATIENT } else { PATIENCE };
         let look = |(server, watcher): &mut (Option<String>, DatabaseWatcher)| DatabaseLook {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::database::DatabaseLook;
 use crate::settings::Settings;
 
 /// All of it.
@@ -138,6 +139,9 @@ pub struct Step {
     pub pressure: BTreeMap<String, f64>,
     pub swapped_pages: u64,
     pub oom_kills: u64,
+    /// Databases behind the servers, by their own views.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub databases: Vec<DatabaseLook>,
     /// Lines of the kernel's log that matter.
     pub kernel_log: Vec<String>,
     pub servers: Vec<ServerSeen>,

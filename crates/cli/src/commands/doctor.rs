@@ -15,7 +15,7 @@ use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 
 use crate::commands::{Report, observers, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{LoadArgs, NetworkArgs, OthersArgs, OutputArgs, RequestArgs};
+use crate::options::{DatabaseArgs, LoadArgs, NetworkArgs, OthersArgs, OutputArgs, RequestArgs};
 use crate::run_plan;
 use crate::signals::Stop;
 use crate::stdio::{self, note};
@@ -47,6 +47,8 @@ pub struct DoctorArgs {
     pub keep: bool,
     #[command(flatten)]
     pub others: OthersArgs,
+    #[command(flatten)]
+    pub database: DatabaseArgs,
     /// All findings, not only the ten that weigh most
     #[arg(long)]
     pub all: bool,
@@ -118,7 +120,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         (_, true) => Manner::Gentle,
         _ => Manner::Whole,
     };
-    let order = Order { servers: &args.servers, plan, manner, live: args.others.live, time };
+    let order = Order { servers: &args.servers, plan, manner, live: args.others.live, databases: args.database.options()?, time };
     let mut lab = Lab::new(&stop.flag, observers(args.output.quiet, open_store(&args.output)?));
     let examination = examine(&mut lab, &order)?;
     let mut document = diagnose(&examination);

@@ -28,6 +28,15 @@ pub(super) const TAKEN_AWAY: &[Rule] = &[
 pub(super) const NETWORK: &[Rule] =
     &[Rule { id: "softirq-one-core", look: softirq }, Rule { id: "retransmits", look: retransmits }];
 
+/// Counters of these minutes that need nothing else to be believed.
+pub(super) const CERTAIN: &[Rule] = &[
+    Rule { id: "conntrack-full", look: conntrack_full },
+    Rule { id: "tasks-limit", look: tasks_limit },
+    Rule { id: "oom-kill", look: oom_kill },
+    Rule { id: "memory-pressure", look: memory_pressure },
+    Rule { id: "cpu-throttled", look: cpu_throttled },
+];
+
 fn log(view: &View<'_>, what: &str) -> u64 {
     view.seen.log.get(what).copied().unwrap_or(0)
 }

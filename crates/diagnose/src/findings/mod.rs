@@ -51,6 +51,17 @@ const LIMITS: &[&[Rule]] = &[
 const WASTES: &[&[Rule]] = &[wastes::ALL];
 const RISKS: &[&[Rule]] = &[risks::ALL];
 
+/// What counters alone prove: a limit that needs no experiment, nor a look at what workers wait for. What `run` and `watch` say
+/// in a line.
+#[must_use]
+pub fn certain(examination: &Examination) -> Option<Finding> {
+    let case = Case::of(examination)?;
+    let counters = [kernel::CERTAIN, proxies::QUEUES];
+    let rules = counters.iter().flat_map(|table| table.iter());
+    let fired = rules.filter_map(|rule| Some(Finding { id: rule.id.into(), ..(rule.look)(&case)? }));
+    fired.into_iter().find(|f| f.confidence >= 0.9)
+}
+
 /// What the evidence shows.
 #[must_use]
 pub fn diagnose(examination: &Examination) -> DoctorDocument {

@@ -1,6 +1,7 @@
 //! Those behind a server that it waits for: other servers, databases, name servers, locks.
 
 use lastdrop_analyze::services::service_at;
+use lastdrop_model::DatabaseLook;
 use lastdrop_model::documents::Finding;
 use serde_json::json;
 
@@ -86,10 +87,13 @@ fn upstream_refused(case: &Case<'_>) -> Option<Finding> {
 fn database_refuses(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let lines = log(&v, "database-connections");
-        (lines > 0 && case.main.share_of_status(|s| s.starts_with('5')) > 0.01).then(|| {
+        let refused: u64 = case.main.databases.iter().filter_map(DatabaseLook::refused_connections).sum();
+        let errors = case.main.share_of_status(|s| s.starts_with('5')) > 0.01;
+        (((lines > 0 && errors) || refused > 10) && v.has_pool()).then(|| {
             finding(0.9, "the database takes no more connections")
                 .of(&v)
                 .seen("error log", &sample(&v, "database-connections"), lines, 1)
+                .seen("database", "connections that it refused", refused, 10)
                 .seen("load", "answers 5xx, share", case.main.share_of_status(|s| s.starts_with('5')), 0.01)
                 .do_this(Vec::new(), "fewer workers than the database has connections, or raise max_connections; a pooler before it")
                 .check_by("no more of these lines")
@@ -211,25 +215,69 @@ fn at_database<'a>(case: &'a Case<'a>) -> Option<(View<'a>, &'a str, f64)> {
     })
 }
 
+/// The database's own view: that of the server behind, else of the only one.
+fn view_of<'a>(case: &Case<'a>, db: Option<&View<'_>>) -> Option<&'a DatabaseLook> {
+    let all = &case.main.databases;
+    let own = all.iter().find(|look| db.is_some_and(|v| look.server.as_deref() == Some(v.about.server.as_str())));
+    own.or_else(|| all.first().filter(|_| all.len() == 1)).filter(|look| look.trouble.is_none())
+}
+
 fn database(case: &Case<'_>, locked: bool) -> Option<Finding> {
     let (v, peer, share) = at_database(case)?;
     let db = behind(case, &v, peer);
     let cores = db.and_then(|b| b.seen.cpu_cores).unwrap_or(0.0);
-    let (lock_waits, statement) = (0.0, String::new());
-    // Without its own views: one that waits for a lock does not compute.
-    let is_locked = if lock_waits > 0.0 { lock_waits >= 1.0 } else { false };
+    let view = view_of(case, db.as_ref());
+    let waits = view.and_then(|look| look.lock_wait_mean).unwrap_or(0.0);
+    let active = view.and_then(|look| look.active_mean).unwrap_or(0.0);
+    let is_locked = waits >= 0.8 && waits >= 0.4 * active;
     if is_locked != locked {
         return None;
     }
     let name = db.map_or_else(|| "the database".to_string(), |b| b.about.server.clone());
-    let found = finding(if cores >= 0.7 { 0.85 } else { 0.7 }, format!("workers wait for {name}: its statements take the time"))
+    let top = view.and_then(|look| look.statements.first());
+    let title = if locked {
+        format!("statements in {name} wait for a lock")
+    } else {
+        format!("workers wait for {name}: its statements take the time")
+    };
+    let confidence = match (view, locked) {
+        (Some(_), _) => 0.93,
+        (None, _) if cores >= 0.7 => 0.85,
+        (None, _) => 0.65,
+    };
+    let mut found = finding(confidence, title)
         .of(&v)
-        .seen("/proc/PID/syscall", &format!("share of the busy workers that wait for {peer}"), share, MOST)
-        .seen("/proc/PID/stat", &format!("cores of {name}"), cores, 0.7)
+        .seen("/proc/PID/syscall", &format!("share of the busy workers that wait for {peer}"), share, MOST);
+    if let Some(look) = view {
+        found = found
+            .seen(&look.service, "sessions that wait for a lock, on average", waits, if locked { 0.8 } else { 0.0 })
+            .seen(&look.service, "sessions with a statement that runs, on average", active, 0);
+    }
+    if let Some(top) = top {
+        found = found.seen("statement", &top.statement, top.share, 0.3);
+    }
+    let blocker = view.and_then(|look| look.lock_waits.first());
+    if let Some(wait) = blocker.filter(|_| locked) {
+        let session = wait.blocker.map_or_else(|| "unknown".into(), |id| id.to_string());
+        let runs = wait.blocker_statement.clone().unwrap_or_default();
+        found = found.seen("blocker", &format!("session {session} has the lock on {}; it runs or ran", wait.on.clone().unwrap_or_default()), runs, "");
+    }
+    if let Some(scan) = view.and_then(|look| look.table_scans.first()).filter(|scan| !locked && scan.rows > 1000) {
+        found = found.seen("table", &format!("rows of {} read from end to end", scan.table), scan.rows, 1000);
+    }
+    found = found
+        .seen("/proc/PID/stat", &format!("cores of {name}"), cores, if locked { 0.0 } else { 0.7 })
         .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
-        .seen("listen queue", "connections that wait", v.queue(), 0)
-        .unless("workers that compute, or wait for something else");
-    Some(found.do_this(Vec::new(), format!("{statement}look at the statements in its own views (--db URL); more workers only queue there")).check_by("time a statement takes"))
+        .unless(if locked { "sessions that compute" } else { "sessions that wait for locks; workers that compute" });
+    let advice = if locked {
+        "shorter transactions: take the lock last and commit at once, no calls to others meanwhile; smaller locks (rows by an index \
+         instead of tables)"
+    } else if view.is_some() {
+        "the statement above: an index where it reads a whole table, fewer rows, a cache; more workers only queue there"
+    } else {
+        "look at the statements in its own views (--db URL); more workers only queue there"
+    };
+    Some(found.do_this(Vec::new(), advice).check_by("time that a statement takes"))
 }
 
 fn slow_log(case: &Case<'_>) -> Option<Finding> {
@@ -301,7 +349,7 @@ fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
 pub(super) fn cannot_tell(case: &Case<'_>, limit: &Finding) -> Vec<[String; 2]> {
     let pair = |a: &str, b: &str| vec![[a.to_string(), b.to_string()]];
     match limit.id.as_str() {
-        "db-slow" if case.all.unseen.iter().any(|w| w.contains("database")) => pair("db-slow", "db-locked"),
+        "db-slow" if case.main.databases.iter().all(|look| look.trouble.is_some()) => pair("db-slow", "db-locked"),
         _ => Vec::new(),
     }
 }
