@@ -139,10 +139,11 @@ fn mariadb_tells_who_waits_for_whom_and_what_reads_whole_tables() {
     );
     assert!(number(&scanned["active_mean"]) > 0.0 && number(&slow["seconds"]) > 0.0, "{scanned:#}");
 
-    for command in ["sweep", "knobs"] {
-        let with: &[&str] =
-            if command == "sweep" { &["--url", "http://127.0.0.1:1/", "--vary", "max_connections=10,20"] } else { &[] };
-        let refused = folder.run(&[&[command, &name], with].concat());
+    let plan = folder.join("plan.toml");
+    let of = format!("server = '{name}'\nurl = 'http://127.0.0.1:1/'\n[settings]\nmax_connections = [10, 20]\n");
+    std::fs::write(&plan, of).expect("written");
+    for args in [["sweep", &plan.display().to_string()], ["knobs", &name]] {
+        let refused = folder.run(&args);
         assert!(refused.code != 0 && refused.stderr.contains("is a database: it is looked at"), "{refused:?}");
     }
 }

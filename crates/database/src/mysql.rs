@@ -69,7 +69,7 @@ impl Mysql {
                 Some((0xff, rest)) => return Err(refusal(rest)),
                 Some((0xfe, rest)) => {
                     let mut cursor = Cursor(rest);
-                    let plugin = cursor.to_zero().ok_or_else(|| Failure::protocol("a change of authentication"))?;
+                    let plugin = cursor.until_zero().ok_or_else(|| Failure::protocol("a change of authentication"))?;
                     let nonce = cursor.0.strip_suffix(&[0]).unwrap_or(cursor.0);
                     let proof = self.proof(&plugin, nonce, password)?;
                     self.send(&proof)?;
@@ -222,7 +222,7 @@ impl Hello {
         let read = || {
             let mut cursor = Cursor(packet);
             (cursor.take(1)? == [10]).then_some(())?;
-            let version = cursor.to_zero()?;
+            let version = cursor.until_zero()?;
             cursor.take(4)?;
             let mut nonce = cursor.take(8)?.to_vec();
             // A filler, flags, a character set, a status, more flags.
@@ -231,7 +231,7 @@ impl Hello {
             cursor.take(10)?;
             let more = cursor.take(length.saturating_sub(8).max(13))?;
             nonce.extend(more.strip_suffix(&[0]).unwrap_or(more));
-            let plugin = cursor.to_zero().unwrap_or_else(|| "mysql_native_password".into());
+            let plugin = cursor.until_zero().unwrap_or_else(|| "mysql_native_password".into());
             Some(Hello { version, nonce, plugin })
         };
         read().ok_or_else(|| Failure::protocol("its greeting is not MySQL's"))
@@ -249,7 +249,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A text that ends with a zero.
-    fn to_zero(&mut self) -> Option<String> {
+    fn until_zero(&mut self) -> Option<String> {
         let end = self.0.iter().position(|b| *b == 0)?;
         let text = String::from_utf8_lossy(self.take(end)?).into_owned();
         self.take(1)?;

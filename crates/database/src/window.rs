@@ -132,7 +132,7 @@ impl Window {
         DatabaseLook {
             span_s: self.began.elapsed().as_secs_f64(),
             samples: self.samples,
-            answer_us: (self.samples > 0).then(|| self.answer.as_micros() as u64),
+            answer_us: (self.samples > 0).then_some(self.answer.as_micros() as u64),
             connections: self.connections,
             states: self.states.clone(),
             active_mean: mean(self.active),

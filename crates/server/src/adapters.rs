@@ -5,6 +5,7 @@ use lastdrop_model::Knob;
 use crate::adapter::{Adapter, Effective};
 use crate::apache::Apache;
 use crate::described::Described;
+use crate::find::refused_in_container;
 use crate::fpm::Fpm;
 use crate::haproxy::Haproxy;
 use crate::host::Host;
@@ -20,7 +21,12 @@ use crate::{ServerError, ServerRef};
 /// # Errors
 /// When there is none, more than one, or it may not be looked at.
 pub fn discover(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
-    find_adapter(server).map_err(|e| or_restore(e, server))
+    find_adapter(server)
+        .map_err(|e| match e {
+            ServerError::NotFound { .. } | ServerError::Io { .. } => refused_in_container(server).unwrap_or(e),
+            other => other,
+        })
+        .map_err(|e| or_restore(e, server))
 }
 
 pub(crate) fn find_adapter(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {

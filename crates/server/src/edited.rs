@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::ServerError;
+use crate::patch::Rewrite;
 use crate::private::{Like, prepare, remove_if_there};
 
 /// A file as it was and as a change makes it.
@@ -56,6 +57,12 @@ impl EditedFile {
     pub fn new(path: PathBuf, before: Vec<u8>, after: Vec<u8>) -> Result<EditedFile, ServerError> {
         let like = Like::of(&path).map_err(ServerError::io(format!("cannot read {}", path.display())))?;
         Ok(EditedFile { path, like, before: Content::of(before), after: Content::of(after) })
+    }
+
+    /// The same for people.
+    pub fn rewrite(&self) -> Rewrite {
+        let text = |content: &Content| String::from_utf8_lossy(content.bytes()).into_owned();
+        Rewrite { path: self.path.clone(), before: Some(text(&self.before)), after: text(&self.after) }
     }
 
     /// Where its new content is until it is whole. Hidden: a server that includes all files of a folder takes no hidden

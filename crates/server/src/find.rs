@@ -1,6 +1,7 @@
 //! Finds a running server for looking at it: its processes, its listeners, its status page. Any server, tunable or not.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process::{self, Helpers, ProcessInfo};
@@ -11,9 +12,9 @@ use crate::adapters::{find_adapter, no_program};
 use crate::kind::{AdapterName, Kind, Leave, program_of};
 use crate::kinds;
 use crate::left::or_restore;
-use crate::meant::{choose, listeners_of, masters};
+use crate::meant::{choose, listeners_of, masters_anywhere};
 use crate::status_page::status_of;
-use crate::{ServerError, ServerRef};
+use crate::{ServerError, ServerRef, container};
 
 /// A server that runs.
 #[derive(Debug, Clone)]
@@ -96,7 +97,10 @@ fn find_any(server: &ServerRef) -> Result<Found, ServerError> {
             let one_request = server.kind.one_request_a_worker;
             by_adapter(server).map(|found| Found { prefork: one_request, ..found }).map_err(|_| e)
         }),
-        (None, Some(AdapterName::Apache | AdapterName::Target)) => by_adapter(server),
+        (None, Some(AdapterName::Apache | AdapterName::Target)) => by_adapter(server).or_else(|e| {
+            let within = from_outside(server).ok().filter(|found| container::root_of(found.master).is_some());
+            within.ok_or(e)
+        }),
         (None, Some(AdapterName::Host)) => Err(no_program(server)),
         // Its configuration tells where its stats socket is.
         (None, Some(AdapterName::Haproxy)) => by_adapter(server).or_else(|_| from_outside(server)),
@@ -165,29 +169,52 @@ fn by_process(info: &ProcessInfo) -> Found {
     }
 }
 
-/// The one master that is meant, with all that its row tells.
-fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
+/// The one master that is meant, in a container or not, its configuration as seen from here, and where it listens.
+fn master_of(server: &ServerRef) -> Result<(ProcessInfo, Option<PathBuf>, Vec<SocketAddr>), ServerError> {
     let kind = server.kind;
-    let candidates = masters(|p| kind.runs(p))
-        .into_iter()
-        .map(|p| {
-            let (config, listeners) = (kind.named_by.likely(&p), listeners_of(p.pid));
-            (p, config, listeners)
-        })
-        .collect();
+    let mut masters = masters_anywhere(|p| kind.runs(p));
+    // Who does not say which one means one of this machine.
+    let is_here = |p: &ProcessInfo| container::root_of(p.pid).is_none();
+    if server.config.is_none() && server.url.is_none() && masters.iter().any(is_here) {
+        masters.retain(is_here);
+    }
+    let candidate = |p: ProcessInfo| {
+        let config = kind.named_by.likely(&p).map(|config| container::seen_from_here(p.pid, &config));
+        let listeners = listeners_of(p.pid);
+        (p, config, listeners)
+    };
     let not_found =
         || ServerError::NotFound { what: format!("no running {} is meant", kind.name), advice: kind.advice.into() };
-    let (info, config, listeners) = choose(candidates, server, not_found)?;
+    choose(masters.into_iter().map(candidate).collect(), server, not_found)
+}
+
+/// It, with all that its row tells.
+fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
+    let kind = server.kind;
+    let (info, config, listeners) = master_of(server)?;
+    let status = match container::root_of(info.pid) {
+        None => status_of(server, config.as_deref(), &listeners),
+        // What its configuration and its listeners say is meant within; a URL is ours.
+        Some(_) => status_of(server, None, &[]),
+    };
     Ok(Found {
         kind,
         software: program_of(&info),
         master: info.pid,
         prefork: kind.one_request_a_worker,
         helpers: kind.helpers,
-        status: status_of(server, config.as_deref(), &listeners),
+        status,
         name: ServerRef { name: None, kind, config, pid: None, url: None }.to_string(),
         listeners,
     })
+}
+
+/// Why the settings of a server are not read or changed, if it is one in a container that a name means.
+pub(crate) fn refused_in_container(server: &ServerRef) -> Option<ServerError> {
+    let (info, config, _) = master_of(server).ok()?;
+    container::root_of(info.pid)?;
+    let name = ServerRef { name: None, config: config.or_else(|| server.config.clone()), ..server.clone() };
+    Some(ServerError::Setting(container::refusal(&name.to_string(), info.pid)))
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::ServerError;
 use crate::edited::EditedFile;
 use crate::private::{keep_to_ourselves, make_folder, remove_if_there, unfinished, write_durably};
+use crate::systemd::DropIn;
 
 /// Where journals, locks and overrides live: /var/lib/lastdrop for root, the user's state folder otherwise.
 /// LASTDROP_STATE names another.
@@ -78,6 +79,9 @@ pub struct Journal {
     /// The server's own files that were edited, and what stood there before.
     #[serde(default)]
     pub edited: Vec<EditedFile>,
+    /// Files beside its unit that say how it is started, and what stood there before.
+    #[serde(default)]
+    pub drop_ins: Vec<DropIn>,
     /// A temporary configuration beside the server's own.
     #[serde(default)]
     pub test_file: Option<PathBuf>,

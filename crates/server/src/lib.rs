@@ -11,6 +11,7 @@ mod adapters;
 mod apache;
 mod change;
 mod complaints;
+mod container;
 mod described;
 mod edited;
 mod edits;
@@ -33,6 +34,7 @@ mod means;
 mod means_file;
 mod meant;
 mod nginx;
+mod patch;
 mod private;
 mod restart;
 mod restore;
@@ -40,6 +42,7 @@ mod server_ref;
 mod session;
 mod stack;
 mod status_page;
+mod systemd;
 mod target;
 mod visitors;
 
@@ -110,6 +113,11 @@ pub enum ServerError {
         path.display()
     )]
     BrokenJournal { path: PathBuf, fault: JournalFault, about: String, by_hand: String },
+    #[error(
+        "the change is not made, since its files are not ours to write ({hindrance}). As a patch, which has not been tested:\n\
+         {patch}then: {then}"
+    )]
+    NotOurs { hindrance: String, patch: String, then: String },
     #[error("the server did not take its configuration at a reload and runs on with the one before:\n{output}")]
     NotReloaded { output: String },
     #[error(

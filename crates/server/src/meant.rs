@@ -7,10 +7,18 @@ use lastdrop_model::Url;
 use lastdrop_probe::listeners;
 use lastdrop_probe::process::{self, ProcessInfo};
 
-use crate::{ServerError, ServerRef};
+use crate::{ServerError, ServerRef, container};
 
-/// Master processes of a program: those whose parent is not of it, be it another user's.
+/// Master processes of a program: those whose parent is not of it, be it another user's. Those in containers are left out:
+/// their configurations are not the files that are called so here.
 pub(crate) fn masters(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<ProcessInfo> {
+    let mut masters = masters_anywhere(is_of);
+    masters.retain(|p| container::root_of(p.pid).is_none());
+    masters
+}
+
+/// The same with those in containers.
+pub(crate) fn masters_anywhere(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<ProcessInfo> {
     let mut group = process::all();
     group.retain(is_of);
     let pids: Vec<i32> = group.iter().map(|p| p.pid).collect();
@@ -35,11 +43,9 @@ pub(crate) fn choose<T>(
     not_found: impl FnOnce() -> ServerError,
 ) -> Result<(T, Option<PathBuf>, Vec<SocketAddr>), ServerError> {
     if let Some(wanted) = &server.config {
-        let real =
-            std::fs::canonicalize(wanted).map_err(ServerError::io(format!("cannot read {}", wanted.display())))?;
-        candidates.retain(|(_, config, _)| {
-            config.as_ref().is_some_and(|c| std::fs::canonicalize(c).is_ok_and(|c| c == real))
-        });
+        std::fs::metadata(wanted).map_err(ServerError::io(format!("cannot read {}", wanted.display())))?;
+        let is_wanted = |config: &PathBuf| container::is_same_file(config, wanted) == Some(true);
+        candidates.retain(|(_, config, _)| config.as_ref().is_some_and(is_wanted));
     }
     if let Some(url) = &server.url {
         candidates.retain(|(_, _, listeners)| listeners.iter().any(|l| l.port() == url.port));

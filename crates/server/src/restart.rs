@@ -293,30 +293,3 @@ fn join_cgroup(controllers: &str, path: &str) {
         let _ = fs::write(file, std::process::id().to_string());
     }
 }
-
-/// The unit under which systemd keeps a server, if it does: such a server is restarted by systemd.
-pub fn systemd_unit(birth: &Birth) -> Option<String> {
-    if !Path::new("/run/systemd/system").exists() {
-        return None;
-    }
-    birth
-        .cgroups
-        .iter()
-        .filter(|(controllers, _)| controllers.is_empty() || controllers == "name=systemd")
-        .find_map(|(_, path)| path.rsplit('/').find(|part| part.ends_with(".service")))
-        .filter(|unit| !unit.starts_with("user@"))
-        .map(str::to_string)
-}
-
-/// Has systemd restart a unit.
-pub fn restart_unit(unit: &str) -> Result<(), ServerError> {
-    let output =
-        Command::new("systemctl").args(["restart", unit]).output().map_err(ServerError::io("cannot run systemctl"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(ServerError::ConfigTest {
-        command: format!("systemctl restart {unit}"),
-        output: String::from_utf8_lossy(&output.stderr).trim().to_string(),
-    })
-}

@@ -19,7 +19,7 @@ use crate::health::{Health, wait_healthy};
 use crate::journal::{Journal, Lock, Stage, StateFiles, lock_all, tidy_all};
 use crate::private::{Readers, keep_to_ourselves, remove_if_there, unfinished, write_durably_for};
 use crate::restart::Launch;
-use crate::{ServerError, ServerRef, edited, haproxy, host, nginx, restart};
+use crate::{ServerError, ServerRef, edited, haproxy, host, nginx, restart, systemd};
 
 /// How long workers of an old generation may take to finish what they do.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -45,7 +45,10 @@ impl Restored {
 
 /// Takes our files away, or brings back what stood in their place. True when something of ours was there.
 pub fn put_back_files(journal: &Journal) -> Result<bool, ServerError> {
-    let edited = edited::put_back(&journal.edited)?;
+    let mut edited = edited::put_back(&journal.edited)?;
+    for file in &journal.drop_ins {
+        edited |= file.put_back()?;
+    }
     let Some(file) = &journal.included_file else { return Ok(edited) };
     let now = std::fs::read_to_string(file).ok();
     let result = match &journal.included_before {
@@ -59,12 +62,7 @@ pub fn put_back_files(journal: &Journal) -> Result<bool, ServerError> {
 /// Ends the server and starts it in some way. Returns the pid of the new master.
 pub fn switch(journal: &Journal, launch: &Launch) -> Result<i32, ServerError> {
     if let Some(unit) = &journal.unit {
-        restart::restart_unit(unit)?;
-        let family = restart::family(&journal.birth, &[&launch.argv]);
-        return restart::masters(&family).first().map(|p| p.pid).ok_or_else(|| ServerError::NotFound {
-            what: format!("systemd restarted {unit}, but no server runs"),
-            advice: format!("look at: journalctl -u {unit}"),
-        });
+        return systemd::restart(journal, unit, launch);
     }
     restart::check_known(&journal.birth, launch)?;
     restart::stop(&journal.birth, &journal.argvs(), journal.stop_signal()?)?;
@@ -84,8 +82,11 @@ pub fn reload(journal: &Journal, master: i32) -> Result<i32, ServerError> {
     let signal = nix::sys::signal::Signal::try_from(journal.reload_signal)
         .map_err(|e| ServerError::Setting(format!("the journal's reload signal: {e}")))?;
     let executing = journal.executes_itself.then(|| Executing::begin(master, journal.reload_signal)).transpose()?;
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(master), signal)
-        .map_err(|e| ServerError::io(format!("cannot reload process {master}"))(e.into()))?;
+    let by_unit = journal.unit.as_deref().map(systemd::reload).transpose()?.unwrap_or(false);
+    if !by_unit {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(master), signal)
+            .map_err(|e| ServerError::io(format!("cannot reload process {master}"))(e.into()))?;
+    }
     let master = executing.map_or(Ok(master), |executing| executing.wait(&journal.birth))?;
     let deadline = Instant::now() + RELOAD_TIMEOUT;
     let is_new = |p: ProcessInfo| !old.iter().any(|(known, _)| *known == p.pid);
@@ -315,7 +316,7 @@ pub fn confirm(journal: &Journal, half: PutBack) -> Result<Restored, ServerError
 /// Starts a server again that runs with a command line of somebody else's.
 fn start_again(journal: &Journal, adapter: &dyn Adapter, launch: &Launch) -> Result<i32, ServerError> {
     let birth: &Birth = &adapter.facts().birth;
-    if journal.unit.is_some() && restart::systemd_unit(birth) == journal.unit {
+    if journal.unit.is_some() && systemd::unit_of(birth) == journal.unit {
         return switch(journal, launch);
     }
     restart::check_known(birth, launch)?;

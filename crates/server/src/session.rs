@@ -23,8 +23,11 @@ use crate::kept::Kept;
 use crate::private::{Readers, remove_if_there, write_durably_for};
 use crate::restart::Launch;
 use crate::restore::{PutBack, Restored, confirm, put_back, put_back_files, reload, switch};
+use crate::systemd::DropIn;
 use crate::visitors::{Lookout, Others};
-use crate::{ServerError, edited, launch, restart};
+use crate::{ServerError, edited, launch, restart, systemd};
+
+mod ours;
 
 pub struct Session {
     adapter: Box<dyn Adapter>,
@@ -77,7 +80,7 @@ impl Session {
             Journal::read(&files.journal)?;
             return Err(ServerError::Unrestored);
         }
-        let unit = restart::systemd_unit(&facts.birth);
+        let unit = systemd::unit_of(&facts.birth);
         let family = restart::family(&facts.birth, &[&facts.birth.argv]);
         let masters = restart::masters(&family);
         if masters.len() != 1 {
@@ -87,21 +90,13 @@ impl Session {
             });
         }
         let placement = adapter.placement();
-        match (&unit, &placement) {
-            (Some(unit), Placement::OwnFile) => {
-                return Err(ServerError::Setting(format!(
-                    "systemd keeps this server ({unit}) and its configuration includes no folder for an override: add a \
-                     line such as 'IncludeOptional conf.d/*.conf' to it"
-                )));
+        // What a unit starts it with is said beside the unit.
+        let drop_ins = match (&unit, &placement) {
+            (Some(unit), Placement::OwnFile | Placement::StartedWith) => {
+                vec![DropIn::of_trial(unit)?, DropIn::of_kept(unit)?]
             }
-            (Some(unit), Placement::StartedWith) => {
-                return Err(ServerError::Setting(format!(
-                    "systemd keeps this server ({unit}) and starts it with the command line of its unit; the change is: \
-                     systemctl edit {unit}, with ExecStart or Environment"
-                )));
-            }
-            _ => {}
-        }
+            _ => Vec::new(),
+        };
         // A configuration that was broken since the server started must be found while it still runs.
         adapter.check(&Change::default(), &files.test)?;
         let lookout = (!others.live).then(|| Lookout::start(adapter.as_ref(), others)).transpose()?;
@@ -133,6 +128,7 @@ impl Session {
             included_file,
             included_before,
             edited: Vec::new(),
+            drop_ins,
             test_file: adapter.test_file(),
             reloads: adapter.is_fresh_after_reload(),
             executes_itself: adapter.executes_itself(),
@@ -239,6 +235,7 @@ impl Session {
             // The test shall not see what the last trial left in an included folder.
             self.put_back_files()?;
         }
+        self.refuse_what_is_not_ours(&change)?;
         self.check(&change)?;
         if self.journal.stage == Stage::Armed {
             self.journal.stage = Stage::Changed;
@@ -257,6 +254,11 @@ impl Session {
                 self.write_override(self.journal.included_file.as_ref().unwrap_or(&self.files.trial), &text)?;
                 launch.argv.clone_from(&self.journal.changed_argv);
             }
+        }
+        if !change.is_empty()
+            && let [trial, ..] = self.journal.drop_ins.as_slice()
+        {
+            trial.write(&self.journal.birth, &launch)?;
         }
         self.bring_into_force(change, launch)
     }
@@ -418,9 +420,11 @@ impl Session {
     pub(crate) fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
         let change = Change::from(settings.clone());
         let placement = self.placement();
-        if placement != Placement::StartedWith && self.journal.stage == Stage::Changed {
+        let is_put_back = placement != Placement::StartedWith || !self.journal.drop_ins.is_empty();
+        if is_put_back && self.journal.stage == Stage::Changed {
             self.put_back_files()?;
         }
+        self.refuse_what_is_not_ours(&change)?;
         self.check(&change)?;
         self.journal.stage = Stage::Changed;
         self.journal.write()?;
@@ -442,6 +446,10 @@ impl Session {
             Placement::StartedWith => {
                 self.journal.write()?;
                 launch = self.launch_with(&change)?;
+                if let Some(kept) = self.keep_beside_the_unit(&launch)? {
+                    self.bring_into_force(change, launch)?;
+                    return Ok(kept);
+                }
                 let own = &self.journal.birth.environment;
                 let environment = launch.environment.iter().filter(|v| !own.contains(v)).cloned().collect();
                 Kept::Running { argv: launch.argv.clone(), environment }
@@ -455,12 +463,15 @@ impl Session {
                 let before = self.journal.clone();
                 self.journal.changed_argv.clone_from(&launch.argv);
                 // From here on the changed server may run on the new file; the one on the trial file has to be gone first.
-                restart::stop(&before.birth, &before.argvs(), before.stop_signal()?)?;
+                if before.unit.is_none() {
+                    restart::stop(&before.birth, &before.argvs(), before.stop_signal()?)?;
+                }
                 self.journal.restarted = true;
                 self.journal.write()?;
                 let text = self.render(&change, &placement);
                 self.edit(&change)?;
                 self.write_override(&file, &text)?;
+                self.keep_beside_the_unit(&launch)?;
                 Kept::OnFile { file, argv: launch.argv.clone() }
             }
         };

@@ -1,0 +1,96 @@
+//! A change of files that are not ours to write, as a patch for whoever may.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{AccessFlags, access};
+
+/// Lines around a change that tell where it belongs.
+const CONTEXT: usize = 3;
+
+/// A file as it is, or is not, and as it is to be.
+#[derive(Debug)]
+pub struct Rewrite {
+    pub path: PathBuf,
+    pub before: Option<String>,
+    pub after: String,
+}
+
+impl Rewrite {
+    /// May another file be put in its place? If not, why.
+    pub fn hindrance(&self) -> Option<String> {
+        let folder = self.path.parent().unwrap_or(Path::new("/"));
+        // A file may be a mount of its own.
+        let own = self.before.as_ref().map(|_| self.path.as_path());
+        let refused = [Some(folder), own].into_iter().flatten().find_map(|path| access(path, AccessFlags::W_OK).err());
+        refused.map(|e| format!("{}: {}", self.path.display(), e.desc()))
+    }
+
+    /// As patch(1) reads it: one hunk, from the first line that differs to the last.
+    pub fn unified(&self) -> String {
+        let (before, after) = (lines(self.before.as_deref().unwrap_or("")), lines(&self.after));
+        let same = before.iter().zip(&after).take_while(|(a, b)| a == b).count();
+        let rest = before.len().min(after.len()) - same;
+        let tail = before.iter().rev().zip(after.iter().rev()).take(rest).take_while(|(a, b)| a == b).count();
+        let start = same.saturating_sub(CONTEXT);
+        let more = tail.min(CONTEXT);
+        let span = |all: &[&str]| {
+            let n = all.len() - tail + more - start;
+            // An empty one begins before its first line.
+            format!("{},{n}", if n == 0 { start } else { start + 1 })
+        };
+        let name = self.path.display();
+        let old = self.before.as_ref().map_or_else(|| "/dev/null".to_string(), |_| name.to_string());
+        let mut out = format!("--- {old}\n+++ {name}\n@@ -{} +{} @@\n", span(&before), span(&after));
+        let mut put = |mark: char, all: &[&str]| {
+            for line in all {
+                let end = if line.ends_with('\n') { "" } else { "\n\\ No newline at end of file\n" };
+                let _ = write!(out, "{mark}{line}{end}");
+            }
+        };
+        put(' ', &before[start..same]);
+        put('-', &before[same..before.len() - tail]);
+        put('+', &after[same..after.len() - tail]);
+        put(' ', &before[before.len() - tail..before.len() - tail + more]);
+        out
+    }
+}
+
+/// Lines with what ends them.
+fn lines(text: &str) -> Vec<&str> {
+    text.split_inclusive('\n').collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn patch_makes_of_the_old_file_the_new_one() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("x.conf");
+        for (before, after) in [
+            (Some("a\nb\nc\nd\ne\nf\ng\nh\n"), "a\nb\nc\nd\nE\nnew\nf\ng\nh\n"),
+            (Some("a\n"), "a\nb"),
+            (Some("a\nb"), "b"),
+            (Some("x\nx\nx\n"), "x\nx\n"),
+            (None, "first\nsecond\n"),
+        ] {
+            let _ = fs::remove_file(&path);
+            if let Some(text) = before {
+                fs::write(&path, text).expect("written");
+            }
+            let rewrite = Rewrite { path: path.clone(), before: before.map(str::to_string), after: after.into() };
+            assert_eq!(rewrite.hindrance(), None);
+            let file = dir.path().join("change.patch");
+            fs::write(&file, rewrite.unified()).expect("written");
+            let done =
+                Command::new("patch").args(["-s", "-p0", "-i"]).arg(&file).arg(&path).output().expect("patch runs");
+            assert!(done.status.success(), "{}{}", rewrite.unified(), String::from_utf8_lossy(&done.stdout));
+            assert_eq!(fs::read_to_string(&path).expect("there"), after, "{}", rewrite.unified());
+        }
+    }
+}
