@@ -64,6 +64,13 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
     out
 }
 
+/// A limit in a line, for commands that are about something else.
+#[must_use]
+pub fn limit_line(limit: &Finding) -> String {
+    let known = limit.evidence.iter().find(|e| speaks(e)).map_or_else(String::new, |e| format!("; {}", told(e)));
+    format!("limit: {} ({}{known})\n", limit.title, limit.id)
+}
+
 /// How it is known, what to change, what that should bring, how to check.
 fn whole(f: &Finding) -> String {
     let mut out = String::new();

@@ -20,7 +20,7 @@ pub mod watch_stack;
 
 pub use capacity::capacity_text;
 pub use compare::compare_text;
-pub use doctor::{doctor_list, doctor_text, explain_text};
+pub use doctor::{doctor_list, doctor_text, explain_text, limit_line};
 pub use events::event_line;
 pub use junit::junit;
 pub use knobs::knobs_text;

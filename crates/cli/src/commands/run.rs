@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use lastdrop_diagnose::findings::certain;
+use lastdrop_diagnose::fold;
 use lastdrop_lab::observers::RequestLog;
 use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_model::run::End;
 use lastdrop_model::{Judged, Run, Verdict};
-use lastdrop_report::run_text;
+use lastdrop_report::{limit_line, run_text};
 use lastdrop_server::ServerRef;
 use lastdrop_server::find;
 use lastdrop_server::{Kind, kinds};
@@ -105,7 +107,9 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         (Some(growing), Some(e)) => Err(unfinished_log(&e, growing.leave())),
         (None, _) => Ok(()),
     };
-    let given = report.give(&run_text(&run), &run);
+    let limit = fold::run(&run).and_then(|seen| certain(&seen));
+    let text = run_text(&run) + &limit.as_ref().map_or_else(String::new, limit_line);
+    let given = report.give(&text, &run);
     let judged = junit.map_or(Ok(()), |junit| junit.written);
     given.and(judged).and(logged)?;
     // The older seconds of the report came from there.

@@ -10,10 +10,12 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_looks::watch_stack::Watchers;
 use lastdrop_model::bounds::{DURATION, INTERVAL};
-use lastdrop_model::documents::Watched;
+use lastdrop_diagnose::findings::certain;
+use lastdrop_diagnose::fold;
+use lastdrop_model::documents::{WatchDocument, Watched};
 use lastdrop_report::watch::{SortBy, View};
 use lastdrop_report::watch_stack::{draw_watched, most_workers, watched_news};
-use lastdrop_report::{watched_line, watched_text};
+use lastdrop_report::{limit_line, watched_line, watched_text};
 use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -82,7 +84,7 @@ pub fn watch(args: &WatchArgs) -> Result<Exit> {
         let mut watchers = Watchers::start(&args.servers, &databases)?;
         sleep(args.interval, &stop);
         if let Some(seen) = watchers.look(true) {
-            report.give(&watched_text(&seen, &view), &seen)?;
+            report.give(&(watched_text(&seen, &view) + &limits(&seen)), &seen)?;
         }
         return Ok(leave(&stop));
     }
@@ -95,6 +97,15 @@ pub fn watch(args: &WatchArgs) -> Result<Exit> {
         screen(source, view, record, limit, &stop)
     } else {
         lines(source, record, args, limit, &stop)
+    }
+}
+
+/// A line for each server whose limit the counters of a look prove.
+fn limits(seen: &Watched) -> String {
+    let of = |d: &WatchDocument| certain(&fold::look(&d.server, &d.look)).map(|limit| limit_line(&limit));
+    match seen {
+        Watched::One(one) => of(one).into_iter().collect(),
+        Watched::Several(all) => all.servers().iter().filter_map(of).collect(),
     }
 }
 
@@ -225,7 +236,7 @@ fn lines(
         }
         if !args.quiet && args.json.as_deref() != Some("-") {
             let alert = source.alert().map_or(String::new(), |a| format!("{a}\n"));
-            stdio::out(format!("{}{alert}", watched_line(&document)));
+            stdio::out(format!("{}{}{alert}", watched_line(&document), limits(&document)));
         }
         // A reader that has gone (head) ends the watch.
         if !stdio::is_open() {
