@@ -7,13 +7,13 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::servers::{Fpm, Mariadb, nginx, open_folder, php, php_site};
-use common::{Apache, Folder, Target, free_port, get, number, signal, wait_until};
+use common::servers::{Daemon, Fpm, Mariadb, nginx, open_folder, php, php_site};
+use common::{Apache, Folder, Target, free_port, get, number};
 use serde_json::Value;
 
 /// What the doctor says of a server under the load of so many users.
@@ -111,18 +111,12 @@ fn threads_of_one_interpreter_are_no_lock_of_the_application() {
         folder.path().display()
     );
     fs::write(&config, text).expect("written");
-    let mut server = Command::new("/usr/bin/gunicorn")
-        .args(["-c", &config.display().to_string(), "app:application"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("gunicorn (./x test installs it)");
-    wait_until("gunicorn", || get(port, "/").is_some());
+    let mut command = Command::new("/usr/bin/gunicorn");
+    command.args(["-c", &config.display().to_string(), "app:application"]);
+    let _server = Daemon::start(command, "gunicorn", |_| get(port, "/").is_some());
     let name = format!("gunicorn:{}", config.display());
     let said = ask(&folder, &[&name], &format!("http://127.0.0.1:{port}/"), &["-c", "12"]);
     assert_eq!(said["limit"], "interpreter-lock", "{:#} {:#}", said["findings"], said["examination"]["steps"]);
-    signal(&server, libc::SIGTERM);
-    let _ = server.wait();
 }
 
 #[test]

@@ -126,7 +126,12 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
     let members: Members = following.join().map_err(|_| LabError::Other("looking for servers failed".into()))?;
     all.servers = examined(&members, &mut all.unseen);
     all.sysctls = crate::settings::sysctls();
-    all.steps.extend(alone?);
+    let alone = alone?;
+    if let Some(step) = alone.as_ref().filter(|s| s.answered == 0 && s.timed_out == 0) {
+        let why = step.connect_errors.keys().next().cloned().unwrap_or_else(|| "nothing was answered".into());
+        return Err(LabError::Other(format!("{}: {why}; is the server running, and is that its port? try: curl -v {0}", plan.url)));
+    }
+    all.steps.extend(alone);
     let mut readings = Readings::default();
     let mut beside = Beside::start(&members, to.as_ref(), &order.databases);
     let outcome = steps(lab, order, &members, &mut beside, &mut readings, &mut all);
@@ -242,12 +247,12 @@ fn steps(
     let few = if gentle { GENTLE_USERS } else { FEW_USERS };
     if gentle || users > 2 * few || is_open {
         say(lab, format!("{few} users"));
-        let step = put_on(lab, plan, StepKind::Few, Some(few), order.part(FEW), Some(beside))?;
+        let step = put_on(lab, plan, StepKind::Few, few_of(gentle, is_open, few), order.part(FEW), Some(beside))?;
         note(&step);
         all.steps.push(step);
     }
     if gentle {
-        all.inside = inside_step(lab, plan, Some(few), members, all)?;
+        all.inside = inside_step(lab, plan, few_of(gentle, is_open, few), members, all)?;
         return Ok(());
     }
     settle(members);
@@ -275,6 +280,11 @@ fn steps(
     say(lab, "the same load, and a look inside: system calls, profile".into());
     all.inside = inside_step(lab, plan, asked, members, all)?;
     Ok(())
+}
+
+/// Gentle, a rate that is asked for is kept; else a few users.
+fn few_of(gentle: bool, is_open: bool, few: u32) -> Option<u32> {
+    (!(gentle && is_open)).then_some(few)
 }
 
 /// Load, and while it is on, a look inside.

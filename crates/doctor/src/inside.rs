@@ -18,7 +18,7 @@ use crate::behind::{Member, Members};
 
 /// Tracing stops a process at each call: as few as possible, for a moment.
 const TRACED: usize = 2;
-const TRACE: Duration = Duration::from_millis(1500);
+const TRACE: Duration = Duration::from_millis(2000);
 const PROFILE: Duration = Duration::from_secs(2);
 /// Of libraries and functions those with the largest shares are kept.
 const KEPT: usize = 15;
@@ -26,15 +26,20 @@ const KEPT: usize = 15;
 pub fn look(members: &Members, url: &Url) -> Vec<Inside> {
     let mut all: Vec<Inside> =
         members.all.iter().map(|m| Inside { server: m.called.clone(), ..Inside::default() }).collect();
-    for (member, inside) in members.all.iter().zip(&mut all) {
-        // Of databases their own views tell more.
-        if !member.found.kind.programs.is_empty() {
-            trace(member, url, inside);
+    // All of them at once, while the load is on.
+    thread::scope(|scope| {
+        for (member, inside) in members.all.iter().zip(&mut all) {
+            // Of databases their own views tell more, of what is not known nothing is to be told.
+            if !member.found.kind.programs.is_empty() && member.found.kind.database.is_none() {
+                scope.spawn(|| trace(member, url, inside));
+            }
         }
-    }
-    for (member, inside) in members.all.iter().zip(&mut all) {
-        profile(member, inside);
-    }
+    });
+    thread::scope(|scope| {
+        for (member, inside) in members.all.iter().zip(&mut all) {
+            scope.spawn(|| profile(member, inside));
+        }
+    });
     all
 }
 
@@ -73,7 +78,7 @@ fn profile(member: &Member, inside: &mut Inside) {
     pids.truncate(64);
     pids.push(member.found.master);
     let Ok(perf) = Perf::start(&pids, file.path()) else { return };
-    thread::sleep(PROFILE / 2);
+    thread::sleep(PROFILE);
     let Ok((script, _)) = perf.finish(file.path()) else { return };
     let stacks = stacks::read_perf_script(&script);
     let largest = |mut all: Vec<(String, f64)>| -> BTreeMap<String, f64> {

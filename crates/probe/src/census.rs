@@ -17,7 +17,7 @@ use crate::sleeping::{Sockets, waits_for};
 use crate::stat::{self, Stat};
 
 /// A pause between two readings is between these.
-const PAUSES_US: std::ops::Range<u64> = 60_000..140_000;
+const PAUSES_US: std::ops::Range<u64> = 100_000..200_000;
 /// Threads of one server that one reading looks at.
 const MOST_THREADS: usize = 24;
 /// Threads of one process that are known at all.

@@ -302,18 +302,21 @@ impl Namespace {
     /// # Errors
     /// As [`Namespace::look`].
     pub fn others(&self, ports: &[u16]) -> io::Result<Vec<SocketAddr>> {
+        let seen = self.clients(ports)?;
+        // Of this machine only those count whose end is open, and by somebody else: one of ours may be closed meanwhile.
         let inodes = crate::listeners::inodes(std::process::id() as i32)?;
-        let mut own = HashSet::new();
+        let mut open = HashMap::new();
         let mut ask = SockDiag::open()?;
         for family in FAMILIES {
             let states = StateFlags::all() - StateFlags::LISTEN - StateFlags::TIME_WAIT;
-            ask.tcp(family, states, 0, |s| {
-                if inodes.contains(&s.inode) {
-                    own.insert(s.local);
-                }
-            })?;
+            ask.tcp(family, states, 0, |s| _ = open.insert(s.local, s.inode))?;
         }
-        Ok(self.clients(ports)?.into_iter().filter(|end| !own.contains(end)).collect())
+        let is_here = self.is_ours();
+        let is_other = |end: &SocketAddr| match open.get(end) {
+            Some(inode) => *inode != 0 && !inodes.contains(inode),
+            None => !is_here || !crate::listeners::is_local(end),
+        };
+        Ok(seen.into_iter().filter(is_other).collect())
     }
 
     /// The other ends of open connections to the given ports.

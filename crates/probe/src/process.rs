@@ -87,11 +87,15 @@ pub fn worker_pids(master: i32, helpers: Helpers) -> Vec<i32> {
     pids
 }
 
-/// Children of a process that have ended and that it has not waited for.
+/// Children of a process, and of its children, that have ended and that nobody has waited for.
 #[must_use]
 pub fn zombies_of(parent: i32) -> u64 {
-    let is_one = |pid: &i32| crate::stat::Stat::of_any(*pid).is_some_and(|(s, _)| s.parent == parent && s.state == 'Z');
-    crate::stat::all_pids().filter(is_one).count() as u64
+    let mut parents: Vec<i32> = child_pids(parent);
+    parents.push(parent);
+    let ended = |pid: &i32| {
+        crate::stat::Stat::of_any(*pid).is_some_and(|(s, _)| s.state == 'Z' && parents.contains(&s.parent))
+    };
+    crate::stat::all_pids().filter(ended).count() as u64
 }
 
 /// Is the process with this pid still the one that started then?

@@ -163,7 +163,7 @@ fn steps(steps: &[Step]) -> String {
                 time(s.response.mean),
                 time(s.response.p99),
                 s.unanswered().to_string(),
-                format!("{:.0} %", s.busy(&[]) * 100.0),
+                if s.cores.is_empty() { "–".into() } else { format!("{:.0} %", s.busy(&[]) * 100.0) },
             ]
         })
         .collect();

@@ -60,6 +60,7 @@ const ALL: &[About] = &[
     a("single-worker-cpu", Limit, "one worker computes, other processors idle", "one thread at a whole core, the rest of the server at nothing, a setting for more workers", "single-process: nothing to scale it"),
     a("single-process", Limit, "one process on many processors", "the only process at a whole core while others idle", "single-worker-cpu of a pool"),
     a("upstream-backlog-overflow", Limit, "the listen queue of what is behind is full", "EAGAIN on connect (errno 11), 502", "upstream-refused: ECONNREFUSED"),
+    a("proxy-connect-retries", Limit, "a backend refuses, and the proxy tries again", "connects that fail on HAProxy's side and answers in steps of a second", "slow-upstream: connects succeed"),
     a("upstream-refused", Limit, "what is behind refuses, or is down", "ECONNREFUSED in the log and 502 or 503", "upstream-backlog-overflow: somebody is there"),
     a("db-pool-exhausted", Limit, "no database connection is to be had", "the database or the application's pool says so, errors come fast", "db-slow: connections are there and busy"),
     a("session-lock", Limit, "requests of one session wait for each other", "busy workers wait for a lock on one session's file", "serialized: a lock that is nobody's session"),

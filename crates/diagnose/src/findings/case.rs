@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 const FULL: f64 = 0.9;
 /// A thread or process that uses this much of a processor has no more.
 pub const ONE_CORE: f64 = 0.88;
+/// Differences of times below this mean nothing.
+const NOISE_US: f64 = 1_000.0;
 /// A pool of which this share is at work has nobody left.
 const EVERYBODY: f64 = 0.85;
 
@@ -50,7 +52,9 @@ impl<'a> Case<'a> {
     /// How much longer answers take than for one user alone. None where that is not known.
     pub fn slower(&self) -> Option<f64> {
         let alone = self.alone.filter(|s| s.response.count > 0)?.response.mean;
-        (self.main.response.count > 0).then(|| self.main.response.mean / alone.max(1.0))
+        // A part of a millisecond more is the machine's noise.
+        let noise = self.main.response.mean - alone < NOISE_US;
+        (self.main.response.count > 0).then(|| if noise { 1.0 } else { self.main.response.mean / alone.max(1.0) })
     }
 
     /// Does anybody wait, or go without? Otherwise nothing limits: it is the users who do not ask for more.
@@ -80,7 +84,9 @@ impl<'a> Case<'a> {
     pub fn cpu_full(&self) -> bool {
         let cpus = self.all.servers.first().map_or(&[][..], |s| &s.cpus[..]);
         let busy = self.busy_cores();
-        let by_us = self.own_cores() >= 0.75 * busy || self.servers().iter().any(|v| v.share("running") >= 0.6);
+        // Workers that could run and may not say it, too, as long as it is not mostly strangers who do.
+        let run = self.servers().iter().any(|v| v.has_pool() && v.share("running") >= 0.6);
+        let by_us = self.own_cores() >= 0.75 * busy || (run && self.own_cores() >= 0.4 * busy);
         self.main.busy(cpus) >= FULL && by_us
     }
 

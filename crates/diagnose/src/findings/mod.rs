@@ -35,11 +35,11 @@ pub(crate) struct Rule {
 /// What bounds throughput, in the order in which causes hide each other.
 const LIMITS: &[&[Rule]] = &[
     kernel::OURSELVES,
+    proxies::QUEUES,
     kernel::REFUSED,
     peers::REFUSED,
     kernel::DEATHS,
     kernel::TAKEN_AWAY,
-    proxies::QUEUES,
     processors::CHURN,
     processors::FULL,
     processors::ONE,
@@ -56,9 +56,7 @@ const RISKS: &[&[Rule]] = &[risks::ALL];
 #[must_use]
 pub fn certain(examination: &Examination) -> Option<Finding> {
     let case = Case::of(examination)?;
-    let counters = [kernel::CERTAIN, proxies::QUEUES];
-    let rules = counters.iter().flat_map(|table| table.iter());
-    let fired = rules.filter_map(|rule| Some(Finding { id: rule.id.into(), ..(rule.look)(&case)? }));
+    let fired = kernel::CERTAIN.iter().filter_map(|rule| Some(Finding { id: rule.id.into(), ..(rule.look)(&case)? }));
     fired.into_iter().find(|f| f.confidence >= 0.9)
 }
 

@@ -6,10 +6,11 @@ use lastdrop_model::documents::Finding;
 use serde_json::json;
 
 use super::Rule;
-use super::case::{Case, Says, View, finding};
+use super::case::{Case, ONE_CORE, Says, View, finding};
 
 pub(super) const REFUSED: &[Rule] = &[
     Rule { id: "upstream-backlog-overflow", look: upstream_full },
+    Rule { id: "proxy-connect-retries", look: connect_retries },
     Rule { id: "upstream-refused", look: upstream_refused },
     Rule { id: "db-pool-exhausted", look: database_refuses },
 ];
@@ -65,6 +66,23 @@ fn upstream_full(case: &Case<'_>) -> Option<Finding> {
                 None => found.do_this(Vec::new(), "a longer backlog (and net.core.somaxconn), more workers behind it"),
             }
         })
+    })
+}
+
+/// HAProxy tries again after a second, so that a server that refuses shows in steps of that and not only in errors.
+fn connect_retries(case: &Case<'_>) -> Option<Finding> {
+    let v = case.servers().into_iter().find(|v| v.is(&["haproxy"]))?;
+    let failed = v.seen.kernel.get("AttemptFails").copied().unwrap_or(0);
+    let slow = case.alone.map_or(case.main.response.p99, |s| s.response.max.max(s.response.p99)) >= 950_000.0;
+    (case.per_request(failed) >= 0.1 && slow).then(|| {
+        finding(0.88, "a server behind HAProxy refuses connections; it tries again, a second each time")
+            .of(&v)
+            .seen("Tcp", "connects that failed, a request", case.per_request(failed), 0.1)
+            .seen("load", "the slowest answer for one user alone, ms", case.alone.map_or(0.0, |s| s.response.max / 1e3), 950)
+            .seen("load", "answers 503, share", case.main.share_of_status(|s| s == "503"), 0.01)
+            .unless("connects that succeed at once; a server that answers slowly")
+            .do_this(Vec::new(), "health checks (option httpchk, check) take a server out that is down; option redispatch and retries say what happens meanwhile")
+            .check_by("wretr and econ on its stats page")
     })
 }
 
@@ -201,7 +219,7 @@ fn behind<'a>(case: &'a Case<'a>, v: &View<'_>, peer: &str) -> Option<View<'a>> 
     all.into_iter().find(|b| by_link.is_some_and(|to| *to == b.about.server) || b.about.listens.iter().any(|l| l == peer))
 }
 
-fn is_database(case: &Case<'_>, v: &View<'_>, peer: &str) -> bool {
+pub(super) fn is_database(case: &Case<'_>, v: &View<'_>, peer: &str) -> bool {
     let behind = behind(case, v, peer);
     let program = behind.map(|b| b.about.software.clone());
     behind.is_some_and(|b| b.is(&["mariadb", "mysql", "postgresql"])) || service_at(peer, program.as_deref()).is_some_and(|s| s.is_database)
@@ -330,17 +348,22 @@ fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
                 .check_by("time that calls to it take (lastdrop trace)"),
         );
     }
-    // A front without a pool of its own, before somebody of whom nothing can be seen.
-    let v = case.servers().into_iter().next_back().filter(|v| v.is(&["nginx", "haproxy"]) && case.cpu_idle())?;
-    let inside = case.inside(&v.about.server)?;
-    let connects = inside.calls.get("connect").copied().unwrap_or(0.0);
-    let (peer, waits) = inside.waits_s.iter().filter_map(|(w, s)| Some((w.strip_prefix("peer ")?, *s))).max_by(|a, b| a.1.total_cmp(&b.1))?;
-    (waits >= 0.4 * case.alone_s().unwrap_or(f64::INFINITY) && waits > 0.002).then(|| {
-        finding(0.7, format!("{} waits for {peer}", v.about.server))
-            .of(&v)
-            .seen("trace", &format!("seconds a request waits for {peer}"), waits, 0.4 * case.alone_s().unwrap_or(0.0))
-            .seen("trace", "connects a request", connects, 0)
-            .do_this(Vec::new(), "look at that server")
+    // A front without a pool of its own, before somebody of whom it can only be seen that he does not compute.
+    let all = case.servers();
+    let v = all.iter().rev().find(|v| v.is(&["nginx", "haproxy"]) && !v.about.connects.is_empty() && case.cpu_idle())?;
+    let behind_has_pool = all.iter().any(|b| v.about.to.contains(&b.about.server) && b.has_pool());
+    let peer = v.about.connects.first()?;
+    let named = v.about.to.first().filter(|to| !to.is_empty()).map_or_else(|| peer.clone(), |to| format!("{to} ({peer})"));
+    let waits = case.inside(&v.about.server).and_then(|i| i.waits_s.get(&format!("peer {peer}"))).copied().unwrap_or(0.0);
+    let rests = v.seen.waiting("events") >= 0.7 * v.seen.threads && v.seen.hottest_thread_cores < ONE_CORE;
+    (!behind_has_pool && rests && case.main.service.mean > 5_000.0).then(|| {
+        finding(0.75, format!("{} waits for {named}", v.about.server))
+            .of(v)
+            .seen("trace", &format!("seconds a request waits for {peer}"), waits, 0)
+            .seen("/proc/PID/syscall", "its threads that wait for events", v.seen.waiting("events"), 0.7 * v.seen.threads)
+            .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 1.3)
+            .unless("a front that computes, or a pool behind it whose workers tell more")
+            .do_this(Vec::new(), "look at that server: it answers one after the other, or waits itself")
             .check_by("$upstream_response_time in the log")
     })
 }

@@ -148,15 +148,17 @@ fn interpreter_lock(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let is_python = v.is(&["gunicorn", "uwsgi"]) || v.about.software.to_lowercase().contains("python");
         let is_ruby = v.is(&["puma"]);
-        // On a busy machine a process gets less than its core; that one of its threads always could run tells the same.
         let alone = v.seen.workers_most <= 1;
-        let one = if alone { v.seen.hottest_process_cores.max(v.seen.waiting("running")) } else { v.seen.hottest_process_cores };
+        let one = v.seen.hottest_process_cores;
+        // On a busy machine it gets less than a core, though several of its threads could run at any time.
+        let disturbed = case.own_cores() < 0.75 * case.busy_cores() && alone && one >= 0.4 && v.seen.waiting("running") >= 1.0;
         let waiting = v.seen.waiting("futex");
         let processes = v.seen.workers_most.max(1) as f64;
         // Each process has what one interpreter can give, and all of them together less than the machine.
         let all = v.seen.cpu_cores.unwrap_or(0.0);
         let fires = (is_python || is_ruby)
-            && (ONE_CORE..1.35).contains(&one)
+            && (one >= ONE_CORE || disturbed)
+            && one < 1.35
             && v.seen.threads >= 2.0 * processes
             && waiting >= 0.8
             && all < case.main.cores.len() as f64 * 0.95

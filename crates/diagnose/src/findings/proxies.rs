@@ -4,22 +4,22 @@ use lastdrop_model::documents::Finding;
 use serde_json::json;
 
 use super::Rule;
-use super::case::{Case, Says, finding};
+use super::case::{Case, ONE_CORE, Says, finding};
 
-pub(super) const QUEUES: &[Rule] = &[
-    Rule { id: "uwsgi-queue-full", look: uwsgi_queue },
-    Rule { id: "proxy-maxconn", look: maxconn },
-];
+pub(super) const QUEUES: &[Rule] =
+    &[Rule { id: "uwsgi-queue-full", look: uwsgi_queue }, Rule { id: "proxy-maxconn", look: maxconn }];
 
 fn uwsgi_queue(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().find(|v| v.is(&["uwsgi"]))?;
     let lines = v.seen.log.get("uwsgi-queue").copied().unwrap_or(0);
     let (most, limit) = (v.seen.queue_most.unwrap_or(0), v.seen.queue_limit.filter(|n| *n > 0).unwrap_or(100));
-    (lines > 0 || most >= limit).then(|| {
+    let overflows = v.seen.kernel.get("ListenOverflows").copied().unwrap_or(0);
+    (lines > 0 || most >= limit || overflows >= 5).then(|| {
         finding(0.88, "uWSGI's listen queue is full")
             .of(&v)
             .seen("error log", "listen queue of socket … full", lines, 1)
             .seen("sock_diag", "most that waited", most, limit)
+            .seen("TcpExt", "ListenOverflows", overflows, 5)
             .do_this(vec![v.fix("listen", json!((limit * 8).clamp(511, 4096)))], "and more workers where they all wait; net.core.somaxconn has to allow it")
             .check_by("no such line in its log")
     })
@@ -31,8 +31,10 @@ fn maxconn(case: &Case<'_>) -> Option<Finding> {
     let queued = v.seen.queued.unwrap_or(0);
     // Those behind it have room, or are not known.
     let room = servers.iter().skip(v.place + 1).filter(|b| b.has_pool()).all(|b| !b.is_full());
-    (queued >= 1 && room && !case.cpu_full()).then(|| {
-        let named = v.about.settings.keys().filter(|k| k.ends_with("maxconn")).min_by_key(|k| v.count(k).unwrap_or(f64::INFINITY) as u64).cloned();
+    // A loop that has time and leaves connections in its listen queue has been told to take no more.
+    let not_accepting = v.queue() >= 0.9 && v.seen.hottest_thread_cores < ONE_CORE;
+    ((queued >= 1 || not_accepting) && room && !case.cpu_full()).then(|| {
+        let named = v.about.settings.keys().filter(|k| k.ends_with("maxconn") && v.count(k).is_some_and(|n| n > 0.0)).min_by_key(|k| v.count(k).unwrap_or(f64::INFINITY) as u64).cloned();
         let fix = named.map(|name| {
             let to = (f64::from(case.main.users).max(v.count(&name).unwrap_or(1.0)) * 2.0).ceil() as i64;
             v.fix(&name, json!(to))
@@ -40,6 +42,7 @@ fn maxconn(case: &Case<'_>) -> Option<Finding> {
         finding(0.92, "HAProxy keeps requests waiting: a maxconn is reached while those behind it have room")
             .of(v)
             .seen("stats socket", "requests in its queue (qcur)", queued, 1)
+            .seen("sock_diag", "connections that it leaves in its listen queue", v.queue(), 0.9)
             .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
             .unless("servers behind it whose workers are all at work")
             .do_this(fix.into_iter().collect(), "the maxconn of a server should be what that can do at once, not less")

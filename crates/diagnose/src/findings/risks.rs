@@ -112,6 +112,10 @@ fn greedy(case: &Case<'_>) -> Option<Finding> {
         // Held places count, of a pool or of connections; a few connections are nobody's greed.
         let most = v.seen.other_clients * share;
         let room = if v.has_pool() { v.size() } else { v.count("worker_connections").unwrap_or(512.0) };
+        // An event loop holds nothing for a connection that rests.
+        if v.has_pool() && v.busy() < 0.5 * v.size() {
+            return None;
+        }
         if most < 3.0 || most < 0.4 * room.min(f64::from(case.main.users).max(10.0)) {
             return None;
         }

@@ -5,6 +5,7 @@ use lastdrop_model::examination::StepKind;
 use serde_json::json;
 
 use super::Rule;
+use super::peers::is_database;
 use super::case::{Case, Says, View, finding};
 
 pub(super) const ALL: &[Rule] = &[
@@ -44,7 +45,9 @@ fn htaccess(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn database_connects(case: &Case<'_>) -> Option<Finding> {
-    let (v, n, peer) = calls(case, "database-connect", 0.7, &[])?;
+    // One that listens where no database does by default is known by its program.
+    let elsewhere = || calls(case, "connect", 0.7, &[]).filter(|(v, _, peer)| v.has_pool() && is_database(case, v, peer));
+    let (v, n, peer) = calls(case, "database-connect", 0.7, &[]).or_else(elsewhere)?;
     Some(
         finding(0.93, format!("each request opens a connection of its own to the database {peer}"))
             .of(&v)
@@ -55,8 +58,22 @@ fn database_connects(case: &Case<'_>) -> Option<Finding> {
     )
 }
 
+/// Connections that were opened in the server's network, without ours, for each answer: of a step whose clients keep theirs.
+fn opened_behind<'a>(case: &'a Case<'a>) -> Option<(View<'a>, f64, String)> {
+    let v = case.servers().into_iter().find(|v| v.is(&["nginx", "haproxy", "apache"]))?;
+    let peer = v.about.connects.iter().find(|c| !c.starts_with("unix:"))?.clone();
+    let kept = case.all.steps.iter().find(|s| s.keepalive && s.answered >= 100 && s.connections * 5 < s.answered)?;
+    let opened = kept.server(&v.about.server)?.kernel.get("ActiveOpens").copied().unwrap_or(0).saturating_sub(kept.connections);
+    let n = opened as f64 / kept.answered as f64;
+    // Whoever is behind may connect on, to a database.
+    let passes_on = case.servers().iter().any(|b| b.place > v.place && b.about.connects.iter().any(|c| !c.starts_with("unix:")));
+    (n >= 0.8 && !passes_on).then_some((v, n, peer))
+}
+
 fn upstream_connects(case: &Case<'_>) -> Option<Finding> {
-    let (v, n, peer) = calls(case, "connect", 0.8, &["nginx", "haproxy", "apache"])?;
+    let (v, n, peer) = calls(case, "connect", 0.8, &["nginx", "haproxy", "apache"])
+        .filter(|(v, _, peer)| !is_database(case, v, peer))
+        .or_else(|| opened_behind(case))?;
     // To one's own FastCGI pool by a path it costs next to nothing.
     let dear = !peer.starts_with("unix:") || v.is(&["haproxy"]);
     dear.then(|| {
