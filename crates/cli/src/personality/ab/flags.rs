@@ -8,7 +8,7 @@ use lastdrop_model::Url;
 use lastdrop_model::bounds::{BUFFER, DURATION, REQUESTS, TIMEOUT, USERS};
 
 use crate::personality::getopt::{Opt, Style, Takes, atoi, opt, parse};
-use crate::personality::{Refusal, host_and_port, refuse, whole};
+use crate::personality::{Refusal, host_and_port, path_of, refuse, whole};
 use crate::stdio::{note, out};
 
 const USAGE: &str = include_str!("usage.txt");
@@ -81,7 +81,8 @@ pub struct Order {
     pub keep_alive: bool,
     pub html: bool,
     pub attributes: [String; 3],
-    pub cookies: Vec<String>,
+    /// The last one counts.
+    pub cookie: Option<String>,
     pub headers: Vec<String>,
     pub auth: Option<String>,
     pub proxy_auth: Option<String>,
@@ -140,7 +141,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
                 }
                 let data = fs::metadata(&value).and_then(|m| fs::File::open(&value).map(|_| m.len()));
                 match data {
-                    Ok(length) => o.body = Some((PathBuf::from(&value), length)),
+                    Ok(length) => o.body = Some((path_of(&value), length)),
                     Err(e) => {
                         return refuse(1, format!("ab: Could not open POST data file ({value}): {}", describe(&e)));
                     }
@@ -163,7 +164,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
                 o.html = true;
                 o.attributes[letter as usize - 'x' as usize] = value;
             }
-            'C' => o.cookies.push(value),
+            'C' => o.cookie = Some(value),
             'H' => o.headers.push(value),
             'A' => o.auth = Some(value.trim_start().to_string()),
             'P' => o.proxy_auth = Some(value.trim_start().to_string()),
@@ -180,7 +181,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
                 if let Err(e) = fs::File::open(&value) {
                     return refuse(1, format!("unable to get certificate from '{value}': {}", describe(&e)));
                 }
-                o.certificate = Some(PathBuf::from(value));
+                o.certificate = Some(path_of(&value));
             }
             'Z' => {
                 return refuse(
@@ -217,9 +218,10 @@ pub fn read_url(text: &str) -> Option<Url> {
         (Some(rest), _) => (true, rest),
         (_, rest) => (false, rest.unwrap_or(text)),
     };
-    rest.find('/')?;
-    // ab resolves whatever stands before the first colon or slash.
-    format!("{}://{rest}", if tls { "https" } else { "http" }).parse().ok()
+    let (authority, path) = rest.split_at(rest.find('/')?);
+    let url: Url = format!("{}://{authority}/", if tls { "https" } else { "http" }).parse().ok()?;
+    // What stands behind the host is sent as it is.
+    Some(url.with_path(path))
 }
 
 #[cfg(test)]
@@ -248,6 +250,8 @@ mod tests {
     #[test]
     fn a_path_is_wanted() {
         assert!(read_url("127.0.0.1:80").is_none() && read_url("127.0.0.1:80/").is_some());
+        let odd = read_url("http://h:81/a b<\"#?").expect("valid");
+        assert_eq!((odd.host.as_str(), odd.port, odd.path.as_str()), ("h", 81, "/a b<\"#?"));
         assert!(read_url("https://[::1]:443/x").is_some_and(|u| u.tls && u.host == "::1"));
     }
 }

@@ -32,8 +32,11 @@ pub fn start_line(o: &Order, host: &str, proxy: Option<&(String, u16)>) -> Strin
     format!("{BANNER}Benchmarking {host} {through}(be patient){end}")
 }
 
-pub fn answer_log(raw: &[u8], status: u16, verbosity: i64) -> String {
+pub fn answer_log(raw: &[u8], verbosity: i64) -> String {
+    // Also of an answer that was cut off; of what has none nothing is said.
+    let status = std::str::from_utf8(raw.get(9..12).unwrap_or_default()).ok().and_then(|text| text.parse::<u16>().ok());
     let mut text = format!("LOG: header received:\n{}\n", printable::lossless(raw));
+    let Some(status) = status else { return text };
     if verbosity >= 4 {
         let _ = writeln!(text, "LOG: Response code = {status}");
     }
@@ -176,6 +179,12 @@ impl Report<'_> {
         }
     }
 
+    /// The rank, from 0, of the sample that so many per cent of all do not exceed. ab takes the one above it where that is
+    /// exactly so many.
+    fn rank(&self, n: u64, percent: u64) -> u64 {
+        if self.manner.like_the_original { n * percent / 100 } else { (n * percent).div_ceil(100).max(1) - 1 }
+    }
+
     fn times(&self) -> String {
         let mut out = String::from("\nConnection Times (ms)\n");
         if self.o.no_confidence {
@@ -225,7 +234,7 @@ impl Report<'_> {
                 let total = &self.tally.total;
                 let _ = match p {
                     100 => writeln!(out, " 100%  {:5} (longest request)", ms(total.max() as f64)),
-                    _ => writeln!(out, "  {p}%  {:5}", ms(total.at_rank(n * p / 100) as f64)),
+                    _ => writeln!(out, "  {p}%  {:5}", ms(total.at_rank(self.rank(n, p)) as f64)),
                 };
             }
         }

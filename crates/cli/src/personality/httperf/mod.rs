@@ -1,13 +1,14 @@
 //! httperf 0.9.0.
 
 mod flags;
+mod parameters;
 mod plan;
 mod report;
 mod tally;
 
 use std::net::ToSocketAddrs;
 
-use lastdrop_model::{Exchange, Url, Wish};
+use lastdrop_model::{Exchange, Fate, Url, Wish};
 
 use self::flags::{Begin, port, read};
 use self::plan::plan_of;
@@ -29,9 +30,12 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     if (o.server.as_str(), port(&o)).to_socket_addrs().is_err() {
         return refuse(1, format!("httperf.core_addr_intern: invalid server address {}", o.server));
     }
-    let host = if o.server.contains(':') { format!("[{}]", o.server) } else { o.server.clone() };
-    let text = format!("{}://{host}:{}{}", if o.ssl { "https" } else { "http" }, port(&o), o.uri);
-    let url: Url = text.parse().map_err(|e| failed("httperf: --uri", e))?;
+    if !matches!(o.http_version, (1, 0 | 1)) {
+        let (major, minor) = o.http_version;
+        return refuse(1, format!("httperf: unexpected version code {:x}", major << 16 | minor & 0xffff));
+    }
+    // Its URI is sent as it is written.
+    let url = Url { tls: o.ssl, host: o.server.clone(), port: port(&o), path: o.uri.clone() };
     let plan = plan_of(&o, &url)?;
     let stop = catch_signals()?;
     let mut tally = Tally::default();
@@ -43,14 +47,17 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     };
     let mut show = |some: &[Exchange]| {
         for e in some {
-            if let Some(wire) = wires.get(e.request as usize) {
-                out(marked('S', serial, wire, o.print_request.as_deref()));
-            }
-            if let Some(raw) = &e.raw {
-                out(marked('R', serial, raw, o.print_reply.as_deref()));
-            }
-            serial += 1;
             tally.take(e, &o, &plan);
+            // The second is the call that finds its connection closed.
+            for index in (e.request as usize..).take(1 + usize::from(Tally::is_cut_short(e, &o, &plan))) {
+                if let Some(wire) = wires.get(index) {
+                    out(marked('S', serial, wire, o.print_request.as_deref()));
+                }
+                if let Some(raw) = e.raw.as_ref().filter(|_| e.fate == Fate::Answered && index == e.request as usize) {
+                    out(marked('R', serial, raw, o.print_reply.as_deref()));
+                }
+                serial += 1;
+            }
         }
     };
     let wish = if o.print_reply.is_some() { Wish::Answers } else { Wish::Exchanges };

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use lastdrop_model::bounds::USERS;
 use lastdrop_model::request::header_line;
 
-use super::report::{config, tagged};
+use super::report::{YELLOW, config, tagged};
 use super::settings::{Order, Reps, count, delay, reps, time};
 use crate::personality::getopt::{Opt, Style, Takes, opt, parse};
-use crate::personality::{Refusal, refuse};
-use crate::stdio::{note, out};
+use crate::personality::{Refusal, path_of, refuse};
+use crate::stdio::{err, note, out};
 
 const USAGE: &str = include_str!("usage.txt");
 const COPYRIGHT: &str = "Copyright (C) 2018 by Jeffrey Fulmer, et al.\n\
@@ -73,6 +73,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
         }
         note!("{e}");
     }
+    let mut show = false;
     let (rc, given) = rc_of(&parsed.options);
     let mut o = Order::defaults(rc);
     o.read_rc(given)?;
@@ -91,14 +92,14 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             'l' => {
                 o.logging = true;
                 if !value.is_empty() {
-                    o.log_file = PathBuf::from(value);
+                    o.log_file = path_of(&value);
                 }
             }
             'i' => o.internet = true,
             'b' => o.benchmark = true,
             'r' => o.reps = reps("-r", &value)?,
             't' => o.time = time("-t", &value)?,
-            'f' => o.file = Some(PathBuf::from(value)),
+            'f' => o.file = Some(path_of(&value)),
             'd' => o.delay_s = delay("-d", &value)?,
             'c' => o.concurrent = count("-c", &value, USERS)?,
             'm' => {
@@ -115,10 +116,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             'A' => o.agent = value,
             'T' => o.content_type = Some(value),
             'j' => o.json = true,
-            'C' => {
-                out(config(&o));
-                return refuse(0, "");
-            }
+            'C' => show = true,
             _ => {}
         }
     }
@@ -126,10 +124,26 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
     if let Some(url) = parsed.words.last() {
         o.url = Some(url.clone());
     }
+    if show {
+        out(config(&o));
+        return refuse(0, "");
+    }
     if o.url.is_none() && o.file.is_none() {
         return usage();
     }
-    if o.get || o.print {
+    if let (Some(time), Some(Reps::Times(1..))) = (o.time, o.reps) {
+        let seconds = time.as_secs();
+        err(tagged(
+            YELLOW,
+            "error",
+            &format!(
+                "CONFIG conflict: selected time and repetition based testing\ndefaulting to time-based testing: {seconds} \
+                 seconds\n"
+            ),
+        ));
+        o.reps = None;
+    }
+    if o.shows_one() {
         (o.concurrent, o.reps, o.time, o.parser) = (1, Some(Reps::Times(1)), None, false);
     }
     Ok(o)
