@@ -513,7 +513,13 @@ fn ctrl_c_still_reports_and_numbers_are_right_unless_the_originals_are_wanted() 
         ),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lastdrop"));
-        let child = command.args(&args).current_dir(&place).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child = command
+            .args(&args)
+            .arg("--remark")
+            .current_dir(&place)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
         let child = child.expect("runs");
         thread::sleep(Duration::from_millis(1500));
         signal(&child, libc::SIGINT);

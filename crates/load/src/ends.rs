@@ -124,7 +124,7 @@ impl EventLoop<'_> {
             }
             self.live(phase).in_flight -= dues.len() as u64;
             self.refused += u64::from(not_connected);
-            let silent = self.last_end <= self.connections[slot as usize].sent;
+            let silent = self.last_end <= self.connections[slot as usize].sent.saturating_add(self.timeout_us / 2);
             if silent && self.job.plan.abandon.run.as_ref().is_some_and(|g| g.silence) {
                 self.give_up(now);
             }

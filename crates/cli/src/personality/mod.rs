@@ -14,6 +14,7 @@ mod getopt;
 mod http_load;
 mod httperf;
 mod lwp_bench;
+mod number;
 pub mod programs;
 mod refusal;
 mod siege;

@@ -67,10 +67,14 @@ impl Beside {
     pub fn place(&self, name: &str) -> PathBuf {
         let place = self.folder.join(name);
         fs::create_dir_all(&place).expect("created");
-        for (name, text) in &self.files {
-            fs::write(place.join(name), text).expect("written");
-        }
+        self.put_files(&place);
         place
+    }
+
+    pub fn put_files(&self, folder: &Path) {
+        for (name, text) in &self.files {
+            fs::write(folder.join(name), text).expect("written");
+        }
     }
 
     /// The words of a command line; quotes keep blanks together.
@@ -126,7 +130,9 @@ impl Beside {
     pub fn commands(&self, line: &str) -> (Command, Command) {
         let (like, line) = line.strip_prefix('~').map_or((false, line), |rest| (true, rest));
         let words: Vec<OsString> = self.words(line).iter().map(|w| with_bytes(w)).collect();
-        let mut original = Command::new(&words[0]);
+        // One that is not packaged may have been built.
+        let variable = format!("LASTDROP_PEER_{}", self.words(line)[0].to_uppercase());
+        let mut original = Command::new(std::env::var_os(variable).unwrap_or_else(|| words[0].clone()));
         original.args(&words[1..]);
         let mut own = Command::new(env!("CARGO_BIN_EXE_lastdrop"));
         own.args(&words).args(like.then_some("--like-the-original"));

@@ -24,7 +24,7 @@ pub struct GiveUp {
     pub after: u64,
     pub failures: Vec<Failure>,
     pub timeouts: bool,
-    /// A timeout when no request has ended since that one was sent is enough by itself.
+    /// A timeout is enough by itself where no request has ended for half of its time.
     pub silence: bool,
     pub statuses: Vec<u16>,
 }

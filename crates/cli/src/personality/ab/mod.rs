@@ -7,7 +7,7 @@ mod tally;
 
 use std::net::ToSocketAddrs;
 
-use lastdrop_model::{Exchange, Failure, Fate, Wish, printable};
+use lastdrop_model::{Exchange, Failure, Fate, Micros, Wish, printable};
 
 use self::flags::{read, read_url, usage};
 use self::plan::plan_of;
@@ -63,6 +63,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let stop = catch_signals()?;
     let mut tally = Tally::default();
     let mut gave_up = None;
+    let half = plan.timeout.as_micros() as Micros / 2;
     let wish = if o.verbosity >= 2 { Wish::Answers } else { Wish::Exchanges };
     let mut show = |some: &[Exchange]| {
         for e in some {
@@ -75,7 +76,7 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
             // ab ends at the first of these, without a report.
             match e.fate {
                 Fate::Failed(Failure::Connect | Failure::Reset) if !o.go_on => gave_up = Some(e.fate),
-                Fate::TimedOut if tally.last_end <= e.sent.unwrap_or(e.due) => gave_up = Some(e.fate),
+                Fate::TimedOut if tally.last_end <= e.sent.unwrap_or(e.due) + half => gave_up = Some(e.fate),
                 Fate::Failed(Failure::Reset) if o.verbosity >= 1 => note!("{}", recv_error(RESET)),
                 _ => {}
             }

@@ -1,7 +1,6 @@
 //! http_load, 09 March 2016.
 
 mod flags;
-mod number;
 mod plan;
 mod report;
 mod tally;

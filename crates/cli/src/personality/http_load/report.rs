@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::flags::Order;
-use super::number::g;
 use super::tally::Tally;
+use crate::personality::number::g;
 
 pub fn report(o: &Order, t: &Tally, seconds: f64, peak: u64) -> String {
     let mut out =

@@ -8,7 +8,7 @@ use lastdrop_load::answer_parts;
 use lastdrop_model::{Exchange, Failure, Fate, Micros, Plan};
 
 use super::flags::Order;
-use super::number::g;
+use crate::personality::number::g;
 use crate::stdio::note;
 
 /// Progress is told so often.

@@ -5,6 +5,7 @@ use lastdrop_model::bounds::{BUFFER, Bound, CONNECTIONS, PAUSE, RATE, REQUESTS};
 
 use super::parameters::Parameters;
 use crate::personality::getopt::{Opt, Style, Takes, opt, parse};
+use crate::personality::number::g;
 use crate::personality::{Refusal, beyond, refuse};
 use crate::stdio::out;
 
@@ -90,6 +91,7 @@ pub struct Order {
     pub max_connections: Option<u32>,
     pub begin: Begin,
     pub rate: f64,
+    /// A period that is no fixed one, as it is shown.
     pub period: Option<String>,
     pub port: Option<u16>,
     pub print_reply: Option<String>,
@@ -167,7 +169,7 @@ fn above_0(n: u64, text: &str, what: &str) -> Result<u64, Refusal> {
 }
 
 /// `d1`, `e0.5`, `u1,2`, or a number: seconds between connections.
-fn period(text: &str) -> Result<Begin, Refusal> {
+fn period(text: &str) -> Result<(Begin, f64, Option<String>), Refusal> {
     let (kind, rest) = match text.chars().next() {
         Some(c) if c.is_ascii_alphabetic() => (c, &text[1..]),
         _ => ('d', text),
@@ -177,7 +179,11 @@ fn period(text: &str) -> Result<Begin, Refusal> {
             let what = "mean interarrival time";
             let seconds = bounded::<f64>("--period", rest, what, PAUSE).and_then(|s| not_below_0(s, rest, what))?;
             let arrival = if kind == 'd' { Arrival::Uniform } else { Arrival::Poisson };
-            if seconds > 0.0 { begin(&format!("--period {text}"), 1.0 / seconds, arrival) } else { Ok(Begin::InTurn) }
+            let shown = (kind == 'e').then(|| format!("e{}", g(seconds)));
+            match seconds > 0.0 {
+                true => Ok((begin(&format!("--period {text}"), 1.0 / seconds, arrival)?, 1.0 / seconds, shown)),
+                false => Ok((Begin::InTurn, 0.0, None)),
+            }
         }
         'u' => {
             let (low, high) = match rest.split_once(',') {
@@ -195,9 +201,10 @@ fn period(text: &str) -> Result<Begin, Refusal> {
             let spread = (high - low).abs() / 2.0 / mean.max(f64::MIN_POSITIVE);
             if mean > 0.0 {
                 let jitter = Arrival::Jitter((spread * 1000.0).round() as u16);
-                begin(&format!("--period {text}"), 1.0 / mean, jitter)
+                let shown = format!("u{},{}", g(low), g(high));
+                Ok((begin(&format!("--period {text}"), 1.0 / mean, jitter)?, 1.0 / mean, Some(shown)))
             } else {
-                Ok(Begin::InTurn)
+                Ok((Begin::InTurn, 0.0, None))
             }
         }
         other => usage(&format!("illegal interarrival distribution '{other}' in {text}")),
@@ -269,15 +276,13 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             "no-host-hdr" => o.no_host = true,
             "num-calls" => o.num_calls = bounded("--num-calls", &value, "number of calls", REQUESTS)?,
             "num-conns" => o.num_conns = bounded("--num-conns", &value, "number of connections", REQUESTS)?,
-            "period" => {
-                o.begin = period(&value)?;
-                o.period = Some(value);
-            }
+            "period" => (o.begin, o.rate, o.period) = period(&value)?,
             "port" => o.port = Some(number(&value, "port number")?),
             "print-reply" => o.print_reply = Some(printed(&value)),
             "print-request" => o.print_request = Some(printed(&value)),
             "rate" => {
                 o.rate = number(&value, "request rate")?;
+                (o.begin, o.period) = (Begin::InTurn, None);
                 if o.rate > 0.0 || o.rate.is_nan() {
                     o.begin = begin(&format!("--rate {value}"), o.rate, Arrival::Uniform)?;
                 }

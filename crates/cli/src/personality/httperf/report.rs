@@ -9,6 +9,7 @@ use lastdrop_model::secrets::{self, MARK};
 
 use super::flags::{Order, Work, port};
 use super::tally::{RATE_INTERVAL_US, Tally};
+use crate::personality::number::g;
 use crate::personality::{Carried, Manner};
 
 /// The line of effective options that the report begins with.
@@ -21,22 +22,21 @@ pub fn echo(o: &Order) -> String {
     if o.verbose > 0 {
         add("--verbose".into());
     }
-    let printed = |name: &str, what: &Option<String>| {
-        what.as_ref().map(|w| if w == "all" { format!("--{name}") } else { format!("--{name}={w}") })
-    };
+    for (name, what) in [("print-reply", &o.print_reply), ("print-request", &o.print_request)] {
+        match what.as_deref() {
+            Some("all") => add(format!("--{name}")),
+            Some(what) => add(format!("--{name}={what}")),
+            None => {}
+        }
+    }
     if o.hog {
         add("--hog".into());
     }
-    for text in
-        [printed("print-reply", &o.print_reply), printed("print-request", &o.print_request)].into_iter().flatten()
-    {
-        add(text);
-    }
     if o.think_timeout > 0.0 {
-        add(format!("--think-timeout={}", o.think_timeout));
+        add(format!("--think-timeout={}", g(o.think_timeout)));
     }
     if o.timeout > 0.0 {
-        add(format!("--timeout={}", o.timeout));
+        add(format!("--timeout={}", g(o.timeout)));
     }
     add(format!("--client={}/{}", o.client.0, o.client.1));
     add(format!("--server={}", o.server));
@@ -48,18 +48,18 @@ pub fn echo(o: &Order) -> String {
     if let Some(status) = o.failure_status {
         add(format!("--failure-status={status}"));
     }
-    if let Some(period) = &o.period {
-        add(format!("--period={period}"));
-    } else if o.rate > 0.0 {
-        add(format!("--rate={}", o.rate));
-    }
     if o.http_version != (1, 1) {
         add(format!("--http-version={}.{}", o.http_version.0, o.http_version.1));
     }
-    add(format!("--send-buffer={}", o.send_buffer));
     if let Some(n) = o.max_connections {
         add(format!("--max-connections={n}"));
     }
+    if let Some(period) = &o.period {
+        add(format!("--period={period}"));
+    } else if o.rate > 0.0 {
+        add(format!("--rate={}", g(o.rate)));
+    }
+    add(format!("--send-buffer={}", o.send_buffer));
     add(format!("--recv-buffer={}", o.receive_buffer));
     if o.cookies {
         add("--session-cookies".into());
@@ -84,16 +84,16 @@ pub fn echo(o: &Order) -> String {
     match &o.work {
         Work::Sessions(n, calls, think) => add(format!("--wsess={n},{calls},{think:.3}")),
         Work::SessionLog(n, think, file) => add(format!("--wsesslog={n},{think:.3},{file}")),
-        work => {
+        _ => {
             add(format!("--num-conns={}", o.num_conns));
             add(format!("--num-calls={}", o.num_calls));
-            if let Work::Set(files, rate) = work {
-                add(format!("--wset={files},{rate:.3}"));
-            }
         }
     }
     if o.burst > 1 {
         add(format!("--burst-length={}", o.burst));
+    }
+    if let Work::Set(files, rate) = &o.work {
+        add(format!("--wset={files},{rate:.3}"));
     }
     out.push('\n');
     out
