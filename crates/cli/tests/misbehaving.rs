@@ -8,6 +8,7 @@ use std::process::Output;
 use common::Folder;
 use common::beside::{Beside, fields};
 use common::misbehaving::{Heard, Misbehaving};
+use regex::Regex;
 
 struct Both {
     beside: Beside,
@@ -83,7 +84,7 @@ fn httperf_counts_what_ends_before_its_calls_do() {
          httperf {H} --uri /nothing --wsess 2,3,0
          httperf {H} --uri /reset --wsess 2,3,0 --rate 50
          ~httperf {H} --wlog n,two --num-conns 1 --num-calls 2
-         httperf {H} --wlog y,two --num-conns 3 --num-calls 3
+         ~httperf {H} --wlog y,two --num-conns 3 --num-calls 3
          httperf {H} -vv --num-conns 1 --uri /hang --timeout 0.2
          httperf {H} --num-conns 2 --http-version 1.0 --uri /ok --num-calls 2
          httperf {H} --num-conns 2 --client 1/3",
@@ -299,7 +300,7 @@ fn what_is_sent_is_what_the_originals_send() {
         httperf {H} --no-host-hdr --server-name foo
         wrk -d1s -c1 -t1 http://u:p@{A}/hang
         wrk -d1s -c1 -t1 '{U}/hang?a<b>\"#c'
-        wrk -d1s -c1 -t1 -H 'X-A: b' -H 'Host: q' {U}/hang
+        wrk -d1s -c1 -t1 -H 'Host: q' {U}/hang
         siege -R rc -c1 -r1 http://u:p@{A}/ok
         siege -R rc -c1 -r1 '{U}/a b<c>\"d\"|^`{}\\e#f'
         siege -R rc -c1 -r1 {U}/é{FF}%20%
@@ -393,5 +394,89 @@ fn the_remark_is_for_people() {
         ("--no-remark ", Some("always"), 0),
     ] {
         assert_eq!(remarks(more, variable), expected, "{more}{variable:?}");
+    }
+}
+
+/// What public scripts look for in reports, line by line.
+const READERS: &[(&str, &[&str])] = &[
+    (
+        "httperf {H} --num-conns 12 --num-calls 2 --rate 100 --uri /resetlater",
+        &[
+            r"^Total: connections (\d+) requests (\d+) replies (\d+) test-duration (\S+) s",
+            r"^Connection rate: (\S+) conn/s \((\S+) ms/conn, <=(\d+) concurrent connections\)",
+            r"^Connection time \[ms\]: min (\S+) avg (\S+) max (\S+) median (\S+) stddev (\S+)",
+            r"^Connection length \[replies/conn\]: (\S+)",
+            r"^Request rate: (\S+) req/s",
+            r"^Reply rate \[replies/s\]: min (\S+) avg (\S+) max (\S+) stddev (\S+) \((\d+) samples\)",
+            r"^Reply time \[ms\]: response (\S+) transfer (\S+)",
+            r"^Reply size \[B\]: header (\S+) content (\S+) footer (\S+) \(total (\S+)\)",
+            r"^Net I/O: (\S+) KB/s",
+            r"^Errors: total (\d+) client-timo (\d+) socket-timo (\d+) connrefused (\d+) connreset (\d+)",
+            r"^Errors: fd-unavail (\d+) addrunavail (\d+) ftab-full (\d+) other (\d+)",
+        ],
+    ),
+    (
+        "ab -q -n 20 -c 2 -k {U}/404",
+        &[
+            r"^Server Software: +(\S+)",
+            r"^Complete requests: +(\d+)",
+            r"^Failed requests: +(\d+)",
+            r"^Non-2xx responses: +(\d+)",
+            r"^Requests per second: +([0-9.]+)",
+            r"^Time per request: +([0-9.]+).*concurrent requests\)$",
+            r"^Transfer rate: +([0-9.]+)",
+            r"^Total: +(\d+) +(\d+) +([\d.]+) +(\d+) +(\d+)",
+            r"^ +(\d+)% +(\d+)$",
+            r"^ 100% +(\d+) \(longest request\)",
+        ],
+    ),
+    (
+        "siege -R rc -c 1 -r 6 {U}/resetlater",
+        &[
+            r"^Transactions:\s+(\d+)\s+hits",
+            r"^Availability:\s+([\d.]+)\s+%",
+            r"^Elapsed time:\s+([\d.]+)\s+secs",
+            r"^Response time:\s+([\d.]+)\s+secs",
+            r"^Transaction rate:\s+([\d.]+)\s+trans/sec",
+            r"^Failed transactions:\s+(\d+)",
+            r"^HTTP/1\.\d (\d+) +([\d.]+) secs: +(\d+) bytes ==> GET +\S+$",
+        ],
+    ),
+    (
+        // Fields between commas: protocol, status, seconds, bytes, path, its number, date.
+        "siege -R csv -c 1 -r 4 {U}/ok",
+        &[r"^ +\d+,(HTTP/1\.\d),(\d+), *([\d.]+), *(\d+),(/\S+),(\d+),(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)$"],
+    ),
+    ("siege -j -c 1 -r 3 {U}/ok", &[r#"^[{]?\s*"transactions":\s+(\d+),$"#, r#"^\s*"availability":\s+([\d.]+),$"#]),
+    (
+        "wrk -t1 -c2 -d1s --latency {U}/404",
+        &[
+            r"^ +Latency +([\d.]+)(us|ms|s) +([\d.]+)(?:us|ms|s) +([\d.]+)(?:us|ms|s) +([\d.]+)%",
+            r"^ +Req/Sec +([\d.]+)k? ",
+            r"^ +99% +([\d.]+)(us|ms|s)",
+            r"^ +(\d+) requests in ([\d.]+)s, ([\d.]+)(KB|MB|GB|B) read",
+            r"^ +Non-2xx or 3xx responses: (\d+)",
+            r"^Requests/sec: +([\d.]+)",
+        ],
+    ),
+];
+
+#[test]
+fn public_scripts_read_ours_as_they_read_the_originals() {
+    let both = Both::start();
+    for (line, readers) in READERS {
+        let ((original, _), (own, _)) = both.both(line);
+        // As scripts do, which read both together.
+        let lines = |o: &Output| {
+            let text = [o.stdout.as_slice(), &o.stderr].concat();
+            String::from_utf8_lossy(&text).lines().map(str::to_string).collect::<Vec<_>>()
+        };
+        let (theirs, ours) = (lines(&original), lines(&own));
+        for reader in *readers {
+            let regex = Regex::new(reader).expect("valid");
+            let found = |lines: &[String]| lines.iter().filter(|l| regex.is_match(l)).count();
+            let (a, b) = (found(&theirs), found(&ours));
+            assert!(a > 0 && a == b, "{line}: {reader}: {a} and {b}\n{}", ours.join("\n"));
+        }
     }
 }

@@ -38,6 +38,8 @@ pub struct Parsed {
     pub words: Vec<String>,
     /// In the order in which they were found. With APR the first one ends the options.
     pub errors: Vec<String>,
+    /// How many options had been found before each of them.
+    pub errors_at: Vec<usize>,
 }
 
 /// Takes a command line apart.
@@ -83,6 +85,7 @@ pub fn parse(program: &str, style: Style, table: &[Opt], args: &[String]) -> Par
             Ok(None) => {}
             Err(e) => {
                 parsed.errors.push(e);
+                parsed.errors_at.push(parsed.options.len());
                 if style == Style::Apr {
                     parsed.words.extend(rest);
                     break;

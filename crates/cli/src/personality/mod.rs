@@ -1,4 +1,4 @@
-//! Other programs, spoken by the same engine: `ab`, `siege`, `httperf`, `http_load`, `lwp-bench` and `wrk`.
+//! Other programs, spoken by the same engine: `ab`, `siege`, `httperf`, `http_load`, `lwp-bench`, `wrk` and `wrk2`.
 //!
 //! A personality is a folder: `flags` (its table, and what a command line asks for), `plan` (what is sent), `tally` (what is
 //! counted of each request), `report` (what is printed) and `mod`, which ties them together. What is measured, and how, is

@@ -177,7 +177,6 @@ impl Beside {
 
     /// What is not the same of two that ran on the same command line.
     pub fn difference(&self, original: &Output, own: &Output, equal: &[&str]) -> Option<String> {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (a, b) = (text(&original.stdout), text(&own.stdout));
         let (ea, eb) = (text(&original.stderr), text(&own.stderr));
         let all = format!("---- original: {:?}\n{a}{ea}\n---- ours: {:?}\n{b}{eb}", original.status, own.status);
@@ -217,6 +216,16 @@ impl Beside {
             self.compare(line, equal);
         }
     }
+}
+
+/// What is no UTF-8 as ours shows it.
+fn text(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    for chunk in bytes.utf8_chunks() {
+        out.push_str(chunk.valid());
+        chunk.invalid().iter().for_each(|b| out.push_str(&format!("\\x{b:02x}")));
+    }
+    out
 }
 
 /// `{FF}` is a byte that is no UTF-8.

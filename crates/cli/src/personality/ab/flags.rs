@@ -8,13 +8,16 @@ use lastdrop_model::Url;
 use lastdrop_model::bounds::{BUFFER, DURATION, REQUESTS, TIMEOUT, USERS};
 
 use crate::personality::getopt::{Opt, Style, Takes, atoi, opt, parse};
-use crate::personality::{Refusal, host_and_port, path_of, refuse, whole};
+use crate::personality::{Refusal, base64, host_and_port, path_of, refuse, whole};
 use crate::stdio::{note, out};
 
 const USAGE: &str = include_str!("usage.txt");
 pub const BANNER: &str = "This is ApacheBench, Version 2.3 <$Revision$>\n\
     Copyright 1996 Adam Twiss, Zeus Technology Ltd, http://www.zeustech.net/\n\
     Licensed to The Apache Software Foundation, http://www.apache.org/\n\n";
+pub const HTML_BANNER: &str = "<p>\n This is ApacheBench, Version 2.3 <i>&lt;$Revision$&gt;</i><br>\n \
+    Copyright 1996 Adam Twiss, Zeus Technology Ltd, http://www.zeustech.net/<br>\n \
+    Licensed to The Apache Software Foundation, http://www.apache.org/<br>\n</p>\n<p>\n";
 /// What -t means for -n.
 const REQUESTS_OF_A_TIME: i64 = 50_000;
 const MAX_CONCURRENCY: i64 = 200_000;
@@ -84,8 +87,8 @@ pub struct Order {
     /// The last one counts.
     pub cookie: Option<String>,
     pub headers: Vec<String>,
-    pub auth: Option<String>,
-    pub proxy_auth: Option<String>,
+    /// Logins for servers and proxies as they are sent, all of them.
+    pub logins: Vec<String>,
     pub proxy: Option<(String, u16)>,
     pub no_percentiles: bool,
     pub no_confidence: bool,
@@ -166,8 +169,8 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             }
             'C' => o.cookie = Some(value),
             'H' => o.headers.push(value),
-            'A' => o.auth = Some(value.trim_start().to_string()),
-            'P' => o.proxy_auth = Some(value.trim_start().to_string()),
+            'A' => o.logins.push(format!("Authorization: Basic {}", base64(value.trim_start()))),
+            'P' => o.logins.push(format!("Proxy-Authorization: Basic {}", base64(value.trim_start()))),
             'X' => o.proxy = Some(host_and_port("ab", "-X", &value)?),
             'd' => o.no_percentiles = true,
             'S' => o.no_confidence = true,
@@ -191,7 +194,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             }
             'h' => return usage(""),
             'V' => {
-                out(BANNER);
+                out(if o.html { HTML_BANNER } else { BANNER });
                 return refuse(0, "");
             }
             _ => {}

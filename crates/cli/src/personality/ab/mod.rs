@@ -104,7 +104,9 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     }
     let report = Report { o: &o, url: &url, tally: &tally, carried: &carried, manner };
     out(if o.html { report.html() } else { report.text() });
-    report.files()?;
+    if !o.html {
+        report.files()?;
+    }
     remark(
         manner,
         &carried.run,

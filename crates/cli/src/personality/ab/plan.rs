@@ -10,7 +10,7 @@ use lastdrop_model::{Failure, KeepAlive, Load, Plan, Url};
 
 use super::flags::Order;
 use super::report::unresolved;
-use crate::personality::{Refusal, base64, refuse};
+use crate::personality::{Refusal, refuse};
 
 /// What is sent, in the order in which ab writes it.
 pub fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {
@@ -28,12 +28,7 @@ pub fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {
     if let Some(cookie) = &o.cookie {
         add(&format!("Cookie: {cookie}"));
     }
-    if let Some(auth) = &o.auth {
-        add(&format!("Authorization: Basic {}", base64(auth)));
-    }
-    if let Some(auth) = &o.proxy_auth {
-        add(&format!("Proxy-Authorization: Basic {}", base64(auth)));
-    }
+    o.logins.iter().for_each(|line| add(line));
     if let Some((file, length)) = &o.body {
         add(&format!("Content-length: {length}"));
         add(&format!("Content-type: {}", o.content_type.as_deref().unwrap_or("text/plain")));

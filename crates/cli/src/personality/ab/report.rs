@@ -7,14 +7,11 @@ use lastdrop_analyze::samples::Samples;
 use lastdrop_load::{TlsFacts, describe};
 use lastdrop_model::{Micros, Url, printable, secrets};
 
-use super::flags::{BANNER, Order};
+use super::flags::{BANNER, HTML_BANNER, Order};
 use super::tally::Tally;
 use crate::personality::{Carried, Manner, Refusal, c_time, refuse};
 use crate::stdio::out;
 
-const HTML_BANNER: &str = "<p>\n This is ApacheBench, Version 2.3 <i>&lt;$Revision$&gt;</i><br>\n \
-    Copyright 1996 Adam Twiss, Zeus Technology Ltd, http://www.zeustech.net/<br>\n \
-    Licensed to The Apache Software Foundation, http://www.apache.org/<br>\n</p>\n<p>\n";
 const PERCENTILES: [u64; 9] = [50, 66, 75, 80, 90, 95, 98, 99, 100];
 
 pub fn unresolved<T>(o: &Order, shown: &str, host: &str) -> Result<T, Refusal> {
@@ -37,11 +34,10 @@ pub fn answer_log(raw: &[u8], verbosity: i64) -> String {
     let status = std::str::from_utf8(raw.get(9..12).unwrap_or_default()).ok().and_then(|text| text.parse::<u16>().ok());
     let mut text = format!("LOG: header received:\n{}\n", printable::lossless(raw));
     let Some(status) = status else { return text };
-    if verbosity >= 4 {
-        let _ = writeln!(text, "LOG: Response code = {status}");
-    }
     if !(200..300).contains(&status) {
         let _ = writeln!(text, "WARNING: Response code not 2xx ({status})");
+    } else if verbosity >= 4 {
+        let _ = writeln!(text, "LOG: Response code = {status}");
     }
     text
 }

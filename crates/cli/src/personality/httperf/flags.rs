@@ -69,8 +69,13 @@ pub enum Work {
     Sessions(u64, u64, f64),
     /// Sessions, seconds of thinking, file.
     SessionLog(u64, f64, String),
+}
+
+/// Where the paths of calls come from, but for --wsesslog.
+#[derive(Debug, Clone)]
+pub enum Uris {
     /// Start again at the end of the file?
-    Uris(bool, String),
+    List(bool, String),
     /// Files, rate of moving on.
     Set(u64, f64),
 }
@@ -107,6 +112,7 @@ pub struct Order {
     pub timeout: f64,
     pub uri: String,
     pub work: Work,
+    pub uris: Option<Uris>,
     pub failure_status: Option<u64>,
 }
 
@@ -213,9 +219,8 @@ fn period(text: &str) -> Result<(Begin, f64, Option<String>), Refusal> {
 
 pub fn read(args: &[String]) -> Result<Order, Refusal> {
     let parsed = parse("httperf", Style::LongOnly, TABLE, args);
-    if let Some(e) = parsed.errors.first() {
-        return refuse(1, e.clone());
-    }
+    // It stops at the first mistake, of whichever kind.
+    let mistake = parsed.errors.into_iter().zip(parsed.errors_at).next();
     let mut o = Order {
         verbose: 0,
         hog: false,
@@ -245,10 +250,14 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
         timeout: 0.0,
         uri: "/".into(),
         work: Work::Plain,
+        uris: None,
         failure_status: None,
     };
     let not_here = |name: &str, why: &str| -> Result<(), Refusal> { usage(&format!("--{name}: {why}")) };
-    for (at, value) in parsed.options {
+    for (index, (at, value)) in parsed.options.into_iter().enumerate() {
+        if let Some((e, _)) = mistake.as_ref().filter(|(_, before)| *before <= index) {
+            return refuse(1, e.clone());
+        }
         let value = value.unwrap_or_default();
         match TABLE[at].long {
             "help" => {
@@ -257,7 +266,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             }
             "version" => out("httperf: httperf-0.9.0 compiled without DEBUG without TIME_SYSCALLS.\n"),
             "verbose" => o.verbose += 1,
-            "add-header" => o.headers.push_str(&value),
+            "add-header" => o.headers = value,
             "burst-length" => {
                 let what = "burst-length";
                 o.burst = above_0(bounded("--burst-length", &value, what, REQUESTS)?, &value, what)?;
@@ -300,7 +309,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             "wlog" => {
                 // The original takes what is behind the second character.
                 let file = value.char_indices().nth(2).map_or("", |(at, _)| &value[at..]);
-                o.work = Work::Uris(value.starts_with(['y', 'Y']), file.to_string());
+                o.uris = Some(Uris::List(value.starts_with(['y', 'Y']), file.to_string()));
             }
             "wsess" => {
                 let mut p = Parameters::new("--wsess", &value);
@@ -327,7 +336,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
                 p.comma("target miss rate (2nd parameter)")?;
                 let miss = p.real("target miss rate (2nd parameter)", REQUESTS, Some(1.0))?;
                 p.end()?;
-                o.work = Work::Set(files, miss);
+                o.uris = Some(Uris::Set(files, miss));
             }
             "debug" => {
                 not_here("debug", "there is no output of the original's own insides here; -v tells reply rates")?
@@ -338,6 +347,9 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             "ssl-ciphers" => not_here("ssl-ciphers", "cipher suites cannot be chosen here")?,
             other => not_here(other, "it is not known here")?,
         }
+    }
+    if let Some((e, _)) = mistake {
+        return refuse(1, e);
     }
     Ok(o)
 }

@@ -12,7 +12,7 @@ use lastdrop_model::{Exchange, Fate, Url, Wish};
 
 use self::flags::{Begin, port, read};
 use self::plan::plan_of;
-use self::report::{echo, marked, report};
+use self::report::{begun_head, echo, marked, report};
 use self::tally::Tally;
 use super::{Manner, Refusal, carry_out, catch_signals, failed, refuse, remark};
 use crate::stdio::{note, out};
@@ -50,11 +50,18 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
             tally.take(e, &o, &plan);
             // The second is the call that finds its connection closed.
             for index in (e.request as usize..).take(1 + usize::from(Tally::is_cut_short(e, &o, &plan))) {
+                if o.verbose > 0 && o.uris.is_some() {
+                    out(format!("httperf: accessing URI `{}'\n", plan.requests[index].url.path));
+                }
                 if let Some(wire) = wires.get(index) {
                     out(marked('S', serial, wire, o.print_request.as_deref()));
                 }
-                if let Some(raw) = e.raw.as_ref().filter(|_| e.fate == Fate::Answered && index == e.request as usize) {
-                    out(marked('R', serial, raw, o.print_reply.as_deref()));
+                if let Some(raw) = e.raw.as_ref().filter(|_| index == e.request as usize) {
+                    match e.fate {
+                        Fate::Answered => out(marked('R', serial, raw, o.print_reply.as_deref())),
+                        // As far as it came.
+                        _ => out(begun_head(serial, raw, o.print_reply.as_deref())),
+                    }
                 }
                 serial += 1;
             }

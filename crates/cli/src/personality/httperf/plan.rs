@@ -7,7 +7,7 @@ use lastdrop_load::files;
 use lastdrop_model::request::{Body, Pick, RequestSpec, Think};
 use lastdrop_model::{KeepAlive, Load, Phase, Plan, Url, raw};
 
-use super::flags::{Begin, Order, Work, seconds, usage};
+use super::flags::{Begin, Order, Uris, Work, seconds, usage};
 use crate::personality::{Refusal, seed};
 
 /// Most connections at once, as select(2) has it in the original.
@@ -134,73 +134,67 @@ fn split_quoted(line: &str) -> Vec<String> {
     words
 }
 
-/// Sessions as lists of requests, and how many are begun.
-fn sessions(o: &Order, url: &Url) -> Result<(Vec<Vec<RequestSpec>>, u64), Refusal> {
-    let calls = o.num_calls.clamp(1, MOST_STEPS as u64) as usize;
-    let one = |path: &str| spec(o, url, path, None, None);
-    // Each session takes the next of the list.
-    let in_turn = |paths: &[String], calls: usize| -> Vec<Vec<RequestSpec>> {
-        // Once around, every path has been at every place.
-        (0..paths.len().min(MOST_STEPS / calls.max(1) + 1))
-            .map(|s| (0..calls).map(|c| one(&paths[(s * calls + c) % paths.len()])).collect())
-            .collect()
-    };
-    match &o.work {
-        Work::Plain => Ok((vec![(0..calls).map(|_| one(&o.uri)).collect()], o.num_conns)),
-        Work::Sessions(n, calls, think) => {
-            let mut steps = Vec::new();
-            for call in 0..(*calls).clamp(1, MOST_STEPS as u64) {
-                let mut s = one(&o.uri);
-                // Thinking comes after each burst.
-                s.think =
-                    ((call + 1) % o.burst.max(1) == 0).then(|| Think::Fixed(Duration::from_secs_f64(think.max(0.0))));
-                steps.push(s);
-            }
-            Ok((vec![steps], *n))
-        }
-        Work::SessionLog(n, think, file) => Ok((session_log(o, url, *think, file)?, *n)),
-        Work::Uris(wrap, file) => {
+/// The paths of calls one after the other, and whether they begin anew at their end.
+fn paths(o: &Order, calls: usize, sessions: u64) -> Result<(Vec<String>, bool), Refusal> {
+    match &o.uris {
+        None => Ok((vec![o.uri.clone()], true)),
+        Some(Uris::List(wrap, file)) => {
             let bytes = files::read(Path::new(file)).or_else(|_| usage(&format!("can't open {file}")))?;
             let paths: Vec<String> =
                 bytes.split(|b| *b == 0).map(<[u8]>::trim_ascii).filter(|p| !p.is_empty()).map(raw::text).collect();
-            if paths.is_empty() {
-                return usage(&format!("no URIs in {file}"));
-            }
-            if *wrap {
-                return Ok((in_turn(&paths, calls), o.num_conns));
-            }
-            // What there is, and no more.
-            let sessions: Vec<Vec<RequestSpec>> =
-                paths.chunks(calls).take(MOST_STEPS / calls + 1).map(|c| c.iter().map(|p| one(p)).collect()).collect();
-            let limit = o.num_conns.min(sessions.len() as u64);
-            Ok((sessions, limit))
+            if paths.is_empty() { usage(&format!("no URIs in {file}")) } else { Ok((paths, *wrap)) }
         }
-        Work::Set(files, miss) => {
+        Some(Uris::Set(files, miss)) => {
             // A file's digits are its folders; a call moves on to the next with the given probability.
             let prefix = if o.uri == "/" { "" } else { o.uri.as_str() };
             let name = |i: u64| {
-                let digits = i.to_string();
-                let mut path = prefix.to_string();
-                for d in digits.chars() {
-                    path.push('/');
-                    path.push(d);
-                }
-                format!("{path}.html")
+                let folders: String = i.to_string().chars().map(|d| format!("/{d}")).collect();
+                format!("{prefix}{folders}.html")
             };
             let (mut file, mut owed) = (0, 0.0);
-            let many = (o.num_conns as usize * calls).min(MOST_STEPS);
-            let mut paths = Vec::with_capacity(many);
-            for _ in 0..many {
-                paths.push(name(file));
+            let mut next = || {
+                let path = name(file);
                 owed += miss;
                 if owed >= 1.0 {
                     owed -= 1.0;
                     file = (file + 1) % (*files).max(1);
                 }
-            }
-            Ok((in_turn(&paths, calls), o.num_conns))
+                path
+            };
+            let many = usize::try_from(sessions).unwrap_or(MOST_STEPS).saturating_mul(calls).clamp(1, MOST_STEPS);
+            Ok(((0..many).map(|_| next()).collect(), true))
         }
     }
+}
+
+/// Sessions as lists of requests, and how many are begun.
+fn sessions(o: &Order, url: &Url) -> Result<(Vec<Vec<RequestSpec>>, u64), Refusal> {
+    let (count, calls, think) = match &o.work {
+        Work::SessionLog(n, think, file) => return Ok((session_log(o, url, *think, file)?, *n)),
+        Work::Plain => (o.num_conns, o.num_calls, None),
+        Work::Sessions(n, calls, think) => (*n, *calls, Some(*think)),
+    };
+    let calls = calls.clamp(1, MOST_STEPS as u64) as usize;
+    let (paths, wrap) = paths(o, calls, count)?;
+    let call = |path: &str, index: usize| {
+        let mut spec = spec(o, url, path, None, None);
+        // Thinking comes after each burst.
+        let ends = (index as u64 + 1).is_multiple_of(o.burst.max(1));
+        spec.think = think.filter(|_| ends).map(|s| Think::Fixed(Duration::from_secs_f64(s.max(0.0))));
+        spec
+    };
+    if !wrap {
+        // What there is, and no more.
+        let all = paths.chunks(calls).take(MOST_STEPS / calls + 1);
+        let sessions: Vec<Vec<RequestSpec>> =
+            all.map(|c| c.iter().enumerate().map(|(i, p)| call(p, i)).collect()).collect();
+        let begun = count.min(sessions.len() as u64);
+        return Ok((sessions, begun));
+    }
+    // Each session takes the next of the list: once around, every path has been at every place.
+    let around = if paths.len() == 1 { 1 } else { paths.len().min(MOST_STEPS / calls + 1) };
+    let session = |s: usize| (0..calls).map(|c| call(&paths[(s * calls + c) % paths.len()], c)).collect();
+    Ok(((0..around).map(session).collect(), count))
 }
 
 pub fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {

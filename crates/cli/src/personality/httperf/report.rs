@@ -7,7 +7,7 @@ use lastdrop_load::{AnswerParts, answer_parts};
 use lastdrop_model::printable;
 use lastdrop_model::secrets::{self, MARK};
 
-use super::flags::{Order, Work, port};
+use super::flags::{Order, Uris, Work, port};
 use super::tally::{RATE_INTERVAL_US, Tally};
 use crate::personality::number::g;
 use crate::personality::{Carried, Manner};
@@ -92,7 +92,7 @@ pub fn echo(o: &Order) -> String {
     if o.burst > 1 {
         add(format!("--burst-length={}", o.burst));
     }
-    if let Work::Set(files, rate) = &o.work {
+    if let Some(Uris::Set(files, rate)) = &o.uris {
         add(format!("--wset={files},{rate:.3}"));
     }
     out.push('\n');
@@ -121,6 +121,17 @@ pub fn marked(side: char, serial: u64, bytes: &[u8], what: Option<&str>) -> Stri
     let content: usize = parts.pieces.iter().map(Vec::len).sum();
     let _ = writeln!(out, "{side}S{serial}: header {} content {content}{footer}", parts.head.len());
     out
+}
+
+/// The lines of a head that are there, of an answer that was cut off.
+pub fn begun_head(serial: u64, raw: &[u8], what: Option<&str>) -> String {
+    let text = printable::lossless(raw);
+    let head = text.find("\r\n\r\n").map_or(text.as_str(), |end| &text[..end + 4]);
+    let whole = head.rfind("\r\n").map_or("", |end| &head[..end + 2]);
+    if what == Some("body") || !text.starts_with("HTTP/") {
+        return String::new();
+    }
+    whole.split_inclusive("\r\n").map(|line| format!("RH{serial}:{line}")).collect()
 }
 
 fn request_parts(bytes: &[u8]) -> AnswerParts {

@@ -65,19 +65,23 @@ fn rc_of(options: &[(usize, Option<String>)]) -> (PathBuf, bool) {
 
 pub fn read(args: &[String]) -> Result<Order, Refusal> {
     let parsed = parse("siege", Style::Long, TABLE, args);
-    // siege goes through its command line twice, complains twice, and carries on.
-    for e in &parsed.errors {
+    // siege goes through its command line twice, complains twice, and carries on: first up to the file of its settings.
+    let to_rc = parsed.options.iter().position(|(at, _)| TABLE[*at].short == 'R').unwrap_or(usize::MAX);
+    for (e, _) in parsed.errors.iter().zip(&parsed.errors_at).filter(|(_, before)| **before <= to_rc) {
         note!("{e}");
         if e.contains("requires an argument") {
             return usage();
         }
-        note!("{e}");
     }
     let mut show = false;
     let (rc, given) = rc_of(&parsed.options);
     let mut o = Order::defaults(rc);
     o.read_rc(given)?;
-    for (at, value) in parsed.options {
+    let mut errors = parsed.errors.iter().zip(parsed.errors_at).peekable();
+    for (index, (at, value)) in parsed.options.into_iter().enumerate() {
+        while let Some((e, _)) = errors.next_if(|(_, before)| *before <= index) {
+            note!("{e}");
+        }
         let value = value.unwrap_or_default();
         match TABLE[at].short {
             'V' => return refuse(0, format!("SIEGE 4.0.7\n\n{COPYRIGHT}")),
@@ -87,7 +91,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             'D' => o.debug = true,
             'N' => o.parser = false,
             'F' => o.follow = false,
-            'p' => o.print = true,
+            'p' => (o.print, o.concurrent, o.reps, o.time) = (true, 1, Some(Reps::Times(1)), None),
             'g' => o.get = true,
             'l' => {
                 o.logging = true;
@@ -120,6 +124,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             _ => {}
         }
     }
+    errors.for_each(|(e, _)| note!("{e}"));
     // The last one counts.
     if let Some(url) = parsed.words.last() {
         o.url = Some(url.clone());
@@ -143,8 +148,11 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
         ));
         o.reps = None;
     }
+    if o.get {
+        (o.concurrent, o.reps, o.time, o.logging) = (1, Some(Reps::Times(1)), None, false);
+    }
     if o.shows_one() {
-        (o.concurrent, o.reps, o.time, o.parser) = (1, Some(Reps::Times(1)), None, false);
+        o.parser = false;
     }
     Ok(o)
 }

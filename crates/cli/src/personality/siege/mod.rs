@@ -16,7 +16,7 @@ use self::plan::{WITH_BODY, plan_of};
 use self::report::{Block, YELLOW, hit_line, show_block, tagged, transaction, write_log};
 use self::settings::{Order, Reps};
 use self::tally::Tally;
-use super::{Manner, Refusal, carry_out, catch_signals, failed, first_wire, remark};
+use super::{Manner, Refusal, carry_out, catch_signals, failed, remark};
 use crate::stdio::{err, note, out};
 
 const READ_ERROR: &str = "socket: read error Connection reset by peer sock.c:635: Connection reset by peer\n";
@@ -55,24 +55,24 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
         write_log(&o, &block, false)?;
         return Ok(0);
     }
-    if o.shows_one() {
-        let wire = printable::lossless(&first_wire(&plan));
-        // siege shows what has a body even where it is told to be quiet.
-        if WITH_BODY.contains(&plan.requests[0].method.as_str()) {
-            out(format!("{wire}\n\n"));
-        } else if loud {
-            out(format!("{wire}\n"));
-        }
-    }
+    let wires =
+        if o.shows_one() { lastdrop_load::preview(&plan).map(|p| p.requests).unwrap_or_default() } else { Vec::new() };
     let stop = catch_signals()?;
     let mut tally = Tally::default();
     let mut show = |some: &[Exchange]| {
         for e in some {
             tally.take(e);
             let is_line = matches!(e.fate, Fate::Answered | Fate::Failed(Failure::Protocol));
-            if let (true, Some(raw)) = (o.shows_one(), &e.raw) {
-                out(transaction(raw, &o));
-            } else if loud && o.verbose && is_line && !o.shows_one() {
+            if let Some(wire) = wires.get(e.request as usize) {
+                let wire = printable::lossless(wire);
+                // siege shows what has a body even where it is told to be quiet.
+                if WITH_BODY.contains(&plan.requests[e.request as usize].method.as_str()) {
+                    out(format!("{wire}\n\n"));
+                } else if loud {
+                    out(format!("{wire}\n"));
+                }
+                out(transaction(e.raw.as_deref().unwrap_or_default(), &o));
+            } else if loud && o.verbose && is_line {
                 out(hit_line(e, &o, &plan));
             }
             let why = match e.fate {
