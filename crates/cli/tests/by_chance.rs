@@ -121,6 +121,7 @@ fn peers_that_were_built_print_the_same() {
     let server = Misbehaving::start();
     let beside = Beside::for_misbehaving(Folder::new(), server.port);
     let blank = Regex::new(r"#\d+(e[+-]#\d+)?").expect("valid");
+    let count = Regex::new(r"(\d+) (requests|fetches)").expect("valid");
     let text = |bytes: &[u8], program: &str| {
         // %g has as many places as it needs, and a spectrum as many lines; the peer calls itself by its path.
         let peer = std::env::var(format!("LASTDROP_PEER_{}", program.to_uppercase())).unwrap_or_default();
@@ -159,8 +160,7 @@ fn peers_that_were_built_print_the_same() {
         assert_eq!(of(&original), of(&own), "{line}");
         let requests = |o: &Output| {
             let text = String::from_utf8_lossy(&o.stdout).into_owned();
-            let found =
-                Regex::new(r"(\d+) (requests|fetches)").expect("valid").captures(&text).map(|c| c[1].to_string());
+            let found = count.captures(&text).map(|c| c[1].to_string());
             found.map_or(0.0, |n| n.parse::<f64>().expect("a number"))
         };
         let (theirs, ours) = (requests(&original), requests(&own));

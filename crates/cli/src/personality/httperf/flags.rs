@@ -196,13 +196,16 @@ fn period(text: &str) -> Result<(Begin, f64, Option<String>), Refusal> {
                 Some((low, high)) => (low, Some(high)),
                 None => (rest, None),
             };
-            let read =
-                |text, what| bounded::<f64>("--period", text, what, PAUSE).and_then(|s| not_below_0(s, text, what));
-            let low = read(low, "minimum interarrival time")?;
+            let read = |text, what, shown| {
+                bounded::<f64>("--period", text, what, PAUSE)
+                    .and_then(|s| not_below_0(s, text, what))
+                    .or_else(|e| if e.code == 1 { usage(&format!("illegal {what} {shown}")) } else { Err(e) })
+            };
+            let low = read(low, "minimum interarrival time", rest)?;
             let Some(high) = high else {
                 return usage("minimum interarrival time not followed by `,MAX_IAT' (rest: `')");
             };
-            let high = read(high, "request period")?;
+            let high = read(high, "request period", high)?;
             let mean = f64::midpoint(low, high);
             let spread = (high - low).abs() / 2.0 / mean.max(f64::MIN_POSITIVE);
             if mean > 0.0 {

@@ -112,10 +112,9 @@ impl Tally {
     /// counts a reset.
     pub fn is_cut_short(e: &Exchange, o: &Order, plan: &Plan) -> bool {
         let sessions = matches!(o.work, Work::Sessions(..) | Work::SessionLog(..));
-        e.fate == Fate::Answered
-            && !e.kept
-            && !plan.requests[e.request as usize].last
-            && !(sessions && is_failure(e, o))
+        let session_failed = sessions && is_failure(e, o);
+        let was_last = e.kept || plan.requests[e.request as usize].last || session_failed;
+        e.fate == Fate::Answered && !was_last
     }
 
     pub fn take(&mut self, e: &Exchange, o: &Order, plan: &Plan) {

@@ -66,7 +66,7 @@ mod tests {
         assert_eq!((rows[5][1], rows[6][1], rows[11][1]), ("0.500000", "0.550000", "0.775000"));
         let last = rows.iter().rposition(|r| r.last() == Some(&"inf")).expect("a last one");
         assert_eq!((rows[last][1], rows[last][2]), ("1.000000", "1000"));
-        assert!(rows[last + 3].iter().any(|w| *w == "2048]"), "{text}");
+        assert!(rows[last + 3].contains(&"2048]"), "{text}");
         assert!(spectrum(&Samples::default()).contains("0.000     1.000000            0          inf"));
         assert_eq!((smallest_alike(17_631), smallest_alike(100)), (17_616, 100));
     }
