@@ -37,6 +37,10 @@ fn is_different(line: &str) -> Option<&'static str> {
     if waits && line.contains("/hang") {
         return Some("too long to wait for");
     }
+    let beside_each_other = ["--rate 100", "--period"].iter().any(|flag| line.contains(flag));
+    if beside_each_other && ["later", "/vary"].iter().any(|way| line.contains(way)) {
+        return Some("whose turn it is, is chance");
+    }
     DIFFERENT.iter().find(|(_, words)| words.iter().all(|w| spaced.contains(w))).map(|(why, _)| *why)
 }
 

@@ -113,6 +113,8 @@ pub struct Order {
     pub uri: String,
     pub work: Work,
     pub uris: Option<Uris>,
+    /// What --wset said, which is shown even where another flag goes before it.
+    pub set: Option<(u64, f64)>,
     pub failure_status: Option<u64>,
 }
 
@@ -254,6 +256,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
         uri: "/".into(),
         work: Work::Plain,
         uris: None,
+        set: None,
         failure_status: None,
     };
     let not_here = |name: &str, why: &str| -> Result<(), Refusal> { usage(&format!("--{name}: {why}")) };
@@ -340,6 +343,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
                 let miss = p.real("target miss rate (2nd parameter)", REQUESTS, Some(1.0))?;
                 p.end()?;
                 o.uris = Some(Uris::Set(files, miss));
+                o.set = Some((files, miss));
             }
             "debug" => {
                 not_here("debug", "there is no output of the original's own insides here; -v tells reply rates")?

@@ -10,12 +10,15 @@ use std::net::ToSocketAddrs;
 
 use lastdrop_model::{Exchange, Fate, Url, Wish};
 
-use self::flags::{Begin, port, read};
+use self::flags::{Begin, Work, port, read};
 use self::plan::plan_of;
 use self::report::{begun_head, echo, marked, report};
 use self::tally::Tally;
 use super::{Manner, Refusal, carry_out, catch_signals, failed, refuse, remark};
 use crate::stdio::{note, out};
+
+/// Connections that a session may have at once.
+const MOST_OF_A_SESSION: u32 = 4;
 
 pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let o = read(args)?;
@@ -33,6 +36,10 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     if !matches!(o.http_version, (1, 0 | 1)) {
         let (major, minor) = o.http_version;
         return refuse(1, format!("httperf: unexpected version code {:x}", major << 16 | minor & 0xffff));
+    }
+    let sessions = matches!(o.work, Work::Sessions(..) | Work::SessionLog(..));
+    if sessions && o.max_connections.is_some_and(|n| n > MOST_OF_A_SESSION) {
+        return refuse(1, format!("httperf.session_init: --max-conns must be <= {MOST_OF_A_SESSION}"));
     }
     // Its URI is sent as it is written.
     let url = Url { tls: o.ssl, host: o.server.clone(), port: port(&o), path: o.uri.clone() };

@@ -7,7 +7,7 @@ use lastdrop_load::{AnswerParts, answer_parts};
 use lastdrop_model::printable;
 use lastdrop_model::secrets::{self, MARK};
 
-use super::flags::{Order, Uris, Work, port};
+use super::flags::{Order, Work, port};
 use super::tally::{RATE_INTERVAL_US, Tally};
 use crate::personality::number::g;
 use crate::personality::{Carried, Manner};
@@ -92,7 +92,7 @@ pub fn echo(o: &Order) -> String {
     if o.burst > 1 {
         add(format!("--burst-length={}", o.burst));
     }
-    if let Some(Uris::Set(files, rate)) = &o.uris {
+    if let Some((files, rate)) = o.set {
         add(format!("--wset={files},{rate:.3}"));
     }
     out.push('\n');

@@ -29,7 +29,7 @@ pub fn config(o: &Order) -> String {
     let no_time = || "n/a".to_string();
     let rows = [
         ("version:", "4.0.7".into()),
-        ("verbose:", yes(o.verbose && !o.json)),
+        ("verbose:", yes(o.verbose && !o.json && !o.quiet)),
         ("color:", yes(o.color)),
         ("quiet:", yes(o.quiet || o.json)),
         ("debug:", yes(o.debug)),

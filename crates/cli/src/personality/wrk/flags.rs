@@ -107,8 +107,8 @@ pub fn read(program: Program, args: &[String]) -> Result<Order, Refusal> {
         rate: None,
         url: String::new(),
     };
-    let mut complaint = parsed.errors.first().cloned();
-    for (at, value) in parsed.options {
+    let (mut complaint, known_to) = (parsed.errors.first().cloned(), parsed.errors_at.first().copied());
+    for (at, value) in parsed.options.into_iter().take(known_to.unwrap_or(usize::MAX)) {
         let value = value.unwrap_or_default();
         let flag = format!("-{}", TABLE[at].short);
         let number = |to: &mut u64, read: fn(&str) -> Option<u64>, bound: &'static Bound| {
