@@ -26,6 +26,7 @@ const DIFFERENT: &[(&str, &[&str])] = &[
     ("chunks have no framing", &["siege", "/chunked"]),
     ("lines about its own source are left out", &["siege", " -p ", "/"]),
     ("what was cut off is no answer", &["httperf", "/short"]),
+    ("what is closed while a session thinks is opened again", &["httperf", "1,2,0.01", "/once"]),
     ("a session keeps its connection", &["httperf", "--http-version 1.0", "--wsess"]),
     ("what never ends is let go of", &["wrk", "/hang"]),
     ("an answer that ends with its connection is no error", &["wrk", "/close"]),

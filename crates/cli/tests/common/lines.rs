@@ -171,8 +171,8 @@ pub fn line(chance: &mut Chance, program: &Program) -> String {
     let mut may_be_wrong = chance.below(4) == 0;
     for _ in 0..chance.below(5) {
         let (flag, good, bad) = program.flags[chance.below(program.flags.len())];
-        // Sessions that are said twice are too many for the original.
-        if flag == "--wsess" && words.iter().any(|w| w == flag) {
+        // Sessions that are said twice are too many for the original, and what -v twice shows is chance.
+        if ["--wsess", "-v"].contains(&flag) && words.iter().any(|w| w == flag) {
             continue;
         }
         let value = if may_be_wrong && !bad.is_empty() {

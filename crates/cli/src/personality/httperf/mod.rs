@@ -70,7 +70,9 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
                         _ => out(begun_head(serial, raw, o.print_reply.as_deref())),
                     }
                 }
-                serial += 1;
+                // A call of a session that goes again is the same one.
+                let goes_again = sessions && index != e.request as usize || Tally::is_sent_again(e, &o);
+                serial += u64::from(!goes_again);
             }
         }
     };

@@ -117,6 +117,14 @@ impl Tally {
         e.fate == Fate::Answered && !was_last
     }
 
+    /// Is it a call of a session that goes again, since its connection had served others?
+    pub fn is_sent_again(e: &Exchange, o: &Order) -> bool {
+        matches!(o.work, Work::Sessions(..) | Work::SessionLog(..))
+            && matches!(e.fate, Fate::Failed(Failure::Reset | Failure::Closed))
+            && !e.first
+            && e.first_byte.is_none()
+    }
+
     pub fn take(&mut self, e: &Exchange, o: &Order, plan: &Plan) {
         let Some(sent) = e.sent else { return };
         let start = *self.start.get_or_insert(sent);
@@ -173,9 +181,7 @@ impl Tally {
             session.replies += u64::from(answered);
             let good = answered && !is_failure(e, o);
             // A call without an answer, or with the wrong one, ends its session, unless its connection had served others.
-            let again =
-                matches!(e.fate, Fate::Failed(Failure::Reset | Failure::Closed)) && !e.first && e.first_byte.is_none();
-            if !again
+            if !Tally::is_sent_again(e, o)
                 && (!good || plan.requests[e.request as usize].last)
                 && let Some(session) = self.sessions.under_way.remove(&e.unit)
             {
