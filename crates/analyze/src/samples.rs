@@ -73,6 +73,11 @@ impl Samples {
         self.histogram.quantile((rank as f64 + 0.5) / n as f64).clamp(self.min, self.max)
     }
 
+    /// Values that were recorded, each the largest that is taken for the same, ascending, and how often.
+    pub fn recorded(&self) -> impl Iterator<Item = (Micros, u64)> + '_ {
+        self.histogram.recorded()
+    }
+
     /// Samples by whole milliseconds.
     #[must_use]
     pub fn by_ms(&self) -> std::collections::BTreeMap<u64, u64> {

@@ -34,7 +34,7 @@ Examples:
   lastdrop size apache --memory 400M                 how many workers fit
   lastdrop tune apache --url http://127.0.0.1/app    find better settings and prove them
   lastdrop restore                                   undo what a killed tune left
-  lastdrop ab -n 1000 -c 10 http://127.0.0.1/        as ab, siege, httperf, http_load, lwp-bench or wrk: their flags and reports
+  lastdrop ab -n 1000 -c 10 http://127.0.0.1/        as ab, siege, httperf, http_load, lwp-bench, wrk or wrk2: their flags and reports
 ";
 
 #[derive(Debug, Parser)]
@@ -42,7 +42,7 @@ Examples:
     name = "lastdrop",
     version,
     about = "Measures a web server honestly, finds better settings, and proves that they help",
-    after_help = format!("Also ab, siege, httperf, http_load, lwp-bench and wrk, by their own flags: lastdrop ab -h\n\n{}", exit::HELP),
+    after_help = format!("Also ab, siege, httperf, http_load, lwp-bench, wrk and wrk2, by their own flags: lastdrop ab -h\n\n{}", exit::HELP),
     after_long_help = format!("{EXAMPLES}\n{}", exit::HELP),
 )]
 pub struct Cli {

@@ -12,6 +12,9 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::beside::Beside;
+use common::lines::{Chance, PROGRAMS, line};
+use common::misbehaving::Misbehaving;
 use common::{Done, Folder, Target, signal};
 use regex::Regex;
 use serde_json::Value;
@@ -200,22 +203,6 @@ fn other_programs_refuse_what_no_run_can_do_too() {
 
 // ---- by chance ------------------------------------------------------------------------------------------------------
 
-/// Marsaglia's xorshift: the same cases for the same seed.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % n
-    }
-
-    fn of<'a, T: ?Sized>(&mut self, list: &[&'a T]) -> &'a T {
-        list[self.below(list.len())]
-    }
-}
-
 /// Beside what is refused: small numbers, so that what is accepted can be carried out, and what looks like a number.
 const VALUES: [&str; 38] = [
     "0",
@@ -259,8 +246,20 @@ const VALUES: [&str; 38] = [
 ];
 
 /// A command line that may mean anything.
-fn command_line(chance: &mut Chance, options: &[Numeric], url: &str, port: u16, folder: &Folder) -> Vec<String> {
+fn command_line(
+    chance: &mut Chance,
+    options: &[Numeric],
+    url: &str,
+    port: u16,
+    folder: &Folder,
+    beside: &Beside,
+) -> Vec<String> {
     let mut args: Vec<String> = Vec::new();
+    if chance.below(4) == 0 {
+        // Their own flags, to a server that misbehaves.
+        let program = &PROGRAMS[chance.below(PROGRAMS.len())];
+        return beside.words(&line(chance, program)).iter().map(|w| w.replace("{FF}", "\u{fffd}")).collect();
+    }
     let words = |text: &str| text.split_whitespace().map(str::to_string).collect::<Vec<_>>();
     if chance.below(3) == 0 {
         let (program, flags, rest) = OTHERS[chance.below(OTHERS.len())];
@@ -354,20 +353,23 @@ fn no_command_line_panics_or_hangs() {
         Some(seconds) => (usize::MAX, Instant::now() + Duration::from_secs(seconds)),
         None => (150, Instant::now() + Duration::from_secs(600)),
     };
-    let tried = Mutex::new((Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1), 0));
+    let misbehaving = Misbehaving::start();
+    let beside = Beside::for_misbehaving(Folder::new(), misbehaving.port);
+    beside.put_files(folder.path());
+    let tried = Mutex::new((Chance::new(seed), 0));
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
                 loop {
-                    let line = {
+                    let words = {
                         let mut tried = tried.lock().expect("nobody panicked");
                         if tried.1 >= most || Instant::now() > until {
                             return;
                         }
                         tried.1 += 1;
-                        command_line(&mut tried.0, &options, &url, target.port, &folder)
+                        command_line(&mut tried.0, &options, &url, target.port, &folder, &beside)
                     };
-                    try_it(&folder, &line);
+                    try_it(&folder, &words);
                 }
             });
         }

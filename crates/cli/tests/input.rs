@@ -194,7 +194,9 @@ fn braces_are_sent_as_they_are() {
         let done = done.expect("the program runs");
         let all = seen.lock().expect("nobody panicked").clone();
         let one = all.first().unwrap_or_else(|| panic!("nothing came of {line:?}: {done:?}"));
-        assert_eq!(one.target(), "/{{x}}", "{line:?}");
+        // siege encodes them, as it does all that may not stand in a URL.
+        let target = if line[0] == "siege" { "/%7B%7Bx%7D%7D" } else { "/{{x}}" };
+        assert_eq!(one.target(), target, "{line:?}");
         assert!(one.head.contains("{{z}}") || line[0] == "http_load", "{line:?}: {one:?}");
         assert!(one.body == if line[0] == "httperf" { "{{y}}" } else { "" }, "{line:?}: {one:?}");
     }

@@ -3,21 +3,20 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
 use std::process::{Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::beside::{Beside, fields, shape};
 use common::{Folder, Target, alone, free_port, get, signal, wait_until};
 use regex::Regex;
 
 /// An nginx of our own, and two folders to work in.
 struct Server {
-    folder: Folder,
+    beside: Beside,
     port: u16,
-    tls: u16,
 }
 
 const SIEGE_TEXT: &str =
@@ -48,17 +47,14 @@ impl Server {
         let started = started.expect("nginx (./x test installs it)");
         assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
         wait_until("nginx", || get(port, "/text").is_some());
-        // siege would write its settings and say so.
-        fs::create_dir_all(folder.join("home/.siege")).expect("created");
-        fs::write(folder.join("home/.siege/siege.conf"), "json_output = true\nverbose = true\n").expect("written");
-        Server { folder, port, tls }
-    }
-
-    /// A folder for one of the two to run in, with the files that the command lines name.
-    fn place(&self, name: &str) -> PathBuf {
-        let place = self.folder.join(name);
-        fs::create_dir_all(&place).expect("created");
-        let url = format!("http://127.0.0.1:{}", self.port);
+        let url = format!("http://127.0.0.1:{port}");
+        let words = vec![
+            ("{U}", url.clone()),
+            ("{6}", format!("http://[::1]:{port}")),
+            ("{P}", port.to_string()),
+            ("{T}", tls.to_string()),
+            ("{H}", format!("--server 127.0.0.1 --port {port}")),
+        ];
         let files = [
             ("post", "abc\n".to_string()),
             ("rc", SIEGE_TEXT.to_string()),
@@ -68,118 +64,27 @@ impl Server {
             (
                 "urls",
                 format!(
-                    "A=127.0.0.1:{}\nhttp://$(A)/text\n# c\nhttp://$(A)/post POST a=b&c=d\n{url}/post POST <post\n",
-                    self.port
+                    "A=127.0.0.1:{port}\nhttp://$(A)/text\n# c\nhttp://$(A)/post POST a=b&c=d\n{url}/post POST <post\n"
                 ),
             ),
             ("sess", "/ think=0.1\n  /text\n/err\n\n/text method=POST contents=\"a b\"\n".to_string()),
             ("wl", "/\0/text\0".to_string()),
         ];
-        for (name, text) in files {
-            fs::write(place.join(name), text).expect("written");
-        }
-        place
-    }
-
-    fn words(&self, line: &str) -> Vec<String> {
-        let line = line
-            .replace("{U}", &format!("http://127.0.0.1:{}", self.port))
-            .replace("{6}", &format!("http://[::1]:{}", self.port))
-            .replace("{P}", &self.port.to_string())
-            .replace("{T}", &self.tls.to_string())
-            .replace("{H}", &format!("--server 127.0.0.1 --port {}", self.port));
-        let mut words = vec![String::new()];
-        let mut quoted = false;
-        for c in line.chars() {
-            match c {
-                '\'' => quoted = !quoted,
-                ' ' if !quoted => words.push(String::new()),
-                c => words.last_mut().expect("one").push(c),
-            }
-        }
-        words
-    }
-
-    /// Runs a command; one that hangs (siege does, now and then, when its time is up) is started again.
-    fn run(&self, mut make: impl FnMut() -> Command, place: &Path) -> Output {
-        for _ in 0..4 {
-            let mut command = make();
-            command.current_dir(place).env("HOME", self.folder.join("home")).env_remove("SIEGERC");
-            let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-            let child = child.unwrap_or_else(|e| panic!("{command:?}: {e} (./x test installs it)"));
-            let id = child.id() as i32;
-            let waiting = thread::spawn(move || child.wait_with_output().expect("ends"));
-            let deadline = Instant::now() + Duration::from_secs(14);
-            while !waiting.is_finished() && Instant::now() < deadline {
-                thread::sleep(Duration::from_millis(5));
-            }
-            let hung = !waiting.is_finished();
-            if hung {
-                // SAFETY: a plain call on a process of ours that has not been waited for.
-                unsafe { libc::kill(id, libc::SIGKILL) };
-            }
-            let output = waiting.join().expect("no panic");
-            if !hung {
-                return output;
-            }
-        }
-        panic!("hangs again and again");
-    }
-
-    /// Runs a command line with the original and with ours.
-    fn both(&self, line: &str) -> (Output, Output) {
-        let (like, line) = line.strip_prefix('~').map_or((false, line), |rest| (true, rest));
-        let words = self.words(line);
-        let (theirs, ours) = (self.place("theirs"), self.place("ours"));
-        let original = self.run(
-            || {
-                let mut command = Command::new(&words[0]);
-                command.args(&words[1..]);
-                command
-            },
-            &theirs,
-        );
-        let own = self.run(
-            || {
-                let mut command = Command::new(env!("CARGO_BIN_EXE_lastdrop"));
-                command.args(&words).arg("--no-remark").args(like.then_some("--like-the-original"));
-                command
-            },
-            &ours,
-        );
-        (original, own)
-    }
-
-    /// Both print the same but for the numbers, end alike, leave the same files, and agree about `equal`.
-    fn compare(&self, line: &str, equal: &[&str]) {
-        let (original, own) = self.both(line);
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let (a, b) = (text(&original.stdout), text(&own.stdout));
-        assert_eq!(shape(&a), shape(&b), "stdout of: {line}\n{a}\n{b}");
-        let (ea, eb) = (text(&original.stderr), text(&own.stderr));
-        assert_eq!(shape(&ea), shape(&eb), "stderr of: {line}\n{ea}\n{eb}");
-        assert_eq!(original.status.code(), own.status.code(), "exit code of: {line}\n{eb}");
-        let (fa, fb) = (fields(&format!("{a}\n{ea}")), fields(&format!("{b}\n{eb}")));
-        for label in equal {
-            assert_eq!(fa.get(*label), fb.get(*label), "{label} of: {line}\n{a}{ea}\n{b}{eb}");
-        }
-        let files = |name: &str| {
-            let entries = fs::read_dir(self.folder.join(name)).expect("readable");
-            let read = |path: PathBuf| {
-                let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-                (name, shape(&fs::read_to_string(path).expect("text")))
-            };
-            entries.map(|e| read(e.expect("readable").path())).collect::<BTreeMap<_, _>>()
-        };
-        assert_eq!(files("theirs"), files("ours"), "files of: {line}");
+        let files = files.into_iter().map(|(name, text)| (name, text.into_bytes())).collect();
+        Server { beside: Beside::new(folder, words, files), port }
     }
 
     fn matrix(&self, lines: &str, equal: &[&str]) {
-        let lines: Vec<&str> = lines.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
-        assert!(lines.len() >= 25, "{}", lines.len());
-        for line in lines {
-            self.compare(line, equal);
-        }
+        assert!(lines.lines().count() >= 25);
+        self.beside.matrix(lines, equal);
+    }
+}
+
+impl Deref for Server {
+    type Target = Beside;
+
+    fn deref(&self) -> &Beside {
+        &self.beside
     }
 }
 
@@ -191,39 +96,6 @@ impl Drop for Server {
             unsafe { libc::kill(pid, libc::SIGTERM) };
         }
     }
-}
-
-/// A text with each number replaced by how many places it has after the point, and blanks by one. Lines that a program
-/// prints only where its numbers happen to be far apart are left out.
-fn shape(text: &str) -> Vec<String> {
-    let number = Regex::new(r"-?\b\d+(\.\d+)?(us|ms|s|m|k|K|M|G)?(B\b)?").expect("valid");
-    let nothing = Regex::new(r"-?\b(inf|nan)\b").expect("valid");
-    let blanks = Regex::new(r"[ \t]+").expect("valid");
-    let chance =
-        Regex::new(r"^\s*(ERROR: The median|WARNING: The median|deviation apart|These results are)").expect("valid");
-    text.lines()
-        .filter(|l| !chance.is_match(l))
-        .map(|l| {
-            // siege divides by an elapsed time of 0.00.
-            let l = nothing.replace_all(l, "0.00");
-            let l = number.replace_all(&l, |c: &regex::Captures<'_>| {
-                format!("#{}", c.get(1).map_or(0, |places| places.as_str().len() - 1))
-            });
-            blanks.replace_all(&l, " ").into_owned()
-        })
-        .collect()
-}
-
-/// The generic reader of all these reports: what stands before the first number of a line, and its numbers.
-fn fields(text: &str) -> BTreeMap<String, Vec<String>> {
-    let number = Regex::new(r"-?\b\d+(\.\d+)?").expect("valid");
-    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for line in text.lines() {
-        let Some((label, rest)) = line.split_once(':') else { continue };
-        let label = label.trim().trim_matches('"').to_string();
-        all.entry(label).or_default().extend(number.find_iter(rest).map(|m| m.as_str().to_string()));
-    }
-    all
 }
 
 #[test]
@@ -641,7 +513,13 @@ fn ctrl_c_still_reports_and_numbers_are_right_unless_the_originals_are_wanted() 
         ),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lastdrop"));
-        let child = command.args(&args).current_dir(&place).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child = command
+            .args(&args)
+            .arg("--remark")
+            .current_dir(&place)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
         let child = child.expect("runs");
         thread::sleep(Duration::from_millis(1500));
         signal(&child, libc::SIGINT);

@@ -33,8 +33,9 @@ impl RequestBuilder<'_> {
     /// The request line.
     #[must_use]
     pub fn line(&self) -> Vec<u8> {
-        let version = if self.http10 { "1.0" } else { "1.1" };
-        format!("{} {} HTTP/{version}\r\n", self.method, self.target).into_bytes()
+        let mut bytes = Vec::new();
+        write_line(&mut bytes, self.method, self.target.as_bytes(), self.http10);
+        bytes
     }
 
     /// The fields but for our own `Host`.
@@ -58,6 +59,14 @@ impl RequestBuilder<'_> {
         }
         bytes
     }
+}
+
+/// Appends a request line.
+pub fn write_line(bytes: &mut Vec<u8>, method: &str, target: &[u8], http10: bool) {
+    bytes.extend_from_slice(method.as_bytes());
+    bytes.push(b' ');
+    bytes.extend_from_slice(target);
+    bytes.extend_from_slice(if http10 { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
 }
 
 /// Appends a header field.

@@ -54,10 +54,14 @@ pub struct ResponseParser {
     head: Vec<u8>,
     head_request: bool,
     status: u16,
+    /// An answer of HTTP/1.0.
+    http10: bool,
     keep_alive: bool,
     started: bool,
     /// Was there a `100 Continue`?
     continued: bool,
+    /// Of the head of the final answer; 0 until that is complete.
+    head_bytes: u64,
     body_bytes: u64,
     /// The head gave the length of the body.
     known_length: bool,
@@ -70,9 +74,11 @@ impl Default for ResponseParser {
             head: Vec::new(),
             head_request: false,
             status: 0,
+            http10: false,
             keep_alive: false,
             started: false,
             continued: false,
+            head_bytes: 0,
             body_bytes: 0,
             known_length: false,
         }
@@ -86,6 +92,7 @@ pub struct HeadMemory {
     bytes: Vec<u8>,
     head_request: bool,
     status: u16,
+    http10: bool,
     keep_alive: bool,
     /// Length of the body.
     length: u64,
@@ -95,6 +102,7 @@ pub struct HeadMemory {
 struct Head {
     len: usize,
     status: u16,
+    http10: bool,
     keep_alive: bool,
     framing: State,
 }
@@ -107,6 +115,7 @@ impl ResponseParser {
         self.head_request = head_request;
         self.started = false;
         self.continued = false;
+        self.head_bytes = 0;
         self.body_bytes = 0;
     }
 
@@ -134,10 +143,22 @@ impl ResponseParser {
         self.status
     }
 
+    /// Is it an answer of HTTP/1.0? Valid once the head is complete.
+    #[must_use]
+    pub fn http10(&self) -> bool {
+        self.http10
+    }
+
     /// May the connection carry another request?
     #[must_use]
     pub fn keep_alive(&self) -> bool {
         self.keep_alive
+    }
+
+    /// Bytes of the head with the empty line that ends it; 0 until it is complete.
+    #[must_use]
+    pub fn head_bytes(&self) -> u64 {
+        self.head_bytes
     }
 
     /// Bytes of body so far, without its framing.
@@ -207,7 +228,9 @@ impl ResponseParser {
         if !memory.bytes.is_empty() && memory.head_request == self.head_request && data.starts_with(&memory.bytes) {
             self.started = true;
             self.status = memory.status;
+            self.http10 = memory.http10;
             self.keep_alive = memory.keep_alive;
+            self.head_bytes = memory.bytes.len() as u64;
             let rest = data.len() - memory.bytes.len();
             if memory.length <= rest as u64 {
                 self.body_bytes = memory.length;
@@ -229,6 +252,7 @@ impl ResponseParser {
             memory.bytes.extend_from_slice(&data[..head]);
             memory.head_request = self.head_request;
             memory.status = self.status;
+            memory.http10 = self.http10;
             memory.keep_alive = self.keep_alive;
             memory.length = length;
         }
@@ -273,7 +297,9 @@ impl ResponseParser {
             return Ok(Some(head.len - before));
         }
         self.status = head.status;
+        self.http10 = head.http10;
         self.keep_alive = head.keep_alive;
+        self.head_bytes = head.len as u64;
         self.known_length = matches!(head.framing, State::Length(_) | State::Done);
         self.state = head.framing;
         Ok(Some(head.len - before))
@@ -343,7 +369,7 @@ fn parse_head(data: &[u8], head_request: bool, sink: &mut impl Sink) -> Result<O
         keep_alive = false;
         State::UntilClose
     };
-    Ok(Some(Head { len, status, keep_alive, framing }))
+    Ok(Some(Head { len, status, http10: response.version == Some(0), keep_alive, framing }))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The ends that a request can meet, each recorded exactly once: answered, failed, timed out.
 
+use lastdrop_model::plan::GiveUp;
 use lastdrop_model::{Failure, Fate, Kind, Micros};
 
 use crate::connection::State;
@@ -53,16 +54,25 @@ impl EventLoop<'_> {
         self.record_answer(slot, now, keep);
         self.in_flight.remove(slot);
         let c = &mut self.connections[slot as usize];
-        let end = End::Answered { status: c.parser.status(), capture: c.capture.take() };
+        let status = c.parser.status();
+        let end = End::Answered { status, capture: c.capture.take() };
         c.state = State::Idle;
         if !keep {
             self.close(slot);
         }
         self.last_end = now;
+        self.count_towards_end(now, |g| g.statuses.contains(&status));
         self.request_over(slot, now, end);
     }
 
     pub(crate) fn fail(&mut self, slot: u32, failure: Failure, now: Micros) {
+        if self.exchanges.is_some() && self.outcome.first_answer.is_none() {
+            // What came of it says as much of the server as a whole one.
+            let parser = &self.connections[slot as usize].parser;
+            if parser.started() && parser.has_head() {
+                self.note_first_answer(slot);
+            }
+        }
         let c = &self.connections[slot as usize];
         let before_first_byte = !c.parser.started() && matches!(failure, Failure::Reset | Failure::Closed);
         let lost_on_reuse = before_first_byte && c.reused() && c.pipelined.is_empty();
@@ -78,7 +88,20 @@ impl EventLoop<'_> {
         }
         let refused = failure == Failure::Connect;
         self.refused += u64::from(refused);
-        self.lose(slot, now, refused);
+        self.count_towards_end(now, |g| g.failures.contains(&failure));
+        self.lose(slot, now, refused, lost_on_reuse);
+    }
+
+    /// One of the ends of which a run may have only so many.
+    fn count_towards_end(&mut self, now: Micros, counts: impl FnOnce(&GiveUp) -> bool) {
+        if let Some(limit) = &self.job.plan.abandon.run
+            && counts(limit)
+        {
+            self.ends_counted += 1;
+            if self.ends_counted >= limit.after {
+                self.give_up(now);
+            }
+        }
     }
 
     /// Ends requests whose timeout came before `seen`, whatever their server does. All that had come by then has been read:
@@ -101,19 +124,24 @@ impl EventLoop<'_> {
             }
             self.live(phase).in_flight -= dues.len() as u64;
             self.refused += u64::from(not_connected);
-            self.lose(slot, now, false);
+            let silent = self.last_end <= self.connections[slot as usize].sent.saturating_add(self.timeout_us / 2);
+            if silent && self.job.plan.abandon.run.as_ref().is_some_and(|g| g.silence) {
+                self.give_up(now);
+            }
+            self.count_towards_end(now, |g| g.timeouts);
+            self.lose(slot, now, false, false);
         }
     }
 
     /// A request without an answer leaves its connection, which is closed.
-    fn lose(&mut self, slot: u32, now: Micros, refused: bool) {
+    fn lose(&mut self, slot: u32, now: Micros, refused: bool, on_reuse: bool) {
         self.in_flight.remove(slot);
         let c = &mut self.connections[slot as usize];
         c.pipelined.clear();
         c.capture = None;
         self.close(slot);
         self.last_end = now;
-        self.request_over(slot, now, End::Lost { refused });
+        self.request_over(slot, now, End::Lost { refused, on_reuse });
     }
 
     pub(crate) fn close(&mut self, slot: u32) {

@@ -204,6 +204,9 @@ pub struct EventLoop<'a> {
     pub(crate) over: bool,
     /// It is because of `-n`: what follows from answers still comes due, until the time is up.
     used_up: bool,
+    /// It is because of what the plan gives up at, of which there were so many.
+    given_up: bool,
+    pub(crate) ends_counted: u64,
     pub(crate) last_end: Micros,
     pub(crate) open_sockets: u64,
     pub(crate) opened: u64,
@@ -303,6 +306,8 @@ impl<'a> EventLoop<'a> {
             remaining: 0,
             over: false,
             used_up: false,
+            given_up: false,
+            ends_counted: 0,
             last_end: 0,
             open_sockets: 0,
             opened: 0,
@@ -550,6 +555,13 @@ impl<'a> EventLoop<'a> {
         }
     }
 
+    /// The plan has had enough of what comes back: nothing more comes due, and nobody waits for the rest.
+    pub(crate) fn give_up(&mut self, now: Micros) {
+        self.stop_arrivals(now);
+        self.given_up = true;
+        self.wiring.halt.store(true, Ordering::Relaxed);
+    }
+
     fn finished(&mut self, now: Micros) -> bool {
         if self.wiring.told_to_stop() {
             return true;
@@ -579,8 +591,8 @@ impl<'a> EventLoop<'a> {
         self.note_censored();
         let since_start = |at: Micros| at.saturating_sub(self.phase_start);
         let duration = match self.phase_end {
-            // Ctrl-C, or nothing there.
-            _ if ended_early => since_start(now),
+            // Ctrl-C, nothing there, or not what was wanted.
+            _ if ended_early || self.given_up => since_start(now),
             Some(end) if self.remaining > 0 => since_start(end),
             // All of -n came due before -d.
             Some(end) => since_start(self.last_end).min(since_start(end)),

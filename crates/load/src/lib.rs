@@ -8,6 +8,7 @@
 //! Every request has a *due* time that travels with it, so that time spent waiting for a stalled server is in its
 //! response latency by construction and nothing has to be corrected afterwards.
 
+mod answer;
 pub mod arrivals;
 mod clock;
 mod collector;
@@ -32,6 +33,7 @@ mod users;
 
 use lastdrop_model::plan::PlanError;
 
+pub use answer::{AnswerParts, answer_parts};
 pub use arrivals::{Arrivals, Profile};
 pub use clock::RunClock;
 pub use collector::{Finished, FirstAnswer, TlsFacts, run};

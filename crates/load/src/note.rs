@@ -17,6 +17,7 @@ fn unsent(phase: u16, request: u32, due: Micros) -> Exchange {
         fate: Fate::Unsent,
         error: None,
         status: 0,
+        http10: false,
         connection: 0,
         unit: 0,
         first: false,
@@ -30,6 +31,7 @@ fn unsent(phase: u16, request: u32, due: Micros) -> Exchange {
         done: None,
         bytes_sent: 0,
         bytes_received: 0,
+        head_bytes: 0,
         body_bytes: 0,
         raw: None,
     }
@@ -120,6 +122,7 @@ impl EventLoop<'_> {
             fate,
             error,
             status: if fate == Fate::Answered { c.parser.status() } else { 0 },
+            http10: fate == Fate::Answered && c.parser.http10(),
             connection: c.token(slot) | (self.job.thread as u64) << 56,
             unit,
             first,
@@ -133,6 +136,7 @@ impl EventLoop<'_> {
             done: at(done),
             bytes_sent: c.written as u64,
             bytes_received: c.received,
+            head_bytes: if c.parser.started() { c.parser.head_bytes() } else { 0 },
             body_bytes: if c.parser.started() { c.parser.body_bytes() } else { 0 },
             raw,
         };

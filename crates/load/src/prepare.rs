@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use lastdrop_http::request::{RequestBuilder, write_chunked, write_field};
+use lastdrop_http::request::{RequestBuilder, write_chunked, write_field, write_line};
 use lastdrop_model::plan::{HttpOptions, KeepAlive, Load, Plan};
 use lastdrop_model::request::{Auth, Body, Expectation, PartContent, Per, Pick, RequestSpec, Think};
-use lastdrop_model::secrets;
 use lastdrop_model::units::show_bytes;
+use lastdrop_model::{raw, secrets};
 use rand_core::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustls::ClientConfig;
@@ -128,17 +128,10 @@ impl Request {
         out: &mut Vec<u8>,
     ) -> usize {
         let method = detour.map_or(self.method.as_str(), |d| d.method.as_str());
-        let target = String::from_utf8_lossy(target);
-        let full = if endpoint.absolute { format!("{}{target}", endpoint.origin) } else { target.to_string() };
-        let builder = RequestBuilder {
-            method,
-            target: &full,
-            host: &endpoint.authority,
-            http10: http.http10,
-            close: false,
-            extra: &[],
-        };
-        out.extend_from_slice(&builder.line());
+        match endpoint.absolute {
+            true => write_line(out, method, &[endpoint.origin.as_bytes(), target].concat(), http.http10),
+            false => write_line(out, method, target, http.http10),
+        }
         if !self.own_host || detour.is_some() {
             write_field(out, "Host", endpoint.authority.as_bytes());
         }
@@ -154,7 +147,7 @@ impl Request {
             write_field(out, "Cookie", cookie);
         }
         if let Some(authorization) = &mut filling.authorization {
-            write_field(out, "Authorization", authorization(&target).as_bytes());
+            write_field(out, "Authorization", authorization(&String::from_utf8_lossy(target)).as_bytes());
         }
         let body = self.body.as_ref().filter(|_| detour.is_none_or(|d| d.body)).map(|body| {
             let mut bytes = Vec::new();
@@ -414,7 +407,11 @@ fn prepare(
         headers.push(("Accept-Encoding".into(), "gzip, br".into()));
     }
     let template = |text: &str, encode: Encode| {
-        if spec.literal { Ok(Template::literal(text.into())) } else { Template::parse(text, names, encode) }
+        if spec.literal {
+            Ok(Template::literal(raw::bytes(text).into_owned()))
+        } else {
+            Template::parse(text, names, encode)
+        }
     };
     let encoded = |text: &str, encode: Encode| match spec.literal {
         true => {
@@ -432,9 +429,12 @@ fn prepare(
     };
     headers.retain(|(name, _)| !is_for_proxy(name));
     let body = prepare_body(&spec.body, &template, &encoded, bodies, &mut headers)?;
-    let own_host = has(&headers, "host");
-    let own_length = has(&headers, "content-length");
+    let own_host = spec.lines.is_some() || has(&headers, "host");
+    let own_length = spec.lines.is_some() || has(&headers, "content-length");
     let fields = |extra: &[(String, String)]| {
+        if let Some(lines) = &spec.lines {
+            return template(lines, Encode::Field);
+        }
         let close = plan.keepalive == KeepAlive::Off;
         let builder = RequestBuilder { method: &spec.method, target: "", host: "", http10: http.http10, close, extra };
         template(&String::from_utf8_lossy(&builder.fields()), Encode::Field)

@@ -110,8 +110,15 @@ impl Stranded {
 
 /// What a request came to.
 pub(crate) enum End {
-    Answered { status: u16, capture: Option<Box<Capture>> },
-    Lost { refused: bool },
+    Answered {
+        status: u16,
+        capture: Option<Box<Capture>>,
+    },
+    /// `on_reuse`: before the first byte of an answer, on a connection that had served another request.
+    Lost {
+        refused: bool,
+        on_reuse: bool,
+    },
 }
 
 impl EventLoop<'_> {
@@ -567,7 +574,7 @@ impl EventLoop<'_> {
             self.personal_over(user, slot, now, end);
         } else {
             let request = self.connections[slot as usize].request as usize;
-            self.unit_over(user, request, now, matches!(end, End::Lost { refused: true }));
+            self.unit_over(user, request, now, matches!(end, End::Lost { refused: true, .. }));
         }
         if self.pool.is_bounded() {
             self.serve_line(now);
@@ -602,7 +609,11 @@ impl EventLoop<'_> {
                 status = s;
                 capture = c;
             }
-            End::Lost { refused: r } => refused = r,
+            End::Lost { on_reuse: true, .. } if self.job.plan.abandon.lost_is_sent_again && self.may_follow(now) => {
+                self.people[user as usize].step = request;
+                return self.next_step(user, now, now);
+            }
+            End::Lost { refused: r, .. } => refused = r,
         }
         if let Some(seen) = &mut capture {
             seen.finish();
@@ -632,7 +643,14 @@ impl EventLoop<'_> {
             // The next one that is not over with.
             person.step =
                 (request + 1..requests.len()).find(|i| !(requests[*i].once && past)).unwrap_or(requests.len());
-            let more = person.step < requests.len() && !requests[request].last;
+            let abandon = &self.job.plan.abandon;
+            let abandoned = abandon.session_with_status.is_some_and(|s| s == status)
+                || abandon.session_with_connection && self.connections[slot as usize].state == State::Closed;
+            if abandoned && self.connections[slot as usize].state == State::Idle {
+                self.close(slot);
+            }
+            let person = &mut self.people[user as usize];
+            let more = person.step < requests.len() && !requests[request].last && !abandoned;
             if good && more && self.may_follow(now) {
                 self.people[user as usize].mid_session = true;
                 let think = draw(self.job.prepared.requests[request].think, &mut self.rng);

@@ -60,6 +60,8 @@ pub struct Exchange {
     pub error: Option<Box<str>>,
     /// 0 without an answer.
     pub status: u16,
+    /// The answer was one of HTTP/1.0.
+    pub http10: bool,
     /// Names the connection, among those of its thread and slot in the order of their opening.
     pub connection: u64,
     /// Names what one user did in one go: a request with what followed from it, a session. 0 where users have nothing of
@@ -82,6 +84,8 @@ pub struct Exchange {
     /// Bytes of the request that were written, and of the answer: all inside TLS, and its body without its coding.
     pub bytes_sent: u64,
     pub bytes_received: u64,
+    /// Of its head; 0 where that is not complete.
+    pub head_bytes: u64,
     pub body_bytes: u64,
     /// The answer as it came, where that was asked for: its first 4 MB. Not written down: nobody knows what is secret in it.
     #[serde(skip)]

@@ -81,6 +81,10 @@ fn hide_in_request(request: &mut RequestSpec) {
             *value = shown.to_string();
         }
     }
+    if let Some(lines) = &mut request.lines {
+        // Nobody can tell which of them is one.
+        *lines = MARK.into();
+    }
     match &mut request.auth {
         Some(Auth::Basic { password, .. } | Auth::Digest { password, .. }) => *password = MARK.into(),
         Some(Auth::Bearer(token)) => *token = MARK.into(),

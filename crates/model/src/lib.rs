@@ -18,6 +18,7 @@ pub mod objective;
 pub mod plan;
 pub mod plan_file;
 pub mod printable;
+pub mod raw;
 pub mod request;
 pub mod run;
 pub mod secrets;

@@ -7,6 +7,8 @@
 
 use std::fmt::{self, Write as _};
 
+use crate::raw;
+
 /// Text that may go to a terminal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Printable(String);
@@ -60,7 +62,7 @@ impl fmt::Display for Printable {
 fn steers(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
-        c if c.is_control() => true,
+        c if c.is_control() || raw::byte(c).is_some() => true,
         // Marks, embeddings, overrides and isolates of direction (UAX 9), separators of lines and paragraphs, annotations
         // and tags that nobody sees.
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
@@ -76,6 +78,7 @@ fn show(c: char, out: &mut String) {
         '\n' => write!(out, "\\n"),
         '\t' => write!(out, "\\t"),
         c if c.is_ascii() => write!(out, "\\x{:02x}", c as u32),
+        c if let Some(byte) = raw::byte(c) => write!(out, "\\x{byte:02x}"),
         c => write!(out, "\\u{{{:x}}}", c as u32),
     };
 }

@@ -27,6 +27,10 @@ pub struct RequestSpec {
     /// removed by an empty value. Values are templates.
     #[serde(default)]
     pub headers: Vec<(String, String)>,
+    /// All lines between the request line and the empty one, with their ends, as somebody else would write them; nothing is
+    /// added, neither `Host` nor the length of a body.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<String>,
     #[serde(default)]
     pub body: Body,
     /// How often it is chosen, beside the others.
@@ -65,6 +69,7 @@ impl RequestSpec {
             method: "GET".into(),
             url,
             headers: Vec::new(),
+            lines: None,
             body: Body::None,
             weight: 1.0,
             auth: None,

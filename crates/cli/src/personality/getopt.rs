@@ -38,6 +38,8 @@ pub struct Parsed {
     pub words: Vec<String>,
     /// In the order in which they were found. With APR the first one ends the options.
     pub errors: Vec<String>,
+    /// How many options had been found before each of them.
+    pub errors_at: Vec<usize>,
 }
 
 /// Takes a command line apart.
@@ -68,7 +70,13 @@ pub fn parse(program: &str, style: Style, table: &[Opt], args: &[String]) -> Par
                 (!is_short).then_some(name)
             }
         };
-        let found = match long {
+        let is_cluster = |text: &str| {
+            style == Style::LongOnly
+                && !word.starts_with("--")
+                && table.iter().any(|o| text.starts_with(o.short))
+                && !table.iter().any(|o| o.long.starts_with(text.split('=').next().unwrap_or_default()))
+        };
+        let found = match long.filter(|text| !is_cluster(text)) {
             Some(text) => long_option(program, table, text, &word, &mut rest),
             None => short_options(program, style, table, &word, &mut rest, &mut parsed.options),
         };
@@ -77,6 +85,7 @@ pub fn parse(program: &str, style: Style, table: &[Opt], args: &[String]) -> Par
             Ok(None) => {}
             Err(e) => {
                 parsed.errors.push(e);
+                parsed.errors_at.push(parsed.options.len());
                 if style == Style::Apr {
                     parsed.words.extend(rest);
                     break;
@@ -187,8 +196,8 @@ mod tests {
         let p = parse("wrk", Style::Long, TABLE, &words("url --num=3 -lfile --log --k"));
         assert_eq!(p.errors, ["wrk: option '--num' is ambiguous; possibilities: '--number' '--num-calls'"]);
         assert_eq!(p.options, [(2, Some("file".into())), (2, None), (1, None)]);
-        let p = parse("httperf", Style::LongOnly, TABLE, &words("-num-c 3 --foo -k"));
-        assert_eq!(p.options, [(3, Some("3".into())), (1, None)]);
+        let p = parse("httperf", Style::LongOnly, TABLE, &words("-num-c 3 --foo -k -kk"));
+        assert_eq!(p.options, [(3, Some("3".into())), (1, None), (1, None), (1, None)]);
         assert_eq!(p.errors, ["httperf: unrecognized option '--foo'"]);
     }
 

@@ -1,9 +1,9 @@
-//! Other programs, spoken by the same engine: `ab`, `siege`, `httperf`, `http_load`, `lwp-bench` and `wrk`.
+//! Other programs, spoken by the same engine: `ab`, `siege`, `httperf`, `http_load`, `lwp-bench`, `wrk` and `wrk2`.
 //!
 //! A personality is a folder: `flags` (its table, and what a command line asks for), `plan` (what is sent), `tally` (what is
 //! counted of each request), `report` (what is printed) and `mod`, which ties them together. What is measured, and how, is
 //! the engine's. Where the original's number is wrong, ours is right unless `--like-the-original` asks for theirs;
-//! one line on stderr says what the old report hides (`--no-remark` leaves it out). A flag that cannot be honoured is
+//! one line on stderr, where that is a terminal, says what the old report hides (`--remark`, `--no-remark`). A flag that cannot be honoured is
 //! refused by its name.
 //!
 //! Here is what they have in common; `programs` is the table of them.
@@ -14,16 +14,21 @@ mod getopt;
 mod http_load;
 mod httperf;
 mod lwp_bench;
+mod number;
 pub mod programs;
 mod refusal;
 mod siege;
 mod wrk;
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+
 use lastdrop_lab::observers::Requests;
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_load::FirstAnswer;
 use lastdrop_model::units::show_us;
-use lastdrop_model::{Exchange, Kind, Plan, Run, Wish};
+use lastdrop_model::{Exchange, Kind, Plan, Run, Wish, raw};
 
 pub use self::calendar::{c_time, day, local_time};
 pub use self::refusal::{Refusal, beyond, failed, host_and_port, out_of_bounds, refuse, whole};
@@ -81,10 +86,15 @@ pub fn remark(manner: Manner, run: &Run, what: &str) {
     note!("lastdrop: {times}{what}{doubts} (--no-remark leaves this line out)");
 }
 
+/// The file that an argument names.
+pub fn path_of(text: &str) -> PathBuf {
+    PathBuf::from(OsString::from_vec(raw::bytes(text).into_owned()))
+}
+
 /// `user:password` in base64, for `Authorization: Basic`.
 pub fn base64(text: &str) -> String {
     use base64::Engine as _;
-    base64::engine::general_purpose::STANDARD.encode(text)
+    base64::engine::general_purpose::STANDARD.encode(raw::bytes(text))
 }
 
 /// The bytes of a plan's first request.

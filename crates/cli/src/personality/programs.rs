@@ -1,8 +1,11 @@
 //! The table of programs, and which of them is meant.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::ExitCode;
+
+use lastdrop_model::raw;
 
 use super::{Manner, Refusal, ab, http_load, httperf, lwp_bench, siege, wrk};
 use crate::stdio;
@@ -17,6 +20,7 @@ const ALL: &[(&str, Main)] = &[
     ("http_load", http_load::main),
     ("lwp-bench", lwp_bench::main),
     ("wrk", wrk::main),
+    ("wrk2", wrk::main2),
 ];
 
 /// A personality and what it was asked for.
@@ -30,7 +34,7 @@ pub struct Chosen {
 /// The personality that is meant, by the name that the program was called under or by its first argument, and the
 /// arguments that are for it.
 pub fn chosen(args: &[OsString]) -> Option<Chosen> {
-    let args: Vec<String> = args.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    let args: Vec<String> = args.iter().map(|a| raw::text(a.as_bytes())).collect();
     let called = Path::new(args.first()?).file_name()?.to_string_lossy().into_owned();
     let named = |name: &str| ALL.iter().find(|(n, _)| *n == name);
     let ((name, main), skip) = match (named(&called), args.get(1).and_then(|a| named(a))) {
@@ -45,8 +49,16 @@ pub fn chosen(args: &[OsString]) -> Option<Chosen> {
 pub fn run(chosen: &Chosen) -> ExitCode {
     let (main, args) = (chosen.main, &chosen.args);
     let has = |switch: &str| args.iter().any(|a| a == switch);
-    let manner = Manner { like_the_original: has("--like-the-original"), remark: !has("--no-remark") };
-    let own = ["--like-the-original", "--no-remark"];
+    // Scripts read stdout and stderr together: what the originals do not say is for people.
+    let remark = match std::env::var("LASTDROP_REMARK").as_deref() {
+        _ if has("--no-remark") => false,
+        _ if has("--remark") => true,
+        Ok("always") => true,
+        Ok("never") => false,
+        _ => stdio::err_is_terminal(),
+    };
+    let manner = Manner { like_the_original: has("--like-the-original"), remark };
+    let own = ["--like-the-original", "--no-remark", "--remark"];
     let args: Vec<String> = args.iter().filter(|a| !own.contains(&a.as_str())).cloned().collect();
     let code = main(&args, manner).unwrap_or_else(|refusal| {
         if !refusal.message.as_str().is_empty() {

@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 pub mod databases;
+pub mod beside;
 pub mod haproxy;
+pub mod lines;
+pub mod misbehaving;
 pub mod servers;
 
 /// Tests that compare rates do not run beside each other, nor beside those of another file: two processors are soon full.

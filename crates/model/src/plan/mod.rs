@@ -1,6 +1,7 @@
 //! What to do to a server: where, how much, for how long. A plan is complete (defaults filled in, seed chosen), so that a
 //! stored run says exactly what was done.
 
+mod abandon;
 mod check;
 mod keepalive;
 mod load;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use abandon::{Abandon, GiveUp};
 pub use check::{PlanError, Trouble};
 pub use keepalive::KeepAlive;
 pub use load::{Arrival, BEGIN_TOGETHER, Load, Phase};
@@ -62,6 +64,8 @@ pub struct Plan {
     /// What the measured phase has to reach.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objectives: Vec<Objective>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub abandon: Abandon,
     /// The user wants what is kept of it to have its secrets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_secrets: bool,
@@ -104,6 +108,7 @@ impl Plan {
             keepalive: KeepAlive::On,
             seed,
             objectives: Vec::new(),
+            abandon: Abandon::default(),
             keep_secrets: false,
         }
     }
@@ -128,7 +133,12 @@ impl Plan {
             keepalive: self.keepalive,
             seed: self.seed,
             objectives: self.objectives.clone(),
+            abandon: self.abandon.clone(),
             keep_secrets: self.keep_secrets,
         }
     }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }

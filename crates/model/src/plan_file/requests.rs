@@ -89,6 +89,7 @@ pub(super) fn read_request(r: &RequestFile, url: Option<&Url>, folder: &Path) ->
         method: method.to_ascii_uppercase(),
         url,
         headers,
+        lines: None,
         body,
         weight: r.weight.map_or(1.0, |w| w.0),
         auth,

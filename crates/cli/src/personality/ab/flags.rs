@@ -8,13 +8,16 @@ use lastdrop_model::Url;
 use lastdrop_model::bounds::{BUFFER, DURATION, REQUESTS, TIMEOUT, USERS};
 
 use crate::personality::getopt::{Opt, Style, Takes, atoi, opt, parse};
-use crate::personality::{Refusal, host_and_port, refuse, whole};
+use crate::personality::{Refusal, base64, host_and_port, path_of, refuse, whole};
 use crate::stdio::{note, out};
 
 const USAGE: &str = include_str!("usage.txt");
 pub const BANNER: &str = "This is ApacheBench, Version 2.3 <$Revision$>\n\
     Copyright 1996 Adam Twiss, Zeus Technology Ltd, http://www.zeustech.net/\n\
     Licensed to The Apache Software Foundation, http://www.apache.org/\n\n";
+pub const HTML_BANNER: &str = "<p>\n This is ApacheBench, Version 2.3 <i>&lt;$Revision$&gt;</i><br>\n \
+    Copyright 1996 Adam Twiss, Zeus Technology Ltd, http://www.zeustech.net/<br>\n \
+    Licensed to The Apache Software Foundation, http://www.apache.org/<br>\n</p>\n<p>\n";
 /// What -t means for -n.
 const REQUESTS_OF_A_TIME: i64 = 50_000;
 const MAX_CONCURRENCY: i64 = 200_000;
@@ -81,10 +84,11 @@ pub struct Order {
     pub keep_alive: bool,
     pub html: bool,
     pub attributes: [String; 3],
-    pub cookies: Vec<String>,
+    /// The last one counts.
+    pub cookie: Option<String>,
     pub headers: Vec<String>,
-    pub auth: Option<String>,
-    pub proxy_auth: Option<String>,
+    /// Logins for servers and proxies as they are sent, all of them.
+    pub logins: Vec<String>,
     pub proxy: Option<(String, u16)>,
     pub no_percentiles: bool,
     pub no_confidence: bool,
@@ -140,7 +144,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
                 }
                 let data = fs::metadata(&value).and_then(|m| fs::File::open(&value).map(|_| m.len()));
                 match data {
-                    Ok(length) => o.body = Some((PathBuf::from(&value), length)),
+                    Ok(length) => o.body = Some((path_of(&value), length)),
                     Err(e) => {
                         return refuse(1, format!("ab: Could not open POST data file ({value}): {}", describe(&e)));
                     }
@@ -163,10 +167,10 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
                 o.html = true;
                 o.attributes[letter as usize - 'x' as usize] = value;
             }
-            'C' => o.cookies.push(value),
+            'C' => o.cookie = Some(value),
             'H' => o.headers.push(value),
-            'A' => o.auth = Some(value.trim_start().to_string()),
-            'P' => o.proxy_auth = Some(value.trim_start().to_string()),
+            'A' => o.logins.push(format!("Authorization: Basic {}", base64(value.trim_start()))),
+            'P' => o.logins.push(format!("Proxy-Authorization: Basic {}", base64(value.trim_start()))),
             'X' => o.proxy = Some(host_and_port("ab", "-X", &value)?),
             'd' => o.no_percentiles = true,
             'S' => o.no_confidence = true,
@@ -180,7 +184,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
                 if let Err(e) = fs::File::open(&value) {
                     return refuse(1, format!("unable to get certificate from '{value}': {}", describe(&e)));
                 }
-                o.certificate = Some(PathBuf::from(value));
+                o.certificate = Some(path_of(&value));
             }
             'Z' => {
                 return refuse(
@@ -190,7 +194,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             }
             'h' => return usage(""),
             'V' => {
-                out(BANNER);
+                out(if o.html { HTML_BANNER } else { BANNER });
                 return refuse(0, "");
             }
             _ => {}
@@ -217,9 +221,10 @@ pub fn read_url(text: &str) -> Option<Url> {
         (Some(rest), _) => (true, rest),
         (_, rest) => (false, rest.unwrap_or(text)),
     };
-    rest.find('/')?;
-    // ab resolves whatever stands before the first colon or slash.
-    format!("{}://{rest}", if tls { "https" } else { "http" }).parse().ok()
+    let (authority, path) = rest.split_at(rest.find('/')?);
+    let url: Url = format!("{}://{authority}/", if tls { "https" } else { "http" }).parse().ok()?;
+    // What stands behind the host is sent as it is.
+    Some(url.with_path(path))
 }
 
 #[cfg(test)]
@@ -248,6 +253,8 @@ mod tests {
     #[test]
     fn a_path_is_wanted() {
         assert!(read_url("127.0.0.1:80").is_none() && read_url("127.0.0.1:80/").is_some());
+        let odd = read_url("http://h:81/a b<\"#?").expect("valid");
+        assert_eq!((odd.host.as_str(), odd.port, odd.path.as_str()), ("h", 81, "/a b<\"#?"));
         assert!(read_url("https://[::1]:443/x").is_some_and(|u| u.tls && u.host == "::1"));
     }
 }

@@ -7,7 +7,7 @@ mod tally;
 
 use std::net::ToSocketAddrs;
 
-use lastdrop_model::{Exchange, Failure, Fate, Wish, printable};
+use lastdrop_model::{Exchange, Failure, Fate, Micros, Wish, printable};
 
 use self::flags::{read, read_url, usage};
 use self::plan::plan_of;
@@ -15,6 +15,15 @@ use self::report::{Report, answer_log, start_line, unresolved};
 use self::tally::Tally;
 use super::{Manner, Refusal, carry_out, catch_signals, errno_of, failed, first_error, first_wire, refuse, remark};
 use crate::stdio::{note, out};
+
+/// 70007, APR's number of it, as an exit code.
+const NO_ANSWER: u8 = 119;
+const EXPIRED: &str = "apr_pollset_poll: The timeout specified has expired (70007)";
+const RESET: &str = "Connection reset by peer";
+
+fn recv_error(text: &str) -> String {
+    format!("apr_socket_recv: {text} ({})", errno_of(text))
+}
 
 pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let o = read(args)?;
@@ -45,41 +54,48 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
         let method = &plan.requests[0].method;
         out(format!("INFO: {method} header == \n---\n{head}\r\n\r\n\n---\n"));
     }
+    if o.concurrency == 0 {
+        return refuse(22, "apr_pollset_poll: Invalid argument (22)");
+    }
+    if o.timeout_s == 0 {
+        return refuse(NO_ANSWER, EXPIRED);
+    }
     let stop = catch_signals()?;
     let mut tally = Tally::default();
     let mut gave_up = None;
+    let half = plan.timeout.as_micros() as Micros / 2;
     let wish = if o.verbosity >= 2 { Wish::Answers } else { Wish::Exchanges };
     let mut show = |some: &[Exchange]| {
         for e in some {
             if gave_up.is_some() {
                 return;
             }
-            if let Some(raw) = e.raw.as_ref().filter(|_| o.verbosity >= 2) {
-                out(answer_log(raw, e.status, o.verbosity));
+            if let Some(raw) = e.raw.as_ref().filter(|raw| o.verbosity >= 2 && !raw.is_empty()) {
+                out(answer_log(raw, o.verbosity));
             }
             // ab ends at the first of these, without a report.
-            if matches!(e.fate, Fate::Failed(Failure::Connect | Failure::Reset)) && !o.go_on {
-                gave_up = Some(e.fate);
-                stop.end();
-                return;
+            match e.fate {
+                Fate::Failed(Failure::Connect | Failure::Reset) if !o.go_on => gave_up = Some(e.fate),
+                Fate::TimedOut if tally.last_end <= e.sent.unwrap_or(e.due) + half => gave_up = Some(e.fate),
+                Fate::Failed(Failure::Reset) if o.verbosity >= 1 => note!("{}", recv_error(RESET)),
+                _ => {}
             }
-            tally.take(e, &o);
+            if gave_up.is_none() {
+                tally.take(e, &o);
+            }
         }
     };
     let carried = carry_out(&plan, wish, &stop, &mut show).map_err(|e| failed("ab", e))?;
     if let Some(fate) = gave_up {
+        if tally.done > 0 {
+            out(format!("Total of {} requests completed\n", tally.done));
+        }
         let text = match fate {
-            Fate::Failed(Failure::Reset) => "Connection reset by peer".to_string(),
+            Fate::TimedOut => return refuse(NO_ANSWER, EXPIRED),
+            Fate::Failed(Failure::Reset) => RESET.to_string(),
             _ => first_error(&carried.run).unwrap_or_else(|| "Connection refused".into()),
         };
-        let number = errno_of(&text);
-        let done = if tally.done > 0 { format!("\nTotal of {} requests completed", tally.done) } else { String::new() };
-        return refuse(number, format!("apr_socket_recv: {text} ({number}){done}"));
-    }
-    let counts = &carried.run.phases[0].requests;
-    if counts.answered == 0 && counts.timed_out > 0 {
-        // 70007 as an exit code.
-        return refuse(119, "apr_pollset_poll: The timeout specified has expired (70007)");
+        return refuse(errno_of(&text), recv_error(&text));
     }
     if o.heartbeat().is_some() {
         note!("Finished {} requests", tally.done);
@@ -88,7 +104,9 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     }
     let report = Report { o: &o, url: &url, tally: &tally, carried: &carried, manner };
     out(if o.html { report.html() } else { report.text() });
-    report.files()?;
+    if !o.html {
+        report.files()?;
+    }
     remark(
         manner,
         &carried.run,

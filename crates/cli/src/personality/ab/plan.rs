@@ -3,59 +3,62 @@
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
-use lastdrop_model::plan::Proxy;
+use lastdrop_model::bounds::TIMEOUT;
+use lastdrop_model::plan::{GiveUp, Proxy};
 use lastdrop_model::request::{Body, RequestSpec};
-use lastdrop_model::{KeepAlive, Load, Plan, Url};
+use lastdrop_model::{Failure, KeepAlive, Load, Plan, Url};
 
 use super::flags::Order;
 use super::report::unresolved;
-use crate::personality::{Refusal, base64, refuse};
+use crate::personality::{Refusal, refuse};
 
 /// What is sent, in the order in which ab writes it.
 pub fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {
     let mut spec = RequestSpec::get(url.clone());
     spec.literal = true;
     spec.method = o.method.clone().unwrap_or_else(|| "GET".into());
-    let mut headers: Vec<(String, String)> = Vec::new();
-    let mut add = |name: &str, value: &str| headers.push((name.into(), value.into()));
-    // With a proxy the fields of ab say nothing of it either.
+    let mut lines = String::new();
+    let mut add = |line: &str| {
+        lines.push_str(line);
+        lines.push_str("\r\n");
+    };
     if o.keep_alive {
-        add("Connection", "Keep-Alive");
-    } else {
-        add("Connection", "");
+        add("Connection: Keep-Alive");
     }
+    if let Some(cookie) = &o.cookie {
+        add(&format!("Cookie: {cookie}"));
+    }
+    o.logins.iter().for_each(|line| add(line));
     if let Some((file, length)) = &o.body {
-        add("Content-length", &length.to_string());
-        add("Content-type", o.content_type.as_deref().unwrap_or("text/plain"));
+        add(&format!("Content-length: {length}"));
+        add(&format!("Content-type: {}", o.content_type.as_deref().unwrap_or("text/plain")));
         spec.body = Body::File(file.clone());
     }
-    if !o.cookies.is_empty() {
-        add("Cookie", &o.cookies.join("; "));
-    }
-    if let Some(auth) = &o.auth {
-        add("Authorization", &format!("Basic {}", base64(auth)));
-    }
-    let mut own = Vec::new();
-    for line in &o.headers {
-        let Some((name, value)) = line.split_once(':') else {
-            return refuse(1, format!("ab: -H '{line}' is not a header; write 'Name: value'"));
-        };
-        own.push((name.trim().to_string(), value.trim().to_string()));
-    }
-    let given = |name: &str| own.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
-    for (name, value) in [("Host", url.authority()), ("User-Agent", "ApacheBench/2.3".into()), ("Accept", "*/*".into())]
+    // The user's, as they are written; one that begins like one of these stands for it.
+    o.headers.iter().for_each(|line| add(line));
+    let given =
+        |name: &str| o.headers.iter().any(|l| l.get(..name.len()).is_some_and(|l| l.eq_ignore_ascii_case(name)));
+    for (name, value) in
+        [("Host:", url.authority()), ("User-Agent:", "ApacheBench/2.3".into()), ("Accept:", "*/*".into())]
     {
         if !given(name) {
-            add(name, &value);
+            add(&format!("{name} {value}"));
         }
     }
-    headers.extend(own);
-    spec.headers = headers;
+    spec.lines = Some(lines);
     let mut plan = Plan::new(url.clone(), 1);
     plan.requests = vec![spec];
     plan.http.http10 = true;
     plan.keepalive = if o.keep_alive { KeepAlive::On } else { KeepAlive::Off };
-    plan.timeout = Duration::from_secs(o.timeout_s.max(1) as u64);
+    // Below 0 poll(2) waits for good.
+    let timeout_s = if o.timeout_s < 0 { TIMEOUT.most } else { o.timeout_s.max(1) as f64 };
+    plan.timeout = Duration::from_secs_f64(timeout_s);
+    plan.abandon.run = Some(GiveUp {
+        after: 1,
+        failures: if o.go_on { Vec::new() } else { vec![Failure::Connect, Failure::Reset] },
+        silence: true,
+        ..GiveUp::default()
+    });
     // What is in flight when the time is up is let go of, as ab does.
     plan.drain = Duration::ZERO;
     let phase = &mut plan.phases[0];
@@ -69,8 +72,7 @@ pub fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {
         let Some(found) = found else { return unresolved(o, &url.host, address) };
         plan.network.sources = vec![found.ip()];
     }
-    plan.network.proxy =
-        o.proxy.clone().map(|(host, port)| Proxy { host, port, credentials: o.proxy_auth.clone(), tunnel: false });
+    plan.network.proxy = o.proxy.clone().map(|(host, port)| Proxy { host, port, credentials: None, tunnel: false });
     plan.tls.insecure = true;
     plan.tls.resumption = false;
     plan.tls.no_sni = o.no_sni;

@@ -7,14 +7,11 @@ use lastdrop_analyze::samples::Samples;
 use lastdrop_load::{TlsFacts, describe};
 use lastdrop_model::{Micros, Url, printable, secrets};
 
-use super::flags::{BANNER, Order};
+use super::flags::{BANNER, HTML_BANNER, Order};
 use super::tally::Tally;
 use crate::personality::{Carried, Manner, Refusal, c_time, refuse};
 use crate::stdio::out;
 
-const HTML_BANNER: &str = "<p>\n This is ApacheBench, Version 2.3 <i>&lt;$Revision$&gt;</i><br>\n \
-    Copyright 1996 Adam Twiss, Zeus Technology Ltd, http://www.zeustech.net/<br>\n \
-    Licensed to The Apache Software Foundation, http://www.apache.org/<br>\n</p>\n<p>\n";
 const PERCENTILES: [u64; 9] = [50, 66, 75, 80, 90, 95, 98, 99, 100];
 
 pub fn unresolved<T>(o: &Order, shown: &str, host: &str) -> Result<T, Refusal> {
@@ -32,13 +29,15 @@ pub fn start_line(o: &Order, host: &str, proxy: Option<&(String, u16)>) -> Strin
     format!("{BANNER}Benchmarking {host} {through}(be patient){end}")
 }
 
-pub fn answer_log(raw: &[u8], status: u16, verbosity: i64) -> String {
+pub fn answer_log(raw: &[u8], verbosity: i64) -> String {
+    // Also of an answer that was cut off; of what has none nothing is said.
+    let status = std::str::from_utf8(raw.get(9..12).unwrap_or_default()).ok().and_then(|text| text.parse::<u16>().ok());
     let mut text = format!("LOG: header received:\n{}\n", printable::lossless(raw));
-    if verbosity >= 4 {
-        let _ = writeln!(text, "LOG: Response code = {status}");
-    }
+    let Some(status) = status else { return text };
     if !(200..300).contains(&status) {
         let _ = writeln!(text, "WARNING: Response code not 2xx ({status})");
+    } else if verbosity >= 4 {
+        let _ = writeln!(text, "LOG: Response code = {status}");
     }
     text
 }
@@ -176,6 +175,12 @@ impl Report<'_> {
         }
     }
 
+    /// The rank, from 0, of the sample that so many per cent of all do not exceed. ab takes the one above it where that is
+    /// exactly so many.
+    fn rank(&self, n: u64, percent: u64) -> u64 {
+        if self.manner.like_the_original { n * percent / 100 } else { (n * percent).div_ceil(100).max(1) - 1 }
+    }
+
     fn times(&self) -> String {
         let mut out = String::from("\nConnection Times (ms)\n");
         if self.o.no_confidence {
@@ -225,7 +230,7 @@ impl Report<'_> {
                 let total = &self.tally.total;
                 let _ = match p {
                     100 => writeln!(out, " 100%  {:5} (longest request)", ms(total.max() as f64)),
-                    _ => writeln!(out, "  {p}%  {:5}", ms(total.at_rank(n * p / 100) as f64)),
+                    _ => writeln!(out, "  {p}%  {:5}", ms(total.at_rank(self.rank(n, p)) as f64)),
                 };
             }
         }

@@ -19,6 +19,8 @@ pub struct Sample {
 #[derive(Debug, Default)]
 pub struct Tally {
     pub done: u64,
+    /// When the last of them was done.
+    pub last_end: Micros,
     pub failed_receive: u64,
     pub failed_length: u64,
     pub exceptions: u64,
@@ -50,6 +52,7 @@ impl Tally {
             Fate::Failed(Failure::Connect | Failure::Reset) | Fate::TimedOut => self.failed_receive += 1,
         }
         self.done += 1;
+        self.last_end = self.last_end.max(e.done.unwrap_or_default());
         self.read += e.bytes_received;
         self.body += e.body_bytes;
         self.sent += e.bytes_sent;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lastdrop_load::{describe, files};
 use lastdrop_model::plan::Proxy;
-use lastdrop_model::request::{Expectation, Pick};
+use lastdrop_model::request::Pick;
 use lastdrop_model::{Arrival, KeepAlive, Load, Plan, url_file};
 
 use super::flags::Order;
@@ -30,9 +30,6 @@ pub fn plan_of(o: &Order) -> Result<Plan, Refusal> {
             ("Accept".into(), "*/*".into()),
             ("Accept-Encoding".into(), "gzip".into()),
         ];
-        if o.checksum {
-            spec.expect = vec![Expectation::Same];
-        }
     }
     let mut plan = Plan::new(specs[0].url.clone(), seed());
     plan.requests = specs;

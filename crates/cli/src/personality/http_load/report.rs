@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use super::flags::Order;
-use super::number::g;
 use super::tally::Tally;
+use crate::personality::number::g;
 
-pub fn report(o: &Order, t: &Tally, seconds: f64, peak: u64, wrong: u64) -> String {
+pub fn report(o: &Order, t: &Tally, seconds: f64, peak: u64) -> String {
     let mut out =
         format!("{} fetches, {peak} max parallel, {} bytes, in {} seconds\n", t.fetches, g(t.bytes as f64), g(seconds));
     if t.fetches > 0 {
@@ -31,8 +31,8 @@ pub fn report(o: &Order, t: &Tally, seconds: f64, peak: u64, wrong: u64) -> Stri
     if t.timeouts > 0 {
         let _ = writeln!(out, "{} timeouts", t.timeouts);
     }
-    if wrong > 0 {
-        let _ = writeln!(out, "{wrong} bad {}", if o.checksum { "checksums" } else { "byte counts" });
+    if t.wrong > 0 {
+        let _ = writeln!(out, "{} bad {}", t.wrong, if o.checksum { "checksums" } else { "byte counts" });
     }
     out.push_str("HTTP response codes:\n");
     for (status, n) in &t.status {

@@ -1,12 +1,14 @@
 //! What http_load counts of each fetch, and what it says meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use lastdrop_analyze::samples::Samples;
-use lastdrop_model::{Exchange, Fate, Micros, Plan};
+use lastdrop_load::answer_parts;
+use lastdrop_model::{Exchange, Failure, Fate, Micros, Plan};
 
 use super::flags::Order;
-use super::number::g;
+use crate::personality::number::g;
 use crate::stdio::note;
 
 /// Progress is told so often.
@@ -19,11 +21,19 @@ pub struct Tally {
     pub connect: Samples,
     pub first: Samples,
     pub timeouts: u64,
-    pub bad_lengths: u64,
-    lengths: HashMap<u32, u64>,
+    /// Fetches that brought something else than the first of their URL: bytes, or with -checksum their sum.
+    pub wrong: u64,
+    firsts: HashMap<u32, u64>,
     pub status: BTreeMap<u16, u64>,
     told: Micros,
     start: Option<Micros>,
+}
+
+/// Tells bodies apart.
+fn checksum(e: &Exchange) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    answer_parts(e.raw.as_deref().unwrap_or_default()).pieces.concat().hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Tally {
@@ -44,15 +54,17 @@ impl Tally {
                 self.timeouts += 1;
                 note!("{}: timed out", url());
             }
-            Fate::Answered => {
-                *self.status.entry(e.status).or_default() += 1;
-                let expected = *self.lengths.entry(e.request).or_insert(e.body_bytes);
-                if !o.checksum && expected != e.body_bytes {
-                    self.bad_lengths += 1;
-                    note!("{}: byte count wrong", url());
-                }
+            Fate::Answered => *self.status.entry(e.status).or_default() += 1,
+            Fate::Failed(Failure::Connect) => {
+                note!("{}: {}", url(), e.error.as_deref().unwrap_or("Connection failed"));
             }
             _ => {}
+        }
+        // Whatever came of it.
+        let got = if o.checksum { checksum(e) } else { e.body_bytes };
+        if got != *self.firsts.entry(e.request).or_insert(got) {
+            self.wrong += 1;
+            note!("{}: {} wrong", url(), if o.checksum { "checksum" } else { "byte count" });
         }
         if o.verbose && done.saturating_sub(start) / PROGRESS_US > self.told {
             self.told += 1;

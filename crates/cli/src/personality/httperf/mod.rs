@@ -1,20 +1,24 @@
 //! httperf 0.9.0.
 
 mod flags;
+mod parameters;
 mod plan;
 mod report;
 mod tally;
 
 use std::net::ToSocketAddrs;
 
-use lastdrop_model::{Exchange, Url, Wish};
+use lastdrop_model::{Exchange, Fate, Url, Wish};
 
-use self::flags::{Begin, port, read};
+use self::flags::{Begin, Work, port, read};
 use self::plan::plan_of;
-use self::report::{echo, marked, report};
+use self::report::{begun_head, echo, marked, report};
 use self::tally::Tally;
 use super::{Manner, Refusal, carry_out, catch_signals, failed, refuse, remark};
 use crate::stdio::{note, out};
+
+/// Connections that a session may have at once.
+const MOST_OF_A_SESSION: u32 = 4;
 
 pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let o = read(args)?;
@@ -29,9 +33,16 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     if (o.server.as_str(), port(&o)).to_socket_addrs().is_err() {
         return refuse(1, format!("httperf.core_addr_intern: invalid server address {}", o.server));
     }
-    let host = if o.server.contains(':') { format!("[{}]", o.server) } else { o.server.clone() };
-    let text = format!("{}://{host}:{}{}", if o.ssl { "https" } else { "http" }, port(&o), o.uri);
-    let url: Url = text.parse().map_err(|e| failed("httperf: --uri", e))?;
+    if !matches!(o.http_version, (1, 0 | 1)) {
+        let (major, minor) = o.http_version;
+        return refuse(1, format!("httperf: unexpected version code {:x}", major << 16 | minor & 0xffff));
+    }
+    let sessions = matches!(o.work, Work::Sessions(..) | Work::SessionLog(..));
+    if sessions && o.max_connections.is_some_and(|n| n > MOST_OF_A_SESSION) {
+        return refuse(1, format!("httperf.session_init: --max-conns must be <= {MOST_OF_A_SESSION}"));
+    }
+    // Its URI is sent as it is written.
+    let url = Url { tls: o.ssl, host: o.server.clone(), port: port(&o), path: o.uri.clone() };
     let plan = plan_of(&o, &url)?;
     let stop = catch_signals()?;
     let mut tally = Tally::default();
@@ -43,14 +54,26 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     };
     let mut show = |some: &[Exchange]| {
         for e in some {
-            if let Some(wire) = wires.get(e.request as usize) {
-                out(marked('S', serial, wire, o.print_request.as_deref()));
-            }
-            if let Some(raw) = &e.raw {
-                out(marked('R', serial, raw, o.print_reply.as_deref()));
-            }
-            serial += 1;
             tally.take(e, &o, &plan);
+            // The second is the call that finds its connection closed.
+            for index in (e.request as usize..).take(1 + usize::from(Tally::is_cut_short(e, &o, &plan))) {
+                if o.verbose > 0 && o.uris.is_some() {
+                    out(format!("httperf: accessing URI `{}'\n", plan.requests[index].url.path));
+                }
+                if let Some(wire) = wires.get(index) {
+                    out(marked('S', serial, wire, o.print_request.as_deref()));
+                }
+                if let Some(raw) = e.raw.as_ref().filter(|_| index == e.request as usize) {
+                    match e.fate {
+                        Fate::Answered => out(marked('R', serial, raw, o.print_reply.as_deref())),
+                        // As far as it came.
+                        _ => out(begun_head(serial, raw, o.print_reply.as_deref())),
+                    }
+                }
+                // A call of a session that goes again is the same one.
+                let goes_again = sessions && index != e.request as usize || Tally::is_sent_again(e, &o);
+                serial += u64::from(!goes_again);
+            }
         }
     };
     let wish = if o.print_reply.is_some() { Wish::Answers } else { Wish::Exchanges };

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use lastdrop_load::files;
 use lastdrop_model::request::{Body, Pick, RequestSpec, Think};
-use lastdrop_model::{KeepAlive, Load, Phase, Plan, Url};
+use lastdrop_model::{KeepAlive, Load, Phase, Plan, Url, raw};
 
-use super::flags::{Begin, Order, Work, seconds, usage};
+use super::flags::{Begin, Order, Uris, Work, seconds, usage};
 use crate::personality::{Refusal, seed};
 
 /// Most connections at once, as select(2) has it in the original.
@@ -15,57 +15,54 @@ const MOST_CONNECTIONS: u32 = 1024 - 3;
 /// Sessions that are written out beyond what a file of them names.
 const MOST_STEPS: usize = 100_000;
 
-/// Escapes of --add-header: `\n`, `\r`, `\a`, `\\`, and three octal digits.
+/// Escapes of --add-header: `\n` ends a line of HTTP, `\r`, `\a` (which is a line feed), `\\`, and a byte by its octal digits.
 fn unescape(text: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text.chars().peekable();
-    while let Some(c) = rest.next() {
-        if c != '\\' {
-            out.push(c);
+    let mut out: Vec<u8> = Vec::new();
+    let bytes = raw::bytes(text);
+    let mut rest = bytes.iter().copied().peekable();
+    while let Some(b) = rest.next() {
+        if b != b'\\' {
+            out.push(b);
             continue;
         }
         match rest.next() {
-            Some('n') => out.push('\n'),
-            Some('r') => out.push('\r'),
-            Some('a') => out.push('\x07'),
-            Some(d @ '0'..='7') => {
-                let mut n = d as u32 - '0' as u32;
-                while let Some(d) = rest.peek().and_then(|c| c.to_digit(8)).filter(|_| n < 64) {
-                    n = n * 8 + d;
-                    rest.next();
+            Some(b'n') => out.extend(b"\r\n"),
+            Some(b'r') => out.push(b'\r'),
+            Some(b'a') => out.push(b'\n'),
+            Some(d @ b'0'..=b'7') => {
+                let mut n = d - b'0';
+                while let Some(d) = rest.next_if(|d| (b'0'..=b'7').contains(d)) {
+                    n = n.wrapping_mul(8).wrapping_add(d - b'0');
                 }
-                out.extend(char::from_u32(n));
+                out.push(n);
             }
             Some(other) => out.push(other),
-            None => out.push('\\'),
+            None => out.push(b'\\'),
         }
     }
-    out
+    raw::text(&out)
 }
 
 /// A request as httperf sends it.
-fn spec(o: &Order, url: &Url, path: &str, method: Option<&str>, body: Option<&str>) -> Result<RequestSpec, Refusal> {
+fn spec(o: &Order, url: &Url, path: &str, method: Option<&str>, body: Option<&str>) -> RequestSpec {
     let mut spec = RequestSpec::get(url.with_path(path));
     spec.literal = true;
     spec.method = method.or(o.method.as_deref()).unwrap_or("GET").to_string();
-    let mut headers: Vec<(String, String)> = vec![("User-Agent".into(), "httperf/0.9.0".into())];
-    headers.push(("Accept".into(), String::new()));
-    // The original leaves the port away.
-    let host = o.server_name.clone().unwrap_or_else(|| o.server.clone());
-    headers.push(("Host".into(), if o.no_host { String::new() } else { host }));
-    let http10 = o.http_version.as_deref() == Some("1.0");
-    headers.push(("Connection".into(), if http10 { "keep-alive".into() } else { String::new() }));
-    for line in unescape(&o.headers).lines().map(|l| l.trim_end_matches('\r')).filter(|l| !l.is_empty()) {
-        match line.split_once(':') {
-            Some((name, value)) => headers.push((name.trim().to_string(), value.trim().to_string())),
-            None => return usage(&format!("--add-header: '{line}' is not a header; write 'Name: value\\n'")),
-        }
+    let mut lines = String::from("User-Agent: httperf/0.9.0\r\n");
+    if o.http_version == (1, 0) {
+        lines.push_str("Connection: keep-alive\r\n");
     }
+    if !o.no_host {
+        // The original leaves the port away.
+        lines.push_str(&format!("Host: {}\r\n", o.server_name.as_ref().unwrap_or(&o.server)));
+    }
+    lines.push_str(&unescape(&o.headers));
     if let Some(body) = body {
+        lines.push_str(&format!("Content-length: {}\r\n", raw::bytes(body).len()));
         spec.body = Body::Text(body.to_string());
     }
-    spec.headers = headers;
-    Ok(spec)
+    spec.lines = Some(lines);
+    spec
 }
 
 /// Sessions out of a --wsesslog file: each a list of bursts, each a list of requests and the pause after it.
@@ -94,7 +91,7 @@ fn session_log(o: &Order, url: &Url, think_s: f64, file: &str) -> Result<Vec<Vec
                 _ => return line_of(&format!("'{word}' is not understood")),
             }
         }
-        let mut request = spec(o, url, &path, method.as_deref(), contents.as_deref())?;
+        let mut request = spec(o, url, &path, method.as_deref(), contents.as_deref());
         let indented = line.starts_with([' ', '\t']);
         let session = sessions.last_mut().map_or(&mut [][..], |s| s.as_mut_slice());
         if let Some(before) = session.last_mut().filter(|_| !indented) {
@@ -137,70 +134,67 @@ fn split_quoted(line: &str) -> Vec<String> {
     words
 }
 
-/// Sessions as lists of requests, and how many are begun.
-fn sessions(o: &Order, url: &Url) -> Result<(Vec<Vec<RequestSpec>>, u64), Refusal> {
-    let calls = o.num_calls.clamp(1, MOST_STEPS as u64) as usize;
-    let one = |path: &str| spec(o, url, path, None, None);
-    // Each session takes the next of the list.
-    let in_turn = |paths: &[String], calls: usize| -> Result<Vec<Vec<RequestSpec>>, Refusal> {
-        // Once around, every path has been at every place.
-        (0..paths.len().min(MOST_STEPS / calls.max(1) + 1))
-            .map(|s| (0..calls).map(|c| one(&paths[(s * calls + c) % paths.len()])).collect())
-            .collect()
-    };
-    match &o.work {
-        Work::Plain => Ok((vec![(0..calls).map(|_| one(&o.uri)).collect::<Result<_, _>>()?], o.num_conns)),
-        Work::Sessions(n, calls, think) => {
-            let mut steps = Vec::new();
-            for call in 0..(*calls).clamp(1, MOST_STEPS as u64) {
-                let mut s = one(&o.uri)?;
-                // Thinking comes after each burst.
-                s.think =
-                    ((call + 1) % o.burst.max(1) == 0).then(|| Think::Fixed(Duration::from_secs_f64(think.max(0.0))));
-                steps.push(s);
-            }
-            Ok((vec![steps], *n))
-        }
-        Work::SessionLog(n, think, file) => Ok((session_log(o, url, *think, file)?, *n)),
-        Work::Uris(wrap, file) => {
+/// The paths of calls one after the other, and whether they begin anew at their end.
+fn paths(o: &Order, calls: usize, sessions: u64) -> Result<(Vec<String>, bool), Refusal> {
+    match &o.uris {
+        None => Ok((vec![o.uri.clone()], true)),
+        Some(Uris::List(wrap, file)) => {
             let bytes = files::read(Path::new(file)).or_else(|_| usage(&format!("can't open {file}")))?;
-            let paths: Vec<String> = bytes
-                .split(|b| *b == 0)
-                .map(|p| String::from_utf8_lossy(p).trim().to_string())
-                .filter(|p| !p.is_empty())
-                .collect();
-            if paths.is_empty() {
-                return usage(&format!("no URIs in {file}"));
-            }
-            let limit = if *wrap { o.num_conns } else { o.num_conns.min((paths.len() / calls) as u64) };
-            Ok((in_turn(&paths, calls)?, limit))
+            let paths: Vec<String> =
+                bytes.split(|b| *b == 0).map(<[u8]>::trim_ascii).filter(|p| !p.is_empty()).map(raw::text).collect();
+            if paths.is_empty() { usage(&format!("no URIs in {file}")) } else { Ok((paths, *wrap)) }
         }
-        Work::Set(files, miss) => {
+        Some(Uris::Set(files, miss)) => {
             // A file's digits are its folders; a call moves on to the next with the given probability.
             let prefix = if o.uri == "/" { "" } else { o.uri.as_str() };
             let name = |i: u64| {
-                let digits = i.to_string();
-                let mut path = prefix.to_string();
-                for d in digits.chars() {
-                    path.push('/');
-                    path.push(d);
-                }
-                format!("{path}.html")
+                let folders: String = i.to_string().chars().map(|d| format!("/{d}")).collect();
+                format!("{prefix}{folders}.html")
             };
             let (mut file, mut owed) = (0, 0.0);
-            let many = (o.num_conns as usize * calls).min(MOST_STEPS);
-            let mut paths = Vec::with_capacity(many);
-            for _ in 0..many {
-                paths.push(name(file));
+            let mut next = || {
+                let path = name(file);
                 owed += miss;
                 if owed >= 1.0 {
                     owed -= 1.0;
                     file = (file + 1) % (*files).max(1);
                 }
-            }
-            Ok((in_turn(&paths, calls)?, o.num_conns))
+                path
+            };
+            let many = usize::try_from(sessions).unwrap_or(MOST_STEPS).saturating_mul(calls).clamp(1, MOST_STEPS);
+            Ok(((0..many).map(|_| next()).collect(), true))
         }
     }
+}
+
+/// Sessions as lists of requests, and how many are begun.
+fn sessions(o: &Order, url: &Url) -> Result<(Vec<Vec<RequestSpec>>, u64), Refusal> {
+    let (count, calls, think) = match &o.work {
+        Work::SessionLog(n, think, file) => return Ok((session_log(o, url, *think, file)?, *n)),
+        Work::Plain => (o.num_conns, o.num_calls, None),
+        Work::Sessions(n, calls, think) => (*n, *calls, Some(*think)),
+    };
+    let calls = calls.clamp(1, MOST_STEPS as u64) as usize;
+    let (paths, wrap) = paths(o, calls, count)?;
+    let call = |path: &str, index: usize| {
+        let mut spec = spec(o, url, path, None, None);
+        // Thinking comes after each burst.
+        let ends = (index as u64 + 1).is_multiple_of(o.burst.max(1));
+        spec.think = think.filter(|_| ends).map(|s| Think::Fixed(Duration::from_secs_f64(s.max(0.0))));
+        spec
+    };
+    if !wrap {
+        // What there is, and no more.
+        let all = paths.chunks(calls).take(MOST_STEPS / calls + 1);
+        let sessions: Vec<Vec<RequestSpec>> =
+            all.map(|c| c.iter().enumerate().map(|(i, p)| call(p, i)).collect()).collect();
+        let begun = count.min(sessions.len() as u64);
+        return Ok((sessions, begun));
+    }
+    // Each session takes the next of the list: once around, every path has been at every place.
+    let around = if paths.len() == 1 { 1 } else { paths.len().min(MOST_STEPS / calls + 1) };
+    let session = |s: usize| (0..calls).map(|c| call(&paths[(s * calls + c) % paths.len()], c)).collect();
+    Ok(((0..around).map(session).collect(), count))
 }
 
 pub fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {
@@ -219,7 +213,11 @@ pub fn plan_of(o: &Order, url: &Url) -> Result<Plan, Refusal> {
     }
     plan.pick = Pick::Sessions;
     plan.keepalive = KeepAlive::On;
-    plan.http.http10 = o.http_version.as_deref() == Some("1.0");
+    let has_sessions = matches!(o.work, Work::Sessions(..) | Work::SessionLog(..));
+    plan.abandon.session_with_connection = !has_sessions;
+    plan.abandon.lost_is_sent_again = has_sessions;
+    plan.abandon.session_with_status = o.failure_status.filter(|_| has_sessions).and_then(|s| s.try_into().ok());
+    plan.http.http10 = o.http_version == (1, 0);
     plan.http.cookies = o.cookies;
     // Without a timeout httperf waits for good; nobody does.
     let patience = if o.timeout > 0.0 { o.timeout + o.think_timeout } else { 600.0 };
@@ -266,6 +264,6 @@ mod tests {
         let pause = |s: f64| Some(Think::Fixed(Duration::from_secs_f64(s)));
         assert_eq!((sessions[0][0].think, sessions[0][1].think), (None, pause(0.2)));
         assert_eq!((sessions[1][0].method.as_str(), &sessions[1][0].body), ("POST", &Body::Text("x y".into())));
-        assert_eq!(unescape("a\\nb\\101"), "a\nbA");
+        assert_eq!(unescape("a\\nb\\101\\a\\\\é"), "a\r\nbA\n\\é");
     }
 }

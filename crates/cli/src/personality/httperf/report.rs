@@ -3,11 +3,13 @@
 use std::fmt::Write as _;
 
 use lastdrop_analyze::samples::Samples;
+use lastdrop_load::{AnswerParts, answer_parts};
 use lastdrop_model::printable;
 use lastdrop_model::secrets::{self, MARK};
 
 use super::flags::{Order, Work, port};
 use super::tally::{RATE_INTERVAL_US, Tally};
+use crate::personality::number::g;
 use crate::personality::{Carried, Manner};
 
 /// The line of effective options that the report begins with.
@@ -20,22 +22,21 @@ pub fn echo(o: &Order) -> String {
     if o.verbose > 0 {
         add("--verbose".into());
     }
-    let printed = |name: &str, what: &Option<String>| {
-        what.as_ref().map(|w| if w == "all" { format!("--{name}") } else { format!("--{name}={w}") })
-    };
+    for (name, what) in [("print-reply", &o.print_reply), ("print-request", &o.print_request)] {
+        match what.as_deref() {
+            Some("all") => add(format!("--{name}")),
+            Some(what) => add(format!("--{name}={what}")),
+            None => {}
+        }
+    }
     if o.hog {
         add("--hog".into());
     }
-    for text in
-        [printed("print-reply", &o.print_reply), printed("print-request", &o.print_request)].into_iter().flatten()
-    {
-        add(text);
-    }
     if o.think_timeout > 0.0 {
-        add(format!("--think-timeout={}", o.think_timeout));
+        add(format!("--think-timeout={}", g(o.think_timeout)));
     }
     if o.timeout > 0.0 {
-        add(format!("--timeout={}", o.timeout));
+        add(format!("--timeout={}", g(o.timeout)));
     }
     add(format!("--client={}/{}", o.client.0, o.client.1));
     add(format!("--server={}", o.server));
@@ -47,18 +48,18 @@ pub fn echo(o: &Order) -> String {
     if let Some(status) = o.failure_status {
         add(format!("--failure-status={status}"));
     }
-    if let Some(period) = &o.period {
-        add(format!("--period={period}"));
-    } else if o.rate > 0.0 {
-        add(format!("--rate={}", o.rate));
+    if o.http_version != (1, 1) {
+        add(format!("--http-version={}.{}", o.http_version.0, o.http_version.1));
     }
-    if let Some(version) = &o.http_version {
-        add(format!("--http-version={version}"));
-    }
-    add(format!("--send-buffer={}", o.send_buffer));
     if let Some(n) = o.max_connections {
         add(format!("--max-connections={n}"));
     }
+    if let Some(period) = &o.period {
+        add(format!("--period={period}"));
+    } else if o.rate > 0.0 {
+        add(format!("--rate={}", g(o.rate)));
+    }
+    add(format!("--send-buffer={}", o.send_buffer));
     add(format!("--recv-buffer={}", o.receive_buffer));
     if o.cookies {
         add("--session-cookies".into());
@@ -83,16 +84,16 @@ pub fn echo(o: &Order) -> String {
     match &o.work {
         Work::Sessions(n, calls, think) => add(format!("--wsess={n},{calls},{think:.3}")),
         Work::SessionLog(n, think, file) => add(format!("--wsesslog={n},{think:.3},{file}")),
-        work => {
+        _ => {
             add(format!("--num-conns={}", o.num_conns));
             add(format!("--num-calls={}", o.num_calls));
-            if let Work::Set(files, rate) = work {
-                add(format!("--wset={files},{rate:.3}"));
-            }
         }
     }
     if o.burst > 1 {
         add(format!("--burst-length={}", o.burst));
+    }
+    if let Some((files, rate)) = o.set {
+        add(format!("--wset={files},{rate:.3}"));
     }
     out.push('\n');
     out
@@ -100,23 +101,43 @@ pub fn echo(o: &Order) -> String {
 
 /// A request or an answer as --print-request and --print-reply show them.
 pub fn marked(side: char, serial: u64, bytes: &[u8], what: Option<&str>) -> String {
-    let text = printable::lossless(bytes);
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let parts = if side == 'R' { answer_parts(bytes) } else { request_parts(bytes) };
+    let head = printable::lossless(&parts.head);
     let mut out = String::new();
     if what != Some("body") {
-        for line in head.split("\r\n") {
+        for line in head.trim_end_matches("\r\n").split("\r\n") {
             let _ = write!(out, "{side}H{serial}:{line}\r\n");
         }
         let _ = write!(out, "{side}H{serial}:\r\n");
     }
-    if what != Some("header") && !body.is_empty() {
-        for line in body.lines() {
-            let _ = writeln!(out, "{side}B{serial}:{line}");
+    if what != Some("header") {
+        for piece in &parts.pieces {
+            for line in printable::lossless(piece).lines() {
+                let _ = writeln!(out, "{side}B{serial}:{line}");
+            }
         }
     }
-    let footer = if side == 'R' { " footer 0" } else { "" };
-    let _ = writeln!(out, "{side}S{serial}: header {} content {}{footer}", head.len() + 4, body.len());
+    let footer = if side == 'R' { format!(" footer {}", parts.footer_bytes) } else { String::new() };
+    let content: usize = parts.pieces.iter().map(Vec::len).sum();
+    let _ = writeln!(out, "{side}S{serial}: header {} content {content}{footer}", parts.head.len());
     out
+}
+
+/// The lines of a head that are there, of an answer that was cut off.
+pub fn begun_head(serial: u64, raw: &[u8], what: Option<&str>) -> String {
+    let text = printable::lossless(raw);
+    let head = text.find("\r\n\r\n").map_or(text.as_str(), |end| &text[..end + 4]);
+    let whole = head.rfind("\r\n").map_or("", |end| &head[..end + 2]);
+    if what == Some("body") || !text.starts_with("HTTP/") {
+        return String::new();
+    }
+    whole.split_inclusive("\r\n").map(|line| format!("RH{serial}:{line}")).collect()
+}
+
+fn request_parts(bytes: &[u8]) -> AnswerParts {
+    let end = bytes.windows(4).position(|w| w == b"\r\n\r\n").map_or(bytes.len(), |at| at + 4);
+    let pieces = if end < bytes.len() { vec![bytes[end..].to_vec()] } else { Vec::new() };
+    AnswerParts { head: bytes[..end].to_vec(), pieces, footer_bytes: 0 }
 }
 
 pub fn report(o: &Order, t: &Tally, carried: &Carried, cpu: (f64, f64), manner: Manner) -> String {
@@ -149,10 +170,10 @@ pub fn report(o: &Order, t: &Tally, carried: &Carried, cpu: (f64, f64), manner: 
         (of("Too many open files"), of("Cannot assign"), of("Too many open files in system"));
     let known = refused + kernel_timeouts + no_files + no_ports;
     let other = errors.values().sum::<u64>().saturating_sub(known);
-    let total = t.client_timeouts + kernel_timeouts + refused + t.resets + no_files + no_ports + other + t.bad_status;
+    let total = t.client_timeouts + kernel_timeouts + refused + t.resets + no_files + no_ports + other;
     let (user, system) = cpu;
     let percent = |s: f64| if span_s > 0.0 { 100.0 * s / span_s } else { 0.0 };
-    let bytes = t.request_bytes + t.header_bytes + t.content_bytes;
+    let bytes = t.request_bytes + t.header_bytes + t.content_bytes + t.footer_bytes;
     let bytes_s = if span_s > 0.0 { bytes as f64 / span_s } else { 0.0 };
     let (least, middle, most, spread) = spread_of(&per_second);
     let lifetimes = if o.verbose > 1 { lifetime_histogram(&t.lifetime) } else { String::new() };
@@ -168,7 +189,7 @@ pub fn report(o: &Order, t: &Tally, carried: &Carried, cpu: (f64, f64), manner: 
          Request rate: {:.1} req/s ({:.1} ms/req)\nRequest size [B]: {:.1}\n\n\
          Reply rate [replies/s]: min {least:.1} avg {middle:.1} max {most:.1} stddev {spread:.1} ({} samples)\n\
          Reply time [ms]: response {:.1} transfer {:.1}\n\
-         Reply size [B]: header {:.1} content {:.1} footer 0.0 (total {:.1})\n\
+         Reply size [B]: header {:.1} content {:.1} footer {:.1} (total {:.1})\n\
          Reply status: 1xx={} 2xx={} 3xx={} 4xx={} 5xx={}\n\n\
          CPU time [s]: user {user:.2} system {system:.2} (user {:.1}% system {:.1}% total {:.1}%)\n\
          Net I/O: {:.1} KB/s ({:.1}*10^6 bps)\n\n\
@@ -194,7 +215,8 @@ pub fn report(o: &Order, t: &Tally, carried: &Carried, cpu: (f64, f64), manner: 
         ms(t.transfer.mean()),
         mean(t.header_bytes, t.replies),
         mean(t.content_bytes, t.replies),
-        mean(t.header_bytes + t.content_bytes, t.replies),
+        mean(t.footer_bytes, t.replies),
+        mean(t.header_bytes + t.content_bytes + t.footer_bytes, t.replies),
         t.status[0],
         t.status[1],
         t.status[2],
@@ -208,7 +230,7 @@ pub fn report(o: &Order, t: &Tally, carried: &Carried, cpu: (f64, f64), manner: 
         t.client_timeouts,
         t.resets,
         no_files.saturating_sub(table_full),
-        other + t.bad_status,
+        other,
     );
     if matches!(o.work, Work::Sessions(..) | Work::SessionLog(..)) {
         out.push_str(&session_block(t, span_s));
@@ -245,7 +267,7 @@ fn session_block(t: &Tally, span_s: f64) -> String {
          Session: avg {:.2} connections/session\nSession lifetime [s]: {:.1}\nSession failtime [s]: {:.1}\n\
          Session length histogram: {}\n",
         s.good.count,
-        t.connections as f64 / all.max(1) as f64,
+        s.good.connections as f64 / s.good.count.max(1) as f64,
         s.good.mean_s(),
         s.bad.mean_s(),
         lengths.join(" ")

@@ -10,6 +10,8 @@ use crate::stdio::out;
 
 /// One sample of the reply rate covers so long.
 pub const RATE_INTERVAL_US: Micros = 5_000_000;
+/// The empty line after the last chunk.
+const FOOTER_BYTES: u64 = 2;
 
 /// A connection while it lasts.
 #[derive(Debug, Default)]
@@ -37,10 +39,11 @@ pub struct Tally {
     pub transfer: Samples,
     pub header_bytes: u64,
     pub content_bytes: u64,
+    /// What ends bodies in chunks.
+    pub footer_bytes: u64,
     pub status: [u64; 5],
     pub client_timeouts: u64,
     pub resets: u64,
-    pub bad_status: u64,
     /// Replies in each interval of the rate.
     pub samples: BTreeMap<u64, u64>,
     printed: u64,
@@ -53,6 +56,7 @@ struct Session {
     start: Micros,
     end: Micros,
     replies: u64,
+    connections: u64,
 }
 
 /// Sessions: those under way, and what came of the others.
@@ -71,6 +75,7 @@ pub struct Sessions {
 pub struct Ended {
     pub count: u64,
     pub lifetime_s: f64,
+    pub connections: u64,
 }
 
 impl Ended {
@@ -84,6 +89,7 @@ impl Sessions {
     fn over(&mut self, session: &Session, complete: bool, begin: Micros) {
         let ended = if complete { &mut self.good } else { &mut self.bad };
         ended.count += 1;
+        ended.connections += session.connections;
         ended.lifetime_s += session.end.saturating_sub(session.start) as f64 / 1e6;
         *self.lengths.entry(session.replies).or_default() += 1;
         if complete {
@@ -96,7 +102,29 @@ impl Sessions {
     }
 }
 
+/// Is the answer one at which a session fails?
+fn is_failure(e: &Exchange, o: &Order) -> bool {
+    e.fate == Fate::Answered && o.failure_status == Some(u64::from(e.status))
+}
+
 impl Tally {
+    /// Was the connection closed after an answer although another call was to follow on it? httperf sends that call, and
+    /// counts a reset.
+    pub fn is_cut_short(e: &Exchange, o: &Order, plan: &Plan) -> bool {
+        let sessions = matches!(o.work, Work::Sessions(..) | Work::SessionLog(..));
+        let session_failed = sessions && is_failure(e, o);
+        let was_last = e.kept || plan.requests[e.request as usize].last || session_failed;
+        e.fate == Fate::Answered && !was_last
+    }
+
+    /// Is it a call of a session that goes again, since its connection had served others?
+    pub fn is_sent_again(e: &Exchange, o: &Order) -> bool {
+        matches!(o.work, Work::Sessions(..) | Work::SessionLog(..))
+            && matches!(e.fate, Fate::Failed(Failure::Reset | Failure::Closed))
+            && !e.first
+            && e.first_byte.is_none()
+    }
+
     pub fn take(&mut self, e: &Exchange, o: &Order, plan: &Plan) {
         let Some(sent) = e.sent else { return };
         let start = *self.start.get_or_insert(sent);
@@ -118,13 +146,14 @@ impl Tally {
             Fate::Answered => {
                 self.replies += 1;
                 self.status[usize::from(e.status / 100).clamp(1, 5) - 1] += 1;
-                self.bad_status += u64::from(o.failure_status == Some(e.status));
                 let first = e.first_byte.unwrap_or(done);
                 let from = e.ready.filter(|_| e.first).unwrap_or(sent);
                 self.response.record(first.saturating_sub(from));
                 self.transfer.record(done.saturating_sub(first));
                 self.content_bytes += e.body_bytes;
-                self.header_bytes += e.bytes_received.saturating_sub(e.body_bytes);
+                self.header_bytes += e.head_bytes;
+                let framing = e.bytes_received.saturating_sub(e.head_bytes + e.body_bytes);
+                self.footer_bytes += u64::from(framing > 0) * FOOTER_BYTES;
                 let interval = done.saturating_sub(start) / RATE_INTERVAL_US;
                 *self.samples.entry(interval).or_default() += 1;
                 while o.verbose > 0 && self.printed < interval {
@@ -134,22 +163,29 @@ impl Tally {
                 }
             }
             Fate::TimedOut => self.client_timeouts += 1,
-            Fate::Failed(Failure::Reset | Failure::Closed) => {
-                self.resets += u64::from(e.fate == Fate::Failed(Failure::Reset))
-            }
+            // For httperf a connection that ends before its calls do was reset.
+            Fate::Failed(Failure::Reset | Failure::Closed | Failure::Protocol) => self.resets += 1,
             _ => {}
+        }
+        if Tally::is_cut_short(e, o, plan) {
+            self.requests += 1;
+            self.request_bytes += e.bytes_sent;
+            self.resets += 1;
         }
         if matches!(o.work, Work::Sessions(..) | Work::SessionLog(..)) {
             let new = || Session { start: sent, ..Session::default() };
             let session = self.sessions.under_way.entry(e.unit).or_insert_with(new);
             session.end = done;
+            session.connections += u64::from(e.first);
             let answered = e.fate == Fate::Answered;
             session.replies += u64::from(answered);
-            // A call without an answer ends its session.
-            if (!answered || plan.requests[e.request as usize].last)
+            let good = answered && !is_failure(e, o);
+            // A call without an answer, or with the wrong one, ends its session, unless its connection had served others.
+            if !Tally::is_sent_again(e, o)
+                && (!good || plan.requests[e.request as usize].last)
                 && let Some(session) = self.sessions.under_way.remove(&e.unit)
             {
-                self.sessions.over(&session, answered, start);
+                self.sessions.over(&session, good, start);
             }
         }
         if let Some(life) = self.lives.get_mut(&e.connection) {
@@ -188,7 +224,7 @@ mod tests {
     fn sessions_are_counted_without_being_kept() {
         let mut s = Sessions::default();
         for i in 0..100_000u64 {
-            s.over(&Session { start: i, end: i + 2_000_000, replies: i % 3 }, i % 3 == 2, 0);
+            s.over(&Session { start: i, end: i + 2_000_000, replies: i % 3, connections: 1 }, i % 3 == 2, 0);
         }
         assert_eq!((s.good.count, s.count(), s.under_way.len()), (33_333, 100_000, 0));
         assert_eq!(s.lengths.values().copied().collect::<Vec<_>>(), [33_334, 33_333, 33_333]);

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use lastdrop_model::bounds::USERS;
 use lastdrop_model::request::header_line;
 
-use super::report::{config, tagged};
+use super::report::{YELLOW, config, tagged};
 use super::settings::{Order, Reps, count, delay, reps, time};
 use crate::personality::getopt::{Opt, Style, Takes, opt, parse};
-use crate::personality::{Refusal, refuse};
-use crate::stdio::{note, out};
+use crate::personality::{Refusal, path_of, refuse};
+use crate::stdio::{err, note, out};
 
 const USAGE: &str = include_str!("usage.txt");
 const COPYRIGHT: &str = "Copyright (C) 2018 by Jeffrey Fulmer, et al.\n\
@@ -65,18 +65,23 @@ fn rc_of(options: &[(usize, Option<String>)]) -> (PathBuf, bool) {
 
 pub fn read(args: &[String]) -> Result<Order, Refusal> {
     let parsed = parse("siege", Style::Long, TABLE, args);
-    // siege goes through its command line twice, complains twice, and carries on.
-    for e in &parsed.errors {
+    // siege goes through its command line twice, complains twice, and carries on: first up to the file of its settings.
+    let to_rc = parsed.options.iter().position(|(at, _)| TABLE[*at].short == 'R').unwrap_or(usize::MAX);
+    for (e, _) in parsed.errors.iter().zip(&parsed.errors_at).filter(|(_, before)| **before <= to_rc) {
         note!("{e}");
         if e.contains("requires an argument") {
             return usage();
         }
-        note!("{e}");
     }
+    let mut show = false;
     let (rc, given) = rc_of(&parsed.options);
     let mut o = Order::defaults(rc);
     o.read_rc(given)?;
-    for (at, value) in parsed.options {
+    let mut errors = parsed.errors.iter().zip(parsed.errors_at).peekable();
+    for (index, (at, value)) in parsed.options.into_iter().enumerate() {
+        while let Some((e, _)) = errors.next_if(|(_, before)| *before <= index) {
+            note!("{e}");
+        }
         let value = value.unwrap_or_default();
         match TABLE[at].short {
             'V' => return refuse(0, format!("SIEGE 4.0.7\n\n{COPYRIGHT}")),
@@ -86,19 +91,19 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             'D' => o.debug = true,
             'N' => o.parser = false,
             'F' => o.follow = false,
-            'p' => o.print = true,
+            'p' => (o.print, o.concurrent, o.reps, o.time) = (true, 1, Some(Reps::Times(1)), None),
             'g' => o.get = true,
             'l' => {
                 o.logging = true;
                 if !value.is_empty() {
-                    o.log_file = PathBuf::from(value);
+                    o.log_file = path_of(&value);
                 }
             }
             'i' => o.internet = true,
             'b' => o.benchmark = true,
             'r' => o.reps = reps("-r", &value)?,
             't' => o.time = time("-t", &value)?,
-            'f' => o.file = Some(PathBuf::from(value)),
+            'f' => o.file = Some(path_of(&value)),
             'd' => o.delay_s = delay("-d", &value)?,
             'c' => o.concurrent = count("-c", &value, USERS)?,
             'm' => {
@@ -115,22 +120,39 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
             'A' => o.agent = value,
             'T' => o.content_type = Some(value),
             'j' => o.json = true,
-            'C' => {
-                out(config(&o));
-                return refuse(0, "");
-            }
+            'C' => show = true,
             _ => {}
         }
     }
+    errors.for_each(|(e, _)| note!("{e}"));
     // The last one counts.
     if let Some(url) = parsed.words.last() {
         o.url = Some(url.clone());
     }
+    if show {
+        out(config(&o));
+        return refuse(0, "");
+    }
     if o.url.is_none() && o.file.is_none() {
         return usage();
     }
-    if o.get || o.print {
-        (o.concurrent, o.reps, o.time, o.parser) = (1, Some(Reps::Times(1)), None, false);
+    if let (Some(time), Some(Reps::Times(1..))) = (o.time, o.reps) {
+        let seconds = time.as_secs();
+        err(tagged(
+            YELLOW,
+            "error",
+            &format!(
+                "CONFIG conflict: selected time and repetition based testing\ndefaulting to time-based testing: {seconds} \
+                 seconds\n"
+            ),
+        ));
+        o.reps = None;
+    }
+    if o.get {
+        (o.concurrent, o.reps, o.time, o.logging) = (1, Some(Reps::Times(1)), None, false);
+    }
+    if o.shows_one() {
+        o.parser = false;
     }
     Ok(o)
 }

@@ -1,6 +1,7 @@
 //! siege 4.0.7.
 
 mod flags;
+mod lines;
 mod plan;
 mod report;
 mod settings;
@@ -11,11 +12,14 @@ use lastdrop_load::LoadError;
 use lastdrop_model::{Exchange, Failure, Fate, Wish, printable};
 
 use self::flags::read;
-use self::plan::plan_of;
+use self::plan::{WITH_BODY, plan_of};
 use self::report::{Block, YELLOW, hit_line, show_block, tagged, transaction, write_log};
+use self::settings::{Order, Reps};
 use self::tally::Tally;
-use super::{Manner, Refusal, carry_out, catch_signals, failed, first_wire, remark};
+use super::{Manner, Refusal, carry_out, catch_signals, failed, remark};
 use crate::stdio::{err, note, out};
+
+const READ_ERROR: &str = "socket: read error Connection reset by peer sock.c:635: Connection reset by peer\n";
 
 pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     let o = read(args)?;
@@ -29,46 +33,63 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
             o.limit
         ));
     }
-    let plan = plan_of(&o, users)?;
+    let nothing = o.reps == Some(Reps::Times(0));
+    // A plan has at least one request, whether it is sent or not.
+    let plan = match nothing {
+        true => plan_of(&Order { reps: Some(Reps::Times(1)), time: None, ..o.clone() }, users)?,
+        false => plan_of(&o, users)?,
+    };
     let loud = !o.json && !o.quiet;
     if loud && !o.get {
         err(format!(
             "** SIEGE 4.0.7\n** Preparing {users} concurrent users for battle.\nThe server is now under siege..."
         ));
     }
-    if o.get || o.print {
-        let wire = first_wire(&plan);
-        if !o.json && !o.quiet {
-            out(format!("{}\n", printable::lossless(&wire)));
-        }
-    }
-    let stop = catch_signals()?;
-    let mut tally = Tally::default();
-    let mut aborted = false;
     // The line on which the siege was announced is ended by the first thing that follows.
     let mut line_open = loud && !o.get && (o.verbose || o.print);
+    if nothing {
+        err(if line_open { "\n" } else { "" });
+        let none = Tally::default();
+        let block = Block::of(&none, 0.0, manner);
+        show_block(&o, &block, &none, false);
+        write_log(&o, &block, false)?;
+        return Ok(0);
+    }
+    let wires =
+        if o.shows_one() { lastdrop_load::preview(&plan).map(|p| p.requests).unwrap_or_default() } else { Vec::new() };
+    let stop = catch_signals()?;
+    let mut tally = Tally::default();
     let mut show = |some: &[Exchange]| {
         for e in some {
             tally.take(e);
-            if let (true, Some(raw)) = (o.get || o.print, &e.raw) {
-                out(transaction(raw, &o));
-            } else if loud && o.verbose && e.fate == Fate::Answered && !o.get && !o.print {
+            let is_line = matches!(e.fate, Fate::Answered | Fate::Failed(Failure::Protocol));
+            if let Some(wire) = wires.get(e.request as usize) {
+                let wire = printable::lossless(wire);
+                // siege shows what has a body even where it is told to be quiet.
+                if WITH_BODY.contains(&plan.requests[e.request as usize].method.as_str()) {
+                    out(format!("{wire}\n\n"));
+                } else if loud {
+                    out(format!("{wire}\n"));
+                }
+                out(transaction(e.raw.as_deref().unwrap_or_default(), &o));
+            } else if loud && o.verbose && is_line {
                 out(hit_line(e, &o, &plan));
             }
-            if e.fate == Fate::Failed(Failure::Connect) {
-                if std::mem::take(&mut line_open) {
-                    err("\n");
+            let why = match e.fate {
+                Fate::Failed(Failure::Connect) => {
+                    let why = printable::line(e.error.as_deref().unwrap_or("Connection failed"));
+                    format!("socket: unable to connect sock.c:282: {why}\n")
                 }
-                let why = printable::line(e.error.as_deref().unwrap_or("Connection failed"));
-                err(tagged(YELLOW, "error", &format!("socket: unable to connect sock.c:282: {why}\n")));
+                Fate::Failed(Failure::Reset) => READ_ERROR.to_string(),
+                _ => continue,
+            };
+            if std::mem::take(&mut line_open) {
+                err("\n");
             }
-            if tally.failed >= o.failures && !aborted {
-                aborted = true;
-                stop.end();
-            }
+            err(tagged(YELLOW, "error", &why));
         }
     };
-    let wish = if o.get || o.print { Wish::Answers } else { Wish::Exchanges };
+    let wish = if o.shows_one() { Wish::Answers } else { Wish::Exchanges };
     let carried = match carry_out(&plan, wish, &stop, &mut show) {
         Err(LabError::Load(LoadError::Resolve { .. })) => {
             // siege asks for the address again for each request; one failure says as much.
@@ -84,12 +105,13 @@ pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
     if line_open {
         err("\n");
     }
-    if aborted {
+    let aborted = o.failures > 0 && tally.failed >= o.failures;
+    if aborted && loud {
         note!("siege aborted due to excessive socket failure; you\ncan change the failure threshold in $HOME/.siegerc");
     }
     let block = Block::of(&tally, carried.run.phases[0].duration_s, manner);
     show_block(&o, &block, &tally, o.time.is_some() || carried.signal.is_some());
-    write_log(&o, &block)?;
+    write_log(&o, &block, aborted)?;
     remark(
         manner,
         &carried.run,

@@ -5,28 +5,32 @@ use std::time::Duration;
 
 use lastdrop_load::{describe, files};
 use lastdrop_model::bounds::{DURATION, REQUESTS};
-use lastdrop_model::plan::Proxy;
+use lastdrop_model::plan::{GiveUp, Proxy};
 use lastdrop_model::request::{Auth, Body, Page, Pick, RequestSpec, Think};
-use lastdrop_model::{KeepAlive, Load, Plan, url_file};
+use lastdrop_model::{Failure, KeepAlive, Load, Plan, raw, url_file};
 
 use super::flags::usage;
+use super::lines::readable;
 use super::report::tagged;
 use super::settings::{Order, Reps};
+use super::tally::FAILURES;
 use crate::personality::{Refusal, refuse, seed};
 use crate::stdio::err;
 
+/// Methods whose requests have a body, an empty one where none is written.
+pub const WITH_BODY: [&str; 5] = ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 /// Redirects that siege follows, one after the other.
 const REDIRECTS: u32 = 10;
 
 /// The requests: of the URL named, or of the file.
 fn requests(o: &Order) -> Result<Vec<RequestSpec>, Refusal> {
     if let Some(url) = &o.url {
-        let line = url_file::parse(url, Path::new("."), |_| None);
+        let line = url_file::parse(&readable(url), Path::new("."), |_| None);
         return line.or_else(|e| refuse(1, format!("siege: {}", e.what)));
     }
     let Some(file) = &o.file else { return usage() };
-    let text = match files::read_text(file) {
-        Ok(text) => text,
+    let text = match files::read(file) {
+        Ok(bytes) => readable(&raw::text(&bytes)),
         Err(e) => {
             err(tagged("\x1b[1;32m", "alert", &format!("unable to open file: {}: {}\n", file.display(), describe(&e))));
             return usage();
@@ -48,22 +52,30 @@ pub fn plan_of(o: &Order, users: u64) -> Result<Plan, Refusal> {
             ("Accept-Encoding".into(), o.encoding.clone()),
             ("User-Agent".into(), o.agent.clone()),
         ];
+        // The user's beside siege's own; for two of them they stand.
+        let given = |name: &str| o.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+        headers.retain(|(name, _)| name != "Host" || !given("Host"));
+        let first = o.headers.first().is_some_and(|(n, _)| n.eq_ignore_ascii_case("accept"));
+        headers.retain(|(name, _)| name != "Accept" || !first);
         headers.extend(o.headers.clone());
         headers.push(("Connection".into(), if o.keep_alive { "keep-alive" } else { "close" }.into()));
+        if WITH_BODY.contains(&spec.method.as_str()) && spec.body == Body::None {
+            // Nothing, of a length that is told.
+            spec.body = Body::Text(String::new());
+        }
+        if o.get && spec.method == "GET" && o.get_method.as_deref().is_some_and(|m| m.eq_ignore_ascii_case("HEAD")) {
+            spec.method = "HEAD".into();
+        }
+        if let Body::File(path) = &spec.body {
+            // What a file has around its text is left out; other bytes than text are all sent.
+            if let Ok(bytes) = files::read(path).map(|b| if b.contains(&0) { b } else { b.trim_ascii().to_vec() }) {
+                spec.body = Body::Text(raw::text(&bytes));
+            }
+        }
         if spec.body != Body::None {
             let kind = o.content_type.as_deref().unwrap_or("application/x-www-form-urlencoded");
-            headers.push(("Content-type".into(), kind.into()));
+            headers.push(("Content-Type".into(), kind.into()));
         }
-        // The last of a name is the one that is meant.
-        let mut seen: Vec<String> = Vec::new();
-        headers.reverse();
-        headers.retain(|(n, _)| {
-            let name = n.to_ascii_lowercase();
-            let new = !seen.contains(&name);
-            seen.push(name);
-            new
-        });
-        headers.reverse();
         spec.headers = headers;
         if let Some((user, rest)) = o.login.as_deref().and_then(|l| l.split_once(':')) {
             let password = rest.split(':').next().unwrap_or_default();
@@ -74,7 +86,7 @@ pub fn plan_of(o: &Order, users: u64) -> Result<Plan, Refusal> {
     let mut plan = Plan::new(url, seed());
     plan.requests = specs;
     plan.pick = if o.internet { Pick::Weighted } else { Pick::Order };
-    plan.http.http10 = o.http10 || o.get || o.print;
+    plan.http.http10 = o.http10 || o.shows_one();
     plan.http.redirects = if o.follow { REDIRECTS } else { 0 };
     plan.http.cookies = o.cookies;
     plan.keepalive = if o.keep_alive { KeepAlive::On } else { KeepAlive::Off };
@@ -84,7 +96,7 @@ pub fn plan_of(o: &Order, users: u64) -> Result<Plan, Refusal> {
     plan.tls.insecure = true;
     plan.tls.certificate.clone_from(&o.certificate);
     plan.tls.key.clone_from(&o.key);
-    if !o.benchmark && o.delay_s > 0.0 && !o.get && !o.print {
+    if !o.benchmark && o.delay_s > 0.0 && !o.shows_one() {
         plan.think = Some(Think::Uniform(Duration::ZERO, Duration::from_secs_f64(o.delay_s)));
     }
     plan.network.proxy = o.proxy_host.clone().map(|host| Proxy {
@@ -92,6 +104,13 @@ pub fn plan_of(o: &Order, users: u64) -> Result<Plan, Refusal> {
         port: o.proxy_port,
         credentials: o.proxy_login.as_ref().map(|l| l.split(':').take(2).collect::<Vec<_>>().join(":")),
         tunnel: false,
+    });
+    plan.abandon.run = (o.failures > 0).then(|| GiveUp {
+        after: o.failures,
+        failures: vec![Failure::Connect, Failure::Reset, Failure::Closed, Failure::Protocol],
+        timeouts: true,
+        silence: false,
+        statuses: FAILURES.to_vec(),
     });
     let phase = &mut plan.phases[0];
     phase.load = Load::closed(users as u32);

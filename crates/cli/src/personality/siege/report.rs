@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lastdrop_load::describe;
-use lastdrop_model::{Exchange, Plan, Printable, printable, secrets};
+use lastdrop_model::{Exchange, Fate, Plan, Printable, printable, secrets};
 
 use super::settings::{Order, Reps};
 use super::tally::Tally;
@@ -29,13 +29,13 @@ pub fn config(o: &Order) -> String {
     let no_time = || "n/a".to_string();
     let rows = [
         ("version:", "4.0.7".into()),
-        ("verbose:", yes(o.verbose && !o.json)),
+        ("verbose:", yes(o.verbose && !o.json && !o.quiet)),
         ("color:", yes(o.color)),
         ("quiet:", yes(o.quiet || o.json)),
         ("debug:", yes(o.debug)),
         ("protocol:", if o.http10 { "HTTP/1.0" } else { "HTTP/1.1" }.into()),
         ("HTML parser:", if o.parser { "enabled" } else { "disabled" }.into()),
-        ("get method:", o.get_method.clone()),
+        ("get method:", o.get_method.clone().unwrap_or_else(|| "HEAD".into())),
         ("connection:", if o.keep_alive { "keep-alive" } else { "close" }.into()),
         ("concurrent users:", o.concurrent.to_string()),
         ("time to run:", o.time.map_or_else(no_time, |t| format!("{} seconds", t.as_secs()))),
@@ -63,7 +63,7 @@ pub fn config(o: &Order) -> String {
         ("comma separated output:", yes(o.csv)),
         ("allow redirects:", yes(o.follow)),
         ("allow zero byte data:", "true".into()),
-        ("allow chunked encoding:", "true".into()),
+        ("allow chunked encoding:", yes(o.chunked)),
         ("upload unique files:", "true".into()),
         ("json output:", yes(o.json)),
     ];
@@ -84,6 +84,8 @@ pub fn config(o: &Order) -> String {
 
 /// One line for a hit.
 pub fn hit_line(e: &Exchange, o: &Order, plan: &Plan) -> Printable {
+    // What is not HTTP is a teapot for siege, without a body.
+    let (status, bytes) = if e.fate == Fate::Answered { (e.status, e.body_bytes) } else { (418, 0) };
     let spec = &plan.requests[e.request as usize];
     let (method, path) = e
         .detour
@@ -92,16 +94,22 @@ pub fn hit_line(e: &Exchange, o: &Order, plan: &Plan) -> Printable {
     let path = secrets::url(path);
     let url = format!("{}{path}", spec.url.origin());
     let seconds = e.service_us() as f64 / 1e6;
-    let protocol = if plan.http.http10 { "HTTP/1.0" } else { "HTTP/1.1" };
+    let protocol = if e.http10 { "HTTP/1.0" } else { "HTTP/1.1" };
     let now = e.done.unwrap_or(e.due) / 1_000_000;
     let stamp = if o.stamp { format!("[{}, {}] ", day(now), date(now)) } else { String::new() };
-    let shown = if o.full_url || matches!(method, "POST" | "PUT") { url.as_str() } else { &path };
+    let shown = if o.full_url || method != "GET" { url.as_str() } else { &path };
+    // Users are numbered from 0; those who have nothing of their own by their connection.
+    let user = if e.unit > 0 { (e.unit >> 40) - 1 } else { e.connection & u64::from(u32::MAX) };
     let line = if o.csv {
-        format!("{stamp}{protocol},{},{seconds:6.2},{:7},{url},{},{}", e.status, e.body_bytes, e.request, date(now))
+        let mark = o.mark.as_ref().map_or_else(String::new, |mark| format!("{mark},"));
+        let id = if o.display_id { format!("{user:4},") } else { String::new() };
+        format!("{stamp}{mark}{id}{protocol},{status},{seconds:6.2},{bytes:7},{shown},{},{}", e.request, date(now))
+    } else if o.display_id {
+        format!("{user:4}) {protocol} {status} {seconds:6.2} secs: {bytes:7} bytes ==> {method:<4} {shown}")
     } else {
-        format!("{stamp}{protocol} {}   {seconds:6.2} secs: {:7} bytes ==> {method:<4} {shown}", e.status, e.body_bytes)
+        format!("{stamp}{protocol} {status}    {seconds:5.2} secs: {bytes:7} bytes ==> {method:<4} {shown}")
     };
-    let color = match e.status {
+    let color = match status {
         200..300 => "\x1b[0;34m",
         300..400 => "\x1b[0;36m",
         400..500 => "\x1b[0;35m",
@@ -134,12 +142,10 @@ fn date(unix_s: u64) -> String {
 pub fn show_block(o: &Order, block: &Block, t: &Tally, lifted: bool) {
     if o.json {
         err("\n");
-        out(block.json());
+        out(block.json(o.debug.then_some(t.ok200)));
     } else if !o.quiet {
         let lifting = if lifted { "\nLifting the server siege..." } else { "" };
         err(format!("{lifting}\n{} \n", block.text(o.debug, t.ok200)));
-    } else if o.get || o.print {
-        err("\n");
     }
 }
 
@@ -147,10 +153,10 @@ pub fn show_block(o: &Order, block: &Block, t: &Tally, lifted: bool) {
 pub fn transaction(raw: &[u8], o: &Order) -> String {
     let text = printable::lossless(raw);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-    if o.json || o.quiet {
-        String::new()
-    } else if o.print {
+    if o.print {
         format!("{body}\n")
+    } else if o.json || o.quiet {
+        String::new()
     } else {
         format!("{head}\r\n\r\n\n")
     }
@@ -178,17 +184,23 @@ impl Block {
         let tick = |s: f64| if manner.like_the_original { (s / TICK_S).round() * TICK_S } else { s };
         let elapsed_s = tick(elapsed_s);
         let per_second = |x: f64| if elapsed_s > 0.0 { x / elapsed_s } else { 0.0 };
-        let all = t.hits + t.failed;
-        let available = if manner.like_the_original { t.hits } else { t.ok };
+        let like = manner.like_the_original;
+        let hits = if like { t.hits + t.garbage } else { t.hits };
+        let all = hits + t.failed;
+        let available = if like { hits } else { t.ok };
         let busy_s = tick(t.times.sum() / 1e6);
         Block {
-            hits: t.hits,
+            hits,
             // For siege a 403 is as good as a page.
             availability: if all == 0 { 0.0 } else { available as f64 / all as f64 * 100.0 },
             elapsed_s,
             megabytes: t.bytes as f64 / 1_048_576.0,
-            response_s: if t.hits == 0 { 0.0 } else { busy_s / t.hits as f64 },
-            rate: per_second(t.hits as f64),
+            // siege divides the time of all by what did not fail: a mean above the longest.
+            response_s: match if like { hits } else { t.times.count() } {
+                0 => 0.0,
+                n => busy_s / n as f64,
+            },
+            rate: per_second(hits as f64),
             throughput: per_second(t.bytes as f64 / 1_048_576.0),
             concurrency: per_second(busy_s),
             ok: t.ok,
@@ -224,11 +236,12 @@ impl Block {
         out
     }
 
-    fn json(&self) -> String {
+    fn json(&self, ok200: Option<u64>) -> String {
+        let ok200 = ok200.map_or_else(String::new, |n| format!("\t\"http_ok_received\":\t\t{n:12},\n"));
         format!(
             "{{\t\"transactions\":\t\t\t{:12},\n\t\"availability\":\t\t\t{:12.2},\n\t\"elapsed_time\":\t\t\t{:12.2},\n\
              \t\"data_transferred\":\t\t{:12.2},\n\t\"response_time\":\t\t{:12.2},\n\t\"transaction_rate\":\t\t{:12.2},\n\
-             \t\"throughput\":\t\t\t{:12.2},\n\t\"concurrency\":\t\t\t{:12.2},\n\t\"successful_transactions\":\t{:12},\n\
+             \t\"throughput\":\t\t\t{:12.2},\n\t\"concurrency\":\t\t\t{:12.2},\n\t\"successful_transactions\":\t{:12},\n{ok200}\
              \t\"failed_transactions\":\t\t{:12},\n\t\"longest_transaction\":\t\t{:12.2},\n\t\"shortest_transaction\":\t\t{:12.2}\n}}\n",
             self.hits,
             self.availability,
@@ -247,23 +260,18 @@ impl Block {
 }
 
 /// A line for the run in the log file, and the mark before it.
-pub fn write_log(o: &Order, b: &Block) -> Result<(), Refusal> {
+pub fn write_log(o: &Order, b: &Block, aborted: bool) -> Result<(), Refusal> {
     if !o.logging {
         return Ok(());
     }
-    let mut text = String::new();
-    if !o.log_file.exists() {
-        text.push_str(
-            "      Date & Time,  Trans,  Elap Time,  Data Trans,  Resp Time,  Trans Rate,  Throughput,  Concurrent,    OKAY,   Failed\n",
-        );
-    }
+    // Each is written by itself, and complained about.
+    let mut parts = Vec::new();
     if let Some(mark) = &o.mark {
-        let _ = writeln!(text, "**** {mark} ****");
+        parts.push(format!("**** {mark} ****\n"));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let _ = writeln!(
-        text,
-        "{},{:7},{:11.2},{:12},{:11.2},{:12.2},{:12.2},{:12.2},{:8},{:8}",
+    parts.push(format!(
+        "{},{:7},{:11.2},{:12},{:11.2},{:12.2},{:12.2},{:12.2},{:8},{:8}\n",
         date(now),
         b.hits,
         b.elapsed_s,
@@ -274,13 +282,22 @@ pub fn write_log(o: &Order, b: &Block) -> Result<(), Refusal> {
         b.concurrency,
         b.ok,
         b.failed
-    );
+    ));
+    if aborted {
+        parts.push("**** siege aborted due to excessive socket failure. ****\n".into());
+    }
+    if !o.log_file.exists() {
+        parts[0].insert_str(
+            0,
+            "      Date & Time,  Trans,  Elap Time,  Data Trans,  Resp Time,  Trans Rate,  Throughput,  Concurrent,    OKAY,   Failed\n",
+        );
+    }
     let path = o.log_file.display();
-    let written = fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(&o.log_file)
-        .and_then(|mut file| file.write_all(text.as_bytes()));
+    let append = |text: &String| {
+        let file = fs::OpenOptions::new().create(true).append(true).open(&o.log_file);
+        file.and_then(|mut file| file.write_all(text.as_bytes()))
+    };
+    let written: Vec<_> = parts.iter().map(append).collect();
     if o.show_log {
         out(format!(
             "LOG FILE: {path}\nYou can disable this log file notification by editing\n{} and changing 'show-logfile' to \
@@ -288,7 +305,7 @@ pub fn write_log(o: &Order, b: &Block) -> Result<(), Refusal> {
             std::env::var("HOME").map_or_else(|_| o.rc.display().to_string(), |h| format!("{h}/.siege/siege.conf"))
         ));
     }
-    if let Err(e) = written {
+    for e in written.into_iter().filter_map(Result::err) {
         err(tagged(YELLOW, "error", &format!("unable to create log file: {path}: {}\n", describe(&e))));
     }
     Ok(())

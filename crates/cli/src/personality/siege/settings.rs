@@ -31,16 +31,20 @@ pub struct Order {
     pub show_log: bool,
     pub logging: bool,
     pub log_file: PathBuf,
-    pub get_method: String,
+    /// None: not set, and GET then, whatever -C shows.
+    pub get_method: Option<String>,
     pub parser: bool,
     pub follow: bool,
     pub csv: bool,
+    pub display_id: bool,
     pub stamp: bool,
     pub full_url: bool,
     pub limit: u64,
     pub http10: bool,
     pub cache: bool,
     pub keep_alive: bool,
+    /// Only shown: what comes in chunks is read.
+    pub chunked: bool,
     pub concurrent: u64,
     pub time: Option<Duration>,
     pub reps: Option<Reps>,
@@ -103,27 +107,30 @@ pub fn count(flag: &str, text: &str, bound: &'static Bound) -> Result<u64, Refus
 }
 
 impl Order {
+    /// Where no file says otherwise.
     pub fn defaults(rc: PathBuf) -> Order {
         Order {
             rc,
-            verbose: true,
+            verbose: false,
             quiet: false,
             color: true,
             json: false,
             show_log: false,
             logging: false,
-            log_file: PathBuf::from("/var/log/siege.log"),
-            get_method: "HEAD".into(),
-            parser: true,
+            log_file: PathBuf::from("/var/log/log/siege.log"),
+            get_method: None,
+            parser: false,
             follow: true,
             csv: false,
+            display_id: false,
             stamp: false,
             full_url: false,
             limit: 255,
-            http10: false,
+            http10: true,
             cache: false,
             keep_alive: false,
-            concurrent: 25,
+            chunked: false,
+            concurrent: 1,
             time: None,
             reps: None,
             file: None,
@@ -153,6 +160,18 @@ impl Order {
         }
     }
 
+    /// What the file says that siege writes where a user has none.
+    fn as_in_the_template(&mut self) {
+        (self.verbose, self.json, self.show_log, self.parser, self.chunked) = (true, true, true, true, true);
+        (self.http10, self.concurrent) = (false, 25);
+        (self.encoding, self.get_method) = ("gzip, deflate".into(), Some("HEAD".into()));
+    }
+
+    /// Is one transaction shown, and nothing else done?
+    pub fn shows_one(&self) -> bool {
+        self.get || self.print
+    }
+
     /// One line of the settings file.
     fn set(&mut self, name: &str, value: &str) -> Result<(), Refusal> {
         let text = || value.to_string();
@@ -164,10 +183,12 @@ impl Order {
             "show-logfile" => self.show_log = truth(value),
             "logging" => self.logging = truth(value),
             "logfile" => self.log_file = PathBuf::from(value),
-            "gmethod" => self.get_method = text(),
+            "gmethod" => self.get_method = Some(text()),
             "parser" => self.parser = truth(value),
             "follow-location" => self.follow = truth(value),
             "csv" => self.csv = truth(value),
+            "display-id" => self.display_id = truth(value),
+            "chunked" => self.chunked = truth(value),
             "timestamp" => self.stamp = truth(value),
             "fullurl" => self.full_url = truth(value),
             "limit" => self.limit = count(name, value, USERS)?,
@@ -181,7 +202,7 @@ impl Order {
             "url" => self.url = Some(text()),
             "delay" => self.delay_s = delay(name, value)?,
             "timeout" => self.timeout_s = count(name, value, TIMEOUT)?,
-            "failures" => self.failures = count(name, value, REQUESTS)?,
+            "failures" => self.failures = whole("siege", name, value, REQUESTS)?.max(0) as u64,
             "internet" => self.internet = truth(value),
             "benchmark" => self.benchmark = truth(value),
             "user-agent" => self.agent = text(),
@@ -212,8 +233,8 @@ impl Order {
     pub fn read_rc(&mut self, given: bool) -> Result<(), Refusal> {
         let Ok(text) = files::read_text(&self.rc) else {
             if !given {
-                // siege would write its template, which has these.
-                (self.json, self.show_log, self.encoding) = (true, true, "gzip, deflate".into());
+                // siege would write its template.
+                self.as_in_the_template();
                 return Ok(());
             }
             let stars = "*".repeat(50);
@@ -248,7 +269,12 @@ impl Order {
 pub fn reps(flag: &str, text: &str) -> Result<Option<Reps>, Refusal> {
     match text {
         "once" => Ok(Some(Reps::Once)),
-        n => Ok(Some(whole("siege", flag, n, REQUESTS)?).filter(|n| *n > 0).map(|n| Reps::Times(n as u64))),
+        n => Ok(Some(match whole("siege", flag, n, REQUESTS)? {
+            // siege's own number for `once`.
+            -1 => Reps::Once,
+            // What is no number is 0: it ends at once.
+            n => Reps::Times(n.max(0) as u64),
+        })),
     }
 }
 
@@ -261,6 +287,10 @@ mod tests {
         let time = |text: &str| time("-t", text).expect("within bounds").map(|t| t.as_secs());
         assert_eq!((time("10S"), time("2"), time("1h"), time("x")), (Some(10), Some(120), Some(3600), None));
         let reps = |text: &str| reps("-r", text).expect("within bounds");
-        assert_eq!((reps("once"), reps("3"), reps("0")), (Some(Reps::Once), Some(Reps::Times(3)), None));
+        assert_eq!((reps(""), reps("x"), reps("-1")), (Some(Reps::Times(0)), Some(Reps::Times(0)), Some(Reps::Once)));
+        assert_eq!(
+            (reps("once"), reps("3"), reps("0")),
+            (Some(Reps::Once), Some(Reps::Times(3)), Some(Reps::Times(0)))
+        );
     }
 }

@@ -1,7 +1,10 @@
 //! What siege counts of each request.
 
 use lastdrop_analyze::samples::Samples;
-use lastdrop_model::{Exchange, Fate};
+use lastdrop_model::{Exchange, Failure, Fate};
+
+/// Answers that are failures for siege.
+pub const FAILURES: [u16; 11] = [408, 500, 501, 502, 503, 504, 505, 506, 507, 508, 509];
 
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -9,6 +12,8 @@ pub struct Tally {
     pub ok: u64,
     pub ok200: u64,
     pub failed: u64,
+    /// Of those, what was not HTTP; siege counts it as a hit, too.
+    pub garbage: u64,
     pub bytes: u64,
     pub times: Samples,
 }
@@ -17,8 +22,7 @@ impl Tally {
     pub fn take(&mut self, e: &Exchange) {
         match e.fate {
             Fate::Censored | Fate::Unsent => return,
-            // siege counts an error of the server as a failure.
-            Fate::Answered if e.status >= 500 => self.failed += 1,
+            Fate::Answered if FAILURES.contains(&e.status) => self.failed += 1,
             Fate::Answered => {
                 self.hits += 1;
                 self.ok += u64::from(e.status < 400 || matches!(e.status, 401 | 407));
@@ -26,6 +30,7 @@ impl Tally {
             }
             Fate::Failed(_) | Fate::TimedOut => {
                 self.failed += 1;
+                self.garbage += u64::from(e.fate == Fate::Failed(Failure::Protocol));
                 return;
             }
         }

@@ -7,8 +7,28 @@ use crate::personality::getopt::{Opt, Style, Takes, opt, parse};
 use crate::personality::{Refusal, beyond, out_of_bounds, refuse};
 use crate::stdio::{note, out};
 
-const USAGE: &str = include_str!("usage.txt");
-const VERSION: &str = "wrk debian/4.1.0-3+b2 [epoll] Copyright (C) 2012 Will Glozer\n";
+/// Which of the two is spoken: wrk, or wrk2, whose binary has the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    Wrk,
+    Wrk2,
+}
+
+impl Program {
+    fn usage(self) -> &'static str {
+        match self {
+            Program::Wrk => include_str!("usage.txt"),
+            Program::Wrk2 => include_str!("usage2.txt"),
+        }
+    }
+
+    fn version(self) -> &'static str {
+        match self {
+            Program::Wrk => "wrk debian/4.1.0-3+b2 [epoll] Copyright (C) 2012 Will Glozer\n",
+            Program::Wrk2 => "wrk 4.0.0 [epoll] Copyright (C) 2012 Will Glozer\n",
+        }
+    }
+}
 
 const TABLE: &[Opt] = &[
     opt('c', "connections", Takes::Value),
@@ -21,6 +41,8 @@ const TABLE: &[Opt] = &[
     opt('r', "help", Takes::Nothing),
     opt('v', "version", Takes::Nothing),
     opt('R', "rate", Takes::Value),
+    opt('U', "u_latency", Takes::Nothing),
+    opt('B', "batch_latency", Takes::Nothing),
 ];
 
 #[derive(Debug)]
@@ -31,16 +53,18 @@ pub struct Order {
     pub timeout_s: u64,
     pub headers: Vec<(String, String)>,
     pub latency: bool,
+    /// Also the times from when a request was sent.
+    pub uncorrected: bool,
     pub rate: Option<u64>,
     pub url: String,
 }
 
 /// wrk writes its usage on stdout.
-pub fn usage<T>(why: &str) -> Result<T, Refusal> {
+pub fn usage<T>(program: Program, why: &str) -> Result<T, Refusal> {
     if !why.is_empty() {
         note!("{why}");
     }
-    out(USAGE);
+    out(program.usage());
     refuse(1, "")
 }
 
@@ -70,7 +94,7 @@ fn seconds(text: &str) -> Option<u64> {
     with_unit(text, &[('s', 1), ('m', 60), ('h', 3600)])
 }
 
-pub fn read(args: &[String]) -> Result<Order, Refusal> {
+pub fn read(program: Program, args: &[String]) -> Result<Order, Refusal> {
     let parsed = parse("wrk", Style::Long, TABLE, args);
     let mut o = Order {
         connections: 10,
@@ -79,11 +103,12 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
         timeout_s: 2,
         headers: Vec::new(),
         latency: false,
+        uncorrected: false,
         rate: None,
         url: String::new(),
     };
-    let mut complaint = parsed.errors.first().cloned();
-    for (at, value) in parsed.options {
+    let (mut complaint, known_to) = (parsed.errors.first().cloned(), parsed.errors_at.first().copied());
+    for (at, value) in parsed.options.into_iter().take(known_to.unwrap_or(usize::MAX)) {
         let value = value.unwrap_or_default();
         let flag = format!("-{}", TABLE[at].short);
         let number = |to: &mut u64, read: fn(&str) -> Option<u64>, bound: &'static Bound| {
@@ -94,7 +119,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
                     *to = n;
                     Ok(())
                 }
-                None => usage(""),
+                None => usage(program, ""),
             }
         };
         match TABLE[at].long {
@@ -112,7 +137,10 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
                 Err(e) => return refuse(1, format!("wrk: -H: {e}")),
             },
             "latency" => o.latency = true,
-            "version" => out(VERSION),
+            "u_latency" => (o.latency, o.uncorrected) = (true, true),
+            // Of requests that are not pipelined each is a batch.
+            "batch_latency" => {}
+            "version" => out(program.version()),
             "script" => {
                 return refuse(
                     1,
@@ -128,18 +156,18 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
         }
     }
     if let Some(why) = complaint {
-        return usage(&why);
+        return usage(program, &why);
     }
-    let Some(url) = parsed.words.first() else { return usage("") };
+    let Some(url) = parsed.words.first() else { return usage(program, "") };
     o.url.clone_from(url);
     if o.threads == 0 || o.duration_s == 0 {
-        return usage("");
+        return usage(program, "");
     }
     if o.connections < o.threads {
-        return usage("number of connections must be >= threads");
+        return usage(program, "number of connections must be >= threads");
     }
-    if o.rate == Some(0) {
-        return usage("");
+    if o.rate == Some(0) || program == Program::Wrk2 && o.rate.is_none() {
+        return usage(program, "Throughput MUST be specified with the --rate or -R option");
     }
     Ok(o)
 }
@@ -150,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_no_run_can_do_is_refused_with_its_bound() {
-        let order = |text: &str| read(&text.split_whitespace().map(str::to_string).collect::<Vec<_>>());
+        let order = |text: &str| read(Program::Wrk, &text.split_whitespace().map(str::to_string).collect::<Vec<_>>());
         for line in ["-c 4294967306", "-c inf", "-d 99999999999h", "-t 257", "-T nan", "-R 1e300", "-R 11m"] {
             let refusal = order(&format!("{line} http://h/")).expect_err(line);
             assert!(
@@ -159,6 +187,14 @@ mod tests {
             );
         }
         assert_eq!(order("-c 1m -R 10m -d 1h http://h/").expect("the most").connections, 1_000_000);
+    }
+
+    #[test]
+    fn wrk2_wants_a_rate() {
+        let order = |text: &str| read(Program::Wrk2, &text.split_whitespace().map(str::to_string).collect::<Vec<_>>());
+        assert!(order("-c 1 -t 1 http://h/").is_err() && order("-c 1 -t 1 -R 0 http://h/").is_err());
+        let o = order("-c 1 -t 1 -R 2k -U -B http://h/").expect("valid");
+        assert_eq!((o.rate, o.latency, o.uncorrected), (Some(2000), true, true));
     }
 
     #[test]

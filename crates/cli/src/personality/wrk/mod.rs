@@ -3,6 +3,7 @@
 mod flags;
 mod plan;
 mod report;
+mod spectrum;
 mod tally;
 
 use std::net::{TcpStream, ToSocketAddrs};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use lastdrop_load::describe;
 use lastdrop_model::{Exchange, Url, Wish, secrets};
 
-use self::flags::{read, usage};
+use self::flags::{Program, read, usage};
 use self::plan::plan_of;
 use self::report::{report, scaled};
 use self::tally::Tally;
@@ -19,11 +20,30 @@ use super::{Manner, Refusal, carry_out, catch_signals, failed, refuse, remark};
 use crate::stdio::out;
 
 pub fn main(args: &[String], manner: Manner) -> Result<u8, Refusal> {
-    let o = read(args)?;
-    if !o.url.contains("://") || o.url.ends_with("://") {
-        return usage(&format!("invalid URL: {}", o.url));
+    run(Program::Wrk, args, manner)
+}
+
+/// By the name of wrk2.
+pub fn main2(args: &[String], manner: Manner) -> Result<u8, Refusal> {
+    run(Program::Wrk2, args, manner)
+}
+
+/// A URL as wrk takes it apart: a user's name is left out, and what stands behind the host is sent as it is.
+fn read_url(text: &str) -> Option<Url> {
+    let (scheme, rest) = text.split_once("://")?;
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let url: Url = format!("{scheme}://{host}/").parse().ok()?;
+    Some(url.with_path(if path.starts_with('/') { path } else { "/" }))
+}
+
+fn run(program: Program, args: &[String], manner: Manner) -> Result<u8, Refusal> {
+    let o = read(program, args)?;
+    let can_be_sent = o.url.bytes().all(|b| b.is_ascii_graphic());
+    if !o.url.contains("://") || o.url.ends_with("://") || !can_be_sent {
+        return usage(program, &format!("invalid URL: {}", o.url));
     }
-    let Ok(url) = o.url.parse::<Url>() else {
+    let Some(url) = read_url(&o.url) else {
         let (scheme, rest) = o.url.split_once("://").unwrap_or(("http", &o.url));
         let host = rest.split(['/', ':']).next().unwrap_or_default();
         return refuse(1, format!("unable to resolve {host}:{scheme} Name or service not known"));

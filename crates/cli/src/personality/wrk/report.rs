@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
+use lastdrop_analyze::samples::Samples;
+
 use super::flags::Order;
+use super::spectrum::spectrum;
 use super::tally::Tally;
 use crate::personality::Manner;
 
@@ -26,19 +29,19 @@ pub fn report(o: &Order, t: &Tally, run_s: f64, manner: Manner) -> String {
             padded(&format(samples.max() as f64), 9)
         );
     }
-    let n = t.latency.count();
-    let at = |share: f64| padded(&time_us(t.latency.at_rank((share * n as f64) as u64) as f64), 10);
     match (o.latency, o.rate) {
         (true, None) => {
             out.push_str("  Latency Distribution\n");
             for p in [50.0, 75.0, 90.0, 99.0] {
-                let _ = writeln!(out, "{p:7.0}%{}", at(p / 100.0));
+                let _ = writeln!(out, "{p:7.0}%{}", at(&t.latency, p / 100.0));
             }
         }
         (true, Some(_)) => {
-            out.push_str("  Latency Distribution (HdrHistogram - Recorded Latency)\n");
-            for p in [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0] {
-                let _ = writeln!(out, "{p:7.3}%{}", at(p / 100.0));
+            distribution(&mut out, &t.latency, "Recorded Latency");
+            if o.uncorrected {
+                out.push('\n');
+                let what = "Uncorrected Latency (measured without taking delayed starts into account)";
+                distribution(&mut out, &t.uncorrected, what);
             }
         }
         _ => {}
@@ -54,6 +57,20 @@ pub fn report(o: &Order, t: &Tally, run_s: f64, manner: Manner) -> String {
     let _ = writeln!(out, "Requests/sec: {:9.2}", t.complete as f64 / run_s);
     let _ = writeln!(out, "Transfer/sec: {:>10}B", binary(t.bytes as f64 / run_s));
     out
+}
+
+fn at(samples: &Samples, share: f64) -> String {
+    padded(&time_us(samples.at_rank((share * samples.count() as f64) as u64) as f64), 10)
+}
+
+/// wrk2's block of latencies.
+fn distribution(out: &mut String, samples: &Samples, what: &str) {
+    let _ = writeln!(out, "  Latency Distribution (HdrHistogram - {what})");
+    for p in [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0] {
+        let _ = writeln!(out, "{p:7.3}%{}", at(samples, p / 100.0));
+    }
+    let line = "-".repeat(58);
+    let _ = write!(out, "\n  Detailed Percentile spectrum:\n{}{line}\n", spectrum(samples));
 }
 
 /// A number with the unit that wrk chooses: the next one from 85 % of it on.

@@ -17,6 +17,8 @@ pub struct Tally {
     pub timeout: u64,
     pub status: u64,
     pub latency: Samples,
+    /// From when each was sent, whenever it was to be.
+    pub uncorrected: Samples,
     /// Answers of each thread in each interval.
     rates: BTreeMap<(u64, u64), u64>,
 }
@@ -30,8 +32,9 @@ impl Tally {
                 self.status += u64::from(e.status > 399);
                 let done = e.done.unwrap_or(e.due);
                 // In an open loop what a person waits: from the time at which the request was to be sent.
-                let from = if open { e.due } else { e.ready.filter(|_| e.first).or(e.sent).unwrap_or(e.due) };
-                self.latency.record(done.saturating_sub(from));
+                let sent = e.ready.filter(|_| e.first).or(e.sent).unwrap_or(e.due);
+                self.uncorrected.record(done.saturating_sub(sent));
+                self.latency.record(done.saturating_sub(if open { e.due } else { sent }));
                 *self.rates.entry((e.connection >> 56, done / RATE_INTERVAL_US)).or_default() += 1;
             }
             Fate::Failed(Failure::Connect) => self.connect += 1,
