@@ -16,6 +16,7 @@ pub(super) const REFUSED: &[Rule] = &[
 ];
 pub(super) const WAITING: &[Rule] = &[
     Rule { id: "session-lock", look: session_lock },
+    Rule { id: "db-pool-exhausted", look: own_pool },
     Rule { id: "serialized", look: serialized },
     Rule { id: "perl-interpreters-exhausted", look: perl_interpreters },
     Rule { id: "dns-lookup", look: |c| names(c, true) },
@@ -146,11 +147,47 @@ fn session_lock(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
+/// A server of threads that nearly all wait for each other while neither it nor anybody else computes.
+fn waiting_inside<'a>(case: &'a Case<'a>) -> Option<View<'a>> {
+    let waits = |v: &View<'_>| {
+        v.seen.threads >= 1.8 * v.seen.workers_most.max(1) as f64
+            && v.seen.waiting("futex") >= 0.6 * v.seen.threads
+            && v.seen.hottest_process_cores < 0.5
+            && v.seen.waiting("running") < 0.25 * v.seen.threads
+    };
+    let all = case.servers().into_iter().rev();
+    all.into_iter().find(|v| v.is(&["gunicorn", "uwsgi", "puma", "tomcat"]) && waits(v) && case.slower().is_some_and(|t| t >= 2.0))
+}
+
+/// The application's own pool of connections.
+fn own_pool(case: &Case<'_>) -> Option<Finding> {
+    let v = waiting_inside(case)?;
+    let peer = v.about.connects.iter().find(|peer| is_database(case, &v, peer))?;
+    let db = behind(case, &v, peer);
+    let cores = db.and_then(|b| b.seen.cpu_cores).unwrap_or(0.0);
+    let active = view_of(case, db.as_ref()).and_then(|look| look.active_mean);
+    (cores < 0.3 && active.is_none_or(|n| n < 0.5 * v.seen.waiting("futex"))).then(|| {
+        finding(0.8, format!("requests wait inside {} for a connection to its database, which has time", v.about.server))
+            .of(&v)
+            .seen("/proc/PID/syscall", "threads that wait for each other (futex)", v.seen.waiting("futex"), 0.6 * v.seen.threads)
+            .seen("/proc/PID/stat", "cores of the database", cores, 0)
+            .seen("database", "statements that run, on average", active.unwrap_or(0.0), 0)
+            .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 2)
+            .unless("a database at work; threads that compute")
+            .do_this(Vec::new(), "more connections in the application's pool (pool_size), held for the statement alone and not while something else is done")
+            .check_by("threads in futex; statements that run")
+    })
+}
+
 fn serialized(case: &Case<'_>) -> Option<Finding> {
-    let (v, share) = waiting(case, &["lock", "semaphore"]).or_else(|| {
+    let found = waiting(case, &["lock", "semaphore"]).or_else(|| {
         // A mutex between processes; threads of one process rest there.
         waiting(case, &["futex"]).filter(|(v, _)| v.one_thread_each())
-    })?;
+    });
+    let (v, share) = match found {
+        Some(found) => found,
+        None => waiting_inside(case).map(|v| (v, v.seen.waiting("futex") / v.seen.threads.max(1.0)))?,
+    };
     let (file, n) = v.seen.most_of("lock").unwrap_or(("a semaphore or mutex", v.seen.waiting("semaphore") + v.seen.waiting("futex")));
     Some(
         finding(0.9, format!("one lock lets one request through at a time: {file}"))

@@ -1,0 +1,65 @@
+//! Examinations of real servers with one known fault each, as `./x lab doctor` stored them, and healthy ones: what the rules
+//! say of each. A rule has a case that fires it; all others are cases in which it must not, those that look like it among
+//! them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use lastdrop_diagnose::findings::{all_about, diagnose};
+use lastdrop_model::examination::Examination;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Case {
+    limit: Option<String>,
+    found: BTreeSet<String>,
+    examination: Examination,
+}
+
+fn cases() -> Vec<(String, Case)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let mut all: Vec<(String, Case)> = fs::read_dir(folder)
+        .expect("cases")
+        .map(|entry| {
+            let path = entry.expect("an entry").path();
+            let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+            let case = serde_json::from_str(&fs::read_to_string(&path).expect("readable"));
+            (name.clone(), case.unwrap_or_else(|e| panic!("{name}: {e}")))
+        })
+        .collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all
+}
+
+#[test]
+fn each_stored_examination_shows_what_was_planted_and_nothing_else() {
+    let mut wrong = Vec::new();
+    for (name, case) in cases() {
+        let said = diagnose(&case.examination);
+        let found: BTreeSet<String> =
+            said.findings.iter().map(|f| f.id.clone()).filter(|id| Some(id) != said.limit.as_ref()).collect();
+        if (&said.limit, &found) != (&case.limit, &case.found) {
+            wrong.push(format!("{name}: {:?} {found:?}, not {:?} {:?}", said.limit, case.limit, case.found));
+        }
+        for finding in &said.findings {
+            assert!(!finding.evidence.is_empty() && !finding.title.is_empty(), "{name}: {finding:?}");
+            assert!((0.0..=1.0).contains(&finding.confidence), "{name}: {finding:?}");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn nearly_every_finding_has_a_stored_case() {
+    let all = cases();
+    let shown: BTreeSet<&str> =
+        all.iter().flat_map(|(_, c)| c.found.iter().chain(&c.limit)).map(String::as_str).collect();
+    let without: Vec<&str> = all_about().iter().map(|a| a.id).filter(|id| !shown.contains(id)).collect();
+    // What no machine of ours could make so far; each has to be found on a real server before it leaves this list.
+    let not_yet = NOT_YET.iter().copied().collect::<Vec<_>>();
+    assert_eq!(without, not_yet);
+    assert!(all.iter().filter(|(name, c)| name.starts_with("healthy") && c.limit.is_none()).count() >= 3);
+}
+
+const NOT_YET: &[&str] = &[];
