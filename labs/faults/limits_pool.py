@@ -41,16 +41,18 @@ def clamped(place, wanted=40, clamp=4, seconds=0.1, mpm="prefork"):
     return Case([server], server.url + "/page", ["-c", "40", "--keepalive", "off"])
 
 
-def short_backlog(place, backlog=5, workers=10, users=60, seconds=0.002):
-    server = web.apache(place, workers=workers, backlog=backlog, log=web.buffered_log(place),
-                        lines=web.perl(place, f"select(undef, undef, undef, {seconds});"))
+def short_backlog(place, backlog=5, workers=80, users=60, tick=0.1):
+    """Answers that come together, at each tick of a clock, so that all users come back together. A steady stream would
+    find room in any queue: it is bursts that a short one turns away."""
+    wait = f"use Time::HiRes (); my $now = Time::HiRes::time(); select(undef, undef, undef, {tick} - ($now - int($now / {tick}) * {tick}));"
+    server = web.apache(place, workers=workers, backlog=backlog, log=web.buffered_log(place), lines=web.perl(place, wait))
     return Case([server], server.url + "/page", ["-c", str(users), "--keepalive", "off"])
 
 
-def churn(place, workers=10, requests=5, born=0.2):
-    server = web.apache(place, workers=workers, log=web.buffered_log(place),
+def churn(place, workers=10, requests=20, born=0.2, backlog=511):
+    server = web.apache(place, workers=workers, backlog=backlog, log=web.buffered_log(place),
                         lines=f"MaxConnectionsPerChild {requests}\n"
-                              + web.perl(place, "", child=f"select(undef, undef, undef, {born})"))
+                              + web.perl(place, "", child=f"select(undef, undef, undef, {born})" if born else ""))
     return Case([server], server.url + "/page", MANY)
 
 
@@ -177,10 +179,11 @@ LIMITS = [
           near="workers-exhausted", other={"backlog": 4000}),
     Fault("server-limit-clamp", clamped, strengths=({}, {"clamp": 2, "mpm": "worker"}),
           cure={"clamp": 40}, near="workers-exhausted", other={"wanted": 80}),
-    Fault("accept-queue-overflow", short_backlog, strengths=({}, {"backlog": 2, "users": 100}),
-          cure={"backlog": 511}, near="workers-exhausted", other={"workers": 20}),
-    Fault("process-churn", churn, strengths=({}, {"requests": 2, "born": 0.05}), cure={"requests": 0},
-          near="workers-exhausted", other={"workers": 20}),
+    Fault("accept-queue-overflow", short_backlog, strengths=({"backlog": 2}, {"backlog": 1, "tick": 0.2}),
+          cure={"backlog": 511}, near="workers-exhausted", other={"workers": 120}),
+    Fault("process-churn", churn, strengths=({}, {"requests": 3, "born": 0.0}), cure={"requests": 0},
+          near="workers-exhausted", other={"backlog": 4000}),
+    Fault("process-churn", churning_fpm, variant="fpm", cure={"requests": 0}, near="fpm-children-exhausted"),
     Fault("cpu-throttled", throttled, strengths=({}, {"percent": 10}), cure={"percent": 0}, near="cpu-saturated",
           other={"workers": 20}),
     Fault("cpu-throttled", throttled_stack, variant="fpm", strengths=({},), cure={"percent": 0},
