@@ -47,6 +47,9 @@ MaxConnectionsPerChild 0
 KeepAlive {keepalive}
 MaxKeepAliveRequests 0
 HostnameLookups Off
+<Directory "/">
+AllowOverride None
+</Directory>
 <Directory "{docs}">
 AllowOverride {overrides}
 Require all granted

@@ -12,11 +12,11 @@ KEPT = ["-c", "20", "--keepalive", "on"]
 
 # Entries of connections that are said to be established, put into the namespace's own table by netlink; the machine's
 # limit stays as it is, and entries are counted for each namespace.
-FILL = '''"""Fills the table of tracked connections but for a margin."""
-import socket, struct, sys
+FILL = '''"""Fills the table of tracked connections, and makes room for so many new ones a second."""
+import socket, struct, sys, time
 
 limit = int(open("/proc/sys/net/netfilter/nf_conntrack_max").read())
-margin = int(sys.argv[1])
+room = int(sys.argv[1])
 
 
 def attribute(kind, data, nested=False):
@@ -31,27 +31,38 @@ def ends(source, target, port, to):
 
 def entry(n):
     source, target, port = bytes([10, 1, n >> 8 & 255, n & 255]), bytes([10, 2, n >> 16 & 255, 1]), 1024 + n % 60000
-    body = struct.pack("=BBH", 2, 0, 0) + attribute(1, ends(source, target, port, 9), True)
-    body += attribute(2, ends(target, source, 9, port), True)
+    return (struct.pack("=BBH", 2, 0, 0) + attribute(1, ends(source, target, port, 9), True),
+            attribute(2, ends(target, source, 9, port), True))
+
+
+def added(n):
     # Confirmed, seen in both directions, assured (so that nothing may take its place); for an hour.
-    body += attribute(3, struct.pack(">I", 14)) + attribute(7, struct.pack(">I", 3600))
+    there, back = entry(n)
+    body = there + back + attribute(3, struct.pack(">I", 14)) + attribute(7, struct.pack(">I", 3600))
     return struct.pack("=IHHII", 16 + len(body), 256, 0x601, 0, 0) + body
 
 
+def removed(n):
+    body = entry(n)[0]
+    return struct.pack("=IHHII", 16 + len(body), 258, 1, 0, 0) + body
+
+
 link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
-for first in range(0, limit - margin, 50):
-    link.send(b"".join(entry(n) for n in range(first, min(first + 50, limit - margin))))
+for first in range(0, limit, 50):
+    link.send(b"".join(added(n) for n in range(first, min(first + 50, limit))))
+print("full", flush=True)
+for first in range(0, limit - room, max(1, room // 10)):
+    link.send(b"".join(removed(n) for n in range(first, first + max(1, room // 10))))
+    time.sleep(0.1)
 '''
 
 
-def tracked(place, margin=200, rules=True, workers=10):
+def tracked(place, room=100, rules=True, workers=10):
+    """A full table, into which so many new connections a second find their way."""
     server = web.apache(place, workers=workers, log=web.buffered_log(place))
     if rules:
         firewall(place, "ct state established accept")
-        place.sysctl("net.netfilter.nf_conntrack_tcp_timeout_time_wait", 5)
-        place.sysctl("net.netfilter.nf_conntrack_tcp_timeout_close", 5)
-        filler = script(place, "fill.py", FILL, str(margin))
-        place.wait("fill.py", lambda: filler.process.poll() is not None)
+        script(place, "fill.py", FILL, str(room), ready=lambda d: "full" in d.log.read_text())
     return Case([server], server.url + "/index.html", MANY)
 
 
@@ -83,7 +94,7 @@ def few_ports(place, ports=400, keep=0, workers=2):
     return Case([front], front.url + "/", KEPT)
 
 
-def killed_for_memory(place, limit=150, megabytes=40, workers=10):
+def killed_for_memory(place, limit=70, megabytes=20, workers=10):
     groups = [place.group("memory", memory__limit_in_bytes=limit << 20)] if limit else []
     place.write("docs/page.php", f"<?php ini_set('memory_limit', '1G'); $s = str_repeat('x', {megabytes} << 20); usleep(100000); echo strlen($s);")
     server = web.apache(place, workers=workers, log=web.buffered_log(place), lines=web.php(place), groups=groups)
@@ -120,27 +131,25 @@ def crashing_fpm(place, every=4, children=8):
     return php_site(place, f"usleep(10000); {crash}", children)
 
 
-def held_back_generator(place, percent=15, files=0):
-    """A server of which more could be had: it is we who are held back."""
+def held_back_generator(place, percent=8):
+    """A server of which more could be had: it is we who are held back. A request costs us some 8 us of a processor."""
     front = nginx(place, ' server { listen 127.0.0.1:PORT; location / { return 200 "hello"; } }')
     wrap = []
     if percent:
         group = place.group("cpu", cpu__cfs_quota_us=percent * 1000)
         wrap = ["sh", "-c", f'echo 0 > {group}/cgroup.procs && exec "$@"', "sh"]
-    if files:
-        wrap = ["prlimit", f"--nofile={files}:{files}", "--"]
-    return Case([front], front.url + "/", ["-c", "100" if files else "20", "--keepalive", "on"], wrap)
+    return Case([front], front.url + "/", KEPT, wrap)
 
 
 LIMITS = [
-    Fault("conntrack-full", tracked, strengths=({}, {"margin": 60}), cure={"rules": False},
+    Fault("conntrack-full", tracked, strengths=({}, {"room": 30}), cure={"rules": False},
           near="accept-queue-overflow", other={"workers": 20}),
     Fault("retransmits", lossy, strengths=({}, {"percent": 10}), cure={"percent": 0}, near="delayed-ack",
           other={"workers": 20}),
     Fault("port-exhaustion", few_ports, strengths=({}, {"ports": 150}), cure={"keep": 32},
           near="upstream-refused", other={"workers": 1}, measure="good_share"),
     Fault("oom-kill", killed_for_memory, cure={"limit": 0}, near="worker-crash", measure="good_share",
-          strengths=({}, {"limit": 100})),
+          strengths=({}, {"limit": 50}), gain=1.15),
     Fault("oom-kill", killed_gunicorn, variant="gunicorn", cure={"limit": 0}, near="worker-crash", measure="good_share"),
     Fault("worker-timeout", impatient_gunicorn, strengths=({}, {"every": 6}), cure={"patience": 30}, near="worker-crash",
           measure="good_share", gain=1.1),
@@ -150,7 +159,7 @@ LIMITS = [
           measure="good_share", gain=1.08),
     Fault("worker-crash", crashing_fpm, variant="fpm", cure={"every": 0}, near="worker-timeout", measure="good_share",
           gain=1.1),
-    Fault("generator-saturated", held_back_generator, strengths=({}, {"percent": 8}), cure={"percent": 0},
+    Fault("generator-saturated", held_back_generator, strengths=({}, {"percent": 4}), cure={"percent": 0},
           near="cpu-saturated"),
     Fault("memory-pressure", None, impossible="there is no swap, and memory.events and memory.high are of cgroup v2, "
           "which has no memory controller here"),

@@ -144,8 +144,9 @@ def one_sync(place, workers=1, seconds=0.1, backlog=2048):
     return Case([server], server.url + "/", MANY)
 
 
-def short_uwsgi_queue(place, listen=4, workers=2, users=40, seconds=0.01):
-    server = uwsgi(place, f"time.sleep({seconds})", workers=workers, listen=listen)
+def short_uwsgi_queue(place, listen=3, workers=40, users=30, tick=0.1):
+    """As `short_backlog`: what comes together finds a short queue full."""
+    server = uwsgi(place, f"time.sleep({tick} - time.time() % {tick})", workers=workers, listen=listen)
     return Case([server], server.url + "/", ["-c", str(users), "--keepalive", "off"])
 
 
@@ -163,10 +164,10 @@ def few_front_slots(place, maxconn=6, delay=0.1, threads=2):
 
 
 def refusing_backend(place, gone=1, present=1, retries=3, threads=2):
-    """Some of the backend's servers refuse: each attempt is followed by a second of waiting."""
+    """Some of the backend's servers refuse: each attempt at the same one is followed by a second of waiting."""
     lines = [f"  server up{n} 127.0.0.1:{service(place, 0.01).port}" for n in range(present)]
     lines += [f"  server down{n} 127.0.0.1:{place.port()}" for n in range(gone)]
-    front = haproxy(place, "  option redispatch\n" + f"  retries {retries}\n" + "\n".join(lines), threads=threads)
+    front = haproxy(place, f"  retries {retries}\n" + "\n".join(lines), threads=threads)
     return Case([front], front.url + "/", MANY)
 
 
@@ -204,8 +205,8 @@ LIMITS = [
           near="upstream-backlog-overflow", measure="good_share"),
     Fault("sync-workers-waiting", one_sync, strengths=({}, {"workers": 3, "seconds": 0.3}), cure={"workers": 12},
           near="interpreter-lock", other={"backlog": 4000}, accept=("slow-upstream",)),
-    Fault("uwsgi-queue-full", short_uwsgi_queue, strengths=({}, {"listen": 2, "users": 80}), cure={"listen": 1000},
-          near="accept-queue-overflow", other={"workers": 4}, accept=("accept-queue-overflow",)),
+    Fault("uwsgi-queue-full", short_uwsgi_queue, strengths=({}, {"listen": 1, "tick": 0.2}), cure={"listen": 1000},
+          near="accept-queue-overflow", other={"workers": 60}, accept=("accept-queue-overflow",)),
     Fault("proxy-maxconn", few_slots, strengths=({}, {"maxconn": 2, "delay": 0.1}), cure={"maxconn": 0},
           near="slow-upstream", other={"threads": 1}),
     Fault("proxy-maxconn", few_front_slots, variant="frontend", cure={"maxconn": 1000}, near="slow-upstream",
