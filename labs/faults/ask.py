@@ -5,7 +5,7 @@ import os
 import subprocess
 import time
 
-from .fault import HEALTHY, LIMIT, PAIR, RISK, WASTE
+from .fault import HEALTHY, LIMIT, PAIR
 from .measure import environment, lastdrop
 from .place import LabError, Place, family, _kill
 
@@ -40,12 +40,12 @@ def judge(fault, document):
     limit = document["limit"]
     missing = [extra for extra in fault.also if extra not in found]
     if fault.kind == HEALTHY:
-        wrong = ([limit] if limit else []) + [id for id in found if id != limit and id not in fault.also]
+        wrong = sorted({*found, *filter(None, [limit])} - set(fault.accepted))
         return " ".join(wrong) or "nothing", not wrong and not missing
     if fault.kind in (LIMIT, PAIR):
         return limit or "no limit", limit in fault.accepted and not missing
     named = next((id for id in fault.accepted if id in found), None)
-    return named or f"({limit})" if limit else named or "not found", named is not None and not missing
+    return named or (f"not found ({limit})" if limit else "not found"), named is not None and not missing
 
 
 def examine(fault, strength, folder):
@@ -81,5 +81,3 @@ def examine(fault, strength, folder):
                 row["left"] = left
     return row
 
-
-SEVERITIES = {LIMIT, WASTE, RISK}

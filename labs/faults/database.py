@@ -1,11 +1,13 @@
 """MariaDB with a data folder of its own; root needs no password."""
 
+import json
+import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-from .place import LabError, unix_ready
+from .place import NOTE, LabError, born, unix_ready
 
 _template = None
 
@@ -14,8 +16,9 @@ def template():
     """An empty data folder, made once and copied for each database."""
     global _template
     if _template is None:
-        folder = Path(tempfile.mkdtemp(prefix="lastdrop-lab-db-"))
+        folder = Path(tempfile.mkdtemp(prefix="lastdrop-lab-"))
         folder.chmod(0o777)
+        (folder / NOTE).write_text(json.dumps({"lab": [os.getpid(), born(os.getpid())], "leaders": [], "holder": 0, "groups": []}))
         done = subprocess.run(
             ["mariadb-install-db", "--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db",
              "--user=www-data", f"--datadir={folder}/data"], capture_output=True, text=True, timeout=300)

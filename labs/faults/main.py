@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 from . import ask, database, measure, rows
-from .fault import HEALTHY, LIMIT, PAIR
-from .place import LabError
+from .place import LabError, clear_up
 from .table import FAULTS
 
 PAGE = Path("docs/doctor-lab.md")
@@ -91,6 +90,7 @@ def main():
     faults = chosen(options.ids)
     if options.list:
         return show(faults)
+    clear_up()
     impossible = [fault for fault in faults if fault.impossible]
     try:
         about = rows.version()

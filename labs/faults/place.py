@@ -7,6 +7,7 @@ it has started is found by that session or by its parents.
 
 import ctypes
 import http.client
+import json
 import os
 import shutil
 import signal
@@ -20,6 +21,8 @@ from pathlib import Path
 
 CLONE_NEWNET = 0x40000000
 GROUPS = Path("/sys/fs/cgroup")
+NOTE = "lab.json"
+"""What a set-up consists of, in its folder."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -82,6 +85,8 @@ class Place:
         self.holder = subprocess.Popen(
             unshare + ["sh", "-c", f"{script} && echo up && exec sleep 86400"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        self.leaders.add(self.holder.pid)
+        self._note()
         self.enter = ["nsenter", "-t", str(self.holder.pid), "-n"]
         self.enter_all = self.enter + (["-m"] if mounts else [])
         if self.holder.stdout.readline() != "up\n":
@@ -126,6 +131,7 @@ class Place:
         if path not in self.groups:
             path.mkdir()
             self.groups.append(path)
+            self._note()
         for name, value in settings.items():
             (path / name.replace("__", ".")).write_text(str(value))
         return path
@@ -149,6 +155,7 @@ class Place:
         daemon = Daemon(process, name or f"pid:{process.pid}", log)
         self.daemons.append(daemon)
         self.leaders.add(process.pid)
+        self._note()
         if ready:
             self.wait(what, lambda: ready(daemon), seconds, daemon)
         return daemon
@@ -212,6 +219,12 @@ class Place:
         """A condition to wait for: connections are taken there, without one being made to it."""
         return lambda _daemon=None: f":{port} " in self.call(["ss", "-ltnH"]).stdout
 
+    def _note(self):
+        """Writes down what there is, for whoever comes after a lab that was killed."""
+        note = {"lab": [os.getpid(), born(os.getpid())], "leaders": [[pid, born(pid)] for pid in self.leaders],
+                "holder": self.holder.pid, "groups": [str(group) for group in self.groups]}
+        self.write(NOTE, json.dumps(note), 0o600)
+
     # The end.
 
     def stop(self, daemon, number=signal.SIGTERM, seconds=15):
@@ -236,42 +249,76 @@ class Place:
             # uWSGI takes SIGTERM for a reload.
             self.stop(daemon, signal.SIGINT if "uwsgi" in daemon.name else signal.SIGTERM)
         # Whoever was started by a server and has left its session still runs in the namespace.
-        _kill(self._in_namespace())
+        _kill(in_namespace(self.holder.pid))
         self.holder.kill()
         self.holder.wait(30)
         for stream in (self.holder.stdout, self.holder.stderr):
             stream.close()
-        left = []
-        for group in self.groups:
-            for _ in range(100):
-                try:
-                    group.rmdir()
-                    break
-                except OSError:
-                    time.sleep(0.05)
-            if group.exists():
-                left.append(f"control group {group}")
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if self.folder.exists():
-            left.append(f"folder {self.folder}")
-        left += [f"process {pid}" for pid in sorted(family(self.leaders) | {self.holder.pid}) if _alive(pid)]
-        return left
+        left = take_away(self.groups, self.folder)
+        return left + [f"process {pid}" for pid in sorted(family(self.leaders)) if _alive(pid)]
 
-    def _in_namespace(self):
-        """Processes whose network namespace is this one, but its holder."""
-        try:
-            own = os.readlink(f"/proc/{self.holder.pid}/ns/net")
-        except OSError:
+
+def in_namespace(holder):
+    """Processes in the network namespace of another, but that one; none where it is the machine's own, in which a holder is
+    whose unshare has failed."""
+    try:
+        other = os.readlink(f"/proc/{holder}/ns/net")
+        if other == os.readlink("/proc/self/ns/net"):
             return set()
-        found = set()
-        for pid in processes():
+    except OSError:
+        return set()
+    found = set()
+    for pid in processes():
+        try:
+            if pid != holder and os.readlink(f"/proc/{pid}/ns/net") == other:
+                found.add(pid)
+        except OSError:
+            continue
+    return found
+
+
+def take_away(groups, folder):
+    """Control groups whose processes have ended, and a folder; what could not be, in words."""
+    left = []
+    for group in groups:
+        for _ in range(100):
             try:
-                if pid != self.holder.pid and os.readlink(f"/proc/{pid}/ns/net") == own:
-                    found.add(pid)
+                os.rmdir(group)
+                break
+            except FileNotFoundError:
+                break
             except OSError:
-                continue
-        # Where unshare has failed the holder is in the machine's own namespace.
-        return set() if own == os.readlink("/proc/self/ns/net") else found
+                time.sleep(0.05)
+        else:
+            left.append(f"control group {group}")
+    shutil.rmtree(folder, ignore_errors=True)
+    return left + ([f"folder {folder}"] if os.path.exists(folder) else [])
+
+
+def born(pid):
+    """When a process began, in ticks since the start of the machine; a number that is used again has another."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(stat[stat.rindex(")") + 2:].split()[19])
+
+
+def clear_up():
+    """Ends and takes away what labs that were killed have left."""
+    for file in Path(tempfile.gettempdir()).glob(f"lastdrop-lab-*/{NOTE}"):
+        try:
+            note = json.loads(file.read_text())
+        except (OSError, json.JSONDecodeError):
+            continue
+        lab, since = note["lab"]
+        if born(lab) == since:
+            continue
+        ours = {pid for pid, since in note["leaders"] if born(pid) == since}
+        if note["holder"] in ours:
+            ours |= in_namespace(note["holder"])
+        _kill(family(ours) | ours)
+        take_away(note["groups"], file.parent)
 
 
 def _alive(pid):
