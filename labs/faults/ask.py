@@ -4,13 +4,37 @@ import json
 import os
 import subprocess
 import time
+from pathlib import Path
 
 from .fault import HEALTHY, LIMIT, PAIR
 from .measure import environment, lastdrop
 from .place import LabError, Place, family, _kill
 
+QUIET, WAIT = 0.25, 90
+"""A machine of which others use more than this share is waited for, for so many seconds."""
 PATIENCE = 300
 """Seconds that a doctor may take."""
+
+
+def used():
+    """Share of the processors that is used, over a second."""
+    def read():
+        fields = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]
+    whole, idle = read()
+    time.sleep(1)
+    now, later = read()
+    return 1 - (later - idle) / max(1, now - whole)
+
+
+def quiet():
+    """Waits for a machine that others leave alone; the share that they use."""
+    end = time.monotonic() + WAIT
+    share = used()
+    while share > QUIET and time.monotonic() < end:
+        time.sleep(1)
+        share = used()
+    return round(share, 2)
 
 
 def ask(place, case, document):
@@ -58,6 +82,7 @@ def examine(fault, strength, folder):
            "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     place = None
     try:
+        row["others"] = quiet()
         place = Place(fault.mounts)
         case = fault.build(place, **fault.settings(strength))
         wrong, row["seconds"], text = ask(place, case, document)

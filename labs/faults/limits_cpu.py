@@ -6,11 +6,11 @@ from .haproxy import haproxy
 from .limits_wait import php_site
 from .nginx import certificate, nginx
 from .node import node
-from .peers import service
+from .peers import RESOLVER, names
 from .python import gunicorn
 
 MANY = ["-c", "20", "--keepalive", "off"]
-FEW = ["-c", "10", "--keepalive", "on"]
+KEPT = ["-c", "10", "--keepalive", "on"]
 
 
 def text(size):
@@ -32,28 +32,28 @@ def honest_php(place, children=6, work=60000):
     return php_site(place, f"$s = 0; for ($i = 1; $i < {work}; $i++) $s += sqrt($i);", children)
 
 
-def one_nginx_worker(place, workers=1, connections=1024, size=400000):
-    """One worker that replaces words in what it serves."""
-    place.write("docs/page.html", text(size))
-    rules = "\n".join(f"sub_filter 'word of its own {n}' 'x';" for n in range(40))
+def one_nginx_worker(place, workers=1, connections=1024, places=400):
+    """One worker that tries many regular expressions on the path of each request."""
+    place.write(f"docs/{'a' * 60}/page.html", "hello\n")
+    tried = "\n".join(f"  location ~ a.*a.*b{n}$ {{ return 404; }}" for n in range(places))
     front = nginx(place, f""" server {{ listen 127.0.0.1:PORT; root {place.folder}/docs;
-  sub_filter_once off; {rules} }}""", workers=workers, connections=connections)
-    return Case([front], front.url + "/page.html", FEW)
+{tried} }}""", workers=workers, connections=connections)
+    return Case([front], f"{front.url}/{'a' * 60}/page.html", KEPT)
 
 
 def one_haproxy_thread(place, threads=1, maxconn=4000):
-    """One thread that looks at each request with many expressions."""
-    rules = "\n".join(f"  http-request set-header X-Rule-{n} %[path,regsub(^/([a-z]*)[0-9]*/(.*)$,\\2-\\1,g),sha2(512),hex,sha2(512),hex]"
-                      for n in range(60))
+    """One thread that computes digests for each request."""
+    chain = ",".join(["sha2(512),hex"] * 8)
+    rules = "\n".join(f"  http-request set-header X-Rule-{n} %[path,{chain}]" for n in range(30))
     front = haproxy(place, "  http-request return status 200 content-type text/plain string ok", front=rules,
                     threads=threads, maxconn=maxconn)
-    return Case([front], front.url + "/abcdef123/some/longer/path/of/a/page", FEW)
+    return Case([front], front.url + "/abcdef123/some/longer/path/of/a/page", KEPT)
 
 
 def one_node(place, processes=1, work=300000, options=()):
     server = node(place, f"let s = 0; for (let i = 1; i < {work}; i++) s += Math.log(i); served += s > 0 ? 0 : 1;",
                   processes=processes, options=options)
-    return Case([server], server.url + "/", FEW)
+    return Case([server], server.url + "/", KEPT)
 
 
 def one_python(place, workers=1, work=20000, backlog=2048):
@@ -71,7 +71,7 @@ def zipped(place, level=9, workers=2, size=300000):
     place.write("docs/page.html", text(size))
     front = nginx(place, f""" gzip {"on" if level else "off"}; gzip_comp_level {level or 1}; gzip_min_length 100;
  server {{ listen 127.0.0.1:PORT; root {place.folder}/docs; }}""", workers=workers)
-    return Case([front], front.url + "/page.html", [*FEW, "-H", "Accept-Encoding: gzip"])
+    return Case([front], front.url + "/page.html", [*KEPT, "-H", "Accept-Encoding: gzip"])
 
 
 def zipped_by_apache(place, level=9, workers=12, size=200000):
@@ -79,7 +79,7 @@ def zipped_by_apache(place, level=9, workers=12, size=200000):
     deflate = f"DeflateCompressionLevel {level}\nAddOutputFilterByType DEFLATE text/html\n" if level else ""
     server = web.apache(place, workers=workers, keepalive="On", modules=("filter", "deflate"),
                         log=web.buffered_log(place), lines=deflate)
-    return Case([server], server.url + "/page.html", [*FEW, "-H", "Accept-Encoding: gzip"])
+    return Case([server], server.url + "/page.html", [*KEPT, "-H", "Accept-Encoding: gzip"])
 
 
 def handshakes(place, key="rsa:4096", workers=2, version="TLSv1.2 TLSv1.3"):
@@ -109,19 +109,18 @@ def blocked_loop(place, block=60, every=10, wait=20, how="busy", processes=1):
     return Case([server], server.url + "/", ["-c", "20", "--keepalive", "on"])
 
 
-def collecting(place, megabytes=300, garbage=2000, processes=1, kept=True):
-    """A heap of many small objects that is looked through again and again."""
-    fill = (f"const heap = []; for (let i = 0; i < {megabytes} * 8000; i++) heap.push({{ a: i, b: [i], c: 'k' + i }});"
-            if kept else "const heap = [{}];")
-    server = node(place, f"""const young = []; for (let i = 0; i < {garbage}; i++) young.push({{ n: i, of: heap[i % heap.length] }});
-    old.push(young); if (old.length > 200) old.shift();""", before=fill + "const old = [];", processes=processes,
-                  options=("--max-old-space-size=4000",))
-    return Case([server], server.url + "/", ["-c", "10", "--keepalive", "on"])
+def collecting(place, objects=1500000, limit=300, replaced=300):
+    """A heap of many small objects, of which each request replaces some, and hardly more room than they need: the whole of
+    it is looked through again and again."""
+    fill = f"""const make = (i) => ({{ a: i, b: [i], c: 'k' + i }});
+  const heap = []; for (let i = 0; i < {objects}; i++) heap.push(make(i));"""
+    server = node(place, f"for (let i = 0; i < {replaced}; i++) heap[Math.floor(Math.random() * {objects})] = make(i);",
+                  before=fill, options=(f"--max-old-space-size={limit}",))
+    return Case([server], server.url + "/", KEPT)
 
 
 def four_threads(place, delay=0.1, pool=4, processes=1):
     """Names are looked up by the threads of libuv's pool, four at a time."""
-    from .peers import names
     names(place, delay)
     server = node(place, "await new Promise((done) => dns.lookup('n' + served + '.example', () => done()));",
                   processes=processes, env={"UV_THREADPOOL_SIZE": str(pool)})
@@ -141,7 +140,7 @@ LIMITS = [
           other={"workers": 20}),
     Fault("cpu-saturated", honest_php, variant="fpm", cure={"work": 2000}, near="fpm-children-exhausted",
           other={"children": 12}),
-    Fault("single-worker-cpu", one_nginx_worker, strengths=({}, {"size": 100000}), cure={"workers": 2},
+    Fault("single-worker-cpu", one_nginx_worker, strengths=({}, {"places": 2000}), cure={"workers": 2},
           near="single-process", other={"connections": 4096}, gain=1.25, accept=("single-process",)),
     Fault("single-worker-cpu", one_haproxy_thread, variant="haproxy", cure={"threads": 2}, near="single-process",
           other={"maxconn": 8000}, gain=1.25, accept=("single-process",)),
@@ -162,8 +161,10 @@ LIMITS = [
           other={"children": 8}),
     Fault("event-loop-blocked", blocked_loop, strengths=({}, {"how": "sleep", "block": 100, "every": 5}),
           cure={"how": "free"}, near="gc-pauses"),
-    Fault("gc-pauses", collecting, strengths=({}, {"megabytes": 600}), cure={"kept": False},
+    Fault("gc-pauses", collecting, strengths=({}, {"objects": 3000000, "limit": 600}), cure={"limit": 4000},
           near="event-loop-blocked"),
+    Fault("libuv-pool", four_threads, strengths=({}, {"pool": 2, "delay": 0.2}), cure={"pool": 64}, mounts=RESOLVER,
+          near="slow-upstream"),
     Fault("perl-interpreters-exhausted", interpreters, strengths=({}, {"most": 4, "seconds": 0.3}), cure={"most": 20},
           near="workers-exhausted", other={"workers": 50}),
 ]

@@ -61,7 +61,9 @@ TITLES = {LIMIT: "limits", WASTE: "wastes", RISK: "risks", HEALTHY: "healthy ser
 def report(rows, impossible, about):
     """Markdown: rates of each class, what was expected against what was said, and what cannot be made here."""
     counted = [row for row in rows if row["state"] != "not made"]
-    lines = [f"Commit {about['commit']}, program {about['program']}; {len(counted)} answers.", "",
+    busy = sum(row.get("others", 0) > 0.25 for row in counted)
+    lines = [f"Commit {about['commit']}, program {about['program']}; {len(counted)} answers, {busy} of them on a machine of which "
+             "others used more than a quarter.", "",
              "| class | right | of | share | wanted |", "|---|---|---|---|---|"]
     for kind, title in TITLES.items():
         of = [row for row in counted if row["kind"] == kind]
