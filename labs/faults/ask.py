@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from .fault import HEALTHY, LIMIT, PAIR
-from .measure import environment, lastdrop
+from .measure import alone, environment, lastdrop
 from .place import LabError, Place, family, _kill
 
 QUIET, WAIT = 0.25, 90
@@ -82,10 +82,11 @@ def examine(fault, strength, folder):
            "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     place = None
     try:
-        row["others"] = quiet()
-        place = Place(fault.mounts)
-        case = fault.build(place, **fault.settings(strength))
-        wrong, row["seconds"], text = ask(place, case, document)
+        with alone():
+            row["others"] = quiet()
+            place = Place(fault.mounts)
+            case = fault.build(place, **fault.settings(strength))
+            wrong, row["seconds"], text = ask(place, case, document)
         row["seconds"] = round(row["seconds"], 1)
         (folder / f"{stem}.txt").write_text(text)
         if wrong or not document.exists():

@@ -128,8 +128,7 @@ def four_threads(place, delay=0.1, pool=4, processes=1):
 
 
 def interpreters(place, most=2, workers=25, seconds=0.1):
-    server = web.apache(place, mpm="worker", workers=workers, threads=25, log=web.buffered_log(place),
-                        server_lines="",
+    server = web.apache(place, mpm="worker", workers=workers, threads=workers, log=web.buffered_log(place),
                         lines=web.perl(place, f"select(undef, undef, undef, {seconds});")
                         + f"PerlInterpStart {most}\nPerlInterpMax {most}\nPerlInterpMaxSpare {most}\nPerlInterpMinSpare 1\n")
     return Case([server], server.url + "/page", MANY)

@@ -1,11 +1,14 @@
 """Proves that a fault is real: the same load on the set-up as planted, with its cause removed, and with the cause of its
 look-alike removed, in turns, so that a machine that becomes busier does so for all three."""
 
+import fcntl
 import json
 import os
 import statistics
 import subprocess
+import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 from .place import LabError, Place
@@ -20,6 +23,14 @@ def lastdrop():
     if not found.exists():
         raise LabError(f"there is no {found} (LASTDROP names another)")
     return str(found.resolve())
+
+
+@contextmanager
+def alone():
+    """Whatever compares rates does not run beside another that does: the lock is that of the tests."""
+    with open(Path(tempfile.gettempdir()) / "lastdrop-tests.lock", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def environment(place):
@@ -89,12 +100,13 @@ def verify(fault, strength, seconds=4, rounds=3):
         for name, change in changes.items():
             places[name] = Place(fault.mounts)
             cases[name] = fault.build(places[name], **fault.settings(strength, change))
-        for turn in range(rounds + 1):
-            for name in changes:
-                number = measured(fault, places[name], cases[name], seconds if turn else 1)
-                # The first turn warms.
-                if turn:
-                    numbers[name].append(number)
+        with alone():
+            for turn in range(rounds + 1):
+                for name in changes:
+                    number = measured(fault, places[name], cases[name], seconds if turn else 1)
+                    # The first turn warms.
+                    if turn:
+                        numbers[name].append(number)
     finally:
         for place in places.values():
             left += place.close()
