@@ -6,6 +6,8 @@ a fault.
 """
 
 import re
+import socket
+import time
 
 from . import apache as web
 from .database import connect, mariadb
@@ -79,7 +81,7 @@ while True:
 
 def idle_keepalives(place, count=300):
     """Event holds kept connections without a worker each."""
-    server = apache_static(place, mpm="event", workers=50, lines="KeepAliveTimeout 30\n")
+    server = apache_static(place, mpm="event", workers=200, lines="KeepAliveTimeout 30\n")
     script(place, "idle.py", IDLE, str(server.port), str(count), ready=lambda d: "all" in d.log.read_text())
     return gentle([server], server.url + "/index.html", rate(100))
 
@@ -104,8 +106,14 @@ def old_counters(place):
     port = place.port()
     stuck = script(place, "stuck.py", "import socket, sys, time\ns = socket.create_server(('127.0.0.1', int(sys.argv[1])), "
                    "backlog=1)\ntime.sleep(86400)\n", str(port), ready=place.listens(port))
-    flood = Case([], f"http://127.0.0.1:{port}/", ["-c", "50", "--keepalive", "off", "--timeout", "500ms"])
-    run(place, flood, 3)
+    with place.inside():
+        turned_away = [socket.socket() for _ in range(50)]
+        for peer in turned_away:
+            peer.setblocking(False)
+            peer.connect_ex(("127.0.0.1", port))
+    time.sleep(2)
+    for peer in turned_away:
+        peer.close()
     place.stop(stuck)
     server = apache_static(place)
     return gentle([server], server.url + "/index.html", rate(100))

@@ -3,6 +3,7 @@ look-alike removed, in turns, so that a machine that becomes busier does so for 
 
 import fcntl
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -13,8 +14,9 @@ from pathlib import Path
 
 from .place import LabError, Place
 
-SAME = (0.7, 1.45)
-"""What the look-alike's cure may change: measured noise of a shared machine of two processors."""
+NOISE = math.log(1.45)
+"""What the look-alike's cure may change: the noise of a shared machine of two processors, or a third of what the cure does,
+both as logarithms."""
 
 
 def lastdrop():
@@ -84,7 +86,8 @@ def trouble(fault, planted, cured, other):
     ratio = cured / planted if planted else float("inf")
     if (ratio < fault.gain) if fault.gain > 1 else (ratio > fault.gain):
         return f"the cure changes it by {ratio:.2f}, not by {fault.gain}"
-    if other is not None and planted and not SAME[0] <= other / planted <= SAME[1]:
+    allowed = max(NOISE, abs(math.log(ratio)) / 3 if 0 < ratio < float("inf") else 0)
+    if other and planted and abs(math.log(other / planted)) > allowed:
         return f"the look-alike's cure changes it by {other / planted:.2f}"
     return ""
 
