@@ -19,8 +19,14 @@ def app(place, code, before=""):
     return place.write("app.py", HEAD.format(before=before, code=code.replace("\n", "\n    ")))
 
 
-def children(daemon, count):
-    return len([1 for parent, _, _ in processes().values() if parent == daemon.pid]) >= count
+def children(daemon, count, title=b""):
+    """Whether so many children of a server have come so far that they call themselves what they are."""
+    def called(pid):
+        try:
+            return title in Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return False
+    return len([pid for pid, (parent, _, _) in processes().items() if parent == daemon.pid and called(pid)]) >= count
 
 
 def gunicorn(place, code, *, before="", workers=1, threads=1, worker_class="sync", lines="", backlog=2048,
@@ -38,7 +44,7 @@ chdir = "{place.folder}"
 {lines}
 """)
     daemon = place.start(["/usr/bin/gunicorn", "-c", config, "app:application"],
-                         lambda d: children(d, workers) and (path.exists() if socket_path else place.listens(port)()),
+                         lambda d: children(d, workers, b"gunicorn: worker") and (path.exists() if socket_path else place.listens(port)()),
                          what="gunicorn", name=f"gunicorn:{config}", groups=groups, limits=limits)
     daemon.port, daemon.socket, daemon.config = port, path, config
     daemon.url = f"http://127.0.0.1:{port}"
