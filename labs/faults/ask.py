@@ -10,7 +10,7 @@ from .fault import HEALTHY, LIMIT, PAIR
 from .measure import alone, environment, lastdrop
 from .place import LabError, Place, family, _kill
 
-QUIET, WAIT = 0.25, 90
+QUIET, WAIT = 0.25, 15
 """A machine of which others use more than this share is waited for, for so many seconds."""
 PATIENCE = 300
 """Seconds that a doctor may take."""
