@@ -133,6 +133,13 @@ def refused(place, gone=1, present=0, spare=False):
     return Case([front], front.url + "/", MANY)
 
 
+def refused_by_apache(place, there=False, workers=50):
+    port = service(place, 0.01).port if there else place.port()
+    server = web.apache(place, mpm="event", workers=workers, modules=("proxy", "proxy_http"), log=web.buffered_log(place),
+                        lines=f"ProxyPass /page http://127.0.0.1:{port}/ retry=0\n")
+    return Case([server], server.url + "/page", MANY)
+
+
 def one_sync(place, workers=1, seconds=0.1, backlog=2048):
     """Sync workers that wait: each request reads from a service that answers all at once."""
     peer = service(place, seconds)
@@ -181,7 +188,7 @@ LIMITS = [
     Fault("server-limit-clamp", clamped, strengths=({}, {"clamp": 2, "mpm": "worker"}),
           cure={"clamp": 40}, near="workers-exhausted", other={"wanted": 80}),
     Fault("accept-queue-overflow", short_backlog, strengths=({"backlog": 2}, {"backlog": 1, "tick": 0.2}),
-          cure={"backlog": 511}, near="workers-exhausted", other={"workers": 120}),
+          cure={"backlog": 511}, near="workers-exhausted", other={"workers": 100}),
     Fault("process-churn", churn, strengths=({}, {"requests": 3, "born": 0.0}), cure={"requests": 0},
           near="workers-exhausted", other={"backlog": 4000}),
     Fault("process-churn", churning_fpm, variant="fpm", cure={"requests": 0}, near="fpm-children-exhausted"),
@@ -203,6 +210,8 @@ LIMITS = [
           near="upstream-refused", other={"seconds": 0.049}, measure="good_share"),
     Fault("upstream-refused", refused, strengths=({}, {"present": 1}), cure={"spare": True},
           near="upstream-backlog-overflow", measure="good_share"),
+    Fault("upstream-refused", refused_by_apache, variant="mod_proxy", cure={"there": True},
+          near="upstream-backlog-overflow", other={"workers": 100}, measure="good_share"),
     Fault("sync-workers-waiting", one_sync, strengths=({}, {"workers": 3, "seconds": 0.3}), cure={"workers": 12},
           near="interpreter-lock", other={"backlog": 4000}, accept=("slow-upstream",)),
     Fault("uwsgi-queue-full", short_uwsgi_queue, strengths=({}, {"listen": 1, "tick": 0.2}), cure={"listen": 1000},

@@ -3,7 +3,7 @@
 from . import apache as web
 from .database import connect, mariadb
 from .fault import Case, Fault
-from .nginx import fpm, php_before
+from .nginx import fpm, nginx, php_before, proxied
 from .peers import RESOLVER, names, service
 from .python import gunicorn
 
@@ -31,6 +31,21 @@ def serial_peer(place, workers=10, delay=0.02, how="serial"):
 def serial_peer_php(place, children=8, delay=0.05, how="serial"):
     peer = service(place, delay, how)
     return php_site(place, f"file_get_contents('{peer.url}');", children)
+
+
+def serial_peer_proxied(place, workers=50, delay=0.05, how="serial"):
+    """Apache as a proxy, with threads."""
+    peer = service(place, delay, how)
+    server = web.apache(place, mpm="worker", workers=workers, modules=("proxy", "proxy_http"), log=web.buffered_log(place),
+                        lines=f"ProxyPass /page {peer.url}\n")
+    return Case([server], server.url + "/page", MANY)
+
+
+def serial_peer_nginx(place, delay=0.05, how="serial", connections=1024):
+    """nginx, whose workers wait for nobody: only its connections do."""
+    peer = service(place, delay, how)
+    front = nginx(place, proxied(f"127.0.0.1:{peer.port}", keep=32), connections=connections)
+    return Case([front], front.url + "/", MANY)
 
 
 def resolving(place, delay=0.2, workers=6, lookup=True):
@@ -177,6 +192,10 @@ LIMITS = [
           near="workers-exhausted", other={"workers": 25}),
     Fault("slow-upstream", serial_peer_php, variant="fpm", strengths=({}, {"delay": 0.2}), cure={"how": "parallel"},
           near="fpm-children-exhausted", other={"children": 16}),
+    Fault("slow-upstream", serial_peer_proxied, variant="mod_proxy", cure={"how": "parallel"}, near="workers-exhausted",
+          other={"workers": 75}),
+    Fault("slow-upstream", serial_peer_nginx, variant="nginx", cure={"how": "parallel"},
+          near="nginx-connections-exhausted", other={"connections": 4096}),
     Fault("resolver-slow", resolving, strengths=({}, {"delay": 1.0}), cure={"lookup": False}, mounts=RESOLVER,
           near="slow-upstream", accept=("dns-lookup",)),
     Fault("dns-lookup", reverse_lookups, strengths=({}, {"delay": 1.0}), cure={"lookups": "Off"}, mounts=RESOLVER,

@@ -1,6 +1,7 @@
 """The command: which faults, which question, what is kept."""
 
 import argparse
+import os
 import signal
 import sys
 from pathlib import Path
@@ -90,6 +91,8 @@ def main():
     faults = chosen(options.ids)
     if options.list:
         return show(faults)
+    if os.geteuid():
+        sys.exit("lab doctor: namespaces and control groups want root")
     clear_up()
     impossible = [fault for fault in faults if fault.impossible]
     try:
