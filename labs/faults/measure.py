@@ -29,8 +29,8 @@ def lastdrop():
 
 @contextmanager
 def alone():
-    """Whatever compares rates does not run beside another that does: the lock is that of the tests."""
-    with open(Path(tempfile.gettempdir()) / "lastdrop-tests.lock", "a") as file:
+    """Labs on one machine take turns."""
+    with open(Path(tempfile.gettempdir()) / "lastdrop-lab.lock", "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
