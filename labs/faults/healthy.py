@@ -52,7 +52,7 @@ def static_files(place):
     return gentle([server], server.url + "/index.html", rate(100))
 
 
-IDLE = '''"""Opens connections, asks once on each, and keeps them; one that is closed is opened again."""
+IDLE = '''"""Opens connections from many addresses, asks on each now and then, and keeps them."""
 import socket, sys, time
 
 port, count = int(sys.argv[1]), int(sys.argv[2])
@@ -72,7 +72,7 @@ while True:
         except OSError:
             if peer:
                 peer.close()
-            kept[n] = socket.create_connection(("127.0.0.1", port))
+            kept[n] = socket.create_connection(("127.0.0.1", port), source_address=(f"127.0.2.{n % 200 + 1}", 0))
             ask(kept[n])
         time.sleep(0.01)
     print("all", flush=True)
