@@ -28,8 +28,9 @@ def rate(number, *more, keep="on"):
 
 
 def traffic(place, url, *options):
-    """Somebody else's load, for as long as the set-up stands."""
-    return place.start([lastdrop(), "run", url, *options, "-d", "30m", "--no-store", "--quiet"], what="traffic",
+    """Other people's load, from twenty addresses, for as long as the set-up stands."""
+    addresses = ",".join(f"127.0.3.{n}" for n in range(1, 21))
+    return place.start([lastdrop(), "run", url, *options, "--source", addresses, "-d", "30m", "--no-store", "--quiet"], what="traffic",
                        env=environment(place))
 
 
