@@ -166,7 +166,8 @@ def few_slots(place, maxconn=4, delay=0.05, threads=2):
 
 def few_front_slots(place, maxconn=6, delay=0.1, threads=2):
     peer = service(place, delay)
-    front = haproxy(place, f"  server one 127.0.0.1:{peer.port}", front=f"  maxconn {maxconn}", threads=threads)
+    # Unless it is said, the listen queue is as short as maxconn, which would be a fault of its own.
+    front = haproxy(place, f"  server one 127.0.0.1:{peer.port}", front=f"  maxconn {maxconn}\n  backlog 511", threads=threads)
     return Case([front], front.url + "/", MANY)
 
 
@@ -215,7 +216,7 @@ LIMITS = [
     Fault("sync-workers-waiting", one_sync, strengths=({}, {"workers": 3, "seconds": 0.3}), cure={"workers": 12},
           near="interpreter-lock", other={"backlog": 4000}, accept=("slow-upstream",)),
     Fault("uwsgi-queue-full", short_uwsgi_queue, strengths=({}, {"listen": 2, "tick": 0.2}), cure={"listen": 1000},
-          near="accept-queue-overflow", other={"workers": 45}, accept=("accept-queue-overflow",)),
+          near="accept-queue-overflow", other={"workers": 45}),
     Fault("proxy-maxconn", few_slots, strengths=({}, {"maxconn": 2, "delay": 0.1}), cure={"maxconn": 0},
           near="slow-upstream", other={"threads": 1}),
     Fault("proxy-maxconn", few_front_slots, variant="frontend", cure={"maxconn": 1000}, near="slow-upstream",
