@@ -100,18 +100,30 @@ def main():
         if options.verify:
             found = verify(faults, options, about)
             print(rows.proofs(found))
+            if options.publish:
+                publish(about)
             sys.exit(1 if any(row["trouble"] for row in found) else 0)
         found = examine(faults, options, about)
     except LabError as error:
         sys.exit(f"lab doctor: {error}")
     finally:
         database.forget_template()
-    text = rows.report(found, impossible, about)
-    print(text)
+    print(rows.report(found, impossible, about))
     if options.publish:
-        proved = list(rows.latest("doctor-verify.jsonl", about).values())
-        PAGE.write_text(f"{HEAD}\n{text}\n## What was planted\n\n{rows.proofs(proved) if proved else 'Not measured for this commit.'}")
+        publish(about)
     sys.exit(0 if all(row["right"] for row in found) else 1)
+
+
+def publish(about):
+    """Writes the page: all answers for this version, and for each fault what was measured last, of whatever commit."""
+    answers = list(rows.latest("doctor.jsonl", about).values())
+    proved = list(rows.latest("doctor-verify.jsonl", {}).values())
+    parts = [HEAD]
+    if answers:
+        parts += ["## Answers\n", rows.report(answers, [fault for fault in FAULTS if fault.impossible], about)]
+    if proved:
+        parts += ["## What was planted\n", rows.proofs(proved)]
+    PAGE.write_text("\n".join(parts))
 
 
 HEAD = """# The doctor's answers in the lab

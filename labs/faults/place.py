@@ -47,7 +47,7 @@ def processes():
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                stat = Path(f"/proc/{entry}/stat").read_text()
+                stat = Path(f"/proc/{entry}/stat").read_text(errors="replace")
             except OSError:
                 continue
             fields = stat[stat.rindex(")") + 2:].split()
@@ -298,7 +298,7 @@ def take_away(groups, folder):
 def born(pid):
     """When a process began, in ticks since the start of the machine; a number that is used again has another."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
     return int(stat[stat.rindex(")") + 2:].split()[19])
