@@ -32,7 +32,7 @@ def honest_php(place, children=6, work=60000):
     return php_site(place, f"$s = 0; for ($i = 1; $i < {work}; $i++) $s += sqrt($i);", children)
 
 
-def one_nginx_worker(place, workers=1, connections=1024, places=400):
+def one_nginx_worker(place, workers=1, connections=1024, places=2000):
     """One worker that tries many regular expressions on the path of each request."""
     place.write(f"docs/{'a' * 60}/page.html", "hello\n")
     tried = "\n".join(f"  location ~ a.*a.*b{n}$ {{ return 404; }}" for n in range(places))
@@ -139,7 +139,7 @@ LIMITS = [
           other={"workers": 20}),
     Fault("cpu-saturated", honest_php, variant="fpm", cure={"work": 2000}, near="fpm-children-exhausted",
           other={"children": 12}),
-    Fault("single-worker-cpu", one_nginx_worker, strengths=({}, {"places": 2000}), cure={"workers": 2},
+    Fault("single-worker-cpu", one_nginx_worker, strengths=({}, {"places": 6000}), cure={"workers": 2},
           near="single-process", other={"connections": 4096}, gain=1.25, accept=("single-process",)),
     Fault("single-worker-cpu", one_haproxy_thread, variant="haproxy", cure={"threads": 2}, near="single-process",
           other={"maxconn": 8000}, gain=1.25, accept=("single-process",)),
