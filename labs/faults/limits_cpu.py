@@ -44,7 +44,7 @@ def one_nginx_worker(place, workers=1, connections=1024, places=2000):
 def one_haproxy_thread(place, threads=1, maxconn=4000):
     """One thread that computes digests for each request."""
     chain = ",".join(["sha2(512),hex"] * 8)
-    rules = "\n".join(f"  http-request set-header X-Rule-{n} %[path,{chain}]" for n in range(30))
+    rules = "\n".join(f"  http-request set-header X-Rule-{n} %[path,{chain}]" for n in range(80))
     front = haproxy(place, "  http-request return status 200 content-type text/plain string ok", front=rules,
                     threads=threads, maxconn=maxconn)
     return Case([front], front.url + "/abcdef123/some/longer/path/of/a/page", KEPT)
