@@ -149,7 +149,7 @@ LIMITS = [
     Fault("port-exhaustion", few_ports, strengths=({}, {"ports": 150}), cure={"keep": 32},
           near="upstream-refused", other={"workers": 1}, measure="good_share"),
     Fault("oom-kill", killed_for_memory, cure={"limit": 0}, near="worker-crash", measure="good_share",
-          strengths=({}, {"limit": 40}), gain=1.15),
+          gain=1.15),
     Fault("oom-kill", killed_gunicorn, variant="gunicorn", cure={"limit": 0}, near="worker-crash", measure="good_share"),
     Fault("worker-timeout", impatient_gunicorn, strengths=({}, {"every": 6}), cure={"patience": 30}, near="worker-crash",
           measure="good_share", gain=1.1),

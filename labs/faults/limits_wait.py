@@ -123,7 +123,8 @@ $db->commit();""", children)
 
 
 def full_scan(place, children=6, count=60000, index=False):
-    db = mariadb(place, sql=rows(count) + ("CREATE INDEX word ON item (word);" if index else ""))
+    """One statement at a time, so that it is not the processors that are full."""
+    db = mariadb(place, "--innodb-thread-concurrency=1", sql=rows(count) + ("CREATE INDEX word ON item (word);" if index else ""))
     return php_site(place, connect(db, persistent=True) + """
 $db->query("SELECT COUNT(*) FROM item WHERE word = '" . md5(rand(1, 1000)) . "'")->fetch_row();""", children)
 
