@@ -130,5 +130,6 @@ HEAD = """# The doctor's answers in the lab
 
 `./x lab doctor` plants one fault after the other on real servers, asks `lastdrop doctor`, and counts. `--verify` measures that
 each is one: answers a second (or what the fault shows in) as planted, with the cause removed, and with that of its nearest
-look-alike removed instead.
+look-alike removed instead. Load is that of the machine, which others may use as well: what differs by a second processor
+(single-worker-cpu, single-process, interpreter-lock) shows only where one is free, or where the servers go before the others.
 """

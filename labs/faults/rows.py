@@ -98,13 +98,14 @@ def report(rows, impossible, about):
 
 def proofs(rows):
     """Markdown: what verification measured."""
-    lines = ["| fault | strength | measured by | planted | cured | look-alike's cure | |", "|---|---|---|---|---|---|---|"]
+    lines = ["| fault | strength | measured by | planted | cured | look-alike's cure | load | |",
+             "|---|---|---|---|---|---|---|---|"]
     for row in sorted(rows, key=lambda row: (row["name"], row["strength"])):
         planted, cured, other = row.get("planted"), row.get("cured"), row.get("other")
         if planted is None:
-            lines.append(f"| {row['name']} | {row['strength']} | | | | | {row['trouble']} |")
+            lines.append(f"| {row['name']} | {row['strength']} | | | | | | {row['trouble']} |")
             continue
         times = lambda value: f"{value:.4g} (× {value / planted:.2f})" if planted else f"{value:.4g}"
         lines.append(f"| {row['name']} | {row['strength']} | {row['by']} | {planted:.4g} | {times(cured)} | "
-                     f"{times(other) if other is not None else '–'} | {row['trouble']} |")
+                     f"{times(other) if other is not None else '–'} | {row['load']:.0f} | {row['trouble']} |")
     return "\n".join(lines) + "\n"
