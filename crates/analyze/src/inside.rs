@@ -24,7 +24,8 @@ const OPENS: &[&str] = &["open", "openat", "openat2", "creat"];
 const STATS: &[&str] = &["stat", "lstat", "newfstatat", "statx", "access", "faccessat", "faccessat2"];
 const WRITES: &[&str] = &["write", "writev", "pwrite64"];
 /// Folders in which servers and programs put what does not fit into memory.
-const TEMPORARY: &[&str] = &["/proxy_temp", "/fastcgi_temp", "/uwsgi_temp", "/client_body", "/proxy/", "/fastcgi/", "/body/"];
+const TEMPORARY: &[&str] =
+    &["/proxy_temp", "/fastcgi_temp", "/uwsgi_temp", "/client_body", "/proxy/", "/fastcgi/", "/body/"];
 
 /// Sorts the calls of some workers of a server that listens on these ports.
 #[must_use]
@@ -48,7 +49,8 @@ pub fn sorts(calls: &[Syscall], ports: &[u16]) -> Sorts {
     let n = requests.max(1.0);
     found.calls = counts.into_iter().map(|(sort, count)| (sort.to_string(), count / n)).collect();
     found.waits_s.values_mut().for_each(|s| *s /= n);
-    let most = |all: HashMap<&str, u64>| all.into_iter().max_by_key(|(name, n)| (*n, *name)).map(|(name, _)| name.to_string());
+    let most =
+        |all: HashMap<&str, u64>| all.into_iter().max_by_key(|(name, n)| (*n, *name)).map(|(name, _)| name.to_string());
     found.objects = named.into_iter().filter_map(|(sort, all)| Some((sort.to_string(), most(all)?))).collect();
     found
 }

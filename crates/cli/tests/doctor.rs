@@ -123,11 +123,15 @@ fn threads_of_one_interpreter_are_no_lock_of_the_application() {
 fn what_it_proposes_is_tried_and_the_server_put_back() {
     let folder = Folder::new();
     let apache = Apache::start_with(&folder, |config| {
-        let small = config.replace("MaxRequestWorkers 50", "MaxRequestWorkers 2").replace("StartServers 5", "StartServers 2");
-        small.replace("SpareServers 5", "SpareServers 2").replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0")
+        let small =
+            config.replace("MaxRequestWorkers 50", "MaxRequestWorkers 2").replace("StartServers 5", "StartServers 2");
+        small
+            .replace("SpareServers 5", "SpareServers 2")
+            .replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0")
     });
     let page = apache.folder.join("htdocs/perl/sleep.pl");
-    fs::write(&page, "select undef, undef, undef, 0.1; print \"Content-Type: text/plain\\n\\nok\\n\";\n").expect("written");
+    fs::write(&page, "select undef, undef, undef, 0.1; print \"Content-Type: text/plain\\n\\nok\\n\";\n")
+        .expect("written");
     fs::set_permissions(&page, fs::Permissions::from_mode(0o755)).expect("its mode");
     let before = apache.tree();
     let url = apache.url("/perl/sleep.pl");
@@ -148,7 +152,15 @@ fn a_server_that_has_room_has_no_limit() {
     let said = ask(&folder, &[&target.name()], &target.url(), &["-r", "40"]);
     assert_eq!((&said["limit"], ids(&said).len()), (&Value::Null, 0), "{:#}", said["findings"]);
     let text = folder.run(&[
-        "doctor", &target.name(), "--url", &target.url(), "--gentle", "-d", "3s", "--no-store", "--quiet",
+        "doctor",
+        &target.name(),
+        "--url",
+        &target.url(),
+        "--gentle",
+        "-d",
+        "3s",
+        "--no-store",
+        "--quiet",
     ]);
     assert_eq!(text.code, 0, "{text:?}");
 }
@@ -185,7 +197,8 @@ fn what_was_found_can_be_concluded_again_and_explained() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, "workers = 2\nservice = '50ms'\n");
     let file = folder.join("said.json").display().to_string();
-    let args = ["doctor", &target.name(), "--url", &target.url(), "-c", "12", "-d", "4s", "--keepalive", "off", "--no-store"];
+    let args =
+        ["doctor", &target.name(), "--url", &target.url(), "-c", "12", "-d", "4s", "--keepalive", "off", "--no-store"];
     let done = folder.run(&[&args[..], &["--json", &file]].concat());
     assert_eq!(done.code, 0, "{done:?}");
     assert!(done.stdout.contains("LIMIT") && done.stdout.contains("known by"), "{}", done.stdout);

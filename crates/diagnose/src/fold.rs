@@ -168,5 +168,12 @@ pub fn look(name: &str, look: &Look) -> Examination {
 
 fn times(phase: &PhaseReport, kind: Kind) -> Times {
     let of = |field: &str| phase.latency(kind, field).unwrap_or(0.0);
-    Times { count: of("count") as u64, mean: of("mean"), p50: of("p50"), p90: of("p90"), p99: of("p99"), max: of("max") }
+    Times {
+        count: of("count") as u64,
+        mean: of("mean"),
+        p50: of("p50"),
+        p90: of("p90"),
+        p99: of("p99"),
+        max: of("max"),
+    }
 }

@@ -122,9 +122,10 @@ fn in_order(members: Vec<Member>, seen: Links, to: Option<&Endpoint>) -> Members
         let own = &members[place].found.listeners;
         let at = |end: &Endpoint| match end {
             Endpoint::Tcp(_) => own.iter().any(|l| end.fitness(l) > 0),
-            Endpoint::Unix(path) => seen.listens.get(place).is_some_and(|all| {
-                all.iter().any(|e| matches!(e, Endpoint::Unix(p) if p == path))
-            }),
+            Endpoint::Unix(path) => seen
+                .listens
+                .get(place)
+                .is_some_and(|all| all.iter().any(|e| matches!(e, Endpoint::Unix(p) if p == path))),
         };
         to.is_some_and(at)
     };
@@ -142,7 +143,15 @@ fn in_order(members: Vec<Member>, seen: Links, to: Option<&Endpoint>) -> Members
     order.extend((0..members.len()).filter(|place| !order.contains(place)).collect::<Vec<_>>());
     let new_place = |old: usize| order.iter().position(|o| *o == old).unwrap_or(old);
     let links = Links {
-        links: seen.links.iter().cloned().map(|mut l| { (l.from, l.to) = (new_place(l.from), new_place(l.to)); l }).collect(),
+        links: seen
+            .links
+            .iter()
+            .cloned()
+            .map(|mut l| {
+                (l.from, l.to) = (new_place(l.from), new_place(l.to));
+                l
+            })
+            .collect(),
         listens: order.iter().map(|o| seen.listens.get(*o).cloned().unwrap_or_default()).collect(),
         unseen: seen.unseen.iter().map(|o| new_place(*o)).collect(),
     };

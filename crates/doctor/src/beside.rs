@@ -6,9 +6,9 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lastdrop_diagnose::fold;
 use lastdrop_looks::databases::{DatabaseOptions, Databases};
 use lastdrop_model::Look;
-use lastdrop_diagnose::fold;
 use lastdrop_model::examination::{ServerSeen, Step};
 use lastdrop_probe::census::{Census, Counted, Subject as Counting};
 use lastdrop_probe::error_log::ErrorLogs;

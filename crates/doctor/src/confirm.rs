@@ -164,4 +164,3 @@ fn setting(value: &Value) -> Option<Setting> {
         _ => None,
     }
 }
-

@@ -82,7 +82,9 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
     let manner = match order.manner {
         Manner::Whole if !order.live => match visitors(lab, &members) {
             Some(seen) => {
-                unasked = Some(format!("others use the server ({seen}): only a few users of ours; --live loads it all the same"));
+                unasked = Some(format!(
+                    "others use the server ({seen}): only a few users of ours; --live loads it all the same"
+                ));
                 Manner::Gentle
             }
             None => Manner::Whole,
@@ -129,7 +131,10 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
     let alone = alone?;
     if let Some(step) = alone.as_ref().filter(|s| s.answered == 0 && s.timed_out == 0) {
         let why = step.connect_errors.keys().next().cloned().unwrap_or_else(|| "nothing was answered".into());
-        return Err(LabError::Other(format!("{}: {why}; is the server running, and is that its port? try: curl -v {0}", plan.url)));
+        return Err(LabError::Other(format!(
+            "{}: {why}; is the server running, and is that its port? try: curl -v {0}",
+            plan.url
+        )));
     }
     all.steps.extend(alone);
     let mut readings = Readings::default();
@@ -265,7 +270,8 @@ fn steps(
     settle(members);
     if !is_open {
         say(lab, format!("twice as many: {} users", users.saturating_mul(2)));
-        let step = put_on(lab, plan, StepKind::Beyond, Some(users.saturating_mul(2)), order.part(BEYOND), Some(beside))?;
+        let step =
+            put_on(lab, plan, StepKind::Beyond, Some(users.saturating_mul(2)), order.part(BEYOND), Some(beside))?;
         note(&step);
         all.steps.push(step);
         settle(members);
@@ -369,7 +375,8 @@ fn name(kind: StepKind) -> &'static str {
 }
 
 fn step_of(run: &Run, kind: StepKind, plan: &Plan, users: u32) -> Step {
-    let mut step = Step { kind, users, keepalive: plan.keepalive != KeepAlive::Off, run: run.id.clone(), ..Step::default() };
+    let mut step =
+        Step { kind, users, keepalive: plan.keepalive != KeepAlive::Off, run: run.id.clone(), ..Step::default() };
     step.steal = run.generator.steal.unwrap_or(0.0);
     let Some(phase) = run.measured() else { return step };
     let r = &phase.requests;
@@ -406,5 +413,12 @@ fn step_of(run: &Run, kind: StepKind, plan: &Plan, users: u32) -> Step {
 
 fn times(phase: &PhaseReport, kind: Kind) -> Times {
     let of = |field: &str| phase.latency(kind, field).unwrap_or(0.0);
-    Times { count: of("count") as u64, mean: of("mean"), p50: of("p50"), p90: of("p90"), p99: of("p99"), max: of("max") }
+    Times {
+        count: of("count") as u64,
+        mean: of("mean"),
+        p50: of("p50"),
+        p90: of("p90"),
+        p99: of("p99"),
+        max: of("max"),
+    }
 }

@@ -45,13 +45,19 @@ impl Readings {
         let of = |(server, readings): &(String, Vec<(u64, Sizes)>)| {
             let readings = readings.get(1..).filter(|r| r.len() >= 3)?;
             let (first, last) = (readings.first()?, readings.last()?);
-            let lived: Vec<i32> =
-                first.1.keys().filter(|pid| readings.iter().all(|(_, sizes)| sizes.contains_key(pid))).copied().collect();
+            let lived: Vec<i32> = first
+                .1
+                .keys()
+                .filter(|pid| readings.iter().all(|(_, sizes)| sizes.contains_key(pid)))
+                .copied()
+                .collect();
             let requests = last.0.saturating_sub(first.0);
             if lived.is_empty() || requests < 50 {
                 return None;
             }
-            let sum = |at: &Sizes, of: fn(&(u64, u64)) -> u64| lived.iter().filter_map(|pid| at.get(pid)).map(of).sum::<u64>() as f64;
+            let sum = |at: &Sizes, of: fn(&(u64, u64)) -> u64| {
+                lived.iter().filter_map(|pid| at.get(pid)).map(of).sum::<u64>() as f64
+            };
             let slope = |a: &(u64, Sizes), b: &(u64, Sizes), of: fn(&(u64, u64)) -> u64| {
                 let n = b.0.saturating_sub(a.0) as f64 * lived.len() as f64 / first.1.len().max(1) as f64;
                 (n >= 1.0).then(|| (sum(&b.1, of) - sum(&a.1, of)) / n)

@@ -90,5 +90,9 @@ pub fn sysctls() -> std::collections::BTreeMap<String, String> {
         "vm/swappiness",
     ];
     let read = |name: &&str| Some(((*name).to_string(), std::fs::read_to_string(format!("/proc/sys/{name}")).ok()?));
-    NAMES.iter().filter_map(read).map(|(name, value)| (name.replace('/', "."), value.trim().replace('\t', " "))).collect()
+    NAMES
+        .iter()
+        .filter_map(read)
+        .map(|(name, value)| (name.replace('/', "."), value.trim().replace('\t', " ")))
+        .collect()
 }

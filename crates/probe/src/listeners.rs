@@ -168,8 +168,13 @@ pub fn owners_anywhere(address: SocketAddr) -> Vec<i32> {
 #[must_use]
 pub fn holders_of_listeners(pid: i32) -> Vec<i32> {
     let own = inodes(pid).unwrap_or_default();
-    let listening: HashSet<u64> = sockets(pid).unwrap_or_default().into_iter().filter(|s| s.state == TcpState::Listen)
-        .map(|s| s.inode).filter(|inode| own.contains(inode)).collect();
+    let listening: HashSet<u64> = sockets(pid)
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|s| s.state == TcpState::Listen)
+        .map(|s| s.inode)
+        .filter(|inode| own.contains(inode))
+        .collect();
     if listening.is_empty() {
         return Vec::new();
     }

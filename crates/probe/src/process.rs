@@ -92,9 +92,8 @@ pub fn worker_pids(master: i32, helpers: Helpers) -> Vec<i32> {
 pub fn zombies_of(parent: i32) -> u64 {
     let mut parents: Vec<i32> = child_pids(parent);
     parents.push(parent);
-    let ended = |pid: &i32| {
-        crate::stat::Stat::of_any(*pid).is_some_and(|(s, _)| s.state == 'Z' && parents.contains(&s.parent))
-    };
+    let ended =
+        |pid: &i32| crate::stat::Stat::of_any(*pid).is_some_and(|(s, _)| s.state == 'Z' && parents.contains(&s.parent));
     crate::stat::all_pids().filter(ended).count() as u64
 }
 

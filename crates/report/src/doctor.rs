@@ -19,14 +19,19 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
     let _ = writeln!(out, "{}\n", d.url);
     match d.findings.iter().find(|f| f.severity == Severity::Limit) {
         Some(limit) => {
-            let _ = writeln!(out, "LIMIT  {}   ({}, confidence {:.0} %)", limit.title, limit.id, limit.confidence * 100.0);
+            let _ =
+                writeln!(out, "LIMIT  {}   ({}, confidence {:.0} %)", limit.title, limit.id, limit.confidence * 100.0);
             out.push_str(&whole(limit));
         }
         None if d.examination.main().is_none() => out.push_str("NOTHING WAS MEASURED\n"),
         None => out.push_str("NO LIMIT  nothing holds the server back under this load\n"),
     }
     for pair in &d.cannot_tell {
-        let _ = writeln!(out, "  cannot tell {} from {}: lastdrop doctor --explain {} says what would", pair[0], pair[1], pair[1]);
+        let _ = writeln!(
+            out,
+            "  cannot tell {} from {}: lastdrop doctor --explain {} says what would",
+            pair[0], pair[1], pair[1]
+        );
     }
     let rest: Vec<&Finding> = d.findings.iter().filter(|f| f.severity != Severity::Limit).collect();
     let shown = if all { rest.len() } else { rest.len().min(TOLD) };
@@ -60,7 +65,11 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
     if d.interrupted {
         out.push_str("stopped before all experiments were made\n");
     }
-    let _ = writeln!(out, "looking took {:.2} % of the machine's processors", d.cost_cores * 100.0 / d.examination.processors.max(1) as f64);
+    let _ = writeln!(
+        out,
+        "looking took {:.2} % of the machine's processors",
+        d.cost_cores * 100.0 / d.examination.processors.max(1) as f64
+    );
     out
 }
 

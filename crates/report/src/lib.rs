@@ -2,8 +2,8 @@
 
 pub mod capacity;
 pub mod compare;
-pub mod doctor;
 pub mod database;
+pub mod doctor;
 pub mod events;
 pub mod junit;
 pub mod knobs;

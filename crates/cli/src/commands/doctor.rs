@@ -85,9 +85,14 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     }
     if let Some(id) = &args.explain {
         let Some(found) = about(id) else {
-            let near = all_about().iter().map(|a| a.id).max_by(|a, b| strsim::jaro_winkler(a, id).total_cmp(&strsim::jaro_winkler(b, id)));
+            let near = all_about()
+                .iter()
+                .map(|a| a.id)
+                .max_by(|a, b| strsim::jaro_winkler(a, id).total_cmp(&strsim::jaro_winkler(b, id)));
             let near = near.map_or_else(String::new, |n| format!("; did you mean {n}?"));
-            return Err(UsageError(format!("there is no finding '{id}'{near} All of them: lastdrop doctor --list")).into());
+            return Err(
+                UsageError(format!("there is no finding '{id}'{near} All of them: lastdrop doctor --list")).into()
+            );
         };
         stdio::out(explain_text(found.id, found.severity, found.what, found.decides, found.unlike));
         return Ok(Exit::Done);
@@ -120,7 +125,14 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         (_, true) => Manner::Gentle,
         _ => Manner::Whole,
     };
-    let order = Order { servers: &args.servers, plan, manner, live: args.others.live, databases: args.database.options()?, time };
+    let order = Order {
+        servers: &args.servers,
+        plan,
+        manner,
+        live: args.others.live,
+        databases: args.database.options()?,
+        time,
+    };
     let mut lab = Lab::new(&stop.flag, observers(args.output.quiet, open_store(&args.output)?));
     let examination = examine(&mut lab, &order)?;
     let mut document = diagnose(&examination);

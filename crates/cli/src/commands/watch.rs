@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lastdrop_looks::watch_stack::Watchers;
-use lastdrop_model::bounds::{DURATION, INTERVAL};
 use lastdrop_diagnose::findings::certain;
 use lastdrop_diagnose::fold;
+use lastdrop_looks::watch_stack::Watchers;
+use lastdrop_model::bounds::{DURATION, INTERVAL};
 use lastdrop_model::documents::{WatchDocument, Watched};
 use lastdrop_report::watch::{SortBy, View};
 use lastdrop_report::watch_stack::{draw_watched, most_workers, watched_news};

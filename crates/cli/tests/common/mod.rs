@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-pub mod databases;
 pub mod beside;
+pub mod databases;
 pub mod haproxy;
 pub mod lines;
 pub mod misbehaving;

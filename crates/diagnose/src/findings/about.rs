@@ -28,7 +28,13 @@ pub fn about(id: &str) -> Option<&'static About> {
     ALL.iter().find(|a| a.id == id)
 }
 
-const fn a(id: &'static str, severity: Severity, what: &'static str, decides: &'static str, unlike: &'static str) -> About {
+const fn a(
+    id: &'static str,
+    severity: Severity,
+    what: &'static str,
+    decides: &'static str,
+    unlike: &'static str,
+) -> About {
     About { id, severity, what, decides, unlike }
 }
 

@@ -7,10 +7,8 @@ use serde_json::json;
 use super::Rule;
 use super::case::{Case, Says, finding};
 
-pub(super) const HOLDING: &[Rule] = &[
-    Rule { id: "keepalive-hogging", look: keepalive },
-    Rule { id: "slow-clients", look: slow },
-];
+pub(super) const HOLDING: &[Rule] =
+    &[Rule { id: "keepalive-hogging", look: keepalive }, Rule { id: "slow-clients", look: slow }];
 
 fn keepalive(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
@@ -26,18 +24,25 @@ fn keepalive(case: &Case<'_>) -> Option<Finding> {
         let waits = v.queue() >= 0.7 || case.main.timed_out > 0;
         ((by_board || by_threads) && is_on && waits && case.cpu_idle() && !v.is(&["nginx", "haproxy"])).then(|| {
             let knob = if v.about.settings.contains_key("KeepAliveTimeout") { "KeepAliveTimeout" } else { "KeepAlive" };
-            finding(if gain > 1.3 { 0.95 } else { 0.85 }, "workers wait for the next request of clients who keep their connection")
-                .of(&v)
-                .seen("scoreboard", "places with K", kept, 0.5 * places)
-                .seen("/proc/PID/syscall", "workers that wait for a client", in_poll, 0.55 * v.seen.workers_most as f64)
-                .seen("listen queue", "connections that wait", v.queue(), 0.7)
-                .seen("load", "throughput without keep-alive, against with it", gain, 1.3)
-                .unless("event MPM or a proxy, which hold no worker for it; workers that send")
-                .do_this(
-                    if knob == "KeepAlive" { vec![v.fix("KeepAlive", json!("Off"))] } else { vec![v.fix("KeepAliveTimeout", json!(1)), v.fix("KeepAlive", json!("Off"))] },
-                    "either the shortest time, or none, or an event MPM or nginx in front that holds the clients",
-                )
-                .check_by("places with K in the scoreboard, connections that wait")
+            finding(
+                if gain > 1.3 { 0.95 } else { 0.85 },
+                "workers wait for the next request of clients who keep their connection",
+            )
+            .of(&v)
+            .seen("scoreboard", "places with K", kept, 0.5 * places)
+            .seen("/proc/PID/syscall", "workers that wait for a client", in_poll, 0.55 * v.seen.workers_most as f64)
+            .seen("listen queue", "connections that wait", v.queue(), 0.7)
+            .seen("load", "throughput without keep-alive, against with it", gain, 1.3)
+            .unless("event MPM or a proxy, which hold no worker for it; workers that send")
+            .do_this(
+                if knob == "KeepAlive" {
+                    vec![v.fix("KeepAlive", json!("Off"))]
+                } else {
+                    vec![v.fix("KeepAliveTimeout", json!(1)), v.fix("KeepAlive", json!("Off"))]
+                },
+                "either the shortest time, or none, or an event MPM or nginx in front that holds the clients",
+            )
+            .check_by("places with K in the scoreboard, connections that wait")
         })
     })
 }

@@ -21,10 +21,8 @@ pub(super) const DEATHS: &[Rule] = &[
     Rule { id: "worker-timeout", look: worker_timeout },
     Rule { id: "worker-crash", look: worker_crash },
 ];
-pub(super) const TAKEN_AWAY: &[Rule] = &[
-    Rule { id: "memory-pressure", look: memory_pressure },
-    Rule { id: "cpu-throttled", look: cpu_throttled },
-];
+pub(super) const TAKEN_AWAY: &[Rule] =
+    &[Rule { id: "memory-pressure", look: memory_pressure }, Rule { id: "cpu-throttled", look: cpu_throttled }];
 pub(super) const NETWORK: &[Rule] =
     &[Rule { id: "softirq-one-core", look: softirq }, Rule { id: "retransmits", look: retransmits }];
 
@@ -53,7 +51,10 @@ fn generator_saturated(case: &Case<'_>) -> Option<Finding> {
             .seen("generator", "cores used by it", g.cores, 1.0)
             .seen("generator", "requests without a descriptor", g.no_descriptors, 1)
             .unless("the server's processors have time left")
-            .do_this(Vec::new(), "more threads (-t), fewer users, another machine for the load; ulimit -n where descriptors lack")
+            .do_this(
+                Vec::new(),
+                "more threads (-t), fewer users, another machine for the load; ulimit -n where descriptors lack",
+            )
             .check_by("run again: the report's validity says whether the generator was at its limit")
     })
 }
@@ -77,18 +78,26 @@ fn port_exhaustion(case: &Case<'_>) -> Option<Finding> {
         let (held, all) = (v.seen.ports_held.unwrap_or(0), v.seen.local_ports.unwrap_or(u64::MAX));
         let full = held as f64 >= 0.9 * all as f64 && case.main.share_of_status(|s| s.starts_with('5')) > 0.01;
         (refused > 0 || full).then(|| {
-            finding(0.9, format!("{} has no local port left for connections to {}", v.about.server, v.seen.ports_held_to))
-                .of(&v)
-                .seen("error log", "Cannot assign requested address", refused, 1)
-                .seen("sock_diag", "closed connections that hold a port (TIME_WAIT) to one address", held, (0.9 * all as f64) as u64)
-                .seen("ip_local_port_range", "ports", all, 0)
-                .unless("few ports in TIME_WAIT to that address")
-                .do_this(
-                    Vec::new(),
-                    "keep connections to what is behind (upstream keepalive); a wider net.ipv4.ip_local_port_range or \
+            finding(
+                0.9,
+                format!("{} has no local port left for connections to {}", v.about.server, v.seen.ports_held_to),
+            )
+            .of(&v)
+            .seen("error log", "Cannot assign requested address", refused, 1)
+            .seen(
+                "sock_diag",
+                "closed connections that hold a port (TIME_WAIT) to one address",
+                held,
+                (0.9 * all as f64) as u64,
+            )
+            .seen("ip_local_port_range", "ports", all, 0)
+            .unless("few ports in TIME_WAIT to that address")
+            .do_this(
+                Vec::new(),
+                "keep connections to what is behind (upstream keepalive); a wider net.ipv4.ip_local_port_range or \
                      net.ipv4.tcp_tw_reuse=1 only put it off",
-                )
-                .check_by("connections in TIME_WAIT fall, no more 'Cannot assign requested address'")
+            )
+            .check_by("connections in TIME_WAIT fall, no more 'Cannot assign requested address'")
         })
     })
 }
@@ -164,7 +173,10 @@ fn tasks_limit(case: &Case<'_>) -> Option<Finding> {
                 .seen("pids.events", "times that one was refused", refused, 1)
                 .seen("error log", "fork failed", lines, 1)
                 .unless("pids.events has not moved")
-                .do_this(Vec::new(), "raise TasksMax= of the unit (pids.max of its control group), LimitNPROC=, or kernel.pid_max")
+                .do_this(
+                    Vec::new(),
+                    "raise TasksMax= of the unit (pids.max of its control group), LimitNPROC=, or kernel.pid_max",
+                )
                 .check_by("pids.events stands still under the same load")
         })
     })
@@ -220,7 +232,13 @@ fn oom_kill(case: &Case<'_>) -> Option<Finding> {
                 .seen("memory.events, vmstat", "oom_kill", group.max(host), 1)
                 .seen("error log", &line(&v, "killed"), lines, 1)
                 .unless("oom_kill has not moved: then somebody else sent the signal")
-                .do_this(Vec::new(), format!("fewer workers ({}), or more memory for the group; lastdrop size says how many fit", v.about.pool.clone().unwrap_or_default()))
+                .do_this(
+                    Vec::new(),
+                    format!(
+                        "fewer workers ({}), or more memory for the group; lastdrop size says how many fit",
+                        v.about.pool.clone().unwrap_or_default()
+                    ),
+                )
                 .check_by("oom_kill stands still under the same load")
         })
     })
@@ -300,7 +318,10 @@ fn softirq(case: &Case<'_>) -> Option<Finding> {
         finding(0.85, "one processor does all the packets")
             .seen("/proc/stat", "share of the busiest processor in softirq", most, 0.9)
             .seen("/proc/stat", "share of the others", rest, 0.4)
-            .do_this(Vec::new(), "spread the interrupts (RSS queues, RPS: /sys/class/net/*/queues/rx-*/rps_cpus, irqbalance)")
+            .do_this(
+                Vec::new(),
+                "spread the interrupts (RSS queues, RPS: /sys/class/net/*/queues/rx-*/rps_cpus, irqbalance)",
+            )
             .check_by("softirq is spread over processors (mpstat -P ALL)")
     })
 }
@@ -308,7 +329,8 @@ fn softirq(case: &Case<'_>) -> Option<Finding> {
 fn retransmits(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().next()?;
     let again = v.seen.kernel.get("RetransSegs").copied().unwrap_or(0);
-    let slow = case.main.response.p99 >= 190_000.0 && case.alone.is_none_or(|a| a.response.p50 < 0.5 * case.main.response.p99);
+    let slow =
+        case.main.response.p99 >= 190_000.0 && case.alone.is_none_or(|a| a.response.p50 < 0.5 * case.main.response.p99);
     (case.per_request(again) > 0.02 && slow && case.cpu_idle()).then(|| {
         finding(0.75, "packets are lost on the way: answers wait for retransmissions")
             .seen("Tcp", "segments sent again, a request", case.per_request(again), 0.02)

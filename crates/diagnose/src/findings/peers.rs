@@ -45,14 +45,20 @@ fn upstream_full(case: &Case<'_>) -> Option<Finding> {
         (lines > 0 || tried > 0.02).then(|| {
             let behind = case.servers().into_iter().find(|b| v.about.to.contains(&b.about.server));
             let limit = behind.and_then(|b| b.seen.queue_limit).unwrap_or(0);
-            let found = finding(0.95, format!("the listen queue behind {} is full: it refuses to wait", v.about.server))
-                .of(&v)
-                .seen("error log", &sample(&v, "upstream-full"), lines, 1)
-                .seen("trace", "connects a request that the kernel refused (EAGAIN)", tried, 0.02)
-                .seen("load", "answers 502 and 503, share", case.main.share_of_status(|s| s == "502" || s == "503"), 0.01)
-                .seen("sock_diag", "limit of that queue", limit, 0)
-                .unless("ECONNREFUSED: nobody listens there")
-                .check_by("no more errno 11 in the log of the front");
+            let found =
+                finding(0.95, format!("the listen queue behind {} is full: it refuses to wait", v.about.server))
+                    .of(&v)
+                    .seen("error log", &sample(&v, "upstream-full"), lines, 1)
+                    .seen("trace", "connects a request that the kernel refused (EAGAIN)", tried, 0.02)
+                    .seen(
+                        "load",
+                        "answers 502 and 503, share",
+                        case.main.share_of_status(|s| s == "502" || s == "503"),
+                        0.01,
+                    )
+                    .seen("sock_diag", "limit of that queue", limit, 0)
+                    .unless("ECONNREFUSED: nobody listens there")
+                    .check_by("no more errno 11 in the log of the front");
             match behind {
                 Some(b) => {
                     let knob = match b.kind() {
@@ -61,7 +67,9 @@ fn upstream_full(case: &Case<'_>) -> Option<Finding> {
                         _ => "backlog",
                     };
                     let mut fix = vec![b.fix(knob, json!((limit * 8).clamp(511, 4096)))];
-                    fix.extend(b.more_workers(b.wanted_workers()).into_iter().filter(|_| b.is_full() && case.cpu_idle()));
+                    fix.extend(
+                        b.more_workers(b.wanted_workers()).into_iter().filter(|_| b.is_full() && case.cpu_idle()),
+                    );
                     found.do_this(fix, "a longer queue only makes them wait there; the pool behind it has to keep up")
                 }
                 None => found.do_this(Vec::new(), "a longer backlog (and net.core.somaxconn), more workers behind it"),
@@ -114,7 +122,10 @@ fn database_refuses(case: &Case<'_>) -> Option<Finding> {
                 .seen("error log", &sample(&v, "database-connections"), lines, 1)
                 .seen("database", "connections that it refused", refused, 10)
                 .seen("load", "answers 5xx, share", case.main.share_of_status(|s| s.starts_with('5')), 0.01)
-                .do_this(Vec::new(), "fewer workers than the database has connections, or raise max_connections; a pooler before it")
+                .do_this(
+                    Vec::new(),
+                    "fewer workers than the database has connections, or raise max_connections; a pooler before it",
+                )
                 .check_by("no more of these lines")
         })
     })
@@ -156,7 +167,8 @@ fn waiting_inside<'a>(case: &'a Case<'a>) -> Option<View<'a>> {
             && v.seen.waiting("running") < 0.25 * v.seen.threads
     };
     let all = case.servers().into_iter().rev();
-    all.into_iter().find(|v| v.is(&["gunicorn", "uwsgi", "puma", "tomcat"]) && waits(v) && case.slower().is_some_and(|t| t >= 2.0))
+    all.into_iter()
+        .find(|v| v.is(&["gunicorn", "uwsgi", "puma", "tomcat"]) && waits(v) && case.slower().is_some_and(|t| t >= 2.0))
 }
 
 /// The application's own pool of connections.
@@ -188,14 +200,22 @@ fn serialized(case: &Case<'_>) -> Option<Finding> {
         Some(found) => found,
         None => waiting_inside(case).map(|v| (v, v.seen.waiting("futex") / v.seen.threads.max(1.0)))?,
     };
-    let (file, n) = v.seen.most_of("lock").unwrap_or(("a semaphore or mutex", v.seen.waiting("semaphore") + v.seen.waiting("futex")));
+    let (file, n) = v
+        .seen
+        .most_of("lock")
+        .unwrap_or(("a semaphore or mutex", v.seen.waiting("semaphore") + v.seen.waiting("futex")));
     Some(
         finding(0.9, format!("one lock lets one request through at a time: {file}"))
             .of(&v)
             .seen("/proc/PID/syscall", "share of the busy workers that wait for a lock", share, MOST)
             .seen("/proc/PID/fd", &format!("workers that wait for {file}"), n, 1)
             .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
-            .seen("load", "throughput against one user alone", case.main.answered_rps / case.alone.map_or(1.0, |s| s.answered_rps.max(1e-9)), 1.5)
+            .seen(
+                "load",
+                "throughput against one user alone",
+                case.main.answered_rps / case.alone.map_or(1.0, |s| s.answered_rps.max(1e-9)),
+                1.5,
+            )
             .unless("workers that wait for different things")
             .do_this(Vec::new(), "hold the lock for less, or have several of them; more workers change nothing")
             .check_by("throughput rises with users"),
@@ -213,7 +233,10 @@ fn perl_interpreters(case: &Case<'_>) -> Option<Finding> {
             .seen("configuration", "interpreters of all processes", most, 0)
             .seen("/proc/PID/syscall", "threads in futex", v.seen.waiting("futex"), 1)
             .unless("prefork, or fewer requests than interpreters")
-            .do_this(vec![v.fix("PerlInterpMax", json!(v.count("ThreadsPerChild").unwrap_or(25.0)))], "each interpreter costs memory; lastdrop size says how much")
+            .do_this(
+                vec![v.fix("PerlInterpMax", json!(v.count("ThreadsPerChild").unwrap_or(25.0)))],
+                "each interpreter costs memory; lastdrop size says how much",
+            )
             .check_by("requests at work and throughput")
     })
 }
@@ -221,23 +244,44 @@ fn perl_interpreters(case: &Case<'_>) -> Option<Finding> {
 fn names(case: &Case<'_>, reverse: bool) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let asked = case.inside(&v.about.server).and_then(|i| i.calls.get("dns")).copied().unwrap_or(0.0);
-        let waits: f64 = v.seen.waits.iter().filter(|(w, _)| w.starts_with("peer ") && w.ends_with(":53")).map(|(_, n)| n).sum();
+        let waits: f64 =
+            v.seen.waits.iter().filter(|(w, _)| w.starts_with("peer ") && w.ends_with(":53")).map(|(_, n)| n).sum();
         let share = waits / v.busy().max(0.5);
         let letters = v.seen.scoreboard.get("D").copied().unwrap_or(0.0);
         let board: f64 = v.seen.scoreboard.values().sum();
-        let is_reverse = v.is(&["apache"]) && (letters >= 0.3 * board.max(1.0) || v.setting("HostnameLookups").is_some_and(|s| s != "Off") || v.about.directives.get("HostnameLookups").is_some_and(|s| !s.eq_ignore_ascii_case("off")));
+        let is_reverse = v.is(&["apache"])
+            && (letters >= 0.3 * board.max(1.0)
+                || v.setting("HostnameLookups").is_some_and(|s| s != "Off")
+                || v.about.directives.get("HostnameLookups").is_some_and(|s| !s.eq_ignore_ascii_case("off")));
         let fires = (share >= 0.4 || letters >= 0.3 * board.max(1.0)) && v.busy() >= 0.5 && reverse == is_reverse;
         fires.then(|| {
-            let found = finding(0.88, if reverse { "each request looks the client's name up" } else { "each request waits for the name server" })
-                .of(&v)
-                .seen("/proc/PID/syscall", "share of the busy workers that wait for port 53", share, 0.4)
-                .seen("trace", "questions to it a request", asked, 0.5)
-                .seen("scoreboard", "places with D", letters, 0.3 * board.max(1.0))
-                .unless("no traffic to port 53");
+            let found = finding(
+                0.88,
+                if reverse {
+                    "each request looks the client's name up"
+                } else {
+                    "each request waits for the name server"
+                },
+            )
+            .of(&v)
+            .seen("/proc/PID/syscall", "share of the busy workers that wait for port 53", share, 0.4)
+            .seen("trace", "questions to it a request", asked, 0.5)
+            .seen("scoreboard", "places with D", letters, 0.3 * board.max(1.0))
+            .unless("no traffic to port 53");
             if reverse {
-                found.do_this(vec![v.fix("HostnameLookups", json!("Off"))], "addresses in logs become names later, with logresolve").check_by("no D in the scoreboard")
+                found
+                    .do_this(
+                        vec![v.fix("HostnameLookups", json!("Off"))],
+                        "addresses in logs become names later, with logresolve",
+                    )
+                    .check_by("no D in the scoreboard")
             } else {
-                found.do_this(Vec::new(), "a caching resolver on this machine, addresses instead of names, connections that are kept").check_by("no questions to port 53 in lastdrop trace")
+                found
+                    .do_this(
+                        Vec::new(),
+                        "a caching resolver on this machine, addresses instead of names, connections that are kept",
+                    )
+                    .check_by("no questions to port 53 in lastdrop trace")
             }
         })
     })
@@ -253,13 +297,15 @@ fn peer<'a>(v: &View<'a>) -> Option<(&'a str, f64)> {
 fn behind<'a>(case: &'a Case<'a>, v: &View<'_>, peer: &str) -> Option<View<'a>> {
     let by_link = v.about.connects.iter().position(|c| c == peer).and_then(|i| v.about.to.get(i));
     let all = case.servers();
-    all.into_iter().find(|b| by_link.is_some_and(|to| *to == b.about.server) || b.about.listens.iter().any(|l| l == peer))
+    all.into_iter()
+        .find(|b| by_link.is_some_and(|to| *to == b.about.server) || b.about.listens.iter().any(|l| l == peer))
 }
 
 pub(super) fn is_database(case: &Case<'_>, v: &View<'_>, peer: &str) -> bool {
     let behind = behind(case, v, peer);
     let program = behind.map(|b| b.about.software.clone());
-    behind.is_some_and(|b| b.is(&["mariadb", "mysql", "postgresql"])) || service_at(peer, program.as_deref()).is_some_and(|s| s.is_database)
+    behind.is_some_and(|b| b.is(&["mariadb", "mysql", "postgresql"]))
+        || service_at(peer, program.as_deref()).is_some_and(|s| s.is_database)
 }
 
 /// Where workers of the furthest server wait for a database: itself, and the share.
@@ -300,9 +346,12 @@ fn database(case: &Case<'_>, locked: bool) -> Option<Finding> {
         (None, _) if cores >= 0.7 => 0.85,
         (None, _) => 0.65,
     };
-    let mut found = finding(confidence, title)
-        .of(&v)
-        .seen("/proc/PID/syscall", &format!("share of the busy workers that wait for {peer}"), share, MOST);
+    let mut found = finding(confidence, title).of(&v).seen(
+        "/proc/PID/syscall",
+        &format!("share of the busy workers that wait for {peer}"),
+        share,
+        MOST,
+    );
     if let Some(look) = view {
         found = found
             .seen(&look.service, "sessions that wait for a lock, on average", waits, if locked { 0.8 } else { 0.0 })
@@ -315,7 +364,12 @@ fn database(case: &Case<'_>, locked: bool) -> Option<Finding> {
     if let Some(wait) = blocker.filter(|_| locked) {
         let session = wait.blocker.map_or_else(|| "unknown".into(), |id| id.to_string());
         let runs = wait.blocker_statement.clone().unwrap_or_default();
-        found = found.seen("blocker", &format!("session {session} has the lock on {}; it runs or ran", wait.on.clone().unwrap_or_default()), runs, "");
+        found = found.seen(
+            "blocker",
+            &format!("session {session} has the lock on {}; it runs or ran", wait.on.clone().unwrap_or_default()),
+            runs,
+            "",
+        );
     }
     if let Some(scan) = view.and_then(|look| look.table_scans.first()).filter(|scan| !locked && scan.rows > 1000) {
         found = found.seen("table", &format!("rows of {} read from end to end", scan.table), scan.rows, 1000);
@@ -360,7 +414,8 @@ fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
         let next = behind(case, &v, peer);
         // One that is in the chain and full has its own finding.
         let passes_on = next.is_some_and(|b| b.has_pool());
-        (v.has_pool() && share >= MOST && v.busy() >= 0.8 && !peer.ends_with(":53") && !passes_on).then_some((v, peer, share))
+        (v.has_pool() && share >= MOST && v.busy() >= 0.8 && !peer.ends_with(":53") && !passes_on)
+            .then_some((v, peer, share))
     });
     if let Some((v, peer, share)) = found.filter(|_| case.cpu_idle()) {
         let worker_s = v.busy() / case.main.answered_rps.max(1e-9);
@@ -387,17 +442,25 @@ fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
     }
     // A front without a pool of its own, before somebody of whom it can only be seen that he does not compute.
     let all = case.servers();
-    let v = all.iter().rev().find(|v| v.is(&["nginx", "haproxy"]) && !v.about.connects.is_empty() && case.cpu_idle())?;
+    let v =
+        all.iter().rev().find(|v| v.is(&["nginx", "haproxy"]) && !v.about.connects.is_empty() && case.cpu_idle())?;
     let behind_has_pool = all.iter().any(|b| v.about.to.contains(&b.about.server) && b.has_pool());
     let peer = v.about.connects.first()?;
-    let named = v.about.to.first().filter(|to| !to.is_empty()).map_or_else(|| peer.clone(), |to| format!("{to} ({peer})"));
-    let waits = case.inside(&v.about.server).and_then(|i| i.waits_s.get(&format!("peer {peer}"))).copied().unwrap_or(0.0);
+    let named =
+        v.about.to.first().filter(|to| !to.is_empty()).map_or_else(|| peer.clone(), |to| format!("{to} ({peer})"));
+    let waits =
+        case.inside(&v.about.server).and_then(|i| i.waits_s.get(&format!("peer {peer}"))).copied().unwrap_or(0.0);
     let rests = v.seen.waiting("events") >= 0.7 * v.seen.threads && v.seen.hottest_thread_cores < ONE_CORE;
     (!behind_has_pool && rests && case.main.service.mean > 5_000.0).then(|| {
         finding(0.75, format!("{} waits for {named}", v.about.server))
             .of(v)
             .seen("trace", &format!("seconds a request waits for {peer}"), waits, 0)
-            .seen("/proc/PID/syscall", "its threads that wait for events", v.seen.waiting("events"), 0.7 * v.seen.threads)
+            .seen(
+                "/proc/PID/syscall",
+                "its threads that wait for events",
+                v.seen.waiting("events"),
+                0.7 * v.seen.threads,
+            )
             .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 1.3)
             .unless("a front that computes, or a pool behind it whose workers tell more")
             .do_this(Vec::new(), "look at that server: it answers one after the other, or waits itself")

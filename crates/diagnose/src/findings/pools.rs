@@ -7,14 +7,28 @@ use super::case::{Case, Says, View, finding};
 
 pub(super) const EXHAUSTED: &[Rule] = &[
     Rule { id: "server-limit-clamp", look: clamp },
-    Rule { id: "fpm-children-exhausted", look: |c| exhausted(c, &["php-fpm"], "every child of the PHP-FPM pool is at work") },
-    Rule { id: "sync-workers-waiting", look: |c| exhausted(c, &["gunicorn", "puma", "uwsgi"], "every synchronous worker waits while the processors idle") },
+    Rule {
+        id: "fpm-children-exhausted",
+        look: |c| exhausted(c, &["php-fpm"], "every child of the PHP-FPM pool is at work"),
+    },
+    Rule {
+        id: "sync-workers-waiting",
+        look: |c| {
+            exhausted(c, &["gunicorn", "puma", "uwsgi"], "every synchronous worker waits while the processors idle")
+        },
+    },
     Rule { id: "workers-exhausted", look: |c| exhausted(c, &[], "every worker is at work while connections wait") },
 ];
 
 /// The pool furthest behind that is full.
 fn full<'a>(case: &'a Case<'a>, kinds: &[&str]) -> Option<View<'a>> {
-    let mine = |v: &View<'_>| if kinds.is_empty() { !v.is(&["php-fpm", "gunicorn", "puma", "uwsgi", "nginx", "haproxy"]) } else { v.is(kinds) };
+    let mine = |v: &View<'_>| {
+        if kinds.is_empty() {
+            !v.is(&["php-fpm", "gunicorn", "puma", "uwsgi", "nginx", "haproxy"])
+        } else {
+            v.is(kinds)
+        }
+    };
     case.servers().into_iter().rev().find(|v| v.has_pool() && v.is_full() && v.busy() >= 0.8).filter(|v| mine(v))
 }
 
@@ -22,7 +36,8 @@ fn exhausted(case: &Case<'_>, kinds: &[&str], title: &str) -> Option<Finding> {
     let v = full(case, kinds).filter(|_| case.cpu_idle())?;
     let waits = v.queue() >= 0.5 || case.slower().is_some_and(|t| t > 1.5) || v.seen.status_waits_s.is_some();
     waits.then(|| {
-        let mut at: Vec<(&String, &f64)> = v.seen.waits.iter().filter(|(w, _)| *w != "idle" && *w != "events").collect();
+        let mut at: Vec<(&String, &f64)> =
+            v.seen.waits.iter().filter(|(w, _)| *w != "idle" && *w != "events").collect();
         at.sort_by(|a, b| b.1.total_cmp(a.1));
         let (what, n) = at.first().map_or(("unknown", 0.0), |(w, n)| (w.as_str(), **n));
         let to = v.wanted_workers();
@@ -34,7 +49,10 @@ fn exhausted(case: &Case<'_>, kinds: &[&str], title: &str) -> Option<Finding> {
             .seen("/proc/PID/syscall", &format!("most of them are in: {what}"), n, 0)
             .seen("/proc/stat", "cores busy", case.busy_cores(), 0.9 * case.main.cores.len() as f64)
             .unless("an idle worker in the same second; full processors")
-            .do_this(v.more_workers(to), "as many as memory holds (lastdrop size), and no more than what is behind them bears")
+            .do_this(
+                v.more_workers(to),
+                "as many as memory holds (lastdrop size), and no more than what is behind them bears",
+            )
             .brings(case.bound(Some(to)))
             .check_by("connections that wait: none; answers as fast as for one user alone")
     })
@@ -43,7 +61,8 @@ fn exhausted(case: &Case<'_>, kinds: &[&str], title: &str) -> Option<Finding> {
 /// More workers are configured than can be.
 fn clamp(case: &Case<'_>) -> Option<Finding> {
     let v = full(case, &[]).filter(|v| v.is(&["apache"]) && case.cpu_idle())?;
-    let asked = v.about.directives.get("MaxRequestWorkers").or(v.about.directives.get("MaxClients"))?.parse::<f64>().ok()?;
+    let asked =
+        v.about.directives.get("MaxRequestWorkers").or(v.about.directives.get("MaxClients"))?.parse::<f64>().ok()?;
     let real = v.seen.scoreboard.values().sum::<f64>().max(v.seen.workers_most as f64).min(v.size().max(1.0));
     (asked > real * 1.05).then(|| {
         finding(0.93, "fewer workers than configured can exist: another limit clamps them")
@@ -51,7 +70,10 @@ fn clamp(case: &Case<'_>) -> Option<Finding> {
             .seen("configuration", "MaxRequestWorkers", asked, real)
             .seen("scoreboard", "places", real, asked)
             .unless("as many places as configured")
-            .do_this(vec![v.fix("ServerLimit", (asked as i64).into())], "ServerLimit (and ThreadLimit) bound MaxRequestWorkers and need a restart")
+            .do_this(
+                vec![v.fix("ServerLimit", (asked as i64).into())],
+                "ServerLimit (and ThreadLimit) bound MaxRequestWorkers and need a restart",
+            )
             .brings(case.bound(Some(asked)))
             .check_by("places in the scoreboard")
     })

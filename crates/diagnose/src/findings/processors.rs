@@ -100,7 +100,11 @@ fn compression(case: &Case<'_>) -> Option<Finding> {
 fn tls(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().next().filter(|_| case.all.tls)?;
     let share = share_of(case, &v, &["libcrypto", "libssl", "libgnutls"], &["rsaz_", "bn_mul", "ecp_", "RSA_"]);
-    let full = case.per_request(case.main.handshakes_full.max(if case.main.handshakes_resumed == 0 { case.main.connections } else { 0 }));
+    let full = case.per_request(case.main.handshakes_full.max(if case.main.handshakes_resumed == 0 {
+        case.main.connections
+    } else {
+        0
+    }));
     (share >= 0.4 && full >= 0.3 && short_of_cpu(&v)).then(|| {
         finding(0.9, "TLS handshakes take the processor's time")
             .of(&v)
@@ -151,7 +155,8 @@ fn interpreter_lock(case: &Case<'_>) -> Option<Finding> {
         let alone = v.seen.workers_most <= 1;
         let one = v.seen.hottest_process_cores;
         // On a busy machine it gets less than a core, though several of its threads could run at any time.
-        let disturbed = case.own_cores() < 0.75 * case.busy_cores() && alone && one >= 0.4 && v.seen.waiting("running") >= 1.0;
+        let disturbed =
+            case.own_cores() < 0.75 * case.busy_cores() && alone && one >= 0.4 && v.seen.waiting("running") >= 1.0;
         let waiting = v.seen.waiting("futex");
         let processes = v.seen.workers_most.max(1) as f64;
         // Each process has what one interpreter can give, and all of them together less than the machine.
@@ -183,7 +188,12 @@ fn interpreter_lock(case: &Case<'_>) -> Option<Finding> {
 
 fn collector(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let share = share_of(case, &v, &[], &["MarkCompact", "Scavenge", "MarkingVisitor", "G1", "ParNew", "gc_mark", "rb_gc", "gc_collect", "Sweeper"]);
+        let share = share_of(
+            case,
+            &v,
+            &[],
+            &["MarkCompact", "Scavenge", "MarkingVisitor", "G1", "ParNew", "gc_mark", "rb_gc", "gc_collect", "Sweeper"],
+        );
         (share >= 0.25 && short_of_cpu(&v)).then(|| {
             finding(0.8, "the collector of garbage takes the time")
                 .of(&v)
@@ -208,7 +218,10 @@ fn libuv(case: &Case<'_>) -> Option<Finding> {
                 .seen("/proc/PID/task", "threads at work beside the loop, a process", pooled, 2.8)
                 .seen("/proc/PID/syscall", "loops that wait for events", v.seen.waiting("events"), 0.5 * processes)
                 .unless("a loop that computes")
-                .do_this(vec![v.fix("UV_THREADPOOL_SIZE", json!(16))], "or fewer calls of crypto, zlib, fs and dns.lookup a request")
+                .do_this(
+                    vec![v.fix("UV_THREADPOOL_SIZE", json!(16))],
+                    "or fewer calls of crypto, zlib, fs and dns.lookup a request",
+                )
                 .check_by("threads that wait in futex")
         })
     })
@@ -305,7 +318,9 @@ fn single_process(case: &Case<'_>) -> Option<Finding> {
         let idle = case.main.cores.len() as f64 - case.busy_cores() + case.main.generator.cores;
         let one = v.seen.workers_most <= 1 && hot >= ONE_CORE && v.seen.cpu_cores.unwrap_or(0.0) < 1.3;
         // Databases have rules of their own.
-        let is_database = v.is(&["mariadb", "postgresql"]) || v.about.software.contains("maria") || v.about.software.contains("mysql");
+        let is_database = v.is(&["mariadb", "postgresql"])
+            || v.about.software.contains("maria")
+            || v.about.software.contains("mysql");
         (one && idle >= 0.3 && !is_database).then(|| {
             finding(0.85, format!("{} is one process, and its one processor is full", v.about.server))
                 .of(&v)

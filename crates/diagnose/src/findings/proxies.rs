@@ -20,7 +20,10 @@ fn uwsgi_queue(case: &Case<'_>) -> Option<Finding> {
             .seen("error log", "listen queue of socket … full", lines, 1)
             .seen("sock_diag", "most that waited", most, limit)
             .seen("TcpExt", "ListenOverflows", overflows, 5)
-            .do_this(vec![v.fix("listen", json!((limit * 8).clamp(511, 4096)))], "and more workers where they all wait; net.core.somaxconn has to allow it")
+            .do_this(
+                vec![v.fix("listen", json!((limit * 8).clamp(511, 4096)))],
+                "and more workers where they all wait; net.core.somaxconn has to allow it",
+            )
             .check_by("no such line in its log")
     })
 }
@@ -34,7 +37,13 @@ fn maxconn(case: &Case<'_>) -> Option<Finding> {
     // A loop that has time and leaves connections in its listen queue has been told to take no more.
     let not_accepting = v.queue() >= 0.9 && v.seen.hottest_thread_cores < ONE_CORE;
     ((queued >= 1 || not_accepting) && room && !case.cpu_full()).then(|| {
-        let named = v.about.settings.keys().filter(|k| k.ends_with("maxconn") && v.count(k).is_some_and(|n| n > 0.0)).min_by_key(|k| v.count(k).unwrap_or(f64::INFINITY) as u64).cloned();
+        let named = v
+            .about
+            .settings
+            .keys()
+            .filter(|k| k.ends_with("maxconn") && v.count(k).is_some_and(|n| n > 0.0))
+            .min_by_key(|k| v.count(k).unwrap_or(f64::INFINITY) as u64)
+            .cloned();
         let fix = named.map(|name| {
             let to = (f64::from(case.main.users).max(v.count(&name).unwrap_or(1.0)) * 2.0).ceil() as i64;
             v.fix(&name, json!(to))

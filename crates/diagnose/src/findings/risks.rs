@@ -39,7 +39,10 @@ fn zombies(case: &Case<'_>) -> Option<Finding> {
             .of(&v)
             .seen("/proc/PID/stat", "zombies", v.seen.zombies, 2)
             .unless("none of them at the next look")
-            .do_this(Vec::new(), "the parent has to wait for its children (SIGCHLD); in a container a PID 1 that does (--init)")
+            .do_this(
+                Vec::new(),
+                "the parent has to wait for its children (SIGCHLD); in a container a PID 1 that does (--init)",
+            )
             .check_by("no Z in ps")
     })
 }
@@ -51,7 +54,10 @@ fn time_wait(case: &Case<'_>) -> Option<Finding> {
         finding(0.9, "the table of closed connections is full")
             .seen("TcpExt", "TCPTimeWaitOverflow", n, 1)
             .unless("thousands in TIME_WAIT alone are no fault")
-            .do_this(Vec::new(), "raise net.ipv4.tcp_max_tw_buckets to what the kernel has by default; it is memory only")
+            .do_this(
+                Vec::new(),
+                "raise net.ipv4.tcp_max_tw_buckets to what the kernel has by default; it is memory only",
+            )
             .check_by("TCPTimeWaitOverflow stands still")
     })
 }
@@ -145,10 +151,18 @@ fn obsolete(case: &Case<'_>) -> Option<Finding> {
         found.push(("net.ipv4.tcp_tw_recycle".into(), v, "broke clients behind NAT; gone since Linux 4.12"));
     }
     if let Some(v) = value("net.ipv4.tcp_fin_timeout").filter(|v| v.parse::<u64>().is_ok_and(|n| n < 60)) {
-        found.push(("net.ipv4.tcp_fin_timeout".into(), v, "does nothing for TIME_WAIT, which lasts 60 s whatever it says"));
+        found.push((
+            "net.ipv4.tcp_fin_timeout".into(),
+            v,
+            "does nothing for TIME_WAIT, which lasts 60 s whatever it says",
+        ));
     }
     if let Some(v) = value("net.ipv4.tcp_timestamps").filter(|v| v == "0") {
-        found.push(("net.ipv4.tcp_timestamps".into(), v, "without timestamps ports cannot be reused and sequence numbers wrap; no gain"));
+        found.push((
+            "net.ipv4.tcp_timestamps".into(),
+            v,
+            "without timestamps ports cannot be reused and sequence numbers wrap; no gain",
+        ));
     }
     if let Some(v) = value("net.ipv4.tcp_max_tw_buckets").filter(|v| v.parse::<u64>().is_ok_and(|n| n < 5000)) {
         found.push(("net.ipv4.tcp_max_tw_buckets".into(), v, "kills closed connections early"));
@@ -157,7 +171,10 @@ fn obsolete(case: &Case<'_>) -> Option<Finding> {
         found.push(("net.ipv4.tcp_syncookies".into(), v, "leaves the server open to a flood of SYNs; no gain"));
     }
     for server in &case.all.servers {
-        for (old, new) in [("MaxClients", "MaxRequestWorkers since Apache 2.4"), ("MaxRequestsPerChild", "MaxConnectionsPerChild since Apache 2.4")] {
+        for (old, new) in [
+            ("MaxClients", "MaxRequestWorkers since Apache 2.4"),
+            ("MaxRequestsPerChild", "MaxConnectionsPerChild since Apache 2.4"),
+        ] {
             if let Some(at) = server.directives.get(old) {
                 found.push((format!("{} {old}", server.server), at.clone(), new));
             }
@@ -168,5 +185,9 @@ fn obsolete(case: &Case<'_>) -> Option<Finding> {
     for (name, now, why) in &found {
         finding = finding.seen("configuration", name, now.clone(), *why);
     }
-    Some(finding.do_this(Vec::new(), format!("take {name} = {now} out: {why}")).check_by("the setting is the kernel's own again"))
+    Some(
+        finding
+            .do_this(Vec::new(), format!("take {name} = {now} out: {why}"))
+            .check_by("the setting is the kernel's own again"),
+    )
 }

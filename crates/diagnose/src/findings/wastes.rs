@@ -5,8 +5,8 @@ use lastdrop_model::examination::StepKind;
 use serde_json::json;
 
 use super::Rule;
-use super::peers::is_database;
 use super::case::{Case, Says, View, finding};
+use super::peers::is_database;
 
 pub(super) const ALL: &[Rule] = &[
     Rule { id: "htaccess-lookups", look: htaccess },
@@ -39,14 +39,18 @@ fn htaccess(case: &Case<'_>) -> Option<Finding> {
             .seen("trace", "looks a request", n, 0.9)
             .seen("trace", "such as", path, ".htaccess")
             .unless("no look for .htaccess while it was traced")
-            .do_this(vec![v.fix("AllowOverride", json!("None"))], "and what the files say into the configuration, in <Directory>")
+            .do_this(
+                vec![v.fix("AllowOverride", json!("None"))],
+                "and what the files say into the configuration, in <Directory>",
+            )
             .check_by("lastdrop trace --with '<Directory />; AllowOverride None; </Directory>'"),
     )
 }
 
 fn database_connects(case: &Case<'_>) -> Option<Finding> {
     // One that listens where no database does by default is known by its program.
-    let elsewhere = || calls(case, "connect", 0.7, &[]).filter(|(v, _, peer)| v.has_pool() && is_database(case, v, peer));
+    let elsewhere =
+        || calls(case, "connect", 0.7, &[]).filter(|(v, _, peer)| v.has_pool() && is_database(case, v, peer));
     let (v, n, peer) = calls(case, "database-connect", 0.7, &[]).or_else(elsewhere)?;
     Some(
         finding(0.93, format!("each request opens a connection of its own to the database {peer}"))
@@ -63,10 +67,12 @@ fn opened_behind<'a>(case: &'a Case<'a>) -> Option<(View<'a>, f64, String)> {
     let v = case.servers().into_iter().find(|v| v.is(&["nginx", "haproxy", "apache"]))?;
     let peer = v.about.connects.iter().find(|c| !c.starts_with("unix:"))?.clone();
     let kept = case.all.steps.iter().find(|s| s.keepalive && s.answered >= 100 && s.connections * 5 < s.answered)?;
-    let opened = kept.server(&v.about.server)?.kernel.get("ActiveOpens").copied().unwrap_or(0).saturating_sub(kept.connections);
+    let opened =
+        kept.server(&v.about.server)?.kernel.get("ActiveOpens").copied().unwrap_or(0).saturating_sub(kept.connections);
     let n = opened as f64 / kept.answered as f64;
     // Whoever is behind may connect on, to a database.
-    let passes_on = case.servers().iter().any(|b| b.place > v.place && b.about.connects.iter().any(|c| !c.starts_with("unix:")));
+    let passes_on =
+        case.servers().iter().any(|b| b.place > v.place && b.about.connects.iter().any(|c| !c.starts_with("unix:")));
     (n >= 0.8 && !passes_on).then_some((v, n, peer))
 }
 
@@ -92,7 +98,8 @@ fn upstream_connects(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn keepalive_off(case: &Case<'_>) -> Option<Finding> {
-    let asked = case.all.steps.iter().filter(|s| matches!(s.kind, StepKind::Main | StepKind::OtherKeepalive | StepKind::Few));
+    let asked =
+        case.all.steps.iter().filter(|s| matches!(s.kind, StepKind::Main | StepKind::OtherKeepalive | StepKind::Few));
     let step = asked.into_iter().find(|s| s.keepalive && s.answered >= 20)?;
     let a_request = step.connections as f64 / step.answered.max(1) as f64;
     let v = case.servers().into_iter().next()?;
@@ -113,7 +120,10 @@ fn keepalive_off(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn growing(case: &Case<'_>, fpm: bool) -> Option<Finding> {
-    let v = case.servers().into_iter().find(|v| v.is(&["php-fpm"]) == fpm && v.has_pool() && v.about.one_request_a_worker | v.is(&["apache"]))?;
+    let v = case
+        .servers()
+        .into_iter()
+        .find(|v| v.is(&["php-fpm"]) == fpm && v.has_pool() && v.about.one_request_a_worker | v.is(&["apache"]))?;
     let (first, last) = (v.seen.workers_first as f64, v.seen.workers_last as f64);
     let busy_lines = v.seen.log.get("seems-busy").copied().unwrap_or(0);
     let grows = last >= first * 1.3 && last - first >= 3.0;
@@ -161,7 +171,12 @@ fn unbuffered(case: &Case<'_>) -> Option<Finding> {
             .seen("trace", "writes to the access log a request", n, 0.8)
             .seen("load", "requests a second", case.main.answered_rps, 0)
             .do_this(
-                v.about.settings.contains_key("access_log_buffer").then(|| v.fix("access_log_buffer", json!(64))).into_iter().collect(),
+                v.about
+                    .settings
+                    .contains_key("access_log_buffer")
+                    .then(|| v.fix("access_log_buffer", json!(64)))
+                    .into_iter()
+                    .collect(),
                 "access_log … buffer=64k flush=5s (nginx), BufferedLogs On (Apache)",
             )
             .check_by("writes a request in lastdrop trace")
@@ -175,16 +190,20 @@ fn delayed_ack(case: &Case<'_>) -> Option<Finding> {
     let again = v.seen.kernel.get("RetransSegs").copied().unwrap_or(0);
     let acks = v.seen.kernel.get("DelayedACKs").copied().unwrap_or(0);
     let writes = case.inside(&v.about.server).and_then(|i| i.calls.get("client-write")).copied().unwrap_or(0.0);
-    (plateau(alone.response.p50) && case.cpu_idle() && case.per_request(again) < 0.02 && (writes >= 1.8 || case.per_request(acks) > 0.3)).then(|| {
-        finding(0.8, "answers wait 40 ms for an acknowledgement between two small writes")
-            .of(&v)
-            .seen("load", "median of one user alone, ms", alone.response.p50 / 1e3, 38)
-            .seen("TcpExt", "delayed acknowledgements a request", case.per_request(acks), 0.3)
-            .seen("trace", "writes to the client a request", writes, 1.8)
-            .unless("segments that are sent again")
-            .do_this(Vec::new(), "TCP_NODELAY on the server's socket, or one write for head and body")
-            .check_by("the median of one user alone")
-    })
+    (plateau(alone.response.p50)
+        && case.cpu_idle()
+        && case.per_request(again) < 0.02
+        && (writes >= 1.8 || case.per_request(acks) > 0.3))
+        .then(|| {
+            finding(0.8, "answers wait 40 ms for an acknowledgement between two small writes")
+                .of(&v)
+                .seen("load", "median of one user alone, ms", alone.response.p50 / 1e3, 38)
+                .seen("TcpExt", "delayed acknowledgements a request", case.per_request(acks), 0.3)
+                .seen("trace", "writes to the client a request", writes, 1.8)
+                .unless("segments that are sent again")
+                .do_this(Vec::new(), "TCP_NODELAY on the server's socket, or one write for head and body")
+                .check_by("the median of one user alone")
+        })
 }
 
 fn unshared(case: &Case<'_>) -> Option<Finding> {

@@ -208,7 +208,14 @@ impl Adapter for Apache {
     }
 
     fn directives(&self) -> BTreeMap<String, String> {
-        const TOLD: &[&str] = &["HostnameLookups", "AllowOverride", "MaxClients", "MaxRequestsPerChild", "BufferedLogs", "MaxRequestWorkers"];
+        const TOLD: &[&str] = &[
+            "HostnameLookups",
+            "AllowOverride",
+            "MaxClients",
+            "MaxRequestsPerChild",
+            "BufferedLogs",
+            "MaxRequestWorkers",
+        ];
         let scan = self.scan(self.started_on());
         let told = |name: &&str| {
             let of = |l: &&config::Line| l.name.eq_ignore_ascii_case(name);
