@@ -2,7 +2,9 @@
 
 mod config;
 mod found;
+mod instance;
 mod knobs;
+mod modules;
 mod proxy;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +19,7 @@ use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
 use lastdrop_probe::listeners;
 use lastdrop_probe::process::Birth;
 use lastdrop_probe::status::{self, StatusPage};
+pub use modules::unused_modules;
 use nix::sys::signal::Signal;
 
 use crate::adapter::{Adapter, Effective, Facts, Placement};
@@ -208,7 +211,14 @@ impl Adapter for Apache {
     }
 
     fn directives(&self) -> BTreeMap<String, String> {
-        const TOLD: &[&str] = &["HostnameLookups", "AllowOverride", "MaxClients", "MaxRequestsPerChild", "BufferedLogs", "MaxRequestWorkers"];
+        const TOLD: &[&str] = &[
+            "HostnameLookups",
+            "AllowOverride",
+            "MaxClients",
+            "MaxRequestsPerChild",
+            "BufferedLogs",
+            "MaxRequestWorkers",
+        ];
         let scan = self.scan(self.started_on());
         let told = |name: &&str| {
             let of = |l: &&config::Line| l.name.eq_ignore_ascii_case(name);
