@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use common::servers::{Daemon, Fpm, Mariadb, nginx, open_folder, php, php_site};
 use common::{Apache, Folder, Target, free_port, get, number};
+use common::servers::{Fpm, Mariadb, nginx, open_folder, php, php_site};
+use common::{Apache, Folder, Target, free_port, get, number, processes_with, signal, wait_until};
 use serde_json::Value;
 
 /// What the doctor says of a server under the load of so many users.
@@ -143,6 +145,42 @@ fn what_it_proposes_is_tried_and_the_server_put_back() {
     assert_ne!(confirmed["limit_after"], "workers-exhausted", "{confirmed:#}");
     assert_eq!(apache.tree(), before, "put back");
     assert_eq!(folder.journal(), None);
+}
+
+/// By a second instance, of which nothing is left. mod_mime is referred to; mod_dir is needed without being referred to.
+#[test]
+fn modules_that_nothing_needs_are_named_and_those_that_the_page_needs_are_not() {
+    let folder = Folder::new();
+    let unused = ["userdir", "speling", "dav", "dav_fs"];
+    let lines = unused.map(|m| format!("LoadModule {m}_module /usr/lib/apache2/modules/mod_{m}.so\n")).concat();
+    let apache = Apache::start_with(&folder, |config| {
+        // Without Perl an instance starts in no time.
+        let (before, rest) = config.split_once("<Location \"/perl/\">").expect("a section");
+        let (_, after) = rest.split_once("</Location>").expect("its end");
+        let kept = before.lines().filter(|l| !l.contains("perl_module") && !l.starts_with("DirectoryIndex"));
+        format!("{}\n{lines}{after}", kept.collect::<Vec<_>>().join("\n"))
+    });
+    let (before, masters) = (apache.tree(), apache.masters());
+    let examine = || ask(&folder, &[&apache.name()], &apache.url("/"), &["-c", "2"]);
+    let in_time = |said: &Value| said["examination"]["servers"][0]["modules"]["undecided"].as_array().is_some_and(Vec::is_empty);
+    // Its seconds may not be enough on a busy machine.
+    let said = std::iter::repeat_with(examine).take(5).find(in_time).expect("time enough for each module");
+    let tried = &said["examination"]["servers"][0]["modules"];
+    let named: Vec<&str> =
+        tried["unused"].as_array().expect("tried").iter().filter_map(|m| m["name"].as_str()).collect();
+    for module in unused {
+        assert!(named.contains(&format!("{module}_module").as_str()), "{module}: {tried:#} {:#}", said["examination"]["unseen"]);
+    }
+    for module in ["mime_module", "dir_module", "mpm_prefork_module", "status_module", "cgi_module", "authz_core_module"] {
+        assert!(!named.contains(&module), "{module}: {tried:#}");
+    }
+    assert!(tried["needed"].to_string().contains("dir_module"), "{tried:#}");
+    assert!(number(&tried["worker_bytes"]) > 0.0 && number(&tried["start_s"]) > 0.0, "{tried:#}");
+    let found = said["findings"].as_array().expect("findings").iter().find(|f| f["id"] == "unused-modules");
+    let found = found.unwrap_or_else(|| panic!("{:#}", said["findings"]));
+    assert!(found["against"].to_string().contains("dir_module would be named"), "{found:#}");
+    assert_eq!((apache.tree(), apache.masters()), (before, masters), "as it was");
+    assert_eq!(processes_with("/lastdrop-modules-"), Vec::<i32>::new());
 }
 
 #[test]

@@ -285,6 +285,7 @@ fn steps(
     }
     say(lab, "the same load, and a look inside: system calls, profile".into());
     all.inside = inside_step(lab, plan, asked, members, all)?;
+    crate::settings::try_modules(members, plan, all);
     Ok(())
 }
 

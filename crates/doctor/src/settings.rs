@@ -1,10 +1,10 @@
 //! What servers of the chain are set to.
 
-use lastdrop_model::Role;
-use lastdrop_model::examination::Examined;
+use lastdrop_model::examination::{Examination, Examined};
+use lastdrop_model::{Plan, Role};
 use lastdrop_probe::listeners;
 use lastdrop_probe::process;
-use lastdrop_server::{KnobsOf, knobs_of};
+use lastdrop_server::{KnobsOf, knobs_of, unused_modules};
 
 use crate::behind::{Member, Members};
 
@@ -55,6 +55,18 @@ fn settle(one: &mut Examined, of: &KnobsOf) {
         if knob.role == Some(Role::PoolSize) {
             one.pool = Some(knob.name.into());
         }
+    }
+}
+
+/// Has the Apache at the URL tried without the modules that it may not need.
+pub fn try_modules(members: &Members, plan: &Plan, all: &mut Examination) {
+    let Some(front) = members.all.first().filter(|m| m.found.kind.name == "apache") else { return };
+    let reference = front.named.clone().or_else(|| front.found.name.parse().ok());
+    let Some(one) = all.servers.iter_mut().find(|s| s.server == front.called) else { return };
+    match reference.map(|r| unused_modules(&r, &plan.url)) {
+        Some(Ok(tried)) => one.modules = Some(tried),
+        Some(Err(e)) => all.unseen.push(format!("which modules {} could do without: {e}", front.called)),
+        None => all.unseen.push(format!("which modules {} could do without", front.called)),
     }
 }
 

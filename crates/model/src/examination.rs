@@ -79,8 +79,35 @@ pub struct Examined {
     pub directives: BTreeMap<String, String>,
     /// Processes that hold one of its listening sockets and are none of its own: `pid name`.
     pub foreign_listeners: Vec<String>,
-    /// Modules that it has loaded and that nothing in its configuration refers to.
-    pub unused_modules: Vec<String>,
+    /// What an instance of it did without the modules that nothing in its configuration refers to. None: not tried.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modules: Option<ModulesTried>,
+}
+
+/// A second instance of a server, with and without modules that nothing in its configuration refers to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ModulesTried {
+    /// Without all of these its configuration passes its test, and the URL answers as with them.
+    pub unused: Vec<ModuleSize>,
+    /// Those without which it does not start or the URL answers otherwise.
+    pub needed: Vec<String>,
+    /// Those that there was no time for.
+    pub undecided: Vec<String>,
+    /// Proportional size of a worker, bytes: with all modules, and without the unused ones.
+    pub worker_bytes: Option<u64>,
+    pub worker_bytes_without: Option<u64>,
+    /// From the start to the first answer, seconds.
+    pub start_s: f64,
+    pub start_without_s: f64,
+}
+
+/// A module and the proportional size of its file's mappings in a worker, bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ModuleSize {
+    pub name: String,
+    pub bytes: Option<u64>,
 }
 
 /// What an experiment was for.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use lastdrop_http::{ResponseParser, build_request};
+use lastdrop_http::{ResponseParser, Sink, build_request};
 use lastdrop_model::{Url, WorkerLook};
 
 use crate::fastcgi::{self, FpmSocket};
@@ -13,10 +13,23 @@ use crate::listeners::Endpoint;
 use crate::{mod_status, stats_socket};
 
 /// What a server answered to one request.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Answer {
     pub status: u16,
+    /// Fields of its head, in order.
+    pub fields: Vec<(String, Vec<u8>)>,
     pub body: Vec<u8>,
+}
+
+impl Sink for Answer {
+    fn field(&mut self, name: &str, value: &[u8]) {
+        self.fields.push((name.to_string(), value.to_vec()));
+    }
+
+    fn body(&mut self, bytes: &[u8]) {
+        let room = MAX_BODY_BYTES - self.body.len();
+        self.body.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
 }
 
 /// A question that got no answer.
@@ -45,6 +58,18 @@ const MAX_BODY_BYTES: usize = 4 << 20;
 /// # Errors
 /// When there is no whole answer in time.
 pub fn get(url: &Url, limit: Duration) -> Result<Answer, AskError> {
+    get_from(None, url, limit)
+}
+
+/// The same of whoever listens at an address, whatever the URL's host is.
+///
+/// # Errors
+/// As [`get`].
+pub fn get_at(address: SocketAddr, url: &Url, limit: Duration) -> Result<Answer, AskError> {
+    get_from(Some(address), url, limit)
+}
+
+fn get_from(address: Option<SocketAddr>, url: &Url, limit: Duration) -> Result<Answer, AskError> {
     if url.tls {
         let what = "looking at a server over TLS is not possible; name its plain http listener".into();
         return Err(AskError::Answer { url: url.to_string(), what });
@@ -57,7 +82,10 @@ pub fn get(url: &Url, limit: Duration) -> Result<Answer, AskError> {
         _ => AskError::Connect { url: url.to_string(), source },
     };
     let broken = |what: String| AskError::Answer { url: url.to_string(), what };
-    let mut addresses = (url.host.as_str(), url.port).to_socket_addrs().map_err(connect)?.peekable();
+    let mut addresses = match address {
+        Some(address) => vec![address].into_iter().peekable(),
+        None => (url.host.as_str(), url.port).to_socket_addrs().map_err(connect)?.peekable(),
+    };
     let mut stream = loop {
         let address =
             addresses.next().ok_or_else(|| connect(std::io::Error::new(std::io::ErrorKind::NotFound, "no address")))?;
@@ -73,7 +101,7 @@ pub fn get(url: &Url, limit: Duration) -> Result<Answer, AskError> {
     };
     stream.set_write_timeout(Some(limit)).map_err(io)?;
     stream.write_all(&build_request("GET", &url.path, &url.authority(), true, &[], None)).map_err(io)?;
-    let (mut parser, mut body, mut buffer) = (ResponseParser::default(), Vec::new(), vec![0u8; 64 * 1024]);
+    let (mut parser, mut answer, mut buffer) = (ResponseParser::default(), Answer::default(), vec![0u8; 64 * 1024]);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -91,14 +119,10 @@ pub fn get(url: &Url, limit: Duration) -> Result<Answer, AskError> {
             }
             true
         } else {
-            let mut keep = |b: &[u8]| {
-                let room = MAX_BODY_BYTES - body.len();
-                body.extend_from_slice(&b[..b.len().min(room)]);
-            };
-            parser.feed(&buffer[..n], &mut keep).map_err(|e| broken(e.to_string()))?.complete
+            parser.feed(&buffer[..n], &mut answer).map_err(|e| broken(e.to_string()))?.complete
         };
         if complete {
-            return Ok(Answer { status: parser.status(), body });
+            return Ok(Answer { status: parser.status(), ..answer });
         }
     }
 }

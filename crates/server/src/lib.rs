@@ -51,6 +51,7 @@ use std::time::Duration;
 
 pub use adapter::{Adapter, Effective, Facts};
 pub use adapters::{KnobsOf, discover, knobs_of};
+pub use apache::unused_modules;
 pub use change::{Change, Directives};
 pub use find::{Found, find, find_listening_at, found_of_process};
 pub use health::Health;

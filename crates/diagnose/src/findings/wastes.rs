@@ -224,12 +224,41 @@ fn unshared(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn unused_modules(case: &Case<'_>) -> Option<Finding> {
-    let v = case.servers().into_iter().find(|v| !v.about.unused_modules.is_empty())?;
-    Some(
-        finding(0.8, "modules are loaded that nothing in the configuration refers to")
+    let (v, tried) = case.servers().into_iter().find_map(|v| {
+        let tried = v.about.modules.as_ref().filter(|m| !m.unused.is_empty())?;
+        Some((v, tried))
+    })?;
+    let kb = |bytes: u64| bytes as f64 / 1024.0;
+    let each = tried.unused.iter().map(|m| match m.bytes {
+        Some(bytes) => format!("{} ({:.0} kB)", m.name, kb(bytes)),
+        None => m.name.clone(),
+    });
+    let mut said =
+        finding(0.8, format!("{} modules are loaded that nothing in the configuration refers to", tried.unused.len()))
             .of(&v)
-            .seen("configuration", "modules", v.about.unused_modules.join(" "), "")
-            .do_this(Vec::new(), "take them out one by one and test (apachectl -t, the pages); each costs memory in every worker and time at the start")
+            .seen("configuration", "modules", each.collect::<Vec<_>>().join(", "), "");
+    if let (Some(with), Some(without)) = (tried.worker_bytes, tried.worker_bytes_without) {
+        said = said.seen("smaps_rollup", "kB of a worker with them", kb(with).round(), "");
+        said = said.seen("smaps_rollup", "kB of a worker without them", kb(without).round(), "");
+    }
+    said = said
+        .seen("second instance", "ms to the first answer with them", (tried.start_s * 1e3).round(), "")
+        .seen("second instance", "ms to the first answer without them", (tried.start_without_s * 1e3).round(), "")
+        .unless(format!(
+            "the configuration fails its test without them, or {} answers otherwise: neither happened",
+            case.all.url
+        ));
+    if !tried.needed.is_empty() {
+        said = said.unless(format!(
+            "{} would be named, too: without them it answers otherwise, they stay",
+            tried.needed.join(", ")
+        ));
+    }
+    if !tried.undecided.is_empty() {
+        said = said.unless(format!("no time was left to try it without {}", tried.undecided.join(", ")));
+    }
+    Some(
+        said.do_this(Vec::new(), "take their LoadModule lines out (a2dismod, apachectl -t), then try the other pages; each is mapped into every worker")
             .check_by("lastdrop size before and after"),
     )
 }

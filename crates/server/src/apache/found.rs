@@ -31,6 +31,13 @@ fn flag_value(argv: &[String], flag: &str) -> Option<String> {
 /// # Errors
 /// When it cannot be run.
 pub fn ask(birth: &Birth, file: Option<&Path>, flags: &[&str]) -> Result<Output, ServerError> {
+    let mut command = question(birth, file, flags);
+    let exe = command.get_program().to_string_lossy().into_owned();
+    command.output().map_err(ServerError::io(format!("cannot run {exe}")))
+}
+
+/// The command that asks it.
+pub fn question(birth: &Birth, file: Option<&Path>, flags: &[&str]) -> Command {
     let exe = birth.exe.to_string_lossy().trim_end_matches(" (deleted)").to_string();
     let mut command = Command::new(&exe);
     command.env_clear().envs(birth.environment.iter().map(|(k, v)| (k, v))).current_dir(&birth.directory);
@@ -54,7 +61,7 @@ pub fn ask(birth: &Birth, file: Option<&Path>, flags: &[&str]) -> Result<Output,
         command.arg("-f").arg(file);
     }
     command.args(flags);
-    command.output().map_err(ServerError::io(format!("cannot run {exe}")))
+    command
 }
 
 pub fn text(bytes: &[u8]) -> String {

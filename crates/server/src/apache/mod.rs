@@ -2,7 +2,9 @@
 
 mod config;
 mod found;
+mod instance;
 mod knobs;
+mod modules;
 mod proxy;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +19,7 @@ use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
 use lastdrop_probe::listeners;
 use lastdrop_probe::process::Birth;
 use lastdrop_probe::status::{self, StatusPage};
+pub use modules::unused_modules;
 use nix::sys::signal::Signal;
 
 use crate::adapter::{Adapter, Effective, Facts, Placement};

@@ -1,0 +1,300 @@
+//! A second instance of a server: its whole configuration in one text, with whatever names a place or a port replaced, so that it
+//! runs beside the first and touches nothing of it. It lives in a temporary folder and ends with its handle.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lastdrop_model::Url;
+use lastdrop_probe::process::{self, Birth};
+use lastdrop_probe::status::{self, Answer};
+use lastdrop_probe::{ProbeError, memory};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use super::config::split_words;
+use crate::restart::command;
+use crate::{ServerError, private};
+
+/// Looks at one that starts or ends.
+const POLL: Duration = Duration::from_millis(5);
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+/// What is written by the master is in the instance's own folder.
+const FILES: &[&str] = &[
+    "cacheroot",
+    "customlog",
+    "davlockdb",
+    "errorlog",
+    "forensiclog",
+    "globallog",
+    "rewritelog",
+    "scoreboardfile",
+    "scriptlog",
+    "scriptsock",
+    "transferlog",
+];
+/// Ports, and what has one place in a server and gets ours.
+const OURS: &[&str] = &["defaultruntimedir", "listen", "lockfile", "mutex", "pidfile"];
+
+/// Where an instance is, and what of the URL it stands for.
+#[derive(Debug)]
+pub struct Place {
+    pub folder: PathBuf,
+    pub port: u16,
+    pub url_port: u16,
+    /// Addresses of the URL's host.
+    pub addresses: Vec<IpAddr>,
+    pub threaded: bool,
+}
+
+/// A flat configuration as it runs at another place, without some modules.
+pub fn isolated(flat: &[u8], place: &Place, without: &[String]) -> Vec<u8> {
+    let folder = place.folder.display();
+    let mut out = format!("DefaultRuntimeDir \"{folder}\"\n").into_bytes();
+    for line in logical_lines(flat) {
+        let words = split_words(&line);
+        let word = |n: usize| words.get(n).map(|(text, ..)| String::from_utf8_lossy(text).into_owned());
+        let name = word(0).unwrap_or_default().to_ascii_lowercase();
+        if name == "loadmodule" && word(1).is_some_and(|module| without.contains(&module))
+            || OURS.contains(&name.as_str())
+        {
+            continue;
+        }
+        match words.get(1) {
+            Some((_, _, end)) if FILES.contains(&name.as_str()) => {
+                out.extend(format!("{name} \"{folder}/{name}\"").bytes());
+                out.extend(&line[*end..]);
+            }
+            _ if name == "<virtualhost" => {
+                let text = String::from_utf8_lossy(&line).into_owned();
+                let all: Vec<String> = text
+                    .trim()
+                    .trim_end_matches('>')
+                    .split_whitespace()
+                    .skip(1)
+                    .map(|a| host_address(a, place))
+                    .collect();
+                out.extend(format!("<VirtualHost {}>", all.join(" ")).bytes());
+            }
+            _ => out.extend(line),
+        }
+        out.push(b'\n');
+    }
+    let pool = if place.threaded {
+        "ServerLimit 2\nThreadsPerChild 4\nMaxRequestWorkers 8\nMinSpareThreads 1\nMaxSpareThreads 8\n"
+    } else {
+        "ServerLimit 4\nMaxRequestWorkers 4\nMinSpareServers 1\nMaxSpareServers 2\n"
+    };
+    out.extend(format!("Listen 127.0.0.1:{}\nPidFile \"{folder}/pid\"\nStartServers 1\n{pool}", place.port).bytes());
+    out
+}
+
+/// Lines with those that they go on in.
+pub fn logical_lines(text: &[u8]) -> Vec<Vec<u8>> {
+    let (mut all, mut open) = (Vec::new(), false);
+    for line in text.split(|b| *b == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let part = line.strip_suffix(b"\\").unwrap_or(line);
+        match all.last_mut() {
+            Some(last) if open => Vec::extend(last, part),
+            _ => all.push(part.to_vec()),
+        }
+        open = part.len() < line.len();
+    }
+    all
+}
+
+/// An address of a virtual host, said of the port of the instance where the URL leads to it.
+fn host_address(address: &str, place: &Place) -> String {
+    let address = address.trim_matches('"');
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port),
+        _ => (address, "*"),
+    };
+    let is_port = port == "*" || port.starts_with("${") || port.parse() == Ok(place.url_port);
+    if !is_port {
+        return address.to_string();
+    }
+    let any = host == "*" || host.eq_ignore_ascii_case("_default_");
+    let own =
+        host.trim_matches(['[', ']']).parse().is_ok_and(|ip: IpAddr| place.addresses.contains(&ip.to_canonical()));
+    match (any, own) {
+        (true, _) => format!("{host}:{}", place.port),
+        (_, true) => format!("127.0.0.1:{}", place.port),
+        _ => address.to_string(),
+    }
+}
+
+/// What instances of one server need.
+pub struct Ground {
+    folder: TempDir,
+    place: Place,
+    birth: Birth,
+    argv: Vec<String>,
+}
+
+impl Ground {
+    /// `argv`: starts the server on a file, given its path.
+    pub fn new(
+        birth: &Birth,
+        url: &Url,
+        threaded: bool,
+        argv: impl Fn(&Path) -> Vec<String>,
+    ) -> Result<Ground, ServerError> {
+        let cannot = || ServerError::io("cannot make a place for a second instance");
+        let folder = tempfile::Builder::new().prefix("lastdrop-modules-").tempdir().map_err(cannot())?;
+        // Workers of another user come by to sockets in it; nobody can list what is there.
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).map_err(cannot())?;
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map_err(cannot())?.port();
+        let addresses =
+            (url.host.as_str(), url.port).to_socket_addrs().into_iter().flatten().map(|a| a.ip().to_canonical());
+        let place =
+            Place { folder: folder.path().into(), port, url_port: url.port, addresses: addresses.collect(), threaded };
+        let mut argv = process::without(&argv(&folder.path().join("conf")), &["-k"]);
+        argv.push("-DFOREGROUND".into());
+        let mut birth = Birth { cgroups: Vec::new(), output: None, errors: None, ..birth.clone() };
+        // It is no service of systemd's.
+        let of_systemd = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID"];
+        birth.environment.retain(|(name, _)| !of_systemd.contains(&name.as_str()));
+        Ok(Ground { folder, place, birth, argv })
+    }
+
+    /// A place for a file of ours.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Starts the configuration without some modules, and waits until it answers.
+    ///
+    /// # Errors
+    /// In words, when it does not come up until then.
+    pub fn start(&self, flat: &[u8], without: &[String], url: &Url, until: Instant) -> Result<Instance, String> {
+        let file = self.file("conf");
+        private::write_durably(&file, &isolated(flat, &self.place, without)).map_err(|e| e.to_string())?;
+        let mut command = command(&self.birth, &self.argv, false);
+        die_with_us(&mut command);
+        let said = self.file("said");
+        let errors = std::fs::File::create(&said).map_err(|e| e.to_string())?;
+        command.stdout(Stdio::null()).stderr(errors);
+        let began = Instant::now();
+        let child = command.spawn().map_err(|e| e.to_string())?;
+        let mut instance =
+            Instance { child, at: (Ipv4Addr::LOCALHOST, self.place.port).into(), started: Duration::ZERO };
+        loop {
+            if let Ok(Some(status)) = instance.child.try_wait() {
+                let said = std::fs::read_to_string(&said).unwrap_or_default();
+                let logged = std::fs::read_to_string(self.file("errorlog")).unwrap_or_default();
+                let last = said.lines().chain(logged.lines()).last().unwrap_or_default();
+                return Err(format!("it does not start ({status}): {last}"));
+            }
+            if Instant::now() >= until {
+                return Err("it did not answer in time".into());
+            }
+            if instance.ask(url, until).is_ok() {
+                instance.started = began.elapsed();
+                return Ok(instance);
+            }
+            thread::sleep(POLL);
+        }
+    }
+}
+
+/// Whoever is killed leaves no instance behind.
+fn die_with_us(command: &mut Command) {
+    // SAFETY: one system call between fork and exec.
+    unsafe {
+        command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?));
+    }
+}
+
+/// Runs a program; gives whether it did well. None: not until then, and it was ended.
+pub fn succeeds(mut command: Command, until: Instant) -> Option<bool> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().ok()?;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status.success()),
+            Ok(None) if Instant::now() < until => thread::sleep(POLL),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return None;
+            }
+        }
+    }
+}
+
+/// One that runs. Dropped, it has ended.
+pub struct Instance {
+    child: Child,
+    at: SocketAddr,
+    /// From the start to the first answer.
+    pub started: Duration,
+}
+
+impl Instance {
+    pub fn ask(&self, url: &Url, until: Instant) -> Result<Answer, status::AskError> {
+        status::get_at(self.at, url, until.saturating_duration_since(Instant::now()).max(POLL))
+    }
+
+    pub fn workers(&self) -> Vec<i32> {
+        process::child_pids(self.child.id() as i32)
+    }
+
+    /// Mean proportional size of its workers, bytes.
+    pub fn worker_bytes(&self) -> Result<Option<u64>, ProbeError> {
+        let all = memory::of_group(&self.workers())?;
+        Ok(all.iter().map(|m| m.pss).sum::<u64>().checked_div(all.len() as u64))
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // A session of its own: its group has its id.
+        let pid = Pid::from_raw(self.child.id() as i32);
+        let _ = kill(pid, Signal::SIGTERM);
+        let end = Instant::now() + END_TIMEOUT;
+        while Instant::now() < end {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            thread::sleep(POLL);
+        }
+        let _ = killpg(pid, Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_touches_nothing_of_the_server() {
+        let place = Place {
+            folder: "/tmp/x".into(),
+            port: 7000,
+            url_port: 80,
+            addresses: vec![IpAddr::from([10, 0, 0, 1])],
+            threaded: false,
+        };
+        let flat =
+            b"PidFile /run/a.pid\nListen 80\nListen 443\nLoadModule a_module a.so\nLoadModule \\\n b_module b.so\n\
+            <VirtualHost *:80 10.0.0.1:80 10.0.0.2:80 _default_:443>\nCustomLog \"|/bin/rotate x\" combined env=!no\n\
+            ErrorLog /var/log/e\n</VirtualHost>\nMutex file:/run/lock default\n";
+        let text = String::from_utf8(isolated(flat, &place, &["b_module".into()])).expect("text");
+        let (config, ours) = text.split_once("Listen").expect("ours");
+        assert_eq!(
+            config,
+            "DefaultRuntimeDir \"/tmp/x\"\nLoadModule a_module a.so\n\
+             <VirtualHost *:7000 127.0.0.1:7000 10.0.0.2:80 _default_:443>\ncustomlog \"/tmp/x/customlog\" combined env=!no\n\
+             errorlog \"/tmp/x/errorlog\"\n</VirtualHost>\n\n"
+        );
+        assert!(ours.starts_with(" 127.0.0.1:7000\nPidFile \"/tmp/x/pid\"\n"), "{ours}");
+    }
+}

@@ -1,0 +1,440 @@
+//! Modules that a server has loaded and does not need.
+//!
+//! A module is a candidate where no directive, section, name of a handler, filter, provider or the like in the configuration (and in
+//! the .htaccess files that it lets in) is among the words that the module's file has, and no `<IfModule>` asks for it. What acts
+//! without being named is judged by behaviour: a second instance has to answer the URL without the candidates as with them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use lastdrop_model::Url;
+use lastdrop_model::examination::{ModuleSize, ModulesTried};
+use lastdrop_probe::status::{self, Answer};
+use lastdrop_probe::{ProbeError, memory};
+
+use super::Apache;
+use super::config::{Scan, split_words};
+use super::found::question;
+use super::instance::{Ground, Instance, logical_lines, succeeds};
+use crate::adapter::Adapter;
+use crate::edits::Edits;
+use crate::private::write_durably;
+use crate::{ServerError, ServerRef, container};
+
+/// All instances together, but for the end of the last one.
+const MOST_TIME: Duration = Duration::from_secs(4);
+const TEST_TIME: Duration = Duration::from_secs(2);
+/// Looks for .htaccess files end after so many folders.
+const MOST_FOLDERS: usize = 2000;
+/// Needed to run at all, or at work without any directive and in ways that no answer shows: limits on slow clients, word to
+/// systemd, fields of logs.
+const NEVER: &[&str] = &[
+    "authz_core_module",
+    "log_config_module",
+    "logio_module",
+    "reqtimeout_module",
+    "systemd_module",
+    "unique_id_module",
+    "unixd_module",
+    "watchdog_module",
+];
+/// Words that stand in every other module and name none.
+const PLAIN: &[&str] = &[
+    "access",
+    "all",
+    "any",
+    "application/xml",
+    "default",
+    "error",
+    "from",
+    "get",
+    "html",
+    "index",
+    "index.html",
+    "iso-8859-1",
+    "none",
+    "off",
+    "post",
+    "referer",
+    "text",
+    "text/html",
+    "user",
+    "user-agent",
+    "utf-8",
+];
+/// Differ between any two answers, or name the modules.
+const OWN_FIELDS: &[&str] = &["age", "date", "etag", "expires", "server"];
+
+/// What a running Apache could do without, tried on a second instance of it with its configuration. The server itself is asked for
+/// the URL once, and otherwise left alone.
+///
+/// # Errors
+/// When it cannot be tried, and why.
+pub fn unused_modules(server: &ServerRef, url: &Url) -> Result<ModulesTried, ServerError> {
+    Apache::discover(server)?.try_without_modules(url)
+}
+
+impl Apache {
+    fn try_without_modules(&self, url: &Url) -> Result<ModulesTried, ServerError> {
+        let no = |why: &str| Err(ServerError::Setting(why.to_string()));
+        let birth = &self.facts.birth;
+        let euid = nix::unistd::geteuid();
+        if !euid.is_root() && euid.as_raw() != birth.uid {
+            return no("only root or the server's user can try it");
+        }
+        if url.tls {
+            return no("it is tried on URLs of http only");
+        }
+        if !self.facts.listeners.iter().any(|l| l.port() == url.port) {
+            return no("it does not listen at the URL itself");
+        }
+        if container::root_of(birth.pid).is_some() {
+            return no("it runs in a container");
+        }
+        if birth.argv.iter().skip(1).any(|w| w.starts_with("-c") || w.starts_with("-C")) {
+            return no("it was started with directives on its command line");
+        }
+        let scan = self.scan(self.started_on());
+        if let Some(problem) = scan.problems.first() {
+            return no(problem);
+        }
+        let root =
+            scan.last(&["ServerRoot"]).and_then(|l| l.arguments.first()).map_or(self.root.clone(), PathBuf::from);
+        let flat = scan.flat(&Edits::default()).text;
+        let Some(used) = Used::of(&scan, &flat) else { return no("too many folders may have .htaccess files") };
+        let loaded = loaded(&scan, &root);
+        let candidates: Vec<String> = loaded
+            .iter()
+            .rev()
+            .filter(|(name, path)| {
+                used.is_candidate(name) && std::fs::read(path).is_ok_and(|file| !used.has_word_of(&file))
+            })
+            .map(|(name, _)| name.clone())
+            .collect();
+        if candidates.is_empty() {
+            return Ok(ModulesTried::default());
+        }
+        let ground = Ground::new(birth, url, self.threaded(), |file| self.argv_with(file))?;
+        let until = Instant::now() + MOST_TIME;
+        let refuse = |what: String| ServerError::Setting(format!("of its second instance: {what}"));
+        let mut tried = ModulesTried::default();
+        let (answer, sizes) = {
+            let all = ground.start(&flat, &[], url, until).map_err(refuse)?;
+            let answer = self.stable_answer(&all, url, until)?;
+            (tried.start_s, tried.worker_bytes) = (all.started.as_secs_f64(), all.worker_bytes()?);
+            (answer, all.workers().first().and_then(|pid| memory::of_files(*pid).ok()).unwrap_or_default())
+        };
+        let mut last = None;
+        let mut works = |without: &[String]| -> Result<Option<bool>, ProbeError> {
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            let Ok(instance) = ground.start(&flat, without, url, until) else {
+                return Ok((Instant::now() < until).then_some(false));
+            };
+            let same = instance.ask(url, until).is_ok_and(|a| Seen::of(&a) == answer);
+            if same {
+                last = Some((instance.started.as_secs_f64(), instance.worker_bytes()?));
+            }
+            Ok(if same || Instant::now() < until { Some(same) } else { None })
+        };
+        let unused = dispensable(&candidates, &mut works, &mut tried)?;
+        if let Some((started, bytes)) = last {
+            (tried.start_without_s, tried.worker_bytes_without) = (started, bytes);
+        }
+        // The configuration itself, where the instance had its own logs and ports.
+        let file = ground.file("tested");
+        let text = without_modules(&flat, &unused);
+        write_durably(&file, &text).map_err(ServerError::io(format!("cannot write {}", file.display())))?;
+        match succeeds(question(birth, Some(&file), &["-t"]), Instant::now() + TEST_TIME) {
+            Some(true) => {}
+            Some(false) => {
+                return no("its configuration does not pass its test without them, though an instance of it runs");
+            }
+            None => return no("there was no time to test its configuration without them"),
+        }
+        let size = |(name, path): &(String, PathBuf)| ModuleSize { bytes: size_of(path, &sizes), name: name.clone() };
+        tried.unused = loaded.iter().filter(|(name, _)| unused.contains(name)).map(size).collect();
+        Ok(tried)
+    }
+
+    /// What the instance answers, each time, and as the server itself does.
+    fn stable_answer(&self, instance: &Instance, url: &Url, until: Instant) -> Result<Seen, ServerError> {
+        let no = |what: &str| ServerError::Setting(what.to_string());
+        let ask = || instance.ask(url, until).map_err(|e| no(&format!("its second instance: {e}")));
+        let (one, two) = (Seen::of(&ask()?), Seen::of(&ask()?));
+        if one != two {
+            return Err(no("the answer differs from request to request by itself"));
+        }
+        let own = status::get(url, until.saturating_duration_since(Instant::now())).map_err(|e| no(&e.to_string()))?;
+        let own = Seen::of(&own);
+        if (own.status, own.field("content-type")) != (one.status, one.field("content-type")) {
+            return Err(no(&format!("a second instance of it answers {} where it answers {}", one.status, own.status)));
+        }
+        Ok(one)
+    }
+}
+
+/// Modules with their files, in the order in which they are loaded.
+fn loaded(scan: &Scan, root: &Path) -> Vec<(String, PathBuf)> {
+    let lines = scan.lines.iter().filter(|l| l.name.eq_ignore_ascii_case("LoadModule"));
+    lines.filter_map(|l| Some((l.arguments.first()?.clone(), root.join(l.arguments.get(1)?)))).collect()
+}
+
+fn size_of(path: &Path, sizes: &BTreeMap<String, u64>) -> Option<u64> {
+    let path = std::fs::canonicalize(path).ok()?;
+    sizes.get(&path.display().to_string()).copied()
+}
+
+fn without_modules(flat: &[u8], without: &[String]) -> Vec<u8> {
+    let takes_away = |line: &[u8]| {
+        let words = split_words(line);
+        let is = |n: usize, of: &dyn Fn(&str) -> bool| words.get(n).is_some_and(|w| of(&String::from_utf8_lossy(&w.0)));
+        is(0, &|w| w.eq_ignore_ascii_case("LoadModule")) && is(1, &|w| without.iter().any(|m| m == w))
+    };
+    let lines = logical_lines(flat);
+    lines.iter().filter(|l| !takes_away(l)).flat_map(|l| l.iter().copied().chain([b'\n'])).collect()
+}
+
+/// An answer, as far as it has to be the same.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    status: u16,
+    fields: Vec<(String, Vec<u8>)>,
+    body: Vec<u8>,
+}
+
+impl Seen {
+    fn of(answer: &Answer) -> Seen {
+        let mut fields: Vec<_> = answer.fields.iter().map(|(n, v)| (n.to_ascii_lowercase(), v.clone())).collect();
+        fields.retain(|(name, _)| !OWN_FIELDS.contains(&name.as_str()));
+        Seen { status: answer.status, fields, body: answer.body.clone() }
+    }
+
+    fn field(&self, name: &str) -> Option<&[u8]> {
+        self.fields.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_slice())
+    }
+}
+
+/// Of some modules, those that can all go at once: halves that do not work without are halved again. What has to stay, and what
+/// there was no time for, goes to `tried`. Those that others build on come last.
+fn dispensable<E>(
+    candidates: &[String],
+    works: &mut impl FnMut(&[String]) -> Result<Option<bool>, E>,
+    tried: &mut ModulesTried,
+) -> Result<Vec<String>, E> {
+    let mut gone: Vec<String> = Vec::new();
+    let mut open = vec![candidates.to_vec()];
+    while let Some(part) = open.pop().filter(|p| !p.is_empty()) {
+        let without = [gone.as_slice(), &part].concat();
+        match works(&without)? {
+            Some(true) => gone = without,
+            Some(false) if part.len() == 1 => tried.needed.extend(part),
+            Some(false) => {
+                let (first, second) = part.split_at(part.len() / 2);
+                open.extend([second.to_vec(), first.to_vec()]);
+            }
+            None => tried.undecided.extend(part),
+        }
+    }
+    Ok(gone)
+}
+
+/// What a configuration refers to.
+#[derive(Debug, Default)]
+struct Used {
+    /// Names of directives and sections, and words of arguments, in small letters.
+    words: BTreeSet<String>,
+    /// Modules that an `<IfModule>` asks for, by their plain name.
+    asked: BTreeSet<String>,
+    options: BTreeSet<String>,
+    scripts: bool,
+    authenticates: bool,
+    balances: bool,
+}
+
+impl Used {
+    /// None where .htaccess files may be in too many folders.
+    fn of(scan: &Scan, flat: &[u8]) -> Option<Used> {
+        let mut used = Used::default();
+        for line in &scan.lines {
+            used.add(&line.name, &line.arguments);
+            used.head(line.section.as_deref().unwrap_or_default());
+        }
+        logical_lines(flat).iter().for_each(|line| used.section(line));
+        let overrides = scan.lines.iter().filter(|l| {
+            l.name.eq_ignore_ascii_case("AllowOverride") || l.name.eq_ignore_ascii_case("AllowOverrideList")
+        });
+        if overrides.flat_map(|l| &l.arguments).any(|a| !a.eq_ignore_ascii_case("None")) {
+            let mut roots = Vec::new();
+            for line in &scan.lines {
+                match line.name.to_ascii_lowercase().as_str() {
+                    "documentroot" => roots.extend(line.arguments.first()),
+                    "alias" | "scriptalias" => roots.extend(line.arguments.get(1)),
+                    _ => {}
+                }
+            }
+            for text in overrides_below(roots.into_iter().map(PathBuf::from).collect())? {
+                for line in logical_lines(&text) {
+                    let words: Vec<String> =
+                        split_words(&line).iter().map(|w| String::from_utf8_lossy(&w.0).into_owned()).collect();
+                    if let Some((name, arguments)) = words.split_first() {
+                        used.add(name, arguments);
+                    }
+                    used.section(&line);
+                }
+            }
+        }
+        Some(used)
+    }
+
+    fn add(&mut self, name: &str, arguments: &[String]) {
+        let name = name.to_ascii_lowercase();
+        if name == "loadmodule" || name.starts_with('#') {
+            return;
+        }
+        for argument in arguments {
+            let argument = argument.to_ascii_lowercase();
+            if name == "options" {
+                self.options.insert(argument.trim_start_matches(['+', '-']).to_string());
+            } else if !argument.starts_with('/') {
+                self.balances |= argument.starts_with("balancer:");
+                // Two letters are a language, and in some file by chance; of a few directives they are names.
+                let names = name.starts_with("require") || name == "protocols";
+                self.words_of(&argument, if names { 2 } else { 3 });
+            }
+        }
+        self.scripts |= name.starts_with("scriptalias");
+        self.authenticates |= name == "authtype";
+        self.words.insert(name);
+    }
+
+    fn words_of(&mut self, text: &str, shortest: usize) {
+        let parts = text.split(|c: char| !c.is_ascii_alphanumeric() && !"_-.".contains(c)).chain([text]);
+        let names = parts
+            .filter(|w| w.len() >= shortest && !PLAIN.contains(w) && w.contains(|c: char| c.is_ascii_alphabetic()));
+        self.words.extend(names.map(str::to_string));
+    }
+
+    /// The head of a section around a directive.
+    fn head(&mut self, head: &str) {
+        if !head.contains('/') {
+            self.words_of(&head.to_ascii_lowercase(), 3);
+        }
+    }
+
+    /// A line that begins a section, whether it holds or not.
+    fn section(&mut self, line: &[u8]) {
+        let text = String::from_utf8_lossy(line).to_ascii_lowercase();
+        let Some(head) = text.trim().strip_prefix('<').filter(|h| !h.starts_with('/')) else { return };
+        let mut words = head.trim_end_matches('>').split_whitespace();
+        let name = words.next().unwrap_or_default();
+        if name == "ifmodule" {
+            self.asked.extend(words.map(|w| plain(w.trim_matches(['"', '!']))));
+        } else {
+            self.words.insert(format!("<{name}"));
+            self.words.insert(format!("<{name}>"));
+        }
+    }
+
+    fn is_candidate(&self, module: &str) -> bool {
+        let name = plain(module);
+        let option = |o: &str| self.options.contains(o) || self.options.contains("all");
+        let needed = match name.as_str() {
+            "autoindex" => option("indexes"),
+            "include" => option("includes") || option("includesnoexec"),
+            "negotiation" => option("multiviews"),
+            "cgi" | "cgid" => self.scripts || option("execcgi"),
+            "slotmem_shm" | "slotmem_plain" => self.balances,
+            lb if lb.starts_with("lbmethod_") => self.balances,
+            auth if auth.starts_with("auth") => self.authenticates,
+            mpm => mpm.starts_with("mpm_"),
+        };
+        !needed && !NEVER.contains(&module) && !self.asked.contains(&name)
+    }
+
+    /// Is one of the words a whole string of a module's file?
+    fn has_word_of(&self, file: &[u8]) -> bool {
+        let strings = file.split(|b| *b == 0).filter(|s| (2..=64).contains(&s.len()) && s.is_ascii());
+        strings.filter_map(|s| std::str::from_utf8(s).ok()).any(|s| self.words.contains(&s.to_ascii_lowercase()))
+    }
+}
+
+/// `mod_mime.c`, `mime_module` and `mime` are one.
+fn plain(name: &str) -> String {
+    name.trim_start_matches("mod_").trim_end_matches(".c").trim_end_matches("_module").to_string()
+}
+
+/// All .htaccess files below some folders. None: too many folders.
+fn overrides_below(mut folders: Vec<PathBuf>) -> Option<Vec<Vec<u8>>> {
+    let (mut texts, mut seen) = (Vec::new(), 0);
+    while let Some(folder) = folders.pop() {
+        seen += 1;
+        if seen > MOST_FOLDERS {
+            return None;
+        }
+        texts.extend(std::fs::read(folder.join(".htaccess")));
+        let entries = std::fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
+        folders.extend(entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
+    }
+    Some(texts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apache::config::Conditions;
+
+    fn used(text: &str) -> Used {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("a.conf");
+        std::fs::write(&file, text).expect("written");
+        let scan = Scan::read(&file, dir.path(), Conditions::default());
+        Used::of(&scan, text.as_bytes()).expect("few folders")
+    }
+
+    #[test]
+    fn a_module_is_referred_to_by_its_directives_and_by_names_that_it_gives() {
+        let used = used(
+            "LoadModule x_module mod_x.so\nProxyPass /a http://127.0.0.1:81/\nAddOutputFilterByType DEFLATE text/html\n\
+             <Location /s>\nSetHandler server-status\n</Location>\n<Perl>\n</Perl>\nTimeout 5\n",
+        );
+        for referred in ["ProxyPass", "http", "DEFLATE", "server-status", "<Perl"] {
+            assert!(used.has_word_of(format!("\x7fELF\0{referred}\0x").as_bytes()), "{referred}");
+        }
+        for other in ["UserDir", "mod_x.so", "x_module", "on", "CheckSpelling"] {
+            assert!(!used.has_word_of(format!("\x7fELF\0{other}\0x").as_bytes()), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_works_without_a_directive_of_its_own_is_no_candidate() {
+        let used = used(
+            "<IfModule !mod_env.c>\n</IfModule>\nOptions -Indexes +MultiViews\nScriptAlias /c /x\n<IfModule headers_module>\n</IfModule>\n",
+        );
+        for needed in ["env", "autoindex", "negotiation", "cgi", "headers", "mpm_event", "unixd", "systemd"] {
+            assert!(!used.is_candidate(&format!("{needed}_module")), "{needed}");
+        }
+        for other in ["userdir", "include", "authn_file", "lbmethod_byrequests"] {
+            assert!(used.is_candidate(&format!("{other}_module")), "{other}");
+        }
+    }
+
+    #[test]
+    fn halving_finds_what_is_needed_and_says_what_it_had_no_time_for() {
+        let all: Vec<String> = (0..20).map(|n| n.to_string()).collect();
+        let mut tries = 0;
+        let mut tried = ModulesTried::default();
+        let mut works = |without: &[String]| {
+            tries += 1;
+            Ok::<_, ()>(Some(!without.contains(&"3".into()) && !without.contains(&"17".into())))
+        };
+        let unused = dispensable(&all, &mut works, &mut tried).expect("no errors");
+        assert_eq!((unused.len(), &tried.needed), (18, &vec!["3".to_string(), "17".to_string()]));
+        assert!(tries < 20, "{tries}");
+        let mut tried = ModulesTried::default();
+        let gone = dispensable(&all, &mut |_: &[String]| Ok::<_, ()>(None), &mut tried).expect("no errors");
+        assert_eq!((gone.len(), tried.undecided.len()), (0, 20));
+    }
+}
