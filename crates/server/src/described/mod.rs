@@ -412,7 +412,9 @@ impl Adapter for Described {
     }
 
     fn edits(&self, change: &Change) -> Result<Vec<EditedFile>, ServerError> {
-        let Way::Written(written) = self.way else { return Ok(Vec::new()) };
+        let Way::Written(written @ (Written::Lines(_) | Written::Template(_))) = self.way else {
+            return Ok(Vec::new());
+        };
         let (before, after) = (self.config_text()?, self.written(written, &change.settings)?);
         Ok(vec![EditedFile::new(self.config().to_path_buf(), before.into_bytes(), after.into_bytes())?])
     }
