@@ -19,6 +19,14 @@ pub struct ProcessInfo {
     pub argv: Vec<String>,
 }
 
+impl ProcessInfo {
+    /// How long ago it was started.
+    #[must_use]
+    pub fn age_s(&self) -> f64 {
+        crate::stat::uptime() - self.start_ticks as f64 / crate::stat::ticks_per_second()
+    }
+}
+
 /// Looks at one process; None when it is gone.
 #[must_use]
 pub fn look(pid: i32) -> Option<ProcessInfo> {

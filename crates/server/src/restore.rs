@@ -23,6 +23,11 @@ use crate::{ServerError, ServerRef, edited, haproxy, host, nginx, restart, syste
 
 /// How long workers of an old generation may take to finish what they do.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// A child does at a signal what its master would, until it has its own way: a younger one of uWSGI is deaf to its end.
+const GROWN_S: f64 = 1.0;
+/// A master that has no children, or none that grows up, is taken to be done with an earlier reload after so long. Ruby
+/// catches signals long before Puma does, and ends by them.
+const SETTLED: Duration = Duration::from_secs(5);
 
 /// What `restore` did to a server.
 #[derive(Debug, Clone)]
@@ -131,12 +136,19 @@ struct Executing {
 }
 
 impl Executing {
-    /// Waits until it is done with an earlier reload: a signal that is not caught yet would end it.
+    /// Waits until it is done with an earlier reload: a signal that comes too early is lost on its workers, or ends it.
     fn begin(master: i32, signal: i32) -> Result<Executing, ServerError> {
         let gone = || ServerError::Probe(lastdrop_probe::ProbeError::Gone(master));
         let start_ticks = process::look(master).ok_or_else(gone)?.start_ticks;
         let deadline = Instant::now() + RELOAD_TIMEOUT;
-        while process::is_alive(master, start_ticks) && !process::catches(master, signal) {
+        let mut catching: Option<Instant> = None;
+        while process::is_alive(master, start_ticks) {
+            catching = process::catches(master, signal).then(|| catching.unwrap_or_else(Instant::now));
+            let youngest_s = process::children(master).iter().map(ProcessInfo::age_s).reduce(f64::min);
+            let is_grown = youngest_s.is_some_and(|age_s| age_s >= GROWN_S);
+            if catching.is_some_and(|since| is_grown || since.elapsed() >= SETTLED) {
+                break;
+            }
             late(deadline)?;
             thread::sleep(Duration::from_millis(20));
         }
@@ -406,4 +418,27 @@ fn check_and_put_back(journal: &Journal) -> Result<PutBack, ServerError> {
         }
     }
     put_back(journal)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_master_is_not_told_again_before_its_workers_have_their_own_way_with_signals() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap : HUP; sleep 60 & wait; wait"]).stdin(Stdio::null());
+        let mut master = command.spawn().expect("sh runs");
+        let pid = master.id() as i32;
+        let told = Executing::begin(pid, libc::SIGHUP);
+        let ages: Vec<f64> = process::children(pid).iter().map(ProcessInfo::age_s).collect();
+        for child in process::child_pids(pid) {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(child), nix::sys::signal::Signal::SIGKILL);
+        }
+        let _ = master.kill();
+        let _ = master.wait();
+        assert!(told.is_ok() && ages.len() == 1 && ages[0] >= GROWN_S, "{ages:?}");
+    }
 }
