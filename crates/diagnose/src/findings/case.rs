@@ -84,9 +84,12 @@ impl<'a> Case<'a> {
     pub fn cpu_full(&self) -> bool {
         let cpus = self.all.servers.first().map_or(&[][..], |s| &s.cpus[..]);
         let busy = self.busy_cores();
-        // Workers that could run and may not say it, too, as long as it is not mostly strangers who do.
-        let run = self.servers().iter().any(|v| v.has_pool() && v.share("running") >= 0.6);
-        let by_us = self.own_cores() >= 0.75 * busy || (run && self.own_cores() >= 0.4 * busy);
+        // Workers that could run and may not lack processors, too, whoever has them.
+        let could_run = |v: &View<'_>| {
+            let of = if v.has_pool() { v.busy().max(0.5) } else { v.seen.threads };
+            of > 0.0 && v.seen.waiting("running") >= 0.6 * of && !v.is(&["mariadb", "postgresql", "pid"])
+        };
+        let by_us = self.own_cores() >= 0.75 * busy || self.servers().iter().any(could_run);
         self.main.busy(cpus) >= FULL && by_us
     }
 

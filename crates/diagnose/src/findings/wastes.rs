@@ -1,7 +1,7 @@
 //! What costs without being the bound.
 
 use lastdrop_model::documents::Finding;
-use lastdrop_model::examination::StepKind;
+use lastdrop_model::examination::{ModulesTried, StepKind};
 use serde_json::json;
 
 use super::Rule;
@@ -224,41 +224,39 @@ fn unshared(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn unused_modules(case: &Case<'_>) -> Option<Finding> {
-    let (v, tried) = case.servers().into_iter().find_map(|v| {
-        let tried = v.about.modules.as_ref().filter(|m| !m.unused.is_empty())?;
-        Some((v, tried))
-    })?;
+    // One or two are some kB: not worth a word, nor a restart.
+    let many = |m: &&ModulesTried| m.unused.len() >= 3;
+    let (v, tried) = case.servers().into_iter().find_map(|v| Some((v, v.about.modules.as_ref().filter(many)?)))?;
     let kb = |bytes: u64| bytes as f64 / 1024.0;
     let each = tried.unused.iter().map(|m| match m.bytes {
         Some(bytes) => format!("{} ({:.0} kB)", m.name, kb(bytes)),
         None => m.name.clone(),
     });
-    let mut said =
-        finding(0.8, format!("{} modules are loaded that nothing in the configuration refers to", tried.unused.len()))
-            .of(&v)
-            .seen("configuration", "modules", each.collect::<Vec<_>>().join(", "), "");
+    let count = tried.unused.len();
+    let mut said = finding(0.8, format!("{count} modules are loaded that nothing in the configuration refers to"))
+        .of(&v)
+        .seen("configuration", "modules", each.collect::<Vec<_>>().join(", "), "");
     if let (Some(with), Some(without)) = (tried.worker_bytes, tried.worker_bytes_without) {
-        said = said.seen("smaps_rollup", "kB of a worker with them", kb(with).round(), "");
-        said = said.seen("smaps_rollup", "kB of a worker without them", kb(without).round(), "");
+        let sizes = format!("{:.0}, {:.0}", kb(with), kb(without));
+        said = said.seen("smaps_rollup", "kB of a worker with and without them", sizes, "");
     }
+    let starts = format!("{:.0}, {:.0}", tried.start_s * 1e3, tried.start_without_s * 1e3);
+    let url = &case.all.url;
     said = said
-        .seen("second instance", "ms to the first answer with them", (tried.start_s * 1e3).round(), "")
-        .seen("second instance", "ms to the first answer without them", (tried.start_without_s * 1e3).round(), "")
-        .unless(format!(
-            "the configuration fails its test without them, or {} answers otherwise: neither happened",
-            case.all.url
-        ));
+        .seen("second instance", "ms to the first answer with and without them", starts, "")
+        .unless(format!("the configuration fails its test without them, or {url} answers otherwise: neither happened"));
     if !tried.needed.is_empty() {
-        said = said.unless(format!(
-            "{} would be named, too: without them it answers otherwise, they stay",
-            tried.needed.join(", ")
-        ));
+        let needed = tried.needed.join(", ");
+        said = said.unless(format!("{needed} would be named, too: without it, it does not start or answers otherwise"));
     }
     if !tried.undecided.is_empty() {
         said = said.unless(format!("no time was left to try it without {}", tried.undecided.join(", ")));
     }
     Some(
-        said.do_this(Vec::new(), "take their LoadModule lines out (a2dismod, apachectl -t), then try the other pages; each is mapped into every worker")
-            .check_by("lastdrop size before and after"),
+        said.do_this(
+            Vec::new(),
+            "take their LoadModule lines out (a2dismod, apachectl -t), then try the other pages; each is mapped into every worker",
+        )
+        .check_by("lastdrop size before and after"),
     )
 }
