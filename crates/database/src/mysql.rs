@@ -1,7 +1,7 @@
 //! MySQL's protocol as far as a few questions need it: the handshake, the two ways to prove a password that servers have by
 //! default, and answers as text.
 //!
-//! https://dev.mysql.com/doc/dev/mysql-server/latest/PAGE_PROTOCOL.html; every length that a server sends is checked.
+//! <https://dev.mysql.com/doc/dev/mysql-server/latest/PAGE_PROTOCOL.html>; every length that a server sends is checked.
 
 use std::io::{Read, Write};
 
