@@ -12,10 +12,19 @@ use std::path::{Path, PathBuf};
 #[must_use]
 pub fn root_of(pid: i32) -> Option<PathBuf> {
     let root = PathBuf::from(format!("/proc/{pid}/root"));
-    let is_other_root = !is_same_file(&root, Path::new("/"))?;
+    let is_other_root = !is_same_file(&root, Path::new("/"))? && has_its_program(pid, &root);
     let ids = |of: &str| fs::read_link(format!("/proc/{of}/ns/pid")).ok();
     let has_other_ids = ids(&pid.to_string()).is_some_and(|theirs| ids("self") != Some(theirs));
     (is_other_root || has_other_ids).then_some(root)
+}
+
+/// Is the program of a process below its root? One that has locked itself up (chroot) was started outside, by files that
+/// mean what they say.
+fn has_its_program(pid: i32, root: &Path) -> bool {
+    let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+    let Ok(named) = fs::read_link(&exe) else { return true };
+    let within = root.join(named.strip_prefix("/").unwrap_or(&named));
+    is_same_file(&within, &exe) == Some(true) || fs::read_link(root).is_ok_and(|root| named.starts_with(root))
 }
 
 /// A file of a process's as seen from here.

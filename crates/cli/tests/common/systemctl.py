@@ -43,6 +43,11 @@ def stop():
     if pid:
         os.kill(pid, signal.SIGTERM)
         while main(): time.sleep(0.01)
+        # As systemd does: a worker that is still there has the listener.
+        group = os.environ["STAND_IN_CGROUP"] + "/cgroup.procs"
+        for _ in range(1000):
+            if not open(group).read().strip(): break
+            time.sleep(0.01)
 def start():
     argv, env = json.load(open(home + "/loaded"))
     if os.fork(): return

@@ -86,7 +86,7 @@ impl<'a> Case<'a> {
         let busy = self.busy_cores();
         // Workers that could run and may not lack processors, too, whoever has them.
         let could_run = |v: &View<'_>| {
-            let of = if v.has_pool() { v.busy().max(0.5) } else { v.seen.threads };
+            let of = if v.has_pool() { v.busy().max(1.5) } else { v.seen.threads };
             of > 0.0 && v.seen.waiting("running") >= 0.6 * of && !v.is(&["mariadb", "postgresql", "pid"])
         };
         let by_us = self.own_cores() >= 0.75 * busy || self.servers().iter().any(could_run);
