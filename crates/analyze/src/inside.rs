@@ -155,6 +155,6 @@ mod tests {
         assert_eq!((a("htaccess"), a("open"), a("access-log-write"), a("client-write")), (2.0, 1.0, 1.0, 1.0));
         assert_eq!((a("database-connect"), a("connect-full"), a("connect")), (1.0, 1.0, 0.0));
         assert_eq!(found.objects["database-connect"], "127.0.0.1:3306");
-        assert!((found.waits_s["peer 127.0.0.1:3306"] - 0.01).abs() < 1e-9, "{:?}", found.waits_s);
+        assert!((found.waits_s["peer 127.0.0.1:3306"] - 0.02).abs() < 1e-9, "{:?}", found.waits_s);
     }
 }

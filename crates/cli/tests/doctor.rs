@@ -5,7 +5,7 @@ mod common;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,19 +29,17 @@ fn ids(said: &Value) -> Vec<&str> {
     said["findings"].as_array().expect("findings").iter().filter_map(|f| f["id"].as_str()).collect()
 }
 
-/// Someone who answers one after the other, `pause` for each.
-fn serial_peer(pause: Duration) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(mut stream) = stream else { return };
-            let _ = stream.read(&mut [0; 1024]);
-            thread::sleep(pause);
-            let _ = stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok");
-        }
-    });
-    port
+/// A process that answers one after the other, 40 ms for each; not this one, which has all servers of all tests below it.
+fn serial_peer(folder: &Folder) -> (u16, Daemon) {
+    let (port, file) = (free_port(), folder.join("peer.py"));
+    let text = format!(
+        "import socket, time\nl = socket.create_server(('127.0.0.1', {port}), backlog=64)\nwhile True:\n    c, _ = l.accept()\n    \
+         c.recv(1024)\n    time.sleep(0.04)\n    c.sendall(b'HTTP/1.0 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\nok')\n    c.close()\n"
+    );
+    fs::write(&file, text).expect("written");
+    let mut command = Command::new("/usr/bin/python3");
+    command.arg(file);
+    (port, Daemon::start(command, "python3", |_| TcpStream::connect(("127.0.0.1", port)).is_ok()))
 }
 
 /// Four faults that look the same from the front: every child at work, connections that wait, processors that idle.
@@ -52,7 +50,7 @@ fn full_pools_are_told_apart_by_what_their_workers_wait_for() {
     let fpm = Fpm::start(&folder, 4, "");
     let (port, root) = (free_port(), open_folder(&folder, "www"));
     let _nginx = nginx(&folder, &php_site(port, &root, &fpm.socket), port);
-    let peer = serial_peer(Duration::from_millis(40));
+    let (peer, _peer) = serial_peer(&folder);
     php(&root, "sleep.php", "usleep(150000); echo 'ok';");
     php(&root, "peer.php", &format!("echo file_get_contents('http://127.0.0.1:{peer}/');"));
     let sessions = open_folder(&folder, "sessions");

@@ -156,7 +156,7 @@ fn interpreter_lock(case: &Case<'_>) -> Option<Finding> {
         let one = v.seen.hottest_process_cores;
         // On a busy machine it gets less than a core, though several of its threads could run at any time.
         let disturbed =
-            case.own_cores() < 0.75 * case.busy_cores() && alone && one >= 0.4 && v.seen.waiting("running") >= 1.0;
+            case.own_cores() < 0.75 * case.busy_cores() && alone && one >= 0.15 && v.seen.waiting("running") >= 1.0;
         let waiting = v.seen.waiting("futex");
         let processes = v.seen.workers_most.max(1) as f64;
         // Each process has what one interpreter can give, and all of them together less than the machine.
