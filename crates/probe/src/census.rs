@@ -248,9 +248,7 @@ impl Server {
         self.threads += threads.len() as f64;
         let some = threads.len().min(MOST_THREADS);
         let weight = threads.len() as f64 / some as f64;
-        if self.sockets.is_stale() {
-            self.sockets.refresh(self.subject.master);
-        }
+        self.sockets.begin(self.subject.master);
         for i in 0..some {
             let (pid, tid) = threads[(self.next + i) % threads.len()];
             let path = format!("/proc/{pid}/task/{tid}/stat");

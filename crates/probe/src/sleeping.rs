@@ -1,7 +1,7 @@
 //! What one thread that sleeps waits for: the system call that it is in (`/proc/PID/task/TID/syscall`), the descriptor that
 //! this is about, and who is at the other end of it. Wants root, or the user of the process.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fs;
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
@@ -83,13 +83,21 @@ enum Object {
 pub(crate) struct Sockets {
     network: Option<Network>,
     udp: HashMap<u64, SocketAddr>,
-    /// Sockets that the last table did not have.
-    missing: BTreeSet<u64>,
+    /// A process of the namespace.
+    pid: i32,
+    /// The tables are of this reading.
+    is_fresh: bool,
 }
 
 impl Sockets {
+    /// Another reading begins: who is met that the tables do not know has them read again, once.
+    pub fn begin(&mut self, pid: i32) {
+        (self.pid, self.is_fresh) = (pid, false);
+    }
+
     /// Reads the tables again: connections come and go.
     pub fn refresh(&mut self, pid: i32) {
+        (self.pid, self.is_fresh) = (pid, true);
         self.network = Network::read(pid);
         let process = procfs::process::Process::new(pid);
         let udp = |p: &procfs::process::Process| {
@@ -97,37 +105,38 @@ impl Sockets {
             all.map(|s| (s.inode, s.remote_address)).collect()
         };
         self.udp = process.as_ref().map(udp).unwrap_or_default();
-        self.missing.clear();
     }
 
     fn object(&mut self, inode: u64) -> Object {
-        let Some(network) = &self.network else { return Object::Other };
-        if network.tcp_listeners.iter().any(|(_, i)| *i == inode)
-            || network.unix_listeners.values().any(|i| *i == inode)
-        {
-            return Object::Listener;
+        match self.known(inode) {
+            Some(object) => object,
+            None if self.is_fresh => Object::Other,
+            None => {
+                self.refresh(self.pid);
+                self.known(inode).unwrap_or(Object::Other)
+            }
+        }
+    }
+
+    fn known(&self, inode: u64) -> Option<Object> {
+        let network = self.network.as_ref()?;
+        let listens = |i: &u64| *i == inode;
+        if network.tcp_listeners.iter().any(|(_, i)| listens(i)) || network.unix_listeners.values().any(listens) {
+            return Some(Object::Listener);
         }
         if let Some(socket) = network.by_inode.get(&inode) {
             let is_client = network.listeners.contains_key(&socket.local.port());
-            return if is_client { Object::Client } else { Object::Peer(socket.remote.to_string()) };
+            return Some(if is_client { Object::Client } else { Object::Peer(socket.remote.to_string()) });
         }
         if let Some(socket) = network.unix.get(&inode) {
             if socket.path.is_some() {
-                return Object::Client;
+                return Some(Object::Client);
             }
             let other = socket.peer.and_then(|peer| network.unix.get(&peer)).and_then(|s| s.path.clone());
-            return other.map_or(Object::Pipe, |path| Object::Peer(format!("unix:{path}")));
+            return Some(other.map_or(Object::Pipe, |path| Object::Peer(format!("unix:{path}"))));
         }
-        if let Some(to) = self.udp.get(&inode).filter(|to| to.port() > 0) {
-            return Object::Peer(format!("udp:{to}"));
-        }
-        self.missing.insert(inode);
-        Object::Other
-    }
-
-    /// Were there sockets that the table did not know?
-    pub fn is_stale(&self) -> bool {
-        self.network.is_none() || !self.missing.is_empty()
+        let to = self.udp.get(&inode).filter(|to| to.port() > 0)?;
+        Some(Object::Peer(format!("udp:{to}")))
     }
 }
 
