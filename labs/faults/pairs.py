@@ -1,9 +1,8 @@
 """Two faults at once: the one that binds is the limit. The cure of the other changes nothing as long as it is there."""
 
 from . import apache as web
-from .database import connect, mariadb
 from .fault import PAIR, Case, Fault
-from .limits_wait import MANY, php_site, rows
+from .limits_wait import MANY, php_site, row_lock
 from .nginx import proxied, nginx
 from .peers import service
 from .python import gunicorn
@@ -17,14 +16,7 @@ def peer_and_pool(place, children=4, delay=0.05, how="serial"):
 
 def lock_and_pool(place, children=5, seconds=0.05, same=True):
     """A row that all of a small pool want."""
-    db = mariadb(place, sql=rows(1000))
-    row = "1" if same else "' . (getmypid() % 1000 + 1) . '"
-    return php_site(place, connect(db, persistent=True) + f"""
-$db->begin_transaction();
-$db->query('SELECT n FROM item WHERE id = {row} FOR UPDATE');
-usleep({int(seconds * 1e6)});
-$db->query('UPDATE item SET n = n + 1 WHERE id = {row}');
-$db->commit();""", children)
+    return row_lock(place, children, seconds, same)
 
 
 def session_and_compiling(place, seconds=0.1, close=False, opcache=False):

@@ -129,13 +129,8 @@ pub fn run(run: &Run) -> Option<Examination> {
     }
     let name = if observed.name.is_empty() { "server" } else { observed.name.as_str() };
     let kind = name.split(':').next().unwrap_or_default();
-    let mut step = Step { kind: StepKind::Main, duration_s: phase.duration_s, ..Step::default() };
-    (step.due, step.answered, step.timed_out) = (phase.requests.due, phase.requests.answered, phase.requests.timed_out);
-    step.answered_rps = phase.rate.answered_rps;
-    step.failed.insert("any".into(), phase.requests.failed.total());
-    step.status = phase.status.clone().into_iter().collect();
-    step.response = times(phase, Kind::Response);
-    step.connect = times(phase, Kind::Connect);
+    let mut step = Step { kind: StepKind::Main, ..Step::default() };
+    self::phase(phase, &mut step);
     machine(&looks, &mut step);
     step.servers.push(server(name, &looks));
     let load = run.plan.phases.iter().find(|p| p.measured).map(|p| &p.load);
@@ -164,6 +159,30 @@ pub fn look(name: &str, look: &Look) -> Examination {
         steps: vec![step],
         ..Examination::default()
     }
+}
+
+/// What the load got, into a step.
+pub fn phase(phase: &PhaseReport, step: &mut Step) {
+    let r = &phase.requests;
+    step.rate_rps = phase.rate.due_rps;
+    step.duration_s = phase.duration_s;
+    (step.due, step.answered, step.timed_out) = (r.due, r.answered, r.timed_out);
+    step.answered_rps = phase.rate.answered_rps;
+    let failed = [
+        ("connect", r.failed.connect),
+        ("reset", r.failed.reset),
+        ("closed", r.failed.closed),
+        ("protocol", r.failed.protocol),
+    ];
+    step.failed = failed.into_iter().filter(|(_, n)| *n > 0).map(|(what, n)| (what.to_string(), n)).collect();
+    step.status = phase.status.clone().into_iter().collect();
+    step.connections = phase.connections.opened;
+    step.handshakes_full = phase.connections.handshakes_full;
+    step.handshakes_resumed = phase.connections.handshakes_resumed;
+    step.bytes_received = phase.bytes.received;
+    step.response = times(phase, Kind::Response);
+    step.service = times(phase, Kind::Service);
+    step.connect = times(phase, Kind::Connect);
 }
 
 fn times(phase: &PhaseReport, kind: Kind) -> Times {

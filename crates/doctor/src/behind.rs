@@ -1,10 +1,12 @@
 //! Who takes part: the servers that the user named, and those behind them, by their connections.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use lastdrop_lab::LabError;
 use lastdrop_model::Plan;
 use lastdrop_probe::chain::Chain;
 use lastdrop_probe::links::{Links, links};
@@ -61,14 +63,7 @@ pub fn endpoint(plan: &Plan) -> Option<Endpoint> {
 }
 
 fn belongs(members: &[Member], pid: i32) -> bool {
-    let mut up = Some(pid);
-    while let Some(p) = up.filter(|p| *p > 1) {
-        if members.iter().any(|m| m.found.master == p) {
-            return true;
-        }
-        up = process::look(p).map(|info| info.parent);
-    }
-    false
+    process::ancestry(pid).any(|p| members.iter().any(|m| m.found.master == p))
 }
 
 fn free_name(members: &[Member], kind: &str, pid: i32) -> String {
@@ -78,6 +73,29 @@ fn free_name(members: &[Member], kind: &str, pid: i32) -> String {
             Some(name) => name,
             None => format!("{kind}-{pid}"),
         },
+    }
+}
+
+/// Follows connections on a thread of its own while somebody puts load on.
+pub struct Following {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<Members>,
+}
+
+impl Following {
+    pub fn start(members: Vec<Member>, plan: &Plan) -> Following {
+        let over = Arc::new(AtomicBool::new(false));
+        let (of, theirs) = (plan.clone(), Arc::clone(&over));
+        Following { over, thread: thread::spawn(move || follow(members, &of, &theirs)) }
+    }
+
+    /// Those that were found, after a last look.
+    ///
+    /// # Errors
+    /// When the thread has failed.
+    pub fn end(self) -> Result<Members, LabError> {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| LabError::Other("looking for servers failed".into()))
     }
 }
 

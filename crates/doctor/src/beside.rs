@@ -75,7 +75,6 @@ pub struct Beside {
     census: Census,
     databases: Databases,
     softirq: Option<Vec<(u64, u64)>>,
-    own: Option<host::CpuTicks>,
     pub unread: Vec<String>,
     pub cost_cores: f64,
     began: Instant,
@@ -142,7 +141,6 @@ impl Beside {
             census,
             databases: Databases::start(databases, &known),
             softirq: None,
-            own: None,
             unread: Vec::new(),
             cost_cores: 0.0,
             began: Instant::now(),
@@ -159,7 +157,6 @@ impl Beside {
         self.databases.looks(false);
         self.census.begin();
         self.softirq = Some(host::softirq_ticks());
-        self.own = host::CpuTicks::now();
     }
 
     /// What was seen since, into a step.

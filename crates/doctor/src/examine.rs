@@ -1,21 +1,21 @@
 //! The experiments, and what they leave behind.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lastdrop_diagnose::fold;
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_looks::databases::DatabaseOptions;
-use lastdrop_model::examination::{Examination, GeneratorSeen, LoadShape, Step, StepKind, Times};
+use lastdrop_model::examination::{Examination, GeneratorSeen, Inside, LoadShape, Step, StepKind};
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
-use lastdrop_model::{Event, Kind, PhaseReport, Run};
+use lastdrop_model::{Event, Kind, Run};
 use lastdrop_probe::host::{self, HostMemory};
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_server::ServerRef;
 
-use crate::behind::{Members, endpoint, follow, named};
+use crate::behind::{Following, Member, Members, endpoint, follow, named};
 use crate::beside::Beside;
 use crate::growth::Readings;
 use crate::inside;
@@ -111,11 +111,7 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
         all.notes.push(words);
     }
     // The first step is also there to find out who is behind whom.
-    let over = Arc::new(AtomicBool::new(false));
-    let following = {
-        let (plan, over) = (plan.clone(), Arc::clone(&over));
-        thread::spawn(move || follow(members, &plan, &over))
-    };
+    let following = Following::start(members, plan);
     lab.tell(&Event::Experiment { what: "one user alone, and who is behind whom".into() });
     let alone = match order.manner {
         Manner::Observe => {
@@ -124,8 +120,7 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
         }
         _ => put_on(lab, plan, StepKind::Alone, Some(1), order.part(ALONE), None).map(Some),
     };
-    over.store(true, Ordering::Relaxed);
-    let members: Members = following.join().map_err(|_| LabError::Other("looking for servers failed".into()))?;
+    let members = following.end()?;
     all.servers = examined(&members, &mut all.unseen);
     all.sysctls = crate::settings::sysctls();
     let alone = alone?;
@@ -158,8 +153,7 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
 /// As [`examine`].
 pub fn look_again(lab: &mut Lab<'_>, order: &Order<'_>, before: &Examination) -> Result<Examination, LabError> {
     lab.observe = false;
-    let over = AtomicBool::new(true);
-    let members = follow(named(order.servers, &order.plan)?, &order.plan, &over);
+    let members = follow(named(order.servers, &order.plan)?, &order.plan, &AtomicBool::new(true));
     let mut all = before.clone();
     // Those that are behind are found by their connections, which are there while there is load.
     let members = if members.all.len() < before.servers.len() { with_load(lab, order, members.all)? } else { members };
@@ -174,28 +168,23 @@ pub fn look_again(lab: &mut Lab<'_>, order: &Order<'_>, before: &Examination) ->
 }
 
 /// Follows connections while a few users put load on.
-fn with_load(lab: &mut Lab<'_>, order: &Order<'_>, known: Vec<crate::behind::Member>) -> Result<Members, LabError> {
-    let over = Arc::new(AtomicBool::new(false));
-    let following = {
-        let (plan, over) = (order.plan.clone(), Arc::clone(&over));
-        thread::spawn(move || follow(known, &plan, &over))
-    };
+fn with_load(lab: &mut Lab<'_>, order: &Order<'_>, known: Vec<Member>) -> Result<Members, LabError> {
+    let following = Following::start(known, &order.plan);
     let step = put_on(lab, &order.plan, StepKind::Few, Some(GENTLE_USERS), Duration::from_secs(2), None);
-    over.store(true, Ordering::Relaxed);
-    let members = following.join().map_err(|_| LabError::Other("looking for servers failed".into()))?;
+    let members = following.end()?;
     step?;
     Ok(members)
 }
 
 /// Who else is connected to the server at the URL, looked at for a moment: address and connections.
-fn visitors(lab: &Lab<'_>, members: &[crate::behind::Member]) -> Option<String> {
+fn visitors(lab: &Lab<'_>, members: &[Member]) -> Option<String> {
     let front = members.first()?;
     let namespace = Namespace::of(front.found.master).ok()?;
     let ports = front.found.ports();
     // Connections that last for a moment only are requests, too.
-    let mut seen = std::collections::BTreeMap::<String, usize>::new();
+    let mut seen = BTreeMap::<String, usize>::new();
     for _ in 0..VISITOR_LOOKS {
-        let mut now = std::collections::BTreeMap::<String, usize>::new();
+        let mut now = BTreeMap::<String, usize>::new();
         for end in namespace.others(&ports).unwrap_or_default() {
             *now.entry(end.ip().to_string()).or_default() += 1;
         }
@@ -301,7 +290,7 @@ fn inside_step(
     users: Option<u32>,
     members: &Members,
     all: &mut Examination,
-) -> Result<Vec<lastdrop_model::examination::Inside>, LabError> {
+) -> Result<Vec<Inside>, LabError> {
     let (inner, url) = (members.clone(), plan.url.clone());
     let looking = thread::spawn(move || {
         thread::sleep(Duration::from_secs(1));
@@ -323,7 +312,7 @@ fn wait(lab: &Lab<'_>, time: Duration) {
 /// Waits until nobody waits for the servers any more.
 fn settle(members: &Members) {
     let end = Instant::now() + MOST_SETTLING;
-    let waits = |m: &crate::behind::Member| lastdrop_probe::namespace::longest_queue(m.found.master).unwrap_or(0) > 0;
+    let waits = |m: &Member| lastdrop_probe::namespace::longest_queue(m.found.master).unwrap_or(0) > 0;
     while Instant::now() < end && members.all.iter().any(waits) {
         thread::sleep(Duration::from_millis(100));
     }
@@ -336,7 +325,7 @@ fn put_on(
     kind: StepKind,
     users: Option<u32>,
     time: Duration,
-    beside: Option<&mut Beside>,
+    mut beside: Option<&mut Beside>,
 ) -> Result<Step, LabError> {
     lab.check_stop()?;
     let mut plan = plan.clone();
@@ -350,7 +339,6 @@ fn put_on(
             _ => {}
         }
     }
-    let mut beside = beside;
     if let Some(beside) = &mut beside {
         beside.begin();
     }
@@ -380,27 +368,8 @@ fn step_of(run: &Run, kind: StepKind, plan: &Plan, users: u32) -> Step {
         Step { kind, users, keepalive: plan.keepalive != KeepAlive::Off, run: run.id.clone(), ..Step::default() };
     step.steal = run.generator.steal.unwrap_or(0.0);
     let Some(phase) = run.measured() else { return step };
-    let r = &phase.requests;
-    step.rate_rps = phase.rate.due_rps;
-    step.duration_s = phase.duration_s;
-    (step.due, step.answered, step.timed_out) = (r.due, r.answered, r.timed_out);
-    step.answered_rps = phase.rate.answered_rps;
-    let failed = [
-        ("connect", r.failed.connect),
-        ("reset", r.failed.reset),
-        ("closed", r.failed.closed),
-        ("protocol", r.failed.protocol),
-    ];
-    step.failed = failed.into_iter().filter(|(_, n)| *n > 0).map(|(what, n)| (what.to_string(), n)).collect();
+    fold::phase(phase, &mut step);
     step.connect_errors = run.generator.connect_errors.clone();
-    step.status = phase.status.clone().into_iter().collect::<BTreeMap<_, _>>();
-    step.connections = phase.connections.opened;
-    step.handshakes_full = phase.connections.handshakes_full;
-    step.handshakes_resumed = phase.connections.handshakes_resumed;
-    step.bytes_received = phase.bytes.received;
-    step.response = times(phase, Kind::Response);
-    step.service = times(phase, Kind::Service);
-    step.connect = times(phase, Kind::Connect);
     step.generator = GeneratorSeen {
         saturated: run.generator.saturated,
         cores: if phase.duration_s > 0.0 { run.generator.cpu_s / phase.duration_s } else { 0.0 },
@@ -410,16 +379,4 @@ fn step_of(run: &Run, kind: StepKind, plan: &Plan, users: u32) -> Step {
         others_cores: run.generator.others_cores.unwrap_or(0.0),
     };
     step
-}
-
-fn times(phase: &PhaseReport, kind: Kind) -> Times {
-    let of = |field: &str| phase.latency(kind, field).unwrap_or(0.0);
-    Times {
-        count: of("count") as u64,
-        mean: of("mean"),
-        p50: of("p50"),
-        p90: of("p90"),
-        p99: of("p99"),
-        max: of("max"),
-    }
 }

@@ -72,16 +72,7 @@ pub fn try_modules(members: &Members, plan: &Plan, all: &mut Examination) {
 
 /// Processes that have a listener of a server open and are neither below nor above it.
 fn foreign(master: i32) -> Vec<String> {
-    let related = |pid: i32, of: i32| {
-        let mut up = Some(pid);
-        while let Some(p) = up.filter(|p| *p > 1) {
-            if p == of {
-                return true;
-            }
-            up = process::look(p).map(|info| info.parent);
-        }
-        pid <= 1 && of <= 1
-    };
+    let related = |pid: i32, of: i32| process::ancestry(pid).any(|p| p == of);
     let holders = listeners::holders_of_listeners(master);
     let others = holders.into_iter().filter(|pid| *pid != 1 && !related(*pid, master) && !related(master, *pid));
     others.map(|pid| format!("{pid} {}", process::name(pid).unwrap_or_default())).collect()

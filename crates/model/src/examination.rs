@@ -221,8 +221,6 @@ pub struct ServerSeen {
     /// The busiest thread and the busiest process.
     pub hottest_thread_cores: f64,
     pub hottest_process_cores: f64,
-    /// Threads of workers waited for a processor, as a share of the time, each.
-    pub run_delay: Option<f64>,
     /// The listener of it that had the longest queue: mean and most that waited, and how many may.
     pub queue_mean: Option<f64>,
     pub queue_most: Option<u64>,

@@ -178,6 +178,18 @@ impl Knob {
         Knob { name, short: None, role: None, takes, default, needs, constraint, effect, when: None, findings: &[] }
     }
 
+    /// The same of one for which a reload is enough.
+    #[must_use]
+    pub const fn by_reload(
+        name: &'static str,
+        takes: Takes,
+        default: &'static str,
+        constraint: &'static str,
+        effect: &'static str,
+    ) -> Knob {
+        Knob::new(name, takes, default, ReloadClass::Reload, constraint, effect)
+    }
+
     #[must_use]
     pub const fn with_role(self, role: Role) -> Knob {
         Knob { role: Some(role), ..self }

@@ -105,6 +105,12 @@ pub fn zombies_of(parent: i32) -> u64 {
     crate::stat::all_pids().filter(ended).count() as u64
 }
 
+/// A process and those above it, but for the first of all.
+pub fn ancestry(pid: i32) -> impl Iterator<Item = i32> {
+    let parent = |pid: &i32| crate::stat::Stat::of_any(*pid).map(|(stat, _)| stat.parent);
+    std::iter::successors(Some(pid), parent).take_while(|pid| *pid > 1)
+}
+
 /// Is the process with this pid still the one that started then?
 #[must_use]
 pub fn is_alive(pid: i32, start_ticks: u64) -> bool {

@@ -156,6 +156,25 @@ impl<'a> View<'a> {
         self.about.settings.get(name)?.count().map(|n| n as f64)
     }
 
+    /// Lines of this sort in its error log, and one of them.
+    pub fn log(&self, what: &str) -> u64 {
+        self.seen.log.get(what).copied().unwrap_or(0)
+    }
+
+    pub fn line(&self, what: &str) -> &'a str {
+        self.seen.log_samples.get(what).map_or("", String::as_str)
+    }
+
+    /// By how much a counter of its network moved.
+    pub fn moved(&self, counter: &str) -> u64 {
+        self.seen.kernel.get(counter).copied().unwrap_or(0)
+    }
+
+    /// Traced calls of this sort a request.
+    pub fn calls(&self, sort: &str) -> f64 {
+        self.case.inside(&self.about.server).and_then(|i| i.calls.get(sort)).copied().unwrap_or(0.0)
+    }
+
     /// Connections that wait to be accepted, on average.
     pub fn queue(&self) -> f64 {
         self.seen.queue_mean.unwrap_or(0.0)

@@ -71,7 +71,7 @@ fn slow(case: &Case<'_>) -> Option<Finding> {
 pub(super) fn notes(case: &Case<'_>) -> Vec<String> {
     let mut notes = Vec::new();
     let told = case.main.share_of_status(|s| s == "429" || s == "503");
-    let lines: u64 = case.servers().iter().filter_map(|v| v.seen.log.get("rate-limited")).sum();
+    let lines: u64 = case.servers().iter().map(|v| v.log("rate-limited")).sum();
     if told > 0.01 && (lines > 0 || case.main.share_of_status(|s| s == "429") > 0.01) {
         notes.push(format!(
             "{:.0} % of the answers are those of a rate limit (429, 503): it does what it was told to",

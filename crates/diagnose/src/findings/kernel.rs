@@ -3,7 +3,7 @@
 use lastdrop_model::documents::Finding;
 
 use super::Rule;
-use super::case::{Case, Says, View, finding};
+use super::case::{Case, Says, finding};
 
 pub(super) const OURSELVES: &[Rule] = &[
     Rule { id: "port-exhaustion", look: port_exhaustion },
@@ -34,14 +34,6 @@ pub(super) const CERTAIN: &[Rule] = &[
     Rule { id: "memory-pressure", look: memory_pressure },
     Rule { id: "cpu-throttled", look: cpu_throttled },
 ];
-
-fn log(view: &View<'_>, what: &str) -> u64 {
-    view.seen.log.get(what).copied().unwrap_or(0)
-}
-
-fn line(view: &View<'_>, what: &str) -> String {
-    view.seen.log_samples.get(what).cloned().unwrap_or_default()
-}
 
 fn generator_saturated(case: &Case<'_>) -> Option<Finding> {
     let g = &case.main.generator;
@@ -74,7 +66,7 @@ fn port_exhaustion(case: &Case<'_>) -> Option<Finding> {
         );
     }
     case.servers().into_iter().find_map(|v| {
-        let refused = log(&v, "no-ports");
+        let refused = v.log("no-ports");
         let (held, all) = (v.seen.ports_held.unwrap_or(0), v.seen.local_ports.unwrap_or(u64::MAX));
         let full = held as f64 >= 0.9 * all as f64 && case.main.share_of_status(|s| s.starts_with('5')) > 0.01;
         (refused > 0 || full).then(|| {
@@ -107,7 +99,7 @@ fn conntrack_full(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let (n, limit) = (v.seen.conntrack?, v.seen.conntrack_limit.filter(|l| *l > 0)?);
         let dropped = ["conntrack_drop", "conntrack_early_drop", "conntrack_insert_failed"];
-        let dropped: u64 = dropped.iter().filter_map(|name| v.seen.kernel.get(*name)).sum();
+        let dropped: u64 = dropped.iter().map(|name| v.moved(name)).sum();
         (n as f64 >= 0.98 * limit as f64 && (dropped > 0 || told.is_some())).then(|| {
             finding(0.95, "the kernel's connection table is full: packets of new connections are dropped")
                 .of(&v)
@@ -123,7 +115,7 @@ fn conntrack_full(case: &Case<'_>) -> Option<Finding> {
 
 fn nginx_connections(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let lines = log(&v, "worker-connections");
+        let lines = v.log("worker-connections");
         (lines > 0).then(|| {
             let now = v.count("worker_connections").unwrap_or(512.0);
             finding(0.97, "nginx closes connections: worker_connections are used up")
@@ -144,7 +136,7 @@ fn nginx_connections(case: &Case<'_>) -> Option<Finding> {
 
 fn fd_limit(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let lines = log(&v, "descriptors");
+        let lines = v.log("descriptors");
         let (fds, limit) = (v.seen.fds.unwrap_or(0), v.seen.fds_limit.unwrap_or(u64::MAX));
         let at_limit = fds.saturating_add(2) >= limit && (case.main.unanswered() > 0 || v.queue() >= 1.0);
         (lines > 0 || at_limit).then(|| {
@@ -166,7 +158,7 @@ fn fd_limit(case: &Case<'_>) -> Option<Finding> {
 
 fn tasks_limit(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let (refused, lines) = (v.seen.pids_refused, log(&v, "fork-failed"));
+        let (refused, lines) = (v.seen.pids_refused, v.log("fork-failed"));
         (refused > 0 || lines > 0).then(|| {
             finding(0.95, "no more processes or threads may be made")
                 .of(&v)
@@ -184,8 +176,7 @@ fn tasks_limit(case: &Case<'_>) -> Option<Finding> {
 
 fn accept_queue(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().next()?;
-    let moved = |name: &str| v.seen.kernel.get(name).copied().unwrap_or(0);
-    let overflows = moved("ListenOverflows");
+    let overflows = v.moved("ListenOverflows");
     if overflows < 5 || case.per_second(overflows) < 0.5 {
         return None;
     }
@@ -224,13 +215,13 @@ fn accept_queue(case: &Case<'_>) -> Option<Finding> {
 fn oom_kill(case: &Case<'_>) -> Option<Finding> {
     let host = case.main.oom_kills;
     case.servers().into_iter().find_map(|v| {
-        let (group, lines) = (v.seen.group_oom_kills, log(&v, "killed"));
+        let (group, lines) = (v.seen.group_oom_kills, v.log("killed"));
         // The counter is the whole machine's: somebody else's process may have been killed.
         (group > 0 || (host > 0 && lines > 0)).then(|| {
             finding(0.95, "the kernel kills workers for lack of memory")
                 .of(&v)
                 .seen("memory.events, vmstat", "oom_kill", group.max(host), 1)
-                .seen("error log", &line(&v, "killed"), lines, 1)
+                .seen("error log", v.line("killed"), lines, 1)
                 .unless("oom_kill has not moved: then somebody else sent the signal")
                 .do_this(
                     Vec::new(),
@@ -246,11 +237,11 @@ fn oom_kill(case: &Case<'_>) -> Option<Finding> {
 
 fn worker_timeout(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let lines = log(&v, "worker-timeout");
+        let lines = v.log("worker-timeout");
         (lines > 0).then(|| {
             finding(0.9, "the master ends workers whose request takes too long")
                 .of(&v)
-                .seen("error log", &line(&v, "worker-timeout"), lines, 1)
+                .seen("error log", v.line("worker-timeout"), lines, 1)
                 .seen("load", "answers of one user alone, ms", case.alone.map_or(0.0, |s| s.response.mean / 1e3), 0)
                 .unless("no such line; oom_kill has not moved")
                 .do_this(Vec::new(), "find out why the request takes so long (lastdrop trace); only then raise the limit (timeout, request_terminate_timeout, harakiri)")
@@ -261,11 +252,11 @@ fn worker_timeout(case: &Case<'_>) -> Option<Finding> {
 
 fn worker_crash(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let lines = log(&v, "crash");
+        let lines = v.log("crash");
         (lines > 0).then(|| {
             finding(0.92, "workers die by a signal")
                 .of(&v)
-                .seen("error log", &line(&v, "crash"), lines, 1)
+                .seen("error log", v.line("crash"), lines, 1)
                 .seen("processes", "workers born", v.seen.born, 1)
                 .unless("no exit by a signal in the log; oom_kill has not moved")
                 .do_this(Vec::new(), "a core dump says where (CoreDumpDirectory, ulimit -c, coredumpctl); an extension or module is the usual suspect")
@@ -328,7 +319,7 @@ fn softirq(case: &Case<'_>) -> Option<Finding> {
 
 fn retransmits(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().next()?;
-    let again = v.seen.kernel.get("RetransSegs").copied().unwrap_or(0);
+    let again = v.moved("RetransSegs");
     let slow =
         case.main.response.p99 >= 190_000.0 && case.alone.is_none_or(|a| a.response.p50 < 0.5 * case.main.response.p99);
     (case.per_request(again) > 0.02 && slow && case.cpu_idle()).then(|| {

@@ -30,25 +30,17 @@ pub(super) const WAITING: &[Rule] = &[
 /// Workers at work that have to be at the same thing.
 const MOST: f64 = 0.5;
 
-fn log(v: &View<'_>, what: &str) -> u64 {
-    v.seen.log.get(what).copied().unwrap_or(0)
-}
-
-fn sample(v: &View<'_>, what: &str) -> String {
-    v.seen.log_samples.get(what).cloned().unwrap_or_default()
-}
-
 fn upstream_full(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let lines = log(&v, "upstream-full");
-        let tried = case.inside(&v.about.server).and_then(|i| i.calls.get("connect-full")).copied().unwrap_or(0.0);
+        let lines = v.log("upstream-full");
+        let tried = v.calls("connect-full");
         (lines > 0 || tried > 0.02).then(|| {
             let behind = case.servers().into_iter().find(|b| v.about.to.contains(&b.about.server));
             let limit = behind.and_then(|b| b.seen.queue_limit).unwrap_or(0);
             let found =
                 finding(0.95, format!("the listen queue behind {} is full: it refuses to wait", v.about.server))
                     .of(&v)
-                    .seen("error log", &sample(&v, "upstream-full"), lines, 1)
+                    .seen("error log", v.line("upstream-full"), lines, 1)
                     .seen("trace", "connects a request that the kernel refused (EAGAIN)", tried, 0.02)
                     .seen(
                         "load",
@@ -81,7 +73,7 @@ fn upstream_full(case: &Case<'_>) -> Option<Finding> {
 /// HAProxy tries again after a second, so that a server that refuses shows in steps of that and not only in errors.
 fn connect_retries(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().find(|v| v.is(&["haproxy"]))?;
-    let failed = v.seen.kernel.get("AttemptFails").copied().unwrap_or(0);
+    let failed = v.moved("AttemptFails");
     let slow = case.alone.map_or(case.main.response.p99, |s| s.response.max.max(s.response.p99)) >= 950_000.0;
     (case.per_request(failed) >= 0.1 && slow).then(|| {
         finding(0.88, "a server behind HAProxy refuses connections; it tries again, a second each time")
@@ -97,12 +89,12 @@ fn connect_retries(case: &Case<'_>) -> Option<Finding> {
 
 fn upstream_refused(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let lines = log(&v, "upstream-refused");
+        let lines = v.log("upstream-refused");
         let errors = case.main.share_of_status(|s| s == "502" || s == "503");
         (lines > 0 && errors > 0.01).then(|| {
             finding(0.95, format!("what is behind {} refuses connections, or is down", v.about.server))
                 .of(&v)
-                .seen("error log", &sample(&v, "upstream-refused"), lines, 1)
+                .seen("error log", v.line("upstream-refused"), lines, 1)
                 .seen("load", "answers 502 and 503, share", errors, 0.01)
                 .unless("EAGAIN: a full queue of somebody who is there")
                 .do_this(Vec::new(), "start it, or mend the address; a server that comes and goes: its own error log")
@@ -113,13 +105,13 @@ fn upstream_refused(case: &Case<'_>) -> Option<Finding> {
 
 fn database_refuses(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let lines = log(&v, "database-connections");
+        let lines = v.log("database-connections");
         let refused: u64 = case.main.databases.iter().filter_map(DatabaseLook::refused_connections).sum();
         let errors = case.main.share_of_status(|s| s.starts_with('5')) > 0.01;
         (((lines > 0 && errors) || refused > 10) && v.has_pool()).then(|| {
             finding(0.9, "the database takes no more connections")
                 .of(&v)
-                .seen("error log", &sample(&v, "database-connections"), lines, 1)
+                .seen("error log", v.line("database-connections"), lines, 1)
                 .seen("database", "connections that it refused", refused, 10)
                 .seen("load", "answers 5xx, share", case.main.share_of_status(|s| s.starts_with('5')), 0.01)
                 .do_this(
@@ -243,7 +235,7 @@ fn perl_interpreters(case: &Case<'_>) -> Option<Finding> {
 
 fn names(case: &Case<'_>, reverse: bool) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let asked = case.inside(&v.about.server).and_then(|i| i.calls.get("dns")).copied().unwrap_or(0.0);
+        let asked = v.calls("dns");
         let waits: f64 =
             v.seen.waits.iter().filter(|(w, _)| w.starts_with("peer ") && w.ends_with(":53")).map(|(_, n)| n).sum();
         let share = waits / v.busy().max(0.5);

@@ -34,7 +34,7 @@ fn churn(case: &Case<'_>) -> Option<Finding> {
             .filter(|(_, n)| *n > 0.0);
         // A pool that only grows is another matter.
         let replaced = v.seen.born as f64 > (v.seen.workers_last as f64 - v.seen.workers_first as f64).max(0.0) * 1.5;
-        let crashed = v.seen.log.contains_key("crash") || v.seen.log.contains_key("killed");
+        let crashed = v.log("crash") > 0 || v.log("killed") > 0;
         let often = a_request > 0.01 && a_second > 1.5 && replaced && !crashed;
         let due = recycle.is_none_or(|(_, n)| n < 200.0);
         (often && due).then(|| {

@@ -11,9 +11,9 @@ pub(super) const QUEUES: &[Rule] =
 
 fn uwsgi_queue(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().find(|v| v.is(&["uwsgi"]))?;
-    let lines = v.seen.log.get("uwsgi-queue").copied().unwrap_or(0);
+    let lines = v.log("uwsgi-queue");
     let (most, limit) = (v.seen.queue_most.unwrap_or(0), v.seen.queue_limit.filter(|n| *n > 0).unwrap_or(100));
-    let overflows = v.seen.kernel.get("ListenOverflows").copied().unwrap_or(0);
+    let overflows = v.moved("ListenOverflows");
     (lines > 0 || most >= limit || overflows >= 5).then(|| {
         finding(0.88, "uWSGI's listen queue is full")
             .of(&v)

@@ -49,7 +49,7 @@ fn zombies(case: &Case<'_>) -> Option<Finding> {
 
 fn time_wait(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().next()?;
-    let n = v.seen.kernel.get("TCPTimeWaitOverflow").copied().unwrap_or(0);
+    let n = v.moved("TCPTimeWaitOverflow");
     (n > 0).then(|| {
         finding(0.9, "the table of closed connections is full")
             .seen("TcpExt", "TCPTimeWaitOverflow", n, 1)

@@ -125,7 +125,7 @@ fn growing(case: &Case<'_>, fpm: bool) -> Option<Finding> {
         .into_iter()
         .find(|v| v.is(&["php-fpm"]) == fpm && v.has_pool() && v.about.one_request_a_worker | v.is(&["apache"]))?;
     let (first, last) = (v.seen.workers_first as f64, v.seen.workers_last as f64);
-    let busy_lines = v.seen.log.get("seems-busy").copied().unwrap_or(0);
+    let busy_lines = v.log("seems-busy");
     let grows = last >= first * 1.3 && last - first >= 3.0;
     (grows || (fpm && busy_lines > 0)).then(|| {
         finding(0.85, "the pool was still growing while the load was on")
@@ -146,11 +146,11 @@ fn growing(case: &Case<'_>, fpm: bool) -> Option<Finding> {
 
 fn buffering(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().find(|v| {
-        let traced = case.inside(&v.about.server).and_then(|i| i.calls.get("temporary-file")).copied().unwrap_or(0.0);
-        v.seen.log.contains_key("temporary-file") || traced >= 0.5
+        let traced = v.calls("temporary-file");
+        v.log("temporary-file") > 0 || traced >= 0.5
     })?;
-    let lines = v.seen.log.get("temporary-file").copied().unwrap_or(0);
-    let traced = case.inside(&v.about.server).and_then(|i| i.calls.get("temporary-file")).copied().unwrap_or(0.0);
+    let lines = v.log("temporary-file");
+    let traced = v.calls("temporary-file");
     Some(
         finding(0.92, "answers or bodies go through temporary files")
             .of(&v)
@@ -187,9 +187,9 @@ fn delayed_ack(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().next()?;
     let alone = case.alone?;
     let plateau = |us: f64| (38_000.0..49_000.0).contains(&us);
-    let again = v.seen.kernel.get("RetransSegs").copied().unwrap_or(0);
-    let acks = v.seen.kernel.get("DelayedACKs").copied().unwrap_or(0);
-    let writes = case.inside(&v.about.server).and_then(|i| i.calls.get("client-write")).copied().unwrap_or(0.0);
+    let again = v.moved("RetransSegs");
+    let acks = v.moved("DelayedACKs");
+    let writes = v.calls("client-write");
     (plateau(alone.response.p50)
         && case.cpu_idle()
         && case.per_request(again) < 0.02

@@ -243,7 +243,7 @@ const PERL: [Knob; 5] = [
 ];
 
 const fn perl(name: &'static str, default: &'static str, constraint: &'static str, effect: &'static str) -> Knob {
-    Knob::new(name, Takes::Count(1, 1_000_000), default, ReloadClass::Reload, constraint, effect)
+    Knob::by_reload(name, Takes::Count(1, 1_000_000), default, constraint, effect)
 }
 
 /// Those of a running server, by its MPM, whether it has mod_perl and whether it passes requests on.

@@ -3,7 +3,7 @@
 //! the others: the lines themselves are edited.
 
 use lastdrop_model::settings::Takes;
-use lastdrop_model::{Knob, ReloadClass, Setting, Settings};
+use lastdrop_model::{Knob, Setting, Settings};
 
 use super::config::{Line, Scan, split_words};
 use crate::edits::{Edits, Word};
@@ -18,19 +18,9 @@ const REUSE: &str = "proxy.enablereuse";
 /// Times of a parameter: seconds, or milliseconds where nothing else is said.
 const MILLISECONDS: &str = "proxy.acquire";
 
-const fn parameter(
-    name: &'static str,
-    takes: Takes,
-    default: &'static str,
-    constraint: &'static str,
-    effect: &'static str,
-) -> Knob {
-    Knob::new(name, takes, default, ReloadClass::Reload, constraint, effect)
-}
-
 /// Of every MPM.
 pub const KNOBS: [Knob; 6] = [
-    parameter(
+    Knob::by_reload(
         REUSE,
         SWITCH,
         "On",
@@ -38,7 +28,7 @@ pub const KNOBS: [Knob; 6] = [
         "connections to a server behind stay open for the next request, instead of one for each",
     )
     .worth_trying_for(&["upstream-connect-per-request", "port-exhaustion"]),
-    parameter(
+    Knob::by_reload(
         "proxy.ttl",
         Takes::Count(0, 86_400),
         "0",
@@ -46,21 +36,21 @@ pub const KNOBS: [Knob; 6] = [
         "an idle connection to a server behind is used no more after this long: avoids those that it is just closing",
     )
     .only_with(REUSE, &["On"]),
-    parameter(
+    Knob::by_reload(
         "proxy.timeout",
         Takes::Count(0, 86_400),
         "0",
         "seconds; 0 is ProxyTimeout",
         "how long a silent server behind is waited for; then the visitor gets 504",
     ),
-    parameter(
+    Knob::by_reload(
         "proxy.connectiontimeout",
         Takes::Count(0, 86_400),
         "0",
         "seconds; 0 is proxy.timeout",
         "how long a connect to a server behind may take; then the visitor gets 503",
     ),
-    parameter(
+    Knob::by_reload(
         "proxy.keepalive",
         SWITCH,
         "Off",
@@ -68,7 +58,7 @@ pub const KNOBS: [Knob; 6] = [
         "the kernel asks on idle connections to a server behind whether it is still there",
     )
     .only_with(REUSE, &["On"]),
-    parameter(
+    Knob::by_reload(
         PROXY_TIMEOUT,
         Takes::Count(1, 86_400),
         "60",
@@ -79,7 +69,7 @@ pub const KNOBS: [Knob; 6] = [
 
 /// Of worker and event: a process of prefork has one connection to each worker.
 pub const OF_THREADS: [Knob; 2] = [
-    parameter(
+    Knob::by_reload(
         MAX,
         Takes::Count(0, 20_000),
         "0",
@@ -87,7 +77,7 @@ pub const OF_THREADS: [Knob; 2] = [
         "connections at once to a server behind; further requests wait for one",
     )
     .worth_trying_for(&["upstream-backlog-overflow"]),
-    parameter(
+    Knob::by_reload(
         MILLISECONDS,
         Takes::Count(0, 3_600_000),
         "0",

@@ -14,16 +14,6 @@ pub const RECYCLE: &str = "pm.max_requests";
 pub const IDLE: &str = "pm.process_idle_timeout";
 pub const BACKLOG: &str = "listen.backlog";
 
-const fn knob(
-    name: &'static str,
-    takes: Takes,
-    default: &'static str,
-    constraint: &'static str,
-    effect: &'static str,
-) -> Knob {
-    Knob::new(name, takes, default, ReloadClass::Reload, constraint, effect)
-}
-
 const COUNT: Takes = Takes::Count(1, 100_000);
 const DYNAMIC: &str = "at least 1, at most pm.max_children";
 
@@ -32,14 +22,14 @@ pub const SWITCH: Takes = Takes::Switch { on: "on", off: "off" };
 
 /// All of a pool; those of opcache are the last.
 pub static KNOBS: &[Knob] = &[
-    knob(
+    Knob::by_reload(
         PM,
         Takes::Choice(&["static", "dynamic", "ondemand"]),
         "static",
         "dynamic needs spare servers that fit pm.max_children",
         "static keeps pm.max_children workers, dynamic some spare ones, ondemand starts each when it is asked for",
     ),
-    knob(
+    Knob::by_reload(
         CHILDREN,
         COUNT,
         "1",
@@ -48,11 +38,11 @@ pub static KNOBS: &[Knob] = &[
     )
     .with_role(Role::PoolSize)
     .worth_trying_for(&["fpm-children-exhausted", "memory-overcommit"]),
-    knob(START, COUNT, "1", "from pm.min_spare_servers to pm.max_spare_servers", "workers at the start")
+    Knob::by_reload(START, COUNT, "1", "from pm.min_spare_servers to pm.max_spare_servers", "workers at the start")
         .with_role(Role::PoolStart)
         .only_with(PM, &["dynamic"])
         .worth_trying_for(&["spawn-ramp"]),
-    knob(
+    Knob::by_reload(
         SPARE_MIN,
         COUNT,
         "1",
@@ -62,11 +52,11 @@ pub static KNOBS: &[Knob] = &[
     .with_role(Role::SpareMin)
     .only_with(PM, &["dynamic"])
     .worth_trying_for(&["spawn-ramp", "process-churn"]),
-    knob(SPARE_MAX, COUNT, "1", DYNAMIC, "idle workers beyond this are ended")
+    Knob::by_reload(SPARE_MAX, COUNT, "1", DYNAMIC, "idle workers beyond this are ended")
         .with_role(Role::SpareMax)
         .only_with(PM, &["dynamic"])
         .worth_trying_for(&["process-churn"]),
-    knob(
+    Knob::by_reload(
         RECYCLE,
         Takes::Count(0, 1_000_000_000),
         "0",
@@ -75,7 +65,7 @@ pub static KNOBS: &[Knob] = &[
     )
     .with_role(Role::Recycle)
     .worth_trying_for(&["memory-leak", "process-churn"]),
-    knob(IDLE, Takes::Count(1, 86_400), "10", "seconds", "a worker that has been idle for so long is ended")
+    Knob::by_reload(IDLE, Takes::Count(1, 86_400), "10", "seconds", "a worker that has been idle for so long is ended")
         .only_with(PM, &["ondemand"])
         .worth_trying_for(&["process-churn"]),
     Knob::new(
@@ -88,9 +78,9 @@ pub static KNOBS: &[Knob] = &[
     )
     .with_role(Role::Backlog)
     .worth_trying_for(&["accept-queue-overflow", "upstream-backlog-overflow"]),
-    knob("opcache.enable", SWITCH, "on", PHP_ONCE, "PHP keeps what it has compiled of each file")
+    Knob::by_reload("opcache.enable", SWITCH, "on", PHP_ONCE, "PHP keeps what it has compiled of each file")
         .worth_trying_for(&["opcode-cache-off"]),
-    knob(
+    Knob::by_reload(
         "opcache.validate_timestamps",
         SWITCH,
         "on",
@@ -99,7 +89,7 @@ pub static KNOBS: &[Knob] = &[
     )
     .only_with("opcache.enable", &["on"])
     .worth_trying_for(&["htaccess-lookups", "cpu-saturated"]),
-    knob(
+    Knob::by_reload(
         "opcache.revalidate_freq",
         Takes::Count(0, 86_400),
         "2",

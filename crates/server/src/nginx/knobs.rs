@@ -7,20 +7,10 @@
 use std::sync::OnceLock;
 
 use lastdrop_model::settings::Takes;
-use lastdrop_model::{Knob, ReloadClass, Role};
+use lastdrop_model::{Knob, Role};
 
 use super::config::Config;
 use super::places::SERVER;
-
-const fn knob(
-    name: &'static str,
-    takes: Takes,
-    default: &'static str,
-    constraint: &'static str,
-    effect: &'static str,
-) -> Knob {
-    Knob::new(name, takes, default, ReloadClass::Reload, constraint, effect)
-}
 
 const SWITCH: Takes = Takes::Switch { on: "on", off: "off" };
 const OWN: &str = "a server or location may set its own";
@@ -28,7 +18,7 @@ const OWN: &str = "a server or location may set its own";
 /// All of them; the last two are of TLS and of upstreams alone.
 pub static KNOBS: &[Knob] = &[
     // No pool: each serves many requests at once.
-    knob(
+    Knob::by_reload(
         "worker_processes",
         Takes::CountOr(1, 1024, "auto"),
         "1",
@@ -36,7 +26,7 @@ pub static KNOBS: &[Knob] = &[
         "processes that serve, each of them many requests at once",
     )
     .worth_trying_for(&["single-worker-cpu", "single-process"]),
-    knob(
+    Knob::by_reload(
         "worker_connections",
         Takes::Count(1, 10_000_000),
         "512",
@@ -44,7 +34,7 @@ pub static KNOBS: &[Knob] = &[
         "how many connections a worker has at most; further ones are closed at once",
     )
     .worth_trying_for(&["nginx-connections-exhausted"]),
-    knob(
+    Knob::by_reload(
         "worker_rlimit_nofile",
         Takes::Count(1, 10_000_000),
         "0",
@@ -53,7 +43,7 @@ pub static KNOBS: &[Knob] = &[
     )
     .worth_trying_for(&["fd-limit", "nginx-connections-exhausted"]),
     // Its own switch: 0 is off, and any time is on.
-    knob(
+    Knob::by_reload(
         "keepalive_timeout",
         Takes::Count(0, 86_400),
         "75",
@@ -62,7 +52,7 @@ pub static KNOBS: &[Knob] = &[
     )
     .worth_trying_for(&["keepalive-off"])
     .with_role(Role::KeepAlive),
-    knob(
+    Knob::by_reload(
         "keepalive_requests",
         Takes::Count(1, 1_000_000_000),
         "1000",
@@ -71,11 +61,17 @@ pub static KNOBS: &[Knob] = &[
     )
     .worth_trying_for(&["keepalive-off"])
     .with_role(Role::KeepAliveRequests),
-    knob("sendfile", SWITCH, "off", OWN, "files go from the page cache to the socket without a copy")
+    Knob::by_reload("sendfile", SWITCH, "off", OWN, "files go from the page cache to the socket without a copy")
         .worth_trying_for(&["cpu-saturated"]),
-    knob("tcp_nopush", SWITCH, "off", "only with sendfile", "headers and the beginning of a file go in one packet")
-        .only_with("sendfile", &["on"]),
-    knob(
+    Knob::by_reload(
+        "tcp_nopush",
+        SWITCH,
+        "off",
+        "only with sendfile",
+        "headers and the beginning of a file go in one packet",
+    )
+    .only_with("sendfile", &["on"]),
+    Knob::by_reload(
         "gzip",
         SWITCH,
         "off",
@@ -83,10 +79,10 @@ pub static KNOBS: &[Knob] = &[
         "answers are compressed: less to send, more CPU",
     )
     .worth_trying_for(&["cpu-saturated"]),
-    knob("gzip_comp_level", Takes::Count(1, 9), "1", "only with gzip", "how hard it compresses")
+    Knob::by_reload("gzip_comp_level", Takes::Count(1, 9), "1", "only with gzip", "how hard it compresses")
         .only_with("gzip", &["on"])
         .worth_trying_for(&["cpu-saturated"]),
-    knob(
+    Knob::by_reload(
         "open_file_cache",
         Takes::Count(0, 10_000_000),
         "0",
@@ -94,7 +90,7 @@ pub static KNOBS: &[Knob] = &[
         "open files are remembered: fewer calls for each, and changes of them are seen later",
     )
     .worth_trying_for(&["cpu-saturated"]),
-    knob(
+    Knob::by_reload(
         "backlog",
         Takes::Count(1, 65_535),
         "511",
@@ -103,7 +99,7 @@ pub static KNOBS: &[Knob] = &[
     )
     .worth_trying_for(&["accept-queue-overflow"])
     .with_role(Role::Backlog),
-    knob(
+    Knob::by_reload(
         "reuseport",
         SWITCH,
         "off",
@@ -111,7 +107,7 @@ pub static KNOBS: &[Knob] = &[
         "each worker has a queue of its own, between which the kernel deals",
     )
     .worth_trying_for(&["single-worker-cpu"]),
-    knob(
+    Knob::by_reload(
         "access_log_buffer",
         Takes::Count(0, 1_000_000),
         "0",
@@ -119,7 +115,7 @@ pub static KNOBS: &[Knob] = &[
         "lines of the access log are written together, when so much has come",
     )
     .worth_trying_for(&["access-log-unbuffered", "slow-log"]),
-    knob(
+    Knob::by_reload(
         "ssl_session_cache",
         Takes::Count(0, 100_000),
         "0",
@@ -127,7 +123,7 @@ pub static KNOBS: &[Knob] = &[
         "a client that comes again is spared the whole handshake",
     )
     .worth_trying_for(&["tls-bound"]),
-    knob(
+    Knob::by_reload(
         "keepalive",
         Takes::Count(0, 1_000_000),
         "0",
