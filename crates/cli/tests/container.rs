@@ -1,5 +1,5 @@
 //! A server in a container: namespaces of its own and another root. It is found and looked at from outside, told from the one of
-//! this machine with the same name, and not changed. It wants root.
+//! this machine with the same name, and changed by its owner alone. It wants root.
 
 mod common;
 
@@ -102,7 +102,7 @@ fn a_change_of_files_that_are_not_ours_is_told_as_a_patch() {
 }
 
 #[test]
-fn a_server_in_a_container_is_looked_at_from_outside_and_not_changed() {
+fn a_server_in_a_container_is_read_from_outside_and_a_change_of_it_is_told() {
     let container = Container::start();
     let folder = &container.folder;
     let master = container.master().expect("it runs");
@@ -122,14 +122,23 @@ fn a_server_in_a_container_is_looked_at_from_outside_and_not_changed() {
     let plan = folder.join("plan.toml");
     let of = format!("server = '{name}'\nurl = 'http://127.0.0.1:1/'\n[settings]\nworker_processes = [1, 2]\n");
     fs::write(&plan, of).expect("written");
-    for args in [["sweep", &plan.display().to_string()], ["knobs", &name]] {
-        let refused = folder.run(&args);
-        let told = format!("runs in a container (process {master})");
-        assert!(
-            refused.code != 0 && refused.stderr.contains(&told) && refused.stderr.contains("nsenter -t "),
-            "{refused:?}"
-        );
-    }
+    // What it has is read where its files and processes mean what they say.
+    let knobs = folder.json(&["knobs", &name], 0);
+    let value = |of: &str| {
+        let rows = knobs["knobs"].as_array().expect("rows");
+        rows.iter().find(|row| row["name"] == of).unwrap_or_else(|| panic!("{of}: {knobs:#}"))["value"].clone()
+    };
+    assert!(value("worker_processes") == 3 && value("gzip_comp_level") == 1, "{knobs:#}");
+    // A change is told, with the files' names within and the process's id here.
+    let swept = folder.run(&["sweep", &plan.display().to_string(), "--quiet"]);
+    let hunk = ["--- /srv/site.conf\n+++ /srv/site.conf\n", "-worker_processes 3;\n+worker_processes 1;\n"];
+    let wanted = [hunk[0], hunk[1], "runs in a container", &format!("then: kill -1 {master}")];
+    assert!(swept.code != 0 && wanted.iter().all(|w| swept.stderr.contains(w)), "{swept:?}");
+    // What would have to start it is done within.
+    let url = "http://127.0.0.1:1/";
+    let refused = folder.run(&["tune", &name, "--url", "http://127.0.0.1:1/", "--seed", "1"]);
+    let told = [format!("runs in a container (process {master})"), format!("nsenter -t {master}")];
+    assert!(refused.code != 0 && told.iter().all(|w| refused.stderr.contains(w)), "{refused:?}");
     assert!(files() == before && folder.journal().is_none());
     // The same path on this machine is another file, and no server of its.
     let here = folder.join("site.conf");

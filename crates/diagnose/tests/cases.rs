@@ -90,3 +90,27 @@ const NOT_YET: &[&str] = &[
     "zombie-children",
     "memory-leak",
 ];
+
+/// An ordinary user sees the threads of others run or sleep, and not what they wait for.
+#[test]
+fn threads_that_may_not_be_seen_are_not_taken_for_busy_ones_and_are_told() {
+    let all = cases();
+    for name in ["db-locked", "slow-upstream.fpm", "session-lock", "workers-exhausted"] {
+        let (_, case) = all.iter().find(|(n, _)| n == name).expect(name);
+        let mut examination = case.examination.clone();
+        for server in examination.steps.iter_mut().flat_map(|step| &mut step.servers) {
+            let asleep: f64 = server.waits.iter().filter(|(at, _)| *at != "running").map(|(_, n)| n).sum();
+            server.waits.retain(|at, _| at == "running");
+            server.waits.insert("unseen".into(), asleep);
+            server.status_busy = None;
+            server.scoreboard.clear();
+        }
+        let said = diagnose(&examination);
+        assert_eq!(said.limit, None, "{name}: {:#?}", said.findings);
+        assert!(
+            said.unseen.iter().any(|u| u.contains("threads of") && u.contains("root may see it")),
+            "{:?}",
+            said.unseen
+        );
+    }
+}

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+mod told;
+
 /// A value of a setting, as the configuration file would have it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -73,7 +75,7 @@ pub fn describe(settings: &Settings) -> String {
 }
 
 /// What a knob is for, so that a search can treat every server alike.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// How many workers may run at once.
     PoolSize,

@@ -9,9 +9,11 @@ use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings, Url};
 use lastdrop_probe::process::{self, Birth};
 use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
 
 use crate::ServerError;
 use crate::change::Change;
+use crate::container::Contained;
 use crate::edited::EditedFile;
 use crate::kind::{Kind, Status};
 use crate::restart::Launch;
@@ -41,7 +43,7 @@ impl Facts {
 }
 
 /// The settings that a running server has now.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Effective {
     pub settings: Settings,
     /// Where each value comes from: the scoreboard, a file and line, the server's default.
@@ -161,6 +163,11 @@ pub trait Adapter: Send {
     /// # Errors
     /// With the server's own words.
     fn check(&self, change: &Change, file: &Path) -> Result<(), ServerError>;
+
+    /// The same server as one in a container, if it is: read and not changed.
+    fn contained(&self) -> Option<&Contained> {
+        None
+    }
 
     /// Does its status page count the looks at it as requests?
     fn counts_looks(&self) -> bool {

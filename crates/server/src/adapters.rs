@@ -4,8 +4,8 @@ use lastdrop_model::Knob;
 
 use crate::adapter::{Adapter, Effective};
 use crate::apache::Apache;
+use crate::container::Contained;
 use crate::described::Described;
-use crate::find::refused_in_container;
 use crate::fpm::Fpm;
 use crate::haproxy::Haproxy;
 use crate::host::Host;
@@ -22,9 +22,10 @@ use crate::{ServerError, ServerRef};
 /// When there is none, more than one, or it may not be looked at.
 pub fn discover(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
     find_adapter(server)
-        .map_err(|e| match e {
-            ServerError::NotFound { .. } | ServerError::Io { .. } => refused_in_container(server).unwrap_or(e),
-            other => other,
+        .or_else(|e| {
+            let may_be_contained = matches!(e, ServerError::NotFound { .. } | ServerError::Io { .. });
+            let contained = may_be_contained.then(|| Contained::discover(server)).flatten();
+            contained.map_or(Err(e), |found| found.map(|found| Box::new(found) as Box<dyn Adapter>))
         })
         .map_err(|e| or_restore(e, server))
 }

@@ -169,8 +169,15 @@ fn by_process(info: &ProcessInfo) -> Found {
     }
 }
 
+/// A process that is a server's master.
+pub(crate) struct Master {
+    pub info: ProcessInfo,
+    pub config: Option<PathBuf>,
+    pub listeners: Vec<SocketAddr>,
+}
+
 /// The one master that is meant, in a container or not, its configuration as seen from here, and where it listens.
-fn master_of(server: &ServerRef) -> Result<(ProcessInfo, Option<PathBuf>, Vec<SocketAddr>), ServerError> {
+pub(crate) fn master_of(server: &ServerRef) -> Result<Master, ServerError> {
     let kind = server.kind;
     let mut masters = masters_anywhere(|p| kind.runs(p));
     // Who does not say which one means one of this machine.
@@ -185,13 +192,14 @@ fn master_of(server: &ServerRef) -> Result<(ProcessInfo, Option<PathBuf>, Vec<So
     };
     let not_found =
         || ServerError::NotFound { what: format!("no running {} is meant", kind.name), advice: kind.advice.into() };
-    choose(masters.into_iter().map(candidate).collect(), server, not_found)
+    let (info, config, listeners) = choose(masters.into_iter().map(candidate).collect(), server, not_found)?;
+    Ok(Master { info, config, listeners })
 }
 
 /// It, with all that its row tells.
 fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
     let kind = server.kind;
-    let (info, config, listeners) = master_of(server)?;
+    let Master { info, config, listeners } = master_of(server)?;
     let status = match container::root_of(info.pid) {
         None => status_of(server, config.as_deref(), &listeners),
         // What its configuration and its listeners say is meant within; a URL is ours.
@@ -207,14 +215,6 @@ fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
         name: ServerRef { name: None, kind, config, pid: None, url: None }.to_string(),
         listeners,
     })
-}
-
-/// Why the settings of a server are not read or changed, if it is one in a container that a name means.
-pub(crate) fn refused_in_container(server: &ServerRef) -> Option<ServerError> {
-    let (info, config, _) = master_of(server).ok()?;
-    container::root_of(info.pid)?;
-    let name = ServerRef { name: None, config: config.or_else(|| server.config.clone()), ..server.clone() };
-    Some(ServerError::Setting(container::refusal(&name.to_string(), info.pid)))
 }
 
 #[cfg(test)]

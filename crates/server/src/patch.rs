@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
+use serde::{Deserialize, Serialize};
 
 /// Lines around a change that tell where it belongs.
 const CONTEXT: usize = 3;
 
 /// A file as it is, or is not, and as it is to be.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Rewrite {
     pub path: PathBuf,
     pub before: Option<String>,

@@ -42,6 +42,11 @@ pub struct Restored {
 }
 
 impl Restored {
+    /// Nothing had been changed.
+    pub(crate) fn untouched(server: &str) -> Restored {
+        Restored { server: server.into(), was_changed: false, started_by_others: None, differences: Vec::new() }
+    }
+
     /// What the report of an experiment says of it.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         self.differences.iter().map(|d| format!("after putting it back: {d}"))
@@ -247,12 +252,8 @@ pub struct PutBack {
 impl PutBack {
     /// Nothing is done yet.
     fn none(journal: &Journal) -> PutBack {
-        let restored = Restored {
-            server: journal.server.clone(),
-            was_changed: journal.stage == Stage::Changed,
-            started_by_others: None,
-            differences: Vec::new(),
-        };
+        let restored =
+            Restored { was_changed: journal.stage == Stage::Changed, ..Restored::untouched(&journal.server) };
         PutBack { restored, master: None }
     }
 

@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use lastdrop_model::{Printable, ReloadClass, Settings, Url};
+use lastdrop_model::{Knob, Printable, ReloadClass, Settings, Url};
 use lastdrop_probe::process;
 
 use crate::adapter::{Adapter, Effective, Placement};
@@ -53,6 +53,21 @@ impl std::fmt::Debug for Session {
     }
 }
 
+/// Are these settings among the knobs, with values that they can take?
+pub(crate) fn check_names(knobs: &[Knob], settings: &Settings) -> Result<(), ServerError> {
+    for (name, value) in settings {
+        let knob = knobs.iter().find(|k| k.name == name).ok_or_else(|| {
+            let known: Vec<&str> = knobs.iter().map(|k| k.name).collect();
+            ServerError::Setting(format!(
+                "{name} is not a setting that lastdrop changes; it knows {}",
+                known.join(", ")
+            ))
+        })?;
+        knob.check(value).map_err(ServerError::Setting)?;
+    }
+    Ok(())
+}
+
 impl Session {
     /// Takes the lock, makes sure that the server is healthy and nobody else's, and writes the journal. Changes nothing.
     ///
@@ -72,6 +87,9 @@ impl Session {
         url: Option<&Url>,
         others: &Others,
     ) -> Result<Session, ServerError> {
+        if let Some(contained) = adapter.contained() {
+            return Err(contained.tell(&Change::default()));
+        }
         let facts = adapter.facts().clone();
         let files = StateFiles::of(&facts.name)?;
         files.tidy();
@@ -198,17 +216,7 @@ impl Session {
     /// # Errors
     /// With the name that is not one, or the range.
     pub fn check_names(&self, settings: &Settings) -> Result<(), ServerError> {
-        for (name, value) in settings {
-            let knob = self.adapter.knobs().iter().find(|k| k.name == name).ok_or_else(|| {
-                let known: Vec<&str> = self.adapter.knobs().iter().map(|k| k.name).collect();
-                ServerError::Setting(format!(
-                    "{name} is not a setting that lastdrop changes; it knows {}",
-                    known.join(", ")
-                ))
-            })?;
-            knob.check(value).map_err(ServerError::Setting)?;
-        }
-        Ok(())
+        check_names(self.adapter.knobs(), settings)
     }
 
     /// Would the server take this change as it is?

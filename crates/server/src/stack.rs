@@ -8,6 +8,7 @@
 //!
 //! A setting of a stack is NAME.SETTING. One server alone has its plain names; where the user has given it a name, both.
 
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lastdrop_model::{Knob, Role, Setting, Settings, Url};
@@ -20,7 +21,7 @@ use crate::journal::{StackPlace, lock_all};
 use crate::kept::Kept;
 use crate::restore::{PutBack, Restored};
 use crate::server_ref::{ServerRef, check_called_apart};
-use crate::session::{Session, tell_on_the_way_out};
+use crate::session::{Session, check_names, tell_on_the_way_out};
 use crate::visitors::Others;
 use crate::{Change, ServerError};
 
@@ -28,13 +29,15 @@ use crate::{Change, ServerError};
 enum Part {
     Server(Box<Session>),
     Host(Box<HostSession>),
+    /// One in a container, with what its settings are: a change of them is told, and not made.
+    Contained(Box<dyn Adapter>, Effective),
 }
 
 impl Part {
     fn session(&self) -> Option<&Session> {
         match self {
             Part::Server(session) => Some(session),
-            Part::Host(_) => None,
+            Part::Host(_) | Part::Contained(..) => None,
         }
     }
 
@@ -47,6 +50,7 @@ impl Part {
         match self {
             Part::Server(session) => &session.adapter().facts().name,
             Part::Host(session) => session.host().name(),
+            Part::Contained(adapter, _) => &adapter.facts().name,
         }
     }
 
@@ -54,6 +58,7 @@ impl Part {
         match self {
             Part::Server(session) => session.original(),
             Part::Host(session) => session.original(),
+            Part::Contained(_, effective) => effective,
         }
     }
 
@@ -61,6 +66,7 @@ impl Part {
         match self {
             Part::Server(session) => session.adapter().knobs().iter().collect(),
             Part::Host(session) => session.host().knobs(),
+            Part::Contained(adapter, _) => adapter.knobs().iter().collect(),
         }
     }
 
@@ -68,6 +74,7 @@ impl Part {
         match self {
             Part::Server(session) => session.check_names(settings),
             Part::Host(session) => session.check_names(settings),
+            Part::Contained(adapter, _) => check_names(adapter.knobs(), settings),
         }
     }
 
@@ -75,6 +82,7 @@ impl Part {
         match self {
             Part::Server(session) => session.check(&Change::from(settings)),
             Part::Host(session) => session.check(&Change::from(settings)),
+            Part::Contained(adapter, _) => adapter.check(&Change::from(settings), Path::new("")),
         }
     }
 
@@ -82,6 +90,7 @@ impl Part {
         match self {
             Part::Server(session) => session.apply(settings),
             Part::Host(session) => session.apply(settings),
+            Part::Contained(adapter, _) => refuse(adapter.as_ref(), settings),
         }
     }
 
@@ -90,6 +99,7 @@ impl Part {
         match self {
             Part::Server(session) => session.adapter().complete(&settings, &session.original().settings),
             Part::Host(_) => settings,
+            Part::Contained(adapter, effective) => adapter.complete(&settings, &effective.settings),
         }
     }
 
@@ -98,6 +108,7 @@ impl Part {
         match self {
             Part::Server(session) => session.is_open(),
             Part::Host(session) => session.is_open(),
+            Part::Contained(..) => false,
         }
     }
 
@@ -105,13 +116,14 @@ impl Part {
         match self {
             Part::Server(session) => session.put_back(),
             Part::Host(session) => session.restore().map(PutBack::whole),
+            Part::Contained(adapter, _) => Ok(PutBack::whole(Restored::untouched(&adapter.facts().name))),
         }
     }
 
     fn confirm(&self, half: PutBack) -> Result<Restored, ServerError> {
         match self {
             Part::Server(session) => session.confirm(half),
-            Part::Host(_) => Ok(half.into_restored()),
+            Part::Host(_) | Part::Contained(..) => Ok(half.into_restored()),
         }
     }
 
@@ -119,6 +131,7 @@ impl Part {
         match self {
             Part::Server(session) => session.bring_to_stay(settings),
             Part::Host(session) => session.bring_to_stay(settings),
+            Part::Contained(adapter, _) => refuse(adapter.as_ref(), settings.clone()),
         }
     }
 
@@ -126,8 +139,15 @@ impl Part {
         match self {
             Part::Server(session) => session.settle(kept),
             Part::Host(session) => session.settle(),
+            Part::Contained(..) => Ok(()),
         }
     }
+}
+
+/// What a change of a server in a container comes to.
+fn refuse<T>(adapter: &dyn Adapter, settings: Settings) -> Result<T, ServerError> {
+    let not_from_here = || ServerError::Setting(format!("{} is not changed from here", adapter.facts().name));
+    Err(adapter.contained().map_or_else(not_from_here, |contained| contained.tell(&Change::from(settings))))
 }
 
 struct Member {
@@ -189,6 +209,12 @@ impl Stack {
         }
         for (place, ((server, adapter), name)) in found.into_iter().zip(&names).enumerate() {
             let called = server.called().to_string();
+            if adapter.contained().is_some() {
+                let effective = adapter.effective().map_err(about(server))?;
+                let part = Part::Contained(adapter, effective);
+                opened.members.push(Member { called, named: server.name.is_some(), part });
+                continue;
+            }
             let own = StackPlace { stack: stack.clone(), called: called.clone(), place };
             let lock = locks.remove(name).unwrap_or(Err(ServerError::Unrestored)).map_err(about(server))?;
             let session =
@@ -322,6 +348,18 @@ impl Stack {
     pub fn check(&self, settings: &Settings) -> Result<(), ServerError> {
         let parts = self.parts(settings)?;
         self.members.iter().zip(parts).try_for_each(|(m, part)| m.part.check(part).map_err(self.about(m)))
+    }
+
+    /// Can all of them be changed from here? Those in containers are not.
+    ///
+    /// # Errors
+    /// With the one that is not, and what to do.
+    pub fn check_changeable(&self) -> Result<(), ServerError> {
+        let contained = |m: &Member| match &m.part {
+            Part::Contained(adapter, _) => refuse(adapter.as_ref(), Settings::new()).map_err(self.about(m)),
+            Part::Server(_) | Part::Host(_) => Ok(()),
+        };
+        self.members.iter().try_for_each(contained)
     }
 
     /// Brings settings into force, from the first member to the last; those of which none are named get a fresh start

@@ -109,6 +109,7 @@ const NOTHING_TO_TRY: &str = "there is nothing to try: the server has no pool, r
 
 impl Tuning<'_, '_> {
     fn run(&mut self) -> Result<(), LabError> {
+        self.stack.check_changeable()?;
         let effective = self.stack.original().clone();
         let pool = self.stack.pool().ok_or_else(|| LabError::Other("there is no server to tune".into()))?;
         // Memory settles with the second request; before the first a worker shares nearly everything.

@@ -191,11 +191,13 @@ impl<'a> View<'a> {
         self.seen.threads <= self.seen.workers_most as f64 * 1.3 + 0.5
     }
 
-    /// Workers at work, on average: told by what their threads are at, or by the status page where threads do not tell.
+    /// Workers at work, on average: told by what their threads are at, or by the status page where threads do not tell. Those
+    /// that may not be seen are not known to be at work.
     pub fn busy(&self) -> f64 {
+        let unseen = self.seen.waiting("unseen");
         let at_rest = self.seen.waiting("idle") + self.seen.waiting("events");
-        let by_threads = (self.seen.threads - at_rest).max(0.0);
-        if self.one_thread_each() {
+        let by_threads = (self.seen.threads - at_rest - unseen).max(0.0);
+        if self.one_thread_each() && (unseen < 0.1 * self.seen.threads || self.seen.status_busy.is_none()) {
             return by_threads;
         }
         // Threads of a pool that have nothing to do wait for a condition; so do some that have.

@@ -20,7 +20,7 @@ mod wastes;
 mod tests;
 
 use lastdrop_model::documents::{DOCTOR_SCHEMA, DoctorDocument, Finding, Link, Severity};
-use lastdrop_model::examination::Examination;
+use lastdrop_model::examination::{Examination, ServerSeen};
 
 pub use about::{About, about, all_about};
 
@@ -60,6 +60,19 @@ pub fn certain(examination: &Examination) -> Option<Finding> {
     fired.into_iter().find(|f| f.confidence >= 0.9)
 }
 
+/// Threads of which it may not be seen what they wait for, in words.
+fn unseen_threads(examination: &Examination) -> Vec<String> {
+    let seen = examination.main().map_or(&[][..], |step| &step.servers);
+    let of = |s: &ServerSeen| {
+        let unseen = s.waiting("unseen");
+        (unseen >= 0.5).then(|| {
+            let (n, all) = (unseen.ceil(), s.threads.ceil());
+            format!("what {n} of {all} threads of {} wait for: root may see it, or the user that they run as", s.server)
+        })
+    };
+    seen.iter().filter_map(of).collect()
+}
+
 /// What the evidence shows.
 #[must_use]
 pub fn diagnose(examination: &Examination) -> DoctorDocument {
@@ -72,7 +85,7 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
     let mut document = DoctorDocument {
         schema: DOCTOR_SCHEMA.into(),
         url: examination.url.clone(),
-        unseen: examination.unseen.clone(),
+        unseen: [examination.unseen.clone(), unseen_threads(examination)].concat(),
         cost_cores: examination.cost_cores,
         chain: examination
             .servers

@@ -1,10 +1,15 @@
 //! Servers in containers. They are found and looked at from outside: their processes are seen, their files are below
-//! `/proc/PID/root`. What reads or changes a server's settings belongs to where its files, its commands and its process ids
-//! mean what they say, and is refused from outside.
+//! `/proc/PID/root`. Their settings are read by a child that has gone to where files, commands and process ids mean what they
+//! say ([`Contained`]); a change of them is told as a patch, for a container's files are its owner's.
+
+mod contained;
+mod within;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+pub use contained::Contained;
 
 /// The root of a process's files as seen from here, if it is in a container: it has another root, or process ids of its own.
 /// A mount namespace alone is none: systemd gives one to each service with a private /tmp. None, too, where another user's
@@ -41,12 +46,11 @@ pub fn is_same_file(a: &Path, b: &Path) -> Option<bool> {
     Some(id(a)? == id(b)?)
 }
 
-/// Why a server in a container is not changed from outside, and what to run.
-#[must_use]
-pub fn refusal(server: &str, master: i32) -> String {
+/// Why a server in a container is not read or changed from outside, and what to run.
+fn refusal(server: &str, master: i32, why: &str) -> String {
     format!(
-        "{server} runs in a container (process {master}): from here it can be looked at (lastdrop watch {server}); its settings are \
-         read and changed where its files and processes are: cp \"$(command -v lastdrop)\" /proc/{master}/root/tmp/ && \
+        "{server} runs in a container (process {master}): from here it can be looked at (lastdrop watch {server}), and not more: \
+         {why}. It is changed where its files and processes are: cp \"$(command -v lastdrop)\" /proc/{master}/root/tmp/ && \
          nsenter -t {master} -a /tmp/lastdrop … with the name that it has there"
     )
 }

@@ -1,0 +1,225 @@
+//! A server in a container as an adapter: its settings are read where they mean what they say, and a change of them is told
+//! as a patch for whoever looks after the container.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use lastdrop_model::settings::Spares;
+use lastdrop_model::{Knob, ReloadClass, Settings};
+use lastdrop_probe::process::Birth;
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+use super::within::within;
+use super::{refusal, root_of};
+use crate::adapter::{Adapter, Effective, Facts, Placement};
+use crate::adapters::find_adapter;
+use crate::change::Change;
+use crate::edited::EditedFile;
+use crate::find::{Master, master_of};
+use crate::patch::Rewrite;
+use crate::{ServerError, ServerRef};
+
+/// What an adapter within says of the server.
+#[derive(Debug, Serialize, Deserialize)]
+struct Seen {
+    version: String,
+    model: String,
+    effective: Effective,
+    directives: BTreeMap<String, String>,
+    knobs: Vec<Knob>,
+    needs: Vec<Option<ReloadClass>>,
+    daemonizes: bool,
+    reload_signal: i32,
+}
+
+/// A change that is not made: what it would make of files, and what to do then.
+#[derive(Serialize, Deserialize)]
+struct Planned {
+    rewrites: Vec<Rewrite>,
+    then: Then,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Then {
+    Reload,
+    Restart,
+    /// With what is said here: variables of the environment and words.
+    StartWith(Vec<String>),
+}
+
+/// A server in a container.
+#[derive(Debug)]
+pub struct Contained {
+    /// It, by its name within.
+    inside: ServerRef,
+    facts: Facts,
+    seen: Seen,
+    knobs: &'static [Knob],
+}
+
+impl Contained {
+    /// The server that a name means, if it is one in a container.
+    pub fn discover(server: &ServerRef) -> Option<Result<Contained, ServerError>> {
+        let Master { info, config, listeners } = master_of(server).ok()?;
+        let root = root_of(info.pid)?;
+        let named =
+            ServerRef { name: None, url: None, config: config.or_else(|| server.config.clone()), ..server.clone() };
+        let own =
+            |path: &std::path::PathBuf| path.strip_prefix(&root).map(|rest| std::path::Path::new("/").join(rest)).ok();
+        let inside = ServerRef { config: named.config.as_ref().and_then(own), ..named.clone() };
+        let name = named.to_string();
+        let look = || -> Result<Seen, String> {
+            let adapter = find_adapter(&inside).map_err(|e| e.to_string())?;
+            let knobs = adapter.knobs().to_vec();
+            Ok(Seen {
+                version: adapter.facts().version.clone(),
+                model: adapter.facts().model.clone(),
+                effective: adapter.effective().map_err(|e| e.to_string())?,
+                directives: adapter.directives(),
+                needs: knobs.iter().map(|knob| adapter.needs(knob.name)).collect(),
+                knobs,
+                daemonizes: adapter.daemonizes(),
+                reload_signal: adapter.reload_signal() as i32,
+            })
+        };
+        let seen = within(info.pid, look);
+        let refused = |why: String| ServerError::Setting(refusal(&name, info.pid, &why));
+        Some(seen.map_err(refused).and_then(|seen| {
+            let facts = Facts {
+                kind: server.kind,
+                name: name.clone(),
+                version: seen.version.clone(),
+                model: seen.model.clone(),
+                config: named.config.clone(),
+                birth: Birth::of(info.pid)?,
+                listeners,
+                status_url: server.url.clone(),
+            };
+            let knobs = Box::leak(seen.knobs.clone().into_boxed_slice());
+            Ok(Contained { inside, facts, seen, knobs })
+        }))
+    }
+
+    /// Has the adapter within say something; what it cannot is nothing.
+    fn ask<T>(&self, question: impl FnOnce(&dyn Adapter) -> Result<T, ServerError>) -> Result<T, ServerError>
+    where
+        T: Serialize + serde::de::DeserializeOwned,
+    {
+        let work = || {
+            let adapter = find_adapter(&self.inside).map_err(|e| e.to_string())?;
+            question(adapter.as_ref()).map_err(|e| e.to_string())
+        };
+        within(self.facts.birth.pid, work).map_err(ServerError::Setting)
+    }
+
+    /// A change, as a patch; the empty one is refused with how to make any from within.
+    pub fn tell(&self, change: &Change) -> ServerError {
+        let (name, master) = (&self.facts.name, self.facts.birth.pid);
+        if change.is_empty() {
+            return ServerError::Setting(refusal(name, master, "its own start is its container's"));
+        }
+        let planned = match self.ask(|adapter| plan(adapter, change)) {
+            Ok(planned) => planned,
+            Err(e) => return e,
+        };
+        let then = match planned.then {
+            Then::Reload => format!("kill -{} {master}", self.seen.reload_signal),
+            Then::Restart => "start its container anew".into(),
+            Then::StartWith(words) => format!("have its container start it with: {}", words.join(" ")),
+        };
+        ServerError::NotOurs {
+            hindrance: format!("{name} runs in a container, process {master}; the paths are those within"),
+            patch: planned.rewrites.iter().map(Rewrite::unified).collect(),
+            then,
+        }
+    }
+}
+
+/// What a change would do to the files of a server, and what brings it into force. Done where the server is.
+fn plan(adapter: &dyn Adapter, change: &Change) -> Result<Planned, ServerError> {
+    let placement = adapter.placement();
+    let mut rewrites: Vec<Rewrite> = match placement {
+        Placement::StartedWith => Vec::new(),
+        _ => adapter.edits(change)?.iter().map(EditedFile::rewrite).collect(),
+    };
+    let by_reload = change.settings.keys().all(|name| adapter.needs(name) == Some(ReloadClass::Reload));
+    let mut then = if by_reload { Then::Reload } else { Then::Restart };
+    match &placement {
+        Placement::Edited => {}
+        Placement::IncludedFile(file) => {
+            let before = fs::read_to_string(file).ok();
+            let after = adapter.render(change, &placement, before.as_deref());
+            rewrites.push(Rewrite { path: file.clone(), before, after });
+        }
+        Placement::OwnFile => {
+            let beside = adapter.facts().config.clone().unwrap_or_else(|| "/etc/x".into());
+            let path = beside.with_file_name(format!("lastdrop-{}.conf", adapter.facts().kind.name));
+            let kept = adapter.kept_override().and_then(|file| fs::read_to_string(file).ok());
+            then = Then::StartWith(adapter.argv_with(&path));
+            rewrites.push(Rewrite { path, before: None, after: adapter.render(change, &placement, kept.as_deref()) });
+        }
+        Placement::StartedWith => {
+            let (birth, launch) = (&adapter.facts().birth, adapter.launch_with(change));
+            let is_new = |variable: &&(String, String)| !birth.environment.contains(variable);
+            let variables = launch.environment.iter().filter(is_new).map(|(name, value)| format!("{name}={value}"));
+            then = Then::StartWith(variables.chain(launch.argv.iter().cloned()).collect());
+        }
+    }
+    Ok(Planned { rewrites, then })
+}
+
+impl Adapter for Contained {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        self.knobs
+    }
+
+    fn effective(&self) -> Result<Effective, ServerError> {
+        Ok(self.seen.effective.clone())
+    }
+
+    fn directives(&self) -> BTreeMap<String, String> {
+        self.seen.directives.clone()
+    }
+
+    fn pool_settings(&self, size: u64, effective: &Settings) -> Settings {
+        self.ask(|adapter| Ok(adapter.pool_settings(size, effective))).unwrap_or_default()
+    }
+
+    fn spare_settings(&self, spares: Spares, effective: &Settings) -> Settings {
+        self.ask(|adapter| Ok(adapter.spare_settings(spares, effective))).unwrap_or_default()
+    }
+
+    fn complete(&self, settings: &Settings, effective: &Settings) -> Settings {
+        self.ask(|adapter| Ok(adapter.complete(settings, effective))).unwrap_or_else(|_| settings.clone())
+    }
+
+    fn placement(&self) -> Placement {
+        Placement::Edited
+    }
+
+    fn needs(&self, name: &str) -> Option<ReloadClass> {
+        let at = self.knobs.iter().position(|knob| knob.name == name)?;
+        self.seen.needs[at]
+    }
+
+    fn check(&self, change: &Change, _file: &std::path::Path) -> Result<(), ServerError> {
+        if change.is_empty() { Ok(()) } else { Err(self.tell(change)) }
+    }
+
+    fn contained(&self) -> Option<&Contained> {
+        Some(self)
+    }
+
+    fn daemonizes(&self) -> bool {
+        self.seen.daemonizes
+    }
+
+    fn reload_signal(&self) -> Signal {
+        Signal::try_from(self.seen.reload_signal).unwrap_or(Signal::SIGHUP)
+    }
+}
