@@ -58,6 +58,8 @@ pub struct Connection {
     pub tunnel: bool,
     /// Phase in which the request in flight came due.
     pub phase: u16,
+    /// Class of that request.
+    pub class: u16,
     pub socket: Option<OwnedFd>,
     /// Distinguishes this socket's events from those of an earlier one in the same slot.
     pub generation: u32,
@@ -103,6 +105,7 @@ impl Connection {
             error: None,
             tunnel: false,
             phase: 0,
+            class: 0,
             socket: None,
             generation: 0,
             request: 0,

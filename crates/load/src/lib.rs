@@ -10,6 +10,7 @@
 
 mod answer;
 pub mod arrivals;
+mod classes;
 mod clock;
 mod collector;
 mod connection;

@@ -64,8 +64,7 @@ impl EventLoop<'_> {
                     let go_on = if self.connections[i].tls.is_some() && !self.connections[i].tunnel {
                         self.decrypt(slot, &buffer[..n], now)
                     } else {
-                        let phase = self.connections[i].phase;
-                        self.slice(phase).counts.bytes_received += n as u64;
+                        self.count(slot, |c| c.bytes_received += n as u64);
                         self.take(slot, &buffer[..n], now)
                     };
                     if !go_on {
@@ -170,7 +169,7 @@ impl EventLoop<'_> {
         }
         if !plain.is_empty() && go_on {
             let received = plain.len() as u64;
-            self.slice(phase).counts.bytes_received += received;
+            self.count(slot, |c| c.bytes_received += received);
             go_on = self.take(slot, &plain, now);
         }
         self.plain = plain;

@@ -1,6 +1,7 @@
 //! Pure rendering: runs, findings and trials in, text and JSON out.
 
 pub mod capacity;
+mod classes;
 pub mod compare;
 pub mod database;
 pub mod doctor;

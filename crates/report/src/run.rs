@@ -10,6 +10,7 @@ use lastdrop_model::run::{End, PhaseReport};
 use lastdrop_model::units::{show_bytes, show_us};
 use lastdrop_model::{Kind, Plan, Run, Validity, Verdict};
 
+use crate::classes::classes_text;
 use crate::server::server_text;
 use crate::table::aligned;
 
@@ -70,7 +71,7 @@ pub fn run_text(run: &Run) -> String {
     }
     for j in &run.objectives {
         let word = if j.met { "met" } else { "MISSED" };
-        let _ = writeln!(out, "objective {}: {word}, {} is {}", j.objective, j.objective.metric, j.seen);
+        let _ = writeln!(out, "objective {}: {word}, {} is {}", j.objective, j.objective.what(), j.seen);
     }
     validity_text(&mut out, &run.validity);
     out
@@ -227,6 +228,7 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
     if !rows.is_empty() {
         let _ = write!(out, "\n{}", aligned(&["latency", "mean", "p50", "p90", "p99", "p99.9", "max"], &rows));
     }
+    out.push_str(&classes_text(p));
 }
 
 fn validity_text(out: &mut String, v: &Validity) {

@@ -35,6 +35,12 @@ CREATE TABLE IF NOT EXISTS phase_ends (
     peak INTEGER NOT NULL,
     PRIMARY KEY (run, phase)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS classes (
+    run TEXT NOT NULL REFERENCES runs(id),
+    phase INTEGER NOT NULL,
+    document BLOB NOT NULL,    -- JSON, zlib: its requests by class so far; for a run that is killed
+    PRIMARY KEY (run, phase)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS looks (
     run TEXT NOT NULL REFERENCES runs(id),
     t_ms INTEGER NOT NULL,     -- since the run began

@@ -203,13 +203,13 @@ fn read_histogram(run: &str, bytes: &[u8]) -> Result<Histogram, StoreError> {
 /// A look is some KB; a damaged one must not fill the memory.
 const MOST_LOOK_BYTES: u64 = 16 << 20;
 
-fn inflate(run: &str, bytes: &[u8]) -> Result<String, StoreError> {
+pub(crate) fn inflate(run: &str, bytes: &[u8]) -> Result<String, StoreError> {
     let mut text = String::new();
     ZlibDecoder::new(bytes).take(MOST_LOOK_BYTES).read_to_string(&mut text).map_err(|e| damaged(run, e))?;
     Ok(text)
 }
 
-fn deflate(text: &str) -> Vec<u8> {
+pub(crate) fn deflate(text: &str) -> Vec<u8> {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::new(6));
     // Memory takes everything.
     let _ = encoder.write_all(text.as_bytes());
