@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use lastdrop_http::ResponseParser;
+use lastdrop_http::{ResponseParser, ServerTime};
 use lastdrop_model::Micros;
 
 use crate::inspect::Capture;
@@ -92,6 +92,8 @@ pub struct Connection {
     /// With a limited bandwidth: nothing is read before.
     pub quiet_until: Micros,
     pub capture: Option<Box<Capture>>,
+    /// What the answer says of the server's own time, where that is wanted.
+    pub said: ServerTime,
     pub errand: Option<Box<Errand>>,
     pub tls: Option<Box<tls::Session>>,
 }
@@ -127,6 +129,7 @@ impl Connection {
             pipelined: Vec::new(),
             quiet_until: 0,
             capture: None,
+            said: ServerTime::default(),
             errand: None,
             tls: None,
         }

@@ -32,6 +32,9 @@ impl EventLoop<'_> {
         slice.record(Kind::Service, service);
         slice.record(Kind::FirstByte, first);
         slice.record_class(ClassAnswer::new(class, status, response, service, first));
+        if self.job.plan.server_time.is_some() {
+            self.record_parts(slot, now);
+        }
         self.note_end(slot, due, now, Fate::Answered, kept);
         if self.exchanges.is_some() && self.outcome.first_answer.is_none() {
             self.note_first_answer(slot);

@@ -34,6 +34,7 @@ use crate::endpoint::{Directory, Endpoint};
 use crate::pool::Pool;
 use crate::ports::LocalPorts;
 use crate::prepare::Prepared;
+use crate::server_time::ClockOffset;
 use crate::sys::{Poller, SocketOptions};
 use crate::users::{Person, Presence};
 
@@ -256,6 +257,7 @@ pub struct EventLoop<'a> {
     pub(crate) connect_error: Option<Box<str>>,
     /// The `Server` field of the first answer, until that is complete.
     pub(crate) server: Option<String>,
+    pub(crate) clock_offset: ClockOffset,
 }
 
 impl<'a> EventLoop<'a> {
@@ -349,6 +351,7 @@ impl<'a> EventLoop<'a> {
             connect_error: None,
             exchanges: (job.wish != Wish::Nothing).then(Vec::new),
             server: None,
+            clock_offset: ClockOffset::default(),
             wiring,
             job,
         })

@@ -27,6 +27,7 @@ mod ports;
 mod prepare;
 mod receive;
 mod send;
+mod server_time;
 mod sys;
 pub mod template;
 mod tls;

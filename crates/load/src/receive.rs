@@ -10,6 +10,7 @@ use crate::collector::FirstAnswer;
 use crate::connection::State;
 use crate::event_loop::{Alarm, EventLoop, READ_BUFFER_BYTES};
 use crate::inspect::MOST_KEPT_BYTES;
+use crate::server_time::Hearing;
 use crate::sys;
 
 /// Reads in a row on one connection: a server that sends without end must not keep the others waiting.
@@ -219,10 +220,19 @@ impl EventLoop<'_> {
             }
             let rest = &data[at..];
             let wants_first = self.exchanges.is_some() && self.outcome.first_answer.is_none();
-            let fed = match &mut c.capture {
-                None if wants_first => c.parser.feed(rest, &mut ServerField(&mut self.server)),
-                None => c.parser.feed_remembering(rest, &mut self.last_head),
-                Some(capture) => c.parser.feed(rest, capture.as_mut()),
+            let fed = match (&self.job.plan.server_time, &mut c.capture) {
+                (Some(from), capture) => {
+                    let (mut first, mut nobody) = (ServerField(&mut self.server), Discard);
+                    let next: &mut dyn Sink = match capture {
+                        Some(capture) => capture.as_mut(),
+                        None if wants_first => &mut first,
+                        None => &mut nobody,
+                    };
+                    c.parser.feed(rest, &mut Hearing { from, said: &mut c.said, next })
+                }
+                (None, None) if wants_first => c.parser.feed(rest, &mut ServerField(&mut self.server)),
+                (None, None) => c.parser.feed_remembering(rest, &mut self.last_head),
+                (None, Some(capture)) => c.parser.feed(rest, capture.as_mut()),
             };
             match fed {
                 Ok(feed) if feed.complete => {

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::io;
 use std::os::fd::AsRawFd;
 
+use lastdrop_http::ServerTime;
 use lastdrop_model::{Failure, Kind, Micros};
 use rand_core::Rng;
 
@@ -149,6 +150,7 @@ impl EventLoop<'_> {
         c.peer_closed = false;
         c.written = 0;
         c.quiet_until = 0;
+        c.said = ServerTime::default();
         c.state = State::Connecting;
         c.socket = Some(socket);
         c.tunnel = self.endpoints[endpoint as usize].connect_request.is_some();

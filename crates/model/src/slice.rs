@@ -49,6 +49,28 @@ impl From<ClassAnswer> for (u16, u16, u32, u32, u32) {
     }
 }
 
+/// One of [`Kind::PARTS`] of an answer of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(u16, u8, u32)", into = "(u16, u8, u32)")]
+pub struct ClassPart {
+    pub class: u16,
+    /// The kind, as a number.
+    pub kind: u8,
+    pub us: u32,
+}
+
+impl From<(u16, u8, u32)> for ClassPart {
+    fn from((class, kind, us): (u16, u8, u32)) -> ClassPart {
+        ClassPart { class, kind, us }
+    }
+}
+
+impl From<ClassPart> for (u16, u8, u32) {
+    fn from(p: ClassPart) -> Self {
+        (p.class, p.kind, p.us)
+    }
+}
+
 /// A second by class of request (see [`Classes`](crate::class::Classes)). Empty where there is one class.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -56,6 +78,8 @@ pub struct ByClass {
     /// By the index of the class. What came due in an open loop and was not sent has its class at the end of the run.
     pub counts: Vec<Counts>,
     pub answers: Vec<ClassAnswer>,
+    /// Where answers say where their time went.
+    pub parts: Vec<ClassPart>,
 }
 
 /// Counts, statuses and latencies of one second. Slices of several threads or seconds add up without loss.
@@ -106,6 +130,16 @@ impl Slice {
         }
     }
 
+    /// Records a part of an answer's time, and of its class.
+    #[inline]
+    pub fn record_part(&mut self, class: u16, kind: Kind, us: Micros) {
+        self.record(kind, us);
+        if !self.by_class.counts.is_empty() {
+            let us = u32::try_from(us).unwrap_or(u32::MAX);
+            self.by_class.parts.push(ClassPart { class, kind: kind as u8, us });
+        }
+    }
+
     /// Writes down an answer or a timeout of a class.
     #[inline]
     pub fn record_class(&mut self, answer: ClassAnswer) {
@@ -129,6 +163,7 @@ impl Slice {
             a.add(b);
         }
         classes.answers.extend_from_slice(&other.by_class.answers);
+        classes.parts.extend_from_slice(&other.by_class.parts);
     }
 
     /// Adds all but what is known of classes.
@@ -157,6 +192,7 @@ impl Slice {
         }
         self.by_class.counts.fill(Counts::default());
         self.by_class.answers.clear();
+        self.by_class.parts.clear();
     }
 }
 

@@ -20,11 +20,7 @@ pub(crate) fn classes_text(p: &PhaseReport) -> String {
     if p.classes.len() < 2 {
         return out;
     }
-    let mut shown: Vec<&ClassReport> = p.classes.iter().collect();
-    if shown.len() > SHOWN {
-        shown.sort_by(|a, b| time_in(b).total_cmp(&time_in(a)));
-        shown.truncate(SHOWN);
-    }
+    let shown = shown(p);
     let rows: Vec<Vec<String>> = shown.iter().map(|c| row(c)).collect();
     let heading = ["requests", "answered", "rate", "unanswered", "statuses", "received", "mean", "p50", "p99", "max"];
     let _ = write!(out, "\n{}", aligned(&heading, &rows));
@@ -43,6 +39,25 @@ pub(crate) fn classes_text(p: &PhaseReport) -> String {
     out
 }
 
+/// The classes that have a row, in the order of the plan or of the time spent in them.
+pub(crate) fn shown(p: &PhaseReport) -> Vec<&ClassReport> {
+    let mut shown: Vec<&ClassReport> = p.classes.iter().collect();
+    if shown.len() > SHOWN {
+        shown.sort_by(|a, b| time_in(b).total_cmp(&time_in(a)));
+        shown.truncate(SHOWN);
+    }
+    shown
+}
+
+/// The name of a class in a table.
+pub(crate) fn name_of(class: &ClassReport) -> String {
+    let name = line(&class.name);
+    match name.char_indices().nth(LONGEST_NAME) {
+        Some((at, _)) => format!("{}…", &name[..at]),
+        None => name,
+    }
+}
+
 /// Microseconds that people waited for requests of a class.
 fn time_in(class: &ClassReport) -> f64 {
     class.latency(Kind::Response, "mean").unwrap_or(0.0) * class.latency(Kind::Response, "count").unwrap_or(0.0)
@@ -50,14 +65,9 @@ fn time_in(class: &ClassReport) -> f64 {
 
 fn row(class: &ClassReport) -> Vec<String> {
     let r = &class.requests;
-    let name = line(&class.name).to_string();
-    let name = match name.char_indices().nth(LONGEST_NAME) {
-        Some((at, _)) => format!("{}…", &name[..at]),
-        None => name,
-    };
     let statuses: Vec<String> = class.status.iter().map(|(code, n)| format!("{n} × {code}")).collect();
     let mut cells = vec![
-        name,
+        name_of(class),
         r.answered.to_string(),
         format!("{:.1}/s", class.rate.answered_rps),
         (r.due - r.answered.min(r.due)).to_string(),

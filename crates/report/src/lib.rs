@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod events;
 pub mod junit;
 pub mod knobs;
+mod parts;
 pub mod profile;
 pub mod run;
 pub mod server;

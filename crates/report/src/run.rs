@@ -11,6 +11,7 @@ use lastdrop_model::units::{show_bytes, show_us};
 use lastdrop_model::{Kind, Plan, Run, Validity, Verdict};
 
 use crate::classes::classes_text;
+use crate::parts::parts_text;
 use crate::server::server_text;
 use crate::table::aligned;
 
@@ -30,6 +31,7 @@ pub fn run_text(run: &Run) -> String {
         );
         if phase.measured || run.phases.len() == 1 {
             phase_text(&mut out, phase);
+            out.push_str(&parts_text(phase, run.plan.server_time.as_ref()));
         } else {
             let _ = writeln!(out, "  answered {} ({:.1}/s)", phase.requests.answered, phase.rate.answered_rps);
         }
@@ -213,6 +215,11 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
         (Kind::Connect, "connect"),
         (Kind::Tls, "TLS"),
         (Kind::Page, "page"),
+        (Kind::Link, "link"),
+        (Kind::Queue, "queue"),
+        (Kind::Server, "server"),
+        (Kind::Upstream, "upstream"),
+        (Kind::Transfer, "transfer"),
     ] {
         if p.latency(kind, "count").is_none() {
             continue;

@@ -7,16 +7,16 @@ use crate::counts::Counts;
 use crate::histogram::{Histogram, Kind};
 use crate::slice::ByClass;
 
-/// The latencies that a class has.
-const KINDS: [Kind; 3] = [Kind::Response, Kind::Service, Kind::FirstByte];
+/// The latencies that no class has: to wait for a connection and to make one is nobody's own.
+const OF_NO_CLASS: [Kind; 5] = [Kind::Blocked, Kind::Lateness, Kind::Connect, Kind::Tls, Kind::Page];
 
 #[derive(Debug, Default)]
 struct ClassTotal {
     counts: Counts,
     /// Few: a class seldom has more than two or three.
     status: Vec<(u16, u64)>,
-    /// One of each of [`KINDS`].
-    latencies: [Histogram; 3],
+    /// One histogram a [`Kind`], indexed by it.
+    latencies: [Histogram; Kind::COUNT],
 }
 
 /// Sums of a phase by class; empty where there is one.
@@ -33,15 +33,22 @@ impl ClassTotals {
         }
         for answer in &second.answers {
             let Some(total) = self.0.get_mut(usize::from(answer.class)) else { continue };
-            total.latencies[0].record(u64::from(answer.response_us));
+            let mut record = |kind: Kind, us: u32| total.latencies[kind as usize].record(u64::from(us));
+            record(Kind::Response, answer.response_us);
             if answer.status == 0 {
                 continue;
             }
-            total.latencies[1].record(u64::from(answer.service_us));
-            total.latencies[2].record(u64::from(answer.first_byte_us));
+            record(Kind::Service, answer.service_us);
+            record(Kind::FirstByte, answer.first_byte_us);
             match total.status.iter_mut().find(|(code, _)| *code == answer.status) {
                 Some((_, n)) => *n += 1,
                 None => total.status.push((answer.status, 1)),
+            }
+        }
+        for part in &second.parts {
+            let total = self.0.get_mut(usize::from(part.class));
+            if let Some(histogram) = total.and_then(|t| t.latencies.get_mut(usize::from(part.kind))) {
+                histogram.record(u64::from(part.us));
             }
         }
     }
@@ -50,7 +57,7 @@ impl ClassTotals {
     pub fn report(&self, classes: &Classes, whole: &Results, duration_s: f64) -> Vec<ClassReport> {
         if let ([name], true) = (classes.names.as_slice(), self.0.is_empty()) {
             let mut results = whole.clone();
-            results.latency_us.retain(|kind, _| KINDS.iter().any(|k| k.name() == kind));
+            results.latency_us.retain(|kind, _| OF_NO_CLASS.iter().all(|k| k.name() != kind));
             return vec![ClassReport { name: name.clone(), patterns: 1, results }];
         }
         self.several(classes, duration_s)
@@ -58,7 +65,7 @@ impl ClassTotals {
 
     pub fn several(&self, classes: &Classes, duration_s: f64) -> Vec<ClassReport> {
         let report = |(name, total): (&String, &ClassTotal)| {
-            let latencies = KINDS.into_iter().zip(&total.latencies);
+            let latencies = Kind::ALL.into_iter().zip(&total.latencies);
             ClassReport {
                 name: name.clone(),
                 patterns: if name == OTHERS { classes.together.max(1) } else { 1 },

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::summary::summarise;
 use crate::counts::Failed;
 use crate::histogram::Kind;
 use crate::slice::Slice;
@@ -86,6 +87,9 @@ pub struct Second {
     pub failed: u64,
     /// Compressed HDR V2 histogram of response latency, base64.
     pub response_hdr: String,
+    /// Where the time of its answers went, where servers say it: a summary of each of [`Kind::PARTS`].
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub parts_us: Map<String, Value>,
 }
 
 impl Entry for Second {
@@ -102,8 +106,15 @@ impl Second {
             answered: slice.counts.answered,
             failed: slice.counts.failed.total() + slice.counts.timed_out,
             response_hdr: slice.latencies[Kind::Response as usize].encode_base64(),
+            parts_us: parts_of(slice),
         }
     }
+}
+
+fn parts_of(slice: &Slice) -> Map<String, Value> {
+    let counted = |kind: &Kind| slice.latencies[*kind as usize].count() > 0;
+    let of = |kind: Kind| (kind.name().to_string(), Value::Object(summarise(&slice.latencies[kind as usize])));
+    Kind::PARTS.into_iter().filter(counted).map(of).collect()
 }
 
 /// What requests came to: those of a phase, or those of one class in it. `latency_us` maps a [`Kind`] name to its summary.

@@ -40,7 +40,7 @@ pub(super) fn results<'a>(
     }
 }
 
-fn summarise(h: &Histogram) -> Map<String, Value> {
+pub(super) fn summarise(h: &Histogram) -> Map<String, Value> {
     let mut m = Map::new();
     m.insert("count".into(), json!(h.count()));
     m.insert("min".into(), json!(h.min()));
