@@ -7,7 +7,7 @@ use std::fs;
 use std::time::Duration;
 
 use common::servers::{Daemon, nginx};
-use common::{Folder, Target, assert_sums, free_port, n, number, signal, wait_until};
+use common::{Folder, Target, alone, assert_sums, free_port, n, number, signal, wait_until};
 use serde_json::Value;
 
 /// nginx that writes down method, path, status and bytes of each answer.
@@ -326,4 +326,40 @@ fn a_killed_run_has_its_classes_too() {
     assert_eq!(classes(&run).len(), 3);
     let answered: u64 = classes(&run).iter().map(|c| n(&c["requests"]["answered"])).sum();
     assert!(answered >= 200, "{answered}");
+}
+
+#[test]
+fn a_comparison_says_which_class_is_slower() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let start = |service| Target::start(&folder, &["--workers", "8", "--service", service]);
+    let (same, quick, slow) = (start("4ms"), start("4ms"), start("8ms"));
+    let plan = |name: &str, changed: &Target| {
+        let path = folder.join(name);
+        let text = format!(
+            "[[request]]\nname = \"same\"\nurl = \"{}\"\n[[request]]\nname = \"changed\"\nurl = \"{}\"\n[[phase]]\nusers = 4\nduration = \"3s\"\n",
+            same.url(),
+            changed.url()
+        );
+        fs::write(&path, text).expect("a plan");
+        path.to_string_lossy().into_owned()
+    };
+    let (a, b) = (plan("a.toml", &quick), plan("b.toml", &slow));
+    let found = folder.json(&["compare", "--live", &a, &b, "--blocks", "8"], 0);
+    let metric = |found: &Value, class: &str| {
+        let classes = found["classes"].as_array().expect("classes").clone();
+        classes.iter().find(|c| c["name"] == class).unwrap_or_else(|| panic!("{found}"))["metrics"]["p50_us"].clone()
+    };
+    let changed = metric(&found, "changed");
+    assert_eq!(changed["verdict"], "worse", "{found}");
+    assert!((1.6..2.4).contains(&number(&changed["ratio"])), "{changed}");
+    assert!((0.7..1.4).contains(&number(&metric(&found, "same")["ratio"])), "{found}");
+    // Two stored runs: how they differ, without a verdict.
+    let runs: Vec<String> =
+        [&a, &b].map(|p| folder.json(&["run", p], 0)["id"].as_str().expect("an id").into()).to_vec();
+    let stored = folder.json(&["compare", &runs[0], &runs[1]], 0);
+    assert_eq!(metric(&stored, "changed")["verdict"], "inconclusive");
+    assert!((1.6..2.4).contains(&number(&metric(&stored, "changed")["ratio"])), "{stored}");
+    let text = folder.run(&["compare", &runs[0], &runs[1]]).stdout;
+    assert!(text.contains("changed") && text.contains("p99 A"), "{text}");
 }
