@@ -3,12 +3,17 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
 use std::process::Stdio;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::link::{FAR, Link, NEAR};
 use common::servers::nginx;
-use common::{Apache, Folder, Namespace, Target, alone, free_port, json_of, n, number, signal, wait_until};
+use common::{
+    Apache, Folder, Namespace, Target, alone, answer, free_port, json_of, n, number, serve, signal, wait_until,
+};
 use serde_json::Value;
 
 fn main_phase(run: &Value) -> &Value {
@@ -205,4 +210,24 @@ fn a_server_that_says_nothing_is_told() {
     let wrong = folder.run(&["run", &target.url(), "--server-time", "X-Nothing"]);
     assert_eq!(wrong.code, 2);
     assert!(wrong.stderr.contains("header:NAME"), "{}", wrong.stderr);
+}
+
+#[test]
+fn a_server_whose_clock_is_another_is_measured_all_the_same() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let read = |reader: &mut BufReader<TcpStream>| {
+        let mut line = String::new();
+        while reader.read_line(&mut line).ok().filter(|n| *n > 0)? > 2 {}
+        Some(())
+    };
+    // Its clock is five seconds ahead; it takes 10 ms.
+    let (address, _) = serve(read, |()| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() + 5_000_000;
+        thread::sleep(Duration::from_millis(10));
+        answer("200 OK", format!("X-Request-Received: t={now} D=10000\r\n"), "ok")
+    });
+    let url = format!("http://{address}/");
+    let args = ["run", &url, "-c", "1", "-n", "60", "--server-time", "auto"];
+    found(|| folder.json(&args, 0), &[("queue", 0.0), ("server", 10_000.0)]);
 }
