@@ -70,6 +70,9 @@ fn a_queue_before_a_server_and_its_own_time_are_found() {
     assert!(seconds.iter().any(|s| s["parts_us"]["queue"]["p50"].as_f64().is_some()), "{seconds:?}");
     let text = folder.run(&["show", "last"]).stdout;
     assert!(text.contains("of it upstream") && text.contains("all requests"), "{text}");
+    // The queue is in the table of means, and in that over time: it is there from the first second on.
+    let over_time = text.split("second  ").nth(1).expect("a table over time");
+    assert!(over_time.lines().nth(1).is_some_and(|l| l.trim_start().starts_with('0')), "{text}");
     let shown: Value = serde_json::from_str(&folder.run(&["show", "last", "--json"]).stdout).expect("JSON");
     assert_eq!(shown["phases"], run["phases"], "what is kept is what was measured");
     // With nobody in front there is no queue.
