@@ -257,7 +257,10 @@ pub fn falls_behind(phase: &PhaseReport, objectives: &[Objective], horizon_s: f6
     let slope = (last - first) / (medians.len() - 1) as f64;
     let limit = objectives
         .iter()
-        .filter(|o| matches!(&o.metric, Metric::Latency { kind: Kind::Response | Kind::Service, .. }))
+        // The median is that of all requests; how it grows says nothing about the limit of one class.
+        .filter(|o| {
+            o.class.is_none() && matches!(&o.metric, Metric::Latency { kind: Kind::Response | Kind::Service, .. })
+        })
         .map(|o| o.limit)
         .fold(1e6, f64::min);
     (last > 1.2 * first && last + slope * horizon_s > limit)

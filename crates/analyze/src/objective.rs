@@ -1,9 +1,11 @@
 //! Did a run reach what it was to reach?
 
 use lastdrop_model::objective::{Judged, Metric, Objective};
-use lastdrop_model::{PhaseReport, Plan};
+use lastdrop_model::run::Results;
+use lastdrop_model::{Classes, PhaseReport, Plan};
 
-/// Judges the measured phase of a run. A percentile that is only a lower bound does not show that a limit was kept.
+/// Judges the measured phase of a run, or classes of its requests. A percentile that is only a lower bound does not show
+/// that a limit was kept.
 #[must_use]
 pub fn judge(objectives: &[Objective], plan: &Plan, phase: Option<&PhaseReport>) -> Vec<Judged> {
     objectives
@@ -15,14 +17,18 @@ pub fn judge(objectives: &[Objective], plan: &Plan, phase: Option<&PhaseReport>)
                 value: None,
                 seen: "nothing was measured".into(),
             };
-            let Some(phase) = phase else { return nothing() };
+            let class = objective.class.as_deref();
+            let Some(results) = phase.and_then(|p| p.of_class(class)).filter(|r| class.is_none() || r.requests.due > 0)
+            else {
+                return nothing();
+            };
             let (value, bound) = match &objective.metric {
-                Metric::Latency { kind, field } => match phase.latency(*kind, field) {
-                    Some(value) => (value, phase.is_lower_bound(field) && *kind == lastdrop_model::Kind::Response),
+                Metric::Latency { kind, field } => match results.latency(*kind, field) {
+                    Some(value) => (value, results.is_lower_bound(field) && *kind == lastdrop_model::Kind::Response),
                     None => return nothing(),
                 },
-                Metric::Errors => (error_share(plan, phase), false),
-                Metric::Rate => (phase.rate.answered_rps, false),
+                Metric::Errors => (bad_share(expects_of(plan, class), results), false),
+                Metric::Rate => (results.rate.answered_rps, false),
             };
             let met = objective.allows(value) && !bound;
             let why = if bound { "at least, as too many requests have no answer: " } else { "" };
@@ -40,11 +46,24 @@ pub fn judge(objectives: &[Objective], plan: &Plan, phase: Option<&PhaseReport>)
 /// up) or, where the plan says what it expects, with an answer that misses it.
 #[must_use]
 pub fn error_share(plan: &Plan, phase: &PhaseReport) -> f64 {
-    let r = &phase.requests;
-    if r.due == 0 {
-        return 0.0;
+    bad_share(expects(plan), phase)
+}
+
+fn bad_share(expects: bool, results: &Results) -> f64 {
+    match results.requests.due {
+        0 => 0.0,
+        due => (results.unanswered_share() + bad(expects, results) as f64 / due as f64).min(1.0),
     }
-    (phase.unanswered_share() + bad_answers(plan, phase) as f64 / r.due as f64).min(1.0)
+}
+
+/// Does the plan say what it expects of answers to requests of this class?
+fn expects_of(plan: &Plan, class: Option<&str>) -> bool {
+    match class {
+        None => expects(plan),
+        Some(name) => {
+            Classes::of(plan).requests(name).any(|at| plan.requests.get(at).is_some_and(|r| !r.expect.is_empty()))
+        }
+    }
 }
 
 /// Does the plan say what it expects of answers?
@@ -56,20 +75,24 @@ pub fn expects(plan: &Plan) -> bool {
 /// Answers that are no good: those that miss what the plan expects or, where it expects nothing, with an error status.
 #[must_use]
 pub fn bad_answers(plan: &Plan, phase: &PhaseReport) -> u64 {
-    if expects(plan) { phase.expectations.missed } else { error_statuses(phase) }
+    bad(expects(plan), phase)
+}
+
+fn bad(expects: bool, results: &Results) -> u64 {
+    if expects { results.expectations.missed } else { error_statuses(results) }
 }
 
 /// Answers with an error status, 400 and up.
 #[must_use]
-pub fn error_statuses(phase: &PhaseReport) -> u64 {
-    phase.status.iter().filter(|(code, _)| code.parse().is_ok_and(|c: u32| c >= 400)).map(|(_, n)| n).sum()
+pub fn error_statuses(results: &Results) -> u64 {
+    results.status.iter().filter(|(code, _)| code.parse().is_ok_and(|c: u32| c >= 400)).map(|(_, n)| n).sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use lastdrop_model::run::RunBuilder;
-    use lastdrop_model::{Counts, Kind, Slice};
+    use lastdrop_model::{ClassAnswer, Counts, Kind, Slice};
 
     fn phase(counts: Counts, errors: u64) -> (Plan, PhaseReport) {
         let plan = Plan::new("http://127.0.0.1/".parse().expect("valid"), 1);
@@ -103,6 +126,35 @@ mod tests {
     fn a_lower_bound_proves_nothing() {
         let counts = Counts { due: 1000, sent: 1000, answered: 950, ..Counts::default() };
         assert_eq!(met("p99<2ms,p90<2ms,errors<6%,errors<4%", counts, 0), [false, true, true, false]);
+    }
+
+    #[test]
+    fn a_class_is_judged_by_its_own_numbers() {
+        let mut plan = Plan::new("http://127.0.0.1/".parse().expect("valid"), 1);
+        plan.requests = vec![plan.requests[0].clone(); 2];
+        (plan.requests[0].name, plan.requests[1].name) = ("fast".into(), "slow".into());
+        let mut builder = RunBuilder::new(&plan);
+        let mut slice = Slice::new(0, 0);
+        slice.by_class.counts = vec![Counts::default(); 2];
+        for class in 0..2u16 {
+            for _ in 0..100 {
+                slice.count_sent(class);
+                slice.count(class, |c| {
+                    c.answered += 1;
+                    c.answered_in_time += 1;
+                });
+                let us = 1000 + 9000 * u64::from(class);
+                slice.record_class(ClassAnswer::new(class, 200 + 300 * class, us, us, us));
+            }
+        }
+        builder.add(&slice);
+        builder.end_phase(0, 1_000_000, 1);
+        let phase = builder.into_reports().remove(0);
+        let text = "fast.p99<2ms,slow.p99<2ms,slow.p99<11ms,slow.errors<50%,fast.errors<=0%,fast.rate>99,other.p99<1s";
+        let judged = judge(&Objective::list(text).expect("valid"), &plan, Some(&phase));
+        let met: Vec<bool> = judged.iter().map(|j| j.met).collect();
+        assert_eq!(met, [true, false, true, false, true, true, false]);
+        assert_eq!(judged[6].seen, "nothing was measured");
     }
 
     #[test]

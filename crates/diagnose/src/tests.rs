@@ -182,7 +182,7 @@ fn rules_about_server_and_clock() {
         assert_eq!((v.verdict, rules(&v)), (Verdict::Invalid, vec!["clock"]));
     }
     let mut failing = steady.clone();
-    failing.status.insert("503".into(), 1000);
+    failing.results.status.insert("503".into(), 1000);
     let reasons = fired(&plan, &failing, &calm, None);
     assert!(reasons.len() == 1 && reasons[0].starts_with("errors"), "{reasons:?}");
 }

@@ -11,9 +11,11 @@ pub mod cookies;
 pub mod digest;
 pub mod request;
 pub mod response;
+pub mod server_time;
 
 pub use request::{RequestBuilder, RequestHead, RequestParser, build_request};
 pub use response::{Discard, Feed, HeadMemory, ResponseParser, Sink};
+pub use server_time::ServerTime;
 
 /// The peer broke the rules of HTTP; the text says which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

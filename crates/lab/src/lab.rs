@@ -262,6 +262,13 @@ impl Lab<'_> {
             if !readable(observers) {
                 builder.forget_nothing();
             }
+            if let Event::Second { slice } = event
+                && slice.second % seconds_between(slice.by_class.counts.len()) == 0
+                && !slice.by_class.counts.is_empty()
+            {
+                let phase = usize::from(slice.phase);
+                tell(observers, &Event::Classes { phase, classes: builder.classes(phase).into() });
+            }
             if matches!(event, Event::Second { .. }) {
                 for look in beside.news() {
                     look_at(observers, look);
@@ -358,6 +365,11 @@ fn tell(observers: &mut [Box<dyn Observer + '_>], event: &Event<'_>) {
     for observer in observers {
         observer.see(event);
     }
+}
+
+/// How often the classes of a run are told while it goes on: a hundred of them take some milliseconds to sum up.
+fn seconds_between(classes: usize) -> u32 {
+    (classes as u32).div_ceil(10).clamp(1, 10)
 }
 
 /// To a thousandth.

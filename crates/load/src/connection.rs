@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use lastdrop_http::ResponseParser;
+use lastdrop_http::{ResponseParser, ServerTime};
 use lastdrop_model::Micros;
 
 use crate::inspect::Capture;
@@ -58,6 +58,8 @@ pub struct Connection {
     pub tunnel: bool,
     /// Phase in which the request in flight came due.
     pub phase: u16,
+    /// Class of that request.
+    pub class: u16,
     pub socket: Option<OwnedFd>,
     /// Distinguishes this socket's events from those of an earlier one in the same slot.
     pub generation: u32,
@@ -90,6 +92,8 @@ pub struct Connection {
     /// With a limited bandwidth: nothing is read before.
     pub quiet_until: Micros,
     pub capture: Option<Box<Capture>>,
+    /// What the answer says of the server's own time, where that is wanted.
+    pub said: ServerTime,
     pub errand: Option<Box<Errand>>,
     pub tls: Option<Box<tls::Session>>,
 }
@@ -103,6 +107,7 @@ impl Connection {
             error: None,
             tunnel: false,
             phase: 0,
+            class: 0,
             socket: None,
             generation: 0,
             request: 0,
@@ -124,6 +129,7 @@ impl Connection {
             pipelined: Vec::new(),
             quiet_until: 0,
             capture: None,
+            said: ServerTime::default(),
             errand: None,
             tls: None,
         }

@@ -1,7 +1,7 @@
 //! The ends that a request can meet, each recorded exactly once: answered, failed, timed out.
 
 use lastdrop_model::plan::GiveUp;
-use lastdrop_model::{Failure, Fate, Kind, Micros};
+use lastdrop_model::{ClassAnswer, Failure, Fate, Kind, Micros};
 
 use crate::connection::State;
 use crate::event_loop::EventLoop;
@@ -14,21 +14,27 @@ impl EventLoop<'_> {
     pub(crate) fn record_answer(&mut self, slot: u32, now: Micros, kept: bool) {
         let c = &self.connections[slot as usize];
         let status = c.parser.status();
-        let (phase, due, sent, first_byte) = (c.phase, c.due, c.sent, c.first_byte);
+        let (phase, class, due, sent, first_byte) = (c.phase, c.class, c.due, c.sent, c.first_byte);
         // The rate of a phase is that of its time, whoever asked: with the last answers to the phase before it, as without
         // the last ones of its own. Anything else would be too low by what is in flight.
         if self.phase_end.is_none_or(|end| now < end) {
             let current = self.phase;
-            self.slice(current).counts.answered_in_time += 1;
+            self.slice(current).count(class, |c| c.answered_in_time += 1);
         }
         let live = self.live(phase);
         live.in_flight -= 1;
         let slice = &mut live.slice;
-        slice.counts.answered += 1;
+        slice.count(class, |c| c.answered += 1);
         slice.status[usize::from(status).min(999)] += 1;
-        slice.record(Kind::Response, now.saturating_sub(due));
-        slice.record(Kind::Service, now.saturating_sub(sent));
-        slice.record(Kind::FirstByte, first_byte.saturating_sub(sent));
+        let (response, service, first) =
+            (now.saturating_sub(due), now.saturating_sub(sent), first_byte.saturating_sub(sent));
+        slice.record(Kind::Response, response);
+        slice.record(Kind::Service, service);
+        slice.record(Kind::FirstByte, first);
+        slice.record_class(ClassAnswer::new(class, status, response, service, first));
+        if self.job.plan.server_time.is_some() {
+            self.record_parts(slot, now);
+        }
         self.note_end(slot, due, now, Fate::Answered, kept);
         if self.exchanges.is_some() && self.outcome.first_answer.is_none() {
             self.note_first_answer(slot);
@@ -80,11 +86,11 @@ impl EventLoop<'_> {
         let dues: Vec<Micros> = std::iter::once(c.due).chain(c.pipelined.iter().copied()).collect();
         for due in &dues {
             self.note_end(slot, *due, now, Fate::Failed(failure), false);
-            self.slice(phase).counts.failed.count(failure);
+            self.count(slot, |c| c.failed.count(failure));
         }
         self.live(phase).in_flight -= dues.len() as u64;
         if lost_on_reuse {
-            self.slice(phase).counts.lost_on_reuse += 1;
+            self.count(slot, |c| c.lost_on_reuse += 1);
         }
         let refused = failure == Failure::Connect;
         self.refused += u64::from(refused);
@@ -114,12 +120,15 @@ impl EventLoop<'_> {
             }
             let now = self.now();
             let c = &self.connections[slot as usize];
-            let phase = c.phase;
+            let (phase, class) = (c.phase, c.class);
             let not_connected = c.state == State::Connecting;
             let dues: Vec<Micros> = std::iter::once(c.due).chain(c.pipelined.iter().copied()).collect();
             for due in &dues {
-                self.record(phase, Kind::Response, now.saturating_sub(*due));
-                self.slice(phase).counts.timed_out += 1;
+                let waited = now.saturating_sub(*due);
+                self.record(phase, Kind::Response, waited);
+                let slice = self.slice(phase);
+                slice.count(class, |c| c.timed_out += 1);
+                slice.record_class(ClassAnswer::new(class, 0, waited, 0, 0));
                 self.note_end(slot, *due, now, Fate::TimedOut, false);
             }
             self.live(phase).in_flight -= dues.len() as u64;

@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use lastdrop_http::HeadMemory;
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
 use lastdrop_model::run::Shortage;
-use lastdrop_model::{Exchange, Kind, Micros, Slice, Wish};
+use lastdrop_model::{Counts, Exchange, Kind, Micros, Slice, Wish};
 use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustls::ClientConfig;
@@ -34,6 +34,7 @@ use crate::endpoint::{Directory, Endpoint};
 use crate::pool::Pool;
 use crate::ports::LocalPorts;
 use crate::prepare::Prepared;
+use crate::server_time::ClockOffset;
 use crate::sys::{Poller, SocketOptions};
 use crate::users::{Person, Presence};
 
@@ -256,6 +257,7 @@ pub struct EventLoop<'a> {
     pub(crate) connect_error: Option<Box<str>>,
     /// The `Server` field of the first answer, until that is complete.
     pub(crate) server: Option<String>,
+    pub(crate) clock_offset: ClockOffset,
 }
 
 impl<'a> EventLoop<'a> {
@@ -349,6 +351,7 @@ impl<'a> EventLoop<'a> {
             connect_error: None,
             exchanges: (job.wish != Wish::Nothing).then(Vec::new),
             server: None,
+            clock_offset: ClockOffset::default(),
             wiring,
             job,
         })
@@ -363,6 +366,14 @@ impl<'a> EventLoop<'a> {
     #[inline]
     pub(crate) fn slice(&mut self, phase: u16) -> &mut Slice {
         &mut self.live(phase).slice
+    }
+
+    /// Changes the counts of the phase and of the class of the request in flight on a connection.
+    #[inline]
+    pub(crate) fn count(&mut self, slot: u32, change: impl Fn(&mut Counts)) {
+        let c = &self.connections[slot as usize];
+        let (phase, class) = (c.phase, c.class);
+        self.slice(phase).count(class, change);
     }
 
     #[inline]
@@ -472,7 +483,7 @@ impl<'a> EventLoop<'a> {
             Some(n) => share(n, self.job.thread, active),
             None => u64::MAX,
         };
-        let slice = take_slice(self.wiring.recycled, index, 0);
+        let slice = take_slice(self.wiring.recycled, index, 0, self.job.prepared.classes);
         self.live[usize::from(index)] = Some(Live {
             slice,
             start,
@@ -489,6 +500,7 @@ impl<'a> EventLoop<'a> {
                 self.source = Source::Closed { from, to };
                 self.due_cursor = None;
                 // What waited for a connection in an open loop has nobody who would send it.
+                self.class_unsent(start);
                 self.queues.clear();
                 self.idle.iter_mut().for_each(Vec::clear);
                 self.closed.clear();
@@ -545,6 +557,7 @@ impl<'a> EventLoop<'a> {
         }
         self.count_due(now);
         self.over = true;
+        self.class_unsent(now);
         self.note_unsent();
         for slot in 0..self.connections.len() as u32 {
             let user = slot / self.per_user;
@@ -586,8 +599,10 @@ impl<'a> EventLoop<'a> {
         let ended_early = !self.over;
         self.count_due(now);
         if ended_early {
+            self.class_unsent(now);
             self.note_unsent();
         }
+        self.class_stranded();
         self.note_censored();
         let since_start = |at: Micros| at.saturating_sub(self.phase_start);
         let duration = match self.phase_end {
@@ -670,7 +685,7 @@ impl<'a> EventLoop<'a> {
         }
         let Some(live) = &mut self.live[usize::from(phase)] else { return };
         let second = ((now - live.start) / 1_000_000) as u32;
-        let fresh = take_slice(self.wiring.recycled, phase, second);
+        let fresh = take_slice(self.wiring.recycled, phase, second, self.job.prepared.classes);
         let slice = std::mem::replace(&mut live.slice, fresh);
         live.next_flush = live.start + (u64::from(second) + 1) * 1_000_000;
         self.hand_over(slice);
@@ -722,13 +737,15 @@ fn count(errors: &mut BTreeMap<String, u64>, what: &str) {
     }
 }
 
-fn take_slice(recycled: &Receiver<Box<Slice>>, phase: u16, second: u32) -> Box<Slice> {
-    match recycled.try_recv() {
+fn take_slice(recycled: &Receiver<Box<Slice>>, phase: u16, second: u32, classes: usize) -> Box<Slice> {
+    let mut slice = match recycled.try_recv() {
         Ok(mut slice) => {
             slice.phase = phase;
             slice.second = second;
             slice
         }
         Err(_) => Box::new(Slice::new(phase, second)),
-    }
+    };
+    slice.by_class.counts.resize(classes, Counts::default());
+    slice
 }

@@ -136,10 +136,12 @@ impl EventLoop<'_> {
         embedded: bool,
     ) -> bool {
         let request = &self.job.prepared.requests[index];
+        let class = if embedded { self.job.prepared.class_of_parts } else { request.class };
         if let Some((coded, decoded)) = seen.decoded_bytes() {
-            let counts = &mut self.slice(phase).counts;
-            counts.bytes_coded += coded;
-            counts.bytes_decoded += decoded;
+            self.slice(phase).count(class, |c| {
+                c.bytes_coded += coded;
+                c.bytes_decoded += decoded;
+            });
         }
         if seen.left_out() {
             self.slice(phase).counts.left_out += 1;
@@ -148,7 +150,7 @@ impl EventLoop<'_> {
         if embedded {
             // What a page embeds is not what the plan's expectations are about.
             if !met {
-                self.slice(phase).counts.missed += 1;
+                self.slice(phase).count(class, |c| c.missed += 1);
             }
             return met;
         }
@@ -163,7 +165,7 @@ impl EventLoop<'_> {
             }
         }
         if !met || !found_all {
-            self.slice(phase).counts.missed += 1;
+            self.slice(phase).count(class, |c| c.missed += 1);
         }
         found_all
     }

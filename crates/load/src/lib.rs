@@ -10,6 +10,7 @@
 
 mod answer;
 pub mod arrivals;
+mod classes;
 mod clock;
 mod collector;
 mod connection;
@@ -26,6 +27,7 @@ mod ports;
 mod prepare;
 mod receive;
 mod send;
+mod server_time;
 mod sys;
 pub mod template;
 mod tls;

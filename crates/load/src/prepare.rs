@@ -11,7 +11,7 @@ use lastdrop_http::request::{RequestBuilder, write_chunked, write_field, write_l
 use lastdrop_model::plan::{HttpOptions, KeepAlive, Load, Plan};
 use lastdrop_model::request::{Auth, Body, Expectation, PartContent, Per, Pick, RequestSpec, Think};
 use lastdrop_model::units::show_bytes;
-use lastdrop_model::{raw, secrets};
+use lastdrop_model::{Classes, raw, secrets};
 use rand_core::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustls::ClientConfig;
@@ -40,6 +40,8 @@ pub struct Credentials {
 pub struct Request {
     /// Index into the endpoints.
     pub endpoint: usize,
+    /// Its class, an index into the plan's.
+    pub class: u16,
     pub method: String,
     /// All bytes, where they never change.
     pub wire: Option<Box<[u8]>>,
@@ -229,6 +231,9 @@ pub struct Prepared {
     pub(crate) personal: bool,
     /// Connections that a user may have open.
     pub(crate) connections_per_user: u32,
+    /// Classes of requests; 0 where there is one, which is the whole run. That of what pages embed.
+    pub(crate) classes: usize,
+    pub(crate) class_of_parts: u16,
     names: Names,
     tls: Tls,
 }
@@ -267,6 +272,7 @@ impl Prepared {
                 return Err(LoadError::Request { index, what });
             }
         }
+        let classes = Classes::of(plan);
         let mut bodies = Bodies::default();
         let mut endpoints: Vec<Endpoint> = Vec::new();
         let mut requests = Vec::with_capacity(specs.len());
@@ -284,8 +290,9 @@ impl Prepared {
                     endpoints.len() - 1
                 }
             };
-            let request = prepare(spec, plan, endpoint, &endpoints[endpoint], &names, &mut bodies)
+            let mut request = prepare(spec, plan, endpoint, &endpoints[endpoint], &names, &mut bodies)
                 .map_err(|what| LoadError::Request { index, what: format!("{} {}: {what}", spec.method, spec.url) })?;
+            request.class = classes.of_request[index];
             requests.push(request);
         }
         let choice = match plan.pick {
@@ -329,7 +336,19 @@ impl Prepared {
             None => servers.clamp(1, 8),
         };
         let values = names.list().len();
-        Ok(Prepared { endpoints, requests, choice, rows, values, personal, connections_per_user, names, tls })
+        Ok(Prepared {
+            endpoints,
+            requests,
+            choice,
+            rows,
+            values,
+            personal,
+            connections_per_user,
+            classes: if classes.names.len() > 1 { classes.names.len() } else { 0 },
+            class_of_parts: classes.parts,
+            names,
+            tls,
+        })
     }
 
     /// What a plan would send.
@@ -477,6 +496,7 @@ fn prepare(
         || !extract.is_empty();
     let mut request = Request {
         endpoint: endpoint_index,
+        class: 0,
         method: spec.method.clone(),
         wire: None,
         target: template(&spec.url.path, Encode::Target)?,

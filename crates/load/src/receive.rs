@@ -10,6 +10,7 @@ use crate::collector::FirstAnswer;
 use crate::connection::State;
 use crate::event_loop::{Alarm, EventLoop, READ_BUFFER_BYTES};
 use crate::inspect::MOST_KEPT_BYTES;
+use crate::server_time::Hearing;
 use crate::sys;
 
 /// Reads in a row on one connection: a server that sends without end must not keep the others waiting.
@@ -64,8 +65,7 @@ impl EventLoop<'_> {
                     let go_on = if self.connections[i].tls.is_some() && !self.connections[i].tunnel {
                         self.decrypt(slot, &buffer[..n], now)
                     } else {
-                        let phase = self.connections[i].phase;
-                        self.slice(phase).counts.bytes_received += n as u64;
+                        self.count(slot, |c| c.bytes_received += n as u64);
                         self.take(slot, &buffer[..n], now)
                     };
                     if !go_on {
@@ -170,7 +170,7 @@ impl EventLoop<'_> {
         }
         if !plain.is_empty() && go_on {
             let received = plain.len() as u64;
-            self.slice(phase).counts.bytes_received += received;
+            self.count(slot, |c| c.bytes_received += received);
             go_on = self.take(slot, &plain, now);
         }
         self.plain = plain;
@@ -220,10 +220,19 @@ impl EventLoop<'_> {
             }
             let rest = &data[at..];
             let wants_first = self.exchanges.is_some() && self.outcome.first_answer.is_none();
-            let fed = match &mut c.capture {
-                None if wants_first => c.parser.feed(rest, &mut ServerField(&mut self.server)),
-                None => c.parser.feed_remembering(rest, &mut self.last_head),
-                Some(capture) => c.parser.feed(rest, capture.as_mut()),
+            let fed = match (&self.job.plan.server_time, &mut c.capture) {
+                (Some(from), capture) => {
+                    let (mut first, mut nobody) = (ServerField(&mut self.server), Discard);
+                    let next: &mut dyn Sink = match capture {
+                        Some(capture) => capture.as_mut(),
+                        None if wants_first => &mut first,
+                        None => &mut nobody,
+                    };
+                    c.parser.feed(rest, &mut Hearing { from, said: &mut c.said, next })
+                }
+                (None, None) if wants_first => c.parser.feed(rest, &mut ServerField(&mut self.server)),
+                (None, None) => c.parser.feed_remembering(rest, &mut self.last_head),
+                (None, Some(capture)) => c.parser.feed(rest, capture.as_mut()),
             };
             match fed {
                 Ok(feed) if feed.complete => {

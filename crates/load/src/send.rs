@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::io;
 use std::os::fd::AsRawFd;
 
+use lastdrop_http::ServerTime;
 use lastdrop_model::{Failure, Kind, Micros};
 use rand_core::Rng;
 
@@ -63,6 +64,7 @@ impl EventLoop<'_> {
             self.close(slot);
         }
         self.connections[i].request = request;
+        self.connections[i].class = self.job.prepared.class_of(request, errand.as_deref());
         if self.job.prepared.requests[request as usize].wire.is_none()
             || errand.is_some()
             || self.job.prepared.personal
@@ -85,7 +87,7 @@ impl EventLoop<'_> {
                         c.ready = now;
                         c.all_written = if whole { now } else { 0 };
                         self.sent(slot, due, phase, now, arrived);
-                        self.slice(phase).counts.bytes_sent += n as u64;
+                        self.count(slot, |c| c.bytes_sent += n as u64);
                         if !whole {
                             self.write(slot);
                         }
@@ -148,6 +150,7 @@ impl EventLoop<'_> {
         c.peer_closed = false;
         c.written = 0;
         c.quiet_until = 0;
+        c.said = ServerTime::default();
         c.state = State::Connecting;
         c.socket = Some(socket);
         c.tunnel = self.endpoints[endpoint as usize].connect_request.is_some();
@@ -268,6 +271,7 @@ impl EventLoop<'_> {
         let freed_at = self.freed_at.min(now);
         let open = arrived && !self.queues.is_empty();
         let in_line = self.pool.is_bounded().then(|| self.pool.blocked(now));
+        let class = self.connections[slot as usize].class;
         let live = self.live[usize::from(phase)].as_mut().expect("a request comes due in a phase that is live");
         let mut record = |due: Micros| {
             let waited = now.saturating_sub(due);
@@ -276,7 +280,7 @@ impl EventLoop<'_> {
                 live.slice.record(Kind::Blocked, blocked);
             }
             live.slice.record(Kind::Lateness, waited - blocked.min(waited));
-            live.slice.counts.sent += 1;
+            live.slice.count_sent(class);
             live.in_flight += 1;
         };
         record(due);
@@ -392,7 +396,7 @@ impl EventLoop<'_> {
         let piece = self.piece();
         let c = &mut self.connections[i];
         let fd = c.fd();
-        let (phase, handshaking) = (c.phase, c.tls.as_ref().is_some_and(|t| t.handshaking()));
+        let handshaking = c.tls.as_ref().is_some_and(|t| t.handshaking());
         let mut counted = 0;
         let mut result = Written::All;
         if c.tunnel {
@@ -460,7 +464,7 @@ impl EventLoop<'_> {
             c.written = at;
         }
         if counted > 0 {
-            self.slice(phase).counts.bytes_sent += counted as u64;
+            self.count(slot, |c| c.bytes_sent += counted as u64);
         }
         result
     }

@@ -49,6 +49,23 @@ pub fn socket(address: &Address, options: &SocketOptions) -> io::Result<OwnedFd>
     Ok(fd)
 }
 
+/// The least time that something took there and back on this connection, by the kernel; None where it does not know (a unix
+/// socket, nothing sent yet). The least: of later samples many have the other side's delayed acknowledgement in them, or its
+/// whole work where the acknowledgement comes with the answer.
+pub fn round_trip_us(fd: RawFd) -> Option<u64> {
+    /// `tcpi_min_rtt` of `struct tcp_info` (linux/tcp.h), as a 32-bit word.
+    const MIN_RTT: usize = 37;
+    let mut info = [0u32; MIN_RTT + 1];
+    let mut len = mem::size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `info`, which has so many.
+    let got = unsafe {
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, ptr::from_mut(&mut info).cast(), &raw mut len)
+    };
+    let whole = got == 0 && len as usize == mem::size_of_val(&info);
+    // The kernel's word for not known.
+    (whole && info[MIN_RTT] != u32::MAX && info[MIN_RTT] != 0).then(|| u64::from(info[MIN_RTT]))
+}
+
 /// What is refused here is only missing; a socket works without.
 fn set_option(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) {
     let _ = set_raw_option(fd.as_raw_fd(), level, option, value);

@@ -14,6 +14,7 @@ use crate::documents::{
     CapacityDocument, CapacityStep, CompareBlock, CompareDocument, FitPoint, SharingPoint, SizeDocument, Stair,
     SweepDocument, SweepRow, Trial, TuneDocument,
 };
+use crate::run::ClassReport;
 use crate::{Exchange, KeptPlan, Look, Micros, Reason, Run, Settings, Slice};
 
 /// Something that has happened.
@@ -36,6 +37,8 @@ pub enum Event<'a> {
     Look { look: Cow<'a, Look> },
     /// Requests that are over, where somebody wished to see each.
     Exchanges { exchanges: Cow<'a, [Exchange]> },
+    /// What requests of a phase have come to so far, by class, where there are several: now and then.
+    Classes { phase: usize, classes: Cow<'a, [ClassReport]> },
     /// A phase is over: how long until nothing came due, and the most connections open at once.
     PhaseEnd { phase: usize, duration_us: Micros, peak: u64 },
     /// A rule has found something about the run that is over.

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 
-/// What a latency measures. A request has up to seven of them, a page one.
+/// What a latency measures. A request has up to seven of them, and five more where the server says its own time; a page one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Kind {
@@ -26,10 +26,23 @@ pub enum Kind {
     FirstByte,
     /// A page: due → the last of what it embeds is there.
     Page,
+    /// The way there and back: the kernel's own measure of the connection (`TCP_INFO`).
+    Link,
+    /// Written and on its way for half of that → the server began.
+    Queue,
+    /// The server began → it answered, by its own word.
+    Server,
+    /// What of that it waited for a server behind it, by its own word.
+    Upstream,
+    /// First byte → done.
+    Transfer,
 }
 
 impl Kind {
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 13;
+
+    /// Where a response's time went, measured each by itself.
+    pub const PARTS: [Kind; 5] = [Kind::Link, Kind::Queue, Kind::Server, Kind::Upstream, Kind::Transfer];
 
     pub const ALL: [Kind; Kind::COUNT] = [
         Kind::Response,
@@ -40,6 +53,11 @@ impl Kind {
         Kind::Tls,
         Kind::FirstByte,
         Kind::Page,
+        Kind::Link,
+        Kind::Queue,
+        Kind::Server,
+        Kind::Upstream,
+        Kind::Transfer,
     ];
 
     /// The name in JSON and in the store.
@@ -54,6 +72,11 @@ impl Kind {
             Kind::Tls => "tls",
             Kind::FirstByte => "first_byte",
             Kind::Page => "page",
+            Kind::Link => "link",
+            Kind::Queue => "queue",
+            Kind::Server => "server",
+            Kind::Upstream => "upstream",
+            Kind::Transfer => "transfer",
         }
     }
 }

@@ -4,6 +4,7 @@
 //! with values alone. Times are microseconds since the start of the run (`Micros`) unless a name says otherwise.
 
 pub mod bounds;
+pub mod class;
 pub mod counts;
 pub mod database;
 pub mod documents;
@@ -31,6 +32,7 @@ pub mod url;
 pub mod url_file;
 pub mod validity;
 
+pub use class::Classes;
 pub use counts::{Counts, Failure};
 pub use database::{
     DatabaseLook, DatabaseService, DatabaseTrouble, LockWait, SessionState, StatementLook, TableScan, TroubleKind,
@@ -46,7 +48,7 @@ pub use printable::Printable;
 pub use request::RequestSpec;
 pub use run::{Generator, PhaseReport, Run};
 pub use settings::{Knob, ReloadClass, Role, Setting, Settings};
-pub use slice::Slice;
+pub use slice::{ClassAnswer, Slice};
 pub use timeline::Timeline;
 pub use url::Url;
 pub use validity::{Reason, Validity, Verdict};

@@ -1,4 +1,4 @@
-//! What a run has to reach: `p99<300ms`, `errors<0.1%`, `rate>500`.
+//! What a run has to reach: `p99<300ms`, `errors<0.1%`, `rate>500`; one class of its requests: `checkout.p99<500ms`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,6 +14,8 @@ use crate::units::show_us;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Objective {
+    /// The class of requests that it is about; None for all of them together.
+    pub class: Option<String>,
     pub metric: Metric,
     /// The limit itself is not good enough.
     pub strict: bool,
@@ -64,6 +66,13 @@ impl Objective {
         text.split(',').map(str::parse).collect()
     }
 
+    /// What is looked at: `p99`, `checkout.p99`.
+    #[must_use]
+    pub fn what(&self) -> String {
+        let class = self.class.as_ref().map_or(String::new(), |c| format!("{c}."));
+        format!("{class}{}", self.metric)
+    }
+
     /// Is this value good enough?
     #[must_use]
     pub fn allows(&self, value: f64) -> bool {
@@ -98,7 +107,7 @@ impl FromStr for Objective {
         let above = rest.starts_with('>');
         let strict = !rest[1..].starts_with('=');
         let value = rest[1 + usize::from(!strict)..].trim();
-        let metric = metric(name)?;
+        let (class, metric) = of_class(name)?;
         if above != (metric == Metric::Rate) {
             let right = if above { "<" } else { ">" };
             return Err(format!("'{text}': {name} has to be {right} something, or every server reaches it"));
@@ -121,8 +130,19 @@ impl FromStr for Objective {
                 .read(value.trim_end_matches("/s"))
                 .map_err(|e| format!("'{text}': {e}; write requests per second, as in rate>500"))?,
         };
-        Ok(Objective { metric, strict, limit })
+        Ok(Objective { class, metric, strict, limit })
     }
+}
+
+/// Takes `checkout.p99` apart: the metric is the longest end that is one, so that names may have dots.
+fn of_class(name: &str) -> Result<(Option<String>, Metric), String> {
+    let whole = metric(name);
+    if whole.is_ok() {
+        return whole.map(|m| (None, m));
+    }
+    let mut dots = name.match_indices('.').map(|(at, _)| at).filter(|at| *at > 0);
+    let found = dots.find_map(|at| Some((Some(name[..at].to_string()), metric(&name[at + 1..]).ok()?)));
+    found.map_or_else(|| whole.map(|m| (None, m)), Ok)
 }
 
 fn metric(name: &str) -> Result<Metric, String> {
@@ -141,7 +161,8 @@ fn metric(name: &str) -> Result<Metric, String> {
     match (kind, fields.iter().find(|f| **f == field)) {
         (Some(kind), Some(field)) => Ok(Metric::Latency { kind, field }),
         _ => Err(format!(
-            "'{name}' cannot be an objective; there are errors, rate, and {}, of the response or, as in connect.p99, of {}",
+            "'{name}' cannot be an objective; there are errors, rate, and {}, of the response or, as in connect.p99, of {}; \
+             a class of requests stands before it: checkout.p99",
             fields.iter().map(|f| f.replace('_', ".")).collect::<Vec<_>>().join(", "),
             kinds[1..].join(", "),
         )),
@@ -171,7 +192,7 @@ impl fmt::Display for Objective {
             (_, true) => "<",
             (_, false) => "<=",
         };
-        write!(f, "{}{sign}", self.metric)?;
+        write!(f, "{}{sign}", self.what())?;
         match self.metric {
             Metric::Latency { .. } => {
                 write!(f, "{}", humantime::format_duration(Duration::from_micros(self.limit.round() as u64)))
@@ -218,11 +239,34 @@ mod tests {
 
     #[test]
     fn they_are_written_as_they_are_read() {
-        for text in ["p99<300ms", "p99.9<=1s 500ms", "errors<0.1%", "rate>500", "service.max<2s"] {
+        for text in [
+            "p99<300ms",
+            "p99.9<=1s 500ms",
+            "errors<0.1%",
+            "rate>500",
+            "service.max<2s",
+            "checkout.p99<500ms",
+            "GET /a.html?x.service.p99.9<1s",
+            "GET /item/{n}.errors<1%",
+            "Log in.rate>5",
+        ] {
             let o: Objective = text.parse().expect("valid");
             assert_eq!(o.to_string(), text);
             assert_eq!(o.to_string().parse::<Objective>().expect("own text"), o);
         }
+    }
+
+    #[test]
+    fn a_class_stands_before_its_metric() {
+        let parts = |text: &str| {
+            let o: Objective = text.parse().expect("valid");
+            (o.class, o.metric.to_string())
+        };
+        assert_eq!(parts("checkout.p99<1s"), (Some("checkout".into()), "p99".into()));
+        assert_eq!(parts("GET /a.b.p99.9<1s"), (Some("GET /a.b".into()), "p99.9".into()));
+        assert_eq!(parts("a.connect.p50<1s"), (Some("a".into()), "connect.p50".into()));
+        // A kind of latency is one, whatever requests are named.
+        assert_eq!(parts("service.p99<1s"), (None, "service.p99".into()));
     }
 
     #[test]

@@ -4,8 +4,83 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::Micros;
 use crate::counts::Counts;
 use crate::histogram::{DecodeError, Histogram, Kind};
+
+/// An answer or a timeout of a class: its times, for whoever adds them up. Sixteen bytes, written one after the other, so
+/// that the load pays for no histograms of a hundred classes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(u16, u16, u32, u32, u32)", into = "(u16, u16, u32, u32, u32)")]
+pub struct ClassAnswer {
+    pub class: u16,
+    /// 0: the request timed out and has no times but how long it was waited for.
+    pub status: u16,
+    pub response_us: u32,
+    pub service_us: u32,
+    pub first_byte_us: u32,
+}
+
+impl ClassAnswer {
+    /// Times beyond an hour are an hour, and some minutes: what they fit into.
+    #[must_use]
+    #[inline]
+    pub fn new(class: u16, status: u16, response: Micros, service: Micros, first_byte: Micros) -> ClassAnswer {
+        let fit = |us: Micros| u32::try_from(us).unwrap_or(u32::MAX);
+        ClassAnswer {
+            class,
+            status,
+            response_us: fit(response),
+            service_us: fit(service),
+            first_byte_us: fit(first_byte),
+        }
+    }
+}
+
+impl From<(u16, u16, u32, u32, u32)> for ClassAnswer {
+    fn from((class, status, response_us, service_us, first_byte_us): (u16, u16, u32, u32, u32)) -> ClassAnswer {
+        ClassAnswer { class, status, response_us, service_us, first_byte_us }
+    }
+}
+
+impl From<ClassAnswer> for (u16, u16, u32, u32, u32) {
+    fn from(a: ClassAnswer) -> Self {
+        (a.class, a.status, a.response_us, a.service_us, a.first_byte_us)
+    }
+}
+
+/// One of [`Kind::PARTS`] of an answer of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(u16, u8, u32)", into = "(u16, u8, u32)")]
+pub struct ClassPart {
+    pub class: u16,
+    /// The kind, as a number.
+    pub kind: u8,
+    pub us: u32,
+}
+
+impl From<(u16, u8, u32)> for ClassPart {
+    fn from((class, kind, us): (u16, u8, u32)) -> ClassPart {
+        ClassPart { class, kind, us }
+    }
+}
+
+impl From<ClassPart> for (u16, u8, u32) {
+    fn from(p: ClassPart) -> Self {
+        (p.class, p.kind, p.us)
+    }
+}
+
+/// A second by class of request (see [`Classes`](crate::class::Classes)). Empty where there is one class.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ByClass {
+    /// By the index of the class. What came due in an open loop and was not sent has its class at the end of the run.
+    pub counts: Vec<Counts>,
+    pub answers: Vec<ClassAnswer>,
+    /// Where answers say where their time went.
+    pub parts: Vec<ClassPart>,
+}
 
 /// Counts, statuses and latencies of one second. Slices of several threads or seconds add up without loss.
 #[derive(Debug, Clone, Deserialize)]
@@ -20,6 +95,7 @@ pub struct Slice {
     pub status: Vec<u64>,
     /// One histogram a [`Kind`], indexed by it.
     pub latencies: [Histogram; Kind::COUNT],
+    pub by_class: ByClass,
 }
 
 impl Slice {
@@ -31,6 +107,44 @@ impl Slice {
             counts: Counts::default(),
             status: vec![0; 1000],
             latencies: std::array::from_fn(|_| Histogram::new()),
+            by_class: ByClass::default(),
+        }
+    }
+
+    /// Changes the counts of the second, and those of a class.
+    #[inline]
+    pub fn count(&mut self, class: u16, change: impl Fn(&mut Counts)) {
+        change(&mut self.counts);
+        if let Some(counts) = self.by_class.counts.get_mut(usize::from(class)) {
+            change(counts);
+        }
+    }
+
+    /// Counts a request as sent. Of a class it is due from now on: which class it would have was not known before.
+    #[inline]
+    pub fn count_sent(&mut self, class: u16) {
+        self.counts.sent += 1;
+        if let Some(counts) = self.by_class.counts.get_mut(usize::from(class)) {
+            counts.due += 1;
+            counts.sent += 1;
+        }
+    }
+
+    /// Records a part of an answer's time, and of its class.
+    #[inline]
+    pub fn record_part(&mut self, class: u16, kind: Kind, us: Micros) {
+        self.record(kind, us);
+        if !self.by_class.counts.is_empty() {
+            let us = u32::try_from(us).unwrap_or(u32::MAX);
+            self.by_class.parts.push(ClassPart { class, kind: kind as u8, us });
+        }
+    }
+
+    /// Writes down an answer or a timeout of a class.
+    #[inline]
+    pub fn record_class(&mut self, answer: ClassAnswer) {
+        if !self.by_class.counts.is_empty() {
+            self.by_class.answers.push(answer);
         }
     }
 
@@ -40,6 +154,20 @@ impl Slice {
     }
 
     pub fn add(&mut self, other: &Slice) {
+        self.add_unclassed(other);
+        let classes = &mut self.by_class;
+        if classes.counts.len() < other.by_class.counts.len() {
+            classes.counts.resize(other.by_class.counts.len(), Counts::default());
+        }
+        for (a, b) in classes.counts.iter_mut().zip(&other.by_class.counts) {
+            a.add(b);
+        }
+        classes.answers.extend_from_slice(&other.by_class.answers);
+        classes.parts.extend_from_slice(&other.by_class.parts);
+    }
+
+    /// Adds all but what is known of classes.
+    pub fn add_unclassed(&mut self, other: &Slice) {
         self.counts.add(&other.counts);
         for (a, b) in self.status.iter_mut().zip(&other.status) {
             *a += b;
@@ -62,6 +190,9 @@ impl Slice {
                 h.clear();
             }
         }
+        self.by_class.counts.fill(Counts::default());
+        self.by_class.answers.clear();
+        self.by_class.parts.clear();
     }
 }
 
@@ -73,6 +204,12 @@ struct Written {
     counts: Counts,
     status: Vec<(usize, u64)>,
     latencies: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "is_empty")]
+    by_class: ByClass,
+}
+
+fn is_empty(by_class: &ByClass) -> bool {
+    by_class.counts.is_empty()
 }
 
 impl Serialize for Slice {
@@ -87,6 +224,7 @@ impl Serialize for Slice {
                 .into_iter()
                 .filter_map(|kind| Some((kind.name().into(), of(kind)?.encode_base64())))
                 .collect(),
+            by_class: self.by_class.clone(),
         };
         written.serialize(serializer)
     }
@@ -98,6 +236,7 @@ impl TryFrom<Written> for Slice {
     fn try_from(written: Written) -> Result<Slice, DecodeError> {
         let mut slice = Slice::new(written.phase, written.second);
         slice.counts = written.counts;
+        slice.by_class = written.by_class;
         for (code, n) in written.status {
             if let Some(count) = slice.status.get_mut(code) {
                 *count = n;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lastdrop_model::documents::{CompareDocument, CompareKind, Compared};
+use lastdrop_model::documents::{ClassComparison, CompareDocument, CompareKind, Compared};
 use lastdrop_model::units::show_us;
 
 use crate::table::aligned;
@@ -10,6 +10,44 @@ use crate::table::aligned;
 /// In this order, with the names that people use.
 const METRICS: [(&str, &str); 5] =
     [("rps", "answers/s"), ("p50_us", "p50"), ("p90_us", "p90"), ("p99_us", "p99"), ("errors", "errors")];
+
+/// Classes in the text; the document has all.
+const CLASSES_SHOWN: usize = 20;
+
+/// Median and p99 of each class: first those whose verdict is not that there is nothing.
+fn classes_text(classes: &[ClassComparison]) -> String {
+    if classes.is_empty() {
+        return String::new();
+    }
+    let told =
+        |c: &ClassComparison| c.metrics.values().any(|m| matches!(m.verdict, Compared::Better | Compared::Worse));
+    let mut shown: Vec<&ClassComparison> = classes.iter().collect();
+    shown.sort_by_key(|c| !told(c));
+    let cells = |c: &ClassComparison, key: &str| match c.metrics.get(key) {
+        None => ["–", "–", "–", "–"].map(String::from),
+        Some(m) => [show_us(m.a), show_us(m.b), format!("{:.3}", m.ratio), word(m.verdict).into()],
+    };
+    let row = |c: &&ClassComparison| {
+        let [a, b, ratio, verdict] = cells(c, "p50_us");
+        let [a99, b99, ratio99, verdict99] = cells(c, "p99_us");
+        vec![c.name.clone(), a, b, ratio, verdict, a99, b99, ratio99, verdict99]
+    };
+    let rows: Vec<Vec<String>> = shown.iter().take(CLASSES_SHOWN).map(row).collect();
+    let mut out = aligned(&["requests", "p50 A", "B", "B/A", "B is", "p99 A", "B", "B/A", "B is"], &rows);
+    if shown.len() > CLASSES_SHOWN {
+        let _ = writeln!(out, "  {CLASSES_SHOWN} of {} classes; --json has all", shown.len());
+    }
+    out + "\n"
+}
+
+fn word(verdict: Compared) -> &'static str {
+    match verdict {
+        Compared::Better => "better",
+        Compared::Worse => "worse",
+        Compared::NoDifference => "no difference shown",
+        Compared::Inconclusive => "cannot tell",
+    }
+}
 
 /// The summary of a comparison.
 #[must_use]
@@ -38,12 +76,6 @@ pub fn compare_text(d: &CompareDocument) -> String {
             "errors" => format!("{:.3} %", x * 100.0),
             _ => show_us(x),
         };
-        let verdict = match m.verdict {
-            Compared::Better => "better",
-            Compared::Worse => "worse",
-            Compared::NoDifference => "no difference shown",
-            Compared::Inconclusive => "cannot tell",
-        };
         let seen = match m.smallest_difference {
             s if s < 0.1 => format!("{:.1} %", s * 100.0),
             s if s < 10.0 => format!("{:.0} %", s * 100.0),
@@ -55,7 +87,7 @@ pub fn compare_text(d: &CompareDocument) -> String {
             show(m.b),
             format!("{:.3}", m.ratio),
             format!("{:.3} to {:.3}", m.interval[0], m.interval[1]),
-            verdict.into(),
+            word(m.verdict).into(),
             seen,
         ]);
     }
@@ -63,6 +95,7 @@ pub fn compare_text(d: &CompareDocument) -> String {
         out.push_str(&aligned(&["", "A", "B", "B/A", "95 % interval", "B is", "would have been seen"], &rows));
         out.push('\n');
     }
+    out.push_str(&classes_text(&d.classes));
     let _ = writeln!(out, "{}", d.because);
     if d.kind == CompareKind::Aa
         && let Some(noise) = &d.noise_floor

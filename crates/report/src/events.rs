@@ -47,6 +47,7 @@ pub fn event_line(event: &Event<'_>) -> Option<String> {
         | Event::Second { .. }
         | Event::Look { .. }
         | Event::Exchanges { .. }
+        | Event::Classes { .. }
         | Event::PhaseEnd { .. }
         | Event::Finding { .. }
         | Event::Ended { .. }

@@ -24,7 +24,7 @@ pub fn junit(run: &Run) -> String {
         if judged.met {
             out.push_str("/>\n");
         } else {
-            let text = format!("{name} was missed: {} is {seen}", xml(&judged.objective.metric.to_string()));
+            let text = format!("{name} was missed: {} is {seen}", xml(&judged.objective.what()));
             let _ =
                 writeln!(out, ">\n      <failure message=\"{text}\">run {}</failure>\n    </testcase>", xml(&run.id));
         }

@@ -1,12 +1,14 @@
 //! Pure rendering: runs, findings and trials in, text and JSON out.
 
 pub mod capacity;
+mod classes;
 pub mod compare;
 pub mod database;
 pub mod doctor;
 pub mod events;
 pub mod junit;
 pub mod knobs;
+mod parts;
 pub mod profile;
 pub mod run;
 pub mod server;

@@ -10,6 +10,8 @@ use lastdrop_model::run::{End, PhaseReport};
 use lastdrop_model::units::{show_bytes, show_us};
 use lastdrop_model::{Kind, Plan, Run, Validity, Verdict};
 
+use crate::classes::classes_text;
+use crate::parts::parts_text;
 use crate::server::server_text;
 use crate::table::aligned;
 
@@ -29,6 +31,7 @@ pub fn run_text(run: &Run) -> String {
         );
         if phase.measured || run.phases.len() == 1 {
             phase_text(&mut out, phase);
+            out.push_str(&parts_text(phase, run.plan.server_time.as_ref()));
         } else {
             let _ = writeln!(out, "  answered {} ({:.1}/s)", phase.requests.answered, phase.rate.answered_rps);
         }
@@ -70,7 +73,7 @@ pub fn run_text(run: &Run) -> String {
     }
     for j in &run.objectives {
         let word = if j.met { "met" } else { "MISSED" };
-        let _ = writeln!(out, "objective {}: {word}, {} is {}", j.objective, j.objective.metric, j.seen);
+        let _ = writeln!(out, "objective {}: {word}, {} is {}", j.objective, j.objective.what(), j.seen);
     }
     validity_text(&mut out, &run.validity);
     out
@@ -212,6 +215,11 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
         (Kind::Connect, "connect"),
         (Kind::Tls, "TLS"),
         (Kind::Page, "page"),
+        (Kind::Link, "link"),
+        (Kind::Queue, "queue"),
+        (Kind::Server, "server"),
+        (Kind::Upstream, "upstream"),
+        (Kind::Transfer, "transfer"),
     ] {
         if p.latency(kind, "count").is_none() {
             continue;
@@ -227,6 +235,7 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
     if !rows.is_empty() {
         let _ = write!(out, "\n{}", aligned(&["latency", "mean", "p50", "p90", "p99", "p99.9", "max"], &rows));
     }
+    out.push_str(&classes_text(p));
 }
 
 fn validity_text(out: &mut String, v: &Validity) {

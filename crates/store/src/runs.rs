@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 
 use lastdrop_model::request::RequestSpec;
-use lastdrop_model::run::{End, RunBuilder};
+use lastdrop_model::run::{ClassReport, End, PhaseReport, RunBuilder};
 use lastdrop_model::timeline::Timeline;
 use lastdrop_model::{Generator, KeptPlan, Observed, Run, Validity, secrets};
 use rusqlite::{OptionalExtension, params};
 use sha2::{Digest, Sha256};
 
-use crate::timelines::read_json;
+use crate::timelines::{deflate, inflate, read_json};
 use crate::{Store, StoreError, document, json};
 
 /// A line of the history.
@@ -77,6 +77,32 @@ impl Store {
             "INSERT OR REPLACE INTO phase_ends VALUES (?, ?, ?, ?)",
             params![id, phase as i64, duration_us as i64, peak as i64],
         )?;
+        Ok(())
+    }
+
+    /// Writes what requests of a phase have come to so far, by class.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn classes(&self, id: &str, phase: usize, classes: &[ClassReport]) -> Result<(), StoreError> {
+        self.connection().execute(
+            "INSERT OR REPLACE INTO classes VALUES (?, ?, ?)",
+            params![id, phase as i64, deflate(&json(&classes))],
+        )?;
+        Ok(())
+    }
+
+    /// Puts in the classes of a run that did not end by itself, as they were written last.
+    fn put_classes(&self, id: &str, phases: &mut [PhaseReport]) -> Result<(), StoreError> {
+        let connection = self.connection();
+        let mut statement = connection.prepare("SELECT phase, document FROM classes WHERE run = ?")?;
+        let mut rows = statement.query([id])?;
+        while let Some(row) = rows.next()? {
+            let document: Vec<u8> = row.get(1)?;
+            if let Some(phase) = phases.get_mut(row.get::<_, u32>(0)? as usize) {
+                phase.classes = read_json(id, &inflate(id, &document)?)?;
+            }
+        }
         Ok(())
     }
 
@@ -178,6 +204,8 @@ impl Store {
             builder.add(slice);
         })?;
         ends.into_iter().for_each(|(phase, duration_us, peak)| builder.end_phase(phase, duration_us, peak));
+        let mut phases = builder.into_reports();
+        self.put_classes(id, &mut phases)?;
         Ok(Run {
             schema: lastdrop_model::run::RUN_SCHEMA.into(),
             id: id.to_string(),
@@ -186,7 +214,7 @@ impl Store {
             label,
             end: End::Killed,
             environment: serde_json::from_str(&environment).unwrap_or_default(),
-            phases: builder.into_reports(),
+            phases,
             generator: Generator { threads: plan.threads, ..Generator::default() },
             plan,
             pool: None,
@@ -231,6 +259,29 @@ mod tests {
         assert_eq!((p.requests.sent, p.requests.answered, p.requests.censored), (20, 18, 2));
         assert_eq!(p.latency(Kind::Response, "count"), Some(18.0));
         assert_eq!((p.duration_s, p.seconds.iter().count()), (2.0, 2));
+    }
+
+    #[test]
+    fn a_killed_run_has_its_classes_as_they_were_written_last() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let store = Store::open(&dir.path().join("s")).expect("opens");
+        let mut plan = some_plan();
+        plan.requests = vec![plan.requests[0].clone(); 2];
+        plan.requests[1].name = "checkout".into();
+        store.begin("x", 1, "", &KeptPlan::from(&plan), &serde_json::json!({})).expect("writes");
+        let mut builder = RunBuilder::new(&plan);
+        for n in 0..2 {
+            let mut slice = second(n);
+            slice.by_class.counts = vec![lastdrop_model::Counts::default(); 2];
+            slice.count_sent(1);
+            builder.add(&slice);
+            store.second("x", &slice).expect("writes");
+            store.classes("x", 0, &builder.classes(0)).expect("writes");
+        }
+        let killed = store.load("x").expect("is there").phases.remove(0);
+        let seen: Vec<_> = killed.classes.iter().map(|c| (c.name.as_str(), c.requests.sent)).collect();
+        assert_eq!(seen, [("GET /", 0), ("checkout", 2)]);
+        assert_eq!(killed.classes, builder.into_reports()[0].classes);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The tables of a store, and what becomes of those that older versions made.
 
+use lastdrop_model::Kind;
 use rusqlite::{Connection, OptionalExtension};
 
 /// Text and numbers as they are; looks are compressed (zlib), histograms are in the compressed HDR V2 format. Tables with a
@@ -26,6 +27,7 @@ CREATE TABLE IF NOT EXISTS seconds (
     counts TEXT NOT NULL,      -- JSON; what is not there is 0
     status TEXT NOT NULL,      -- JSON: [[status, answers], …]
     response BLOB, service BLOB, blocked BLOB, lateness BLOB, connect BLOB, tls BLOB, first_byte BLOB, page BLOB, -- HDR V2
+    link BLOB, queue BLOB, server BLOB, upstream BLOB, transfer BLOB, -- the same, where servers say their own time
     UNIQUE (run, phase, second)
 );
 CREATE TABLE IF NOT EXISTS phase_ends (
@@ -33,6 +35,12 @@ CREATE TABLE IF NOT EXISTS phase_ends (
     phase INTEGER NOT NULL,
     duration_us INTEGER NOT NULL,
     peak INTEGER NOT NULL,
+    PRIMARY KEY (run, phase)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS classes (
+    run TEXT NOT NULL REFERENCES runs(id),
+    phase INTEGER NOT NULL,
+    document BLOB NOT NULL,    -- JSON, zlib: its requests by class so far; for a run that is killed
     PRIMARY KEY (run, phase)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS looks (
@@ -68,6 +76,14 @@ pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     // The first stores know no pages.
     if made_as("seconds_0_1")?.is_some() && connection.prepare("SELECT page FROM seconds_0_1 LIMIT 0").is_err() {
         connection.execute_batch("ALTER TABLE seconds_0_1 ADD COLUMN page BLOB")?;
+    }
+    // Older ones know no parts of a response.
+    for table in ["seconds", "seconds_0_1"] {
+        if made_as(table)?.is_some() && connection.prepare(&format!("SELECT transfer FROM {table} LIMIT 0")).is_err() {
+            for kind in Kind::PARTS {
+                connection.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {} BLOB", kind.name()))?;
+            }
+        }
     }
     if connection.prepare("SELECT requests FROM runs LIMIT 0").is_err() {
         connection.execute_batch("ALTER TABLE runs ADD COLUMN requests TEXT")?;

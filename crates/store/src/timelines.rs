@@ -35,7 +35,8 @@ impl Store {
         self.connection()
             .prepare_cached(
                 "INSERT OR REPLACE INTO seconds (run, phase, second, counts, status, response, service, blocked, lateness, connect,
-                 tls, first_byte, page) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                 tls, first_byte, page, link, queue, server, upstream, transfer)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             )?
             .execute(params![
             id,
@@ -51,6 +52,11 @@ impl Store {
             hdr(Kind::Tls),
             beside_service(Kind::FirstByte),
             hdr(Kind::Page),
+            hdr(Kind::Link),
+            hdr(Kind::Queue),
+            hdr(Kind::Server),
+            hdr(Kind::Upstream),
+            hdr(Kind::Transfer),
         ])?;
         Ok(())
     }
@@ -71,8 +77,8 @@ impl Store {
         let connection = self.connection();
         let table = table_of(&connection, id, "seconds", "seconds_0_1")?;
         let mut statement = connection.prepare(&format!(
-            "SELECT phase, second, counts, status, {RESPONSE}, service, blocked, lateness, connect, tls, {FIRST_BYTE}, page
-             FROM {table} WHERE run = ? ORDER BY phase, second"
+            "SELECT phase, second, counts, status, {RESPONSE}, service, blocked, lateness, connect, tls, {FIRST_BYTE}, page,
+             link, queue, server, upstream, transfer FROM {table} WHERE run = ? ORDER BY phase, second"
         ))?;
         let mut rows = statement.query([id])?;
         while let Some(row) = rows.next()? {
@@ -144,7 +150,7 @@ impl Archive<Second> for Seconds {
         self.store.read(|connection| {
             let table = table_of(connection, &self.run, "seconds", "seconds_0_1")?;
             let mut statement = connection.prepare_cached(&format!(
-                "SELECT second, counts, {RESPONSE} FROM {table} WHERE run = ? AND phase = ? AND second >= ? ORDER BY second LIMIT {PAGE}"
+                "SELECT second, counts, {RESPONSE}, link, queue, server, upstream, transfer FROM {table} WHERE run = ? AND phase = ? AND second >= ? ORDER BY second LIMIT {PAGE}"
             ))?;
             let mut rows = statement.query(params![self.run, self.phase, from as i64])?;
             let mut page = Vec::new();
@@ -153,6 +159,11 @@ impl Archive<Second> for Seconds {
                 slice.counts = read_json(&self.run, &row.get::<_, String>(1)?)?;
                 if let Some(bytes) = row.get::<_, Option<Vec<u8>>>(2)? {
                     slice.latencies[Kind::Response as usize] = read_histogram(&self.run, &bytes)?;
+                }
+                for (at, kind) in Kind::PARTS.into_iter().enumerate() {
+                    if let Some(bytes) = row.get::<_, Option<Vec<u8>>>(3 + at)? {
+                        slice.latencies[kind as usize] = read_histogram(&self.run, &bytes)?;
+                    }
                 }
                 page.push(Second::of(&slice));
             }
@@ -203,13 +214,13 @@ fn read_histogram(run: &str, bytes: &[u8]) -> Result<Histogram, StoreError> {
 /// A look is some KB; a damaged one must not fill the memory.
 const MOST_LOOK_BYTES: u64 = 16 << 20;
 
-fn inflate(run: &str, bytes: &[u8]) -> Result<String, StoreError> {
+pub(crate) fn inflate(run: &str, bytes: &[u8]) -> Result<String, StoreError> {
     let mut text = String::new();
     ZlibDecoder::new(bytes).take(MOST_LOOK_BYTES).read_to_string(&mut text).map_err(|e| damaged(run, e))?;
     Ok(text)
 }
 
-fn deflate(text: &str) -> Vec<u8> {
+pub(crate) fn deflate(text: &str) -> Vec<u8> {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::new(6));
     // Memory takes everything.
     let _ = encoder.write_all(text.as_bytes());

@@ -71,6 +71,9 @@ pub struct Config {
     pub reset_every: u64,
     pub hang_every: u64,
     pub seed: u64,
+    /// Each answer says when the worker began with its request and how long it took: `X-Request-Received: t=… D=…`, in
+    /// microseconds, as Apache's `%t %D`; and the same time as `Server-Timing: app;dur=…`.
+    pub server_time: bool,
     /// A line for each answer: when it was written, in microseconds since 1970, its status and the path.
     pub log: Option<PathBuf>,
 }
@@ -101,6 +104,7 @@ impl Default for Config {
             reset_every: 0,
             hang_every: 0,
             seed: 1,
+            server_time: false,
             log: None,
         }
     }

@@ -43,6 +43,8 @@ struct Desk {
     log: Option<File>,
     /// When the request at hand was noticed, nanoseconds on the monotonic clock.
     busy_since: u64,
+    /// When it was there to be read, which is later where its connection was accepted first.
+    began: u64,
     /// By how much requests so far took the worker longer than planned: accepting, reading, writing, waking up late. The
     /// next one is as much shorter, so that a worker is busy for as long as the plan says, and the pool is the queue
     /// that a formula is about.
@@ -116,6 +118,7 @@ impl Worker<'_> {
                 None => None,
             },
             busy_since: 0,
+            began: 0,
             debt: 0,
         };
         loop {
@@ -171,8 +174,9 @@ impl Worker<'_> {
                         Wake::Timeout => return Ok(()),
                         Wake::Ready | Wake::Leave => {}
                     }
+                    desk.began = monotonic_ns();
                     if on_connection > 0 {
-                        desk.busy_since = monotonic_ns();
+                        desk.busy_since = desk.began;
                     }
                     match stream.read(&mut buffer)? {
                         0 => return Ok(()),
@@ -244,6 +248,7 @@ impl Worker<'_> {
                 }
             }
             Fate::Answer(status) => {
+                let began = desk.began;
                 let busy = counters.busy.fetch_add(1, SeqCst) + 1;
                 let stalled = self.stall();
                 desk.busy_since += stalled;
@@ -255,10 +260,12 @@ impl Worker<'_> {
                     counters.errors.fetch_add(1, SeqCst);
                 }
                 let body = vec![b'x'; self.config.body as usize];
+                let times = if self.config.server_time { times_since(began) } else { String::new() };
                 // Counted before it is written: a client that has the answer must find it counted.
                 counters.answered.fetch_add(1, SeqCst);
-                let written = self.answer(
+                let written = self.answer_with(
                     stream,
+                    &times,
                     status,
                     "text/plain",
                     &body,
@@ -356,13 +363,28 @@ impl Worker<'_> {
         connection: Connection,
         head_only: bool,
     ) -> io::Result<()> {
+        self.answer_with(stream, "", status, kind, body, connection, head_only)
+    }
+
+    /// An answer with more fields, each with its end of line.
+    #[allow(clippy::too_many_arguments)]
+    fn answer_with(
+        &self,
+        stream: &mut TcpStream,
+        fields: &str,
+        status: u16,
+        kind: &str,
+        body: &[u8],
+        connection: Connection,
+        head_only: bool,
+    ) -> io::Result<()> {
         let reason = match status {
             200 => "OK",
             400 => "Bad Request",
             _ => "Internal Server Error",
         };
         let mut bytes = format!(
-            "HTTP/1.1 {status} {reason}\r\nServer: lastdrop-target\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{}\r\n",
+            "HTTP/1.1 {status} {reason}\r\nServer: lastdrop-target\r\nContent-Type: {kind}\r\n{fields}Content-Length: {}\r\n{}\r\n",
             body.len(),
             connection.field(),
         )
@@ -394,6 +416,16 @@ impl Worker<'_> {
         let mut fds = [self.leave, self.retire].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         matches!(poll(&mut fds, PollTimeout::ZERO), Ok(n) if n > 0)
     }
+}
+
+/// What an answer says of its request, which a worker noticed at `began` on the monotonic clock: when that was by the
+/// clock of the day, and how long it has taken.
+fn times_since(began: u64) -> String {
+    let took_us = monotonic_ns().saturating_sub(began) / 1000;
+    let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
+    let (ms, us) = (took_us / 1000, took_us % 1000);
+    let at = now_us.saturating_sub(took_us);
+    format!("X-Request-Received: t={at} D={took_us}\r\nServer-Timing: app;dur={ms}.{us:03}\r\n")
 }
 
 /// Sleeps end when they are to, not up to 50 µs later.

@@ -270,7 +270,7 @@ impl Finder<'_, '_> {
             }
         }
         let missed: Vec<String> =
-            judged.iter().filter(|j| !j.met).map(|j| format!("{} is {}", j.objective.metric, j.seen)).collect();
+            judged.iter().filter(|j| !j.met).map(|j| format!("{} is {}", j.objective.what(), j.seen)).collect();
         step.why = if missed.is_empty() { behind.clone().unwrap_or_default() } else { missed.join("; ") };
         // What a generator at its limit sees says nothing about the server: the rate is out of reach.
         if run.generator.saturated && run.validity.verdict == Verdict::Invalid {

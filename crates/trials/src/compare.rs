@@ -106,6 +106,7 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocumen
         a,
         b,
         metrics: comparison.metrics,
+        classes: comparison.classes,
         verdict: comparison.verdict,
         because: comparison.because,
         smallest_difference: comparison.smallest_difference,

@@ -210,7 +210,7 @@ fn row(cell: &Cell, run: Option<&Run>, warmed: String, note: String) -> SweepRow
     let phase = run.and_then(Run::measured);
     let latency = |q| phase.and_then(|p| p.latency(Kind::Response, q)).unwrap_or(0.0);
     let answered = phase.map_or(0, |p| p.requests.answered);
-    let bad_status = phase.map_or(0, error_statuses);
+    let bad_status = phase.map_or(0, |p| error_statuses(p));
     SweepRow {
         series: cell.series.clone(),
         url: String::new(),

@@ -7,6 +7,7 @@ use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
+use super::classes;
 use super::errors::{dispersion, errors};
 use super::estimate::{Estimate, share};
 use super::metrics::{FEWEST, METRICS, Metrics};
@@ -133,17 +134,8 @@ impl Live {
         }
         for name in &METRICS[..4] {
             let Some(estimate) = self.estimate(name) else { continue };
-            let mean = |side: fn(&(Metrics, Metrics)) -> &Metrics| {
-                let logs: Vec<f64> = self
-                    .pairs
-                    .iter()
-                    .filter_map(|p| side(p).get(*name))
-                    .filter(|x| **x > 0.0)
-                    .map(|x| x.ln())
-                    .collect();
-                (logs.iter().sum::<f64>() / logs.len().max(1) as f64).exp()
-            };
-            let mut comparison = estimate.comparison(name, mean(|p| &p.0), mean(|p| &p.1), self.alpha(name));
+            let (a, b) = (self.mean(name, |p| &p.0), self.mean(name, |p| &p.1));
+            let mut comparison = estimate.comparison(name, a, b, self.alpha(name));
             if n < FEWEST {
                 comparison.verdict = Compared::Inconclusive;
             }
@@ -160,7 +152,19 @@ impl Live {
                 metrics.insert("errors".into(), c);
             }
         }
-        conclude(metrics, self.open, notes)
+        let means = |side: fn(&(Metrics, Metrics)) -> &Metrics| -> Metrics {
+            let keys = self.pairs.first().map(|p| side(p).keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
+            keys.into_iter().map(|key| (key.clone(), self.mean(&key, side))).collect()
+        };
+        let classes = classes::compare(&means(|p| &p.0), &means(|p| &p.1), n, |key| self.estimate(key));
+        conclude(metrics, classes, self.open, notes)
+    }
+
+    /// The geometric mean of a metric over the blocks of a side.
+    fn mean(&self, metric: &str, side: fn(&(Metrics, Metrics)) -> &Metrics) -> f64 {
+        let logs: Vec<f64> =
+            self.pairs.iter().filter_map(|p| side(p).get(metric)).filter(|x| **x > 0.0).map(|x| x.ln()).collect();
+        (logs.iter().sum::<f64>() / logs.len().max(1) as f64).exp()
     }
 
     /// What the noise does to two runs that are made one after the other, from the blocks of the same on both sides: the

@@ -16,7 +16,7 @@ pub(super) const FEWEST: usize = 4;
 /// Metrics by name.
 pub type Metrics = BTreeMap<String, f64>;
 
-/// The metrics of one stretch of load. Latencies are absent where nothing was answered. `errors` is a share.
+/// The metrics of one stretch of load, those of its classes as `checkout.p99_us`. Latencies are absent where nothing was answered. `errors` is a share.
 #[must_use]
 pub fn metrics_of(run: &Run, phase: &PhaseReport) -> Metrics {
     let mut m = BTreeMap::from([
@@ -29,5 +29,6 @@ pub fn metrics_of(run: &Run, phase: &PhaseReport) -> Metrics {
             m.insert(name.to_string(), v);
         }
     }
+    m.extend(super::classes::of_classes(phase));
     m
 }

@@ -7,6 +7,7 @@
 //! `stored` compares two runs by their seconds, `live` decides on interleaved blocks and compares them. Each has an
 //! `estimate` of every metric, and counts the `errors`; of what they say, `verdict` makes one [`Comparison`].
 
+mod classes;
 mod errors;
 mod estimate;
 #[cfg(test)]

@@ -8,6 +8,7 @@ use lastdrop_model::run::Run;
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use super::classes;
 use super::errors::{dispersion, errors};
 use super::estimate::Estimate;
 use super::metrics::{FEWEST, METRICS, Metrics, metrics_of};
@@ -36,7 +37,7 @@ pub fn assumed_floor() -> NoiseFloor {
 pub fn stored(a: &Run, b: &Run, floor: &NoiseFloor) -> Comparison {
     let mut notes = Vec::new();
     let (Some(pa), Some(pb)) = (a.measured(), b.measured()) else {
-        return conclude(BTreeMap::new(), false, vec!["a run has no measured phase".into()]);
+        return conclude(BTreeMap::new(), Vec::new(), false, vec!["a run has no measured phase".into()]);
     };
     let load = |r: &Run| r.plan.phases.iter().find(|p| p.measured).map(|p| p.load.clone());
     if load(a) != load(b) {
@@ -96,7 +97,11 @@ pub fn stored(a: &Run, b: &Run, floor: &NoiseFloor) -> Comparison {
                 .into()
         }
     });
-    conclude(metrics, open, notes)
+    let classes = classes::compare(&ma, &mb, FEWEST, |key| classes::unknown(*ma.get(key)?, *mb.get(key)?));
+    if !classes.is_empty() {
+        notes.push("stored runs have no seconds of their classes: how these differ is shown without a verdict".into());
+    }
+    conclude(metrics, classes, open, notes)
 }
 
 /// Standard errors of the logarithm of each metric within a run.

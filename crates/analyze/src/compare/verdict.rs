@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lastdrop_model::documents::{CompareVerdict, Compared, MetricComparison};
+use lastdrop_model::documents::{ClassComparison, CompareVerdict, Compared, MetricComparison};
 
 use super::estimate::{ALPHA, WIDEST};
 use super::metrics::METRICS;
@@ -14,6 +14,7 @@ const MAIN: f64 = 0.6;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     pub metrics: BTreeMap<String, MetricComparison>,
+    pub classes: Vec<ClassComparison>,
     pub verdict: CompareVerdict,
     pub because: String,
     pub smallest_difference: f64,
@@ -30,7 +31,12 @@ pub(super) fn chance(metric: &str, open: bool) -> f64 {
     if metric == main_metric(open) { ALPHA * MAIN } else { ALPHA * (1.0 - MAIN) / (METRICS.len() - 1) as f64 }
 }
 
-pub(super) fn conclude(metrics: BTreeMap<String, MetricComparison>, open: bool, notes: Vec<String>) -> Comparison {
+pub(super) fn conclude(
+    metrics: BTreeMap<String, MetricComparison>,
+    classes: Vec<ClassComparison>,
+    open: bool,
+    notes: Vec<String>,
+) -> Comparison {
     let named = |wanted: Compared| -> Vec<String> {
         METRICS.iter().filter_map(|m| metrics.get(*m).filter(|c| c.verdict == wanted).map(|c| say(m, c))).collect()
     };
@@ -67,7 +73,7 @@ pub(super) fn conclude(metrics: BTreeMap<String, MetricComparison>, open: bool, 
             },
         ),
     };
-    Comparison { metrics, verdict, because, smallest_difference, notes }
+    Comparison { metrics, classes, verdict, because, smallest_difference, notes }
 }
 
 /// The name of a metric in a sentence.

@@ -89,6 +89,7 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
     if objectives.iter().any(|o| o.metric == Metric::Rate) {
         return Err(UsageError("the rate is what capacity finds: leave it out of the objective".into()).into());
     }
+    plan.check_classes(&objectives).map_err(|e| UsageError(e.to_string()))?;
     let default = if run_plan::is_plan_file(&args.target) { plan.keepalive } else { KeepAlive::Off };
     plan.keepalive = args.keepalive.unwrap_or(default);
     plan.threads = args.threads.unwrap_or(plan.threads);

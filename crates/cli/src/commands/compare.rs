@@ -176,6 +176,7 @@ fn stored(args: &CompareArgs) -> Result<CompareDocument> {
         a: side(&args.a, &ra),
         b: side(b, &rb),
         metrics: comparison.metrics,
+        classes: comparison.classes,
         verdict,
         because,
         smallest_difference: comparison.smallest_difference,

@@ -101,6 +101,9 @@ pub struct TargetArgs {
     /// Seed of random service times
     #[arg(long, value_name = "N", value_parser = within::<i64>(SEED))]
     pub seed: Option<i64>,
+    /// Say in each answer when the worker began with its request and how long it took [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub server_time: Option<bool>,
     /// Write a line for each answer: when (microseconds since 1970), status, path
     #[arg(long, value_name = "FILE")]
     pub log: Option<String>,
@@ -145,7 +148,8 @@ pub fn target(args: TargetArgs) -> Result<Exit> {
         close_every,
         reset_every,
         hang_every,
-        seed
+        seed,
+        server_time
     );
     // A restart may happen in another directory.
     let absolute = |path: Option<std::path::PathBuf>| path.map(|p| std::path::absolute(&p).unwrap_or(p));

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use lastdrop_model::plan::{HttpOptions, Plan};
+use lastdrop_model::plan::{HttpOptions, Plan, ServerTimeFrom};
 use lastdrop_model::request::{Auth, Body, Data, Expectation, Page, Part, PartContent, Per, Think};
 
 use super::http::HttpArgs;
@@ -55,6 +55,10 @@ pub struct RequestArgs {
     /// With --page: a user fetches what may be cached once
     #[arg(long, requires = "page")]
     pub page_cache: bool,
+    /// Where the server says its own time of a request: auto (Server-Timing, X-Runtime and others), header:NAME or
+    /// header:NAME:UNIT (s, ms, us); the report then says what of each response is link, queue, server and upstream
+    #[arg(long, value_name = "WHERE", value_parser = str::parse::<ServerTimeFrom>)]
+    pub server_time: Option<ServerTimeFrom>,
     #[command(flatten)]
     pub http: HttpArgs,
 }
@@ -102,6 +106,9 @@ impl RequestArgs {
         if self.think.is_some() {
             plan.think = self.think;
             plan.requests.iter_mut().for_each(|request| request.think = None);
+        }
+        if self.server_time.is_some() {
+            plan.server_time.clone_from(&self.server_time);
         }
         self.http.0.set(&mut plan.http, |option| option.beside_a_file);
     }

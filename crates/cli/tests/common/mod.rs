@@ -18,6 +18,7 @@ pub mod beside;
 pub mod databases;
 pub mod haproxy;
 pub mod lines;
+pub mod link;
 pub mod misbehaving;
 pub mod servers;
 
@@ -294,6 +295,10 @@ impl Namespace {
         BufReader::new(holder.stdout.take().expect("piped")).read_line(&mut line).expect("it says that it is up");
         assert_eq!(line, "up\n", "no network namespace can be made (these tests want root)");
         Namespace { holder }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.holder.id() as i32
     }
 
     /// A command that runs inside, with the environment of `command`.

@@ -3,7 +3,7 @@
 use lastdrop_analyze::objective::{bad_answers, expects};
 use lastdrop_model::histogram::PERCENTILES;
 use lastdrop_model::objective::Metric;
-use lastdrop_model::{Plan, Verdict};
+use lastdrop_model::{PhaseReport, Plan, Verdict};
 
 use crate::rule::Rule;
 
@@ -57,8 +57,7 @@ pub(super) const FEW_SAMPLES: Rule = Rule {
     name: "few-samples",
     disturbs: false,
     look: |e| {
-        let n = e.phase?.requests.answered as f64;
-        let (name, tail) = rarest_percentile(e.plan);
+        let (name, tail, n) = least_supported(e.plan, e.phase?);
         (n > 0.0 && n * tail < SAMPLES_BEYOND - 1e-9).then(|| {
             (
                 Verdict::Doubtful,
@@ -86,14 +85,19 @@ pub(super) const UNANSWERED: Rule = Rule {
     },
 };
 
-/// The rarest percentile that is asked for, and the share beyond it: p99, or what an objective is about.
-fn rarest_percentile(plan: &Plan) -> (String, f64) {
+/// The percentile that rests on the fewest answers beyond it, the share beyond it and the answers: p99, or what an objective
+/// is about.
+fn least_supported(plan: &Plan, phase: &PhaseReport) -> (String, f64, f64) {
     let asked = plan.objectives.iter().filter_map(|o| match &o.metric {
         Metric::Latency { field, .. } => {
             let q = PERCENTILES.iter().find(|(name, _)| name == field)?.1;
-            Some((o.metric.to_string(), 1.0 - q))
+            let answered = phase.of_class(o.class.as_deref())?.requests.answered;
+            Some((o.what(), 1.0 - q, answered as f64))
         }
         _ => None,
     });
-    asked.fold(("p99".to_string(), 0.01), |rarest, x| if x.1 < rarest.1 { x } else { rarest })
+    let beyond = |x: &(String, f64, f64)| x.1 * x.2;
+    asked.fold(("p99".to_string(), 0.01, phase.requests.answered as f64), |least, x| {
+        if beyond(&x) < beyond(&least) { x } else { least }
+    })
 }

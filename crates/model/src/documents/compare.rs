@@ -42,6 +42,14 @@ pub struct MetricComparison {
     pub smallest_difference: f64,
 }
 
+/// What a comparison says of one class of requests. Its verdicts hold for all classes together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClassComparison {
+    pub name: String,
+    /// `rps`, `p50_us`, `p99_us`
+    pub metrics: BTreeMap<String, MetricComparison>,
+}
+
 /// Which comparison it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -91,6 +99,9 @@ pub struct CompareDocument {
     pub a: CompareSide,
     pub b: CompareSide,
     pub metrics: BTreeMap<String, MetricComparison>,
+    /// The classes of requests that both sides have, where there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<ClassComparison>,
     pub verdict: CompareVerdict,
     /// The verdict in a sentence.
     pub because: String,

@@ -4,10 +4,15 @@ use crate::bounds::{
     BANDWIDTH, BUFFER, BURST, Bound, CONNECTIONS, DRAIN, DURATION, INTERVAL, KEEPALIVE, PAGE_CONNECTIONS, PAUSE,
     PHASES, RAMP_RATE, RAMP_USERS, RATE, REQUESTS, STEPS, THREADS, TIMEOUT, USERS, WEIGHT,
 };
+use crate::class::Classes;
 use crate::http_options::{HTTP_OPTIONS, Takes};
+use crate::objective::Objective;
 use crate::request::{Auth, Pick, Think};
 
 use super::{KeepAlive, Load, Plan};
+
+/// Classes of requests that an error lists.
+const NAMES_SHOWN: usize = 20;
 
 impl Plan {
     /// What cannot be carried out, in words for the user.
@@ -90,6 +95,7 @@ impl Plan {
                 );
             }
         }
+        self.check_classes(&self.objectives)?;
         if self.page.is_some() && session {
             return wrong(Trouble::Page, "page mode loads single pages; it excludes sessions", "choose one of them");
         }
@@ -111,6 +117,26 @@ impl Plan {
             );
         }
         Ok(())
+    }
+
+    /// An objective about requests that there are not would never be met.
+    ///
+    /// # Errors
+    /// With the first such objective, and what requests there are.
+    pub fn check_classes(&self, objectives: &[Objective]) -> Result<(), PlanError> {
+        let mut asked = objectives.iter().filter_map(|o| o.class.as_ref().map(|class| (o, class))).peekable();
+        if asked.peek().is_none() {
+            return Ok(());
+        }
+        let names = Classes::of(self).names;
+        let Some((objective, class)) = asked.find(|(_, class)| !names.contains(class)) else { return Ok(()) };
+        let shown = names.iter().take(NAMES_SHOWN).map(|n| format!("'{n}'")).collect::<Vec<_>>().join(", ");
+        let more = if names.len() > NAMES_SHOWN { ", …" } else { "" };
+        Err(PlanError {
+            part: Trouble::Whole,
+            what: format!("objective {objective}: no requests are called '{class}'"),
+            advice: format!("there are {shown}{more}; name = in a plan's request gives it a name"),
+        })
     }
 
     /// Numbers that nobody can carry out, whoever made the plan.

@@ -6,6 +6,7 @@ mod check;
 mod keepalive;
 mod load;
 mod network;
+mod server_time;
 mod tls;
 
 use std::time::Duration;
@@ -17,6 +18,7 @@ pub use check::{PlanError, Trouble};
 pub use keepalive::KeepAlive;
 pub use load::{Arrival, BEGIN_TOGETHER, Load, Phase};
 pub use network::{Network, Proxy};
+pub use server_time::{ServerTimeFrom, TimeUnit};
 pub use tls::TlsOptions;
 
 pub use crate::http_options::HttpOptions;
@@ -66,6 +68,9 @@ pub struct Plan {
     pub objectives: Vec<Objective>,
     #[serde(default, skip_serializing_if = "is_default")]
     pub abandon: Abandon,
+    /// Where the server says its own time of each request; None where nobody asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_time: Option<ServerTimeFrom>,
     /// The user wants what is kept of it to have its secrets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_secrets: bool,
@@ -109,6 +114,7 @@ impl Plan {
             seed,
             objectives: Vec::new(),
             abandon: Abandon::default(),
+            server_time: None,
             keep_secrets: false,
         }
     }
@@ -134,6 +140,7 @@ impl Plan {
             seed: self.seed,
             objectives: self.objectives.clone(),
             abandon: self.abandon.clone(),
+            server_time: self.server_time.clone(),
             keep_secrets: self.keep_secrets,
         }
     }

@@ -12,7 +12,7 @@ use toml::Spanned;
 use crate::bounds::{BANDWIDTH, Within, row};
 use crate::http_options::HttpGiven;
 use crate::objective::Objective;
-use crate::plan::{Arrival, KeepAlive, Proxy};
+use crate::plan::{Arrival, KeepAlive, Proxy, ServerTimeFrom};
 use crate::request::{Expectation, Per, Pick, Think};
 use crate::units::parse_bytes;
 use crate::url::Url;
@@ -100,7 +100,7 @@ impl Readable for Objectives {
     }
 }
 
-readable!(Url, KeepAlive, Arrival, Think, Expectation, Proxy, Bandwidth, IpAddr);
+readable!(Url, KeepAlive, Arrival, Think, Expectation, Proxy, Bandwidth, IpAddr, ServerTimeFrom);
 
 /// A plan file. Times are texts such as "30s" or "1m30s", sizes such as "64k". Relative file names start at the plan's
 /// own folder.
@@ -120,6 +120,9 @@ pub struct PlanFile {
     /// What the measured phase has to reach: "p99<300ms,errors<0.1%,rate>500". Missed, the exit code is 3.
     #[schemars(with = "Option<String>")]
     pub(super) objective: Option<Text<Objectives>>,
+    /// Where the server says its own time of a request: "auto", "header:X-Runtime", "header:NAME:ms".
+    #[schemars(with = "Option<String>")]
+    pub(super) server_time: Option<Text<ServerTimeFrom>>,
     /// "uniform" or "poisson".
     #[schemars(with = "Option<String>")]
     pub(super) arrivals: Option<Text<Arrival>>,

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
-
-use super::phase::{Bytes, Connections, Expectations, Followed, Pages, PhaseReport, Rate, Requests, Second};
+use super::by_class::ClassTotals;
+use super::phase::{ClassReport, Connections, Followed, Pages, PhaseReport, Second};
+use super::summary::results;
+use crate::class::Classes;
 use crate::counts::Counts;
-use crate::histogram::{Histogram, Kind, PERCENTILES};
+use crate::histogram::Kind;
 use crate::plan::{Phase, Plan};
 use crate::slice::Slice;
 use crate::timeline::{Archive, Timeline};
@@ -20,12 +21,19 @@ struct PhaseTotal {
     /// How long the phase lasted, once known; until then the seconds seen so far.
     duration_us: Option<u64>,
     seconds: Timeline<Second>,
+    classes: ClassTotals,
 }
 
 impl PhaseTotal {
     fn new(index: usize, archive: Option<Arc<dyn Archive<Second>>>) -> PhaseTotal {
         let seconds = archive.map_or_else(Timeline::default, Timeline::archived);
-        PhaseTotal { total: Slice::new(index as u16, 0), peak: 0, duration_us: None, seconds }
+        PhaseTotal {
+            total: Slice::new(index as u16, 0),
+            peak: 0,
+            duration_us: None,
+            seconds,
+            classes: ClassTotals::default(),
+        }
     }
 
     fn duration_s(&self) -> f64 {
@@ -64,6 +72,7 @@ impl PhaseBuilder {
 #[derive(Debug)]
 pub struct RunBuilder {
     phases: Vec<PhaseBuilder>,
+    classes: Classes,
     forgetful: bool,
 }
 
@@ -87,7 +96,8 @@ impl RunBuilder {
             archive: archive(i as u16),
             stage: Stage::NotBegun,
         };
-        RunBuilder { phases: plan.phases.iter().enumerate().map(builder).collect(), forgetful: true }
+        let phases = plan.phases.iter().enumerate().map(builder).collect();
+        RunBuilder { phases, classes: Classes::of(plan), forgetful: true }
     }
 
     /// The archive takes no more: from now on every second is kept in memory.
@@ -101,7 +111,8 @@ impl RunBuilder {
         let Some(builder) = self.phases.get_mut(index) else { return };
         builder.begin(index);
         if let Stage::Counting(phase) = &mut builder.stage {
-            phase.total.add(slice);
+            phase.total.add_unclassed(slice);
+            phase.classes.add(&slice.by_class);
             phase.seconds.push(Second::of(slice));
             if self.forgetful {
                 phase.seconds.forget_older();
@@ -122,7 +133,7 @@ impl RunBuilder {
         };
         (total.duration_us, total.peak) = (Some(duration_us), peak);
         let counts = total.total.counts;
-        phase.stage = Stage::Over(Box::new(report_phase(&phase.name, phase.measured, *total)), counts);
+        phase.stage = Stage::Over(Box::new(report_phase(&phase.name, phase.measured, *total, &self.classes)), counts);
     }
 
     /// Counts so far of a phase.
@@ -135,54 +146,39 @@ impl RunBuilder {
         }
     }
 
+    /// Requests of a phase by class so far, where there are several.
+    #[must_use]
+    pub fn classes(&self, index: usize) -> Vec<ClassReport> {
+        match self.phases.get(index).map(|p| &p.stage) {
+            Some(Stage::Counting(phase)) => phase.classes.several(&self.classes, phase.duration_s()),
+            Some(Stage::Over(report, _)) => report.classes.clone(),
+            None | Some(Stage::NotBegun) => Vec::new(),
+        }
+    }
+
     /// The phases as they will be reported. Phases that never began are left out: none that did comes after them.
     #[must_use]
     pub fn into_reports(self) -> Vec<PhaseReport> {
+        let classes = &self.classes;
         let report = |phase: PhaseBuilder| match phase.stage {
             Stage::NotBegun => None,
-            Stage::Counting(total) => Some(report_phase(&phase.name, phase.measured, *total)),
+            Stage::Counting(total) => Some(report_phase(&phase.name, phase.measured, *total, classes)),
             Stage::Over(report, _) => Some(*report),
         };
         self.phases.into_iter().filter_map(report).collect()
     }
 }
 
-fn report_phase(name: &str, measured: bool, phase: PhaseTotal) -> PhaseReport {
+fn report_phase(name: &str, measured: bool, phase: PhaseTotal, classes: &Classes) -> PhaseReport {
     let c = &phase.total.counts;
     let duration_s = phase.duration_s();
-    let per_second = |n: u64| if duration_s > 0.0 { n as f64 / duration_s } else { 0.0 };
-    let mut latency_us = Map::new();
-    for kind in Kind::ALL {
-        let h = &phase.total.latencies[kind as usize];
-        if h.count() > 0 {
-            let mut summary = summarise(h);
-            if kind == Kind::Response {
-                mark_lower_bounds(&mut summary, c);
-            }
-            latency_us.insert(kind.name().into(), Value::Object(summary));
-        }
-    }
+    let status = phase.total.status.iter().enumerate().filter(|(_, n)| **n > 0).map(|(code, n)| (code as u16, *n));
+    let latencies = Kind::ALL.into_iter().map(|kind| (kind, &phase.total.latencies[kind as usize]));
+    let results = results(c, status, latencies, duration_s);
     PhaseReport {
         name: name.to_string(),
         measured,
         duration_s,
-        requests: Requests {
-            due: c.due,
-            unsent: c.unsent(),
-            sent: c.sent,
-            answered: c.answered,
-            failed: c.failed,
-            timed_out: c.timed_out,
-            censored: c.censored(),
-        },
-        status: phase
-            .total
-            .status
-            .iter()
-            .enumerate()
-            .filter(|(_, n)| **n > 0)
-            .map(|(code, n)| (code.to_string(), *n))
-            .collect(),
         connections: Connections {
             opened: c.opened,
             peak: phase.peak,
@@ -190,8 +186,6 @@ fn report_phase(name: &str, measured: bool, phase: PhaseTotal) -> PhaseReport {
             handshakes_full: c.handshakes_full,
             handshakes_resumed: c.handshakes_resumed,
         },
-        bytes: Bytes { sent: c.bytes_sent, received: c.bytes_received, coded: c.bytes_coded, decoded: c.bytes_decoded },
-        expectations: Expectations { missed: c.missed },
         followed: Followed {
             redirects: c.redirected,
             challenges: c.challenged,
@@ -200,36 +194,9 @@ fn report_phase(name: &str, measured: bool, phase: PhaseTotal) -> PhaseReport {
             left_out: c.left_out,
         },
         pages: Pages { loaded: c.pages, failed: c.pages_failed },
-        rate: Rate { due_rps: per_second(c.due), answered_rps: per_second(c.answered_in_time) },
-        latency_us,
+        classes: phase.classes.report(classes, &results, duration_s),
+        results,
         seconds: phase.seconds,
-    }
-}
-
-fn summarise(h: &Histogram) -> Map<String, Value> {
-    let mut m = Map::new();
-    m.insert("count".into(), json!(h.count()));
-    m.insert("min".into(), json!(h.min()));
-    m.insert("mean".into(), json!((h.mean() * 10.0).round() / 10.0));
-    for (name, q) in PERCENTILES {
-        m.insert(name.into(), json!(h.quantile(q)));
-    }
-    m.insert("max".into(), json!(h.max()));
-    m
-}
-
-/// A percentile q is only a lower bound where more than (1 − q) of the requests due have no answer at all.
-fn mark_lower_bounds(summary: &mut Map<String, Value>, c: &Counts) {
-    let missing = (c.failed.total() + c.timed_out + c.censored() + c.unsent()) as f64;
-    let bounds: Vec<&str> = PERCENTILES
-        .iter()
-        // The tolerance keeps "exactly 1 % missing" from marking p99 through rounding of 1 − 0.99.
-        .filter(|(_, q)| missing > (1.0 - q) * c.due as f64 + 1e-9 * c.due as f64)
-        .map(|(name, _)| *name)
-        .collect();
-    if !bounds.is_empty() {
-        summary.insert("lower_bound".into(), json!(true));
-        summary.insert("lower_bounds".into(), json!(bounds));
     }
 }
 

@@ -4,15 +4,19 @@
 //! store after a kill, so a killed run is a shorter run and not another kind of thing.
 
 mod builder;
+mod by_class;
 mod generator;
 mod phase;
+mod summary;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use builder::RunBuilder;
 pub use generator::{Generator, OtherProgram, Shortage};
-pub use phase::{Bytes, Connections, Expectations, Followed, Pages, PhaseReport, Rate, Requests, Second};
+pub use phase::{
+    Bytes, ClassReport, Connections, Expectations, Followed, Pages, PhaseReport, Rate, Requests, Results, Second,
+};
 
 use crate::kept_plan::KeptPlan;
 use crate::look::Observed;

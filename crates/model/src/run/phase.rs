@@ -1,10 +1,12 @@
 //! What one phase of a run comes to: its counts, its latencies, its seconds.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::summary::summarise;
 use crate::counts::Failed;
 use crate::histogram::Kind;
 use crate::slice::Slice;
@@ -85,6 +87,9 @@ pub struct Second {
     pub failed: u64,
     /// Compressed HDR V2 histogram of response latency, base64.
     pub response_hdr: String,
+    /// Where the time of its answers went, where servers say it: a summary of each of [`Kind::PARTS`].
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub parts_us: Map<String, Value>,
 }
 
 impl Entry for Second {
@@ -101,31 +106,96 @@ impl Second {
             answered: slice.counts.answered,
             failed: slice.counts.failed.total() + slice.counts.timed_out,
             response_hdr: slice.latencies[Kind::Response as usize].encode_base64(),
+            parts_us: parts_of(slice),
         }
     }
 }
 
-/// One phase of a finished run. `latency_us` maps a [`Kind`] name to its summary.
+fn parts_of(slice: &Slice) -> Map<String, Value> {
+    let counted = |kind: &Kind| slice.latencies[*kind as usize].count() > 0;
+    let of = |kind: Kind| (kind.name().to_string(), Value::Object(summarise(&slice.latencies[kind as usize])));
+    Kind::PARTS.into_iter().filter(counted).map(of).collect()
+}
+
+/// What requests came to: those of a phase, or those of one class in it. `latency_us` maps a [`Kind`] name to its summary.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    pub requests: Requests,
+    pub status: BTreeMap<String, u64>,
+    pub bytes: Bytes,
+    pub expectations: Expectations,
+    pub rate: Rate,
+    pub latency_us: Map<String, Value>,
+}
+
+/// One phase of a finished run; its [`Results`] are read as its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PhaseReport {
     pub name: String,
     pub measured: bool,
     pub duration_s: f64,
-    pub requests: Requests,
-    pub status: BTreeMap<String, u64>,
+    #[serde(flatten)]
+    pub results: Results,
     pub connections: Connections,
-    pub bytes: Bytes,
-    pub expectations: Expectations,
     #[serde(default)]
     pub followed: Followed,
     #[serde(default)]
     pub pages: Pages,
-    pub rate: Rate,
-    pub latency_us: Map<String, Value>,
+    /// In the order of the plan. Those of a run that was killed are as they were some seconds before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<ClassReport>,
     pub seconds: Timeline<Second>,
 }
 
+/// One class of requests in a phase; its [`Results`] are read as its own. Its latencies are response, service and first
+/// byte: to connect and to wait for a connection has no class.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClassReport {
+    pub name: String,
+    /// Names and patterns that it stands for.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub patterns: usize,
+    #[serde(flatten)]
+    pub results: Results,
+}
+
+fn one() -> usize {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde wants a reference
+fn is_one(n: &usize) -> bool {
+    *n == 1
+}
+
+impl Deref for PhaseReport {
+    type Target = Results;
+
+    fn deref(&self) -> &Results {
+        &self.results
+    }
+}
+
+impl Deref for ClassReport {
+    type Target = Results;
+
+    fn deref(&self) -> &Results {
+        &self.results
+    }
+}
+
 impl PhaseReport {
+    /// The results of a class; without one those of the phase.
+    #[must_use]
+    pub fn of_class(&self, name: Option<&str>) -> Option<&Results> {
+        match name {
+            None => Some(&self.results),
+            Some(name) => self.classes.iter().find(|c| c.name == name).map(|c| &c.results),
+        }
+    }
+}
+
+impl Results {
     /// A number out of a latency summary, in microseconds: `latency(Kind::Response, "p99")`. None without samples.
     #[must_use]
     pub fn latency(&self, kind: Kind, field: &str) -> Option<f64> {

@@ -1,0 +1,94 @@
+//! The classes that requests have: of those that go out, and of those that never did.
+
+use lastdrop_model::Micros;
+
+use crate::connection::Errand;
+use crate::event_loop::{EventLoop, Queue};
+use crate::prepare::{Choice, Prepared};
+
+impl Prepared {
+    /// The class of a request that goes out.
+    #[inline]
+    pub(crate) fn class_of(&self, request: u32, errand: Option<&Errand>) -> u16 {
+        if self.classes == 0 {
+            return 0;
+        }
+        match errand {
+            Some(errand) if errand.embedded => self.class_of_parts,
+            _ => self.requests[request as usize].class,
+        }
+    }
+
+    /// So many requests of an open loop, each class with its share of the plan's mix. The shares add up.
+    fn mixed(&self, total: u64) -> Vec<u64> {
+        let weights: Vec<(u16, f64)> = match &self.choice {
+            Choice::Only | Choice::Session => vec![(self.requests[0].class, 1.0)],
+            Choice::Sessions(starts) => starts.iter().map(|at| (self.requests[*at].class, 1.0)).collect(),
+            Choice::Order => self.requests.iter().map(|r| (r.class, 1.0)).collect(),
+            Choice::Weighted(sums) => {
+                let before = std::iter::once(0.0).chain(sums.iter().copied());
+                self.requests.iter().zip(before.zip(sums)).map(|(r, (before, sum))| (r.class, sum - before)).collect()
+            }
+        };
+        let whole: f64 = weights.iter().map(|(_, w)| w).sum();
+        let mut shares = vec![0; self.classes];
+        let (mut sum, mut given) = (0.0, 0);
+        for (at, (class, weight)) in weights.iter().enumerate() {
+            sum += weight;
+            let until = if at + 1 == weights.len() { total } else { (total as f64 * sum / whole).floor() as u64 };
+            let own = until.min(total).saturating_sub(given);
+            shares[usize::from(*class)] += own;
+            given += own;
+        }
+        shares
+    }
+}
+
+impl EventLoop<'_> {
+    /// Open loop: nothing of what has come due by `now` and waits will be sent. It has the classes that it would have had.
+    pub(crate) fn class_unsent(&mut self, now: Micros) {
+        if self.job.prepared.classes == 0 {
+            return;
+        }
+        let waiting = |q: &Queue| {
+            let until = q.end.map_or(now, |end| end.min(now)).saturating_sub(q.start);
+            (q.phase, q.arrivals.clone().advance_to(until).min(q.budget))
+        };
+        for (phase, unsent) in self.queues.iter().map(waiting).collect::<Vec<_>>() {
+            let shares = self.job.prepared.mixed(unsent);
+            let counts = &mut self.slice(phase).by_class.counts;
+            counts.iter_mut().zip(shares).for_each(|(c, n)| c.due += n);
+        }
+    }
+
+    /// What came due and found no descriptor until the end.
+    pub(crate) fn class_stranded(&mut self) {
+        if self.job.prepared.classes == 0 {
+            return;
+        }
+        for stranded in std::mem::take(&mut self.stranded) {
+            let class = self.job.prepared.class_of(stranded.request, stranded.errand.as_deref());
+            self.slice(stranded.phase).by_class.counts[usize::from(class)].due += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lastdrop_model::Plan;
+
+    #[test]
+    fn shares_of_the_mix_add_up() {
+        let mut plan = Plan::new("http://127.0.0.1:1/".parse().expect("valid"), 1);
+        plan.requests = vec![plan.requests[0].clone(); 3];
+        for (i, request) in plan.requests.iter_mut().enumerate() {
+            (request.name, request.weight) = (i.to_string(), [0.1, 0.6, 0.3][i]);
+        }
+        let prepared = Prepared::new(&plan).expect("valid");
+        for total in [0, 1, 2, 9, 10, 1_000_001] {
+            assert_eq!(prepared.mixed(total).iter().sum::<u64>(), total);
+        }
+        assert_eq!(prepared.mixed(1000), [100, 600, 300]);
+    }
+}

@@ -1,0 +1,138 @@
+//! Where the time of an answer went, each part measured by itself: the link by the kernel, the server's own time and what it
+//! waited for others by its word, the queue before it by when it says that it began.
+//!
+//! When the server began is told by its own clock. On one machine that is ours. Otherwise each answer bounds by how much it may
+//! differ: the server cannot have begun before the request was there, nor have ended after the answer was. While no
+//! difference at all is possible none is assumed; once it is impossible, the middle of what is.
+
+use lastdrop_http::Sink;
+use lastdrop_http::server_time::{ServerTime, Unit};
+use lastdrop_model::plan::{ServerTimeFrom, TimeUnit};
+use lastdrop_model::{Kind, Micros};
+
+use crate::event_loop::EventLoop;
+use crate::sys;
+
+/// Hears what an answer says of the server's time, and hands everything on.
+pub(crate) struct Hearing<'a> {
+    pub from: &'a ServerTimeFrom,
+    pub said: &'a mut ServerTime,
+    pub next: &'a mut dyn Sink,
+}
+
+impl Sink for Hearing<'_> {
+    fn field(&mut self, name: &str, value: &[u8]) {
+        match self.from {
+            ServerTimeFrom::Known => self.said.take_known(name, value),
+            ServerTimeFrom::Field { name: wanted, unit } if name.eq_ignore_ascii_case(wanted) => {
+                let unit = match unit {
+                    TimeUnit::Seconds => Unit::Seconds,
+                    TimeUnit::Milliseconds => Unit::Milliseconds,
+                    TimeUnit::Microseconds => Unit::Microseconds,
+                    TimeUnit::AsWritten => Unit::AsWritten,
+                };
+                self.said.take_named(name, value, unit);
+            }
+            ServerTimeFrom::Field { .. } => {}
+        }
+        self.next.field(name, value);
+    }
+
+    fn body(&mut self, bytes: &[u8]) {
+        self.next.body(bytes);
+    }
+}
+
+/// By how much the server's clock may be ahead of ours, microseconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClockOffset {
+    least: i64,
+    most: i64,
+}
+
+impl Default for ClockOffset {
+    fn default() -> Self {
+        ClockOffset { least: i64::MIN, most: i64::MAX }
+    }
+}
+
+impl ClockOffset {
+    /// The server began at `began` and ended at `ended` by its clock, between `arrived` and `left` by ours.
+    fn learn(&mut self, began: i64, ended: i64, arrived: i64, left: i64) {
+        let (least, most) = (ended - left, began - arrived);
+        // Clocks drift: what contradicts the bounds so far replaces them.
+        if least > self.most || most < self.least {
+            *self = ClockOffset { least, most };
+        }
+        (self.least, self.most) = (self.least.max(least), self.most.min(most));
+    }
+
+    fn ahead(self) -> i64 {
+        // Timestamps are cut to microseconds, and the way there is taken as half of the way there and back.
+        if self.least <= SLACK_US && self.most >= -SLACK_US { 0 } else { self.least.midpoint(self.most) }
+    }
+}
+
+/// What the bounds of a clock that is ours may miss by.
+const SLACK_US: i64 = 1000;
+
+impl EventLoop<'_> {
+    /// Records where the time of an answer went that is complete now.
+    pub(crate) fn record_parts(&mut self, slot: u32, now: Micros) {
+        let origin = (self.wiring.clock.unix_us() + self.job.start) as i64;
+        let c = &mut self.connections[slot as usize];
+        let said = std::mem::take(&mut c.said);
+        let (phase, class, first_byte, written, fd) = (c.phase, c.class, c.first_byte, c.all_written, c.fd());
+        let link = sys::round_trip_us(fd);
+        let mut queue = said.queued_us;
+        if let (None, Some(began), Some(link)) = (queue, said.began_unix_us, link)
+            && written > 0
+        {
+            let (began, half) = (began as i64, (link / 2) as i64);
+            let arrived = origin + written as i64 + half;
+            let ended = began.saturating_add(said.took_us.unwrap_or(0) as i64);
+            self.clock_offset.learn(began, ended, arrived, origin + first_byte as i64 - half);
+            queue = Some((began - self.clock_offset.ahead() - arrived).max(0) as u64);
+        }
+        let transfer = Some(now.saturating_sub(first_byte));
+        let slice = self.slice(phase);
+        for (kind, us) in [
+            (Kind::Link, link),
+            (Kind::Queue, queue),
+            (Kind::Server, said.took_us),
+            (Kind::Upstream, said.upstream_us),
+            (Kind::Transfer, transfer),
+        ] {
+            if let Some(us) = us {
+                slice.record_part(class, kind, us);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_may_be_ours_is() {
+        let mut offset = ClockOffset::default();
+        // It waited for 40 ms in a queue: what might be an offset of up to 40 ms is none.
+        offset.learn(1_040_000, 1_060_000, 1_000_000, 1_060_000);
+        assert_eq!(offset.ahead(), 0);
+    }
+
+    #[test]
+    fn a_clock_that_cannot_be_ours_is_found_out() {
+        let mut offset = ClockOffset::default();
+        let ahead = 5_000_000;
+        for queue in [40_000, 10_000, 0] {
+            let began = 1_000_000 + queue;
+            offset.learn(began + ahead, began + 20_000 + ahead, 1_000_000, began + 20_000);
+        }
+        assert_eq!(offset.ahead(), ahead);
+        let mut behind = ClockOffset::default();
+        behind.learn(1_000_000 - ahead, 1_020_000 - ahead, 1_000_000, 1_020_000);
+        assert_eq!(behind.ahead(), -ahead);
+    }
+}

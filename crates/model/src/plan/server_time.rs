@@ -1,0 +1,97 @@
+//! Where a server says its own time of a request.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::request::check_header;
+
+/// Which fields of an answer are read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ServerTimeFrom {
+    /// Those that are known.
+    Known,
+    /// One by its name, with the unit of numbers that have none.
+    Field { name: String, unit: TimeUnit },
+}
+
+/// A unit of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeUnit {
+    Seconds,
+    Milliseconds,
+    Microseconds,
+    /// Seconds where there is a point, else microseconds.
+    AsWritten,
+}
+
+const UNITS: [(&str, TimeUnit); 3] =
+    [("s", TimeUnit::Seconds), ("ms", TimeUnit::Milliseconds), ("us", TimeUnit::Microseconds)];
+
+impl FromStr for ServerTimeFrom {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "'{text}' does not say where the server's time is; write auto, header:X-Runtime or header:NAME:s (s, ms, us)"
+            )
+        };
+        if text == "auto" {
+            return Ok(ServerTimeFrom::Known);
+        }
+        let field = text.strip_prefix("header:").ok_or_else(wrong)?;
+        let (name, unit) = match field.split_once(':') {
+            None => (field, TimeUnit::AsWritten),
+            Some((name, word)) => (name, UNITS.iter().find(|(w, _)| *w == word).ok_or_else(wrong)?.1),
+        };
+        check_header(name, "")?;
+        Ok(ServerTimeFrom::Field { name: name.into(), unit })
+    }
+}
+
+impl fmt::Display for ServerTimeFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerTimeFrom::Known => f.write_str("auto"),
+            ServerTimeFrom::Field { name, unit } => {
+                write!(f, "header:{name}")?;
+                match UNITS.iter().find(|(_, u)| u == unit) {
+                    Some((word, _)) => write!(f, ":{word}"),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for ServerTimeFrom {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<ServerTimeFrom> for String {
+    fn from(from: ServerTimeFrom) -> String {
+        from.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_written_as_it_is_read() {
+        for text in ["auto", "header:X-Runtime", "header:X-Mine:ms", "header:Server-Timing"] {
+            assert_eq!(text.parse::<ServerTimeFrom>().expect("valid").to_string(), text);
+        }
+        for wrong in ["", "header:", "header:a b", "header:X:h", "X-Runtime", "log"] {
+            assert!(wrong.parse::<ServerTimeFrom>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Counts and histograms as they are reported.
+
+use serde_json::{Map, Value, json};
+
+use super::phase::{Bytes, Expectations, Rate, Requests, Results};
+use crate::counts::Counts;
+use crate::histogram::{Histogram, Kind, PERCENTILES};
+
+/// The results of requests that were counted for `duration_s`. Statuses come with their number of answers.
+pub(super) fn results<'a>(
+    c: &Counts,
+    status: impl Iterator<Item = (u16, u64)>,
+    latencies: impl Iterator<Item = (Kind, &'a Histogram)>,
+    duration_s: f64,
+) -> Results {
+    let per_second = |n: u64| if duration_s > 0.0 { n as f64 / duration_s } else { 0.0 };
+    let mut latency_us = Map::new();
+    for (kind, h) in latencies.filter(|(_, h)| h.count() > 0) {
+        let mut summary = summarise(h);
+        if kind == Kind::Response {
+            mark_lower_bounds(&mut summary, c);
+        }
+        latency_us.insert(kind.name().into(), Value::Object(summary));
+    }
+    Results {
+        requests: Requests {
+            due: c.due,
+            unsent: c.unsent(),
+            sent: c.sent,
+            answered: c.answered,
+            failed: c.failed,
+            timed_out: c.timed_out,
+            censored: c.censored(),
+        },
+        status: status.map(|(code, n)| (code.to_string(), n)).collect(),
+        bytes: Bytes { sent: c.bytes_sent, received: c.bytes_received, coded: c.bytes_coded, decoded: c.bytes_decoded },
+        expectations: Expectations { missed: c.missed },
+        rate: Rate { due_rps: per_second(c.due), answered_rps: per_second(c.answered_in_time) },
+        latency_us,
+    }
+}
+
+pub(super) fn summarise(h: &Histogram) -> Map<String, Value> {
+    let mut m = Map::new();
+    m.insert("count".into(), json!(h.count()));
+    m.insert("min".into(), json!(h.min()));
+    m.insert("mean".into(), json!((h.mean() * 10.0).round() / 10.0));
+    for (name, q) in PERCENTILES {
+        m.insert(name.into(), json!(h.quantile(q)));
+    }
+    m.insert("max".into(), json!(h.max()));
+    m
+}
+
+/// A percentile q is only a lower bound where more than (1 − q) of the requests due have no answer at all.
+fn mark_lower_bounds(summary: &mut Map<String, Value>, c: &Counts) {
+    let missing = (c.failed.total() + c.timed_out + c.censored() + c.unsent()) as f64;
+    let bounds: Vec<&str> = PERCENTILES
+        .iter()
+        // The tolerance keeps "exactly 1 % missing" from marking p99 through rounding of 1 − 0.99.
+        .filter(|(_, q)| missing > (1.0 - q) * c.due as f64 + 1e-9 * c.due as f64)
+        .map(|(name, _)| *name)
+        .collect();
+    if !bounds.is_empty() {
+        summary.insert("lower_bound".into(), json!(true));
+        summary.insert("lower_bounds".into(), json!(bounds));
+    }
+}

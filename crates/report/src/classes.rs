@@ -1,0 +1,82 @@
+//! The requests of a phase by class, as text.
+
+use std::fmt::Write as _;
+
+use lastdrop_model::Kind;
+use lastdrop_model::printable::line;
+use lastdrop_model::run::{ClassReport, PhaseReport};
+use lastdrop_model::units::{show_bytes, show_us};
+
+use crate::table::aligned;
+
+/// Of more classes than this those are shown in which most time was spent.
+const SHOWN: usize = 20;
+/// Longer names are cut.
+const LONGEST_NAME: usize = 60;
+
+/// A row for each class, where there are several.
+pub(crate) fn classes_text(p: &PhaseReport) -> String {
+    let mut out = String::new();
+    if p.classes.len() < 2 {
+        return out;
+    }
+    let shown = shown(p);
+    let rows: Vec<Vec<String>> = shown.iter().map(|c| row(c)).collect();
+    let heading = ["requests", "answered", "rate", "unanswered", "statuses", "received", "mean", "p50", "p99", "max"];
+    let _ = write!(out, "\n{}", aligned(&heading, &rows));
+    if shown.len() < p.classes.len() {
+        let _ = writeln!(
+            out,
+            "  {} of {} classes, by the time spent in them; --json has all",
+            shown.len(),
+            p.classes.len()
+        );
+    }
+    for class in p.classes.iter().filter(|c| c.patterns > 1) {
+        let _ =
+            writeln!(out, "  {} has {} patterns together that are too many to know apart", class.name, class.patterns);
+    }
+    out
+}
+
+/// The classes that have a row, in the order of the plan or of the time spent in them.
+pub(crate) fn shown(p: &PhaseReport) -> Vec<&ClassReport> {
+    let mut shown: Vec<&ClassReport> = p.classes.iter().collect();
+    if shown.len() > SHOWN {
+        shown.sort_by(|a, b| time_in(b).total_cmp(&time_in(a)));
+        shown.truncate(SHOWN);
+    }
+    shown
+}
+
+/// The name of a class in a table.
+pub(crate) fn name_of(class: &ClassReport) -> String {
+    let name = line(&class.name);
+    match name.char_indices().nth(LONGEST_NAME) {
+        Some((at, _)) => format!("{}…", &name[..at]),
+        None => name,
+    }
+}
+
+/// Microseconds that people waited for requests of a class.
+fn time_in(class: &ClassReport) -> f64 {
+    class.latency(Kind::Response, "mean").unwrap_or(0.0) * class.latency(Kind::Response, "count").unwrap_or(0.0)
+}
+
+fn row(class: &ClassReport) -> Vec<String> {
+    let r = &class.requests;
+    let statuses: Vec<String> = class.status.iter().map(|(code, n)| format!("{n} × {code}")).collect();
+    let mut cells = vec![
+        name_of(class),
+        r.answered.to_string(),
+        format!("{:.1}/s", class.rate.answered_rps),
+        (r.due - r.answered.min(r.due)).to_string(),
+        statuses.join(", "),
+        show_bytes(class.bytes.received),
+    ];
+    for field in ["mean", "p50", "p99", "max"] {
+        let bound = if class.is_lower_bound(field) { "≥" } else { "" };
+        cells.push(class.latency(Kind::Response, field).map_or("–".into(), |us| format!("{bound}{}", show_us(us))));
+    }
+    cells
+}

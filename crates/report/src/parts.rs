@@ -1,0 +1,80 @@
+//! Where the time of answers went, as text, where servers say their own time.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use lastdrop_model::Kind;
+use lastdrop_model::plan::ServerTimeFrom;
+use lastdrop_model::printable::line;
+use lastdrop_model::run::{PhaseReport, Results};
+use lastdrop_model::units::show_us;
+use serde_json::Value;
+
+use crate::classes::name_of;
+use crate::table::aligned;
+
+/// Rows of the table over time, at most.
+const MOST_STRETCHES: f64 = 12.0;
+
+/// The means of the parts of a response, of all requests and of each class that is shown. Nothing where nobody asked.
+pub(crate) fn parts_text(p: &PhaseReport, from: Option<&ServerTimeFrom>) -> String {
+    let mut out = String::new();
+    let Some(from) = from else { return out };
+    let said =
+        Kind::PARTS.iter().any(|k| !matches!(k, Kind::Link | Kind::Transfer) && p.latency(*k, "count").is_some());
+    if !said {
+        let _ = writeln!(out, "\n  server time: no answer says it ({})", line(&from.to_string()));
+        return out;
+    }
+    let mut rows = vec![row("all requests".into(), p)];
+    if p.classes.len() > 1 {
+        rows.extend(crate::classes::shown(p).into_iter().map(|c| row(name_of(c), c)));
+    }
+    let heading = ["mean of", "service", "link", "queue", "server", "of it upstream", "transfer", "rest"];
+    let _ = write!(out, "\n{}", aligned(&heading, &rows));
+    let rows = over_time(p);
+    if rows.len() > 1 {
+        let _ =
+            write!(out, "\n{}", aligned(&["second", "link", "queue", "server", "of it upstream", "transfer"], &rows));
+    }
+    out
+}
+
+/// The same means over time: of each second, or of stretches of seconds where there are many.
+fn over_time(p: &PhaseReport) -> Vec<Vec<String>> {
+    let length = (p.duration_s / MOST_STRETCHES).ceil().max(1.0) as u32;
+    let mut stretches: BTreeMap<u32, [(f64, f64); Kind::PARTS.len()]> = BTreeMap::new();
+    for second in p.seconds.iter() {
+        let sums = stretches.entry(second.t / length).or_default();
+        for (kind, (sum, count)) in Kind::PARTS.iter().zip(sums) {
+            let of = |field: &str| second.parts_us.get(kind.name()).and_then(|s| s.get(field)).and_then(Value::as_f64);
+            if let (Some(mean), Some(n)) = (of("mean"), of("count")) {
+                *sum += mean * n;
+                *count += n;
+            }
+        }
+    }
+    let said = |sums: &[(f64, f64)]| sums.iter().any(|(_, n)| *n > 0.0);
+    let row = |(at, sums): (u32, [(f64, f64); Kind::PARTS.len()])| {
+        let means = sums.iter().map(|(sum, n)| if *n > 0.0 { show_us(sum / n) } else { "–".into() });
+        std::iter::once((at * length).to_string()).chain(means).collect()
+    };
+    stretches.into_iter().filter(|(_, sums)| said(sums)).map(row).collect()
+}
+
+fn row(name: String, r: &Results) -> Vec<String> {
+    let mean = |kind: Kind| r.latency(kind, "mean");
+    let show = |us: Option<f64>| us.map_or("–".to_string(), show_us);
+    let mut cells = vec![name, show(mean(Kind::Service))];
+    cells.extend(Kind::PARTS.iter().map(|kind| show(mean(*kind))));
+    // Means are of the same answers only where each of them said everything.
+    let parts = [Kind::Link, Kind::Queue, Kind::Server, Kind::Transfer];
+    let whole = r.latency(Kind::Service, "count");
+    let all_said = parts.iter().all(|k| r.latency(*k, "count") == whole);
+    let rest = mean(Kind::Service).filter(|_| all_said).map(|service| {
+        let sum: f64 = parts.iter().filter_map(|k| mean(*k)).sum();
+        (service - sum).max(0.0)
+    });
+    cells.push(show(rest));
+    cells
+}
