@@ -100,7 +100,8 @@ pub fn run(
     let most_users = plan.phases.iter().map(|p| p.load.most_concurrent()).max().unwrap_or(1);
     // Without a connection of its own a thread could not serve its users.
     let least_connections = plan.phases.iter().filter_map(|p| p.load.shared_connections()).min().unwrap_or(u32::MAX);
-    let threads = plan.threads.min(least_connections).clamp(1, most_users.max(1)) as usize;
+    let most_threads = if prepared.tape.is_some() { 1 } else { plan.threads };
+    let threads = most_threads.min(least_connections).clamp(1, most_users.max(1)) as usize;
     sys::raise_descriptor_limit(u64::from(most_users) * u64::from(prepared.connections_per_user) + SPARE_DESCRIPTORS);
     let tls = prepared.tls_configs(plan, threads)?;
     let line = StartingLine::new(threads);

@@ -36,6 +36,7 @@ use crate::ports::LocalPorts;
 use crate::prepare::Prepared;
 use crate::server_time::ClockOffset;
 use crate::sys::{Poller, SocketOptions};
+use crate::tape::{Reader, Tape};
 use crate::users::{Person, Presence};
 
 /// How often the loop looks whether it was told to stop, when nothing else wakes it.
@@ -258,6 +259,8 @@ pub struct EventLoop<'a> {
     /// The `Server` field of the first answer, until that is complete.
     pub(crate) server: Option<String>,
     pub(crate) clock_offset: ClockOffset,
+    /// Requests that are played instead of the plan's own.
+    pub(crate) tape: Option<Reader>,
 }
 
 impl<'a> EventLoop<'a> {
@@ -352,6 +355,7 @@ impl<'a> EventLoop<'a> {
             exchanges: (job.wish != Wish::Nothing).then(Vec::new),
             server: None,
             clock_offset: ClockOffset::default(),
+            tape: prepared.tape.as_ref().and_then(Tape::take),
             wiring,
             job,
         })
@@ -525,8 +529,11 @@ impl<'a> EventLoop<'a> {
                     Arrivals::new(*arrivals, profile, *burst, seed, self.job.thread as u32, self.job.threads as u32);
                 let queue =
                     |arrivals| Queue { phase: index, start, end: self.phase_end, arrivals, budget: self.remaining };
-                self.due_cursor = Some(queue(arrivals.clone()));
-                self.queues.push_back(queue(arrivals));
+                // What is played has its own times.
+                if self.tape.is_none() {
+                    self.due_cursor = Some(queue(arrivals.clone()));
+                    self.queues.push_back(queue(arrivals));
+                }
                 self.exhausted = false;
                 self.pool_users();
                 if self.remaining == 0 {
@@ -557,6 +564,7 @@ impl<'a> EventLoop<'a> {
         }
         self.count_due(now);
         self.over = true;
+        self.count_unplayed(now);
         self.class_unsent(now);
         self.note_unsent();
         for slot in 0..self.connections.len() as u32 {
@@ -599,6 +607,7 @@ impl<'a> EventLoop<'a> {
         let ended_early = !self.over;
         self.count_due(now);
         if ended_early {
+            self.count_unplayed(now);
             self.class_unsent(now);
             self.note_unsent();
         }
@@ -626,8 +635,14 @@ impl<'a> EventLoop<'a> {
         self.outcome
     }
 
-    fn next_wakeup(&self, now: Micros) -> Micros {
+    fn next_wakeup(&mut self, now: Micros) -> Micros {
         let mut at = now + STOP_CHECK_US;
+        if !self.over
+            && !self.exhausted
+            && let Some(due) = self.next_played(now)
+        {
+            at = at.min(due.max(self.no_socket_until));
+        }
         for live in self.live.iter().flatten() {
             at = at.min(live.next_flush);
         }

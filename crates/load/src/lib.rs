@@ -29,6 +29,7 @@ mod receive;
 mod send;
 mod server_time;
 mod sys;
+mod tape;
 pub mod template;
 mod tls;
 mod users;
@@ -43,6 +44,7 @@ pub use endpoint::resolve;
 pub use prepare::{Prepared, Preview, preview};
 pub use send::describe;
 pub use sys::thread_cpu_us;
+pub use tape::{Played, Tape};
 
 /// Why no load could be put on a server at all. What happens to single requests is data, not an error.
 #[derive(Debug, thiserror::Error)]

@@ -269,7 +269,7 @@ impl EventLoop<'_> {
     #[inline]
     fn sent(&mut self, slot: u32, due: Micros, phase: u16, now: Micros, arrived: bool) {
         let freed_at = self.freed_at.min(now);
-        let open = arrived && !self.queues.is_empty();
+        let open = arrived && (!self.queues.is_empty() || self.plays_open());
         let in_line = self.pool.is_bounded().then(|| self.pool.blocked(now));
         let class = self.connections[slot as usize].class;
         let live = self.live[usize::from(phase)].as_mut().expect("a request comes due in a phase that is live");
