@@ -41,7 +41,7 @@ pub struct Played {
     pub late: u64,
     /// How many requests of the log are behind: to go on, `--from` this.
     pub next: u64,
-    /// The first lines that were not understood, with their numbers.
+    /// Where the first lines are that were not understood, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<String>,
 }
