@@ -2,17 +2,20 @@
 
 use std::fmt::Write as _;
 
-use lastdrop_model::documents::{TuneDocument, TuneVerdict};
+use lastdrop_model::documents::{Searched, TuneDocument, TuneVerdict};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_us;
 
 use crate::table::aligned;
 
-/// The report of `tune`.
+/// The report of `tune`; `explains`: with the reason for each setting that it is searched, or not.
 #[must_use]
-pub fn tune_text(d: &TuneDocument) -> String {
+pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "{}   {}\n", d.server, d.url);
+    if explains {
+        out.push_str(&explained(&d.searched));
+    }
     let rows: Vec<Vec<String>> = d
         .trials
         .iter()
@@ -90,6 +93,29 @@ pub fn tune_text(d: &TuneDocument) -> String {
     out
 }
 
+/// Settings that are searched with what, then the others with why not.
+fn explained(all: &[Searched]) -> String {
+    let mut out = String::new();
+    let (searched, left): (Vec<&Searched>, Vec<&Searched>) = all.iter().partition(|s| !s.values.is_empty());
+    for s in searched {
+        let values = match s.values.as_slice() {
+            [first, .., last] if s.values.len() > MOST_VALUES => {
+                format!("{first} … {last} ({} values)", s.values.len())
+            }
+            all => all.join(", "),
+        };
+        let _ = writeln!(out, "searched: {}: {values}: {}", s.name, s.because);
+    }
+    for s in left {
+        let _ = writeln!(out, "left alone: {}: {}", s.name, s.because);
+    }
+    out.push('\n');
+    out
+}
+
+/// More values than these are told by the first and the last.
+const MOST_VALUES: usize = 6;
+
 #[cfg(test)]
 mod tests {
     use lastdrop_model::documents::{Baseline, Pair, TUNE_SCHEMA, Winner};
@@ -108,6 +134,7 @@ mod tests {
             because: "the server as it is answered nothing".into(),
             baseline: Some(Baseline { settings: Settings::new(), objective: 0.0, p99_us: 0.0, run: "a".into() }),
             winner: Some(Winner { settings, ratio: None, interval: None, objective: 90.0, p99_us: 2000.0 }),
+            searched: Vec::new(),
             trials: Vec::new(),
             race: vec![Pair { baseline: 0.0, best: 90.0 }],
             diff: vec!["+workers 8".into()],
@@ -117,7 +144,7 @@ mod tests {
             interrupted: false,
             notes: Vec::new(),
         };
-        let text = tune_text(&document);
+        let text = tune_text(&document, false);
         assert!(text.contains("IMPROVED: the server as it is answered nothing") && text.contains('–'), "{text}");
         assert!(!text.contains("inf") && !text.contains("before"), "{text}");
     }

@@ -7,6 +7,7 @@ use lastdrop_model::plan::{Load, Plan, Url};
 use lastdrop_target::{Config, ConfigError, usl_best};
 
 use crate::tune::TuneOrder;
+use crate::tune_space::Wishes;
 
 /// Users of the demo's load.
 pub const USERS: u32 = 64;
@@ -32,6 +33,9 @@ pub fn planted() -> Result<(u32, f64), ConfigError> {
     Ok(usl_best(&Config::from_table(table)?, USERS))
 }
 
+/// Trials of the demo's search: one setting, with one peak, is soon found.
+const TRIALS: u32 = 14;
+
 /// What the demo tunes with: blocks short enough for a newcomer's first minute.
 #[must_use]
 pub fn order(url: Url, seed: u64) -> TuneOrder {
@@ -42,6 +46,10 @@ pub fn order(url: Url, seed: u64) -> TuneOrder {
     TuneOrder {
         plan,
         memory: None,
+        wishes: Wishes::default(),
+        trials: TRIALS,
+        time: None,
+        seed,
         keep: false,
         max_pairs: 6,
         min_gain: 0.05,

@@ -12,3 +12,4 @@ pub mod sweep;
 pub mod sweep_plan;
 pub mod trial;
 pub mod tune;
+pub mod tune_space;

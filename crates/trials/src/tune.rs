@@ -2,21 +2,22 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lastdrop_analyze::ratio::{self, Ratio};
 use lastdrop_model::documents::{Baseline, Pair, SizeDocument, TUNE_SCHEMA, TuneDocument, TuneVerdict, Winner};
 use lastdrop_model::event::{Decided, Document, Outcome, Stage, TrialBegan};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::{show_bytes, show_duration};
-use lastdrop_model::{Event, KeepAlive, Knob, Plan, Role, Settings};
+use lastdrop_model::{Event, KeepAlive, Plan, Role, Setting, Settings};
 use lastdrop_probe::host::cpus;
-use lastdrop_server::{Effective, Restored, Session, Stack};
+use lastdrop_server::{Effective, Restored, Stack};
 use lastdrop_tune::race::{LEAST_ANSWERS, RatioInterval, are_divisible, is_clear};
-use lastdrop_tune::{Axis, Decision, Race, RaceVerdict, Search, Space};
+use lastdrop_tune::{Decision, Expected, History, Point, Race, RaceVerdict, Space, Strategy};
 
 use crate::size::size_of;
 use crate::trial::{Measured, TrialOrder, trial};
+use crate::tune_space::{Facts, Prepared, ROOM, Wishes, prepare};
 use lastdrop_lab::warm::warm_each;
 use lastdrop_lab::{Lab, LabError};
 
@@ -27,6 +28,12 @@ pub struct TuneOrder {
     pub plan: Plan,
     pub memory: Option<u64>,
     pub keep: bool,
+    pub wishes: Wishes,
+    /// Trials of the search, at most; a race follows.
+    pub trials: u32,
+    /// No trial of the search begins after this.
+    pub time: Option<Duration>,
+    pub seed: u64,
     pub max_pairs: u32,
     /// The smallest gain worth a change (0.05 is 5 %).
     pub min_gain: f64,
@@ -45,6 +52,14 @@ const LONGEST_BLOCK: Duration = Duration::from_secs(60);
 const LONGER: f64 = 10.0;
 /// Blocks that do not count are repeated this often.
 const SPOILED_BLOCKS: usize = 3;
+/// A search is over when the next trial promises less than this (natural logarithm).
+const WORTH: f64 = 0.0002;
+/// What is taken for the noise of a trial (standard deviation of the logarithm) before there are measurements of it, and for how
+/// many of these it counts.
+const NOISE: f64 = 0.05;
+const NOISE_COUNTS: f64 = 2.0;
+/// The server as it is is measured once more after so many trials.
+const BASELINE_EVERY: usize = 8;
 
 /// Tunes servers. The document comes back in every case in which something was measured; the servers are as they were
 /// found, or keep the winner if that was asked for and proven.
@@ -60,6 +75,7 @@ pub fn tune(lab: &mut Lab<'_>, mut stack: Stack, order: &TuneOrder) -> Result<Tu
         because: "it was ended before there was a result".into(),
         baseline: None,
         winner: None,
+        searched: Vec::new(),
         trials: Vec::new(),
         race: Vec::new(),
         diff: Vec::new(),
@@ -132,17 +148,14 @@ impl Tuning<'_, '_> {
                 return Ok(());
             }
         }
-        let space = self.space(&effective.settings, &sizes);
-        let idle: Vec<(String, u64)> = space.idle_pools().map(|(name, n)| (name.to_string(), n)).collect();
-        for (name, present) in idle {
-            let note = format!(
-                "{} users at once cannot fill a pool of {present} ({name}): its size is not searched; with -c {present} it is",
-                space.concurrency
-            );
-            self.decided(Decided::LeavePoolSize, note);
-        }
+        let wishes = self.order.wishes.settled(self.stack)?;
+        let facts =
+            Facts { stack: self.stack, plan: &self.plan, present: &effective.settings, sizes: &sizes, wishes: &wishes };
+        let prepared = prepare(&facts);
+        self.document.searched.clone_from(&prepared.searched);
         self.lab.tell(&Event::Stage { stage: Stage::Search });
-        let challenger = self.search(space, &effective, sizes.first().map(|(_, size)| size.budget_bytes))?;
+        let budget = sizes.first().map(|(_, size)| size.budget_bytes);
+        let challenger = self.search(prepared, &wishes.fixed, &effective, budget)?;
         let Some(challenger) = challenger else {
             let tried = self.document.trials.iter().any(|t| !t.settings.is_empty());
             let (verdict, because) = if tried {
@@ -158,29 +171,6 @@ impl Tuning<'_, '_> {
             self.advise_keepalive(&settings, &effective.settings)?;
         }
         self.race(&settings, &effective)
-    }
-
-    /// Every knob with a role that the search knows, of every server.
-    fn space(&self, effective: &Settings, sizes: &[(i32, SizeDocument)]) -> Space {
-        let present = |name: &str, knob: &Knob| effective.get(name).cloned().unwrap_or_else(|| knob.default.into());
-        let pools = self.stack.knobs(Role::PoolSize);
-        let axis = |(name, knob, session): (String, &'static Knob, &Session)| {
-            let size = sizes.iter().find(|(master, _)| *master == session.master()).map(|(_, size)| size);
-            let (fits, granule) =
-                size.map_or((0, 1), |s| (s.fits.independent * s.threads_per_worker, s.threads_per_worker));
-            // Other pools of the same server stay as they are.
-            let beside = pools.iter().filter(|(other, _, of)| of.master() == session.master() && *other != name);
-            let beside: i64 = beside.filter_map(|(other, knob, _)| present(other, knob).count()).sum();
-            let fits = fits.saturating_sub(beside.max(0) as u64).max(1);
-            Axis { present: present(&name, knob), name, knob, fits, granule }
-        };
-        let keeps = (self.order.plan.keepalive != KeepAlive::Off).then_some(Role::KeepAlive);
-        let roles = [Role::PoolSize, Role::Recycle].into_iter().chain(keeps);
-        Space {
-            axes: roles.flat_map(|role| self.stack.knobs(role)).map(axis).collect(),
-            concurrency: self.order.plan.phases.first().map_or(1, |p| u64::from(p.load.most_concurrent())),
-            smallest: 4 * cpus() as u64,
-        }
     }
 
     fn measure(
@@ -234,37 +224,77 @@ impl Tuning<'_, '_> {
         t.unanswered as f64 / (t.unanswered as f64 + answered).max(1.0)
     }
 
+    /// The settings to race against the server as it is.
     fn search(
         &mut self,
-        space: Space,
+        prepared: Prepared,
+        fixed: &Settings,
         effective: &Effective,
         budget: Option<u64>,
     ) -> Result<Option<Settings>, LabError> {
-        let mut search = Search::new(space);
-        let mut measured_as: BTreeMap<Settings, Settings> = BTreeMap::new();
-        while let Some(point) = search.next_point() {
-            let settings = self.stack.complete(&point)?;
+        let Prepared { space, moves, .. } = prepared;
+        let mut strategy = Expected::new(self.order.seed, moves, WORTH);
+        let mut history = History { noise: NOISE, ..History::default() };
+        let (began, start) = (Instant::now(), space.start());
+        let mut measured_as: BTreeMap<Settings, Option<f64>> = BTreeMap::new();
+        let mut trials = 0;
+        while trials < self.order.trials as usize && self.order.time.is_none_or(|time| began.elapsed() < time) {
+            let again = trials % BASELINE_EVERY == 1 && trials > 1;
+            let Some(point) = (if again { Some(start.clone()) } else { strategy.next(&space, &history) }) else {
+                break;
+            };
+            let is_start = point == start;
+            let mut settings = space.settings(&point);
+            if !is_start {
+                settings.extend(fixed.clone());
+            }
+            let settings = self.stack.complete(&settings)?;
             // Another point comes to the same, such as the present pool size.
-            if *measured_as.entry(settings.clone()).or_insert_with(|| point.clone()) != point {
+            if let Some(known) = measured_as.get(&settings).filter(|_| !is_start) {
+                history.trials.push((point, *known));
                 continue;
             }
-            let measured = if point.is_empty() {
+            trials += 1;
+            let measured = if is_start {
                 self.baseline()?
             } else {
                 let plan = self.plan.clone();
                 self.measure(&settings, "search", &plan, budget)?
             };
-            if point.is_empty() {
+            let trial = &measured.trial;
+            if is_start && self.document.baseline.is_none() {
                 self.document.baseline = Some(Baseline {
                     settings: effective.settings.clone(),
-                    objective: measured.trial.objective,
-                    p99_us: measured.trial.p99_us,
-                    run: measured.trial.run.clone(),
+                    objective: trial.objective,
+                    p99_us: trial.p99_us,
+                    run: trial.run.clone(),
                 });
             }
-            search.learn(point, measured.trial.valid.then_some(measured.trial.objective));
+            let value = (trial.valid && trial.objective > 0.0).then(|| trial.objective.ln());
+            measured_as.insert(settings, value);
+            history.trials.push((point, value));
+            history.noise = noise(&history, &start);
         }
-        Ok(search.challenger())
+        let ranked = strategy.ranked(&space, &history).into_iter().find(|point| *point != start);
+        let Some(point) = ranked else { return Ok(None) };
+        self.say_room(&space, &point);
+        let settings = [space.settings(&point), fixed.clone()].into_iter().flatten().collect();
+        Ok(Some(settings))
+    }
+
+    /// A small pool looks best under a load from next door, which has no slow clients.
+    fn say_room(&mut self, space: &Space, point: &Point) {
+        let room = ROOM * cpus() as u64;
+        let pools = self.stack.knobs(Role::PoolSize);
+        let small = |(name, value): &(String, Setting)| {
+            let count = value.count().and_then(|n| u64::try_from(n).ok());
+            pools.iter().any(|(pool, ..)| pool == name) && count.is_some_and(|n| n < room)
+        };
+        let Some((name, value)) = space.settings(point).into_iter().find(small) else { return };
+        self.document.notes.push(format!(
+            "{name} {value} is what is best for this load; visitors with slow links hold a worker each for longer: leave \
+             room for them, such as {room}, or have nginx or HAProxy before it"
+        ));
     }
 
     /// The server as it is, whatever memory it uses: it is what it is. With the first of these measurements blocks become
@@ -455,6 +485,15 @@ impl Tuning<'_, '_> {
             d.diff.push(format!("+{name} {value}"));
         }
     }
+}
+
+/// Standard deviation of a trial's value, from the trials of the server as it is and what is assumed without them.
+fn noise(history: &History, start: &Point) -> f64 {
+    let values: Vec<f64> = history.trials.iter().filter(|(p, _)| p == start).filter_map(|(_, value)| *value).collect();
+    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
+    let free = values.len().saturating_sub(1) as f64;
+    ((NOISE_COUNTS * NOISE * NOISE + squares) / (NOISE_COUNTS + free)).sqrt()
 }
 
 fn interval(pairs: &[(f64, f64)], confidence: f64) -> Option<RatioInterval> {

@@ -69,6 +69,15 @@ pub struct Pair {
     pub best: f64,
 }
 
+/// A setting that was searched, or was not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Searched {
+    pub name: String,
+    /// The values that it could have; none where it was left alone.
+    pub values: Vec<String>,
+    pub because: String,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TuneDocument {
     pub schema: String,
@@ -79,6 +88,9 @@ pub struct TuneDocument {
     pub because: String,
     pub baseline: Option<Baseline>,
     pub winner: Option<Winner>,
+    /// Each setting of the servers, with what was to be tried of it or why it was left alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub searched: Vec<Searched>,
     pub trials: Vec<Trial>,
     pub race: Vec<Pair>,
     /// The change of the configuration: lines that go with `-`, lines that come with `+`.
