@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use lastdrop_model::documents::{Searched, TuneDocument, TuneVerdict};
+use lastdrop_model::documents::{Goal, Searched, TuneDocument, TuneVerdict};
 use lastdrop_model::settings::describe;
-use lastdrop_model::units::show_us;
+use lastdrop_model::units::{show_bytes, show_us};
 
 use crate::table::aligned;
 
@@ -49,11 +49,22 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
             .iter()
             .enumerate()
             .map(|(i, p)| {
-                let ratio = if p.baseline > 0.0 { format!("{:.2}", p.best / p.baseline) } else { "–".into() };
-                vec![(i + 1).to_string(), format!("{:.1}", p.baseline), format!("{:.1}", p.best), ratio]
+                let ratio = d.goal.goodness(p.best) / d.goal.goodness(p.baseline);
+                let ratio = if p.baseline > 0.0 { format!("{ratio:.2}") } else { "–".into() };
+                let show = |n: f64| match d.goal {
+                    Goal::Throughput => format!("{n:.1}"),
+                    Goal::Latency => show_us(n),
+                    Goal::Memory => show_bytes(n as u64),
+                };
+                vec![(i + 1).to_string(), show(p.baseline), show(p.best), ratio]
             })
             .collect();
-        let _ = write!(out, "\nthe race, answered/s:\n{}", aligned(&["pair", "baseline", "best", "ratio"], &rows));
+        let what = match d.goal {
+            Goal::Throughput => "answered/s",
+            Goal::Latency => "p99",
+            Goal::Memory => "memory of the workers",
+        };
+        let _ = write!(out, "\nthe race, {what}:\n{}", aligned(&["pair", "baseline", "best", "ratio"], &rows));
     }
     let verdict = match d.verdict {
         TuneVerdict::Improved => "IMPROVED",
@@ -130,6 +141,7 @@ mod tests {
             schema: TUNE_SCHEMA.into(),
             server: "target".into(),
             url: "http://127.0.0.1/".into(),
+            goal: Goal::Throughput,
             verdict: TuneVerdict::Improved,
             because: "the server as it is answered nothing".into(),
             baseline: Some(Baseline { settings: Settings::new(), objective: 0.0, p99_us: 0.0, run: "a".into() }),

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use lastdrop_model::KeepAlive;
+use lastdrop_model::documents::Goal;
 use lastdrop_model::plan::{Load, Plan, Url};
 use lastdrop_target::{Config, ConfigError, usl_best};
 
-use crate::tune::TuneOrder;
-use crate::tune_space::Wishes;
+use crate::tune::{TuneOrder, Wishes};
 
 /// Users of the demo's load.
 pub const USERS: u32 = 64;
@@ -45,6 +45,7 @@ pub fn order(url: Url, seed: u64) -> TuneOrder {
     plan.keepalive = KeepAlive::Off;
     TuneOrder {
         plan,
+        goal: Goal::Throughput,
         memory: None,
         wishes: Wishes::default(),
         trials: TRIALS,

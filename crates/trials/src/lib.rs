@@ -12,4 +12,3 @@ pub mod sweep;
 pub mod sweep_plan;
 pub mod trial;
 pub mod tune;
-pub mod tune_space;

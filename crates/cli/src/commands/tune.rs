@@ -7,16 +7,15 @@ use clap::Args;
 use lastdrop_lab::Lab;
 use lastdrop_lab::warm::RECYCLING_WARM_UP;
 use lastdrop_model::bounds::{DURATION, GAIN, MEMORY, RACE, TRIALS};
-use lastdrop_model::documents::{TuneDocument, TuneVerdict};
+use lastdrop_model::documents::{Goal, TuneDocument, TuneVerdict};
 use lastdrop_model::{KeepAlive, Setting, Url};
 use lastdrop_report::tune_text;
 use lastdrop_server::{Kind, ServerRef, Stack, check_called_apart, kinds};
-use lastdrop_trials::tune::{TuneOrder, tune as run_tune};
-use lastdrop_trials::tune_space::Wishes;
+use lastdrop_trials::tune::{TuneOrder, Wishes, tune as run_tune};
 
 use crate::commands::{Report, observers, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{LoadArgs, OthersArgs, OutputArgs, within};
+use crate::options::{LoadArgs, Objectives, OthersArgs, OutputArgs, objectives, within};
 use crate::signals::Stop;
 use crate::stdio::note;
 
@@ -33,6 +32,12 @@ pub struct TuneArgs {
     /// What to load; healthy means that it answers as it does at the start
     #[arg(long)]
     pub url: Url,
+    /// What the best settings are to be the best at
+    #[arg(long, value_name = "GOAL", default_value = "throughput", value_parser = ["throughput", "latency", "memory"])]
+    pub goal: String,
+    /// What settings have to reach: 'p99<300ms,errors<0.1%'; a trial that misses one does not count
+    #[arg(long, value_name = "OBJECTIVES", value_parser = objectives)]
+    pub objective: Option<Objectives>,
     /// Memory that the server's workers may use together [default: what the machine has left]
     #[arg(long, value_name = "SIZE", value_parser = within::<u64>(MEMORY))]
     pub memory: Option<u64>,
@@ -110,13 +115,20 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     let mut plan = args.load.plan(args.url.clone(), BLOCK, KeepAlive::Off)?;
     plan.phases.retain(|p| p.measured);
     plan.keep_secrets = args.output.keep_secrets;
+    plan.objectives = args.objective.map(|o| o.0).unwrap_or_default();
     let plan_seed = plan.seed;
     let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(false)?;
     let observers = observers(args.output.quiet, open_store(&args.output)?);
     let stack = Stack::open(&args.servers, Some(&args.url), &(&args.others).into())?;
+    let goal = match args.goal.as_str() {
+        "latency" => Goal::Latency,
+        "memory" => Goal::Memory,
+        _ => Goal::Throughput,
+    };
     let order = TuneOrder {
         plan,
+        goal,
         memory: args.memory,
         keep: args.keep,
         wishes: Wishes { only: args.only, not: args.not, ranges: args.range, fixed: args.fix.into_iter().collect() },

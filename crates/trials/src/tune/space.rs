@@ -63,11 +63,11 @@ const KEPT_S: [u64; 5] = [1, 2, 5, 15, 60];
 /// A number that is searched by its name alone goes so many times below and above where it stands.
 const AROUND: u64 = 8;
 /// Workers for each processor that leave room for slow clients, which a load from next door does not have.
-pub const ROOM: u64 = 4;
+pub(super) const ROOM: u64 = 4;
 
 /// A space with what an expert would try first, and what was decided of each setting.
 #[derive(Debug)]
-pub struct Prepared {
+pub(super) struct Prepared {
     pub space: Space,
     pub moves: Vec<Point>,
     pub searched: Vec<Searched>,
@@ -75,7 +75,7 @@ pub struct Prepared {
 
 /// What is known of the stack that is tuned.
 #[derive(Debug)]
-pub struct Facts<'a> {
+pub(super) struct Facts<'a> {
     pub stack: &'a Stack,
     pub plan: &'a Plan,
     /// All present settings.
@@ -226,8 +226,7 @@ fn with_kind(p: &Parameter, value: Setting) -> Parameter {
 }
 
 /// Considers all settings of a stack.
-#[must_use]
-pub fn prepare(facts: &Facts<'_>) -> Prepared {
+pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
     let mut all = facts.stack.all_knobs();
     // Those that others depend on come first; else in the order in which they usually matter.
     let rank = |knob: &Knob| match knob.role {
