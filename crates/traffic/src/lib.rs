@@ -5,6 +5,7 @@
 //! order of time. Memory depends on neither the length of a log nor on what is in it, and no line can stop the reading: one that is
 //! not understood is counted, and some are kept with their numbers ([`Tally`]).
 
+pub mod analysis;
 pub mod entries;
 pub mod entry;
 pub mod format;
@@ -13,6 +14,7 @@ pub mod order;
 pub mod tally;
 pub mod time;
 
+pub use analysis::{Analysis, Imitation};
 pub use entries::{Entries, LogError, LogOptions};
 pub use entry::{Entry, Key};
 pub use format::Format;

@@ -1,5 +1,6 @@
 //! One file a command; each is thin: options to a plan, an experiment, a report.
 
+pub mod analyse;
 pub mod capacity;
 pub mod compare;
 pub mod demo;
