@@ -11,6 +11,7 @@ use crate::commands::demo::DemoArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::guard::GuardArgs;
 use crate::commands::history::{HistoryArgs, ShowArgs};
+use crate::commands::import::ImportArgs;
 use crate::commands::knobs::KnobsArgs;
 use crate::commands::profile::ProfileArgs;
 use crate::commands::replay::ReplayArgs;
@@ -58,6 +59,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Send the requests of an access log again: as they came, faster, at a rate, or as its users' sessions
     Replay(Box<ReplayArgs>),
+    /// Make a plan of what was recorded elsewhere: a HAR file, curl commands, files of siege and httperf
+    Import(ImportArgs),
     /// Find the highest rate that meets an objective, and throughput against users
     Capacity(Box<CapacityArgs>),
     /// Is B faster or slower than A? Two runs, or two URLs or plans in interleaved blocks

@@ -7,6 +7,7 @@ pub mod demo;
 pub mod doctor;
 pub mod guard;
 pub mod history;
+pub mod import;
 pub mod knobs;
 pub mod profile;
 pub mod replay;
