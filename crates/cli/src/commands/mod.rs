@@ -16,6 +16,7 @@ pub mod run;
 pub mod size;
 pub mod sweep;
 pub mod target;
+pub mod top;
 pub mod trace;
 pub mod tune;
 pub mod watch;

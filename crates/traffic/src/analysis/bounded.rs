@@ -63,6 +63,13 @@ impl<V: Merge> Bounded<V> {
         &mut slot.value
     }
 
+    /// Adds so many that were counted elsewhere to the name at a place.
+    pub(crate) fn add(&mut self, place: usize, count: u64, value: V) {
+        let slot = &mut self.slots[place];
+        slot.count += count;
+        slot.value.merge(value);
+    }
+
     fn drop_rarest(&mut self) {
         self.changes += 1;
         self.slots.sort_unstable_by_key(|s| std::cmp::Reverse(s.count + s.missed));
