@@ -11,6 +11,7 @@ use crate::commands::demo::DemoArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::guard::GuardArgs;
 use crate::commands::history::{HistoryArgs, ShowArgs};
+use crate::commands::import::ImportArgs;
 use crate::commands::knobs::KnobsArgs;
 use crate::commands::profile::ProfileArgs;
 use crate::commands::replay::ReplayArgs;
@@ -19,6 +20,7 @@ use crate::commands::run::RunArgs;
 use crate::commands::size::SizeArgs;
 use crate::commands::sweep::SweepArgs;
 use crate::commands::target::TargetArgs;
+use crate::commands::top::TopArgs;
 use crate::commands::trace::TraceArgs;
 use crate::commands::tune::TuneArgs;
 use crate::commands::watch::WatchArgs;
@@ -58,6 +60,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Send the requests of an access log again: as they came, faster, at a rate, or as its users' sessions
     Replay(Box<ReplayArgs>),
+    /// Make a plan of what was recorded elsewhere: a HAR file, curl commands, files of siege and httperf
+    Import(ImportArgs),
     /// Find the highest rate that meets an objective, and throughput against users
     Capacity(Box<CapacityArgs>),
     /// Is B faster or slower than A? Two runs, or two URLs or plans in interleaved blocks
@@ -74,6 +78,8 @@ pub enum Command {
     Knobs(KnobsArgs),
     /// A server's processes, states, memory, queues and kernel events, live
     Watch(Box<WatchArgs>),
+    /// What a growing access log or a status page tells now: rate, errors, slowest classes, greediest clients
+    Top(Box<TopArgs>),
     /// Which system calls a request is made of, what they cost, and what would spare them
     Trace(Box<TraceArgs>),
     /// Where a server's CPU goes while it is under load: functions, libraries, a flame graph

@@ -52,6 +52,7 @@ fn run(args: &[OsString]) -> Exit {
     let result = match cli.command {
         Command::Run(args) => commands::run::run(&args),
         Command::Replay(args) => commands::replay::replay(&args),
+        Command::Import(args) => commands::import::import(&args),
         Command::Capacity(args) => commands::capacity::capacity(&args),
         Command::Compare(args) => commands::compare::compare(&args),
         Command::History(args) => commands::history::history(args),
@@ -63,6 +64,7 @@ fn run(args: &[OsString]) -> Exit {
         Command::Knobs(args) => commands::knobs::knobs(&args),
         Command::Size(args) => commands::size::size(args),
         Command::Watch(args) => commands::watch::watch(&args),
+        Command::Top(args) => commands::top::top(&args),
         Command::Trace(args) => commands::trace::trace(&args),
         Command::Profile(args) => commands::profile::profile(&args),
         Command::Guard(args) => commands::guard::guard(&args),

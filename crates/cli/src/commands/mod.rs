@@ -1,11 +1,13 @@
 //! One file a command; each is thin: options to a plan, an experiment, a report.
 
+pub mod analyse;
 pub mod capacity;
 pub mod compare;
 pub mod demo;
 pub mod doctor;
 pub mod guard;
 pub mod history;
+pub mod import;
 pub mod knobs;
 pub mod profile;
 pub mod replay;
@@ -14,6 +16,7 @@ pub mod run;
 pub mod size;
 pub mod sweep;
 pub mod target;
+pub mod top;
 pub mod trace;
 pub mod tune;
 pub mod watch;

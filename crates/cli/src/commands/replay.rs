@@ -19,6 +19,7 @@ use lastdrop_report::run_text;
 use lastdrop_traffic::{Entries, Format, Key, LogOptions};
 use regex::Regex;
 
+use crate::commands::analyse::analyse;
 use crate::commands::run::exit_of;
 use crate::commands::{Report, observers, open_store};
 use crate::exit::{Exit, UsageError};
@@ -30,15 +31,21 @@ use crate::signals::Stop;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  lastdrop replay access.log --to http://127.0.0.1:8080/\n  lastdrop replay access.log.2.gz access.log.1 access.log --to http://127.0.0.1:8080/ --speed 10\n  lastdrop replay access.log --to http://127.0.0.1:8080/ -r 500 -d 5m\n  lastdrop replay access.log --to http://127.0.0.1:8080/ -c 20 --sessions address\n  lastdrop replay access.log --to http://127.0.0.1:8080/ --from 2026-01-31T12:00:00Z -d 10m --rewrite 's#^/old/#/new/#'"
+    after_help = "Examples:\n  lastdrop replay access.log --to http://127.0.0.1:8080/\n  lastdrop replay access.log.2.gz access.log.1 access.log --to http://127.0.0.1:8080/ --speed 10\n  lastdrop replay access.log --to http://127.0.0.1:8080/ -r 500 -d 5m\n  lastdrop replay access.log --to http://127.0.0.1:8080/ -c 20 --sessions address\n  lastdrop replay access.log --to http://127.0.0.1:8080/ --from 2026-01-31T12:00:00Z -d 10m --rewrite 's#^/old/#/new/#'\n  lastdrop replay access.log* --analyse\n  lastdrop replay access.log --analyse --format '%h %l %u %t \"%r\" %>s %b %D' --json -\n  lastdrop replay access.log --analyse --to http://127.0.0.1:8080/ -o plan.toml      and then: lastdrop run plan.toml"
 )]
 pub struct ReplayArgs {
     /// Access logs, plain, gzip or zstd; several are merged by time
     #[arg(value_name = "LOG", required = true)]
     pub logs: Vec<PathBuf>,
     /// The only server that is asked, whatever the logs have; a path of it stands before theirs
-    #[arg(long, value_name = "URL", value_parser = str::parse::<Url>)]
-    pub to: Url,
+    #[arg(long, value_name = "URL", value_parser = str::parse::<Url>, required_unless_present = "analyse")]
+    pub to: Option<Url>,
+    /// Send nothing: tell what the logs have in them, their rates, mix, times, sessions and clients
+    #[arg(long, conflicts_with_all = ["speed", "rate", "users", "requests", "duration", "from", "rewrite", "objective"])]
+    pub analyse: bool,
+    /// With --analyse: write a plan that looks like the logs, for the server of --to (and FILE with the ending .urls beside it)
+    #[arg(short = 'o', long = "output", value_name = "FILE", requires_all = ["analyse", "to"])]
+    pub output_plan: Option<String>,
     /// So many times as fast as it came [default: 1]
     #[arg(long, value_name = "N", value_parser = within::<f64>(SPEED), conflicts_with_all = ["rate", "users"])]
     pub speed: Option<f64>,
@@ -115,6 +122,13 @@ pub struct ReplayArgs {
     pub output: OutputArgs,
 }
 
+impl ReplayArgs {
+    pub fn log_options(&self) -> LogOptions {
+        let default = LogOptions::default();
+        LogOptions { format: self.format.clone(), window: self.window.unwrap_or(default.window) }
+    }
+}
+
 fn place(text: &str) -> Result<From, String> {
     if let Ok(n) = text.parse() {
         return Ok(From::Number(n));
@@ -146,6 +160,10 @@ fn rule(text: &str) -> Result<(Regex, String), String> {
 }
 
 pub fn replay(args: &ReplayArgs) -> Result<Exit> {
+    let to = match &args.to {
+        Some(to) if !args.analyse => to,
+        _ => return analyse(args),
+    };
     // One that does not exist is told by whoever reads it.
     if let Some(log) =
         args.logs.iter().find(|log| std::fs::metadata(log).map_or(log.as_os_str() == "-", |m| !m.is_file()))
@@ -153,10 +171,9 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
         let what = "is no file, and a log that is played is read twice: write it to a file first";
         return Err(UsageError(format!("{} {what}", log.display())).into());
     }
-    let mut options = LogOptions { format: args.format.clone(), ..LogOptions::default() };
-    options.window = args.window.unwrap_or(options.window);
+    let options = args.log_options();
     let targets = Targets {
-        prefix: args.to.path.trim_end_matches('/').into(),
+        prefix: to.path.trim_end_matches('/').into(),
         rewrites: args.rewrite.clone(),
         unsafe_methods: args.unsafe_methods,
         host: args.host.clone().unwrap_or_default(),
@@ -168,14 +185,14 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
             args.logs.iter().map(|l| l.display().to_string()).collect::<Vec<_>>().join(", ")
         );
     }
-    let mut plan = Plan::new(args.to.clone(), u64::from(args.seed.unwrap_or_else(lastdrop_lab::lab::random_u32)));
+    let mut plan = Plan::new(to.clone(), u64::from(args.seed.unwrap_or_else(lastdrop_lab::lab::random_u32)));
     let class = |name: &str, method: &str, weight: u64| RequestSpec {
         name: name.into(),
         method: method.into(),
         headers: args.headers.clone(),
         weight: weight as f64,
         literal: true,
-        ..RequestSpec::get(args.to.clone())
+        ..RequestSpec::get(to.clone())
     };
     plan.requests = sample.classes.iter().map(|c| class(&c.name, &c.method, c.count)).collect();
     plan.requests.push(class(OTHERS, "GET", 0));

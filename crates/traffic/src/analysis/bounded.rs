@@ -1,0 +1,151 @@
+//! Counters of the most frequent of any number of names, in a memory with a bound.
+//!
+//! As in Space-Saving (Metwally, Agrawal, El Abbadi 2005) a name that has no counter gets one, and the rarest lose theirs; here
+//! half of them at once, which costs next to nothing a name. What they counted goes to the rest, so that all sums stay exact. A name
+//! that comes again may have lost at most [`Slot::missed`]; while no name was ever dropped all counts are exact.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+
+/// What is known beside the count.
+pub(crate) trait Merge: Default {
+    fn merge(&mut self, other: Self);
+}
+
+/// A name's counter.
+#[derive(Debug)]
+pub(crate) struct Slot<V> {
+    pub name: Box<[u8]>,
+    pub count: u64,
+    /// So many may have been counted before, and are with the rest now.
+    pub missed: u64,
+    pub value: V,
+}
+
+/// The most frequent names.
+#[derive(Debug)]
+pub(crate) struct Bounded<V> {
+    most: usize,
+    places: HashMap<Box<[u8]>, u32, RandomState>,
+    slots: Vec<Slot<V>>,
+    /// No name without a counter has been counted more often.
+    floor: u64,
+    pub rest: Option<(u64, V)>,
+    /// How often places have changed.
+    pub changes: u64,
+}
+
+impl<V: Merge> Bounded<V> {
+    /// Keeps at least the `most` most frequent, at most twice as many.
+    pub(crate) fn new(most: usize) -> Bounded<V> {
+        Bounded { most, places: HashMap::default(), slots: Vec::new(), floor: 0, rest: None, changes: 0 }
+    }
+
+    /// The place of a name, which stays until [`Bounded::changes`] does.
+    pub(crate) fn place(&mut self, name: &[u8]) -> usize {
+        if let Some(place) = self.places.get(name) {
+            return *place as usize;
+        }
+        if self.slots.len() >= 2 * self.most {
+            self.drop_rarest();
+        }
+        let place = self.slots.len();
+        self.places.insert(name.into(), place as u32);
+        self.slots.push(Slot { name: name.into(), count: 0, missed: self.floor, value: V::default() });
+        place
+    }
+
+    /// Counts the name at a place.
+    pub(crate) fn count(&mut self, place: usize) -> &mut V {
+        let slot = &mut self.slots[place];
+        slot.count += 1;
+        &mut slot.value
+    }
+
+    /// Adds so many that were counted elsewhere to the name at a place.
+    pub(crate) fn add(&mut self, place: usize, count: u64, value: V) {
+        let slot = &mut self.slots[place];
+        slot.count += count;
+        slot.value.merge(value);
+    }
+
+    fn drop_rarest(&mut self) {
+        self.changes += 1;
+        self.slots.sort_unstable_by_key(|s| std::cmp::Reverse(s.count + s.missed));
+        let (count, rest) = self.rest.get_or_insert_default();
+        for slot in self.slots.drain(self.most..) {
+            self.floor = self.floor.max(slot.count + slot.missed);
+            *count += slot.count;
+            rest.merge(slot.value);
+        }
+        let places = self.slots.iter().enumerate().map(|(place, s)| (s.name.clone(), place as u32));
+        self.places = places.collect();
+    }
+
+    /// All that have a counter, the most frequent first; those beyond `shown` go to the rest.
+    pub(crate) fn finish(mut self, shown: usize) -> (Vec<Slot<V>>, Option<(u64, V)>) {
+        self.slots.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.name.cmp(&b.name)));
+        if self.slots.len() > shown {
+            let (count, rest) = self.rest.get_or_insert_default();
+            for slot in self.slots.drain(shown..) {
+                *count += slot.count;
+                rest.merge(slot.value);
+            }
+        }
+        (self.slots, self.rest)
+    }
+
+    /// Those that have a counter, in no order.
+    pub(crate) fn slots(&self) -> &[Slot<V>] {
+        &self.slots
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Merge for u64 {
+        fn merge(&mut self, other: u64) {
+            *self += other;
+        }
+    }
+
+    #[test]
+    fn the_most_frequent_of_a_million_names_are_found_and_sums_are_exact() {
+        let mut names: Bounded<u64> = Bounded::new(100);
+        let mut all = 0;
+        let mut count = |names: &mut Bounded<u64>, name: String| {
+            let place = names.place(name.as_bytes());
+            *names.count(place) += 2;
+            all += 1;
+        };
+        for i in 0..300_000u64 {
+            count(&mut names, format!("once {i}"));
+            if i % 10 == 0 {
+                count(&mut names, format!("often {}", i / 10 % 5));
+            }
+        }
+        let (slots, rest) = names.finish(5);
+        let found: Vec<&[u8]> = slots.iter().map(|s| s.name.as_ref()).collect();
+        assert_eq!(found, [b"often 0", b"often 1", b"often 2", b"often 3", b"often 4"]);
+        let (count, value) = rest.expect("the rest");
+        assert_eq!(slots.iter().map(|s| s.count).sum::<u64>() + count, all);
+        assert_eq!(slots.iter().map(|s| s.value).sum::<u64>() + value, 2 * all);
+        for slot in &slots {
+            assert!(slot.count <= 6000 && slot.count + slot.missed >= 6000, "{} {}", slot.count, slot.missed);
+        }
+    }
+
+    #[test]
+    fn few_names_are_counted_exactly() {
+        let mut names: Bounded<u64> = Bounded::new(2);
+        for name in [b"a", b"b", b"a", b"c", b"d"] {
+            let place = names.place(name);
+            names.count(place);
+        }
+        let (slots, rest) = names.finish(10);
+        assert_eq!((slots.len(), slots[0].count, slots[0].missed, rest), (4, 2, 0, None));
+    }
+}

@@ -1,0 +1,362 @@
+//! What a log tells before any load is put on: rates, mix, sizes, statuses, sessions, times of the server, and who takes most.
+//!
+//! One pass, and a memory that does not grow with the log: seconds, classes, clients and sessions all have a bound (see each), and
+//! what is beyond it is counted and said.
+
+pub(crate) mod bounded;
+pub(crate) mod coarse;
+mod imitate;
+mod rates;
+mod sessions;
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use lastdrop_model::documents::{LOG_SCHEMA, LogClass, LogClient, LogDocument, LogFile, LogRejected, LogSpread};
+use lastdrop_model::printable::lossless;
+use lastdrop_model::{Histogram, class};
+
+use self::bounded::{Bounded, Merge, Slot};
+use self::coarse::Coarse;
+use self::imitate::Sample;
+pub use self::imitate::{Imitation, URLS};
+use self::rates::Rates;
+use self::sessions::Sessions;
+pub(crate) use self::sessions::is_page;
+use crate::{Entries, Entry, Format, Tally};
+
+/// Classes and clients that are counted one by one.
+const MOST_CLASSES: usize = 1_000;
+const MOST_CLIENTS: usize = 20_000;
+const MOST_METHODS: usize = 32;
+/// Clients in the document.
+const SHOWN_CLIENTS: usize = 100;
+/// Targets whose class is remembered; a power of two.
+const REMEMBERED: usize = 1 << 14;
+/// The class of what is no request.
+const MALFORMED: &str = "(malformed)";
+const SECOND_US: i64 = 1_000_000;
+
+/// What has been seen of a log.
+#[derive(Debug)]
+pub struct Analysis {
+    requests: u64,
+    first_us: i64,
+    last_us: i64,
+    resolution_us: u32,
+    rates: Rates,
+    status: Vec<u64>,
+    bytes: u64,
+    sizes: Histogram,
+    methods: Bounded<()>,
+    classes: Bounded<OfClass>,
+    clients: Bounded<OfClient>,
+    sessions: Sessions,
+    server_us: Histogram,
+    upstream_us: Histogram,
+    queue_us: Histogram,
+    sample: Sample,
+    hasher: RandomState,
+    /// Of the hash of a request's target, its class.
+    remembered: Vec<(u64, u32)>,
+    remembered_at: u64,
+    name: String,
+}
+
+#[derive(Debug, Default)]
+struct OfClass {
+    bytes: u64,
+    /// By the first digit.
+    status: [u64; 10],
+    server_us: Coarse<2>,
+    upstream_us: Coarse<2>,
+}
+
+#[derive(Debug, Default)]
+struct OfClient {
+    bytes: u64,
+    errors: u64,
+    server_us: u64,
+}
+
+impl Merge for () {
+    fn merge(&mut self, (): ()) {}
+}
+
+impl Merge for OfClass {
+    fn merge(&mut self, other: OfClass) {
+        self.bytes += other.bytes;
+        self.status.iter_mut().zip(other.status).for_each(|(own, n)| *own += n);
+        self.server_us.add(&other.server_us);
+        self.upstream_us.add(&other.upstream_us);
+    }
+}
+
+impl Merge for OfClient {
+    fn merge(&mut self, other: OfClient) {
+        self.bytes += other.bytes;
+        self.errors += other.errors;
+        self.server_us = self.server_us.saturating_add(other.server_us);
+    }
+}
+
+impl Default for Analysis {
+    fn default() -> Analysis {
+        Analysis {
+            requests: 0,
+            first_us: i64::MAX,
+            last_us: i64::MIN,
+            resolution_us: 0,
+            rates: Rates::default(),
+            status: vec![0; 1000],
+            bytes: 0,
+            sizes: Histogram::new(),
+            methods: Bounded::new(MOST_METHODS),
+            classes: Bounded::new(MOST_CLASSES),
+            clients: Bounded::new(MOST_CLIENTS),
+            sessions: Sessions::default(),
+            server_us: Histogram::new(),
+            upstream_us: Histogram::new(),
+            queue_us: Histogram::new(),
+            sample: Sample::default(),
+            hasher: RandomState::default(),
+            remembered: vec![(0, 0); REMEMBERED],
+            remembered_at: 0,
+            name: String::new(),
+        }
+    }
+}
+
+impl Analysis {
+    /// Counts a request. They come in the order of time, but for those that are late.
+    pub fn take(&mut self, entry: &Entry) {
+        self.requests += 1;
+        self.first_us = self.first_us.min(entry.time_us);
+        self.last_us = self.last_us.max(entry.time_us);
+        self.resolution_us = self.resolution_us.max(entry.resolution_us);
+        self.rates.count(entry.time_us.div_euclid(SECOND_US));
+        let status = usize::from(entry.status).min(999);
+        self.status[status] += 1;
+        let bytes = entry.bytes.unwrap_or(0);
+        self.bytes = self.bytes.saturating_add(bytes);
+        entry.bytes.into_iter().for_each(|bytes| self.sizes.record(bytes));
+        entry.server_us.into_iter().for_each(|us| self.server_us.record(us));
+        entry.upstream_us.into_iter().for_each(|us| self.upstream_us.record(us));
+        entry.queue_us.into_iter().for_each(|us| self.queue_us.record(us));
+        let method = self.methods.place(entry.method().unwrap_or_default());
+        self.methods.count(method);
+        let place = self.class(entry);
+        let class = self.classes.count(place);
+        class.bytes = class.bytes.saturating_add(bytes);
+        class.status[status / 100] += 1;
+        entry.server_us.into_iter().for_each(|us| class.server_us.record(us));
+        entry.upstream_us.into_iter().for_each(|us| class.upstream_us.record(us));
+        let place = self.clients.place(entry.client().unwrap_or_default());
+        let client = self.clients.count(place);
+        client.bytes = client.bytes.saturating_add(bytes);
+        client.errors += u64::from(status >= 400);
+        client.server_us = client.server_us.saturating_add(entry.server_us.unwrap_or(0));
+        let key = self.hasher.hash_one((entry.client(), entry.agent()));
+        self.sessions.count(key, entry.time_us, entry.path().is_some_and(is_page));
+        self.sample.take(entry);
+    }
+
+    /// The place of a request's class. Most targets come again, and are not folded again.
+    fn class(&mut self, entry: &Entry) -> usize {
+        if self.remembered_at != self.classes.changes {
+            self.remembered.fill((0, 0));
+            self.remembered_at = self.classes.changes;
+        }
+        let hash = self.hasher.hash_one((entry.method(), entry.path(), entry.query())).max(1);
+        let memory = hash as usize % REMEMBERED;
+        if let (known, place) = self.remembered[memory]
+            && known == hash
+        {
+            return place as usize;
+        }
+        self.name.clear();
+        class_name(entry, &mut self.name);
+        let place = self.classes.place(self.name.as_bytes());
+        // Others may have lost their places by that.
+        if self.remembered_at == self.classes.changes {
+            self.remembered[memory] = (hash, place as u32);
+        }
+        place
+    }
+
+    /// A plan that looks like the log, with requests to this origin (`http://127.0.0.1:8080`). None where there was no GET.
+    #[must_use]
+    pub fn imitate(&self, origin: &str) -> Option<Imitation> {
+        self.sample.plan(origin, &self.rates, &self.classes)
+    }
+
+    /// All that is known, once the entries have come to their end.
+    #[must_use]
+    pub fn finish(self, entries: &Entries) -> LogDocument {
+        let file = |(path, format): (&std::path::Path, &Format)| LogFile {
+            file: path.display().to_string(),
+            format: format.name().into(),
+        };
+        self.document(entries.formats().map(file).collect(), entries.tally())
+    }
+
+    /// The same of requests that came from elsewhere.
+    #[must_use]
+    pub fn document(self, files: Vec<LogFile>, tally: &Tally) -> LogDocument {
+        let seconds = if self.requests > 0 { (self.last_us - self.first_us) as f64 / 1e6 } else { 0.0 };
+        // The last second, or the last part of one, belongs to the log, too.
+        let span_s = seconds + f64::from(self.resolution_us) / 1e6;
+        let (rate, arrivals) = self.rates.finish(self.requests, span_s);
+        let (sessions, think_us) = self.sessions.finish();
+        let exact = self.classes.rest.is_none() && self.clients.rest.is_none() && sessions.cut == 0;
+        let (classes, rest) = self.classes.finish(MOST_CLASSES);
+        let (clients, other_clients) = self.clients.finish(SHOWN_CLIENTS);
+        let rest = rest.map(|(count, value)| Slot { name: class::OTHERS.as_bytes().into(), count, missed: 0, value });
+        let requests = self.requests.max(1) as f64;
+        let mut document = LogDocument {
+            schema: LOG_SCHEMA.into(),
+            files,
+            lines: tally.lines,
+            requests: tally.requests,
+            ignored: tally.nothing,
+            unparsed: tally.unparsed,
+            too_long: tally.too_long,
+            torn: tally.torn,
+            late: tally.late,
+            clock_jumps: tally.jumps,
+            damaged: tally.damaged.clone(),
+            rejected: tally
+                .rejected
+                .iter()
+                .map(|r| LogRejected { file: r.file.clone(), line: r.line, why: r.why.clone(), text: r.text.clone() })
+                .collect(),
+            seconds,
+            resolution_us: self.resolution_us.into(),
+            rate,
+            arrivals,
+            status: self
+                .status
+                .iter()
+                .enumerate()
+                .filter(|(_, n)| **n > 0)
+                .map(|(code, n)| (if code == 0 { "-".into() } else { code.to_string() }, *n))
+                .collect(),
+            methods: methods(self.methods),
+            bytes: self.bytes,
+            response_bytes: LogSpread::of(&self.sizes),
+            classes: classes.into_iter().chain(rest).map(|slot| of_class(slot, requests)).collect(),
+            clients: clients.into_iter().map(of_client).collect(),
+            other_clients: other_clients.map_or(0, |(count, _)| count),
+            exact,
+            sessions,
+            think_us,
+            server_time_us: LogSpread::of(&self.server_us),
+            upstream_time_us: LogSpread::of(&self.upstream_us),
+            queue_time_us: LogSpread::of(&self.queue_us),
+            ..LogDocument::default()
+        };
+        if self.requests > 0 {
+            document.begin_unix_s = self.first_us as f64 / 1e6;
+            document.end_unix_s = self.last_us as f64 / 1e6;
+        }
+        document.notes = notes(&document);
+        document
+    }
+}
+
+/// The name of a request's class, added to a text.
+pub(crate) fn class_name(entry: &Entry, to: &mut String) {
+    let (Some(method), Some(target)) = (entry.method(), entry.target()) else { return to.push_str(MALFORMED) };
+    let is_token = |b: &u8| b.is_ascii_alphanumeric() || b"-_".contains(b);
+    let (Ok(method), true) = (std::str::from_utf8(method), method.len() <= 20 && method.iter().all(is_token)) else {
+        return to.push_str(MALFORMED);
+    };
+    to.push_str(method);
+    to.push(' ');
+    let target = &target[..target.len().min(MOST_TARGET_BYTES)];
+    // A whole URL, as a proxy is asked for it, is of the class of its path.
+    let path = match memchr::memmem::find(&target[..target.len().min(16)], b"://") {
+        Some(at) if target[0] != b'/' => {
+            let rest = &target[at + 3..];
+            &rest[memchr::memchr(b'/', rest).unwrap_or(rest.len())..]
+        }
+        _ => target,
+    };
+    match std::str::from_utf8(path) {
+        Ok("") => to.push('/'),
+        Ok(path) => class::fold_into(path, to),
+        Err(_) => class::fold_into(&lossless(path), to),
+    }
+}
+
+/// Longer targets come from scanners, and are told apart by so much.
+const MOST_TARGET_BYTES: usize = 512;
+
+fn methods(methods: Bounded<()>) -> std::collections::BTreeMap<String, u64> {
+    let (slots, rest) = methods.finish(MOST_METHODS);
+    let shown = |name: &[u8]| if name.is_empty() { "-".into() } else { lossless(&name[..name.len().min(40)]) };
+    let rest = rest.map(|(count, ())| (class::OTHERS.to_string(), count));
+    slots.into_iter().map(|s| (shown(&s.name), s.count)).chain(rest).collect()
+}
+
+fn of_class(slot: Slot<OfClass>, requests: f64) -> LogClass {
+    let status = slot.value.status.iter().enumerate().filter(|(_, n)| **n > 0);
+    LogClass {
+        name: lossless(&slot.name),
+        count: slot.count,
+        missed_at_most: slot.missed,
+        share: slot.count as f64 / requests,
+        status: status.map(|(digit, n)| (if digit == 0 { "-".into() } else { format!("{digit}xx") }, *n)).collect(),
+        bytes: slot.value.bytes,
+        server_time_us: slot.value.server_us.spread(),
+        upstream_time_us: slot.value.upstream_us.spread(),
+    }
+}
+
+fn of_client(slot: Slot<OfClient>) -> LogClient {
+    LogClient {
+        address: if slot.name.is_empty() { "-".into() } else { lossless(&slot.name) },
+        count: slot.count,
+        missed_at_most: slot.missed,
+        bytes: slot.value.bytes,
+        errors: slot.value.errors,
+        server_time_us: slot.value.server_us,
+    }
+}
+
+/// What is to be known before the numbers are believed.
+fn notes(d: &LogDocument) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !d.exact {
+        notes.push(
+            "there are more classes, clients or sessions than are counted one by one: sums are exact, counts of single ones at least what \
+             is shown, and at most missed_at_most more"
+                .into(),
+        );
+    }
+    if d.files.iter().any(|f| f.format.ends_with(" and more")) {
+        notes.push(
+            "lines have fields after those that are known; --format says what they are (a server's own time, perhaps)"
+                .into(),
+        );
+    }
+    if d.resolution_us >= 1_000_000 && d.requests > 0 {
+        notes.push(
+            "times are whole seconds: how requests come within a second, and pauses shorter than that, are not known"
+                .into(),
+        );
+    }
+    if d.clock_jumps > 0 {
+        notes.push(format!(
+            "{} requests have a time far ahead of their neighbours', and were given that of the one before",
+            d.clock_jumps
+        ));
+    }
+    if d.late > 0 {
+        notes.push(format!("{} requests are out of order by more than the window", d.late));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests;

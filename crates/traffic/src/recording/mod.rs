@@ -1,0 +1,177 @@
+//! What one user did, as a plan of one session: steps with bodies and pauses, values that an answer gave and a later request took as
+//! extractions, passwords as columns of a data file, and what pages embed left to page mode.
+//!
+//! Whoever reads a recording (`har`, `curl` …) makes [`Exchange`]s of it; all else is the same for all of them. Pure: nothing is opened here,
+//! neither what a recording names nor a shell.
+
+mod curl;
+mod har;
+mod httperf;
+mod siege;
+mod steps;
+mod values;
+mod write;
+
+use lastdrop_model::Url;
+
+pub use self::curl::read_curl;
+pub use self::har::read_har;
+pub use self::httperf::{read_wlog, read_wsesslog};
+pub use self::siege::read_siege;
+
+/// Answers are looked at for values up to here.
+pub(crate) const MOST_ANSWER_BYTES: usize = 4 << 20;
+
+/// A request and its answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exchange {
+    /// µs of any clock.
+    pub begin_us: i64,
+    pub end_us: i64,
+    pub method: String,
+    pub url: Url,
+    /// As they were sent, in their order.
+    pub headers: Vec<(String, String)>,
+    pub body: Sent,
+    /// None where there is no answer to be seen (a command line, a list).
+    pub answer: Option<Answer>,
+    /// A page embeds it: a script, an image.
+    pub is_part: bool,
+    /// The last of its session.
+    pub is_last: bool,
+}
+
+impl Exchange {
+    /// A request of which only that is known.
+    #[must_use]
+    pub fn of(method: &str, url: Url) -> Exchange {
+        Exchange {
+            begin_us: 0,
+            end_us: 0,
+            method: method.into(),
+            url,
+            headers: Vec::new(),
+            body: Sent::Nothing,
+            answer: None,
+            is_part: false,
+            is_last: false,
+        }
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        find(&self.headers, name)
+    }
+}
+
+pub(crate) fn find<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+}
+
+/// The body of a request.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Sent {
+    #[default]
+    Nothing,
+    Text(String),
+    /// `application/x-www-form-urlencoded`, decoded.
+    Form(Vec<(String, String)>),
+    /// `multipart/form-data`; what files had in them is not known.
+    Multipart(Vec<(String, String)>),
+    /// The recording does not have it, or it is no text.
+    Lost,
+}
+
+impl Sent {
+    /// A body by its type.
+    #[must_use]
+    pub fn of(content_type: &str, text: String) -> Sent {
+        if text.is_empty() {
+            return Sent::Nothing;
+        }
+        let form = content_type.trim_start().to_ascii_lowercase().starts_with("application/x-www-form-urlencoded");
+        match form.then(|| fields(&text)).flatten() {
+            Some(fields) => Sent::Form(fields),
+            None => Sent::Text(text),
+        }
+    }
+}
+
+/// Could the text be a method's name?
+pub(crate) fn is_method(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphabetic() || b == b'-')
+}
+
+/// The fields of a query or a form; None where encoding them again would not give the same fields.
+pub(crate) fn fields(text: &str) -> Option<Vec<(String, String)>> {
+    text.split('&').map(|pair| pair.split_once('=').and_then(|(n, v)| Some((decoded(n)?, decoded(v)?)))).collect()
+}
+
+/// Percent-encoding and plus signs undone.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(b) = rest.next() {
+        bytes.push(match b {
+            b'+' => b' ',
+            b'%' => {
+                let mut digit = || rest.next().and_then(|d| char::from(d).to_digit(16));
+                (digit()? * 16 + digit()?) as u8
+            }
+            b => b,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// What came back.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub content_type: String,
+    /// Its beginning, if it is text.
+    pub text: String,
+}
+
+/// How a plan is made.
+#[derive(Debug, Clone, Default)]
+pub struct PlanOptions {
+    /// Hosts that the plan may ask; without any, that of the first step.
+    pub hosts: Vec<String>,
+    /// Name of the data file, as the plan has it.
+    pub data_file: String,
+    /// They are no path of one user, but requests that have nothing to do with each other.
+    pub independent: bool,
+}
+
+/// A plan and what belongs to it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Recorded {
+    pub plan: String,
+    /// The data file: passwords and tokens that the user had.
+    pub data: Option<String>,
+    /// What a person should know of it.
+    pub notes: Vec<String>,
+}
+
+/// Why there is no plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RecordingError(pub String);
+
+/// Makes a plan of what was recorded.
+///
+/// # Errors
+/// When nothing of it is a step.
+pub fn plan(exchanges: Vec<Exchange>, options: &PlanOptions) -> Result<Recorded, RecordingError> {
+    let mut notes = Vec::new();
+    let mut steps = steps::steps(exchanges, options, &mut notes);
+    if steps.is_empty() {
+        return Err(RecordingError("there is no request in it that a plan could send".into()));
+    }
+    let columns = if options.independent { Vec::new() } else { values::connect(&mut steps) };
+    Ok(write::write(&steps, &columns, options, notes))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! Which exchanges are steps: not what pages embed, not what other hosts were asked, not the end of a redirect.
+
+use lastdrop_model::Url;
+use lastdrop_model::request::check_header;
+
+use super::{Answer, Exchange, PlanOptions, Sent, find};
+
+/// What becomes of a step's text: where a name is instead of a value, it is a template.
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    pub exchange: Exchange,
+    /// Path and query of the URL as a template.
+    pub path: String,
+    /// Those that the plan sends.
+    pub headers: Vec<(String, String)>,
+    pub body: Sent,
+    pub extract: Vec<(String, Rule)>,
+    pub expect: Vec<String>,
+    /// µs between its answer and the next step.
+    pub think_us: i64,
+    /// Parts of pages that came after it.
+    pub parts: usize,
+    pub redirects: u32,
+}
+
+/// Where a value is taken from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Rule {
+    Header(String),
+    Regex(String),
+    Json(String),
+}
+
+/// Shorter pauses are the browser's own.
+const LEAST_THINK_US: i64 = 100_000;
+/// Nobody waits longer for a load test.
+const MOST_THINK_US: i64 = 300_000_000;
+const LONGEST_TITLE: usize = 60;
+
+/// Headers that say something to the application, beside those that begin with `X-`.
+const KEPT: [&str; 6] = ["authorization", "content-type", "origin", "soapaction", "api-key", "idempotency-key"];
+
+pub(crate) fn steps(exchanges: Vec<Exchange>, options: &PlanOptions, notes: &mut Vec<String>) -> Vec<Step> {
+    let first = exchanges.iter().find(|e| !e.is_part).map(|e| e.url.host.clone());
+    let is_ours = |host: &str| match options.hosts.as_slice() {
+        [] if options.independent => true,
+        [] => first.as_deref() == Some(host),
+        hosts => hosts.iter().any(|h| h.eq_ignore_ascii_case(host)),
+    };
+    // Of commands there is no answer that would give a cookie: those that they have are all there are.
+    let has_answers = exchanges.iter().any(|e| e.answer.is_some());
+    let mut elsewhere: Vec<(String, usize)> = Vec::new();
+    let mut steps: Vec<Step> = Vec::new();
+    // When the last thing ended that the user waited for.
+    let mut busy_us = i64::MIN;
+    for exchange in exchanges {
+        if !is_ours(&exchange.url.host) {
+            if !exchange.is_part {
+                match elsewhere.iter_mut().find(|(host, _)| *host == exchange.url.host) {
+                    Some((_, n)) => *n += 1,
+                    None => elsewhere.push((exchange.url.host.clone(), 1)),
+                }
+            }
+            continue;
+        }
+        if exchange.is_part {
+            busy_us = busy_us.max(exchange.end_us);
+            steps.last_mut().into_iter().for_each(|s| s.parts += 1);
+            continue;
+        }
+        if let Some(last) = steps.last_mut()
+            && redirects_to(last, &exchange)
+        {
+            last.redirects += 1;
+            last.exchange.answer = exchange.answer;
+            busy_us = busy_us.max(exchange.end_us);
+            continue;
+        }
+        if let Some(last) = steps.last_mut() {
+            let pause = exchange.begin_us.saturating_sub(busy_us);
+            last.think_us = if pause < LEAST_THINK_US { 0 } else { pause.min(MOST_THINK_US) };
+        }
+        busy_us = exchange.end_us;
+        steps.push(step(exchange, !has_answers));
+    }
+    if let Some(cookies) = steps.first().and_then(|s| s.exchange.header("cookie")).filter(|_| has_answers) {
+        let names: Vec<&str> = cookies.split(';').filter_map(|c| Some(c.split_once('=')?.0.trim())).collect();
+        notes.push(format!(
+            "the recorded user had cookies before ({}), the plan's users begin without; what needs them is recorded in a private window, from \
+             the login on",
+            names.join(", ")
+        ));
+    }
+    for (host, n) in elsewhere {
+        notes.push(format!("{n} requests to {host} are left out; --host {host} takes them in"));
+    }
+    steps.iter_mut().for_each(|s| s.expect = expectations(s.exchange.answer.as_ref()));
+    steps
+}
+
+/// Is the exchange what the step's answer led to?
+fn redirects_to(step: &Step, next: &Exchange) -> bool {
+    let Some(answer) = &step.exchange.answer else { return false };
+    let here = &step.exchange.url;
+    let to = find(&answer.headers, "location").and_then(|l| here.join(l).ok());
+    matches!(answer.status, 301 | 302 | 303 | 307 | 308)
+        && to.is_some_and(|to| to == without_fragment(&next.url))
+        && (next.method == "GET" || matches!(answer.status, 307 | 308))
+}
+
+fn without_fragment(url: &Url) -> Url {
+    url.with_path(url.path.split('#').next().unwrap_or_default())
+}
+
+fn step(exchange: Exchange, keeps_cookies: bool) -> Step {
+    let is_form = matches!(exchange.body, Sent::Form(_) | Sent::Multipart(_));
+    let keeps = |name: &str, value: &str| {
+        let name = name.to_ascii_lowercase();
+        let said = name.starts_with("x-") && name != "x-forwarded-for" && name != "x-client-data";
+        let accepts = name == "accept" && value.starts_with("application/");
+        // Where it is known what is sent, its type follows; a GET has no origin that anybody looks at.
+        let follows = (name == "content-type" && is_form) || (name == "origin" && exchange.method == "GET");
+        let cookie = keeps_cookies && name == "cookie";
+        (said || accepts || cookie || KEPT.contains(&name.as_str())) && !follows && check_header(&name, value).is_ok()
+    };
+    let headers = exchange.headers.iter().filter(|(n, v)| keeps(n, v)).map(|(n, v)| (n.clone(), literal(v))).collect();
+    let fields = |fields: &[(String, String)]| fields.iter().map(|(n, v)| (n.clone(), literal(v))).collect();
+    let body = match &exchange.body {
+        Sent::Nothing => Sent::Nothing,
+        Sent::Text(text) => Sent::Text(literal(text)),
+        Sent::Form(form) => Sent::Form(fields(form)),
+        Sent::Multipart(parts) => Sent::Multipart(fields(parts)),
+        Sent::Lost => Sent::Lost,
+    };
+    let path = literal(&without_fragment(&exchange.url).path);
+    let (extract, expect) = (Vec::new(), Vec::new());
+    Step { path, headers, body, extract, expect, think_us: 0, parts: 0, redirects: 0, exchange }
+}
+
+/// A text as a template that gives it.
+pub(crate) fn literal(text: &str) -> String {
+    text.replace("{{", "{{{{")
+}
+
+fn expectations(answer: Option<&Answer>) -> Vec<String> {
+    let Some(answer) = answer.filter(|a| a.status > 0) else { return Vec::new() };
+    // What a cache had, or a part of it: the plan asks for all of it.
+    let status = if matches!(answer.status, 206 | 304) { 200 } else { answer.status };
+    let mut all = vec![format!("status={status}")];
+    if let Some(title) = title(&answer.text).filter(|_| answer.content_type.contains("html")) {
+        all.push(format!("text={title}"));
+    }
+    all
+}
+
+/// The title of a page, where it looks as if it were always the same.
+fn title(text: &str) -> Option<&str> {
+    let start = text.find("<title>")? + "<title>".len();
+    let title = &text[start..start + text[start..].find("</title>")?];
+    let same = |c: char| !c.is_ascii_digit() && !c.is_control();
+    let trimmed = title.trim();
+    (trimmed == title && !title.is_empty() && title.len() <= LONGEST_TITLE && title.chars().all(same)).then_some(title)
+}

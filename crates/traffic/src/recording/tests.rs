@@ -1,0 +1,297 @@
+use std::path::Path;
+
+use lastdrop_model::plan_file;
+use lastdrop_model::request::{Body, Place};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn options() -> PlanOptions {
+    PlanOptions { data_file: "plan.csv".into(), ..PlanOptions::default() }
+}
+
+/// The plan as it is read back.
+fn read(recorded: &Recorded) -> lastdrop_model::Plan {
+    let read = plan_file::parse(&recorded.plan, Path::new("/f"));
+    read.unwrap_or_else(|e| panic!("{e}\n{}", recorded.plan)).plan
+}
+
+fn entry(second: f64, kind: &str, request: Value, response: Value) -> Value {
+    let time = format!("2026-01-31T12:00:{second:06.3}Z");
+    json!({"startedDateTime": time, "time": 100.0, "_resourceType": kind, "request": request, "response": response})
+}
+
+fn html(text: &str) -> Value {
+    json!({"status": 200, "headers": [], "content": {"mimeType": "text/html; charset=utf-8", "text": text}})
+}
+
+fn get(path: &str) -> Value {
+    let headers = json!([{"name": ":path", "value": "/"}, {"name": "User-Agent", "value": "x"}, {"name": "Cookie", "value": "sid=secret"}]);
+    json!({"method": "GET", "url": format!("http://shop.test{path}"), "headers": headers})
+}
+
+fn post(path: &str, form: &str) -> Value {
+    let headers = json!([{"name": "Origin", "value": "http://shop.test"}]);
+    json!({"method": "POST", "url": format!("http://shop.test{path}"), "headers": headers,
+           "postData": {"mimeType": "application/x-www-form-urlencoded", "text": form}})
+}
+
+/// A login with a token, a search, and the order of an item that was found.
+fn shop() -> String {
+    let entries = [
+        entry(
+            0.0,
+            "document",
+            get("/login"),
+            html("<title>Log in</title><form><input type=hidden name=\"csrf\" value=\"a8f3c2e19b\">"),
+        ),
+        entry(
+            0.1,
+            "stylesheet",
+            get("/style.css"),
+            json!({"status": 200, "headers": [], "content": {"mimeType": "text/css"}}),
+        ),
+        entry(
+            5.1,
+            "document",
+            post("/login", "csrf=a8f3c2e19b&user=ann&password=hunter+2"),
+            json!({"status": 302, "headers": [{"name": "Location", "value": "/home"}], "content": {}}),
+        ),
+        entry(5.2, "document", get("/home"), html("<title>Hello</title>")),
+        entry(6.0, "script", json!({"method": "GET", "url": "https://ads.test/x.js", "headers": []}), html("")),
+        entry(6.1, "xhr", json!({"method": "GET", "url": "https://ads.test/track", "headers": []}), html("")),
+        entry(
+            9.3,
+            "document",
+            get("/search?q=blue+shoes&page=1"),
+            html("<a href=\"/item/4711\">first</a> <a href=\"/item/4712\">second</a>"),
+        ),
+        entry(12.4, "document", get("/item/4712"), html("<script>var t = \"Zx81kPq02mR7\";</script>")),
+        entry(
+            14.5,
+            "fetch",
+            json!({"method": "POST", "url": "http://shop.test/api/order", "headers": [{"name": "X-Token", "value": "Zx81kPq02mR7"}],
+                     "postData": {"mimeType": "application/json", "text": "{\"item\":4712,\"note\":\"{{x}}\"}"}}),
+            json!({"status": 201, "headers": [], "content": {"mimeType": "application/json", "text": "{\"order\":{\"id\":991}}"}}),
+        ),
+        entry(14.7, "document", get("/order/991"), html("<title>Order 991</title>")),
+    ];
+    json!({"log": {"version": "1.2", "entries": entries}}).to_string()
+}
+
+#[test]
+fn a_path_through_a_shop_is_a_plan_that_is_short_and_true() {
+    let recorded = plan(read_har(&shop()).expect("a HAR file"), &options()).expect("a plan");
+    let plan = read(&recorded);
+    let urls: Vec<String> = plan.requests.iter().map(|r| format!("{} {}", r.method, r.url.path)).collect();
+    assert_eq!(
+        urls,
+        [
+            "GET /login",
+            "POST /login",
+            "GET /search?q=blue+shoes&page=1",
+            "GET /item/{{item}}",
+            "POST /api/order",
+            "GET /order/{{order}}"
+        ]
+    );
+    assert_eq!(
+        plan.requests[1].body,
+        Body::Form(
+            [("csrf", "{{csrf}}"), ("user", "{{user_value}}"), ("password", "{{password}}")]
+                .map(|(n, v)| (n.into(), v.into()))
+                .to_vec()
+        )
+    );
+    assert_eq!(recorded.data.as_deref(), Some("user_value,password\n\"ann\",\"hunter 2\"\n"));
+    assert!(!recorded.plan.contains("hunter") && !recorded.plan.contains("sid="), "{}", recorded.plan);
+    // Five seconds after the login page with its style sheet; the redirect is followed; ads are no part of it.
+    assert_eq!(plan.requests[0].think.map(|t| t.mean().as_millis()), Some(4_900));
+    assert!(plan.http.redirects >= 1 && plan.http.cookies && plan.page.is_some());
+    assert!(recorded.notes.iter().any(|n| n.contains("ads.test")), "{:?}", recorded.notes);
+    assert!(plan.requests[0].extract.iter().any(|e| matches!(&e.from, Place::Regex(r) if r.contains("csrf"))));
+    assert_eq!(plan.requests[4].extract[0].from, Place::Json("/order/id".into()));
+    assert_eq!(plan.requests[4].headers, [("X-Token".to_string(), "{{x_token}}".to_string())]);
+    assert_eq!(plan.requests[4].body, Body::Text("{\"item\":4712,\"note\":\"{{{{x}}\"}".into()));
+    assert!(recorded.plan.lines().count() < 60, "{}", recorded.plan);
+}
+
+#[test]
+fn commands_of_curl_are_read_and_not_run() {
+    let text = r#"
+# Chromium, Firefox
+curl 'http://h/a?x=1' -H 'accept: text/html' -b 'sid=1' --compressed
+curl -X POST "http://h/b" \
+  --data-raw $'name=O\'Brien&t=\u00e9' ; curl http://h/c -d '{"a":"$(touch /tmp/no)"}' -H "Content-Type: application/json" -Hx-a:b
+curl -G http://h/d -d q=1 -u ann:secret
+"#;
+    let exchanges = read_curl(text).expect("commands");
+    let shown: Vec<String> = exchanges.iter().map(|e| format!("{} {}", e.method, e.url.path)).collect();
+    assert_eq!(shown, ["GET /a?x=1", "POST /b", "POST /c", "GET /d?q=1"]);
+    assert_eq!(exchanges[1].body, Sent::Form(vec![("name".into(), "O'Brien".into()), ("t".into(), "é".into())]));
+    assert_eq!(exchanges[2].body, Sent::Text("{\"a\":\"$(touch /tmp/no)\"}".into()));
+    let recorded = plan(exchanges, &options()).expect("a plan");
+    assert_eq!(
+        read(&recorded).requests[3].headers,
+        [("Authorization".to_string(), "Basic {{authorization}}".to_string())]
+    );
+    assert!(recorded.data.is_some_and(|d| d.contains("YW5uOnNlY3JldA==")));
+    for (text, word) in [
+        ("wget http://h/", "is not curl"),
+        ("curl -d @/etc/passwd http://h/", "no other file"),
+        ("curl 'http://h/", "not closed"),
+        ("curl -H", "no value"),
+        ("curl ftp://h/", "http"),
+        ("curl", "no URL"),
+        ("curl -b jar.txt http://h/", "no other file"),
+        ("curl -K x http://h/", "no other file"),
+        ("curl http://h/ --new-option 7", "two URLs"),
+        ("curl \"http://h/\" ^\r\n  -H \"accept: */*\"\r\n", "cmd.exe"),
+        ("curl ^\"http://h/^\" -H ^\"a: b^\"", "cmd.exe"),
+        ("# nothing", "no curl command"),
+    ] {
+        let error = read_curl(text).expect_err(text);
+        assert!(error.0.contains(word), "{error}");
+    }
+}
+
+/// Two of "copy as cURL (bash)", of Chromium and of Firefox.
+const COPIED: &str = r#"curl 'http://shop.test/api/order?x=1' \
+  -H 'Accept: application/json, text/plain, */*' \
+  -H 'Accept-Language: en-US,en;q=0.9' \
+  -H 'Content-Type: application/json' \
+  -b 'sid=s3cr3t; theme=dark' \
+  -H 'User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36' \
+  -H 'sec-ch-ua: "Chromium";v="140", "Not=A?Brand";v="24"' \
+  --data-raw $'{"note":"it\'s \u0021 \u00e9 \ud83d\ude00","n":1}' \
+  --compressed \
+  --insecure ;
+curl 'http://shop.test/search' --compressed -sSL -X POST -H 'Content-Type: application/x-www-form-urlencoded' -H 'Cookie: sid=s3cr3t; theme=dark' --data-raw 'q=a%20b&empty='
+"#;
+
+#[test]
+fn what_browsers_copy_is_what_they_sent() {
+    let exchanges = read_curl(COPIED).expect("commands");
+    assert_eq!(exchanges[0].body, Sent::Text("{\"note\":\"it's ! é 😀\",\"n\":1}".into()));
+    assert_eq!(exchanges[1].body, Sent::Form(vec![("q".into(), "a b".into()), ("empty".into(), String::new())]));
+    let recorded = plan(exchanges, &options()).expect("a plan");
+    let plan = read(&recorded);
+    let methods: Vec<&str> = plan.requests.iter().map(|r| r.method.as_str()).collect();
+    assert_eq!((methods, plan.http.cookies), (vec!["POST", "POST"], false));
+    // The cookie is all that the server knows the user by: it is in the data file, and only there.
+    assert!(!recorded.plan.contains("s3cr3t"), "{}", recorded.plan);
+    assert_eq!(recorded.data.as_deref(), Some("cookie\n\"sid=s3cr3t; theme=dark\"\n"));
+    assert!(plan.requests.iter().all(|r| r.headers.contains(&("Cookie".into(), "{{cookie}}".into()))), "{plan:?}");
+}
+
+#[test]
+fn har_files_of_all_programs_are_read() {
+    let ok = json!({"status": 200, "headers": [], "content": {"mimeType": "text/html", "text": "eA==", "encoding": "base64"}});
+    let one = |time: &str, request: Value, response: Value, more: Value| {
+        let mut entry = json!({"startedDateTime": time, "time": null, "timings": null, "cache": null, "request": request, "response": response});
+        for (name, value) in more.as_object().into_iter().flatten() {
+            entry[name] = value.clone();
+        }
+        entry
+    };
+    let get = |path: &str| json!({"method": "GET", "url": format!("http://h{path}"), "headers": null, "cookies": null, "postData": null});
+    let post = |path: &str, data: Value| json!({"method": "POST", "url": format!("http://h{path}"), "postData": data, "bodySize": 9});
+    let entries = [
+        // In the order of their ends, with zones and fractions of all lengths: Firefox, Charles, Fiddler.
+        one("2026-01-31T13:00:03.500+01:00", get("/second#part"), ok.clone(), json!({"_initiator": {"type": "other"}})),
+        one("2026-01-31T12:00:01.1234567Z", get("/first"), ok.clone(), json!({})),
+        one(
+            "2026-01-31T12:00:04Z",
+            get("/blocked.html"),
+            json!({"status": 0, "_error": "net::ERR_BLOCKED_BY_CLIENT"}),
+            json!({}),
+        ),
+        one("2026-01-31T12:00:05Z", get("/socket"), json!({"status": 101}), json!({"_resourceType": "websocket"})),
+        one("2026-01-31T12:00:05Z", get("/events"), ok.clone(), json!({"_resourceType": "eventsource"})),
+        one("2026-01-31T12:00:05Z", get("/cached"), ok.clone(), json!({"_fromCache": "disk"})),
+        one(
+            "2026-01-31T12:00:06Z",
+            post("/text", json!({"mimeType": "application/json", "text": "eyJhIjoxfQ==", "encoding": "base64"})),
+            json!({"status": "201"}),
+            json!({}),
+        ),
+        one(
+            "2026-01-31T12:00:07Z",
+            post(
+                "/form",
+                json!({"mimeType": "application/x-www-form-urlencoded", "params": [{"name": "a", "value": null}], "text": ""}),
+            ),
+            json!({"status": 302, "redirectURL": "/there"}),
+            json!({}),
+        ),
+        one("2026-01-31T12:00:07.2Z", get("/there"), json!({"status": 304, "content": null}), json!({})),
+        one(
+            "2026-01-31T12:00:08Z",
+            post(
+                "/old",
+                json!({"mimeType": "application/x-www-form-urlencoded", "text": "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 3\r\n\r\nb=c"}),
+            ),
+            ok.clone(),
+            json!({}),
+        ),
+        one(
+            "2026-01-31T12:00:09Z",
+            post("/binary", json!({"mimeType": "application/octet-stream", "text": "/wD/", "encoding": "base64"})),
+            ok.clone(),
+            json!({}),
+        ),
+        json!({"request": {"method": "CONNECT", "url": "http://h:443/"}}),
+        json!(null),
+    ];
+    let text = format!("\u{feff}{}", json!({"log": {"entries": entries, "pages": null}}));
+    let recorded = plan(read_har(&text).expect("a HAR file"), &options()).expect("a plan");
+    let plan = read(&recorded);
+    let shown: Vec<String> = plan.requests.iter().map(|r| format!("{} {}", r.method, r.url.path)).collect();
+    assert_eq!(shown, ["GET /first", "GET /second", "POST /text", "POST /form", "POST /old", "POST /binary"]);
+    assert_eq!(plan.requests[2].body, Body::Text("{\"a\":1}".into()));
+    let form = |n: &str, v: &str| Body::Form(vec![(n.into(), v.into())]);
+    assert_eq!((&plan.requests[3].body, &plan.requests[4].body), (&form("a", ""), &form("b", "c")));
+    assert!(recorded.plan.contains("\"status=201\"") && !recorded.plan.contains("304"), "{}", recorded.plan);
+    assert!(recorded.notes.iter().any(|n| n.starts_with("step 6: what was sent is no text")), "{:?}", recorded.notes);
+    assert_eq!(plan.requests[0].think.map(|t| t.mean().as_millis()), Some(2_400));
+}
+
+#[test]
+fn workloads_of_httperf_and_siege_are_plans() {
+    let server = "http://127.0.0.1:8080/".parse().expect("a URL");
+    let all = read_wlog("/a\0/b?c=d\0", &server).expect("a wlog");
+    let recorded = plan(all, &PlanOptions { independent: true, ..options() }).expect("a plan");
+    assert_eq!(read(&recorded).requests[1].url.in_full(), "http://127.0.0.1:8080/b?c=d");
+    let text = "# two sessions\n/ think=2.0\n\t/x.png\n/login method=POST contents='a=1&b=2'\n\n/other\n";
+    let plan_of = read(&plan(read_wsesslog(text, &server).expect("sessions"), &options()).expect("a plan"));
+    let last: Vec<bool> = plan_of.requests.iter().map(|r| r.last).collect();
+    assert_eq!(last, [false, false, true, true]);
+    assert_eq!(plan_of.requests[1].think.map(|t| t.mean().as_secs()), Some(2));
+    assert!(read_wsesslog("/ what=1\n", &server).expect_err("a word").0.contains("line 1"));
+    let siege = read_siege("HOST=h.test\nhttp://$(HOST)/a\nhttp://o.test/b POST x=1\n").expect("URLs");
+    let recorded = plan(siege, &PlanOptions { independent: true, ..options() }).expect("a plan");
+    let plan = read(&recorded);
+    assert_eq!((plan.requests.len(), &plan.requests[1].url.host[..]), (2, "o.test"));
+    let refused = read_siege("http://h.test/c PUT </etc/passwd\n").expect_err("a file");
+    assert!(refused.0.contains("no other file"), "{refused}");
+    assert!(read_siege("http://$(HOME)/\n").is_err(), "the environment is nobody's business");
+}
+
+#[test]
+fn what_is_no_recording_is_told() {
+    for text in ["", "{}", "[]", "{\"log\":{}}", "\u{feff}nonsense"] {
+        assert!(read_har(text).expect_err(text).0.contains("no HAR file"));
+    }
+    let empty =
+        json!({"log": {"entries": [{"request": {"method": "GET", "url": "data:text/plain,x"}}, 7]}}).to_string();
+    assert!(plan(read_har(&empty).expect("a HAR file"), &options()).is_err());
+}
+
+#[test]
+fn texts_of_any_kind_survive_the_plan() {
+    let body = "quotes \" ' \\ and\nlines {{not}} \u{7}é";
+    let exchange =
+        Exchange { body: Sent::Text(body.into()), ..Exchange::of("PUT", "http://h/%7B%7Bx".parse().expect("a URL")) };
+    let recorded = plan(vec![exchange], &options()).expect("a plan");
+    assert_eq!(read(&recorded).requests[0].body, Body::Text(body.replace("{{", "{{{{")));
+}
