@@ -4,8 +4,10 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
-use common::{Folder, Target};
+use common::{Folder, Target, signal};
 use serde_json::Value;
 
 const SHORT: [&str; 6] = ["-d", "300ms", "--warm-up", "50ms", "--blocks", "4"];
@@ -72,7 +74,6 @@ fn each_setting_is_explained_and_what_is_none_is_refused() {
         (["--range", "workers=9..3"], "write SETTING=A..B"),
         (["--fix", "workers"], "write SETTING=VALUE"),
         (["--fix", "workers=many"], "workers is a number"),
-        (["--trials", "1"], "2"),
         (["--goal", "fame"], "throughput"),
         (["--objective", "p99<"], "p99<"),
     ] {
@@ -121,4 +122,55 @@ fn a_server_that_misses_the_objective_is_bettered_by_one_that_meets_it() {
     assert_eq!(document["verdict"], "improved", "{document:#}");
     assert!(document["because"].to_string().contains("keeps to the objectives"), "{document:#}");
     assert!(trials(&document, "baseline").all(|t| t["valid"] == false), "{document:#}");
+}
+
+#[test]
+fn a_tune_that_was_killed_goes_on_with_no_trial_lost() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, PLANTED);
+    let (name, url) = (target.name(), target.url());
+    let out = folder.join("tune.json").display().to_string();
+    let same = [&["tune", &name, "--url", &url, "-c", "16", "--trials", "8", "--json", &out], &SHORT[..]].concat();
+    let nothing = folder.run(&[&same[..], &["--resume"]].concat());
+    assert!(nothing.code != 0 && nothing.stderr.contains("no tune of"), "{nothing:?}");
+
+    let mut tune = folder.lastdrop(&same).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut told = BufReader::new(tune.stderr.take().expect("piped")).lines();
+    // The seventh line of a trial: six are measured at least, one may be under way.
+    for _ in 0..7 {
+        told.by_ref().map_while(Result::ok).find(|line| line.contains("/s  p99")).expect("a trial");
+    }
+    signal(&tune, libc::SIGKILL);
+    tune.wait().expect("ends");
+    assert_eq!(folder.run(&["restore"]).code, 0);
+    let kept = runs(&folder);
+    assert!(kept.len() >= 7, "{kept:?}");
+
+    let another = folder.run(&[&same[..], &["--resume", "--goal", "latency"]].concat());
+    assert!(another.code != 0 && another.stderr.contains("another goal"), "{another:?}");
+    let done = folder.run(&[&same[..], &["--resume"]].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    let document: Value = serde_json::from_str(&std::fs::read_to_string(&out).expect("written")).expect("JSON");
+    let of_runs: BTreeSet<String> = document["trials"]
+        .as_array()
+        .expect("trials")
+        .iter()
+        .map(|t| t["run"].as_str().expect("a run").into())
+        .collect();
+    let gone_on_with = of_runs.intersection(&kept).count();
+    assert!(gone_on_with >= 6, "{gone_on_with} of {kept:?} in {of_runs:?}");
+    assert!(document["notes"].to_string().contains("trials are those of the tune that was ended"), "{document:#}");
+    assert_eq!(document["verdict"], "improved", "{document:#}");
+    let effects = document["effects"].as_array().expect("effects");
+    assert!(effects.iter().any(|e| e["name"] == "workers") && !done.stdout.contains("NaN"), "{effects:#?}");
+    assert!(document["undominated"].as_array().is_some_and(|all| !all.is_empty()), "{document:#}");
+    let over = folder.run(&[&same[..], &["--resume"]].concat());
+    assert!(over.code != 0 && over.stderr.contains("no tune of"), "{over:?}");
+}
+
+/// Ids of the runs that are kept.
+fn runs(folder: &Folder) -> BTreeSet<String> {
+    let done = folder.run(&["history", "--limit", "1000"]);
+    let ids = done.stdout.lines().filter_map(|line| line.split_whitespace().next());
+    ids.filter(|id| id.len() >= 8 && id.chars().all(|c| c.is_ascii_hexdigit())).map(str::to_string).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lastdrop_model::documents::{Goal, Searched, TuneDocument, TuneVerdict};
+use lastdrop_model::documents::{Goal, Searched, SettingEffect, TuneDocument, TuneVerdict};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::{show_bytes, show_us};
 
@@ -76,6 +76,8 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     if let (Some(b), Some(w)) = (d.baseline.as_ref().filter(|b| b.objective > 0.0), &d.winner) {
         let _ = writeln!(out, "  p99 {} before, {} with the best", show_us(b.p99_us), show_us(w.p99_us));
     }
+    out.push_str(&what_mattered(&d.effects));
+    out.push_str(&choices(d));
     if !d.diff.is_empty() {
         let title = if d.verdict == TuneVerdict::Improved { "the change" } else { "what was raced" };
         let _ = writeln!(out, "\n{title}:");
@@ -102,6 +104,42 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
         let _ = writeln!(out, "note: {note}");
     }
     out
+}
+
+/// Settings that matter by the model of the search, and those that do not.
+fn what_mattered(effects: &[SettingEffect]) -> String {
+    let mut out = String::new();
+    let (shown, others): (Vec<&SettingEffect>, Vec<&SettingEffect>) = effects.iter().partition(|e| e.is_shown());
+    for e in shown {
+        let [low, high] = e.interval;
+        let _ = writeln!(
+            out,
+            "  {} {} instead of {}: {:.2} times as good, {low:.2} to {high:.2} (as the search has it)",
+            e.name, e.value, e.other, e.ratio
+        );
+    }
+    if !others.is_empty() {
+        let names: Vec<&str> = others.iter().map(|e| e.name.as_str()).collect();
+        let _ = writeln!(out, "  not shown to matter: {}", names.join(", "));
+    }
+    out
+}
+
+/// Other settings that have something for them, where there is a choice.
+fn choices(d: &TuneDocument) -> String {
+    let trials: Vec<_> = d.undominated.iter().filter_map(|i| d.trials.get(*i)).collect();
+    if trials.len() < 2 {
+        return String::new();
+    }
+    let memory = |bytes: Option<u64>| bytes.map_or_else(|| "–".into(), show_bytes);
+    let row = |t: &&lastdrop_model::documents::Trial| {
+        vec![format!("{:.1}", t.objective), show_us(t.p99_us), memory(t.real_memory_bytes), describe(&t.settings)]
+    };
+    let rows: Vec<Vec<String>> = trials.iter().map(row).collect();
+    format!(
+        "\nthe choice between throughput, p99 and memory:\n{}",
+        aligned(&["answered/s", "p99", "memory", "settings"], &rows)
+    )
 }
 
 /// Settings that are searched with what, then the others with why not.
@@ -148,6 +186,8 @@ mod tests {
             winner: Some(Winner { settings, ratio: None, interval: None, objective: 90.0, p99_us: 2000.0 }),
             searched: Vec::new(),
             trials: Vec::new(),
+            undominated: Vec::new(),
+            effects: Vec::new(),
             race: vec![Pair { baseline: 0.0, best: 90.0 }],
             diff: vec!["+workers 8".into()],
             kept: false,

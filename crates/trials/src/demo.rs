@@ -51,6 +51,7 @@ pub fn order(url: Url, seed: u64) -> TuneOrder {
         trials: TRIALS,
         time: None,
         seed,
+        diary: None,
         keep: false,
         max_pairs: 6,
         min_gain: 0.05,

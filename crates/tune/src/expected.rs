@@ -75,6 +75,54 @@ impl Expected {
     }
 }
 
+/// What one parameter has to do with how good a point is: the point against the same with another level of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effect {
+    pub parameter: usize,
+    pub level: usize,
+    pub other: usize,
+    /// How many times better, with the bounds of 95 %.
+    pub ratio: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Expected {
+    /// What each parameter that does something at a point has to do with how good that is: against where it stood, or, where it
+    /// still stands there, against the best of its other levels.
+    #[must_use]
+    pub fn effects(&self, space: &Space, history: &History, point: &Point) -> Vec<Effect> {
+        let (points, values, noise) = told(history);
+        let assumed = self.assumed.clone().unwrap_or_else(|| Assumed::of(space));
+        let Some(process) = Process::fitted(space, points, &values, &noise, assumed) else { return Vec::new() };
+        let start = space.start();
+        let with = |parameter: usize, level: usize| {
+            let mut other = point.clone();
+            other[parameter] = level;
+            space.canonical(other)
+        };
+        let effect = |parameter: usize| {
+            let levels = 0..space.parameters[parameter].levels.len();
+            let others = levels.filter(|level| *level != point[parameter] && space.allows(&with(parameter, *level)));
+            let value = |level: &usize| process.predict(&with(parameter, *level)).0;
+            let other = if point[parameter] == start[parameter] {
+                others.max_by(|a, b| value(a).total_cmp(&value(b)))?
+            } else {
+                start[parameter]
+            };
+            let (mean, sd) = process.difference(point, &with(parameter, other));
+            let [low, ratio, high] = [mean - 1.96 * sd, mean, mean + 1.96 * sd].map(|d| far(d).exp());
+            Some(Effect { parameter, level: point[parameter], other, ratio, low, high })
+        };
+        (0..point.len()).filter(|p| space.matters(point, *p)).filter_map(effect).collect()
+    }
+}
+
+/// A difference of values as they were before large ones were taken by their logarithm.
+fn far(difference: f64) -> f64 {
+    NEAR * ((difference.abs() / NEAR).exp() - 1.0) * difference.signum()
+}
+
 /// The points that were tried with their mean values and variances of these, those that did not count as bad ones.
 fn told(history: &History) -> (Vec<Point>, Vec<f64>, Vec<f64>) {
     let worst = history.trials.iter().filter_map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
@@ -164,6 +212,32 @@ impl Strategy for Expected {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_matters_and_what_does_not_is_told_with_an_interval() {
+        use crate::space::Parameter;
+        let parameters = vec![
+            Parameter::sizes("workers", 4, 64, 1, 4),
+            Parameter::kinds("nothing", vec!["On".into(), "Off".into()], 0),
+        ];
+        let space = Space { parameters, limits: Vec::new() };
+        let mut strategy = Expected::new(3, Vec::new(), 0.0);
+        let mut history = History { noise: 0.02, ..History::default() };
+        let value = |p: &Point| -space.parameters[0].distance(p[0], 8);
+        while history.trials.len() < 20
+            && let Some(point) = strategy.next(&space, &history)
+        {
+            let luck = 0.02 * ((history.trials.len() * 7 % 5) as f64 - 2.0) / 2.0;
+            history.trials.push((point.clone(), Some(value(&point) + luck)));
+        }
+        let best = strategy.ranked(&space, &history).remove(0);
+        let effects = strategy.effects(&space, &history, &best);
+        let truth = (value(&best) - value(&space.start())).exp();
+        let workers = &effects[0];
+        assert!(workers.parameter == 0 && workers.other == 0 && workers.low > 1.2, "{effects:?}");
+        assert!((workers.low * 0.9..workers.high * 1.1).contains(&truth), "{truth}: {effects:?}");
+        assert!(effects[1].low < 1.0 && effects[1].high > 1.0 && effects[1].high < 1.2, "{effects:?}");
+    }
 
     #[test]
     fn improvement_is_that_of_the_formula() {

@@ -152,6 +152,17 @@ impl<'a> Process<'a> {
         &self.assumed
     }
 
+    /// Mean and standard deviation of the difference between the values of two points.
+    #[must_use]
+    pub fn difference(&self, a: &Point, b: &Point) -> (f64, f64) {
+        let covariance = |a: &Point, b: &Point| self.assumed.covariance(self.space, a, b);
+        let near: Vec<f64> = self.points.iter().map(|p| covariance(p, a) - covariance(p, b)).collect();
+        let mean = near.iter().zip(&self.solved).map(|(a, b)| a * b).sum();
+        let known: f64 = forward(&self.factor, &near).iter().map(|v| v * v).sum();
+        let apart = 2.0 * (self.assumed.amplitude.powi(2) - covariance(a, b));
+        (mean, (apart - known).max(0.0).sqrt())
+    }
+
     /// Mean and standard deviation of a point's value, without noise.
     #[must_use]
     pub fn predict(&self, point: &Point) -> (f64, f64) {
@@ -209,6 +220,10 @@ mod tests {
         let (mean, sd) = process.predict(&vec![10, 2]);
         assert!(mean.abs() < 0.03 && sd < 0.05, "{mean} ± {sd}");
         assert!(process.predict(&vec![0, 0]).0 < -0.2);
+        let (better, sd) = process.difference(&vec![10, 2], &vec![0, 2]);
+        let apart = process.predict(&vec![10, 2]).0 - process.predict(&vec![0, 2]).0;
+        assert!((better - apart).abs() < 1e-9 && sd < 0.15, "{better} ± {sd}, {apart}");
+        assert!(process.difference(&vec![10, 2], &vec![10, 2]).1 < 1e-6);
     }
 
     #[test]

@@ -11,9 +11,9 @@ use lastdrop_model::documents::{Goal, TuneDocument, TuneVerdict};
 use lastdrop_model::{KeepAlive, Setting, Url};
 use lastdrop_report::tune_text;
 use lastdrop_server::{Kind, ServerRef, Stack, check_called_apart, kinds};
-use lastdrop_trials::tune::{TuneOrder, Wishes, tune as run_tune};
+use lastdrop_trials::tune::{DiaryOrder, TuneOrder, Wishes, tune as run_tune};
 
-use crate::commands::{Report, observers, open_store};
+use crate::commands::{Report, diary_folder, observers, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::options::{LoadArgs, Objectives, OthersArgs, OutputArgs, objectives, within};
 use crate::signals::Stop;
@@ -55,6 +55,9 @@ pub struct TuneArgs {
     /// No trial of the search begins after this time
     #[arg(long, value_name = "TIME", value_parser = within::<Duration>(DURATION))]
     pub time: Option<Duration>,
+    /// Go on where the same command was killed: no trial of it is measured again
+    #[arg(long)]
+    pub resume: bool,
     /// Search these settings and no others, of any that lastdrop knobs lists (several: with commas)
     #[arg(long, value_name = "SETTING,…", value_delimiter = ',')]
     pub only: Vec<String>,
@@ -119,6 +122,10 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     let plan_seed = plan.seed;
     let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(false)?;
+    let diary = diary_folder(&args.output);
+    if args.resume && diary.is_none() {
+        return Err(UsageError("--resume needs what --no-store leaves out".into()).into());
+    }
     let observers = observers(args.output.quiet, open_store(&args.output)?);
     let stack = Stack::open(&args.servers, Some(&args.url), &(&args.others).into())?;
     let goal = match args.goal.as_str() {
@@ -135,6 +142,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         trials: args.trials,
         time: args.time,
         seed: plan_seed,
+        diary: diary.map(|folder| DiaryOrder { folder, resume: args.resume }),
         max_pairs: args.blocks,
         min_gain: args.min_gain / 100.0,
         recycling_warm_up: warm_up.unwrap_or(RECYCLING_WARM_UP),

@@ -113,6 +113,27 @@ pub struct Pair {
     pub best: f64,
 }
 
+/// What a setting has to do with how good the best of the search is, by the model of the search.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SettingEffect {
+    pub name: String,
+    /// In the best of the search.
+    pub value: String,
+    /// What it is compared with: as it was, or the best of the other values.
+    pub other: String,
+    /// How many times better than with the other value, and the bounds of 95 %.
+    pub ratio: f64,
+    pub interval: [f64; 2],
+}
+
+impl SettingEffect {
+    /// Is it shown to be no matter of chance?
+    #[must_use]
+    pub fn is_shown(&self) -> bool {
+        self.interval[0] > 1.0 || self.interval[1] < 1.0
+    }
+}
+
 /// A setting that was searched, or was not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Searched {
@@ -138,6 +159,12 @@ pub struct TuneDocument {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub searched: Vec<Searched>,
     pub trials: Vec<Trial>,
+    /// Trials (by their place in `trials`) than which none has more throughput, a shorter p99 and less memory at once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub undominated: Vec<usize>,
+    /// Of each setting that was searched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub effects: Vec<SettingEffect>,
     pub race: Vec<Pair>,
     /// The change of the configuration: lines that go with `-`, lines that come with `+`.
     pub diff: Vec<String>,

@@ -15,10 +15,13 @@ use crate::trial::{Measured, TrialOrder, trial};
 use lastdrop_lab::warm::warm_each;
 use lastdrop_lab::{Lab, LabError};
 
+mod diary;
 mod race;
 mod search;
 mod space;
 
+pub use self::diary::DiaryOrder;
+use self::diary::{Diary, digest};
 pub use self::space::Wishes;
 use self::space::{Facts, prepare};
 
@@ -36,6 +39,8 @@ pub struct TuneOrder {
     /// No trial of the search begins after this.
     pub time: Option<Duration>,
     pub seed: u64,
+    /// Where trials are written down as they are measured; None: nowhere.
+    pub diary: Option<DiaryOrder>,
     pub max_pairs: u32,
     /// The smallest gain worth a change (0.05 is 5 %).
     pub min_gain: f64,
@@ -67,6 +72,8 @@ pub fn tune(lab: &mut Lab<'_>, mut stack: Stack, order: &TuneOrder) -> Result<Tu
         winner: None,
         searched: Vec::new(),
         trials: Vec::new(),
+        undominated: Vec::new(),
+        effects: Vec::new(),
         race: Vec::new(),
         diff: Vec::new(),
         kept: false,
@@ -75,8 +82,21 @@ pub fn tune(lab: &mut Lab<'_>, mut stack: Stack, order: &TuneOrder) -> Result<Tu
         interrupted: false,
         notes: stack.original().notes.clone(),
     };
-    let plan = order.plan.clone();
-    let outcome = Tuning { lab, stack: &mut stack, order, plan, document: &mut document }.run();
+    let (diary, seed) = match &order.diary {
+        Some(diary) => Diary::open(diary, &document.server, &order.fingerprint(&document.server), order.seed)?,
+        None => (Diary::default(), order.seed),
+    };
+    let plan = Plan { seed, ..order.plan.clone() };
+    let mut tuning = Tuning { lab, stack: &mut stack, order, plan, seed, document: &mut document, diary };
+    let outcome = tuning.run();
+    let Tuning { diary, .. } = tuning;
+    document.notes.extend(diary.trouble.clone());
+    if diary.used > 0 {
+        document.notes.push(format!("{} trials are those of the tune that was ended", diary.used));
+    }
+    if outcome.is_ok() {
+        diary.close();
+    }
     let improved = matches!(outcome, Ok(())) && document.verdict == TuneVerdict::Improved;
     if order.keep && improved && !lab.stopped() {
         let settings = document.winner.as_ref().map(|w| w.settings.clone()).unwrap_or_default();
@@ -107,7 +127,18 @@ struct Tuning<'a, 'b> {
     order: &'a TuneOrder,
     /// The load of one block, as long as it has to be.
     plan: Plan,
+    seed: u64,
     document: &'a mut TuneDocument,
+    diary: Diary,
+}
+
+impl TuneOrder {
+    /// What decides which trials there are, but for the seed.
+    fn fingerprint(&self, server: &str) -> String {
+        let plan = Plan { seed: 0, ..self.plan.clone() };
+        let what = (server, plan, self.goal, self.memory, &self.wishes, self.recycling_warm_up, self.settling);
+        digest(&format!("{what:?}"))
+    }
 }
 
 const NOTHING_TO_TRY: &str = "there is nothing to try: the server has no pool, recycling or keep-alive that this load could \
@@ -194,7 +225,15 @@ impl Tuning<'_, '_> {
             ..TrialBegan::default()
         };
         self.lab.tell(&Event::TrialBegan { trial: began });
-        let measured = trial(self.lab, self.stack, &order)?;
+        let known = self.diary.recall(|t| t.settings == *settings && t.role == role);
+        let measured = match known {
+            Some(trial) => {
+                self.lab.check_stop()?;
+                Measured { trial, run: None }
+            }
+            None => trial(self.lab, self.stack, &order)?,
+        };
+        self.diary.write(&measured.trial);
         let outcome = Outcome::Tune { trial: Cow::Borrowed(&measured.trial) };
         self.lab.tell(&Event::TrialDone { outcome });
         self.document.trials.push(measured.trial.clone());

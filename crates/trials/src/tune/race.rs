@@ -4,7 +4,7 @@ use lastdrop_analyze::ratio::{self, Ratio};
 use lastdrop_model::documents::{Pair, TuneVerdict, Winner};
 use lastdrop_model::event::Stage;
 use lastdrop_model::units::show_duration;
-use lastdrop_model::{Event, Settings};
+use lastdrop_model::{Event, Plan, Settings};
 use lastdrop_server::Effective;
 use lastdrop_tune::race::{RatioInterval, are_divisible, is_clear};
 use lastdrop_tune::{Decision, Race, RaceVerdict};
@@ -41,7 +41,8 @@ impl Tuning<'_, '_> {
             max_pairs: (self.order.max_pairs as usize).max(MIN_PAIRS),
             worth: 1.0 + self.order.min_gain,
         };
-        let plan = self.plan.clone();
+        // What was best in one order of requests and pauses has to be so in another.
+        let plan = Plan { seed: self.seed.wrapping_add(1), ..self.plan.clone() };
         let goal = self.order.goal;
         let (mut blocks, mut spoiled) = (Vec::new(), 0);
         let verdict = loop {

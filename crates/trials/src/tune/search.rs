@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lastdrop_model::documents::Baseline;
+use lastdrop_model::documents::{Baseline, SettingEffect, Trial};
 use lastdrop_model::event::{Decided, Stage};
 use lastdrop_model::units::show_duration;
 use lastdrop_model::{Event, KeepAlive, Plan, Role, Setting, Settings};
 use lastdrop_probe::host::cpus;
 use lastdrop_server::Effective;
+use lastdrop_tune::frontier::undominated;
 use lastdrop_tune::race::LEAST_ANSWERS;
-use lastdrop_tune::{Expected, History, Point, Space, Strategy};
+use lastdrop_tune::{Effect, Expected, History, Point, Space, Strategy};
 
 use super::space::{Prepared, ROOM};
 use super::{LONGEST_BLOCK, Tuning};
@@ -38,7 +39,7 @@ impl Tuning<'_, '_> {
         budget: Option<u64>,
     ) -> Result<Option<Settings>, LabError> {
         let Prepared { space, moves, .. } = prepared;
-        let mut strategy = Expected::new(self.order.seed, moves, WORTH);
+        let mut strategy = Expected::new(self.seed, moves, WORTH);
         let mut history = History { noise: NOISE, ..History::default() };
         let (began, start) = (Instant::now(), space.start());
         let mut measured_as: BTreeMap<Settings, Option<f64>> = BTreeMap::new();
@@ -84,6 +85,9 @@ impl Tuning<'_, '_> {
         let ranked = strategy.ranked(&space, &history).into_iter().find(|point| *point != start);
         let Some(point) = ranked else { return Ok(None) };
         self.say_room(&space, &point);
+        let effects = strategy.effects(&space, &history, &point);
+        self.document.effects = effects.into_iter().map(|e| shown(&space, &e)).collect();
+        self.document.undominated = worth_a_thought(&self.document.trials);
         let settings = [space.settings(&point), fixed.clone()].into_iter().flatten().collect();
         Ok(Some(settings))
     }
@@ -161,6 +165,29 @@ impl Tuning<'_, '_> {
         self.document.notes.push(note);
         Ok(())
     }
+}
+
+fn shown(space: &Space, e: &Effect) -> SettingEffect {
+    let p = &space.parameters[e.parameter];
+    let [value, other] = [e.level, e.other].map(|level| p.levels[level].to_string());
+    SettingEffect { name: p.name.clone(), value, other, ratio: e.ratio, interval: [e.low, e.high] }
+}
+
+/// Trials that none is better than in throughput, p99 and memory at once, each settings once.
+fn worth_a_thought(trials: &[Trial]) -> Vec<usize> {
+    let mut seen = Vec::new();
+    let mut first = |t: &Trial| {
+        let new = t.valid && !seen.contains(&t.settings);
+        seen.push(t.settings.clone());
+        new
+    };
+    let counted: Vec<usize> = (0..trials.len()).filter(|i| first(&trials[*i])).collect();
+    let respects = |t: &Trial| {
+        let memory = t.real_memory_bytes.map_or(f64::NAN, |bytes| -(bytes as f64));
+        vec![t.objective, -t.p99_us, memory]
+    };
+    let all: Vec<Vec<f64>> = counted.iter().map(|i| respects(&trials[*i])).collect();
+    undominated(&all).into_iter().map(|i| counted[i]).collect()
 }
 
 /// Standard deviation of a trial's value, from the trials of the server as it is and what is assumed without them.
