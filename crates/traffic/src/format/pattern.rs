@@ -248,7 +248,9 @@ fn next(text: &[u8], from: usize, after: &[u8]) -> Option<usize> {
     let text = text.get(from..)?;
     let found = match after {
         [one] => memchr::memchr(*one, text),
-        _ => memchr::memmem::find(text, after),
+        // A few bytes: to prepare a search for them costs more than to look at each of the first.
+        [first, rest @ ..] => memchr::memchr_iter(*first, text).find(|at| text[at + 1..].starts_with(rest)),
+        [] => Some(0),
     };
     found.map(|at| from + at)
 }
