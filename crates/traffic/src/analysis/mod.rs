@@ -352,7 +352,8 @@ fn notes(d: &LogDocument) -> Vec<String> {
             d.clock_jumps
         ));
     }
-    if d.late > 0 {
+    // Some slow requests are in every log that is written at their ends.
+    if d.late * 100 > d.requests {
         notes.push(format!("{} requests are out of order by more than the window", d.late));
     }
     notes
