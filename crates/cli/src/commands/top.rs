@@ -150,7 +150,8 @@ impl Top<'_> {
     fn lines(&mut self, stop: &Stop) -> Result<()> {
         let mut due = Instant::now();
         while !self.is_over(stop) {
-            due += self.args.interval;
+            // After a long backlog looks are not made up for.
+            due = (due + self.args.interval).max(Instant::now());
             self.wait(due, stop);
             self.look(stop)?;
             if !self.args.quiet && self.args.json.as_deref() != Some("-") {
