@@ -5,6 +5,7 @@ use lastdrop_model::Micros;
 use crate::connection::Errand;
 use crate::event_loop::{EventLoop, Queue};
 use crate::prepare::{Choice, Prepared};
+use crate::world::World;
 
 impl Prepared {
     /// The class of a request that goes out.
@@ -44,7 +45,7 @@ impl Prepared {
     }
 }
 
-impl EventLoop<'_> {
+impl<W: World> EventLoop<'_, W> {
     /// Open loop: nothing of what has come due by `now` and waits will be sent. It has the classes that it would have had.
     pub(crate) fn class_unsent(&mut self, now: Micros) {
         if self.job.prepared.classes == 0 {

@@ -20,6 +20,7 @@ use crate::endpoint::{Address, Directory};
 use crate::event_loop::{EventLoop, Job, Outcome, Wiring};
 use crate::prepare::Prepared;
 use crate::sys;
+use crate::world::Real;
 
 /// Names are resolved again this often, unless the plan says otherwise.
 const DNS_REFRESH: Duration = Duration::from_secs(30);
@@ -83,6 +84,19 @@ fn second(slice: &Slice) -> Event<'_> {
     Event::Second { slice: Cow::Borrowed(slice) }
 }
 
+fn most_users(plan: &Plan) -> u32 {
+    plan.phases.iter().map(|p| p.load.most_concurrent()).max().unwrap_or(1)
+}
+
+/// Threads that a plan is carried out by.
+#[must_use]
+pub fn threads(plan: &Plan) -> usize {
+    // Without a connection of its own a thread could not serve its users.
+    let least_connections = plan.phases.iter().filter_map(|p| p.load.shared_connections()).min().unwrap_or(u32::MAX);
+    // A thread more than there are users or connections would have nothing to do.
+    plan.threads.min(least_connections).clamp(1, most_users(plan).max(1)) as usize
+}
+
 /// Carries a plan out, which is `prepared`, and reports each second as it passes. Blocks until the run is over; `stop` ends
 /// it early, with everything accounted for.
 ///
@@ -96,11 +110,7 @@ pub fn run(
     wish: Wish,
     mut report: impl FnMut(&Event<'_>),
 ) -> Result<Finished, LoadError> {
-    // A thread more than there are users or connections would have nothing to do.
-    let most_users = plan.phases.iter().map(|p| p.load.most_concurrent()).max().unwrap_or(1);
-    // Without a connection of its own a thread could not serve its users.
-    let least_connections = plan.phases.iter().filter_map(|p| p.load.shared_connections()).min().unwrap_or(u32::MAX);
-    let threads = plan.threads.min(least_connections).clamp(1, most_users.max(1)) as usize;
+    let (most_users, threads) = (most_users(plan), threads(plan));
     sys::raise_descriptor_limit(u64::from(most_users) * u64::from(prepared.connections_per_user) + SPARE_DESCRIPTORS);
     let tls = prepared.tls_configs(plan, threads)?;
     let line = StartingLine::new(threads);
@@ -119,11 +129,11 @@ pub fn run(
                     sys::precise_timers();
                     let Some(start) = line.wait(clock) else { return };
                     let end = caught(|| {
-                        let wiring = Wiring { thread, clock, stop, halt, out: &out, recycled: &recycled };
+                        let wiring = Wiring { thread, stop, halt, out: &out, recycled: &recycled };
                         let cpu = sys::thread_cpu_us();
                         let job = Job { plan, prepared, directory, tls, thread, threads, start, wish };
-                        let outcome = EventLoop::new(job, &wiring)
-                            .and_then(EventLoop::run)
+                        let outcome = Real::new(clock, &plan.network, thread, threads)
+                            .and_then(|world| EventLoop::new(job, &wiring, world).run())
                             .map_err(|source| LoadError::System { what: "the event loop failed", source })?;
                         let (cpu_us, wall_us) = (sys::thread_cpu_us() - cpu, clock.now_us() - start);
                         Ok(Message::ThreadEnd { outcome: Box::new(outcome), cpu_us, wall_us })
@@ -212,12 +222,14 @@ pub(crate) fn share(total: u64, thread: usize, threads: usize) -> u64 {
 }
 
 /// Puts the seconds of the threads together: a second is complete when every thread is past it.
-struct Collector<'a> {
-    plan: &'a Plan,
-    prepared: &'a Prepared,
-    directory: &'a Directory,
-    messages: &'a Receiver<Message>,
-    returns: &'a [Sender<Box<Slice>>],
+#[derive(Debug)]
+pub struct Collector<'a> {
+    pub plan: &'a Plan,
+    pub prepared: &'a Prepared,
+    pub directory: &'a Directory,
+    pub messages: &'a Receiver<Message>,
+    /// Where emptied slices go back to, a thread each.
+    pub returns: &'a [Sender<Box<Slice>>],
 }
 
 /// What is known of a phase so far.
@@ -231,7 +243,11 @@ struct PhaseState {
 }
 
 impl Collector<'_> {
-    fn collect(&self, halt: &AtomicBool, report: &mut impl FnMut(&Event<'_>)) -> Result<Finished, LoadError> {
+    /// Reports each second, until all threads have ended.
+    ///
+    /// # Errors
+    /// That of a thread.
+    pub fn collect(&self, halt: &AtomicBool, report: &mut impl FnMut(&Event<'_>)) -> Result<Finished, LoadError> {
         let threads = self.returns.len();
         let mut finished = Finished::default();
         let mut failure = None;

@@ -1,7 +1,5 @@
 //! One connection slot: at most one socket, at most one request in flight (more where requests are pipelined).
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-
 use lastdrop_http::{ResponseParser, ServerTime};
 use lastdrop_model::Micros;
 
@@ -46,7 +44,7 @@ pub struct Errand {
 }
 
 #[derive(Debug)]
-pub struct Connection {
+pub struct Connection<S> {
     pub state: State,
     /// The server has closed its side.
     pub peer_closed: bool,
@@ -60,7 +58,7 @@ pub struct Connection {
     pub phase: u16,
     /// Class of that request.
     pub class: u16,
-    pub socket: Option<OwnedFd>,
+    pub socket: Option<S>,
     /// Distinguishes this socket's events from those of an earlier one in the same slot.
     pub generation: u32,
     /// Indices of the request in flight and of the server that the socket goes to.
@@ -98,8 +96,8 @@ pub struct Connection {
     pub tls: Option<Box<tls::Session>>,
 }
 
-impl Connection {
-    pub fn new() -> Connection {
+impl<S> Connection<S> {
+    pub fn new() -> Connection<S> {
         Connection {
             state: State::Closed,
             peer_closed: false,
@@ -133,10 +131,6 @@ impl Connection {
             errand: None,
             tls: None,
         }
-    }
-
-    pub fn fd(&self) -> RawFd {
-        self.socket.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
     pub fn token(&self, slot: u32) -> u64 {

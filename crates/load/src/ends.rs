@@ -5,10 +5,10 @@ use lastdrop_model::{ClassAnswer, Failure, Fate, Kind, Micros};
 
 use crate::connection::State;
 use crate::event_loop::EventLoop;
-use crate::sys;
 use crate::users::End;
+use crate::world::{Outgoing, World};
 
-impl EventLoop<'_> {
+impl<W: World> EventLoop<'_, W> {
     /// Records one answer.
     #[inline]
     pub(crate) fn record_answer(&mut self, slot: u32, now: Micros, kept: bool) {
@@ -155,14 +155,16 @@ impl EventLoop<'_> {
 
     pub(crate) fn close(&mut self, slot: u32) {
         let c = &mut self.connections[slot as usize];
-        if let (State::Idle, Some(mut tls)) = (c.state, c.tls.take()) {
-            tls.say_goodbye(&mut sys::Socket(c.fd()));
-        }
+        let (socket, tls) = (c.socket.take(), c.tls.take());
+        let idle = c.state == State::Idle;
         c.state = State::Closed;
-        c.tls = None;
         c.doomed = false;
         c.tunnel = false;
-        if c.socket.take().is_some() {
+        if let Some(socket) = socket {
+            if let (true, Some(mut tls)) = (idle, tls) {
+                tls.say_goodbye(&mut Outgoing::new(&mut self.world, &socket));
+            }
+            self.world.close(socket);
             self.open_sockets -= 1;
         }
     }

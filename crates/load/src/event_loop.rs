@@ -13,6 +13,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,16 +28,14 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rustls::ClientConfig;
 
 use crate::arrivals::{Arrivals, Profile};
-use crate::clock::RunClock;
 use crate::collector::{FirstAnswer, Message, share};
 use crate::connection::{Connection, InFlight, State};
 use crate::endpoint::{Directory, Endpoint};
 use crate::pool::Pool;
-use crate::ports::LocalPorts;
 use crate::prepare::Prepared;
 use crate::server_time::ClockOffset;
-use crate::sys::{Poller, SocketOptions};
 use crate::users::{Person, Presence};
+use crate::world::{EVENTS_A_LOOK, World};
 
 /// How often the loop looks whether it was told to stop, when nothing else wakes it.
 const STOP_CHECK_US: Micros = 50_000;
@@ -47,12 +46,12 @@ const RAMP_CHECK_US: Micros = 10_000;
 const LONGEST_TURN_US: Micros = 2_000;
 /// With nothing connected at all by then, a closed loop gives up.
 const UNREACHABLE_US: Micros = 1_000_000;
-const EVENTS_A_TURN: usize = 128;
 pub(crate) const READ_BUFFER_BYTES: usize = 64 * 1024;
 /// Different error texts that are kept.
 const MOST_ERRORS: usize = 64;
 
 /// What one thread is given.
+#[derive(Debug)]
 pub struct Job<'a> {
     pub plan: &'a Plan,
     pub prepared: &'a Prepared,
@@ -79,9 +78,9 @@ pub struct Outcome {
 }
 
 /// Where a thread's results go and how it is told to stop.
+#[derive(Debug)]
 pub struct Wiring<'a> {
     pub thread: usize,
-    pub clock: RunClock,
     /// Told to stop by the user.
     pub stop: &'a AtomicBool,
     /// Given up by the run itself: another thread failed, or nothing can be reached.
@@ -180,11 +179,11 @@ pub(crate) enum Alarm {
     Continue(u64),
 }
 
-pub struct EventLoop<'a> {
+pub struct EventLoop<'a, W: World> {
     pub(crate) job: Job<'a>,
     pub(crate) wiring: &'a Wiring<'a>,
-    pub(crate) poller: Poller,
-    pub(crate) connections: Vec<Connection>,
+    pub(crate) world: W,
+    pub(crate) connections: Vec<Connection<W::Socket>>,
     /// Connections of each user.
     pub(crate) per_user: u32,
     pub(crate) endpoints: Vec<Endpoint>,
@@ -247,8 +246,6 @@ pub struct EventLoop<'a> {
     pub(crate) turn_ends: Micros,
     sweep: Sweep,
     pub(crate) source_turn: usize,
-    pub(crate) sockets: SocketOptions,
-    pub(crate) ports: LocalPorts,
     pub(crate) timeout_us: Micros,
     pub(crate) requests_per_connection: u32,
     directory_seen: u64,
@@ -260,8 +257,14 @@ pub struct EventLoop<'a> {
     pub(crate) clock_offset: ClockOffset,
 }
 
-impl<'a> EventLoop<'a> {
-    pub fn new(job: Job<'a>, wiring: &'a Wiring<'a>) -> io::Result<EventLoop<'a>> {
+impl<W: World> fmt::Debug for EventLoop<'_, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EventLoop({})", self.job.thread)
+    }
+}
+
+impl<'a, W: World> EventLoop<'a, W> {
+    pub fn new(job: Job<'a>, wiring: &'a Wiring<'a>, world: W) -> EventLoop<'a, W> {
         let (plan, prepared) = (job.plan, job.prepared);
         let per_user = prepared.connections_per_user;
         let most = |load: &Load| match load {
@@ -276,23 +279,13 @@ impl<'a> EventLoop<'a> {
         for _ in 0..job.thread {
             rng.jump();
         }
-        let mut sockets = SocketOptions {
-            receive_buffer_bytes: plan.network.receive_buffer_bytes,
-            send_buffer_bytes: plan.network.send_buffer_bytes,
-        };
-        if let Some(bandwidth) = plan.network.bandwidth_bytes {
-            // With the kernel's buffers of megabytes a slow reader would not slow anybody down.
-            let buffer = (bandwidth / 4).clamp(2048, 1 << 20) as u32;
-            sockets.receive_buffer_bytes.get_or_insert(buffer);
-            sockets.send_buffer_bytes.get_or_insert(buffer);
-        }
         let people = if prepared.personal {
             (0..users).map(|u| Person::new((u * job.threads + job.thread) as u64 + 1, prepared.values)).collect()
         } else {
             Vec::new()
         };
-        Ok(EventLoop {
-            poller: Poller::new(EVENTS_A_TURN)?,
+        EventLoop {
+            world,
             connections: (0..users * per_user as usize).map(|_| Connection::new()).collect(),
             per_user,
             endpoints: prepared.endpoints.clone(),
@@ -339,8 +332,6 @@ impl<'a> EventLoop<'a> {
             turn_ends: 0,
             sweep: Sweep::default(),
             source_turn: job.thread,
-            sockets,
-            ports: LocalPorts::new(job.thread, job.threads),
             timeout_us: plan.timeout.as_micros() as Micros,
             requests_per_connection: match plan.keepalive {
                 KeepAlive::On => u32::MAX,
@@ -354,12 +345,12 @@ impl<'a> EventLoop<'a> {
             clock_offset: ClockOffset::default(),
             wiring,
             job,
-        })
+        }
     }
 
     #[inline]
     pub(crate) fn now(&self) -> Micros {
-        self.wiring.clock.now_us().saturating_sub(self.job.start)
+        self.world.now_us().saturating_sub(self.job.start)
     }
 
     /// The slice of a phase that has requests in flight, or that the clock is in.
@@ -383,30 +374,47 @@ impl<'a> EventLoop<'a> {
 
     /// Carries the plan out. Every request that came due is accounted for when it returns.
     pub fn run(mut self) -> io::Result<Outcome> {
-        self.enter_phase(0, 0);
+        self.begin_run();
         loop {
-            let now = self.now();
-            self.turn_ends = now + LONGEST_TURN_US;
-            self.timers(now);
-            if self.finished(now) {
-                return Ok(self.finish(now));
-            }
-            let wait = if self.again.is_empty() { self.next_wakeup(now).saturating_sub(now) } else { 0 };
-            let n = self.poller.wait(wait)?;
-            for i in 0..n {
-                let (token, flags) = self.poller.event(i);
-                self.on_event(token, flags);
-            }
-            // As of `now`, before the look: this thread may have been kept from running at any point after it.
-            if let Some(seen) = self.sweep.looked(n, n < EVENTS_A_TURN, now, self.open_sockets) {
-                self.expire(seen);
-            }
-            if !self.again.is_empty() {
-                for token in std::mem::take(&mut self.again) {
-                    self.transfer(token);
-                }
+            if let Some(over) = self.turn()? {
+                return Ok(self.finish(over));
             }
         }
+    }
+
+    /// The first phase begins. Turns follow until one says that the run is over.
+    pub fn begin_run(&mut self) {
+        self.enter_phase(0, 0);
+    }
+
+    /// One turn of the loop: what is due, a wait, what has come. Says when the run is over, where it is.
+    ///
+    /// # Errors
+    /// The system cannot wait.
+    #[inline]
+    pub fn turn(&mut self) -> io::Result<Option<Micros>> {
+        let now = self.now();
+        self.turn_ends = now + LONGEST_TURN_US;
+        self.timers(now);
+        if self.finished(now) {
+            return Ok(Some(now));
+        }
+        let wait = if self.again.is_empty() { self.next_wakeup(now).saturating_sub(now) } else { 0 };
+        let n = self.world.wait(wait)?;
+        for i in 0..n {
+            let (token, flags) = self.world.event(i);
+            self.on_event(token, flags);
+        }
+        // As of `now`, before the look: this thread may have been kept from running at any point after it.
+        if let Some(seen) = self.sweep.looked(n, n < EVENTS_A_LOOK, now, self.open_sockets) {
+            self.expire(seen);
+        }
+        if !self.again.is_empty() {
+            for token in std::mem::take(&mut self.again) {
+                self.transfer(token);
+            }
+        }
+        Ok(None)
     }
 
     /// Everything that is due because of time alone.
@@ -476,8 +484,11 @@ impl<'a> EventLoop<'a> {
         self.phase = index;
         self.phase_start = start;
         self.phase_end = phase.duration.map(|d| start + d.as_micros() as Micros);
-        // A thread without users has nothing to send.
-        let active = self.job.threads.min(phase.load.most_concurrent() as usize).max(1);
+        // A thread without users has nothing to send; of an open loop each has its part of the arrivals.
+        let active = match &phase.load {
+            Load::Closed { .. } => self.job.threads.min(phase.load.most_concurrent() as usize).max(1),
+            Load::Open { .. } => self.job.threads,
+        };
         self.remaining = match phase.requests {
             Some(_) if self.job.thread >= active => 0,
             Some(n) => share(n, self.job.thread, active),
@@ -496,11 +507,16 @@ impl<'a> EventLoop<'a> {
             Load::Closed { users, to_users, connections } => {
                 let own = |n: u32| share(u64::from(n), self.job.thread, self.job.threads).max(1);
                 self.pool.limit(connections.map(own));
+                // Those of the phase before are for everybody now.
+                for slot in 0..self.connections.len() as u32 {
+                    self.offer(slot);
+                }
                 let (from, to) = (f64::from(*users), f64::from(to_users.unwrap_or(*users)));
                 self.source = Source::Closed { from, to };
                 self.due_cursor = None;
                 // What waited for a connection in an open loop has nobody who would send it.
                 self.class_unsent(start);
+                self.note_waiting(start);
                 self.queues.clear();
                 self.idle.iter_mut().for_each(Vec::clear);
                 self.closed.clear();
@@ -527,7 +543,10 @@ impl<'a> EventLoop<'a> {
                     |arrivals| Queue { phase: index, start, end: self.phase_end, arrivals, budget: self.remaining };
                 self.due_cursor = Some(queue(arrivals.clone()));
                 self.queues.push_back(queue(arrivals));
-                self.exhausted = false;
+                if std::mem::take(&mut self.exhausted) {
+                    // Those of this phase are free for what waits from the one before.
+                    self.freed_at = start;
+                }
                 self.pool_users();
                 if self.remaining == 0 {
                     self.nothing_remains(now);
@@ -555,10 +574,11 @@ impl<'a> EventLoop<'a> {
         if self.over {
             return;
         }
-        self.count_due(now);
+        // What comes due at this very moment may have been sent.
+        self.count_due(now + 1);
         self.over = true;
-        self.class_unsent(now);
-        self.note_unsent();
+        self.class_unsent(now + 1);
+        self.note_unsent(now);
         for slot in 0..self.connections.len() as u32 {
             let user = slot / self.per_user;
             let busy = self.used_up && (self.presence[user as usize] == Presence::Busy || self.in_session(user));
@@ -595,13 +615,15 @@ impl<'a> EventLoop<'a> {
         self.over && (self.in_flight.count == 0 && !between() || drained)
     }
 
-    fn finish(mut self, now: Micros) -> Outcome {
+    /// Accounts for what is left when the run is over.
+    pub fn finish(mut self, now: Micros) -> Outcome {
         let ended_early = !self.over;
-        self.count_due(now);
         if ended_early {
-            self.class_unsent(now);
-            self.note_unsent();
+            self.count_due(now + 1);
+            self.class_unsent(now + 1);
+            self.note_unsent(now);
         }
+        self.note_stranded();
         self.class_stranded();
         self.note_censored();
         let since_start = |at: Micros| at.saturating_sub(self.phase_start);

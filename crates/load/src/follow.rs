@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use lastdrop_http::digest::Challenge;
 use lastdrop_model::{Kind, Micros, Url};
@@ -13,6 +12,7 @@ use crate::event_loop::EventLoop;
 use crate::inspect::Capture;
 use crate::page::embedded;
 use crate::prepare::Detour;
+use crate::world::World;
 
 /// Servers that redirects may add to those of the plan.
 const MOST_ENDPOINTS: usize = 64;
@@ -38,12 +38,12 @@ pub(crate) struct PageLoad {
     pub request: usize,
 }
 
-impl EventLoop<'_> {
+impl<W: World> EventLoop<'_, W> {
     pub(crate) fn keep_cookies(&mut self, user: u32, endpoint: usize, errand: &Errand, seen: &Capture) {
         if seen.cookies.is_empty() {
             return;
         }
-        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+        let now_s = ((self.world.unix_us() + self.world.now_us()) / 1_000_000) as i64;
         let path = String::from_utf8_lossy(&errand.target).into_owned();
         for value in &seen.cookies {
             let e = &self.endpoints[endpoint];

@@ -10,6 +10,7 @@
 
 mod answer;
 pub mod arrivals;
+mod audit;
 mod classes;
 mod clock;
 mod collector;
@@ -32,14 +33,16 @@ mod sys;
 pub mod template;
 mod tls;
 mod users;
+pub mod world;
 
 use lastdrop_model::plan::PlanError;
 
 pub use answer::{AnswerParts, answer_parts};
 pub use arrivals::{Arrivals, Profile};
 pub use clock::RunClock;
-pub use collector::{Finished, FirstAnswer, TlsFacts, run};
-pub use endpoint::resolve;
+pub use collector::{Collector, Finished, FirstAnswer, Message, TlsFacts, run, threads};
+pub use endpoint::{Directory, resolve};
+pub use event_loop::{EventLoop, Job, Outcome, Wiring};
 pub use prepare::{Prepared, Preview, preview};
 pub use send::describe;
 pub use sys::thread_cpu_us;

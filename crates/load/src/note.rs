@@ -5,6 +5,7 @@ use lastdrop_model::{Failure, Micros};
 
 use crate::collector::Message;
 use crate::event_loop::{EventLoop, Queue};
+use crate::world::World;
 
 /// So many are handed over together: enough that the channel costs nothing, few enough to be no burden.
 const TOGETHER: usize = 4096;
@@ -37,7 +38,7 @@ fn unsent(phase: u16, request: u32, due: Micros) -> Exchange {
     }
 }
 
-impl EventLoop<'_> {
+impl<W: World> EventLoop<'_, W> {
     pub(crate) fn hand_over_exchanges(&mut self) {
         if let Some(exchanges) = &mut self.exchanges
             && !exchanges.is_empty()
@@ -47,8 +48,31 @@ impl EventLoop<'_> {
     }
 
     /// Requests that came due and were not sent: they are what lies between the two cursors.
-    pub(crate) fn note_unsent(&mut self) {
-        let until = self.phase_end.map_or(self.now(), |end| end.min(self.now()));
+    pub(crate) fn note_unsent(&mut self, now: Micros) {
+        let until = self.phase_end.map_or(now + 1, |end| end.min(now + 1));
+        self.note_waiting(until);
+    }
+
+    /// At the end of a run: what was due and never found a connection.
+    pub(crate) fn note_stranded(&mut self) {
+        let origin = self.origin();
+        let mut waiting = Vec::new();
+        for s in &self.stranded {
+            waiting.push(unsent(s.phase, s.request, origin + s.due));
+            // With those that were to be pipelined behind it.
+            let slot = self.slot_for(s.user, s.endpoint(&self.job.prepared.requests));
+            let c = slot.map(|slot| &self.connections[slot as usize]).filter(|c| !c.busy());
+            let behind = c.into_iter().flat_map(|c| &c.pipelined);
+            waiting.extend(behind.map(|due| unsent(s.phase, s.request, origin + due)));
+        }
+        if let Some(exchanges) = &mut self.exchanges {
+            exchanges.append(&mut waiting);
+            self.hand_over_exchanges();
+        }
+    }
+
+    /// Of those, what arrived before `until` and waits for somebody who sends it.
+    pub(crate) fn note_waiting(&mut self, until: Micros) {
         let origin = self.origin();
         if self.exchanges.is_none() {
             return;
@@ -73,7 +97,6 @@ impl EventLoop<'_> {
                 queue.budget -= 1;
             }
         }
-        self.stranded.iter().for_each(|s| push(unsent(s.phase, s.request, origin + s.due)));
         let _ = out.send(Message::Exchanges(batch));
     }
 
@@ -93,7 +116,7 @@ impl EventLoop<'_> {
 
     /// Microseconds since 1970 at the start of the run.
     fn origin(&self) -> u64 {
-        self.wiring.clock.unix_us() + self.job.start
+        self.world.unix_us() + self.job.start
     }
 
     /// Writes down the end of the request in flight on a connection.

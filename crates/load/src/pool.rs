@@ -5,12 +5,11 @@
 //! over to the slot of whoever is next: its socket and TLS session, under a new token. While somebody waits no connection is
 //! idle; the line therefore moves only when a request ends (`request_over`), or when the bound is lifted.
 
-use std::os::fd::AsRawFd;
-
 use lastdrop_model::Micros;
 
 use crate::connection::State;
 use crate::event_loop::EventLoop;
+use crate::world::World;
 
 /// The bound, and which connections are idle.
 #[derive(Debug)]
@@ -47,7 +46,7 @@ impl Pool {
     }
 }
 
-impl EventLoop<'_> {
+impl<W: World> EventLoop<'_, W> {
     /// A request has ended: is its connection one that others may have?
     #[inline]
     pub(crate) fn offer(&mut self, slot: u32) {
@@ -113,7 +112,7 @@ impl EventLoop<'_> {
         (c.peer_closed, c.quiet_until) = (peer_closed, quiet_until);
         c.generation = c.generation.wrapping_add(1);
         let token = c.token(to);
-        let watched = c.socket.as_ref().is_some_and(|s| self.poller.watch_as(s.as_raw_fd(), token).is_ok());
+        let watched = c.socket.as_ref().is_some_and(|s| self.world.watch_as(s, token).is_ok());
         if !watched {
             self.close(to);
         }
@@ -122,7 +121,7 @@ impl EventLoop<'_> {
 
     /// Does somebody wait for a connection, so that none is idle?
     pub(crate) fn line_stands(&self) -> bool {
-        self.pool.is_bounded() && self.stranded.front().is_some_and(|s| s.joined.is_some())
+        self.pool.is_bounded() && !self.stranded.is_empty()
     }
 
     /// Sends what waits in line, as far as there are connections.

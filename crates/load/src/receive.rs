@@ -11,7 +11,7 @@ use crate::connection::State;
 use crate::event_loop::{Alarm, EventLoop, READ_BUFFER_BYTES};
 use crate::inspect::MOST_KEPT_BYTES;
 use crate::server_time::Hearing;
-use crate::sys;
+use crate::world::{Outgoing, World};
 
 /// Reads in a row on one connection: a server that sends without end must not keep the others waiting.
 const MOST_READS: usize = 16;
@@ -27,7 +27,7 @@ impl Sink for ServerField<'_> {
     }
 }
 
-impl EventLoop<'_> {
+impl<W: World> EventLoop<'_, W> {
     /// What the first answer says of its server.
     pub(crate) fn note_first_answer(&mut self, slot: u32) {
         let c = &mut self.connections[slot as usize];
@@ -52,7 +52,8 @@ impl EventLoop<'_> {
             if slow && self.quiet(slot) {
                 return;
             }
-            let result = sys::recv(self.connections[i].fd(), &mut buffer[..most]);
+            let Some(socket) = &self.connections[i].socket else { return };
+            let result = self.world.recv(socket, &mut buffer[..most]);
             let now = self.now();
             match result {
                 Ok(0) => return self.stream_ended(slot, now),
@@ -146,7 +147,10 @@ impl EventLoop<'_> {
         let done = was_handshaking && !tls.handshaking();
         let resumed = tls.resumed();
         // Handshake messages, or the alert that says what is wrong.
-        let flushed = if tls.wants_write() { tls.flush(&mut sys::Socket(self.connections[i].fd())) } else { Ok(()) };
+        let flushed = match &self.connections[i].socket {
+            Some(socket) if tls.wants_write() => tls.flush(&mut Outgoing::new(&mut self.world, socket)),
+            _ => Ok(()),
+        };
         let c = &mut self.connections[i];
         // What ends the stream ends the use of the connection, even where TCP stays open.
         let ended = tls.ended();

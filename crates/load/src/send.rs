@@ -6,7 +6,6 @@
 
 use std::cmp::Reverse;
 use std::io;
-use std::os::fd::AsRawFd;
 
 use lastdrop_http::ServerTime;
 use lastdrop_model::{Failure, Kind, Micros};
@@ -15,11 +14,10 @@ use rand_core::Rng;
 use crate::connection::{Connection, Errand, State};
 use crate::event_loop::{Alarm, EventLoop};
 use crate::inspect::Capture;
-use crate::ports::NoConnection;
 use crate::prepare::{Filling, Request};
-use crate::sys::{self, PEER_CLOSED, READABLE, WRITABLE};
 use crate::template::Values;
 use crate::tls;
+use crate::world::{NoConnection, Outgoing, PEER_CLOSED, READABLE, WRITABLE, World};
 
 /// After this without `100 Continue` the body is sent all the same (curl's patience).
 const CONTINUE_PATIENCE_US: Micros = 1_000_000;
@@ -29,18 +27,21 @@ const PIECES_A_SECOND: u64 = 20;
 /// What became of an attempt to write.
 enum Written {
     All,
-    Blocked,
+    /// No room now; some bytes may have gone.
+    Blocked {
+        some: bool,
+    },
     /// With a limited bandwidth: no more for now.
     Enough,
     Error(io::Error),
 }
 
 /// The bytes of the request in flight.
-fn bytes_of<'b>(c: &'b Connection, requests: &'b [Request]) -> &'b [u8] {
+fn bytes_of<'b, S>(c: &'b Connection<S>, requests: &'b [Request]) -> &'b [u8] {
     if c.out.is_empty() { requests[c.request as usize].wire.as_deref().unwrap_or_default() } else { &c.out }
 }
 
-impl EventLoop<'_> {
+impl<W: World> EventLoop<'_, W> {
     /// Sends a request that is due.
     ///
     /// # Errors
@@ -74,12 +75,12 @@ impl EventLoop<'_> {
         }
         let piece = self.piece();
         let c = &mut self.connections[i];
-        if c.socket.is_some() {
+        if let Some(socket) = &c.socket {
             c.written = 0;
             if c.tls.is_none() {
                 let bytes = bytes_of(c, &self.job.prepared.requests);
                 let may = bytes.len().min(c.hold_at).min(piece);
-                match sys::send(c.fd(), &bytes[..may]) {
+                match self.world.send(socket, &bytes[..may]) {
                     Ok(n) => {
                         let whole = n == bytes.len();
                         c.written = n;
@@ -127,7 +128,7 @@ impl EventLoop<'_> {
                 Some(sources[self.source_turn % sources.len()])
             }
         };
-        let (socket, connected) = match self.ports.connect(&address, &self.sockets, source, self.open_sockets) {
+        let (socket, connected) = match self.world.connect(&address, source, self.open_sockets) {
             Ok(socket) => (socket, Ok(())),
             Err(NoConnection::Connect(socket, e)) => (socket, Err(e)),
             Err(NoConnection::Socket(e)) => {
@@ -138,7 +139,6 @@ impl EventLoop<'_> {
                 return Err(c.errand.take());
             }
         };
-        let fd = socket.as_raw_fd();
         let c = &mut self.connections[i];
         c.served = 0;
         c.generation = c.generation.wrapping_add(1);
@@ -163,7 +163,11 @@ impl EventLoop<'_> {
         if connected.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EADDRNOTAVAIL)) {
             self.outcome.shortage.ports += 1;
         }
-        let prepared = match connected.and_then(|()| self.poller.watch(fd, token)) {
+        let watched = match (connected, &self.connections[i].socket) {
+            (Ok(()), Some(socket)) => self.world.watch(socket, token),
+            (connected, _) => connected,
+        };
+        let prepared = match watched {
             Ok(()) => self.start_tls(slot, endpoint),
             Err(e) => Err(describe(&e)),
         };
@@ -270,7 +274,8 @@ impl EventLoop<'_> {
     fn sent(&mut self, slot: u32, due: Micros, phase: u16, now: Micros, arrived: bool) {
         let freed_at = self.freed_at.min(now);
         let open = arrived && !self.queues.is_empty();
-        let in_line = self.pool.is_bounded().then(|| self.pool.blocked(now));
+        // Also who came into the line in a phase before this one.
+        let in_line = (self.pool.is_bounded() || self.pool.joined.is_some()).then(|| self.pool.blocked(now));
         let class = self.connections[slot as usize].class;
         let live = self.live[usize::from(phase)].as_mut().expect("a request comes due in a phase that is live");
         let mut record = |due: Micros| {
@@ -291,6 +296,8 @@ impl EventLoop<'_> {
         c.phase = phase;
         c.due = due;
         c.sent = now;
+        // Of a tunnel or an answer before; there may be none of this one.
+        c.first_byte = 0;
         c.received = 0;
         c.served += 1 + c.pipelined.len() as u32;
         let head = match &c.errand {
@@ -333,7 +340,7 @@ impl EventLoop<'_> {
     }
 
     /// The connection that an event is about; None where its socket is gone.
-    pub(crate) fn of_token(&mut self, token: u64) -> Option<&mut Connection> {
+    pub(crate) fn of_token(&mut self, token: u64) -> Option<&mut Connection<W::Socket>> {
         let c = &mut self.connections[token as u32 as usize];
         (c.generation == (token >> 32) as u32 && c.socket.is_some()).then_some(c)
     }
@@ -344,8 +351,9 @@ impl EventLoop<'_> {
         if c.peer_closed || c.tls.is_none() {
             return self.close(slot);
         }
+        let Some(socket) = &c.socket else { return };
         let mut buffer = [0u8; 4096];
-        match sys::recv(c.fd(), &mut buffer) {
+        match self.world.recv(socket, &mut buffer) {
             Ok(n) if n > 0 => {
                 let mut plain = false;
                 let ok = c
@@ -395,20 +403,20 @@ impl EventLoop<'_> {
         let i = slot as usize;
         let piece = self.piece();
         let c = &mut self.connections[i];
-        let fd = c.fd();
+        let Some(socket) = &c.socket else { return Written::All };
         let handshaking = c.tls.as_ref().is_some_and(|t| t.handshaking());
         let mut counted = 0;
         let mut result = Written::All;
         if c.tunnel {
             let bytes = self.endpoints[c.endpoint as usize].connect_request.clone().unwrap_or_default();
             while c.written < bytes.len() {
-                match sys::send(fd, &bytes[c.written..]) {
+                match self.world.send(socket, &bytes[c.written..]) {
                     Ok(n) => {
                         c.written += n;
                         counted += n;
                     }
                     Err(e) => {
-                        result = blocked_or(e);
+                        result = blocked_or(e, counted > 0);
                         break;
                     }
                 }
@@ -417,6 +425,7 @@ impl EventLoop<'_> {
             let bytes = bytes_of(c, &self.job.prepared.requests);
             let end = bytes.len().min(c.hold_at);
             let mut at = c.written;
+            let mut raw = 0;
             loop {
                 let mut took = 0;
                 if !handshaking && at < end {
@@ -424,7 +433,10 @@ impl EventLoop<'_> {
                     at += took;
                     counted += took;
                 }
-                match tls.flush(&mut sys::Socket(fd)) {
+                let mut outgoing = Outgoing::new(&mut self.world, socket);
+                let flushed = tls.flush(&mut outgoing);
+                raw += outgoing.sent;
+                match flushed {
                     Ok(()) if handshaking || at >= end || took == 0 => break,
                     Ok(()) if piece != usize::MAX => {
                         result = Written::Enough;
@@ -432,7 +444,8 @@ impl EventLoop<'_> {
                     }
                     Ok(()) => {}
                     Err(e) => {
-                        result = blocked_or(e);
+                        // A hello that does not fit is on its way all the same: what comes meanwhile has to be read.
+                        result = blocked_or(e, raw > 0);
                         break;
                     }
                 }
@@ -445,7 +458,7 @@ impl EventLoop<'_> {
             let mut at = c.written;
             while at < end {
                 let to = end.min(at.saturating_add(piece));
-                match sys::send(fd, &bytes[at..to]) {
+                match self.world.send(socket, &bytes[at..to]) {
                     Ok(n) => {
                         at += n;
                         counted += n;
@@ -456,7 +469,7 @@ impl EventLoop<'_> {
                     }
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                     Err(e) => {
-                        result = blocked_or(e);
+                        result = blocked_or(e, counted > 0);
                         break;
                     }
                 }
@@ -479,7 +492,7 @@ impl EventLoop<'_> {
             let now = self.now();
             if state == State::Connecting {
                 match &written {
-                    Written::Blocked if self.connections[i].written == 0 => return,
+                    Written::Blocked { some: false } => return,
                     Written::Error(e) if !is_reset(e) => {
                         let what = describe(e);
                         self.note_connect_error(&what);
@@ -498,7 +511,7 @@ impl EventLoop<'_> {
                 Written::Error(_) if state == State::Connecting => return self.fail(slot, Failure::Reset, now),
                 // The server may have answered before it stopped reading: the read tells.
                 Written::Error(_) => return self.read(slot),
-                Written::Blocked => return,
+                Written::Blocked { .. } => return,
                 Written::Enough => {
                     let wait = self.transfer_time(self.piece());
                     let token = self.connections[i].token(slot);
@@ -555,8 +568,8 @@ pub fn describe(e: &io::Error) -> String {
     text.split(" (os error").next().unwrap_or(&text).to_string()
 }
 
-fn blocked_or(e: io::Error) -> Written {
-    if e.kind() == io::ErrorKind::WouldBlock { Written::Blocked } else { Written::Error(e) }
+fn blocked_or(e: io::Error, some: bool) -> Written {
+    if e.kind() == io::ErrorKind::WouldBlock { Written::Blocked { some } } else { Written::Error(e) }
 }
 
 fn is_reset(e: &io::Error) -> bool {

@@ -11,7 +11,7 @@ use lastdrop_model::plan::{ServerTimeFrom, TimeUnit};
 use lastdrop_model::{Kind, Micros};
 
 use crate::event_loop::EventLoop;
-use crate::sys;
+use crate::world::World;
 
 /// Hears what an answer says of the server's time, and hands everything on.
 pub(crate) struct Hearing<'a> {
@@ -76,14 +76,14 @@ impl ClockOffset {
 /// What the bounds of a clock that is ours may miss by.
 const SLACK_US: i64 = 1000;
 
-impl EventLoop<'_> {
+impl<W: World> EventLoop<'_, W> {
     /// Records where the time of an answer went that is complete now.
     pub(crate) fn record_parts(&mut self, slot: u32, now: Micros) {
-        let origin = (self.wiring.clock.unix_us() + self.job.start) as i64;
+        let origin = (self.world.unix_us() + self.job.start) as i64;
         let c = &mut self.connections[slot as usize];
         let said = std::mem::take(&mut c.said);
-        let (phase, class, first_byte, written, fd) = (c.phase, c.class, c.first_byte, c.all_written, c.fd());
-        let link = sys::round_trip_us(fd);
+        let (phase, class, first_byte, written) = (c.phase, c.class, c.first_byte, c.all_written);
+        let link = c.socket.as_ref().and_then(|socket| self.world.round_trip_us(socket));
         let mut queue = said.queued_us;
         if let (None, Some(began), Some(link)) = (queue, said.began_unix_us, link)
             && written > 0

@@ -21,6 +21,7 @@ use crate::event_loop::{Alarm, EventLoop, Source};
 use crate::follow::PageLoad;
 use crate::inspect::Capture;
 use crate::prepare::{Choice, Request, draw};
+use crate::world::World;
 
 /// A user whose connection was refused tries again after this; nobody reloads a dead page a million times.
 const REFUSED_PAUSE_US: Micros = 50_000;
@@ -121,7 +122,7 @@ pub(crate) enum End {
     },
 }
 
-impl EventLoop<'_> {
+impl<W: World> EventLoop<'_, W> {
     // ---- users come and go ------------------------------------------------------------------------------------
 
     /// Closed loop: as many users as the phase wants at this time. Those who begin together with thousands of others do so

@@ -10,7 +10,7 @@ struct Told {
     name: String,
     short: Option<String>,
     role: Option<Role>,
-    takes: Range,
+    takes: Values,
     default: String,
     needs: ReloadClass,
     constraint: String,
@@ -20,7 +20,7 @@ struct Told {
 }
 
 #[derive(Serialize, Deserialize)]
-enum Range {
+enum Values {
     Count(i64, i64),
     CountOr(i64, i64, String),
     Range(i64, i64),
@@ -59,11 +59,11 @@ impl From<Knob> for Told {
             short: knob.short.map(Into::into),
             role: knob.role,
             takes: match knob.takes {
-                Takes::Count(least, most) => Range::Count(least, most),
-                Takes::CountOr(least, most, word) => Range::CountOr(least, most, word.into()),
-                Takes::Range(least, most) => Range::Range(least, most),
-                Takes::Switch { on, off } => Range::Switch { on: on.into(), off: off.into() },
-                Takes::Choice(words) => Range::Choice(owned(words)),
+                Takes::Count(least, most) => Values::Count(least, most),
+                Takes::CountOr(least, most, word) => Values::CountOr(least, most, word.into()),
+                Takes::Range(least, most) => Values::Range(least, most),
+                Takes::Switch { on, off } => Values::Switch { on: on.into(), off: off.into() },
+                Takes::Choice(words) => Values::Choice(owned(words)),
             },
             default: knob.default.into(),
             needs: knob.needs,
@@ -82,11 +82,11 @@ impl From<Told> for Knob {
             short: told.short.map(kept),
             role: told.role,
             takes: match told.takes {
-                Range::Count(least, most) => Takes::Count(least, most),
-                Range::CountOr(least, most, word) => Takes::CountOr(least, most, kept(word)),
-                Range::Range(least, most) => Takes::Range(least, most),
-                Range::Switch { on, off } => Takes::Switch { on: kept(on), off: kept(off) },
-                Range::Choice(words) => Takes::Choice(all_kept(words)),
+                Values::Count(least, most) => Takes::Count(least, most),
+                Values::CountOr(least, most, word) => Takes::CountOr(least, most, kept(word)),
+                Values::Range(least, most) => Takes::Range(least, most),
+                Values::Switch { on, off } => Takes::Switch { on: kept(on), off: kept(off) },
+                Values::Choice(words) => Takes::Choice(all_kept(words)),
             },
             default: kept(told.default),
             needs: told.needs,
