@@ -13,6 +13,7 @@ use crate::commands::guard::GuardArgs;
 use crate::commands::history::{HistoryArgs, ShowArgs};
 use crate::commands::knobs::KnobsArgs;
 use crate::commands::profile::ProfileArgs;
+use crate::commands::replay::ReplayArgs;
 use crate::commands::restore::RestoreArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::size::SizeArgs;
@@ -28,6 +29,7 @@ Examples:
   lastdrop demo                                      see the whole thing work on a server of its own
   lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s   50 users for 30 s
   lastdrop capacity http://127.0.0.1/ --objective 'p99<300ms'   how much it can take
+  lastdrop replay access.log --to http://127.0.0.1:8080/   what users did, again
   lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/   which is faster
   lastdrop doctor apache --url http://127.0.0.1/app  what limits it, and what to change
   lastdrop watch apache                              processes, memory, queues, kernel events, live
@@ -54,6 +56,8 @@ pub struct Cli {
 pub enum Command {
     /// Put load on a URL and report what happened
     Run(Box<RunArgs>),
+    /// Send the requests of an access log again: as they came, faster, at a rate, or as its users' sessions
+    Replay(Box<ReplayArgs>),
     /// Find the highest rate that meets an objective, and throughput against users
     Capacity(Box<CapacityArgs>),
     /// Is B faster or slower than A? Two runs, or two URLs or plans in interleaved blocks

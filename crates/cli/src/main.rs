@@ -8,6 +8,7 @@ mod narrator;
 mod options;
 mod outfile;
 mod personality;
+mod replay;
 mod run_plan;
 mod signals;
 mod stdio;
@@ -50,6 +51,7 @@ fn run(args: &[OsString]) -> Exit {
     };
     let result = match cli.command {
         Command::Run(args) => commands::run::run(&args),
+        Command::Replay(args) => commands::replay::replay(&args),
         Command::Capacity(args) => commands::capacity::capacity(&args),
         Command::Compare(args) => commands::compare::compare(&args),
         Command::History(args) => commands::history::history(args),

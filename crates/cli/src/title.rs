@@ -35,6 +35,7 @@ const OWN: Table = &[
     ('\0', "token", Secret::Whole),
     ('\0', "proxy", Secret::Url),
     ('\0', "url", Secret::Url),
+    ('\0', "to", Secret::Url),
     ('\0', "db", Secret::Url),
     ('\0', "body", Secret::Whole),
     ('\0', "form", Secret::Field),

@@ -135,7 +135,6 @@ fn a_server_in_a_container_is_read_from_outside_and_a_change_of_it_is_told() {
     let wanted = [hunk[0], hunk[1], "runs in a container", &format!("then: kill -1 {master}")];
     assert!(swept.code != 0 && wanted.iter().all(|w| swept.stderr.contains(w)), "{swept:?}");
     // What would have to start it is done within.
-    let url = "http://127.0.0.1:1/";
     let refused = folder.run(&["tune", &name, "--url", "http://127.0.0.1:1/", "--seed", "1"]);
     let told = [format!("runs in a container (process {master})"), format!("nsenter -t {master}")];
     assert!(refused.code != 0 && told.iter().all(|w| refused.stderr.contains(w)), "{refused:?}");

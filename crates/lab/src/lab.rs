@@ -351,6 +351,7 @@ impl Lab<'_> {
             pool,
             server,
             validity,
+            replay: None,
             objectives,
         };
         for reason in &run.validity.reasons {

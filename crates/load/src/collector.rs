@@ -110,7 +110,8 @@ pub fn run(
     wish: Wish,
     mut report: impl FnMut(&Event<'_>),
 ) -> Result<Finished, LoadError> {
-    let (most_users, threads) = (most_users(plan), threads(plan));
+    let most_users = most_users(plan);
+    let threads = if prepared.tape.is_some() { 1 } else { threads(plan) };
     sys::raise_descriptor_limit(u64::from(most_users) * u64::from(prepared.connections_per_user) + SPARE_DESCRIPTORS);
     let tls = prepared.tls_configs(plan, threads)?;
     let line = StartingLine::new(threads);

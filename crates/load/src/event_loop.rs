@@ -34,6 +34,7 @@ use crate::endpoint::{Directory, Endpoint};
 use crate::pool::Pool;
 use crate::prepare::Prepared;
 use crate::server_time::ClockOffset;
+use crate::tape::{Reader, Tape};
 use crate::users::{Person, Presence};
 use crate::world::{EVENTS_A_LOOK, World};
 
@@ -255,6 +256,8 @@ pub struct EventLoop<'a, W: World> {
     /// The `Server` field of the first answer, until that is complete.
     pub(crate) server: Option<String>,
     pub(crate) clock_offset: ClockOffset,
+    /// Requests that are played instead of the plan's own.
+    pub(crate) tape: Option<Reader>,
 }
 
 impl<W: World> fmt::Debug for EventLoop<'_, W> {
@@ -343,6 +346,7 @@ impl<'a, W: World> EventLoop<'a, W> {
             exchanges: (job.wish != Wish::Nothing).then(Vec::new),
             server: None,
             clock_offset: ClockOffset::default(),
+            tape: prepared.tape.as_ref().and_then(Tape::take),
             wiring,
             job,
         }
@@ -541,8 +545,11 @@ impl<'a, W: World> EventLoop<'a, W> {
                     Arrivals::new(*arrivals, profile, *burst, seed, self.job.thread as u32, self.job.threads as u32);
                 let queue =
                     |arrivals| Queue { phase: index, start, end: self.phase_end, arrivals, budget: self.remaining };
-                self.due_cursor = Some(queue(arrivals.clone()));
-                self.queues.push_back(queue(arrivals));
+                // What is played has its own times.
+                if self.tape.is_none() {
+                    self.due_cursor = Some(queue(arrivals.clone()));
+                    self.queues.push_back(queue(arrivals));
+                }
                 if std::mem::take(&mut self.exhausted) {
                     // Those of this phase are free for what waits from the one before.
                     self.freed_at = start;
@@ -577,6 +584,7 @@ impl<'a, W: World> EventLoop<'a, W> {
         // What comes due at this very moment may have been sent.
         self.count_due(now + 1);
         self.over = true;
+        self.count_unplayed(now);
         self.class_unsent(now + 1);
         self.note_unsent(now);
         for slot in 0..self.connections.len() as u32 {
@@ -620,6 +628,7 @@ impl<'a, W: World> EventLoop<'a, W> {
         let ended_early = !self.over;
         if ended_early {
             self.count_due(now + 1);
+            self.count_unplayed(now);
             self.class_unsent(now + 1);
             self.note_unsent(now);
         }
@@ -648,8 +657,14 @@ impl<'a, W: World> EventLoop<'a, W> {
         self.outcome
     }
 
-    fn next_wakeup(&self, now: Micros) -> Micros {
+    fn next_wakeup(&mut self, now: Micros) -> Micros {
         let mut at = now + STOP_CHECK_US;
+        if !self.over
+            && !self.exhausted
+            && let Some(due) = self.next_played(now)
+        {
+            at = at.min(due.max(self.no_socket_until));
+        }
         for live in self.live.iter().flatten() {
             at = at.min(live.next_flush);
         }

@@ -103,6 +103,7 @@ impl<W: World> EventLoop<'_, W> {
             method: if keeps { method.to_string() } else { "GET".into() },
             body: keeps && errand.detour.as_ref().is_none_or(|d| d.body),
             path: there.path,
+            host: None,
         };
         self.slice(phase).counts.redirected += 1;
         Some(Errand { detour: Some(detour), hops: errand.hops + 1, embedded: errand.embedded, ..Errand::default() })
@@ -202,7 +203,13 @@ impl<W: World> EventLoop<'_, W> {
                     continue;
                 };
                 if !(cache && self.people[user as usize].cached.contains(&cache_key(endpoint, &url.path))) {
-                    page.waiting.push_back(Detour { endpoint, method: "GET".into(), path: url.path, body: false });
+                    page.waiting.push_back(Detour {
+                        endpoint,
+                        method: "GET".into(),
+                        path: url.path,
+                        body: false,
+                        host: None,
+                    });
                 }
             }
         } else if errand.embedded && ok && cache && capture.is_some_and(|c| !c.no_store) {

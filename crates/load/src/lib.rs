@@ -30,6 +30,7 @@ mod receive;
 mod send;
 mod server_time;
 mod sys;
+mod tape;
 pub mod template;
 mod tls;
 mod users;
@@ -46,6 +47,7 @@ pub use event_loop::{EventLoop, Job, Outcome, Wiring};
 pub use prepare::{Prepared, Preview, preview};
 pub use send::describe;
 pub use sys::thread_cpu_us;
+pub use tape::{Played, Tape};
 
 /// Why no load could be put on a server at all. What happens to single requests is data, not an error.
 #[derive(Debug, thiserror::Error)]

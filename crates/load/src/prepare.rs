@@ -19,6 +19,7 @@ use rustls::ClientConfig;
 use crate::LoadError;
 use crate::endpoint::{Endpoint, basic};
 use crate::inspect::{Extraction, Wanted, wanted};
+use crate::tape::Tape;
 use crate::template::{Encode, Names, Template, Values, encode_into};
 use crate::{files, tls};
 
@@ -95,6 +96,8 @@ pub struct Detour {
     pub method: String,
     pub path: String,
     pub body: bool,
+    /// The Host field, where it is another than the server's.
+    pub host: Option<String>,
 }
 
 /// What a request is filled with.
@@ -135,7 +138,8 @@ impl Request {
             false => write_line(out, method, target, http.http10),
         }
         if !self.own_host || detour.is_some() {
-            write_field(out, "Host", endpoint.authority.as_bytes());
+            let host = detour.and_then(|d| d.host.as_ref()).unwrap_or(&endpoint.authority);
+            write_field(out, "Host", host.as_bytes());
         }
         self.fields.at(detour, self.endpoint).render(&mut filling.values, out);
         if endpoint.absolute {
@@ -234,6 +238,8 @@ pub struct Prepared {
     /// Classes of requests; 0 where there is one, which is the whole run. That of what pages embed.
     pub(crate) classes: usize,
     pub(crate) class_of_parts: u16,
+    /// Requests that somebody else made, instead of the plan's own.
+    pub(crate) tape: Option<Tape>,
     names: Names,
     tls: Tls,
 }
@@ -346,9 +352,17 @@ impl Prepared {
             connections_per_user,
             classes: if classes.names.len() > 1 { classes.names.len() } else { 0 },
             class_of_parts: classes.parts,
+            tape: None,
             names,
             tls,
         })
+    }
+
+    /// Plays what is on a tape, as its requests come due, instead of the plan's own; those say what header fields they have and
+    /// of which class they are. One thread plays it.
+    #[must_use]
+    pub fn playing(self, tape: Tape) -> Prepared {
+        Prepared { tape: Some(tape), personal: true, ..self }
     }
 
     /// What a plan would send.
@@ -679,7 +693,7 @@ mod tests {
             let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
             let values = Values { user: 1, iteration: 1, values: &[], rng: &mut rng };
             let mut filling = Filling { values, cookie: None, authorization: None };
-            let detour = Detour { endpoint, method: "GET".into(), path: "/".into(), body: false };
+            let detour = Detour { endpoint, method: "GET".into(), path: "/".into(), body: false, host: None };
             let detour = (endpoint != prepared.requests[request].endpoint).then_some(&detour);
             let mut out = Vec::new();
             prepared.requests[request].render(

@@ -273,7 +273,7 @@ impl<W: World> EventLoop<'_, W> {
     #[inline]
     fn sent(&mut self, slot: u32, due: Micros, phase: u16, now: Micros, arrived: bool) {
         let freed_at = self.freed_at.min(now);
-        let open = arrived && !self.queues.is_empty();
+        let open = arrived && (!self.queues.is_empty() || self.plays_open());
         // Also who came into the line in a phase before this one.
         let in_line = (self.pool.is_bounded() || self.pool.joined.is_some()).then(|| self.pool.blocked(now));
         let class = self.connections[slot as usize].class;

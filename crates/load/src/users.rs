@@ -191,7 +191,7 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     /// A user leaves, and its connections with it.
-    fn send_away(&mut self, user: u32) {
+    pub(crate) fn send_away(&mut self, user: u32) {
         self.presence[user as usize] = Presence::Away;
         for slot in user * self.per_user..(user + 1) * self.per_user {
             // Whoever waits in line takes it over.
@@ -201,7 +201,7 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    fn pause(&mut self, user: u32, until: Micros) {
+    pub(crate) fn pause(&mut self, user: u32, until: Micros) {
         self.presence[user as usize] = Presence::Pausing;
         self.alarms.push(Reverse((until, Alarm::User(user))));
     }
@@ -268,6 +268,9 @@ impl<W: World> EventLoop<'_, W> {
         if self.remaining == 0 {
             self.send_away(user);
             return self.nothing_remains(now);
+        }
+        if self.tape.is_some() {
+            return self.play_for(user, due, now);
         }
         self.presence[user as usize] = Presence::Busy;
         self.remaining -= 1;
@@ -381,6 +384,9 @@ impl<W: World> EventLoop<'_, W> {
 
     /// Open loop: sends what is due, as far as somebody is free.
     pub(crate) fn dispatch(&mut self, now: Micros) {
+        if self.tape.is_some() {
+            return self.play(now);
+        }
         // A request that fails at once frees its user from within: the loop below goes on, not a deeper one.
         if self.dispatching || self.exhausted || self.queues.is_empty() || now < self.no_socket_until {
             return;
@@ -451,7 +457,7 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     /// Somebody free: best with a connection to the server, else without any, else with one to another server.
-    fn take_user(&mut self, endpoint: usize) -> Option<u32> {
+    pub(crate) fn take_user(&mut self, endpoint: usize) -> Option<u32> {
         let own = self.idle[endpoint].pop();
         own.or_else(|| self.closed.pop()).or_else(|| self.idle.iter_mut().find_map(Vec::pop))
     }

@@ -271,6 +271,7 @@ table! {
     RAMP_USERS RampUsers: u32 = Count "users of a ramp" 0 to 1_000_000, "users at the beginning or the end of a phase";
     RATE Rate: f64 = Number "the rate" 0.000_001 to 10_000_000, "requests (sessions, pages) a second";
     RAMP_RATE RampRate: f64 = Number "the rate of a ramp" 0 to 10_000_000, "the rate at the beginning or the end of a phase";
+    SPEED Speed: f64 = Number "the speed" 0.001 to 1_000_000, "replay: how many times as fast";
     STEPS Steps: u32 = Count "steps" 2 to 100_000, "steps of a ramp of the rate";
     BURST Burst: u32 = Count "a burst" 1 to 1_000_000, "requests that arrive together";
     CONNECTIONS Connections: u32 = Count "connections" 1 to 1_000_000, "connections open at once";

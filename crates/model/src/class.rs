@@ -108,14 +108,20 @@ pub fn pattern(method: &str, target: &str) -> String {
 /// A path with numbers and ids folded, and the names of the query's fields: `/item/{n}?colour&size`.
 #[must_use]
 pub fn fold(target: &str) -> String {
+    let mut out = String::with_capacity(target.len());
+    fold_into(target, &mut out);
+    out
+}
+
+/// [`fold`], added to a string that is there already.
+pub fn fold_into(target: &str, out: &mut String) {
     let target = target.split('#').next().unwrap_or_default();
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let mut out = String::with_capacity(target.len());
     for (i, segment) in path.split('/').enumerate() {
         if i > 0 {
             out.push('/');
         }
-        fold_segment(segment, &mut out);
+        fold_segment(segment, out);
     }
     let mut fields: Vec<&str> = Vec::new();
     for field in query.split(['&', ';']) {
@@ -126,9 +132,8 @@ pub fn fold(target: &str) -> String {
     }
     for (i, name) in fields.iter().enumerate() {
         out.push(if i == 0 { '?' } else { '&' });
-        fold_segment(name, &mut out);
+        fold_segment(name, out);
     }
-    out
 }
 
 /// Fields of a query that are told apart.

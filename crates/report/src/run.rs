@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
-use lastdrop_model::plan::{BEGIN_TOGETHER, Load, Phase};
+use lastdrop_model::plan::{BEGIN_TOGETHER, Load, Pace, Phase, Played};
 use lastdrop_model::printable::line;
 use lastdrop_model::request::Pick;
 use lastdrop_model::run::{End, PhaseReport};
@@ -22,7 +22,7 @@ pub fn run_text(run: &Run) -> String {
     let _ = writeln!(out, "{}   run {}   seed {}", what(run), run.id, run.seed);
     // Phases that never began are left out of the reports, and none that did comes after them.
     for (at, phase) in run.phases.iter().enumerate() {
-        let load = run.plan.phases.get(at).map(describe_load).unwrap_or_default();
+        let load = run.plan.phases.get(at).map(|p| describe(&run.plan, p)).unwrap_or_default();
         let note = if phase.measured { "" } else { "  (warm-up, not measured)" };
         let _ = writeln!(
             out,
@@ -35,6 +35,9 @@ pub fn run_text(run: &Run) -> String {
         } else {
             let _ = writeln!(out, "  answered {} ({:.1}/s)", phase.requests.answered, phase.rate.answered_rps);
         }
+    }
+    if let Some(played) = &run.replay {
+        played_text(&mut out, played);
     }
     for (error, n) in &run.generator.connect_errors {
         let _ = writeln!(out, "  connect: {n} × {}", line(error));
@@ -87,6 +90,9 @@ pub fn utc(unix_ms: u64) -> String {
 
 /// What was asked for.
 fn what(run: &Run) -> String {
+    if let Some(replay) = &run.plan.replay {
+        return format!("replay of {} to {}", replay.logs.join(", "), run.plan.url);
+    }
     match run.plan.requests.as_slice() {
         [] => format!("GET {}", run.plan.url),
         [one] => format!("{} {}", one.method, one.url),
@@ -103,8 +109,19 @@ pub fn phase_line(plan: &Plan, phase: &Phase) -> String {
     let duration = phase.duration.map_or(String::new(), |d| format!(", {:.1} s", d.as_secs_f64()));
     let requests = phase.requests.map_or(String::new(), |n| format!(", {n} requests"));
     let note = if phase.measured { "" } else { " (warm-up, not measured)" };
-    let load = describe_load(phase);
+    let load = describe(plan, phase);
     format!("{}: {load}, keep-alive {}{duration}{requests}{note}\n", phase.name, plan.keepalive)
+}
+
+fn describe(plan: &Plan, phase: &Phase) -> String {
+    match (plan.replay.as_ref().map(|r| &r.pace), &phase.load) {
+        (Some(Pace::Original { speed }), Load::Open { connections, .. }) => {
+            let speed = if *speed == 1.0 { "as it came".into() } else { format!("at {speed} × its speed") };
+            format!("{speed}, over at most {connections} connections")
+        }
+        (Some(Pace::Sessions { by }), _) => format!("{} as the sessions of its users (by {by})", describe_load(phase)),
+        _ => describe_load(phase),
+    }
 }
 
 fn describe_load(phase: &Phase) -> String {
@@ -236,6 +253,25 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
         let _ = write!(out, "\n{}", aligned(&["latency", "mean", "p50", "p90", "p99", "p99.9", "max"], &rows));
     }
     out.push_str(&classes_text(p));
+}
+
+fn played_text(out: &mut String, p: &Played) {
+    let _ = writeln!(out, "\n  log        {:>10}   requests in {} lines", p.requests, p.lines);
+    for (n, what) in [
+        (p.unparsed, "lines are not understood"),
+        (p.skipped, "requests before the place to begin"),
+        (p.unsafe_left_out, "requests that may change something were left out (--unsafe sends them)"),
+        (p.unusable, "requests cannot be sent: no method, or no target"),
+        (p.late, "requests out of order by more than the window (--window) were sent at once"),
+    ] {
+        if n > 0 {
+            let _ = writeln!(out, "             {n:>10}   {what}");
+        }
+    }
+    for line_of in &p.rejected {
+        let _ = writeln!(out, "    {}", line(line_of));
+    }
+    let _ = writeln!(out, "  to go on where this ended: --from {}", p.next);
 }
 
 fn validity_text(out: &mut String, v: &Validity) {

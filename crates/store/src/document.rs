@@ -19,6 +19,7 @@ pub(crate) fn without_lists(run: &Run) -> Run {
         pool: run.pool.clone(),
         server: run.server.as_ref().map(|server| Observed { looks: Timeline::default(), ..server.clone() }),
         validity: run.validity.clone(),
+        replay: run.replay.clone(),
         objectives: run.objectives.clone(),
     }
 }

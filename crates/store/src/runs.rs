@@ -222,6 +222,7 @@ impl Store {
                 .filter(|looks| !looks.is_empty())
                 .map(|looks| Observed { looks, ..Observed::default() }),
             validity: Validity::default(),
+            replay: None,
             objectives: Vec::new(),
         })
     }

@@ -54,9 +54,19 @@ pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocum
     let (mean, variance) = lastdrop_analyze::series::mean_and_variance(&alike);
     fit.spread_bytes = variance.max(0.0).sqrt();
     let beyond = (alike.iter().copied().fold(0.0, f64::max) - mean).max(0.0);
-    // The first requests settle things (caches, stacks); what goes on after half of them is growth.
+    // The first requests settle things (caches, stacks); what goes on after half of them is growth. Half of each worker's own:
+    // some get far more than others.
     let since = oldest * 0.45;
-    let later: Vec<Aged> = aged.iter().copied().filter(|a| a.requests >= since).collect();
+    let mut own_oldest: BTreeMap<_, f64> = BTreeMap::new();
+    for a in &aged {
+        let most = own_oldest.entry(a.worker).or_default();
+        *most = most.max(a.requests);
+    }
+    let later: Vec<Aged> = aged
+        .iter()
+        .copied()
+        .filter(|a| a.requests >= own_oldest.get(&a.worker).map_or(since, |most| most * 0.45))
+        .collect();
     let growth = memory_model::growth(&later).map(|g| {
         let grows = settling == Settling::Growing && g.is_real(oldest - since);
         let replace_cpu_s = (fresh_cpu_s - request_cpu_s).max(LEAST_REPLACEMENT_S);

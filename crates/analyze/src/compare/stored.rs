@@ -223,6 +223,7 @@ mod tests {
             phases: b.into_reports(),
             generator: Generator::default(),
             validity: Validity::default(),
+            replay: None,
             objectives: Vec::new(),
         }
     }

@@ -8,6 +8,7 @@ pub mod guard;
 pub mod history;
 pub mod knobs;
 pub mod profile;
+pub mod replay;
 pub mod restore;
 pub mod run;
 pub mod size;

@@ -125,7 +125,7 @@ fn unfinished_log(e: &std::io::Error, part: Option<PathBuf>) -> anyhow::Error {
     anyhow::anyhow!("the run was made but its log of requests could not be written: {e}{part}")
 }
 
-fn exit_of(run: &Run, stop: &Stop) -> Exit {
+pub(crate) fn exit_of(run: &Run, stop: &Stop) -> Exit {
     if let Some(signal) = stop.signal() {
         return Exit::Signal(signal);
     }

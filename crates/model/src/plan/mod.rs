@@ -6,6 +6,7 @@ mod check;
 mod keepalive;
 mod load;
 mod network;
+mod replay;
 mod server_time;
 mod tls;
 
@@ -18,6 +19,7 @@ pub use check::{PlanError, Trouble};
 pub use keepalive::KeepAlive;
 pub use load::{Arrival, BEGIN_TOGETHER, Load, Phase};
 pub use network::{Network, Proxy};
+pub use replay::{Pace, Played, Replay};
 pub use server_time::{ServerTimeFrom, TimeUnit};
 pub use tls::TlsOptions;
 
@@ -68,6 +70,9 @@ pub struct Plan {
     pub objectives: Vec<Objective>,
     #[serde(default, skip_serializing_if = "is_default")]
     pub abandon: Abandon,
+    /// Requests of others that are played instead of the plan's own, which only say of which class they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<Replay>,
     /// Where the server says its own time of each request; None where nobody asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_time: Option<ServerTimeFrom>,
@@ -114,6 +119,7 @@ impl Plan {
             seed,
             objectives: Vec::new(),
             abandon: Abandon::default(),
+            replay: None,
             server_time: None,
             keep_secrets: false,
         }
@@ -140,6 +146,7 @@ impl Plan {
             seed: self.seed,
             objectives: self.objectives.clone(),
             abandon: self.abandon.clone(),
+            replay: self.replay.clone(),
             server_time: self.server_time.clone(),
             keep_secrets: self.keep_secrets,
         }

@@ -21,6 +21,7 @@ pub use phase::{
 use crate::kept_plan::KeptPlan;
 use crate::look::Observed;
 use crate::objective::Judged;
+use crate::plan::Played;
 use crate::validity::Validity;
 
 pub const RUN_SCHEMA: &str = "lastdrop.run/1";
@@ -74,6 +75,9 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<Observed>,
     pub validity: Validity,
+    /// What came of the log, where one was played.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<Played>,
     /// What the plan wanted to be reached, judged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objectives: Vec<Judged>,

@@ -1,0 +1,258 @@
+//! `lastdrop replay LOG… --to URL`
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lastdrop_lab::{Lab, LabError};
+use lastdrop_load::{Arrivals, Prepared, Profile, Tape};
+use lastdrop_model::bounds::{CONNECTIONS, DRAIN, DURATION, RATE, REQUESTS, SEED, SPEED, TIMEOUT, USERS};
+use lastdrop_model::class::OTHERS;
+use lastdrop_model::plan::{Pace, Replay, ServerTimeFrom};
+use lastdrop_model::request::{RequestSpec, Think, header_line};
+use lastdrop_model::{Arrival, KeepAlive, Load, Phase, Plan, Url};
+use lastdrop_report::run_text;
+use lastdrop_traffic::{Entries, Format, Key, LogOptions};
+use regex::Regex;
+
+use crate::commands::run::exit_of;
+use crate::commands::{Report, observers, open_store};
+use crate::exit::{Exit, UsageError};
+use crate::options::{NetworkArgs, Objectives, OutputArgs, objectives, within};
+use crate::replay::feed::{Feed, From, Pacing, sample};
+use crate::replay::spread::Spread;
+use crate::replay::target::{Host, Targets};
+use crate::signals::Stop;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  lastdrop replay access.log --to http://127.0.0.1:8080/\n  lastdrop replay access.log.2.gz access.log.1 access.log --to http://127.0.0.1:8080/ --speed 10\n  lastdrop replay access.log --to http://127.0.0.1:8080/ -r 500 -d 5m\n  lastdrop replay access.log --to http://127.0.0.1:8080/ -c 20 --sessions address\n  lastdrop replay access.log --to http://127.0.0.1:8080/ --from 2026-01-31T12:00:00Z -d 10m --rewrite 's#^/old/#/new/#'"
+)]
+pub struct ReplayArgs {
+    /// Access logs, plain, gzip or zstd; several are merged by time
+    #[arg(value_name = "LOG", required = true)]
+    pub logs: Vec<PathBuf>,
+    /// The only server that is asked, whatever the logs have; a path of it stands before theirs
+    #[arg(long, value_name = "URL", value_parser = str::parse::<Url>)]
+    pub to: Url,
+    /// So many times as fast as it came [default: 1]
+    #[arg(long, value_name = "N", value_parser = within::<f64>(SPEED), conflicts_with_all = ["rate", "users"])]
+    pub speed: Option<f64>,
+    /// Requests per second instead of their own times, in their order
+    #[arg(short, long, value_name = "R", conflicts_with = "users", value_parser = within::<f64>(RATE))]
+    pub rate: Option<f64>,
+    /// How the arrivals of --rate are spread: uniform, poisson, or 'jitter 10%' [default: uniform]
+    #[arg(long, value_name = "HOW", requires = "rate", value_parser = str::parse::<Arrival>)]
+    pub arrivals: Option<Arrival>,
+    /// Users who each wait for their answer before they ask for what is next of theirs (closed loop)
+    #[arg(short = 'c', long, value_name = "N", requires = "sessions", value_parser = within::<u32>(USERS))]
+    pub users: Option<u32>,
+    /// What requests of one user have in common: address, cookie:NAME or field:N (of the log's format)
+    #[arg(long, value_name = "KEY", requires = "users", value_parser = str::parse::<Key>)]
+    pub sessions: Option<Key>,
+    /// Pause of each user between an answer and the next request: 2s, 1s-3s (uniform) or 'exp 2s' (exponential)
+    #[arg(long, value_name = "TIME", requires = "users", value_parser = str::parse::<Think>)]
+    pub think: Option<Think>,
+    /// Stop after this many requests
+    #[arg(short = 'n', long, value_name = "N", value_parser = within::<u64>(REQUESTS))]
+    pub requests: Option<u64>,
+    /// Stop after this long
+    #[arg(short, long, value_name = "TIME", value_parser = within::<Duration>(DURATION))]
+    pub duration: Option<Duration>,
+    /// Begin after so many requests of the log, or at a time such as 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "PLACE", value_parser = place)]
+    pub from: Option<From>,
+    /// Most connections open at once [default: 256; with -c one for each user]
+    #[arg(long, value_name = "N", value_parser = within::<u32>(CONNECTIONS))]
+    pub connections: Option<u32>,
+    /// A request without an answer after this long has timed out [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = within::<Duration>(TIMEOUT))]
+    pub timeout: Option<Duration>,
+    /// How long requests in flight may take once nothing more comes due [default: the timeout]
+    #[arg(long, value_name = "TIME", value_parser = within::<Duration>(DRAIN))]
+    pub drain: Option<Duration>,
+    /// Keep connections: on, off, or a number of requests on each [default: on]
+    #[arg(long, value_name = "HOW", value_parser = str::parse::<KeepAlive>)]
+    pub keepalive: Option<KeepAlive>,
+    /// Seed of everything random [default: random]
+    #[arg(long, value_name = "N", value_parser = within::<u32>(SEED))]
+    pub seed: Option<u32>,
+
+    /// Format of the logs where it is not recognised: a name (common, combined, json, haproxy) or the text of Apache's LogFormat or
+    /// nginx's log_format
+    #[arg(long, value_name = "FORMAT", value_parser = str::parse::<Format>, help_heading = "The log")]
+    pub format: Option<Format>,
+    /// Lines may be out of order by so much; what is beyond is counted and sent at once [default: 1m]
+    #[arg(long, value_name = "TIME", value_parser = within::<Duration>(DURATION), help_heading = "The log")]
+    pub window: Option<Duration>,
+
+    /// Send also methods that may change something: POST, PUT, DELETE … (without a body: no log has one)
+    #[arg(long = "unsafe", help_heading = "Requests")]
+    pub unsafe_methods: bool,
+    /// The Host field: 'log' for what the log has, or a name [default: the server that is asked]
+    #[arg(long, value_name = "NAME", value_parser = host, help_heading = "Requests")]
+    pub host: Option<Host>,
+    /// Replace what a regex finds in path and query: 's/REGEX/REPLACEMENT/', with any sign for the slashes and $1 for a group; may be
+    /// given several times
+    #[arg(long, value_name = "RULE", value_parser = rule, help_heading = "Requests")]
+    pub rewrite: Vec<(Regex, String)>,
+    /// Another request header, 'Name: value'; replaces one of ours with the same name
+    #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header_line, help_heading = "Requests")]
+    pub headers: Vec<(String, String)>,
+    /// Where the server says its own time of a request: auto, header:NAME or header:NAME:UNIT (s, ms, us)
+    #[arg(long, value_name = "WHERE", value_parser = str::parse::<ServerTimeFrom>, help_heading = "Requests")]
+    pub server_time: Option<ServerTimeFrom>,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    /// What has to be reached: 'p99<300ms,GET /item/{n}.p99<1s'; exit code 3 where it is not
+    #[arg(long, value_name = "WHAT", value_parser = objectives, help_heading = "Output")]
+    pub objective: Option<Objectives>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+fn place(text: &str) -> Result<From, String> {
+    if let Ok(n) = text.parse() {
+        return Ok(From::Number(n));
+    }
+    let wrong =
+        |_| format!("'{text}' is no place in a log; write a number of requests, or a time as 2026-01-31T12:00:00Z");
+    let time = humantime::parse_rfc3339_weak(text).map_err(wrong)?;
+    let since = time.duration_since(UNIX_EPOCH).map_err(|_| format!("'{text}' is before 1970"))?;
+    Ok(From::Time(since.as_micros() as i64))
+}
+
+fn host(text: &str) -> Result<Host, String> {
+    match text {
+        "log" => Ok(Host::Log),
+        _ => lastdrop_model::request::check_header("Host", text).map(|()| Host::Named(text.into())),
+    }
+}
+
+fn rule(text: &str) -> Result<(Regex, String), String> {
+    let parts = || {
+        let sign = text.strip_prefix('s')?.chars().next().filter(|c| !c.is_alphanumeric())?;
+        let inner = text[1..].strip_prefix(sign)?.strip_suffix(sign)?;
+        inner.split_once(sign).filter(|(from, to)| !from.is_empty() && !to.contains(sign))
+    };
+    let (from, to) =
+        parts().ok_or_else(|| format!("'{text}' is no rule; write s/REGEX/REPLACEMENT/ or s#REGEX#REPLACEMENT#"))?;
+    let regex = regex::RegexBuilder::new(from).size_limit(1 << 20).build().map_err(|e| format!("'{from}': {e}"))?;
+    Ok((regex, to.into()))
+}
+
+pub fn replay(args: &ReplayArgs) -> Result<Exit> {
+    // One that does not exist is told by whoever reads it.
+    if let Some(log) =
+        args.logs.iter().find(|log| std::fs::metadata(log).map_or(log.as_os_str() == "-", |m| !m.is_file()))
+    {
+        let what = "is no file, and a log that is played is read twice: write it to a file first";
+        return Err(UsageError(format!("{} {what}", log.display())).into());
+    }
+    let mut options = LogOptions { format: args.format.clone(), ..LogOptions::default() };
+    options.window = args.window.unwrap_or(options.window);
+    let targets = Targets {
+        prefix: args.to.path.trim_end_matches('/').into(),
+        rewrites: args.rewrite.clone(),
+        unsafe_methods: args.unsafe_methods,
+        host: args.host.clone().unwrap_or_default(),
+    };
+    let sample = sample(&args.logs, &options, &targets)?;
+    if sample.requests == 0 {
+        anyhow::bail!(
+            "no request of {} can be sent; `lastdrop replay … --unsafe` sends POST and others, too",
+            args.logs.iter().map(|l| l.display().to_string()).collect::<Vec<_>>().join(", ")
+        );
+    }
+    let mut plan = Plan::new(args.to.clone(), u64::from(args.seed.unwrap_or_else(lastdrop_lab::lab::random_u32)));
+    let class = |name: &str, method: &str, weight: u64| RequestSpec {
+        name: name.into(),
+        method: method.into(),
+        headers: args.headers.clone(),
+        weight: weight as f64,
+        literal: true,
+        ..RequestSpec::get(args.to.clone())
+    };
+    plan.requests = sample.classes.iter().map(|c| class(&c.name, &c.method, c.count)).collect();
+    plan.requests.push(class(OTHERS, "GET", 0));
+    // Its own rate, as far as its beginning says.
+    let own_rps = sample.requests as f64 * 1e6 / sample.lasted_us.max(1_000_000) as f64 * args.speed.unwrap_or(1.0);
+    let rate = args.rate.unwrap_or(own_rps).clamp(RATE.least, RATE.most);
+    let mut load = match args.users {
+        Some(users) => Load::closed(users),
+        None => Load::open(rate, args.arrivals.unwrap_or(Arrival::Uniform), 256),
+    };
+    if let Some(connections) = args.connections {
+        load.limit_connections(connections);
+    }
+    // Without another end, that of the log.
+    let requests = args.requests.or(args.duration.is_none().then_some(REQUESTS.most as u64));
+    plan.phases = vec![Phase { name: "main".into(), measured: true, load, requests, duration: args.duration }];
+    plan.timeout = args.timeout.unwrap_or(plan.timeout);
+    plan.drain = args.drain.unwrap_or(plan.timeout);
+    plan.keepalive = args.keepalive.unwrap_or(plan.keepalive);
+    plan.think = args.think;
+    plan.server_time.clone_from(&args.server_time);
+    plan.objectives = args.objective.as_ref().map(|o| o.0.clone()).unwrap_or_default();
+    plan.keep_secrets = args.output.keep_secrets;
+    args.network.fill(&mut plan);
+    let names = args.logs.iter().map(|l| l.display().to_string()).collect();
+    let (pace, pacing) = match (&args.sessions, args.rate) {
+        (Some(key), _) => (Pace::Sessions { by: describe(key) }, Pacing::Sessions(key.clone())),
+        (None, Some(rate)) => {
+            let how = args.arrivals.unwrap_or(Arrival::Uniform);
+            (Pace::Rate, Pacing::Rate(Box::new(Arrivals::new(how, Profile::constant(rate), 1, plan.seed, 0, 1))))
+        }
+        (None, None) => {
+            let speed = args.speed.unwrap_or(1.0);
+            (Pace::Original { speed }, Pacing::Original(Spread::new(speed)))
+        }
+    };
+    plan.replay = Some(Replay { logs: names, pace });
+    let prepared = Prepared::new(&plan)?;
+    let report = Report::of(&args.output)?;
+    let stop = Stop::on_signals(true)?;
+    let classes: HashMap<String, u32> =
+        sample.classes.iter().enumerate().map(|(i, c)| (c.name.clone(), i as u32)).collect();
+    let feed = Feed {
+        entries: Entries::open(&args.logs, &options)?,
+        targets,
+        others: classes.len() as u32,
+        classes,
+        from: args.from.unwrap_or(From::Number(0)),
+        pacing,
+    };
+    let (played, running) = feed.start().context("cannot start a thread that reads the log")?;
+    let behind = Arc::new(AtomicU64::new(0));
+    let prepared = prepared.playing(Tape::new(played, Arc::clone(&behind)));
+    let store = open_store(&args.output)?;
+    let mut lab = Lab::new(&stop.flag, observers(args.output.quiet, store.clone()));
+    let mut run = match lab.run_prepared(&plan, Some(prepared), "") {
+        Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
+        other => other?,
+    };
+    let trouble = lab.trouble();
+    drop(lab);
+    let mut tally = running.finish().map_err(anyhow::Error::msg)?;
+    tally.next = behind.load(Ordering::Relaxed).max(tally.skipped);
+    run.replay = Some(tally);
+    let kept = store.map(|store| store.finish(&run).and_then(|()| store.check_reads()));
+    report.give(&run_text(&run), &run)?;
+    let unkept = || kept.and_then(Result::err).map(|e| format!("could not be kept: {e}"));
+    if let Some(trouble) = trouble.into_iter().next().or_else(unkept) {
+        anyhow::bail!("the run was made but {trouble}");
+    }
+    Ok(exit_of(&run, &stop))
+}
+
+fn describe(key: &Key) -> String {
+    match key {
+        Key::Address => "address".into(),
+        Key::Cookie(name) => format!("cookie {name}"),
+        Key::Field(n) => format!("field {n}"),
+    }
+}

@@ -1,0 +1,177 @@
+//! What of a log's request is sent: its method, its path and query, made so that they are one request and no more.
+
+use std::borrow::Cow;
+
+use lastdrop_traffic::Entry;
+use regex::Regex;
+
+/// Methods that change nothing (RFC 9110, section 9.2.1).
+const SAFE: [&str; 4] = ["GET", "HEAD", "OPTIONS", "TRACE"];
+/// Longer methods are none.
+const LONGEST_METHOD: usize = 32;
+
+/// How requests are changed on the way.
+#[derive(Debug, Clone, Default)]
+pub struct Targets {
+    /// Stands before each path.
+    pub prefix: String,
+    /// What is found in path and query, and what stands there instead; one after the other.
+    pub rewrites: Vec<(Regex, String)>,
+    /// Methods that may change something are sent, too.
+    pub unsafe_methods: bool,
+    pub host: Host,
+}
+
+/// What the Host field says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Host {
+    /// The server that is asked.
+    #[default]
+    Server,
+    /// What the log has, where it has one.
+    Log,
+    Named(String),
+}
+
+/// A request as it is sent.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sent {
+    pub method: String,
+    pub target: String,
+    pub host: Option<String>,
+}
+
+/// Why a request is not sent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Left {
+    Unsafe,
+    Unusable,
+}
+
+impl Targets {
+    /// The request of a log, as it is sent.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn read(&self, entry: &Entry) -> Result<Sent, Left> {
+        let target = entry.target().ok_or(Left::Unusable)?;
+        let host = match &self.host {
+            Host::Server => None,
+            Host::Named(name) => Some(name.clone()),
+            Host::Log => entry.host().and_then(host),
+        };
+        // HTTP/0.9 and logs without a method.
+        self.make(entry.method().unwrap_or(b"GET"), &target, host)
+    }
+
+    fn make(&self, method: &[u8], target: &[u8], host: Option<String>) -> Result<Sent, Left> {
+        let method = std::str::from_utf8(method).ok().filter(|m| is_method(m)).ok_or(Left::Unusable)?;
+        let mut target = cleaned(target).ok_or(Left::Unusable)?;
+        if !self.unsafe_methods && !SAFE.contains(&method) {
+            return Err(Left::Unsafe);
+        }
+        for (from, to) in &self.rewrites {
+            if let Cow::Owned(changed) = from.replace_all(&target, to.as_str()) {
+                target = cleaned(changed.as_bytes()).ok_or(Left::Unusable)?;
+            }
+        }
+        Ok(Sent { method: method.into(), target: format!("{}{target}", self.prefix), host })
+    }
+}
+
+fn is_method(text: &str) -> bool {
+    (1..=LONGEST_METHOD).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_uppercase() || b == b'-' || b == b'_')
+}
+
+/// A host as a log has it, where it is one.
+fn host(bytes: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b);
+    (text.len() <= 255 && text.bytes().all(fits)).then(|| text.to_string())
+}
+
+/// Path and query of a target, whatever its form: of a whole URL what stands behind the server. None where there are none.
+/// Bytes that would end the line, or are none of a URL, are percent-encoded.
+fn cleaned(target: &[u8]) -> Option<String> {
+    let starts = |scheme: &[u8]| target.len() >= scheme.len() && target[..scheme.len()].eq_ignore_ascii_case(scheme);
+    let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| starts(scheme));
+    let rest = match scheme {
+        None => target,
+        Some(scheme) => {
+            let rest = &target[scheme.len()..];
+            &rest[rest.iter().position(|b| matches!(b, b'/' | b'?' | b'#')).unwrap_or(rest.len())..]
+        }
+    };
+    let mut out = String::with_capacity(rest.len() + 1);
+    match rest.first() {
+        Some(b'/') => {}
+        _ if scheme.is_some() => out.push('/'),
+        _ => return None,
+    }
+    for b in rest {
+        match b {
+            0x21..=0x7e if *b != b'#' => out.push(char::from(*b)),
+            _ => out.push_str(&format!("%{b:02X}")),
+        }
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_of_any_form_become_a_path_at_the_one_server() {
+        for (target, sent) in [
+            (&b"/a?b=c"[..], Some("/a?b=c")),
+            (b"http://evil.example/x?y", Some("/x?y")),
+            (b"HTTPS://evil.example", Some("/")),
+            (b"https://evil.example?q", Some("/?q")),
+            (b"//evil.example/x", Some("//evil.example/x")),
+            (b"/a b\r\nHost: evil\t\x00\xff", Some("/a%20b%0D%0AHost:%20evil%09%00%FF")),
+            (b"/a#b", Some("/a%23b")),
+            (b"*", None),
+            (b"evil.example:443", None),
+            (b"", None),
+        ] {
+            assert_eq!(cleaned(target).as_deref(), sent);
+        }
+    }
+
+    #[test]
+    fn what_may_change_something_is_sent_only_when_asked_for() {
+        let mut targets = Targets::default();
+        let make = |targets: &Targets, method: &[u8]| targets.make(method, b"/", None).map(|s| s.method);
+        assert_eq!(make(&targets, b"HEAD"), Ok("HEAD".into()));
+        for method in [&b"POST"[..], b"DELETE", b"PROPFIND"] {
+            assert_eq!(make(&targets, method), Err(Left::Unsafe));
+        }
+        targets.unsafe_methods = true;
+        assert_eq!(make(&targets, b"POST"), Ok("POST".into()));
+        for method in [&b""[..], b"GE T", b"G\r\nX", b"\x16\x03", &[b'A'; 100]] {
+            assert_eq!(make(&targets, method), Err(Left::Unusable));
+        }
+    }
+
+    #[test]
+    fn paths_are_rewritten_in_turn() {
+        let rule = |from: &str, to: &str| (Regex::new(from).expect("valid"), to.to_string());
+        let targets = Targets {
+            prefix: "/app".into(),
+            rewrites: vec![rule("^/old/", "/new/"), rule(r"id=(\d+)", "key=$1 x")],
+            ..Targets::default()
+        };
+        assert_eq!(targets.make(b"GET", b"/old/a?id=7", None).map(|s| s.target), Ok("/app/new/a?key=7%20x".into()));
+        let gone = Targets { rewrites: vec![rule("^.*$", "gone")], ..Targets::default() };
+        assert_eq!(gone.make(b"GET", b"/a", None), Err(Left::Unusable));
+    }
+
+    #[test]
+    fn a_host_of_a_log_is_a_host_or_nothing() {
+        assert_eq!(host(b"www.example.com:8080"), Some("www.example.com:8080".into()));
+        for bad in [&b"a\r\nX: y"[..], b"a b", b"\xff", b"a/b"] {
+            assert_eq!(host(bad), None);
+        }
+    }
+}

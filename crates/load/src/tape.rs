@@ -1,0 +1,345 @@
+//! Requests that somebody else made, played again: each comes with its time (or its user), its method and its target.
+//!
+//! They come through a channel from whoever reads them, some at a time, and are taken as they come due: memory depends neither
+//! on how many there are nor on how long the server stalls. What came due is counted when it is taken; what the end of the run
+//! leaves is read on, to count it, and not kept.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lastdrop_model::Micros;
+
+use crate::connection::Errand;
+use crate::event_loop::{EventLoop, Source};
+use crate::prepare::Detour;
+use crate::users::Presence;
+use crate::world::World;
+
+/// A closed loop looks so far ahead for a request of each user.
+const MOST_AHEAD: usize = 50_000;
+/// A reader that is behind is asked again after this.
+const BEHIND_US: Micros = 500;
+/// A user of a closed loop who has nothing to do yet looks again after this.
+const NOTHING_YET_US: Micros = 2_000;
+/// Whether the run is over is asked so often while a reader says nothing.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// A request to play.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Played {
+    /// Since the beginning of the phase; nothing to a closed loop.
+    pub due: Micros,
+    /// Which request of the plan it is one of: its class, its header fields, its server.
+    pub request: u32,
+    pub method: String,
+    /// Path and query, as they are sent.
+    pub target: String,
+    /// The Host field, where it is another than the server's.
+    pub host: Option<String>,
+    /// Closed loop: whoever made it, as a number; requests of one are sent by one user, one after the other.
+    pub who: u64,
+    /// Its place where it is from, from 1.
+    pub number: u64,
+}
+
+/// Where requests come from.
+#[derive(Debug)]
+pub struct Tape {
+    played: Mutex<Option<Receiver<Vec<Played>>>>,
+    behind: Arc<AtomicU64>,
+}
+
+impl Tape {
+    /// `behind` is told, when the run is over, how many requests of the tape are behind it: all up to the first one that was
+    /// not sent.
+    #[must_use]
+    pub fn new(played: Receiver<Vec<Played>>, behind: Arc<AtomicU64>) -> Tape {
+        Tape { played: Mutex::new(Some(played)), behind }
+    }
+
+    /// The one thread that plays it.
+    pub(crate) fn take(&self) -> Option<Reader> {
+        Some(Reader {
+            played: self.played.lock().ok()?.take()?,
+            next: VecDeque::new(),
+            of_users: Vec::new(),
+            ahead: 0,
+            ended: false,
+            hash: RandomState::new(),
+            last: 0,
+            behind: Arc::clone(&self.behind),
+        })
+    }
+}
+
+/// The end of a tape at which it is played.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    played: Receiver<Vec<Played>>,
+    next: VecDeque<Played>,
+    /// Closed loop: what lies ahead, by user.
+    of_users: Vec<VecDeque<Played>>,
+    ahead: usize,
+    ended: bool,
+    hash: RandomState,
+    /// The number of the last one that was taken.
+    last: u64,
+    behind: Arc<AtomicU64>,
+}
+
+impl Reader {
+    /// Tells how many are behind.
+    fn tell(&mut self) {
+        self.fill();
+        let ahead = self.next.front().into_iter().chain(self.of_users.iter().filter_map(VecDeque::front));
+        let first = ahead.map(|p| p.number).min();
+        self.behind.store(first.map_or(self.last, |first| first - 1), Ordering::Relaxed);
+    }
+
+    /// Has what is next at hand, if it has come.
+    fn fill(&mut self) {
+        while self.next.is_empty() && !self.ended {
+            match self.played.try_recv() {
+                Ok(some) => self.next.extend(some),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => self.ended = true,
+            }
+        }
+    }
+
+    /// When the next one is due; None where none is at hand.
+    pub fn next_due(&mut self) -> Option<Micros> {
+        self.fill();
+        self.next.front().map(|p| p.due)
+    }
+
+    /// The next one, which is at hand.
+    fn take(&mut self) -> Option<Played> {
+        let played = self.next.pop_front()?;
+        self.last = played.number;
+        Some(played)
+    }
+
+    /// Nothing is left.
+    fn over(&self) -> bool {
+        self.ended && self.next.is_empty() && self.ahead == 0
+    }
+
+    /// Closed loop: the next request of a user of so many.
+    fn of_user(&mut self, user: usize, users: usize) -> Option<Played> {
+        self.of_users.resize_with(self.of_users.len().max(users), VecDeque::new);
+        loop {
+            if let Some(played) = self.of_users.get_mut(user)?.pop_front() {
+                self.ahead -= 1;
+                self.last = self.last.max(played.number);
+                return Some(played);
+            }
+            if self.ahead >= MOST_AHEAD {
+                return None;
+            }
+            self.fill();
+            let played = self.next.pop_front()?;
+            let own = (self.hash.hash_one(played.who) % users.max(1) as u64) as usize;
+            self.of_users[own].push_back(played);
+            self.ahead += 1;
+        }
+    }
+
+    /// Those that are due before `until` and will not be sent, one after the other.
+    fn rest(&mut self, until: Micros, stop: impl Fn() -> bool, mut count: impl FnMut(&Played)) {
+        loop {
+            while let Some(played) = self.next.front() {
+                if played.due >= until {
+                    return;
+                }
+                count(played);
+                self.next.pop_front();
+            }
+            match self.played.recv_timeout(PATIENCE) {
+                Ok(some) => self.next.extend(some),
+                Err(RecvTimeoutError::Timeout) if !stop() => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl<W: World> EventLoop<'_, W> {
+    /// Is a tape played by its times?
+    #[inline]
+    pub(crate) fn plays_open(&self) -> bool {
+        self.tape.is_some() && matches!(self.source, Source::Open)
+    }
+
+    /// Open loop: sends what is due, as far as somebody is free.
+    pub(crate) fn play(&mut self, now: Micros) {
+        let open = matches!(self.source, Source::Open);
+        if !open || self.dispatching || self.exhausted || self.over || now < self.no_socket_until {
+            return;
+        }
+        self.dispatching = true;
+        let mut begun = 0u32;
+        while self.remaining > 0 {
+            if begun % 16 == 15 && self.turn_is_over() {
+                break;
+            }
+            let start = self.phase_start;
+            let end = self.phase_end;
+            let Some(tape) = &mut self.tape else { break };
+            let Some(due) = tape.next_due().map(|due| start + due) else { break };
+            if due > now || end.is_some_and(|end| due >= end) {
+                break;
+            }
+            let Some(user) = self.take_user(0) else {
+                self.exhausted = true;
+                break;
+            };
+            let Some(played) = self.tape.as_mut().and_then(Reader::take) else { break };
+            self.remaining -= 1;
+            self.presence[user as usize] = Presence::Busy;
+            self.send_played(user, played, due, now, true);
+            begun += 1;
+        }
+        self.dispatching = false;
+        if self.tape.as_ref().is_some_and(Reader::over) {
+            self.remaining = 0;
+        }
+        if self.remaining == 0 {
+            self.nothing_remains(now);
+        }
+    }
+
+    /// Closed loop: a user asks for what is next of its own.
+    pub(crate) fn play_for(&mut self, user: u32, due: Micros, now: Micros) {
+        let (number, users) = (user as usize, self.presence.len());
+        match self.tape.as_mut().and_then(|tape| tape.of_user(number, users)) {
+            Some(played) => {
+                self.presence[user as usize] = Presence::Busy;
+                self.remaining -= 1;
+                self.send_played(user, played, due, now, false);
+                if self.remaining == 0 {
+                    self.nothing_remains(now);
+                }
+            }
+            None if self.tape.as_ref().is_some_and(Reader::over) => {
+                self.send_away(user);
+                let asking = |p: &Presence| *p != Presence::Away;
+                if !self.presence.iter().any(asking) {
+                    self.remaining = 0;
+                    self.nothing_remains(now);
+                }
+            }
+            // Others have to get on, or the reader.
+            None => self.pause(user, now + NOTHING_YET_US),
+        }
+    }
+
+    fn send_played(&mut self, user: u32, played: Played, due: Micros, now: Micros, arrived: bool) {
+        let phase = self.phase;
+        self.slice(phase).counts.due += 1;
+        let Played { request, method, target, host, .. } = played;
+        let endpoint = self.job.prepared.requests[request as usize].endpoint;
+        if let Some(person) = self.people.get_mut(user as usize) {
+            person.iteration += 1;
+        }
+        let detour = Detour { endpoint, method, path: target, body: false, host };
+        let errand = Errand { detour: Some(detour), ..Errand::default() };
+        self.issue(user, request as usize, due, phase, Some(Box::new(errand)), now, arrived);
+    }
+
+    /// When the next request of the tape is due, or the reader is to be asked again.
+    pub(crate) fn next_played(&mut self, now: Micros) -> Option<Micros> {
+        let start = self.phase_start;
+        let tape = self.tape.as_mut().filter(|_| matches!(self.source, Source::Open))?;
+        match tape.next_due() {
+            Some(due) => Some(start + due),
+            None if tape.over() => None,
+            None => Some(now + BEHIND_US),
+        }
+    }
+
+    /// Counts what has come due by now and will not be sent.
+    pub(crate) fn count_unplayed(&mut self, now: Micros) {
+        if let Some(tape) = &mut self.tape {
+            tape.tell();
+        }
+        if !matches!(self.source, Source::Open) || self.remaining == 0 {
+            return;
+        }
+        let until = self.phase_end.map_or(now, |end| end.min(now)).saturating_sub(self.phase_start);
+        let (phase, mut left) = (self.phase, self.remaining);
+        let Some(mut tape) = self.tape.take() else { return };
+        let (prepared, wiring) = (self.job.prepared, self.wiring);
+        let slice = self.slice(phase);
+        tape.rest(
+            until,
+            || wiring.told_to_stop(),
+            |played| {
+                if left > 0 {
+                    left -= 1;
+                    slice.counts.due += 1;
+                    let class = prepared.requests.get(played.request as usize).map_or(0, |r| r.class);
+                    if let Some(counts) = slice.by_class.counts.get_mut(usize::from(class)) {
+                        counts.due += 1;
+                    }
+                }
+            },
+        );
+        self.tape = Some(tape);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::sync_channel;
+
+    fn played(due: Micros, who: u64) -> Played {
+        Played { due, request: 0, method: "GET".into(), target: "/".into(), host: None, who, number: due + 1 }
+    }
+
+    #[test]
+    fn requests_of_one_are_those_of_one_user_in_their_order() {
+        let (out, tape) = sync_channel(100);
+        for i in 0..100u64 {
+            out.send(vec![played(i, i % 7)]).expect("room");
+        }
+        drop(out);
+        let mut reader = Tape::new(tape, Arc::default()).take().expect("once");
+        let mut last = [None; 7];
+        let mut users = [None; 7];
+        for round in 0..400 {
+            let user = round % 3;
+            if let Some(p) = reader.of_user(user, 3) {
+                let who = p.who as usize;
+                assert!(last[who] < Some(p.due) && users[who].is_none_or(|u| u == user));
+                (last[who], users[who]) = (Some(p.due), Some(user));
+            }
+        }
+        assert!(reader.over(), "all were played");
+    }
+
+    #[test]
+    fn a_user_who_has_nothing_does_not_read_everything() {
+        let (out, tape) = sync_channel(1);
+        let reading = std::thread::spawn(move || {
+            let mut sent = 0;
+            while out.send(vec![played(0, 1); 1000]).is_ok() && sent < 1000 {
+                sent += 1;
+            }
+            sent
+        });
+        let mut reader = Tape::new(tape, Arc::default()).take().expect("once");
+        let own = (reader.hash.hash_one(1u64) % 2) as usize;
+        for _ in 0..1000 {
+            assert!(reader.of_user(1 - own, 2).is_none());
+        }
+        assert!(reader.ahead <= MOST_AHEAD);
+        drop(reader);
+        assert!(reading.join().expect("ends") < 100);
+    }
+}

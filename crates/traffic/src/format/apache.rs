@@ -1,0 +1,117 @@
+//! Apache's LogFormat (mod_log_config) as a pattern.
+
+use super::pattern::{Field, Pattern, Piece, Took};
+use crate::entry::Role;
+use crate::time::TimeForm;
+
+/// Reads the text of a LogFormat.
+///
+/// # Errors
+/// With the directive that is not understood.
+pub(super) fn read(text: &str) -> Result<Pattern, String> {
+    let mut pieces = Vec::new();
+    let mut before = Vec::new();
+    let mut stamped_at_end = false;
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some('n') => before.push(b'\n'),
+                Some('t') => before.push(b'\t'),
+                Some(c) => push(c, &mut before),
+                None => before.push(b'\\'),
+            },
+            '%' if chars.peek() == Some(&'%') => {
+                chars.next();
+                before.push(b'%');
+            }
+            '%' => {
+                let mut name = String::from("%");
+                // Of the statuses for which the field is written, and of which of several requests it is.
+                while let Some(c) = chars.next_if(|c| matches!(c, '!' | '<' | '>' | ',') || c.is_ascii_digit()) {
+                    name.push(c);
+                }
+                let mut argument = None;
+                if chars.next_if_eq(&'{').is_some() {
+                    let inside: String = chars.by_ref().take_while(|c| *c != '}').collect();
+                    name.push_str(&format!("{{{inside}}}"));
+                    argument = Some(inside);
+                }
+                let letter = chars.next().ok_or_else(|| format!("{name} has no letter"))?;
+                name.push(letter);
+                if letter == '^' {
+                    name.extend(chars.by_ref().take(2));
+                }
+                if letter == 't' && argument.as_deref().is_some_and(|a| a.starts_with("end:")) {
+                    stamped_at_end = true;
+                }
+                if letter == 't' && argument.is_none() {
+                    // Its brackets are part of it.
+                    before.push(b'[');
+                    pieces.push(Piece { before, field: Field::Time(TimeForm::Common), name });
+                    before = b"]".to_vec();
+                    continue;
+                }
+                let field = field(letter, argument.as_deref()).map_err(|e| format!("{name}: {e}"))?;
+                if letter == 'q' && before.is_empty() && follows_target(&pieces) {
+                    // %U%q is the target, as it was before it was taken apart.
+                    continue;
+                }
+                pieces.push(Piece { before: std::mem::take(&mut before), field, name });
+            }
+            c => push(c, &mut before),
+        }
+    }
+    Ok(Pattern { pieces, tail: before, open: false, stamped_at_end })
+}
+
+fn follows_target(pieces: &[Piece]) -> bool {
+    pieces.last().is_some_and(|p| p.field == Field::Text(Role::Target))
+}
+
+pub(super) fn push(c: char, to: &mut Vec<u8>) {
+    to.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+}
+
+fn field(letter: char, argument: Option<&str>) -> Result<Field, String> {
+    Ok(match (letter, argument) {
+        ('h' | 'a', _) => Field::Text(Role::Client),
+        ('u', _) => Field::Text(Role::User),
+        ('r', _) => Field::RequestLine,
+        ('m', _) => Field::Text(Role::Method),
+        ('U', _) => Field::Text(Role::Target),
+        ('q', _) => Field::Text(Role::Query),
+        ('H', _) => Field::Text(Role::Protocol),
+        ('s', _) => Field::Status,
+        ('b' | 'B' | 'O', _) => Field::Bytes,
+        ('v' | 'V', _) => Field::Text(Role::Host),
+        ('D', _) => Field::Took(Took::Server, 1),
+        ('T', None | Some("s")) => Field::Took(Took::Server, 1_000_000),
+        ('T', Some("ms")) => Field::Took(Took::Server, 1_000),
+        ('T', Some("us")) => Field::Took(Took::Server, 1),
+        ('T', Some(_)) => return Err("the unit is s, ms or us".into()),
+        ('t', Some(form)) => Field::Time(time(form)?),
+        ('i', Some(name)) => match name.to_ascii_lowercase().as_str() {
+            "host" => Field::Text(Role::Host),
+            "referer" | "referrer" => Field::Text(Role::Referer),
+            "user-agent" => Field::Text(Role::Agent),
+            "cookie" => Field::Text(Role::Cookies),
+            _ => Field::Other,
+        },
+        (letter, _) if letter.is_ascii_alphabetic() || letter == '^' => Field::Other,
+        _ => return Err("is no field of LogFormat".into()),
+    })
+}
+
+/// `%{sec}t`, `%{begin:usec}t`, or a format of strftime.
+fn time(form: &str) -> Result<TimeForm, String> {
+    let form = form.strip_prefix("begin:").or_else(|| form.strip_prefix("end:")).unwrap_or(form);
+    match form {
+        "sec" => Ok(TimeForm::Epoch(1_000_000)),
+        "msec" => Ok(TimeForm::Epoch(1_000)),
+        "usec" => Ok(TimeForm::Epoch(1)),
+        "msec_frac" => Ok(TimeForm::Fraction(1_000)),
+        "usec_frac" => Ok(TimeForm::Fraction(1)),
+        strftime => TimeForm::strftime(strftime),
+    }
+}
