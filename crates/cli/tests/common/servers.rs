@@ -152,13 +152,32 @@ impl Fpm {
 }
 
 impl Drop for Fpm {
+    /// Ends each master that has this configuration: one that is just being replaced leaves another behind.
     fn drop(&mut self) {
-        let master = self.master();
-        if master != self.daemon.pid() {
-            // SAFETY: a plain call on a server of ours.
-            unsafe { libc::kill(master, libc::SIGTERM) };
+        let title = format!("php-fpm: master process ({})", self.config.display());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            // What the test has started is its child and stays in sight until it is waited for.
+            let masters: Vec<i32> = processes_called(&title).filter(|pid| *pid != self.daemon.pid()).collect();
+            let last = Instant::now() > deadline;
+            for pid in &masters {
+                // SAFETY: a plain call on a server of ours.
+                unsafe { libc::kill(*pid, if last { libc::SIGKILL } else { libc::SIGTERM }) };
+            }
+            if last || masters.is_empty() && !matches!(self.daemon.child.try_wait(), Ok(None)) {
+                return;
+            }
+            signal(&self.daemon.child, libc::SIGTERM);
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// Processes whose command line begins with this.
+fn processes_called(title: &str) -> impl Iterator<Item = i32> {
+    let of = |e: fs::DirEntry| Some((e.file_name().to_str()?.parse().ok()?, fs::read(e.path().join("cmdline")).ok()?));
+    let all = fs::read_dir("/proc").expect("/proc").filter_map(move |e| of(e.ok()?));
+    all.filter(|(_, line): &(i32, Vec<u8>)| line.starts_with(title.as_bytes())).map(|(pid, _)| pid)
 }
 
 /// Living children of a process.
