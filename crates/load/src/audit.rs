@@ -54,6 +54,12 @@ impl<W: World> EventLoop<'_, W> {
                 return Err(format!("the request in slot {slot} waits for 100 Continue without an end"));
             }
         }
+        if self.pool.is_exceeded(self.open_sockets) && self.connections.iter().any(|c| c.state == State::Idle) {
+            return Err(format!(
+                "{} connections are more than this phase may have, and one is idle",
+                self.open_sockets
+            ));
+        }
         let idle = || self.connections.iter().any(|c| c.state == State::Idle && !c.peer_closed);
         if self.line_stands() && self.may_follow(self.now()) && self.no_socket_until == 0 && idle() {
             return Err("requests wait for a connection, and one is idle".into());

@@ -40,6 +40,11 @@ impl Pool {
         self.most != u64::MAX
     }
 
+    /// Are there more than there may be in this phase?
+    pub fn is_exceeded(&self, open: u64) -> bool {
+        open > self.most
+    }
+
     /// How much of the time from due to sent no connection was free.
     pub fn blocked(&self, now: Micros) -> Micros {
         self.joined.map_or(0, |joined| now.saturating_sub(joined))
@@ -47,13 +52,16 @@ impl Pool {
 }
 
 impl<W: World> EventLoop<'_, W> {
-    /// A request has ended: is its connection one that others may have?
+    /// A request has ended, or a phase begins: is a connection one that others may have? Those of a phase that may have had more
+    /// are closed, so that as long as one is idle there are no more than there may be.
     #[inline]
     pub(crate) fn offer(&mut self, slot: u32) {
-        if self.pool.is_bounded()
-            && self.connections[slot as usize].state == State::Idle
-            && !self.pool.is_listed[slot as usize]
-        {
+        if !self.pool.is_bounded() || self.connections[slot as usize].state != State::Idle {
+            return;
+        }
+        if self.pool.is_exceeded(self.open_sockets) {
+            self.close(slot);
+        } else if !self.pool.is_listed[slot as usize] {
             self.pool.is_listed[slot as usize] = true;
             self.pool.idle.push(slot);
         }
