@@ -18,10 +18,11 @@ use rustls::ClientConfig;
 
 use crate::LoadError;
 use crate::endpoint::{Endpoint, basic};
+use crate::files;
 use crate::inspect::{Extraction, Wanted, wanted};
 use crate::tape::Tape;
 use crate::template::{Encode, Names, Template, Values, encode_into};
-use crate::{files, tls};
+use crate::transport::tls;
 
 /// Boundary of multipart bodies; fixed, so that a run can be repeated byte by byte.
 const BOUNDARY: &str = "----lastdrop-7f83b1657ff1fc53b92dc18148a1d65d";

@@ -12,14 +12,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_model::run::Shortage;
-use lastdrop_model::{Event, Exchange, Micros, Plan, Slice, Wish};
+use lastdrop_model::{Event, Micros, Plan, Slice, Wish};
 
-use crate::LoadError;
 use crate::clock::RunClock;
 use crate::endpoint::{Address, Directory};
-use crate::event_loop::{EventLoop, Job, Outcome, Wiring};
+use crate::error::LoadError;
+use crate::event_loop::EventLoop;
 use crate::prepare::Prepared;
 use crate::sys;
+use crate::wiring::{FirstAnswer, Job, Message, Wiring};
 use crate::world::Real;
 
 /// Names are resolved again this often, unless the plan says otherwise.
@@ -27,37 +28,6 @@ const DNS_REFRESH: Duration = Duration::from_secs(30);
 
 /// Files that are open besides connections.
 const SPARE_DESCRIPTORS: u64 = 500;
-
-/// What a thread says to the collector.
-#[derive(Debug)]
-pub enum Message {
-    Slice { thread: usize, slice: Box<Slice> },
-    PhaseEnd { thread: usize, phase: u16, duration_us: Micros, peak: u64 },
-    Exchanges(Vec<Exchange>),
-    ThreadEnd { outcome: Box<Outcome>, cpu_us: u64, wall_us: u64 },
-    Failed(LoadError),
-}
-
-/// What the first answer of a run says of its server.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FirstAnswer {
-    /// The `Server` field.
-    pub server: Option<String>,
-    pub tls: Option<TlsFacts>,
-}
-
-/// What TLS agreed on.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TlsFacts {
-    /// `TLSv1_3`
-    pub version: String,
-    /// `TLS13_AES_256_GCM_SHA384`
-    pub cipher: String,
-    /// The group of the key exchange: `X25519`.
-    pub group: String,
-    /// The server's own certificate, DER.
-    pub certificate: Vec<u8>,
-}
 
 /// What is known once all threads have ended.
 #[derive(Debug, Clone, Default)]
@@ -214,12 +184,6 @@ fn caught<T>(work: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError
         text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
     };
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(LoadError::Thread(words(panic))))
-}
-
-/// The part of `total` that thread `thread` of `threads` has; the parts add up to the total.
-pub(crate) fn share(total: u64, thread: usize, threads: usize) -> u64 {
-    let (thread, threads) = (thread as u64, threads as u64);
-    total / threads + u64::from(thread < total % threads)
 }
 
 /// Puts the seconds of the threads together: a second is complete when every thread is past it.

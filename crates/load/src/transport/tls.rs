@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, HandshakeKind, RootCertStore, SignatureScheme};
 
-use crate::collector::TlsFacts;
+use crate::wiring::TlsFacts;
 use crate::{LoadError, files};
 
 /// Sessions that a thread remembers for resumption, a server each.
