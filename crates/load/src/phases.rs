@@ -80,4 +80,64 @@ impl Phases {
     pub fn may_follow(&self, now: Micros) -> bool {
         !self.over || self.used_up && self.phase_end.is_none_or(|end| now < end)
     }
+
+    /// Open loop: the phase, and how many requests of it have come due since it was asked last.
+    pub fn come_due(&mut self, now: Micros) -> Option<(u16, u64)> {
+        let cursor = self.due_cursor.as_mut()?;
+        let until = cursor.end.map_or(now, |end| end.min(now)).saturating_sub(cursor.start);
+        let due = cursor.arrivals.advance_to(until).min(self.remaining);
+        self.remaining -= due;
+        Some((cursor.phase, due))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arrivals::Profile;
+    use lastdrop_model::Arrival;
+
+    /// One request a millisecond from `start` on.
+    fn queue(start: Micros, end: Option<Micros>, budget: u64) -> Queue {
+        let arrivals = Arrivals::new(Arrival::Uniform, Profile::constant(1000.0), 1, 1, 0, 1);
+        Queue { phase: 0, start, end, arrivals, budget }
+    }
+
+    #[test]
+    fn what_has_come_due_is_counted_once_and_never_beyond_the_end_or_the_limit() {
+        let mut phases = Phases::new();
+        phases.remaining = 8;
+        phases.due_cursor = Some(queue(5_000, Some(15_000), 8));
+        let counted: Vec<u64> =
+            [5_000, 5_001, 9_001, 9_001, 90_000].iter().map(|at| phases.come_due(*at).expect("open").1).collect();
+        assert_eq!((counted, phases.remaining), (vec![0, 1, 4, 0, 3], 0));
+        phases.remaining = u64::MAX;
+        phases.due_cursor = Some(queue(5_000, Some(15_000), u64::MAX));
+        assert_eq!(phases.come_due(90_000), Some((0, 10)));
+    }
+
+    #[test]
+    fn a_queue_has_no_request_at_its_end_or_beyond_its_budget() {
+        let mut queue = queue(5_000, Some(7_000), 5);
+        let mut due = Vec::new();
+        while let Some(at) = queue.next_due() {
+            due.push(at);
+            queue.arrivals.advance();
+            queue.budget -= 1;
+        }
+        assert_eq!(due, [5_000, 6_000]);
+        queue.budget = 0;
+        assert_eq!(queue.next_due(), None);
+    }
+
+    #[test]
+    fn what_follows_may_be_sent_after_the_last_of_n_but_not_after_the_time() {
+        let mut phases = Phases::new();
+        phases.phase_end = Some(100);
+        assert!(phases.may_follow(200));
+        phases.over = true;
+        assert!(!phases.may_follow(50));
+        phases.used_up = true;
+        assert!(phases.may_follow(99) && !phases.may_follow(100));
+    }
 }

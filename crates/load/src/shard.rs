@@ -19,9 +19,9 @@ use crate::endpoint::{Address, Directory};
 use crate::error::LoadError;
 use crate::event_loop::EventLoop;
 use crate::prepare::Prepared;
+use crate::real::Real;
 use crate::sys;
 use crate::wiring::{FirstAnswer, Job, Message, Wiring};
-use crate::world::Real;
 
 /// Names are resolved again this often, unless the plan says otherwise.
 const DNS_REFRESH: Duration = Duration::from_secs(30);
@@ -340,14 +340,5 @@ mod tests {
     fn a_panic_is_an_error_of_the_run() {
         let failed = caught::<()>(|| panic!("a number too {}", "large"));
         assert!(matches!(failed, Err(LoadError::Thread(what)) if what == "a number too large"));
-    }
-
-    #[test]
-    fn shares_add_up() {
-        for total in [0, 1, 7, 1000, 1001] {
-            for threads in 1..9 {
-                assert_eq!((0..threads).map(|t| share(total, t, threads)).sum::<u64>(), total);
-            }
-        }
     }
 }

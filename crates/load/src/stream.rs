@@ -198,7 +198,7 @@ impl Streams {
         self.in_flight.oldest().filter(|_| self.next_timeout().is_some_and(|at| at <= seen))
     }
 
-    /// Was the end of a request before its first half of a timeout was over the last one that there was?
+    /// Has no request ended since the first half of this one's timeout was over?
     pub fn is_silent_since(&self, stream: u32, last_end: Micros) -> bool {
         last_end <= self[stream as usize].times.sent.saturating_add(self.timeout_us / 2)
     }
@@ -231,5 +231,39 @@ mod tests {
         assert_eq!(list.oldest(), Some(0));
         list.remove(0);
         assert_eq!((list.oldest(), list.count), (None, 0));
+    }
+
+    #[test]
+    fn the_oldest_request_expires_first_and_not_before_its_time() {
+        let mut streams = Streams::new(3, Duration::from_micros(100));
+        for (stream, sent) in [(1, 10), (0, 20), (2, 20)] {
+            streams[stream as usize].times.sent = sent;
+            streams.push(stream);
+        }
+        assert_eq!((streams.next_timeout(), streams.expired(109)), (Some(110), None));
+        assert_eq!(streams.expired(110), Some(1));
+        streams.remove(1);
+        assert_eq!((streams.next_timeout(), streams.expired(200), streams.count()), (Some(120), Some(0), 2));
+        streams.remove(0);
+        streams.remove(2);
+        assert_eq!((streams.next_timeout(), streams.expired(u64::MAX)), (None, None));
+    }
+
+    #[test]
+    fn a_server_is_silent_if_it_has_ended_nothing_since_the_middle_of_a_timeout() {
+        let mut streams = Streams::new(1, Duration::from_micros(100));
+        streams[0].times.sent = 1000;
+        assert!(streams.is_silent_since(0, 1050) && !streams.is_silent_since(0, 1051));
+    }
+
+    #[test]
+    fn a_look_that_was_not_the_last_has_seen_all_only_after_as_many_events_as_there_are_connections() {
+        let mut sweep = Sweep::default();
+        assert_eq!(sweep.looked(3, true, 10, 100), Some(10));
+        assert_eq!(sweep.looked(60, false, 20, 100), None);
+        // What was there when the last full look ended has been told by now, whatever came after.
+        assert_eq!(sweep.looked(60, false, 30, 100), Some(10));
+        assert_eq!(sweep.looked(60, false, 40, 100), None);
+        assert_eq!(sweep.looked(1, true, 50, 100), Some(50));
     }
 }

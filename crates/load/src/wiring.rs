@@ -12,6 +12,7 @@ use rustls::ClientConfig;
 use crate::endpoint::Directory;
 use crate::error::LoadError;
 use crate::prepare::Prepared;
+use crate::transport::tls::TlsFacts;
 
 /// What one thread is given.
 #[derive(Debug)]
@@ -77,21 +78,22 @@ pub struct FirstAnswer {
     pub tls: Option<TlsFacts>,
 }
 
-/// What TLS agreed on.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TlsFacts {
-    /// `TLSv1_3`
-    pub version: String,
-    /// `TLS13_AES_256_GCM_SHA384`
-    pub cipher: String,
-    /// The group of the key exchange: `X25519`.
-    pub group: String,
-    /// The server's own certificate, DER.
-    pub certificate: Vec<u8>,
-}
-
 /// The part of `total` that thread `thread` of `threads` has; the parts add up to the total.
 pub(crate) fn share(total: u64, thread: usize, threads: usize) -> u64 {
     let (thread, threads) = (thread as u64, threads as u64);
     total / threads + u64::from(thread < total % threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_add_up() {
+        for total in [0, 1, 7, 1000, 1001] {
+            for threads in 1..9 {
+                assert_eq!((0..threads).map(|t| share(total, t, threads)).sum::<u64>(), total);
+            }
+        }
+    }
 }

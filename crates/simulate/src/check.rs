@@ -1,6 +1,6 @@
 //! What must be true of every run, whatever its servers did.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use lastdrop_load::threads;
 use lastdrop_model::plan::Load;
@@ -48,6 +48,7 @@ pub fn check(scene: &Scene, left: &Left) -> Vec<String> {
     check.bounds();
     check.arrivals();
     check.users();
+    check.line();
     check.same();
     check.found
 }
@@ -339,7 +340,7 @@ impl Check<'_> {
     fn users(&mut self) {
         let plan = &self.scene.plan;
         let closed = plan.phases.iter().all(|p| matches!(p.load, Load::Closed { .. }));
-        let origins = plan.requests.iter().map(|r| r.url.origin()).collect::<std::collections::BTreeSet<_>>();
+        let origins = plan.requests.iter().map(|r| r.url.origin()).collect::<BTreeSet<_>>();
         let plain = self.scene.is_simple && plan.think.is_none() && plan.http.pipeline <= 1 && origins.len() == 1;
         if !closed || !plain || plan.phases.len() > 1 {
             return;
@@ -370,6 +371,27 @@ impl Check<'_> {
         }
         if plan.keepalive == KeepAlive::Off && self.by_connection.values().any(|all| all.len() > 1) {
             self.wrong(|| "a connection was used twice without keep-alive".into());
+        }
+    }
+
+    /// Fewer connections than users: who asks first is served first.
+    fn line(&mut self) {
+        let plan = &self.scene.plan;
+        let [phase] = plan.phases.as_slice() else { return };
+        let origins = plan.requests.iter().map(|r| r.url.origin()).collect::<BTreeSet<_>>();
+        let one = self.scene.is_simple && plan.http.pipeline <= 1 && origins.len() == 1;
+        let in_line = matches!(phase.load, Load::Closed { connections: Some(_), .. });
+        if !one || !in_line || !self.scene.weather.is_exact() || !self.scene.weather.has_sockets() {
+            return;
+        }
+        for thread in 0..self.threads as u64 {
+            let mut all: Vec<_> = self.left.exchanges.iter().filter(|e| e.connection >> 56 == thread).collect();
+            all.retain(|e| e.sent.is_some());
+            all.sort_by_key(|e| (e.due, e.sent));
+            if let Some(pair) = all.windows(2).find(|pair| pair[0].due < pair[1].due && pair[0].sent > pair[1].sent) {
+                let (first, second) = (pair[0], pair[1]);
+                self.wrong(|| format!("who came later was served first: {first:?}, {second:?}"));
+            }
         }
     }
 

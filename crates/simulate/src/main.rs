@@ -1,18 +1,20 @@
 //! `./x simulate [SECONDS [SEED]]`: runs of the engine in a simulated world, for so many seconds (10) on all processors, from a
 //! seed on (by the clock). `0 SEED` is that run alone, with what happened in it. Ends with exit code 1 and the seeds of
-//! those in which something was not as it must be.
+//! those in which something was not as it must be. `--first SECONDS SEED` ends with the first of them, for those who put mistakes
+//! back.
 
 // A program for developers: its lines are of its own making, and it writes nothing else.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+use std::panic::catch_unwind;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_simulate::plan::Scene;
-use lastdrop_simulate::run;
+use lastdrop_simulate::{Report, run};
 
 /// One run in so many is made twice, and has to be the same.
 const TWICE: u64 = 50;
@@ -20,18 +22,37 @@ const TWICE: u64 = 50;
 const MOST_TOLD: usize = 20;
 
 fn main() -> ExitCode {
-    let arguments: Option<Vec<u64>> = std::env::args().skip(1).map(|a| a.parse().ok()).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let first_only = arguments.first().is_some_and(|a| a == "--first");
+    if first_only {
+        arguments.remove(0);
+    }
+    let numbers: Option<Vec<u64>> = arguments.iter().map(|a| a.parse().ok()).collect();
     let by_clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |d| d.as_secs() * 1_000_000);
-    match arguments.as_deref() {
+    match numbers.as_deref() {
         Some([0, seed]) => one(*seed),
-        Some([]) => many(10, by_clock()),
-        Some([seconds]) if *seconds > 0 => many(*seconds, by_clock()),
-        Some([seconds, seed]) => many(*seconds, *seed),
+        Some([]) => many(10, by_clock(), first_only),
+        Some([seconds]) if *seconds > 0 => many(*seconds, by_clock(), first_only),
+        Some([seconds, seed]) => many(*seconds, *seed, first_only),
         _ => {
-            eprintln!("simulate [SECONDS [SEED]], or simulate 0 SEED for one run with all that happens in it");
+            eprintln!(
+                "simulate [--first] [SECONDS [SEED]], or simulate 0 SEED for one run with all that happens in it"
+            );
             ExitCode::from(2)
         }
     }
+}
+
+/// A run of many; one that panics is a run in which something was wrong.
+fn looked_at(seed: u64) -> Report {
+    let made = catch_unwind(|| {
+        let mut report = run(seed, false);
+        if seed.is_multiple_of(TWICE) && run(seed, false).number != report.number {
+            report.violations.push("another run with the same seed".into());
+        }
+        report
+    });
+    made.unwrap_or_else(|_| Report { violations: vec!["a panic".into()], ..Report::default() })
 }
 
 /// A run that is read.
@@ -52,21 +73,19 @@ fn one(seed: u64) -> ExitCode {
     ExitCode::from(u8::from(!violations.is_empty()))
 }
 
-fn many(seconds: u64, first: u64) -> ExitCode {
+fn many(seconds: u64, first: u64, first_only: bool) -> ExitCode {
     let until = Instant::now() + Duration::from_secs(seconds);
     let (next, runs, requests) = (AtomicU64::new(first), AtomicU64::new(0), AtomicU64::new(0));
+    let enough = AtomicBool::new(false);
     let failed: Mutex<Vec<(u64, String)>> = Mutex::new(Vec::new());
     let work = || {
-        while Instant::now() < until {
+        while Instant::now() < until && !enough.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            let report = run(seed, false);
-            let mut violations = report.violations;
-            if seed % TWICE == 0 && run(seed, false).number != report.number {
-                violations.push("another run with the same seed".into());
-            }
+            let report = looked_at(seed);
             runs.fetch_add(1, Ordering::Relaxed);
             requests.fetch_add(report.requests, Ordering::Relaxed);
-            if let Some(what) = violations.into_iter().next() {
+            if let Some(what) = report.violations.into_iter().next() {
+                enough.fetch_or(first_only, Ordering::Relaxed);
                 failed.lock().unwrap_or_else(PoisonError::into_inner).push((seed, what));
             }
         }

@@ -1,7 +1,7 @@
 //! One request goes out: on the connection that its slot has, or on a new one.
 
 use lastdrop_http::ServerTime;
-use lastdrop_model::{Kind, Micros};
+use lastdrop_model::Micros;
 use rand_core::Rng;
 
 use super::EventLoop;
@@ -10,8 +10,8 @@ use crate::prepare::Filling;
 use crate::protocol::bytes_of;
 use crate::stream::Errand;
 use crate::template::Values;
-use crate::transport::{State, describe, tls};
-use crate::world::{NoConnection, World};
+use crate::transport::{State, describe};
+use crate::world::World;
 
 impl<W: World> EventLoop<'_, W> {
     /// Sends a request that is due.
@@ -83,7 +83,7 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     /// Opens a connection for the request of a slot.
-    pub(super) fn open(
+    fn open(
         &mut self,
         slot: u32,
         endpoint: u32,
@@ -93,78 +93,35 @@ impl<W: World> EventLoop<'_, W> {
         arrived: bool,
     ) -> Result<(), Option<Box<Errand>>> {
         let i = slot as usize;
-        let address = self.transport.endpoints[endpoint as usize].next_address();
-        let source = match self.job.plan.network.sources.as_slice() {
-            [] => None,
-            sources => {
-                self.transport.source_turn = self.transport.source_turn.wrapping_add(1);
-                Some(sources[self.transport.source_turn % sources.len()])
-            }
-        };
-        let (socket, connected) = match self.transport.world.connect(&address, source, self.transport.open_sockets) {
-            Ok(socket) => (socket, Ok(())),
-            Err(NoConnection::Connect(socket, e)) => (socket, Err(e)),
-            Err(NoConnection::Socket(e)) => {
+        let connected = match self.transport.open(slot, endpoint, &self.job.plan.network.sources, now) {
+            Ok(connected) => connected,
+            Err(e) => {
                 self.record.note_connect_error(&describe(&e));
-                let c = &mut self.transport.connections[i];
+                self.transport.connections[i].wire.out.clear();
                 let s = &mut self.streams[i];
-                c.wire.out.clear();
                 s.capture = None;
                 return Err(s.errand.take());
             }
         };
-        let c = &mut self.transport.connections[i];
         let s = &mut self.streams[i];
-        c.served = 0;
-        c.generation = c.generation.wrapping_add(1);
-        c.endpoint = endpoint;
-        c.dialed.begun = now;
-        c.dialed.connected = 0;
         s.times.ready = 0;
         s.times.written = 0;
-        c.peer_closed = false;
-        c.wire.written = 0;
-        c.quiet_until = 0;
         s.said = ServerTime::default();
-        c.state = State::Connecting;
-        c.socket = Some(socket);
-        c.layers.tunnel = self.transport.endpoints[endpoint as usize].connect_request.is_some();
-        self.transport.open_sockets += 1;
         let open = self.transport.open_sockets;
         let live = self.record.live(self.phases.phase);
         live.peak = live.peak.max(open);
         self.sent(slot, due, phase, now, arrived);
-        let token = self.transport.connections[i].token(slot);
         if connected.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EADDRNOTAVAIL)) {
             self.record.outcome.shortage.ports += 1;
         }
-        let watched = match (connected, &self.transport.connections[i].socket) {
-            (Ok(()), Some(socket)) => self.transport.world.watch(socket, token),
-            (connected, _) => connected,
-        };
-        let prepared = match watched {
-            Ok(()) => self.start_tls(slot, endpoint),
+        let prepared = match connected.and_then(|()| self.transport.watch(slot)) {
+            Ok(()) => self.transport.start_tls(slot, self.job.tls.as_ref(), &self.job.plan.tls),
             Err(e) => Err(describe(&e)),
         };
         if let Err(what) = prepared {
             self.record.note_connect_error(&what);
-            // Failing here would go around in a circle through the next request of the same user.
-            self.transport.connections[i].doomed = true;
-            self.transport.connections[i].error = self.record.connect_error.take();
-            self.transport.again.push(token);
+            self.transport.doom(slot, self.record.connect_error.take());
         }
-        Ok(())
-    }
-
-    pub(super) fn start_tls(&mut self, slot: u32, endpoint: u32) -> Result<(), String> {
-        let e = &self.transport.endpoints[endpoint as usize];
-        if !e.tls {
-            return Ok(());
-        }
-        let config = self.job.tls.as_ref().ok_or("TLS is not configured")?;
-        let name = tls::server_name(&e.host, &self.job.plan.tls).map_err(|e| e.to_string())?;
-        let session = tls::Session::new(config, name).map_err(|e| format!("TLS: {e}"))?;
-        self.transport.connections[slot as usize].layers.tls = Some(Box::new(session));
         Ok(())
     }
 
@@ -179,7 +136,7 @@ impl<W: World> EventLoop<'_, W> {
         c.wire.hold_at = usize::MAX;
         let part = errand.as_ref().is_some_and(|e| e.embedded);
         let look = |w| Box::new(if part { Capture::of_part(w) } else { Capture::new(w) });
-        s.capture = spec.wanted.as_ref().map(look);
+        s.capture = spec.answer.wanted.as_ref().map(look);
         if !prepared.personal {
             // Pipelined: the same request several times.
             let wire = spec.wire.as_deref().unwrap_or_default();
@@ -241,24 +198,15 @@ impl<W: World> EventLoop<'_, W> {
         // Also who came into the line in a phase before this one.
         let in_line = (self.waiting.pool.is_bounded() || self.waiting.pool.joined.is_some())
             .then(|| self.waiting.pool.blocked(now));
-        let class = self.streams[slot as usize].class;
-        let live = self.record.live[usize::from(phase)].as_mut().expect("a request comes due in a phase that is live");
-        let mut record = |due: Micros| {
-            let waited = now.saturating_sub(due);
-            let blocked = in_line.unwrap_or(if open { freed_at.saturating_sub(due) } else { 0 });
-            if open || in_line.is_some() {
-                live.slice.record(Kind::Blocked, blocked);
-            }
-            live.slice.record(Kind::Lateness, waited - blocked.min(waited));
-            live.slice.count_sent(class);
-            live.in_flight += 1;
-        };
-        record(due);
         let c = &mut self.transport.connections[slot as usize];
         let s = &mut self.streams[slot as usize];
-        for due in &c.wire.pipelined {
-            record(*due);
-        }
+        let class = s.class;
+        let mut record = |due: Micros| {
+            let nobody_free = open.then(|| freed_at.saturating_sub(due));
+            self.record.sent(phase, class, now.saturating_sub(due), in_line.or(nobody_free));
+        };
+        record(due);
+        c.wire.pipelined.iter().for_each(|due| record(*due));
         s.phase = phase;
         s.times.due = due;
         s.times.sent = now;

@@ -3,8 +3,6 @@
 use std::collections::VecDeque;
 
 use lastdrop_model::Micros;
-use lastdrop_model::request::Per;
-use rand_core::Rng;
 
 use super::EventLoop;
 use crate::phases::Source;
@@ -40,35 +38,19 @@ impl<W: World> EventLoop<'_, W> {
         self.phases.remaining -= 1;
         let phase = self.phases.phase;
         self.record.slice(phase).counts.due += 1;
-        let request = self.choose();
+        let request = self.users.choose(self.job.prepared, self.job.threads);
         self.start(user, request, due, phase, now, false);
         if self.phases.remaining == 0 {
             self.nothing_remains(now);
         }
     }
 
-    /// Which request is next.
-    pub(super) fn choose(&mut self) -> usize {
-        match &self.job.prepared.choice {
-            Choice::Only | Choice::Session => 0,
-            Choice::Sessions(starts) => {
-                let n = self.users.next_request;
-                self.users.next_request += self.job.threads as u64;
-                starts[(n % starts.len() as u64) as usize]
-            }
-            Choice::Weighted(sums) => Choice::by_weight(sums, &mut self.users.rng),
-            Choice::Order => {
-                let n = self.users.next_request;
-                self.users.next_request += self.job.threads as u64;
-                (n % self.job.prepared.requests.len() as u64) as usize
-            }
-        }
-    }
-
     /// A user begins something: a request, a session, a page.
     pub(super) fn start(&mut self, user: u32, mut request: usize, due: Micros, phase: u16, now: Micros, arrived: bool) {
         if self.job.prepared.personal {
-            self.take_row(user);
+            if let Some(rows) = &self.job.prepared.rows {
+                self.users.take_row(user, rows, self.job.threads);
+            }
             let page = self.job.plan.page.is_some();
             let person = &mut self.users.people[user as usize];
             person.iteration += 1;
@@ -94,24 +76,6 @@ impl<W: World> EventLoop<'_, W> {
         self.issue(user, request, due, phase, None, now, arrived);
     }
 
-    pub(super) fn take_row(&mut self, user: u32) {
-        let Some(rows) = &self.job.prepared.rows else { return };
-        let person = &mut self.users.people[user as usize];
-        if person.has_row && rows.per == Per::User {
-            return;
-        }
-        let n = if rows.random {
-            self.users.rng.next_u64()
-        } else {
-            let n = self.users.next_row;
-            self.users.next_row += self.job.threads as u64;
-            n
-        };
-        let row = &rows.rows[(n % rows.rows.len() as u64) as usize];
-        person.values[..rows.columns].clone_from_slice(row);
-        person.has_row = true;
-    }
-
     /// The next request of a session is due.
     pub(super) fn next_step(&mut self, user: u32, due: Micros, now: Micros) {
         // A step counts like any other request of a closed loop; in an open loop `-n` counts arrivals.
@@ -119,7 +83,7 @@ impl<W: World> EventLoop<'_, W> {
             matches!(self.phases.source, Source::Closed { .. }) && matches!(self.job.prepared.choice, Choice::Session);
         if counts {
             if self.phases.remaining == 0 {
-                self.end_session(user);
+                self.users.end_session(user, self.job.prepared.columns());
                 self.send_away(user);
                 return self.nothing_remains(now);
             }
@@ -132,17 +96,6 @@ impl<W: World> EventLoop<'_, W> {
         self.issue(user, step, due, phase, None, now, false);
         if self.phases.remaining == 0 && counts {
             self.nothing_remains(now);
-        }
-    }
-
-    pub(super) fn end_session(&mut self, user: u32) {
-        let columns = self.job.prepared.rows.as_ref().map_or(0, |r| r.columns);
-        let person = &mut self.users.people[user as usize];
-        person.step = 0;
-        person.mid_session = false;
-        if !person.past_once {
-            person.jar.clear();
-            person.values[columns..].iter_mut().for_each(Vec::clear);
         }
     }
 
@@ -179,7 +132,7 @@ impl<W: World> EventLoop<'_, W> {
                 break;
             }
             let phase = queue.phase;
-            let request = self.choose();
+            let request = self.users.choose(self.job.prepared, self.job.threads);
             let endpoint = self.job.prepared.requests[request].endpoint;
             let Some(user) = self.waiting.take_user(endpoint) else {
                 // In turn: it is still this request's turn.

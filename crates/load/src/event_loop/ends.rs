@@ -1,7 +1,7 @@
 //! The ends that a request can meet, each recorded exactly once: answered, failed, timed out.
 
 use lastdrop_model::plan::GiveUp;
-use lastdrop_model::{ClassAnswer, Failure, Fate, Kind, Micros};
+use lastdrop_model::{Failure, Fate, Kind, Micros};
 
 use super::EventLoop;
 use crate::transport::State;
@@ -15,24 +15,13 @@ impl<W: World> EventLoop<'_, W> {
         let c = &self.transport.connections[slot as usize];
         let s = &self.streams[slot as usize];
         let status = c.wire.parser.status();
-        let (phase, class, due, sent, first_byte) = (s.phase, s.class, s.times.due, s.times.sent, s.times.first_byte);
+        let (class, due) = (s.class, s.times.due);
         // The rate of a phase is that of its time, whoever asked: with the last answers to the phase before it, as without
         // the last ones of its own. Anything else would be too low by what is in flight.
         if self.phases.phase_end.is_none_or(|end| now < end) {
-            let current = self.phases.phase;
-            self.record.slice(current).count(class, |c| c.answered_in_time += 1);
+            self.record.slice(self.phases.phase).count(class, |c| c.answered_in_time += 1);
         }
-        let live = self.record.live(phase);
-        live.in_flight -= 1;
-        let slice = &mut live.slice;
-        slice.count(class, |c| c.answered += 1);
-        slice.status[usize::from(status).min(999)] += 1;
-        let (response, service, first) =
-            (now.saturating_sub(due), now.saturating_sub(sent), first_byte.saturating_sub(sent));
-        slice.record(Kind::Response, response);
-        slice.record(Kind::Service, service);
-        slice.record(Kind::FirstByte, first);
-        slice.record_class(ClassAnswer::new(class, status, response, service, first));
+        self.record.answered(s, status, now);
         if self.job.plan.server_time.is_some() {
             self.record_parts(slot, now);
         }
@@ -87,13 +76,12 @@ impl<W: World> EventLoop<'_, W> {
         let s = &self.streams[slot as usize];
         let before_first_byte = !c.wire.parser.started() && matches!(failure, Failure::Reset | Failure::Closed);
         let lost_on_reuse = before_first_byte && c.reused() && c.wire.pipelined.is_empty();
-        let phase = s.phase;
+        let (phase, class) = (s.phase, s.class);
         let dues: Vec<Micros> = std::iter::once(s.times.due).chain(c.wire.pipelined.iter().copied()).collect();
         for due in &dues {
             self.note_end(slot, *due, now, Fate::Failed(failure), false);
-            self.count(slot, |c| c.failed.count(failure));
+            self.record.failed(phase, class, failure);
         }
-        self.record.live(phase).in_flight -= dues.len() as u64;
         if lost_on_reuse {
             self.count(slot, |c| c.lost_on_reuse += 1);
         }
@@ -126,14 +114,9 @@ impl<W: World> EventLoop<'_, W> {
             let not_connected = c.state == State::Connecting;
             let dues: Vec<Micros> = std::iter::once(s.times.due).chain(c.wire.pipelined.iter().copied()).collect();
             for due in &dues {
-                let waited = now.saturating_sub(*due);
-                self.record.latency(phase, Kind::Response, waited);
-                let slice = self.record.slice(phase);
-                slice.count(class, |c| c.timed_out += 1);
-                slice.record_class(ClassAnswer::new(class, 0, waited, 0, 0));
+                self.record.timed_out(phase, class, now.saturating_sub(*due));
                 self.note_end(slot, *due, now, Fate::TimedOut, false);
             }
-            self.record.live(phase).in_flight -= dues.len() as u64;
             self.record.refused += u64::from(not_connected);
             let silent = self.streams.is_silent_since(slot, self.record.last_end);
             if silent && self.job.plan.abandon.run.as_ref().is_some_and(|g| g.silence) {

@@ -1,7 +1,5 @@
 //! Something happens on a connection.
 
-use std::io;
-
 use lastdrop_model::{Failure, Kind, Micros};
 
 use super::EventLoop;
@@ -35,34 +33,8 @@ impl<W: World> EventLoop<'_, W> {
             {
                 self.read(slot);
             }
-            State::Idle if flags & (READABLE | PEER_CLOSED) != 0 => self.idle_event(slot),
+            State::Idle if flags & (READABLE | PEER_CLOSED) != 0 => self.transport.idle_event(slot),
             _ => {}
-        }
-    }
-
-    /// Something came on a connection without a request: the end, or (TLS) a session ticket.
-    pub(super) fn idle_event(&mut self, slot: u32) {
-        let c = &mut self.transport.connections[slot as usize];
-        if c.peer_closed || c.layers.tls.is_none() {
-            return self.transport.close(slot);
-        }
-        let Some(socket) = &c.socket else { return };
-        let mut buffer = [0u8; 4096];
-        match self.transport.world.recv(socket, &mut buffer) {
-            Ok(n) if n > 0 => {
-                let mut plain = false;
-                let ok = c
-                    .layers
-                    .tls
-                    .as_mut()
-                    .is_some_and(|tls| tls.feed(&buffer[..n], |tls| plain |= tls.read(&mut [0u8; 1]) > 0).is_ok());
-                let ended = c.layers.tls.as_ref().is_some_and(|tls| tls.ended());
-                if !ok || ended || plain || n == buffer.len() {
-                    self.transport.close(slot);
-                }
-            }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            _ => self.transport.close(slot),
         }
     }
 

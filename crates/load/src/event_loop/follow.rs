@@ -131,11 +131,11 @@ impl<W: World> EventLoop<'_, W> {
             }
             return met;
         }
-        for expectation in &request.expect {
-            met &= seen.meets(expectation, status, &request.first_sum);
+        for expectation in &request.answer.expect {
+            met &= seen.meets(expectation, status, &request.answer.first_sum);
         }
         let mut found_all = true;
-        for extraction in &request.extract {
+        for extraction in &request.answer.extract {
             match extraction.take(&seen.headers, seen.body()) {
                 Some(value) => self.users.people[user as usize].values[extraction.value] = value,
                 None => found_all = false,

@@ -49,7 +49,7 @@ impl<W: World> EventLoop<'_, W> {
                 self.unlist(at);
             } else if same(self, s) {
                 self.unlist(at);
-                return self.move_connection(s, slot) || self.transport.open_sockets < self.waiting.pool.most;
+                return self.transport.take_over(s, slot) || self.transport.open_sockets < self.waiting.pool.most;
             } else {
                 other.get_or_insert(s);
             }
@@ -66,25 +66,6 @@ impl<W: World> EventLoop<'_, W> {
     pub(super) fn unlist(&mut self, at: usize) {
         let slot = self.waiting.pool.idle.swap_remove(at);
         self.waiting.pool.is_listed[slot as usize] = false;
-    }
-
-    /// Gives an idle connection to another slot. False: it could not be kept.
-    pub(super) fn move_connection(&mut self, from: u32, to: u32) -> bool {
-        let c = &mut self.transport.connections[from as usize];
-        c.state = State::Closed;
-        let (socket, tls) = (c.socket.take(), c.layers.tls.take());
-        let (endpoint, served, peer_closed, quiet_until) = (c.endpoint, c.served, c.peer_closed, c.quiet_until);
-        let c = &mut self.transport.connections[to as usize];
-        c.state = State::Idle;
-        (c.socket, c.layers.tls, c.endpoint, c.served) = (socket, tls, endpoint, served);
-        (c.peer_closed, c.quiet_until) = (peer_closed, quiet_until);
-        c.generation = c.generation.wrapping_add(1);
-        let token = c.token(to);
-        let watched = c.socket.as_ref().is_some_and(|s| self.transport.world.watch_as(s, token).is_ok());
-        if !watched {
-            self.transport.close(to);
-        }
-        watched
     }
 
     /// Sends what waits in line, as far as there are connections.

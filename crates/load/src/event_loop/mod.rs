@@ -103,7 +103,7 @@ impl<'a, W: World> EventLoop<'a, W> {
         let users = Users::new(&job);
         let slots = users.presence.len() * users.per_user as usize;
         EventLoop {
-            transport: Transport::new(world, &job, slots),
+            transport: Transport::new(world, job.plan, job.prepared, job.thread, slots),
             streams: Streams::new(slots, job.plan.timeout),
             last_head: HeadMemory::default(),
             phases: Phases::new(),
@@ -217,11 +217,7 @@ impl<'a, W: World> EventLoop<'a, W> {
         if self.wiring.told_to_stop() {
             return true;
         }
-        if matches!(self.phases.source, Source::Closed { .. })
-            && self.transport.opened == 0
-            && now >= UNREACHABLE_US
-            && self.record.refused >= u64::from(self.users.wanted.max(1))
-        {
+        if self.transport.opened == 0 && now >= UNREACHABLE_US && self.is_hopeless() {
             self.record.outcome.unreachable = true;
             return true;
         }
@@ -231,6 +227,16 @@ impl<'a, W: World> EventLoop<'a, W> {
             self.phases.may_follow(now) && (0..self.users.presence.len() as u32).any(paused)
         };
         self.phases.over && (self.streams.count() == 0 && !between() || drained)
+    }
+
+    /// Nobody has ever had a connection: will nobody ever?
+    fn is_hopeless(&self) -> bool {
+        let stranded = !self.waiting.stranded.is_empty() && self.transport.open_sockets == 0;
+        match self.phases.source {
+            Source::Closed { .. } if self.record.refused >= u64::from(self.users.wanted.max(1)) => true,
+            // Without a descriptor the requests of -n would be tried for ever.
+            _ => stranded && self.phases.phase_end.is_none(),
+        }
     }
 
     pub(super) fn next_wakeup(&mut self, now: Micros) -> Micros {

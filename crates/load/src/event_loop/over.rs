@@ -110,7 +110,7 @@ impl<W: World> EventLoop<'_, W> {
                 }
                 return self.pause(user, now + think.as_micros() as Micros);
             }
-            self.end_session(user);
+            self.users.end_session(user, self.job.prepared.columns());
         }
         self.unit_over(user, request, now, refused);
     }

@@ -227,11 +227,7 @@ impl<W: World> EventLoop<'_, W> {
 
     /// Open loop: counts what has come due by now.
     pub(super) fn count_due(&mut self, now: Micros) {
-        if let Some(cursor) = &mut self.phases.due_cursor {
-            let until = cursor.end.map_or(now, |end| end.min(now)).saturating_sub(cursor.start);
-            let due = cursor.arrivals.advance_to(until).min(self.phases.remaining);
-            self.phases.remaining -= due;
-            let phase = cursor.phase;
+        if let Some((phase, due)) = self.phases.come_due(now) {
             self.record.slice(phase).counts.due += due;
         }
     }
@@ -259,7 +255,11 @@ impl<W: World> EventLoop<'_, W> {
         }
         for stranded in std::mem::take(&mut self.waiting.stranded) {
             let class = self.job.prepared.class_of(stranded.request, stranded.errand.as_deref());
-            self.record.slice(stranded.phase).by_class.counts[usize::from(class)].due += 1;
+            // With those that were to be pipelined behind it.
+            let slot = self.slot_for(stranded.user, stranded.endpoint(&self.job.prepared.requests));
+            let c = slot.map(|slot| &self.transport.connections[slot as usize]).filter(|c| !c.busy());
+            let behind = c.map_or(0, |c| c.wire.pipelined.len() as u64);
+            self.record.slice(stranded.phase).by_class.counts[usize::from(class)].due += 1 + behind;
         }
     }
 }

@@ -1,110 +1,29 @@
 //! What goes out on a connection: what its state has to write, as far as the socket takes it.
 
 use std::cmp::Reverse;
-use std::io;
 
 use lastdrop_model::{Failure, Micros};
 
 use super::{Alarm, EventLoop};
 use crate::protocol::{CONTINUE_PATIENCE_US, bytes_of};
-use crate::transport::{State, Written, blocked_or, describe, is_reset};
-use crate::world::{Outgoing, World};
+use crate::transport::{State, Written, describe, is_reset};
+use crate::world::World;
 
 /// With a limited bandwidth, pieces are so many per second.
 const PIECES_A_SECOND: u64 = 20;
 
 impl<W: World> EventLoop<'_, W> {
-    /// Writes what the state of the connection has to write.
-    pub(super) fn send_some(&mut self, slot: u32) -> Written {
-        let i = slot as usize;
-        let piece = self.piece();
-        let c = &mut self.transport.connections[i];
-        let Some(socket) = &c.socket else { return Written::All };
-        let handshaking = c.layers.tls.as_ref().is_some_and(|t| t.handshaking());
-        let mut counted = 0;
-        let mut result = Written::All;
-        if c.layers.tunnel {
-            let bytes = self.transport.endpoints[c.endpoint as usize].connect_request.clone().unwrap_or_default();
-            while c.wire.written < bytes.len() {
-                match self.transport.world.send(socket, &bytes[c.wire.written..]) {
-                    Ok(n) => {
-                        c.wire.written += n;
-                        counted += n;
-                    }
-                    Err(e) => {
-                        result = blocked_or(e, counted > 0);
-                        break;
-                    }
-                }
-            }
-        } else if let Some(mut tls) = c.layers.tls.take() {
-            let bytes = bytes_of(&c.wire, &self.streams[i], &self.job.prepared.requests);
-            let end = bytes.len().min(c.wire.hold_at);
-            let mut at = c.wire.written;
-            let mut raw = 0;
-            loop {
-                let mut took = 0;
-                if !handshaking && at < end {
-                    took = tls.write(&bytes[at..end.min(at.saturating_add(piece))]);
-                    at += took;
-                    counted += took;
-                }
-                let mut outgoing = Outgoing::new(&mut self.transport.world, socket);
-                let flushed = tls.flush(&mut outgoing);
-                raw += outgoing.sent;
-                match flushed {
-                    Ok(()) if handshaking || at >= end || took == 0 => break,
-                    Ok(()) if piece != usize::MAX => {
-                        result = Written::Enough;
-                        break;
-                    }
-                    Ok(()) => {}
-                    Err(e) => {
-                        // A hello that does not fit is on its way all the same: what comes meanwhile has to be read.
-                        result = blocked_or(e, raw > 0);
-                        break;
-                    }
-                }
-            }
-            c.wire.written = at;
-            c.layers.tls = Some(tls);
-        } else {
-            let bytes = bytes_of(&c.wire, &self.streams[i], &self.job.prepared.requests);
-            let end = bytes.len().min(c.wire.hold_at);
-            let mut at = c.wire.written;
-            while at < end {
-                let to = end.min(at.saturating_add(piece));
-                match self.transport.world.send(socket, &bytes[at..to]) {
-                    Ok(n) => {
-                        at += n;
-                        counted += n;
-                        if piece != usize::MAX && at < end {
-                            result = Written::Enough;
-                            break;
-                        }
-                    }
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(e) => {
-                        result = blocked_or(e, counted > 0);
-                        break;
-                    }
-                }
-            }
-            c.wire.written = at;
-        }
-        if counted > 0 {
-            self.count(slot, |c| c.bytes_sent += counted as u64);
-        }
-        result
-    }
-
     pub(super) fn write(&mut self, slot: u32) {
         let i = slot as usize;
         loop {
             let state = self.transport.connections[i].state;
             // A server on this machine may run, and answer, before the call that sends returns: what it takes is not connecting.
             let connected_at = if state == State::Connecting { self.now() } else { 0 };
-            let written = self.send_some(slot);
+            let piece = self.piece();
+            let (written, sent) = self.transport.send(slot, &self.streams[i], &self.job.prepared.requests, piece);
+            if sent > 0 {
+                self.count(slot, |c| c.bytes_sent += sent as u64);
+            }
             let now = self.now();
             if state == State::Connecting {
                 match &written {

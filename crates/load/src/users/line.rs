@@ -109,3 +109,27 @@ impl Waiting {
         own.or_else(|| self.closed.pop()).or_else(|| self.idle.iter_mut().find_map(Vec::pop))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_a_connection_to_the_server_comes_first_and_who_has_one_elsewhere_last() {
+        let mut waiting = Waiting::new(4, 2);
+        waiting.idle = vec![vec![1], vec![2, 3]];
+        waiting.closed = vec![0];
+        let order: Vec<Option<u32>> = (0..5).map(|_| waiting.take_user(0)).collect();
+        assert_eq!(order, [Some(1), Some(0), Some(3), Some(2), None]);
+    }
+
+    #[test]
+    fn a_pool_without_a_bound_is_never_exceeded() {
+        let mut pool = Pool::new(1);
+        assert!(!pool.is_bounded() && !pool.is_exceeded(1_000_000));
+        pool.limit(Some(2));
+        assert!(pool.is_bounded() && pool.is_exceeded(3) && !pool.is_exceeded(2));
+        pool.joined = Some(10);
+        assert_eq!((pool.blocked(25), pool.blocked(5)), (15, 0));
+    }
+}

@@ -5,6 +5,7 @@
 //! several requests, or a page with what it embeds.
 
 mod line;
+mod next;
 mod page_load;
 
 use std::collections::HashSet;
@@ -115,23 +116,29 @@ impl Users {
             }
         };
         let users = plan.phases.iter().map(|p| most(&p.load)).max().unwrap_or(0);
-        let mut rng = Xoshiro256PlusPlus::seed_from_u64(plan.seed ^ 0x5eed);
-        for _ in 0..job.thread {
-            rng.jump();
-        }
         let number = |user: usize| (user * job.threads + job.thread) as u64 + 1;
         let people = if prepared.personal { users } else { 0 };
+        let people = (0..people).map(|u| Person::new(number(u), prepared.values)).collect();
+        Users { people, ..Users::of(users, per_user, plan.seed, job.thread) }
+    }
+
+    /// So many users of a thread who have nothing of their own.
+    fn of(users: usize, per_user: u32, seed: u64, thread: usize) -> Users {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x5eed);
+        for _ in 0..thread {
+            rng.jump();
+        }
         Users {
             presence: vec![Presence::Away; users],
-            people: (0..people).map(|u| Person::new(number(u), prepared.values)).collect(),
+            people: Vec::new(),
             per_user,
             wanted: 0,
             users_before: 0,
             more_to_begin: false,
             spreading: false,
             rng,
-            next_request: job.thread as u64,
-            next_row: job.thread as u64,
+            next_request: thread as u64,
+            next_row: thread as u64,
         }
     }
 
@@ -152,4 +159,19 @@ pub(crate) enum End {
         refused: bool,
         on_reuse: bool,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_of_users_begin_over_a_second() {
+        assert_eq!(spread_start(0, BEGIN_TOGETHER, 0), BEGIN_TOGETHER);
+        let planned = BEGIN_TOGETHER + 4000;
+        let begun: Vec<u32> = [0, 250_000, 500_000, 1_000_000].map(|us| spread_start(0, planned, us)).to_vec();
+        assert_eq!(begun, [BEGIN_TOGETHER, BEGIN_TOGETHER + 1000, BEGIN_TOGETHER + 2000, planned]);
+        // Those of the phase before are there already.
+        assert_eq!(spread_start(4000, planned, 0), planned);
+    }
 }
