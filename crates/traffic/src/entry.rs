@@ -129,6 +129,10 @@ impl Entry {
         self.role(Role::Target)
     }
 
+    pub(crate) fn query(&self) -> Option<&[u8]> {
+        self.role(Role::Query)
+    }
+
     /// `HTTP/1.1`
     #[must_use]
     pub fn protocol(&self) -> Option<&[u8]> {
