@@ -24,6 +24,7 @@ use crate::commands::top::TopArgs;
 use crate::commands::trace::TraceArgs;
 use crate::commands::tune::TuneArgs;
 use crate::commands::watch::WatchArgs;
+use crate::commands::watchdog::WatchdogArgs;
 use crate::exit;
 
 const EXAMPLES: &str = "\
@@ -88,6 +89,9 @@ pub enum Command {
     Guard(Box<GuardArgs>),
     /// Put back what a killed tune or sweep changed
     Restore(RestoreArgs),
+    /// Put servers back when the tune that has started this dies or hangs
+    #[command(hide = true)]
+    Watchdog(WatchdogArgs),
     /// List the runs kept in the store
     History(HistoryArgs),
     /// Show a kept run again

@@ -68,6 +68,7 @@ fn run(args: &[OsString]) -> Exit {
         Command::Trace(args) => commands::trace::trace(&args),
         Command::Profile(args) => commands::profile::profile(&args),
         Command::Guard(args) => commands::guard::guard(&args),
+        Command::Watchdog(args) => commands::watchdog::watchdog(args),
         Command::Restore(args) => commands::restore::restore(args),
         Command::Demo(args) => commands::demo::demo(args),
     };

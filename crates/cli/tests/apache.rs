@@ -296,7 +296,19 @@ fn a_tune_killed_at_any_moment_is_undone_by_restore() {
     for i in 0..12 {
         let moment = Duration::from_millis(2300 + 650 * i);
         let mut tune = folder
-            .lastdrop(&["tune", &name, "--url", &url, "-d", "200ms", "--warm-up", "100ms", "--quiet"])
+            .lastdrop(&[
+                "tune",
+                &name,
+                "--url",
+                &url,
+                "-d",
+                "200ms",
+                "--warm-up",
+                "100ms",
+                "--quiet",
+                "--dead-man",
+                "0s",
+            ])
             .stdout(Stdio::null())
             .spawn()
             .expect("runs");

@@ -13,10 +13,10 @@ use serde_json::Value;
 
 const SETTINGS: &str = "workers = 3\nmax_requests_per_worker = 10\nservice = '5ms'\nstartup = '20ms'";
 
-/// Starts a tune with blocks as short as they go.
+/// Starts a tune with blocks as short as they go, which nobody watches over.
 fn start_tune(folder: &Folder, target: &Target, more: &[&str]) -> Child {
     let (name, url) = (target.name(), target.url());
-    let mut args = vec!["tune", &name, "--url", &url, "-c", "8", "--warm-up", "50ms", "--quiet"];
+    let mut args = vec!["tune", &name, "--url", &url, "-c", "8", "--warm-up", "50ms", "--quiet", "--dead-man", "0s"];
     if !more.contains(&"-d") {
         args.extend(["-d", "150ms"]);
     }
@@ -483,6 +483,5 @@ fn the_demo_finds_the_planted_best() {
     // 16 workers that stay answer 206 a second: planted in crates/trials/src/demo.rs.
     let reached = demo["winner"]["objective"].as_f64().expect("a rate");
     assert!(reached >= 0.8 * 206.4, "{reached}");
-    let low = demo["winner"]["interval"][0].as_f64().expect("a bound");
-    assert!(low > 1.0, "{demo}");
+    assert!(demo["winner"]["interval"][0].as_f64().is_some_and(|low| low > 1.0), "{demo:#}");
 }

@@ -5,9 +5,9 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
-use common::{Folder, Target, signal};
+use common::{Folder, Target, processes_with, signal, wait_until};
 use serde_json::Value;
 
 const SHORT: [&str; 6] = ["-d", "300ms", "--warm-up", "50ms", "--blocks", "4"];
@@ -130,7 +130,9 @@ fn a_tune_that_was_killed_goes_on_with_no_trial_lost() {
     let target = Target::with_config(&folder, PLANTED);
     let (name, url) = (target.name(), target.url());
     let out = folder.join("tune.json").display().to_string();
-    let same = [&["tune", &name, "--url", &url, "-c", "16", "--trials", "8", "--json", &out], &SHORT[..]].concat();
+    let same =
+        [&["tune", &name, "--url", &url, "-c", "16", "--trials", "8", "--dead-man", "0s", "--json", &out], &SHORT[..]]
+            .concat();
     let nothing = folder.run(&[&same[..], &["--resume"]].concat());
     assert!(nothing.code != 0 && nothing.stderr.contains("no tune of"), "{nothing:?}");
 
@@ -173,4 +175,55 @@ fn runs(folder: &Folder) -> BTreeSet<String> {
     let done = folder.run(&["history", "--limit", "1000"]);
     let ids = done.stdout.lines().filter_map(|line| line.split_whitespace().next());
     ids.filter(|id| id.len() >= 8 && id.chars().all(|c| c.is_ascii_hexdigit())).map(str::to_string).collect()
+}
+
+/// Starts a tune and waits until the server runs with settings of a trial; gives its watchdog, too.
+fn start_in_a_trial(folder: &Folder, target: &Target, more: &[&str]) -> (Child, i32) {
+    let (name, url) = (target.name(), target.url());
+    let args = [&["tune", &name, "--url", &url, "-c", "8", "-d", "1s", "--warm-up", "50ms", "--quiet"], more].concat();
+    let child = folder.lastdrop(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
+    let ours = folder.path().display().to_string();
+    let of_ours = |what: &str| {
+        let line = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        processes_with(what).into_iter().find(|pid| line(pid).contains(&ours))
+    };
+    wait_until("a trial", || of_ours(".trial.conf").is_some());
+    let watchdog = of_ours("--patience").expect("a watchdog");
+    (child, watchdog)
+}
+
+/// Is the target as it was started, and nothing of a tune left?
+fn is_as_it_was(folder: &Folder, target: &Target) -> bool {
+    let left = std::fs::read_dir(folder.join("state")).map_or(0, Iterator::count);
+    left == 0 && target.scoreboard().is_some_and(|workers| workers.len() == 4)
+}
+
+#[test]
+fn a_tune_that_dies_or_hangs_leaves_a_server_that_repairs_itself() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, PLANTED);
+    for (moment, number) in [(0, libc::SIGKILL), (700, libc::SIGKILL), (1900, libc::SIGKILL), (0, libc::SIGSTOP)] {
+        let (mut tune, watchdog) = start_in_a_trial(&folder, &target, &["--dead-man", "8s"]);
+        std::thread::sleep(std::time::Duration::from_millis(moment));
+        signal(&tune, number);
+        // One that hangs is ended by it.
+        assert_eq!(tune.wait().expect("ends").code(), None, "by a signal");
+        let gone = || !std::path::Path::new(&format!("/proc/{watchdog}/exe")).exists();
+        wait_until("the end of the watchdog", gone);
+        wait_until("the server as it was", || is_as_it_was(&folder, &target));
+        assert_eq!(folder.run(&["restore"]).stdout, "Nothing to put back.\n");
+    }
+    // Both at once: the journal is there.
+    let (mut tune, watchdog) = start_in_a_trial(&folder, &target, &[]);
+    // SAFETY: a plain call on a process that the tune has started.
+    unsafe { libc::kill(watchdog, libc::SIGKILL) };
+    signal(&tune, libc::SIGKILL);
+    tune.wait().expect("ends");
+    let restored = folder.run(&["restore"]);
+    assert!(restored.code == 0 && is_as_it_was(&folder, &target), "{restored:?}");
+    // Who ends by itself leaves nobody behind.
+    let (mut tune, watchdog) = start_in_a_trial(&folder, &target, &[]);
+    signal(&tune, libc::SIGINT);
+    assert_eq!(tune.wait().expect("ends").code(), Some(130));
+    assert!(!std::path::Path::new(&format!("/proc/{watchdog}/exe")).exists() && is_as_it_was(&folder, &target));
 }

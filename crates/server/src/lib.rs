@@ -61,7 +61,7 @@ pub use kept::Kept;
 pub use kind::Kind;
 pub use kind_file::schema as kind_schema;
 pub use left::{forget, left_at};
-pub use restore::{Restored, restore_all};
+pub use restore::{Restored, restore_all, restore_of};
 pub use server_ref::{ServerRef, check_called_apart};
 pub use session::Session;
 pub use stack::Stack;

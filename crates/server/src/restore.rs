@@ -360,12 +360,30 @@ fn differences_from(journal: &Journal) -> Vec<String> {
 /// # Errors
 /// When the state folder cannot be read. What happened to each server is in the list.
 pub fn restore_all(dry_run: bool) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
+    restore_journals(dry_run, true, |_| true)
+}
+
+/// The same of some servers alone, by the names that they have in [`crate::Stack::members`].
+///
+/// # Errors
+/// When the state folder cannot be read.
+pub fn restore_of(names: &[String]) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
+    let is_host = |name: &String| name.parse::<ServerRef>().is_ok_and(|server| server.kind.is_host());
+    restore_journals(false, names.iter().any(is_host), |server| names.iter().any(|name| name == server))
+}
+
+fn restore_journals(
+    dry_run: bool,
+    host: bool,
+    is_meant: impl Fn(&str) -> bool,
+) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
     let (hosts, servers): (Vec<_>, Vec<_>) = Journal::all()?.into_iter().partition(|path| host::is_of_a_host(path));
     // A server that is started again shall find the host as it was: its listener keeps the limits of that moment.
-    let mut results: Vec<_> = hosts.iter().map(|path| host::restore(path, dry_run)).collect();
+    let mut results: Vec<_> = hosts.iter().filter(|_| host).map(|path| host::restore(path, dry_run)).collect();
     let mut together: Vec<Vec<Journal>> = Vec::new();
     for path in servers {
         match Journal::read(&path) {
+            Ok(journal) if !is_meant(&journal.server) => {}
             Ok(journal) => {
                 let stack = |j: &Journal| j.stack.as_ref().map(|s| s.stack.clone());
                 let own = stack(&journal);

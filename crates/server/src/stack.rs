@@ -241,6 +241,12 @@ impl Stack {
         self.members.iter().map(name).collect::<Vec<_>>().join(", ")
     }
 
+    /// The members, each as its journal calls it.
+    #[must_use]
+    pub fn members(&self) -> Vec<String> {
+        self.members.iter().map(|member| member.part.name().to_string()).collect()
+    }
+
     /// What a member's setting is called here.
     fn full(&self, member: &Member, name: &str) -> String {
         if self.is_several() { format!("{}.{name}", member.called) } else { name.to_string() }

@@ -20,6 +20,7 @@ pub mod top;
 pub mod trace;
 pub mod tune;
 pub mod watch;
+pub mod watchdog;
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;

@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lastdrop_lab::Lab;
 use lastdrop_lab::warm::RECYCLING_WARM_UP;
-use lastdrop_model::bounds::{DURATION, GAIN, MEMORY, RACE, TRIALS};
+use lastdrop_lab::{Lab, Observer};
+use lastdrop_model::bounds::{DURATION, GAIN, MEMORY, PAUSE, RACE, TRIALS};
 use lastdrop_model::documents::{Goal, TuneDocument, TuneVerdict};
 use lastdrop_model::{KeepAlive, Setting, Url};
 use lastdrop_report::tune_text;
 use lastdrop_server::{Kind, ServerRef, Stack, check_called_apart, kinds};
 use lastdrop_trials::tune::{DiaryOrder, TuneOrder, Wishes, tune as run_tune};
 
+use crate::commands::watchdog::Watchdog;
 use crate::commands::{Report, diary_folder, observers, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::options::{LoadArgs, Objectives, OthersArgs, OutputArgs, objectives, within};
@@ -44,6 +45,9 @@ pub struct TuneArgs {
     /// Leave the better settings in force
     #[arg(long)]
     pub keep: bool,
+    /// A process beside it puts the servers back when it dies, or nothing happens for so long; 0s: none
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = within::<Duration>(PAUSE))]
+    pub dead_man: Duration,
     #[command(flatten)]
     pub others: OthersArgs,
     /// Pairs of blocks in the race, at most
@@ -126,7 +130,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     if args.resume && diary.is_none() {
         return Err(UsageError("--resume needs what --no-store leaves out".into()).into());
     }
-    let observers = observers(args.output.quiet, open_store(&args.output)?);
+    let mut observers = observers(args.output.quiet, open_store(&args.output)?);
     let stack = Stack::open(&args.servers, Some(&args.url), &(&args.others).into())?;
     let goal = match args.goal.as_str() {
         "latency" => Goal::Latency,
@@ -149,8 +153,16 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         settling: warm_up.unwrap_or(SETTLING),
         advise_keepalive: true,
     };
+    let watchdog = match args.dead_man {
+        Duration::ZERO => None,
+        patience => Some(Watchdog::start(&stack.members(), patience)?),
+    };
+    observers.extend(watchdog.as_ref().map(|w| Box::new(w.pulse()) as Box<dyn Observer>));
     let mut lab = Lab::new(&stop.flag, observers);
-    let document = run_tune(&mut lab, stack, &order)?;
+    // All is put back, or kept, when it returns, and only then the watchdog is told so.
+    let document = run_tune(&mut lab, stack, &order);
+    drop(watchdog);
+    let document = document?;
     report.give(&tune_text(&document, args.explain), &document)?;
     for trouble in lab.trouble() {
         note!("note: some runs {trouble}");

@@ -49,7 +49,8 @@ impl Tuning<'_, '_> {
             let answers = answers(&blocks);
             let divisible = are_divisible(&answers);
             let of = |confidence| interval(&blocks, confidence).filter(|_| divisible);
-            let clear = !divisible && is_clear(&answers) || only_best_counts(&blocks);
+            let keeps = !self.plan.objectives.is_empty() && only_best_counts(&blocks);
+            let clear = keeps || !divisible && is_clear(&answers);
             let best_first = match race.decide(blocks.len(), of(0.99), of(0.95)) {
                 _ if blocks.len() >= MIN_PAIRS && clear => break RaceVerdict::Improved,
                 Decision::Pair { best_first } => best_first,
