@@ -67,6 +67,12 @@ pub fn open_store(output: &OutputArgs) -> Result<Option<Store>> {
     }
 }
 
+/// Where tunes write down what they have measured: beside the store of runs. None where nothing is kept.
+pub fn diary_folder(output: &OutputArgs) -> Option<PathBuf> {
+    let store = output.store.clone().or_else(default_store).filter(|_| !output.no_store)?;
+    Some(store.with_extension("tunes"))
+}
+
 /// Who is shown what happens in a command that makes runs: whoever is to be shown it in all of them stands here.
 pub fn observers(quiet: bool, store: Option<Store>) -> Vec<Box<dyn Observer>> {
     // What has happened is on disk before anything else is done with it.
