@@ -97,7 +97,7 @@ pub fn top_line(d: &TopDocument) -> String {
         let _ = write!(out, "  server {} p99 {}", show_us(s.mean), show_us(s.p99 as f64));
     }
     match d.classes.first() {
-        Some(slowest) if slowest.server_time_us.is_some() => {
+        Some(slowest) if slowest.server_time_us.as_ref().is_some_and(|s| s.mean > 0.0) => {
             let mean = slowest.server_time_us.as_ref().map_or(0.0, |s| s.mean);
             let _ = write!(out, "  slowest {} {}", short(&slowest.name), show_us(mean));
         }

@@ -117,7 +117,7 @@ impl Pattern {
         let Some(piece) = self.pieces.get(index) else {
             let rest = &line[at..];
             let ends = |rest: &[u8]| rest.is_empty() || (self.open && rest[0] == b' ');
-            return rest.strip_prefix(self.tail.as_slice()).is_some_and(ends);
+            return begins(rest, &self.tail) && ends(&rest[self.tail.len()..]);
         };
         if !begins(&line[at..], &piece.before) {
             return false;
@@ -138,7 +138,7 @@ impl Pattern {
             return self.from(index + 1, start + stamp.length, r);
         }
         let after = self.pieces.get(index + 1).map_or(&self.tail, |next| &next.before).as_slice();
-        let quoted = piece.before.ends_with(b"\"") && after.starts_with(b"\"");
+        let quoted = piece.before.last() == Some(&b'"') && after.first() == Some(&b'"');
         let mut from = 0;
         loop {
             let found = if after.is_empty() {
@@ -232,7 +232,9 @@ impl Field {
             Field::Status => matches!(text, b"-" | b"-1") || (text.len() <= 3 && value::number(text).is_some()),
             Field::Digits => text.iter().all(u8::is_ascii_digit),
             Field::Bytes => text == b"-" || value::number(text).is_some(),
-            Field::Took(..) => text.iter().all(|b| b.is_ascii_digit() || b".-,: ".contains(b)) && !text.ends_with(b","),
+            Field::Took(..) => {
+                text.iter().all(|b| b.is_ascii_digit() || b".-,: ".contains(b)) && text.last() != Some(&b',')
+            }
             Field::RequestLine | Field::Text(_) | Field::Other | Field::Time(_) => true,
         }
     }
@@ -240,7 +242,12 @@ impl Field {
 
 /// `starts_with` for a few bytes, where a call costs more than the comparison.
 fn begins(text: &[u8], with: &[u8]) -> bool {
-    text.len() >= with.len() && text.iter().zip(with).all(|(a, b)| a == b)
+    match with {
+        [] => true,
+        [one] => text.first() == Some(one),
+        [one, two] => text.len() >= 2 && text[0] == *one && text[1] == *two,
+        _ => text.starts_with(with),
+    }
 }
 
 /// The first quote from a place on that no backslash escapes.

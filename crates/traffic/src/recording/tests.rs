@@ -185,6 +185,18 @@ fn what_browsers_copy_is_what_they_sent() {
 }
 
 #[test]
+fn a_query_after_an_id_is_found_whatever_the_id_is() {
+    let entries = [
+        entry(0.0, "document", get("/"), html("<a href=\"/item/4711?rev=17&amp;v=x\">first</a>")),
+        entry(1.0, "document", get("/item/4711?rev=17&v=x"), html("x")),
+    ];
+    let har = json!({"log": {"entries": entries}}).to_string();
+    let recorded = plan(read_har(&har).expect("a HAR file"), &options()).expect("a plan");
+    assert_eq!(read(&recorded).requests[1].url.path, "/item/{{item}}?rev={{rev}}&v=x");
+    assert!(!recorded.plan.contains("4711"), "{}", recorded.plan);
+}
+
+#[test]
 fn har_files_of_all_programs_are_read() {
     let ok = json!({"status": 200, "headers": [], "content": {"mimeType": "text/html", "text": "eA==", "encoding": "base64"}});
     let one = |time: &str, request: Value, response: Value, more: Value| {

@@ -171,9 +171,11 @@ impl Request<'_> {
             new.push_str(&given.map_or_else(|| segment.to_string(), |name| template(&name)));
         }
         if let Some(query) = query {
-            new.push('?');
-            let file = path.rsplit('/').next().unwrap_or_default().to_string();
+            // What is another each time is no sign of where the query is.
+            let own = new.rsplit('/').next().filter(|file| !file.contains("{{"));
+            let file = own.unwrap_or_default().to_string();
             let pairs: Vec<String> = query.split('&').map(|pair| self.pair(&file, &query, pair)).collect();
+            new.push('?');
             new.push_str(&pairs.join("&"));
         }
         step.path = new;
