@@ -7,6 +7,7 @@ use lastdrop_model::plan::Load;
 use lastdrop_model::request::{Expectation, Pick};
 use lastdrop_model::{Arrival, Exchange, Failure, Fate, Histogram, KeepAlive, Kind, Micros};
 
+use crate::line::Line;
 use crate::peer::{Answer, Ending};
 use crate::plan::Scene;
 use crate::run::Left;
@@ -199,7 +200,7 @@ impl Check<'_> {
     }
 
     /// Had the whole answer come before the timeout of a request that is said to have none?
-    fn was_there(&self, e: &Exchange, answer: Option<&Answer>, line: &crate::kernel::Line) -> bool {
+    fn was_there(&self, e: &Exchange, answer: Option<&Answer>, line: &Line) -> bool {
         let Some(Ending::At(bytes) | Ending::Close(Some(bytes))) = answer.map(|a| a.ending) else { return false };
         if e.fate != Fate::TimedOut || self.scene.weather.reads_slowly || self.scene.plan.http.pipeline > 1 {
             return false;
@@ -210,7 +211,7 @@ impl Check<'_> {
         line.arrived.get(at).is_some_and(|(_, at)| self.origin + at < sent.saturating_add(timeout))
     }
 
-    fn compare(&self, e: &Exchange, answer: &Answer, line: &crate::kernel::Line) -> Option<&'static str> {
+    fn compare(&self, e: &Exchange, answer: &Answer, line: &Line) -> Option<&'static str> {
         if e.status != answer.status {
             return Some("another status");
         }

@@ -10,10 +10,11 @@ use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use lastdrop_load::world::{Address, EVENTS_A_LOOK, NoConnection, PEER_CLOSED, READABLE, WRITABLE, World};
+use lastdrop_load::world::{Address, EVENTS_A_LOOK, NoConnection, World};
 use lastdrop_model::Micros;
 
 use crate::dice::Dice;
+use crate::line::Line;
 use crate::peer::{Meeting, Peer, Reaction};
 use crate::trace::{Step, Trace};
 use crate::weather::Weather;
@@ -67,57 +68,6 @@ impl Ord for Happening {
     }
 }
 
-/// The shard's end of a connection, and its peer.
-#[derive(Debug)]
-pub struct Line {
-    connected: bool,
-    refused: Option<i32>,
-    inbox: VecDeque<u8>,
-    ended: bool,
-    reset: bool,
-    /// The error of a reset has been told.
-    reset_told: bool,
-    space: usize,
-    token: Option<u64>,
-    listed: bool,
-    pub closed: bool,
-    last_arrival: Micros,
-    /// All tokens under which it was watched.
-    pub tokens: Vec<u64>,
-    /// Bytes sent and received by the shard, and when it had received how many.
-    pub accepted: u64,
-    pub received: Vec<(u64, Micros)>,
-    /// When how many of them had come.
-    pub arrived: Vec<(u64, Micros)>,
-    /// When it was told that nothing more comes.
-    pub end_told: Option<Micros>,
-    pub peer: Peer,
-}
-
-impl Line {
-    fn mask(&self) -> u32 {
-        let mut mask = 0;
-        if self.refused.is_some() {
-            return READABLE | WRITABLE | PEER_CLOSED;
-        }
-        if !self.inbox.is_empty() || self.ended || self.reset {
-            mask |= READABLE;
-        }
-        if self.connected && self.space > 0 || self.reset {
-            mask |= WRITABLE;
-        }
-        if self.ended || self.reset {
-            mask |= PEER_CLOSED;
-        }
-        mask
-    }
-
-    /// Can the shard read something of which no edge will tell it any more?
-    fn lies_unread(&self) -> bool {
-        !self.closed && self.token.is_some() && !self.listed && self.connected && !self.inbox.is_empty()
-    }
-}
-
 /// All that the world of a shard is.
 #[derive(Debug)]
 pub struct Kernel {
@@ -134,7 +84,7 @@ pub struct Kernel {
     idle_turns: u32,
     /// Calls since the last wait.
     calls: u32,
-    /// When the last wait ended, if nothing had come.
+    /// When the last wait ended, if nothing had come, or the run began.
     woke_for_nothing: Option<Micros>,
     pub turns: u64,
     pub told: u64,
@@ -158,7 +108,7 @@ impl Kernel {
             events: Vec::new(),
             idle_turns: 0,
             calls: 0,
-            woke_for_nothing: None,
+            woke_for_nothing: Some(start),
             turns: 0,
             told: 0,
             trace,
@@ -267,25 +217,8 @@ impl Kernel {
         let socket = self.lines.len();
         let peer = Peer::new(&self.weather, self.dice.others());
         let meeting = peer.meeting;
-        self.lines.push(Line {
-            connected: false,
-            refused: None,
-            inbox: VecDeque::new(),
-            ended: false,
-            reset: false,
-            reset_told: false,
-            space: self.weather.send_space(&mut self.dice),
-            token: None,
-            listed: false,
-            closed: false,
-            last_arrival: self.now,
-            tokens: Vec::new(),
-            accepted: 0,
-            received: Vec::new(),
-            arrived: Vec::new(),
-            end_told: None,
-            peer,
-        });
+        let space = self.weather.send_space(&mut self.dice);
+        self.lines.push(Line::new(peer, space, self.now));
         self.open += 1;
         self.most_open = self.most_open.max(self.open);
         self.trace.step(self.now, &Step::Connect { socket, to: to.to_string(), meeting });
