@@ -14,6 +14,7 @@ use crate::commands::history::{HistoryArgs, ShowArgs};
 use crate::commands::knobs::KnobsArgs;
 use crate::commands::profile::ProfileArgs;
 use crate::commands::replay::ReplayArgs;
+use crate::commands::report::ReportArgs;
 use crate::commands::restore::RestoreArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::size::SizeArgs;
@@ -35,6 +36,7 @@ Examples:
   lastdrop watch apache                              processes, memory, queues, kernel events, live
   lastdrop size apache --memory 400M                 how many workers fit
   lastdrop tune apache --url http://127.0.0.1/app    find better settings and prove them
+  lastdrop report last -o report.html                a page to look at and to send to somebody
   lastdrop restore                                   undo what a killed tune left
   lastdrop ab -n 1000 -c 10 http://127.0.0.1/        as ab, siege, httperf, http_load, lwp-bench, wrk or wrk2: their flags and reports
 ";
@@ -86,6 +88,8 @@ pub enum Command {
     History(HistoryArgs),
     /// Show a kept run again
     Show(ShowArgs),
+    /// One file to look at: verdict, plots, tables; it needs no network
+    Report(ReportArgs),
     /// A newcomer's first minute: tune an embedded server whose best setting is known
     Demo(DemoArgs),
     /// A web server of exactly known behaviour

@@ -71,7 +71,8 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     plan.keep_secrets = args.output.keep_secrets;
     let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(false)?;
-    let observers = observers(args.output.quiet, open_store(&args.output)?);
+    let store = open_store(&args.output)?;
+    let observers = observers(args.output.quiet, store.clone());
     let stack = Stack::open(&args.servers, Some(&args.url), &(&args.others).into())?;
     let order = TuneOrder {
         plan,
@@ -85,7 +86,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     };
     let mut lab = Lab::new(&stop.flag, observers);
     let document = run_tune(&mut lab, stack, &order)?;
-    report.give(&tune_text(&document), &document)?;
+    report.keep_and_give(store.as_ref(), &tune_text(&document), &document)?;
     for trouble in lab.trouble() {
         note!("note: some runs {trouble}");
     }
