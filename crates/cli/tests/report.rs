@@ -4,7 +4,9 @@
 mod common;
 
 use std::fs;
-use std::path::Path;
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Folder, Target, answer, serve};
@@ -36,7 +38,8 @@ fn open(folder: &Folder, page: &Path) -> Opened {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let net = fs::read_to_string(&log).unwrap_or_default();
     // Each request of the page names who began it: a page from a file has no origin but this.
-    let requests = net.lines().filter(|l| l.contains("\"initiator\":\"null\"") && l.contains("\"url\":")).map(String::from);
+    let requests =
+        net.lines().filter(|l| l.contains("\"initiator\":\"null\"") && l.contains("\"url\":")).map(String::from);
     Opened {
         dom: String::from_utf8_lossy(&output.stdout).into_owned(),
         console: errors.lines().filter(|l| l.contains("CONSOLE")).map(String::from).collect(),
@@ -58,7 +61,20 @@ fn assert_sound(folder: &Folder, page: &Path, over_time: usize) -> Opened {
     opened
 }
 
-fn page(folder: &Folder, ids: &[&str], name: &str) -> std::path::PathBuf {
+/// Reads the head of a request.
+fn head(stream: &mut BufReader<TcpStream>) -> Option<()> {
+    let mut line = String::new();
+    while stream.read_line(&mut line).ok()? > 0 {
+        if line.trim().is_empty() {
+            return Some(());
+        }
+        line.clear();
+    }
+    None
+}
+
+/// The page of some ids.
+fn page(folder: &Folder, ids: &[&str], name: &str) -> PathBuf {
     let path = folder.join(name);
     let text = path.display().to_string();
     let mut args = vec!["report"];
@@ -69,7 +85,8 @@ fn page(folder: &Folder, ids: &[&str], name: &str) -> std::path::PathBuf {
     path
 }
 
-const EVIL: &str = "</script><script>document.title='taken'</script><img src='http://127.0.0.1:9/x.png' onerror='alert(1)'>";
+const EVIL: &str =
+    "</script><script>document.title='taken'</script><img src='http://127.0.0.1:9/x.png' onerror='alert(1)'>";
 
 #[test]
 fn the_browser_of_these_tests_sees_what_is_wrong_with_a_page() {
@@ -114,12 +131,12 @@ fn runs_long_and_short_are_pages_that_need_nobody() {
 fn what_a_server_says_is_text() {
     let folder = Folder::new();
     let garbage = format!("{EVIL}\u{1b}[31m\r\n\r\n");
-    let (address, _) = serve(|_| Some(()), move |()| garbage.clone().into_bytes());
+    let (address, _) = serve(head, move |()| garbage.clone().into_bytes());
     folder.json(&["run", &format!("http://{address}/\"'<b>"), "-n", "3", "-c", "1"], 1);
     let opened = assert_sound(&folder, &page(&folder, &["last"], "evil.html"), 0);
     assert!(opened.dom.contains("Nothing was answered") && !opened.dom.contains("<img"), "{}", opened.dom);
     assert!(!opened.dom.contains('\u{1b}'));
-    let (address, _) = serve(common::read_request, |_| answer("200 OK", format!("Server: {EVIL}\r\nX-Evil: \x01\u{2028}\r\n"), EVIL));
+    let (address, _) = serve(head, |()| answer("200 OK", format!("Server: {EVIL}\r\nX-Evil: \x01\u{2028}\r\n"), EVIL));
     folder.json(&["run", &format!("http://{address}/"), "-n", "5", "-c", "1"], 0);
     let opened = assert_sound(&folder, &page(&folder, &["last"], "headers.html"), 2);
     assert!(!opened.dom.contains("<img"));
@@ -132,9 +149,29 @@ fn questions_of_several_runs_are_pages() {
     let url = target.url();
     let server = format!("target:{}", folder.join("target.toml").display());
     let sweep = folder.join("sweep.toml");
-    fs::write(&sweep, format!("server = '{server}'\nurl = '{url}'\nusers = [1, 4]\nrequests = 60\n[settings]\nworkers = [1, 3]\n")).expect("written");
+    fs::write(
+        &sweep,
+        format!("server = '{server}'\nurl = '{url}'\nusers = [1, 4]\nrequests = 60\n[settings]\nworkers = [1, 3]\n"),
+    )
+    .expect("written");
     for (args, plots) in [
-        (vec!["capacity", &url, "--objective", "p99<2s", "-d", "1s", "--max-time", "12s", "-c", "4", "--max-rate", "300"], 0),
+        (
+            vec![
+                "capacity",
+                &url,
+                "--objective",
+                "p99<2s",
+                "-d",
+                "1s",
+                "--max-time",
+                "12s",
+                "-c",
+                "4",
+                "--max-rate",
+                "300",
+            ],
+            0,
+        ),
         (vec!["compare", "--live", &url, &url, "--blocks", "4", "-d", "200ms", "-c", "2"], 0),
         (vec!["sweep", sweep.to_str().expect("text")], 0),
         (vec!["tune", &server, "--url", &url, "-c", "8", "-d", "300ms", "--blocks", "4"], 0),
@@ -162,7 +199,8 @@ fn what_cannot_be_shown_is_said() {
     assert_eq!(done.code, 1, "{done:?}");
     let file = folder.join("other.json");
     fs::write(&file, "{\"schema\":\"lastdrop.watch/1\"}").expect("written");
-    let done = folder.run(&["report", file.to_str().expect("text"), "-o", folder.join("x.html").to_str().expect("text")]);
+    let done =
+        folder.run(&["report", file.to_str().expect("text"), "-o", folder.join("x.html").to_str().expect("text")]);
     assert_eq!(done.code, 2, "{done:?}");
     assert!(done.stderr.contains("no page for lastdrop.watch/1") && !folder.join("x.html").exists(), "{done:?}");
 }

@@ -86,7 +86,13 @@ impl Axis {
 
     fn decades(&self) -> Vec<f64> {
         let decades = (self.high / self.low).log10();
-        let marks: &[f64] = if decades < 1.2 { &[1.0, 2.0, 3.0, 5.0] } else if decades < 2.5 { &[1.0, 3.0] } else { &[1.0] };
+        let marks: &[f64] = if decades < 1.2 {
+            &[1.0, 2.0, 3.0, 5.0]
+        } else if decades < 2.5 {
+            &[1.0, 3.0]
+        } else {
+            &[1.0]
+        };
         let (first, last) = (self.low.log10().floor() as i32, self.high.log10().ceil() as i32);
         (first..=last).flat_map(|e| marks.iter().map(move |m| m * 10f64.powi(e))).collect()
     }
@@ -101,7 +107,8 @@ impl Axis {
         let rough = span / 5.0;
         let power = 10f64.powi(rough.log10().floor() as i32);
         let whole = matches!(self.unit, Unit::Count) && span >= 1.0;
-        let step = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|m| m * power).find(|s| *s >= rough).unwrap_or(power * 10.0);
+        let step =
+            [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|m| m * power).find(|s| *s >= rough).unwrap_or(power * 10.0);
         let step = if whole { step.max(1.0).ceil() } else { step };
         let first = (self.low / scale / step).ceil() as i64;
         let last = (self.high / scale / step).floor() as i64;

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::chart::{Colour, figure};
+use super::chart::Colour;
 use super::table::Table;
 use super::text::Said;
 
@@ -17,7 +17,13 @@ pub(super) struct Bar {
 
 /// The bars, the longest as long as the place for it.
 pub(super) fn bars(title: &str, tells: &str, rows: &[Bar], table: &Table) -> Markup {
-    figure(title, tells, &[], list(rows), table)
+    html! {
+        figure {
+            figcaption { h3 { (Said(title)) } @if !tells.is_empty() { p { (Said(tells)) } } }
+            (list(rows))
+            @if !table.is_empty() { (table.folded()) }
+        }
+    }
 }
 
 fn list(rows: &[Bar]) -> Markup {

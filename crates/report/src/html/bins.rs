@@ -17,6 +17,8 @@ pub(super) struct Bin {
     /// Since the run began, seconds.
     pub start_s: f64,
     pub span_s: f64,
+    /// After the load: what was still in flight is waited for.
+    pub beyond: bool,
     pub answered: u64,
     pub failed: u64,
     /// None without answers.
@@ -58,7 +60,12 @@ impl Bins {
         let seconds = last.max().unwrap_or(0).max(end_s.ceil() as u64).max(1);
         let width = seconds.div_ceil(MOST as u64);
         let n = seconds.div_ceil(width) as usize;
-        let mut out = Bins { width, end_s, bins: (0..n).map(|i| bin(i as u64 * width, width, end_s)).collect(), ..Bins::default() };
+        let mut out = Bins {
+            width,
+            end_s,
+            bins: (0..n).map(|i| bin(i as u64 * width, width, end_s)).collect(),
+            ..Bins::default()
+        };
         let mut histograms: BTreeMap<usize, Histogram> = BTreeMap::new();
         let mut start = 0.0;
         for phase in &run.phases {
@@ -99,6 +106,11 @@ impl Bins {
 }
 
 impl Bin {
+    /// So many a second; none after the load.
+    pub(super) fn rate(&self, n: u64) -> Option<f64> {
+        (!self.beyond).then(|| n as f64 / self.span_s)
+    }
+
     fn take(&mut self, h: &Histogram) {
         if h.count() == 0 {
             return;
@@ -121,7 +133,7 @@ fn bin(start: u64, width: u64, end_s: f64) -> Bin {
     // The last one of the load may be cut short: its rate is that of what there was of it.
     let left = end_s - start_s;
     let span_s = if left > 0.05 && left < width as f64 { left } else { width as f64 };
-    Bin { start_s, span_s, ..Bin::default() }
+    Bin { start_s, span_s, beyond: left <= 0.05, ..Bin::default() }
 }
 
 /// Row of the heat map.

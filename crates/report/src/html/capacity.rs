@@ -1,10 +1,10 @@
 //! The section of a search for capacity: the rate that holds, how latency rises towards it, and what more users bring, with
 //! the knee and the law that was fitted.
 
+use lastdrop_model::Kind;
 use lastdrop_model::documents::{CapacityDocument, CapacityStep, Usl};
 use lastdrop_model::objective::Metric;
 use lastdrop_model::units::show_us;
-use lastdrop_model::Kind;
 use maud::{Markup, html};
 
 use super::axis::Axis;
@@ -24,12 +24,19 @@ pub(super) fn section(d: &CapacityDocument) -> Section {
         (law(d))
         (notes(&d.notes))
     };
-    Section { title: format!("How much {} can take", d.url), about: vec![format!("objective {}", objectives.join(", "))], body }
+    Section {
+        title: format!("How much {} can take", d.url),
+        about: vec![format!("objective {}", objectives.join(", "))],
+        body,
+    }
 }
 
 fn verdict(d: &CapacityDocument) -> Told {
     let mut told = if d.met {
-        Told::new(Tone::Good, format!("It takes {} requests a second and still does what is asked of it.", grouped(d.capacity_rps)))
+        Told::new(
+            Tone::Good,
+            format!("It takes {} requests a second and still does what is asked of it.", grouped(d.capacity_rps)),
+        )
     } else if d.generator_limited {
         Told::new(Tone::Warning, "It could not be found out: the generator was at its limit first.")
     } else if d.out_of_time || d.interrupted {
@@ -69,7 +76,11 @@ fn step_says(s: &CapacityStep) -> String {
 fn by_rate(d: &CapacityDocument) -> Markup {
     let mut steps: Vec<&CapacityStep> = d.steps.iter().collect();
     steps.sort_by(|a, b| a.rate.total_cmp(&b.rate));
-    let mut table = Table::new("rates that were tried, in their order", 1, &["for", "rate", "answered", "half within", "99 of 100 within", "errors", "seconds", NOTES]);
+    let mut table = Table::new(
+        "rates that were tried, in their order",
+        1,
+        &["for", "rate", "answered", "half within", "99 of 100 within", "errors", "seconds", NOTES],
+    );
     for s in &d.steps {
         table.row(vec![
             s.role.clone(),
@@ -141,7 +152,11 @@ fn by_users(d: &CapacityDocument) -> Markup {
     if let Some(knee) = &d.knee {
         chart.mark("c2", knee.users, &format!("knee, {} users", grouped(knee.users.round())));
     }
-    let mut table = Table::new("users that were tried", 1, &["users", "answered", "mean", "half within", "99 of 100 within", "errors", "law"]);
+    let mut table = Table::new(
+        "users that were tried",
+        1,
+        &["users", "answered", "mean", "half within", "99 of 100 within", "errors", "law"],
+    );
     for s in &d.stairs {
         let by_law = law.map(|u| law_at(u, f64::from(s.users)));
         let says = format!(
@@ -164,9 +179,18 @@ fn by_users(d: &CapacityDocument) -> Markup {
     }
     chart.legend("c1", "dot", "measured");
     if !curve.is_empty() {
-        chart.legend("c4", "dashed", "scalability law");
+        let fits = law.is_some_and(|u| u.fits);
+        chart.legend(
+            "c4",
+            "dashed",
+            if fits { "scalability law" } else { "scalability law, which does not describe it" },
+        );
     }
-    chart.figure("What more users bring", "Up to the knee users add answers; beyond it they mostly add waiting.", &table)
+    chart.figure(
+        "What more users bring",
+        "Up to the knee users add answers; beyond it they mostly add waiting.",
+        &table,
+    )
 }
 
 fn latency_by_users(d: &CapacityDocument) -> Markup {
@@ -187,7 +211,13 @@ fn latency_by_users(d: &CapacityDocument) -> Markup {
     ] {
         chart.line(colour, "thin", &d.stairs.iter().map(|s| (f64::from(s.users), of(s))).collect::<Vec<_>>());
         for s in &d.stairs {
-            chart.point(colour, shape, f64::from(s.users), of(s), &format!("{} users: {name} {}", s.users, show_us(of(s))));
+            chart.point(
+                colour,
+                shape,
+                f64::from(s.users),
+                of(s),
+                &format!("{} users: {name} {}", s.users, show_us(of(s))),
+            );
         }
         chart.legend(colour, if shape == Shape::Dot { "dot" } else { "square" }, name);
     }
@@ -200,7 +230,12 @@ fn law(d: &CapacityDocument) -> Markup {
     let row = |name: &str, what: &str, v: f64, interval: [f64; 2]| {
         vec![name.to_string(), what.to_string(), number(v), number(interval[0]), number(interval[1])]
     };
-    let table = Table::new("the scalability law, X(N) = λN / (1 + σ(N − 1) + κN(N − 1))", 2, &["", "what it is", "value", "from", "to"]).rows([
+    let table = Table::new(
+        "the scalability law, X(N) = λN / (1 + σ(N − 1) + κN(N − 1))",
+        2,
+        &["parameter", "what it is", "value", "from", "to"],
+    )
+    .rows([
         row("λ", "answers a second of one user", u.lambda, u.lambda_interval),
         row("σ", "share of the work that waits for others", u.sigma, u.sigma_interval),
         row("κ", "cost of each pair that has to agree", u.kappa, u.kappa_interval),

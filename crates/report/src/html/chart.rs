@@ -155,7 +155,13 @@ impl Chart {
 
     /// The chart with its title, what it tells, and the table behind it.
     pub(super) fn figure(&self, title: &str, tells: &str, table: &Table) -> Markup {
-        figure(title, tells, &self.legend, html! { div.svg tabindex="0" role="group" aria-label=(Said(&self.label)) { (self.svg()) } }, table)
+        figure(
+            title,
+            tells,
+            &self.legend,
+            html! { div.svg tabindex="0" role="group" aria-label=(Said(&self.label)) { (self.svg()) } },
+            table,
+        )
     }
 }
 

@@ -19,12 +19,20 @@ pub(super) fn classes(p: &PhaseReport) -> Markup {
     let shown = shown(p);
     let rows: Vec<Bar> = shown
         .iter()
-        .map(|c| Bar { name: name_of(c), value: time_in(c) / all.max(1.0), says: share(time_in(c) / all.max(1.0)), colour: "c1" })
+        .map(|c| Bar {
+            name: name_of(c),
+            value: time_in(c) / all.max(1.0),
+            says: share(time_in(c) / all.max(1.0)),
+            colour: "c1",
+        })
         .collect();
     let left = p.classes.len() - shown.len();
     let tells = match left {
         0 => "The share of all the time that people waited.".to_string(),
-        n => format!("The share of all the time that people waited; the {} classes with most of it, {n} more are in the JSON.", shown.len()),
+        n => format!(
+            "The share of all the time that people waited; the {} classes with most of it, {n} more are in the JSON.",
+            shown.len()
+        ),
     };
     html! {
         h2.group { "By what was asked for" }
@@ -33,7 +41,8 @@ pub(super) fn classes(p: &PhaseReport) -> Markup {
 }
 
 fn table(shown: &[&ClassReport]) -> Table {
-    let heading = ["class", "statuses", "answered", "rate", "unanswered", "mean", "half within", "99 of 100 within", "slowest"];
+    let heading =
+        ["class", "statuses", "answered", "rate", "unanswered", "mean", "half within", "99 of 100 within", "slowest"];
     let rows = shown.iter().map(|c| {
         let r = &c.requests;
         let us = |field| {

@@ -91,7 +91,7 @@ fn verdict(d: &CompareDocument) -> Told {
     };
     let mut told = Told::new(tone, headline);
     told.say(d.because.clone());
-    if d.smallest_difference.is_finite() && d.smallest_difference > 0.0 {
+    if d.verdict == CompareVerdict::NoDifference && d.smallest_difference > 0.0 {
         told.say(format!("A difference of {:.1} % would have been seen.", d.smallest_difference * 100.0));
     }
     if d.interrupted {
@@ -99,7 +99,10 @@ fn verdict(d: &CompareDocument) -> Told {
     }
     for (metric, m) in &d.metrics {
         if ["rps", "p50_us", "p99_us"].contains(&metric.as_str()) && m.ratio.is_finite() {
-            told.number(change(m.ratio), format!("{}: {} → {}", name_of(metric), unit_of(metric).show(m.a), unit_of(metric).show(m.b)));
+            told.number(
+                change(m.ratio),
+                format!("{}: {} → {}", name_of(metric), unit_of(metric).show(m.a), unit_of(metric).show(m.b)),
+            );
         }
     }
     told
@@ -119,40 +122,47 @@ fn says(name: &str, m: &MetricComparison, unit: Unit) -> String {
 
 /// Each metric's ratio with its interval, around "as before".
 fn intervals(d: &CompareDocument) -> Markup {
-    let metrics: Vec<_> = d.metrics.iter().filter(|(_, m)| m.ratio.is_finite() && m.ratio > 0.0).collect();
+    let mut metrics: Vec<_> = d.metrics.iter().filter(|(_, m)| m.ratio.is_finite() && m.ratio > 0.0).collect();
+    metrics.sort_by_key(|(name, _)| *name != "rps");
     if metrics.is_empty() {
         return Markup::default();
     }
     // Metrics from left to right, their change upwards: names stand where a chart has its values.
-    let finite = |v: f64, or: f64| if v.is_finite() { v.clamp(0.02, 50.0) } else { or };
+    let finite = |v: f64, or: f64| if v.is_finite() { v.clamp(1.0 / FARTHEST, FARTHEST) } else { or };
     let edge = metrics.iter().flat_map(|(_, m)| [finite(m.interval[0], m.ratio), finite(m.interval[1], m.ratio)]);
     let far = edge.map(|v| v.ln().abs()).fold(0.05, f64::max) * 1.1;
     let named = metrics.iter().enumerate().map(|(i, (name, _))| ((i + 1) as f64, short_name(name))).collect();
     let mut chart = Chart::new(
         "Change of each metric with its interval",
         Axis::between("", Unit::Count, 0.4, metrics.len() as f64 + 0.6).with_names(named),
-        Axis::between("change of B against A", Unit::Ratio, (-far).exp(), far.exp()),
+        ratios(far),
     );
     chart.level("c4", 1.0, "as A");
-    let mut table = Table::new("B against A", 1, &["metric", "A", "B", "change", "from", "to", "would be seen", NOTES]);
+    let mut table =
+        Table::new("B against A", 2, &["metric", "verdict", "A", "B", "change", "from", "to", "would be seen"]);
     for (i, (name, m)) in metrics.iter().enumerate() {
         let unit = unit_of(name);
         let (colour, shape) = colour(m.verdict);
         let x = (i + 1) as f64;
         chart.interval(colour, x, finite(m.interval[0], m.ratio), finite(m.interval[1], m.ratio));
-        chart.point(colour, shape, x, m.ratio, &says(&name_of(name), m, unit));
+        chart.point(colour, shape, x, finite(m.ratio, 1.0), &says(&name_of(name), m, unit));
         table.row(vec![
             name_of(name),
+            word(m.verdict).into(),
             unit.show(m.a),
             unit.show(m.b),
             change(m.ratio),
             change(m.interval[0]),
             change(m.interval[1]),
             format!("{:.1} %", m.smallest_difference * 100.0),
-            word(m.verdict).into(),
         ]);
     }
-    for (c, form) in [(Compared::Better, "dot"), (Compared::Worse, "square"), (Compared::NoDifference, "ring"), (Compared::Inconclusive, "cross")] {
+    for (c, form) in [
+        (Compared::Better, "dot"),
+        (Compared::Worse, "square"),
+        (Compared::NoDifference, "ring"),
+        (Compared::Inconclusive, "cross"),
+    ] {
         if metrics.iter().any(|(_, m)| m.verdict == c) {
             chart.legend(colour(c).0, form, word(c));
         }
@@ -161,6 +171,19 @@ fn intervals(d: &CompareDocument) -> Markup {
         (chart.figure("How much changed, and how sure that is", "The bar is where the true change is in 95 of 100 cases. Answers a second: up is better; times: down is better.", &Table::default()))
         div.beside { (table.shown()) }
     } }
+}
+
+/// Changes beyond this are drawn at it.
+const FARTHEST: f64 = 200.0;
+
+/// An axis of ratios around 1, so far to both sides: even where they are small, by their logarithm where they are not.
+fn ratios(far: f64) -> Axis {
+    const TITLE: &str = "change of B against A";
+    if far < 1.0 {
+        return Axis::between(TITLE, Unit::Ratio, (-far).exp(), far.exp());
+    }
+    let named = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0].map(|r| (r, format!("{r} ×"))).to_vec();
+    Axis::named(TITLE, (-far).exp(), far.exp(), named)
 }
 
 fn short_name(metric: &str) -> String {
@@ -175,15 +198,16 @@ fn over_each_other(a: &Run, b: &Run, plots: &mut Plots) -> Markup {
     let (bins_a, bins_b) = (Bins::of(a), Bins::of(b));
     // One clock for both: that of the longer, with the shorter put in at its moments.
     let (long, short) = if bins_a.end_s >= bins_b.end_s { (&bins_a, &bins_b) } else { (&bins_b, &bins_a) };
-    let clock = Clock { name: "pair".into(), moments: long.middles(), end_s: long.end_s.max(short.end_s).max(1.0), marks: Vec::new() };
-    let at = |bins: &Bins, of: &dyn Fn(&super::bins::Bin) -> Option<f64>| -> Vec<Option<f64>> {
-        clock
-            .moments
-            .iter()
-            .map(|t| bins.bins.get((*t / bins.width as f64) as usize).and_then(of))
-            .collect()
+    let clock = Clock {
+        name: "pair".into(),
+        moments: long.middles(),
+        end_s: long.end_s.max(short.end_s).max(1.0),
+        marks: Vec::new(),
     };
-    let rate = |b: &super::bins::Bin| Some(b.answered as f64 / b.span_s);
+    let at = |bins: &Bins, of: &dyn Fn(&super::bins::Bin) -> Option<f64>| -> Vec<Option<f64>> {
+        clock.moments.iter().map(|t| bins.bins.get((*t / bins.width as f64) as usize).and_then(of)).collect()
+    };
+    let rate = |b: &super::bins::Bin| b.rate(b.answered);
     let series = |of: &dyn Fn(&super::bins::Bin) -> Option<f64>, name: &str| {
         vec![
             Series::new(format!("A {name}").trim().to_string(), "c1", at(&bins_a, of)),
@@ -196,7 +220,11 @@ fn over_each_other(a: &Run, b: &Run, plots: &mut Plots) -> Markup {
     slow[1].colour = "c6";
     latency.append(&mut slow);
     let table = {
-        let mut table = Table::new("A and B over time", 1, &["from", "A rate", "B rate", "A half within", "B half within", "A 99 of 100", "B 99 of 100"]);
+        let mut table = Table::new(
+            "A and B over time",
+            1,
+            &["from", "A rate", "B rate", "A half within", "B half within", "A 99 of 100", "B 99 of 100"],
+        );
         let (mut i, step) = (0, clock.moments.len().div_ceil(60).max(1));
         let show = |v: Option<f64>, unit: Unit| v.map_or("–".into(), |v| unit.show(v));
         while i < clock.moments.len() {
@@ -206,12 +234,27 @@ fn over_each_other(a: &Run, b: &Run, plots: &mut Plots) -> Markup {
                 show(bin.as_ref().and_then(|b| b.latency).map(|l| if high { l.p99 } else { l.p50 }), Unit::Micros)
             };
             let r = |bin: &Option<super::bins::Bin>| show(bin.as_ref().and_then(rate), Unit::Rate);
-            table.row(vec![seconds(clock.moments[i]), r(&a), r(&b), p(&a, false), p(&b, false), p(&a, true), p(&b, true)]);
+            table.row(vec![
+                seconds(clock.moments[i]),
+                r(&a),
+                r(&b),
+                p(&a, false),
+                p(&b, false),
+                p(&a, true),
+                p(&b, true),
+            ]);
             i += step;
         }
         table
     };
-    let plot = |title, unit, log, series| TimePlot { title, tells: "By the time since each began.".into(), unit, log, small: false, series };
+    let plot = |title, unit, log, series| TimePlot {
+        title,
+        tells: "By the time since each began.".into(),
+        unit,
+        log,
+        small: false,
+        series,
+    };
     let merged = |bins: &Bins| {
         let mut all = Histogram::new();
         bins.measured.iter().for_each(|(_, h)| all.add(h));
@@ -221,9 +264,17 @@ fn over_each_other(a: &Run, b: &Run, plots: &mut Plots) -> Markup {
     let mut where_ = Table::new("where the time of a request went", 1, &["part", "A mean", "B mean", "A p99", "B p99"]);
     if let (Some(pa), Some(pb)) = (a.measured(), b.measured()) {
         for kind in Kind::ALL {
-            let of = |p: &lastdrop_model::PhaseReport, f| p.latency(kind, f).map_or("–".into(), |us| Unit::Micros.show(us));
+            let of = |p: &lastdrop_model::PhaseReport, f| {
+                p.latency(kind, f).map_or("–".into(), |us| Unit::Micros.show(us))
+            };
             if pa.latency(kind, "count").or(pb.latency(kind, "count")).is_some() {
-                where_.row(vec![kind.name().replace('_', " "), of(pa, "mean"), of(pb, "mean"), of(pa, "p99"), of(pb, "p99")]);
+                where_.row(vec![
+                    kind.name().replace('_', " "),
+                    of(pa, "mean"),
+                    of(pb, "mean"),
+                    of(pa, "p99"),
+                    of(pb, "p99"),
+                ]);
             }
         }
     }
@@ -254,10 +305,17 @@ fn blocks(d: &CompareDocument) -> Markup {
     let mut table = Table::new("blocks", 1, &["block", "A", "B", "change", NOTES]);
     for (i, (a, b, block)) in pairs.iter().enumerate() {
         let x = (i + 1) as f64;
-        let spoiled = if block.spoiled.is_empty() { String::new() } else { format!("; does not count: {}", block.spoiled) };
+        let spoiled =
+            if block.spoiled.is_empty() { String::new() } else { format!("; does not count: {}", block.spoiled) };
         for (value, colour, shape, name) in [(**a, "c1", Shape::Dot, "A"), (**b, "c2", Shape::Square, "B")] {
             let shape = if block.spoiled.is_empty() { shape } else { Shape::Cross };
-            chart.point(colour, shape, x, value, &format!("block {}, {name}: {}{spoiled}", i + 1, Unit::Rate.show(value)));
+            chart.point(
+                colour,
+                shape,
+                x,
+                value,
+                &format!("block {}, {name}: {}{spoiled}", i + 1, Unit::Rate.show(value)),
+            );
         }
         let ratio = if **a > 0.0 { change(**b / **a) } else { "–".into() };
         table.row(vec![(i + 1).to_string(), Unit::Rate.show(**a), Unit::Rate.show(**b), ratio, block.spoiled.clone()]);

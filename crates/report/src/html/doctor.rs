@@ -29,7 +29,11 @@ pub(super) fn section(d: &DoctorDocument) -> Section {
         @if !d.unseen.is_empty() { h2.group { "What could not be seen" } (notes(&d.unseen)) }
     };
     let on = share(d.cost_cores / d.examination.processors.max(1) as f64);
-    Section { title: format!("What holds {} back", d.url), about: vec![format!("looking took {on} of the machine")], body }
+    Section {
+        title: format!("What holds {} back", d.url),
+        about: vec![format!("looking took {on} of the machine")],
+        body,
+    }
 }
 
 fn verdict(d: &DoctorDocument) -> Told {
@@ -97,8 +101,9 @@ fn found(f: &Finding) -> Markup {
             colour: if speaks(e) { "c2" } else { "c4" },
         })
         .collect();
-    let table = Table::new(format!("evidence for {}", f.id), 2, &["what", "source", "value", "speaks from"])
-        .rows(f.evidence.iter().map(|e| vec![e.name.clone(), e.source.clone(), number(&e.value), number(&e.threshold)]));
+    let table = Table::new(format!("evidence for {}", f.id), 2, &["what", "source", "value", "speaks from"]).rows(
+        f.evidence.iter().map(|e| vec![e.name.clone(), e.source.clone(), number(&e.value), number(&e.threshold)]),
+    );
     html! {
         article.finding.(tone) {
             p.kind { (word) " · " (Said(&f.id)) " · confidence " (share(f.confidence)) @if !f.server.is_empty() { " · " (Said(&f.server)) } }
@@ -128,7 +133,8 @@ fn steps(all: &[Step]) -> Markup {
     if shown.is_empty() {
         return Markup::default();
     }
-    let heading = ["load", "keep-alive", "answered", "mean", "99 of 100 within", "unanswered", "processors busy", NOTES];
+    let heading =
+        ["load", "keep-alive", "answered", "mean", "99 of 100 within", "unanswered", "processors busy", NOTES];
     let mut table = Table::new("experiments", 2, &heading);
     let x_of = |s: &Step| if s.users > 0 { f64::from(s.users) } else { s.rate_rps };
     let users = shown.iter().any(|s| s.users > 0);
@@ -137,7 +143,11 @@ fn steps(all: &[Step]) -> Markup {
         let (title, unit) = if users { ("users", Unit::Count) } else { ("requests a second", Unit::Rate) };
         Axis::from_zero(title, unit, charted.iter().map(|s| x_of(s)))
     };
-    let mut rate = Chart::new("Answers at each step", axis(), Axis::from_zero("answers a second", Unit::Rate, charted.iter().map(|s| s.answered_rps)));
+    let mut rate = Chart::new(
+        "Answers at each step",
+        axis(),
+        Axis::from_zero("answers a second", Unit::Rate, charted.iter().map(|s| s.answered_rps)),
+    );
     let times = charted.iter().flat_map(|s| [s.response.p50, s.response.p99]);
     let mut time = Chart::new("Latency at each step", axis(), Axis::around("response", Unit::Micros, times));
     for s in &shown {
@@ -157,10 +167,21 @@ fn steps(all: &[Step]) -> Markup {
     for s in &charted {
         let shape = if s.kind == StepKind::OtherKeepalive { Shape::Ring } else { Shape::Dot };
         let x = x_of(s);
-        let says = format!("{}, keep-alive {}: {}", load_of(s), if s.keepalive { "on" } else { "off" }, Unit::Rate.show(s.answered_rps));
+        let says = format!(
+            "{}, keep-alive {}: {}",
+            load_of(s),
+            if s.keepalive { "on" } else { "off" },
+            Unit::Rate.show(s.answered_rps)
+        );
         rate.point("c1", shape, x, s.answered_rps, &says);
         time.point("c1", shape, x, s.response.p50, &format!("{}: half within {}", load_of(s), show_us(s.response.p50)));
-        time.point("c2", Shape::Square, x, s.response.p99, &format!("{}: 99 of 100 within {}", load_of(s), show_us(s.response.p99)));
+        time.point(
+            "c2",
+            Shape::Square,
+            x,
+            s.response.p99,
+            &format!("{}: 99 of 100 within {}", load_of(s), show_us(s.response.p99)),
+        );
     }
     time.legend("c1", "dot", "half within");
     time.legend("c2", "square", "99 of 100 within");
@@ -195,7 +216,8 @@ fn waits(e: &lastdrop_model::examination::Examination) -> Markup {
 }
 
 fn chain(d: &DoctorDocument) -> Markup {
-    let rows = d.chain.iter().map(|l| vec![l.server.clone(), l.listens.join(", "), l.connects.join(", "), l.to.join(", ")]);
+    let rows =
+        d.chain.iter().map(|l| vec![l.server.clone(), l.listens.join(", "), l.connects.join(", "), l.to.join(", ")]);
     let table = Table::new("who is behind whom", 4, &["server", "listens", "connects", "which is"]).rows(rows);
     html! { @if !table.is_empty() { (table.shown()) } }
 }

@@ -1,7 +1,7 @@
 //! Runs for the tests of this folder.
 
 use lastdrop_model::run::{End, RUN_SCHEMA, RunBuilder};
-use lastdrop_model::{Counts, Generator, Kind, KeptPlan, Plan, Run, Slice, Validity};
+use lastdrop_model::{Counts, Generator, KeptPlan, Kind, Plan, Run, Slice, Validity};
 
 /// A run of so many seconds with so many answers in each.
 pub(super) fn run_of(seconds: u32, answers: u64) -> Run {

@@ -109,7 +109,11 @@ fn words_of_rows(cells: &Cells) -> Vec<String> {
 fn table(cells: &Cells) -> Table {
     const COLUMNS: usize = 12;
     let together = cells.columns.len().div_ceil(COLUMNS);
-    let mut table = Table::new("answers by time and latency", 1, &["from", "to", "answers", "fastest band", "most answers in", "slowest band"]);
+    let mut table = Table::new(
+        "answers by time and latency",
+        1,
+        &["from", "to", "answers", "fastest band", "most answers in", "slowest band"],
+    );
     for (columns, counts) in cells.columns.chunks(together).zip(cells.counts.chunks(together)) {
         let sums: Vec<u64> = (0..cells.rows).map(|r| counts.iter().map(|c| c[r]).sum()).collect();
         let band = |row: Option<usize>| {

@@ -151,14 +151,24 @@ mod tests {
             cpu_cores: Some(f64::from(t % 13) * 0.123_456),
             real_memory_bytes: Some(123_456_789 + u64::from(t) * 1000),
             private_bytes: Some(23_456_789),
-            listen: vec![ListenQueue { address: EVIL.into(), queue: u64::from(t % 40), limit: 511, ..ListenQueue::default() }],
+            listen: vec![ListenQueue {
+                address: EVIL.into(),
+                queue: u64::from(t % 40),
+                limit: 511,
+                ..ListenQueue::default()
+            }],
             sockets: BTreeMap::from([("established".into(), u64::from(t)), ("time_wait".into(), 7)]),
             kernel: BTreeMap::from([("ListenOverflows".into(), u64::from(t.is_multiple_of(3)))]),
             host: HostLook { cores: vec![0.5, 0.25], steal: Some(0.01), ..HostLook::default() },
             log: vec![EVIL.into()],
             ..Look::default()
         };
-        Observed { name: EVIL.into(), looks: (0..seconds).map(look).collect::<Timeline<Look>>(), unread: vec![EVIL.into()], ..Observed::default() }
+        Observed {
+            name: EVIL.into(),
+            looks: (0..seconds).map(look).collect::<Timeline<Look>>(),
+            unread: vec![EVIL.into()],
+            ..Observed::default()
+        }
     }
 
     fn is_closed(page: &str) {
@@ -185,7 +195,13 @@ mod tests {
         run.generator.connect_errors.insert(EVIL.into(), 3);
         run.environment = json!({ EVIL: EVIL });
         run.phases[0].classes[0].name = EVIL.into();
-        let more: Vec<_> = (0..5000).map(|i| { let mut c = run.phases[0].classes[0].clone(); c.name = format!("{EVIL}{i}"); c }).collect();
+        let more: Vec<_> = (0..5000)
+            .map(|i| {
+                let mut c = run.phases[0].classes[0].clone();
+                c.name = format!("{EVIL}{i}");
+                c
+            })
+            .collect();
         run.phases[0].classes.extend(more);
         let size = |p: &str| p.len();
         let page = html_report(&[Shown::Run(Box::new(run))], EVIL);
@@ -199,7 +215,12 @@ mod tests {
             id: EVIL.into(),
             severity: Severity::Limit,
             title: EVIL.into(),
-            evidence: vec![Evidence { name: EVIL.into(), source: EVIL.into(), value: json!(3.0), threshold: json!(2.0) }],
+            evidence: vec![Evidence {
+                name: EVIL.into(),
+                source: EVIL.into(),
+                value: json!(3.0),
+                threshold: json!(2.0),
+            }],
             ..Finding::default()
         };
         let doctor = DoctorDocument { url: EVIL.into(), findings: vec![finding], ..DoctorDocument::default() };
@@ -241,13 +262,18 @@ mod tests {
                 "us_per_request": 5.0, "functions": [{"function": EVIL, "library": EVIL, "self_share": 0.5, "total_share": 0.6,
                 "us_per_request": null}], "libraries": [{"name": EVIL, "share": 0.4, "us_per_request": null}],
                 "stacks": [[[EVIL, "main"], 9]], "notes": [EVIL]}),
-            serde_json::to_value(doctor).expect("a document").as_object().map(|o| {
-                let mut o = o.clone();
-                o.insert("schema".into(), json!(DOCTOR_SCHEMA));
-                Value::Object(o)
-            }).expect("an object"),
+            serde_json::to_value(doctor)
+                .expect("a document")
+                .as_object()
+                .map(|o| {
+                    let mut o = o.clone();
+                    o.insert("schema".into(), json!(DOCTOR_SCHEMA));
+                    Value::Object(o)
+                })
+                .expect("an object"),
         ];
-        let shown: Vec<Shown> = documents.iter().flat_map(|d| Shown::read(&d.to_string()).unwrap_or_else(|e| panic!("{e}: {d}"))).collect();
+        let shown: Vec<Shown> =
+            documents.iter().flat_map(|d| Shown::read(&d.to_string()).unwrap_or_else(|e| panic!("{e}: {d}"))).collect();
         for one in &shown {
             let page = html_report(std::slice::from_ref(one), "test");
             is_closed(&page);
@@ -258,7 +284,12 @@ mod tests {
 
     #[test]
     fn what_has_no_page_says_so() {
-        for (text, why) in [("{", "JSON"), ("{}", "schema"), ("{\"schema\":\"lastdrop.watch/1\"}", "no page"), ("{\"schema\":\"lastdrop.run/1\"}", "cannot be read")] {
+        for (text, why) in [
+            ("{", "JSON"),
+            ("{}", "schema"),
+            ("{\"schema\":\"lastdrop.watch/1\"}", "no page"),
+            ("{\"schema\":\"lastdrop.run/1\"}", "cannot be read"),
+        ] {
             assert!(Shown::read(text).expect_err(text).contains(why), "{text}");
         }
     }

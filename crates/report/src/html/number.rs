@@ -101,9 +101,13 @@ pub(super) fn seconds(s: f64) -> String {
     }
 }
 
-/// A ratio as a change: `+12.3 %`.
+/// A ratio as a change: `+12.3 %`, and from three times on as what it is, `3.8 ×`.
 pub(super) fn change(ratio: f64) -> String {
-    format!("{:+.1} %", (ratio - 1.0) * 100.0)
+    match ratio {
+        r if r >= 100.0 => format!("{} ×", grouped(r.round())),
+        r if r >= 3.0 => format!("{r:.1} ×"),
+        r => format!("{:+.1} %", (r - 1.0) * 100.0),
+    }
 }
 
 #[cfg(test)]
@@ -112,15 +116,18 @@ mod tests {
 
     #[test]
     fn numbers_are_short_and_true() {
-        assert_eq!([0.0, 12.0, 999.96, 1234567.8, 1.234, -4500.0].map(grouped), [
-            "0", "12", "1,000.0", "1,234,568", "1.23", "-4,500"
-        ]);
-        assert_eq!([0.0, 1.0, 0.000_000_1, 0.999_999, 0.005, 0.25].map(share), [
-            "0 %", "100 %", "< 0.001 %", "> 99.99 %", "0.500 %", "25.0 %"
-        ]);
-        assert_eq!([0.25, 10.0, 10.04, 320.0, 3600.0, 3725.0].map(seconds), [
-            "250.0 ms", "10 s", "10.0 s", "5 min 20 s", "1 h", "1 h 2 min"
-        ]);
-        assert_eq!((change(1.123), change(0.5)), ("+12.3 %".into(), "-50.0 %".into()));
+        assert_eq!(
+            [0.0, 12.0, 999.96, 1234567.8, 1.234, -4500.0].map(grouped),
+            ["0", "12", "1,000.0", "1,234,568", "1.23", "-4,500"]
+        );
+        assert_eq!(
+            [0.0, 1.0, 0.000_000_1, 0.999_999, 0.005, 0.25].map(share),
+            ["0 %", "100 %", "< 0.001 %", "> 99.99 %", "0.500 %", "25.0 %"]
+        );
+        assert_eq!(
+            [0.25, 10.0, 10.04, 320.0, 3600.0, 3725.0].map(seconds),
+            ["250.0 ms", "10 s", "10.0 s", "5 min 20 s", "1 h", "1 h 2 min"]
+        );
+        assert_eq!([1.123, 0.5, 3.84, 1234.5].map(change), ["+12.3 %", "-50.0 %", "3.8 ×", "1,235 ×"]);
     }
 }

@@ -105,7 +105,7 @@ mod tests {
         let evil = "</title></script><script>alert(1)</script><img src=x onerror=y>";
         let section = Section { title: evil.into(), about: vec![evil.into()], body: Markup::default() };
         let page = page(evil, &[section], &serde_json::json!({ "a": evil }), evil);
-        assert_eq!(page.matches("<script").count(), 2 , "the data and our own");
+        assert_eq!(page.matches("<script").count(), 2, "the data and our own");
         assert!(!page.contains("<img") && !page.contains("http://") && page.contains("default-src 'none'"));
         assert_eq!(page.matches(" src=").count(), page.matches("img src=x").count(), "what loads something is text");
     }
@@ -113,7 +113,10 @@ mod tests {
     #[test]
     fn assets_are_what_they_were_when_they_are_printed() {
         for text in [STYLE, SCRIPT] {
-            assert!(!text.contains("</") && text.chars().all(|c| c == '\n' || c == '\t' || !c.is_control()), "changed on the way");
+            assert!(
+                !text.contains("</") && text.chars().all(|c| c == '\n' || c == '\t' || !c.is_control()),
+                "changed on the way"
+            );
         }
     }
 }

@@ -38,7 +38,12 @@ pub(super) fn percentile_curve(curves: &[(String, &Histogram)], tells: &str) -> 
         let points = points(h);
         chart.line(colour, "", &points.iter().map(|(x, _, us)| (*x, *us)).collect::<Vec<_>>());
         for (x, q, us) in &points {
-            chart.stop(colour, *x, *us, &format!("{name}: {} of the requests took at most {}", percent(*q), show_us(*us)));
+            chart.stop(
+                colour,
+                *x,
+                *us,
+                &format!("{name}: {} of the requests took at most {}", percent(*q), show_us(*us)),
+            );
         }
         chart.legend(colour, "line", name.clone());
         for q in [0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.9999, 0.99999, 1.0] {
@@ -82,9 +87,10 @@ mod tests {
 
     #[test]
     fn percentiles_have_their_names() {
-        assert_eq!([0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 1.0].map(percent), [
-            "0 %", "50 %", "90 %", "99 %", "99.9 %", "99.99 %", "100 %"
-        ]);
+        assert_eq!(
+            [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 1.0].map(percent),
+            ["0 %", "50 %", "90 %", "99 %", "99.9 %", "99.99 %", "100 %"]
+        );
     }
 
     #[test]

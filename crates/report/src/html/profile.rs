@@ -31,8 +31,18 @@ pub(super) fn section(d: &ProfileDocument) -> Section {
 
 fn verdict(d: &ProfileDocument) -> Told {
     let mut told = match (d.functions.first(), d.libraries.first()) {
-        (Some(f), _) => Told::new(Tone::Note, format!("Most of it goes to {} of {}: {}.", short(&f.function, 80), short(&f.library, 60), share(f.self_share))),
-        (None, Some(l)) => Told::new(Tone::Note, format!("Most of it goes to {}: {}.", short(&l.name, 80), share(l.share))),
+        (Some(f), _) => Told::new(
+            Tone::Note,
+            format!(
+                "Most of it goes to {} of {}: {}.",
+                short(&f.function, 80),
+                short(&f.library, 60),
+                share(f.self_share)
+            ),
+        ),
+        (None, Some(l)) => {
+            Told::new(Tone::Note, format!("Most of it goes to {}: {}.", short(&l.name, 80), share(l.share)))
+        }
         (None, None) => Told::new(Tone::Warning, "It used too little CPU to say where it goes."),
     };
     told.number(seconds(d.cpu_s), "of CPU");
@@ -60,21 +70,34 @@ fn functions(d: &ProfileDocument) -> Markup {
         return Markup::default();
     }
     let us = |v: Option<f64>| v.map_or("–".into(), show_us);
-    let table = Table::new("functions", 2, &["function", "in", "by itself", "with what it calls", "a request"])
-        .rows(d.functions.iter().map(|f| vec![f.function.clone(), f.library.clone(), share(f.self_share), share(f.total_share), us(f.us_per_request)]));
+    let table = Table::new("functions", 2, &["function", "in", "by itself", "with what it calls", "a request"]).rows(
+        d.functions.iter().map(|f| {
+            vec![f.function.clone(), f.library.clone(), share(f.self_share), share(f.total_share), us(f.us_per_request)]
+        }),
+    );
     let rows: Vec<Bar> = d
         .functions
         .iter()
         .filter(|f| f.self_share > 0.0)
         .take(MOST_BARS)
-        .map(|f| Bar { name: format!("{} – {}", short(&f.function, 70), short(&f.library, 40)), value: f.self_share, says: share(f.self_share), colour: "c1" })
+        .map(|f| Bar {
+            name: format!("{} – {}", short(&f.function, 70), short(&f.library, 40)),
+            value: f.self_share,
+            says: share(f.self_share),
+            colour: "c1",
+        })
         .collect();
     bars("Functions by what they use themselves", "", &rows, &table)
 }
 
 fn libraries(d: &ProfileDocument) -> Markup {
-    let rows: Vec<Bar> =
-        d.libraries.iter().take(MOST_BARS).map(|l| Bar { name: short(&l.name, 90), value: l.share, says: share(l.share), colour: "c3" }).collect();
-    let table = Table::new("programs and libraries", 1, &["name", "share"]).rows(d.libraries.iter().map(|l| vec![l.name.clone(), share(l.share)]));
+    let rows: Vec<Bar> = d
+        .libraries
+        .iter()
+        .take(MOST_BARS)
+        .map(|l| Bar { name: short(&l.name, 90), value: l.share, says: share(l.share), colour: "c3" })
+        .collect();
+    let table = Table::new("programs and libraries", 1, &["name", "share"])
+        .rows(d.libraries.iter().map(|l| vec![l.name.clone(), share(l.share)]));
     html! { @if !rows.is_empty() { (bars("Programs and libraries", "", &rows, &table)) } }
 }

@@ -74,7 +74,8 @@ fn about(run: &Run) -> Vec<String> {
 /// What a manager reads.
 pub(super) fn verdict(run: &Run) -> Told {
     let Some(p) = run.measured().or(run.phases.first()).filter(|_| run.answered_anything()) else {
-        let mut told = Told::new(Tone::Bad, "Nothing was answered: there is nothing to say about how fast the server is.");
+        let mut told =
+            Told::new(Tone::Bad, "Nothing was answered: there is nothing to say about how fast the server is.");
         told.sentences.extend(run.generator.connect_errors.iter().map(|(why, n)| format!("{} × {why}", count(*n))));
         return told;
     };
@@ -85,13 +86,29 @@ pub(super) fn verdict(run: &Run) -> Told {
     let mut told = if run.validity.verdict == Verdict::Invalid {
         Told::new(Tone::Bad, "These numbers cannot be used: the measurement itself went wrong.")
     } else if let Some(first) = missed.first() {
-        Told::new(Tone::Bad, format!("It misses what was asked of it: {}, but {} is {}.", first.objective, first.objective.what(), first.seen))
+        Told::new(
+            Tone::Bad,
+            format!(
+                "It misses what was asked of it: {}, but {} is {}.",
+                first.objective,
+                first.objective.what(),
+                first.seen
+            ),
+        )
     } else if unanswered > 0 {
         let share = share(p.unanswered_share());
-        Told::new(Tone::Warning, format!("{share} of the requests got no answer ({} of {}).", count(unanswered), count(r.due)))
+        Told::new(
+            Tone::Warning,
+            format!("{share} of the requests got no answer ({} of {}).", count(unanswered), count(r.due)),
+        )
     } else if bad_status > 0 {
         let of = share(bad_status as f64 / r.answered.max(1) as f64);
-        Told::new(Tone::Warning, format!("Every request was answered, but {of} of the answers say that something is wrong (status 400 and up)."))
+        Told::new(
+            Tone::Warning,
+            format!(
+                "Every request was answered, but {of} of the answers say that something is wrong (status 400 and up)."
+            ),
+        )
     } else if !run.objectives.is_empty() {
         Told::new(Tone::Good, "It does what was asked of it, and every request was answered.")
     } else {
@@ -146,15 +163,26 @@ fn reasons(run: &Run) -> Markup {
 }
 
 fn objectives(run: &Run) -> Markup {
-    let rows = run.objectives.iter().map(|j| {
-        vec![j.objective.to_string(), if j.met { "met".into() } else { "missed".into() }, j.seen.clone()]
-    });
+    let rows = run
+        .objectives
+        .iter()
+        .map(|j| vec![j.objective.to_string(), if j.met { "met".into() } else { "missed".into() }, j.seen.clone()]);
     let table = Table::new("what was asked of it", 2, &["objective", "verdict", "seen"]).rows(rows);
     html! { @if !table.is_empty() { (table.shown()) } }
 }
 
 fn phases(run: &Run) -> Markup {
-    let heading = ["phase", "load", "counts", "seconds", "answered", "rate", "half within", "99 of 100 within", "without an answer"];
+    let heading = [
+        "phase",
+        "load",
+        "counts",
+        "seconds",
+        "answered",
+        "rate",
+        "half within",
+        "99 of 100 within",
+        "without an answer",
+    ];
     let rows = run.phases.iter().enumerate().map(|(i, p)| {
         let us = |field| p.latency(Kind::Response, field).map_or("–".into(), show_us);
         vec![
@@ -179,7 +207,7 @@ pub(super) fn clock(run: &Run, bins: &Bins) -> Clock {
 }
 
 fn answers(run: &Run, bins: &Bins, clock: &Clock, plots: &mut Plots) -> Markup {
-    let rate = |of: fn(&Bin) -> u64| bins.bins.iter().map(|b| Some(of(b) as f64 / b.span_s)).collect::<Vec<_>>();
+    let rate = |of: fn(&Bin) -> u64| bins.bins.iter().map(|b| b.rate(of(b))).collect::<Vec<_>>();
     // A rate of sessions is not one of requests, and a log has none.
     let planned = run.plan.replay.is_none() && run.plan.pick != Pick::Session;
     let due = |t: &f64| {
@@ -190,17 +218,24 @@ fn answers(run: &Run, bins: &Bins, clock: &Clock, plots: &mut Plots) -> Markup {
     };
     let due = clock.moments.iter().map(due).collect();
     let failed = bins.bins.iter().any(|b| b.failed > 0);
-    let mut series = vec![Series::new("answered", "c1", rate(|b| b.answered)), Series::new("asked for", "c3", due).dashed()];
+    let mut series =
+        vec![Series::new("answered", "c1", rate(|b| b.answered)), Series::new("asked for", "c3", due).dashed()];
     if failed {
         series.push(Series::new("failed or timed out", "c2", rate(|b| b.failed)));
     }
-    let tells = if bins.width > 1 { format!("A second, each point the mean of {} s.", bins.width) } else { "Each second.".into() };
+    let tells = if bins.width > 1 {
+        format!("A second, each point the mean of {} s.", bins.width)
+    } else {
+        "Each second.".into()
+    };
     let plot = TimePlot { title: "Answers a second", tells, unit: Unit::Rate, log: false, small: false, series };
     plots.add(clock, plot, &[], &over_time(bins))
 }
 
 fn latency(bins: &Bins, clock: &Clock, plots: &mut Plots) -> Markup {
-    let of = |f: fn(&super::bins::Latency) -> f64| bins.bins.iter().map(|b| b.latency.as_ref().map(|l| f(l).max(1.0))).collect();
+    let of = |f: fn(&super::bins::Latency) -> f64| {
+        bins.bins.iter().map(|b| b.latency.as_ref().map(|l| f(l).max(1.0))).collect()
+    };
     let series = vec![
         Series::new("half within", "c1", of(|l| l.p50)),
         Series::new("90 of 100 within", "c3", of(|l| l.p90)),
@@ -222,7 +257,8 @@ fn latency(bins: &Bins, clock: &Clock, plots: &mut Plots) -> Markup {
 fn over_time(bins: &Bins) -> Table {
     const ROWS: usize = 120;
     let together = bins.bins.len().div_ceil(ROWS).max(1);
-    let heading = ["from", "answers", "rate", "failed", "half within", "90 of 100 within", "99 of 100 within", "slowest"];
+    let heading =
+        ["from", "answers", "rate", "failed", "half within", "90 of 100 within", "99 of 100 within", "slowest"];
     let mut table = Table::new("rate and latency over time", 1, &heading);
     for some in bins.bins.chunks(together) {
         let answered: u64 = some.iter().map(|b| b.answered).sum();
@@ -247,12 +283,19 @@ fn over_time(bins: &Bins) -> Table {
 
 fn curve(bins: &Bins) -> Markup {
     let curves: Vec<_> = bins.measured.iter().map(|(name, h)| (name.clone(), h)).collect();
-    percentile_curve(&curves, "The further to the right, the rarer: how long the slowest one in ten, in a hundred, in a thousand took.")
+    percentile_curve(
+        &curves,
+        "The further to the right, the rarer: how long the slowest one in ten, in a hundred, in a thousand took.",
+    )
 }
 
 fn kinds(run: &Run) -> Markup {
     let Some(p) = run.measured() else { return Markup::default() };
-    let mut table = Table::new("where the time of a request went", 1, &["part", "mean", "p50", "p90", "p99", "p99.9", "slowest", NOTES]);
+    let mut table = Table::new(
+        "where the time of a request went",
+        1,
+        &["part", "mean", "p50", "p90", "p99", "p99.9", "slowest", NOTES],
+    );
     for (kind, name, what) in KINDS {
         if p.latency(kind, "count").is_none_or(|n| n == 0.0) {
             continue;

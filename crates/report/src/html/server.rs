@@ -101,7 +101,14 @@ pub(super) fn server(observed: &Observed, bins: &Bins, clock: &Clock, plots: &mu
         .collect();
     marked.truncate(MOST_EVENTS);
     let whole = table(&all, bins);
-    let small = |title, tells: &str, unit, series| TimePlot { title, tells: tells.into(), unit, log: false, small: true, series };
+    let small = |title, tells: &str, unit, series| TimePlot {
+        title,
+        tells: tells.into(),
+        unit,
+        log: false,
+        small: true,
+        series,
+    };
     let none = Table::default();
     let cpu = small(
         "Processors",
@@ -138,7 +145,10 @@ pub(super) fn server(observed: &Observed, bins: &Bins, clock: &Clock, plots: &mu
         "Memory",
         "Shared pages counted once.",
         Unit::Bytes,
-        vec![Series::new("real", "c1", values(|s| s.memory)), Series::new("private", "c3", values(|s| s.private)).dashed()],
+        vec![
+            Series::new("real", "c1", values(|s| s.memory)),
+            Series::new("private", "c3", values(|s| s.private)).dashed(),
+        ],
     );
     html! {
         h2.group { "The server at the same moments" }
@@ -158,8 +168,12 @@ pub(super) fn server(observed: &Observed, bins: &Bins, clock: &Clock, plots: &mu
 fn happened(events: &BTreeMap<String, (f64, u64)>) -> Markup {
     let mut rows: Vec<_> = events.iter().collect();
     rows.sort_by(|a, b| a.1.0.total_cmp(&b.1.0));
-    let table = Table::new("what the kernel and the server's limits had to say", 1, &["what happened", "how often", "first at"])
-        .rows(rows.into_iter().map(|(what, (at, n))| vec![what.clone(), count(*n), seconds(*at)]));
+    let table = Table::new(
+        "what the kernel and the server's limits had to say",
+        1,
+        &["what happened", "how often", "first at"],
+    )
+    .rows(rows.into_iter().map(|(what, (at, n))| vec![what.clone(), count(*n), seconds(*at)]));
     html! {
         @if table.is_empty() { p.quiet { (Said("Nothing was refused, dropped or throttled by the kernel meanwhile.")) } }
         @else { h2.group { "Events" } (table.shown()) }
@@ -169,7 +183,8 @@ fn happened(events: &BTreeMap<String, (f64, u64)>) -> Markup {
 fn table(all: &[Seen], bins: &Bins) -> Table {
     const ROWS: usize = 120;
     let together = all.len().div_ceil(ROWS);
-    let heading = ["from", "server cores", "machine cores", "workers", "busy", "queue", "real memory", super::table::NOTES];
+    let heading =
+        ["from", "server cores", "machine cores", "workers", "busy", "queue", "real memory", super::table::NOTES];
     let mut table = Table::new("the server over time", 1, &heading);
     for (some, bin) in all.chunks(together).zip(bins.bins.chunks(together)) {
         let most = |of: fn(&Seen) -> Option<f64>| some.iter().filter_map(of).reduce(f64::max);

@@ -34,7 +34,12 @@ fn verdict(d: &SizeDocument) -> Told {
     let (safe, tight) = (d.fits.worst_case, d.fits.independent);
     let mut told = Told::new(
         if safe == 0 { Tone::Bad } else { Tone::Note },
-        format!("{} workers surely fit into {}; {} if not all are at their largest at once.", count(safe), show_bytes(d.budget_bytes), count(tight)),
+        format!(
+            "{} workers surely fit into {}; {} if not all are at their largest at once.",
+            count(safe),
+            show_bytes(d.budget_bytes),
+            count(tight)
+        ),
     );
     told.say(format!("The budget is {}.", d.budget_from));
     if !d.suggested.is_empty() {
@@ -62,7 +67,8 @@ fn sums(d: &SizeDocument) -> Markup {
     .into_iter()
     .map(|(name, bytes, colour)| Bar { name: name.into(), value: bytes as f64, says: show_bytes(bytes), colour })
     .collect();
-    let table = Table::new("the pool's memory", 1, &["reckoned", "bytes"]).rows(rows.iter().map(|b| vec![b.name.clone(), count(b.value as u64)]));
+    let table = Table::new("the pool's memory", 1, &["reckoned", "bytes"])
+        .rows(rows.iter().map(|b| vec![b.name.clone(), count(b.value as u64)]));
     bars("What the pool takes now", "The same workers, added up in different ways.", &rows, &table)
 }
 
@@ -86,9 +92,19 @@ fn fits(d: &SizeDocument) -> Markup {
 /// The line that was fitted to pools of several sizes, and how workers grow.
 fn model(d: &SizeDocument, fit: &SizeFit) -> Markup {
     let (shared, each) = (fit.shared_bytes.value, fit.per_worker_bytes.value);
-    let most = fit.points.iter().map(|p| p.workers).chain([d.fits.worst_case.min(4 * d.workers.count.max(8))]).max().unwrap_or(1) as f64;
+    let most = fit
+        .points
+        .iter()
+        .map(|p| p.workers)
+        .chain([d.fits.worst_case.min(4 * d.workers.count.max(8))])
+        .max()
+        .unwrap_or(1) as f64;
     let top = fit.points.iter().map(|p| p.total_bytes as f64).chain([shared + each * most]);
-    let mut chart = Chart::new("Memory against workers", Axis::from_zero("workers", Unit::Count, [most]), Axis::from_zero("memory", Unit::Bytes, top));
+    let mut chart = Chart::new(
+        "Memory against workers",
+        Axis::from_zero("workers", Unit::Count, [most]),
+        Axis::from_zero("memory", Unit::Bytes, top),
+    );
     let ends = |s: usize, w: usize| {
         let (s, w) = (fit.shared_bytes.interval[s], fit.per_worker_bytes.interval[w]);
         move |n: f64| (s + w * n).max(0.0)
@@ -97,13 +113,30 @@ fn model(d: &SizeDocument, fit: &SizeFit) -> Markup {
     chart.band("c1", &[0.0, most].map(|n| (n, low(n), high(n))));
     chart.line("c1", "", &[0.0, most].map(|n| (n, shared + each * n)));
     chart.level("c2", d.budget_bytes as f64, "budget");
-    let mut table = Table::new("pools that were tried", 0, &["workers", "memory", "real", "anonymous", "of the kernel"]);
+    let mut table =
+        Table::new("pools that were tried", 0, &["workers", "memory", "real", "anonymous", "of the kernel"]);
     for p in &fit.points {
-        chart.point("c2", Shape::Square, p.workers as f64, p.total_bytes as f64, &format!("{} workers: {}", p.workers, show_bytes(p.total_bytes)));
-        table.row(vec![count(p.workers), show_bytes(p.total_bytes), show_bytes(p.pss_bytes), show_bytes(p.pss_anonymous_bytes), show_bytes(p.kernel_bytes)]);
+        chart.point(
+            "c2",
+            Shape::Square,
+            p.workers as f64,
+            p.total_bytes as f64,
+            &format!("{} workers: {}", p.workers, show_bytes(p.total_bytes)),
+        );
+        table.row(vec![
+            count(p.workers),
+            show_bytes(p.total_bytes),
+            show_bytes(p.pss_bytes),
+            show_bytes(p.pss_anonymous_bytes),
+            show_bytes(p.kernel_bytes),
+        ]);
     }
     chart.legend("c2", "square", "measured");
-    chart.legend("c1", "line", format!("{} shared + {} each", show_bytes(shared.max(0.0) as u64), show_bytes(each.max(0.0) as u64)));
+    chart.legend(
+        "c1",
+        "line",
+        format!("{} shared + {} each", show_bytes(shared.max(0.0) as u64), show_bytes(each.max(0.0) as u64)),
+    );
     chart.legend("c1", "area", "95 % of cases");
     html! { div.pair {
         (chart.figure("Memory against workers", "", &table))
@@ -127,22 +160,46 @@ fn growth(fit: &SizeFit) -> Markup {
     );
     let mut table = Table::new("a worker by its age", 0, &["requests", "size", "of its own", "shared"]);
     for p in &fit.sharing {
-        table.row(vec![grouped(p.requests), show_bytes(p.size_bytes), show_bytes(p.private_bytes), show_bytes(p.shared_bytes)]);
+        table.row(vec![
+            grouped(p.requests),
+            show_bytes(p.size_bytes),
+            show_bytes(p.private_bytes),
+            show_bytes(p.shared_bytes),
+        ]);
     }
     for (name, colour, shape, of) in parts {
         chart.line(colour, "thin", &fit.sharing.iter().map(|p| (p.requests, of(p) as f64)).collect::<Vec<_>>());
         for p in &fit.sharing {
-            chart.point(colour, shape, p.requests, of(p) as f64, &format!("after {} requests: {name} {}", grouped(p.requests), show_bytes(of(p))));
+            chart.point(
+                colour,
+                shape,
+                p.requests,
+                of(p) as f64,
+                &format!("after {} requests: {name} {}", grouped(p.requests), show_bytes(of(p))),
+            );
         }
-        chart.legend(colour, match shape { Shape::Ring => "ring", Shape::Square => "square", _ => "dot" }, name);
+        chart.legend(
+            colour,
+            match shape {
+                Shape::Ring => "ring",
+                Shape::Square => "square",
+                _ => "dot",
+            },
+            name,
+        );
     }
     chart.figure("How a worker grows", &short(&fit.settling, 80), &table)
 }
 
 fn workers(d: &SizeDocument) -> Markup {
     let w = &d.workers;
-    let rows = [("size", w.rss_bytes), ("real (shared pages in parts)", w.pss_bytes), ("of its own", w.private_bytes), ("shared", w.shared_bytes)];
-    Table::new("a worker", 1, &["", "mean", "largest"])
+    let rows = [
+        ("size", w.rss_bytes),
+        ("real (shared pages in parts)", w.pss_bytes),
+        ("of its own", w.private_bytes),
+        ("shared", w.shared_bytes),
+    ];
+    Table::new("a worker", 1, &["part", "mean", "largest"])
         .rows(rows.map(|(name, m)| vec![name.to_string(), show_bytes(m.mean), show_bytes(m.max)]))
         .shown()
 }
@@ -150,7 +207,13 @@ fn workers(d: &SizeDocument) -> Markup {
 fn variants(d: &SizeDocument) -> Markup {
     let heading = ["variant", "directives", "own, first request", "own, second request", "fit, worst case"];
     let rows = d.variants.iter().map(|v| {
-        vec![v.name.clone(), v.directives.clone(), show_bytes(v.first.private_bytes), show_bytes(v.second.private_bytes), count(v.fits.worst_case)]
+        vec![
+            v.name.clone(),
+            v.directives.clone(),
+            show_bytes(v.first.private_bytes),
+            show_bytes(v.second.private_bytes),
+            count(v.fits.worst_case),
+        ]
     });
     let table = Table::new("with other directives", 2, &heading).rows(rows);
     html! { @if !table.is_empty() { (table.shown()) } }

@@ -29,7 +29,11 @@ pub(super) fn section(d: &SweepDocument) -> Section {
         (notes(&d.notes))
     };
     let server = d.server.as_deref().unwrap_or("a server");
-    Section { title: format!("What settings of {server} do"), about: vec![format!("{} combinations", d.rows.len())], body }
+    Section {
+        title: format!("What settings of {server} do"),
+        about: vec![format!("{} combinations", d.rows.len())],
+        body,
+    }
 }
 
 /// What stands in a column that varies.
@@ -58,7 +62,12 @@ fn verdict(d: &SweepDocument) -> Told {
     let (Some(best), Some(worst)) = (best, worst) else { return Told::new(Tone::Bad, "Nothing was answered.") };
     let tone = if d.complete { Tone::Note } else { Tone::Warning };
     let mut told = Told::new(tone, format!("Most answers a second with {}.", short(&named(d, best), 160)));
-    told.say(format!("{} there, {} with {}.", Unit::Rate.show(best.rps), Unit::Rate.show(worst.rps), short(&named(d, worst), 160)));
+    told.say(format!(
+        "{} there, {} with {}.",
+        Unit::Rate.show(best.rps),
+        Unit::Rate.show(worst.rps),
+        short(&named(d, worst), 160)
+    ));
     told.say("One measurement of each does not prove which is better; compare and tune do.");
     if !d.complete {
         told.say("It ended before all combinations were measured.");
@@ -70,7 +79,19 @@ fn verdict(d: &SweepDocument) -> Told {
 }
 
 fn overview(d: &SweepDocument) -> Markup {
-    let heading = ["what", "requests", "users", "answered", "failed", "rate", "from", "to", "half within", "99 of 100 within", NOTES];
+    let heading = [
+        "what",
+        "requests",
+        "users",
+        "answered",
+        "failed",
+        "rate",
+        "from",
+        "to",
+        "half within",
+        "99 of 100 within",
+        NOTES,
+    ];
     let mut table = Table::new("all combinations", 1, &heading);
     for r in &d.rows {
         let edge = |i: usize| r.rps_interval.map_or("–".into(), |v| grouped(v[i]));
@@ -95,7 +116,11 @@ fn overview(d: &SweepDocument) -> Markup {
         .map(|r| Bar {
             name: short(&named(d, r), 140),
             value: r.rps,
-            says: if r.answered == 0 { "nothing".into() } else { format!("{}, p99 {}", Unit::Rate.show(r.rps), show_us(r.p99_us)) },
+            says: if r.answered == 0 {
+                "nothing".into()
+            } else {
+                format!("{}, p99 {}", Unit::Rate.show(r.rps), show_us(r.p99_us))
+            },
             colour: if r.failed > 0 { "c2" } else { "c1" },
         })
         .collect();
@@ -125,7 +150,8 @@ fn against(d: &SweepDocument, column: &str) -> Markup {
         Axis::around("value of the setting", Unit::Count, all().map(|(x, _)| *x)),
         Axis::from_zero("answers a second", Unit::Rate, all().map(|(_, r)| r.rps)),
     );
-    let mut table = Table::new(format!("answers a second against {column}"), 1, &["others", "value", "rate", "99 of 100 within"]);
+    let mut table =
+        Table::new(format!("answers a second against {column}"), 1, &["others", "value", "rate", "99 of 100 within"]);
     for ((others, points), colour) in lines.iter_mut().zip(COLOURS) {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         chart.line(colour, "thin", &points.iter().map(|(x, r)| (*x, r.rps)).collect::<Vec<_>>());
@@ -133,7 +159,8 @@ fn against(d: &SweepDocument, column: &str) -> Markup {
             if let Some([low, high]) = r.rps_interval {
                 chart.interval(colour, *x, low, high);
             }
-            let says = format!("{column} {}: {}, 99 of 100 within {}", grouped(*x), Unit::Rate.show(r.rps), show_us(r.p99_us));
+            let says =
+                format!("{column} {}: {}, 99 of 100 within {}", grouped(*x), Unit::Rate.show(r.rps), show_us(r.p99_us));
             chart.point(colour, Shape::Dot, *x, r.rps, &says);
             table.row(vec![others.clone(), grouped(*x), Unit::Rate.show(r.rps), show_us(r.p99_us)]);
         }
@@ -145,9 +172,10 @@ fn against(d: &SweepDocument, column: &str) -> Markup {
 }
 
 fn fixed(d: &SweepDocument) -> Markup {
-    let rows = d.fixed.iter().map(|(name, value)| {
-        vec![name.clone(), value.as_str().map_or_else(|| value.to_string(), ToString::to_string)]
-    });
+    let rows = d
+        .fixed
+        .iter()
+        .map(|(name, value)| vec![name.clone(), value.as_str().map_or_else(|| value.to_string(), ToString::to_string)]);
     let table = Table::new("the same in all of them", 2, &["what", "value"]).rows(rows);
     html! { @if !table.is_empty() { (table.folded()) } }
 }

@@ -45,7 +45,7 @@ impl Table {
     /// The table as it is.
     pub(super) fn shown(&self) -> Markup {
         html! {
-            div.wide tabindex="0" role="region" aria-label=(Said(&self.caption)) {
+            div.wide tabindex="0" role="group" aria-label=(Said(&self.caption)) {
                 table {
                     caption { (Said(&self.caption)) }
                     thead { tr {

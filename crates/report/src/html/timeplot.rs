@@ -80,7 +80,8 @@ impl Plots {
             .collect();
         let marks: Vec<Value> =
             clock.marks.iter().map(|(at, name)| json!([brief(*at), lastdrop_model::printable::line(name)])).collect();
-        let events: Vec<Value> = events.iter().map(|(at, what)| json!([at, lastdrop_model::printable::line(what)])).collect();
+        let events: Vec<Value> =
+            events.iter().map(|(at, what)| json!([at, lastdrop_model::printable::line(what)])).collect();
         self.all.insert(
             id.clone(),
             json!({

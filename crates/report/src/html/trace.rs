@@ -29,14 +29,21 @@ pub(super) fn section(d: &TraceDocument) -> Section {
         (waiting(d))
         (notes(&d.notes))
     };
-    Section { title: format!("What a request to {} is made of", d.server), about: vec![d.url.clone(), format!("{} requests traced", count(d.requests))], body }
+    Section {
+        title: format!("What a request to {} is made of", d.server),
+        about: vec![d.url.clone(), format!("{} requests traced", count(d.requests))],
+        body,
+    }
 }
 
 fn verdict(d: &TraceDocument) -> Told {
     let spared: f64 = d.kinds.iter().filter(|k| !k.advice.is_empty()).map(|k| k.us_per_request).sum();
     let mut told = match d.kinds.iter().find(|k| !k.advice.is_empty()) {
         _ if d.requests == 0 => Told::new(Tone::Bad, "Nothing was answered while it was traced."),
-        Some(first) => Told::new(Tone::Warning, format!("Some of what a request does could be spared, first of all: {}", first.title)),
+        Some(first) => Told::new(
+            Tone::Warning,
+            format!("Some of what a request does could be spared, first of all: {}", first.title),
+        ),
         None => Told::new(Tone::Good, "Nothing stands out that a request could be spared."),
     };
     told.number(grouped(d.calls_per_request), "system calls a request");
@@ -56,7 +63,11 @@ fn name(r: &TraceRow) -> String {
 fn calls(d: &TraceDocument) -> Markup {
     let heading = ["call", "on", "a request", "time a request", NOTES];
     let table = Table::new("calls", 2, &heading).rows(d.calls.iter().map(|r| {
-        let note = [r.error.as_deref().unwrap_or_default(), if r.waits { "waits" } else { "" }, if r.traced { "time as traced" } else { "" }];
+        let note = [
+            r.error.as_deref().unwrap_or_default(),
+            if r.waits { "waits" } else { "" },
+            if r.traced { "time as traced" } else { "" },
+        ];
         let note: Vec<&str> = note.into_iter().filter(|n| !n.is_empty()).collect();
         vec![r.call.clone(), r.path.clone(), grouped(r.per_request), show_us(r.us_per_request), note.join(", ")]
     }));
@@ -65,7 +76,12 @@ fn calls(d: &TraceDocument) -> Markup {
         .iter()
         .filter(|r| !r.waits)
         .take(MOST_BARS)
-        .map(|r| Bar { name: name(r), value: r.us_per_request, says: format!("{} in {}", show_us(r.us_per_request), grouped(r.per_request)), colour: if r.error.is_some() { "c2" } else { "c1" } })
+        .map(|r| Bar {
+            name: name(r),
+            value: r.us_per_request,
+            says: format!("{} in {}", show_us(r.us_per_request), grouped(r.per_request)),
+            colour: if r.error.is_some() { "c2" } else { "c1" },
+        })
         .collect();
     html! { (bars("The costliest calls", "Time a request, and how many calls; those that fail are orange.", &rows, &table)) }
 }
@@ -84,7 +100,10 @@ fn waiting(d: &TraceDocument) -> Markup {
         .take(MOST_BARS)
         .map(|w| Bar { name: who(w), value: w.us_per_request, says: show_us(w.us_per_request), colour: "c3" })
         .collect();
-    let table = Table::new("waits", 3, &["call", "for", "whom", "a request", "time a request"])
-        .rows(d.waiting.iter().map(|w| vec![w.call.clone(), w.what.clone(), who(w), grouped(w.per_request), show_us(w.us_per_request)]));
+    let table = Table::new("waits", 3, &["call", "for", "whom", "a request", "time a request"]).rows(
+        d.waiting
+            .iter()
+            .map(|w| vec![w.call.clone(), w.what.clone(), who(w), grouped(w.per_request), show_us(w.us_per_request)]),
+    );
     bars("What a request waits for", "", &rows, &table)
 }

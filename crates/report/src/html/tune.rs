@@ -90,7 +90,12 @@ fn colour(t: &Trial) -> (&'static str, Shape) {
 fn says(t: &Trial) -> String {
     let memory = t.real_memory_bytes.map_or(String::new(), |b| format!(", {} memory", show_bytes(b)));
     let why = t.why.lines().next().map_or(String::new(), |why| format!("; does not count: {why}"));
-    format!("{}: {}, 99 of 100 within {}{memory}{why}", short(&describe(&t.settings), 200), Unit::Rate.show(t.objective), show_us(t.p99_us))
+    format!(
+        "{}: {}, 99 of 100 within {}{memory}{why}",
+        short(&describe(&t.settings), 200),
+        Unit::Rate.show(t.objective),
+        show_us(t.p99_us)
+    )
 }
 
 fn trials(d: &TuneDocument) -> Markup {
@@ -130,7 +135,8 @@ fn trials(d: &TuneDocument) -> Markup {
 
 /// Throughput against latency, with those that none beats in both.
 fn trade_off(d: &TuneDocument) -> Markup {
-    let all: Vec<&Trial> = d.trials.iter().filter(|t| t.role != "race" && !t.run.is_empty() && t.p99_us > 0.0).collect();
+    let all: Vec<&Trial> =
+        d.trials.iter().filter(|t| t.role != "race" && !t.run.is_empty() && t.p99_us > 0.0).collect();
     if all.len() < 2 {
         return Markup::default();
     }
@@ -139,7 +145,8 @@ fn trade_off(d: &TuneDocument) -> Markup {
         Axis::from_zero("answers a second", Unit::Rate, all.iter().map(|t| t.objective)),
         Axis::around("99 of 100 within", Unit::Micros, all.iter().map(|t| t.p99_us)),
     );
-    let mut best: Vec<&Trial> = all.iter().copied().filter(|t| t.valid && !all.iter().any(|o| o.valid && beats(o, t))).collect();
+    let mut best: Vec<&Trial> =
+        all.iter().copied().filter(|t| t.valid && !all.iter().any(|o| o.valid && beats(o, t))).collect();
     best.sort_by(|a, b| a.objective.total_cmp(&b.objective));
     chart.line("c3", "dashed", &best.iter().map(|t| (t.objective, t.p99_us)).collect::<Vec<_>>());
     let mut table = Table::new("trials that none beats in both", 1, &["settings", "answered", "99 of 100 within"]);
@@ -177,8 +184,20 @@ fn race(d: &TuneDocument) -> Markup {
         let x = (i + 1) as f64;
         let ratio = if p.baseline > 0.0 { change(p.best / p.baseline) } else { "–".into() };
         chart.line("c4", "thin", &[(x, p.baseline), (x, p.best)]);
-        chart.point("c2", Shape::Square, x, p.baseline, &format!("pair {}, as it was: {}", i + 1, Unit::Rate.show(p.baseline)));
-        chart.point("c1", Shape::Dot, x, p.best, &format!("pair {}, best: {} ({ratio})", i + 1, Unit::Rate.show(p.best)));
+        chart.point(
+            "c2",
+            Shape::Square,
+            x,
+            p.baseline,
+            &format!("pair {}, as it was: {}", i + 1, Unit::Rate.show(p.baseline)),
+        );
+        chart.point(
+            "c1",
+            Shape::Dot,
+            x,
+            p.best,
+            &format!("pair {}, best: {} ({ratio})", i + 1, Unit::Rate.show(p.best)),
+        );
         table.row(vec![(i + 1).to_string(), Unit::Rate.show(p.baseline), Unit::Rate.show(p.best), ratio]);
     }
     chart.legend("c2", "square", "as it was");

@@ -26,6 +26,8 @@
   };
   const font = "12px " + getComputedStyle(document.body).fontFamily;
 
+  const decade = (v) => v > 0 && Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9;
+
   const drawn = [];
   const all = JSON.parse(document.getElementById("plots").textContent);
   const readout = (element) => element.closest("figure").querySelector("output");
@@ -77,8 +79,8 @@
         y: plot.log ? { distr: 3, range: () => [floor, ceiling] } : { range: () => [0, top > 0 ? top * 1.12 : 1] },
       },
       axes: [
-        { ...axis, values: (u, vs) => vs.map((v) => tick(v, "s")) },
-        { ...axis, size: 78, incrs: plot.unit === "bytes" ? bytes : undefined, space: plot.small ? 26 : 34, values: (u, vs) => vs.map((v) => (v === null ? "" : tick(v, plot.unit))) },
+        { ...axis, size: 30, values: (u, vs) => vs.map((v) => tick(v, "s")) },
+        { ...axis, size: 78, grid: { ...axis.grid, filter: (u, vs) => (plot.log ? vs.map((v) => (decade(v) ? v : null)) : vs) }, incrs: plot.unit === "bytes" ? bytes : undefined, space: plot.small ? 26 : 34, values: (u, vs) => vs.map((v) => (v === null ? "" : tick(v, plot.unit))) },
       ],
       series: [{}].concat(plot.series.map((s) => ({
         label: s.name, stroke: () => colour(s.colour), width: 1.8, dash: s.dashed ? [6, 4] : undefined, spanGaps: false,
