@@ -37,6 +37,18 @@ impl Store {
         inflate(id, &packed.ok_or_else(|| StoreError::NotFound(id.to_string()))?)
     }
 
+    /// The documents that were kept last, newest first: id, when (milliseconds since 1970), schema.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn documents(&self, limit: usize) -> Result<Vec<(String, u64, String)>, StoreError> {
+        let connection = self.connection();
+        let mut statement = connection
+            .prepare("SELECT id, kept_unix_ms, schema FROM documents ORDER BY kept_unix_ms DESC, rowid DESC LIMIT ?")?;
+        let rows = statement.query_map([limit as i64], |r| Ok((r.get(0)?, r.get::<_, i64>(1)? as u64, r.get(2)?)))?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
     /// The run or document that `text` names: an id, the beginning of one, or `last`, which is what was kept last.
     ///
     /// # Errors
@@ -88,6 +100,7 @@ mod tests {
         assert_eq!(store.find_any("aa1").expect("one"), Found::Run("aa1".into()));
         assert!(matches!(store.find_any("aa"), Err(StoreError::Ambiguous(_))));
         assert_eq!(store.document("aa2").expect("is there"), "{\"a\":1}");
+        assert_eq!(store.documents(5).expect("read"), [("aa2".into(), 9, "lastdrop.tune/1".into())]);
         // What is about runs names runs.
         assert_eq!(store.find("last").expect("one"), "b");
     }

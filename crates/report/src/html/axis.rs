@@ -80,7 +80,6 @@ impl Axis {
             Unit::Bytes => tidy(&self.unit.show(v)),
             Unit::Ratio => super::number::change(v),
             Unit::Share => format!("{} %", super::number::grouped((v * 1e4).round() / 100.0)),
-            unit => unit.show(v),
         }
     }
 

@@ -13,6 +13,8 @@ pub(super) struct Bar {
     /// The value in words.
     pub says: String,
     pub colour: Colour,
+    /// A value to hold it against.
+    pub mark: Option<f64>,
 }
 
 /// The bars, the longest as long as the place for it.
@@ -27,7 +29,7 @@ pub(super) fn bars(title: &str, tells: &str, rows: &[Bar], table: &Table) -> Mar
 }
 
 fn list(rows: &[Bar]) -> Markup {
-    let most = rows.iter().map(|b| b.value).filter(|v| v.is_finite()).fold(0.0, f64::max);
+    let most = rows.iter().flat_map(|b| [b.value, b.mark.unwrap_or(0.0)]).filter(|v| v.is_finite()).fold(0.0, f64::max);
     html! {
         ul.bars {
             @for b in rows {
@@ -36,6 +38,9 @@ fn list(rows: &[Bar]) -> Markup {
                     span.name { (Said(&b.name)) }
                     svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true" {
                         rect.track width="100" height="1" {} rect.(b.colour) width=(format!("{width:.2}")) height="1" {}
+                        @if let Some(mark) = b.mark.filter(|_| most > 0.0) {
+                            rect.limit x=(format!("{:.2}", mark / most * 100.0 - 0.4)) width="0.4" height="1" {}
+                        }
                     }
                     span.value { (Said(&b.says)) }
                 }

@@ -24,6 +24,7 @@ pub(super) fn classes(p: &PhaseReport) -> Markup {
             value: time_in(c) / all.max(1.0),
             says: share(time_in(c) / all.max(1.0)),
             colour: "c1",
+            mark: None,
         })
         .collect();
     let left = p.classes.len() - shown.len();

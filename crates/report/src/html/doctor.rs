@@ -46,7 +46,7 @@ fn verdict(d: &DoctorDocument) -> Told {
     for fix in limit.iter().flat_map(|l| &l.fix).take(3) {
         told.say(format!("To change: {}", change(fix, limit.map_or("", |l| &l.server))));
     }
-    if let Some(e) = limit.and_then(|l| l.expect.as_ref()) {
+    if let Some(e) = limit.and_then(|l| l.expect.as_ref()).filter(|e| e.ratio > 1.04) {
         told.say(format!("That should give {:.1} times the throughput: {}", e.ratio, e.because));
     }
     for [a, b] in &d.cannot_tell {
@@ -95,10 +95,11 @@ fn found(f: &Finding) -> Markup {
         .take(12)
         .map(|(e, ratio)| Bar {
             name: short(&e.name, 120),
-            // Beyond ten times the threshold is far beyond.
-            value: ratio.clamp(0.0, 10.0),
+            // Beyond five times the threshold is far beyond.
+            value: ratio.clamp(0.0, 5.0),
             says: format!("{} (from {})", number(&e.value), number(&e.threshold)),
             colour: if speaks(e) { "c2" } else { "c4" },
+            mark: Some(1.0),
         })
         .collect();
     let table = Table::new(format!("evidence for {}", f.id), 2, &["what", "source", "value", "speaks from"]).rows(
@@ -110,10 +111,10 @@ fn found(f: &Finding) -> Markup {
             h3 { (Said(&f.title)) }
             @if !f.fix.is_empty() { ul { @for fix in &f.fix { li { "Change " (Said(&change(fix, &f.server))) } } } }
             @if !f.advice.is_empty() { p { (Said(&f.advice)) } }
-            @if let Some(e) = &f.expect { p { "Should be " (format!("{:.1}", e.ratio)) " times the throughput: " (Said(&e.because)) } }
+            @if let Some(e) = f.expect.as_ref().filter(|e| e.ratio > 1.04) { p { "Should be " (format!("{:.1}", e.ratio)) " times the throughput: " (Said(&e.because)) } }
             @if !f.check.is_empty() { p.quiet { "To check: " (Said(&f.check)) } }
             @if rows.is_empty() { (table.folded()) }
-            @else { (bars("Known by", "As a part of ten times the number from which it speaks for the finding; grey does not.", &rows, &table)) }
+            @else { (bars("Known by", "Against the number from which each speaks for the finding, which is the line; grey does not.", &rows, &table)) }
             @for against in &f.against { p.quiet { "Would have contradicted it, and was not seen: " (Said(against)) } }
         }
     }
@@ -208,8 +209,7 @@ fn waits(e: &lastdrop_model::examination::Examination) -> Markup {
             @let mut all = server.waits.iter().collect::<Vec<_>>();
             @let sorted = { all.sort_by(|a, b| b.1.total_cmp(a.1)); all };
             @let rows = sorted.iter().take(10).map(|(what, n)| Bar {
-                name: short(what, 80), value: **n, says: format!("{} threads", grouped((**n * 100.0).round() / 100.0)), colour: "c1",
-            }).collect::<Vec<_>>();
+                name: short(what, 80), value: **n, says: format!("{} threads", grouped((**n * 100.0).round() / 100.0)), colour: "c1", mark: None }).collect::<Vec<_>>();
             (bars(&format!("What threads of {} were at", short(&server.server, 60)), "On average, under the load asked about.", &rows, &Table::default()))
         }
     }

@@ -91,6 +91,22 @@ impl Shown {
         })
     }
 
+    /// The same as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Shown::Run(run) => crate::run_text(run),
+            Shown::Pair(d, ..) | Shown::Compare(d) => crate::compare_text(d),
+            Shown::Capacity(d) => crate::capacity_text(d),
+            Shown::Tune(d) => crate::tune_text(d),
+            Shown::Doctor(d) => crate::doctor_text(d, false),
+            Shown::Sweep(d) => crate::sweep_text(d),
+            Shown::Size(d) => crate::size_text(d),
+            Shown::Trace(d) => crate::trace_text(d),
+            Shown::Profile(d) => crate::profile_text(d),
+        }
+    }
+
     /// Does it hold what its user wanted kept and others must not read?
     #[must_use]
     pub fn has_secrets(&self) -> bool {

@@ -34,6 +34,8 @@ impl Unit {
     }
 
     pub(super) fn show(self, value: f64) -> String {
+        // Sums of nothing are minus zero.
+        let value = value + 0.0;
         match self {
             Unit::Count | Unit::Cores => grouped(value),
             Unit::Rate => format!("{}/s", grouped(value)),
@@ -47,6 +49,7 @@ impl Unit {
 
 /// `12,345`, `123.4`, `1.23`: about four digits.
 pub(super) fn grouped(value: f64) -> String {
+    let value = value + 0.0;
     let digits = match value.abs() {
         v if v >= 1000.0 || v.fract() == 0.0 => 0,
         v if v >= 100.0 => 1,
@@ -117,7 +120,7 @@ mod tests {
     #[test]
     fn numbers_are_short_and_true() {
         assert_eq!(
-            [0.0, 12.0, 999.96, 1234567.8, 1.234, -4500.0].map(grouped),
+            [-0.0, 12.0, 999.96, 1234567.8, 1.234, -4500.0].map(grouped),
             ["0", "12", "1,000.0", "1,234,568", "1.23", "-4,500"]
         );
         assert_eq!(

@@ -85,6 +85,7 @@ fn functions(d: &ProfileDocument) -> Markup {
             value: f.self_share,
             says: share(f.self_share),
             colour: "c1",
+            mark: None,
         })
         .collect();
     bars("Functions by what they use themselves", "", &rows, &table)
@@ -95,7 +96,7 @@ fn libraries(d: &ProfileDocument) -> Markup {
         .libraries
         .iter()
         .take(MOST_BARS)
-        .map(|l| Bar { name: short(&l.name, 90), value: l.share, says: share(l.share), colour: "c3" })
+        .map(|l| Bar { name: short(&l.name, 90), value: l.share, says: share(l.share), colour: "c3", mark: None })
         .collect();
     let table = Table::new("programs and libraries", 1, &["name", "share"])
         .rows(d.libraries.iter().map(|l| vec![l.name.clone(), share(l.share)]));

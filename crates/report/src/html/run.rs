@@ -244,7 +244,7 @@ fn latency(bins: &Bins, clock: &Clock, plots: &mut Plots) -> Markup {
     ];
     let plot = TimePlot {
         title: "How long people waited",
-        tells: "From when a request was due to the end of its answer; each line is ten times the one below.".into(),
+        tells: "From when a request was due to the end of its answer. The scale is logarithmic.".into(),
         unit: Unit::Micros,
         log: true,
         small: false,

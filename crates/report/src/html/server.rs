@@ -13,8 +13,8 @@ use super::text::Said;
 use super::timeplot::{Clock, Plots, Series, TimePlot};
 use crate::server::{events, server_text, shown_queue};
 
-/// Moments with something to tell that are drawn.
-const MOST_EVENTS: usize = 60;
+/// Characters of what happened at a moment; the list of events has all.
+const MOST_TOLD: usize = 100;
 /// Workers in the table.
 const MOST_WORKERS: usize = 50;
 
@@ -92,14 +92,15 @@ pub(super) fn server(observed: &Observed, bins: &Bins, clock: &Clock, plots: &mu
         return html! { pre.said { (super::text::block(&server_text(observed))) } };
     }
     let values = |of: fn(&Seen) -> Option<f64>| all.iter().map(of).collect::<Vec<_>>();
-    let mut marked: Vec<(usize, String)> = all
+    let marked: Vec<(usize, String)> = all
         .iter()
         .enumerate()
         .filter(|(_, s)| !s.events.is_empty())
         .map(|(i, s)| (i, s.events.iter().map(|(what, n)| format!("{what}: {n}")).collect::<Vec<_>>().join("; ")))
-        .map(|(i, what)| (i, super::text::short(&what, 300)))
+        .map(|(i, what)| (i, super::text::short(&what, MOST_TOLD)))
         .collect();
-    marked.truncate(MOST_EVENTS);
+    // One plot says it, the others beneath have the mark.
+    let silent: Vec<(usize, String)> = marked.iter().map(|(i, _)| (*i, String::new())).collect();
     let whole = table(&all, bins);
     let small = |title, tells: &str, unit, series| TimePlot {
         title,
@@ -154,8 +155,8 @@ pub(super) fn server(observed: &Observed, bins: &Bins, clock: &Clock, plots: &mu
         h2.group { "The server at the same moments" }
         div.stack {
             (plots.add(clock, cpu, &marked, &whole))
-            (plots.add(clock, workers, &marked, &none))
-            (plots.add(clock, queue, &marked, &none))
+            (plots.add(clock, workers, &silent, &none))
+            (plots.add(clock, queue, &silent, &none))
             (plots.add(clock, sockets, &[], &none))
             (plots.add(clock, memory, &[], &none))
         }

@@ -65,7 +65,13 @@ fn sums(d: &SizeDocument) -> Markup {
         ("budget", d.budget_bytes, "c2"),
     ]
     .into_iter()
-    .map(|(name, bytes, colour)| Bar { name: name.into(), value: bytes as f64, says: show_bytes(bytes), colour })
+    .map(|(name, bytes, colour)| Bar {
+        name: name.into(),
+        value: bytes as f64,
+        says: show_bytes(bytes),
+        colour,
+        mark: None,
+    })
     .collect();
     let table = Table::new("the pool's memory", 1, &["reckoned", "bytes"])
         .rows(rows.iter().map(|b| vec![b.name.clone(), count(b.value as u64)]));
@@ -82,7 +88,7 @@ fn fits(d: &SizeDocument) -> Markup {
     ];
     let rows: Vec<Bar> = all
         .iter()
-        .map(|(name, _, n, colour)| Bar { name: (*name).into(), value: *n as f64, says: count(*n), colour })
+        .map(|(name, _, n, colour)| Bar { name: (*name).into(), value: *n as f64, says: count(*n), colour, mark: None })
         .collect();
     let table = Table::new("workers that fit", 1, &["reckoned", "workers", NOTES])
         .rows(all.iter().map(|(name, key, n, _)| vec![(*name).into(), count(*n), formula(key)]));

@@ -122,11 +122,12 @@ fn overview(d: &SweepDocument) -> Markup {
                 format!("{}, p99 {}", Unit::Rate.show(r.rps), show_us(r.p99_us))
             },
             colour: if r.failed > 0 { "c2" } else { "c1" },
+            mark: None,
         })
         .collect();
     html! {
         h2.group { "All combinations" }
-        (bars("Answers a second", "Where some requests failed the bar is orange.", &rows, &table))
+        (bars("Answers a second", "Where some requests failed the bar is orange.", &rows, &Table::default()))
         (table.shown())
     }
 }

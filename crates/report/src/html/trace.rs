@@ -1,12 +1,11 @@
 //! The section of a trace: the calls that a request is made of, what it waits for, and what could be spared.
 
 use lastdrop_model::documents::{TraceDocument, TraceRow};
-use lastdrop_model::units::show_us;
 use maud::{Markup, html};
 
 use super::bars::{Bar, bars};
 use super::compare::notes;
-use super::number::{count, grouped};
+use super::number::{Unit, count, grouped};
 use super::page::Section;
 use super::table::{NOTES, Table};
 use super::text::{Said, short};
@@ -22,7 +21,7 @@ pub(super) fn section(d: &TraceDocument) -> Section {
         @for kind in &d.kinds {
             article.finding.note {
                 h3 { (Said(&kind.title)) }
-                p { (grouped(kind.per_request)) " a request, " (show_us(kind.us_per_request)) @if !kind.advice.is_empty() { ". " (Said(&kind.advice)) } }
+                p { (grouped(kind.per_request)) " a request, " (Unit::Micros.show(kind.us_per_request)) @if !kind.advice.is_empty() { ". " (Said(&kind.advice)) } }
             }
         }
         (calls(d))
@@ -47,10 +46,10 @@ fn verdict(d: &TraceDocument) -> Told {
         None => Told::new(Tone::Good, "Nothing stands out that a request could be spared."),
     };
     told.number(grouped(d.calls_per_request), "system calls a request");
-    told.number(show_us(d.us_per_request), "in them");
-    told.number(show_us(d.waiting_us_per_request), "waiting for others");
+    told.number(Unit::Micros.show(d.us_per_request), "in them");
+    told.number(Unit::Micros.show(d.waiting_us_per_request), "waiting for others");
     if spared > 0.0 {
-        told.number(show_us(spared), "could be spared");
+        told.number(Unit::Micros.show(spared), "could be spared");
     }
     told
 }
@@ -69,7 +68,13 @@ fn calls(d: &TraceDocument) -> Markup {
             if r.traced { "time as traced" } else { "" },
         ];
         let note: Vec<&str> = note.into_iter().filter(|n| !n.is_empty()).collect();
-        vec![r.call.clone(), r.path.clone(), grouped(r.per_request), show_us(r.us_per_request), note.join(", ")]
+        vec![
+            r.call.clone(),
+            r.path.clone(),
+            grouped(r.per_request),
+            Unit::Micros.show(r.us_per_request),
+            note.join(", "),
+        ]
     }));
     let rows: Vec<Bar> = d
         .calls
@@ -79,8 +84,9 @@ fn calls(d: &TraceDocument) -> Markup {
         .map(|r| Bar {
             name: name(r),
             value: r.us_per_request,
-            says: format!("{} in {}", show_us(r.us_per_request), grouped(r.per_request)),
+            says: format!("{} in {}", Unit::Micros.show(r.us_per_request), grouped(r.per_request)),
             colour: if r.error.is_some() { "c2" } else { "c1" },
+            mark: None,
         })
         .collect();
     html! { (bars("The costliest calls", "Time a request, and how many calls; those that fail are orange.", &rows, &table)) }
@@ -98,12 +104,18 @@ fn waiting(d: &TraceDocument) -> Markup {
         .waiting
         .iter()
         .take(MOST_BARS)
-        .map(|w| Bar { name: who(w), value: w.us_per_request, says: show_us(w.us_per_request), colour: "c3" })
+        .map(|w| Bar {
+            name: who(w),
+            value: w.us_per_request,
+            says: Unit::Micros.show(w.us_per_request),
+            colour: "c3",
+            mark: None,
+        })
         .collect();
     let table = Table::new("waits", 3, &["call", "for", "whom", "a request", "time a request"]).rows(
-        d.waiting
-            .iter()
-            .map(|w| vec![w.call.clone(), w.what.clone(), who(w), grouped(w.per_request), show_us(w.us_per_request)]),
+        d.waiting.iter().map(|w| {
+            vec![w.call.clone(), w.what.clone(), who(w), grouped(w.per_request), Unit::Micros.show(w.us_per_request)]
+        }),
     );
     bars("What a request waits for", "", &rows, &table)
 }

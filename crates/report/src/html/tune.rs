@@ -125,6 +125,7 @@ fn trials(d: &TuneDocument) -> Markup {
             value: t.objective,
             says: if t.run.is_empty() { "refused".into() } else { Unit::Rate.show(t.objective) },
             colour: colour(t).0,
+            mark: None,
         })
         .collect();
     html! {

@@ -26,6 +26,8 @@
   };
   const font = "12px " + getComputedStyle(document.body).fontFamily;
 
+  const steps = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800];
+  const clock = (v, step) => (step >= 3600 ? v / 3600 + " h" : step >= 60 ? v / 60 + " min" : v + " s");
   const decade = (v) => v > 0 && Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9;
 
   const drawn = [];
@@ -58,7 +60,7 @@
     const i = u.cursor.idx;
     if (i === null || i === undefined) { out.textContent = ""; return; }
     const parts = plot.series.map((s) => s.name + " " + number(s.values[i], plot.unit));
-    const what = plot.events.filter(([at]) => at === i).map(([, text]) => text);
+    const what = plot.events.filter(([at, text]) => at === i && text).map(([, text]) => text);
     out.textContent = "At " + number(plot.x[i], "s") + ": " + parts.concat(what).join(" · ");
   };
 
@@ -79,7 +81,7 @@
         y: plot.log ? { distr: 3, range: () => [floor, ceiling] } : { range: () => [0, top > 0 ? top * 1.12 : 1] },
       },
       axes: [
-        { ...axis, size: 30, values: (u, vs) => vs.map((v) => tick(v, "s")) },
+        { ...axis, size: 30, space: 64, incrs: steps, values: (u, vs, i, space, step) => vs.map((v) => clock(v, step)) },
         { ...axis, size: 78, grid: { ...axis.grid, filter: (u, vs) => (plot.log ? vs.map((v) => (decade(v) ? v : null)) : vs) }, incrs: plot.unit === "bytes" ? bytes : undefined, space: plot.small ? 26 : 34, values: (u, vs) => vs.map((v) => (v === null ? "" : tick(v, plot.unit))) },
       ],
       series: [{}].concat(plot.series.map((s) => ({
