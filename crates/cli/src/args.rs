@@ -9,6 +9,7 @@ use crate::commands::capacity::CapacityArgs;
 use crate::commands::compare::CompareArgs;
 use crate::commands::demo::DemoArgs;
 use crate::commands::doctor::DoctorArgs;
+use crate::commands::export::ExportArgs;
 use crate::commands::guard::GuardArgs;
 use crate::commands::history::{HistoryArgs, ShowArgs};
 use crate::commands::knobs::KnobsArgs;
@@ -88,6 +89,8 @@ pub enum Command {
     History(HistoryArgs),
     /// Show a kept run again
     Show(ShowArgs),
+    /// The seconds of a run for other programs: CSV, HdrHistogram's log
+    Export(ExportArgs),
     /// One file to look at: verdict, plots, tables; it needs no network
     Report(ReportArgs),
     /// A newcomer's first minute: tune an embedded server whose best setting is known

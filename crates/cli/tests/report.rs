@@ -107,8 +107,8 @@ fn runs_long_and_short_are_pages_that_need_nobody() {
     let target = Target::start(&folder, &["--workers", "2", "--service", "2ms", "--reset-every", "40"]);
     let plan = folder.join("plan.toml");
     let text = format!(
-        "[[phase]]\nname = 'first'\nusers = 2\nduration = '2s'\n[[phase]]\nname = 'second'\nrate = 50\nto_rate = 150\nduration = '2s'\n\
-         [[request]]\nurl = '{0}'\nname = \"\"\"{EVIL}\"\"\"\n[[request]]\nurl = '{0}item/1?a=<b>&c=\"d\"'\n",
+        "[[phase]]\nname = 'first'\nusers = 2\nduration = '4s'\n[[phase]]\nname = 'second'\nrate = 50\nto_rate = 150\nduration = '4s'\n\
+         [[request]]\nurl = '{0}'\nname = \"\"\"{EVIL}\"\"\"\n[[request]]\nurl = \"{0}item/1?a=%3Cb%3E&c='d'\"\n",
         target.url()
     );
     fs::write(&plan, text).expect("written");
@@ -132,11 +132,11 @@ fn what_a_server_says_is_text() {
     let folder = Folder::new();
     let garbage = format!("{EVIL}\u{1b}[31m\r\n\r\n");
     let (address, _) = serve(head, move |()| garbage.clone().into_bytes());
-    folder.json(&["run", &format!("http://{address}/\"'<b>"), "-n", "3", "-c", "1"], 1);
+    folder.json(&["run", &format!("http://{address}/'b'&amp;"), "-n", "3", "-c", "1"], 1);
     let opened = assert_sound(&folder, &page(&folder, &["last"], "evil.html"), 0);
     assert!(opened.dom.contains("Nothing was answered") && !opened.dom.contains("<img"), "{}", opened.dom);
     assert!(!opened.dom.contains('\u{1b}'));
-    let (address, _) = serve(head, |()| answer("200 OK", format!("Server: {EVIL}\r\nX-Evil: \x01\u{2028}\r\n"), EVIL));
+    let (address, _) = serve(head, |()| answer("200 OK", format!("Server: {EVIL}\r\n"), EVIL));
     folder.json(&["run", &format!("http://{address}/"), "-n", "5", "-c", "1"], 0);
     let opened = assert_sound(&folder, &page(&folder, &["last"], "headers.html"), 2);
     assert!(!opened.dom.contains("<img"));
@@ -182,6 +182,10 @@ fn questions_of_several_runs_are_pages() {
         let id = id.unwrap_or_else(|| panic!("{done:?}"));
         let opened = assert_sound(&folder, &page(&folder, &[id], "document.html"), plots);
         assert!(opened.dom.contains("class=\"verdict"), "{}", opened.dom);
+        // It is listed, and shown as the text that it was.
+        assert!(folder.run(&["history"]).stdout.lines().any(|l| l.trim_start().starts_with(id)), "{args:?}");
+        let shown = folder.run(&["show", id]);
+        assert!(shown.code == 0 && done.stdout.contains(shown.stdout.trim_end()), "{shown:?}\n{done:?}");
         // What is about several runs was kept after them.
         assert_eq!(fs::read(page(&folder, &["last"], "last.html")).ok(), fs::read(folder.join("document.html")).ok());
     }
@@ -203,4 +207,33 @@ fn what_cannot_be_shown_is_said() {
         folder.run(&["report", file.to_str().expect("text"), "-o", folder.join("x.html").to_str().expect("text")]);
     assert_eq!(done.code, 2, "{done:?}");
     assert!(done.stderr.contains("no page for lastdrop.watch/1") && !folder.join("x.html").exists(), "{done:?}");
+}
+
+#[test]
+fn seconds_go_to_other_programs_as_they_were() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &["--service", "2ms"]);
+    let run = folder.json(&["run", &target.url(), "-d", "3s", "-c", "2"], 0);
+    let answered = run["phases"][0]["requests"]["answered"].as_u64();
+    let csv = folder.run(&["export", "last"]);
+    assert_eq!(csv.code, 0, "{csv:?}");
+    let mut lines = csv.stdout.lines().map(|l| l.split(',').collect::<Vec<_>>());
+    let heading = lines.next().expect("a heading");
+    let seconds: Vec<_> = lines.collect();
+    assert!(seconds.len() >= 3 && seconds.iter().all(|l| l.len() == heading.len()), "{}", csv.stdout);
+    assert_eq!(Some(seconds.iter().filter_map(|l| l[2].parse::<u64>().ok()).sum()), answered);
+    let file = folder.join("latency.hlog");
+    let done = folder.run(&["export", "last", "--format", "hdr", "-o", file.to_str().expect("text")]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let log = fs::read_to_string(&file).expect("written");
+    let intervals: Vec<&str> = log.lines().filter(|l| !l.starts_with(['#', '"'])).collect();
+    let stored: Vec<&str> = run["phases"][0]["seconds"]
+        .as_array()
+        .expect("seconds")
+        .iter()
+        .filter(|s| s["answered"] != 0)
+        .filter_map(|s| s["response_hdr"].as_str())
+        .collect();
+    assert_eq!(intervals.iter().filter_map(|l| l.rsplit(',').next()).collect::<Vec<_>>(), stored);
+    assert_eq!(folder.run(&["export", "last", "--format", "xml"]).code, 2);
 }

@@ -6,6 +6,7 @@ pub mod compare;
 pub mod database;
 pub mod doctor;
 pub mod events;
+pub mod export;
 pub mod html;
 pub mod junit;
 pub mod knobs;

@@ -37,7 +37,8 @@ pub struct ShowArgs {
     pub store: Option<PathBuf>,
 }
 
-fn open(store: Option<PathBuf>) -> Result<Store> {
+/// The store that is read.
+pub fn open(store: Option<PathBuf>) -> Result<Store> {
     let path = store.or_else(default_store).context("there is no home folder with runs; name a store: --store FILE")?;
     Ok(Store::open(&path)?)
 }

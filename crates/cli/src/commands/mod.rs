@@ -4,6 +4,7 @@ pub mod capacity;
 pub mod compare;
 pub mod demo;
 pub mod doctor;
+pub mod export;
 pub mod guard;
 pub mod history;
 pub mod knobs;

@@ -1,10 +1,10 @@
-//! Runs for the tests of this folder.
+//! Runs for the tests of this crate.
 
 use lastdrop_model::run::{End, RUN_SCHEMA, RunBuilder};
 use lastdrop_model::{Counts, Generator, KeptPlan, Kind, Plan, Run, Slice, Validity};
 
 /// A run of so many seconds with so many answers in each.
-pub(super) fn run_of(seconds: u32, answers: u64) -> Run {
+pub(crate) fn run_of(seconds: u32, answers: u64) -> Run {
     let plan = Plan::new("http://127.0.0.1/".parse().expect("valid"), 1);
     let mut builder = RunBuilder::new(&plan);
     for second in 0..seconds {

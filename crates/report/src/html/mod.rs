@@ -13,7 +13,7 @@ mod classes;
 mod compare;
 mod doctor;
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 mod heatmap;
 mod number;
 mod page;
@@ -102,7 +102,7 @@ impl Shown {
             Shown::Doctor(d) => crate::doctor_text(d, false),
             Shown::Sweep(d) => crate::sweep_text(d),
             Shown::Size(d) => crate::size_text(d),
-            Shown::Trace(d) => crate::trace_text(d),
+            Shown::Trace(d) => crate::trace_text(d, false),
             Shown::Profile(d) => crate::profile_text(d),
         }
     }

@@ -1,6 +1,6 @@
 //! The section of a server's memory: what a worker really takes, how many fit, and the model with what it was fitted to.
 
-use lastdrop_model::documents::{SizeDocument, SizeFit};
+use lastdrop_model::documents::{SharingPoint, SizeDocument, SizeFit};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_bytes;
 use maud::{Markup, html};
@@ -154,7 +154,7 @@ fn growth(fit: &SizeFit) -> Markup {
     if fit.sharing.is_empty() {
         return Markup::default();
     }
-    let parts: [(&str, &str, Shape, fn(&lastdrop_model::documents::SharingPoint) -> u64); 3] = [
+    let parts: [(&str, &str, Shape, fn(&SharingPoint) -> u64); 3] = [
         ("size", "c4", Shape::Ring, |p| p.size_bytes),
         ("of its own", "c1", Shape::Dot, |p| p.private_bytes),
         ("shared", "c3", Shape::Square, |p| p.shared_bytes),
