@@ -133,7 +133,9 @@ fn bin(start: u64, width: u64, end_s: f64) -> Bin {
     // The last one of the load may be cut short: its rate is that of what there was of it.
     let left = end_s - start_s;
     let span_s = if left > 0.05 && left < width as f64 { left } else { width as f64 };
-    Bin { start_s, span_s, beyond: left <= 0.05, ..Bin::default() }
+    // A run of a moment has no other.
+    let (span_s, beyond) = if start == 0 { (end_s.clamp(1e-3, width as f64), false) } else { (span_s, left <= 0.05) };
+    Bin { start_s, span_s, beyond, ..Bin::default() }
 }
 
 /// Row of the heat map.

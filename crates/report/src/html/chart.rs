@@ -13,7 +13,7 @@ const WIDTH: f64 = 620.0;
 const HEIGHT: f64 = 330.0;
 const LEFT: f64 = 74.0;
 const RIGHT: f64 = 20.0;
-const TOP: f64 = 22.0;
+const TOP: f64 = 30.0;
 const BOTTOM: f64 = 46.0;
 
 /// The shape of a point: what is said by colour is said by shape, too.
@@ -147,7 +147,7 @@ impl Chart {
                 }
                 path.axis d=(format!("M{LEFT} {bottom:.1}H{:.1}", WIDTH - RIGHT)) {}
                 text.title x=(f(WIDTH - RIGHT)) y=(f(HEIGHT - 8.0)) text-anchor="end" { (self.x.title) }
-                text.title x=(f(4.0)) y=(f(12.0)) { (self.y.title) }
+                text.title x=(f(4.0)) y=(f(16.0)) { (self.y.title) }
                 (PreEscaped(&self.marks))
             }
         }
@@ -168,7 +168,7 @@ impl Chart {
 /// Lines with words far enough apart for them.
 fn spaced(ticks: impl Iterator<Item = (f64, String)>) -> Vec<(f64, String)> {
     let mut out: Vec<(f64, String)> = Vec::new();
-    let half = |w: &str| w.chars().count() as f64 * 4.0 + 5.0;
+    let half = |w: &str| w.chars().count() as f64 * 5.0 + 6.0;
     for (x, word) in ticks {
         if out.last().is_none_or(|(before, w)| x - half(&word) >= before + half(w)) {
             out.push((x, word));

@@ -15,6 +15,8 @@ use super::text::json_block;
 
 const MOST_COLUMNS: usize = 180;
 const LEVELS: usize = 8;
+/// A map of fewer rows has some beside them.
+const FEWEST_ROWS: u16 = 8;
 
 /// Cells of the map: columns over time, each a number of answers by row from the lowest up.
 struct Cells {
@@ -29,8 +31,11 @@ impl Cells {
     fn of(bins: &Bins) -> Option<Cells> {
         let together = bins.bins.len().div_ceil(MOST_COLUMNS);
         let all = bins.bins.iter().flat_map(|b| b.rows.keys());
-        let lowest = all.clone().min().copied()?;
-        let rows = usize::from(all.max()? - lowest) + 1;
+        let (lowest, highest) = (all.clone().min().copied()?, all.max().copied()?);
+        // Answers that all took as long have something above and below them.
+        let beside = if highest - lowest < FEWEST_ROWS { FEWEST_ROWS / 2 } else { 0 };
+        let lowest = lowest.saturating_sub(beside);
+        let rows = usize::from(highest + beside - lowest) + 1;
         let mut cells = Cells { columns: Vec::new(), lowest, rows, counts: Vec::new() };
         for some in bins.bins.chunks(together) {
             let mut column = vec![0; rows];
@@ -83,7 +88,7 @@ pub(super) fn heat_map(bins: &Bins) -> Markup {
         p.scale {
             "one answer "
             @for i in 1..=LEVELS { svg.swatch viewBox="0 0 1 1" aria-hidden="true" { path.(format!("h{i}")) d="M0 0h1v1h-1z" {} } }
-            " " (count(most)) " answers"
+            " " (count(most)) @if most > 1 { " answers" } @else { " answer" }
         }
     };
     figure(

@@ -172,23 +172,13 @@ fn objectives(run: &Run) -> Markup {
 }
 
 fn phases(run: &Run) -> Markup {
-    let heading = [
-        "phase",
-        "load",
-        "counts",
-        "seconds",
-        "answered",
-        "rate",
-        "half within",
-        "99 of 100 within",
-        "without an answer",
-    ];
+    let heading =
+        ["phase", "load", "seconds", "answered", "rate", "half within", "99 of 100 within", "without an answer"];
     let rows = run.phases.iter().enumerate().map(|(i, p)| {
         let us = |field| p.latency(Kind::Response, field).map_or("–".into(), show_us);
         vec![
-            p.name.clone(),
+            if p.measured { p.name.clone() } else { format!("{} (not counted)", p.name) },
             run.plan.phases.get(i).map(|plan| describe(&run.plan, plan)).unwrap_or_default(),
-            if p.measured { "yes".into() } else { "warm-up".into() },
             format!("{:.1}", p.duration_s),
             count(p.requests.answered),
             Unit::Rate.show(p.rate.answered_rps),
@@ -197,7 +187,7 @@ fn phases(run: &Run) -> Markup {
             share(p.unanswered_share()),
         ]
     });
-    Table::new("phases", 3, &heading).rows(rows).shown()
+    Table::new("phases", 2, &heading).rows(rows).shown()
 }
 
 /// The clock of a run's plots.

@@ -68,7 +68,11 @@ fn verdict(d: &SweepDocument) -> Told {
         Unit::Rate.show(worst.rps),
         short(&named(d, worst), 160)
     ));
-    told.say("One measurement of each does not prove which is better; compare and tune do.");
+    told.say(if d.rounds > 1 {
+        "Where the intervals of two overlap they may well be equal; compare and tune decide."
+    } else {
+        "One measurement of each does not prove which is better; compare and tune do."
+    });
     if !d.complete {
         told.say("It ended before all combinations were measured.");
     }
