@@ -9,12 +9,14 @@ use crate::commands::capacity::CapacityArgs;
 use crate::commands::compare::CompareArgs;
 use crate::commands::demo::DemoArgs;
 use crate::commands::doctor::DoctorArgs;
+use crate::commands::export::ExportArgs;
 use crate::commands::guard::GuardArgs;
 use crate::commands::history::{HistoryArgs, ShowArgs};
 use crate::commands::import::ImportArgs;
 use crate::commands::knobs::KnobsArgs;
 use crate::commands::profile::ProfileArgs;
 use crate::commands::replay::ReplayArgs;
+use crate::commands::report::ReportArgs;
 use crate::commands::restore::RestoreArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::size::SizeArgs;
@@ -38,6 +40,7 @@ Examples:
   lastdrop watch apache                              processes, memory, queues, kernel events, live
   lastdrop size apache --memory 400M                 how many workers fit
   lastdrop tune apache --url http://127.0.0.1/app    find better settings and prove them
+  lastdrop report last -o report.html                a page to look at and to send to somebody
   lastdrop restore                                   undo what a killed tune left
   lastdrop ab -n 1000 -c 10 http://127.0.0.1/        as ab, siege, httperf, http_load, lwp-bench, wrk or wrk2: their flags and reports
 ";
@@ -96,6 +99,10 @@ pub enum Command {
     History(HistoryArgs),
     /// Show a kept run again
     Show(ShowArgs),
+    /// The seconds of a run for other programs: CSV, HdrHistogram's log
+    Export(ExportArgs),
+    /// One file to look at: verdict, plots, tables; it needs no network
+    Report(ReportArgs),
     /// A newcomer's first minute: tune an embedded server whose best setting is known
     Demo(DemoArgs),
     /// A web server of exactly known behaviour

@@ -56,6 +56,8 @@ fn run(args: &[OsString]) -> Exit {
         Command::Capacity(args) => commands::capacity::capacity(&args),
         Command::Compare(args) => commands::compare::compare(&args),
         Command::History(args) => commands::history::history(args),
+        Command::Export(args) => commands::export::export(args),
+        Command::Report(args) => commands::report::report(&args),
         Command::Show(args) => commands::history::show(args),
         Command::Target(args) => commands::target::target(*args),
         Command::Doctor(args) => commands::doctor::doctor(*args),

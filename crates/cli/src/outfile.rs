@@ -89,6 +89,21 @@ impl Outfile {
         self.write(|out| out.write_all(Printable::from(text).as_str().as_bytes()))
     }
 
+    /// Writes lines as they come. What steers a terminal is escaped in them.
+    ///
+    /// # Errors
+    /// As [`Outfile::json`].
+    pub fn lines(self, lines: impl Iterator<Item = String>) -> Result<()> {
+        self.write(|out| {
+            let mut out = BufWriter::new(out);
+            for line in lines {
+                out.write_all(Printable::from(line).as_str().as_bytes())?;
+                out.write_all(b"\n")?;
+            }
+            out.flush()
+        })
+    }
+
     fn write(self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         let Outfile { name, to, private } = self;
         match to {

@@ -20,6 +20,9 @@ use lastdrop_lab::LabError;
 const PAUSE: Duration = Duration::from_millis(20);
 const NAP: Duration = Duration::from_millis(50);
 
+/// Stacks that the document has; a page with more of them is no clearer.
+const MOST_STACKS: usize = 600;
+
 /// A profile and the stacks of its flame graph, outermost caller first; none without perf.
 #[derive(Debug)]
 pub struct Profiled {
@@ -120,7 +123,10 @@ pub fn profile(
     } else if document.samples == 0 {
         document.notes.push("no sample was taken: the server used no CPU; put load on it (--url)".into());
     }
-    let stacks = stacks.into_iter().map(|(stack, n)| (stack.into_iter().map(|f| f.function).collect(), n)).collect();
+    let mut stacks: Vec<(Vec<String>, u64)> =
+        stacks.into_iter().map(|(stack, n)| (stack.into_iter().map(|f| f.function).collect(), n)).collect();
+    stacks.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    document.stacks = stacks.iter().take(MOST_STACKS).cloned().collect();
     Ok(Profiled { document, stacks })
 }
 

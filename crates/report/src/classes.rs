@@ -59,7 +59,7 @@ pub(crate) fn name_of(class: &ClassReport) -> String {
 }
 
 /// Microseconds that people waited for requests of a class.
-fn time_in(class: &ClassReport) -> f64 {
+pub(crate) fn time_in(class: &ClassReport) -> f64 {
     class.latency(Kind::Response, "mean").unwrap_or(0.0) * class.latency(Kind::Response, "count").unwrap_or(0.0)
 }
 

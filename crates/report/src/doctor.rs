@@ -107,7 +107,7 @@ fn whole(f: &Finding) -> String {
 }
 
 /// Is the number on the side of the finding? Others stand in the document, for whoever wants to see all of them.
-fn speaks(e: &Evidence) -> bool {
+pub(crate) fn speaks(e: &Evidence) -> bool {
     match (e.value.as_f64(), e.threshold.as_f64()) {
         (Some(value), Some(threshold)) => value >= threshold,
         (Some(value), None) => value > 0.0,
@@ -126,7 +126,7 @@ fn told(e: &Evidence) -> String {
     format!("{}: {value}{worth}   [{}]", e.name, e.source)
 }
 
-fn number(value: &Value) -> String {
+pub(crate) fn number(value: &Value) -> String {
     match value {
         Value::String(s) => s.clone(),
         Value::Number(n) => {
@@ -138,7 +138,7 @@ fn number(value: &Value) -> String {
     }
 }
 
-fn change(fix: &Fix, server: &str) -> String {
+pub(crate) fn change(fix: &Fix, server: &str) -> String {
     let of = if fix.server.is_empty() || fix.server == server { String::new() } else { format!("{}: ", fix.server) };
     let place = if fix.place.is_empty() { String::new() } else { format!(", {}", fix.place) };
     format!("{of}{} {} → {}   ({}{place})", fix.knob, number(&fix.from), number(&fix.to), fix.needs)

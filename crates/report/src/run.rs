@@ -89,7 +89,7 @@ pub fn utc(unix_ms: u64) -> String {
 }
 
 /// What was asked for.
-fn what(run: &Run) -> String {
+pub(crate) fn what(run: &Run) -> String {
     if let Some(replay) = &run.plan.replay {
         return format!("replay of {} to {}", replay.logs.join(", "), run.plan.url);
     }
@@ -113,7 +113,7 @@ pub fn phase_line(plan: &Plan, phase: &Phase) -> String {
     format!("{}: {load}, keep-alive {}{duration}{requests}{note}\n", phase.name, plan.keepalive)
 }
 
-fn describe(plan: &Plan, phase: &Phase) -> String {
+pub(crate) fn describe(plan: &Plan, phase: &Phase) -> String {
     match (plan.replay.as_ref().map(|r| &r.pace), &phase.load) {
         (Some(Pace::Original { speed }), Load::Open { connections, .. }) => {
             let speed = if *speed == 1.0 { "as it came".into() } else { format!("at {speed} × its speed") };

@@ -84,7 +84,7 @@ pub(crate) fn events(look: &Look) -> Vec<(String, u64)> {
 }
 
 /// The queue that a look is about: that of the run's URL; where the look does not know it, the longest.
-fn shown_queue(look: &Look) -> Option<&ListenQueue> {
+pub(crate) fn shown_queue(look: &Look) -> Option<&ListenQueue> {
     let of_url = look.listen.iter().filter(|q| q.of_url).max_by_key(|q| q.queue);
     of_url.or_else(|| look.listen.iter().max_by_key(|q| q.queue))
 }

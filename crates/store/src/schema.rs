@@ -49,6 +49,12 @@ CREATE TABLE IF NOT EXISTS looks (
     document BLOB NOT NULL,    -- JSON, zlib: the server and its machine at that moment
     UNIQUE (run, t_ms)
 );
+CREATE TABLE IF NOT EXISTS documents (
+    id TEXT PRIMARY KEY,
+    kept_unix_ms INTEGER NOT NULL,
+    schema TEXT NOT NULL,      -- lastdrop.tune/1 …
+    document BLOB NOT NULL     -- JSON, zlib: what came of a question that takes several runs
+);
 CREATE TABLE IF NOT EXISTS noise (
     measured_unix_ms INTEGER NOT NULL,
     url TEXT NOT NULL,

@@ -119,10 +119,11 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
     };
     let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(true)?;
-    let observers = observers(args.output.quiet, open_store(&args.output)?);
+    let store = open_store(&args.output)?;
+    let observers = observers(args.output.quiet, store.clone());
     let mut lab = Lab::new(&stop.flag, observers);
     let document = find_capacity(&mut lab, &order).inspect_err(|_| hint_of_restore(&order.plan.url))?;
-    report.give(&capacity_text(&document), &document)?;
+    report.keep_and_give(store.as_ref(), &capacity_text(&document), &document)?;
     for trouble in lab.trouble() {
         note!("note: some runs {trouble}");
     }

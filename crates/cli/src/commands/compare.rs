@@ -61,8 +61,12 @@ const SETTLING: Duration = Duration::from_millis(50);
 
 pub fn compare(args: &CompareArgs) -> Result<Exit> {
     let report = Report::of(&args.output)?;
-    let (document, exit) = if args.live { live(args)? } else { (stored(args)?, Exit::Done) };
-    report.give(&compare_text(&document), &document)?;
+    let (document, exit, store) = match args.live {
+        true => live(args)?,
+        // Of two stored runs it can be made again.
+        false => (stored(args)?, Exit::Done, None),
+    };
+    report.keep_and_give(store.as_ref(), &compare_text(&document), &document)?;
     let worse = document.metrics.values().any(|m| m.verdict == Compared::Worse);
     Ok(match exit {
         Exit::Done if args.fail_on_worse && worse && document.verdict != CompareVerdict::Inconclusive => Exit::Missed,
@@ -96,7 +100,7 @@ fn side(args: &CompareArgs, target: &str, seed: u64) -> Result<Plan> {
     Ok(plan)
 }
 
-fn live(args: &CompareArgs) -> Result<(CompareDocument, Exit)> {
+fn live(args: &CompareArgs) -> Result<(CompareDocument, Exit, Option<Store>)> {
     let seed = args.load.seed();
     let plan_a = side(args, &args.a, seed)?;
     // What a side is called goes into the report.
@@ -125,7 +129,7 @@ fn live(args: &CompareArgs) -> Result<(CompareDocument, Exit)> {
     for trouble in lab.trouble() {
         note!("note: some runs {trouble}");
     }
-    Ok((document, stop.signal().map_or(Exit::Done, Exit::Signal)))
+    Ok((document, stop.signal().map_or(Exit::Done, Exit::Signal), store))
 }
 
 fn stored(args: &CompareArgs) -> Result<CompareDocument> {
@@ -147,19 +151,27 @@ fn stored(args: &CompareArgs) -> Result<CompareDocument> {
         _ => None,
     };
     let (ra, rb) = (read_run(&args.a, store.as_ref())?, read_run(b, store.as_ref())?);
+    compare_runs((&args.a, &ra), (b, &rb), store.as_ref())
+}
+
+/// Compares two runs by what they have within them and by the noise that is known; each has the name by which it was asked for.
+///
+/// # Errors
+/// When the store cannot be read.
+pub fn compare_runs((a, ra): (&str, &Run), (b, rb): (&str, &Run), store: Option<&Store>) -> Result<CompareDocument> {
     let url = rb.plan.url.to_string();
-    let floor = match &store {
+    let floor = match store {
         Some(store) => store.noise(&url)?,
         None => None,
     };
     let floor = floor.unwrap_or_else(assumed_floor);
-    let comparison = compare_stored(&ra, &rb, &floor);
-    if let Some(store) = &store {
+    let comparison = compare_stored(ra, rb, &floor);
+    if let Some(store) = store {
         store.check_reads()?;
     }
     let mut notes = comparison.notes;
     let (mut verdict, mut because) = (comparison.verdict, comparison.because);
-    for (name, run) in [("A", &ra), ("B", &rb)] {
+    for (name, run) in [("A", ra), ("B", rb)] {
         if run.validity.verdict == Verdict::Invalid {
             let why: Vec<&str> = run.validity.reasons.iter().map(|r| r.what.as_str()).collect();
             because = format!("run {name} is invalid and cannot be compared: {}", why.join("; "));
@@ -173,8 +185,8 @@ fn stored(args: &CompareArgs) -> Result<CompareDocument> {
     Ok(CompareDocument {
         schema: COMPARE_SCHEMA.into(),
         kind: CompareKind::Stored,
-        a: side(&args.a, &ra),
-        b: side(b, &rb),
+        a: side(a, ra),
+        b: side(b, rb),
         metrics: comparison.metrics,
         classes: comparison.classes,
         verdict,

@@ -133,7 +133,8 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         databases: args.database.options()?,
         time,
     };
-    let mut lab = Lab::new(&stop.flag, observers(args.output.quiet, open_store(&args.output)?));
+    let store = open_store(&args.output)?;
+    let mut lab = Lab::new(&stop.flag, observers(args.output.quiet, store.clone()));
     let examination = examine(&mut lab, &order)?;
     let mut document = diagnose(&examination);
     if args.confirm && stop.signal().is_none() {
@@ -143,7 +144,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         }
     }
     document.interrupted = stop.signal().is_some();
-    report.give(&doctor_text(&document, args.all), &document)?;
+    report.keep_and_give(store.as_ref(), &doctor_text(&document, args.all), &document)?;
     for trouble in lab.trouble() {
         note!("note: some runs {trouble}");
     }

@@ -5,12 +5,14 @@ pub mod capacity;
 pub mod compare;
 pub mod demo;
 pub mod doctor;
+pub mod export;
 pub mod guard;
 pub mod history;
 pub mod import;
 pub mod knobs;
 pub mod profile;
 pub mod replay;
+pub mod report;
 pub mod restore;
 pub mod run;
 pub mod size;
@@ -24,10 +26,11 @@ pub mod watchdog;
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use lastdrop_lab::Observer;
+use lastdrop_lab::lab::random_u32;
 use lastdrop_lab::observers::Keeper;
 use lastdrop_model::Url;
 use lastdrop_model::documents::Several;
@@ -97,6 +100,11 @@ pub fn hint_of_restore(url: &Url) {
     }
 }
 
+/// Milliseconds since 1970, UTC.
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}
+
 /// Where the result of a command goes: text for a person, and a document where one is wanted. It is made before the work
 /// begins, so that a document that cannot be written is found then.
 #[derive(Debug)]
@@ -150,6 +158,22 @@ impl Report {
             Ok([one]) => self.give(&text, &one),
             Err(servers) => self.give(&text, &Several { schema: schema.into(), servers }),
         }
+    }
+
+    /// Keeps the document of a question that took several runs, where there is a store, and gives it with its id.
+    ///
+    /// # Errors
+    /// As [`Report::give`]. One that could not be kept is only said so.
+    pub fn keep_and_give(self, store: Option<&Store>, text: &str, document: &impl serde::Serialize) -> Result<()> {
+        let Some(store) = store else { return self.give(text, document) };
+        let kept = serde_json::to_value(document)?;
+        let id = format!("{:08x}", random_u32());
+        let schema = kept["schema"].as_str().unwrap_or_default();
+        let line = match store.keep_document(&id, unix_ms(), schema, &kept.to_string()) {
+            Ok(()) => format!("kept as {id}; a page of it: lastdrop report {id}\n"),
+            Err(e) => format!("note: it could not be kept: {e}\n"),
+        };
+        self.give(&format!("{text}{line}"), document)
     }
 
     /// Prints the text and writes the document.

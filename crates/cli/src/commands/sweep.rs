@@ -51,7 +51,8 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
     let csv = Outfile::wanted(args.csv.as_deref())?.map(|file| file.private(plan.keep_secrets));
     report.make_room_for(csv.as_ref());
     let stop = Stop::on_signals(plan.servers.is_empty())?;
-    let observers = observers(args.output.quiet, open_store(&args.output)?);
+    let store = open_store(&args.output)?;
+    let observers = observers(args.output.quiet, store.clone());
     let stack = match plan.servers.is_empty() {
         true => None,
         false => {
@@ -65,7 +66,7 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
     let mut lab = Lab::new(&stop.flag, observers);
     let document = run_sweep(&mut lab, stack, &plan)?;
     // One that cannot be written any more does not take the other along.
-    let given = report.give(&sweep_text(&document), &document);
+    let given = report.keep_and_give(store.as_ref(), &sweep_text(&document), &document);
     let table = csv.map_or(Ok(()), |file| file.text(&sweep_csv(&document)));
     given.and(table)?;
     for trouble in lab.trouble() {

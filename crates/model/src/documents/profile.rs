@@ -22,6 +22,9 @@ pub struct ProfileDocument {
     pub functions: Vec<ProfileFunction>,
     /// Programs and libraries; without perf: what the kernel had the processes at.
     pub libraries: Vec<ProfileShare>,
+    /// Stacks, the outermost caller first, with their samples: those that were seen most; none without perf.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stacks: Vec<(Vec<String>, u64)>,
     pub notes: Vec<String>,
 }
 

@@ -1,0 +1,312 @@
+//! One file to look at and to send to somebody: what a document says, as a page that needs nobody else.
+//!
+//! `page` is the frame, `verdict` what a section says first; a file for each document makes its section of plots. There are two
+//! sorts: those over time are drawn by the page's script (`timeplot`), all others are SVG from here (`chart`, `heatmap`,
+//! `bars`). Behind each is a `table`. Text of servers comes in through `text` alone.
+
+mod axis;
+mod bars;
+mod bins;
+mod capacity;
+mod chart;
+mod classes;
+mod compare;
+mod doctor;
+#[cfg(test)]
+pub(crate) mod fixtures;
+mod heatmap;
+mod number;
+mod page;
+mod percentiles;
+mod profile;
+mod run;
+mod server;
+mod size;
+mod sweep;
+mod table;
+mod text;
+mod timeplot;
+mod trace;
+mod tune;
+mod verdict;
+
+use lastdrop_model::Run;
+use lastdrop_model::documents::{
+    CAPACITY_SCHEMA, COMPARE_SCHEMA, CapacityDocument, CompareDocument, DOCTOR_SCHEMA, DoctorDocument, PROFILE_SCHEMA,
+    ProfileDocument, SIZE_SCHEMA, SWEEP_SCHEMA, SizeDocument, SweepDocument, TRACE_SCHEMA, TUNE_SCHEMA, TraceDocument,
+    TuneDocument,
+};
+use lastdrop_model::run::RUN_SCHEMA;
+use serde_json::Value;
+
+use self::page::Section;
+use self::timeplot::Plots;
+
+/// What a section is about.
+#[derive(Debug)]
+pub enum Shown {
+    Run(Box<Run>),
+    Capacity(Box<CapacityDocument>),
+    Compare(Box<CompareDocument>),
+    /// Two runs, and one against the other.
+    Pair(Box<CompareDocument>, Box<Run>, Box<Run>),
+    Tune(Box<TuneDocument>),
+    Doctor(Box<DoctorDocument>),
+    Sweep(Box<SweepDocument>),
+    Size(Box<SizeDocument>),
+    Trace(Box<TraceDocument>),
+    Profile(Box<ProfileDocument>),
+}
+
+impl Shown {
+    /// Reads a document that `--json` wrote: of one server, or of several.
+    ///
+    /// # Errors
+    /// A sentence saying why not.
+    pub fn read(text: &str) -> Result<Vec<Shown>, String> {
+        let value: Value = serde_json::from_str(text).map_err(|e| format!("no JSON: {e}"))?;
+        let schema = value["schema"].as_str().unwrap_or_default().to_string();
+        match value.get("servers").and_then(Value::as_array) {
+            Some(servers) => servers.iter().map(|s| Shown::of(&schema, s.clone())).collect(),
+            None => Shown::of(&schema, value).map(|s| vec![s]),
+        }
+    }
+
+    fn of(schema: &str, value: Value) -> Result<Shown, String> {
+        fn boxed<T: serde::de::DeserializeOwned>(value: Value) -> Result<Box<T>, String> {
+            serde_json::from_value(value).map(Box::new).map_err(|e| format!("a document that cannot be read: {e}"))
+        }
+        Ok(match schema {
+            RUN_SCHEMA => Shown::Run(boxed(value)?),
+            CAPACITY_SCHEMA => Shown::Capacity(boxed(value)?),
+            COMPARE_SCHEMA => Shown::Compare(boxed(value)?),
+            TUNE_SCHEMA => Shown::Tune(boxed(value)?),
+            DOCTOR_SCHEMA => Shown::Doctor(boxed(value)?),
+            SWEEP_SCHEMA => Shown::Sweep(boxed(value)?),
+            SIZE_SCHEMA => Shown::Size(boxed(value)?),
+            TRACE_SCHEMA => Shown::Trace(boxed(value)?),
+            PROFILE_SCHEMA => Shown::Profile(boxed(value)?),
+            "" => return Err("it does not say what it is: no \"schema\"".into()),
+            other => return Err(format!("there is no page for {other}")),
+        })
+    }
+
+    /// The same as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Shown::Run(run) => crate::run_text(run),
+            Shown::Pair(d, ..) | Shown::Compare(d) => crate::compare_text(d),
+            Shown::Capacity(d) => crate::capacity_text(d),
+            Shown::Tune(d) => crate::tune_text(d),
+            Shown::Doctor(d) => crate::doctor_text(d, false),
+            Shown::Sweep(d) => crate::sweep_text(d),
+            Shown::Size(d) => crate::size_text(d),
+            Shown::Trace(d) => crate::trace_text(d, false),
+            Shown::Profile(d) => crate::profile_text(d),
+        }
+    }
+
+    /// Does it hold what its user wanted kept and others must not read?
+    #[must_use]
+    pub fn has_secrets(&self) -> bool {
+        match self {
+            Shown::Run(run) => run.plan.keep_secrets,
+            Shown::Pair(_, a, b) => a.plan.keep_secrets || b.plan.keep_secrets,
+            _ => false,
+        }
+    }
+}
+
+/// The page: a section for each.
+#[must_use]
+pub fn html_report(shown: &[Shown], made: &str) -> String {
+    let mut plots = Plots::default();
+    let mut sections: Vec<Section> = Vec::new();
+    for one in shown {
+        match one {
+            Shown::Run(run) => sections.push(run::section(run, &mut plots)),
+            Shown::Pair(document, a, b) => {
+                sections.push(compare::section(document, Some((a, b)), &mut plots));
+                sections.extend([a, b].map(|run| run::section(run, &mut plots)));
+            }
+            Shown::Compare(document) => sections.push(compare::section(document, None, &mut plots)),
+            Shown::Capacity(document) => sections.push(capacity::section(document)),
+            Shown::Tune(document) => sections.push(tune::section(document)),
+            Shown::Doctor(document) => sections.push(doctor::section(document)),
+            Shown::Sweep(document) => sections.push(sweep::section(document)),
+            Shown::Size(document) => sections.push(size::section(document)),
+            Shown::Trace(document) => sections.push(trace::section(document)),
+            Shown::Profile(document) => sections.push(profile::section(document)),
+        }
+    }
+    let title = sections.first().map_or("report", |s| s.title.as_str());
+    page::page(title, &sections, &plots.json(), made)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use lastdrop_model::documents::{Evidence, Finding, Severity};
+    use lastdrop_model::{HostLook, ListenQueue, Look, Observed, Timeline};
+    use serde_json::json;
+
+    use super::fixtures::run_of;
+    use super::*;
+
+    const EVIL: &str = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x1b[31m\u{2028}\0";
+
+    /// A server whose name is no name, seen each second.
+    fn observed(seconds: u32) -> Observed {
+        let look = |t: u32| Look {
+            t_s: f64::from(t) + 1.0,
+            span_s: 1.0,
+            worker_count: 8,
+            busy: Some(u64::from(t % 8)),
+            cpu_cores: Some(f64::from(t % 13) * 0.123_456),
+            real_memory_bytes: Some(123_456_789 + u64::from(t) * 1000),
+            private_bytes: Some(23_456_789),
+            listen: vec![ListenQueue {
+                address: EVIL.into(),
+                queue: u64::from(t % 40),
+                limit: 511,
+                ..ListenQueue::default()
+            }],
+            sockets: BTreeMap::from([("established".into(), u64::from(t)), ("time_wait".into(), 7)]),
+            kernel: BTreeMap::from([("ListenOverflows".into(), u64::from(t.is_multiple_of(3)))]),
+            host: HostLook { cores: vec![0.5, 0.25], steal: Some(0.01), ..HostLook::default() },
+            log: vec![EVIL.into()],
+            ..Look::default()
+        };
+        Observed {
+            name: EVIL.into(),
+            looks: (0..seconds).map(look).collect::<Timeline<Look>>(),
+            unread: vec![EVIL.into()],
+            ..Observed::default()
+        }
+    }
+
+    fn is_closed(page: &str) {
+        let own = page.matches("<script").count() - page.matches("<script type=\"application/json\"").count();
+        assert_eq!(own, 1, "one script is ours and the rest is data");
+        assert!(!page.contains("<img"), "markup of others");
+        assert!(page.chars().all(|c| !c.is_control() || c == '\n' || c == '\t') && !page.contains('\u{2028}'));
+    }
+
+    #[test]
+    fn an_hour_is_less_than_a_megabyte() {
+        let mut run = run_of(3600, 60);
+        run.server = Some(observed(3600));
+        let page = html_report(&[Shown::Run(Box::new(run))], "test");
+        assert!(page.len() < 1_000_000, "{} bytes", page.len());
+        is_closed(&page);
+    }
+
+    #[test]
+    fn whatever_others_are_called_a_page_is_closed() {
+        let mut run = run_of(2, 5);
+        run.server = Some(observed(2));
+        run.label = EVIL.into();
+        run.generator.connect_errors.insert(EVIL.into(), 3);
+        run.environment = json!({ EVIL: EVIL });
+        run.phases[0].classes[0].name = EVIL.into();
+        let more: Vec<_> = (0..5000)
+            .map(|i| {
+                let mut c = run.phases[0].classes[0].clone();
+                c.name = format!("{EVIL}{i}");
+                c
+            })
+            .collect();
+        run.phases[0].classes.extend(more);
+        let size = |p: &str| p.len();
+        let page = html_report(&[Shown::Run(Box::new(run))], EVIL);
+        is_closed(&page);
+        assert!(size(&page) < 300_000, "5,000 classes: {} bytes", size(&page));
+    }
+
+    #[test]
+    fn every_document_has_a_page() {
+        let finding = Finding {
+            id: EVIL.into(),
+            severity: Severity::Limit,
+            title: EVIL.into(),
+            evidence: vec![Evidence {
+                name: EVIL.into(),
+                source: EVIL.into(),
+                value: json!(3.0),
+                threshold: json!(2.0),
+            }],
+            ..Finding::default()
+        };
+        let doctor = DoctorDocument { url: EVIL.into(), findings: vec![finding], ..DoctorDocument::default() };
+        let documents = [
+            json!({"schema": TUNE_SCHEMA, "server": EVIL, "url": EVIL, "verdict": "improved", "because": EVIL, "baseline": null,
+                "winner": null, "trials": [
+                    {"settings": {"workers": EVIL}, "objective": 90.0, "valid": true, "why": "", "p99_us": 900.0, "unanswered": 0,
+                     "real_memory_bytes": 1, "warmed": "no", "role": "search", "keepalive": "on", "run": "a"},
+                    {"settings": {}, "objective": 80.0, "valid": false, "why": EVIL, "p99_us": 950.0, "unanswered": 1,
+                     "real_memory_bytes": null, "warmed": "no", "role": "baseline", "keepalive": "on", "run": "b"}],
+                "race": [{"baseline": 0.0, "best": 90.0}], "diff": [format!("+{EVIL}")], "kept": false, "kept_in": null,
+                "restored": true, "interrupted": false, "notes": [EVIL]}),
+            json!({"schema": CAPACITY_SCHEMA, "url": EVIL, "objective": ["p99<300ms"], "met": true, "capacity_rps": 100.0,
+                "interval": [100.0, 120.0], "because": EVIL, "held_s": 15.0, "steps": [
+                    {"rate": 100.0, "ok": true, "role": EVIL, "seconds": 2.0, "answered_rps": 99.0, "p50_us": 100.0, "p99_us": 900.0,
+                     "errors": 0.0, "why": "", "run": "a"}],
+                "stairs": [{"users": 1, "rps": 10.0, "mean_us": 1.0, "p50_us": 1.0, "p99_us": 1.0, "errors": 0.0, "run": "b"}],
+                "knee": {"users": 4.0, "interval": [3.0, 5.0], "rps": 40.0, "from": "usl"},
+                "usl": {"lambda": 10.0, "sigma": 0.1, "kappa": 0.001, "lambda_interval": [9.0, 11.0], "sigma_interval": [0.0, 0.2],
+                    "kappa_interval": [0.0, 0.01], "peak_users": 30.0, "peak_rps": 70.0, "residuals": [0.0], "fits": true, "why": ""},
+                "departure_rps": null, "interrupted": false, "notes": [EVIL]}),
+            json!({"schema": COMPARE_SCHEMA, "kind": "live", "a": {"name": EVIL, "runs": []}, "b": {"name": EVIL, "runs": []},
+                "metrics": {"rps": {"a": 1.0, "b": 2.0, "ratio": 2.0, "interval": [1.5, 2.5], "verdict": "better", "smallest_difference": 0.1},
+                    EVIL: {"a": 0.0, "b": 0.0, "ratio": 1.0, "interval": [0.0, 1e300], "verdict": "inconclusive", "smallest_difference": 0.1}},
+                "verdict": "better", "because": EVIL, "smallest_difference": 0.1,
+                "blocks": [{"a": {"rps": 1.0}, "b": {"rps": 2.0}, "b_first": false, "spoiled": EVIL}], "noise_floor": null,
+                "interrupted": false, "notes": [EVIL]}),
+            json!({"schema": SWEEP_SCHEMA, "server": EVIL, "varying": ["workers", EVIL], "fixed": {EVIL: EVIL}, "rows": [
+                    {"series": EVIL, "url": EVIL, "settings": {"workers": 4}, "requests": 9, "users": 2, "answered": 9, "failed": 0,
+                     "rps": 5.0, "p50_us": 3.0, "p99_us": 4.0, "warmed": "no", "run": "a", "note": EVIL},
+                    {"series": EVIL, "url": EVIL, "settings": {"workers": 8}, "requests": 9, "users": 2, "answered": 9, "failed": 0,
+                     "rps": 9.0, "rps_interval": [8.0, 10.0], "p50_us": 3.0, "p99_us": 4.0, "warmed": "no", "run": "a", "note": ""}],
+                "complete": true, "notes": [EVIL]}),
+            json!({"schema": TRACE_SCHEMA, "server": EVIL, "url": EVIL, "requests": 3, "calls_per_request": 4.0, "us_per_request": 5.0,
+                "floor_us": 1.0, "calls": [{"call": EVIL, "path": EVIL, "per_request": 1.0, "error": EVIL, "us_per_request": 2.0, "traced": true}],
+                "waiting": [{"call": EVIL, "what": EVIL, "peer": EVIL, "per_request": 1.0, "us_per_request": 1.0}],
+                "kinds": [{"kind": EVIL, "per_request": 1.0, "us_per_request": 1.0, "title": EVIL, "advice": EVIL}], "notes": [EVIL]}),
+            json!({"schema": PROFILE_SCHEMA, "server": EVIL, "how": EVIL, "seconds": 3.0, "samples": 9, "cpu_s": 1.0, "requests": 4,
+                "us_per_request": 5.0, "functions": [{"function": EVIL, "library": EVIL, "self_share": 0.5, "total_share": 0.6,
+                "us_per_request": null}], "libraries": [{"name": EVIL, "share": 0.4, "us_per_request": null}],
+                "stacks": [[[EVIL, "main"], 9]], "notes": [EVIL]}),
+            serde_json::to_value(doctor)
+                .expect("a document")
+                .as_object()
+                .map(|o| {
+                    let mut o = o.clone();
+                    o.insert("schema".into(), json!(DOCTOR_SCHEMA));
+                    Value::Object(o)
+                })
+                .expect("an object"),
+        ];
+        let shown: Vec<Shown> =
+            documents.iter().flat_map(|d| Shown::read(&d.to_string()).unwrap_or_else(|e| panic!("{e}: {d}"))).collect();
+        for one in &shown {
+            let page = html_report(std::slice::from_ref(one), "test");
+            is_closed(&page);
+            assert!(!page.contains("NaN") && !page.contains(">inf"), "{one:?}");
+        }
+        is_closed(&html_report(&shown, "all of them"));
+    }
+
+    #[test]
+    fn what_has_no_page_says_so() {
+        for (text, why) in [
+            ("{", "JSON"),
+            ("{}", "schema"),
+            ("{\"schema\":\"lastdrop.watch/1\"}", "no page"),
+            ("{\"schema\":\"lastdrop.run/1\"}", "cannot be read"),
+        ] {
+            assert!(Shown::read(text).expect_err(text).contains(why), "{text}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Tables: under a caption, numbers to the right, wide ones can be moved inside their frame.
+
+use maud::{Markup, html};
+
+use super::text::Said;
+
+/// A table for people: its heading and rows of cells, which are text.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    caption: String,
+    heading: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+    /// Rows that were left out.
+    more: usize,
+    /// Columns of names and words; the others are numbers.
+    words: usize,
+}
+
+/// A page stays readable, and small, whatever is in a run.
+const MOST_ROWS: usize = 250;
+
+impl Table {
+    /// The first `words` columns are words, and so is the last one where it is called `notes`; the others are numbers.
+    pub(super) fn new(caption: impl Into<String>, words: usize, heading: &[&'static str]) -> Table {
+        Table { caption: caption.into(), words, heading: heading.to_vec(), ..Table::default() }
+    }
+
+    pub(super) fn row(&mut self, cells: Vec<String>) {
+        if self.rows.len() < MOST_ROWS { self.rows.push(cells) } else { self.more += 1 }
+    }
+
+    pub(super) fn rows(mut self, rows: impl IntoIterator<Item = Vec<String>>) -> Table {
+        rows.into_iter().for_each(|r| self.row(r));
+        self
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    fn is_number(&self, column: usize) -> bool {
+        column >= self.words && self.heading.get(column) != Some(&NOTES)
+    }
+
+    /// The table as it is.
+    pub(super) fn shown(&self) -> Markup {
+        html! {
+            div.wide tabindex="0" role="group" aria-label=(Said(&self.caption)) {
+                table {
+                    caption { (Said(&self.caption)) }
+                    thead { tr {
+                        @for (i, h) in self.heading.iter().enumerate() { th scope="col" .n[self.is_number(i)] { (h) } }
+                    } }
+                    tbody {
+                        @for row in &self.rows { tr {
+                            @for (i, cell) in row.iter().enumerate() {
+                                @if i == 0 && self.words > 0 { th scope="row" { (Said(cell)) } }
+                                @else { td .n[self.is_number(i)] { (Said(cell)) } }
+                            }
+                        } }
+                    }
+                }
+            }
+            @if self.more > 0 { p.quiet { (self.more) " more; the JSON of the run has all" } }
+        }
+    }
+
+    /// The table behind a summary: it opens without scripts.
+    pub(super) fn folded(&self) -> Markup {
+        html! { details.numbers { summary { "Table: " (Said(&self.caption)) } (self.shown()) } }
+    }
+}
+
+/// Heading of a last column that is words.
+pub(super) const NOTES: &str = "notes";

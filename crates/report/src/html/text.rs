@@ -1,0 +1,73 @@
+//! Text from elsewhere on its way into a page. Markup stands in our own source only (`maud` escapes every value); what is
+//! left to do here is to show control characters, and to close the block of JSON against its content.
+
+use lastdrop_model::printable;
+use maud::{Markup, Render};
+use serde_json::Value;
+
+/// Somebody else's text in one line: control characters and marks of direction are shown, and no character is markup.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Said<'a>(pub &'a str);
+
+impl Render for Said<'_> {
+    fn render_to(&self, buffer: &mut String) {
+        printable::line(self.0).render_to(buffer);
+    }
+}
+
+/// The same in several lines, for blocks of configuration.
+pub(super) fn block(text: &str) -> Markup {
+    printable::Printable::from(text).as_str().render()
+}
+
+/// A text that is cut after so many characters, with a mark where it was.
+pub(super) fn short(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_string(),
+    }
+}
+
+/// JSON that may stand in a script element: nothing in it ends the element or begins a comment, and no old reader of
+/// JavaScript takes a separator of lines for one.
+pub(super) fn json_block(value: &Value) -> String {
+    let mut out = String::new();
+    for c in value.to_string().chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => out.push_str(&format!("\\u{:04x}", c as u32)),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use maud::html;
+
+    use super::*;
+
+    const EVIL: &str = "</script><script>alert(1)</script><!--\" onx='y' \u{2028}\u{202e}\x1b[31m\0&amp;";
+
+    #[test]
+    fn what_others_say_is_text_and_never_markup() {
+        let page = html! { p title=(Said(EVIL)) { (Said(EVIL)) } }.into_string();
+        assert_eq!(page.matches('<').count(), 2, "{page}");
+        assert_eq!(page.matches('"').count(), 2, "{page}");
+        assert!(page.contains("\\x1b[31m") && page.contains("\\u{202e}") && page.contains("&amp;amp;"), "{page}");
+        assert!(page.chars().all(|c| !c.is_control()), "{page:?}");
+    }
+
+    #[test]
+    fn a_block_of_json_is_closed_by_us_alone() {
+        let text = json_block(&serde_json::json!({ EVIL: EVIL }));
+        assert!(!text.contains(['<', '>', '&', '\u{2028}']), "{text}");
+        let back: Value = serde_json::from_str(&text).expect("still JSON");
+        assert_eq!(back[EVIL], EVIL);
+    }
+
+    #[test]
+    fn a_long_text_is_cut_at_a_character() {
+        assert_eq!((short("äöü", 2).as_str(), short("äöü", 3).as_str()), ("äö…", "äöü"));
+    }
+}

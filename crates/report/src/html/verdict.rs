@@ -1,0 +1,73 @@
+//! What a section says first: a sentence that can be read aloud, and the few numbers that it rests on.
+
+use maud::{Markup, html};
+
+use super::text::Said;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tone {
+    Good,
+    /// Something to know.
+    Note,
+    Warning,
+    Bad,
+}
+
+impl Tone {
+    fn class(self) -> &'static str {
+        match self {
+            Tone::Good => "good",
+            Tone::Note => "note",
+            Tone::Warning => "warning",
+            Tone::Bad => "bad",
+        }
+    }
+
+    /// The word that says what the colour says.
+    fn word(self) -> &'static str {
+        match self {
+            Tone::Good => "Good",
+            Tone::Note => "Result",
+            Tone::Warning => "Careful",
+            Tone::Bad => "Not good",
+        }
+    }
+}
+
+/// The verdict of a section.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub tone: Tone,
+    /// One sentence.
+    pub headline: String,
+    /// More of them.
+    pub sentences: Vec<String>,
+    /// Numbers with their names.
+    pub numbers: Vec<(String, String)>,
+}
+
+impl Told {
+    pub(super) fn new(tone: Tone, headline: impl Into<String>) -> Told {
+        Told { tone, headline: headline.into(), sentences: Vec::new(), numbers: Vec::new() }
+    }
+
+    pub(super) fn say(&mut self, sentence: impl Into<String>) {
+        self.sentences.push(sentence.into());
+    }
+
+    pub(super) fn number(&mut self, value: impl Into<String>, name: impl Into<String>) {
+        self.numbers.push((value.into(), name.into()));
+    }
+
+    pub(super) fn shown(&self) -> Markup {
+        html! {
+            div.verdict.(self.tone.class()) {
+                p.headline { span.tone { (self.tone.word()) } " " (Said(&self.headline)) }
+                @for sentence in &self.sentences { p { (Said(sentence)) } }
+            }
+            @if !self.numbers.is_empty() {
+                dl.key { @for (value, name) in &self.numbers { div { dt { (Said(name)) } dd { (Said(value)) } } } }
+            }
+        }
+    }
+}

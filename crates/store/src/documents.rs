@@ -1,0 +1,107 @@
+//! Documents of commands that make several runs, such as `tune`: each with an id of its own, found as runs are.
+
+use rusqlite::{OptionalExtension, params};
+
+use crate::timelines::{deflate, inflate};
+use crate::{Store, StoreError};
+
+/// What an id stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    Run(String),
+    Document(String),
+}
+
+impl Store {
+    /// Keeps a document (JSON) under an id.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn keep_document(&self, id: &str, kept_unix_ms: u64, schema: &str, document: &str) -> Result<(), StoreError> {
+        self.connection().execute(
+            "INSERT INTO documents VALUES (?, ?, ?, ?)",
+            params![id, kept_unix_ms as i64, schema, deflate(document)],
+        )?;
+        Ok(())
+    }
+
+    /// A document by its whole id.
+    ///
+    /// # Errors
+    /// When it is not there or damaged.
+    pub fn document(&self, id: &str) -> Result<String, StoreError> {
+        let packed: Option<Vec<u8>> = self
+            .connection()
+            .query_row("SELECT document FROM documents WHERE id = ?", [id], |r| r.get(0))
+            .optional()?;
+        inflate(id, &packed.ok_or_else(|| StoreError::NotFound(id.to_string()))?)
+    }
+
+    /// The documents that were kept last, newest first: id, when (milliseconds since 1970), schema.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn documents(&self, limit: usize) -> Result<Vec<(String, u64, String)>, StoreError> {
+        let connection = self.connection();
+        let mut statement = connection
+            .prepare("SELECT id, kept_unix_ms, schema FROM documents ORDER BY kept_unix_ms DESC, rowid DESC LIMIT ?")?;
+        let rows = statement.query_map([limit as i64], |r| Ok((r.get(0)?, r.get::<_, i64>(1)? as u64, r.get(2)?)))?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// The run or document that `text` names: an id, the beginning of one, or `last`, which is what was kept last.
+    ///
+    /// # Errors
+    /// When there is none, or more than one.
+    pub fn find_any(&self, text: &str) -> Result<Found, StoreError> {
+        // A document is kept after the runs that it is about.
+        const ALL: &str = "SELECT id, started_unix_ms AS at, 0 AS made, rowid AS place FROM runs
+            UNION ALL SELECT id, kept_unix_ms, 1, rowid FROM documents";
+        let connection = self.connection();
+        let found = |r: &rusqlite::Row<'_>| -> rusqlite::Result<Found> {
+            let id = r.get(0)?;
+            Ok(if r.get::<_, i64>(1)? == 0 { Found::Run(id) } else { Found::Document(id) })
+        };
+        if text == "last" {
+            let sql = format!("SELECT id, made FROM ({ALL}) ORDER BY at DESC, made DESC, place DESC LIMIT 1");
+            let last = connection.query_row(&sql, [], found).optional()?;
+            return last.ok_or_else(|| StoreError::NotFound(text.to_string()));
+        }
+        // A whole id goes before the beginning of others.
+        let sql = format!(
+            "SELECT id, made, id = ?1 AS whole FROM ({ALL}) WHERE substr(id, 1, length(?1)) = ?1 ORDER BY whole DESC LIMIT 2"
+        );
+        let mut statement = connection.prepare(&sql)?;
+        let all: Vec<(Found, bool)> =
+            statement.query_map([text], |r| Ok((found(r)?, r.get(2)?)))?.collect::<Result<_, _>>()?;
+        match all.as_slice() {
+            [] => Err(StoreError::NotFound(text.to_string())),
+            [(one, _)] | [(one, true), _] => Ok(one.clone()),
+            _ => Err(StoreError::Ambiguous(text.to_string())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::plan;
+
+    #[test]
+    fn documents_are_found_as_runs_are() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let store = Store::open(&dir.path().join("s")).expect("opens");
+        assert!(matches!(store.find_any("last"), Err(StoreError::NotFound(_))));
+        store.begin("aa1", 5, "", &plan(), &serde_json::json!({})).expect("writes");
+        store.keep_document("aa2", 9, "lastdrop.tune/1", "{\"a\":1}").expect("writes");
+        store.begin("b", 7, "", &plan(), &serde_json::json!({})).expect("writes");
+        assert_eq!(store.find_any("last").expect("one"), Found::Document("aa2".into()));
+        assert_eq!(store.find_any("b").expect("one"), Found::Run("b".into()));
+        assert_eq!(store.find_any("aa1").expect("one"), Found::Run("aa1".into()));
+        assert!(matches!(store.find_any("aa"), Err(StoreError::Ambiguous(_))));
+        assert_eq!(store.document("aa2").expect("is there"), "{\"a\":1}");
+        assert_eq!(store.documents(5).expect("read"), [("aa2".into(), 9, "lastdrop.tune/1".into())]);
+        // What is about runs names runs.
+        assert_eq!(store.find("last").expect("one"), "b");
+    }
+}
