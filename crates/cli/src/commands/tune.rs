@@ -126,16 +126,12 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     let plan_seed = plan.seed;
     let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(false)?;
-<<<<<<< HEAD
     let diary = diary_folder(&args.output);
     if args.resume && diary.is_none() {
         return Err(UsageError("--resume needs what --no-store leaves out".into()).into());
     }
-    let mut observers = observers(args.output.quiet, open_store(&args.output)?);
-=======
     let store = open_store(&args.output)?;
-    let observers = observers(args.output.quiet, store.clone());
->>>>>>> 5eea5bdc6cffa93e470a1f525ce04862e4a698e8
+    let mut observers = observers(args.output.quiet, store.clone());
     let stack = Stack::open(&args.servers, Some(&args.url), &(&args.others).into())?;
     let goal = match args.goal.as_str() {
         "latency" => Goal::Latency,
@@ -164,16 +160,11 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     };
     observers.extend(watchdog.as_ref().map(|w| Box::new(w.pulse()) as Box<dyn Observer>));
     let mut lab = Lab::new(&stop.flag, observers);
-<<<<<<< HEAD
     // All is put back, or kept, when it returns, and only then the watchdog is told so.
     let document = run_tune(&mut lab, stack, &order);
     drop(watchdog);
     let document = document?;
-    report.give(&tune_text(&document, args.explain), &document)?;
-=======
-    let document = run_tune(&mut lab, stack, &order)?;
-    report.keep_and_give(store.as_ref(), &tune_text(&document), &document)?;
->>>>>>> 5eea5bdc6cffa93e470a1f525ce04862e4a698e8
+    report.keep_and_give(store.as_ref(), &tune_text(&document, args.explain), &document)?;
     for trouble in lab.trouble() {
         note!("note: some runs {trouble}");
     }

@@ -150,11 +150,14 @@ fn model(d: &SizeDocument, fit: &SizeFit) -> Markup {
     } }
 }
 
+/// A part of what the workers use, bytes.
+type Part = fn(&SharingPoint) -> u64;
+
 fn growth(fit: &SizeFit) -> Markup {
     if fit.sharing.is_empty() {
         return Markup::default();
     }
-    let parts: [(&str, &str, Shape, fn(&SharingPoint) -> u64); 3] = [
+    let parts: [(&str, &str, Shape, Part); 3] = [
         ("size", "c4", Shape::Ring, |p| p.size_bytes),
         ("of its own", "c1", Shape::Dot, |p| p.private_bytes),
         ("shared", "c3", Shape::Square, |p| p.shared_bytes),
