@@ -71,14 +71,16 @@ impl Bins {
         for phase in &run.phases {
             out.phases.push((start, phase.name.clone()));
             let mut all = Histogram::new();
+            // The next phase begins while answers of this one still come: what they have in common is open until then.
+            let common = ((start + phase.duration_s) / width as f64) as usize;
             for s in phase.seconds.iter() {
                 let at = ((second(start, s.t) / width) as usize).min(n - 1);
                 out.bins[at].answered += s.answered;
                 out.bins[at].failed += s.failed;
                 let Ok(response) = Histogram::decode_base64(&s.response_hdr) else { continue };
                 all.add(&response);
-                // What is behind grows no more, but for what phases that follow each other have in common.
-                if let Some((done, histogram)) = histograms.first_key_value().filter(|(k, _)| **k + 1 < at) {
+                // What is behind grows no more.
+                if let Some((done, histogram)) = histograms.first_key_value().filter(|(k, _)| **k < common.min(at)) {
                     out.bins[*done].take(histogram);
                     let done = *done;
                     histograms.remove(&done);

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 
 use super::axis::Axis;
 use super::bars::{Bar, bars};
-use super::chart::{Chart, Shape};
+use super::chart::{Chart, Colour, Shape};
 use super::compare::notes;
 use super::number::{Unit, count, grouped};
 use super::page::Section;
@@ -150,14 +150,14 @@ fn model(d: &SizeDocument, fit: &SizeFit) -> Markup {
     } }
 }
 
-/// A part of what the workers use, bytes.
-type Part = fn(&SharingPoint) -> u64;
+/// A part of a worker's memory: its name, its colour and shape, its bytes.
+type Part = (&'static str, Colour, Shape, fn(&SharingPoint) -> u64);
 
 fn growth(fit: &SizeFit) -> Markup {
     if fit.sharing.is_empty() {
         return Markup::default();
     }
-    let parts: [(&str, &str, Shape, Part); 3] = [
+    let parts: [Part; 3] = [
         ("size", "c4", Shape::Ring, |p| p.size_bytes),
         ("of its own", "c1", Shape::Dot, |p| p.private_bytes),
         ("shared", "c3", Shape::Square, |p| p.shared_bytes),

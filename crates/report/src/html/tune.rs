@@ -55,7 +55,7 @@ fn verdict(d: &TuneDocument) -> Told {
     if let Some(w) = &d.winner {
         told.number(Unit::Rate.show(w.objective), "answered with the best");
         if let (Some(ratio), Some([low, high])) = (w.ratio, w.interval) {
-            told.number(change(ratio), format!("between {} and {}", change(low), change(high)));
+            told.number(Unit::Ratio.show(ratio), format!("the throughput, between {low:.2} and {high:.2}"));
         }
         if let Some(b) = d.baseline.as_ref().filter(|b| b.p99_us > 0.0) {
             told.number(show_us(w.p99_us), format!("99 of 100 within; before {}", show_us(b.p99_us)));
