@@ -291,6 +291,8 @@ fn command_line(
         "trace" => format!("trace pid:999999999 --url {url}"),
         "watch" | "profile" | "guard" => format!("{} pid:999999999", option.command),
         "target" => "target --listen 127.0.0.1:0".into(),
+        "replay" => format!("replay {} --to {url} --no-store", folder.join("log").display()),
+        "top" => format!("top {} --from-start", folder.join("log").display()),
         other => other.to_string(),
     };
     args.extend(words(&rest));
@@ -345,6 +347,8 @@ fn no_command_line_panics_or_hangs() {
     let target = Target::start(&folder, &[]);
     let url = target.url();
     fs::write(folder.join("urls"), format!("{url}\n")).expect("written");
+    let request = |second| format!("10.0.0.7 - - [10/Oct/2000:13:55:{second} +0000] \"GET / HTTP/1.1\" 200 5\n");
+    fs::write(folder.join("log"), ["36", "36", "37"].map(request).concat()).expect("written");
     let options = numeric_options(&folder);
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (seconds, seed) = (number("LASTDROP_FUZZ_SECONDS"), number("LASTDROP_FUZZ_SEED").unwrap_or(1));
