@@ -45,6 +45,7 @@ pub use prepare::{Prepared, Preview, preview};
 pub use send::describe;
 pub use sys::thread_cpu_us;
 pub use tape::{Played, Tape};
+pub use tls::configs as tls_configs;
 
 /// Why no load could be put on a server at all. What happens to single requests is data, not an error.
 #[derive(Debug, thiserror::Error)]
