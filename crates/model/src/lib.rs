@@ -23,6 +23,7 @@ pub mod raw;
 pub mod request;
 pub mod run;
 pub mod secrets;
+pub mod session_file;
 pub mod settings;
 pub mod slice;
 pub mod timeline;

@@ -3,22 +3,65 @@
 
 use lastdrop_model::Url;
 
-use super::{Exchange, RecordingError, Sent};
+use super::{Exchange, RecordingError, Sent, find, is_method};
 
-/// Options that take a value and say nothing that a plan needs.
-const IGNORED: [&str; 12] = [
-    "-o",
-    "--output",
-    "--max-time",
-    "-m",
-    "--connect-timeout",
-    "--retry",
-    "-w",
-    "--write-out",
+/// Letters that take a value; other letters may stand together (`-sSL`).
+const SHORT_WITH_VALUE: &str = "AbcCdDeEFhHKmoPQrtTuUwxXyYz";
+
+/// Long options that take a value and say nothing that a plan needs.
+const IGNORED: [&str; 52] = [
+    "--abstract-unix-socket",
     "--cacert",
-    "-x",
+    "--capath",
+    "--cert",
+    "--cert-type",
+    "--ciphers",
+    "--connect-timeout",
+    "--connect-to",
+    "--continue-at",
+    "--cookie-jar",
+    "--curves",
+    "--dns-interface",
+    "--dns-servers",
+    "--doh-url",
+    "--dump-header",
+    "--expect100-timeout",
+    "--happy-eyeballs-timeout-ms",
+    "--hostpubmd5",
+    "--interface",
+    "--ip-tos",
+    "--keepalive-time",
+    "--key",
+    "--key-type",
+    "--limit-rate",
+    "--local-port",
+    "--max-filesize",
+    "--max-redirs",
+    "--max-time",
+    "--noproxy",
+    "--output",
+    "--output-dir",
+    "--pass",
+    "--pinnedpubkey",
+    "--preproxy",
+    "--proto",
+    "--proto-default",
+    "--proto-redir",
     "--proxy",
+    "--proxy-header",
+    "--proxy-user",
+    "--range",
     "--resolve",
+    "--retry",
+    "--retry-delay",
+    "--retry-max-time",
+    "--speed-limit",
+    "--speed-time",
+    "--stderr",
+    "--tls-max",
+    "--trace-ascii",
+    "--unix-socket",
+    "--write-out",
 ];
 
 /// Reads commands, each from its `curl` to a line end, `;`, `&` or `&&`.
@@ -26,6 +69,7 @@ const IGNORED: [&str; 12] = [
 /// # Errors
 /// With the number of the command that is not understood.
 pub fn read_curl(text: &str) -> Result<Vec<Exchange>, RecordingError> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let commands = commands(text)?;
     let mut exchanges = Vec::new();
     for (index, words) in commands.iter().enumerate() {
@@ -94,6 +138,12 @@ fn commands(text: &str) -> Result<Vec<Vec<String>>, RecordingError> {
                     all.push(std::mem::take(&mut words));
                 }
             }
+            // cmd.exe's escape, at the end of a line and before its quotes.
+            '^' if matches!(chars.peek(), Some('\n' | '\r' | '"')) => {
+                return Err(RecordingError(
+                    "it is quoted for cmd.exe (^), which is not understood: \"copy as cURL (bash)\" is".into(),
+                ));
+            }
             '#' if word.is_none() && words.is_empty() => {
                 while chars.peek().is_some_and(|c| *c != '\n') {
                     chars.next();
@@ -113,103 +163,191 @@ fn commands(text: &str) -> Result<Vec<Vec<String>>, RecordingError> {
 /// An escape of `$'…'`.
 fn ansi(chars: &mut std::iter::Peekable<std::str::Chars>, word: &mut String) -> Option<()> {
     let c = chars.next()?;
-    let mut number = |most: usize| {
-        let mut n = 0;
-        for _ in 0..most {
-            match chars.peek().and_then(|c| c.to_digit(16)) {
-                Some(digit) => n = n * 16 + digit,
-                None => break,
-            }
-            chars.next();
-        }
-        char::from_u32(n).unwrap_or(char::REPLACEMENT_CHARACTER)
-    };
-    word.push(match c {
+    let c = match c {
+        'a' => '\u{7}',
+        'b' => '\u{8}',
+        'e' | 'E' => '\u{1b}',
+        'f' => '\u{c}',
         'n' => '\n',
         'r' => '\r',
         't' => '\t',
-        'x' => number(2),
-        'u' => number(4),
-        'U' => number(8),
+        'v' => '\u{b}',
+        'x' => character(digits(chars, 16, 2, 0)),
+        'u' => {
+            let first = digits(chars, 16, 4, 0);
+            // Chromium writes what is beyond 16 bits as two.
+            let mut ahead = chars.clone();
+            let second = ((0xd800..0xdc00).contains(&first) && ahead.next() == Some('\\') && ahead.next() == Some('u'))
+                .then(|| digits(&mut ahead, 16, 4, 0))
+                .filter(|second| (0xdc00..0xe000).contains(second));
+            match second {
+                Some(second) => {
+                    *chars = ahead;
+                    character(0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00))
+                }
+                None => character(first),
+            }
+        }
+        'U' => character(digits(chars, 16, 8, 0)),
+        c @ '0'..='7' => character(digits(chars, 8, 2, c as u32 - '0' as u32)),
         c => c,
-    });
+    };
+    word.push(c);
     Some(())
 }
 
+fn character(n: u32) -> char {
+    char::from_u32(n).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+/// A number of at most so many digits, after what is known of it.
+fn digits(chars: &mut std::iter::Peekable<std::str::Chars>, base: u32, most: usize, mut n: u32) -> u32 {
+    for _ in 0..most {
+        let Some(digit) = chars.peek().and_then(|c| c.to_digit(base)) else { break };
+        n = n.wrapping_mul(base) + digit;
+        chars.next();
+    }
+    n
+}
+
+/// What a command says, as far as it has been read.
+#[derive(Debug, Default)]
+struct Command {
+    url: Option<String>,
+    method: Option<String>,
+    /// What `-d` has goes into the query.
+    get: bool,
+    headers: Vec<(String, String)>,
+    /// None without any `-d`.
+    data: Option<Vec<String>>,
+    parts: Vec<(String, String)>,
+}
+
 fn command(words: &[String]) -> Result<Exchange, String> {
-    let (mut url, mut method, mut get) = (None, None, false);
-    let mut headers: Vec<(String, String)> = Vec::new();
-    let (mut data, mut parts): (Vec<String>, Vec<(String, String)>) = Default::default();
+    let mut command = Command::default();
     let mut rest = words.iter().map(String::as_str);
     while let Some(word) = rest.next() {
-        // -XPOST and --request=POST are -X POST.
-        let (option, joined) = match word {
-            w if w.starts_with("--") => w.split_once('=').map_or((w, None), |(o, v)| (o, Some(v))),
-            w if w.starts_with('-') && w.len() > 2 && "XHdFubeAom".contains(&w[1..2]) => (&w[..2], Some(&w[2..])),
-            w => (w, None),
-        };
-        let mut value = || joined.or_else(|| rest.next()).ok_or_else(|| format!("{option} has no value"));
+        if let Some(long) = word.strip_prefix("--") {
+            // --request=POST is --request POST.
+            let (name, joined) = long.split_once('=').map_or((word, None), |(n, v)| (&word[..n.len() + 2], Some(v)));
+            command.option(name, &mut || joined.or_else(|| rest.next()))?;
+        } else if let Some(letters) = word.strip_prefix('-').filter(|l| !l.is_empty()) {
+            // So are -XPOST and -sX POST.
+            for (at, letter) in letters.char_indices() {
+                let joined = Some(&letters[at + letter.len_utf8()..]).filter(|v| !v.is_empty());
+                command.option(&format!("-{letter}"), &mut || joined.or_else(|| rest.next()))?;
+                if SHORT_WITH_VALUE.contains(letter) {
+                    break;
+                }
+            }
+        } else {
+            command.address(word)?;
+        }
+    }
+    command.exchange()
+}
+
+impl Command {
+    fn address(&mut self, url: &str) -> Result<(), String> {
+        match &self.url {
+            Some(first) => Err(format!("it has two URLs, '{first}' and '{url}' (or an option is not known)")),
+            None => {
+                self.url = Some(if url.contains("://") { url.into() } else { format!("http://{url}") });
+                Ok(())
+            }
+        }
+    }
+
+    fn header(&mut self, name: &str, value: &str) {
+        self.headers.push((name.to_string(), value.to_string()));
+    }
+
+    /// One option; `next` is its value, if it takes one.
+    fn option<'a>(&mut self, option: &str, next: &mut dyn FnMut() -> Option<&'a str>) -> Result<(), String> {
+        let mut value = || next().ok_or_else(|| format!("{option} has no value"));
+        let unopened = |text: &str| format!("{option} {text}: no other file is opened; put its content there");
         match option {
-            "-X" | "--request" => method = Some(value()?.to_ascii_uppercase()),
+            "-X" | "--request" => self.method = Some(value()?.to_ascii_uppercase()),
             "-H" | "--header" => {
                 let line = value()?;
+                if line.starts_with('@') {
+                    return Err(unopened(line));
+                }
                 // `Name:` takes one of curl's own away.
                 if let Some((name, text)) = line.split_once(':').filter(|(_, v)| !v.trim().is_empty()) {
-                    headers.push((name.trim().to_string(), text.trim().to_string()));
+                    self.header(name.trim(), text.trim());
                 }
             }
             "-d" | "--data" | "--data-ascii" | "--data-binary" | "--data-raw" | "--json" => {
                 let text = value()?;
                 if text.starts_with('@') && option != "--data-raw" {
-                    return Err(format!("{option} {text}: no other file is opened; put its content there"));
+                    return Err(unopened(text));
                 }
                 if option == "--json" {
-                    headers.push(("Content-Type".into(), "application/json".into()));
+                    self.header("Content-Type", "application/json");
+                    self.header("Accept", "application/json");
                 }
-                data.push(text.to_string());
+                self.data.get_or_insert_default().push(text.to_string());
             }
             "--data-urlencode" => {
                 let text = value()?;
                 let (name, content) = text.split_once('=').ok_or("--data-urlencode takes name=value here")?;
-                data.push(format!("{name}={}", percent(content)));
+                let pair = if name.is_empty() { percent(content) } else { format!("{name}={}", percent(content)) };
+                self.data.get_or_insert_default().push(pair);
             }
             "-F" | "--form" | "--form-string" => {
                 let text = value()?;
                 let (name, content) = text.split_once('=').ok_or("-F takes name=value")?;
                 let is_file = option != "--form-string" && content.starts_with(['@', '<']);
-                parts.push((name.to_string(), if is_file { String::new() } else { content.to_string() }));
+                self.parts.push((name.to_string(), if is_file { String::new() } else { content.to_string() }));
             }
+            "-T" | "--upload-file" | "-K" | "--config" => return Err(unopened(value()?)),
             "-u" | "--user" => {
                 use base64::Engine as _;
                 let login = base64::engine::general_purpose::STANDARD.encode(value()?);
-                headers.push(("Authorization".into(), format!("Basic {login}")));
+                self.header("Authorization", &format!("Basic {login}"));
             }
-            "-b" | "--cookie" => headers.push(("Cookie".into(), value()?.to_string())),
-            "-e" | "--referer" => headers.push(("Referer".into(), value()?.to_string())),
-            "-A" | "--user-agent" => headers.push(("User-Agent".into(), value()?.to_string())),
-            "-G" | "--get" => get = true,
-            "-I" | "--head" => method = Some("HEAD".into()),
-            "--url" => url = Some(value()?.to_string()),
+            "--oauth2-bearer" => self.header("Authorization", &format!("Bearer {}", value()?)),
+            // Without a `=` it is a file of cookies.
+            "-b" | "--cookie" => match value()? {
+                pairs if pairs.contains('=') => self.header("Cookie", pairs),
+                file => return Err(unopened(file)),
+            },
+            "-e" | "--referer" => self.header("Referer", value()?),
+            "-A" | "--user-agent" => self.header("User-Agent", value()?),
+            "-G" | "--get" => self.get = true,
+            "-I" | "--head" => self.method = Some("HEAD".into()),
+            "--url" => return self.address(value()?),
             ignored if IGNORED.contains(&ignored) => drop(value()?),
-            flag if flag.starts_with('-') => {}
-            word => url = Some(word.to_string()),
+            letter if letter.len() == 2 && SHORT_WITH_VALUE.contains(&letter[1..]) => drop(value()?),
+            _ => {}
         }
+        Ok(())
     }
-    let mut url = url.ok_or("it has no URL")?;
-    if get && !data.is_empty() {
-        url.push_str(if url.contains('?') { "&" } else { "?" });
-        url.push_str(&std::mem::take(&mut data).join("&"));
+
+    fn exchange(self) -> Result<Exchange, String> {
+        let mut url = self.url.ok_or("it has no URL")?;
+        let mut data = self.data;
+        if self.get
+            && let Some(data) = data.take()
+        {
+            url.push_str(if url.contains('?') { "&" } else { "?" });
+            url.push_str(&data.join("&"));
+        }
+        let url: Url = url.parse().map_err(|e: lastdrop_model::url::UrlError| e.to_string())?;
+        let content_type = find(&self.headers, "content-type").unwrap_or("application/x-www-form-urlencoded");
+        let natural = if data.is_some() || !self.parts.is_empty() { "POST" } else { "GET" };
+        let body = match data {
+            _ if !self.parts.is_empty() => Sent::Multipart(self.parts),
+            Some(data) => Sent::of(content_type, data.join("&")),
+            None => Sent::Nothing,
+        };
+        let method = self.method.unwrap_or_else(|| natural.into());
+        if !is_method(&method) {
+            return Err(format!("'{method}' is no method"));
+        }
+        Ok(Exchange { headers: self.headers, body, ..Exchange::of(&method, url) })
     }
-    let url: Url = url.parse().map_err(|e: lastdrop_model::url::UrlError| e.to_string())?;
-    let content_type = headers.iter().find(|(n, _)| n.eq_ignore_ascii_case("content-type"));
-    let content_type = content_type.map_or("application/x-www-form-urlencoded", |(_, v)| v.as_str()).to_string();
-    let body = match (parts.is_empty(), data.is_empty()) {
-        (false, _) => Sent::Multipart(parts),
-        (_, false) => Sent::of(&content_type, data.join("&")),
-        _ => Sent::Nothing,
-    };
-    let method = method.unwrap_or_else(|| if body == Sent::Nothing { "GET" } else { "POST" }.into());
-    Ok(Exchange { headers, body, ..Exchange::of(&method, url) })
 }
 
 fn percent(text: &str) -> String {

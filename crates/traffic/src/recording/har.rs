@@ -4,11 +4,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;
 
-use super::{Answer, Exchange, MOST_ANSWER_BYTES, RecordingError, Sent, find};
+use super::{Answer, Exchange, MOST_ANSWER_BYTES, RecordingError, Sent, find, is_method};
 use crate::time::TimeForm;
 
 /// What browsers fetch for a page, by Chromium's name of its kind or by `Sec-Fetch-Dest`.
-const PARTS: [&str; 16] = [
+const PARTS: [&str; 19] = [
     "stylesheet",
     "style",
     "script",
@@ -22,21 +22,31 @@ const PARTS: [&str; 16] = [
     "manifest",
     "ping",
     "preflight",
+    "prefetch",
+    "csp-violation-report",
+    "signed-exchange",
     "worker",
     "sharedworker",
     "serviceworker",
 ];
 
+/// What never ends is no step.
+const STREAMS: [&str; 2] = ["websocket", "eventsource"];
+
 /// Reads a HAR file.
 ///
 /// # Errors
-/// When it is none. Entries that are no requests over HTTP (`data:`, WebSockets) are left out.
+/// When it is none. Entries that are no requests over HTTP (`data:`, WebSockets), streams without an end, and what got no answer because it was
+/// blocked or given up, are left out.
 pub fn read_har(text: &str) -> Result<Vec<Exchange>, RecordingError> {
     let wrong = |what: String| RecordingError(format!("this is no HAR file: {what}"));
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let document: Value = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
     let entries = document["log"]["entries"].as_array().ok_or_else(|| wrong("it has no log with entries".into()))?;
-    let mut exchanges: Vec<Exchange> = entries.iter().filter_map(exchange).collect();
+    // Where nothing has a status, none is no sign.
+    let answered = entries.iter().any(|e| status(&e["response"]).is_some());
+    let came_through = |e: &&Value| !answered || e["response"]["status"].as_i64() != Some(0);
+    let mut exchanges: Vec<Exchange> = entries.iter().filter(came_through).filter_map(exchange).collect();
     // Firefox and some proxies write them in the order of their ends.
     exchanges.sort_by_key(|e| e.begin_us);
     Ok(exchanges)
@@ -50,10 +60,12 @@ fn exchange(entry: &Value) -> Option<Exchange> {
         None => url.parse().ok()?,
     };
     let method = request["method"].as_str()?.to_ascii_uppercase();
-    let is_token = !method.is_empty() && method.bytes().all(|b| b.is_ascii_alphabetic() || b == b'-');
     // What was asked of the cache was asked of no server.
     let from_cache = entry["_fromCache"].is_string();
-    if !is_token || method == "CONNECT" || from_cache {
+    let is_stream = entry["_resourceType"].as_str().is_some_and(|kind| STREAMS.contains(&kind))
+        || status(&entry["response"]) == Some(101)
+        || text_of(&entry["response"]["content"]["mimeType"]).starts_with("text/event-stream");
+    if !is_method(&method) || method == "CONNECT" || from_cache || is_stream {
         return None;
     }
     let begin_us = entry["startedDateTime"].as_str().and_then(|t| TimeForm::Iso.read(t.as_bytes())).map_or(0, |s| s.us);
@@ -64,7 +76,7 @@ fn exchange(entry: &Value) -> Option<Exchange> {
     let mut exchange = Exchange {
         begin_us,
         end_us: begin_us.saturating_add(took_us),
-        body: body(&request["postData"]),
+        body: body(request),
         is_part: false,
         is_last: false,
         method,
@@ -84,16 +96,32 @@ fn pairs(list: &Value) -> Vec<(String, String)> {
     pairs.filter(|(name, _)| !name.starts_with(':')).collect()
 }
 
-fn body(post: &Value) -> Sent {
-    let content_type = post["mimeType"].as_str().unwrap_or_default();
-    let text = post["text"].as_str().unwrap_or_default().to_string();
+fn text_of(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn body(request: &Value) -> Sent {
+    let post = &request["postData"];
+    let content_type = text_of(&post["mimeType"]);
     let params = pairs(&post["params"]);
+    let written = text_of(&post["text"]);
+    let text = if post["encoding"] == "base64" {
+        BASE64.decode(written).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
+    } else {
+        // Firefox had the body's own head before it.
+        let head = written.starts_with("Content-Type:") || written.starts_with("Content-Length:");
+        head.then(|| written.split_once("\r\n\r\n")).flatten().map_or(written, |(_, body)| body).to_string()
+    };
+    if text.is_empty() && params.is_empty() {
+        let had_some = !written.is_empty() || request["bodySize"].as_i64().is_some_and(|n| n > 0);
+        return if had_some { Sent::Lost } else { Sent::Nothing };
+    }
     if content_type.to_ascii_lowercase().starts_with("multipart/form-data") {
         let parts = if params.is_empty() { parts(content_type, &text) } else { params };
         return if parts.is_empty() { Sent::Text(text) } else { Sent::Multipart(parts) };
     }
     match Sent::of(content_type, text) {
-        Sent::Nothing if !params.is_empty() => Sent::Form(params),
+        Sent::Nothing => Sent::Form(params),
         body => body,
     }
 }
@@ -110,10 +138,17 @@ pub(crate) fn parts(content_type: &str, text: &str) -> Vec<(String, String)> {
     text.split(&format!("--{boundary}")).filter_map(part).collect()
 }
 
+/// A number; of some proxies a text.
+fn status(response: &Value) -> Option<u16> {
+    let status = &response["status"];
+    let status = status.as_u64().or_else(|| status.as_str()?.parse().ok())?;
+    (100..600).contains(&status).then_some(status as u16)
+}
+
 fn answer(response: &Value) -> Option<Answer> {
-    let status = response["status"].as_u64().filter(|s| (100..600).contains(s))?;
+    let status = status(response)?;
     let content = &response["content"];
-    let written = content["text"].as_str().unwrap_or_default();
+    let written = text_of(&content["text"]);
     let mut text = if content["encoding"] == "base64" {
         BASE64.decode(written).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
     } else {
@@ -123,13 +158,17 @@ fn answer(response: &Value) -> Option<Answer> {
         let end = (0..=MOST_ANSWER_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         text.truncate(end);
     }
-    let headers = pairs(&response["headers"]);
+    let mut headers = pairs(&response["headers"]);
+    let redirect = text_of(&response["redirectURL"]);
+    if !redirect.is_empty() && find(&headers, "location").is_none() {
+        headers.push(("Location".into(), redirect.into()));
+    }
     let content_type = content["mimeType"]
         .as_str()
         .or_else(|| find(&headers, "content-type"))
         .unwrap_or_default()
         .to_ascii_lowercase();
-    Some(Answer { status: status as u16, headers, content_type, text })
+    Some(Answer { status, headers, content_type, text })
 }
 
 /// Is it fetched because a page has it in it? Browsers say so; of others the type of the answer does.
@@ -137,7 +176,8 @@ pub(crate) fn is_part(entry: &Value, exchange: &Exchange) -> bool {
     let kind = entry["_resourceType"].as_str().or_else(|| exchange.header("sec-fetch-dest"));
     match kind {
         Some(kind) if PARTS.contains(&kind) => true,
-        Some("document" | "xhr" | "fetch") => false,
+        Some("document" | "iframe" | "frame" | "xhr" | "fetch") => false,
+        _ if exchange.method == "OPTIONS" && exchange.header("access-control-request-method").is_some() => true,
         _ if exchange.method != "GET" => false,
         _ => {
             let of_type = exchange.answer.as_ref().is_some_and(|a| is_part_type(&a.content_type));

@@ -86,8 +86,8 @@ pub enum Sent {
     Form(Vec<(String, String)>),
     /// `multipart/form-data`; what files had in them is not known.
     Multipart(Vec<(String, String)>),
-    /// What a file has, which is opened when the plan runs.
-    File(String),
+    /// The recording does not have it, or it is no text.
+    Lost,
 }
 
 impl Sent {
@@ -108,6 +108,11 @@ impl Sent {
             None => Sent::Text(text),
         }
     }
+}
+
+/// Could the text be a method's name?
+pub(crate) fn is_method(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphabetic() || b == b'-')
 }
 
 /// The fields of a query or a form; None where encoding them again would not give the same fields.

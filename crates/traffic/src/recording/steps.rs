@@ -47,6 +47,8 @@ pub(crate) fn steps(exchanges: Vec<Exchange>, options: &PlanOptions, notes: &mut
         [] => first.as_deref() == Some(host),
         hosts => hosts.iter().any(|h| h.eq_ignore_ascii_case(host)),
     };
+    // Of commands there is no answer that would give a cookie: those that they have are all there are.
+    let has_answers = exchanges.iter().any(|e| e.answer.is_some());
     let mut elsewhere: Vec<(String, usize)> = Vec::new();
     let mut steps: Vec<Step> = Vec::new();
     // When the last thing ended that the user waited for.
@@ -79,7 +81,15 @@ pub(crate) fn steps(exchanges: Vec<Exchange>, options: &PlanOptions, notes: &mut
             last.think_us = if pause < LEAST_THINK_US { 0 } else { pause.min(MOST_THINK_US) };
         }
         busy_us = exchange.end_us;
-        steps.push(step(exchange));
+        steps.push(step(exchange, !has_answers));
+    }
+    if let Some(cookies) = steps.first().and_then(|s| s.exchange.header("cookie")).filter(|_| has_answers) {
+        let names: Vec<&str> = cookies.split(';').filter_map(|c| Some(c.split_once('=')?.0.trim())).collect();
+        notes.push(format!(
+            "the recorded user had cookies before ({}), the plan's users begin without; what needs them is recorded in a private window, from \
+             the login on",
+            names.join(", ")
+        ));
     }
     for (host, n) in elsewhere {
         notes.push(format!("{n} requests to {host} are left out; --host {host} takes them in"));
@@ -102,7 +112,7 @@ fn without_fragment(url: &Url) -> Url {
     url.with_path(url.path.split('#').next().unwrap_or_default())
 }
 
-fn step(exchange: Exchange) -> Step {
+fn step(exchange: Exchange, keeps_cookies: bool) -> Step {
     let is_form = matches!(exchange.body, Sent::Form(_) | Sent::Multipart(_));
     let keeps = |name: &str, value: &str| {
         let name = name.to_ascii_lowercase();
@@ -110,7 +120,8 @@ fn step(exchange: Exchange) -> Step {
         let accepts = name == "accept" && value.starts_with("application/");
         // Where it is known what is sent, its type follows; a GET has no origin that anybody looks at.
         let follows = (name == "content-type" && is_form) || (name == "origin" && exchange.method == "GET");
-        (said || accepts || KEPT.contains(&name.as_str())) && !follows && check_header(&name, value).is_ok()
+        let cookie = keeps_cookies && name == "cookie";
+        (said || accepts || cookie || KEPT.contains(&name.as_str())) && !follows && check_header(&name, value).is_ok()
     };
     let headers = exchange.headers.iter().filter(|(n, v)| keeps(n, v)).map(|(n, v)| (n.clone(), literal(v))).collect();
     let fields = |fields: &[(String, String)]| fields.iter().map(|(n, v)| (n.clone(), literal(v))).collect();
@@ -119,7 +130,7 @@ fn step(exchange: Exchange) -> Step {
         Sent::Text(text) => Sent::Text(literal(text)),
         Sent::Form(form) => Sent::Form(fields(form)),
         Sent::Multipart(parts) => Sent::Multipart(fields(parts)),
-        Sent::File(name) => Sent::File(name.clone()),
+        Sent::Lost => Sent::Lost,
     };
     let path = literal(&without_fragment(&exchange.url).path);
     let (extract, expect) = (Vec::new(), Vec::new());
@@ -133,7 +144,9 @@ pub(crate) fn literal(text: &str) -> String {
 
 fn expectations(answer: Option<&Answer>) -> Vec<String> {
     let Some(answer) = answer.filter(|a| a.status > 0) else { return Vec::new() };
-    let mut all = vec![format!("status={}", answer.status)];
+    // What a cache had, or a part of it: the plan asks for all of it.
+    let status = if matches!(answer.status, 206 | 304) { 200 } else { answer.status };
+    let mut all = vec![format!("status={status}")];
     if let Some(title) = title(&answer.text).filter(|_| answer.content_type.contains("html")) {
         all.push(format!("text={title}"));
     }

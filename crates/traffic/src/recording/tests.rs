@@ -143,11 +143,117 @@ curl -G http://h/d -d q=1 -u ann:secret
         ("curl -H", "no value"),
         ("curl ftp://h/", "http"),
         ("curl", "no URL"),
+        ("curl -b jar.txt http://h/", "no other file"),
+        ("curl -K x http://h/", "no other file"),
+        ("curl http://h/ --new-option 7", "two URLs"),
+        ("curl \"http://h/\" ^\r\n  -H \"accept: */*\"\r\n", "cmd.exe"),
+        ("curl ^\"http://h/^\" -H ^\"a: b^\"", "cmd.exe"),
         ("# nothing", "no curl command"),
     ] {
         let error = read_curl(text).expect_err(text);
         assert!(error.0.contains(word), "{error}");
     }
+}
+
+/// Two of "copy as cURL (bash)", of Chromium and of Firefox.
+const COPIED: &str = r#"curl 'http://shop.test/api/order?x=1' \
+  -H 'Accept: application/json, text/plain, */*' \
+  -H 'Accept-Language: en-US,en;q=0.9' \
+  -H 'Content-Type: application/json' \
+  -b 'sid=s3cr3t; theme=dark' \
+  -H 'User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36' \
+  -H 'sec-ch-ua: "Chromium";v="140", "Not=A?Brand";v="24"' \
+  --data-raw $'{"note":"it\'s \u0021 \u00e9 \ud83d\ude00","n":1}' \
+  --compressed \
+  --insecure ;
+curl 'http://shop.test/search' --compressed -sSL -X POST -H 'Content-Type: application/x-www-form-urlencoded' -H 'Cookie: sid=s3cr3t; theme=dark' --data-raw 'q=a%20b&empty='
+"#;
+
+#[test]
+fn what_browsers_copy_is_what_they_sent() {
+    let exchanges = read_curl(COPIED).expect("commands");
+    assert_eq!(exchanges[0].body, Sent::Text("{\"note\":\"it's ! é 😀\",\"n\":1}".into()));
+    assert_eq!(exchanges[1].body, Sent::Form(vec![("q".into(), "a b".into()), ("empty".into(), String::new())]));
+    let recorded = plan(exchanges, &options()).expect("a plan");
+    let plan = read(&recorded);
+    let methods: Vec<&str> = plan.requests.iter().map(|r| r.method.as_str()).collect();
+    assert_eq!((methods, plan.http.cookies), (vec!["POST", "POST"], false));
+    // The cookie is all that the server knows the user by: it is in the data file, and only there.
+    assert!(!recorded.plan.contains("s3cr3t"), "{}", recorded.plan);
+    assert_eq!(recorded.data.as_deref(), Some("cookie\n\"sid=s3cr3t; theme=dark\"\n"));
+    assert!(plan.requests.iter().all(|r| r.headers.contains(&("Cookie".into(), "{{cookie}}".into()))), "{plan:?}");
+}
+
+#[test]
+fn har_files_of_all_programs_are_read() {
+    let ok = json!({"status": 200, "headers": [], "content": {"mimeType": "text/html", "text": "eA==", "encoding": "base64"}});
+    let one = |time: &str, request: Value, response: Value, more: Value| {
+        let mut entry = json!({"startedDateTime": time, "time": null, "timings": null, "cache": null, "request": request, "response": response});
+        for (name, value) in more.as_object().into_iter().flatten() {
+            entry[name] = value.clone();
+        }
+        entry
+    };
+    let get = |path: &str| json!({"method": "GET", "url": format!("http://h{path}"), "headers": null, "cookies": null, "postData": null});
+    let post = |path: &str, data: Value| json!({"method": "POST", "url": format!("http://h{path}"), "postData": data, "bodySize": 9});
+    let entries = [
+        // In the order of their ends, with zones and fractions of all lengths: Firefox, Charles, Fiddler.
+        one("2026-01-31T13:00:03.500+01:00", get("/second#part"), ok.clone(), json!({"_initiator": {"type": "other"}})),
+        one("2026-01-31T12:00:01.1234567Z", get("/first"), ok.clone(), json!({})),
+        one(
+            "2026-01-31T12:00:04Z",
+            get("/blocked.html"),
+            json!({"status": 0, "_error": "net::ERR_BLOCKED_BY_CLIENT"}),
+            json!({}),
+        ),
+        one("2026-01-31T12:00:05Z", get("/socket"), json!({"status": 101}), json!({"_resourceType": "websocket"})),
+        one("2026-01-31T12:00:05Z", get("/events"), ok.clone(), json!({"_resourceType": "eventsource"})),
+        one("2026-01-31T12:00:05Z", get("/cached"), ok.clone(), json!({"_fromCache": "disk"})),
+        one(
+            "2026-01-31T12:00:06Z",
+            post("/text", json!({"mimeType": "application/json", "text": "eyJhIjoxfQ==", "encoding": "base64"})),
+            json!({"status": "201"}),
+            json!({}),
+        ),
+        one(
+            "2026-01-31T12:00:07Z",
+            post(
+                "/form",
+                json!({"mimeType": "application/x-www-form-urlencoded", "params": [{"name": "a", "value": null}], "text": ""}),
+            ),
+            json!({"status": 302, "redirectURL": "/there"}),
+            json!({}),
+        ),
+        one("2026-01-31T12:00:07.2Z", get("/there"), json!({"status": 304, "content": null}), json!({})),
+        one(
+            "2026-01-31T12:00:08Z",
+            post(
+                "/old",
+                json!({"mimeType": "application/x-www-form-urlencoded", "text": "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 3\r\n\r\nb=c"}),
+            ),
+            ok.clone(),
+            json!({}),
+        ),
+        one(
+            "2026-01-31T12:00:09Z",
+            post("/binary", json!({"mimeType": "application/octet-stream", "text": "/wD/", "encoding": "base64"})),
+            ok.clone(),
+            json!({}),
+        ),
+        json!({"request": {"method": "CONNECT", "url": "http://h:443/"}}),
+        json!(null),
+    ];
+    let text = format!("\u{feff}{}", json!({"log": {"entries": entries, "pages": null}}));
+    let recorded = plan(read_har(&text).expect("a HAR file"), &options()).expect("a plan");
+    let plan = read(&recorded);
+    let shown: Vec<String> = plan.requests.iter().map(|r| format!("{} {}", r.method, r.url.path)).collect();
+    assert_eq!(shown, ["GET /first", "GET /second", "POST /text", "POST /form", "POST /old", "POST /binary"]);
+    assert_eq!(plan.requests[2].body, Body::Text("{\"a\":1}".into()));
+    let form = |n: &str, v: &str| Body::Form(vec![(n.into(), v.into())]);
+    assert_eq!((&plan.requests[3].body, &plan.requests[4].body), (&form("a", ""), &form("b", "c")));
+    assert!(recorded.plan.contains("\"status=201\"") && !recorded.plan.contains("304"), "{}", recorded.plan);
+    assert!(recorded.notes.iter().any(|n| n.starts_with("step 6: what was sent is no text")), "{:?}", recorded.notes);
+    assert_eq!(plan.requests[0].think.map(|t| t.mean().as_millis()), Some(2_400));
 }
 
 #[test]
@@ -162,13 +268,13 @@ fn workloads_of_httperf_and_siege_are_plans() {
     assert_eq!(last, [false, false, true, true]);
     assert_eq!(plan_of.requests[1].think.map(|t| t.mean().as_secs()), Some(2));
     assert!(read_wsesslog("/ what=1\n", &server).expect_err("a word").0.contains("line 1"));
-    let siege =
-        read_siege("HOST=h.test\nhttp://$(HOST)/a\nhttp://o.test/b POST x=1\nhttp://h.test/c PUT </etc/passwd\n")
-            .expect("URLs");
+    let siege = read_siege("HOST=h.test\nhttp://$(HOST)/a\nhttp://o.test/b POST x=1\n").expect("URLs");
     let recorded = plan(siege, &PlanOptions { independent: true, ..options() }).expect("a plan");
     let plan = read(&recorded);
-    assert_eq!((plan.requests.len(), &plan.requests[1].url.host[..]), (3, "o.test"));
-    assert!(recorded.plan.contains("body_file = \"/etc/passwd\"") && !recorded.plan.contains("root"));
+    assert_eq!((plan.requests.len(), &plan.requests[1].url.host[..]), (2, "o.test"));
+    let refused = read_siege("http://h.test/c PUT </etc/passwd\n").expect_err("a file");
+    assert!(refused.0.contains("no other file"), "{refused}");
+    assert!(read_siege("http://$(HOME)/\n").is_err(), "the environment is nobody's business");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use lastdrop_model::class;
 
 use super::steps::{Rule, Step};
 use super::values::Column;
-use super::{PlanOptions, Recorded, Sent};
+use super::{PlanOptions, Recorded, Sent, find};
 
 pub(crate) fn write(steps: &[Step], columns: &[Column], options: &PlanOptions, mut notes: Vec<String>) -> Recorded {
     let several = steps.iter().any(|s| s.exchange.is_last) && steps.len() > 1;
@@ -15,9 +15,12 @@ pub(crate) fn write(steps: &[Step], columns: &[Column], options: &PlanOptions, m
         (false, true) => "sessions",
         (false, false) => "session",
     };
-    plan.push_str(&format!("pick = \"{pick}\"\nusers = 1\nduration = \"10s\"\n"));
+    plan.push_str(&format!("pick = \"{pick}\"\n"));
     if !options.independent {
-        plan.push_str("\n[http]\ncookies = true\ncompressed = true\ndecode = true\n");
+        // Two Cookie headers would be one too many.
+        let own = steps.iter().any(|s| find(&s.headers, "cookie").is_some());
+        plan.push_str(&format!("\n[http]\ncookies = {}\n", !own));
+        plan.push_str("compressed = true\ndecode = true\n");
         if steps.iter().any(|s| s.redirects > 0) {
             plan.push_str("redirects = 10\n");
         }
@@ -48,6 +51,10 @@ pub(crate) fn write(steps: &[Step], columns: &[Column], options: &PlanOptions, m
         if matches!(&step.exchange.body, Sent::Multipart(parts) if parts.iter().any(|p| p.1.is_empty())) {
             notes.push(format!("step {}: what was in a file that was sent is not known; its part is empty", at + 1));
         }
+        if step.exchange.body == Sent::Lost {
+            notes
+                .push(format!("step {}: what was sent is no text, or not in the recording; its body is empty", at + 1));
+        }
     }
     Recorded { plan, data, notes }
 }
@@ -57,7 +64,7 @@ fn write_step(step: &Step, is_last: bool, to: &mut String) {
     // Braces would be templates in a name, too.
     let shown = class::pattern(&e.method, &e.url.path);
     to.push_str(&format!("\n[[request]]       # {}\n", lastdrop_model::printable::line(&shown)));
-    let natural = if step.body == Sent::Nothing { "GET" } else { "POST" };
+    let natural = if matches!(step.body, Sent::Nothing | Sent::Lost) { "GET" } else { "POST" };
     if e.method != natural {
         to.push_str(&format!("method = {}\n", quoted(&e.method)));
     }
@@ -67,8 +74,7 @@ fn write_step(step: &Step, is_last: bool, to: &mut String) {
         to.push_str(&format!("headers = {{ {} }}\n", all.join(", ")));
     }
     match &step.body {
-        Sent::Nothing => {}
-        Sent::File(name) => to.push_str(&format!("body_file = {}\n", quoted(name))),
+        Sent::Nothing | Sent::Lost => {}
         Sent::Text(text) => to.push_str(&format!("body = {}\n", quoted(text))),
         Sent::Form(fields) if has_one_of_each(fields) => {
             let all: Vec<String> = fields.iter().map(|(n, v)| format!("{} = {}", quoted(n), quoted(v))).collect();

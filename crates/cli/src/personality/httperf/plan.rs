@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lastdrop_load::files;
 use lastdrop_model::request::{Body, Pick, RequestSpec, Think};
-use lastdrop_model::{KeepAlive, Load, Phase, Plan, Url, raw};
+use lastdrop_model::{KeepAlive, Load, Phase, Plan, Url, raw, session_file};
 
 use super::flags::{Begin, Order, Uris, Work, seconds, usage};
 use crate::personality::{Refusal, seed};
@@ -68,70 +68,35 @@ fn spec(o: &Order, url: &Url, path: &str, method: Option<&str>, body: Option<&st
 /// Sessions out of a --wsesslog file: each a list of bursts, each a list of requests and the pause after it.
 fn session_log(o: &Order, url: &Url, think_s: f64, file: &str) -> Result<Vec<Vec<RequestSpec>>, Refusal> {
     let text = files::read_text(Path::new(file)).or_else(|_| usage(&format!("can't open {file}")))?;
-    let mut sessions: Vec<Vec<RequestSpec>> = vec![Vec::new()];
-    for (index, line) in text.lines().enumerate() {
-        let line_of = |what: &str| usage(&format!("{file}: line {}: {what}", index + 1));
-        let bare = line.split('#').next().unwrap_or_default();
-        if bare.trim().is_empty() {
-            if line.trim().is_empty() && sessions.last().is_some_and(|s| !s.is_empty()) {
-                sessions.push(Vec::new());
-            }
-            continue;
-        }
-        let mut words = split_quoted(bare);
-        let path = words.remove(0);
-        let (mut method, mut contents, mut think) = (None, None, None);
-        for word in words {
-            match word.split_once('=') {
-                Some(("method", m)) => method = Some(m.to_string()),
-                Some(("contents", c)) => contents = Some(c.to_string()),
-                Some(("think", t)) => {
-                    think = Some(seconds(&format!("{file}: line {}: think", index + 1), t, "think time")?)
+    let read = session_file::parse(&text).or_else(|e| usage(&format!("{file}: {e}")))?;
+    let mut sessions: Vec<Vec<RequestSpec>> = Vec::new();
+    for calls in &read {
+        let mut session: Vec<RequestSpec> = Vec::new();
+        for call in calls {
+            let think = match &call.think {
+                Some(t) => Some(seconds(&format!("{file}: line {}: think", call.line), t, "think time")?),
+                None => None,
+            };
+            let mut request = spec(o, url, &call.path, call.method.as_deref(), call.contents.as_deref());
+            if let Some(before) = session.last_mut().filter(|_| !call.indented) {
+                // A new burst: the pause comes before it.
+                if before.think.is_none() {
+                    before.think = Some(Think::Fixed(Duration::from_secs_f64(think_s.max(0.0))));
                 }
-                _ => return line_of(&format!("'{word}' is not understood")),
             }
-        }
-        let mut request = spec(o, url, &path, method.as_deref(), contents.as_deref());
-        let indented = line.starts_with([' ', '\t']);
-        let session = sessions.last_mut().map_or(&mut [][..], |s| s.as_mut_slice());
-        if let Some(before) = session.last_mut().filter(|_| !indented) {
-            // A new burst: the pause comes before it.
-            if before.think.is_none() {
-                before.think = Some(Think::Fixed(Duration::from_secs_f64(think_s.max(0.0))));
+            if let Some(t) = think {
+                request.think = Some(Think::Fixed(Duration::from_secs_f64(t.max(0.0))));
+            } else if call.indented
+                && let Some(before) = session.last_mut()
+            {
+                // Inside of a burst nobody thinks; what its first line says comes after its last.
+                request.think = before.think.take();
             }
+            session.push(request);
         }
-        if let Some(t) = think {
-            request.think = Some(Think::Fixed(Duration::from_secs_f64(t.max(0.0))));
-        } else if indented && let Some(before) = session.last_mut() {
-            // Inside of a burst nobody thinks; what its first line says comes after its last.
-            request.think = before.think.take();
-        }
-        if let Some(s) = sessions.last_mut() {
-            s.push(request);
-        }
+        sessions.push(session);
     }
-    sessions.retain(|s| !s.is_empty());
     if sessions.is_empty() { usage(&format!("no sessions in {file}")) } else { Ok(sessions) }
-}
-
-/// Words; quotes of either kind keep blanks together.
-fn split_quoted(line: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut quote = None;
-    for c in line.trim().chars() {
-        match quote {
-            Some(q) if c == q => quote = None,
-            Some(_) => words.last_mut().into_iter().for_each(|w| w.push(c)),
-            None if c == '"' || c == '\'' => quote = Some(c),
-            None if c.is_whitespace() => {
-                if words.last().is_some_and(|w| !w.is_empty()) {
-                    words.push(String::new());
-                }
-            }
-            None => words.last_mut().into_iter().for_each(|w| w.push(c)),
-        }
-    }
-    words
 }
 
 /// The paths of calls one after the other, and whether they begin anew at their end.
