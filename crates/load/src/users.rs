@@ -632,7 +632,7 @@ impl EventLoop<'_> {
                 self.slice(phase).counts.due += 1;
                 return self.issue(user, request, now, phase, Some(Box::new(next)), now, true);
             }
-            good &= self.judge(user, request, phase, status, seen, errand.embedded);
+            good &= self.judge(user, request, phase, status, seen, &errand);
         }
         if self.job.plan.page.is_some() {
             let ok = good && status < 400;

@@ -53,6 +53,8 @@ impl Authority {
     /// # Errors
     /// When a name cannot be one of a server, or a file cannot be written.
     pub fn new(names: &[String]) -> Result<Authority, AuthorityError> {
+        let servers = names.iter().map(|name| Ok(dated(CertificateParams::new(vec![name.clone()])?)));
+        let servers = servers.collect::<Result<Vec<_>, rcgen::Error>>()?;
         let folder = PrivateFolder::new()?;
         let key = KeyPair::generate()?;
         let mut own = dated(CertificateParams::new(Vec::<String>::new())?);
@@ -66,8 +68,7 @@ impl Authority {
         let issuer = Issuer::new(own, key);
         let server_key = KeyPair::generate()?;
         let mut certificates = HashMap::new();
-        for name in names {
-            let mut server = dated(CertificateParams::new(vec![name.clone()])?);
+        for (name, mut server) in names.iter().zip(servers) {
             server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
             server.use_authority_key_identifier_extension = true;
             let signed = server.signed_by(&server_key, &issuer)?;

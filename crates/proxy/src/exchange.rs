@@ -153,7 +153,7 @@ fn described(
         && (!is_text || text.len() > MOST_TEXT_BYTES)
     {
         shared.recorder.trouble("a body that is no text, or more than 256 KB of it, is not in the plan");
-        sent = Sent::Nothing;
+        sent = Sent::Lost;
     }
     let headers =
         fields.into_iter().map(|(name, value)| (name, String::from_utf8_lossy(&value).into_owned())).collect();

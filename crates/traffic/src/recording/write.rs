@@ -102,6 +102,7 @@ fn write_step(step: &Step, is_last: bool, to: &mut String) {
             Rule::Header(name) => format!("header = {}", quoted(name)),
             Rule::Regex(regex) => format!("regex = {}", quoted(regex)),
             Rule::Json(pointer) => format!("json = {}", quoted(pointer)),
+            Rule::Url(regex) => format!("url = {}", quoted(regex)),
         };
         to.push_str(&format!("extract.{name} = {{ {rule} }}\n"));
     }
