@@ -36,6 +36,17 @@ pub(crate) struct PageLoad {
     pub failed: bool,
     /// The request of the plan that the page is.
     pub request: usize,
+    /// What the page itself came to, without what it embeds: whether a session can go on, and its status.
+    pub good: bool,
+    pub status: u16,
+}
+
+impl PageLoad {
+    /// A page of which the first request goes out now.
+    pub fn begin(due: Micros, phase: u16, request: usize) -> Box<PageLoad> {
+        let waiting = VecDeque::new();
+        Box::new(PageLoad { due, phase, waiting, running: 1, failed: false, request, good: false, status: 0 })
+    }
 }
 
 impl EventLoop<'_> {
@@ -181,18 +192,23 @@ impl EventLoop<'_> {
     pub(crate) fn page_part_over(
         &mut self,
         user: u32,
+        slot: u32,
         errand: &Errand,
         endpoint: usize,
-        ok: bool,
+        (good, status): (bool, u16),
         refused: bool,
         capture: Option<Box<Capture>>,
         now: Micros,
     ) {
+        let ok = good && status < 400;
         let path = String::from_utf8_lossy(&errand.target).into_owned();
         let cache = self.job.plan.page.as_ref().is_some_and(|p| p.cache);
         let Some(mut page) = self.people[user as usize].page.take() else { return };
         page.running -= 1;
         page.failed |= !ok;
+        if !errand.embedded {
+            (page.good, page.status) = (good, status);
+        }
         if !errand.embedded && ok {
             let e = &self.endpoints[endpoint];
             let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path };
@@ -254,6 +270,7 @@ impl EventLoop<'_> {
         } else {
             self.slice(phase).counts.pages_failed += 1;
         }
-        self.unit_over(user, request, now, refused);
+        let (good, status) = (page.good, page.status);
+        self.step_over(user, slot, request, (good, status), refused, now);
     }
 }

@@ -7,7 +7,7 @@
 //! A long file, since the three are cases of one question, asked at each end of a request: what does this user do next?
 
 use std::cmp::Reverse;
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 
 use lastdrop_http::cookies::Jar;
 use lastdrop_http::digest::Challenge;
@@ -316,14 +316,7 @@ impl EventLoop<'_> {
                 person.step = request;
             }
             if page {
-                person.page = Some(Box::new(PageLoad {
-                    due,
-                    phase,
-                    waiting: VecDeque::new(),
-                    running: 1,
-                    failed: false,
-                    request,
-                }));
+                person.page = Some(PageLoad::begin(due, phase, request));
             }
         }
         self.issue(user, request, due, phase, None, now, arrived);
@@ -363,7 +356,12 @@ impl EventLoop<'_> {
         self.presence[user as usize] = Presence::Busy;
         let phase = self.phase;
         self.slice(phase).counts.due += 1;
-        let step = self.people[user as usize].step;
+        let is_page = self.job.plan.page.is_some();
+        let person = &mut self.people[user as usize];
+        let step = person.step;
+        if is_page {
+            person.page = Some(PageLoad::begin(due, phase, step));
+        }
         self.issue(user, step, due, phase, None, now, false);
         if self.remaining == 0 && counts {
             self.nothing_remains(now);
@@ -376,7 +374,9 @@ impl EventLoop<'_> {
         person.step = 0;
         person.mid_session = false;
         if !person.past_once {
+            // Who comes next is somebody else.
             person.jar.clear();
+            person.cached.clear();
             person.values[columns..].iter_mut().for_each(Vec::clear);
         }
     }
@@ -635,9 +635,21 @@ impl EventLoop<'_> {
             good &= self.judge(user, request, phase, status, seen, &errand);
         }
         if self.job.plan.page.is_some() {
-            let ok = good && status < 400;
-            return self.page_part_over(user, &errand, endpoint, ok, refused, capture, now);
+            return self.page_part_over(user, slot, &errand, endpoint, (good, status), refused, capture, now);
         }
+        self.step_over(user, slot, request, (good, status), refused, now);
+    }
+
+    /// A request with all that follows from it, or a page, is over: a session goes on, or the user has done what it wanted.
+    pub(crate) fn step_over(
+        &mut self,
+        user: u32,
+        slot: u32,
+        request: usize,
+        (good, status): (bool, u16),
+        refused: bool,
+        now: Micros,
+    ) {
         if matches!(self.job.prepared.choice, Choice::Session | Choice::Sessions(_)) {
             let person = &mut self.people[user as usize];
             let requests = &self.job.prepared.requests;

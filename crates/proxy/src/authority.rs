@@ -53,11 +53,13 @@ impl Authority {
     /// # Errors
     /// When a name cannot be one of a server, or a file cannot be written.
     pub fn new(names: &[String]) -> Result<Authority, AuthorityError> {
-        let servers = names.iter().map(|name| Ok(dated(CertificateParams::new(vec![name.clone()])?)));
+        let servers = names
+            .iter()
+            .map(|name| Ok(named(CertificateParams::new(vec![name.clone()])?, "lastdrop record: a server")));
         let servers = servers.collect::<Result<Vec<_>, rcgen::Error>>()?;
         let folder = PrivateFolder::new()?;
         let key = KeyPair::generate()?;
-        let mut own = dated(CertificateParams::new(Vec::<String>::new())?);
+        let mut own = named(CertificateParams::new(Vec::<String>::new())?, "lastdrop record");
         own.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         own.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         own.name_constraints = Some(constraints(names));
@@ -80,10 +82,11 @@ impl Authority {
     }
 }
 
-fn dated(mut params: CertificateParams) -> CertificateParams {
-    let now = SystemTime::now();
+/// A certificate of this name: that of the authority and those that it signs must differ, or they look signed by themselves.
+fn named(mut params: CertificateParams, name: &str) -> CertificateParams {
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "lastdrop record");
+    params.distinguished_name.push(DnType::CommonName, name);
+    let now = SystemTime::now();
     params.not_before = (now - BEFORE).into();
     params.not_after = (now + AFTER).into();
     params
