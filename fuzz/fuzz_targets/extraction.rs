@@ -1,7 +1,7 @@
 //! Values out of answers and into requests: rules and templates that a user writes, bodies that a server sends.
 #![no_main]
 
-use lastdrop_load::inspect::Extraction;
+use lastdrop_load::extract::Extraction;
 use lastdrop_load::template::{Encode, Template, encode_into};
 use lastdrop_model::request::{Extract, Place};
 use libfuzzer_sys::fuzz_target;

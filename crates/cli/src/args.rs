@@ -21,6 +21,7 @@ use crate::commands::run::RunArgs;
 use crate::commands::size::SizeArgs;
 use crate::commands::sweep::SweepArgs;
 use crate::commands::target::TargetArgs;
+use crate::commands::top::TopArgs;
 use crate::commands::trace::TraceArgs;
 use crate::commands::tune::TuneArgs;
 use crate::commands::watch::WatchArgs;
@@ -81,6 +82,8 @@ pub enum Command {
     Knobs(KnobsArgs),
     /// A server's processes, states, memory, queues and kernel events, live
     Watch(Box<WatchArgs>),
+    /// What a growing access log or a status page tells now: rate, errors, slowest classes, greediest clients
+    Top(Box<TopArgs>),
     /// Which system calls a request is made of, what they cost, and what would spare them
     Trace(Box<TraceArgs>),
     /// Where a server's CPU goes while it is under load: functions, libraries, a flame graph

@@ -65,6 +65,7 @@ fn run(args: &[OsString]) -> Exit {
         Command::Knobs(args) => commands::knobs::knobs(&args),
         Command::Size(args) => commands::size::size(args),
         Command::Watch(args) => commands::watch::watch(&args),
+        Command::Top(args) => commands::top::top(&args),
         Command::Trace(args) => commands::trace::trace(&args),
         Command::Profile(args) => commands::profile::profile(&args),
         Command::Guard(args) => commands::guard::guard(&args),

@@ -28,9 +28,13 @@ client-71-162.online.apple.com - - [24/Jul/1995:07:13:03 -0400] \"GET /htbin/wai
 \xb4\xd2.host - - [24/Jul/1995:07:13:04 -0400] \"GET /cgi-bin/imagemap/countdown?99,176 HTTP/1.0\" 302 110
 ";
 
-const EPA: &str = "141.243.1.172 [29:23:53:25] \"GET /Software.html HTTP/1.0\" 200 1497
+const EPA: &[u8] = b"141.243.1.172 [29:23:53:25] \"GET /Software.html HTTP/1.0\" 200 1497
 query2.lycos.cs.cmu.edu [29:23:53:36] \"GET /Consumer.html HTTP/1.0\" 200 1325
 tanuki.twics.com [29:23:53:53] \"GET /News.html HTTP/1.0\" 200 1014
+wpbfl2-45.gate.net [29:23:54:15] \"GET / HTTP/1.0\" 200 4889
+140.112.68.165 [29:23:54:16] \"GET /logos/small_gopher.gif\" 304 0
+freenet2.carleton.ca [29:23:55:33] \"GET /cgi-bin/waisgate?query=\"clean air\" HTTP/1.0\" 302 -
+slip\xe9.host [30:00:00:01] \"GET /docs/\xfc ber.html HTTP/1.0\" 404 -
 ";
 
 #[test]
@@ -45,7 +49,9 @@ fn public_traces_work_as_they_are() {
     assert_eq!(names[0], "GET /shuttle/missions/sts-{n}/mission-sts-{n}.html");
     assert!(names.contains(&"(malformed)"), "{names:?}");
     let epa = folder.json(&["replay", &log(&folder, "epa-http.txt", EPA), "--analyse"], 0);
-    assert_eq!((epa["files"][0]["format"].as_str(), number(&epa["seconds"])), (Some("epa"), 28.0));
+    assert_eq!((epa["files"][0]["format"].as_str(), number(&epa["seconds"])), (Some("epa"), 396.0));
+    assert_eq!((n(&epa["lines"]), n(&epa["unparsed"]), n(&epa["status"]["404"])), (7, 0, 1));
+    assert_eq!(number(&epa["begin_unix_s"]), 809_740_405.0);
 }
 
 #[test]

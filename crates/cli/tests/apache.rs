@@ -206,7 +206,7 @@ fn an_included_folder_takes_the_override() {
     assert_eq!(apache.pool(), Some(50));
     let mut args = vec!["tune", &name, "--url", &url, "-c", "20", "-d", "500ms", "--warm-up", "1500ms", "--quiet"];
     let json = out.to_str().expect("text").to_string();
-    args.extend(["--json", &json, "--keep"]);
+    args.extend(["--json", &json, "--keep", "--trials", "8"]);
     let done = folder.run(&args);
     assert_eq!(done.code, 0, "{done:?}");
     let tune: Value = serde_json::from_str(&fs::read_to_string(&out).expect("written")).expect("JSON");
@@ -221,7 +221,7 @@ fn an_included_folder_takes_the_override() {
         .collect();
     expected.sort();
     assert_eq!(directives, expected, "the winner's settings and nothing that other trials left");
-    assert!(kept.contains("MaxConnectionsPerChild 10000"), "{kept}");
+    assert!(["1000", "10000"].iter().any(|age| kept.contains(&format!("MaxConnectionsPerChild {age}\n"))), "{kept}");
     assert_eq!(apache.masters(), before.1, "the command line is the server's own");
 }
 
@@ -251,7 +251,7 @@ fn a_server_in_use_is_reloaded_and_no_visitor_notices() {
     let refused = folder.run(&args);
     assert!(refused.code == 1 && refused.stderr.contains("--live"), "{refused:?}");
     let mut live = args.to_vec();
-    live.push("--live");
+    live.extend(["--live", "--trials", "6"]);
     let done = folder.run(&live);
     assert_eq!(done.code, 0, "{done:?}");
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -266,7 +266,8 @@ fn recycling_every_ten_connections_is_found_and_proven() {
     let folder = Folder::new();
     let apache = Apache::start(&folder);
     let before = (apache.tree(), apache.masters());
-    let tune = folder.json(&["tune", &apache.name(), "--url", &apache.url(HEAVY), "-c", "50", "-d", "1s"], 0);
+    let tune =
+        folder.json(&["tune", &apache.name(), "--url", &apache.url(HEAVY), "-c", "50", "-d", "1s", "--trials", "8"], 0);
     assert_eq!(tune["verdict"], "improved", "{tune}");
     let winner = &tune["winner"];
     // Three to ten on a machine of its own; beside others that take its processors less is left to gain, or the server as it

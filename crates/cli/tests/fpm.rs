@@ -349,8 +349,22 @@ fn each_of_several_pools_has_settings_of_its_own() {
     assert_eq!((site.tree(), folder.journal()), (before.clone(), None));
 
     let url = format!("http://127.0.0.1:{}/pid.php", site.port);
-    let tune =
-        ["tune", &site.fpm.name(), "--url", &url, "--live", "-c", "8", "-d", "200ms", "--warm-up", "50ms", "--quiet"];
+    let tune = [
+        "tune",
+        &site.fpm.name(),
+        "--url",
+        &url,
+        "--live",
+        "-c",
+        "8",
+        "-d",
+        "200ms",
+        "--warm-up",
+        "50ms",
+        "--trials",
+        "8",
+        "--quiet",
+    ];
     let tune = folder.json(&tune, 0);
     let tried = |name: &str| {
         let trials = tune["trials"].as_array().expect("trials").iter();

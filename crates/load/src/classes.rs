@@ -1,10 +1,7 @@
 //! The classes that requests have: of those that go out, and of those that never did.
 
-use lastdrop_model::Micros;
-
-use crate::connection::Errand;
-use crate::event_loop::{EventLoop, Queue};
 use crate::prepare::{Choice, Prepared};
+use crate::stream::Errand;
 
 impl Prepared {
     /// The class of a request that goes out.
@@ -20,7 +17,7 @@ impl Prepared {
     }
 
     /// So many requests of an open loop, each class with its share of the plan's mix. The shares add up.
-    fn mixed(&self, total: u64) -> Vec<u64> {
+    pub(crate) fn mixed(&self, total: u64) -> Vec<u64> {
         let weights: Vec<(u16, f64)> = match &self.choice {
             Choice::Only | Choice::Session => vec![(self.requests[0].class, 1.0)],
             Choice::Sessions(starts) => starts.iter().map(|at| (self.requests[*at].class, 1.0)).collect(),
@@ -41,35 +38,6 @@ impl Prepared {
             given += own;
         }
         shares
-    }
-}
-
-impl EventLoop<'_> {
-    /// Open loop: nothing of what has come due by `now` and waits will be sent. It has the classes that it would have had.
-    pub(crate) fn class_unsent(&mut self, now: Micros) {
-        if self.job.prepared.classes == 0 {
-            return;
-        }
-        let waiting = |q: &Queue| {
-            let until = q.end.map_or(now, |end| end.min(now)).saturating_sub(q.start);
-            (q.phase, q.arrivals.clone().advance_to(until).min(q.budget))
-        };
-        for (phase, unsent) in self.queues.iter().map(waiting).collect::<Vec<_>>() {
-            let shares = self.job.prepared.mixed(unsent);
-            let counts = &mut self.slice(phase).by_class.counts;
-            counts.iter_mut().zip(shares).for_each(|(c, n)| c.due += n);
-        }
-    }
-
-    /// What came due and found no descriptor until the end.
-    pub(crate) fn class_stranded(&mut self) {
-        if self.job.prepared.classes == 0 {
-            return;
-        }
-        for stranded in std::mem::take(&mut self.stranded) {
-            let class = self.job.prepared.class_of(stranded.request, stranded.errand.as_deref());
-            self.slice(stranded.phase).by_class.counts[usize::from(class)].due += 1;
-        }
     }
 }
 

@@ -11,79 +11,18 @@ use crc32fast::Hasher as Crc32;
 use lastdrop_http::Sink;
 use lastdrop_http::content::Decoder;
 use lastdrop_http::digest::hex;
-use lastdrop_model::request::{Checksum, Expectation, Extract, Place};
+use lastdrop_model::request::{Checksum, Expectation};
 use md5::Md5;
 use memchr::memmem;
-use regex::bytes::Regex;
 use sha2::{Digest, Sha256};
+
+use crate::extract::{Extraction, Rule};
 
 /// Of a longer body only this much is looked at for texts, values and links.
 pub const MOST_KEPT_BYTES: usize = 4 << 20;
 /// All bodies that come on the connections of a thread at once have so much memory. A hundred pages of the size above fit;
 /// of what comes when it is used up only the length is known.
 const MOST_HELD_BYTES: usize = 256 << 20;
-
-/// Where a value is taken from.
-#[derive(Debug, Clone)]
-pub enum Rule {
-    Header(String),
-    Regex(Box<Regex>),
-    Json(String),
-    Url(Box<Regex>),
-}
-
-/// A value to take from each answer to a request.
-#[derive(Debug, Clone)]
-pub struct Extraction {
-    /// Index into the user's values.
-    pub value: usize,
-    pub rule: Rule,
-}
-
-impl Extraction {
-    /// # Errors
-    /// When the rule cannot be understood.
-    pub fn new(extract: &Extract, value: usize) -> Result<Extraction, String> {
-        let regex = |pattern: &str| {
-            let built = regex::bytes::RegexBuilder::new(pattern).size_limit(1 << 20).build();
-            built.map(Box::new).map_err(|e| format!("the regex of '{}': {e}", extract.name))
-        };
-        let rule = match &extract.from {
-            Place::Header(name) => Rule::Header(name.clone()),
-            Place::Regex(pattern) => Rule::Regex(regex(pattern)?),
-            Place::Url(pattern) => Rule::Url(regex(pattern)?),
-            Place::Json(pointer) if pointer.is_empty() || pointer.starts_with('/') => Rule::Json(pointer.clone()),
-            Place::Json(pointer) => {
-                return Err(format!("'{pointer}' of '{}' is not a JSON pointer; write /items/0/id", extract.name));
-            }
-        };
-        Ok(Extraction { value, rule })
-    }
-
-    /// The value, where the answer has it; `url` is where it leads to or came from.
-    #[must_use]
-    pub fn take(&self, headers: &[(String, Vec<u8>)], body: &[u8], url: &[u8]) -> Option<Vec<u8>> {
-        let first = |regex: &Regex, text: &[u8]| {
-            let found = regex.captures(text)?;
-            Some(found.get(1).or_else(|| found.get(0))?.as_bytes().to_vec())
-        };
-        match &self.rule {
-            Rule::Header(name) => {
-                headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone())
-            }
-            Rule::Regex(regex) => first(regex, body),
-            Rule::Url(regex) => first(regex, url),
-            Rule::Json(pointer) => {
-                let document: serde_json::Value = serde_json::from_slice(body).ok()?;
-                match document.pointer(pointer)? {
-                    serde_json::Value::String(text) => Some(text.clone().into_bytes()),
-                    serde_json::Value::Null => None,
-                    other => Some(other.to_string().into_bytes()),
-                }
-            }
-        }
-    }
-}
 
 /// What has to be kept of an answer.
 #[derive(Debug, Clone, Default)]
@@ -381,34 +320,6 @@ pub fn wanted(expect: &[Expectation], extract: &[Extraction]) -> Wanted {
 mod tests {
     use super::*;
 
-    fn extraction(from: Place) -> Extraction {
-        Extraction::new(&Extract { name: "x".into(), from }, 0).expect("valid")
-    }
-
-    #[test]
-    fn values_are_taken_from_where_they_are() {
-        let headers = vec![("X-Token".to_string(), b"t1".to_vec())];
-        let body = br#"{"items":[{"id":17,"name":"a b"}]} <input name="csrf" value="c9">"#;
-        let json = br#"{"items":[{"id":17,"name":"a b"}],"none":null}"#;
-        let take = |from, body: &[u8]| {
-            extraction(from).take(&headers, body, b"/order/4?x").map(|v| String::from_utf8(v).expect("text"))
-        };
-        assert_eq!(take(Place::Header("x-token".into()), b""), Some("t1".into()));
-        assert_eq!(take(Place::Regex("name=\"csrf\" value=\"([^\"]+)".into()), body), Some("c9".into()));
-        assert_eq!(take(Place::Json("/items/0/id".into()), json), Some("17".into()));
-        assert_eq!(take(Place::Json("/items/0/name".into()), json), Some("a b".into()));
-        assert_eq!(take(Place::Url("/order/([0-9]+)".into()), body), Some("4".into()));
-        for missing in [
-            Place::Url("/item/(.*)".into()),
-            Place::Header("y".into()),
-            Place::Regex("zzz".into()),
-            Place::Json("/none".into()),
-            Place::Json("/items/9".into()),
-        ] {
-            assert_eq!(take(missing, json), None);
-        }
-    }
-
     #[test]
     fn the_memory_for_bodies_has_a_bound_and_what_is_left_out_is_told() {
         let wanted = Wanted { body: true, decode: true, ..Wanted::default() };
@@ -429,13 +340,6 @@ mod tests {
         let mut one = Capture::new(&wanted);
         (0..5).for_each(|_| Sink::body(&mut one, &piece));
         assert!(one.left_out() && one.body().len() == MOST_KEPT_BYTES);
-    }
-
-    #[test]
-    fn rules_that_cannot_be_understood_are_errors() {
-        for from in [Place::Regex("(".into()), Place::Regex("(a{1000}){1000}".into()), Place::Json("items".into())] {
-            assert!(Extraction::new(&Extract { name: "x".into(), from }, 0).is_err());
-        }
     }
 
     #[test]

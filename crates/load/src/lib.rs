@@ -12,59 +12,42 @@ mod answer;
 pub mod arrivals;
 mod classes;
 mod clock;
-mod collector;
-mod connection;
 mod endpoint;
-mod ends;
+mod error;
 mod event_loop;
+pub mod extract;
 pub mod files;
-mod follow;
 pub mod inspect;
-mod note;
 pub mod page;
-mod pool;
+mod phases;
 mod ports;
 mod prepare;
-mod receive;
-mod send;
+mod protocol;
+mod real;
+mod record;
 mod server_time;
+mod shard;
+mod stream;
 mod sys;
 mod tape;
 pub mod template;
-mod tls;
+mod tls_config;
+mod transport;
 mod users;
-
-use lastdrop_model::plan::PlanError;
+mod wiring;
+pub mod world;
 
 pub use answer::{AnswerParts, answer_parts};
 pub use arrivals::{Arrivals, Profile};
 pub use clock::RunClock;
-pub use collector::{Finished, FirstAnswer, TlsFacts, run};
-pub use endpoint::resolve;
+pub use endpoint::{Directory, resolve};
+pub use error::LoadError;
+pub use event_loop::EventLoop;
 pub use prepare::{Prepared, Preview, preview};
-pub use send::describe;
+pub use shard::{Collector, Finished, run, threads};
 pub use sys::thread_cpu_us;
 pub use tape::{Played, Tape};
-pub use tls::configs as tls_configs;
-
-/// Why no load could be put on a server at all. What happens to single requests is data, not an error.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    #[error("the host '{host}' cannot be resolved: {source}; check the spelling, or write an address")]
-    Resolve { host: String, source: std::io::Error },
-    /// The plan contradicts itself.
-    #[error("{0}")]
-    Plan(#[from] PlanError),
-    /// A file that the plan names cannot be used.
-    #[error("{0}")]
-    File(String),
-    /// A request of the plan cannot be sent: its index, and why.
-    #[error("request {}: {what}", index + 1)]
-    Request { index: usize, what: String },
-    #[error("{0}")]
-    Tls(String),
-    #[error("{what}: {source}")]
-    System { what: &'static str, source: std::io::Error },
-    #[error("a load thread ended early: {0}; please report this")]
-    Thread(String),
-}
+pub use tls_config::configs as tls_configs;
+pub use transport::describe;
+pub use transport::tls::TlsFacts;
+pub use wiring::{FirstAnswer, Job, Message, Outcome, Wiring};

@@ -7,12 +7,12 @@
 //! after [`WINDOW`] ports, and a port that TIME_WAIT holds has had the longest time possible to become free.
 
 use std::fs;
-use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::endpoint::Address;
 use crate::sys::{self, SocketOptions};
+use crate::world::NoConnection;
 
 /// Ports in a window. With all but one in a hundred of the range taken, every third window still has a free one.
 const WINDOW: u32 = 32;
@@ -28,15 +28,6 @@ enum Way {
     SinglePorts,
     /// The range of local ports cannot be read.
     KernelsChoice,
-}
-
-/// Why there is no connection.
-#[derive(Debug)]
-pub enum NoConnection {
-    /// This process or machine has no descriptor or memory for another socket.
-    Socket(io::Error),
-    /// There is a socket, and connect() failed at once.
-    Connect(OwnedFd, io::Error),
 }
 
 /// The local ports of one thread.
@@ -68,7 +59,7 @@ impl LocalPorts {
         options: &SocketOptions,
         source: Option<IpAddr>,
         open: u64,
-    ) -> Result<OwnedFd, NoConnection> {
+    ) -> Result<OwnedFd, NoConnection<OwnedFd>> {
         let socket = sys::socket(address, options).map_err(NoConnection::Socket)?;
         if let Some(source) = source
             && let Err(e) = sys::bind(socket.as_raw_fd(), source)
@@ -85,7 +76,7 @@ impl LocalPorts {
         }
     }
 
-    fn in_windows(&mut self, socket: OwnedFd, address: &Address) -> Result<OwnedFd, NoConnection> {
+    fn in_windows(&mut self, socket: OwnedFd, address: &Address) -> Result<OwnedFd, NoConnection<OwnedFd>> {
         for _ in 0..TRIES {
             self.turn = self.turn.wrapping_add(1);
             let low = self.first + self.turn % (self.count / WINDOW) * WINDOW;
@@ -110,7 +101,7 @@ impl LocalPorts {
         address: &Address,
         options: &SocketOptions,
         source: IpAddr,
-    ) -> Result<OwnedFd, NoConnection> {
+    ) -> Result<OwnedFd, NoConnection<OwnedFd>> {
         for _ in 0..TRIES * WINDOW {
             self.turn = self.turn.wrapping_add(1);
             let port = self.first + self.turn % self.count;
@@ -131,7 +122,7 @@ impl LocalPorts {
     }
 }
 
-fn finish(socket: OwnedFd, address: &Address) -> Result<OwnedFd, NoConnection> {
+fn finish(socket: OwnedFd, address: &Address) -> Result<OwnedFd, NoConnection<OwnedFd>> {
     match sys::connect(socket.as_raw_fd(), address) {
         Ok(()) => Ok(socket),
         Err(e) => Err(NoConnection::Connect(socket, e)),

@@ -8,10 +8,6 @@
 use lastdrop_http::Sink;
 use lastdrop_http::server_time::{ServerTime, Unit};
 use lastdrop_model::plan::{ServerTimeFrom, TimeUnit};
-use lastdrop_model::{Kind, Micros};
-
-use crate::event_loop::EventLoop;
-use crate::sys;
 
 /// Hears what an answer says of the server's time, and hands everything on.
 pub(crate) struct Hearing<'a> {
@@ -58,7 +54,7 @@ impl Default for ClockOffset {
 
 impl ClockOffset {
     /// The server began at `began` and ended at `ended` by its clock, between `arrived` and `left` by ours.
-    fn learn(&mut self, began: i64, ended: i64, arrived: i64, left: i64) {
+    pub fn learn(&mut self, began: i64, ended: i64, arrived: i64, left: i64) {
         let (least, most) = (ended - left, began - arrived);
         // Clocks drift: what contradicts the bounds so far replaces them.
         if least > self.most || most < self.least {
@@ -67,7 +63,7 @@ impl ClockOffset {
         (self.least, self.most) = (self.least.max(least), self.most.min(most));
     }
 
-    fn ahead(self) -> i64 {
+    pub fn ahead(self) -> i64 {
         // Timestamps are cut to microseconds, and the way there is taken as half of the way there and back.
         if self.least <= SLACK_US && self.most >= -SLACK_US { 0 } else { self.least.midpoint(self.most) }
     }
@@ -75,40 +71,6 @@ impl ClockOffset {
 
 /// What the bounds of a clock that is ours may miss by.
 const SLACK_US: i64 = 1000;
-
-impl EventLoop<'_> {
-    /// Records where the time of an answer went that is complete now.
-    pub(crate) fn record_parts(&mut self, slot: u32, now: Micros) {
-        let origin = (self.wiring.clock.unix_us() + self.job.start) as i64;
-        let c = &mut self.connections[slot as usize];
-        let said = std::mem::take(&mut c.said);
-        let (phase, class, first_byte, written, fd) = (c.phase, c.class, c.first_byte, c.all_written, c.fd());
-        let link = sys::round_trip_us(fd);
-        let mut queue = said.queued_us;
-        if let (None, Some(began), Some(link)) = (queue, said.began_unix_us, link)
-            && written > 0
-        {
-            let (began, half) = (began as i64, (link / 2) as i64);
-            let arrived = origin + written as i64 + half;
-            let ended = began.saturating_add(said.took_us.unwrap_or(0) as i64);
-            self.clock_offset.learn(began, ended, arrived, origin + first_byte as i64 - half);
-            queue = Some((began - self.clock_offset.ahead() - arrived).max(0) as u64);
-        }
-        let transfer = Some(now.saturating_sub(first_byte));
-        let slice = self.slice(phase);
-        for (kind, us) in [
-            (Kind::Link, link),
-            (Kind::Queue, queue),
-            (Kind::Server, said.took_us),
-            (Kind::Upstream, said.upstream_us),
-            (Kind::Transfer, transfer),
-        ] {
-            if let Some(us) = us {
-                slice.record_part(class, kind, us);
-            }
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

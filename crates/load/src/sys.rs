@@ -1,7 +1,8 @@
 //! The system calls of the hot path, each a line over libc: non-blocking TCP, epoll with microsecond timeouts, and
 //! the CPU time of a thread. The only unsafe code of the load engine.
 
-use std::io::{self, Write};
+use std::fmt;
+use std::io;
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -187,20 +188,6 @@ pub fn recv(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }
 
-/// A socket as something that TLS writes to.
-#[derive(Debug)]
-pub struct Socket(pub RawFd);
-
-impl Write for Socket {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        send(self.0, bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 pub const READABLE: u32 = libc::EPOLLIN as u32;
 pub const WRITABLE: u32 = libc::EPOLLOUT as u32;
 pub const PEER_CLOSED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
@@ -211,6 +198,12 @@ pub struct Poller {
     events: Vec<libc::epoll_event>,
     /// Does the kernel have epoll_pwait2 (5.11)? Without it timeouts are whole milliseconds.
     fine: bool,
+}
+
+impl fmt::Debug for Poller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Poller({:?})", self.epoll)
+    }
 }
 
 impl Poller {

@@ -13,17 +13,12 @@ use std::time::Duration;
 
 use lastdrop_model::Micros;
 
-use crate::connection::Errand;
-use crate::event_loop::{EventLoop, Source};
-use crate::prepare::Detour;
-use crate::users::Presence;
-
 /// A closed loop looks so far ahead for a request of each user.
 const MOST_AHEAD: usize = 50_000;
 /// A reader that is behind is asked again after this.
-const BEHIND_US: Micros = 500;
+pub(crate) const BEHIND_US: Micros = 500;
 /// A user of a closed loop who has nothing to do yet looks again after this.
-const NOTHING_YET_US: Micros = 2_000;
+pub(crate) const NOTHING_YET_US: Micros = 2_000;
 /// Whether the run is over is asked so often while a reader says nothing.
 const PATIENCE: Duration = Duration::from_millis(50);
 
@@ -92,7 +87,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Tells how many are behind.
-    fn tell(&mut self) {
+    pub fn tell(&mut self) {
         self.fill();
         let ahead = self.next.front().into_iter().chain(self.of_users.iter().filter_map(VecDeque::front));
         let first = ahead.map(|p| p.number).min();
@@ -117,19 +112,19 @@ impl Reader {
     }
 
     /// The next one, which is at hand.
-    fn take(&mut self) -> Option<Played> {
+    pub fn take(&mut self) -> Option<Played> {
         let played = self.next.pop_front()?;
         self.last = played.number;
         Some(played)
     }
 
     /// Nothing is left.
-    fn over(&self) -> bool {
+    pub fn over(&self) -> bool {
         self.ended && self.next.is_empty() && self.ahead == 0
     }
 
     /// Closed loop: the next request of a user of so many.
-    fn of_user(&mut self, user: usize, users: usize) -> Option<Played> {
+    pub fn of_user(&mut self, user: usize, users: usize) -> Option<Played> {
         self.of_users.resize_with(self.of_users.len().max(users), VecDeque::new);
         loop {
             if let Some(played) = self.of_users.get_mut(user)?.pop_front() {
@@ -149,7 +144,7 @@ impl Reader {
     }
 
     /// Those that are due before `until` and will not be sent, one after the other.
-    fn rest(&mut self, until: Micros, stop: impl Fn() -> bool, mut count: impl FnMut(&Played)) {
+    pub fn rest(&mut self, until: Micros, stop: impl Fn() -> bool, mut count: impl FnMut(&Played)) {
         loop {
             while let Some(played) = self.next.front() {
                 if played.due >= until {
@@ -164,131 +159,6 @@ impl Reader {
                 Err(_) => return,
             }
         }
-    }
-}
-
-impl EventLoop<'_> {
-    /// Is a tape played by its times?
-    #[inline]
-    pub(crate) fn plays_open(&self) -> bool {
-        self.tape.is_some() && matches!(self.source, Source::Open)
-    }
-
-    /// Open loop: sends what is due, as far as somebody is free.
-    pub(crate) fn play(&mut self, now: Micros) {
-        let open = matches!(self.source, Source::Open);
-        if !open || self.dispatching || self.exhausted || self.over || now < self.no_socket_until {
-            return;
-        }
-        self.dispatching = true;
-        let mut begun = 0u32;
-        while self.remaining > 0 {
-            if begun % 16 == 15 && self.turn_is_over() {
-                break;
-            }
-            let start = self.phase_start;
-            let end = self.phase_end;
-            let Some(tape) = &mut self.tape else { break };
-            let Some(due) = tape.next_due().map(|due| start + due) else { break };
-            if due > now || end.is_some_and(|end| due >= end) {
-                break;
-            }
-            let Some(user) = self.take_user(0) else {
-                self.exhausted = true;
-                break;
-            };
-            let Some(played) = self.tape.as_mut().and_then(Reader::take) else { break };
-            self.remaining -= 1;
-            self.presence[user as usize] = Presence::Busy;
-            self.send_played(user, played, due, now, true);
-            begun += 1;
-        }
-        self.dispatching = false;
-        if self.tape.as_ref().is_some_and(Reader::over) {
-            self.remaining = 0;
-        }
-        if self.remaining == 0 {
-            self.nothing_remains(now);
-        }
-    }
-
-    /// Closed loop: a user asks for what is next of its own.
-    pub(crate) fn play_for(&mut self, user: u32, due: Micros, now: Micros) {
-        let (number, users) = (user as usize, self.presence.len());
-        match self.tape.as_mut().and_then(|tape| tape.of_user(number, users)) {
-            Some(played) => {
-                self.presence[user as usize] = Presence::Busy;
-                self.remaining -= 1;
-                self.send_played(user, played, due, now, false);
-                if self.remaining == 0 {
-                    self.nothing_remains(now);
-                }
-            }
-            None if self.tape.as_ref().is_some_and(Reader::over) => {
-                self.send_away(user);
-                let asking = |p: &Presence| *p != Presence::Away;
-                if !self.presence.iter().any(asking) {
-                    self.remaining = 0;
-                    self.nothing_remains(now);
-                }
-            }
-            // Others have to get on, or the reader.
-            None => self.pause(user, now + NOTHING_YET_US),
-        }
-    }
-
-    fn send_played(&mut self, user: u32, played: Played, due: Micros, now: Micros, arrived: bool) {
-        let phase = self.phase;
-        self.slice(phase).counts.due += 1;
-        let Played { request, method, target, host, .. } = played;
-        let endpoint = self.job.prepared.requests[request as usize].endpoint;
-        if let Some(person) = self.people.get_mut(user as usize) {
-            person.iteration += 1;
-        }
-        let detour = Detour { endpoint, method, path: target, body: false, host };
-        let errand = Errand { detour: Some(detour), ..Errand::default() };
-        self.issue(user, request as usize, due, phase, Some(Box::new(errand)), now, arrived);
-    }
-
-    /// When the next request of the tape is due, or the reader is to be asked again.
-    pub(crate) fn next_played(&mut self, now: Micros) -> Option<Micros> {
-        let start = self.phase_start;
-        let tape = self.tape.as_mut().filter(|_| matches!(self.source, Source::Open))?;
-        match tape.next_due() {
-            Some(due) => Some(start + due),
-            None if tape.over() => None,
-            None => Some(now + BEHIND_US),
-        }
-    }
-
-    /// Counts what has come due by now and will not be sent.
-    pub(crate) fn count_unplayed(&mut self, now: Micros) {
-        if let Some(tape) = &mut self.tape {
-            tape.tell();
-        }
-        if !matches!(self.source, Source::Open) || self.remaining == 0 {
-            return;
-        }
-        let until = self.phase_end.map_or(now, |end| end.min(now)).saturating_sub(self.phase_start);
-        let (phase, mut left) = (self.phase, self.remaining);
-        let Some(mut tape) = self.tape.take() else { return };
-        let (prepared, wiring) = (self.job.prepared, self.wiring);
-        let slice = self.slice(phase);
-        tape.rest(
-            until,
-            || wiring.told_to_stop(),
-            |played| {
-                if left > 0 {
-                    left -= 1;
-                    slice.counts.due += 1;
-                    let class = prepared.requests.get(played.request as usize).map_or(0, |r| r.class);
-                    if let Some(counts) = slice.by_class.counts.get_mut(usize::from(class)) {
-                        counts.due += 1;
-                    }
-                }
-            },
-        );
-        self.tape = Some(tape);
     }
 }
 

@@ -4,6 +4,7 @@ pub mod databases;
 pub mod guard;
 pub mod knobs;
 pub mod profile;
+pub mod requests;
 pub mod trace;
 pub mod watch;
 pub mod watch_stack;

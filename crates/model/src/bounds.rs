@@ -298,6 +298,7 @@ table! {
     GAIN Gain: f64 = Percent "the gain" 0 to 1000, "tune: the smallest gain worth a change";
     STAIRCASE StaircaseUsers: u32 = Count "users of the staircase" 2 to 100_000, "capacity: most users tried";
     BLOCKS Blocks: u32 = Count "blocks" 4 to 1000, "compare: blocks, at most";
+    TRIALS Trials: u32 = Count "trials" 2 to 1000, "tune: trials of the search, at most";
     RACE RaceBlocks: u32 = Count "blocks of the race" 4 to 100, "tune: pairs of blocks, at most";
     ROUNDS Rounds: u32 = Count "rounds" 1 to 1000, "sweep: how often each row is measured";
     QUERY QueryLength: u32 = Count "the length of the query" 0 to 100_000, "sweep: characters of a URL's query";

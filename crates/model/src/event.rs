@@ -164,8 +164,6 @@ pub enum Repeated {
 pub enum Decided {
     /// Nothing is measured again any more because of other programs.
     RepeatNoMore,
-    /// The load cannot fill the pool.
-    LeavePoolSize,
     LongerBlocks,
 }
 

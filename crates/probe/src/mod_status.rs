@@ -16,6 +16,8 @@ pub struct Row {
     pub mode: char,
     /// Seconds since its present or last request began.
     pub request_s: Option<f64>,
+    /// How long the latest whole request took.
+    pub took_ms: Option<f64>,
     /// Who sent the present or last request, and its first line, cut to 63 characters.
     pub client: String,
     pub request: String,
@@ -29,7 +31,7 @@ pub fn rows(html: &str) -> Option<Vec<Row>> {
     let names: Vec<String> = lines.next()?.split("<th").skip(1).map(|c| plain(&format!("<th{c}"))).collect();
     let column = |name: &str| names.iter().position(|n| n == name);
     let (slot, pid, acc, mode, since) = (column("Srv")?, column("PID")?, column("Acc")?, column("M")?, column("SS")?);
-    let (client, request) = (column("Client"), column("Request"));
+    let (client, request, took) = (column("Client"), column("Request"), column("Req"));
     let row = |line: &str| {
         let cells: Vec<String> = line.split("<td").skip(1).map(|c| plain(&format!("<td{c}"))).collect();
         let cell = |at: usize| cells.get(at).map(String::as_str).unwrap_or_default();
@@ -43,6 +45,7 @@ pub fn rows(html: &str) -> Option<Vec<Row>> {
             of_slot: of(2),
             mode: cell(mode).chars().next().unwrap_or('?'),
             request_s: cell(since).parse().ok(),
+            took_ms: took.and_then(|at| cell(at).parse().ok()),
             client: text(client),
             request: text(request),
         }

@@ -185,6 +185,8 @@ pub struct StatusReading {
     pub queued: Option<u64>,
     /// Worker processes; of threaded servers each process once, its requests added up.
     pub workers: Vec<WorkerStatus>,
+    /// What each slot of mod_status does or did last.
+    pub slots: Vec<mod_status::Row>,
 }
 
 impl StatusReading {
@@ -295,7 +297,8 @@ fn read_target_json(text: &str) -> Option<StatusReading> {
 /// The rows of mod_status' table (with ExtendedStatus), by the names of its columns. None without the table.
 fn read_mod_status_html(html: &str) -> Option<StatusReading> {
     let mut workers: BTreeMap<i32, WorkerStatus> = BTreeMap::new();
-    for row in mod_status::rows(html)? {
+    let slots = mod_status::rows(html)?;
+    for row in &slots {
         let Some(pid) = row.pid else { continue };
         workers
             .entry(pid)
@@ -323,6 +326,7 @@ fn read_mod_status_html(html: &str) -> Option<StatusReading> {
         total_requests: number("Total accesses"),
         counts_own: true,
         workers: workers.into_values().collect(),
+        slots,
         ..StatusReading::default()
     })
 }

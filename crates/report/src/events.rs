@@ -23,7 +23,7 @@ pub fn event_line(event: &Event<'_>) -> Option<String> {
         Event::Decided { what: Decided::RepeatNoMore, because } => {
             format!("     {because}: from here on nothing is measured again for that")
         }
-        Event::Decided { what: Decided::LeavePoolSize | Decided::LongerBlocks, because } => because.to_string(),
+        Event::Decided { what: Decided::LongerBlocks, because } => because.to_string(),
         Event::Sized { size } => format!(
             "{} ({}, {}): {} workers use {} of real memory; {} fit into {} ({})",
             size.server,

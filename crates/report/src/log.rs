@@ -58,13 +58,10 @@ fn summary(d: &LogDocument) -> String {
     let time = |unix_s: f64| utc((unix_s.max(0.0) * 1e3) as u64);
     let at = |m: &LogMoment| format!("{:.1}/s at {}", m.rps, time(m.unix_s as f64));
     let mut out = format!("{} to {}, {}\n\n", time(d.begin_unix_s), time(d.end_unix_s), show_us(d.seconds * 1e6));
-    let _ = writeln!(
-        out,
-        "  rate       {:.1}/s; busiest minute {}, busiest second {}",
-        d.rate.mean_rps,
-        at(&d.rate.busiest_minute),
-        at(&d.rate.peak)
-    );
+    // Of a log of a minute the busiest one is no news, and may be half of one.
+    let minute =
+        if d.seconds < 120.0 { String::new() } else { format!("busiest minute {}, ", at(&d.rate.busiest_minute)) };
+    let _ = writeln!(out, "  rate       {:.1}/s; {minute}busiest second {}", d.rate.mean_rps, at(&d.rate.peak));
     let _ = writeln!(out, "  arrivals   {}", arrivals(&d.arrivals));
     let mut statuses: Vec<(&String, &u64)> = d.status.iter().collect();
     statuses.sort_by(|a, b| b.1.cmp(a.1));

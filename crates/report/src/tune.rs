@@ -2,17 +2,20 @@
 
 use std::fmt::Write as _;
 
-use lastdrop_model::documents::{TuneDocument, TuneVerdict};
+use lastdrop_model::documents::{Goal, Searched, SettingEffect, TuneDocument, TuneVerdict};
 use lastdrop_model::settings::describe;
-use lastdrop_model::units::show_us;
+use lastdrop_model::units::{show_bytes, show_us};
 
 use crate::table::aligned;
 
-/// The report of `tune`.
+/// The report of `tune`; `explains`: with the reason for each setting that it is searched, or not.
 #[must_use]
-pub fn tune_text(d: &TuneDocument) -> String {
+pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "{}   {}\n", d.server, d.url);
+    if explains {
+        out.push_str(&explained(&d.searched));
+    }
     let rows: Vec<Vec<String>> = d
         .trials
         .iter()
@@ -46,11 +49,22 @@ pub fn tune_text(d: &TuneDocument) -> String {
             .iter()
             .enumerate()
             .map(|(i, p)| {
-                let ratio = if p.baseline > 0.0 { format!("{:.2}", p.best / p.baseline) } else { "–".into() };
-                vec![(i + 1).to_string(), format!("{:.1}", p.baseline), format!("{:.1}", p.best), ratio]
+                let ratio = d.goal.goodness(p.best) / d.goal.goodness(p.baseline);
+                let ratio = if p.baseline > 0.0 { format!("{ratio:.2}") } else { "–".into() };
+                let show = |n: f64| match d.goal {
+                    Goal::Throughput => format!("{n:.1}"),
+                    Goal::Latency => show_us(n),
+                    Goal::Memory => show_bytes(n as u64),
+                };
+                vec![(i + 1).to_string(), show(p.baseline), show(p.best), ratio]
             })
             .collect();
-        let _ = write!(out, "\nthe race, answered/s:\n{}", aligned(&["pair", "baseline", "best", "ratio"], &rows));
+        let what = match d.goal {
+            Goal::Throughput => "answered/s",
+            Goal::Latency => "p99",
+            Goal::Memory => "memory of the workers",
+        };
+        let _ = write!(out, "\nthe race, {what}:\n{}", aligned(&["pair", "baseline", "best", "ratio"], &rows));
     }
     let verdict = match d.verdict {
         TuneVerdict::Improved => "IMPROVED",
@@ -62,6 +76,8 @@ pub fn tune_text(d: &TuneDocument) -> String {
     if let (Some(b), Some(w)) = (d.baseline.as_ref().filter(|b| b.objective > 0.0), &d.winner) {
         let _ = writeln!(out, "  p99 {} before, {} with the best", show_us(b.p99_us), show_us(w.p99_us));
     }
+    out.push_str(&what_mattered(&d.effects));
+    out.push_str(&choices(d));
     if !d.diff.is_empty() {
         let title = if d.verdict == TuneVerdict::Improved { "the change" } else { "what was raced" };
         let _ = writeln!(out, "\n{title}:");
@@ -90,6 +106,65 @@ pub fn tune_text(d: &TuneDocument) -> String {
     out
 }
 
+/// Settings that matter by the model of the search, and those that do not.
+fn what_mattered(effects: &[SettingEffect]) -> String {
+    let mut out = String::new();
+    let (shown, others): (Vec<&SettingEffect>, Vec<&SettingEffect>) = effects.iter().partition(|e| e.is_shown());
+    for e in shown {
+        let [low, high] = e.interval;
+        let _ = writeln!(
+            out,
+            "  {} {} instead of {}: {:.2} times as good, {low:.2} to {high:.2} (as the search has it)",
+            e.name, e.value, e.other, e.ratio
+        );
+    }
+    if !others.is_empty() {
+        let names: Vec<&str> = others.iter().map(|e| e.name.as_str()).collect();
+        let _ = writeln!(out, "  not shown to matter: {}", names.join(", "));
+    }
+    out
+}
+
+/// Other settings that have something for them, where there is a choice.
+fn choices(d: &TuneDocument) -> String {
+    let trials: Vec<_> = d.undominated.iter().filter_map(|i| d.trials.get(*i)).collect();
+    if trials.len() < 2 {
+        return String::new();
+    }
+    let memory = |bytes: Option<u64>| bytes.map_or_else(|| "–".into(), show_bytes);
+    let row = |t: &&lastdrop_model::documents::Trial| {
+        vec![format!("{:.1}", t.objective), show_us(t.p99_us), memory(t.real_memory_bytes), describe(&t.settings)]
+    };
+    let rows: Vec<Vec<String>> = trials.iter().map(row).collect();
+    format!(
+        "\nthe choice between throughput, p99 and memory:\n{}",
+        aligned(&["answered/s", "p99", "memory", "settings"], &rows)
+    )
+}
+
+/// Settings that are searched with what, then the others with why not.
+fn explained(all: &[Searched]) -> String {
+    let mut out = String::new();
+    let (searched, left): (Vec<&Searched>, Vec<&Searched>) = all.iter().partition(|s| !s.values.is_empty());
+    for s in searched {
+        let values = match s.values.as_slice() {
+            [first, .., last] if s.values.len() > MOST_VALUES => {
+                format!("{first} … {last} ({} values)", s.values.len())
+            }
+            all => all.join(", "),
+        };
+        let _ = writeln!(out, "searched: {}: {values}: {}", s.name, s.because);
+    }
+    for s in left {
+        let _ = writeln!(out, "left alone: {}: {}", s.name, s.because);
+    }
+    out.push('\n');
+    out
+}
+
+/// More values than these are told by the first and the last.
+const MOST_VALUES: usize = 6;
+
 #[cfg(test)]
 mod tests {
     use lastdrop_model::documents::{Baseline, Pair, TUNE_SCHEMA, Winner};
@@ -104,11 +179,15 @@ mod tests {
             schema: TUNE_SCHEMA.into(),
             server: "target".into(),
             url: "http://127.0.0.1/".into(),
+            goal: Goal::Throughput,
             verdict: TuneVerdict::Improved,
             because: "the server as it is answered nothing".into(),
             baseline: Some(Baseline { settings: Settings::new(), objective: 0.0, p99_us: 0.0, run: "a".into() }),
             winner: Some(Winner { settings, ratio: None, interval: None, objective: 90.0, p99_us: 2000.0 }),
+            searched: Vec::new(),
             trials: Vec::new(),
+            undominated: Vec::new(),
+            effects: Vec::new(),
             race: vec![Pair { baseline: 0.0, best: 90.0 }],
             diff: vec!["+workers 8".into()],
             kept: false,
@@ -117,7 +196,7 @@ mod tests {
             interrupted: false,
             notes: Vec::new(),
         };
-        let text = tune_text(&document);
+        let text = tune_text(&document, false);
         assert!(text.contains("IMPROVED: the server as it is answered nothing") && text.contains('–'), "{text}");
         assert!(!text.contains("inf") && !text.contains("before"), "{text}");
     }

@@ -11,11 +11,10 @@
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use lastdrop_model::{Knob, Role, Setting, Settings, Url};
+use lastdrop_model::{Knob, Setting, Settings, Url};
 
 use crate::adapter::{Adapter, Effective};
 use crate::adapters::discover;
-use crate::health::Health;
 use crate::host::{Host, HostSession, SOMAXCONN};
 use crate::journal::{StackPlace, lock_all};
 use crate::kept::Kept;
@@ -24,6 +23,8 @@ use crate::server_ref::{ServerRef, check_called_apart};
 use crate::session::{Session, check_names, tell_on_the_way_out};
 use crate::visitors::Others;
 use crate::{Change, ServerError};
+
+mod roles;
 
 /// What a member is.
 enum Part {
@@ -432,56 +433,6 @@ impl Stack {
         }
         self.restore()?;
         Ok(kept.into_iter().map(|(_, kept)| kept).collect())
-    }
-
-    /// The servers among the members: those first that have a pool of which the size can be set.
-    fn servers(&self) -> Vec<(&Member, &Session)> {
-        let mut all: Vec<_> = self.members.iter().filter_map(|m| Some((m, m.part.session()?))).collect();
-        all.sort_by_key(|(_, session)| session.adapter().knob(Role::PoolSize).is_none());
-        all
-    }
-
-    /// The server whose workers are counted, warmed and measured: the first that has a pool, else the first.
-    #[must_use]
-    pub fn pool(&self) -> Option<&Session> {
-        self.servers().first().map(|(_, session)| *session)
-    }
-
-    /// Workers of all servers as they run now.
-    #[must_use]
-    pub fn count_workers(&self) -> usize {
-        self.servers().iter().map(|(_, session)| session.workers().len()).sum()
-    }
-
-    /// What is asked whether all is well, where a URL was given.
-    #[must_use]
-    pub fn health(&self) -> Option<&Health> {
-        self.servers().iter().find_map(|(_, session)| session.health())
-    }
-
-    /// The knobs that have a role, of all servers, with the session that each is of, and what its setting is called here:
-    /// those of servers with a pool first.
-    #[must_use]
-    pub fn knobs(&self, role: Role) -> Vec<(String, &'static Knob, &Session)> {
-        let mut all = Vec::new();
-        for (member, session) in self.servers() {
-            let own = session.adapter().knobs().iter().filter(|k| k.role == Some(role));
-            all.extend(own.map(|knob| (self.full(member, knob.name), knob, session)));
-        }
-        all
-    }
-
-    /// The first of those.
-    #[must_use]
-    pub fn knob(&self, role: Role) -> Option<(String, &'static Knob)> {
-        self.knobs(role).into_iter().next().map(|(name, knob, _)| (name, knob))
-    }
-
-    /// The present value of that knob; its default where `settings` do not say.
-    #[must_use]
-    pub fn value(&self, role: Role, settings: &Settings) -> Option<Setting> {
-        let (name, knob) = self.knob(role)?;
-        settings.get(&name).cloned().or_else(|| Some(Setting::read(knob.default)))
     }
 
     /// Settings with all that follows from them, as [`Adapter::complete`].

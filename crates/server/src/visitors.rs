@@ -372,6 +372,7 @@ mod tests {
             of_slot,
             mode,
             request_s: None,
+            took_ms: None,
             client: client.into(),
             request: request.into(),
         }

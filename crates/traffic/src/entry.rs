@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::format::Format;
+use crate::time::Stamp;
 
 /// A part of a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub struct Entry {
     pub(crate) roles: [Span; ROLES],
     /// Each field of the format, in its order.
     pub(crate) fields: Vec<Span>,
+    /// Fields that are times, as they were read.
+    pub(crate) stamps: Vec<(usize, Stamp)>,
     pub(crate) format: Option<Arc<Format>>,
     /// When the request came: µs since 1970 (UTC). Where the log has the time of its end and how long it took, that is taken off.
     pub time_us: i64,
@@ -184,15 +187,20 @@ impl Entry {
     pub(crate) fn reset(&mut self) {
         let line = std::mem::take(&mut self.line);
         let fields = std::mem::take(&mut self.fields);
+        let stamps = std::mem::take(&mut self.stamps);
         let format = self.format.take();
-        *self = Entry { line, fields, format, ..Entry::default() };
+        *self = Entry { line, fields, stamps, format, ..Entry::default() };
         self.line.clear();
         self.fields.clear();
+        self.stamps.clear();
     }
 
     /// Bytes of memory that it holds on to.
     pub(crate) fn weight(&self) -> usize {
-        size_of::<Entry>() + self.line.capacity() + self.fields.capacity() * size_of::<Span>()
+        size_of::<Entry>()
+            + self.line.capacity()
+            + self.fields.capacity() * size_of::<Span>()
+            + self.stamps.capacity() * size_of::<(usize, Stamp)>()
     }
 }
 

@@ -12,6 +12,25 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 pub const MOST_LINE_BYTES: usize = 64 << 10;
 const BUFFER_BYTES: usize = 256 << 10;
 
+/// What a file is packed with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Packing {
+    Plain,
+    Gzip,
+    Zstd,
+}
+
+impl Packing {
+    /// By the first four bytes.
+    pub(crate) fn of(magic: &[u8]) -> Packing {
+        match magic {
+            [0x1f, 0x8b, ..] => Packing::Gzip,
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Packing::Zstd,
+            _ => Packing::Plain,
+        }
+    }
+}
+
 /// What came of asking for a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Got {
@@ -63,16 +82,12 @@ impl Lines {
     pub fn new(mut input: impl Read + Send + 'static) -> io::Result<Lines> {
         let mut magic = Vec::new();
         input.by_ref().take(4).read_to_end(&mut magic)?;
-        let zstd = magic == [0x28, 0xb5, 0x2f, 0xfd]
-            || (magic.len() == 4 && magic[0] & 0xf0 == 0x50 && magic[1..] == [0x2a, 0x4d, 0x18]);
-        let packed = magic.starts_with(&[0x1f, 0x8b]);
+        let packing = Packing::of(&magic);
         let whole = Cursor::new(magic).chain(input);
-        let input: Box<dyn Read + Send> = if packed {
-            Box::new(MultiGzDecoder::new(io::BufReader::new(whole)))
-        } else if zstd {
-            Box::new(Frames::new(io::BufReader::new(whole)))
-        } else {
-            Box::new(whole)
+        let input: Box<dyn Read + Send> = match packing {
+            Packing::Gzip => Box::new(MultiGzDecoder::new(io::BufReader::new(whole))),
+            Packing::Zstd => Box::new(Frames::new(io::BufReader::new(whole))),
+            Packing::Plain => Box::new(whole),
         };
         Ok(Lines { input, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, number: 0, over: false, broken: None })
     }

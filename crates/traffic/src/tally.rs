@@ -44,6 +44,21 @@ pub struct Rejected {
 }
 
 impl Tally {
+    /// Adds those of another log.
+    pub fn add(&mut self, other: &Tally) {
+        self.lines += other.lines;
+        self.requests += other.requests;
+        self.nothing += other.nothing;
+        self.unparsed += other.unparsed;
+        self.too_long += other.too_long;
+        self.torn += other.torn;
+        self.late += other.late;
+        self.jumps += other.jumps;
+        self.damaged.extend_from_slice(&other.damaged);
+        let room = MOST_REJECTED.saturating_sub(self.rejected.len());
+        self.rejected.extend(other.rejected.iter().take(room).cloned());
+    }
+
     pub(crate) fn reject(&mut self, file: &Path, line: u64, text: &[u8], why: impl FnOnce() -> String) {
         self.unparsed += 1;
         if self.rejected.len() < MOST_REJECTED {

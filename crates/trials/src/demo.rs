@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use lastdrop_model::KeepAlive;
+use lastdrop_model::documents::Goal;
 use lastdrop_model::plan::{Load, Plan, Url};
 use lastdrop_target::{Config, ConfigError, usl_best};
 
-use crate::tune::TuneOrder;
+use crate::tune::{TuneOrder, Wishes};
 
 /// Users of the demo's load.
 pub const USERS: u32 = 64;
@@ -32,6 +33,9 @@ pub fn planted() -> Result<(u32, f64), ConfigError> {
     Ok(usl_best(&Config::from_table(table)?, USERS))
 }
 
+/// Trials of the demo's search: one setting, with one peak, is soon found.
+const TRIALS: u32 = 14;
+
 /// What the demo tunes with: blocks short enough for a newcomer's first minute.
 #[must_use]
 pub fn order(url: Url, seed: u64) -> TuneOrder {
@@ -41,7 +45,13 @@ pub fn order(url: Url, seed: u64) -> TuneOrder {
     plan.keepalive = KeepAlive::Off;
     TuneOrder {
         plan,
+        goal: Goal::Throughput,
         memory: None,
+        wishes: Wishes::default(),
+        trials: TRIALS,
+        time: None,
+        seed,
+        diary: None,
         keep: false,
         max_pairs: 6,
         min_gain: 0.05,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lastdrop_model::documents::Trial;
-use lastdrop_model::{Kind, Plan, Role, Run, Settings, Verdict};
+use lastdrop_model::{Kind, PhaseReport, Plan, Role, Run, Settings, Verdict};
 use lastdrop_server::Stack;
 
 use crate::size::real_memory;
@@ -116,9 +116,16 @@ fn judge(trial: &mut Trial, run: &Run, expected: u16, order: &TrialOrder<'_>) {
     } else if let Some((budget, used)) = over {
         format!("the workers used {} MB of {} MB", used >> 20, budget >> 20)
     } else {
-        String::new()
+        missed(order.plan, phase)
     };
     trial.valid = trial.why.is_empty();
+}
+
+/// The objectives that a phase misses, in words; empty when there is none.
+fn missed(plan: &Plan, phase: &PhaseReport) -> String {
+    let judged = lastdrop_analyze::objective::judge(&plan.objectives, plan, Some(phase));
+    let missed = judged.iter().filter(|j| !j.met).map(|j| format!("{} is missed: {}", j.objective, j.seen));
+    missed.collect::<Vec<_>>().join("; ")
 }
 
 /// About how many requests a plan makes: for -d it is not known, and 2000 a second is a lot for a server whose pool

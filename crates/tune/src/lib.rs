@@ -1,7 +1,14 @@
 //! Proposes the next settings, learns from trials, says when to stop. Pure: it never acts.
 
+mod expected;
+pub mod frontier;
+mod gaussian;
 pub mod race;
-pub mod search;
+pub mod rivals;
+pub mod space;
+mod strategy;
 
+pub use expected::{Effect, Expected};
 pub use race::{Decision, Race, RaceVerdict};
-pub use search::{Axis, Search, Space};
+pub use space::{Limit, Parameter, Point, Space};
+pub use strategy::{History, Strategy};

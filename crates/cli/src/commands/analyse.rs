@@ -1,12 +1,13 @@
 //! `lastdrop replay LOG… --analyse`
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 use lastdrop_model::secrets;
 use lastdrop_report::log_text;
 use lastdrop_traffic::analysis::URLS;
-use lastdrop_traffic::{Analysis, Entries, Imitation};
+use lastdrop_traffic::{Analysis, Entries, Imitation, LogOptions};
 
 use crate::commands::Report;
 use crate::commands::replay::ReplayArgs;
@@ -15,6 +16,9 @@ use crate::outfile::Outfile;
 use crate::signals::Stop;
 use crate::stdio::note;
 
+/// Requests are held for less long than to be played: nothing here depends much on their order, and a minute of a busy log is more than the
+/// caches of a processor have.
+const WINDOW: Duration = Duration::from_secs(2);
 /// Requests between two looks at whether to stop.
 const BETWEEN_LOOKS: u64 = 4096;
 
@@ -23,7 +27,8 @@ pub fn analyse(args: &ReplayArgs) -> Result<Exit> {
     let plan = args.output_plan.as_deref().map(PlanFiles::open).transpose()?;
     let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(true)?;
-    let mut entries = Entries::open(&args.logs, &args.log_options())?;
+    let window = args.window.unwrap_or(WINDOW);
+    let mut entries = Entries::open(&args.logs, &LogOptions { window, ..args.log_options() })?;
     let mut analysis = Analysis::default();
     let mut count = 0u64;
     while let Some(entry) = entries.next() {

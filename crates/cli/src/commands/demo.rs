@@ -79,7 +79,7 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
     let document = tune(&mut lab, stack, &plan::order(url, u64::from(random_u32())))?;
     // The restarts made the target another process than the one that was started here.
     end_restarted(&server);
-    let mut text = format!("\n{}", tune_text(&document));
+    let mut text = format!("\n{}", tune_text(&document, false));
     if !document.interrupted {
         let found = document.winner.as_ref().map_or(0.0, |w| w.objective);
         text.push_str(&format!(

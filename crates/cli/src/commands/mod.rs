@@ -17,6 +17,7 @@ pub mod run;
 pub mod size;
 pub mod sweep;
 pub mod target;
+pub mod top;
 pub mod trace;
 pub mod tune;
 pub mod watch;
@@ -65,6 +66,12 @@ pub fn open_store(output: &OutputArgs) -> Result<Option<Store>> {
             Ok(None)
         }
     }
+}
+
+/// Where tunes write down what they have measured: beside the store of runs. None where nothing is kept.
+pub fn diary_folder(output: &OutputArgs) -> Option<PathBuf> {
+    let store = output.store.clone().or_else(default_store).filter(|_| !output.no_store)?;
+    Some(store.with_extension("tunes"))
 }
 
 /// Who is shown what happens in a command that makes runs: whoever is to be shown it in all of them stands here.

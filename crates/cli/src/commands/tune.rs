@@ -6,22 +6,22 @@ use anyhow::Result;
 use clap::Args;
 use lastdrop_lab::Lab;
 use lastdrop_lab::warm::RECYCLING_WARM_UP;
-use lastdrop_model::bounds::{GAIN, MEMORY, RACE};
-use lastdrop_model::documents::{TuneDocument, TuneVerdict};
-use lastdrop_model::{KeepAlive, Url};
+use lastdrop_model::bounds::{DURATION, GAIN, MEMORY, RACE, TRIALS};
+use lastdrop_model::documents::{Goal, TuneDocument, TuneVerdict};
+use lastdrop_model::{KeepAlive, Setting, Url};
 use lastdrop_report::tune_text;
 use lastdrop_server::{Kind, ServerRef, Stack, check_called_apart, kinds};
-use lastdrop_trials::tune::{TuneOrder, tune as run_tune};
+use lastdrop_trials::tune::{DiaryOrder, TuneOrder, Wishes, tune as run_tune};
 
-use crate::commands::{Report, observers, open_store};
+use crate::commands::{Report, diary_folder, observers, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{LoadArgs, OthersArgs, OutputArgs, within};
+use crate::options::{LoadArgs, Objectives, OthersArgs, OutputArgs, objectives, within};
 use crate::signals::Stop;
 use crate::stdio::note;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  lastdrop tune apache --url http://127.0.0.1/perl/page.pl -c 50\n  lastdrop tune apache:/srv/www/apache2.conf --url http://127.0.0.1:8080/ --memory 400M --keep\n  lastdrop tune target:target.toml --url http://127.0.0.1:8080/\n  lastdrop tune nginx php-fpm --url http://127.0.0.1/index.php -c 50 --keepalive on"
+    after_help = "Examples:\n  lastdrop tune apache --url http://127.0.0.1/perl/page.pl -c 50\n  lastdrop tune apache:/srv/www/apache2.conf --url http://127.0.0.1:8080/ --memory 400M --keep\n  lastdrop tune target:target.toml --url http://127.0.0.1:8080/\n  lastdrop tune nginx php-fpm --url http://127.0.0.1/index.php -c 50 --keepalive on\n  lastdrop tune nginx --url http://127.0.0.1/ --only worker_processes,sendfile --range worker_connections=64..4096 --explain"
 )]
 pub struct TuneArgs {
     #[arg(required = true, value_name = "SERVER", help = format!(
@@ -32,6 +32,12 @@ pub struct TuneArgs {
     /// What to load; healthy means that it answers as it does at the start
     #[arg(long)]
     pub url: Url,
+    /// What the best settings are to be the best at
+    #[arg(long, value_name = "GOAL", default_value = "throughput", value_parser = ["throughput", "latency", "memory"])]
+    pub goal: String,
+    /// What settings have to reach: 'p99<300ms,errors<0.1%'; a trial that misses one does not count
+    #[arg(long, value_name = "OBJECTIVES", value_parser = objectives)]
+    pub objective: Option<Objectives>,
     /// Memory that the server's workers may use together [default: what the machine has left]
     #[arg(long, value_name = "SIZE", value_parser = within::<u64>(MEMORY))]
     pub memory: Option<u64>,
@@ -43,6 +49,30 @@ pub struct TuneArgs {
     /// Pairs of blocks in the race, at most
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = within::<u32>(RACE))]
     pub blocks: u32,
+    /// Trials of the search, at most; the race of the best against the server as it is comes after them
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = within::<u32>(TRIALS))]
+    pub trials: u32,
+    /// No trial of the search begins after this time
+    #[arg(long, value_name = "TIME", value_parser = within::<Duration>(DURATION))]
+    pub time: Option<Duration>,
+    /// Go on where the same command was killed: no trial of it is measured again
+    #[arg(long)]
+    pub resume: bool,
+    /// Search these settings and no others, of any that lastdrop knobs lists (several: with commas)
+    #[arg(long, value_name = "SETTING,…", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Leave these alone
+    #[arg(long, value_name = "SETTING,…", value_delimiter = ',')]
+    pub not: Vec<String>,
+    /// Search a setting between two numbers
+    #[arg(long, value_name = "SETTING=A..B", value_parser = range)]
+    pub range: Vec<(String, u64, u64)>,
+    /// A setting that all trials have, but those of the server as it is
+    #[arg(long, value_name = "SETTING=VALUE", value_parser = fixed)]
+    pub fix: Vec<(String, Setting)>,
+    /// Say of each setting why it is searched, or why not
+    #[arg(long)]
+    pub explain: bool,
     /// The smallest gain worth a change, percent
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = within::<f64>(GAIN))]
     pub min_gain: f64,
@@ -50,6 +80,25 @@ pub struct TuneArgs {
     pub load: LoadArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// Reads `SETTING=A..B`.
+fn range(text: &str) -> Result<(String, u64, u64), String> {
+    let read = || {
+        let (name, numbers) = text.split_once('=')?;
+        let (low, high) = numbers.split_once("..")?;
+        Some((name.to_string(), low.trim().parse().ok()?, high.trim().parse().ok()?))
+    };
+    let error = || format!("'{text}' is no range: write SETTING=A..B, such as MaxRequestWorkers=10..200");
+    read().filter(|(name, low, high)| !name.is_empty() && low < high).ok_or_else(error)
+}
+
+/// Reads `SETTING=VALUE`.
+fn fixed(text: &str) -> Result<(String, Setting), String> {
+    let pair = text.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty());
+    let (name, value) =
+        pair.ok_or_else(|| format!("'{text}' is no setting: write SETTING=VALUE, such as KeepAlive=Off"))?;
+    Ok((name.to_string(), Setting::read(value)))
 }
 
 /// Length of one block unless the user says otherwise.
@@ -69,14 +118,31 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     let mut plan = args.load.plan(args.url.clone(), BLOCK, KeepAlive::Off)?;
     plan.phases.retain(|p| p.measured);
     plan.keep_secrets = args.output.keep_secrets;
+    plan.objectives = args.objective.map(|o| o.0).unwrap_or_default();
+    let plan_seed = plan.seed;
     let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(false)?;
+    let diary = diary_folder(&args.output);
+    if args.resume && diary.is_none() {
+        return Err(UsageError("--resume needs what --no-store leaves out".into()).into());
+    }
     let observers = observers(args.output.quiet, open_store(&args.output)?);
     let stack = Stack::open(&args.servers, Some(&args.url), &(&args.others).into())?;
+    let goal = match args.goal.as_str() {
+        "latency" => Goal::Latency,
+        "memory" => Goal::Memory,
+        _ => Goal::Throughput,
+    };
     let order = TuneOrder {
         plan,
+        goal,
         memory: args.memory,
         keep: args.keep,
+        wishes: Wishes { only: args.only, not: args.not, ranges: args.range, fixed: args.fix.into_iter().collect() },
+        trials: args.trials,
+        time: args.time,
+        seed: plan_seed,
+        diary: diary.map(|folder| DiaryOrder { folder, resume: args.resume }),
         max_pairs: args.blocks,
         min_gain: args.min_gain / 100.0,
         recycling_warm_up: warm_up.unwrap_or(RECYCLING_WARM_UP),
@@ -85,7 +151,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     };
     let mut lab = Lab::new(&stop.flag, observers);
     let document = run_tune(&mut lab, stack, &order)?;
-    report.give(&tune_text(&document), &document)?;
+    report.give(&tune_text(&document, args.explain), &document)?;
     for trouble in lab.trouble() {
         note!("note: some runs {trouble}");
     }

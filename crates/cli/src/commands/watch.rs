@@ -109,11 +109,11 @@ fn limits(seen: &Watched) -> String {
     }
 }
 
-fn leave(stop: &Stop) -> Exit {
+pub(super) fn leave(stop: &Stop) -> Exit {
     stop.signal().map_or(Exit::Done, Exit::Signal)
 }
 
-fn sleep(time: Duration, stop: &Stop) {
+pub(super) fn sleep(time: Duration, stop: &Stop) {
     let end = Instant::now() + time;
     while stop.signal().is_none() {
         let left = end.saturating_duration_since(Instant::now());
@@ -125,13 +125,13 @@ fn sleep(time: Duration, stop: &Stop) {
 }
 
 /// Takes a document a line.
-struct Recorder {
+pub(super) struct Recorder {
     to: Box<dyn Write>,
     name: String,
 }
 
 impl Recorder {
-    fn open(to: &str) -> Result<Recorder> {
+    pub(super) fn open(to: &str) -> Result<Recorder> {
         let file: Box<dyn Write> = if to == "-" {
             Box::new(stdio::Document)
         } else {
@@ -142,7 +142,7 @@ impl Recorder {
     }
 
     /// One line, whole and at once: a recording that is cut off ends with a whole line.
-    fn write(&mut self, document: &Watched) -> Result<()> {
+    pub(super) fn write(&mut self, document: &impl serde::Serialize) -> Result<()> {
         let line = json_line(document)?;
         let written = self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush());
         written.with_context(|| format!("cannot write {}", self.name))

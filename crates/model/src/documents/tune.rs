@@ -15,6 +15,48 @@ pub enum TuneVerdict {
     Inconclusive,
 }
 
+/// What the best settings are the best at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Goal {
+    /// Good answers a second.
+    #[default]
+    Throughput,
+    /// The shortest 99th percentile of response times.
+    Latency,
+    /// The least memory of the workers.
+    Memory,
+}
+
+impl Goal {
+    /// What a trial is compared by: good answers a second, microseconds or bytes. None where it was not measured.
+    #[must_use]
+    pub fn measure(self, trial: &Trial) -> Option<f64> {
+        let value = match self {
+            Goal::Throughput => Some(trial.objective),
+            Goal::Latency => Some(trial.p99_us),
+            Goal::Memory => trial.real_memory_bytes.map(|bytes| bytes as f64),
+        };
+        value.filter(|v| *v > 0.0 || self == Goal::Throughput)
+    }
+
+    /// A measure as a number of which more is better.
+    #[must_use]
+    pub fn goodness(self, measure: f64) -> f64 {
+        if self == Goal::Throughput { measure } else { 1.0 / measure.max(f64::MIN_POSITIVE) }
+    }
+
+    /// What a ratio is a number of times of.
+    #[must_use]
+    pub fn times(self) -> &'static str {
+        match self {
+            Goal::Throughput => "the throughput",
+            Goal::Latency => "as short a p99",
+            Goal::Memory => "as little memory",
+        }
+    }
+}
+
 /// A measurement of the server with some settings over its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
@@ -54,19 +96,51 @@ pub struct Baseline {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Winner {
     pub settings: Settings,
-    /// Winner / baseline, geometric mean over the pairs of the race. None where the baseline answered too little to be
+    /// How much better than the baseline, geometric mean over the pairs of the race. None where the baseline answered too little to be
     /// divided by.
     pub ratio: Option<f64>,
     /// 95 %.
     pub interval: Option<[f64; 2]>,
+    /// In the measure of the goal.
     pub objective: f64,
     pub p99_us: f64,
 }
 
+/// In the measure of the goal.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
     pub baseline: f64,
     pub best: f64,
+}
+
+/// What a setting has to do with how good the best of the search is, by the model of the search.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SettingEffect {
+    pub name: String,
+    /// In the best of the search.
+    pub value: String,
+    /// What it is compared with: as it was, or the best of the other values.
+    pub other: String,
+    /// How many times better than with the other value, and the bounds of 95 %.
+    pub ratio: f64,
+    pub interval: [f64; 2],
+}
+
+impl SettingEffect {
+    /// Is it shown to be no matter of chance?
+    #[must_use]
+    pub fn is_shown(&self) -> bool {
+        self.interval[0] > 1.0 || self.interval[1] < 1.0
+    }
+}
+
+/// A setting that was searched, or was not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Searched {
+    pub name: String,
+    /// The values that it could have; none where it was left alone.
+    pub values: Vec<String>,
+    pub because: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -74,12 +148,23 @@ pub struct TuneDocument {
     pub schema: String,
     pub server: String,
     pub url: String,
+    #[serde(default)]
+    pub goal: Goal,
     pub verdict: TuneVerdict,
     /// The verdict in a sentence.
     pub because: String,
     pub baseline: Option<Baseline>,
     pub winner: Option<Winner>,
+    /// Each setting of the servers, with what was to be tried of it or why it was left alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub searched: Vec<Searched>,
     pub trials: Vec<Trial>,
+    /// Trials (by their place in `trials`) than which none has more throughput, a shorter p99 and less memory at once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub undominated: Vec<usize>,
+    /// Of each setting that was searched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub effects: Vec<SettingEffect>,
     pub race: Vec<Pair>,
     /// The change of the configuration: lines that go with `-`, lines that come with `+`.
     pub diff: Vec<String>,

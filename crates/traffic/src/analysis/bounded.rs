@@ -3,8 +3,12 @@
 //! As in Space-Saving (Metwally, Agrawal, El Abbadi 2005) a name that has no counter gets one, and the rarest lose theirs; here
 //! half of them at once, which costs next to nothing a name. What they counted goes to the rest, so that all sums stay exact. A name
 //! that comes again may have lost at most [`Slot::missed`]; while no name was ever dropped all counts are exact.
+//!
+//! Names are told apart by 64 bits of a hash with a seed of its own: to compare the names themselves costs a miss of the caches each (a
+//! tenth of the time of an analysis), and of a million names two have the same hash once in thirty million logs.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 
@@ -17,17 +21,26 @@ pub(crate) trait Merge: Default {
 #[derive(Debug)]
 pub(crate) struct Slot<V> {
     pub name: Box<[u8]>,
+    hash: u64,
     pub count: u64,
     /// So many may have been counted before, and are with the rest now.
     pub missed: u64,
     pub value: V,
 }
 
+impl<V> Slot<V> {
+    /// What all that have no place of their own have together.
+    pub(crate) fn of_rest(name: &str, count: u64, value: V) -> Slot<V> {
+        Slot { name: name.as_bytes().into(), hash: 0, count, missed: 0, value }
+    }
+}
+
 /// The most frequent names.
 #[derive(Debug)]
 pub(crate) struct Bounded<V> {
     most: usize,
-    places: HashMap<Box<[u8]>, u32, RandomState>,
+    hasher: RandomState,
+    places: HashMap<u64, u32, RandomState>,
     slots: Vec<Slot<V>>,
     /// No name without a counter has been counted more often.
     floor: u64,
@@ -39,20 +52,22 @@ pub(crate) struct Bounded<V> {
 impl<V: Merge> Bounded<V> {
     /// Keeps at least the `most` most frequent, at most twice as many.
     pub(crate) fn new(most: usize) -> Bounded<V> {
-        Bounded { most, places: HashMap::default(), slots: Vec::new(), floor: 0, rest: None, changes: 0 }
+        let (hasher, places) = (RandomState::default(), HashMap::default());
+        Bounded { most, hasher, places, slots: Vec::new(), floor: 0, rest: None, changes: 0 }
     }
 
     /// The place of a name, which stays until [`Bounded::changes`] does.
     pub(crate) fn place(&mut self, name: &[u8]) -> usize {
-        if let Some(place) = self.places.get(name) {
+        let hash = self.hasher.hash_one(name);
+        if let Some(place) = self.places.get(&hash) {
             return *place as usize;
         }
         if self.slots.len() >= 2 * self.most {
             self.drop_rarest();
         }
         let place = self.slots.len();
-        self.places.insert(name.into(), place as u32);
-        self.slots.push(Slot { name: name.into(), count: 0, missed: self.floor, value: V::default() });
+        self.places.insert(hash, place as u32);
+        self.slots.push(Slot { name: name.into(), hash, count: 0, missed: self.floor, value: V::default() });
         place
     }
 
@@ -61,6 +76,13 @@ impl<V: Merge> Bounded<V> {
         let slot = &mut self.slots[place];
         slot.count += 1;
         &mut slot.value
+    }
+
+    /// Adds so many that were counted elsewhere to the name at a place.
+    pub(crate) fn add(&mut self, place: usize, count: u64, value: V) {
+        let slot = &mut self.slots[place];
+        slot.count += count;
+        slot.value.merge(value);
     }
 
     fn drop_rarest(&mut self) {
@@ -72,7 +94,7 @@ impl<V: Merge> Bounded<V> {
             *count += slot.count;
             rest.merge(slot.value);
         }
-        let places = self.slots.iter().enumerate().map(|(place, s)| (s.name.clone(), place as u32));
+        let places = self.slots.iter().enumerate().map(|(place, s)| (s.hash, place as u32));
         self.places = places.collect();
     }
 

@@ -87,7 +87,7 @@ impl Rates {
         self.steps[step] = self.steps[step].saturating_add(1);
     }
 
-    /// The minute is over, or the log is at this second of it.
+    /// The minute is over, or the log ends in this second of it.
     fn end_minute(&mut self, to: usize) {
         let Minute { number, seconds } = std::mem::take(&mut self.minute);
         let sum: u64 = seconds.iter().map(|n| u64::from(*n)).sum();
@@ -103,9 +103,10 @@ impl Rates {
         if sum > self.peak_minute.0 {
             self.peak_minute = (sum, begin);
         }
-        // Of its first minute the log may have a part, too.
-        let from = (self.start_s - begin).clamp(0, MINUTE as i64) as usize;
+        // Of its first minute the log has a part, and of its first second.
+        let from = (self.start_s + 1 - begin).clamp(0, MINUTE as i64) as usize;
         let seconds = seconds.get(from..to).unwrap_or_default();
+        let sum: u64 = seconds.iter().map(|n| u64::from(*n)).sum();
         if sum < LEAST_IN_MINUTE || seconds.len() < LEAST_SECONDS {
             return;
         }
@@ -147,9 +148,9 @@ impl Rates {
         (rate, arrivals)
     }
 
-    /// Behind the last second of the minute that has a request.
+    /// The last second of the minute that has a request; the log may end within it.
     fn last_of_minute(&self) -> usize {
-        self.minute.seconds.iter().rposition(|n| *n > 0).map_or(0, |at| at + 1)
+        self.minute.seconds.iter().rposition(|n| *n > 0).unwrap_or(0)
     }
 
     /// The busiest stretch of at most so many seconds, in so many parts: requests a second, and seconds.

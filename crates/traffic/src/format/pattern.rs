@@ -95,6 +95,7 @@ impl Pattern {
     pub(crate) fn read(&self, entry: &mut Entry, at: usize) -> Result<(), Misfit> {
         let line = std::mem::take(&mut entry.line);
         entry.fields.clear();
+        entry.stamps.clear();
         entry.fields.resize(self.pieces.len(), Span::default());
         let mut reading = Reading { line: &line, entry, attempts: MOST_ATTEMPTS, misfit: Misfit { at, field: 0 } };
         let fits = self.from(0, at, &mut reading);
@@ -118,7 +119,7 @@ impl Pattern {
             let ends = |rest: &[u8]| rest.is_empty() || (self.open && rest[0] == b' ');
             return rest.strip_prefix(self.tail.as_slice()).is_some_and(ends);
         };
-        if !line[at..].starts_with(&piece.before) {
+        if !begins(&line[at..], &piece.before) {
             return false;
         }
         let start = at + piece.before.len();
@@ -129,6 +130,11 @@ impl Pattern {
                 stamp.length = memchr::memchr(b'.', &text[..stamp.length]).unwrap_or(stamp.length);
             }
             r.entry.fields[index] = Span::new(start, start + stamp.length);
+            // Of earlier attempts nothing counts from here on.
+            r.entry.stamps.retain(|(place, _)| *place < index);
+            if !self.has_fraction_after(index) {
+                r.entry.stamps.push((index, stamp));
+            }
             return self.from(index + 1, start + stamp.length, r);
         }
         let after = self.pieces.get(index + 1).map_or(&self.tail, |next| &next.before).as_slice();
@@ -188,7 +194,8 @@ impl Pattern {
                 Field::Status => entry.status = value::number(text).unwrap_or(0) as u16,
                 Field::Bytes => entry.bytes = value::number(text),
                 Field::Time(form) => {
-                    let stamp = form.read(text).ok_or(index)?;
+                    let known = entry.stamps.iter().find(|(place, _)| *place == index).map(|(_, stamp)| *stamp);
+                    let stamp = known.or_else(|| form.read(text)).ok_or(index)?;
                     match form {
                         TimeForm::Fraction(_) => part_us = stamp.us,
                         _ => us = Some(stamp.us),
@@ -231,6 +238,11 @@ impl Field {
     }
 }
 
+/// `starts_with` for a few bytes, where a call costs more than the comparison.
+fn begins(text: &[u8], with: &[u8]) -> bool {
+    text.len() >= with.len() && text.iter().zip(with).all(|(a, b)| a == b)
+}
+
 /// The first quote from a place on that no backslash escapes.
 fn closing_quote(text: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
@@ -248,7 +260,9 @@ fn next(text: &[u8], from: usize, after: &[u8]) -> Option<usize> {
     let text = text.get(from..)?;
     let found = match after {
         [one] => memchr::memchr(*one, text),
-        _ => memchr::memmem::find(text, after),
+        // A few bytes: to prepare a search for them costs more than to look at each of the first.
+        [first, rest @ ..] => memchr::memchr_iter(*first, text).find(|at| begins(&text[at + 1..], rest)),
+        [] => Some(0),
     };
     found.map(|at| from + at)
 }

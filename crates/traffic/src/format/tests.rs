@@ -153,6 +153,19 @@ fn lines_of_the_nineties_are_requests_too() {
     ] {
         let got = read("common", &line(request, rest));
         assert!(got.starts_with(&format!("{parts} h ")), "{got}");
+        let epa = read("epa", &format!("h [29:23:53:25] \"{request}\" {rest}"));
+        assert!(epa.starts_with(&format!("{parts} h ")) && epa.ends_with("809740405000000"), "{epa}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_come_through_as_they_are() {
+    for (name, before) in [("common", "h - - [01/Jul/1995:00:00:01 -0400]"), ("epa", "h [30:00:00:01]")] {
+        let line = [before.as_bytes(), b" \"GET /caf\xe9\xff\" x.html HTTP/1.0\" 200 -"].concat();
+        let format = Arc::new(name.parse::<Format>().expect("a format"));
+        let mut entry = Entry { line, ..Entry::default() };
+        assert_eq!(format.read(&mut entry), Outcome::Request);
+        assert_eq!((entry.path(), entry.bytes, entry.status), (Some(&b"/caf\xe9\xff\" x.html"[..]), None, 200));
     }
 }
 

@@ -1,0 +1,176 @@
+//! What a tune searches, for what, and what it says of it; against a server of known behaviour. What it does to real servers is
+//! tested where they are.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use common::{Folder, Target, signal};
+use serde_json::Value;
+
+const SHORT: [&str; 6] = ["-d", "300ms", "--warm-up", "50ms", "--blocks", "4"];
+
+/// Pools of threads that hinder each other, and are replaced too soon: the best are sixteen that live on.
+const PLANTED: &str = "workers = 4\nmax_requests_per_worker = 10\nstartup = '60ms'\nservice = '20ms'\ncontention = 0.05\ncoherency = 0.0037";
+
+fn tune(folder: &Folder, target: &Target, more: &[&str]) -> Value {
+    let (name, url) = (target.name(), target.url());
+    folder.json(&[&["tune", &name, "--url", &url, "--quiet"], &SHORT[..], more].concat(), 0)
+}
+
+fn trials<'a>(document: &'a Value, role: &'a str) -> impl Iterator<Item = &'a Value> {
+    document["trials"].as_array().expect("trials").iter().filter(move |t| t["role"] == role)
+}
+
+/// Values of a setting that were tried in the search.
+fn tried(document: &Value, name: &str) -> BTreeSet<i64> {
+    trials(document, "search").filter_map(|t| t["settings"][name].as_i64()).collect()
+}
+
+fn searched<'a>(document: &'a Value, name: &str) -> &'a Value {
+    let all = document["searched"].as_array().expect("settings");
+    all.iter().find(|s| s["name"] == name).unwrap_or_else(|| panic!("no {name} in {all:#?}"))
+}
+
+#[test]
+fn what_is_asked_for_is_searched_and_nothing_else() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, PLANTED);
+    let only = ["-c", "8", "--range", "workers=2..6", "--fix", "max_requests_per_worker=5000", "--trials", "4"];
+    let document = tune(&folder, &target, &only);
+    let all = tried(&document, "workers");
+    assert!(!all.is_empty() && all.iter().all(|n| (2..=6).contains(n)), "{document:#}");
+    assert!(trials(&document, "search").all(|t| t["settings"]["max_requests_per_worker"] == 5000), "{document:#}");
+    assert!(trials(&document, "search").count() + trials(&document, "baseline").count() <= 4, "{document:#}");
+    assert_eq!(document["winner"]["settings"]["max_requests_per_worker"], 5000, "{document:#}");
+    let fixed = searched(&document, "max_requests_per_worker");
+    assert!(fixed["values"] == serde_json::json!([]) && fixed["because"].to_string().contains("--fix"), "{fixed}");
+
+    let alone = tune(&folder, &target, &["-c", "8", "--only", "backlog", "--trials", "3"]);
+    assert!(tried(&alone, "workers").is_empty() && !tried(&alone, "backlog").is_empty(), "{alone:#}");
+    let left = searched(&alone, "workers");
+    assert!(left["because"].to_string().contains("--only"), "{left}");
+    let without = tune(&folder, &target, &["-c", "8", "--not", "workers", "--trials", "3"]);
+    assert!(tried(&without, "workers").is_empty(), "{without:#}");
+    assert!(!tried(&without, "max_requests_per_worker").is_empty(), "{without:#}");
+}
+
+#[test]
+fn each_setting_is_explained_and_what_is_none_is_refused() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, PLANTED);
+    let (name, url) = (target.name(), target.url());
+    let base = [&["tune", &name, "--url", &url, "-c", "4", "--trials", "2"], &SHORT[..]].concat();
+    let done = folder.run(&[&base[..], &["--explain"]].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    for line in ["searched: workers:", "searched: max_requests_per_worker: 10, 1000, 10000", "left alone: backlog:"] {
+        assert!(done.stdout.contains(line), "{line}: {done:?}");
+    }
+    for (wrong, said) in [
+        (["--only", "wrokers"], "there is no setting 'wrokers'"),
+        (["--range", "workers=9"], "write SETTING=A..B"),
+        (["--range", "workers=9..3"], "write SETTING=A..B"),
+        (["--fix", "workers"], "write SETTING=VALUE"),
+        (["--fix", "workers=many"], "workers is a number"),
+        (["--goal", "fame"], "throughput"),
+        (["--objective", "p99<"], "p99<"),
+    ] {
+        let done = folder.run(&[&base[..], &wrong[..]].concat());
+        assert!(done.code != 0 && done.stderr.contains(said), "{wrong:?}: {done:?}");
+    }
+    assert_eq!(folder.journal(), None);
+}
+
+#[test]
+fn a_pool_larger_than_the_load_is_searched_too_and_below_the_first_winner() {
+    let folder = Folder::new();
+    // One after the other is best: each more takes as much from all.
+    let target = Target::with_config(&folder, "workers = 40\nservice = '10ms'\ncontention = 0.9\ncoherency = 0.02");
+    let document = tune(&folder, &target, &["-c", "12", "--trials", "12"]);
+    let all = tried(&document, "workers");
+    assert!(all.iter().any(|n| *n <= 3) && all.iter().all(|n| *n <= 12), "{all:?}");
+    let best = document["winner"]["settings"]["workers"].as_i64().expect("workers");
+    assert!(document["verdict"] == "improved" && best <= 6, "{document:#}");
+    assert!(document["notes"].to_string().contains("slow links"), "{}", document["notes"]);
+}
+
+#[test]
+fn the_least_memory_that_keeps_to_the_objectives_is_found() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 30\nservice = '20ms'\nmemory = '4 MB'");
+    // Eight users at once need three workers for answers within 80 ms; one waits for all others with one.
+    let goal = ["-c", "8", "--goal", "memory", "--objective", "p90<120ms", "--trials", "10"];
+    let document = tune(&folder, &target, &goal);
+    assert_eq!((&document["goal"], &document["verdict"]), (&"memory".into(), &"improved".into()), "{document:#}");
+    let best = document["winner"]["settings"]["workers"].as_i64().expect("workers");
+    assert!((2..=8).contains(&best), "{document:#}");
+    assert!(document["because"].to_string().contains("times as little memory"), "{document:#}");
+    let missed: Vec<&Value> = trials(&document, "search").filter(|t| t["valid"] == false).collect();
+    assert!(missed.iter().all(|t| t["why"].to_string().contains("p90")), "{missed:#?}");
+    let pair = &document["race"][0];
+    assert!(pair["baseline"].as_f64() > pair["best"].as_f64(), "bytes: {pair}");
+}
+
+#[test]
+fn a_server_that_misses_the_objective_is_bettered_by_one_that_meets_it() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 1\nservice = '25ms'");
+    let document =
+        tune(&folder, &target, &["-c", "8", "--goal", "latency", "--objective", "p50<150ms", "--trials", "6"]);
+    assert_eq!(document["verdict"], "improved", "{document:#}");
+    assert!(document["because"].to_string().contains("keeps to the objectives"), "{document:#}");
+    assert!(trials(&document, "baseline").all(|t| t["valid"] == false), "{document:#}");
+}
+
+#[test]
+fn a_tune_that_was_killed_goes_on_with_no_trial_lost() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, PLANTED);
+    let (name, url) = (target.name(), target.url());
+    let out = folder.join("tune.json").display().to_string();
+    let same = [&["tune", &name, "--url", &url, "-c", "16", "--trials", "8", "--json", &out], &SHORT[..]].concat();
+    let nothing = folder.run(&[&same[..], &["--resume"]].concat());
+    assert!(nothing.code != 0 && nothing.stderr.contains("no tune of"), "{nothing:?}");
+
+    let mut tune = folder.lastdrop(&same).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut told = BufReader::new(tune.stderr.take().expect("piped")).lines();
+    // The seventh line of a trial: six are measured at least, one may be under way.
+    for _ in 0..7 {
+        told.by_ref().map_while(Result::ok).find(|line| line.contains("/s  p99")).expect("a trial");
+    }
+    signal(&tune, libc::SIGKILL);
+    tune.wait().expect("ends");
+    assert_eq!(folder.run(&["restore"]).code, 0);
+    let kept = runs(&folder);
+    assert!(kept.len() >= 7, "{kept:?}");
+
+    let another = folder.run(&[&same[..], &["--resume", "--goal", "latency"]].concat());
+    assert!(another.code != 0 && another.stderr.contains("another goal"), "{another:?}");
+    let done = folder.run(&[&same[..], &["--resume"]].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    let document: Value = serde_json::from_str(&std::fs::read_to_string(&out).expect("written")).expect("JSON");
+    let of_runs: BTreeSet<String> = document["trials"]
+        .as_array()
+        .expect("trials")
+        .iter()
+        .map(|t| t["run"].as_str().expect("a run").into())
+        .collect();
+    let gone_on_with = of_runs.intersection(&kept).count();
+    assert!(gone_on_with >= 6, "{gone_on_with} of {kept:?} in {of_runs:?}");
+    assert!(document["notes"].to_string().contains("trials are those of the tune that was ended"), "{document:#}");
+    assert_eq!(document["verdict"], "improved", "{document:#}");
+    let effects = document["effects"].as_array().expect("effects");
+    assert!(effects.iter().any(|e| e["name"] == "workers") && !done.stdout.contains("NaN"), "{effects:#?}");
+    assert!(document["undominated"].as_array().is_some_and(|all| !all.is_empty()), "{document:#}");
+    let over = folder.run(&[&same[..], &["--resume"]].concat());
+    assert!(over.code != 0 && over.stderr.contains("no tune of"), "{over:?}");
+}
+
+/// Ids of the runs that are kept.
+fn runs(folder: &Folder) -> BTreeSet<String> {
+    let done = folder.run(&["history", "--limit", "1000"]);
+    let ids = done.stdout.lines().filter_map(|line| line.split_whitespace().next());
+    ids.filter(|id| id.len() >= 8 && id.chars().all(|c| c.is_ascii_hexdigit())).map(str::to_string).collect()
+}

@@ -1,0 +1,99 @@
+//! A page and what it embeds, fetched as a browser does.
+
+use lastdrop_model::{Kind, Micros, Url};
+
+use super::EventLoop;
+use crate::inspect::Capture;
+use crate::page::embedded;
+use crate::prepare::Detour;
+use crate::stream::Errand;
+use crate::users::{MOST_CACHED, cache_key};
+use crate::world::World;
+
+impl<W: World> EventLoop<'_, W> {
+    /// The HTML of a page, or something that it embeds, has come to its end.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn page_part_over(
+        &mut self,
+        user: u32,
+        slot: u32,
+        errand: &Errand,
+        endpoint: usize,
+        (good, status): (bool, u16),
+        refused: bool,
+        capture: Option<Box<Capture>>,
+        now: Micros,
+    ) {
+        let ok = good && status < 400;
+        let path = String::from_utf8_lossy(&errand.target).into_owned();
+        let cache = self.job.plan.page.as_ref().is_some_and(|p| p.cache);
+        let Some(mut page) = self.users.people[user as usize].page.take() else { return };
+        page.running -= 1;
+        page.failed |= !ok;
+        if !errand.embedded {
+            (page.good, page.status) = (good, status);
+        }
+        if !errand.embedded && ok {
+            let e = &self.transport.endpoints[endpoint];
+            let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path };
+            let html = capture.as_ref().map_or(&[][..], |c| c.body());
+            let found = embedded(html, &here);
+            let phase = self.phases.phase;
+            let counts = &mut self.record.slice(phase).counts;
+            counts.unusable += found.unusable;
+            counts.left_out += found.left_out;
+            for url in found.urls {
+                let Some(endpoint) = self.endpoint_of(&url) else {
+                    self.record.slice(phase).counts.elsewhere += 1;
+                    continue;
+                };
+                if !(cache && self.users.people[user as usize].cached.contains(&cache_key(endpoint, &url.path))) {
+                    page.waiting.push_back(Detour {
+                        endpoint,
+                        method: "GET".into(),
+                        path: url.path,
+                        body: false,
+                        host: None,
+                    });
+                }
+            }
+        } else if errand.embedded && ok && cache && capture.is_some_and(|c| !c.no_store) {
+            let cached = &mut self.users.people[user as usize].cached;
+            if cached.len() < MOST_CACHED {
+                cached.insert(cache_key(endpoint, &path));
+            }
+        }
+        let request = page.request;
+        // In the order of the page, as far as the browser may have connections to their hosts.
+        // Of a page one part at a time waits in line.
+        while self.phases.may_follow(now) && (page.running == 0 || !self.waiting.line_stands()) {
+            let next = page.waiting.iter().position(|d| self.slot_for(user, d.endpoint).is_some());
+            let Some(detour) = next.and_then(|at| page.waiting.remove(at)) else { break };
+            page.running += 1;
+            let phase = self.phases.phase;
+            self.record.slice(phase).counts.due += 1;
+            let next = Errand { detour: Some(detour), embedded: true, ..Errand::default() };
+            self.users.people[user as usize].page = Some(page);
+            self.issue(user, request, now, phase, Some(Box::new(next)), now, true);
+            match self.users.people[user as usize].page.take() {
+                Some(same) => page = same,
+                // It failed at once and was the last: the page is over.
+                None => return,
+            }
+        }
+        if page.running > 0 {
+            self.users.people[user as usize].page = Some(page);
+            return;
+        }
+        let complete = page.waiting.is_empty();
+        // The slice of the phase in which the page came due may have been handed over for good.
+        let phase = if self.record.live[usize::from(page.phase)].is_some() { page.phase } else { self.phases.phase };
+        if complete && !page.failed {
+            self.record.latency(phase, Kind::Page, now.saturating_sub(page.due));
+            self.record.slice(phase).counts.pages += 1;
+        } else {
+            self.record.slice(phase).counts.pages_failed += 1;
+        }
+        self.step_over(user, slot, request, (page.good, page.status), refused, now);
+    }
+}

@@ -1,0 +1,175 @@
+//! Requests come due: a user wants something, an arrival finds somebody free, a session goes on.
+
+use lastdrop_model::Micros;
+
+use super::EventLoop;
+use crate::phases::Source;
+use crate::prepare::Choice;
+use crate::users::{PageLoad, Presence};
+use crate::world::World;
+
+impl<W: World> EventLoop<'_, W> {
+    /// Closed loop: the user wants something (more).
+    pub(super) fn begin_unit(&mut self, user: u32, due: Micros, now: Micros) {
+        while !self.phases.over && self.phases.phase_end.is_some_and(|end| now >= end) {
+            if usize::from(self.phases.phase) + 1 == self.job.plan.phases.len() {
+                return self.send_away(user);
+            }
+            self.users.presence[user as usize] = Presence::Away;
+            let end = self.phases.phase_end.unwrap_or(now);
+            self.enter_phase(self.phases.phase + 1, end);
+            if self.users.presence[user as usize] != Presence::Away || matches!(self.phases.source, Source::Open) {
+                return;
+            }
+        }
+        if self.phases.over || user >= self.users.wanted {
+            return self.send_away(user);
+        }
+        if self.phases.remaining == 0 {
+            self.send_away(user);
+            return self.nothing_remains(now);
+        }
+        if self.tape.is_some() {
+            return self.play_for(user, due, now);
+        }
+        self.users.presence[user as usize] = Presence::Busy;
+        self.phases.remaining -= 1;
+        let phase = self.phases.phase;
+        self.record.slice(phase).counts.due += 1;
+        let request = self.users.choose(self.job.prepared, self.job.threads);
+        self.start(user, request, due, phase, now, false);
+        if self.phases.remaining == 0 {
+            self.nothing_remains(now);
+        }
+    }
+
+    /// A user begins something: a request, a session, a page.
+    pub(super) fn start(&mut self, user: u32, mut request: usize, due: Micros, phase: u16, now: Micros, arrived: bool) {
+        if self.job.prepared.personal {
+            if let Some(rows) = &self.job.prepared.rows {
+                self.users.take_row(user, rows, self.job.threads);
+            }
+            let page = self.job.plan.page.is_some();
+            let person = &mut self.users.people[user as usize];
+            person.iteration += 1;
+            if matches!(self.job.prepared.choice, Choice::Session) {
+                // What is sent once is for those who come for the first time, or did not get through it.
+                let requests = &self.job.prepared.requests;
+                person.step = (0..requests.len()).find(|i| !(requests[*i].once && person.past_once)).unwrap_or(0);
+                request = person.step;
+            } else {
+                person.step = request;
+            }
+            if page {
+                person.page = Some(PageLoad::begin(due, phase, request));
+            }
+        }
+        self.issue(user, request, due, phase, None, now, arrived);
+    }
+
+    /// The next request of a session is due.
+    pub(super) fn next_step(&mut self, user: u32, due: Micros, now: Micros) {
+        // A step counts like any other request of a closed loop; in an open loop `-n` counts arrivals.
+        let counts =
+            matches!(self.phases.source, Source::Closed { .. }) && matches!(self.job.prepared.choice, Choice::Session);
+        if counts {
+            if self.phases.remaining == 0 {
+                self.users.end_session(user, self.job.prepared.columns());
+                self.send_away(user);
+                return self.nothing_remains(now);
+            }
+            self.phases.remaining -= 1;
+        }
+        self.users.presence[user as usize] = Presence::Busy;
+        let phase = self.phases.phase;
+        self.record.slice(phase).counts.due += 1;
+        let is_page = self.job.plan.page.is_some();
+        let person = &mut self.users.people[user as usize];
+        let step = person.step;
+        if is_page {
+            person.page = Some(PageLoad::begin(due, phase, step));
+        }
+        self.issue(user, step, due, phase, None, now, false);
+        if self.phases.remaining == 0 && counts {
+            self.nothing_remains(now);
+        }
+    }
+
+    /// Open loop: sends what is due, as far as somebody is free.
+    pub(super) fn dispatch(&mut self, now: Micros) {
+        if self.tape.is_some() {
+            return self.play(now);
+        }
+        // A request that fails at once frees its user from within: the loop below goes on, not a deeper one.
+        if self.waiting.dispatching
+            || self.waiting.exhausted
+            || self.phases.queues.is_empty()
+            || now < self.waiting.no_socket_until
+        {
+            return;
+        }
+        self.waiting.dispatching = true;
+        let mut begun = 0u32;
+        loop {
+            // Read now and then only: thousands that are due together shall not keep the loop from its events.
+            if begun % 16 == 15 && self.turn_is_over() {
+                break;
+            }
+            let Some(queue) = self.phases.queues.front_mut() else { break };
+            let Some(due) = queue.next_due() else {
+                // The phase that the clock is in keeps its queue until it is over.
+                if queue.phase == self.phases.phase {
+                    break;
+                }
+                self.phases.queues.pop_front();
+                continue;
+            };
+            if due > now || now < self.waiting.no_socket_until {
+                break;
+            }
+            let phase = queue.phase;
+            let request = self.users.choose(self.job.prepared, self.job.threads);
+            let endpoint = self.job.prepared.requests[request].endpoint;
+            let Some(user) = self.waiting.take_user(endpoint) else {
+                // In turn: it is still this request's turn.
+                if matches!(self.job.prepared.choice, Choice::Order) {
+                    self.users.next_request -= self.job.threads as u64;
+                }
+                self.waiting.exhausted = true;
+                break;
+            };
+            let depth = self.job.plan.http.pipeline.max(1);
+            let mut behind = Vec::new();
+            if let Some(queue) = self.phases.queues.front_mut() {
+                queue.budget -= 1;
+                queue.arrivals.advance();
+                while (behind.len() as u32) + 1 < depth && queue.budget > 0 {
+                    let Some(next) = queue.next_due().filter(|next| *next <= now) else { break };
+                    behind.push(next);
+                    queue.budget -= 1;
+                    queue.arrivals.advance();
+                }
+            }
+            self.users.presence[user as usize] = Presence::Busy;
+            if depth > 1 {
+                self.transport.connections[(user * self.users.per_user) as usize].wire.pipelined = behind;
+            }
+            self.start(user, request, due, phase, now, true);
+            begun += 1;
+            if phase == self.phases.phase {
+                self.open_budget_used(now);
+            }
+        }
+        self.waiting.dispatching = false;
+    }
+
+    /// Open loop: has the last request that the present phase may send gone out?
+    pub(super) fn open_budget_used(&mut self, now: Micros) {
+        let phase = self.phases.phase;
+        if !self.phases.over && self.phases.queues.iter().any(|q| q.phase == phase && q.budget == 0) {
+            // The last of them came due by now, and what comes due at this very moment counts.
+            self.count_due(now + 1);
+            self.nothing_remains(now);
+        }
+    }
+}

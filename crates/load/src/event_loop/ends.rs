@@ -1,0 +1,174 @@
+//! The ends that a request can meet, each recorded exactly once: answered, failed, timed out.
+
+use lastdrop_model::plan::GiveUp;
+use lastdrop_model::{Failure, Fate, Kind, Micros};
+
+use super::EventLoop;
+use crate::transport::State;
+use crate::users::End;
+use crate::world::World;
+
+impl<W: World> EventLoop<'_, W> {
+    /// Records one answer.
+    #[inline]
+    pub(super) fn record_answer(&mut self, slot: u32, now: Micros, kept: bool) {
+        let c = &self.transport.connections[slot as usize];
+        let s = &self.streams[slot as usize];
+        let status = c.wire.parser.status();
+        let (class, due) = (s.class, s.times.due);
+        // The rate of a phase is that of its time, whoever asked: with the last answers to the phase before it, as without
+        // the last ones of its own. Anything else would be too low by what is in flight.
+        if self.phases.phase_end.is_none_or(|end| now < end) {
+            self.record.slice(self.phases.phase).count(class, |c| c.answered_in_time += 1);
+        }
+        self.record.answered(s, status, now);
+        if self.job.plan.server_time.is_some() {
+            self.record_parts(slot, now);
+        }
+        self.note_end(slot, due, now, Fate::Answered, kept);
+        if self.record.exchanges.is_some() && self.record.outcome.first_answer.is_none() {
+            self.note_first_answer(slot);
+        }
+    }
+
+    /// The first of several pipelined requests is answered; the next one's answer follows.
+    pub(super) fn first_of_pipeline(&mut self, slot: u32, now: Micros) {
+        self.record_answer(slot, now, true);
+        let c = &mut self.transport.connections[slot as usize];
+        let s = &mut self.streams[slot as usize];
+        s.received = 0;
+        s.times.due = c.wire.pipelined.remove(0);
+        c.wire.parser.start(false);
+    }
+
+    #[inline]
+    pub(super) fn answered(&mut self, slot: u32, now: Micros, reusable: bool) {
+        let c = &self.transport.connections[slot as usize];
+        let s = &self.streams[slot as usize];
+        let keep = reusable
+            && !c.peer_closed
+            && c.served < self.transport.requests_per_connection
+            && !self.job.prepared.requests[s.request as usize].last;
+        self.record_answer(slot, now, keep);
+        self.streams.remove(slot);
+        let c = &mut self.transport.connections[slot as usize];
+        let s = &mut self.streams[slot as usize];
+        let status = c.wire.parser.status();
+        let end = End::Answered { status, capture: s.capture.take() };
+        c.state = State::Idle;
+        if !keep {
+            self.transport.close(slot);
+        }
+        self.record.last_end = now;
+        self.count_towards_end(now, |g| g.statuses.contains(&status));
+        self.request_over(slot, now, end);
+    }
+
+    pub(super) fn fail(&mut self, slot: u32, failure: Failure, now: Micros) {
+        if self.record.exchanges.is_some() && self.record.outcome.first_answer.is_none() {
+            // What came of it says as much of the server as a whole one.
+            let parser = &self.transport.connections[slot as usize].wire.parser;
+            if parser.started() && parser.has_head() {
+                self.note_first_answer(slot);
+            }
+        }
+        let c = &self.transport.connections[slot as usize];
+        let s = &self.streams[slot as usize];
+        let before_first_byte = !c.wire.parser.started() && matches!(failure, Failure::Reset | Failure::Closed);
+        let lost_on_reuse = before_first_byte && c.reused() && c.wire.pipelined.is_empty();
+        let (phase, class) = (s.phase, s.class);
+        let dues: Vec<Micros> = std::iter::once(s.times.due).chain(c.wire.pipelined.iter().copied()).collect();
+        for due in &dues {
+            self.note_end(slot, *due, now, Fate::Failed(failure), false);
+            self.record.failed(phase, class, failure);
+        }
+        if lost_on_reuse {
+            self.count(slot, |c| c.lost_on_reuse += 1);
+        }
+        let refused = failure == Failure::Connect;
+        self.record.refused += u64::from(refused);
+        self.count_towards_end(now, |g| g.failures.contains(&failure));
+        self.lose(slot, now, refused, lost_on_reuse);
+    }
+
+    /// One of the ends of which a run may have only so many.
+    pub(super) fn count_towards_end(&mut self, now: Micros, counts: impl FnOnce(&GiveUp) -> bool) {
+        if let Some(limit) = &self.job.plan.abandon.run
+            && counts(limit)
+        {
+            self.record.ends_counted += 1;
+            if self.record.ends_counted >= limit.after {
+                self.give_up(now);
+            }
+        }
+    }
+
+    /// Ends requests whose timeout came before `seen`, whatever their server does. All that had come by then has been read:
+    /// an answer that lay there while this thread was busy is no timeout.
+    pub(super) fn expire(&mut self, seen: Micros) {
+        while let Some(slot) = self.streams.expired(seen) {
+            let now = self.now();
+            let c = &self.transport.connections[slot as usize];
+            let s = &self.streams[slot as usize];
+            let (phase, class) = (s.phase, s.class);
+            let not_connected = c.state == State::Connecting;
+            let dues: Vec<Micros> = std::iter::once(s.times.due).chain(c.wire.pipelined.iter().copied()).collect();
+            for due in &dues {
+                self.record.timed_out(phase, class, now.saturating_sub(*due));
+                self.note_end(slot, *due, now, Fate::TimedOut, false);
+            }
+            self.record.refused += u64::from(not_connected);
+            let silent = self.streams.is_silent_since(slot, self.record.last_end);
+            if silent && self.job.plan.abandon.run.as_ref().is_some_and(|g| g.silence) {
+                self.give_up(now);
+            }
+            self.count_towards_end(now, |g| g.timeouts);
+            self.lose(slot, now, false, false);
+        }
+    }
+
+    /// A request without an answer leaves its connection, which is closed.
+    pub(super) fn lose(&mut self, slot: u32, now: Micros, refused: bool, on_reuse: bool) {
+        self.streams.remove(slot);
+        let c = &mut self.transport.connections[slot as usize];
+        let s = &mut self.streams[slot as usize];
+        c.wire.pipelined.clear();
+        s.capture = None;
+        self.transport.close(slot);
+        self.record.last_end = now;
+        self.request_over(slot, now, End::Lost { refused, on_reuse });
+    }
+
+    /// Records where the time of an answer went that is complete now.
+    pub(super) fn record_parts(&mut self, slot: u32, now: Micros) {
+        let origin = (self.transport.world.unix_us() + self.job.start) as i64;
+        let c = &mut self.transport.connections[slot as usize];
+        let s = &mut self.streams[slot as usize];
+        let said = std::mem::take(&mut s.said);
+        let (phase, class, first_byte, written) = (s.phase, s.class, s.times.first_byte, s.times.written);
+        let link = c.socket.as_ref().and_then(|socket| self.transport.world.round_trip_us(socket));
+        let mut queue = said.queued_us;
+        if let (None, Some(began), Some(link)) = (queue, said.began_unix_us, link)
+            && written > 0
+        {
+            let (began, half) = (began as i64, (link / 2) as i64);
+            let arrived = origin + written as i64 + half;
+            let ended = began.saturating_add(said.took_us.unwrap_or(0) as i64);
+            self.record.clock_offset.learn(began, ended, arrived, origin + first_byte as i64 - half);
+            queue = Some((began - self.record.clock_offset.ahead() - arrived).max(0) as u64);
+        }
+        let transfer = Some(now.saturating_sub(first_byte));
+        let slice = self.record.slice(phase);
+        for (kind, us) in [
+            (Kind::Link, link),
+            (Kind::Queue, queue),
+            (Kind::Server, said.took_us),
+            (Kind::Upstream, said.upstream_us),
+            (Kind::Transfer, transfer),
+        ] {
+            if let Some(us) = us {
+                slice.record_part(class, kind, us);
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Something happens on a connection.
+
+use lastdrop_model::{Failure, Kind, Micros};
+
+use super::EventLoop;
+use crate::transport::State;
+use crate::world::{PEER_CLOSED, READABLE, WRITABLE, World};
+
+impl<W: World> EventLoop<'_, W> {
+    pub(super) fn on_event(&mut self, token: u64, flags: u32) {
+        let slot = token as u32;
+        let Some(c) = self.transport.of_token(token) else { return };
+        if flags & PEER_CLOSED != 0 {
+            c.peer_closed = true;
+        }
+        match c.state {
+            State::Waiting if flags & (READABLE | PEER_CLOSED) != 0 => self.read(slot),
+            State::Connecting | State::Writing | State::Handshaking | State::Tunnel
+                if flags & (WRITABLE | PEER_CLOSED) != 0 =>
+            {
+                if c.state != State::Tunnel {
+                    self.write(slot);
+                }
+                // An answer may be there before the whole request is out; its edge comes only once.
+                if flags & (READABLE | PEER_CLOSED) != 0
+                    && self.transport.of_token(token).is_some_and(|c| c.busy() && c.state != State::Connecting)
+                {
+                    self.read(slot);
+                }
+            }
+            State::Writing | State::Holding | State::Handshaking | State::Tunnel
+                if flags & (READABLE | PEER_CLOSED) != 0 =>
+            {
+                self.read(slot);
+            }
+            State::Idle if flags & (READABLE | PEER_CLOSED) != 0 => self.transport.idle_event(slot),
+            _ => {}
+        }
+    }
+
+    /// Goes on where the loop left off: too much to read for one turn, a limited bandwidth, a connect that failed.
+    pub(super) fn transfer(&mut self, token: u64) {
+        let slot = token as u32;
+        let now = self.now();
+        let Some(c) = self.transport.of_token(token) else { return };
+        if c.doomed {
+            c.doomed = false;
+            self.record.connect_error = c.error.take();
+            return self.fail(slot, Failure::Connect, now);
+        }
+        match c.state {
+            State::Writing => self.write(slot),
+            State::Waiting | State::Holding => self.read(slot),
+            _ => {}
+        }
+    }
+
+    /// The server did not say `100 Continue` in time: the body goes all the same.
+    pub(super) fn no_continue(&mut self, token: u64) {
+        let slot = token as u32;
+        let Some(c) = self.transport.of_token(token) else { return };
+        if c.state == State::Holding {
+            c.wire.hold_at = usize::MAX;
+            c.state = State::Writing;
+            self.write(slot);
+        }
+    }
+
+    pub(super) fn connected(&mut self, slot: u32, now: Micros) {
+        let c = &mut self.transport.connections[slot as usize];
+        let s = &mut self.streams[slot as usize];
+        c.state = match (&c.layers.tls, c.layers.tunnel) {
+            (_, true) => State::Tunnel,
+            (Some(_), _) => State::Handshaking,
+            (None, _) => State::Writing,
+        };
+        c.dialed.connected = now;
+        if c.state == State::Writing {
+            s.times.ready = now;
+        }
+        let took = now.saturating_sub(c.dialed.begun);
+        let phase = s.phase;
+        self.transport.opened += 1;
+        let slice = self.record.slice(phase);
+        slice.counts.opened += 1;
+        slice.record(Kind::Connect, took);
+    }
+}

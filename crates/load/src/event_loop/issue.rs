@@ -1,0 +1,121 @@
+//! A request that is due goes to a connection, or waits for one.
+
+use lastdrop_model::Micros;
+
+use super::EventLoop;
+use crate::phases::Source;
+use crate::stream::Errand;
+use crate::transport::State;
+use crate::users::Stranded;
+use crate::world::World;
+
+/// Pause before another try when this process has no descriptor or memory left for a socket.
+const NO_SOCKET_PAUSE_US: Micros = 10_000;
+
+impl<W: World> EventLoop<'_, W> {
+    /// The connection that a user has for a server; None where all that it may have are in use.
+    pub(super) fn slot_for(&self, user: u32, endpoint: usize) -> Option<u32> {
+        let first = user * self.users.per_user;
+        let Some(page) = &self.job.plan.page else {
+            return Some(first + endpoint as u32 % self.users.per_user);
+        };
+        let each = page.connections_per_host.max(1);
+        let group = first + (endpoint as u32 % (self.users.per_user / each).max(1)) * each;
+        let slots = group..group + each;
+        let state = |slot: &u32| self.transport.connections[*slot as usize].state;
+        let own = |slot: &u32| self.transport.connections[*slot as usize].endpoint == endpoint as u32;
+        slots
+            .clone()
+            .find(|s| state(s) == State::Idle && own(s))
+            .or_else(|| slots.clone().find(|s| state(s) == State::Closed))
+            .or_else(|| slots.clone().find(|s| state(s) == State::Idle))
+    }
+
+    /// Sends a request that is due, or keeps it until there is a descriptor for it.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn issue(
+        &mut self,
+        user: u32,
+        request: usize,
+        due: Micros,
+        phase: u16,
+        errand: Option<Box<Errand>>,
+        now: Micros,
+        arrived: bool,
+    ) {
+        if let Err(stranded) = self.try_issue(user, request, due, phase, errand, now, arrived) {
+            self.record.outcome.shortage.descriptors += 1;
+            self.strand(stranded, now);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn try_issue(
+        &mut self,
+        user: u32,
+        request: usize,
+        due: Micros,
+        phase: u16,
+        errand: Option<Box<Errand>>,
+        now: Micros,
+        arrived: bool,
+    ) -> Result<(), Stranded> {
+        let detour = errand.as_ref().and_then(|e| e.detour.as_ref());
+        let endpoint = detour.map_or(self.job.prepared.requests[request].endpoint, |d| d.endpoint);
+        let stranded = |errand, joined| Stranded { user, due, phase, request: request as u32, errand, joined };
+        let Some(slot) = self.slot_for(user, endpoint) else {
+            // Only page mode has several in flight, and it looks before it asks.
+            return Err(stranded(errand, None));
+        };
+        // Closed loop: a user who pipelines asks for several things at once.
+        let depth = self.job.plan.http.pipeline.max(1);
+        if depth > 1 && !arrived {
+            let more = u64::from(depth - 1).min(self.phases.remaining);
+            self.phases.remaining -= more;
+            self.record.slice(phase).counts.due += more;
+            let c = &mut self.transport.connections[slot as usize];
+            c.wire.pipelined.clear();
+            c.wire.pipelined.resize(more as usize, due);
+        }
+        if self.waiting.pool.is_bounded() && self.has_to_wait(slot, endpoint as u32) {
+            self.waiting.stranded.push_back(stranded(errand, Some(now)));
+            return Ok(());
+        }
+        let joined = self.waiting.pool.joined;
+        self.begin(slot, request as u32, endpoint as u32, due, phase, errand, now, arrived)
+            .map_err(|errand| stranded(errand, joined))
+    }
+
+    pub(super) fn strand(&mut self, stranded: Stranded, now: Micros) {
+        self.waiting.no_socket_until = now + NO_SOCKET_PAUSE_US;
+        self.waiting.stranded.push_back(stranded);
+    }
+
+    pub(super) fn send_stranded(&mut self, now: Micros) {
+        if self.waiting.pool.is_bounded() || self.waiting.stranded.front().is_some_and(|s| s.joined.is_some()) {
+            return self.serve_line(now);
+        }
+        for _ in 0..self.waiting.stranded.len() {
+            if self.phases.over || now < self.waiting.no_socket_until || self.turn_is_over() {
+                break;
+            }
+            if let Some(s) = self.waiting.stranded.pop_front()
+                && let Err(again) = self.try_issue(s.user, s.request as usize, s.due, s.phase, s.errand, now, true)
+            {
+                self.strand(again, now);
+            }
+        }
+        self.none_stranded(now);
+    }
+
+    /// Nobody is stranded any more, perhaps.
+    pub(super) fn none_stranded(&mut self, now: Micros) {
+        if self.waiting.stranded.is_empty() {
+            match self.phases.source {
+                Source::Closed { .. } if self.phases.remaining == 0 => self.nothing_remains(now),
+                Source::Closed { .. } => {}
+                Source::Open => self.open_budget_used(now),
+            }
+        }
+    }
+}

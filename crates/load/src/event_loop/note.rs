@@ -1,0 +1,176 @@
+//! Each request with what came of it, where somebody wants them all.
+
+use lastdrop_model::exchange::Detoured;
+use lastdrop_model::{Exchange, Failure, Fate, Micros, Wish};
+
+use super::EventLoop;
+use crate::phases::Queue;
+use crate::wiring::Message;
+use crate::world::World;
+
+/// So many are handed over together: enough that the channel costs nothing, few enough to be no burden.
+const TOGETHER: usize = 4096;
+
+fn unsent(phase: u16, request: u32, due: Micros) -> Exchange {
+    Exchange {
+        phase,
+        request,
+        detour: None,
+        fate: Fate::Unsent,
+        error: None,
+        status: 0,
+        http10: false,
+        connection: 0,
+        unit: 0,
+        first: false,
+        kept: false,
+        due,
+        sent: None,
+        connected: None,
+        ready: None,
+        written: None,
+        first_byte: None,
+        done: None,
+        bytes_sent: 0,
+        bytes_received: 0,
+        head_bytes: 0,
+        body_bytes: 0,
+        raw: None,
+    }
+}
+
+impl<W: World> EventLoop<'_, W> {
+    pub(super) fn hand_over_exchanges(&mut self) {
+        if let Some(exchanges) = &mut self.record.exchanges
+            && !exchanges.is_empty()
+        {
+            let _ = self.wiring.out.send(Message::Exchanges(std::mem::take(exchanges)));
+        }
+    }
+
+    /// Requests that came due and were not sent: they are what lies between the two cursors.
+    pub(super) fn note_unsent(&mut self, now: Micros) {
+        let until = self.phases.phase_end.map_or(now + 1, |end| end.min(now + 1));
+        self.note_waiting(until);
+    }
+
+    /// At the end of a run: what was due and never found a connection.
+    pub(super) fn note_stranded(&mut self) {
+        let origin = self.origin();
+        let mut waiting = Vec::new();
+        for s in &self.waiting.stranded {
+            waiting.push(unsent(s.phase, s.request, origin + s.due));
+            // With those that were to be pipelined behind it.
+            let slot = self.slot_for(s.user, s.endpoint(&self.job.prepared.requests));
+            let c = slot.map(|slot| &self.transport.connections[slot as usize]).filter(|c| !c.busy());
+            let behind = c.into_iter().flat_map(|c| &c.wire.pipelined);
+            waiting.extend(behind.map(|due| unsent(s.phase, s.request, origin + due)));
+        }
+        if let Some(exchanges) = &mut self.record.exchanges {
+            exchanges.append(&mut waiting);
+            self.hand_over_exchanges();
+        }
+    }
+
+    /// Of those, what arrived before `until` and waits for somebody who sends it.
+    pub(super) fn note_waiting(&mut self, until: Micros) {
+        let origin = self.origin();
+        if self.record.exchanges.is_none() {
+            return;
+        }
+        self.hand_over_exchanges();
+        let out = self.wiring.out;
+        let mut batch = Vec::new();
+        let mut push = |exchange| {
+            batch.push(exchange);
+            // An overloaded run leaves millions of them.
+            if batch.len() >= TOGETHER {
+                let _ = out.send(Message::Exchanges(std::mem::take(&mut batch)));
+            }
+        };
+        for queue in &mut self.phases.queues {
+            while queue.budget > 0
+                && let Some(due) = Queue::next_due(queue)
+                && due < until
+            {
+                push(unsent(queue.phase, 0, origin + due));
+                queue.arrivals.advance();
+                queue.budget -= 1;
+            }
+        }
+        let _ = out.send(Message::Exchanges(batch));
+    }
+
+    pub(super) fn note_censored(&mut self) {
+        if self.record.exchanges.is_none() {
+            return;
+        }
+        for slot in 0..self.transport.connections.len() as u32 {
+            let c = &self.transport.connections[slot as usize];
+            let s = &self.streams[slot as usize];
+            if c.busy() {
+                for due in std::iter::once(s.times.due).chain(c.wire.pipelined.clone()) {
+                    self.note_end(slot, due, 0, Fate::Censored, false);
+                }
+            }
+        }
+    }
+
+    /// Microseconds since 1970 at the start of the run.
+    pub(super) fn origin(&self) -> u64 {
+        self.transport.world.unix_us() + self.job.start
+    }
+
+    /// Writes down the end of the request in flight on a connection.
+    #[inline]
+    pub(super) fn note_end(&mut self, slot: u32, due: Micros, done: Micros, fate: Fate, kept: bool) {
+        if self.record.exchanges.is_some() {
+            self.push_exchange(slot, due, done, fate, kept);
+        }
+    }
+
+    pub(super) fn push_exchange(&mut self, slot: u32, due: Micros, done: Micros, fate: Fate, kept: bool) {
+        let origin = self.origin();
+        let keeps = self.job.wish == Wish::Answers;
+        let error = if fate == Fate::Failed(Failure::Connect) { self.record.connect_error.clone() } else { None };
+        let c = &mut self.transport.connections[slot as usize];
+        let s = &mut self.streams[slot as usize];
+        let person = self.users.people.get((slot / self.users.per_user) as usize);
+        let unit = person.map_or(0, |p| p.number << 40 | p.iteration);
+        let raw = keeps.then(|| std::mem::take(&mut s.raw).into());
+        let at = |t: Micros| (t > 0).then_some(origin + t);
+        let first = c.served <= 1;
+        let detour = s.errand.as_ref().and_then(|e| e.detour.as_ref());
+        let exchange = Exchange {
+            phase: s.phase,
+            request: s.request,
+            detour: detour.map(|d| Box::new(Detoured { method: d.method.clone(), path: d.path.clone() })),
+            fate,
+            error,
+            status: if fate == Fate::Answered { c.wire.parser.status() } else { 0 },
+            http10: fate == Fate::Answered && c.wire.parser.http10(),
+            connection: c.token(slot) | (self.job.thread as u64) << 56,
+            unit,
+            first,
+            kept,
+            due: origin + due,
+            sent: Some(origin + s.times.sent),
+            connected: at(c.dialed.connected).filter(|_| first),
+            ready: at(s.times.ready),
+            written: at(s.times.written),
+            first_byte: at(s.times.first_byte).filter(|_| c.wire.parser.started()),
+            done: at(done),
+            bytes_sent: c.wire.written as u64,
+            bytes_received: s.received,
+            head_bytes: if c.wire.parser.started() { c.wire.parser.head_bytes() } else { 0 },
+            body_bytes: if c.wire.parser.started() { c.wire.parser.body_bytes() } else { 0 },
+            raw,
+        };
+        if let Some(exchanges) = &mut self.record.exchanges {
+            exchanges.push(exchange);
+            if exchanges.len() >= TOGETHER {
+                self.hand_over_exchanges();
+            }
+        }
+    }
+}

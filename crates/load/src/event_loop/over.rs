@@ -1,0 +1,129 @@
+//! A request has met its end: what its user does next.
+
+use lastdrop_model::Micros;
+
+use super::EventLoop;
+use crate::phases::Source;
+use crate::prepare::{Choice, draw};
+use crate::transport::State;
+use crate::users::End;
+use crate::world::World;
+
+/// A user whose connection was refused tries again after this; nobody reloads a dead page a million times.
+const REFUSED_PAUSE_US: Micros = 50_000;
+
+impl<W: World> EventLoop<'_, W> {
+    /// A request has met its end on a connection that is idle or closed now.
+    #[inline]
+    pub(super) fn request_over(&mut self, slot: u32, now: Micros, end: End) {
+        let user = slot / self.users.per_user;
+        self.offer(slot);
+        if self.job.prepared.personal {
+            self.personal_over(user, slot, now, end);
+        } else {
+            let request = self.streams[slot as usize].request as usize;
+            self.unit_over(user, request, now, matches!(end, End::Lost { refused: true, .. }));
+        }
+        if self.waiting.pool.is_bounded() {
+            self.serve_line(now);
+        }
+    }
+
+    /// What a user did is done; after a pause comes the next.
+    pub(super) fn unit_over(&mut self, user: u32, request: usize, now: Micros, refused: bool) {
+        let closed = matches!(self.phases.source, Source::Closed { .. });
+        if closed && refused && !self.phases.over {
+            return self.pause(user, now + REFUSED_PAUSE_US);
+        }
+        if closed && !self.phases.over {
+            let think = draw(self.job.prepared.requests[request].think, &mut self.users.rng);
+            if !think.is_zero() {
+                return self.pause(user, now + think.as_micros() as Micros);
+            }
+        }
+        self.free(user, now);
+    }
+
+    pub(super) fn personal_over(&mut self, user: u32, slot: u32, now: Micros, end: End) {
+        let c = &mut self.transport.connections[slot as usize];
+        let s = &mut self.streams[slot as usize];
+        let request = s.request as usize;
+        let phase = s.phase;
+        let endpoint = c.endpoint as usize;
+        let errand = s.errand.take().unwrap_or_default();
+        let (mut good, mut refused, mut status, mut capture) = (false, false, 0, None);
+        match end {
+            End::Answered { status: s, capture: c } => {
+                good = true;
+                status = s;
+                capture = c;
+            }
+            End::Lost { on_reuse: true, .. }
+                if self.job.plan.abandon.lost_is_sent_again && self.phases.may_follow(now) =>
+            {
+                self.users.people[user as usize].step = request;
+                return self.next_step(user, now, now);
+            }
+            End::Lost { refused: r, .. } => refused = r,
+        }
+        if let Some(seen) = &mut capture {
+            seen.finish();
+            self.keep_cookies(user, endpoint, &errand, seen);
+            if self.phases.may_follow(now)
+                && let Some(next) = self.what_follows(user, request, endpoint, &errand, status, seen)
+            {
+                // What follows from an answer is a request like any other: due now, and due in this phase.
+                let phase = self.phases.phase;
+                self.record.slice(phase).counts.due += 1;
+                return self.issue(user, request, now, phase, Some(Box::new(next)), now, true);
+            }
+            good &= self.judge(user, request, phase, status, seen, &errand);
+        }
+        if self.job.plan.page.is_some() {
+            return self.page_part_over(user, slot, &errand, endpoint, (good, status), refused, capture, now);
+        }
+        self.step_over(user, slot, request, (good, status), refused, now);
+    }
+
+    /// A request with all that follows from it, or a page, is over: a session goes on, or the user has done what it wanted.
+    pub(super) fn step_over(
+        &mut self,
+        user: u32,
+        slot: u32,
+        request: usize,
+        (good, status): (bool, u16),
+        refused: bool,
+        now: Micros,
+    ) {
+        if matches!(self.job.prepared.choice, Choice::Session | Choice::Sessions(_)) {
+            let person = &mut self.users.people[user as usize];
+            let requests = &self.job.prepared.requests;
+            let last_once = requests.iter().rposition(|r| r.once);
+            if good && last_once == Some(request) {
+                person.past_once = true;
+            }
+            let past = person.past_once;
+            // The next one that is not over with.
+            person.step =
+                (request + 1..requests.len()).find(|i| !(requests[*i].once && past)).unwrap_or(requests.len());
+            let abandon = &self.job.plan.abandon;
+            let abandoned = abandon.session_with_status.is_some_and(|s| s == status)
+                || abandon.session_with_connection && self.transport.connections[slot as usize].state == State::Closed;
+            if abandoned && self.transport.connections[slot as usize].state == State::Idle {
+                self.transport.close(slot);
+            }
+            let person = &mut self.users.people[user as usize];
+            let more = person.step < requests.len() && !requests[request].last && !abandoned;
+            if good && more && self.phases.may_follow(now) {
+                self.users.people[user as usize].mid_session = true;
+                let think = draw(self.job.prepared.requests[request].think, &mut self.users.rng);
+                if think.is_zero() {
+                    return self.next_step(user, now, now);
+                }
+                return self.pause(user, now + think.as_micros() as Micros);
+            }
+            self.users.end_session(user, self.job.prepared.columns());
+        }
+        self.unit_over(user, request, now, refused);
+    }
+}

@@ -1,0 +1,265 @@
+//! Phases begin and end, and what is left at the end of a run is accounted for.
+
+use std::sync::atomic::Ordering;
+
+use lastdrop_model::plan::Load;
+use lastdrop_model::{Micros, Slice};
+
+use super::EventLoop;
+use crate::arrivals::{Arrivals, Profile};
+use crate::phases::{Queue, Source};
+use crate::record::{Live, take_slice};
+use crate::transport::State;
+use crate::users::Presence;
+use crate::wiring::{Message, Outcome, share};
+use crate::world::World;
+
+impl<W: World> EventLoop<'_, W> {
+    /// Has every request of an earlier phase ended? Its slice then serves the next one, however short phases are.
+    pub(super) fn is_over(&self, phase: u16) -> bool {
+        phase != self.phases.phase
+            && self.record.live[usize::from(phase)].as_ref().is_some_and(|l| l.in_flight == 0)
+            && self.phases.queues.iter().all(|q| q.phase != phase)
+            && self.waiting.stranded.iter().all(|s| s.phase != phase)
+    }
+
+    /// The time of a phase is up: the next one begins, or nothing more comes due.
+    pub(super) fn phase_over(&mut self, now: Micros) {
+        let end = self.phases.phase_end.unwrap_or(now);
+        if usize::from(self.phases.phase) + 1 < self.job.plan.phases.len() {
+            self.enter_phase(self.phases.phase + 1, end);
+        } else {
+            self.stop_arrivals(now);
+        }
+    }
+
+    /// Begins a phase at its planned time.
+    pub(super) fn enter_phase(&mut self, index: u16, start: Micros) {
+        let now = self.now();
+        self.count_due(start);
+        if let Some(live) = &mut self.record.live[usize::from(self.phases.phase)] {
+            live.duration = Some((start - live.start).max(1));
+        }
+        let phase = &self.job.plan.phases[usize::from(index)];
+        self.phases.phase = index;
+        self.phases.phase_start = start;
+        self.phases.phase_end = phase.duration.map(|d| start + d.as_micros() as Micros);
+        // A thread without users has nothing to send; of an open loop each has its part of the arrivals.
+        let active = match &phase.load {
+            Load::Closed { .. } => self.job.threads.min(phase.load.most_concurrent() as usize).max(1),
+            Load::Open { .. } => self.job.threads,
+        };
+        self.phases.remaining = match phase.requests {
+            Some(_) if self.job.thread >= active => 0,
+            Some(n) => share(n, self.job.thread, active),
+            None => u64::MAX,
+        };
+        let slice = take_slice(self.wiring.recycled, index, 0, self.job.prepared.classes);
+        self.record.live[usize::from(index)] = Some(Live {
+            slice,
+            start,
+            next_flush: start + 1_000_000,
+            in_flight: 0,
+            duration: None,
+            peak: self.transport.open_sockets,
+        });
+        match &phase.load {
+            Load::Closed { users, to_users, connections } => {
+                let own = |n: u32| share(u64::from(n), self.job.thread, self.job.threads).max(1);
+                self.waiting.pool.limit(connections.map(own));
+                // Those of the phase before are for everybody now.
+                for slot in 0..self.transport.connections.len() as u32 {
+                    self.offer(slot);
+                }
+                let (from, to) = (f64::from(*users), f64::from(to_users.unwrap_or(*users)));
+                self.phases.source = Source::Closed { from, to };
+                self.phases.due_cursor = None;
+                // What waited for a connection in an open loop has nobody who would send it.
+                self.class_unsent(start);
+                self.note_waiting(start);
+                self.phases.queues.clear();
+                self.waiting.idle.iter_mut().for_each(Vec::clear);
+                self.waiting.closed.clear();
+                let active = self.users.presence.iter().filter(|p| **p != Presence::Away).count();
+                self.users.users_before = (active * self.job.threads) as u32;
+                self.users.wanted = 0;
+                self.change_users(now.max(start));
+                if self.phases.remaining == 0 {
+                    self.nothing_remains(now);
+                }
+            }
+            Load::Open { rate_rps, to_rps, steps, arrivals, burst, .. } => {
+                self.phases.source = Source::Open;
+                self.waiting.pool.limit(None);
+                let profile = match (to_rps, steps, phase.duration) {
+                    (Some(to), Some(steps), Some(d)) => Profile::steps(*rate_rps, *to, *steps, d.as_micros() as Micros),
+                    (Some(to), None, Some(d)) => Profile::linear(*rate_rps, *to, d.as_micros() as Micros),
+                    _ => Profile::constant(*rate_rps),
+                };
+                let seed = self.job.plan.seed.wrapping_add(u64::from(index));
+                let arrivals =
+                    Arrivals::new(*arrivals, profile, *burst, seed, self.job.thread as u32, self.job.threads as u32);
+                let queue = |arrivals| Queue {
+                    phase: index,
+                    start,
+                    end: self.phases.phase_end,
+                    arrivals,
+                    budget: self.phases.remaining,
+                };
+                // What is played has its own times.
+                if self.tape.is_none() {
+                    self.phases.due_cursor = Some(queue(arrivals.clone()));
+                    self.phases.queues.push_back(queue(arrivals));
+                }
+                if std::mem::take(&mut self.waiting.exhausted) {
+                    // Those of this phase are free for what waits from the one before.
+                    self.waiting.freed_at = start;
+                }
+                self.pool_users();
+                if self.phases.remaining == 0 {
+                    self.nothing_remains(now);
+                }
+            }
+        }
+    }
+
+    /// All of `-n` has come due (and, in an open loop, gone out).
+    pub(super) fn nothing_remains(&mut self, now: Micros) {
+        if usize::from(self.phases.phase) + 1 == self.job.plan.phases.len() && self.waiting.stranded.is_empty() {
+            // Found out more than once where -n is not more than the users.
+            self.phases.used_up |= !self.phases.over;
+            self.stop_arrivals(now);
+        }
+    }
+
+    /// From now on nothing comes due; idle connections go, so that no worker of the server is held by them.
+    pub(super) fn stop_arrivals(&mut self, now: Micros) {
+        if self.phases.over {
+            return;
+        }
+        // What comes due at this very moment may have been sent.
+        self.count_due(now + 1);
+        self.phases.over = true;
+        self.count_unplayed(now);
+        self.class_unsent(now + 1);
+        self.note_unsent(now);
+        for slot in 0..self.transport.connections.len() as u32 {
+            let user = slot / self.users.per_user;
+            let busy = self.phases.used_up
+                && (self.users.presence[user as usize] == Presence::Busy || self.users.in_session(user));
+            if self.transport.connections[slot as usize].state == State::Idle && !busy {
+                self.transport.close(slot);
+            }
+        }
+    }
+
+    /// The plan has had enough of what comes back: nothing more comes due, and nobody waits for the rest.
+    pub(super) fn give_up(&mut self, now: Micros) {
+        self.stop_arrivals(now);
+        self.phases.given_up = true;
+        self.wiring.halt.store(true, Ordering::Relaxed);
+    }
+
+    /// Accounts for what is left when the run is over.
+    pub fn finish(mut self, now: Micros) -> Outcome {
+        let ended_early = !self.phases.over;
+        if ended_early {
+            self.count_due(now + 1);
+            self.count_unplayed(now);
+            self.class_unsent(now + 1);
+            self.note_unsent(now);
+        }
+        self.note_stranded();
+        self.class_stranded();
+        self.note_censored();
+        let since_start = |at: Micros| at.saturating_sub(self.phases.phase_start);
+        let duration = match self.phases.phase_end {
+            // Ctrl-C, nothing there, or not what was wanted.
+            _ if ended_early || self.phases.given_up => since_start(now),
+            Some(end) if self.phases.remaining > 0 => since_start(end),
+            // All of -n came due before -d.
+            Some(end) => since_start(self.record.last_end).min(since_start(end)),
+            None => since_start(self.record.last_end),
+        };
+        if let Some(live) = &mut self.record.live[usize::from(self.phases.phase)] {
+            live.duration = Some(duration.max(1));
+        }
+        for phase in 0..self.record.live.len() as u16 {
+            if let Some(live) = self.record.live[usize::from(phase)].take() {
+                self.hand_over(live.slice);
+                self.phase_ended(phase, live.duration.unwrap_or(1), live.peak);
+            }
+        }
+        self.hand_over_exchanges();
+        self.record.outcome
+    }
+
+    /// Hands over the second of a phase that has passed, and the phase itself once all of its requests have ended.
+    pub(super) fn flush(&mut self, phase: u16, now: Micros) {
+        if phase == self.phases.phase {
+            self.count_due(now);
+            self.job.directory.news(&mut self.transport.directory_seen, &mut self.transport.endpoints);
+        }
+        if self.is_over(phase) {
+            if let Some(live) = self.record.live[usize::from(phase)].take() {
+                self.hand_over(live.slice);
+                self.phase_ended(phase, live.duration.unwrap_or(1), live.peak);
+            }
+            return;
+        }
+        let Some(live) = &mut self.record.live[usize::from(phase)] else { return };
+        let second = ((now - live.start) / 1_000_000) as u32;
+        let fresh = take_slice(self.wiring.recycled, phase, second, self.job.prepared.classes);
+        let slice = std::mem::replace(&mut live.slice, fresh);
+        live.next_flush = live.start + (u64::from(second) + 1) * 1_000_000;
+        self.hand_over(slice);
+        self.hand_over_exchanges();
+    }
+
+    pub(super) fn hand_over(&self, slice: Box<Slice>) {
+        // Nobody listening means that the run is being given up; the stop flag ends the loop.
+        let _ = self.wiring.out.send(Message::Slice { thread: self.wiring.thread, slice });
+    }
+
+    pub(super) fn phase_ended(&self, phase: u16, duration_us: Micros, peak: u64) {
+        let _ = self.wiring.out.send(Message::PhaseEnd { thread: self.wiring.thread, phase, duration_us, peak });
+    }
+
+    /// Open loop: counts what has come due by now.
+    pub(super) fn count_due(&mut self, now: Micros) {
+        if let Some((phase, due)) = self.phases.come_due(now) {
+            self.record.slice(phase).counts.due += due;
+        }
+    }
+
+    /// Open loop: nothing of what has come due by `now` and waits will be sent. It has the classes that it would have had.
+    pub(super) fn class_unsent(&mut self, now: Micros) {
+        if self.job.prepared.classes == 0 {
+            return;
+        }
+        let waiting = |q: &Queue| {
+            let until = q.end.map_or(now, |end| end.min(now)).saturating_sub(q.start);
+            (q.phase, q.arrivals.clone().advance_to(until).min(q.budget))
+        };
+        for (phase, unsent) in self.phases.queues.iter().map(waiting).collect::<Vec<_>>() {
+            let shares = self.job.prepared.mixed(unsent);
+            let counts = &mut self.record.slice(phase).by_class.counts;
+            counts.iter_mut().zip(shares).for_each(|(c, n)| c.due += n);
+        }
+    }
+
+    /// What came due and found no descriptor until the end.
+    pub(super) fn class_stranded(&mut self) {
+        if self.job.prepared.classes == 0 {
+            return;
+        }
+        for stranded in std::mem::take(&mut self.waiting.stranded) {
+            let class = self.job.prepared.class_of(stranded.request, stranded.errand.as_deref());
+            // With those that were to be pipelined behind it.
+            let slot = self.slot_for(stranded.user, stranded.endpoint(&self.job.prepared.requests));
+            let c = slot.map(|slot| &self.transport.connections[slot as usize]).filter(|c| !c.busy());
+            let behind = c.map_or(0, |c| c.wire.pipelined.len() as u64);
+            self.record.slice(stranded.phase).by_class.counts[usize::from(class)].due += 1 + behind;
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Requests of others are played instead of the plan's own.
+
+use lastdrop_model::Micros;
+
+use super::EventLoop;
+use crate::phases::Source;
+use crate::prepare::Detour;
+use crate::stream::Errand;
+use crate::tape::{BEHIND_US, NOTHING_YET_US, Played, Reader};
+use crate::users::Presence;
+use crate::world::World;
+
+impl<W: World> EventLoop<'_, W> {
+    /// Is a tape played by its times?
+    #[inline]
+    pub(super) fn plays_open(&self) -> bool {
+        self.tape.is_some() && matches!(self.phases.source, Source::Open)
+    }
+
+    /// Open loop: sends what is due, as far as somebody is free.
+    pub(super) fn play(&mut self, now: Micros) {
+        let open = matches!(self.phases.source, Source::Open);
+        if !open
+            || self.waiting.dispatching
+            || self.waiting.exhausted
+            || self.phases.over
+            || now < self.waiting.no_socket_until
+        {
+            return;
+        }
+        self.waiting.dispatching = true;
+        let mut begun = 0u32;
+        while self.phases.remaining > 0 {
+            if begun % 16 == 15 && self.turn_is_over() {
+                break;
+            }
+            let start = self.phases.phase_start;
+            let end = self.phases.phase_end;
+            let Some(tape) = &mut self.tape else { break };
+            let Some(due) = tape.next_due().map(|due| start + due) else { break };
+            if due > now || end.is_some_and(|end| due >= end) {
+                break;
+            }
+            let Some(user) = self.waiting.take_user(0) else {
+                self.waiting.exhausted = true;
+                break;
+            };
+            let Some(played) = self.tape.as_mut().and_then(Reader::take) else { break };
+            self.phases.remaining -= 1;
+            self.users.presence[user as usize] = Presence::Busy;
+            self.send_played(user, played, due, now, true);
+            begun += 1;
+        }
+        self.waiting.dispatching = false;
+        if self.tape.as_ref().is_some_and(Reader::over) {
+            self.phases.remaining = 0;
+        }
+        if self.phases.remaining == 0 {
+            self.nothing_remains(now);
+        }
+    }
+
+    /// Closed loop: a user asks for what is next of its own.
+    pub(super) fn play_for(&mut self, user: u32, due: Micros, now: Micros) {
+        let (number, users) = (user as usize, self.users.presence.len());
+        match self.tape.as_mut().and_then(|tape| tape.of_user(number, users)) {
+            Some(played) => {
+                self.users.presence[user as usize] = Presence::Busy;
+                self.phases.remaining -= 1;
+                self.send_played(user, played, due, now, false);
+                if self.phases.remaining == 0 {
+                    self.nothing_remains(now);
+                }
+            }
+            None if self.tape.as_ref().is_some_and(Reader::over) => {
+                self.send_away(user);
+                let asking = |p: &Presence| *p != Presence::Away;
+                if !self.users.presence.iter().any(asking) {
+                    self.phases.remaining = 0;
+                    self.nothing_remains(now);
+                }
+            }
+            // Others have to get on, or the reader.
+            None => self.pause(user, now + NOTHING_YET_US),
+        }
+    }
+
+    pub(super) fn send_played(&mut self, user: u32, played: Played, due: Micros, now: Micros, arrived: bool) {
+        let phase = self.phases.phase;
+        self.record.slice(phase).counts.due += 1;
+        let Played { request, method, target, host, .. } = played;
+        let endpoint = self.job.prepared.requests[request as usize].endpoint;
+        if let Some(person) = self.users.people.get_mut(user as usize) {
+            person.iteration += 1;
+        }
+        let detour = Detour { endpoint, method, path: target, body: false, host };
+        let errand = Errand { detour: Some(detour), ..Errand::default() };
+        self.issue(user, request as usize, due, phase, Some(Box::new(errand)), now, arrived);
+    }
+
+    /// When the next request of the tape is due, or the reader is to be asked again.
+    pub(super) fn next_played(&mut self, now: Micros) -> Option<Micros> {
+        let start = self.phases.phase_start;
+        let tape = self.tape.as_mut().filter(|_| matches!(self.phases.source, Source::Open))?;
+        match tape.next_due() {
+            Some(due) => Some(start + due),
+            None if tape.over() => None,
+            None => Some(now + BEHIND_US),
+        }
+    }
+
+    /// Counts what has come due by now and will not be sent.
+    pub(super) fn count_unplayed(&mut self, now: Micros) {
+        if let Some(tape) = &mut self.tape {
+            tape.tell();
+        }
+        if !matches!(self.phases.source, Source::Open) || self.phases.remaining == 0 {
+            return;
+        }
+        let until = self.phases.phase_end.map_or(now, |end| end.min(now)).saturating_sub(self.phases.phase_start);
+        let (phase, mut left) = (self.phases.phase, self.phases.remaining);
+        let Some(mut tape) = self.tape.take() else { return };
+        let (prepared, wiring) = (self.job.prepared, self.wiring);
+        let slice = self.record.slice(phase);
+        tape.rest(
+            until,
+            || wiring.told_to_stop(),
+            |played| {
+                if left > 0 {
+                    left -= 1;
+                    slice.counts.due += 1;
+                    let class = prepared.requests.get(played.request as usize).map_or(0, |r| r.class);
+                    if let Some(counts) = slice.by_class.counts.get_mut(usize::from(class)) {
+                        counts.due += 1;
+                    }
+                }
+            },
+        );
+        self.tape = Some(tape);
+    }
+}

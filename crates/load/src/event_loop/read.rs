@@ -1,0 +1,185 @@
+//! What comes on a connection: bytes, TLS records, the end of the stream.
+
+use std::cmp::Reverse;
+use std::io;
+
+use lastdrop_model::{Failure, Kind, Micros};
+
+use super::{Alarm, EventLoop};
+use crate::transport::{READ_BUFFER_BYTES, State};
+use crate::world::{Outgoing, World};
+
+/// Reads in a row on one connection: a server that sends without end must not keep the others waiting.
+const MOST_READS: usize = 16;
+
+impl<W: World> EventLoop<'_, W> {
+    pub(super) fn read(&mut self, slot: u32) {
+        let mut buffer = std::mem::take(&mut self.transport.buffer);
+        if buffer.is_empty() {
+            buffer = vec![0; READ_BUFFER_BYTES];
+        }
+        self.read_with(slot, &mut buffer);
+        self.transport.buffer = buffer;
+    }
+
+    pub(super) fn read_with(&mut self, slot: u32, buffer: &mut [u8]) {
+        let i = slot as usize;
+        let slow = self.job.plan.network.bandwidth_bytes.is_some();
+        let most = buffer.len().min(self.piece());
+        for _ in 0..MOST_READS {
+            if slow && self.quiet(slot) {
+                return;
+            }
+            let Some(socket) = &self.transport.connections[i].socket else { return };
+            let result = self.transport.world.recv(socket, &mut buffer[..most]);
+            let now = self.now();
+            match result {
+                Ok(0) => return self.stream_ended(slot, now),
+                Ok(n) => {
+                    if slow {
+                        let wait = self.transfer_time(n);
+                        self.transport.connections[i].quiet_until = now + wait;
+                    }
+                    let token = self.transport.connections[i].token(slot);
+                    let go_on = if self.transport.connections[i].layers.tls.is_some()
+                        && !self.transport.connections[i].layers.tunnel
+                    {
+                        self.decrypt(slot, &buffer[..n], now)
+                    } else {
+                        self.count(slot, |c| c.bytes_received += n as u64);
+                        self.take(slot, &buffer[..n], now)
+                    };
+                    if !go_on {
+                        return;
+                    }
+                    // Slow reading leaves bytes behind, whose edge has been.
+                    if !slow && n < most && !self.transport.connections[i].peer_closed {
+                        return;
+                    }
+                    if self.transport.connections[i].token(slot) != token {
+                        return;
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    let failure = match self.transport.connections[i].state {
+                        State::Tunnel | State::Handshaking => {
+                            self.record.note_connect_error("connection reset before TLS or the proxy was ready");
+                            Failure::Connect
+                        }
+                        _ => Failure::Reset,
+                    };
+                    return self.fail(slot, failure, now);
+                }
+            }
+        }
+        let token = self.transport.connections[i].token(slot);
+        self.transport.again.push(token);
+    }
+
+    /// With a limited bandwidth: is it too early to read? Then an alarm is set.
+    pub(super) fn quiet(&mut self, slot: u32) -> bool {
+        let now = self.now();
+        let c = &self.transport.connections[slot as usize];
+        let until = c.quiet_until;
+        if until > now {
+            let token = c.token(slot);
+            self.timers.alarms.push(Reverse((until, Alarm::Transfer(token))));
+        }
+        until > now
+    }
+
+    pub(super) fn stream_ended(&mut self, slot: u32, now: Micros) {
+        let c = &mut self.transport.connections[slot as usize];
+        match c.state {
+            State::Tunnel => {
+                self.record.note_connect_error("the proxy closed the connection");
+                self.fail(slot, Failure::Connect, now);
+            }
+            State::Handshaking => {
+                self.record.note_connect_error("TLS: the server closed the connection");
+                self.fail(slot, Failure::Connect, now);
+            }
+            _ if c.wire.pipelined.is_empty() && c.wire.parser.close() => self.answered(slot, now, false),
+            _ => self.fail(slot, Failure::Closed, now),
+        }
+    }
+
+    /// Takes TLS records. False: the connection has nothing more to read for this request.
+    pub(super) fn decrypt(&mut self, slot: u32, data: &[u8], now: Micros) -> bool {
+        let i = slot as usize;
+        let mut plain = std::mem::take(&mut self.transport.plain);
+        plain.clear();
+        let Some(mut tls) = self.transport.connections[i].layers.tls.take() else { return false };
+        let was_handshaking = tls.handshaking();
+        let fed = tls.feed(data, |tls| {
+            loop {
+                let start = plain.len();
+                plain.resize(start + 16 * 1024, 0);
+                let n = tls.read(&mut plain[start..]);
+                plain.truncate(start + n);
+                if n == 0 {
+                    break;
+                }
+            }
+        });
+        let done = was_handshaking && !tls.handshaking();
+        let resumed = tls.resumed();
+        // Handshake messages, or the alert that says what is wrong.
+        let flushed = match &self.transport.connections[i].socket {
+            Some(socket) if tls.wants_write() => tls.flush(&mut Outgoing::new(&mut self.transport.world, socket)),
+            _ => Ok(()),
+        };
+        let c = &mut self.transport.connections[i];
+        let s = &mut self.streams[i];
+        // What ends the stream ends the use of the connection, even where TCP stays open.
+        let ended = tls.ended();
+        c.peer_closed |= ended;
+        c.layers.tls = Some(tls);
+        let (phase, state) = (s.phase, c.state);
+        let mut go_on = true;
+        if done && fed.is_ok() {
+            let took = now.saturating_sub(c.dialed.begun);
+            c.state = State::Writing;
+            s.times.ready = now;
+            let slice = self.record.slice(phase);
+            if resumed {
+                slice.counts.handshakes_resumed += 1;
+            } else {
+                slice.counts.handshakes_full += 1;
+            }
+            slice.record(Kind::Tls, took);
+            self.write(slot);
+            go_on = self.transport.connections[i].busy();
+        }
+        if !plain.is_empty() && go_on {
+            let received = plain.len() as u64;
+            self.count(slot, |c| c.bytes_received += received);
+            go_on = self.take(slot, &plain, now);
+        }
+        self.transport.plain = plain;
+        if !go_on {
+            return false;
+        }
+        if let Err(e) = fed {
+            if state == State::Handshaking {
+                self.record.note_connect_error(&format!("TLS: {e}"));
+                self.fail(slot, Failure::Connect, now);
+            } else {
+                self.record.note_protocol_error(&format!("TLS: {e}"));
+                self.fail(slot, Failure::Protocol, now);
+            }
+            return false;
+        }
+        if flushed.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock) && state == State::Handshaking {
+            self.record.note_connect_error("TLS: connection lost");
+            self.fail(slot, Failure::Connect, now);
+            return false;
+        }
+        if ended {
+            self.stream_ended(slot, now);
+        }
+        !ended
+    }
+}

@@ -1,0 +1,95 @@
+//! What goes out on a connection: what its state has to write, as far as the socket takes it.
+
+use std::cmp::Reverse;
+
+use lastdrop_model::{Failure, Micros};
+
+use super::{Alarm, EventLoop};
+use crate::protocol::{CONTINUE_PATIENCE_US, bytes_of};
+use crate::transport::{State, Written, describe, is_reset};
+use crate::world::World;
+
+/// With a limited bandwidth, pieces are so many per second.
+const PIECES_A_SECOND: u64 = 20;
+
+impl<W: World> EventLoop<'_, W> {
+    pub(super) fn write(&mut self, slot: u32) {
+        let i = slot as usize;
+        loop {
+            let state = self.transport.connections[i].state;
+            // A server on this machine may run, and answer, before the call that sends returns: what it takes is not connecting.
+            let connected_at = if state == State::Connecting { self.now() } else { 0 };
+            let piece = self.piece();
+            let (written, sent) = self.transport.send(slot, &self.streams[i], &self.job.prepared.requests, piece);
+            if sent > 0 {
+                self.count(slot, |c| c.bytes_sent += sent as u64);
+            }
+            let now = self.now();
+            if state == State::Connecting {
+                match &written {
+                    Written::Blocked { some: false } => return,
+                    Written::Error(e) if !is_reset(e) => {
+                        let what = describe(e);
+                        self.record.note_connect_error(&what);
+                        return self.fail(slot, Failure::Connect, now);
+                    }
+                    _ => self.connected(slot, connected_at),
+                }
+            }
+            let c = &mut self.transport.connections[i];
+            let s = &mut self.streams[i];
+            match written {
+                Written::Error(_) if matches!(c.state, State::Tunnel | State::Handshaking) => {
+                    let what = if c.state == State::Tunnel { "proxy: connection lost" } else { "TLS: connection lost" };
+                    self.record.note_connect_error(what);
+                    return self.fail(slot, Failure::Connect, now);
+                }
+                Written::Error(_) if state == State::Connecting => return self.fail(slot, Failure::Reset, now),
+                // The server may have answered before it stopped reading: the read tells.
+                Written::Error(_) => return self.read(slot),
+                Written::Blocked { .. } => return,
+                Written::Enough => {
+                    let wait = self.transfer_time(self.piece());
+                    let token = self.transport.connections[i].token(slot);
+                    self.timers.alarms.push(Reverse((now + wait, Alarm::Transfer(token))));
+                    return;
+                }
+                Written::All => {}
+            }
+            match c.state {
+                // An answer of the proxy or of the server has to come first.
+                State::Tunnel | State::Handshaking => return,
+                _ => {
+                    let len = bytes_of(&c.wire, s, &self.job.prepared.requests).len();
+                    if c.wire.written >= len {
+                        c.state = State::Waiting;
+                        s.times.written = now;
+                    } else if c.wire.written >= c.wire.hold_at {
+                        c.state = State::Holding;
+                        let token = c.token(slot);
+                        self.timers.alarms.push(Reverse((now + CONTINUE_PATIENCE_US, Alarm::Continue(token))));
+                    } else {
+                        continue;
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Most bytes to write or read at once.
+    pub(super) fn piece(&self) -> usize {
+        match self.job.plan.network.bandwidth_bytes {
+            None => usize::MAX,
+            Some(rate) => (rate / PIECES_A_SECOND).max(1) as usize,
+        }
+    }
+
+    /// Time that so many bytes take.
+    pub(super) fn transfer_time(&self, bytes: usize) -> Micros {
+        match self.job.plan.network.bandwidth_bytes {
+            None => 0,
+            Some(rate) => bytes as u64 * 1_000_000 / rate.max(1),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Bodies of requests: text, files, forms.
+
+use std::path::Path;
+
+use lastdrop_model::request::{Body, PartContent};
+use lastdrop_model::units::show_bytes;
+
+use crate::files;
+use crate::template::{Encode, Template, encode_into};
+
+/// Boundary of multipart bodies; fixed, so that a run can be repeated byte by byte.
+const BOUNDARY: &str = "----lastdrop-7f83b1657ff1fc53b92dc18148a1d65d";
+
+/// Most bytes of files that are sent: they are kept in memory, once as they are and once in their request.
+const MOST_BODY_BYTES: u64 = 512 << 20;
+
+/// What files that are sent have together.
+#[derive(Debug, Default)]
+pub(super) struct Bodies {
+    bytes: u64,
+}
+
+impl Bodies {
+    /// Reads a file that is sent.
+    fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
+        let bytes = files::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        self.bytes += bytes.len() as u64;
+        if self.bytes > MOST_BODY_BYTES {
+            let most = show_bytes(MOST_BODY_BYTES);
+            return Err(format!("with {} the bodies of all requests have more than {most} together", path.display()));
+        }
+        Ok(bytes)
+    }
+}
+
+pub(super) fn prepare_body(
+    body: &Body,
+    template: &dyn Fn(&str, Encode) -> Result<Template, String>,
+    encoded: &dyn Fn(&str, Encode) -> Result<Template, String>,
+    bodies: &mut Bodies,
+    headers: &mut Vec<(String, String)>,
+) -> Result<Option<Template>, String> {
+    let mut content_type = |value: String| {
+        if !headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("content-type")) {
+            headers.push(("Content-Type".into(), value));
+        }
+    };
+    Ok(match body {
+        Body::None => None,
+        Body::Text(text) => Some(template(text, Encode::Raw)?),
+        Body::File(path) => Some(Template::literal(bodies.read(path)?)),
+        Body::Form(fields) => {
+            content_type("application/x-www-form-urlencoded".into());
+            let mut whole = Template::default();
+            for (i, (name, value)) in fields.iter().enumerate() {
+                let mut start = if i == 0 { Vec::new() } else { vec![b'&'] };
+                encode_into(name.as_bytes(), Encode::Form, &mut start);
+                start.push(b'=');
+                whole.append(Template::literal(start));
+                whole.append(encoded(value, Encode::Form)?);
+            }
+            Some(whole)
+        }
+        Body::Multipart(parts) => {
+            content_type(format!("multipart/form-data; boundary={BOUNDARY}"));
+            let mut whole = Template::default();
+            for part in parts {
+                let name = part.name.replace('"', "%22").replace(['\r', '\n'], "");
+                let head = format!("--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"");
+                match &part.content {
+                    PartContent::Text(text) => {
+                        whole.append(Template::literal(format!("{head}\r\n\r\n").into_bytes()));
+                        whole.append(template(text, Encode::Raw)?);
+                    }
+                    PartContent::File(path) => {
+                        let file =
+                            path.file_name().map(|n| n.to_string_lossy().replace('"', "%22")).unwrap_or_default();
+                        let mut bytes =
+                            format!("{head}; filename=\"{file}\"\r\nContent-Type: application/octet-stream\r\n\r\n")
+                                .into_bytes();
+                        bytes.extend_from_slice(&bodies.read(path)?);
+                        whole.append(Template::literal(bytes));
+                    }
+                }
+                whole.append(Template::literal(b"\r\n".to_vec()));
+            }
+            whole.append(Template::literal(format!("--{BOUNDARY}--\r\n").into_bytes()));
+            Some(whole)
+        }
+    })
+}

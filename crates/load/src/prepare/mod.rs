@@ -1,0 +1,294 @@
+//! From a plan to what the event loops need: files read, names resolved, templates and expressions compiled, request
+//! bytes built once where they never change. Every mistake that can be found before the first request is found here.
+
+mod body;
+mod choice;
+mod request;
+
+use std::sync::Arc;
+
+use lastdrop_model::Classes;
+use lastdrop_model::plan::{Load, Plan};
+use lastdrop_model::request::{Pick, RequestSpec};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rustls::ClientConfig;
+
+use crate::endpoint::Endpoint;
+use crate::error::LoadError;
+use crate::tape::Tape;
+use crate::template::{Names, Values};
+use crate::tls_config;
+
+use body::Bodies;
+use choice::read_rows;
+use request::prepare;
+
+pub use choice::{Choice, Rows, draw};
+pub use request::{Detour, Filling, Request};
+
+/// A plan, ready to be carried out.
+#[derive(Debug)]
+pub struct Prepared {
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) choice: Choice,
+    pub(crate) rows: Option<Rows>,
+    /// How many values a user has: columns, then extracted ones.
+    pub(crate) values: usize,
+    /// Do users have anything of their own: values, cookies, a session?
+    pub(crate) personal: bool,
+    /// Connections that a user may have open.
+    pub(crate) connections_per_user: u32,
+    /// Classes of requests; 0 where there is one, which is the whole run. That of what pages embed.
+    pub(crate) classes: usize,
+    pub(crate) class_of_parts: u16,
+    /// Requests that somebody else made, instead of the plan's own.
+    pub(crate) tape: Option<Tape>,
+    names: Names,
+    tls: Tls,
+}
+
+/// Will there be TLS?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tls {
+    No,
+    /// A redirect or a page may lead to it.
+    Perhaps,
+    Yes,
+}
+
+impl Prepared {
+    /// Checks a plan, resolves its names and reads its files.
+    ///
+    /// # Errors
+    /// When the plan contradicts itself, a file cannot be used, or a host does not resolve.
+    pub fn new(plan: &Plan) -> Result<Prepared, LoadError> {
+        plan.check()?;
+        let specs: Vec<RequestSpec> =
+            if plan.requests.is_empty() { vec![RequestSpec::get(plan.url.clone())] } else { plan.requests.clone() };
+        let (rows, mut names) = match &plan.data {
+            Some(data) => {
+                let (rows, names) = read_rows(&data.file)?;
+                let columns = names.list().len();
+                (Some(Rows { rows, per: data.per, random: data.random, columns }), names)
+            }
+            None => (None, Names::default()),
+        };
+        let columns = names.list().len();
+        for (index, spec) in specs.iter().enumerate() {
+            if let Some(extract) = spec.extract.iter().find(|e| names.add(&e.name) < columns) {
+                let what =
+                    format!("'{}' is a column of the data file, too; give one of them another name", extract.name);
+                return Err(LoadError::Request { index, what });
+            }
+        }
+        let classes = Classes::of(plan);
+        let mut bodies = Bodies::default();
+        let mut endpoints: Vec<Endpoint> = Vec::new();
+        let mut requests = Vec::with_capacity(specs.len());
+        for (index, spec) in specs.iter().enumerate() {
+            let known = endpoints.iter().position(|e| {
+                e.tls == spec.url.tls && e.port == spec.url.port && e.host.eq_ignore_ascii_case(&spec.url.host)
+            });
+            let endpoint = match known {
+                Some(at) => at,
+                None => {
+                    if spec.url.tls {
+                        tls_config::server_name(&spec.url.host, &plan.tls)?;
+                    }
+                    endpoints.push(Endpoint::new(&spec.url, &plan.network)?);
+                    endpoints.len() - 1
+                }
+            };
+            let mut request = prepare(spec, plan, endpoint, &endpoints[endpoint], &names, &mut bodies)
+                .map_err(|what| LoadError::Request { index, what: format!("{} {}: {what}", spec.method, spec.url) })?;
+            request.class = classes.of_request[index];
+            requests.push(request);
+        }
+        let choice = match plan.pick {
+            Pick::Session => Choice::Session,
+            Pick::Sessions => {
+                let after_last = requests.iter().enumerate().filter(|(_, r)| r.last).map(|(i, _)| i + 1);
+                Choice::Sessions(std::iter::once(0).chain(after_last.filter(|i| *i < requests.len())).collect())
+            }
+            _ if requests.len() == 1 => Choice::Only,
+            Pick::Order => Choice::Order,
+            Pick::Weighted => {
+                let mut sum = 0.0;
+                Choice::Weighted(
+                    specs
+                        .iter()
+                        .map(|s| {
+                            sum += s.weight.max(0.0);
+                            sum
+                        })
+                        .collect(),
+                )
+            }
+        };
+        let personal = matches!(plan.pick, Pick::Session | Pick::Sessions)
+            || plan.page.is_some()
+            || plan.http.cookies
+            || plan.http.redirects > 0
+            || requests.iter().any(|r| r.wire.is_none() || r.answer.wanted.is_some());
+        let tls = if endpoints.iter().any(|e| e.tls) {
+            Tls::Yes
+        } else if plan.http.redirects > 0 || plan.page.is_some() {
+            Tls::Perhaps
+        } else {
+            Tls::No
+        };
+        let servers = endpoints.len() as u32;
+        let connections_per_user = match &plan.page {
+            // A browser's connections to a host, and as many to each of a few other hosts of the plan.
+            Some(page) => page.connections_per_host.max(1) * servers.clamp(1, 4),
+            None if plan.phases.iter().any(|p| matches!(p.load, Load::Open { .. })) => 1,
+            None => servers.clamp(1, 8),
+        };
+        let values = names.list().len();
+        Ok(Prepared {
+            endpoints,
+            requests,
+            choice,
+            rows,
+            values,
+            personal,
+            connections_per_user,
+            classes: if classes.names.len() > 1 { classes.names.len() } else { 0 },
+            class_of_parts: classes.parts,
+            tape: None,
+            names,
+            tls,
+        })
+    }
+
+    /// Columns of the data file, which are the first of a user's values.
+    pub(crate) fn columns(&self) -> usize {
+        self.rows.as_ref().map_or(0, |r| r.columns)
+    }
+
+    /// Plays what is on a tape, as its requests come due, instead of the plan's own; those say what header fields they have and
+    /// of which class they are. One thread plays it.
+    #[must_use]
+    pub fn playing(self, tape: Tape) -> Prepared {
+        Prepared { tape: Some(tape), personal: true, ..self }
+    }
+
+    /// What a plan would send.
+    ///
+    /// # Errors
+    /// When a certificate or key cannot be used.
+    pub fn preview(&self, plan: &Plan) -> Result<Preview, LoadError> {
+        self.tls_configs(plan, 1)?;
+        let servers = self
+            .endpoints
+            .iter()
+            .map(|e| (e.origin.clone(), e.addresses.iter().map(ToString::to_string).collect()))
+            .collect();
+        // Values that answers will give stand there by their names.
+        let mut values: Vec<Vec<u8>> = self.names.list().iter().map(|n| format!("({n})").into_bytes()).collect();
+        if let Some(row) = self.rows.as_ref().and_then(|r| r.rows.first()) {
+            values[..row.len()].clone_from_slice(row);
+        }
+        let mut rng = <Xoshiro256PlusPlus as rand_core::SeedableRng>::seed_from_u64(plan.seed);
+        let requests = self
+            .requests
+            .iter()
+            .map(|request| {
+                let mut out = Vec::new();
+                let mut filling = Filling {
+                    values: Values { user: 1, iteration: 1, values: &values, rng: &mut rng },
+                    cookie: None,
+                    authorization: None,
+                };
+                let target = request.target(&mut filling.values);
+                request.render(&self.endpoints[request.endpoint], &plan.http, None, &target, &mut filling, &mut out);
+                out
+            })
+            .collect();
+        Ok(Preview { servers, requests })
+    }
+
+    /// The TLS of each thread, where the plan has any.
+    ///
+    /// # Errors
+    /// When a certificate or key cannot be used.
+    pub fn tls_configs(&self, plan: &Plan, threads: usize) -> Result<Vec<Option<Arc<ClientConfig>>>, LoadError> {
+        let configs = match self.tls {
+            Tls::No => return Ok(vec![None; threads]),
+            Tls::Yes => tls_config::configs(&plan.tls, threads)?,
+            Tls::Perhaps => match tls_config::configs(&plan.tls, threads) {
+                Ok(configs) => configs,
+                // A machine without certificates can still load plain pages.
+                Err(_) => return Ok(vec![None; threads]),
+            },
+        };
+        Ok(configs.into_iter().map(Some).collect())
+    }
+}
+
+/// What would be sent: the servers with their addresses, and the bytes of each request with its first values.
+#[derive(Debug)]
+pub struct Preview {
+    pub servers: Vec<(String, Vec<String>)>,
+    pub requests: Vec<Vec<u8>>,
+}
+
+/// Prepares a plan and sends nothing.
+///
+/// # Errors
+/// When the plan cannot be carried out.
+pub fn preview(plan: &Plan) -> Result<Preview, LoadError> {
+    Prepared::new(plan)?.preview(plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand_core::SeedableRng;
+
+    #[test]
+    fn what_is_for_the_proxy_is_shown_to_the_proxy_alone() {
+        let mut plan = Plan::new("http://127.0.0.1:1/".parse().expect("valid"), 1);
+        let mut other = plan.requests[0].clone();
+        other.url = "https://127.0.0.1:2/".parse().expect("valid");
+        plan.requests.push(other);
+        plan.http.redirects = 1;
+        plan.network.proxy = Some("http://me:pw@127.0.0.1:3".parse().expect("valid"));
+        let sent = |plan: &Plan, request: usize, endpoint: usize| {
+            let prepared = Prepared::new(plan).expect("valid");
+            let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+            let values = Values { user: 1, iteration: 1, values: &[], rng: &mut rng };
+            let mut filling = Filling { values, cookie: None, authorization: None };
+            let detour = Detour { endpoint, method: "GET".into(), path: "/".into(), body: false, host: None };
+            let detour = (endpoint != prepared.requests[request].endpoint).then_some(&detour);
+            let mut out = Vec::new();
+            prepared.requests[request].render(
+                &prepared.endpoints[endpoint],
+                &plan.http,
+                detour,
+                b"/",
+                &mut filling,
+                &mut out,
+            );
+            String::from_utf8(out).expect("text")
+        };
+        let line = "Proxy-Authorization: Basic bWU6cHc=\r\n";
+        for request in [0, 1] {
+            // http carries it to the proxy, also after a redirect from https; a tunnel has it in its CONNECT.
+            assert_eq!(sent(&plan, request, 0).matches(line).count(), 1, "{request}");
+            assert!(!sent(&plan, request, 1).contains("Proxy-Authorization"), "{request}");
+        }
+        // One that the user wrote as a header.
+        plan.network.proxy = Some("http://127.0.0.1:3".parse().expect("valid"));
+        for request in &mut plan.requests {
+            request.headers.push(("Proxy-Authorization".into(), "Own".into()));
+        }
+        assert!(sent(&plan, 0, 0).contains("Proxy-Authorization: Own\r\n"));
+        assert!(sent(&plan, 1, 0).contains("Proxy-Authorization: Own\r\n"));
+        assert!(!sent(&plan, 0, 1).contains("Own") && !sent(&plan, 1, 1).contains("Own"));
+        // Without a proxy it is a header like any other, for its own server only.
+        plan.network.proxy = None;
+        assert!(sent(&plan, 0, 0).contains("Own") && !sent(&plan, 0, 1).contains("Own"));
+    }
+}

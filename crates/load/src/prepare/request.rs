@@ -1,0 +1,322 @@
+//! One request: what it is written from, and what is looked for in its answers.
+
+use std::sync::OnceLock;
+
+use lastdrop_http::request::{RequestBuilder, write_chunked, write_field, write_line};
+use lastdrop_model::plan::{HttpOptions, KeepAlive, Plan};
+use lastdrop_model::request::{Auth, Expectation, RequestSpec, Think};
+use lastdrop_model::{raw, secrets};
+
+use super::body::{Bodies, prepare_body};
+use crate::endpoint::{Endpoint, basic};
+use crate::extract::Extraction;
+use crate::inspect::{Wanted, wanted};
+use crate::template::{Encode, Names, Template, Values, encode_into};
+
+/// User and password for digest authentication.
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    pub user: String,
+    pub password: String,
+}
+
+/// One request, ready to be sent.
+#[derive(Debug)]
+pub struct Request {
+    /// Index into the endpoints.
+    pub endpoint: usize,
+    /// Its class, an index into the plan's.
+    pub class: u16,
+    pub method: String,
+    /// All bytes, where they never change.
+    pub wire: Option<Box<[u8]>>,
+    text: Text,
+    pub digest: Option<Credentials>,
+    pub answer: Expected,
+    pub think: Option<Think>,
+    pub once: bool,
+    /// A session ends with it.
+    pub last: bool,
+}
+
+/// What a request is written from.
+#[derive(Debug)]
+struct Text {
+    target: Template,
+    fields: Fields,
+    /// The plan's own Proxy-Authorization, where there is a proxy.
+    for_proxy: Option<Template>,
+    own_host: bool,
+    /// The plan says how long the body is.
+    own_length: bool,
+    body: Option<Template>,
+}
+
+impl Text {
+    /// Is it the same each time?
+    fn is_literal(&self) -> bool {
+        self.target.is_literal()
+            && self.fields.own.is_literal()
+            && self.for_proxy.as_ref().is_none_or(Template::is_literal)
+            && self.body.as_ref().is_none_or(Template::is_literal)
+    }
+}
+
+/// What is looked for in the answers to a request.
+#[derive(Debug)]
+pub struct Expected {
+    pub expect: Vec<Expectation>,
+    pub extract: Vec<Extraction>,
+    /// CRC-32 of the first answer to it in the whole run, for `checksum=same`.
+    pub first_sum: OnceLock<u32>,
+    /// What has to be kept of each; None where they are only counted.
+    pub wanted: Option<Wanted>,
+}
+
+/// Header fields of a request. What follows from its answers carries fewer of them; None is no fewer.
+#[derive(Debug)]
+struct Fields {
+    /// As the plan says.
+    own: Template,
+    /// At the same scheme, host and port: without what is about this path and this body.
+    same_origin: Option<Template>,
+    /// Anywhere else: without credentials, too. They were written for one server, and nobody else shall have them.
+    elsewhere: Option<Template>,
+}
+
+impl Fields {
+    fn at(&self, detour: Option<&Detour>, own_endpoint: usize) -> &Template {
+        let fewer = match detour {
+            None => None,
+            Some(d) if d.endpoint == own_endpoint => self.same_origin.as_ref(),
+            Some(_) => self.elsewhere.as_ref().or(self.same_origin.as_ref()),
+        };
+        fewer.unwrap_or(&self.own)
+    }
+}
+
+/// Where a request goes instead of where its plan says: after a redirect, or to what a page embeds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Detour {
+    pub endpoint: usize,
+    pub method: String,
+    pub path: String,
+    pub body: bool,
+    /// The Host field, where it is another than the server's.
+    pub host: Option<String>,
+}
+
+/// What a request is filled with.
+pub struct Filling<'a> {
+    pub values: Values<'a>,
+    /// The value of the Cookie header, if there is one.
+    pub cookie: Option<Vec<u8>>,
+    /// The value of the Authorization header, made for the target that it is given.
+    pub authorization: Option<&'a mut dyn FnMut(&str) -> String>,
+}
+
+impl Request {
+    #[must_use]
+    pub fn head_request(&self) -> bool {
+        self.method == "HEAD"
+    }
+
+    /// Path and query with their values.
+    pub fn target(&self, values: &mut Values<'_>) -> Vec<u8> {
+        let mut target = Vec::new();
+        self.text.target.render(values, &mut target);
+        target
+    }
+
+    /// Appends the whole request. Says where the body begins, for `Expect: 100-continue`.
+    pub fn render(
+        &self,
+        endpoint: &Endpoint,
+        http: &HttpOptions,
+        detour: Option<&Detour>,
+        target: &[u8],
+        filling: &mut Filling<'_>,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let method = detour.map_or(self.method.as_str(), |d| d.method.as_str());
+        match endpoint.absolute {
+            true => write_line(out, method, &[endpoint.origin.as_bytes(), target].concat(), http.http10),
+            false => write_line(out, method, target, http.http10),
+        }
+        if !self.text.own_host || detour.is_some() {
+            let host = detour.and_then(|d| d.host.as_ref()).unwrap_or(&endpoint.authority);
+            write_field(out, "Host", host.as_bytes());
+        }
+        self.text.fields.at(detour, self.endpoint).render(&mut filling.values, out);
+        if endpoint.absolute {
+            match (&self.text.for_proxy, &endpoint.proxy_authorization) {
+                (Some(own), _) => own.render(&mut filling.values, out),
+                (None, Some(value)) => write_field(out, "Proxy-Authorization", value.as_bytes()),
+                (None, None) => {}
+            }
+        }
+        if let Some(cookie) = &filling.cookie {
+            write_field(out, "Cookie", cookie);
+        }
+        if let Some(authorization) = &mut filling.authorization {
+            write_field(out, "Authorization", authorization(&String::from_utf8_lossy(target)).as_bytes());
+        }
+        let body = self.text.body.as_ref().filter(|_| detour.is_none_or(|d| d.body)).map(|body| {
+            let mut bytes = Vec::new();
+            body.render(&mut filling.values, &mut bytes);
+            bytes
+        });
+        match body {
+            None => {
+                out.extend_from_slice(b"\r\n");
+                out.len()
+            }
+            Some(body) => {
+                if http.expect_continue {
+                    write_field(out, "Expect", b"100-continue");
+                }
+                match http.chunked {
+                    Some(size) if !http.http10 => {
+                        write_field(out, "Transfer-Encoding", b"chunked");
+                        out.extend_from_slice(b"\r\n");
+                        let start = out.len();
+                        write_chunked(out, &body, size as usize);
+                        start
+                    }
+                    _ => {
+                        if !self.text.own_length {
+                            write_field(out, "Content-Length", body.len().to_string().as_bytes());
+                        }
+                        out.extend_from_slice(b"\r\n");
+                        let start = out.len();
+                        out.extend_from_slice(&body);
+                        start
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn prepare(
+    spec: &RequestSpec,
+    plan: &Plan,
+    endpoint_index: usize,
+    endpoint: &Endpoint,
+    names: &Names,
+    bodies: &mut Bodies,
+) -> Result<Request, String> {
+    let http = &plan.http;
+    let mut headers = spec.headers.clone();
+    let has = |headers: &[(String, String)], name: &str| headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+    match &spec.auth {
+        Some(Auth::Basic { user, password }) => {
+            headers.push(("Authorization".into(), basic(&format!("{user}:{password}"))));
+        }
+        Some(Auth::Bearer(token)) => headers.push(("Authorization".into(), format!("Bearer {token}"))),
+        Some(Auth::Digest { .. }) | None => {}
+    }
+    if http.compressed && !has(&headers, "accept-encoding") {
+        headers.push(("Accept-Encoding".into(), "gzip, br".into()));
+    }
+    let template = |text: &str, encode: Encode| {
+        if spec.literal {
+            Ok(Template::literal(raw::bytes(text).into_owned()))
+        } else {
+            Template::parse(text, names, encode)
+        }
+    };
+    let encoded = |text: &str, encode: Encode| match spec.literal {
+        true => {
+            let mut bytes = Vec::new();
+            encode_into(text.as_bytes(), encode, &mut bytes);
+            Ok(Template::literal(bytes))
+        }
+        false => Template::parse_encoded(text, names, encode),
+    };
+    // What is for the proxy is no field of the request: a tunnel would take it to the server.
+    let is_for_proxy = |name: &str| plan.network.proxy.is_some() && name.eq_ignore_ascii_case("proxy-authorization");
+    let for_proxy = match headers.iter().rfind(|(name, _)| is_for_proxy(name)) {
+        Some((name, value)) => Some(template(&format!("{name}: {value}\r\n"), Encode::Field)?),
+        None => None,
+    };
+    headers.retain(|(name, _)| !is_for_proxy(name));
+    let body = prepare_body(&spec.body, &template, &encoded, bodies, &mut headers)?;
+    let own_host = spec.lines.is_some() || has(&headers, "host");
+    let own_length = spec.lines.is_some() || has(&headers, "content-length");
+    let fields = |extra: &[(String, String)]| {
+        if let Some(lines) = &spec.lines {
+            return template(lines, Encode::Field);
+        }
+        let close = plan.keepalive == KeepAlive::Off;
+        let builder = RequestBuilder { method: &spec.method, target: "", host: "", http10: http.http10, close, extra };
+        template(&String::from_utf8_lossy(&builder.fields()), Encode::Field)
+    };
+    let without = |leave_out: &dyn Fn(&str) -> bool| {
+        let others: Vec<_> = headers.iter().filter(|(n, _)| !leave_out(n)).cloned().collect();
+        if others.len() == headers.len() { Ok(None) } else { fields(&others).map(Some) }
+    };
+    let about_this = |name: &str| name.eq_ignore_ascii_case("host") || name.eq_ignore_ascii_case("content-length");
+    let fields = Fields {
+        own: fields(&headers)?,
+        same_origin: without(&about_this)?,
+        elsewhere: without(&|name| about_this(name) || secrets::is_secret(name))?,
+    };
+    let digest = match &spec.auth {
+        Some(Auth::Digest { user, password }) => Some(Credentials { user: user.clone(), password: password.clone() }),
+        _ => None,
+    };
+    let extract = spec
+        .extract
+        .iter()
+        .map(|e| Extraction::new(e, names.index(&e.name).unwrap_or(0)))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut look = wanted(&spec.expect, &extract);
+    look.cookies = http.cookies;
+    look.location |= http.redirects > 0;
+    look.challenge = digest.is_some();
+    look.decode = http.decode;
+    if let Some(page) = &plan.page {
+        look.body = true;
+        look.decode = true;
+        look.caching = page.cache;
+    }
+    let needed = look.cookies
+        || look.location
+        || look.challenge
+        || look.decode
+        || plan.page.is_some()
+        || !spec.expect.is_empty()
+        || !extract.is_empty();
+    let mut request = Request {
+        endpoint: endpoint_index,
+        class: 0,
+        method: spec.method.clone(),
+        wire: None,
+        text: Text { target: template(&spec.url.path, Encode::Target)?, fields, for_proxy, own_host, own_length, body },
+        digest,
+        answer: Expected {
+            expect: spec.expect.clone(),
+            extract,
+            first_sum: OnceLock::new(),
+            wanted: needed.then_some(look),
+        },
+        think: spec.think.or(plan.think),
+        once: spec.once,
+        last: spec.last,
+    };
+    let changes = !request.text.is_literal()
+        || request.digest.is_some()
+        || http.cookies
+        || http.expect_continue && request.text.body.is_some();
+    if !changes {
+        let mut rng = <rand_xoshiro::Xoshiro256PlusPlus as rand_core::SeedableRng>::seed_from_u64(0);
+        let mut values = Values { user: 0, iteration: 0, values: &[], rng: &mut rng };
+        let target = request.target(&mut values);
+        let mut wire = Vec::new();
+        let mut filling = Filling { values, cookie: None, authorization: None };
+        request.render(endpoint, http, None, &target, &mut filling, &mut wire);
+        request.wire = Some(wire.into());
+    }
+    Ok(request)
+}

@@ -1,0 +1,97 @@
+//! The world that is this machine: its clock, its sockets by epoll.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use lastdrop_model::Micros;
+use lastdrop_model::plan::Network;
+
+use crate::clock::RunClock;
+use crate::endpoint::Address;
+use crate::ports::LocalPorts;
+use crate::sys::{self, Poller, SocketOptions};
+use crate::world::{EVENTS_A_LOOK, NoConnection, World};
+
+/// This machine.
+#[derive(Debug)]
+pub struct Real {
+    clock: RunClock,
+    poller: Poller,
+    ports: LocalPorts,
+    options: SocketOptions,
+}
+
+impl Real {
+    /// The world of thread `thread` of `threads`.
+    ///
+    /// # Errors
+    /// The system gives no epoll.
+    pub fn new(clock: RunClock, network: &Network, thread: usize, threads: usize) -> io::Result<Real> {
+        let mut options = SocketOptions {
+            receive_buffer_bytes: network.receive_buffer_bytes,
+            send_buffer_bytes: network.send_buffer_bytes,
+        };
+        if let Some(bandwidth) = network.bandwidth_bytes {
+            // With the kernel's buffers of megabytes a slow reader would not slow anybody down.
+            let buffer = (bandwidth / 4).clamp(2048, 1 << 20) as u32;
+            options.receive_buffer_bytes.get_or_insert(buffer);
+            options.send_buffer_bytes.get_or_insert(buffer);
+        }
+        Ok(Real { clock, poller: Poller::new(EVENTS_A_LOOK)?, ports: LocalPorts::new(thread, threads), options })
+    }
+}
+
+impl World for Real {
+    type Socket = OwnedFd;
+
+    #[inline]
+    fn now_us(&self) -> Micros {
+        self.clock.now_us()
+    }
+
+    fn unix_us(&self) -> u64 {
+        self.clock.unix_us()
+    }
+
+    fn connect(&mut self, to: &Address, from: Option<IpAddr>, open: u64) -> Result<OwnedFd, NoConnection<OwnedFd>> {
+        self.ports.connect(to, &self.options, from, open)
+    }
+
+    fn watch(&mut self, socket: &OwnedFd, token: u64) -> io::Result<()> {
+        self.poller.watch(socket.as_raw_fd(), token)
+    }
+
+    fn watch_as(&mut self, socket: &OwnedFd, token: u64) -> io::Result<()> {
+        self.poller.watch_as(socket.as_raw_fd(), token)
+    }
+
+    #[inline]
+    fn send(&mut self, socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+        sys::send(socket.as_raw_fd(), bytes)
+    }
+
+    #[inline]
+    fn recv(&mut self, socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
+        sys::recv(socket.as_raw_fd(), buffer)
+    }
+
+    #[inline]
+    fn close(&mut self, socket: OwnedFd) {
+        drop(socket);
+    }
+
+    fn round_trip_us(&self, socket: &OwnedFd) -> Option<u64> {
+        sys::round_trip_us(socket.as_raw_fd())
+    }
+
+    #[inline]
+    fn wait(&mut self, timeout_us: Micros) -> io::Result<usize> {
+        self.poller.wait(timeout_us)
+    }
+
+    #[inline]
+    fn event(&self, i: usize) -> (u64, u32) {
+        self.poller.event(i)
+    }
+}

@@ -1,0 +1,224 @@
+//! What a thread tells of its requests: slices a second, errors by their words, what the first answer says of its server.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::Receiver;
+
+use lastdrop_http::Sink;
+use lastdrop_model::{ClassAnswer, Counts, Exchange, Failure, Kind, Micros, Slice, Wish};
+
+use crate::server_time::ClockOffset;
+use crate::stream::Stream;
+use crate::wiring::Outcome;
+
+/// Different error texts that are kept.
+const MOST_ERRORS: usize = 64;
+
+/// A phase that has begun and of which not every request has ended.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub slice: Box<Slice>,
+    pub start: Micros,
+    pub next_flush: Micros,
+    /// Requests of it in flight.
+    pub in_flight: u64,
+    /// When nothing more came due, once that is known.
+    pub duration: Option<Micros>,
+    pub peak: u64,
+}
+
+/// What is known so far.
+#[derive(Debug)]
+pub(crate) struct Record {
+    /// Each phase with requests in flight, or that the clock is in.
+    pub live: Vec<Option<Live>>,
+    pub outcome: Outcome,
+    /// Ends at which the plan gives up, so far.
+    pub ends_counted: u64,
+    /// When a request ended last.
+    pub last_end: Micros,
+    /// Connections that could not be made.
+    pub refused: u64,
+    /// Each request, where somebody wants them.
+    pub exchanges: Option<Vec<Exchange>>,
+    /// Why the connection failed that is about to be noted.
+    pub connect_error: Option<Box<str>>,
+    /// The `Server` field of the first answer, until that is complete.
+    pub server: Option<String>,
+    pub clock_offset: ClockOffset,
+}
+
+impl Record {
+    pub fn new(wish: Wish, phases: usize) -> Record {
+        Record {
+            live: (0..phases).map(|_| None).collect(),
+            outcome: Outcome::default(),
+            ends_counted: 0,
+            last_end: 0,
+            refused: 0,
+            exchanges: (wish != Wish::Nothing).then(Vec::new),
+            connect_error: None,
+            server: None,
+            clock_offset: ClockOffset::default(),
+        }
+    }
+
+    /// The slice of a phase that has requests in flight, or that the clock is in.
+    #[inline]
+    pub fn slice(&mut self, phase: u16) -> &mut Slice {
+        &mut self.live(phase).slice
+    }
+
+    #[inline]
+    pub fn live(&mut self, phase: u16) -> &mut Live {
+        self.live[phase as usize].as_mut().expect("a phase is live until its last request has ended")
+    }
+
+    /// A request of a class is sent `waited` after it was due; for some of that nobody was free or no connection, where that is
+    /// told apart.
+    #[inline]
+    pub fn sent(&mut self, phase: u16, class: u16, waited: Micros, blocked: Option<Micros>) {
+        let live = self.live(phase);
+        if let Some(blocked) = blocked {
+            live.slice.record(Kind::Blocked, blocked);
+        }
+        live.slice.record(Kind::Lateness, waited - blocked.unwrap_or(0).min(waited));
+        live.slice.count_sent(class);
+        live.in_flight += 1;
+    }
+
+    /// It is answered.
+    #[inline]
+    pub fn answered(&mut self, s: &Stream, status: u16, now: Micros) {
+        let live = self.live(s.phase);
+        live.in_flight -= 1;
+        let slice = &mut live.slice;
+        slice.count(s.class, |c| c.answered += 1);
+        slice.status[usize::from(status).min(999)] += 1;
+        let response = now.saturating_sub(s.times.due);
+        let service = now.saturating_sub(s.times.sent);
+        let first = s.times.first_byte.saturating_sub(s.times.sent);
+        slice.record(Kind::Response, response);
+        slice.record(Kind::Service, service);
+        slice.record(Kind::FirstByte, first);
+        slice.record_class(ClassAnswer::new(s.class, status, response, service, first));
+    }
+
+    /// It failed.
+    pub fn failed(&mut self, phase: u16, class: u16, failure: Failure) {
+        let live = self.live(phase);
+        live.in_flight -= 1;
+        live.slice.count(class, |c| c.failed.count(failure));
+    }
+
+    /// It has waited long enough, `waited` since it was due.
+    pub fn timed_out(&mut self, phase: u16, class: u16, waited: Micros) {
+        let live = self.live(phase);
+        live.in_flight -= 1;
+        live.slice.record(Kind::Response, waited);
+        live.slice.count(class, |c| c.timed_out += 1);
+        live.slice.record_class(ClassAnswer::new(class, 0, waited, 0, 0));
+    }
+
+    pub fn note_connect_error(&mut self, what: &str) {
+        if self.exchanges.is_some() {
+            self.connect_error = Some(what.into());
+        }
+        count(&mut self.outcome.connect_errors, what);
+    }
+
+    pub fn note_protocol_error(&mut self, what: &str) {
+        count(&mut self.outcome.protocol_errors, what);
+    }
+
+    pub fn latency(&mut self, phase: u16, kind: Kind, us: Micros) {
+        self.slice(phase).record(kind, us);
+    }
+}
+
+/// Notes the `Server` field.
+pub(crate) struct ServerField<'a>(pub &'a mut Option<String>);
+
+impl Sink for ServerField<'_> {
+    fn field(&mut self, name: &str, value: &[u8]) {
+        if name.eq_ignore_ascii_case("server") {
+            self.0.get_or_insert_with(|| lastdrop_model::printable::lossless(value));
+        }
+    }
+}
+
+fn count(errors: &mut BTreeMap<String, u64>, what: &str) {
+    if let Some(n) = errors.get_mut(what) {
+        *n += 1;
+    } else {
+        let key = if errors.len() < MOST_ERRORS { what } else { "other errors" };
+        *errors.entry(key.to_string()).or_insert(0) += 1;
+    }
+}
+
+pub(crate) fn take_slice(recycled: &Receiver<Box<Slice>>, phase: u16, second: u32, classes: usize) -> Box<Slice> {
+    let mut slice = match recycled.try_recv() {
+        Ok(mut slice) => {
+            slice.phase = phase;
+            slice.second = second;
+            slice
+        }
+        Err(_) => Box::new(Slice::new(phase, second)),
+    };
+    slice.by_class.counts.resize(classes, Counts::default());
+    slice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::Times;
+
+    fn record() -> Record {
+        let mut record = Record::new(Wish::Nothing, 2);
+        for (phase, live) in record.live.iter_mut().enumerate() {
+            let slice = Box::new(Slice::new(phase as u16, 0));
+            *live = Some(Live { slice, start: 0, next_flush: 0, in_flight: 0, duration: None, peak: 0 });
+        }
+        record
+    }
+
+    #[test]
+    fn each_end_is_counted_once_in_the_phase_in_which_the_request_came_due() {
+        let mut record = record();
+        for _ in 0..3 {
+            record.sent(1, 0, 40, None);
+        }
+        let times = Times { due: 100, sent: 140, first_byte: 200, ..Times::default() };
+        record.answered(&Stream { phase: 1, times, ..Stream::default() }, 404, 250);
+        record.failed(1, 0, Failure::Reset);
+        record.timed_out(1, 0, 5_000);
+        let live = record.live(1);
+        let c = live.slice.counts;
+        assert_eq!((c.sent, c.answered, c.failed.reset, c.timed_out, live.in_flight), (3, 1, 1, 1, 0));
+        assert_eq!((c.censored(), live.slice.status[404]), (0, 1));
+        let longest = |kind: Kind| live.slice.latencies[kind as usize].max();
+        assert_eq!((longest(Kind::Service), longest(Kind::FirstByte)), (110, 60));
+        assert_eq!(live.slice.latencies[Kind::Response as usize].min(), 150);
+        assert_eq!(record.slice(0).counts, Counts::default());
+    }
+
+    #[test]
+    fn a_wait_for_a_connection_is_blocked_and_not_late() {
+        let mut record = record();
+        record.sent(0, 0, 70, Some(50));
+        record.sent(0, 0, 10, Some(50));
+        record.sent(0, 0, 3, None);
+        let slice = &record.live(0).slice;
+        let (late, blocked) = (&slice.latencies[Kind::Lateness as usize], &slice.latencies[Kind::Blocked as usize]);
+        assert_eq!((late.count(), late.max(), late.min()), (3, 20, 0));
+        assert_eq!((blocked.count(), blocked.max()), (2, 50));
+    }
+
+    #[test]
+    fn errors_beyond_the_first_different_ones_are_told_together() {
+        let mut record = record();
+        (0..100).for_each(|i| record.note_connect_error(&format!("error {i}")));
+        let errors = &record.outcome.connect_errors;
+        assert_eq!((errors.len(), errors["other errors"]), (MOST_ERRORS + 1, 100 - MOST_ERRORS as u64));
+    }
+}

@@ -1,0 +1,344 @@
+//! Starts the threads of a run and puts their seconds together.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lastdrop_model::run::Shortage;
+use lastdrop_model::{Event, Micros, Plan, Slice, Wish};
+
+use crate::clock::RunClock;
+use crate::endpoint::{Address, Directory};
+use crate::error::LoadError;
+use crate::event_loop::EventLoop;
+use crate::prepare::Prepared;
+use crate::real::Real;
+use crate::sys;
+use crate::wiring::{FirstAnswer, Job, Message, Wiring};
+
+/// Names are resolved again this often, unless the plan says otherwise.
+const DNS_REFRESH: Duration = Duration::from_secs(30);
+
+/// Files that are open besides connections.
+const SPARE_DESCRIPTORS: u64 = 500;
+
+/// What is known once all threads have ended.
+#[derive(Debug, Clone, Default)]
+pub struct Finished {
+    /// CPU time of each load thread and the time it lived, microseconds.
+    pub threads: Vec<(u64, u64)>,
+    /// Why connections failed, and what was wrong with answers.
+    pub connect_errors: BTreeMap<String, u64>,
+    pub protocol_errors: BTreeMap<String, u64>,
+    pub shortage: Shortage,
+    /// Nothing could be connected at all, and the run was given up.
+    pub unreachable: bool,
+    /// The run was told to stop.
+    pub stopped: bool,
+    /// Where connections went first.
+    pub peers: Vec<SocketAddr>,
+    /// Files that this process may have open.
+    pub descriptor_limit: u64,
+    /// Of the thread that had one first, where requests were asked for.
+    pub first_answer: Option<FirstAnswer>,
+}
+
+fn second(slice: &Slice) -> Event<'_> {
+    Event::Second { slice: Cow::Borrowed(slice) }
+}
+
+fn most_users(plan: &Plan) -> u32 {
+    plan.phases.iter().map(|p| p.load.most_concurrent()).max().unwrap_or(1)
+}
+
+/// Threads that a plan is carried out by.
+#[must_use]
+pub fn threads(plan: &Plan) -> usize {
+    // Without a connection of its own a thread could not serve its users.
+    let least_connections = plan.phases.iter().filter_map(|p| p.load.shared_connections()).min().unwrap_or(u32::MAX);
+    // A thread more than there are users or connections would have nothing to do.
+    plan.threads.min(least_connections).clamp(1, most_users(plan).max(1)) as usize
+}
+
+/// Carries a plan out, which is `prepared`, and reports each second as it passes. Blocks until the run is over; `stop` ends
+/// it early, with everything accounted for.
+///
+/// # Errors
+/// When no load can be put on at all: a certificate cannot be used, or the system gives no epoll or thread.
+pub fn run(
+    plan: &Plan,
+    prepared: &Prepared,
+    clock: RunClock,
+    stop: &AtomicBool,
+    wish: Wish,
+    mut report: impl FnMut(&Event<'_>),
+) -> Result<Finished, LoadError> {
+    let most_users = most_users(plan);
+    let threads = if prepared.tape.is_some() { 1 } else { threads(plan) };
+    sys::raise_descriptor_limit(u64::from(most_users) * u64::from(prepared.connections_per_user) + SPARE_DESCRIPTORS);
+    let tls = prepared.tls_configs(plan, threads)?;
+    let line = StartingLine::new(threads);
+    let (halt, directory) = (AtomicBool::new(false), Directory::default());
+    let (out, messages) = mpsc::channel();
+    thread::scope(|scope| {
+        let mut returns = Vec::new();
+        for (thread, tls) in tls.into_iter().enumerate() {
+            let (give_back, recycled) = mpsc::channel();
+            returns.push(give_back);
+            let (out, line, halt) = (out.clone(), &line, &halt);
+            let directory = &directory;
+            thread::Builder::new()
+                .name(format!("load-{thread}"))
+                .spawn_scoped(scope, move || {
+                    sys::precise_timers();
+                    let Some(start) = line.wait(clock) else { return };
+                    let end = caught(|| {
+                        let wiring = Wiring { thread, stop, halt, out: &out, recycled: &recycled };
+                        let cpu = sys::thread_cpu_us();
+                        let job = Job { plan, prepared, directory, tls, thread, threads, start, wish };
+                        let outcome = Real::new(clock, &plan.network, thread, threads)
+                            .and_then(|world| EventLoop::new(job, &wiring, world).run())
+                            .map_err(|source| LoadError::System { what: "the event loop failed", source })?;
+                        let (cpu_us, wall_us) = (sys::thread_cpu_us() - cpu, clock.now_us() - start);
+                        Ok(Message::ThreadEnd { outcome: Box::new(outcome), cpu_us, wall_us })
+                    });
+                    let _ = out.send(end.unwrap_or_else(Message::Failed));
+                })
+                .map_err(|source| {
+                    line.cancel();
+                    LoadError::System { what: "cannot start a load thread; use fewer (-t)", source }
+                })?;
+        }
+        drop(out);
+        let collector = Collector { plan, prepared, directory: &directory, messages: &messages, returns: &returns };
+        let mut finished = collector.collect(&halt, &mut report)?;
+        finished.stopped = stop.load(Ordering::Relaxed);
+        finished.descriptor_limit = sys::descriptor_limit();
+        finished.peers = prepared
+            .endpoints
+            .iter()
+            .flat_map(|e| &e.addresses)
+            .filter_map(|a| match a {
+                Address::Tcp(a) => Some(*a),
+                Address::Unix(_) => None,
+            })
+            .collect();
+        Ok(finished)
+    })
+}
+
+/// Holds threads until all of them are there, so that the schedule of all begins at the same moment.
+struct StartingLine {
+    state: Mutex<Starting>,
+    changed: Condvar,
+}
+
+enum Starting {
+    /// So many are not there yet.
+    Missing(usize),
+    Go(Micros),
+    /// One of them will never come.
+    Cancelled,
+}
+
+impl StartingLine {
+    fn new(threads: usize) -> StartingLine {
+        StartingLine { state: Mutex::new(Starting::Missing(threads)), changed: Condvar::new() }
+    }
+
+    /// Waits for the others. None: there will be no start.
+    fn wait(&self, clock: RunClock) -> Option<Micros> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Starting::Missing(n) = &mut *state {
+            *n -= 1;
+            if *n == 0 {
+                *state = Starting::Go(clock.now_us());
+                self.changed.notify_all();
+            }
+        }
+        let waiting = |state: &mut Starting| matches!(state, Starting::Missing(_));
+        let state = self.changed.wait_while(state, waiting).unwrap_or_else(PoisonError::into_inner);
+        match *state {
+            Starting::Go(start) => Some(start),
+            _ => None,
+        }
+    }
+
+    fn cancel(&self) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Starting::Cancelled;
+        self.changed.notify_all();
+    }
+}
+
+/// What a thread comes to; a panic of it is an error of the run, at once.
+fn caught<T>(work: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
+    let words = |panic: Box<dyn Any + Send>| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+    };
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(LoadError::Thread(words(panic))))
+}
+
+/// Puts the seconds of the threads together: a second is complete when every thread is past it.
+#[derive(Debug)]
+pub struct Collector<'a> {
+    pub plan: &'a Plan,
+    pub prepared: &'a Prepared,
+    pub directory: &'a Directory,
+    pub messages: &'a Receiver<Message>,
+    /// Where emptied slices go back to, a thread each.
+    pub returns: &'a [Sender<Box<Slice>>],
+}
+
+/// What is known of a phase so far.
+#[derive(Debug, Clone)]
+struct PhaseState {
+    /// Seconds that each thread has handed over; `u32::MAX` once it is done with the phase.
+    reached: Vec<u32>,
+    merged: BTreeMap<u32, Box<Slice>>,
+    duration_us: Micros,
+    peak: u64,
+}
+
+impl Collector<'_> {
+    /// Reports each second, until all threads have ended.
+    ///
+    /// # Errors
+    /// That of a thread.
+    pub fn collect(&self, halt: &AtomicBool, report: &mut impl FnMut(&Event<'_>)) -> Result<Finished, LoadError> {
+        let threads = self.returns.len();
+        let mut finished = Finished::default();
+        let mut failure = None;
+        let fresh = PhaseState { reached: vec![0; threads], merged: BTreeMap::new(), duration_us: 0, peak: 0 };
+        let mut phases = vec![fresh; self.plan.phases.len()];
+        let mut ended = 0;
+        let refresh = self.plan.network.dns_refresh.unwrap_or(DNS_REFRESH).max(Duration::from_millis(100));
+        let named = self.prepared.endpoints.iter().any(|e| e.name.is_some());
+        let mut next_refresh = Instant::now() + refresh;
+        while ended < threads {
+            let message = if named {
+                match self.messages.recv_timeout(next_refresh.saturating_duration_since(Instant::now())) {
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.directory.refresh(&self.prepared.endpoints, self.plan.network.family);
+                        next_refresh = Instant::now() + refresh;
+                        continue;
+                    }
+                    other => other.ok(),
+                }
+            } else {
+                self.messages.recv().ok()
+            };
+            let Some(message) = message else {
+                failure.get_or_insert(LoadError::Thread("it left without a word".into()));
+                break;
+            };
+            match message {
+                Message::Slice { thread, mut slice } => {
+                    let phase = &mut phases[usize::from(slice.phase)];
+                    phase.reached[thread] = slice.second + 1;
+                    if threads == 1 {
+                        report(&second(&slice));
+                    } else if let Some(sum) = phase.merged.get_mut(&slice.second) {
+                        sum.add(&slice);
+                    } else {
+                        phase.merged.insert(slice.second, Box::new((*slice).clone()));
+                    }
+                    slice.reset(0, 0);
+                    let _ = self.returns[thread].send(slice);
+                }
+                Message::PhaseEnd { thread, phase: index, duration_us, peak } => {
+                    let phase = &mut phases[usize::from(index)];
+                    phase.reached[thread] = u32::MAX;
+                    phase.duration_us = phase.duration_us.max(duration_us);
+                    phase.peak += peak;
+                }
+                Message::Exchanges(some) => report(&Event::Exchanges { exchanges: some.into() }),
+                Message::ThreadEnd { outcome, cpu_us, wall_us } => {
+                    ended += 1;
+                    finished.threads.push((cpu_us, wall_us));
+                    for (sum, part) in [
+                        (&mut finished.connect_errors, &outcome.connect_errors),
+                        (&mut finished.protocol_errors, &outcome.protocol_errors),
+                    ] {
+                        for (what, n) in part {
+                            *sum.entry(what.clone()).or_insert(0) += n;
+                        }
+                    }
+                    finished.shortage.add(outcome.shortage);
+                    if finished.first_answer.is_none() {
+                        finished.first_answer = outcome.first_answer;
+                    }
+                    if outcome.unreachable {
+                        finished.unreachable = true;
+                        // The other threads find nothing either.
+                        halt.store(true, Ordering::Relaxed);
+                    }
+                }
+                Message::Failed(e) => {
+                    ended += 1;
+                    halt.store(true, Ordering::Relaxed);
+                    failure.get_or_insert(e);
+                }
+            }
+            for (index, phase) in phases.iter_mut().enumerate() {
+                let complete = phase.reached.iter().copied().min().unwrap_or(0);
+                while let Some(entry) = phase.merged.first_entry().filter(|e| *e.key() < complete) {
+                    report(&second(&entry.remove()));
+                }
+                if complete == u32::MAX {
+                    report(&Event::PhaseEnd { phase: index, duration_us: phase.duration_us, peak: phase.peak });
+                    // Reported once.
+                    phase.reached.iter_mut().for_each(|r| *r = 0);
+                    phase.peak = 0;
+                }
+            }
+        }
+        for slice in phases.iter().flat_map(|p| p.merged.values()) {
+            report(&second(slice));
+        }
+        match failure {
+            Some(e) => Err(e),
+            None => Ok(finished),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_cannot_be_started_sends_the_others_home() {
+        let line = StartingLine::new(3);
+        thread::scope(|scope| {
+            let waiting: Vec<_> = (0..2).map(|_| scope.spawn(|| line.wait(RunClock::start()))).collect();
+            line.cancel();
+            for thread in waiting {
+                assert_eq!(thread.join().expect("it comes home"), None);
+            }
+        });
+    }
+
+    #[test]
+    fn all_threads_start_at_the_same_moment() {
+        let (line, clock) = (StartingLine::new(4), RunClock::start());
+        let starts: Vec<Option<Micros>> = thread::scope(|scope| {
+            let all: Vec<_> = (0..4).map(|_| scope.spawn(|| line.wait(clock))).collect();
+            all.into_iter().map(|t| t.join().expect("it starts")).collect()
+        });
+        assert!(starts[0].is_some() && starts.iter().all(|s| *s == starts[0]), "{starts:?}");
+    }
+
+    #[test]
+    fn a_panic_is_an_error_of_the_run() {
+        let failed = caught::<()>(|| panic!("a number too {}", "large"));
+        assert!(matches!(failed, Err(LoadError::Thread(what)) if what == "a number too large"));
+    }
+}

@@ -1,0 +1,269 @@
+//! A request's life: due, sent, first byte, done; and when it has waited long enough. Nothing here knows a socket.
+
+use std::ops::{Index, IndexMut};
+use std::time::Duration;
+
+use lastdrop_http::ServerTime;
+use lastdrop_model::Micros;
+
+use crate::inspect::Capture;
+use crate::prepare::Detour;
+
+const NONE: u32 = u32::MAX;
+
+/// What a request in flight has of its own beyond what its plan says.
+#[derive(Debug, Default)]
+pub struct Errand {
+    pub detour: Option<Detour>,
+    /// Path and query as sent.
+    pub target: Vec<u8>,
+    /// Redirects that led here.
+    pub hops: u32,
+    /// It is the answer to a challenge.
+    pub challenged: bool,
+    /// Part of a page, not its HTML.
+    pub embedded: bool,
+}
+
+/// When what became of a request. Where 0 is not a time, it has not been yet.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Times {
+    pub due: Micros,
+    pub sent: Micros,
+    /// Its connection was ready for it.
+    pub ready: Micros,
+    /// All of it was written.
+    pub written: Micros,
+    pub first_byte: Micros,
+}
+
+/// A request in flight.
+#[derive(Debug, Default)]
+pub struct Stream {
+    /// Phase in which it came due.
+    pub phase: u16,
+    pub class: u16,
+    /// Index of the request of the plan.
+    pub request: u32,
+    pub times: Times,
+    /// Bytes of its answer.
+    pub received: u64,
+    /// Those bytes, where they are wanted.
+    pub raw: Vec<u8>,
+    pub capture: Option<Box<Capture>>,
+    /// What the answer says of the server's own time, where that is wanted.
+    pub said: ServerTime,
+    pub errand: Option<Box<Errand>>,
+}
+
+/// The requests in flight in the order in which they were sent. All have the same timeout, so the oldest is the next
+/// to be due; a list through the slots costs no memory a request and no comparison. The links lie apart from the
+/// connections: neighbours in the list are strangers in memory, and touching them would cost two cache misses a request.
+#[derive(Debug)]
+struct InFlight {
+    links: Vec<Link>,
+    oldest: u32,
+    newest: u32,
+    pub count: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    older: u32,
+    newer: u32,
+}
+
+impl InFlight {
+    pub fn new(slots: usize) -> InFlight {
+        InFlight { links: vec![Link { older: NONE, newer: NONE }; slots], oldest: NONE, newest: NONE, count: 0 }
+    }
+
+    pub fn oldest(&self) -> Option<u32> {
+        (self.oldest != NONE).then_some(self.oldest)
+    }
+
+    pub fn push(&mut self, slot: u32) {
+        let older = self.newest;
+        self.links[slot as usize] = Link { older, newer: NONE };
+        match older {
+            NONE => self.oldest = slot,
+            o => self.links[o as usize].newer = slot,
+        }
+        self.newest = slot;
+        self.count += 1;
+    }
+
+    pub fn remove(&mut self, slot: u32) {
+        let Link { older, newer } = self.links[slot as usize];
+        match older {
+            NONE => self.oldest = newer,
+            o => self.links[o as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            n => self.links[n as usize].older = older,
+        }
+        self.count -= 1;
+    }
+}
+
+/// Which moment the loop has seen everything of: a timeout is decided only when what had come by then has been read.
+#[derive(Debug, Default)]
+struct Sweep {
+    began: Micros,
+    events: u64,
+}
+
+impl Sweep {
+    /// The loop has handled `events` events of a look at `now`, which were all there were (`drained`), or not. Says
+    /// up to when everything has been seen, when that has moved on.
+    fn looked(&mut self, events: usize, drained: bool, now: Micros, connections: u64) -> Option<Micros> {
+        self.events += events as u64;
+        if drained {
+            *self = Sweep { began: now, events: 0 };
+            return Some(now);
+        }
+        // The kernel hands events out in turn, each connection once: after as many as there are connections nothing is
+        // left of what was there when the sweep began, however much has come since.
+        if self.events < connections {
+            return None;
+        }
+        let began = std::mem::replace(self, Sweep { began: now, events: 0 }).began;
+        Some(began)
+    }
+}
+
+/// All requests that there may be at once, and how long each may take.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    all: Vec<Stream>,
+    in_flight: InFlight,
+    timeout_us: Micros,
+    sweep: Sweep,
+}
+
+impl Index<usize> for Streams {
+    type Output = Stream;
+
+    #[inline]
+    fn index(&self, at: usize) -> &Stream {
+        &self.all[at]
+    }
+}
+
+impl IndexMut<usize> for Streams {
+    #[inline]
+    fn index_mut(&mut self, at: usize) -> &mut Stream {
+        &mut self.all[at]
+    }
+}
+
+impl Streams {
+    pub fn new(most: usize, timeout: Duration) -> Streams {
+        Streams {
+            all: (0..most).map(|_| Stream::default()).collect(),
+            in_flight: InFlight::new(most),
+            timeout_us: timeout.as_micros() as Micros,
+            sweep: Sweep::default(),
+        }
+    }
+
+    /// How many are in flight.
+    #[inline]
+    pub fn count(&self) -> u32 {
+        self.in_flight.count
+    }
+
+    /// One has been sent.
+    #[inline]
+    pub fn push(&mut self, stream: u32) {
+        self.in_flight.push(stream);
+    }
+
+    /// One has met its end.
+    #[inline]
+    pub fn remove(&mut self, stream: u32) {
+        self.in_flight.remove(stream);
+    }
+
+    /// When the next one has waited long enough.
+    #[inline]
+    pub fn next_timeout(&self) -> Option<Micros> {
+        let oldest = self.in_flight.oldest()?;
+        Some(self[oldest as usize].times.sent.saturating_add(self.timeout_us))
+    }
+
+    /// One that had waited long enough at `seen`.
+    pub fn expired(&self, seen: Micros) -> Option<u32> {
+        self.in_flight.oldest().filter(|_| self.next_timeout().is_some_and(|at| at <= seen))
+    }
+
+    /// Has no request ended since the first half of this one's timeout was over?
+    pub fn is_silent_since(&self, stream: u32, last_end: Micros) -> bool {
+        last_end <= self[stream as usize].times.sent.saturating_add(self.timeout_us / 2)
+    }
+
+    /// The loop has handled `events` events of a look at `now`, which were all there were (`drained`), or not. Says
+    /// up to when everything has been seen, when that has moved on.
+    #[inline]
+    pub fn looked(&mut self, events: usize, drained: bool, now: Micros, connections: u64) -> Option<Micros> {
+        self.sweep.looked(events, drained, now, connections)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_leave_from_anywhere_and_the_oldest_stays_first() {
+        let mut list = InFlight::new(4);
+        for slot in [2, 0, 3, 1] {
+            list.push(slot);
+        }
+        list.remove(0);
+        assert_eq!(list.oldest(), Some(2));
+        list.remove(2);
+        assert_eq!(list.oldest(), Some(3));
+        list.push(0);
+        list.remove(1);
+        list.remove(3);
+        assert_eq!(list.oldest(), Some(0));
+        list.remove(0);
+        assert_eq!((list.oldest(), list.count), (None, 0));
+    }
+
+    #[test]
+    fn the_oldest_request_expires_first_and_not_before_its_time() {
+        let mut streams = Streams::new(3, Duration::from_micros(100));
+        for (stream, sent) in [(1, 10), (0, 20), (2, 20)] {
+            streams[stream as usize].times.sent = sent;
+            streams.push(stream);
+        }
+        assert_eq!((streams.next_timeout(), streams.expired(109)), (Some(110), None));
+        assert_eq!(streams.expired(110), Some(1));
+        streams.remove(1);
+        assert_eq!((streams.next_timeout(), streams.expired(200), streams.count()), (Some(120), Some(0), 2));
+        streams.remove(0);
+        streams.remove(2);
+        assert_eq!((streams.next_timeout(), streams.expired(u64::MAX)), (None, None));
+    }
+
+    #[test]
+    fn a_server_is_silent_if_it_has_ended_nothing_since_the_middle_of_a_timeout() {
+        let mut streams = Streams::new(1, Duration::from_micros(100));
+        streams[0].times.sent = 1000;
+        assert!(streams.is_silent_since(0, 1050) && !streams.is_silent_since(0, 1051));
+    }
+
+    #[test]
+    fn a_look_that_was_not_the_last_has_seen_all_only_after_as_many_events_as_there_are_connections() {
+        let mut sweep = Sweep::default();
+        assert_eq!(sweep.looked(3, true, 10, 100), Some(10));
+        assert_eq!(sweep.looked(60, false, 20, 100), None);
+        // What was there when the last full look ended has been told by now, whatever came after.
+        assert_eq!(sweep.looked(60, false, 30, 100), Some(10));
+        assert_eq!(sweep.looked(60, false, 40, 100), None);
+        assert_eq!(sweep.looked(1, true, 50, 100), Some(50));
+    }
+}

@@ -1,0 +1,146 @@
+//! What TLS is set up with: certificates, authorities, keys, and the sessions that a thread remembers.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lastdrop_model::plan::TlsOptions;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use crate::error::LoadError;
+use crate::files;
+
+/// Sessions that a thread remembers for resumption, a server each.
+const SESSIONS: usize = 64;
+
+/// Makes the configurations of some threads. Each has its own sessions to resume, so that they share no lock.
+///
+/// # Errors
+/// When a file cannot be read or does not hold what it should.
+pub fn configs(options: &TlsOptions, threads: usize) -> Result<Vec<Arc<ClientConfig>>, LoadError> {
+    let config = config(options)?;
+    let own = |mut config: ClientConfig| {
+        if options.resumption {
+            config.resumption = Resumption::in_memory_sessions(SESSIONS);
+        }
+        Arc::new(config)
+    };
+    Ok((0..threads).map(|_| own(config.clone())).collect())
+}
+
+fn config(options: &TlsOptions) -> Result<ClientConfig, LoadError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let wrong = |what: String| LoadError::Tls(what);
+    let versions: &[&rustls::SupportedProtocolVersion] = match options.version.as_deref() {
+        None => rustls::ALL_VERSIONS,
+        Some("1.2") => &[&rustls::version::TLS12],
+        Some("1.3") => &[&rustls::version::TLS13],
+        Some(other) => return Err(wrong(format!("TLS version '{other}' is not known; 1.2 and 1.3 are"))),
+    };
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(versions)
+        .map_err(|e| wrong(e.to_string()))?;
+    let builder = if options.insecure {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+    } else {
+        let roots = roots(options.ca.as_deref())?;
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|e| wrong(format!("{e}; name your own authority with --ca FILE, or look away with --insecure")))?;
+        builder.with_webpki_verifier(verifier)
+    };
+    let mut config = match (&options.certificate, &options.key) {
+        (Some(certificate), Some(key)) => {
+            let no_key =
+                |e: &dyn std::fmt::Display| wrong(format!("no private key can be read from {}: {e}", key.display()));
+            let pem = files::read(key).map_err(|e| no_key(&e))?;
+            let key_der = PrivateKeyDer::from_pem_slice(&pem).map_err(|e| no_key(&e))?;
+            builder
+                .with_client_auth_cert(certificates(certificate)?, key_der)
+                .map_err(|e| wrong(format!("the client certificate {}: {e}", certificate.display())))?
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    if !options.resumption {
+        config.resumption = Resumption::disabled();
+    }
+    config.enable_sni = !options.no_sni;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, LoadError> {
+    let wrong = |what: String| LoadError::Tls(format!("no certificates can be read from {}: {what}", path.display()));
+    let pem = files::read(path).map_err(|e| wrong(e.to_string()))?;
+    let found: Vec<_> =
+        CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|e| wrong(e.to_string()))?;
+    if found.is_empty() { Err(wrong("it holds none in PEM form".into())) } else { Ok(found) }
+}
+
+fn roots(ca: Option<&Path>) -> Result<RootCertStore, LoadError> {
+    let mut roots = RootCertStore::empty();
+    // A machine without certificates is no error where --ca names one.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(path) = ca {
+        for certificate in certificates(path)? {
+            roots
+                .add(certificate)
+                .map_err(|e| LoadError::Tls(format!("a certificate of {} cannot be used: {e}", path.display())))?;
+        }
+    }
+    Ok(roots)
+}
+
+/// `--insecure`: takes any certificate, but still wants the handshake to be signed by its key.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The name to ask for and to verify.
+///
+/// # Errors
+/// When it is neither a host name nor an address.
+pub fn server_name(host: &str, options: &TlsOptions) -> Result<ServerName<'static>, LoadError> {
+    let name = options.server_name.as_deref().unwrap_or(host);
+    ServerName::try_from(name.to_string()).map_err(|_| {
+        LoadError::Tls(format!("'{name}' cannot be the name of a TLS server; --server-name gives another"))
+    })
+}

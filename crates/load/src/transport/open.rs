@@ -1,0 +1,100 @@
+//! A connection is made: the socket, then TLS.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use lastdrop_model::Micros;
+use lastdrop_model::plan::TlsOptions;
+use rustls::ClientConfig;
+
+use super::{State, Transport, tls};
+use crate::tls_config;
+use crate::world::{NoConnection, World};
+
+impl<W: World> Transport<W> {
+    /// Opens the connection of a slot, from one of `sources` in turn if there are any. Inside: whether connecting failed at once.
+    ///
+    /// # Errors
+    /// This process can have no other socket now.
+    pub fn open(&mut self, slot: u32, endpoint: u32, sources: &[IpAddr], now: Micros) -> io::Result<io::Result<()>> {
+        let server = &mut self.endpoints[endpoint as usize];
+        let address = server.next_address();
+        let has_tunnel = server.connect_request.is_some();
+        let source = match sources {
+            [] => None,
+            sources => {
+                self.source_turn = self.source_turn.wrapping_add(1);
+                Some(sources[self.source_turn % sources.len()])
+            }
+        };
+        let (socket, connected) = match self.world.connect(&address, source, self.open_sockets) {
+            Ok(socket) => (socket, Ok(())),
+            Err(NoConnection::Connect(socket, e)) => (socket, Err(e)),
+            Err(NoConnection::Socket(e)) => return Err(e),
+        };
+        let c = &mut self.connections[slot as usize];
+        c.served = 0;
+        c.generation = c.generation.wrapping_add(1);
+        c.endpoint = endpoint;
+        c.dialed.begun = now;
+        c.dialed.connected = 0;
+        c.peer_closed = false;
+        c.wire.written = 0;
+        c.quiet_until = 0;
+        c.state = State::Connecting;
+        c.socket = Some(socket);
+        c.layers.tunnel = has_tunnel;
+        self.open_sockets += 1;
+        Ok(connected)
+    }
+
+    /// From now on it is told what happens on it.
+    ///
+    /// # Errors
+    /// The system has no room to watch another one.
+    pub fn watch(&mut self, slot: u32) -> io::Result<()> {
+        let c = &self.connections[slot as usize];
+        let token = c.token(slot);
+        c.socket.as_ref().map_or(Ok(()), |socket| self.world.watch(socket, token))
+    }
+
+    /// A connection that has just been opened speaks TLS, if its server does.
+    ///
+    /// # Errors
+    /// With what is wrong.
+    pub fn start_tls(
+        &mut self,
+        slot: u32,
+        config: Option<&Arc<ClientConfig>>,
+        options: &TlsOptions,
+    ) -> Result<(), String> {
+        let c = &mut self.connections[slot as usize];
+        let e = &self.endpoints[c.endpoint as usize];
+        if !e.tls {
+            return Ok(());
+        }
+        let config = config.ok_or("TLS is not configured")?;
+        let name = tls_config::server_name(&e.host, options).map_err(|e| e.to_string())?;
+        let session = tls::Session::new(config, name).map_err(|e| format!("TLS: {e}"))?;
+        c.layers.tls = Some(Box::new(session));
+        Ok(())
+    }
+
+    /// A connection that will never be one fails in the loop's next turn: at once it would go around in a circle through the next
+    /// request of the same user.
+    pub fn doom(&mut self, slot: u32, why: Option<Box<str>>) {
+        let c = &mut self.connections[slot as usize];
+        c.doomed = true;
+        c.error = why;
+        let token = c.token(slot);
+        self.again.push(token);
+    }
+}
+
+/// An error of the system without its number: "Connection refused" of "Connection refused (os error 111)".
+#[must_use]
+pub fn describe(e: &io::Error) -> String {
+    let text = e.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_string()
+}

@@ -1,0 +1,135 @@
+//! Requests that are due and wait for a descriptor or in line for a connection, and those who are free to ask.
+
+use std::collections::VecDeque;
+
+use lastdrop_model::Micros;
+
+use crate::prepare::Request;
+use crate::stream::Errand;
+
+/// The bound, and which connections are idle.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    /// Most connections that this thread may have open in this phase; `u64::MAX` where it may have any number.
+    pub most: u64,
+    /// Slots that were idle when they were put here, each once.
+    pub idle: Vec<u32>,
+    pub is_listed: Vec<bool>,
+    /// The line is moving.
+    pub serving: bool,
+    /// When the request that is sent now came into the line.
+    pub joined: Option<Micros>,
+}
+
+impl Pool {
+    pub fn new(slots: usize) -> Pool {
+        Pool { most: u64::MAX, idle: Vec::new(), is_listed: vec![false; slots], serving: false, joined: None }
+    }
+
+    /// A phase begins.
+    pub fn limit(&mut self, most: Option<u64>) {
+        self.most = most.unwrap_or(u64::MAX);
+    }
+
+    #[inline]
+    pub fn is_bounded(&self) -> bool {
+        self.most != u64::MAX
+    }
+
+    /// Are there more than there may be in this phase?
+    pub fn is_exceeded(&self, open: u64) -> bool {
+        open > self.most
+    }
+
+    /// How much of the time from due to sent no connection was free.
+    pub fn blocked(&self, now: Micros) -> Micros {
+        self.joined.map_or(0, |joined| now.saturating_sub(joined))
+    }
+}
+
+/// A request that is due and found no descriptor, or waits in line for a connection.
+#[derive(Debug)]
+pub struct Stranded {
+    pub(crate) user: u32,
+    pub due: Micros,
+    pub phase: u16,
+    pub request: u32,
+    pub(crate) errand: Option<Box<Errand>>,
+    /// When it came into the line.
+    pub(crate) joined: Option<Micros>,
+}
+
+impl Stranded {
+    /// Index of the server that it is for.
+    pub(crate) fn endpoint(&self, requests: &[Request]) -> usize {
+        let detour = self.errand.as_ref().and_then(|e| e.detour.as_ref());
+        detour.map_or(requests[self.request as usize].endpoint, |d| d.endpoint)
+    }
+}
+
+/// Requests that wait for a connection, and those who are free to ask.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    /// Requests that are due and found no descriptor, or no connection.
+    pub stranded: VecDeque<Stranded>,
+    pub no_socket_until: Micros,
+    /// Closed loop: the bound of its connections, if there is one.
+    pub pool: Pool,
+    /// Open loop: users without work, by the server that they are connected to, and those without a connection.
+    pub idle: Vec<Vec<u32>>,
+    pub closed: Vec<u32>,
+    /// Open loop: a request found nobody free, and when somebody became free again.
+    pub exhausted: bool,
+    pub dispatching: bool,
+    pub freed_at: Micros,
+}
+
+impl Waiting {
+    pub fn new(slots: usize, endpoints: usize) -> Waiting {
+        Waiting {
+            stranded: VecDeque::new(),
+            no_socket_until: 0,
+            pool: Pool::new(slots),
+            idle: vec![Vec::new(); endpoints],
+            closed: Vec::new(),
+            exhausted: false,
+            dispatching: false,
+            freed_at: 0,
+        }
+    }
+
+    /// Does somebody wait for a connection, so that none is idle?
+    pub fn line_stands(&self) -> bool {
+        self.pool.is_bounded() && !self.stranded.is_empty()
+    }
+
+    /// Somebody free: best with a connection to the server, else without any, else with one to another server.
+    pub fn take_user(&mut self, endpoint: usize) -> Option<u32> {
+        let own = self.idle[endpoint].pop();
+        own.or_else(|| self.closed.pop()).or_else(|| self.idle.iter_mut().find_map(Vec::pop))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_a_connection_to_the_server_comes_first_and_who_has_one_elsewhere_last() {
+        let mut waiting = Waiting::new(4, 2);
+        waiting.idle = vec![vec![1], vec![2, 3]];
+        waiting.closed = vec![0];
+        let order: Vec<Option<u32>> = (0..5).map(|_| waiting.take_user(0)).collect();
+        assert_eq!(order, [Some(1), Some(0), Some(3), Some(2), None]);
+    }
+
+    #[test]
+    fn a_pool_without_a_bound_is_never_exceeded() {
+        let mut pool = Pool::new(1);
+        assert!(!pool.is_bounded() && !pool.is_exceeded(1_000_000));
+        pool.limit(Some(2));
+        assert!(pool.is_bounded() && pool.is_exceeded(3) && !pool.is_exceeded(2));
+        pool.joined = Some(10);
+        assert_eq!((pool.blocked(25), pool.blocked(5)), (15, 0));
+    }
+}

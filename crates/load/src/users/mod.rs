@@ -1,0 +1,177 @@
+//! Who asks: users, what each has of its own, and what it asks for next.
+//!
+//! Somebody always asks: in a closed loop a user who comes again and again, in an open loop whoever is free when a request
+//! arrives. A user does one thing at a time: a request with the redirects and challenges that it leads to, a session of
+//! several requests, or a page with what it embeds.
+
+mod line;
+mod next;
+mod page_load;
+
+use std::collections::HashSet;
+
+use lastdrop_http::cookies::Jar;
+use lastdrop_http::digest::Challenge;
+use lastdrop_model::Micros;
+use lastdrop_model::plan::{BEGIN_TOGETHER, Load};
+use rand_core::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::inspect::Capture;
+use crate::wiring::{Job, share};
+
+pub(crate) use line::{Stranded, Waiting};
+pub(crate) use page_load::{MOST_CACHED, PageLoad, cache_key};
+
+/// How long it takes until all of more than [`BEGIN_TOGETHER`] users have begun.
+const SPREAD_US: Micros = 1_000_000;
+
+/// How many of `planned` users take part `since` the phase began, where `before` did when it began.
+pub(crate) fn spread_start(before: u32, planned: u32, since: Micros) -> u32 {
+    let at_once = before.saturating_add(BEGIN_TOGETHER);
+    if planned <= at_once || since >= SPREAD_US {
+        return planned;
+    }
+    at_once + (u64::from(planned - at_once) * since / SPREAD_US) as u32
+}
+
+/// Where a user is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// Not taking part: not needed now, or (open loop) free for the next arrival.
+    Away,
+    /// Pausing; an alarm is set.
+    Pausing,
+    Busy,
+}
+
+/// What a user has of its own.
+#[derive(Debug)]
+pub struct Person {
+    /// From 1, over all threads.
+    pub number: u64,
+    pub iteration: u64,
+    /// The request of a session that is next.
+    pub step: usize,
+    /// It has sent a request of a session and has another to send.
+    pub mid_session: bool,
+    /// It has got through the requests that are sent once.
+    pub past_once: bool,
+    pub has_row: bool,
+    pub values: Vec<Vec<u8>>,
+    pub jar: Jar,
+    pub digest: Option<(Challenge, u32)>,
+    pub(crate) page: Option<Box<PageLoad>>,
+    /// Keys of what it has fetched (`follow::cache_key`).
+    pub(crate) cached: HashSet<u64>,
+}
+
+impl Person {
+    pub fn new(number: u64, values: usize) -> Person {
+        Person {
+            number,
+            iteration: 0,
+            step: 0,
+            mid_session: false,
+            past_once: false,
+            has_row: false,
+            values: vec![Vec::new(); values],
+            jar: Jar::default(),
+            digest: None,
+            page: None,
+            cached: HashSet::new(),
+        }
+    }
+}
+
+/// The users of a thread.
+#[derive(Debug)]
+pub(crate) struct Users {
+    pub presence: Vec<Presence>,
+    /// What each has of its own, where users have anything.
+    pub people: Vec<Person>,
+    /// Connections of each user.
+    pub per_user: u32,
+    /// Closed loop: users that may be active now, and those there were when the phase began.
+    pub wanted: u32,
+    pub users_before: u32,
+    /// More users may begin than one turn should take; the number of those who may still grows in the first second.
+    pub more_to_begin: bool,
+    pub spreading: bool,
+    pub rng: Xoshiro256PlusPlus,
+    /// In turn: the next request and the next row.
+    pub next_request: u64,
+    pub next_row: u64,
+}
+
+impl Users {
+    pub fn new(job: &Job<'_>) -> Users {
+        let (plan, prepared) = (job.plan, job.prepared);
+        let per_user = prepared.connections_per_user;
+        let most = |load: &Load| match load {
+            Load::Closed { .. } => (load.most_concurrent() as usize).div_ceil(job.threads),
+            Load::Open { connections, .. } => {
+                let own = share(u64::from(*connections), job.thread, job.threads).max(1) as u32;
+                (own / per_user).max(1) as usize
+            }
+        };
+        let users = plan.phases.iter().map(|p| most(&p.load)).max().unwrap_or(0);
+        let number = |user: usize| (user * job.threads + job.thread) as u64 + 1;
+        let people = if prepared.personal { users } else { 0 };
+        let people = (0..people).map(|u| Person::new(number(u), prepared.values)).collect();
+        Users { people, ..Users::of(users, per_user, plan.seed, job.thread) }
+    }
+
+    /// So many users of a thread who have nothing of their own.
+    fn of(users: usize, per_user: u32, seed: u64, thread: usize) -> Users {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x5eed);
+        for _ in 0..thread {
+            rng.jump();
+        }
+        Users {
+            presence: vec![Presence::Away; users],
+            people: Vec::new(),
+            per_user,
+            wanted: 0,
+            users_before: 0,
+            more_to_begin: false,
+            spreading: false,
+            rng,
+            next_request: thread as u64,
+            next_row: thread as u64,
+        }
+    }
+
+    /// Is a user between two requests of a session?
+    pub fn in_session(&self, user: u32) -> bool {
+        self.people.get(user as usize).is_some_and(|p| p.mid_session)
+    }
+}
+
+/// What a request came to.
+pub(crate) enum End {
+    Answered {
+        status: u16,
+        capture: Option<Box<Capture>>,
+    },
+    /// `on_reuse`: before the first byte of an answer, on a connection that had served another request.
+    Lost {
+        refused: bool,
+        on_reuse: bool,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_of_users_begin_over_a_second() {
+        assert_eq!(spread_start(0, BEGIN_TOGETHER, 0), BEGIN_TOGETHER);
+        let planned = BEGIN_TOGETHER + 4000;
+        let begun: Vec<u32> = [0, 250_000, 500_000, 1_000_000].map(|us| spread_start(0, planned, us)).to_vec();
+        assert_eq!(begun, [BEGIN_TOGETHER, BEGIN_TOGETHER + 1000, BEGIN_TOGETHER + 2000, planned]);
+        // Those of the phase before are there already.
+        assert_eq!(spread_start(4000, planned, 0), planned);
+    }
+}

@@ -1,0 +1,110 @@
+//! What a user asks for next, and with which values.
+
+use lastdrop_model::request::Per;
+use rand_core::Rng;
+
+use super::Users;
+use crate::prepare::{Choice, Prepared, Rows};
+
+impl Users {
+    /// Which request is next.
+    pub fn choose(&mut self, prepared: &Prepared, threads: usize) -> usize {
+        match &prepared.choice {
+            Choice::Only | Choice::Session => 0,
+            Choice::Sessions(starts) => {
+                let n = self.next_request;
+                self.next_request += threads as u64;
+                starts[(n % starts.len() as u64) as usize]
+            }
+            Choice::Weighted(sums) => Choice::by_weight(sums, &mut self.rng),
+            Choice::Order => {
+                let n = self.next_request;
+                self.next_request += threads as u64;
+                (n % prepared.requests.len() as u64) as usize
+            }
+        }
+    }
+
+    /// The next row of values for a user, who may keep the one it has.
+    pub fn take_row(&mut self, user: u32, rows: &Rows, threads: usize) {
+        let person = &mut self.people[user as usize];
+        if person.has_row && rows.per == Per::User {
+            return;
+        }
+        let n = if rows.random {
+            self.rng.next_u64()
+        } else {
+            let n = self.next_row;
+            self.next_row += threads as u64;
+            n
+        };
+        let row = &rows.rows[(n % rows.rows.len() as u64) as usize];
+        person.values[..rows.columns].clone_from_slice(row);
+        person.has_row = true;
+    }
+
+    /// A session of a user is over: the next one begins without what this one has given it.
+    pub fn end_session(&mut self, user: u32, columns: usize) {
+        let person = &mut self.people[user as usize];
+        person.step = 0;
+        person.mid_session = false;
+        if !person.past_once {
+            // Who comes next is somebody else.
+            person.jar.clear();
+            person.cached.clear();
+            person.values[columns..].iter_mut().for_each(Vec::clear);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::users::Person;
+    use lastdrop_model::Plan;
+    use lastdrop_model::request::Pick;
+
+    fn prepared(weights: &[f64], pick: Pick) -> Prepared {
+        let mut plan = Plan::new("http://127.0.0.1:1/".parse().expect("valid"), 1);
+        plan.requests = vec![plan.requests[0].clone(); weights.len()];
+        plan.requests.iter_mut().zip(weights).for_each(|(request, weight)| request.weight = *weight);
+        plan.pick = pick;
+        Prepared::new(&plan).expect("valid")
+    }
+
+    #[test]
+    fn threads_take_turns_through_the_requests() {
+        let prepared = prepared(&[1.0; 5], Pick::Order);
+        let mut all: Vec<usize> = Vec::new();
+        let mut threads: Vec<Users> = (0..3).map(|thread| Users::of(0, 1, 1, thread)).collect();
+        for _ in 0..5 {
+            all.extend(threads.iter_mut().map(|users| users.choose(&prepared, 3)));
+        }
+        assert_eq!(all, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn requests_are_chosen_by_their_weight() {
+        let prepared = prepared(&[1.0, 0.0, 3.0], Pick::Weighted);
+        let mut users = Users::of(0, 1, 1, 0);
+        let mut chosen = [0u32; 3];
+        (0..4000).for_each(|_| chosen[users.choose(&prepared, 1)] += 1);
+        assert!(chosen[1] == 0 && chosen[0].abs_diff(1000) < 100, "{chosen:?}");
+    }
+
+    #[test]
+    fn a_row_may_be_kept_by_its_user_and_a_session_leaves_nothing_behind() {
+        let row = |text: &str| vec![text.as_bytes().to_vec()];
+        let mut rows = Rows { rows: vec![row("a"), row("b")], per: Per::User, random: false, columns: 1 };
+        let mut users = Users::of(0, 1, 1, 0);
+        users.people = vec![Person::new(1, 2)];
+        users.take_row(0, &rows, 1);
+        users.take_row(0, &rows, 1);
+        assert_eq!(users.people[0].values[0], b"a");
+        rows.per = Per::Request;
+        users.take_row(0, &rows, 1);
+        users.people[0].values[1] = b"a token".to_vec();
+        users.end_session(0, rows.columns);
+        assert_eq!(users.people[0].values, [b"b".to_vec(), Vec::new()]);
+    }
+}

@@ -1,0 +1,503 @@
+//! The simulated world of one shard: a clock, sockets with edges as epoll tells them, and what happens at which time.
+//!
+//! Time passes only in here: while the shard waits, by what each call costs in this world, and where the whole thread is
+//! kept from running. So whatever the shard says of times can be compared exactly with what happened.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use lastdrop_load::world::{Address, EVENTS_A_LOOK, NoConnection, PEER_CLOSED, READABLE, WRITABLE, World};
+use lastdrop_model::Micros;
+
+use crate::dice::Dice;
+use crate::peer::{Meeting, Peer, Reaction};
+use crate::trace::{Step, Trace};
+use crate::weather::Weather;
+
+/// Waits without any effect, one after the other, that are no wait at all.
+const MOST_IDLE_TURNS: u32 = 100;
+/// A turn of the engine that begins something lasts no longer, but for what one call costs.
+const LONGEST_TURN_US: Micros = 2_000;
+/// Bytes that are on their way to the shard at once, at most.
+const MOST_INBOX_BYTES: usize = 4 << 20;
+
+/// What happens on a socket.
+#[derive(Debug)]
+enum What {
+    Connected,
+    Refused,
+    Arrive(Vec<u8>),
+    End,
+    Reset,
+    /// The peer has taken what was sent to it.
+    Drained,
+    /// The peer does what it had put off.
+    Act,
+}
+
+#[derive(Debug)]
+struct Happening {
+    at: Micros,
+    number: u64,
+    socket: usize,
+    what: What,
+}
+
+impl PartialEq for Happening {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.number) == (other.at, other.number)
+    }
+}
+
+impl Eq for Happening {}
+
+impl PartialOrd for Happening {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Happening {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+/// The shard's end of a connection, and its peer.
+#[derive(Debug)]
+pub struct Line {
+    connected: bool,
+    refused: Option<i32>,
+    inbox: VecDeque<u8>,
+    ended: bool,
+    reset: bool,
+    /// The error of a reset has been told.
+    reset_told: bool,
+    space: usize,
+    token: Option<u64>,
+    listed: bool,
+    pub closed: bool,
+    last_arrival: Micros,
+    /// All tokens under which it was watched.
+    pub tokens: Vec<u64>,
+    /// Bytes sent and received by the shard, and when it had received how many.
+    pub accepted: u64,
+    pub received: Vec<(u64, Micros)>,
+    /// When how many of them had come.
+    pub arrived: Vec<(u64, Micros)>,
+    /// When it was told that nothing more comes.
+    pub end_told: Option<Micros>,
+    pub peer: Peer,
+}
+
+impl Line {
+    fn mask(&self) -> u32 {
+        let mut mask = 0;
+        if self.refused.is_some() {
+            return READABLE | WRITABLE | PEER_CLOSED;
+        }
+        if !self.inbox.is_empty() || self.ended || self.reset {
+            mask |= READABLE;
+        }
+        if self.connected && self.space > 0 || self.reset {
+            mask |= WRITABLE;
+        }
+        if self.ended || self.reset {
+            mask |= PEER_CLOSED;
+        }
+        mask
+    }
+
+    /// Can the shard read something of which no edge will tell it any more?
+    fn lies_unread(&self) -> bool {
+        !self.closed && self.token.is_some() && !self.listed && self.connected && !self.inbox.is_empty()
+    }
+}
+
+/// All that the world of a shard is.
+#[derive(Debug)]
+pub struct Kernel {
+    pub now: Micros,
+    pub weather: Weather,
+    dice: Dice,
+    pub lines: Vec<Line>,
+    open: u64,
+    pub most_open: u64,
+    timeline: BinaryHeap<Reverse<Happening>>,
+    happened: u64,
+    ready: VecDeque<usize>,
+    events: Vec<(u64, u32)>,
+    idle_turns: u32,
+    /// Calls since the last wait.
+    calls: u32,
+    /// When the last wait ended, if nothing had come.
+    woke_for_nothing: Option<Micros>,
+    pub turns: u64,
+    pub told: u64,
+    pub trace: Trace,
+    pub violations: Vec<String>,
+}
+
+impl Kernel {
+    #[must_use]
+    pub fn new(start: Micros, weather: Weather, dice: Dice, trace: Trace) -> Kernel {
+        Kernel {
+            now: start,
+            weather,
+            dice,
+            lines: Vec::new(),
+            open: 0,
+            most_open: 0,
+            timeline: BinaryHeap::new(),
+            happened: 0,
+            ready: VecDeque::new(),
+            events: Vec::new(),
+            idle_turns: 0,
+            calls: 0,
+            woke_for_nothing: None,
+            turns: 0,
+            told: 0,
+            trace,
+            violations: Vec::new(),
+        }
+    }
+
+    pub fn open_sockets(&self) -> u64 {
+        self.open
+    }
+
+    fn violation(&mut self, what: String) {
+        self.trace.step(self.now, &Step::Violation(what.clone()));
+        self.violations.push(what);
+    }
+
+    fn at(&mut self, at: Micros, socket: usize, what: What) {
+        self.happened += 1;
+        self.timeline.push(Reverse(Happening { at, number: self.happened, socket, what }));
+    }
+
+    /// A call of the shard takes its time.
+    fn call(&mut self) {
+        self.calls += 1;
+        self.now += self.weather.cost(&mut self.dice);
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        while self.timeline.peek().is_some_and(|Reverse(h)| h.at <= self.now) {
+            if let Some(Reverse(happening)) = self.timeline.pop() {
+                self.happens(happening);
+            }
+        }
+    }
+
+    fn happens(&mut self, Happening { socket, what, at, .. }: Happening) {
+        let line = &mut self.lines[socket];
+        if line.closed || line.reset {
+            return;
+        }
+        match what {
+            What::Connected => line.connected = true,
+            What::Refused => line.refused = Some(libc::ECONNREFUSED),
+            What::Arrive(bytes) => {
+                if line.inbox.len() > MOST_INBOX_BYTES {
+                    return;
+                }
+                let total = line.arrived.last().map_or(0, |(total, _)| *total) + bytes.len() as u64;
+                line.arrived.push((total, at));
+                line.inbox.extend(bytes);
+            }
+            What::End => line.ended = true,
+            What::Reset => line.reset = true,
+            What::Drained => line.space = self.weather.send_space(&mut self.dice),
+            What::Act => {
+                let reactions = line.peer.act();
+                return self.react(socket, at, reactions);
+            }
+        }
+        self.list(socket);
+    }
+
+    /// The edge of a socket.
+    fn list(&mut self, socket: usize) {
+        let line = &mut self.lines[socket];
+        if line.token.is_some() && !line.listed && line.mask() != 0 {
+            line.listed = true;
+            self.ready.push_back(socket);
+        }
+    }
+
+    fn react(&mut self, socket: usize, from: Micros, reactions: Vec<Reaction>) {
+        let mut at = from.max(self.lines[socket].last_arrival);
+        for reaction in reactions {
+            let what = match reaction {
+                Reaction::Pause(us) => {
+                    at += us;
+                    continue;
+                }
+                Reaction::ActAfter(us) => {
+                    self.at(from + us, socket, What::Act);
+                    continue;
+                }
+                Reaction::Send(bytes) => What::Arrive(bytes),
+                Reaction::End => What::End,
+                Reaction::Reset => What::Reset,
+            };
+            self.lines[socket].last_arrival = at;
+            self.at(at, socket, what);
+        }
+    }
+
+    fn connect(&mut self, to: &Address) -> Result<usize, NoConnection<usize>> {
+        self.call();
+        // Whoever begins with many shall look at what has come meanwhile.
+        let most = LONGEST_TURN_US + 64 * self.weather.cost_us;
+        if let Some(woke) = self.woke_for_nothing.filter(|woke| self.now > woke + most) {
+            let us = self.now - woke;
+            self.violation(format!("connects for {us} µs without a look at what has come"));
+        }
+        if self.weather.no_socket(self.open, &mut self.dice) {
+            self.trace.step(self.now, &Step::NoSocket);
+            return Err(NoConnection::Socket(io::Error::from_raw_os_error(libc::EMFILE)));
+        }
+        let socket = self.lines.len();
+        let peer = Peer::new(&self.weather, self.dice.others());
+        let meeting = peer.meeting;
+        self.lines.push(Line {
+            connected: false,
+            refused: None,
+            inbox: VecDeque::new(),
+            ended: false,
+            reset: false,
+            reset_told: false,
+            space: self.weather.send_space(&mut self.dice),
+            token: None,
+            listed: false,
+            closed: false,
+            last_arrival: self.now,
+            tokens: Vec::new(),
+            accepted: 0,
+            received: Vec::new(),
+            arrived: Vec::new(),
+            end_told: None,
+            peer,
+        });
+        self.open += 1;
+        self.most_open = self.most_open.max(self.open);
+        self.trace.step(self.now, &Step::Connect { socket, to: to.to_string(), meeting });
+        let at = self.now;
+        match meeting {
+            Meeting::RefusedAtOnce(errno) => {
+                return Err(NoConnection::Connect(socket, io::Error::from_raw_os_error(errno)));
+            }
+            Meeting::Refused(us) => self.at(at + us, socket, What::Refused),
+            Meeting::Never => {}
+            Meeting::AtOnce => self.lines[socket].connected = true,
+            Meeting::After(us) => self.at(at + us, socket, What::Connected),
+        }
+        if let Meeting::AtOnce | Meeting::After(_) = meeting {
+            let us = if let Meeting::After(us) = meeting { us } else { 0 };
+            let greeting = self.lines[socket].peer.greet();
+            self.react(socket, at + us, greeting);
+        }
+        Ok(socket)
+    }
+
+    fn watch(&mut self, socket: usize, token: u64, again: bool) -> io::Result<()> {
+        if !again && self.weather.no_watch(&mut self.dice) {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        let line = &mut self.lines[socket];
+        line.token = Some(token);
+        line.tokens.push(token);
+        self.trace.step(self.now, &Step::Watch { socket, token });
+        self.list(socket);
+        Ok(())
+    }
+
+    fn send(&mut self, socket: usize, bytes: &[u8]) -> io::Result<usize> {
+        self.call();
+        let line = &mut self.lines[socket];
+        if let Some(errno) = line.refused.take() {
+            // The error of a connect is told once; afterwards the socket is one that is not connected.
+            line.reset = true;
+            line.reset_told = true;
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        if line.reset {
+            let errno = if line.reset_told { libc::EPIPE } else { libc::ECONNRESET };
+            line.reset_told = true;
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        if !line.connected || line.space == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let n = bytes.len().min(line.space);
+        line.space -= n;
+        line.accepted += n as u64;
+        let full = line.space == 0;
+        let reactions = line.peer.receive(&bytes[..n]);
+        self.trace.step(self.now, &Step::Sent { socket, bytes: n, of: bytes.len() });
+        if full && let Some(us) = self.weather.drain_after(&mut self.dice) {
+            self.at(self.now + us, socket, What::Drained);
+        }
+        self.react(socket, self.now, reactions);
+        self.settle();
+        Ok(n)
+    }
+
+    fn recv(&mut self, socket: usize, buffer: &mut [u8]) -> io::Result<usize> {
+        self.call();
+        let now = self.now;
+        self.woke_for_nothing = None;
+        let line = &mut self.lines[socket];
+        if line.inbox.is_empty() {
+            if let Some(errno) = line.refused.take() {
+                (line.reset, line.reset_told) = (true, true);
+                return Err(io::Error::from_raw_os_error(errno));
+            }
+            if line.reset && !line.reset_told {
+                line.reset_told = true;
+                self.trace.step(now, &Step::Received { socket, bytes: -1 });
+                return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
+            }
+            if line.ended || line.reset {
+                line.end_told.get_or_insert(now);
+                self.trace.step(now, &Step::Received { socket, bytes: 0 });
+                return Ok(0);
+            }
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let n = buffer.len().min(line.inbox.len());
+        let (first, second) = line.inbox.as_slices();
+        let of_first = n.min(first.len());
+        buffer[..of_first].copy_from_slice(&first[..of_first]);
+        buffer[of_first..n].copy_from_slice(&second[..n - of_first]);
+        line.inbox.drain(..n);
+        let total = line.received.last().map_or(0, |(total, _)| *total) + n as u64;
+        line.received.push((total, now));
+        self.trace.step(now, &Step::Received { socket, bytes: n as i64 });
+        Ok(n)
+    }
+
+    fn close(&mut self, socket: usize) {
+        self.call();
+        let line = &mut self.lines[socket];
+        if line.closed {
+            return self.violation(format!("socket {socket} is closed twice"));
+        }
+        line.closed = true;
+        line.token = None;
+        line.inbox = VecDeque::new();
+        line.peer.left();
+        self.open -= 1;
+        self.trace.step(self.now, &Step::Close { socket });
+    }
+
+    fn wait(&mut self, timeout_us: Micros) -> io::Result<usize> {
+        self.turns += 1;
+        self.now += self.weather.delay(&mut self.dice);
+        self.settle();
+        if timeout_us > 0
+            && !self.weather.reads_slowly
+            && let Some(socket) = self.lines.iter().position(Line::lies_unread)
+        {
+            self.violation(format!("bytes on socket {socket} lie unread while the shard sleeps"));
+        }
+        let deadline = self.now.saturating_add(timeout_us);
+        let before = self.now;
+        while self.ready.is_empty() {
+            match self.timeline.peek() {
+                Some(Reverse(h)) if h.at <= deadline => {
+                    self.now = self.now.max(h.at);
+                    self.settle();
+                }
+                _ => {
+                    self.now = deadline;
+                    break;
+                }
+            }
+        }
+        self.events.clear();
+        while self.events.len() < EVENTS_A_LOOK {
+            let Some(socket) = self.ready.pop_front() else { break };
+            let line = &mut self.lines[socket];
+            line.listed = false;
+            if let (Some(token), mask @ 1..) = (line.token, line.mask()) {
+                self.events.push((token, mask));
+                self.trace.step(self.now, &Step::Event { socket, mask });
+            }
+        }
+        self.told += self.events.len() as u64;
+        self.woke_for_nothing = self.events.is_empty().then_some(self.now);
+        let idle = self.events.is_empty() && self.now == before && self.calls == 0;
+        self.idle_turns = if idle { self.idle_turns + 1 } else { 0 };
+        self.calls = 0;
+        if self.idle_turns > MOST_IDLE_TURNS {
+            self.violation("the shard spins".into());
+            return Err(io::Error::other("the shard spins"));
+        }
+        Ok(self.events.len())
+    }
+}
+
+/// The handle that the shard has.
+#[derive(Debug, Clone)]
+pub struct Simulated(pub Rc<RefCell<Kernel>>);
+
+impl World for Simulated {
+    type Socket = usize;
+
+    fn now_us(&self) -> Micros {
+        self.0.borrow().now
+    }
+
+    fn unix_us(&self) -> u64 {
+        crate::check::UNIX_US
+    }
+
+    fn connect(&mut self, to: &Address, _: Option<IpAddr>, open: u64) -> Result<usize, NoConnection<usize>> {
+        let mut kernel = self.0.borrow_mut();
+        if open != kernel.open {
+            let real = kernel.open;
+            kernel.violation(format!("the shard counts {open} open sockets, there are {real}"));
+        }
+        kernel.connect(to)
+    }
+
+    fn watch(&mut self, socket: &usize, token: u64) -> io::Result<()> {
+        self.0.borrow_mut().watch(*socket, token, false)
+    }
+
+    fn watch_as(&mut self, socket: &usize, token: u64) -> io::Result<()> {
+        self.0.borrow_mut().watch(*socket, token, true)
+    }
+
+    fn send(&mut self, socket: &usize, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().send(*socket, bytes)
+    }
+
+    fn recv(&mut self, socket: &usize, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.borrow_mut().recv(*socket, buffer)
+    }
+
+    fn close(&mut self, socket: usize) {
+        self.0.borrow_mut().close(socket);
+    }
+
+    fn round_trip_us(&self, _socket: &usize) -> Option<u64> {
+        None
+    }
+
+    fn wait(&mut self, timeout_us: Micros) -> io::Result<usize> {
+        self.0.borrow_mut().wait(timeout_us)
+    }
+
+    fn event(&self, i: usize) -> (u64, u32) {
+        self.0.borrow().events[i]
+    }
+}

@@ -1,0 +1,300 @@
+//! Plans of all kinds, made up, and the worlds in which they are carried out.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lastdrop_model::plan::{Arrival, GiveUp, KeepAlive, Load, Phase, Plan, Proxy};
+use lastdrop_model::request::{Auth, Body, Expectation, Extract, Page, Pick, Place, RequestSpec, Think};
+use lastdrop_model::{Failure, Micros, Url, Wish};
+
+use crate::dice::Dice;
+use crate::layer::server_config;
+use crate::weather::{Habits, Wants, Weather};
+
+/// One run to be.
+#[derive(Debug)]
+pub struct Scene {
+    pub plan: Plan,
+    pub weather: Weather,
+    pub wish: Wish,
+    /// When the shards begin, on the clock of the run.
+    pub start: Micros,
+    /// Somebody presses Ctrl-C then.
+    pub stop: Option<Micros>,
+    /// What one request leads to is only the answer to it.
+    pub is_simple: bool,
+}
+
+impl Scene {
+    #[must_use]
+    pub fn new(seed: u64) -> Scene {
+        let mut dice = Dice::new(seed);
+        let mut plan = Plan::new(url(&mut dice, false, 8000), dice.seed());
+        plan.threads = dice.one_of(&[1, 1, 1, 1, 2, 2, 3, 4, 8]);
+        plan.timeout = micros(dice.around(2_000, 2_000_000));
+        plan.drain = micros(if dice.in_thousand(100) { 0 } else { dice.around(1_000, 2_000_000) });
+        plan.keepalive = match dice.below(10) {
+            0 | 1 => KeepAlive::Off,
+            2 => KeepAlive::Requests(dice.between(1, 5) as u32),
+            _ => KeepAlive::On,
+        };
+        let tls = dice.in_thousand(120);
+        let is_simple = requests(&mut plan, &mut dice, tls);
+        load(&mut plan, &mut dice, is_simple);
+        network(&mut plan, &mut dice);
+        let ports = ports(&plan);
+        let same = plan.requests.iter().any(|r| r.expect.contains(&Expectation::Same));
+        let digest = plan.requests.iter().any(|r| r.auth.is_some());
+        let wants = Wants {
+            digest,
+            head: plan.requests[0].method == "HEAD",
+            page: plan.page.is_some(),
+            redirects: plan.http.redirects > 0,
+            bodies_differ: same,
+            ports,
+        };
+        let weather = weather(&plan, wants, &mut dice, tls);
+        let wish = dice.one_of(&[Wish::Exchanges, Wish::Exchanges, Wish::Answers]);
+        let length = plan.phases.iter().filter_map(|p| p.duration).sum::<Duration>().as_micros() as u64;
+        let start = dice.below(10_000);
+        let stop = dice.in_thousand(80).then(|| start + dice.below(length.max(200_000) + 100_000));
+        Scene { plan, weather, wish, start, stop, is_simple }
+    }
+}
+
+fn micros(us: u64) -> Duration {
+    Duration::from_micros(us)
+}
+
+fn url(dice: &mut Dice, tls: bool, port: u16) -> Url {
+    let path = dice.one_of(&["/", "/a", "/b?c=d", "/{{user}}/{{iteration}}", "/{{random}}"]);
+    Url { tls, host: "127.0.0.1".into(), port, path: path.into() }
+}
+
+fn ports(plan: &Plan) -> Vec<u16> {
+    let mut ports: Vec<u16> = plan.requests.iter().map(|r| r.url.port).collect();
+    ports.push(8009);
+    ports
+}
+
+fn think(dice: &mut Dice) -> Think {
+    let mean = micros(dice.around(1, 60_000));
+    match dice.below(3) {
+        0 => Think::Fixed(mean),
+        1 => Think::Uniform(mean, mean * 2),
+        _ => Think::Exponential(mean),
+    }
+}
+
+/// What is asked for. True: nothing follows from an answer.
+fn requests(plan: &mut Plan, dice: &mut Dice, tls: bool) -> bool {
+    let kind = dice.below(20);
+    let fixed = Url { tls, host: "127.0.0.1".into(), port: 8000, path: "/fixed".into() };
+    plan.requests = vec![RequestSpec::get(fixed.clone())];
+    let simple = match kind {
+        // The common case: bytes that never change.
+        0..5 => true,
+        5 if !tls => {
+            plan.http.pipeline = dice.between(2, 5) as u32;
+            plan.keepalive = KeepAlive::On;
+            true
+        }
+        6..8 => {
+            plan.requests =
+                (0..dice.between(2, 4)).map(|i| RequestSpec::get(url(dice, tls, 8000 + (i % 3) as u16))).collect();
+            plan.pick = dice.one_of(&[Pick::Order, Pick::Weighted]);
+            true
+        }
+        8..10 => {
+            plan.requests[0].method = dice.one_of(&["POST", "PUT", "HEAD"]).into();
+            if plan.requests[0].method != "HEAD" {
+                plan.requests[0].body = Body::Text("x".repeat(dice.around(1, 3_000) as usize));
+                plan.http.expect_continue = dice.in_thousand(500);
+                plan.http.chunked = dice.in_thousand(300).then(|| dice.between(1, 500) as u32);
+            }
+            true
+        }
+        10..13 => {
+            session(plan, dice, tls);
+            false
+        }
+        13 | 14 => {
+            plan.requests[0].url.path = "/page{{iteration}}".into();
+            plan.page = Some(Page { connections_per_host: dice.between(1, 6) as u32, cache: dice.in_thousand(500) });
+            false
+        }
+        15 | 16 => {
+            plan.requests =
+                (0..dice.between(1, 3)).map(|i| RequestSpec::get(url(dice, tls, 8000 + i as u16))).collect();
+            plan.http.redirects = dice.between(1, 5) as u32;
+            false
+        }
+        17 => {
+            plan.requests[0].auth = Some(Auth::Digest { user: "u".into(), password: "p".into() });
+            plan.http.redirects = dice.one_of(&[0, 3]);
+            false
+        }
+        18 => {
+            plan.requests[0].expect.push(Expectation::Same);
+            true
+        }
+        _ => {
+            plan.requests[0].url = url(dice, tls, 8000);
+            plan.requests[0].expect.push(Expectation::Status(vec![2]));
+            true
+        }
+    };
+    plan.url = plan.requests[0].url.clone();
+    if kind != 5 {
+        plan.http.cookies = dice.in_thousand(150);
+        if dice.in_thousand(200) {
+            plan.think = Some(think(dice));
+        }
+    }
+    simple
+}
+
+fn session(plan: &mut Plan, dice: &mut Dice, tls: bool) {
+    let n = dice.between(2, 5);
+    plan.requests = (0..n).map(|i| RequestSpec::get(url(dice, tls, 8000 + (i % 2) as u16))).collect();
+    plan.pick = dice.one_of(&[Pick::Session, Pick::Sessions]);
+    for request in &mut plan.requests {
+        if dice.in_thousand(300) {
+            request.think = Some(think(dice));
+        }
+        request.last = plan.pick == Pick::Sessions && dice.in_thousand(400);
+    }
+    if let Some(last) = plan.requests.last_mut() {
+        last.last = plan.pick == Pick::Sessions;
+        last.headers.push(("X-Back".into(), "{{token}}".into()));
+    }
+    let first = &mut plan.requests[0];
+    first.extract.push(Extract { name: "token".into(), from: Place::Header("x-token".into()) });
+    first.once = dice.in_thousand(400);
+    plan.abandon.session_with_connection = dice.in_thousand(200);
+    plan.abandon.session_with_status = dice.in_thousand(200).then_some(500);
+    plan.abandon.lost_is_sent_again = dice.in_thousand(300);
+}
+
+/// How much of it, and for how long.
+fn load(plan: &mut Plan, dice: &mut Dice, is_simple: bool) {
+    let phases = if is_simple { dice.one_of(&[1, 1, 1, 2, 3]) } else { dice.one_of(&[1, 1, 2]) };
+    plan.phases = (0..phases).map(|i| phase(i, i + 1 == phases, dice)).collect();
+    if dice.in_thousand(80) {
+        plan.abandon.run = Some(GiveUp {
+            after: dice.around(1, 50),
+            failures: vec![Failure::Reset, Failure::Connect],
+            timeouts: dice.in_thousand(500),
+            silence: dice.in_thousand(200),
+            statuses: vec![500],
+        });
+    }
+}
+
+fn phase(index: usize, is_last: bool, dice: &mut Dice) -> Phase {
+    let duration = micros(dice.around(3_000, 1_500_000));
+    let mut limit = dice.in_thousand(400).then(|| dice.around(1, 150));
+    let seconds = duration.as_secs_f64();
+    let load = if dice.in_thousand(500) {
+        // Now and then more than can begin in one turn.
+        let users = if dice.in_thousand(20) { dice.between(100, 300) } else { dice.around(1, 24) } as u32;
+        let connections = dice.in_thousand(200).then(|| dice.between(1, u64::from(users)) as u32);
+        let to_users = dice.in_thousand(200).then(|| dice.between(1, 24) as u32);
+        // Whoever goes on without end at a server that answers at once does so for ever.
+        limit = limit.or(Some(dice.around(20, 300).max(u64::from(users))));
+        Load::Closed { users, to_users, connections }
+    } else {
+        let rate_rps = dice.around(10, 120) as f64 / seconds;
+        let to_rps = dice.in_thousand(300).then(|| dice.around(10, 120) as f64 / seconds);
+        Load::Open {
+            rate_rps: rate_rps.min(100_000.0),
+            to_rps: to_rps.map(|r| r.min(100_000.0)),
+            steps: to_rps.and_then(|_| dice.in_thousand(500).then(|| dice.between(2, 4) as u32)),
+            arrivals: dice.one_of(&[Arrival::Uniform, Arrival::Poisson, Arrival::Jitter(250)]),
+            burst: dice.one_of(&[1, 1, 1, 7]),
+            connections: dice.around(1, 40) as u32,
+        }
+    };
+    let ramps = matches!(load, Load::Open { to_rps: Some(_), .. } | Load::Closed { to_users: Some(_), .. });
+    let endless = is_last && !ramps && limit.is_some() && dice.in_thousand(300);
+    Phase {
+        name: format!("phase {index}"),
+        measured: is_last,
+        load,
+        requests: limit,
+        duration: (!endless).then_some(duration),
+    }
+}
+
+fn network(plan: &mut Plan, dice: &mut Dice) {
+    let n = &mut plan.network;
+    match dice.below(20) {
+        0 | 1 => {
+            n.proxy = Some(Proxy {
+                host: "127.0.0.1".into(),
+                port: 3128,
+                credentials: dice.in_thousand(500).then(|| "u:p".into()),
+                tunnel: dice.in_thousand(500),
+            });
+        }
+        2 => n.unix_socket = Some("/simulated".into()),
+        3 => n.sources = vec![IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)), IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3))],
+        4 if plan.http.pipeline <= 1 => n.bandwidth_bytes = Some(dice.around(2_000, 1_000_000)),
+        _ => {}
+    }
+    plan.tls.insecure = true;
+    plan.tls.resumption = dice.in_thousand(800);
+    plan.tls.version = dice.one_of(&[None, None, Some("1.2"), Some("1.3")]).map(Into::into);
+}
+
+fn weather(plan: &Plan, wants: Wants, dice: &mut Dice, tls: bool) -> Weather {
+    let trouble = dice.one_of(&[0, 3, 15, 60, 200]);
+    let mut share = |of: u64| if dice.in_thousand(600) { trouble * of / 10 } else { 0 };
+    let habits = Habits {
+        refuse_at_once: share(10),
+        refuse: share(10),
+        never: share(5),
+        at_once: 200,
+        greet: if plan.network.proxy.is_some() { 0 } else { share(3) },
+        late: 700,
+        pieces: 200 + share(20),
+        single_bytes: share(10),
+        half: share(5),
+        silent: share(5),
+        twice: share(4),
+        interim: share(10),
+        garbage: share(3),
+        early: share(20),
+        close: share(10),
+        close_later: share(20),
+        error: share(15),
+        cookie: 300,
+        redirect: 300,
+        body_bytes: 0,
+        latency_us: 0,
+    };
+    let slow_sockets = dice.in_thousand(200);
+    let is_exact = dice.in_thousand(500);
+    let few = dice.in_thousand(100);
+    Weather {
+        cost_us: if is_exact { 0 } else { dice.around(1, 60) },
+        stands_still: if is_exact || dice.in_thousand(500) { 0 } else { dice.around(1, 40) },
+        stands_still_us: dice.around(1_000, 3_000_000),
+        space: if slow_sockets { dice.around(1, 2_000) as usize } else { usize::MAX },
+        drain_us: dice.around(1, 5_000),
+        never_drain: if slow_sockets { dice.one_of(&[0, 10, 100]) } else { 0 },
+        descriptors: if few { dice.between(1, 20) } else { u64::MAX },
+        no_socket: if dice.in_thousand(60) { 300 } else { 0 },
+        no_watch: if dice.in_thousand(30) { 100 } else { 0 },
+        reads_slowly: plan.network.bandwidth_bytes.is_some(),
+        habits: Habits {
+            body_bytes: if dice.in_thousand(30) { 300_000 } else { dice.around(1, 20_000) },
+            latency_us: dice.around(10, 30_000),
+            ..habits
+        },
+        wants: Arc::new(wants),
+        tls: (tls || plan.http.redirects > 0 || plan.page.is_some()).then(server_config),
+        thread: 0,
+    }
+}

@@ -1,0 +1,170 @@
+//! One run: the shards of a plan, a turn of one after a turn of another, as their clocks say, and what came of it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+
+use lastdrop_load::{Collector, Directory, EventLoop, Job, Message, Prepared, Wiring, threads};
+use lastdrop_model::{Event, Exchange, Micros, Slice};
+
+use crate::check;
+use crate::dice::Dice;
+use crate::kernel::{Kernel, Simulated};
+use crate::plan::Scene;
+use crate::trace::Trace;
+use crate::weather::Weather;
+
+/// More turns than any run of a scene needs.
+const MOST_TURNS: u64 = 2_000_000;
+
+/// What came of a run.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// That came due.
+    pub requests: u64,
+    pub violations: Vec<String>,
+    /// The same for the same run.
+    pub number: u64,
+    /// In the order of time, where it is read: when, of which shard, what.
+    pub lines: Vec<(Micros, usize, String)>,
+}
+
+/// What a run leaves behind for those who check it.
+#[derive(Debug)]
+pub struct Left {
+    pub kernels: Vec<Kernel>,
+    pub exchanges: Vec<Exchange>,
+    /// All of each phase together, its length, and how many connections it had.
+    pub phases: Vec<Slice>,
+    pub ended: Vec<Option<(Micros, u64)>>,
+    pub unreachable: bool,
+    pub stopped: bool,
+}
+
+/// Carries out the run that a seed makes.
+#[must_use]
+pub fn run(seed: u64, is_read: bool) -> Report {
+    let scene = Scene::new(seed);
+    let prepared = match Prepared::new(&scene.plan) {
+        Ok(prepared) => prepared,
+        Err(e) => {
+            return Report { violations: vec![format!("a plan that cannot be prepared: {e}")], ..Report::default() };
+        }
+    };
+    let (left, mut violations) = match carry_out(&scene, &prepared, seed, is_read) {
+        Ok(done) => done,
+        Err(e) => return Report { violations: vec![e], ..Report::default() },
+    };
+    if violations.is_empty() {
+        violations = check::check(&scene, &left);
+    }
+    let mut report =
+        Report { requests: left.phases.iter().map(|p| p.counts.due).sum(), violations, ..Report::default() };
+    for (shard, kernel) in left.kernels.into_iter().enumerate() {
+        report.number = report.number.rotate_left(7) ^ kernel.trace.number();
+        report.lines.extend(kernel.trace.lines.into_iter().flatten().map(|(at, line)| (at, shard, line)));
+    }
+    report.lines.sort_by_key(|(at, _, _)| *at);
+    report
+}
+
+fn carry_out(scene: &Scene, prepared: &Prepared, seed: u64, is_read: bool) -> Result<(Left, Vec<String>), String> {
+    let Scene { plan, .. } = scene;
+    let threads = threads(plan);
+    let mut dice = Dice::new(!seed);
+    let (stop, halt, directory) = (AtomicBool::new(false), AtomicBool::new(false), Directory::default());
+    let (out, messages) = mpsc::channel();
+    let (returns, recycled): (Vec<_>, Vec<_>) = (0..threads).map(|_| mpsc::channel()).unzip();
+    let wiring: Vec<Wiring<'_>> = recycled
+        .iter()
+        .enumerate()
+        .map(|(thread, recycled)| Wiring { thread, stop: &stop, halt: &halt, out: &out, recycled })
+        .collect();
+    let tls = prepared.tls_configs(plan, threads).map_err(|e| e.to_string())?;
+    let kernels: Vec<_> = (0..threads)
+        .map(|thread| {
+            let weather = Weather { thread, ..scene.weather.clone() };
+            Rc::new(RefCell::new(Kernel::new(scene.start + 1, weather, dice.others(), Trace::new(is_read))))
+        })
+        .collect();
+    let mut shards: Vec<_> = tls
+        .into_iter()
+        .enumerate()
+        .map(|(thread, tls)| {
+            let job = Job {
+                plan,
+                prepared,
+                directory: &directory,
+                tls,
+                thread,
+                threads,
+                start: scene.start,
+                wish: scene.wish,
+            };
+            Some(EventLoop::new(job, &wiring[thread], Simulated(Rc::clone(&kernels[thread]))))
+        })
+        .collect();
+    let mut violations = Vec::new();
+    shards.iter_mut().flatten().for_each(EventLoop::begin_run);
+    // Whoever is behind goes on.
+    while let Some(at) = (0..threads).filter(|t| shards[*t].is_some()).min_by_key(|t| kernels[*t].borrow().now) {
+        if scene.stop.is_some_and(|stop| kernels[at].borrow().now >= stop) {
+            stop.store(true, Ordering::Relaxed);
+        }
+        let Some(shard) = &mut shards[at] else { break };
+        let over = match shard.turn() {
+            Ok(over) => over,
+            Err(e) => {
+                violations.push(e.to_string());
+                break;
+            }
+        };
+        if let Err(what) = shard.audit() {
+            violations.push(what);
+            break;
+        }
+        if !scene.weather.has_sockets() && kernels[at].borrow().turns > MOST_TURNS / 100 {
+            // Whoever never has a descriptor goes on until somebody stops it.
+            stop.store(true, Ordering::Relaxed);
+        }
+        if kernels[at].borrow().turns > MOST_TURNS {
+            violations.push("a run without an end".into());
+            break;
+        }
+        if let Some(over) = over
+            && let Some(shard) = shards[at].take()
+        {
+            let outcome = Box::new(shard.finish(over));
+            let _ = out.send(Message::ThreadEnd { outcome, cpu_us: 0, wall_us: 0 });
+        }
+    }
+    for shard in shards.into_iter().flatten() {
+        let now = 0;
+        let _ = out.send(Message::ThreadEnd { outcome: Box::new(shard.finish(now)), cpu_us: 0, wall_us: 0 });
+    }
+    drop(wiring);
+    drop(out);
+    let mut phases: Vec<Slice> = (0..plan.phases.len()).map(|i| Slice::new(i as u16, 0)).collect();
+    let mut ended = vec![None; plan.phases.len()];
+    let mut exchanges = Vec::new();
+    let collector = Collector { plan, prepared, directory: &directory, messages: &messages, returns: &returns };
+    let finished = collector
+        .collect(&halt, &mut |event: &Event<'_>| match event {
+            Event::Second { slice } => phases[usize::from(slice.phase)].add(slice),
+            Event::PhaseEnd { phase, duration_us, peak } => {
+                let twice = ended[*phase].replace((*duration_us, *peak)).is_some();
+                violations.extend(twice.then(|| format!("phase {phase} ends twice")));
+            }
+            Event::Exchanges { exchanges: some } => exchanges.extend(some.iter().cloned()),
+            _ => {}
+        })
+        .map_err(|e| e.to_string())?;
+    let kernels: Vec<Kernel> = kernels.into_iter().filter_map(Rc::into_inner).map(RefCell::into_inner).collect();
+    for kernel in &kernels {
+        violations.extend(kernel.violations.iter().cloned());
+    }
+    let stopped = stop.load(Ordering::Relaxed);
+    let left = Left { kernels, exchanges, phases, ended, unreachable: finished.unreachable, stopped };
+    Ok((left, violations))
+}

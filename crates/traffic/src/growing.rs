@@ -1,0 +1,184 @@
+//! A log that grows as requests: its lines in the format that they have, known or recognised as soon as there are some.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lastdrop_model::documents::LogFile;
+
+use crate::entry::Entry;
+use crate::format::{Format, Outcome, SAMPLE_LINES, recognise};
+use crate::lines::{Lines, Packing};
+use crate::tail::Tail;
+use crate::tally::Tally;
+
+/// A log and what came of its lines.
+#[derive(Debug)]
+pub struct GrowingLog {
+    path: PathBuf,
+    tail: Tail,
+    format: Option<Arc<Format>>,
+    entry: Entry,
+    tally: Tally,
+    rotations: u64,
+    /// Lines until there is a format.
+    unknown: Vec<Vec<u8>>,
+}
+
+impl GrowingLog {
+    /// Opens a log at its end, or at its beginning.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is packed.
+    pub fn open(path: &Path, format: Option<&Format>, from_start: bool) -> io::Result<GrowingLog> {
+        let tail = Tail::open(path, from_start)?;
+        let mut magic = Vec::new();
+        fs::File::open(path)?.take(4).read_to_end(&mut magic)?;
+        if Packing::of(&magic) != Packing::Plain {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is packed: it does not grow"));
+        }
+        let format = match format {
+            Some(format) => Some(Arc::new(format.clone())),
+            None => recognise(Lines::open(path)?.sample()?),
+        };
+        Ok(GrowingLog {
+            path: path.into(),
+            tail,
+            format,
+            entry: Entry::default(),
+            tally: Tally::default(),
+            rotations: 0,
+            unknown: Vec::new(),
+        })
+    }
+
+    /// Gives the requests that have been written since the last look, until `take` wants no more.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn look(&mut self, mut take: impl FnMut(&Entry) -> bool) -> io::Result<()> {
+        let GrowingLog { path, tail, format, entry, tally, unknown, .. } = self;
+        let found = tail.look(|line| {
+            tally.lines += 1;
+            let Some(known) = format.clone() else {
+                unknown.push(line.to_vec());
+                if unknown.len() >= SAMPLE_LINES {
+                    *format = recognise(unknown.iter().map(Vec::as_slice));
+                    read_all(unknown, format.as_ref(), entry, tally, path, &mut take);
+                }
+                return true;
+            };
+            read(line, &known, entry, tally, path, &mut take)
+        })?;
+        tally.lines += found.too_long + found.torn;
+        tally.unparsed += found.too_long + found.torn;
+        tally.too_long += found.too_long;
+        tally.torn += found.torn;
+        self.rotations += found.rotations;
+        if self.format.is_none() && !self.unknown.is_empty() {
+            self.format = recognise(self.unknown.iter().map(Vec::as_slice));
+            if self.format.is_some() {
+                let Self { unknown, format, entry, tally, path, .. } = self;
+                read_all(unknown, format.as_ref(), entry, tally, path, &mut take);
+            }
+        }
+        Ok(())
+    }
+
+    /// What came of the lines so far.
+    #[must_use]
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// How often it was replaced or truncated.
+    #[must_use]
+    pub fn rotations(&self) -> u64 {
+        self.rotations
+    }
+
+    /// Its name and the format of its lines, once that is known.
+    #[must_use]
+    pub fn file(&self) -> LogFile {
+        let format = self.format.as_ref().map_or("", |f| f.name());
+        LogFile { file: self.path.display().to_string(), format: format.into() }
+    }
+}
+
+fn read_all(
+    lines: &mut Vec<Vec<u8>>,
+    format: Option<&Arc<Format>>,
+    entry: &mut Entry,
+    tally: &mut Tally,
+    path: &Path,
+    take: &mut impl FnMut(&Entry) -> bool,
+) {
+    for line in lines.drain(..) {
+        match format {
+            Some(format) => drop(read(&line, format, entry, tally, path, take)),
+            None => tally.reject(path, tally.lines, &line, || "the format is not recognised".into()),
+        }
+    }
+}
+
+fn read(
+    line: &[u8],
+    format: &Arc<Format>,
+    entry: &mut Entry,
+    tally: &mut Tally,
+    path: &Path,
+    take: &mut impl FnMut(&Entry) -> bool,
+) -> bool {
+    entry.reset();
+    entry.line.extend_from_slice(line);
+    match format.read(entry) {
+        Outcome::Request => {
+            tally.requests += 1;
+            return take(entry);
+        }
+        Outcome::Nothing => tally.nothing += 1,
+        Outcome::Rejected(misread) => tally.reject(path, tally.lines, &entry.line, || format.explain(misread)),
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn an_empty_log_is_recognised_when_it_has_lines() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("log");
+        let append = |text: &[u8]| {
+            let mut file = OpenOptions::new().create(true).append(true).open(&path).expect("a file");
+            file.write_all(text).expect("written");
+        };
+        append(b"");
+        let mut log = GrowingLog::open(&path, None, false).expect("open");
+        let mut paths = Vec::new();
+        let mut look = |log: &mut GrowingLog| {
+            let take = |e: &Entry| {
+                paths.push(String::from_utf8_lossy(e.path().unwrap_or_default()).into_owned());
+                true
+            };
+            log.look(take).expect("readable");
+            paths.len()
+        };
+        assert_eq!(look(&mut log), 0);
+        append(b"h - - [10/Oct/2000:13:00:00 +0000] \"GET /1 HTTP/1.1\" 200 5\nrubbish\nh - - [10/Oct/2000:13:0");
+        assert_eq!(look(&mut log), 1);
+        append(b"0:00 +0000] \"GET /2 HTTP/1.1\" 200 5\n\n");
+        append(&[b'x'; 100_000]);
+        append(b"\n");
+        assert_eq!(look(&mut log), 2);
+        assert_eq!((paths, log.file().format), (vec!["/1".to_string(), "/2".into()], "common".into()));
+        let t = log.tally();
+        assert_eq!((t.lines, t.requests, t.nothing, t.unparsed, t.too_long), (5, 2, 1, 2, 1));
+        assert_eq!((t.rejected[0].line, t.rejected[0].text.as_str()), (2, "rubbish"));
+    }
+}

@@ -1,0 +1,204 @@
+//! What a tune has measured so far, on disk after each trial, so that one that was killed goes on with no trial lost.
+//!
+//! The search is decided by its seed and by what was measured: one that is given the same values asks for the same trials in
+//! the same order. Going on is therefore beginning anew with answers that are known.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use lastdrop_lab::LabError;
+use lastdrop_model::documents::Trial;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// The first line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Head {
+    schema: String,
+    /// Of the servers, the load, and what was asked for; a diary of anything else does not help.
+    order: String,
+    seed: u64,
+}
+
+const SCHEMA: &str = "lastdrop.tune-diary/1";
+
+/// Where a diary is, and whether it is gone on with.
+#[derive(Debug, Clone)]
+pub struct DiaryOrder {
+    pub folder: PathBuf,
+    pub resume: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Diary {
+    file: Option<(PathBuf, File)>,
+    /// Trials of the one that is gone on with, the next first.
+    known: VecDeque<Trial>,
+    /// How many of them were not measured again.
+    pub used: usize,
+    /// Why nothing more is written.
+    pub trouble: Option<String>,
+}
+
+/// A digest as hexadecimal digits.
+pub(super) fn digest(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+/// Head and trials of a file; a last line that is torn is as if it had not been written.
+fn read(path: &Path) -> Option<(Head, Vec<Trial>)> {
+    let text = std::fs::read(path).ok()?;
+    let mut lines = text.split(|b| *b == b'\n');
+    let head: Head = serde_json::from_slice(lines.next()?).ok().filter(|h: &Head| h.schema == SCHEMA)?;
+    Some((head, lines.map_while(|line| serde_json::from_slice(line).ok()).collect()))
+}
+
+impl Diary {
+    /// Opens the diary of a tune of `server`; gives it with the seed that the tune has.
+    ///
+    /// # Errors
+    /// When there is nothing to go on with.
+    pub fn open(order: &DiaryOrder, server: &str, fingerprint: &str, seed: u64) -> Result<(Diary, u64), LabError> {
+        let path = order.folder.join(format!("{}.jsonl", &digest(server)[..16]));
+        let before = read(&path);
+        let (known, seed) = match (order.resume, before) {
+            (true, Some((head, trials))) if head.order == fingerprint => (trials, head.seed),
+            (true, Some(_)) => {
+                return Err(LabError::Other(format!(
+                    "the tune of {server} that was ended had another load, other settings to search or another goal: --resume \
+                     needs the same command, or begin anew without it"
+                )));
+            }
+            (true, None) => {
+                return Err(LabError::Other(format!(
+                    "there is no tune of {server} to go on with: begin one without --resume"
+                )));
+            }
+            (false, _) => (Vec::new(), seed),
+        };
+        let head = Head { schema: SCHEMA.into(), order: fingerprint.into(), seed };
+        let mut diary = Diary { known: known.iter().cloned().collect(), ..Diary::default() };
+        match begin(&path, &head, &known) {
+            Ok(file) => diary.file = Some((path, file)),
+            Err(e) => diary.trouble = Some(format!("{}: {e}; it could not be resumed after a kill", path.display())),
+        }
+        Ok((diary, seed))
+    }
+
+    /// The result of a trial that was measured before the kill. One that is not the next of those ends them: something is
+    /// different now.
+    pub fn recall(&mut self, is_the_same: impl Fn(&Trial) -> bool) -> Option<Trial> {
+        let next = self.known.pop_front()?;
+        if is_the_same(&next) {
+            self.used += 1;
+            return Some(next);
+        }
+        self.known.clear();
+        None
+    }
+
+    pub fn write(&mut self, trial: &Trial) {
+        let Some((path, file)) = &mut self.file else { return };
+        if let Err(e) = append(file, trial) {
+            self.trouble = Some(format!("{}: {e}; it could not be resumed after a kill", path.display()));
+            self.file = None;
+        }
+    }
+
+    /// It came to its end: nothing is left to go on with.
+    pub fn close(self) {
+        if let Some((path, _)) = self.file {
+            // At worst it is there for a --resume that has nothing to do.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn append(file: &mut File, line: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(line)?;
+    line.push(b'\n');
+    file.write_all(&line)?;
+    file.sync_data()
+}
+
+/// Writes a new file with what is known, in place of the old one.
+fn begin(path: &Path, head: &Head, known: &[Trial]) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let new = path.with_extension("new");
+    let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new)?;
+    append(&mut file, head)?;
+    for trial in known {
+        append(&mut file, trial)?;
+    }
+    std::fs::rename(&new, path)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use lastdrop_model::{Setting, Settings};
+
+    use super::*;
+
+    fn trial(workers: i64) -> Trial {
+        Trial {
+            settings: Settings::from([("workers".to_string(), Setting::Count(workers))]),
+            objective: 1.5,
+            valid: true,
+            why: String::new(),
+            p99_us: 20.0,
+            unanswered: 0,
+            real_memory_bytes: None,
+            warmed: "each".into(),
+            role: "search".into(),
+            keepalive: "off".into(),
+            run: "a".into(),
+            repeated: 0,
+        }
+    }
+
+    struct Place(PathBuf);
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn trials_come_back_in_their_order_until_something_differs() {
+        let place = Place(std::env::temp_dir().join(format!("lastdrop-diary-{}", std::process::id())));
+        let order = |resume| DiaryOrder { folder: place.0.clone(), resume };
+        assert!(Diary::open(&order(true), "s", "order", 1).is_err(), "there is none");
+        let (mut diary, seed) = Diary::open(&order(false), "s", "order", 1).expect("begun");
+        assert_eq!((seed, diary.recall(|_| true)), (1, None));
+        for workers in [4, 8, 16] {
+            diary.write(&trial(workers));
+        }
+        drop(diary);
+        assert!(Diary::open(&order(true), "s", "another", 2).is_err());
+        // A torn last line.
+        let file = std::fs::read_dir(&place.0).expect("there").next().expect("one").expect("readable").path();
+        let mut text = std::fs::read(&file).expect("text");
+        text.truncate(text.len() - 9);
+        std::fs::write(&file, text).expect("written");
+        let (mut again, seed) = Diary::open(&order(true), "s", "order", 2).expect("gone on with");
+        assert_eq!((seed, again.recall(|t| *t == trial(4))), (1, Some(trial(4))));
+        again.write(&trial(99));
+        assert_eq!(again.recall(|t| *t == trial(5)), None, "another one was wanted");
+        assert_eq!(again.recall(|_| true), None);
+        again.close();
+        assert!(!file.exists());
+    }
+}

@@ -1,0 +1,264 @@
+//! From a server as it is to settings that are proven better: baseline, search, race, verdict, and everything back.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use lastdrop_model::documents::{Goal, SizeDocument, TUNE_SCHEMA, TuneDocument, TuneVerdict};
+use lastdrop_model::event::{Decided, Document, Outcome, Stage, TrialBegan};
+use lastdrop_model::settings::describe;
+use lastdrop_model::units::show_bytes;
+use lastdrop_model::{Event, Plan, Role, Settings};
+use lastdrop_server::{Restored, Stack};
+
+use crate::size::size_of;
+use crate::trial::{Measured, TrialOrder, trial};
+use lastdrop_lab::warm::warm_each;
+use lastdrop_lab::{Lab, LabError};
+
+mod diary;
+mod race;
+mod search;
+mod space;
+
+pub use self::diary::DiaryOrder;
+use self::diary::{Diary, digest};
+pub use self::space::Wishes;
+use self::space::{Facts, prepare};
+
+/// What to tune for.
+#[derive(Debug, Clone)]
+pub struct TuneOrder {
+    /// The load of one block; its measured phase alone. A trial that misses one of its objectives does not count.
+    pub plan: Plan,
+    pub goal: Goal,
+    pub memory: Option<u64>,
+    pub keep: bool,
+    pub wishes: Wishes,
+    /// Trials of the search, at most; a race follows.
+    pub trials: u32,
+    /// No trial of the search begins after this.
+    pub time: Option<Duration>,
+    pub seed: u64,
+    /// Where trials are written down as they are measured; None: nowhere.
+    pub diary: Option<DiaryOrder>,
+    pub max_pairs: u32,
+    /// The smallest gain worth a change (0.05 is 5 %).
+    pub min_gain: f64,
+    pub recycling_warm_up: Duration,
+    pub settling: Duration,
+    /// Try what KeepAlive is worth to clients that keep their connections, where the load itself does not.
+    pub advise_keepalive: bool,
+}
+
+/// Requests without an answer up to this share do not spoil a trial, or as many more than the baseline's.
+const MOST_UNANSWERED: f64 = 0.01;
+/// Blocks get no longer than this by themselves.
+const LONGEST_BLOCK: Duration = Duration::from_secs(60);
+
+/// Tunes servers. The document comes back in every case in which something was measured; the servers are as they were
+/// found, or keep the winner if that was asked for and proven.
+///
+/// # Errors
+/// When a server cannot be brought back, or nothing could be measured at all.
+pub fn tune(lab: &mut Lab<'_>, mut stack: Stack, order: &TuneOrder) -> Result<TuneDocument, LabError> {
+    let mut document = TuneDocument {
+        schema: TUNE_SCHEMA.into(),
+        server: stack.name(),
+        url: order.plan.url.to_string(),
+        goal: order.goal,
+        verdict: TuneVerdict::Inconclusive,
+        because: "it was ended before there was a result".into(),
+        baseline: None,
+        winner: None,
+        searched: Vec::new(),
+        trials: Vec::new(),
+        undominated: Vec::new(),
+        effects: Vec::new(),
+        race: Vec::new(),
+        diff: Vec::new(),
+        kept: false,
+        kept_in: None,
+        restored: false,
+        interrupted: false,
+        notes: stack.original().notes.clone(),
+    };
+    let (diary, seed) = match &order.diary {
+        Some(diary) => Diary::open(diary, &document.server, &order.fingerprint(&document.server), order.seed)?,
+        None => (Diary::default(), order.seed),
+    };
+    let plan = Plan { seed, ..order.plan.clone() };
+    let mut tuning = Tuning { lab, stack: &mut stack, order, plan, seed, document: &mut document, diary };
+    let outcome = tuning.run();
+    let Tuning { diary, .. } = tuning;
+    document.notes.extend(diary.trouble.clone());
+    if diary.used > 0 {
+        document.notes.push(format!("{} trials are those of the tune that was ended", diary.used));
+    }
+    if outcome.is_ok() {
+        diary.close();
+    }
+    let improved = matches!(outcome, Ok(())) && document.verdict == TuneVerdict::Improved;
+    if order.keep && improved && !lab.stopped() {
+        let settings = document.winner.as_ref().map(|w| w.settings.clone()).unwrap_or_default();
+        lab.tell(&Event::Keeping { settings: Cow::Borrowed(&settings) });
+        let kept = stack.keep(&settings)?;
+        document.kept = true;
+        let places: Vec<String> = kept.iter().map(ToString::to_string).collect();
+        document.kept_in = Some(places.join(", "));
+    } else {
+        lab.tell(&Event::Restoring);
+        let restored = stack.restore()?;
+        document.restored = true;
+        document.notes.extend(restored.iter().flat_map(Restored::notes));
+    }
+    match outcome {
+        Ok(()) => {}
+        Err(LabError::Interrupted) => document.interrupted = true,
+        // What was measured is worth reporting, but the failure is the result.
+        Err(e) => return Err(e),
+    }
+    lab.tell(&Event::Concluded { document: Document::Tune { found: Cow::Borrowed(&document) } });
+    Ok(document)
+}
+
+struct Tuning<'a, 'b> {
+    lab: &'a mut Lab<'b>,
+    stack: &'a mut Stack,
+    order: &'a TuneOrder,
+    /// The load of one block, as long as it has to be.
+    plan: Plan,
+    seed: u64,
+    document: &'a mut TuneDocument,
+    diary: Diary,
+}
+
+impl TuneOrder {
+    /// What decides which trials there are, but for the seed.
+    fn fingerprint(&self, server: &str) -> String {
+        let plan = Plan { seed: 0, ..self.plan.clone() };
+        let what = (server, plan, self.goal, self.memory, &self.wishes, self.recycling_warm_up, self.settling);
+        digest(&format!("{what:?}"))
+    }
+}
+
+const NOTHING_TO_TRY: &str = "there is nothing to try: the server has no pool, recycling or keep-alive that this load could \
+                              use; lastdrop knobs lists its settings, for a sweep";
+
+impl Tuning<'_, '_> {
+    fn run(&mut self) -> Result<(), LabError> {
+        self.stack.check_changeable()?;
+        let effective = self.stack.original().clone();
+        let pool = self.stack.pool().ok_or_else(|| LabError::Other("there is no server to tune".into()))?;
+        // Memory settles with the second request; before the first a worker shares nearly everything.
+        for _ in 0..2 {
+            let _ = warm_each(&self.order.plan, pool.workers().len());
+        }
+        // What fits is of interest where there is a pool of which the size can be set.
+        let mut sizes: Vec<(i32, SizeDocument)> = Vec::new();
+        for (_, _, session) in self.stack.knobs(Role::PoolSize) {
+            if sizes.iter().all(|(master, _)| *master != session.master()) {
+                let size = size_of(session.adapter(), &session.original().settings, self.order.memory, Vec::new())?;
+                sizes.push((session.master(), size));
+            }
+        }
+        for (_, size) in &sizes {
+            self.lab.tell(&Event::Sized { size: Cow::Borrowed(size) });
+            if size.fits.independent == 0 {
+                self.document.verdict = TuneVerdict::Infeasible;
+                self.document.because = format!("not even one worker fits into {}", show_bytes(size.budget_bytes));
+                return Ok(());
+            }
+        }
+        let wishes = self.order.wishes.settled(self.stack)?;
+        let facts =
+            Facts { stack: self.stack, plan: &self.plan, present: &effective.settings, sizes: &sizes, wishes: &wishes };
+        let prepared = prepare(&facts);
+        self.document.searched.clone_from(&prepared.searched);
+        self.lab.tell(&Event::Stage { stage: Stage::Search });
+        let budget = sizes.first().map(|(_, size)| size.budget_bytes);
+        let challenger = self.search(prepared, &wishes.fixed, &effective, budget)?;
+        let Some(challenger) = challenger else {
+            let tried = self.document.trials.iter().any(|t| !t.settings.is_empty());
+            let (verdict, because) = if tried {
+                (TuneVerdict::Infeasible, "no other settings could be measured; see why in the trials")
+            } else {
+                (TuneVerdict::NoGain, NOTHING_TO_TRY)
+            };
+            (self.document.verdict, self.document.because) = (verdict, because.into());
+            return Ok(());
+        };
+        let settings = self.stack.complete(&challenger)?;
+        if self.order.advise_keepalive {
+            self.advise_keepalive(&settings, &effective.settings)?;
+        }
+        self.race(&settings, &effective)
+    }
+
+    fn measure(
+        &mut self,
+        settings: &Settings,
+        role: &str,
+        plan: &Plan,
+        budget: Option<u64>,
+    ) -> Result<Measured, LabError> {
+        let baseline_share = self.baseline_unanswered();
+        let label = format!("tune {role}: {}", describe(settings));
+        let order = TrialOrder {
+            plan,
+            settings: settings.clone(),
+            label,
+            role,
+            recycling_warm_up: self.order.recycling_warm_up,
+            settling: self.order.settling,
+            budget,
+            most_unanswered: MOST_UNANSWERED.max(baseline_share + 0.005),
+        };
+        let phase = &plan.phases[0];
+        let began = TrialBegan {
+            number: self.document.trials.len() as u64 + 1,
+            role: role.into(),
+            settings: Cow::Borrowed(settings),
+            users: phase.load.most_concurrent(),
+            requests: phase.requests,
+            duration: phase.duration,
+            url: plan.url.to_string().into(),
+            ..TrialBegan::default()
+        };
+        self.lab.tell(&Event::TrialBegan { trial: began });
+        let known = self.diary.recall(|t| t.settings == *settings && t.role == role);
+        let measured = match known {
+            Some(trial) => {
+                self.lab.check_stop()?;
+                Measured { trial, run: None }
+            }
+            None => trial(self.lab, self.stack, &order)?,
+        };
+        self.diary.write(&measured.trial);
+        let outcome = Outcome::Tune { trial: Cow::Borrowed(&measured.trial) };
+        self.lab.tell(&Event::TrialDone { outcome });
+        self.document.trials.push(measured.trial.clone());
+        Ok(measured)
+    }
+
+    /// Something is done otherwise than expected: told now, and in the document.
+    fn decided(&mut self, what: Decided, because: String) {
+        self.lab.tell(&Event::Decided { what, because: because.as_str().into() });
+        self.document.notes.push(because);
+    }
+
+    /// Share of requests without an answer that the server has as it is: others are not held to more.
+    fn baseline_unanswered(&self) -> f64 {
+        let Some(t) = self.document.trials.iter().rev().find(|t| t.role == "baseline") else { return 1.0 };
+        let answered = self.answers(t.objective) as f64;
+        t.unanswered as f64 / (t.unanswered as f64 + answered).max(1.0)
+    }
+
+    fn block(&self) -> Duration {
+        self.plan.phases[0].duration.unwrap_or(LONGEST_BLOCK)
+    }
+
+    /// Answers in a block at a rate.
+    fn answers(&self, rate: f64) -> u64 {
+        (rate * self.block().as_secs_f64()).round() as u64
+    }
+}

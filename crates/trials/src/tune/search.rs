@@ -1,0 +1,200 @@
+//! The search: trials of what promises most, until nothing does or the budget is used up.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use lastdrop_model::documents::{Baseline, SettingEffect, Trial};
+use lastdrop_model::event::{Decided, Stage};
+use lastdrop_model::units::show_duration;
+use lastdrop_model::{Event, KeepAlive, Plan, Role, Setting, Settings};
+use lastdrop_probe::host::cpus;
+use lastdrop_server::Effective;
+use lastdrop_tune::frontier::undominated;
+use lastdrop_tune::race::LEAST_ANSWERS;
+use lastdrop_tune::{Effect, Expected, History, Point, Space, Strategy};
+
+use super::space::{Prepared, ROOM};
+use super::{LONGEST_BLOCK, Tuning};
+use crate::trial::Measured;
+use lastdrop_lab::LabError;
+
+/// A search is over when the next trial promises less than this (natural logarithm).
+const WORTH: f64 = 0.0002;
+/// What is taken for the noise of a trial (standard deviation of the logarithm) before there are measurements of it, and for how
+/// many of these it counts.
+const NOISE: f64 = 0.05;
+const NOISE_COUNTS: f64 = 2.0;
+/// How much longer a block without an answer gets.
+const LONGER: f64 = 10.0;
+/// The server as it is is measured once more after so many trials.
+const BASELINE_EVERY: usize = 8;
+
+impl Tuning<'_, '_> {
+    /// The settings to race against the server as it is.
+    pub(super) fn search(
+        &mut self,
+        prepared: Prepared,
+        fixed: &Settings,
+        effective: &Effective,
+        budget: Option<u64>,
+    ) -> Result<Option<Settings>, LabError> {
+        let Prepared { space, moves, .. } = prepared;
+        let mut strategy = Expected::new(self.seed, moves, WORTH);
+        let mut history = History { noise: NOISE, ..History::default() };
+        let (began, start) = (Instant::now(), space.start());
+        let mut measured_as: BTreeMap<Settings, Option<f64>> = BTreeMap::new();
+        let mut trials = 0;
+        while trials < self.order.trials as usize && self.order.time.is_none_or(|time| began.elapsed() < time) {
+            let again = trials % BASELINE_EVERY == 1 && trials > 1;
+            let Some(point) = (if again { Some(start.clone()) } else { strategy.next(&space, &history) }) else {
+                break;
+            };
+            let is_start = point == start;
+            let mut settings = space.settings(&point);
+            if !is_start {
+                settings.extend(fixed.clone());
+            }
+            let settings = self.stack.complete(&settings)?;
+            // Another point comes to the same, such as the present pool size.
+            if let Some(known) = measured_as.get(&settings).filter(|_| !is_start) {
+                history.trials.push((point, *known));
+                continue;
+            }
+            trials += 1;
+            let measured = if is_start {
+                self.baseline()?
+            } else {
+                let plan = self.plan.clone();
+                self.measure(&settings, "search", &plan, budget)?
+            };
+            let trial = &measured.trial;
+            if is_start && self.document.baseline.is_none() {
+                self.document.baseline = Some(Baseline {
+                    settings: effective.settings.clone(),
+                    objective: trial.objective,
+                    p99_us: trial.p99_us,
+                    run: trial.run.clone(),
+                });
+            }
+            let measure = self.order.goal.measure(trial).filter(|m| trial.valid && *m > 0.0);
+            let value = measure.map(|m| self.order.goal.goodness(m).ln());
+            measured_as.insert(settings, value);
+            history.trials.push((point, value));
+            history.noise = noise(&history, &start);
+        }
+        let ranked = strategy.ranked(&space, &history).into_iter().find(|point| *point != start);
+        let Some(point) = ranked else { return Ok(None) };
+        self.say_room(&space, &point);
+        let effects = strategy.effects(&space, &history, &point);
+        self.document.effects = effects.into_iter().map(|e| shown(&space, &e)).collect();
+        self.document.undominated = worth_a_thought(&self.document.trials);
+        let settings = [space.settings(&point), fixed.clone()].into_iter().flatten().collect();
+        Ok(Some(settings))
+    }
+
+    /// A small pool looks best under a load from next door, which has no slow clients.
+    fn say_room(&mut self, space: &Space, point: &Point) {
+        let room = ROOM * cpus() as u64;
+        let pools = self.stack.knobs(Role::PoolSize);
+        let small = |(name, value): &(String, Setting)| {
+            let count = value.count().and_then(|n| u64::try_from(n).ok());
+            pools.iter().any(|(pool, ..)| pool == name) && count.is_some_and(|n| n < room)
+        };
+        let Some((name, value)) = space.settings(point).into_iter().find(small) else { return };
+        self.document.notes.push(format!(
+            "{name} {value} is what is best for this load; visitors with slow links hold a worker each for longer: leave \
+             room for them, such as {room}, or have nginx or HAProxy before it"
+        ));
+    }
+
+    /// The server as it is, whatever memory it uses: it is what it is. With the first of these measurements blocks become
+    /// as long as it takes for enough answers.
+    fn baseline(&mut self) -> Result<Measured, LabError> {
+        loop {
+            let plan = self.plan.clone();
+            let first = self.document.baseline.is_none();
+            let measured = self.measure(&Settings::new(), "baseline", &plan, None)?;
+            let (answers, block) = (self.answers(measured.trial.objective), self.block());
+            if !first || answers >= LEAST_ANSWERS || block >= LONGEST_BLOCK {
+                return Ok(measured);
+            }
+            let factor = if answers == 0 { LONGER } else { 1.25 * LEAST_ANSWERS as f64 / answers as f64 };
+            // To the next tenth of a second: a number that people can read.
+            let longer = Duration::from_millis((block.mul_f64(factor).as_millis() as u64).next_multiple_of(100));
+            let longer = longer.min(LONGEST_BLOCK);
+            let (short, long) = (show_duration(block), show_duration(longer));
+            let note = format!(
+                "a block of {short} has {answers} answers: blocks are {long} long, for at least {LEAST_ANSWERS}"
+            );
+            self.decided(Decided::LongerBlocks, note);
+            if let Some(trial) = self.document.trials.last_mut() {
+                (trial.valid, trial.why) = (false, format!("{answers} answers in {short} are too few"));
+            }
+            for phase in &mut self.plan.phases {
+                phase.duration = Some(longer);
+            }
+        }
+    }
+
+    /// A load that opens a connection for each request cannot tell what KeepAlive is worth. It is tried with clients
+    /// that keep theirs, on the best settings, and told as advice: the race does not prove it.
+    pub(super) fn advise_keepalive(&mut self, settings: &Settings, effective: &Settings) -> Result<(), LabError> {
+        let (Some((name, knob)), KeepAlive::Off) = (self.stack.knob(Role::KeepAlive), self.plan.keepalive) else {
+            return Ok(());
+        };
+        let plan = Plan { keepalive: KeepAlive::On, ..self.plan.clone() };
+        let now_on = self.stack.value(Role::KeepAlive, effective).is_some_and(|s| s.is_on());
+        self.lab.tell(&Event::Stage { stage: Stage::KeepAlive });
+        let mut rates = Vec::new();
+        for on in [now_on, !now_on] {
+            let mut with = settings.clone();
+            with.insert(name.clone(), knob.switched(on));
+            let t = self.measure(&with, "advice", &plan, None)?.trial;
+            rates.push(if t.valid { t.objective } else { 0.0 });
+        }
+        let word = |on| knob.switched(on);
+        let note = format!(
+            "{}: with clients that keep their connections {} gives {:.1}/s and {} {:.1}/s; the race was run with a \
+             connection for each request, which cannot tell: to have it searched and proven, --keepalive on",
+            name,
+            word(now_on),
+            rates[0],
+            word(!now_on),
+            rates[1],
+        );
+        self.document.notes.push(note);
+        Ok(())
+    }
+}
+
+fn shown(space: &Space, e: &Effect) -> SettingEffect {
+    let p = &space.parameters[e.parameter];
+    let [value, other] = [e.level, e.other].map(|level| p.levels[level].to_string());
+    SettingEffect { name: p.name.clone(), value, other, ratio: e.ratio, interval: [e.low, e.high] }
+}
+
+/// Trials that none is better than in throughput, p99 and memory at once, each settings once.
+fn worth_a_thought(trials: &[Trial]) -> Vec<usize> {
+    let mut seen = Vec::new();
+    let mut first = |t: &Trial| {
+        let new = t.valid && !seen.contains(&t.settings);
+        seen.push(t.settings.clone());
+        new
+    };
+    let counted: Vec<usize> = (0..trials.len()).filter(|i| first(&trials[*i])).collect();
+    let respects = |t: &Trial| {
+        let memory = t.real_memory_bytes.map_or(f64::NAN, |bytes| -(bytes as f64));
+        vec![t.objective, -t.p99_us, memory]
+    };
+    let all: Vec<Vec<f64>> = counted.iter().map(|i| respects(&trials[*i])).collect();
+    undominated(&all).into_iter().map(|i| counted[i]).collect()
+}
+
+/// Standard deviation of a trial's value, from the trials of the server as it is and what is assumed without them.
+fn noise(history: &History, start: &Point) -> f64 {
+    let values: Vec<f64> = history.trials.iter().filter(|(p, _)| p == start).filter_map(|(_, value)| *value).collect();
+    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
+    let free = values.len().saturating_sub(1) as f64;
+    ((NOISE_COUNTS * NOISE * NOISE + squares) / (NOISE_COUNTS + free)).sqrt()
+}

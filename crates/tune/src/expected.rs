@@ -1,0 +1,249 @@
+//! The search that ships: expected improvement under a Gaussian process, after what an expert would try first.
+//!
+//! Jones, Schonlau and Welch, "Efficient global optimization of expensive black-box functions" (1998), equation 15; with noise, the
+//! augmented form of Huang, Allen, Notz and Zeng, "Global optimization of stochastic black-box systems" (2006), equation 11. No point is
+//! tried twice: what is near it says as much of it and more of the rest, and whether the best is better is for a race to show.
+
+use std::collections::VecDeque;
+
+use rand_core::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use statrs::distribution::{Continuous, ContinuousCDF, Normal};
+
+use crate::gaussian::{Assumed, Process};
+use crate::space::{Point, Space};
+use crate::strategy::{History, Strategy};
+
+/// Up to so many combinations are all looked at; of more, these by chance and those beside the best.
+const ALL: usize = 1500;
+const CHANCE: usize = 300;
+const BEST: usize = 3;
+/// What did not count is taken for so much worse than the worst that did (a factor of e^0.3).
+const FAILED: f64 = 0.3;
+
+/// Differences from the best up to about this (natural logarithm) are taken as they are, larger ones by their logarithm.
+const NEAR: f64 = 0.3;
+
+#[derive(Debug)]
+pub struct Expected {
+    rng: Xoshiro256PlusPlus,
+    /// What an expert would try, the most promising first.
+    moves: VecDeque<Point>,
+    /// A search that promises less than this (natural logarithm) has come to its end.
+    worth: f64,
+    assumed: Option<Assumed>,
+    spread: Option<VecDeque<Point>>,
+}
+
+impl Expected {
+    #[must_use]
+    pub fn new(seed: u64, moves: Vec<Point>, worth: f64) -> Expected {
+        let rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        Expected { rng, moves: moves.into(), worth, assumed: None, spread: None }
+    }
+
+    /// As many points as parameters and one more, of which each takes another part of each parameter's levels (a Latin
+    /// hypercube).
+    fn spread(&mut self, space: &Space) -> VecDeque<Point> {
+        use rand_core::Rng;
+        let count = (space.parameters.len() + 1).max(3);
+        let mut points = vec![space.start(); count];
+        for (parameter, p) in space.parameters.iter().enumerate() {
+            let mut parts: Vec<usize> = (0..count).collect();
+            for i in (1..count).rev() {
+                parts.swap(i, (self.rng.next_u64() % (i as u64 + 1)) as usize);
+            }
+            for (point, part) in points.iter_mut().zip(parts) {
+                point[parameter] = (2 * part + 1) * p.levels.len() / (2 * count);
+            }
+        }
+        points.into_iter().map(|p| space.canonical(p)).filter(|p| space.allows(p)).collect()
+    }
+
+    fn candidates(&mut self, space: &Space, best: &[Point]) -> Vec<Point> {
+        if let Some(all) = space.all(ALL) {
+            return all;
+        }
+        let mut points: Vec<Point> = (0..CHANCE).map(|_| space.any(&mut self.rng)).collect();
+        for point in best {
+            points.extend(space.beside(point));
+            points.push(point.clone());
+        }
+        points.sort_unstable();
+        points.dedup();
+        points
+    }
+}
+
+/// What one parameter has to do with how good a point is: the point against the same with another level of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effect {
+    pub parameter: usize,
+    pub level: usize,
+    pub other: usize,
+    /// How many times better, with the bounds of 95 %.
+    pub ratio: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Expected {
+    /// What each parameter that does something at a point has to do with how good that is: against where it stood, or, where it
+    /// still stands there, against the best of its other levels.
+    #[must_use]
+    pub fn effects(&self, space: &Space, history: &History, point: &Point) -> Vec<Effect> {
+        let (points, values, noise) = told(history);
+        let assumed = self.assumed.clone().unwrap_or_else(|| Assumed::of(space));
+        let Some(process) = Process::fitted(space, points, &values, &noise, assumed) else { return Vec::new() };
+        let start = space.start();
+        let with = |parameter: usize, level: usize| {
+            let mut other = point.clone();
+            other[parameter] = level;
+            space.canonical(other)
+        };
+        let effect = |parameter: usize| {
+            let levels = 0..space.parameters[parameter].levels.len();
+            let others = levels.filter(|level| *level != point[parameter] && space.allows(&with(parameter, *level)));
+            let value = |level: &usize| process.predict(&with(parameter, *level)).0;
+            let other = if point[parameter] == start[parameter] {
+                others.max_by(|a, b| value(a).total_cmp(&value(b)))?
+            } else {
+                start[parameter]
+            };
+            let (mean, sd) = process.difference(point, &with(parameter, other));
+            let [low, ratio, high] = [mean - 1.96 * sd, mean, mean + 1.96 * sd].map(|d| far(d).exp());
+            Some(Effect { parameter, level: point[parameter], other, ratio, low, high })
+        };
+        (0..point.len()).filter(|p| space.matters(point, *p)).filter_map(effect).collect()
+    }
+}
+
+/// A difference of values as they were before large ones were taken by their logarithm.
+fn far(difference: f64) -> f64 {
+    NEAR * ((difference.abs() / NEAR).exp() - 1.0) * difference.signum()
+}
+
+/// The points that were tried with their mean values and variances of these, those that did not count as bad ones.
+fn told(history: &History) -> (Vec<Point>, Vec<f64>, Vec<f64>) {
+    let worst = history.trials.iter().filter_map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
+    let bad = if worst.is_finite() { worst - FAILED } else { 0.0 };
+    let best = history.points().iter().filter_map(|p| Some(history.mean(p)?.0)).fold(f64::NEG_INFINITY, f64::max);
+    // How bad a bad one is says little of where the best is, and would make the whole look rough.
+    let near = |value: f64| best - NEAR * ((best - value) / NEAR).max(0.0).ln_1p();
+    let (mut points, mut values, mut noise) = (Vec::<Point>::new(), Vec::new(), Vec::new());
+    for (point, _) in &history.trials {
+        if !points.contains(point) {
+            let (mean, n) = history.mean(point).unwrap_or((bad, 1));
+            points.push(point.clone());
+            values.push(if best.is_finite() { near(mean) } else { mean });
+            noise.push(history.noise.powi(2) / n as f64);
+        }
+    }
+    (points, values, noise)
+}
+
+/// How much better than `best` a value with this mean and deviation is on average.
+fn improvement(mean: f64, sd: f64, best: f64) -> f64 {
+    if sd <= 0.0 {
+        return (mean - best).max(0.0);
+    }
+    let z = (mean - best) / sd;
+    (mean - best) * Normal::standard().cdf(z) + sd * Normal::standard().pdf(z)
+}
+
+impl Strategy for Expected {
+    fn name(&self) -> &'static str {
+        "expected improvement"
+    }
+
+    fn next(&mut self, space: &Space, history: &History) -> Option<Point> {
+        if history.trials.is_empty() {
+            return Some(space.start());
+        }
+        while let Some(point) = self.moves.pop_front() {
+            let point = space.canonical(point);
+            if space.allows(&point) && !history.was_tried(&point) {
+                return Some(point);
+            }
+        }
+        if self.spread.is_none() {
+            self.spread = Some(self.spread(space));
+        }
+        while let Some(point) = self.spread.as_mut().and_then(VecDeque::pop_front) {
+            if !history.was_tried(&point) {
+                return Some(point);
+            }
+        }
+        let (points, values, noise) = told(history);
+        let assumed = self.assumed.take().unwrap_or_else(|| Assumed::of(space));
+        let process = Process::fitted(space, points, &values, &noise, assumed)?;
+        self.assumed = Some(process.assumed().clone());
+        let counted = history.points();
+        let careful = |p: &Point| {
+            let (mean, sd) = process.predict(p);
+            mean - sd
+        };
+        let mut best: Vec<Point> = counted.into_iter().cloned().collect();
+        best.sort_by(|a, b| careful(b).total_cmp(&careful(a)));
+        best.truncate(BEST);
+        let least = best.first().map_or(f64::NEG_INFINITY, |p| process.predict(p).0);
+        let candidates = self.candidates(space, &best);
+        let promise = |point: Point| {
+            let (mean, sd) = process.predict(&point);
+            // What one more noisy trial tells of it.
+            let learnt = 1.0 - history.noise / (sd * sd + history.noise.powi(2)).sqrt().max(1e-12);
+            (improvement(mean, sd, least) * learnt, point)
+        };
+        let new = candidates.into_iter().filter(|p| !history.was_tried(p)).map(promise);
+        let (promised, point) = new.max_by(|a, b| a.0.total_cmp(&b.0))?;
+        (promised >= self.worth).then_some(point)
+    }
+
+    fn ranked(&self, space: &Space, history: &History) -> Vec<Point> {
+        let (points, values, noise) = told(history);
+        let assumed = self.assumed.clone().unwrap_or_else(|| Assumed::of(space));
+        let Some(process) = Process::fitted(space, points, &values, &noise, assumed) else { return Vec::new() };
+        let mut all: Vec<(f64, &Point)> = history.points().into_iter().map(|p| (process.predict(p).0, p)).collect();
+        all.sort_by(|a, b| b.0.total_cmp(&a.0));
+        all.into_iter().map(|(_, p)| p.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_matters_and_what_does_not_is_told_with_an_interval() {
+        use crate::space::Parameter;
+        let parameters = vec![
+            Parameter::sizes("workers", 4, 64, 1, 4),
+            Parameter::kinds("nothing", vec!["On".into(), "Off".into()], 0),
+        ];
+        let space = Space { parameters, limits: Vec::new() };
+        let mut strategy = Expected::new(3, Vec::new(), 0.0);
+        let mut history = History { noise: 0.02, ..History::default() };
+        let value = |p: &Point| -space.parameters[0].distance(p[0], 8);
+        while history.trials.len() < 20
+            && let Some(point) = strategy.next(&space, &history)
+        {
+            let luck = 0.02 * ((history.trials.len() * 7 % 5) as f64 - 2.0) / 2.0;
+            history.trials.push((point.clone(), Some(value(&point) + luck)));
+        }
+        let best = strategy.ranked(&space, &history).remove(0);
+        let effects = strategy.effects(&space, &history, &best);
+        let truth = (value(&best) - value(&space.start())).exp();
+        let workers = &effects[0];
+        assert!(workers.parameter == 0 && workers.other == 0 && workers.low > 1.2, "{effects:?}");
+        assert!((workers.low * 0.9..workers.high * 1.1).contains(&truth), "{truth}: {effects:?}");
+        assert!(effects[1].low < 1.0 && effects[1].high > 1.0 && effects[1].high < 1.2, "{effects:?}");
+    }
+
+    #[test]
+    fn improvement_is_that_of_the_formula() {
+        // Mean at the best: sd · φ(0).
+        assert!((improvement(1.0, 2.0, 1.0) - 2.0 * 0.398_942_28).abs() < 1e-6);
+        assert!((improvement(3.0, 0.0, 1.0) - 2.0).abs() < 1e-12 && improvement(0.0, 0.0, 1.0) == 0.0);
+        assert!(improvement(0.0, 1.0, 3.0) < 0.001);
+    }
+}
