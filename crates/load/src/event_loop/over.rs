@@ -59,7 +59,9 @@ impl<W: World> EventLoop<'_, W> {
                 capture = c;
             }
             End::Lost { on_reuse: true, .. }
-                if self.job.plan.abandon.lost_is_sent_again && self.phases.may_follow(now) =>
+                if self.job.plan.abandon.lost_is_sent_again
+                    && self.job.plan.page.is_none()
+                    && self.phases.may_follow(now) =>
             {
                 self.users.people[user as usize].step = request;
                 return self.next_step(user, now, now);
