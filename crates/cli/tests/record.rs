@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use common::browser::Browser;
 use common::shop::{PASSWORD, Shop, USER};
+use common::tls_server::TlsServer;
 use common::{Done, Folder, answer, assert_sums, n, serve, signal, wait_until};
 
 /// A recording that goes on.
@@ -327,41 +328,6 @@ fn authority(folder: &Folder) -> Option<(PathBuf, PathBuf)> {
     let mut paths = entries.filter_map(|e| Some(e.ok()?.path()));
     let private = paths.find(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("lastdrop-record-")))?;
     Some((private.join("ca.pem"), private.join("ca.key")))
-}
-
-/// nginx with a certificate that nobody else knows.
-struct TlsServer {
-    port: u16,
-    ca: PathBuf,
-    _nginx: common::servers::Daemon,
-}
-
-impl TlsServer {
-    fn start(folder: &Folder) -> TlsServer {
-        let (port, plain) = (common::free_port(), common::free_port());
-        let (ca, key) = (folder.join("server.pem"), folder.join("server.key"));
-        let made = Command::new("openssl")
-            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-            .args(["-subj", "/CN=test", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
-            .args(["-addext", "basicConstraints=critical,CA:FALSE"])
-            .args([std::ffi::OsStr::new("-keyout"), key.as_os_str(), std::ffi::OsStr::new("-out"), ca.as_os_str()])
-            .output()
-            .expect("openssl");
-        assert!(made.status.success(), "{made:?}");
-        let form = "<title>A form</title><form method=post action=/send><input type=hidden name=\\\"ticket\\\" value=\\\"a1b2c3d4e5\\\"></form>";
-        let site = format!(
-            " default_type text/html;\n server {{ listen 127.0.0.1:{plain}; location / {{ return 200 ok; }} }}\n server {{\n  \
-             listen 127.0.0.1:{port} ssl;\n  listen [::1]:{port} ssl;\n  ssl_certificate {};\n  ssl_certificate_key {};\n  \
-             location /form {{ return 200 \"{form}\"; }}\n  location / {{ return 200 thanks; }}\n }}",
-            ca.display(),
-            key.display()
-        );
-        TlsServer { port, ca, _nginx: common::servers::nginx(folder, &site, plain) }
-    }
-
-    fn url(&self, path: &str) -> String {
-        format!("https://localhost:{}{path}", self.port)
-    }
 }
 
 #[test]

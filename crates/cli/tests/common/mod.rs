@@ -23,6 +23,7 @@ pub mod link;
 pub mod misbehaving;
 pub mod servers;
 pub mod shop;
+pub mod tls_server;
 
 /// Tests that compare rates do not run beside each other, nor beside those of another file: two processors are soon full.
 pub fn alone() -> impl Drop {
