@@ -16,7 +16,7 @@ fuzz_target!(|input: (u8, &str, &str, Vec<u8>)| {
     let _ = Template::parse(template, &["value"].into_iter().collect(), Encode::Field);
     let Ok(extraction) = Extraction::new(&Extract { name: "value".into(), from }, 0) else { return };
     let headers = vec![("X-Value".to_string(), body.clone())];
-    if let Some(value) = extraction.take(&headers, &body) {
+    if let Some(value) = extraction.take(&headers, &body, &body) {
         for encode in [Encode::Target, Encode::Field, Encode::Form] {
             let mut out = Vec::new();
             encode_into(&value, encode, &mut out);

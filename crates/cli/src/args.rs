@@ -15,6 +15,7 @@ use crate::commands::history::{HistoryArgs, ShowArgs};
 use crate::commands::import::ImportArgs;
 use crate::commands::knobs::KnobsArgs;
 use crate::commands::profile::ProfileArgs;
+use crate::commands::record::RecordArgs;
 use crate::commands::replay::ReplayArgs;
 use crate::commands::report::ReportArgs;
 use crate::commands::restore::RestoreArgs;
@@ -35,6 +36,7 @@ Examples:
   lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s   50 users for 30 s
   lastdrop capacity http://127.0.0.1/ --objective 'p99<300ms'   how much it can take
   lastdrop replay access.log --to http://127.0.0.1:8080/   what users did, again
+  lastdrop record --to http://127.0.0.1:8080/        a browser's path as a plan
   lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/   which is faster
   lastdrop doctor apache --url http://127.0.0.1/app  what limits it, and what to change
   lastdrop watch apache                              processes, memory, queues, kernel events, live
@@ -64,6 +66,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Send the requests of an access log again: as they came, faster, at a rate, or as its users' sessions
     Replay(Box<ReplayArgs>),
+    /// Write down what a browser does, through a proxy, as a plan
+    Record(RecordArgs),
     /// Make a plan of what was recorded elsewhere: a HAR file, curl commands, files of siege and httperf
     Import(ImportArgs),
     /// Find the highest rate that meets an objective, and throughput against users

@@ -52,6 +52,7 @@ fn run(args: &[OsString]) -> Exit {
     let result = match cli.command {
         Command::Run(args) => commands::run::run(&args),
         Command::Replay(args) => commands::replay::replay(&args),
+        Command::Record(args) => commands::record::record(&args),
         Command::Import(args) => commands::import::import(&args),
         Command::Capacity(args) => commands::capacity::capacity(&args),
         Command::Compare(args) => commands::compare::compare(&args),

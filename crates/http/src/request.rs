@@ -1,6 +1,7 @@
 //! Requests: built once by the client, parsed by the server.
 
 use crate::chunked::ChunkDecoder;
+use crate::response::{Discard, Sink};
 use crate::{MAX_HEAD_BYTES, MAX_HEADERS, ProtocolError, content_length, has_token};
 
 /// What a request head is made of.
@@ -118,7 +119,7 @@ pub struct RequestHead {
     pub keep_alive: bool,
 }
 
-/// Parses requests on one connection, one after the other; bodies are read and dropped.
+/// Parses requests on one connection, one after the other.
 #[derive(Debug, Default)]
 pub struct RequestParser {
     buffer: Vec<u8>,
@@ -145,13 +146,27 @@ impl RequestParser {
         self.buffer.is_empty() && self.pending.is_none()
     }
 
-    /// The next whole request, if there is one.
+    /// Is the head of a request complete, and its body not?
+    #[must_use]
+    pub fn has_head(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// The next whole request, if there is one; its body is dropped.
     ///
     /// # Errors
     /// When the bytes are not HTTP/1.
     pub fn next_request(&mut self) -> Result<Option<RequestHead>, ProtocolError> {
+        self.next_into(&mut Discard)
+    }
+
+    /// The same; fields go to `sink` once the head is complete, pieces of the body as they come.
+    ///
+    /// # Errors
+    /// When the bytes are not HTTP/1.
+    pub fn next_into(&mut self, sink: &mut impl Sink) -> Result<Option<RequestHead>, ProtocolError> {
         if self.pending.is_none() {
-            let Some((head, len, body)) = parse_head(&self.buffer)? else {
+            let Some((head, len, body)) = parse_head(&self.buffer, sink)? else {
                 return if self.buffer.len() > MAX_HEAD_BYTES {
                     Err(ProtocolError("a head without an end"))
                 } else {
@@ -165,12 +180,13 @@ impl RequestParser {
         let whole = match missing {
             Missing::Bytes(missing) => {
                 let take = usize::try_from(*missing).unwrap_or(usize::MAX).min(self.buffer.len());
+                sink.body(&self.buffer[..take]);
                 self.buffer.drain(..take);
                 *missing -= take as u64;
                 *missing == 0
             }
             Missing::Chunks(decoder) => {
-                let (used, done) = decoder.feed(&self.buffer, |_| {})?;
+                let (used, done) = decoder.feed(&self.buffer, |piece| sink.body(piece))?;
                 self.buffer.drain(..used);
                 done
             }
@@ -179,7 +195,7 @@ impl RequestParser {
     }
 }
 
-fn parse_head(data: &[u8]) -> Result<Option<(RequestHead, usize, Missing)>, ProtocolError> {
+fn parse_head(data: &[u8], sink: &mut impl Sink) -> Result<Option<(RequestHead, usize, Missing)>, ProtocolError> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let parsed = request.parse(data).map_err(|_| ProtocolError("a request that is not HTTP"))?;
@@ -187,6 +203,7 @@ fn parse_head(data: &[u8]) -> Result<Option<(RequestHead, usize, Missing)>, Prot
     let mut keep_alive = request.version == Some(1);
     let mut body = Missing::Bytes(0);
     for h in request.headers.iter() {
+        sink.field(h.name, h.value);
         if h.name.eq_ignore_ascii_case("content-length") {
             let length = content_length(h.value)?;
             // Chunks win over a length (RFC 9112 section 6.3).
@@ -251,6 +268,31 @@ mod tests {
                 }
             }
             assert_eq!(paths, ["/", "/next"], "in steps of {step}");
+        }
+    }
+
+    #[test]
+    fn fields_and_bodies_come_to_whoever_wants_them() {
+        #[derive(Default)]
+        struct Seen(Vec<String>, Vec<u8>);
+        impl Sink for Seen {
+            fn field(&mut self, name: &str, value: &[u8]) {
+                self.0.push(format!("{name}={}", String::from_utf8_lossy(value)));
+            }
+            fn body(&mut self, bytes: &[u8]) {
+                self.1.extend_from_slice(bytes);
+            }
+        }
+        let wire = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhelloGET";
+        for step in 1..wire.len() {
+            let (mut p, mut seen, mut whole) = (RequestParser::default(), Seen::default(), 0);
+            for part in wire.chunks(step) {
+                p.push(part);
+                whole += usize::from(p.next_into(&mut seen).expect("valid").is_some());
+            }
+            let fields = ["Host=h".to_string(), "Content-Length=5".to_string()];
+            assert_eq!((whole, seen.0.as_slice(), seen.1.as_slice()), (1, &fields[..], &b"hello"[..]));
+            assert!(!p.has_head() && !p.is_empty());
         }
     }
 

@@ -9,6 +9,7 @@ pub enum Rule {
     Header(String),
     Regex(Box<Regex>),
     Json(String),
+    Url(Box<Regex>),
 }
 
 /// A value to take from each answer to a request.
@@ -23,14 +24,14 @@ impl Extraction {
     /// # Errors
     /// When the rule cannot be understood.
     pub fn new(extract: &Extract, value: usize) -> Result<Extraction, String> {
+        let regex = |pattern: &str| {
+            let built = regex::bytes::RegexBuilder::new(pattern).size_limit(1 << 20).build();
+            built.map(Box::new).map_err(|e| format!("the regex of '{}': {e}", extract.name))
+        };
         let rule = match &extract.from {
             Place::Header(name) => Rule::Header(name.clone()),
-            Place::Regex(pattern) => Rule::Regex(Box::new(
-                regex::bytes::RegexBuilder::new(pattern)
-                    .size_limit(1 << 20)
-                    .build()
-                    .map_err(|e| format!("the regex of '{}': {e}", extract.name))?,
-            )),
+            Place::Regex(pattern) => Rule::Regex(regex(pattern)?),
+            Place::Url(pattern) => Rule::Url(regex(pattern)?),
             Place::Json(pointer) if pointer.is_empty() || pointer.starts_with('/') => Rule::Json(pointer.clone()),
             Place::Json(pointer) => {
                 return Err(format!("'{pointer}' of '{}' is not a JSON pointer; write /items/0/id", extract.name));
@@ -39,17 +40,19 @@ impl Extraction {
         Ok(Extraction { value, rule })
     }
 
-    /// The value, where the answer has it.
+    /// The value, where the answer has it; `url` is where it leads to or came from.
     #[must_use]
-    pub fn take(&self, headers: &[(String, Vec<u8>)], body: &[u8]) -> Option<Vec<u8>> {
+    pub fn take(&self, headers: &[(String, Vec<u8>)], body: &[u8], url: &[u8]) -> Option<Vec<u8>> {
+        let first = |regex: &Regex, text: &[u8]| {
+            let found = regex.captures(text)?;
+            Some(found.get(1).or_else(|| found.get(0))?.as_bytes().to_vec())
+        };
         match &self.rule {
             Rule::Header(name) => {
                 headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone())
             }
-            Rule::Regex(regex) => {
-                let found = regex.captures(body)?;
-                Some(found.get(1).or_else(|| found.get(0))?.as_bytes().to_vec())
-            }
+            Rule::Regex(regex) => first(regex, body),
+            Rule::Url(regex) => first(regex, url),
             Rule::Json(pointer) => {
                 let document: serde_json::Value = serde_json::from_slice(body).ok()?;
                 match document.pointer(pointer)? {
@@ -75,13 +78,16 @@ mod tests {
         let headers = vec![("X-Token".to_string(), b"t1".to_vec())];
         let body = br#"{"items":[{"id":17,"name":"a b"}]} <input name="csrf" value="c9">"#;
         let json = br#"{"items":[{"id":17,"name":"a b"}],"none":null}"#;
-        let take =
-            |from, body: &[u8]| extraction(from).take(&headers, body).map(|v| String::from_utf8(v).expect("text"));
+        let take = |from, body: &[u8]| {
+            extraction(from).take(&headers, body, b"/order/4?x").map(|v| String::from_utf8(v).expect("text"))
+        };
         assert_eq!(take(Place::Header("x-token".into()), b""), Some("t1".into()));
         assert_eq!(take(Place::Regex("name=\"csrf\" value=\"([^\"]+)".into()), body), Some("c9".into()));
         assert_eq!(take(Place::Json("/items/0/id".into()), json), Some("17".into()));
         assert_eq!(take(Place::Json("/items/0/name".into()), json), Some("a b".into()));
+        assert_eq!(take(Place::Url("/order/([0-9]+)".into()), body), Some("4".into()));
         for missing in [
+            Place::Url("/item/(.*)".into()),
             Place::Header("y".into()),
             Place::Regex("zzz".into()),
             Place::Json("/none".into()),

@@ -310,6 +310,7 @@ pub fn wanted(expect: &[Expectation], extract: &[Extraction]) -> Wanted {
         match &e.rule {
             Rule::Header(name) => w.headers.push(name.clone()),
             Rule::Regex(_) | Rule::Json(_) => w.body = true,
+            Rule::Url(_) => w.location = true,
         }
     }
     w

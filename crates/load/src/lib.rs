@@ -47,6 +47,7 @@ pub use prepare::{Prepared, Preview, preview};
 pub use shard::{Collector, Finished, run, threads};
 pub use sys::thread_cpu_us;
 pub use tape::{Played, Tape};
+pub use tls_config::configs as tls_configs;
 pub use transport::describe;
 pub use transport::tls::TlsFacts;
 pub use wiring::{FirstAnswer, Job, Message, Outcome, Wiring};

@@ -244,6 +244,9 @@ pub enum Place {
     Regex(String),
     /// RFC 6901, in a JSON body: `/items/0/id`.
     Json(String),
+    /// Where the answer leads to, or came from: its Location, or else the path and query that were asked for in the end, after
+    /// redirects. As with a regex of the body.
+    Url(String),
 }
 
 /// How long a user pauses between an answer and the next request.

@@ -73,7 +73,12 @@ pub fn import(args: &ImportArgs) -> Result<Exit> {
     let kind = args.kind.unwrap_or_else(|| Kind::of(&text));
     let files = PlanFiles::open(&args.output)?;
     let independent = matches!(kind, Kind::Siege | Kind::Wlog);
-    let options = PlanOptions { hosts: args.host.clone(), data_file: files.data_name.clone(), independent };
+    let options = PlanOptions {
+        hosts: args.host.clone(),
+        data_file: files.data_name.clone(),
+        independent,
+        ..PlanOptions::default()
+    };
     let in_file = |e: RecordingError| UsageError(format!("{}: {e}", args.file.display()));
     let recorded = read(&text, kind, args.to.as_ref())?.and_then(|all| plan(all, &options)).map_err(in_file)?;
     let steps = recorded.plan.matches("\n[[request]]").count();
@@ -99,14 +104,16 @@ fn read(text: &str, kind: Kind, to: Option<&Url>) -> Result<Result<Vec<Exchange>
 }
 
 /// A plan, and the data file beside it, which only its owner may read.
-struct PlanFiles {
+pub struct PlanFiles {
     plan: Outfile,
     data_path: PathBuf,
-    data_name: String,
+    pub data_name: String,
 }
 
 impl PlanFiles {
-    fn open(name: &str) -> Result<PlanFiles> {
+    /// # Errors
+    /// When one of them cannot be written.
+    pub fn open(name: &str) -> Result<PlanFiles> {
         let data_path = Path::new(name).with_extension("csv");
         let data_name = data_path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         if name == "-" || data_path == Path::new(name) || data_name.is_empty() {
@@ -115,7 +122,9 @@ impl PlanFiles {
         Ok(PlanFiles { plan: Outfile::open(name)?, data_path, data_name })
     }
 
-    fn write(self, recorded: &Recorded) -> Result<()> {
+    /// # Errors
+    /// When one of them cannot be written.
+    pub fn write(self, recorded: &Recorded) -> Result<()> {
         if let Some(data) = &recorded.data {
             Outfile::open(&self.data_path.to_string_lossy())?.private(true).text(data)?;
         }

@@ -11,6 +11,7 @@ pub mod history;
 pub mod import;
 pub mod knobs;
 pub mod profile;
+pub mod record;
 pub mod replay;
 pub mod report;
 pub mod restore;

@@ -15,12 +15,15 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 pub mod beside;
+pub mod browser;
 pub mod databases;
 pub mod haproxy;
 pub mod lines;
 pub mod link;
 pub mod misbehaving;
 pub mod servers;
+pub mod shop;
+pub mod tls_server;
 
 /// Tests that compare rates do not run beside each other, nor beside those of another file: two processors are soon full.
 pub fn alone() -> impl Drop {

@@ -16,18 +16,23 @@ impl<W: World> EventLoop<'_, W> {
     pub(super) fn page_part_over(
         &mut self,
         user: u32,
+        slot: u32,
         errand: &Errand,
         endpoint: usize,
-        ok: bool,
+        (good, status): (bool, u16),
         refused: bool,
         capture: Option<Box<Capture>>,
         now: Micros,
     ) {
+        let ok = good && status < 400;
         let path = String::from_utf8_lossy(&errand.target).into_owned();
         let cache = self.job.plan.page.as_ref().is_some_and(|p| p.cache);
         let Some(mut page) = self.users.people[user as usize].page.take() else { return };
         page.running -= 1;
         page.failed |= !ok;
+        if !errand.embedded {
+            (page.good, page.status) = (good, status);
+        }
         if !errand.embedded && ok {
             let e = &self.transport.endpoints[endpoint];
             let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path };
@@ -89,6 +94,6 @@ impl<W: World> EventLoop<'_, W> {
         } else {
             self.record.slice(phase).counts.pages_failed += 1;
         }
-        self.unit_over(user, request, now, refused);
+        self.step_over(user, slot, request, (page.good, page.status), refused, now);
     }
 }

@@ -1,7 +1,5 @@
 //! Requests come due: a user wants something, an arrival finds somebody free, a session goes on.
 
-use std::collections::VecDeque;
-
 use lastdrop_model::Micros;
 
 use super::EventLoop;
@@ -63,14 +61,7 @@ impl<W: World> EventLoop<'_, W> {
                 person.step = request;
             }
             if page {
-                person.page = Some(Box::new(PageLoad {
-                    due,
-                    phase,
-                    waiting: VecDeque::new(),
-                    running: 1,
-                    failed: false,
-                    request,
-                }));
+                person.page = Some(PageLoad::begin(due, phase, request));
             }
         }
         self.issue(user, request, due, phase, None, now, arrived);
@@ -92,7 +83,12 @@ impl<W: World> EventLoop<'_, W> {
         self.users.presence[user as usize] = Presence::Busy;
         let phase = self.phases.phase;
         self.record.slice(phase).counts.due += 1;
-        let step = self.users.people[user as usize].step;
+        let is_page = self.job.plan.page.is_some();
+        let person = &mut self.users.people[user as usize];
+        let step = person.step;
+        if is_page {
+            person.page = Some(PageLoad::begin(due, phase, step));
+        }
         self.issue(user, step, due, phase, None, now, false);
         if self.phases.remaining == 0 && counts {
             self.nothing_remains(now);

@@ -56,6 +56,9 @@ impl<W: World> EventLoop<'_, W> {
             });
         }
         let location = seen.location.as_ref().filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308))?;
+        if self.job.plan.http.redirects == 0 {
+            return None;
+        }
         if errand.hops >= self.job.plan.http.redirects {
             self.record.slice(phase).counts.left_out += 1;
             return None;
@@ -110,8 +113,9 @@ impl<W: World> EventLoop<'_, W> {
         phase: u16,
         status: u16,
         seen: &Capture,
-        embedded: bool,
+        errand: &Errand,
     ) -> bool {
+        let embedded = errand.embedded;
         let request = &self.job.prepared.requests[index];
         let class = if embedded { self.job.prepared.class_of_parts } else { request.class };
         if let Some((coded, decoded)) = seen.decoded_bytes() {
@@ -135,8 +139,9 @@ impl<W: World> EventLoop<'_, W> {
             met &= seen.meets(expectation, status, &request.answer.first_sum);
         }
         let mut found_all = true;
+        let url = seen.location.as_deref().unwrap_or(&errand.target);
         for extraction in &request.answer.extract {
-            match extraction.take(&seen.headers, seen.body()) {
+            match extraction.take(&seen.headers, seen.body(), url) {
                 Some(value) => self.users.people[user as usize].values[extraction.value] = value,
                 None => found_all = false,
             }

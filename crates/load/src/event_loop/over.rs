@@ -59,7 +59,9 @@ impl<W: World> EventLoop<'_, W> {
                 capture = c;
             }
             End::Lost { on_reuse: true, .. }
-                if self.job.plan.abandon.lost_is_sent_again && self.phases.may_follow(now) =>
+                if self.job.plan.abandon.lost_is_sent_again
+                    && self.job.plan.page.is_none()
+                    && self.phases.may_follow(now) =>
             {
                 self.users.people[user as usize].step = request;
                 return self.next_step(user, now, now);
@@ -77,12 +79,24 @@ impl<W: World> EventLoop<'_, W> {
                 self.record.slice(phase).counts.due += 1;
                 return self.issue(user, request, now, phase, Some(Box::new(next)), now, true);
             }
-            good &= self.judge(user, request, phase, status, seen, errand.embedded);
+            good &= self.judge(user, request, phase, status, seen, &errand);
         }
         if self.job.plan.page.is_some() {
-            let ok = good && status < 400;
-            return self.page_part_over(user, &errand, endpoint, ok, refused, capture, now);
+            return self.page_part_over(user, slot, &errand, endpoint, (good, status), refused, capture, now);
         }
+        self.step_over(user, slot, request, (good, status), refused, now);
+    }
+
+    /// A request with all that follows from it, or a page, is over: a session goes on, or the user has done what it wanted.
+    pub(super) fn step_over(
+        &mut self,
+        user: u32,
+        slot: u32,
+        request: usize,
+        (good, status): (bool, u16),
+        refused: bool,
+        now: Micros,
+    ) {
         if matches!(self.job.prepared.choice, Choice::Session | Choice::Sessions(_)) {
             let person = &mut self.users.people[user as usize];
             let requests = &self.job.prepared.requests;

@@ -273,7 +273,7 @@ pub(super) fn prepare(
         .collect::<Result<Vec<_>, _>>()?;
     let mut look = wanted(&spec.expect, &extract);
     look.cookies = http.cookies;
-    look.location = http.redirects > 0;
+    look.location |= http.redirects > 0;
     look.challenge = digest.is_some();
     look.decode = http.decode;
     if let Some(page) = &plan.page {

@@ -49,7 +49,9 @@ impl Users {
         person.step = 0;
         person.mid_session = false;
         if !person.past_once {
+            // Who comes next is somebody else.
             person.jar.clear();
+            person.cached.clear();
             person.values[columns..].iter_mut().for_each(Vec::clear);
         }
     }

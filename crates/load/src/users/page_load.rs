@@ -27,4 +27,15 @@ pub(crate) struct PageLoad {
     pub failed: bool,
     /// The request of the plan that the page is.
     pub request: usize,
+    /// What the page itself came to, without what it embeds: whether a session can go on, and its status.
+    pub good: bool,
+    pub status: u16,
+}
+
+impl PageLoad {
+    /// A page of which the first request goes out now.
+    pub fn begin(due: Micros, phase: u16, request: usize) -> Box<PageLoad> {
+        let waiting = VecDeque::new();
+        Box::new(PageLoad { due, phase, waiting, running: 1, failed: false, request, good: false, status: 0 })
+    }
 }

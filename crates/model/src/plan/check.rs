@@ -96,9 +96,6 @@ impl Plan {
             }
         }
         self.check_classes(&self.objectives)?;
-        if self.page.is_some() && session {
-            return wrong(Trouble::Page, "page mode loads single pages; it excludes sessions", "choose one of them");
-        }
         if self.network.unix_socket.is_some() && (self.network.proxy.is_some() || !self.network.sources.is_empty()) {
             return wrong(
                 Trouble::Network,

@@ -361,6 +361,8 @@ pub(super) struct ExtractFile {
     pub(super) regex: Option<String>,
     /// JSON pointer: "/items/0/id".
     pub(super) json: Option<String>,
+    /// A regex over where the answer leads to (its Location), or else over the path and query after redirects: "/order/(\\d+)".
+    pub(super) url: Option<String>,
 }
 
 #[cfg(test)]

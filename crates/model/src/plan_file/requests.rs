@@ -57,14 +57,15 @@ pub(super) fn read_request(r: &RequestFile, url: Option<&Url>, folder: &Path) ->
     };
     let mut extract = Vec::new();
     for (name, from) in &r.extract {
-        let from = match (&from.header, &from.regex, &from.json) {
-            (Some(header), None, None) => Place::Header(header.clone()),
-            (None, Some(regex), None) => Place::Regex(regex.clone()),
-            (None, None, Some(pointer)) => Place::Json(pointer.clone()),
+        let from = match (&from.header, &from.regex, &from.json, &from.url) {
+            (Some(header), None, None, None) => Place::Header(header.clone()),
+            (None, Some(regex), None, None) => Place::Regex(regex.clone()),
+            (None, None, Some(pointer), None) => Place::Json(pointer.clone()),
+            (None, None, None, Some(regex)) => Place::Url(regex.clone()),
             _ => {
                 return Err((
-                    "a value is taken from a header, by a regex, or from JSON",
-                    "write one of header =, regex = and json =",
+                    "a value is taken from a header, by a regex, from JSON, or from where a redirect led to",
+                    "write one of header =, regex =, json = and url =",
                 ));
             }
         };

@@ -127,7 +127,7 @@ fn body(request: &Value) -> Sent {
 }
 
 /// Parts of a multipart body that was written down as text.
-fn parts(content_type: &str, text: &str) -> Vec<(String, String)> {
+pub(crate) fn parts(content_type: &str, text: &str) -> Vec<(String, String)> {
     let Some(boundary) = content_type.split("boundary=").nth(1).map(|b| b.trim_matches('"')) else { return Vec::new() };
     let part = |part: &str| {
         let (head, value) = part.split_once("\r\n\r\n")?;
@@ -172,7 +172,7 @@ fn answer(response: &Value) -> Option<Answer> {
 }
 
 /// Is it fetched because a page has it in it? Browsers say so; of others the type of the answer does.
-fn is_part(entry: &Value, exchange: &Exchange) -> bool {
+pub(crate) fn is_part(entry: &Value, exchange: &Exchange) -> bool {
     let kind = entry["_resourceType"].as_str().or_else(|| exchange.header("sec-fetch-dest"));
     match kind {
         Some(kind) if PARTS.contains(&kind) => true,

@@ -58,6 +58,15 @@ impl Exchange {
         }
     }
 
+    /// With what its own fields and its answer say of whether a page embeds it.
+    #[must_use]
+    pub fn classified(self) -> Exchange {
+        // A frame is loaded with its page, unless the user has gone on in it.
+        let is_frame = matches!(self.header("sec-fetch-dest"), Some("iframe" | "frame"));
+        let is_embedded = is_frame && self.method == "GET" && self.header("sec-fetch-user").is_none();
+        Exchange { is_part: is_embedded || har::is_part(&serde_json::Value::Null, &self), ..self }
+    }
+
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         find(&self.headers, name)
     }
@@ -88,7 +97,12 @@ impl Sent {
         if text.is_empty() {
             return Sent::Nothing;
         }
-        let form = content_type.trim_start().to_ascii_lowercase().starts_with("application/x-www-form-urlencoded");
+        let kind = content_type.trim_start().to_ascii_lowercase();
+        if kind.starts_with("multipart/form-data") {
+            let parts = har::parts(content_type, &text);
+            return if parts.is_empty() { Sent::Text(text) } else { Sent::Multipart(parts) };
+        }
+        let form = kind.starts_with("application/x-www-form-urlencoded");
         match form.then(|| fields(&text)).flatten() {
             Some(fields) => Sent::Form(fields),
             None => Sent::Text(text),
@@ -142,6 +156,10 @@ pub struct PlanOptions {
     pub data_file: String,
     /// They are no path of one user, but requests that have nothing to do with each other.
     pub independent: bool,
+    /// Certificates of the server are not verified.
+    pub insecure: bool,
+    /// A file of authorities that the server's certificate is verified by.
+    pub ca: Option<String>,
 }
 
 /// A plan and what belongs to it.

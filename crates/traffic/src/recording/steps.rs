@@ -21,6 +21,8 @@ pub(crate) struct Step {
     /// Parts of pages that came after it.
     pub parts: usize,
     pub redirects: u32,
+    /// Where they led to.
+    pub landed: Option<Url>,
 }
 
 /// Where a value is taken from.
@@ -29,6 +31,8 @@ pub(crate) enum Rule {
     Header(String),
     Regex(String),
     Json(String),
+    /// A regex over where a redirect led to.
+    Url(String),
 }
 
 /// Shorter pauses are the browser's own.
@@ -72,6 +76,7 @@ pub(crate) fn steps(exchanges: Vec<Exchange>, options: &PlanOptions, notes: &mut
             && redirects_to(last, &exchange)
         {
             last.redirects += 1;
+            last.landed = Some(exchange.url.clone());
             last.exchange.answer = exchange.answer;
             busy_us = busy_us.max(exchange.end_us);
             continue;
@@ -134,7 +139,7 @@ fn step(exchange: Exchange, keeps_cookies: bool) -> Step {
     };
     let path = literal(&without_fragment(&exchange.url).path);
     let (extract, expect) = (Vec::new(), Vec::new());
-    Step { path, headers, body, extract, expect, think_us: 0, parts: 0, redirects: 0, exchange }
+    Step { path, headers, body, extract, expect, think_us: 0, parts: 0, redirects: 0, landed: None, exchange }
 }
 
 /// A text as a template that gives it.

@@ -307,3 +307,21 @@ fn texts_of_any_kind_survive_the_plan() {
     let recorded = plan(vec![exchange], &options()).expect("a plan");
     assert_eq!(read(&recorded).requests[0].body, Body::Text(body.replace("{{", "{{{{")));
 }
+
+#[test]
+fn a_number_that_a_redirect_or_a_hidden_field_gave_is_taken_there() {
+    let moved = json!({"status": 303, "headers": [{"name": "Location", "value": "/thing.php?id=17"}], "content": {}});
+    let entries = [
+        entry(0.0, "document", get("/new.php"), html("<input type='hidden' name='draft' value='4321'>")),
+        entry(1.0, "document", post("/new.php", "draft=4321&name=hat"), moved),
+        entry(1.1, "document", get("/thing.php?id=17"), html("<form method=post><input name=price>")),
+        entry(2.0, "document", post("/thing.php?id=17", "price=12"), html("saved")),
+    ];
+    let text = json!({"log": {"version": "1.2", "entries": entries}}).to_string();
+    let recorded = plan(read_har(&text).expect("a HAR file"), &options()).expect("a plan");
+    let plan = read(&recorded);
+    assert_eq!(plan.requests.len(), 3);
+    assert_eq!(plan.requests[1].extract[0].from, Place::Url(r"thing\.php\?id=([^/?&\#]+)".into()));
+    assert_eq!(plan.requests[2].url.path, "/thing.php?id={{id}}");
+    assert!(matches!(&plan.requests[1].body, Body::Form(f) if f[0] == ("draft".to_string(), "{{draft}}".to_string())));
+}

@@ -92,13 +92,13 @@ struct Request<'a> {
 
 impl Request<'_> {
     /// The name of a value that an earlier answer gave, with the rule that takes it there.
-    fn taken(&mut self, like: &str, value: &str, rules: impl Fn(&Answer) -> Option<Rule>) -> Option<String> {
+    fn taken(&mut self, like: &str, value: &str, rules: impl Fn(&Answer, &Step) -> Option<Rule>) -> Option<String> {
         if let Some(name) = self.names.taken.get(value) {
             return Some(name.clone());
         }
         let mut found = None;
         for (at, step) in self.before.iter().enumerate().rev() {
-            if let Some(rule) = step.exchange.answer.as_ref().and_then(&rules) {
+            if let Some(rule) = step.exchange.answer.as_ref().and_then(|answer| rules(answer, step)) {
                 found = Some((at, rule));
                 break;
             }
@@ -114,7 +114,13 @@ impl Request<'_> {
         if !is_worth_taking(name, value) {
             return None;
         }
-        self.taken(name, value, |answer| of_field(answer, name, value))
+        self.taken(name, value, |answer, _| of_field(answer, name, value))
+    }
+
+    /// A number of a form, where a hidden field had it.
+    fn hidden(&mut self, name: &str, value: &str) -> Option<String> {
+        let is_number = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
+        is_number.then(|| self.taken(name, value, |answer, _| of_hidden(answer, name, value))).flatten()
     }
 
     /// Fields of a form: given by an answer, the user's password with the name beside it, or as they were.
@@ -122,7 +128,7 @@ impl Request<'_> {
         let has_password = fields.iter().any(|(n, v)| is_password(n) && !v.is_empty());
         let mut all = Vec::with_capacity(fields.len());
         for (name, value) in fields {
-            let given = self.field(&name, &value);
+            let given = self.field(&name, &value).or_else(|| self.hidden(&name, &value));
             let is_users = !value.is_empty() && (is_secret(&name) || (has_password && is_login(&name)));
             let value = match given {
                 Some(given) => template(&given),
@@ -164,7 +170,7 @@ impl Request<'_> {
             let before = format!("{}/", path.split('/').take(at).collect::<Vec<_>>().join("/"));
             let like = before.trim_end_matches('/').rsplit('/').next().unwrap_or("id").to_string();
             let given = if is_id && at > 0 {
-                self.taken(&like, segment, |answer| of_link(answer, &before, segment))
+                self.taken(&like, segment, |answer, step| of_link(answer, step, &before, segment))
             } else {
                 None
             };
@@ -190,8 +196,8 @@ impl Request<'_> {
             let sign = if first { "?" } else { "&" };
             folds
                 .then(|| {
-                    self.taken(name, &value, |a| {
-                        of_link(a, &format!("{}{sign}{name}=", if first { file } else { "" }), raw)
+                    self.taken(name, &value, |a, step| {
+                        of_link(a, step, &format!("{}{sign}{name}=", if first { file } else { "" }), raw)
                     })
                 })
                 .flatten()
@@ -253,15 +259,27 @@ fn of_field(answer: &Answer, name: &str, value: &str) -> Option<Rule> {
     if answer.content_type.contains("json") {
         return of_json(answer, name, value);
     }
+    let of_name = of_name(answer, name, value);
+    // What is short is only sure where its name stands beside it.
+    let rule = of_name.or_else(|| (value.len() >= LEAST_TOKEN).then(|| by_context(&answer.text, value)).flatten());
+    rule.map(Rule::Regex)
+}
+
+/// By the name that a field of a page has.
+fn of_name(answer: &Answer, name: &str, value: &str) -> Option<String> {
     let n = regex::escape(name);
     let quoted = [
         format!(r#"name=["']{n}["'][^>]*\bvalue=["']([^"']*)"#),
         format!(r#"\bvalue=["']([^"']*)["'][^>]*name=["']{n}["']"#),
     ];
-    let of_name = quoted.into_iter().find(|rule| takes(rule, &answer.text).as_deref() == Some(value));
-    // What is short is only sure where its name stands beside it.
-    let rule = of_name.or_else(|| (value.len() >= LEAST_TOKEN).then(|| by_context(&answer.text, value)).flatten());
-    rule.map(Rule::Regex)
+    quoted.into_iter().find(|rule| takes(rule, &answer.text).as_deref() == Some(value))
+}
+
+/// The same of a field that no user sees.
+fn of_hidden(answer: &Answer, name: &str, value: &str) -> Option<Rule> {
+    let tag = format!(r#"(<input\b[^>]*\bname=["']{}["'][^>]*>)"#, regex::escape(name));
+    let is_hidden = takes(&tag, &answer.text)?.to_ascii_lowercase().contains("hidden");
+    is_hidden.then(|| of_name(answer, name, value)).flatten().map(Rule::Regex)
 }
 
 fn of_json(answer: &Answer, name: &str, value: &str) -> Option<Rule> {
@@ -320,13 +338,17 @@ fn by_context(text: &str, value: &str) -> Option<String> {
 }
 
 /// A number or an id by the link that it stands in: that one, or the first of its kind.
-fn of_link(answer: &Answer, before: &str, value: &str) -> Option<Rule> {
+fn of_link(answer: &Answer, step: &Step, before: &str, value: &str) -> Option<Rule> {
+    let led_to = find(&answer.headers, "location").or_else(|| step.landed.as_ref().map(|url| url.path.as_str()));
+    let in_url = format!(r#"{}([^/?&\#]+)"#, regex::escape(before));
+    if before.len() >= 2 && led_to.and_then(|url| takes(&in_url, url)).as_deref() == Some(value) {
+        return Some(Rule::Url(in_url));
+    }
     if answer.content_type.contains("json") {
         return (value.len() >= 2).then(|| of_json(answer, "id", value)).flatten();
     }
-    let location = find(&answer.headers, "location").is_some_and(|l| l.contains(&format!("{before}{value}")));
     let written = before.replace('&', "&amp;");
-    let before = if answer.text.contains(&format!("{before}{value}")) || location { before } else { &written };
+    let before = if answer.text.contains(&format!("{before}{value}")) { before } else { &written };
     if before.len() < 2 || !answer.text.contains(&format!("{before}{value}")) {
         return None;
     }

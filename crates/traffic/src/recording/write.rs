@@ -25,6 +25,11 @@ pub(crate) fn write(steps: &[Step], columns: &[Column], options: &PlanOptions, m
             plan.push_str("redirects = 10\n");
         }
     }
+    if options.insecure {
+        plan.push_str("\n[tls]\ninsecure = true\n");
+    } else if let Some(ca) = &options.ca {
+        plan.push_str(&format!("\n[tls]\nca = {}\n", quoted(ca)));
+    }
     let parts: usize = steps.iter().map(|s| s.parts).sum();
     if parts > 0 {
         plan.push_str(&format!("\n[page]            # {parts} scripts, images and the like: what pages embed is loaded with them\ncache = true\n"));
@@ -97,6 +102,7 @@ fn write_step(step: &Step, is_last: bool, to: &mut String) {
             Rule::Header(name) => format!("header = {}", quoted(name)),
             Rule::Regex(regex) => format!("regex = {}", quoted(regex)),
             Rule::Json(pointer) => format!("json = {}", quoted(pointer)),
+            Rule::Url(regex) => format!("url = {}", quoted(regex)),
         };
         to.push_str(&format!("extract.{name} = {{ {rule} }}\n"));
     }

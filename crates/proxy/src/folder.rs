@@ -1,0 +1,90 @@
+//! A folder for secrets that live as long as a recording.
+//!
+//! It is locked while its owner lives: what a killed one has left is told by its lock, which the kernel lets go of, and is taken
+//! away by the next that is made.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use tempfile::TempDir;
+
+const PREFIX: &str = "lastdrop-record-";
+
+/// Dropped, it is gone with all that is in it.
+#[derive(Debug)]
+pub struct PrivateFolder {
+    folder: TempDir,
+    _lock: Flock<File>,
+}
+
+impl PrivateFolder {
+    /// Makes one among the temporary files, and removes those that killed recordings of this user have left there.
+    ///
+    /// # Errors
+    /// When none can be made.
+    pub fn new() -> io::Result<PrivateFolder> {
+        let temporary = std::env::temp_dir();
+        remove_leftovers(&temporary);
+        loop {
+            let folder = tempfile::Builder::new()
+                .prefix(PREFIX)
+                .permissions(Permissions::from_mode(0o700))
+                .tempdir_in(&temporary)?;
+            let lock = Flock::lock(File::open(folder.path())?, FlockArg::LockShared).map_err(|(_, e)| e)?;
+            // Until it was locked it looked like a leftover.
+            if folder.path().exists() {
+                return Ok(PrivateFolder { folder, _lock: lock });
+            }
+        }
+    }
+
+    /// Writes a file that only its owner may read.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, name: &str, text: &str) -> io::Result<PathBuf> {
+        let path = self.folder.path().join(name);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        file.write_all(text.as_bytes())?;
+        Ok(path)
+    }
+}
+
+fn remove_leftovers(temporary: &Path) {
+    for entry in fs::read_dir(temporary).into_iter().flatten().filter_map(Result::ok) {
+        if entry.file_name().to_string_lossy().starts_with(PREFIX)
+            && let Some(_lock) = lock_leftover(&entry.path())
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// The lock of a folder of ours that nobody else has locked.
+fn lock_leftover(path: &Path) -> Option<Flock<File>> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
+    let folder = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).ok()?;
+    let is_ours = folder.metadata().ok()?.uid() == nix::unistd::geteuid().as_raw();
+    is_ours.then(|| Flock::lock(folder, FlockArg::LockExclusiveNonblock).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_use_stays_and_what_was_left_goes() {
+        let one = PrivateFolder::new().expect("a folder");
+        let key = one.write("key", "secret").expect("written");
+        assert_eq!(fs::metadata(&key).expect("there").mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(one.folder.path()).expect("there").mode() & 0o777, 0o700);
+        let left = tempfile::Builder::new().prefix(PREFIX).tempdir().expect("a folder").keep();
+        let another = PrivateFolder::new().expect("a folder");
+        assert!(key.exists() && !left.exists() && another.folder.path() != one.folder.path());
+        drop(one);
+        assert!(!key.exists());
+    }
+}

@@ -1,0 +1,141 @@
+//! A connection with a deadline, plain or with TLS on either side of it.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustls::{ClientConnection, ServerConnection, StreamOwned};
+
+use crate::bounds;
+
+/// A socket that gives up at an instant, however few bytes trickle in until then: a handshake is many reads.
+#[derive(Debug)]
+pub struct Timed {
+    socket: TcpStream,
+    deadline: Instant,
+}
+
+impl Timed {
+    pub fn new(socket: TcpStream) -> Timed {
+        let _ = socket.set_nodelay(true);
+        Timed { socket, deadline: Instant::now() + bounds::HEAD }
+    }
+
+    pub fn until(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+    }
+
+    /// The first byte of what comes, left where it is; None at the end.
+    ///
+    /// # Errors
+    /// When nothing came until the deadline.
+    pub fn first_byte(&mut self) -> io::Result<Option<u8>> {
+        self.socket.set_read_timeout(Some(self.left()?))?;
+        let mut byte = [0];
+        Ok((self.socket.peek(&mut byte)? > 0).then_some(byte[0]))
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+/// A timeout of a blocking socket has two names.
+fn named(e: io::Error) -> io::Error {
+    if e.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { e }
+}
+
+impl Read for Timed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_read_timeout(Some(self.left()?))?;
+        self.socket.read(buffer).map_err(named)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.socket.set_write_timeout(Some(self.left()?))?;
+        self.socket.write(data).map_err(named)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+pub enum Wire {
+    Plain(Timed),
+    /// We are the server.
+    Server(Box<StreamOwned<ServerConnection, Timed>>),
+    /// We are the client.
+    Client(Box<StreamOwned<ClientConnection, Timed>>),
+}
+
+impl Wire {
+    fn timed(&mut self) -> &mut Timed {
+        match self {
+            Wire::Plain(timed) => timed,
+            Wire::Server(stream) => &mut stream.sock,
+            Wire::Client(stream) => &mut stream.sock,
+        }
+    }
+
+    /// All that follows has to happen until then.
+    pub fn until(&mut self, deadline: Instant) {
+        self.timed().deadline = deadline;
+    }
+
+    /// The same, from now.
+    pub fn within(&mut self, time: Duration) {
+        self.until(Instant::now() + time);
+    }
+
+    /// Reads what is there; 0 is the end, also one that is not announced.
+    ///
+    /// # Errors
+    /// When nothing came until the deadline, or the connection is broken.
+    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let result = match self {
+                Wire::Plain(stream) => stream.read(buffer),
+                Wire::Server(stream) => stream.read(buffer),
+                Wire::Client(stream) => stream.read(buffer),
+            };
+            match result {
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                // Servers close without the goodbye of TLS; bodies know their own end.
+                Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(0),
+                other => return other,
+            }
+        }
+    }
+
+    /// # Errors
+    /// When not all of it went out until the deadline.
+    pub fn write(&mut self, data: &[u8]) -> io::Result<()> {
+        match self {
+            Wire::Plain(stream) => stream.write_all(data),
+            Wire::Server(stream) => stream.write_all(data).and_then(|()| stream.flush()),
+            Wire::Client(stream) => stream.write_all(data).and_then(|()| stream.flush()),
+        }
+    }
+
+    /// Ends our side, and reads on for a moment: what is closed with bytes unread is reset, and takes our last words with it.
+    pub fn linger(&mut self) {
+        self.within(bounds::LINGER);
+        if let Wire::Server(stream) = self {
+            stream.conn.send_close_notify();
+            let _ = stream.flush();
+        }
+        let _ = self.timed().socket.shutdown(Shutdown::Write);
+        let (mut buffer, mut read) = ([0; 16 * 1024], 0);
+        while let Ok(n @ 1..) = self.timed().read(&mut buffer) {
+            read += n;
+            if read > bounds::LINGER_BYTES {
+                return;
+            }
+        }
+    }
+}
