@@ -86,14 +86,11 @@ fn verdict(d: &CompareDocument) -> Told {
         CompareVerdict::Better => (Tone::Good, "B is better."),
         CompareVerdict::Worse => (Tone::Bad, "B is worse."),
         CompareVerdict::Mixed => (Tone::Warning, "B is better in some ways and worse in others."),
-        CompareVerdict::NoDifference => (Tone::Note, "There is no difference that matters."),
+        CompareVerdict::NoDifference => (Tone::Note, "No difference was shown."),
         CompareVerdict::Inconclusive => (Tone::Note, "It cannot be told from this whether B is better or worse."),
     };
     let mut told = Told::new(tone, headline);
     told.say(d.because.clone());
-    if d.verdict == CompareVerdict::NoDifference && d.smallest_difference > 0.0 {
-        told.say(format!("A difference of {:.1} % would have been seen.", d.smallest_difference * 100.0));
-    }
     if d.interrupted {
         told.say("It was interrupted; this is what was known by then.");
     }
