@@ -11,6 +11,8 @@ use crate::world::{Outgoing, World};
 
 /// Reads in a row on one connection: a server that sends without end must not keep the others waiting.
 const MOST_READS: usize = 16;
+/// The most that a TLS record holds.
+const RECORD_BYTES: usize = 16 * 1024;
 
 impl<W: World> EventLoop<'_, W> {
     pub(super) fn read(&mut self, slot: u32) {
@@ -109,17 +111,20 @@ impl<W: World> EventLoop<'_, W> {
     /// Takes TLS records. False: the connection has nothing more to read for this request.
     pub(super) fn decrypt(&mut self, slot: u32, data: &[u8], now: Micros) -> bool {
         let i = slot as usize;
+        // As long as the most that ever came: to clear and to fill it for each answer costs more than its bytes.
         let mut plain = std::mem::take(&mut self.transport.plain);
-        plain.clear();
+        let mut filled = 0;
         let Some(mut tls) = self.transport.connections[i].layers.tls.take() else { return false };
         let was_handshaking = tls.handshaking();
         let fed = tls.feed(data, |tls| {
             loop {
-                let start = plain.len();
-                plain.resize(start + 16 * 1024, 0);
-                let n = tls.read(&mut plain[start..]);
-                plain.truncate(start + n);
-                if n == 0 {
+                if plain.len() < filled + RECORD_BYTES {
+                    plain.resize(filled + RECORD_BYTES, 0);
+                }
+                let room = plain.len() - filled;
+                let n = tls.read(&mut plain[filled..]);
+                filled += n;
+                if n < room {
                     break;
                 }
             }
@@ -153,10 +158,9 @@ impl<W: World> EventLoop<'_, W> {
             self.write(slot);
             go_on = self.transport.connections[i].busy();
         }
-        if !plain.is_empty() && go_on {
-            let received = plain.len() as u64;
-            self.count(slot, |c| c.bytes_received += received);
-            go_on = self.take(slot, &plain, now);
+        if filled > 0 && go_on {
+            self.count(slot, |c| c.bytes_received += filled as u64);
+            go_on = self.take(slot, &plain[..filled], now);
         }
         self.transport.plain = plain;
         if !go_on {
