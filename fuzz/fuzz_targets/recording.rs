@@ -20,7 +20,8 @@ fuzz_target!(|text: &str| {
     };
     let Ok(exchanges) = read else { return };
     let independent = matches!(choice, 's' | 'w');
-    let options = PlanOptions { hosts: Vec::new(), data_file: "plan.csv".into(), independent };
+    let options =
+        PlanOptions { hosts: Vec::new(), data_file: "plan.csv".into(), independent, insecure: false, ca: None };
     let count = exchanges.len();
     let Ok(recorded) = plan(exchanges, &options) else { return };
     let again = plan_file::parse(&recorded.plan, Path::new("/folder"));
