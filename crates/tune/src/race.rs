@@ -76,10 +76,17 @@ pub fn are_divisible(pairs: &[(u64, u64)]) -> bool {
     pairs.iter().all(|(baseline, best)| baseline.min(best) >= &DIVISIBLE)
 }
 
-/// Is the best better without a ratio: in every pair it answers a good deal, and the baseline next to nothing?
+/// So many pairs in which the best is ahead each time come once in 256 by chance (the sign test).
+const ALL_AHEAD: usize = 8;
+
+/// Is the best better without a ratio: in every pair it answers a good deal, and the baseline next to nothing; or it is ahead in
+/// each of many, with twice the answers of all?
 #[must_use]
 pub fn is_clear(pairs: &[(u64, u64)]) -> bool {
-    !pairs.is_empty() && pairs.iter().all(|(baseline, best)| *best >= LEAST_ANSWERS.max(2 * baseline))
+    let far = !pairs.is_empty() && pairs.iter().all(|(baseline, best)| *best >= LEAST_ANSWERS.max(2 * baseline));
+    let (ours, theirs) = pairs.iter().fold((0, 0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
+    let ahead = pairs.len() >= ALL_AHEAD && pairs.iter().all(|(baseline, best)| best > baseline);
+    far || ahead && theirs >= LEAST_ANSWERS.max(2 * ours)
 }
 
 #[cfg(test)]
@@ -97,6 +104,11 @@ mod tests {
         assert!(are_divisible(&[(30, 40), (5, 5000)]) && !are_divisible(&[(30, 40), (4, 5000)]));
         // One answer against thousands is no number of times, and clear all the same.
         assert!(is_clear(&[(0, 5704), (1, 5000)]));
+        // Ahead in each of eight, which chance seldom is; in one of them behind.
+        let mut pairs = [(94, 488), (183, 196), (16, 963), (0, 1515), (20, 684), (145, 199), (0, 754), (235, 981)];
+        assert!(is_clear(&pairs) && !is_clear(&pairs[..7]));
+        pairs[1].1 = 180;
+        assert!(!is_clear(&pairs));
         // Neither answers enough, or not each time: nothing is clear.
         assert!(!is_clear(&[(0, 29)]) && !is_clear(&[(0, 900), (600, 900)]) && !is_clear(&[]));
     }

@@ -98,7 +98,7 @@ impl Shown {
             Shown::Run(run) => crate::run_text(run),
             Shown::Pair(d, ..) | Shown::Compare(d) => crate::compare_text(d),
             Shown::Capacity(d) => crate::capacity_text(d),
-            Shown::Tune(d) => crate::tune_text(d, true),
+            Shown::Tune(d) => crate::tune_text(d, false),
             Shown::Doctor(d) => crate::doctor_text(d, false),
             Shown::Sweep(d) => crate::sweep_text(d),
             Shown::Size(d) => crate::size_text(d),
