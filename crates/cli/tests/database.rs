@@ -48,6 +48,9 @@ struct Watch {
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
 
+/// Looks, three a second, after which something does not come any more.
+const MOST_LOOKS: usize = 200;
+
 impl Watch {
     fn start(folder: &Folder, args: &[&str]) -> Watch {
         let all = [&["watch"], args, &["--interval", "300ms", "-d", "5m", "--json", "-"]].concat();
@@ -56,14 +59,17 @@ impl Watch {
         Watch { child, lines }
     }
 
+    /// The first look that has what is wanted.
     fn until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let mut database = Value::Null;
-        wait_until(what, || {
+        for _ in 0..MOST_LOOKS {
             let line = self.lines.next().expect("a look").expect("a line");
             database = serde_json::from_str::<Value>(&line).expect("a document")["databases"][0].clone();
-            wanted(&database)
-        });
-        database
+            if wanted(&database) {
+                return database;
+            }
+        }
+        panic!("{what} did not come about in {MOST_LOOKS} looks, the last of them: {database:#}");
     }
 }
 
