@@ -10,6 +10,7 @@ use lastdrop_analyze::objective;
 use lastdrop_diagnose::Evidence;
 use lastdrop_load::{FirstAnswer, LoadError, Prepared, RunClock};
 use lastdrop_model::event::{Decided, Repeated};
+use lastdrop_model::plan::ServerTimeFrom;
 use lastdrop_model::run::{End, OtherProgram, RUN_SCHEMA, RunBuilder};
 use lastdrop_model::{Event, Generator, KeptPlan, Look, Observed, Plan, Run, Timeline};
 use lastdrop_probe::chain::Chain;
@@ -22,6 +23,7 @@ use serde_json::json;
 use crate::beside::Beside;
 use crate::observers::{Observer, Scratch};
 use crate::others::{Goal, KnownChain, OthersWatch, lock};
+use crate::server_log::ServerLog;
 
 /// Why an experiment could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -180,9 +182,10 @@ impl Lab<'_> {
     }
 
     /// Tells that a run failed.
-    fn failed(&mut self, e: LoadError) -> LabError {
+    fn failed(&mut self, e: impl Into<LabError>) -> LabError {
+        let e = e.into();
         self.tell(&Event::Failed { why: e.to_string().into() });
-        e.into()
+        e
     }
 
     fn carry_out(&mut self, plan: &Plan, prepared: Option<Prepared>, label: &str, id: &str) -> Result<Run, LabError> {
@@ -199,6 +202,16 @@ impl Lab<'_> {
         let prepared = match prepared.map_or_else(|| Prepared::new(plan), Ok) {
             Ok(prepared) => prepared,
             Err(e) => return Err(self.failed(e)),
+        };
+        let (prepared, mut server_log) = match &plan.server_time {
+            Some(ServerTimeFrom::Log { file, format }) => {
+                let prefix = format!("lastdrop-{id}-");
+                match ServerLog::open(file, format.as_deref(), prefix.clone()) {
+                    Ok(log) => (prepared.identified(prefix), Some(log)),
+                    Err(why) => return Err(self.failed(LabError::Other(why))),
+                }
+            }
+            _ => (prepared, None),
         };
         if self.observers.iter().all(|o| o.archive().is_none()) {
             self.observers.extend(Scratch::of(plan, id).map(|scratch| -> Box<dyn Observer> { Box::new(scratch) }));
@@ -237,25 +250,10 @@ impl Lab<'_> {
                 looks.forget_older();
             }
         };
-        let result = lastdrop_load::run(plan, &prepared, clock, stop, wish, |event| {
+        let mut pass_on = |observers: &mut [Box<dyn Observer + '_>], event: &Event<'_>| {
             match event {
                 Event::Second { slice } => builder.add(slice),
-                Event::PhaseEnd { phase, duration_us, peak } => {
-                    if measured_phase == Some(phase + 1) {
-                        others.begin();
-                    } else if measured_phase == Some(*phase) {
-                        others.end();
-                    }
-                    builder.end_phase(*phase, *duration_us, *peak);
-                    let workers = beside.count_workers();
-                    if let (Some(measured), Some(pool)) = (measured_phase, &mut beside.pool) {
-                        if phase + 1 == measured {
-                            pool.workers_at_start = workers;
-                        } else if *phase == measured {
-                            pool.workers_at_end = workers;
-                        }
-                    }
-                }
+                Event::PhaseEnd { phase, duration_us, peak } => builder.end_phase(*phase, *duration_us, *peak),
                 _ => {}
             }
             tell(observers, event);
@@ -269,6 +267,32 @@ impl Lab<'_> {
                 let phase = usize::from(slice.phase);
                 tell(observers, &Event::Classes { phase, classes: builder.classes(phase).into() });
             }
+        };
+        let result = lastdrop_load::run(plan, &prepared, clock, stop, wish, |event| {
+            if let Event::PhaseEnd { phase, .. } = event {
+                if measured_phase == Some(phase + 1) {
+                    others.begin();
+                } else if measured_phase == Some(*phase) {
+                    others.end();
+                }
+                let workers = beside.count_workers();
+                if let (Some(measured), Some(pool)) = (measured_phase, &mut beside.pool) {
+                    if phase + 1 == measured {
+                        pool.workers_at_start = workers;
+                    } else if *phase == measured {
+                        pool.workers_at_end = workers;
+                    }
+                }
+            }
+            match &mut server_log {
+                None => pass_on(observers, event),
+                Some(log) => {
+                    log.take(event, |event| pass_on(observers, event));
+                    if log.trouble.is_some() {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                }
+            }
             if matches!(event, Event::Second { .. }) {
                 for look in beside.news() {
                     look_at(observers, look);
@@ -280,6 +304,11 @@ impl Lab<'_> {
             Err(e) => return Err(self.failed(e)),
         };
         self.first_answer = finished.first_answer;
+        let joined = server_log.map(|log| log.finish(stop, |event| pass_on(&mut self.observers, event))).transpose();
+        let joined_log = match joined {
+            Ok(joined) => joined,
+            Err(why) => return Err(self.failed(LabError::Other(why))),
+        };
         let phases = builder.into_reports();
         let answered: u64 = phases.iter().map(|p| p.requests.answered).sum();
         let cpu_us: u64 = finished.threads.iter().map(|(cpu, _)| cpu).sum();
@@ -352,6 +381,7 @@ impl Lab<'_> {
             server,
             validity,
             replay: None,
+            joined_log,
             objectives,
         };
         for reason in &run.validity.reasons {

@@ -6,6 +6,7 @@ mod beside;
 pub mod lab;
 pub mod observers;
 mod others;
+mod server_log;
 pub mod warm;
 
 pub use lab::{Lab, LabError};

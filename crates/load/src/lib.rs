@@ -25,6 +25,7 @@ mod prepare;
 mod protocol;
 mod real;
 mod record;
+mod request_ids;
 mod server_time;
 mod shard;
 mod stream;

@@ -6,6 +6,7 @@ use std::sync::mpsc::Receiver;
 use lastdrop_http::Sink;
 use lastdrop_model::{ClassAnswer, Counts, Exchange, Failure, Kind, Micros, Slice, Wish};
 
+use crate::request_ids::RequestIds;
 use crate::server_time::ClockOffset;
 use crate::stream::Stream;
 use crate::wiring::Outcome;
@@ -45,6 +46,8 @@ pub(crate) struct Record {
     /// The `Server` field of the first answer, until that is complete.
     pub server: Option<String>,
     pub clock_offset: ClockOffset,
+    /// Of requests that are to be found in the server's log.
+    pub ids: Option<RequestIds>,
 }
 
 impl Record {
@@ -59,6 +62,7 @@ impl Record {
             connect_error: None,
             server: None,
             clock_offset: ClockOffset::default(),
+            ids: None,
         }
     }
 

@@ -29,7 +29,7 @@ impl Sink for Hearing<'_> {
                 };
                 self.said.take_named(name, value, unit);
             }
-            ServerTimeFrom::Field { .. } => {}
+            ServerTimeFrom::Field { .. } | ServerTimeFrom::Log { .. } => {}
         }
         self.next.field(name, value);
     }

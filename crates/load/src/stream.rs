@@ -53,6 +53,8 @@ pub struct Stream {
     pub capture: Option<Box<Capture>>,
     /// What the answer says of the server's own time, where that is wanted.
     pub said: ServerTime,
+    /// The number in its id, where it carries one.
+    pub id: u64,
     pub errand: Option<Box<Errand>>,
 }
 

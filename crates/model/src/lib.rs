@@ -49,7 +49,7 @@ pub use printable::Printable;
 pub use request::RequestSpec;
 pub use run::{Generator, PhaseReport, Run};
 pub use settings::{Knob, ReloadClass, Role, Setting, Settings};
-pub use slice::{ClassAnswer, Slice};
+pub use slice::{ClassAnswer, Identified, Slice};
 pub use timeline::Timeline;
 pub use url::Url;
 pub use validity::{Reason, Validity, Verdict};

@@ -71,6 +71,13 @@ impl From<ClassPart> for (u16, u8, u32) {
     }
 }
 
+/// An answer whose request carried an id: by it the line in the server's log is found that tells the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identified {
+    pub id: u64,
+    pub class: u16,
+}
+
 /// A second by class of request (see [`Classes`](crate::class::Classes)). Empty where there is one class.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -96,6 +103,8 @@ pub struct Slice {
     /// One histogram a [`Kind`], indexed by it.
     pub latencies: [Histogram; Kind::COUNT],
     pub by_class: ByClass,
+    /// Answers to requests that carry ids. Whoever joins them with a log takes them; they are not written down.
+    pub identified: Vec<Identified>,
 }
 
 impl Slice {
@@ -108,6 +117,7 @@ impl Slice {
             status: vec![0; 1000],
             latencies: std::array::from_fn(|_| Histogram::new()),
             by_class: ByClass::default(),
+            identified: Vec::new(),
         }
     }
 
@@ -164,6 +174,7 @@ impl Slice {
         }
         classes.answers.extend_from_slice(&other.by_class.answers);
         classes.parts.extend_from_slice(&other.by_class.parts);
+        self.identified.extend_from_slice(&other.identified);
     }
 
     /// Adds all but what is known of classes.
@@ -193,6 +204,7 @@ impl Slice {
         self.by_class.counts.fill(Counts::default());
         self.by_class.answers.clear();
         self.by_class.parts.clear();
+        self.identified.clear();
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use lastdrop_model::Kind;
 use lastdrop_model::plan::ServerTimeFrom;
 use lastdrop_model::printable::line;
-use lastdrop_model::run::{PhaseReport, Results};
+use lastdrop_model::run::{JoinedLog, PhaseReport, Results};
 use lastdrop_model::units::show_us;
 use serde_json::Value;
 
@@ -23,7 +23,8 @@ pub(crate) fn parts_text(p: &PhaseReport, from: Option<&ServerTimeFrom>) -> Stri
     let said =
         Kind::PARTS.iter().any(|k| !matches!(k, Kind::Link | Kind::Transfer) && p.latency(*k, "count").is_some());
     if !said {
-        let _ = writeln!(out, "\n  server time: no answer says it ({})", line(&from.to_string()));
+        let who = if from.is_log() { "no line" } else { "no answer" };
+        let _ = writeln!(out, "\n  server time: {who} says it ({})", line(&from.to_string()));
         return out;
     }
     let mut rows = vec![row("all requests".into(), p)];
@@ -37,6 +38,23 @@ pub(crate) fn parts_text(p: &PhaseReport, from: Option<&ServerTimeFrom>) -> Stri
         let _ =
             write!(out, "\n{}", aligned(&["second", "link", "queue", "server", "of it upstream", "transfer"], &rows));
     }
+    out
+}
+
+/// How much of a run the server's log told.
+pub(crate) fn joined_text(log: &JoinedLog) -> String {
+    let answers = log.joined + log.without_line;
+    let mut out = format!("\nserver log {}: {} of {answers} answers have their line", line(&log.file), log.joined);
+    let notes = [
+        (log.without_line, "never came or came too late"),
+        (log.others, "lines of other requests"),
+        (log.unparsed, "lines not understood"),
+        (log.rotations, "rotations"),
+    ];
+    for (n, what) in notes.into_iter().filter(|(n, _)| *n > 0) {
+        let _ = write!(out, "; {n} {what}");
+    }
+    out.push('\n');
     out
 }
 

@@ -11,7 +11,7 @@ use lastdrop_model::units::{show_bytes, show_us};
 use lastdrop_model::{Kind, Plan, Run, Validity, Verdict};
 
 use crate::classes::classes_text;
-use crate::parts::parts_text;
+use crate::parts::{joined_text, parts_text};
 use crate::server::server_text;
 use crate::table::aligned;
 
@@ -38,6 +38,9 @@ pub fn run_text(run: &Run) -> String {
     }
     if let Some(played) = &run.replay {
         played_text(&mut out, played);
+    }
+    if let Some(log) = &run.joined_log {
+        out.push_str(&joined_text(log));
     }
     for (error, n) in &run.generator.connect_errors {
         let _ = writeln!(out, "  connect: {n} × {}", line(error));

@@ -20,6 +20,7 @@ pub(crate) fn without_lists(run: &Run) -> Run {
         server: run.server.as_ref().map(|server| Observed { looks: Timeline::default(), ..server.clone() }),
         validity: run.validity.clone(),
         replay: run.replay.clone(),
+        joined_log: run.joined_log.clone(),
         objectives: run.objectives.clone(),
     }
 }

@@ -223,6 +223,7 @@ impl Store {
                 .map(|looks| Observed { looks, ..Observed::default() }),
             validity: Validity::default(),
             replay: None,
+            joined_log: None,
             objectives: Vec::new(),
         })
     }

@@ -173,6 +173,12 @@ impl Entry {
         Some(span.of(&self.line)).filter(|text| !matches!(*text, b"" | b"-"))
     }
 
+    /// What comes behind a text, wherever in the line that is.
+    #[must_use]
+    pub fn behind(&self, text: &[u8]) -> Option<&[u8]> {
+        memchr::memmem::find(&self.line, text).map(|at| &self.line[at + text.len()..])
+    }
+
     /// What a session is known by.
     #[must_use]
     pub fn key(&self, key: &Key) -> Option<&[u8]> {

@@ -98,6 +98,12 @@ impl GrowingLog {
         self.rotations
     }
 
+    /// The format of its lines, once that is known.
+    #[must_use]
+    pub fn format(&self) -> Option<&Format> {
+        self.format.as_deref()
+    }
+
     /// Its name and the format of its lines, once that is known.
     #[must_use]
     pub fn file(&self) -> LogFile {

@@ -224,6 +224,7 @@ mod tests {
             generator: Generator::default(),
             validity: Validity::default(),
             replay: None,
+            joined_log: None,
             objectives: Vec::new(),
         }
     }

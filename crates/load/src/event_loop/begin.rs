@@ -42,6 +42,7 @@ impl<W: World> EventLoop<'_, W> {
             || errand.is_some()
             || self.job.prepared.personal
             || self.job.plan.http.pipeline > 1
+            || self.record.ids.is_some()
         {
             self.fill(slot, request, endpoint, errand);
         }
@@ -132,16 +133,23 @@ impl<W: World> EventLoop<'_, W> {
         let user = slot / self.users.per_user;
         let c = &mut self.transport.connections[slot as usize];
         let s = &mut self.streams[slot as usize];
+        let ids = &mut self.record.ids;
         c.wire.out.clear();
         c.wire.hold_at = usize::MAX;
+        if let Some(ids) = ids {
+            s.id = ids.take(c.wire.pipelined.len());
+        }
         let part = errand.as_ref().is_some_and(|e| e.embedded);
         let look = |w| Box::new(if part { Capture::of_part(w) } else { Capture::new(w) });
         s.capture = spec.answer.wanted.as_ref().map(look);
         if !prepared.personal {
             // Pipelined: the same request several times.
             let wire = spec.wire.as_deref().unwrap_or_default();
-            for _ in 0..=c.wire.pipelined.len() {
-                c.wire.out.extend_from_slice(wire);
+            for number in s.id..=s.id + c.wire.pipelined.len() as u64 {
+                match ids {
+                    Some(ids) => ids.write(number, wire, &mut c.wire.out),
+                    None => c.wire.out.extend_from_slice(wire),
+                }
             }
             return;
         }
@@ -159,7 +167,10 @@ impl<W: World> EventLoop<'_, W> {
             Some(detour) => detour.path.clone().into_bytes(),
             None => spec.target(&mut values),
         };
-        if let (Some(_), None) = (&spec.wire, &errand.detour) {
+        if let (Some(wire), None) = (&spec.wire, &errand.detour) {
+            if let Some(ids) = ids {
+                ids.write(s.id, wire, &mut c.wire.out);
+            }
             s.errand = Some(errand);
             return;
         }
@@ -179,7 +190,8 @@ impl<W: World> EventLoop<'_, W> {
             _ => String::new(),
         };
         let target = errand.target.clone();
-        let mut filling = Filling { values, cookie, authorization: None };
+        let id = ids.as_mut().map(|ids| ids.text(s.id));
+        let mut filling = Filling { values, id, cookie, authorization: None };
         if challenged {
             filling.authorization = Some(&mut respond);
         }

@@ -1,7 +1,7 @@
 //! The ends that a request can meet, each recorded exactly once: answered, failed, timed out.
 
 use lastdrop_model::plan::GiveUp;
-use lastdrop_model::{Failure, Fate, Kind, Micros};
+use lastdrop_model::{Failure, Fate, Identified, Kind, Micros};
 
 use super::EventLoop;
 use crate::transport::State;
@@ -34,6 +34,7 @@ impl<W: World> EventLoop<'_, W> {
     /// The first of several pipelined requests is answered; the next one's answer follows.
     pub(super) fn first_of_pipeline(&mut self, slot: u32, now: Micros) {
         self.record_answer(slot, now, true);
+        self.streams[slot as usize].id += 1;
         let c = &mut self.transport.connections[slot as usize];
         let s = &mut self.streams[slot as usize];
         s.received = 0;
@@ -144,7 +145,7 @@ impl<W: World> EventLoop<'_, W> {
         let origin = (self.transport.world.unix_us() + self.job.start) as i64;
         let c = &mut self.transport.connections[slot as usize];
         let s = &mut self.streams[slot as usize];
-        let said = std::mem::take(&mut s.said);
+        let (said, id) = (std::mem::take(&mut s.said), s.id);
         let (phase, class, first_byte, written) = (s.phase, s.class, s.times.first_byte, s.times.written);
         let link = c.socket.as_ref().and_then(|socket| self.transport.world.round_trip_us(socket));
         let mut queue = said.queued_us;
@@ -158,7 +159,11 @@ impl<W: World> EventLoop<'_, W> {
             queue = Some((began - self.record.clock_offset.ahead() - arrived).max(0) as u64);
         }
         let transfer = Some(now.saturating_sub(first_byte));
+        let carries_id = self.record.ids.is_some();
         let slice = self.record.slice(phase);
+        if carries_id {
+            slice.identified.push(Identified { id, class });
+        }
         for (kind, us) in [
             (Kind::Link, link),
             (Kind::Queue, queue),

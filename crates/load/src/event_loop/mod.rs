@@ -38,6 +38,7 @@ use lastdrop_model::{Counts, Micros};
 
 use crate::phases::{Phases, Queue, Source};
 use crate::record::Record;
+use crate::request_ids::RequestIds;
 use crate::stream::Streams;
 use crate::tape::{Reader, Tape};
 use crate::transport::Transport;
@@ -107,7 +108,10 @@ impl<'a, W: World> EventLoop<'a, W> {
             streams: Streams::new(slots, job.plan.timeout),
             last_head: HeadMemory::default(),
             phases: Phases::new(),
-            record: Record::new(job.wish, job.plan.phases.len()),
+            record: Record {
+                ids: job.prepared.id_prefix.as_ref().map(|prefix| RequestIds::new(prefix, job.thread)),
+                ..Record::new(job.wish, job.plan.phases.len())
+            },
             waiting: Waiting::new(slots, job.prepared.endpoints.len()),
             timers: Timers::default(),
             tape: job.prepared.tape.as_ref().and_then(Tape::take),

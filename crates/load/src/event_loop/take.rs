@@ -35,7 +35,8 @@ impl<W: World> EventLoop<'_, W> {
             }
             let rest = &data[at..];
             let wants_first = self.record.exchanges.is_some() && self.record.outcome.first_answer.is_none();
-            let fed = match (&self.job.plan.server_time, &mut s.capture) {
+            let heard = self.job.plan.server_time.as_ref().filter(|from| !from.is_log());
+            let fed = match (heard, &mut s.capture) {
                 (Some(from), capture) => {
                     let (mut first, mut nobody) = (ServerField(&mut self.record.server), Discard);
                     let next: &mut dyn Sink = match capture {

@@ -8,7 +8,7 @@ mod request;
 use std::sync::Arc;
 
 use lastdrop_model::Classes;
-use lastdrop_model::plan::{Load, Plan};
+use lastdrop_model::plan::{Load, Plan, ServerTimeFrom};
 use lastdrop_model::request::{Pick, RequestSpec};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustls::ClientConfig;
@@ -44,6 +44,8 @@ pub struct Prepared {
     pub(crate) class_of_parts: u16,
     /// Requests that somebody else made, instead of the plan's own.
     pub(crate) tape: Option<Tape>,
+    /// What the ids of requests begin with, where they carry them.
+    pub(crate) id_prefix: Option<String>,
     names: Names,
     tls: Tls,
 }
@@ -157,6 +159,7 @@ impl Prepared {
             classes: if classes.names.len() > 1 { classes.names.len() } else { 0 },
             class_of_parts: classes.parts,
             tape: None,
+            id_prefix: None,
             names,
             tls,
         })
@@ -172,6 +175,12 @@ impl Prepared {
     #[must_use]
     pub fn playing(self, tape: Tape) -> Prepared {
         Prepared { tape: Some(tape), personal: true, ..self }
+    }
+
+    /// Gives each request an id in a field of its own, which begins so and goes on with a number.
+    #[must_use]
+    pub fn identified(self, prefix: String) -> Prepared {
+        Prepared { id_prefix: Some(prefix), ..self }
     }
 
     /// What a plan would send.
@@ -191,6 +200,7 @@ impl Prepared {
             values[..row.len()].clone_from_slice(row);
         }
         let mut rng = <Xoshiro256PlusPlus as rand_core::SeedableRng>::seed_from_u64(plan.seed);
+        let id = plan.server_time.as_ref().is_some_and(ServerTimeFrom::is_log);
         let requests = self
             .requests
             .iter()
@@ -198,6 +208,7 @@ impl Prepared {
                 let mut out = Vec::new();
                 let mut filling = Filling {
                     values: Values { user: 1, iteration: 1, values: &values, rng: &mut rng },
+                    id: id.then_some(&b"(id)"[..]),
                     cookie: None,
                     authorization: None,
                 };
@@ -259,7 +270,7 @@ mod tests {
             let prepared = Prepared::new(plan).expect("valid");
             let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
             let values = Values { user: 1, iteration: 1, values: &[], rng: &mut rng };
-            let mut filling = Filling { values, cookie: None, authorization: None };
+            let mut filling = Filling { values, id: None, cookie: None, authorization: None };
             let detour = Detour { endpoint, method: "GET".into(), path: "/".into(), body: false, host: None };
             let detour = (endpoint != prepared.requests[request].endpoint).then_some(&detour);
             let mut out = Vec::new();

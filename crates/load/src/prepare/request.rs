@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use lastdrop_http::request::{RequestBuilder, write_chunked, write_field, write_line};
-use lastdrop_model::plan::{HttpOptions, KeepAlive, Plan};
+use lastdrop_model::plan::{HttpOptions, KeepAlive, Plan, REQUEST_ID};
 use lastdrop_model::request::{Auth, Expectation, RequestSpec, Think};
 use lastdrop_model::{raw, secrets};
 
@@ -109,6 +109,8 @@ pub struct Detour {
 /// What a request is filled with.
 pub struct Filling<'a> {
     pub values: Values<'a>,
+    /// The request's own id, where it carries one.
+    pub id: Option<&'a [u8]>,
     /// The value of the Cookie header, if there is one.
     pub cookie: Option<Vec<u8>>,
     /// The value of the Authorization header, made for the target that it is given.
@@ -146,6 +148,9 @@ impl Request {
         if !self.text.own_host || detour.is_some() {
             let host = detour.and_then(|d| d.host.as_ref()).unwrap_or(&endpoint.authority);
             write_field(out, "Host", host.as_bytes());
+        }
+        if let Some(id) = filling.id {
+            write_field(out, REQUEST_ID, id);
         }
         self.text.fields.at(detour, self.endpoint).render(&mut filling.values, out);
         if endpoint.absolute {
@@ -314,7 +319,7 @@ pub(super) fn prepare(
         let mut values = Values { user: 0, iteration: 0, values: &[], rng: &mut rng };
         let target = request.target(&mut values);
         let mut wire = Vec::new();
-        let mut filling = Filling { values, cookie: None, authorization: None };
+        let mut filling = Filling { values, id: None, cookie: None, authorization: None };
         request.render(endpoint, http, None, &target, &mut filling, &mut wire);
         request.wire = Some(wire.into());
     }

@@ -7,9 +7,9 @@ use crate::bounds::{
 use crate::class::Classes;
 use crate::http_options::{HTTP_OPTIONS, Takes};
 use crate::objective::Objective;
-use crate::request::{Auth, Pick, Think};
+use crate::request::{Auth, Pick, RequestSpec, Think};
 
-use super::{KeepAlive, Load, Plan};
+use super::{KeepAlive, Load, Plan, REQUEST_ID, ServerTimeFrom};
 
 /// Classes of requests that an error lists.
 const NAMES_SHOWN: usize = 20;
@@ -95,6 +95,7 @@ impl Plan {
                 );
             }
         }
+        self.check_request_ids()?;
         self.check_classes(&self.objectives)?;
         if self.network.unix_socket.is_some() && (self.network.proxy.is_some() || !self.network.sources.is_empty()) {
             return wrong(
@@ -134,6 +135,29 @@ impl Plan {
             what: format!("objective {objective}: no requests are called '{class}'"),
             advice: format!("there are {shown}{more}; name = in a plan's request gives it a name"),
         })
+    }
+
+    /// Two ids of one request would be none.
+    fn check_request_ids(&self) -> Result<(), PlanError> {
+        if !self.server_time.as_ref().is_some_and(ServerTimeFrom::is_log) {
+            return Ok(());
+        }
+        let is_id = |name: &str| name.trim().eq_ignore_ascii_case(REQUEST_ID);
+        let own = |r: &RequestSpec| {
+            let mut lines = r.lines.as_deref().unwrap_or_default().lines();
+            r.headers.iter().any(|(name, _)| is_id(name))
+                || lines.any(|line| line.split_once(':').is_some_and(|(name, _)| is_id(name)))
+        };
+        match self.requests.iter().position(own) {
+            None => Ok(()),
+            Some(i) => Err(PlanError {
+                part: Trouble::Request(i),
+                what: format!(
+                    "it has an {REQUEST_ID} of its own, by which its line in the server's log is to be found"
+                ),
+                advice: "leave that field away, or server_time = \"log:…\"".into(),
+            }),
+        }
     }
 
     /// Numbers that nobody can carry out, whoever made the plan.

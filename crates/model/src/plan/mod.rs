@@ -20,7 +20,7 @@ pub use keepalive::KeepAlive;
 pub use load::{Arrival, BEGIN_TOGETHER, Load, Phase};
 pub use network::{Network, Proxy};
 pub use replay::{Pace, Played, Replay};
-pub use server_time::{ServerTimeFrom, TimeUnit};
+pub use server_time::{REQUEST_ID, ServerTimeFrom, TimeUnit};
 pub use tls::TlsOptions;
 
 pub use crate::http_options::HttpOptions;

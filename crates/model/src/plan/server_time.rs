@@ -1,13 +1,14 @@
 //! Where a server says its own time of a request.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::request::check_header;
 
-/// Which fields of an answer are read.
+/// What is read: fields of an answer, or the server's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ServerTimeFrom {
@@ -15,6 +16,28 @@ pub enum ServerTimeFrom {
     Known,
     /// One by its name, with the unit of numbers that have none.
     Field { name: String, unit: TimeUnit },
+    /// None of them: the lines of the server's log, joined by an id that each request carries. Without a format it is recognised.
+    Log { file: PathBuf, format: Option<String> },
+}
+
+/// The field of a request that has its id.
+pub const REQUEST_ID: &str = "X-Request-Id";
+
+impl ServerTimeFrom {
+    /// The same with a log's path seen from a folder.
+    #[must_use]
+    pub fn seen_from(self, folder: &Path) -> ServerTimeFrom {
+        match self {
+            ServerTimeFrom::Log { file, format } => ServerTimeFrom::Log { file: folder.join(file), format },
+            other => other,
+        }
+    }
+
+    /// Is it in the log?
+    #[must_use]
+    pub fn is_log(&self) -> bool {
+        matches!(self, ServerTimeFrom::Log { .. })
+    }
 }
 
 /// A unit of time.
@@ -36,9 +59,17 @@ impl FromStr for ServerTimeFrom {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "'{text}' does not say where the server's time is; write auto, header:X-Runtime or header:NAME:s (s, ms, us)"
+                "'{text}' does not say where the server's time is; write auto, header:X-Runtime, header:NAME:s (s, ms, us), log:FILE or \
+                 log:FILE,FORMAT"
             )
         };
+        if let Some(log) = text.strip_prefix("log:") {
+            let (file, format) = log.split_once(',').map_or((log, None), |(file, format)| (file, Some(format.trim())));
+            if file.is_empty() || format.is_some_and(str::is_empty) {
+                return Err(wrong());
+            }
+            return Ok(ServerTimeFrom::Log { file: file.into(), format: format.map(Into::into) });
+        }
         if text == "auto" {
             return Ok(ServerTimeFrom::Known);
         }
@@ -63,6 +94,8 @@ impl fmt::Display for ServerTimeFrom {
                     None => Ok(()),
                 }
             }
+            ServerTimeFrom::Log { file, format: None } => write!(f, "log:{}", file.display()),
+            ServerTimeFrom::Log { file, format: Some(format) } => write!(f, "log:{},{format}", file.display()),
         }
     }
 }
@@ -87,10 +120,19 @@ mod tests {
 
     #[test]
     fn it_is_written_as_it_is_read() {
-        for text in ["auto", "header:X-Runtime", "header:X-Mine:ms", "header:Server-Timing"] {
+        for text in [
+            "auto",
+            "header:X-Runtime",
+            "header:X-Mine:ms",
+            "header:Server-Timing",
+            "log:/var/log/access.log",
+            "log:a.log,json",
+            "log:a.log,%h %t \"%r\" %>s %b %D, %{X-Request-Id}i",
+        ] {
             assert_eq!(text.parse::<ServerTimeFrom>().expect("valid").to_string(), text);
         }
-        for wrong in ["", "header:", "header:a b", "header:X:h", "X-Runtime", "log"] {
+        for wrong in ["", "header:", "header:a b", "header:X:h", "X-Runtime", "log", "log:", "log:,json", "log:a.log, "]
+        {
             assert!(wrong.parse::<ServerTimeFrom>().is_err(), "{wrong}");
         }
     }

@@ -120,7 +120,7 @@ pub struct PlanFile {
     /// What the measured phase has to reach: "p99<300ms,errors<0.1%,rate>500". Missed, the exit code is 3.
     #[schemars(with = "Option<String>")]
     pub(super) objective: Option<Text<Objectives>>,
-    /// Where the server says its own time of a request: "auto", "header:X-Runtime", "header:NAME:ms".
+    /// Where the server says its own time of a request: "auto", "header:X-Runtime", "header:NAME:ms", "log:FILE,FORMAT".
     #[schemars(with = "Option<String>")]
     pub(super) server_time: Option<Text<ServerTimeFrom>>,
     /// "uniform" or "poisson".

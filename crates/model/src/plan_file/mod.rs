@@ -91,7 +91,7 @@ pub fn parse(text: &str, folder: &Path) -> Result<ReadPlan, PlanFileError> {
         plan.keepalive = keepalive.0;
     }
     plan.objectives = file.objective.as_ref().map(|o| o.0.0.clone()).unwrap_or_default();
-    plan.server_time = file.server_time.as_ref().map(|s| s.0.clone());
+    plan.server_time = file.server_time.as_ref().map(|s| s.0.clone().seen_from(folder));
     plan.think = file.think.as_ref().map(|t| t.0);
     plan.data = file.data.as_ref().map(|d| Data { file: folder.join(&d.file), per: d.per, random: d.random });
     plan.page = file.page.as_ref().map(|p| {

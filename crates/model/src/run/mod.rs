@@ -6,6 +6,7 @@
 mod builder;
 mod by_class;
 mod generator;
+mod joined_log;
 mod phase;
 mod summary;
 
@@ -14,6 +15,7 @@ use serde_json::Value;
 
 pub use builder::RunBuilder;
 pub use generator::{Generator, OtherProgram, Shortage};
+pub use joined_log::JoinedLog;
 pub use phase::{
     Bytes, ClassReport, Connections, Expectations, Followed, Pages, PhaseReport, Rate, Requests, Results, Second,
 };
@@ -78,6 +80,9 @@ pub struct Run {
     /// What came of the log, where one was played.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<Played>,
+    /// What came of the server's log, where the server's time was taken from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joined_log: Option<JoinedLog>,
     /// What the plan wanted to be reached, judged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objectives: Vec<Judged>,

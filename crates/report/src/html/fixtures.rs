@@ -35,6 +35,7 @@ pub(crate) fn run_of(seconds: u32, answers: u64) -> Run {
         server: None,
         validity: Validity::default(),
         replay: None,
+        joined_log: None,
         objectives: Vec::new(),
     }
 }

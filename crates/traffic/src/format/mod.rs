@@ -136,6 +136,17 @@ impl Format {
         pattern.pieces.iter().position(|p| p.name == apache || p.name == nginx)
     }
 
+    /// May a line have an id of its request? Known ones have it in a field that says nothing else.
+    #[must_use]
+    pub fn may_have_id(&self) -> bool {
+        match &self.how {
+            How::Pattern(pattern) => {
+                pattern.open || pattern.pieces.iter().any(|p| p.field == pattern::Field::Other && p.name != "%l")
+            }
+            How::Json | How::Haproxy(_) => true,
+        }
+    }
+
     /// Does a line have the time that the server took?
     #[must_use]
     pub fn has_server_time(&self) -> bool {
