@@ -248,3 +248,53 @@ impl Wire {
         self.behind.remove(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const SLOT: Slot = Slot(1);
+
+    #[test]
+    fn a_stream_has_the_number_of_its_connection_wherever_there_was_room() {
+        let (mut carriers, mut wire) = (Carriers, Wire::default());
+        for stream in wire.streams(SLOT).chain(wire.broken(SLOT)) {
+            assert_eq!((carriers.slot_of(stream), carriers.seat(stream, Slot(0))), (SLOT, SLOT));
+        }
+        let mut rest = &b"HTTP/1.1 200 OK"[..];
+        assert_eq!(wire.piece(SLOT, &mut rest), Some((StreamId(1), &b"HTTP/1.1 200 OK"[..])));
+        assert_eq!(wire.piece(SLOT, &mut rest), None);
+    }
+
+    #[test]
+    fn a_body_is_held_until_it_is_released() {
+        let (mut wire, streams) = (Wire::default(), Streams::new(2, Duration::ZERO));
+        wire.out().extend_from_slice(b"headbody");
+        wire.hold_at(4);
+        assert_eq!(wire.next(SLOT, &streams, &[], 3), b"hea");
+        wire.wrote(3);
+        assert!(matches!(wire.progress(SLOT, &streams, &[]), Progress::More));
+        assert_eq!(wire.next(SLOT, &streams, &[], 3), b"d");
+        wire.wrote(1);
+        assert!(matches!(wire.progress(SLOT, &streams, &[]), Progress::Held));
+        assert_eq!(wire.next(SLOT, &streams, &[], 3), b"");
+        wire.release();
+        assert_eq!(wire.next(SLOT, &streams, &[], usize::MAX), b"body");
+        wire.wrote(4);
+        let Progress::All(mut out) = wire.progress(SLOT, &streams, &[]) else { panic!("something is left") };
+        assert_eq!((out.next(), wire.written()), (Some(StreamId(1)), 8));
+    }
+
+    #[test]
+    fn pipelined_requests_have_their_due_times_in_order() {
+        let (mut wire, streams) = (Wire::default(), Streams::new(2, Duration::ZERO));
+        wire.put_behind([7, 9]);
+        wire.repeat(b"GET ");
+        assert_eq!(wire.next(SLOT, &streams, &[], usize::MAX), b"GET GET GET ");
+        assert_eq!((wire.next_behind(), wire.behind()), (7, &[9][..]));
+        wire.lost(StreamId(1));
+        assert!(wire.behind().is_empty());
+    }
+}
