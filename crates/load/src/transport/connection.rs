@@ -121,7 +121,7 @@ impl<S> Connections<S> {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &Connection<S>)> {
-        self.slots().zip(&self.all)
+        self.all.iter().enumerate().map(|(at, c)| (Slot(at as u32), c))
     }
 
     pub fn slots(&self) -> impl Iterator<Item = Slot> + use<S> {
