@@ -17,6 +17,7 @@ mod error;
 mod event_loop;
 pub mod extract;
 pub mod files;
+mod ids;
 pub mod inspect;
 pub mod page;
 mod phases;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lastdrop_http::ServerTime;
 use lastdrop_model::Micros;
 
+use crate::ids::StreamId;
 use crate::inspect::Capture;
 use crate::prepare::Detour;
 
@@ -59,8 +60,8 @@ pub struct Stream {
 }
 
 /// The requests in flight in the order in which they were sent. All have the same timeout, so the oldest is the next
-/// to be due; a list through the slots costs no memory a request and no comparison. The links lie apart from the
-/// connections: neighbours in the list are strangers in memory, and touching them would cost two cache misses a request.
+/// to be due; a list through their numbers costs no memory a request and no comparison. The links lie apart from the
+/// streams: neighbours in the list are strangers in memory, and touching them would cost two cache misses a request.
 #[derive(Debug)]
 struct InFlight {
     links: Vec<Link>,
@@ -76,27 +77,27 @@ struct Link {
 }
 
 impl InFlight {
-    pub fn new(slots: usize) -> InFlight {
-        InFlight { links: vec![Link { older: NONE, newer: NONE }; slots], oldest: NONE, newest: NONE, count: 0 }
+    pub fn new(streams: usize) -> InFlight {
+        InFlight { links: vec![Link { older: NONE, newer: NONE }; streams], oldest: NONE, newest: NONE, count: 0 }
     }
 
-    pub fn oldest(&self) -> Option<u32> {
-        (self.oldest != NONE).then_some(self.oldest)
+    pub fn oldest(&self) -> Option<StreamId> {
+        (self.oldest != NONE).then_some(StreamId(self.oldest))
     }
 
-    pub fn push(&mut self, slot: u32) {
+    pub fn push(&mut self, stream: StreamId) {
         let older = self.newest;
-        self.links[slot as usize] = Link { older, newer: NONE };
+        self.links[stream.index()] = Link { older, newer: NONE };
         match older {
-            NONE => self.oldest = slot,
-            o => self.links[o as usize].newer = slot,
+            NONE => self.oldest = stream.0,
+            o => self.links[o as usize].newer = stream.0,
         }
-        self.newest = slot;
+        self.newest = stream.0;
         self.count += 1;
     }
 
-    pub fn remove(&mut self, slot: u32) {
-        let Link { older, newer } = self.links[slot as usize];
+    pub fn remove(&mut self, stream: StreamId) {
+        let Link { older, newer } = self.links[stream.index()];
         match older {
             NONE => self.oldest = newer,
             o => self.links[o as usize].newer = newer,
@@ -144,19 +145,19 @@ pub(crate) struct Streams {
     sweep: Sweep,
 }
 
-impl Index<usize> for Streams {
+impl Index<StreamId> for Streams {
     type Output = Stream;
 
     #[inline]
-    fn index(&self, at: usize) -> &Stream {
-        &self.all[at]
+    fn index(&self, stream: StreamId) -> &Stream {
+        &self.all[stream.index()]
     }
 }
 
-impl IndexMut<usize> for Streams {
+impl IndexMut<StreamId> for Streams {
     #[inline]
-    fn index_mut(&mut self, at: usize) -> &mut Stream {
-        &mut self.all[at]
+    fn index_mut(&mut self, stream: StreamId) -> &mut Stream {
+        &mut self.all[stream.index()]
     }
 }
 
@@ -178,13 +179,13 @@ impl Streams {
 
     /// One has been sent.
     #[inline]
-    pub fn push(&mut self, stream: u32) {
+    pub fn push(&mut self, stream: StreamId) {
         self.in_flight.push(stream);
     }
 
     /// One has met its end.
     #[inline]
-    pub fn remove(&mut self, stream: u32) {
+    pub fn remove(&mut self, stream: StreamId) {
         self.in_flight.remove(stream);
     }
 
@@ -192,17 +193,17 @@ impl Streams {
     #[inline]
     pub fn next_timeout(&self) -> Option<Micros> {
         let oldest = self.in_flight.oldest()?;
-        Some(self[oldest as usize].times.sent.saturating_add(self.timeout_us))
+        Some(self[oldest].times.sent.saturating_add(self.timeout_us))
     }
 
     /// One that had waited long enough at `seen`.
-    pub fn expired(&self, seen: Micros) -> Option<u32> {
+    pub fn expired(&self, seen: Micros) -> Option<StreamId> {
         self.in_flight.oldest().filter(|_| self.next_timeout().is_some_and(|at| at <= seen))
     }
 
     /// Has no request ended since the first half of this one's timeout was over?
-    pub fn is_silent_since(&self, stream: u32, last_end: Micros) -> bool {
-        last_end <= self[stream as usize].times.sent.saturating_add(self.timeout_us / 2)
+    pub fn is_silent_since(&self, stream: StreamId, last_end: Micros) -> bool {
+        last_end <= self[stream].times.sent.saturating_add(self.timeout_us / 2)
     }
 
     /// The loop has handled `events` events of a look at `now`, which were all there were (`drained`), or not. Says
@@ -220,18 +221,18 @@ mod tests {
     #[test]
     fn requests_leave_from_anywhere_and_the_oldest_stays_first() {
         let mut list = InFlight::new(4);
-        for slot in [2, 0, 3, 1] {
-            list.push(slot);
+        for stream in [2, 0, 3, 1] {
+            list.push(StreamId(stream));
         }
-        list.remove(0);
-        assert_eq!(list.oldest(), Some(2));
-        list.remove(2);
-        assert_eq!(list.oldest(), Some(3));
-        list.push(0);
-        list.remove(1);
-        list.remove(3);
-        assert_eq!(list.oldest(), Some(0));
-        list.remove(0);
+        list.remove(StreamId(0));
+        assert_eq!(list.oldest(), Some(StreamId(2)));
+        list.remove(StreamId(2));
+        assert_eq!(list.oldest(), Some(StreamId(3)));
+        list.push(StreamId(0));
+        list.remove(StreamId(1));
+        list.remove(StreamId(3));
+        assert_eq!(list.oldest(), Some(StreamId(0)));
+        list.remove(StreamId(0));
         assert_eq!((list.oldest(), list.count), (None, 0));
     }
 
@@ -239,23 +240,24 @@ mod tests {
     fn the_oldest_request_expires_first_and_not_before_its_time() {
         let mut streams = Streams::new(3, Duration::from_micros(100));
         for (stream, sent) in [(1, 10), (0, 20), (2, 20)] {
-            streams[stream as usize].times.sent = sent;
-            streams.push(stream);
+            streams[StreamId(stream)].times.sent = sent;
+            streams.push(StreamId(stream));
         }
         assert_eq!((streams.next_timeout(), streams.expired(109)), (Some(110), None));
-        assert_eq!(streams.expired(110), Some(1));
-        streams.remove(1);
-        assert_eq!((streams.next_timeout(), streams.expired(200), streams.count()), (Some(120), Some(0), 2));
-        streams.remove(0);
-        streams.remove(2);
+        assert_eq!(streams.expired(110), Some(StreamId(1)));
+        streams.remove(StreamId(1));
+        assert_eq!((streams.next_timeout(), streams.expired(200), streams.count()), (Some(120), Some(StreamId(0)), 2));
+        streams.remove(StreamId(0));
+        streams.remove(StreamId(2));
         assert_eq!((streams.next_timeout(), streams.expired(u64::MAX)), (None, None));
     }
 
     #[test]
     fn a_server_is_silent_if_it_has_ended_nothing_since_the_middle_of_a_timeout() {
         let mut streams = Streams::new(1, Duration::from_micros(100));
-        streams[0].times.sent = 1000;
-        assert!(streams.is_silent_since(0, 1050) && !streams.is_silent_since(0, 1051));
+        let stream = StreamId(0);
+        streams[stream].times.sent = 1000;
+        assert!(streams.is_silent_since(stream, 1050) && !streams.is_silent_since(stream, 1051));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 
 use crate::error::LoadError;
 use crate::files;
+use crate::protocol::offered;
 
 /// Sessions that a thread remembers for resumption, a server each.
 const SESSIONS: usize = 64;
@@ -69,7 +70,7 @@ fn config(options: &TlsOptions) -> Result<ClientConfig, LoadError> {
         config.resumption = Resumption::disabled();
     }
     config.enable_sni = !options.no_sni;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = offered();
     Ok(config)
 }
 

@@ -160,7 +160,7 @@ impl Entry {
         if let Some(cookies) = self.role(Role::Cookies) {
             let of = |pair: &'_ [u8]| pair.iter().position(|b| *b == b'=').filter(|at| &pair[..*at] == name.as_bytes());
             let pairs = cookies.split(|b| *b == b';').map(<[u8]>::trim_ascii);
-            return pairs.filter_map(|pair| of(pair).map(|at| &pair[at + 1..])).next();
+            return pairs.filter_map(|pair| of(pair).map(|at| &pair[at + 1..])).find(|value| !value.is_empty());
         }
         let at = self.format.as_ref()?.cookie_field(name)?;
         self.field(at + 1)

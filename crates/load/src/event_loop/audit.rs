@@ -21,18 +21,20 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     pub(super) fn audit_requests(&self) -> Result<(), String> {
-        let open = self.transport.connections.iter().filter(|c| c.socket.is_some()).count() as u64;
+        let open = self.transport.connections.iter().filter(|(_, c)| c.socket.is_some()).count() as u64;
         if open != self.transport.open_sockets {
             return Err(format!("{open} sockets are open, {} are counted", self.transport.open_sockets));
         }
-        let busy = self.transport.connections.iter().enumerate().filter(|(_, c)| c.busy());
+        let busy = self.transport.connections.iter().filter(|(_, c)| c.busy());
         let (mut requests, mut in_phases) = (0, vec![0u64; self.record.live.len()]);
         for (slot, c) in busy {
-            requests += 1;
-            in_phases[usize::from(self.streams[slot].phase)] += 1 + c.wire.pipelined.len() as u64;
+            for stream in c.wire.streams(slot) {
+                requests += 1;
+                in_phases[usize::from(self.streams[stream].phase)] += 1 + c.wire.behind().len() as u64;
+            }
         }
         if requests != self.streams.count() {
-            return Err(format!("{requests} connections are busy, {} have a timeout", self.streams.count()));
+            return Err(format!("{requests} requests are on connections, {} have a timeout", self.streams.count()));
         }
         for (phase, live) in self.record.live.iter().enumerate() {
             let counted = live.as_ref().map_or(0, |l| l.in_flight);
@@ -48,22 +50,22 @@ impl<W: World> EventLoop<'_, W> {
 
     /// Whoever waits for something is woken when it is there.
     pub(super) fn audit_waiting(&self) -> Result<(), String> {
-        for (slot, c) in self.transport.connections.iter().enumerate() {
-            let token = c.token(slot as u32);
+        for (slot, c) in self.transport.connections.iter() {
+            let token = c.token(slot);
             let alarm = || self.timers.alarms.iter().any(|Reverse((_, a))| *a == Alarm::Continue(token));
             if c.state == State::Holding && !alarm() {
-                return Err(format!("the request in slot {slot} waits for 100 Continue without an end"));
+                return Err(format!("the request in slot {} waits for 100 Continue without an end", slot.0));
             }
         }
         if self.waiting.pool.is_exceeded(self.transport.open_sockets)
-            && self.transport.connections.iter().any(|c| c.state == State::Idle)
+            && self.transport.connections.iter().any(|(_, c)| c.state == State::Idle)
         {
             return Err(format!(
                 "{} connections are more than this phase may have, and one is idle",
                 self.transport.open_sockets
             ));
         }
-        let idle = || self.transport.connections.iter().any(|c| c.state == State::Idle && !c.peer_closed);
+        let idle = || self.transport.connections.iter().any(|(_, c)| c.has_room() && !c.peer_closed);
         if self.waiting.line_stands()
             && self.phases.may_follow(self.now())
             && self.waiting.no_socket_until == 0
@@ -76,8 +78,8 @@ impl<W: World> EventLoop<'_, W> {
 
     pub(super) fn audit_users(&self) -> Result<(), String> {
         for user in 0..self.users.presence.len() as u32 {
-            let slots = user * self.users.per_user..(user + 1) * self.users.per_user;
-            let asks = slots.clone().any(|s| self.transport.connections[s as usize].busy());
+            let connection = |stream| &self.transport.connections[self.place_of(stream).slot];
+            let asks = self.users.streams(user).any(|stream| connection(stream).busy());
             let waits = self.waiting.stranded.iter().any(|s| s.user == user);
             let alarm = self.timers.alarms.iter().any(|Reverse((_, a))| *a == Alarm::User(user));
             let wrong = match self.users.presence[user as usize] {

@@ -1,13 +1,14 @@
-//! One request goes out: on the connection that its slot has, or on a new one.
+//! One request goes out: on the connection that is there for it, or on a new one.
 
 use lastdrop_http::ServerTime;
 use lastdrop_model::Micros;
 use rand_core::Rng;
 
 use super::EventLoop;
+use crate::ids::Place;
 use crate::inspect::Capture;
 use crate::prepare::Filling;
-use crate::protocol::bytes_of;
+use crate::protocol::Progress;
 use crate::stream::Errand;
 use crate::template::Values;
 use crate::transport::{State, describe};
@@ -22,7 +23,7 @@ impl<W: World> EventLoop<'_, W> {
     #[inline]
     pub(super) fn begin(
         &mut self,
-        slot: u32,
+        place: Place,
         request: u32,
         endpoint: u32,
         due: Micros,
@@ -31,38 +32,37 @@ impl<W: World> EventLoop<'_, W> {
         now: Micros,
         arrived: bool,
     ) -> Result<(), Option<Box<Errand>>> {
-        let i = slot as usize;
-        let c = &self.transport.connections[i];
+        let Place { stream, slot } = place;
+        let c = &self.transport.connections[slot];
         if c.socket.is_some() && (c.peer_closed || c.endpoint != endpoint) {
             self.transport.close(slot);
         }
-        self.streams[i].request = request;
-        self.streams[i].class = self.job.prepared.class_of(request, errand.as_deref());
+        self.streams[stream].request = request;
+        self.streams[stream].class = self.job.prepared.class_of(request, errand.as_deref());
         if self.job.prepared.requests[request as usize].wire.is_none()
             || errand.is_some()
             || self.job.prepared.personal
             || self.job.plan.http.pipeline > 1
             || self.record.ids.is_some()
         {
-            self.fill(slot, request, endpoint, errand);
+            self.fill(place, request, endpoint, errand);
         }
         let piece = self.piece();
-        let c = &mut self.transport.connections[i];
-        let s = &mut self.streams[i];
+        let c = &mut self.transport.connections[slot];
         if let Some(socket) = &c.socket {
-            c.wire.written = 0;
-            if c.layers.tls.is_none() {
-                let bytes = bytes_of(&c.wire, s, &self.job.prepared.requests);
-                let may = bytes.len().min(c.wire.hold_at).min(piece);
-                match self.transport.world.send(socket, &bytes[..may]) {
+            c.wire.begin(stream);
+            if c.layers.tls.is_none() && c.wire.is_alone(stream) {
+                let requests = &self.job.prepared.requests;
+                match self.transport.world.send(socket, c.wire.next(slot, &self.streams, requests, piece)) {
                     Ok(n) => {
-                        let whole = n == bytes.len();
-                        c.wire.written = n;
+                        c.wire.wrote(n);
+                        let whole = matches!(c.wire.progress(slot, &self.streams, requests), Progress::All(_));
                         c.state = if whole { State::Waiting } else { State::Writing };
+                        let s = &mut self.streams[stream];
                         s.times.ready = now;
                         s.times.written = if whole { now } else { 0 };
-                        self.sent(slot, due, phase, now, arrived);
-                        self.count(slot, |c| c.bytes_sent += n as u64);
+                        self.sent(place, due, phase, now, arrived);
+                        self.count(stream, |c| c.bytes_sent += n as u64);
                         if !whole {
                             self.write(slot);
                         }
@@ -73,45 +73,47 @@ impl<W: World> EventLoop<'_, W> {
                 }
             } else {
                 c.state = State::Writing;
+                let s = &mut self.streams[stream];
                 s.times.ready = now;
                 s.times.written = 0;
-                self.sent(slot, due, phase, now, arrived);
+                self.sent(place, due, phase, now, arrived);
                 self.write(slot);
                 return Ok(());
             }
         }
-        self.open(slot, endpoint, due, phase, now, arrived)
+        self.open(place, endpoint, due, phase, now, arrived)
     }
 
-    /// Opens a connection for the request of a slot.
+    /// Opens a connection for a request.
     fn open(
         &mut self,
-        slot: u32,
+        place: Place,
         endpoint: u32,
         due: Micros,
         phase: u16,
         now: Micros,
         arrived: bool,
     ) -> Result<(), Option<Box<Errand>>> {
-        let i = slot as usize;
+        let Place { stream, slot } = place;
         let connected = match self.transport.open(slot, endpoint, &self.job.plan.network.sources, now) {
             Ok(connected) => connected,
             Err(e) => {
                 self.record.note_connect_error(&describe(&e));
-                self.transport.connections[i].wire.out.clear();
-                let s = &mut self.streams[i];
+                self.transport.connections[slot].wire.clear();
+                let s = &mut self.streams[stream];
                 s.capture = None;
                 return Err(s.errand.take());
             }
         };
-        let s = &mut self.streams[i];
+        self.transport.connections[slot].wire.begin(stream);
+        let s = &mut self.streams[stream];
         s.times.ready = 0;
         s.times.written = 0;
         s.said = ServerTime::default();
         let open = self.transport.open_sockets;
         let live = self.record.live(self.phases.phase);
         live.peak = live.peak.max(open);
-        self.sent(slot, due, phase, now, arrived);
+        self.sent(place, due, phase, now, arrived);
         if connected.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EADDRNOTAVAIL)) {
             self.record.outcome.shortage.ports += 1;
         }
@@ -127,17 +129,16 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     /// Makes the bytes of a request that changes, and what looks at its answer.
-    pub(super) fn fill(&mut self, slot: u32, request: u32, endpoint: u32, errand: Option<Box<Errand>>) {
+    pub(super) fn fill(&mut self, place: Place, request: u32, endpoint: u32, errand: Option<Box<Errand>>) {
         let (prepared, plan) = (self.job.prepared, self.job.plan);
         let spec = &prepared.requests[request as usize];
-        let user = slot / self.users.per_user;
-        let c = &mut self.transport.connections[slot as usize];
-        let s = &mut self.streams[slot as usize];
+        let user = self.users.user_of(place.stream);
+        let c = &mut self.transport.connections[place.slot];
+        let s = &mut self.streams[place.stream];
         let ids = &mut self.record.ids;
-        c.wire.out.clear();
-        c.wire.hold_at = usize::MAX;
+        c.wire.clear();
         if let Some(ids) = ids {
-            s.id = ids.take(c.wire.pipelined.len());
+            s.id = ids.take(c.wire.behind().len());
         }
         let part = errand.as_ref().is_some_and(|e| e.embedded);
         let look = |w| Box::new(if part { Capture::of_part(w) } else { Capture::new(w) });
@@ -145,13 +146,11 @@ impl<W: World> EventLoop<'_, W> {
         if !prepared.personal {
             // Pipelined: the same request several times.
             let wire = spec.wire.as_deref().unwrap_or_default();
-            for number in s.id..=s.id + c.wire.pipelined.len() as u64 {
-                match ids {
-                    Some(ids) => ids.write(number, wire, &mut c.wire.out),
-                    None => c.wire.out.extend_from_slice(wire),
-                }
-            }
-            return;
+            let mut numbers = s.id..;
+            return c.wire.repeat(|out| match (&mut *ids, numbers.next()) {
+                (Some(ids), Some(number)) => ids.write(number, wire, out),
+                _ => out.extend_from_slice(wire),
+            });
         }
         let mut errand = errand.unwrap_or_default();
         let person = &mut self.users.people[user as usize];
@@ -169,7 +168,7 @@ impl<W: World> EventLoop<'_, W> {
         };
         if let (Some(wire), None) = (&spec.wire, &errand.detour) {
             if let Some(ids) = ids {
-                ids.write(s.id, wire, &mut c.wire.out);
+                ids.write(s.id, wire, c.wire.out());
             }
             s.errand = Some(errand);
             return;
@@ -195,42 +194,42 @@ impl<W: World> EventLoop<'_, W> {
         if challenged {
             filling.authorization = Some(&mut respond);
         }
-        let body_at = spec.render(e, &plan.http, errand.detour.as_ref(), &target, &mut filling, &mut c.wire.out);
-        if plan.http.expect_continue && body_at < c.wire.out.len() {
-            c.wire.hold_at = body_at;
+        let body_at = spec.render(e, &plan.http, errand.detour.as_ref(), &target, &mut filling, c.wire.out());
+        if plan.http.expect_continue {
+            c.wire.hold_at(body_at);
         }
         s.errand = Some(errand);
     }
 
     /// Counts a request as sent and puts it among those in flight.
     #[inline]
-    pub(super) fn sent(&mut self, slot: u32, due: Micros, phase: u16, now: Micros, arrived: bool) {
+    pub(super) fn sent(&mut self, place: Place, due: Micros, phase: u16, now: Micros, arrived: bool) {
         let freed_at = self.waiting.freed_at.min(now);
         let open = arrived && (!self.phases.queues.is_empty() || self.plays_open());
         // Also who came into the line in a phase before this one.
         let in_line = (self.waiting.pool.is_bounded() || self.waiting.pool.joined.is_some())
             .then(|| self.waiting.pool.blocked(now));
-        let c = &mut self.transport.connections[slot as usize];
-        let s = &mut self.streams[slot as usize];
+        let c = &mut self.transport.connections[place.slot];
+        let s = &mut self.streams[place.stream];
         let class = s.class;
         let mut record = |due: Micros| {
             let nobody_free = open.then(|| freed_at.saturating_sub(due));
             self.record.sent(phase, class, now.saturating_sub(due), in_line.or(nobody_free));
         };
         record(due);
-        c.wire.pipelined.iter().for_each(|due| record(*due));
+        c.wire.behind().iter().for_each(|due| record(*due));
         s.phase = phase;
         s.times.due = due;
         s.times.sent = now;
         // Of a tunnel or an answer before; there may be none of this one.
         s.times.first_byte = 0;
         s.received = 0;
-        c.served += 1 + c.wire.pipelined.len() as u32;
+        c.served += 1 + c.wire.behind().len() as u32;
         let head = match &s.errand {
             Some(e) if e.detour.is_some() => e.detour.as_ref().is_some_and(|d| d.method == "HEAD"),
             _ => self.job.prepared.requests[s.request as usize].head_request(),
         };
-        c.wire.parser.start(head);
-        self.streams.push(slot);
+        c.wire.answer_mut(place.stream).start(head);
+        self.streams.push(place.stream);
     }
 }

@@ -3,6 +3,7 @@
 use lastdrop_model::{Kind, Micros, Url};
 
 use super::EventLoop;
+use crate::ids::Slot;
 use crate::inspect::Capture;
 use crate::page::embedded;
 use crate::prepare::Detour;
@@ -16,7 +17,7 @@ impl<W: World> EventLoop<'_, W> {
     pub(super) fn page_part_over(
         &mut self,
         user: u32,
-        slot: u32,
+        slot: Slot,
         errand: &Errand,
         endpoint: usize,
         (good, status): (bool, u16),
@@ -67,7 +68,7 @@ impl<W: World> EventLoop<'_, W> {
         // In the order of the page, as far as the browser may have connections to their hosts.
         // Of a page one part at a time waits in line.
         while self.phases.may_follow(now) && (page.running == 0 || !self.waiting.line_stands()) {
-            let next = page.waiting.iter().position(|d| self.slot_for(user, d.endpoint).is_some());
+            let next = page.waiting.iter().position(|d| self.place_for(user, d.endpoint).is_some());
             let Some(detour) = next.and_then(|at| page.waiting.remove(at)) else { break };
             page.running += 1;
             let phase = self.phases.phase;

@@ -152,7 +152,8 @@ impl<W: World> EventLoop<'_, W> {
             }
             self.users.presence[user as usize] = Presence::Busy;
             if depth > 1 {
-                self.transport.connections[(user * self.users.per_user) as usize].wire.pipelined = behind;
+                let slot = self.place_of(self.users.stream(user, 0)).slot;
+                self.transport.connections[slot].wire.put_behind(behind);
             }
             self.start(user, request, due, phase, now, true);
             begun += 1;

@@ -4,6 +4,7 @@ use lastdrop_model::plan::GiveUp;
 use lastdrop_model::{Failure, Fate, Identified, Kind, Micros};
 
 use super::EventLoop;
+use crate::ids::{Place, Slot};
 use crate::transport::State;
 use crate::users::End;
 use crate::world::World;
@@ -11,10 +12,10 @@ use crate::world::World;
 impl<W: World> EventLoop<'_, W> {
     /// Records one answer.
     #[inline]
-    pub(super) fn record_answer(&mut self, slot: u32, now: Micros, kept: bool) {
-        let c = &self.transport.connections[slot as usize];
-        let s = &self.streams[slot as usize];
-        let status = c.wire.parser.status();
+    pub(super) fn record_answer(&mut self, place: Place, now: Micros, kept: bool) {
+        let c = &self.transport.connections[place.slot];
+        let s = &self.streams[place.stream];
+        let status = c.wire.answer(place.stream).status();
         let (class, due) = (s.class, s.times.due);
         // The rate of a phase is that of its time, whoever asked: with the last answers to the phase before it, as without
         // the last ones of its own. Anything else would be too low by what is in flight.
@@ -23,73 +24,83 @@ impl<W: World> EventLoop<'_, W> {
         }
         self.record.answered(s, status, now);
         if self.job.plan.server_time.is_some() {
-            self.record_parts(slot, now);
+            self.record_parts(place, now);
         }
-        self.note_end(slot, due, now, Fate::Answered, kept);
+        self.note_end(place, due, now, Fate::Answered, kept);
         if self.record.exchanges.is_some() && self.record.outcome.first_answer.is_none() {
-            self.note_first_answer(slot);
+            self.note_first_answer(place.slot);
         }
     }
 
     /// The first of several pipelined requests is answered; the next one's answer follows.
-    pub(super) fn first_of_pipeline(&mut self, slot: u32, now: Micros) {
-        self.record_answer(slot, now, true);
-        self.streams[slot as usize].id += 1;
-        let c = &mut self.transport.connections[slot as usize];
-        let s = &mut self.streams[slot as usize];
+    pub(super) fn first_of_pipeline(&mut self, place: Place, now: Micros) {
+        self.record_answer(place, now, true);
+        let c = &mut self.transport.connections[place.slot];
+        let s = &mut self.streams[place.stream];
+        s.id += 1;
         s.received = 0;
-        s.times.due = c.wire.pipelined.remove(0);
-        c.wire.parser.start(false);
+        s.times.due = c.wire.next_behind();
     }
 
     #[inline]
-    pub(super) fn answered(&mut self, slot: u32, now: Micros, reusable: bool) {
-        let c = &self.transport.connections[slot as usize];
-        let s = &self.streams[slot as usize];
+    pub(super) fn answered(&mut self, place: Place, now: Micros, reusable: bool) {
+        let Place { stream, slot } = place;
+        let c = &self.transport.connections[slot];
+        let s = &self.streams[stream];
         let keep = reusable
             && !c.peer_closed
             && c.served < self.transport.requests_per_connection
             && !self.job.prepared.requests[s.request as usize].last;
-        self.record_answer(slot, now, keep);
-        self.streams.remove(slot);
-        let c = &mut self.transport.connections[slot as usize];
-        let s = &mut self.streams[slot as usize];
-        let status = c.wire.parser.status();
+        self.record_answer(place, now, keep);
+        self.streams.remove(stream);
+        let c = &mut self.transport.connections[slot];
+        let s = &mut self.streams[stream];
+        let status = c.wire.answer(stream).status();
         let end = End::Answered { status, capture: s.capture.take() };
-        c.state = State::Idle;
-        if !keep {
-            self.transport.close(slot);
+        if c.wire.is_alone(stream) {
+            c.state = State::Idle;
+            if !keep {
+                self.transport.close(slot);
+            }
         }
         self.record.last_end = now;
         self.count_towards_end(now, |g| g.statuses.contains(&status));
-        self.request_over(slot, now, end);
+        self.request_over(place, now, end);
     }
 
-    pub(super) fn fail(&mut self, slot: u32, failure: Failure, now: Micros) {
+    /// A connection is of no use any more: what is in flight on it fails.
+    pub(super) fn fail(&mut self, slot: Slot, failure: Failure, now: Micros) {
+        for stream in self.transport.connections[slot].wire.broken(slot) {
+            self.fail_stream(Place { stream, slot }, failure, now);
+        }
+    }
+
+    fn fail_stream(&mut self, place: Place, failure: Failure, now: Micros) {
+        let Place { stream, slot } = place;
         if self.record.exchanges.is_some() && self.record.outcome.first_answer.is_none() {
             // What came of it says as much of the server as a whole one.
-            let parser = &self.transport.connections[slot as usize].wire.parser;
-            if parser.started() && parser.has_head() {
+            let answer = self.transport.connections[slot].wire.answer(stream);
+            if answer.started() && answer.has_head() {
                 self.note_first_answer(slot);
             }
         }
-        let c = &self.transport.connections[slot as usize];
-        let s = &self.streams[slot as usize];
-        let before_first_byte = !c.wire.parser.started() && matches!(failure, Failure::Reset | Failure::Closed);
-        let lost_on_reuse = before_first_byte && c.reused() && c.wire.pipelined.is_empty();
+        let c = &self.transport.connections[slot];
+        let s = &self.streams[stream];
+        let before_first_byte = !c.wire.answer(stream).started() && matches!(failure, Failure::Reset | Failure::Closed);
+        let lost_on_reuse = before_first_byte && c.reused() && c.wire.behind().is_empty();
         let (phase, class) = (s.phase, s.class);
-        let dues: Vec<Micros> = std::iter::once(s.times.due).chain(c.wire.pipelined.iter().copied()).collect();
+        let dues: Vec<Micros> = std::iter::once(s.times.due).chain(c.wire.behind().iter().copied()).collect();
         for due in &dues {
-            self.note_end(slot, *due, now, Fate::Failed(failure), false);
+            self.note_end(place, *due, now, Fate::Failed(failure), false);
             self.record.failed(phase, class, failure);
         }
         if lost_on_reuse {
-            self.count(slot, |c| c.lost_on_reuse += 1);
+            self.count(stream, |c| c.lost_on_reuse += 1);
         }
         let refused = failure == Failure::Connect;
         self.record.refused += u64::from(refused);
         self.count_towards_end(now, |g| g.failures.contains(&failure));
-        self.lose(slot, now, refused, lost_on_reuse);
+        self.lose(place, now, refused, lost_on_reuse);
     }
 
     /// One of the ends of which a run may have only so many.
@@ -107,44 +118,48 @@ impl<W: World> EventLoop<'_, W> {
     /// Ends requests whose timeout came before `seen`, whatever their server does. All that had come by then has been read:
     /// an answer that lay there while this thread was busy is no timeout.
     pub(super) fn expire(&mut self, seen: Micros) {
-        while let Some(slot) = self.streams.expired(seen) {
+        while let Some(stream) = self.streams.expired(seen) {
             let now = self.now();
-            let c = &self.transport.connections[slot as usize];
-            let s = &self.streams[slot as usize];
+            let place = self.place_of(stream);
+            let c = &self.transport.connections[place.slot];
+            let s = &self.streams[stream];
             let (phase, class) = (s.phase, s.class);
             let not_connected = c.state == State::Connecting;
-            let dues: Vec<Micros> = std::iter::once(s.times.due).chain(c.wire.pipelined.iter().copied()).collect();
+            let dues: Vec<Micros> = std::iter::once(s.times.due).chain(c.wire.behind().iter().copied()).collect();
             for due in &dues {
                 self.record.timed_out(phase, class, now.saturating_sub(*due));
-                self.note_end(slot, *due, now, Fate::TimedOut, false);
+                self.note_end(place, *due, now, Fate::TimedOut, false);
             }
             self.record.refused += u64::from(not_connected);
-            let silent = self.streams.is_silent_since(slot, self.record.last_end);
+            let silent = self.streams.is_silent_since(stream, self.record.last_end);
             if silent && self.job.plan.abandon.run.as_ref().is_some_and(|g| g.silence) {
                 self.give_up(now);
             }
             self.count_towards_end(now, |g| g.timeouts);
-            self.lose(slot, now, false, false);
+            self.lose(place, now, false, false);
         }
     }
 
-    /// A request without an answer leaves its connection, which is closed.
-    pub(super) fn lose(&mut self, slot: u32, now: Micros, refused: bool, on_reuse: bool) {
-        self.streams.remove(slot);
-        let c = &mut self.transport.connections[slot as usize];
-        let s = &mut self.streams[slot as usize];
-        c.wire.pipelined.clear();
+    /// A request without an answer leaves its connection, which is closed where it carries no other.
+    pub(super) fn lose(&mut self, place: Place, now: Micros, refused: bool, on_reuse: bool) {
+        let Place { stream, slot } = place;
+        self.streams.remove(stream);
+        let c = &mut self.transport.connections[slot];
+        let s = &mut self.streams[stream];
+        c.wire.lost(stream);
         s.capture = None;
-        self.transport.close(slot);
+        if c.wire.is_alone(stream) {
+            self.transport.close(slot);
+        }
         self.record.last_end = now;
-        self.request_over(slot, now, End::Lost { refused, on_reuse });
+        self.request_over(place, now, End::Lost { refused, on_reuse });
     }
 
     /// Records where the time of an answer went that is complete now.
-    pub(super) fn record_parts(&mut self, slot: u32, now: Micros) {
+    pub(super) fn record_parts(&mut self, place: Place, now: Micros) {
         let origin = (self.transport.world.unix_us() + self.job.start) as i64;
-        let c = &mut self.transport.connections[slot as usize];
-        let s = &mut self.streams[slot as usize];
+        let c = &mut self.transport.connections[place.slot];
+        let s = &mut self.streams[place.stream];
         let (said, id) = (std::mem::take(&mut s.said), s.id);
         let (phase, class, first_byte, written) = (s.phase, s.class, s.times.first_byte, s.times.written);
         let link = c.socket.as_ref().and_then(|socket| self.transport.world.round_trip_us(socket));

@@ -3,12 +3,13 @@
 use lastdrop_model::{Failure, Kind, Micros};
 
 use super::EventLoop;
-use crate::transport::State;
+use crate::ids::Slot;
+use crate::transport::{State, slot_of};
 use crate::world::{PEER_CLOSED, READABLE, WRITABLE, World};
 
 impl<W: World> EventLoop<'_, W> {
     pub(super) fn on_event(&mut self, token: u64, flags: u32) {
-        let slot = token as u32;
+        let slot = slot_of(token);
         let Some(c) = self.transport.of_token(token) else { return };
         if flags & PEER_CLOSED != 0 {
             c.peer_closed = true;
@@ -40,7 +41,7 @@ impl<W: World> EventLoop<'_, W> {
 
     /// Goes on where the loop left off: too much to read for one turn, a limited bandwidth, a connect that failed.
     pub(super) fn transfer(&mut self, token: u64) {
-        let slot = token as u32;
+        let slot = slot_of(token);
         let now = self.now();
         let Some(c) = self.transport.of_token(token) else { return };
         if c.doomed {
@@ -57,18 +58,18 @@ impl<W: World> EventLoop<'_, W> {
 
     /// The server did not say `100 Continue` in time: the body goes all the same.
     pub(super) fn no_continue(&mut self, token: u64) {
-        let slot = token as u32;
+        let slot = slot_of(token);
         let Some(c) = self.transport.of_token(token) else { return };
         if c.state == State::Holding {
-            c.wire.hold_at = usize::MAX;
+            c.wire.release();
             c.state = State::Writing;
             self.write(slot);
         }
     }
 
-    pub(super) fn connected(&mut self, slot: u32, now: Micros) {
-        let c = &mut self.transport.connections[slot as usize];
-        let s = &mut self.streams[slot as usize];
+    pub(super) fn connected(&mut self, slot: Slot, now: Micros) {
+        let first = self.first_on(slot);
+        let c = &mut self.transport.connections[slot];
         c.state = match (&c.layers.tls, c.layers.tunnel) {
             (_, true) => State::Tunnel,
             (Some(_), _) => State::Handshaking,
@@ -76,13 +77,16 @@ impl<W: World> EventLoop<'_, W> {
         };
         c.dialed.connected = now;
         if c.state == State::Writing {
-            s.times.ready = now;
+            for stream in c.wire.streams(slot) {
+                self.streams[stream].times.ready = now;
+            }
         }
         let took = now.saturating_sub(c.dialed.begun);
-        let phase = s.phase;
         self.transport.opened += 1;
-        let slice = self.record.slice(phase);
-        slice.counts.opened += 1;
-        slice.record(Kind::Connect, took);
+        if let Some(stream) = first {
+            let slice = self.record.slice(self.streams[stream].phase);
+            slice.counts.opened += 1;
+            slice.record(Kind::Connect, took);
+        }
     }
 }

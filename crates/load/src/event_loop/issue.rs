@@ -3,6 +3,7 @@
 use lastdrop_model::Micros;
 
 use super::EventLoop;
+use crate::ids::Place;
 use crate::phases::Source;
 use crate::stream::Errand;
 use crate::transport::State;
@@ -13,22 +14,27 @@ use crate::world::World;
 const NO_SOCKET_PAUSE_US: Micros = 10_000;
 
 impl<W: World> EventLoop<'_, W> {
-    /// The connection that a user has for a server; None where all that it may have are in use.
-    pub(super) fn slot_for(&self, user: u32, endpoint: usize) -> Option<u32> {
-        let first = user * self.users.per_user;
+    /// The stream that a user has for a request to a server, and its connection; None where all that it may have are in use.
+    pub(super) fn place_for(&self, user: u32, endpoint: usize) -> Option<Place> {
         let Some(page) = &self.job.plan.page else {
-            return Some(first + endpoint as u32 % self.users.per_user);
+            return Some(self.place_of(self.users.stream(user, endpoint as u32 % self.users.per_user)));
         };
         let each = page.connections_per_host.max(1);
-        let group = first + (endpoint as u32 % (self.users.per_user / each).max(1)) * each;
-        let slots = group..group + each;
-        let state = |slot: &u32| self.transport.connections[*slot as usize].state;
-        let own = |slot: &u32| self.transport.connections[*slot as usize].endpoint == endpoint as u32;
-        slots
+        let group = (endpoint as u32 % (self.users.per_user / each).max(1)) * each;
+        let places = (group..group + each).map(|nth| self.place_of(self.users.stream(user, nth)));
+        let of = |place: &Place| &self.transport.connections[place.slot];
+        places
             .clone()
-            .find(|s| state(s) == State::Idle && own(s))
-            .or_else(|| slots.clone().find(|s| state(s) == State::Closed))
-            .or_else(|| slots.clone().find(|s| state(s) == State::Idle))
+            .find(|p| of(p).has_room() && of(p).endpoint == endpoint as u32)
+            .or_else(|| places.clone().find(|p| of(p).state == State::Closed))
+            .or_else(|| places.clone().find(|p| of(p).has_room()))
+    }
+
+    /// Due times of what was to be pipelined behind a request that was not sent.
+    pub(super) fn behind(&self, stranded: &Stranded) -> &[Micros] {
+        let place = self.place_for(stranded.user, stranded.endpoint(&self.job.prepared.requests));
+        let c = place.map(|place| &self.transport.connections[place.slot]).filter(|c| !c.busy());
+        c.map(|c| c.wire.behind()).unwrap_or_default()
     }
 
     /// Sends a request that is due, or keeps it until there is a descriptor for it.
@@ -63,7 +69,7 @@ impl<W: World> EventLoop<'_, W> {
         let detour = errand.as_ref().and_then(|e| e.detour.as_ref());
         let endpoint = detour.map_or(self.job.prepared.requests[request].endpoint, |d| d.endpoint);
         let stranded = |errand, joined| Stranded { user, due, phase, request: request as u32, errand, joined };
-        let Some(slot) = self.slot_for(user, endpoint) else {
+        let Some(Place { stream, slot }) = self.place_for(user, endpoint) else {
             // Only page mode has several in flight, and it looks before it asks.
             return Err(stranded(errand, None));
         };
@@ -73,16 +79,14 @@ impl<W: World> EventLoop<'_, W> {
             let more = u64::from(depth - 1).min(self.phases.remaining);
             self.phases.remaining -= more;
             self.record.slice(phase).counts.due += more;
-            let c = &mut self.transport.connections[slot as usize];
-            c.wire.pipelined.clear();
-            c.wire.pipelined.resize(more as usize, due);
+            self.transport.connections[slot].wire.put_behind(std::iter::repeat_n(due, more as usize));
         }
-        if self.waiting.pool.is_bounded() && self.has_to_wait(slot, endpoint as u32) {
+        if self.waiting.pool.is_bounded() && self.has_to_wait(Place { stream, slot }, endpoint as u32) {
             self.waiting.stranded.push_back(stranded(errand, Some(now)));
             return Ok(());
         }
         let joined = self.waiting.pool.joined;
-        self.begin(slot, request as u32, endpoint as u32, due, phase, errand, now, arrived)
+        self.begin(self.place_of(stream), request as u32, endpoint as u32, due, phase, errand, now, arrived)
             .map_err(|errand| stranded(errand, joined))
     }
 

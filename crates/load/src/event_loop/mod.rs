@@ -36,6 +36,7 @@ use std::io;
 use lastdrop_http::HeadMemory;
 use lastdrop_model::{Counts, Micros};
 
+use crate::ids::{Place, Slot, StreamId};
 use crate::phases::{Phases, Queue, Source};
 use crate::record::Record;
 use crate::request_ids::RequestIds;
@@ -75,8 +76,7 @@ struct Timers {
     turn_ends: Micros,
 }
 
-/// One thread's part of a run. `W` is the world that it is in. With HTTP/1 the request in flight on a connection is the stream of the
-/// same number.
+/// One thread's part of a run. `W` is the world that it is in. Which stream is on which connection is known to `protocol` alone.
 pub struct EventLoop<'a, W: World> {
     job: Job<'a>,
     wiring: &'a Wiring<'a>,
@@ -102,17 +102,17 @@ impl<W: World> fmt::Debug for EventLoop<'_, W> {
 impl<'a, W: World> EventLoop<'a, W> {
     pub fn new(job: Job<'a>, wiring: &'a Wiring<'a>, world: W) -> EventLoop<'a, W> {
         let users = Users::new(&job);
-        let slots = users.presence.len() * users.per_user as usize;
+        let most = users.presence.len() * users.per_user as usize;
         EventLoop {
-            transport: Transport::new(world, job.plan, job.prepared, job.thread, slots),
-            streams: Streams::new(slots, job.plan.timeout),
+            transport: Transport::new(world, job.plan, job.prepared, job.thread, most),
+            streams: Streams::new(most, job.plan.timeout),
             last_head: HeadMemory::default(),
             phases: Phases::new(),
             record: Record {
                 ids: job.prepared.id_prefix.as_ref().map(|prefix| RequestIds::new(prefix, job.thread)),
                 ..Record::new(job.wish, job.plan.phases.len())
             },
-            waiting: Waiting::new(slots, job.prepared.endpoints.len()),
+            waiting: Waiting::new(most, job.prepared.endpoints.len()),
             timers: Timers::default(),
             tape: job.prepared.tape.as_ref().and_then(Tape::take),
             users,
@@ -126,12 +126,31 @@ impl<'a, W: World> EventLoop<'a, W> {
         self.transport.world.now_us().saturating_sub(self.job.start)
     }
 
-    /// Changes the counts of the phase and of the class of the request in flight on a connection.
+    /// Changes the counts of the phase and of the class of a request.
     #[inline]
-    pub(super) fn count(&mut self, slot: u32, change: impl Fn(&mut Counts)) {
-        let s = &self.streams[slot as usize];
+    pub(super) fn count(&mut self, stream: StreamId, change: impl Fn(&mut Counts)) {
+        let s = &self.streams[stream];
         let (phase, class) = (s.phase, s.class);
         self.record.slice(phase).count(class, change);
+    }
+
+    /// Those of the request that a connection carries, or the first of them.
+    #[inline]
+    pub(super) fn count_on(&mut self, slot: Slot, change: impl Fn(&mut Counts)) {
+        if let Some(stream) = self.first_on(slot) {
+            self.count(stream, change);
+        }
+    }
+
+    /// Where a stream is, or will be.
+    #[inline]
+    pub(super) fn place_of(&self, stream: StreamId) -> Place {
+        Place { stream, slot: self.transport.connections.carrier(stream) }
+    }
+
+    #[inline]
+    pub(super) fn first_on(&self, slot: Slot) -> Option<StreamId> {
+        self.transport.connections[slot].wire.streams(slot).next()
     }
 
     /// Carries the plan out. Every request that came due is accounted for when it returns.

@@ -4,6 +4,7 @@ use lastdrop_model::exchange::Detoured;
 use lastdrop_model::{Exchange, Failure, Fate, Micros, Wish};
 
 use super::EventLoop;
+use crate::ids::Place;
 use crate::phases::Queue;
 use crate::wiring::Message;
 use crate::world::World;
@@ -61,10 +62,7 @@ impl<W: World> EventLoop<'_, W> {
         for s in &self.waiting.stranded {
             waiting.push(unsent(s.phase, s.request, origin + s.due));
             // With those that were to be pipelined behind it.
-            let slot = self.slot_for(s.user, s.endpoint(&self.job.prepared.requests));
-            let c = slot.map(|slot| &self.transport.connections[slot as usize]).filter(|c| !c.busy());
-            let behind = c.into_iter().flat_map(|c| &c.wire.pipelined);
-            waiting.extend(behind.map(|due| unsent(s.phase, s.request, origin + due)));
+            waiting.extend(self.behind(s).iter().map(|due| unsent(s.phase, s.request, origin + due)));
         }
         if let Some(exchanges) = &mut self.record.exchanges {
             exchanges.append(&mut waiting);
@@ -105,12 +103,15 @@ impl<W: World> EventLoop<'_, W> {
         if self.record.exchanges.is_none() {
             return;
         }
-        for slot in 0..self.transport.connections.len() as u32 {
-            let c = &self.transport.connections[slot as usize];
-            let s = &self.streams[slot as usize];
-            if c.busy() {
-                for due in std::iter::once(s.times.due).chain(c.wire.pipelined.clone()) {
-                    self.note_end(slot, due, 0, Fate::Censored, false);
+        for slot in self.transport.connections.slots() {
+            let c = &self.transport.connections[slot];
+            if !c.busy() {
+                continue;
+            }
+            for stream in c.wire.streams(slot) {
+                let behind = self.transport.connections[slot].wire.behind().to_vec();
+                for due in std::iter::once(self.streams[stream].times.due).chain(behind) {
+                    self.note_end(Place { stream, slot }, due, 0, Fate::Censored, false);
                 }
             }
         }
@@ -121,21 +122,23 @@ impl<W: World> EventLoop<'_, W> {
         self.transport.world.unix_us() + self.job.start
     }
 
-    /// Writes down the end of the request in flight on a connection.
+    /// Writes down the end of a request.
     #[inline]
-    pub(super) fn note_end(&mut self, slot: u32, due: Micros, done: Micros, fate: Fate, kept: bool) {
+    pub(super) fn note_end(&mut self, place: Place, due: Micros, done: Micros, fate: Fate, kept: bool) {
         if self.record.exchanges.is_some() {
-            self.push_exchange(slot, due, done, fate, kept);
+            self.push_exchange(place, due, done, fate, kept);
         }
     }
 
-    pub(super) fn push_exchange(&mut self, slot: u32, due: Micros, done: Micros, fate: Fate, kept: bool) {
+    pub(super) fn push_exchange(&mut self, place: Place, due: Micros, done: Micros, fate: Fate, kept: bool) {
         let origin = self.origin();
         let keeps = self.job.wish == Wish::Answers;
         let error = if fate == Fate::Failed(Failure::Connect) { self.record.connect_error.clone() } else { None };
-        let c = &mut self.transport.connections[slot as usize];
-        let s = &mut self.streams[slot as usize];
-        let person = self.users.people.get((slot / self.users.per_user) as usize);
+        let Place { stream, slot } = place;
+        let c = &mut self.transport.connections[slot];
+        let s = &mut self.streams[stream];
+        let answer = c.wire.answer(stream);
+        let person = self.users.people.get(self.users.user_of(stream) as usize);
         let unit = person.map_or(0, |p| p.number << 40 | p.iteration);
         let raw = keeps.then(|| std::mem::take(&mut s.raw).into());
         let at = |t: Micros| (t > 0).then_some(origin + t);
@@ -147,8 +150,8 @@ impl<W: World> EventLoop<'_, W> {
             detour: detour.map(|d| Box::new(Detoured { method: d.method.clone(), path: d.path.clone() })),
             fate,
             error,
-            status: if fate == Fate::Answered { c.wire.parser.status() } else { 0 },
-            http10: fate == Fate::Answered && c.wire.parser.http10(),
+            status: if fate == Fate::Answered { answer.status() } else { 0 },
+            http10: fate == Fate::Answered && answer.http10(),
             connection: c.token(slot) | (self.job.thread as u64) << 56,
             unit,
             first,
@@ -158,12 +161,12 @@ impl<W: World> EventLoop<'_, W> {
             connected: at(c.dialed.connected).filter(|_| first),
             ready: at(s.times.ready),
             written: at(s.times.written),
-            first_byte: at(s.times.first_byte).filter(|_| c.wire.parser.started()),
+            first_byte: at(s.times.first_byte).filter(|_| answer.started()),
             done: at(done),
-            bytes_sent: c.wire.written as u64,
+            bytes_sent: c.wire.written() as u64,
             bytes_received: s.received,
-            head_bytes: if c.wire.parser.started() { c.wire.parser.head_bytes() } else { 0 },
-            body_bytes: if c.wire.parser.started() { c.wire.parser.body_bytes() } else { 0 },
+            head_bytes: if answer.started() { answer.head_bytes() } else { 0 },
+            body_bytes: if answer.started() { answer.body_bytes() } else { 0 },
             raw,
         };
         if let Some(exchanges) = &mut self.record.exchanges {

@@ -3,6 +3,7 @@
 use lastdrop_model::Micros;
 
 use super::EventLoop;
+use crate::ids::{Place, Slot};
 use crate::phases::Source;
 use crate::prepare::{Choice, draw};
 use crate::transport::State;
@@ -13,15 +14,15 @@ use crate::world::World;
 const REFUSED_PAUSE_US: Micros = 50_000;
 
 impl<W: World> EventLoop<'_, W> {
-    /// A request has met its end on a connection that is idle or closed now.
+    /// A request has met its end, and its connection carries it no more.
     #[inline]
-    pub(super) fn request_over(&mut self, slot: u32, now: Micros, end: End) {
-        let user = slot / self.users.per_user;
-        self.offer(slot);
+    pub(super) fn request_over(&mut self, place: Place, now: Micros, end: End) {
+        let user = self.users.user_of(place.stream);
+        self.offer(place.slot);
         if self.job.prepared.personal {
-            self.personal_over(user, slot, now, end);
+            self.personal_over(user, place, now, end);
         } else {
-            let request = self.streams[slot as usize].request as usize;
+            let request = self.streams[place.stream].request as usize;
             self.unit_over(user, request, now, matches!(end, End::Lost { refused: true, .. }));
         }
         if self.waiting.pool.is_bounded() {
@@ -44,9 +45,9 @@ impl<W: World> EventLoop<'_, W> {
         self.free(user, now);
     }
 
-    pub(super) fn personal_over(&mut self, user: u32, slot: u32, now: Micros, end: End) {
-        let c = &mut self.transport.connections[slot as usize];
-        let s = &mut self.streams[slot as usize];
+    pub(super) fn personal_over(&mut self, user: u32, place: Place, now: Micros, end: End) {
+        let c = &mut self.transport.connections[place.slot];
+        let s = &mut self.streams[place.stream];
         let request = s.request as usize;
         let phase = s.phase;
         let endpoint = c.endpoint as usize;
@@ -82,16 +83,16 @@ impl<W: World> EventLoop<'_, W> {
             good &= self.judge(user, request, phase, status, seen, &errand);
         }
         if self.job.plan.page.is_some() {
-            return self.page_part_over(user, slot, &errand, endpoint, (good, status), refused, capture, now);
+            return self.page_part_over(user, place.slot, &errand, endpoint, (good, status), refused, capture, now);
         }
-        self.step_over(user, slot, request, (good, status), refused, now);
+        self.step_over(user, place.slot, request, (good, status), refused, now);
     }
 
     /// A request with all that follows from it, or a page, is over: a session goes on, or the user has done what it wanted.
     pub(super) fn step_over(
         &mut self,
         user: u32,
-        slot: u32,
+        slot: Slot,
         request: usize,
         (good, status): (bool, u16),
         refused: bool,
@@ -110,8 +111,8 @@ impl<W: World> EventLoop<'_, W> {
                 (request + 1..requests.len()).find(|i| !(requests[*i].once && past)).unwrap_or(requests.len());
             let abandon = &self.job.plan.abandon;
             let abandoned = abandon.session_with_status.is_some_and(|s| s == status)
-                || abandon.session_with_connection && self.transport.connections[slot as usize].state == State::Closed;
-            if abandoned && self.transport.connections[slot as usize].state == State::Idle {
+                || abandon.session_with_connection && self.transport.connections[slot].state == State::Closed;
+            if abandoned && self.transport.connections[slot].state == State::Idle {
                 self.transport.close(slot);
             }
             let person = &mut self.users.people[user as usize];

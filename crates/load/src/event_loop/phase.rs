@@ -9,7 +9,6 @@ use super::EventLoop;
 use crate::arrivals::{Arrivals, Profile};
 use crate::phases::{Queue, Source};
 use crate::record::{Live, take_slice};
-use crate::transport::State;
 use crate::users::Presence;
 use crate::wiring::{Message, Outcome, share};
 use crate::world::World;
@@ -68,7 +67,7 @@ impl<W: World> EventLoop<'_, W> {
                 let own = |n: u32| share(u64::from(n), self.job.thread, self.job.threads).max(1);
                 self.waiting.pool.limit(connections.map(own));
                 // Those of the phase before are for everybody now.
-                for slot in 0..self.transport.connections.len() as u32 {
+                for slot in self.transport.connections.slots() {
                     self.offer(slot);
                 }
                 let (from, to) = (f64::from(*users), f64::from(to_users.unwrap_or(*users)));
@@ -143,12 +142,11 @@ impl<W: World> EventLoop<'_, W> {
         self.count_unplayed(now);
         self.class_unsent(now + 1);
         self.note_unsent(now);
-        for slot in 0..self.transport.connections.len() as u32 {
-            let user = slot / self.users.per_user;
+        for user in 0..self.users.presence.len() as u32 {
             let busy = self.phases.used_up
                 && (self.users.presence[user as usize] == Presence::Busy || self.users.in_session(user));
-            if self.transport.connections[slot as usize].state == State::Idle && !busy {
-                self.transport.close(slot);
+            if !busy {
+                self.close_idle_of(user);
             }
         }
     }
@@ -256,9 +254,7 @@ impl<W: World> EventLoop<'_, W> {
         for stranded in std::mem::take(&mut self.waiting.stranded) {
             let class = self.job.prepared.class_of(stranded.request, stranded.errand.as_deref());
             // With those that were to be pipelined behind it.
-            let slot = self.slot_for(stranded.user, stranded.endpoint(&self.job.prepared.requests));
-            let c = slot.map(|slot| &self.transport.connections[slot as usize]).filter(|c| !c.busy());
-            let behind = c.map_or(0, |c| c.wire.pipelined.len() as u64);
+            let behind = self.behind(&stranded).len() as u64;
             self.record.slice(stranded.phase).by_class.counts[usize::from(class)].due += 1 + behind;
         }
     }

@@ -6,6 +6,7 @@ use std::io;
 use lastdrop_model::{Failure, Kind, Micros};
 
 use super::{Alarm, EventLoop};
+use crate::ids::{Place, Slot};
 use crate::transport::{READ_BUFFER_BYTES, State};
 use crate::world::{Outgoing, World};
 
@@ -15,7 +16,7 @@ const MOST_READS: usize = 16;
 const RECORD_BYTES: usize = 16 * 1024;
 
 impl<W: World> EventLoop<'_, W> {
-    pub(super) fn read(&mut self, slot: u32) {
+    pub(super) fn read(&mut self, slot: Slot) {
         let mut buffer = std::mem::take(&mut self.transport.buffer);
         if buffer.is_empty() {
             buffer = vec![0; READ_BUFFER_BYTES];
@@ -24,15 +25,14 @@ impl<W: World> EventLoop<'_, W> {
         self.transport.buffer = buffer;
     }
 
-    pub(super) fn read_with(&mut self, slot: u32, buffer: &mut [u8]) {
-        let i = slot as usize;
+    pub(super) fn read_with(&mut self, slot: Slot, buffer: &mut [u8]) {
         let slow = self.job.plan.network.bandwidth_bytes.is_some();
         let most = buffer.len().min(self.piece());
         for _ in 0..MOST_READS {
             if slow && self.quiet(slot) {
                 return;
             }
-            let Some(socket) = &self.transport.connections[i].socket else { return };
+            let Some(socket) = &self.transport.connections[slot].socket else { return };
             let result = self.transport.world.recv(socket, &mut buffer[..most]);
             let now = self.now();
             match result {
@@ -40,32 +40,32 @@ impl<W: World> EventLoop<'_, W> {
                 Ok(n) => {
                     if slow {
                         let wait = self.transfer_time(n);
-                        self.transport.connections[i].quiet_until = now + wait;
+                        self.transport.connections[slot].quiet_until = now + wait;
                     }
-                    let token = self.transport.connections[i].token(slot);
-                    let go_on = if self.transport.connections[i].layers.tls.is_some()
-                        && !self.transport.connections[i].layers.tunnel
+                    let token = self.transport.connections[slot].token(slot);
+                    let go_on = if self.transport.connections[slot].layers.tls.is_some()
+                        && !self.transport.connections[slot].layers.tunnel
                     {
                         self.decrypt(slot, &buffer[..n], now)
                     } else {
-                        self.count(slot, |c| c.bytes_received += n as u64);
+                        self.count_on(slot, |c| c.bytes_received += n as u64);
                         self.take(slot, &buffer[..n], now)
                     };
                     if !go_on {
                         return;
                     }
                     // Slow reading leaves bytes behind, whose edge has been.
-                    if !slow && n < most && !self.transport.connections[i].peer_closed {
+                    if !slow && n < most && !self.transport.connections[slot].peer_closed {
                         return;
                     }
-                    if self.transport.connections[i].token(slot) != token {
+                    if self.transport.connections[slot].token(slot) != token {
                         return;
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
-                    let failure = match self.transport.connections[i].state {
+                    let failure = match self.transport.connections[slot].state {
                         State::Tunnel | State::Handshaking => {
                             self.record.note_connect_error("connection reset before TLS or the proxy was ready");
                             Failure::Connect
@@ -76,14 +76,14 @@ impl<W: World> EventLoop<'_, W> {
                 }
             }
         }
-        let token = self.transport.connections[i].token(slot);
+        let token = self.transport.connections[slot].token(slot);
         self.transport.again.push(token);
     }
 
     /// With a limited bandwidth: is it too early to read? Then an alarm is set.
-    pub(super) fn quiet(&mut self, slot: u32) -> bool {
+    pub(super) fn quiet(&mut self, slot: Slot) -> bool {
         let now = self.now();
-        let c = &self.transport.connections[slot as usize];
+        let c = &self.transport.connections[slot];
         let until = c.quiet_until;
         if until > now {
             let token = c.token(slot);
@@ -92,8 +92,8 @@ impl<W: World> EventLoop<'_, W> {
         until > now
     }
 
-    pub(super) fn stream_ended(&mut self, slot: u32, now: Micros) {
-        let c = &mut self.transport.connections[slot as usize];
+    pub(super) fn stream_ended(&mut self, slot: Slot, now: Micros) {
+        let c = &mut self.transport.connections[slot];
         match c.state {
             State::Tunnel => {
                 self.record.note_connect_error("the proxy closed the connection");
@@ -103,18 +103,19 @@ impl<W: World> EventLoop<'_, W> {
                 self.record.note_connect_error("TLS: the server closed the connection");
                 self.fail(slot, Failure::Connect, now);
             }
-            _ if c.wire.pipelined.is_empty() && c.wire.parser.close() => self.answered(slot, now, false),
-            _ => self.fail(slot, Failure::Closed, now),
+            _ => match c.wire.completed_by_close(slot) {
+                Some(stream) => self.answered(Place { stream, slot }, now, false),
+                None => self.fail(slot, Failure::Closed, now),
+            },
         }
     }
 
     /// Takes TLS records. False: the connection has nothing more to read for this request.
-    pub(super) fn decrypt(&mut self, slot: u32, data: &[u8], now: Micros) -> bool {
-        let i = slot as usize;
+    pub(super) fn decrypt(&mut self, slot: Slot, data: &[u8], now: Micros) -> bool {
         // As long as the most that ever came: to clear and to fill it for each answer costs more than its bytes.
         let mut plain = std::mem::take(&mut self.transport.plain);
         let mut filled = 0;
-        let Some(mut tls) = self.transport.connections[i].layers.tls.take() else { return false };
+        let Some(mut tls) = self.transport.connections[slot].layers.tls.take() else { return false };
         let was_handshaking = tls.handshaking();
         let fed = tls.feed(data, |tls| {
             loop {
@@ -132,34 +133,42 @@ impl<W: World> EventLoop<'_, W> {
         let done = was_handshaking && !tls.handshaking();
         let resumed = tls.resumed();
         // Handshake messages, or the alert that says what is wrong.
-        let flushed = match &self.transport.connections[i].socket {
+        let flushed = match &self.transport.connections[slot].socket {
             Some(socket) if tls.wants_write() => tls.flush(&mut Outgoing::new(&mut self.transport.world, socket)),
             _ => Ok(()),
         };
-        let c = &mut self.transport.connections[i];
-        let s = &mut self.streams[i];
+        let first = self.first_on(slot);
+        let c = &mut self.transport.connections[slot];
         // What ends the stream ends the use of the connection, even where TCP stays open.
         let ended = tls.ended();
         c.peer_closed |= ended;
-        c.layers.tls = Some(tls);
-        let (phase, state) = (s.phase, c.state);
+        let state = c.state;
         let mut go_on = true;
-        if done && fed.is_ok() {
+        let ready = done && fed.is_ok();
+        if ready {
+            c.wire.ready(tls.agreed());
+        }
+        c.layers.tls = Some(tls);
+        if ready {
             let took = now.saturating_sub(c.dialed.begun);
             c.state = State::Writing;
-            s.times.ready = now;
-            let slice = self.record.slice(phase);
-            if resumed {
-                slice.counts.handshakes_resumed += 1;
-            } else {
-                slice.counts.handshakes_full += 1;
+            for stream in c.wire.streams(slot) {
+                self.streams[stream].times.ready = now;
             }
-            slice.record(Kind::Tls, took);
+            if let Some(stream) = first {
+                let slice = self.record.slice(self.streams[stream].phase);
+                if resumed {
+                    slice.counts.handshakes_resumed += 1;
+                } else {
+                    slice.counts.handshakes_full += 1;
+                }
+                slice.record(Kind::Tls, took);
+            }
             self.write(slot);
-            go_on = self.transport.connections[i].busy();
+            go_on = self.transport.connections[slot].busy();
         }
         if filled > 0 && go_on {
-            self.count(slot, |c| c.bytes_received += filled as u64);
+            self.count_on(slot, |c| c.bytes_received += filled as u64);
             go_on = self.take(slot, &plain[..filled], now);
         }
         self.transport.plain = plain;

@@ -4,6 +4,7 @@ use lastdrop_http::{Discard, Sink};
 use lastdrop_model::{Failure, Micros, Wish};
 
 use super::EventLoop;
+use crate::ids::{Place, Slot};
 use crate::inspect::MOST_KEPT_BYTES;
 use crate::record::ServerField;
 use crate::server_time::Hearing;
@@ -12,25 +13,43 @@ use crate::wiring::FirstAnswer;
 use crate::world::World;
 
 impl<W: World> EventLoop<'_, W> {
-    /// Takes bytes of HTTP. False: the connection has nothing more to read for this request.
+    /// Takes bytes of HTTP. False: the connection has nothing more to read for what was in flight on it.
     #[inline]
-    pub(super) fn take(&mut self, slot: u32, data: &[u8], now: Micros) -> bool {
-        let i = slot as usize;
-        if self.transport.connections[i].state == State::Tunnel {
+    pub(super) fn take(&mut self, slot: Slot, data: &[u8], now: Micros) -> bool {
+        let c = &self.transport.connections[slot];
+        if c.state == State::Tunnel {
             return self.take_tunnel(slot, data, now);
         }
+        let token = c.token(slot);
+        let mut rest = data;
+        while let Some((stream, piece)) = self.transport.connections[slot].wire.piece(slot, &mut rest) {
+            if !self.take_piece(Place { stream, slot }, piece, now) {
+                let c = &self.transport.connections[slot];
+                if c.wire.is_alone(stream) || c.token(slot) != token {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes what belongs to one request. False: nothing more comes for it.
+    #[inline]
+    fn take_piece(&mut self, place: Place, data: &[u8], now: Micros) -> bool {
+        let Place { stream, slot } = place;
         let mut at = 0;
-        self.streams[i].received += data.len() as u64;
+        self.streams[stream].received += data.len() as u64;
         if self.job.wish == Wish::Answers {
             // A server that sends without end must not fill our memory.
-            let raw = &mut self.streams[i].raw;
+            let raw = &mut self.streams[stream].raw;
             let room = MOST_KEPT_BYTES.saturating_sub(raw.len());
             raw.extend_from_slice(&data[..data.len().min(room)]);
         }
         loop {
-            let c = &mut self.transport.connections[i];
-            let s = &mut self.streams[i];
-            if !c.wire.parser.started() {
+            let c = &mut self.transport.connections[slot];
+            let s = &mut self.streams[stream];
+            let answer = c.wire.answer_mut(stream);
+            if !answer.started() {
                 s.times.first_byte = now;
             }
             let rest = &data[at..];
@@ -44,38 +63,38 @@ impl<W: World> EventLoop<'_, W> {
                         None if wants_first => &mut first,
                         None => &mut nobody,
                     };
-                    c.wire.parser.feed(rest, &mut Hearing { from, said: &mut s.said, next })
+                    answer.feed(rest, &mut Hearing { from, said: &mut s.said, next })
                 }
-                (None, None) if wants_first => c.wire.parser.feed(rest, &mut ServerField(&mut self.record.server)),
-                (None, None) => c.wire.parser.feed_remembering(rest, &mut self.last_head),
-                (None, Some(capture)) => c.wire.parser.feed(rest, capture.as_mut()),
+                (None, None) if wants_first => answer.feed(rest, &mut ServerField(&mut self.record.server)),
+                (None, None) => answer.feed_remembering(rest, &mut self.last_head),
+                (None, Some(capture)) => answer.feed(rest, capture.as_mut()),
             };
             match fed {
                 Ok(feed) if feed.complete => {
                     at += feed.consumed;
-                    if !c.wire.pipelined.is_empty() {
-                        if !c.wire.parser.keep_alive() {
-                            self.first_of_pipeline(slot, now);
+                    if !c.wire.behind().is_empty() {
+                        if !c.wire.answer(stream).keep_alive() {
+                            self.first_of_pipeline(place, now);
                             self.fail(slot, Failure::Closed, now);
                             return false;
                         }
-                        self.first_of_pipeline(slot, now);
+                        self.first_of_pipeline(place, now);
                         if at == data.len() {
                             return true;
                         }
                         continue;
                     }
                     // Bytes after the answer belong to no request: such a connection is not used again.
-                    let clean = at == data.len() && c.state == State::Waiting && c.wire.parser.keep_alive();
-                    self.answered(slot, now, clean);
+                    let clean = at == data.len() && c.wire.lives_on(stream, c.state == State::Waiting);
+                    self.answered(place, now, clean);
                     return false;
                 }
                 Ok(_) => {
-                    if c.state == State::Holding && c.wire.parser.continued() {
-                        c.wire.hold_at = usize::MAX;
+                    if c.state == State::Holding && c.wire.answer(stream).continued() {
+                        c.wire.release();
                         c.state = State::Writing;
                         self.write(slot);
-                        return self.transport.connections[i].busy();
+                        return self.transport.connections[slot].busy();
                     }
                     return true;
                 }
@@ -89,25 +108,27 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     /// The proxy's answer to CONNECT.
-    pub(super) fn take_tunnel(&mut self, slot: u32, data: &[u8], now: Micros) -> bool {
-        let c = &mut self.transport.connections[slot as usize];
-        let s = &mut self.streams[slot as usize];
+    pub(super) fn take_tunnel(&mut self, slot: Slot, data: &[u8], now: Micros) -> bool {
+        let c = &mut self.transport.connections[slot];
+        let answer = c.wire.tunnel_mut();
         // An answer to CONNECT has no body, like one to HEAD.
-        if !c.wire.parser.started() {
-            c.wire.parser.start(true);
+        if !answer.started() {
+            answer.start(true);
         }
-        let fed = c.wire.parser.feed(data, &mut Discard);
-        let status = c.wire.parser.status();
+        let fed = answer.feed(data, &mut Discard);
+        let status = answer.status();
         match fed {
             Ok(feed) if feed.complete && (200..300).contains(&status) && feed.consumed == data.len() => {
                 c.layers.tunnel = false;
-                c.wire.written = 0;
-                let head = self.job.prepared.requests[s.request as usize].head_request();
-                c.wire.parser.start(head);
+                c.wire.ready(None);
                 c.state = if c.layers.tls.is_some() { State::Handshaking } else { State::Writing };
-                s.times.ready = now;
+                for stream in c.wire.streams(slot) {
+                    let s = &mut self.streams[stream];
+                    c.wire.answer_mut(stream).start(self.job.prepared.requests[s.request as usize].head_request());
+                    s.times.ready = now;
+                }
                 self.write(slot);
-                self.transport.connections[slot as usize].busy()
+                self.transport.connections[slot].busy()
             }
             Ok(feed) if !feed.complete => true,
             Ok(_) => {
@@ -124,8 +145,8 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     /// What the first answer says of its server.
-    pub(super) fn note_first_answer(&mut self, slot: u32) {
-        let c = &mut self.transport.connections[slot as usize];
+    pub(super) fn note_first_answer(&mut self, slot: Slot) {
+        let c = &mut self.transport.connections[slot];
         let tls = c.layers.tls.as_ref().map(|tls| tls.facts());
         self.record.outcome.first_answer = Some(FirstAnswer { server: self.record.server.take(), tls });
     }

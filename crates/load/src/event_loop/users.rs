@@ -73,19 +73,28 @@ impl<W: World> EventLoop<'_, W> {
 
     pub(super) fn pool(&mut self, user: u32) {
         self.users.presence[user as usize] = Presence::Away;
-        let c = &self.transport.connections[(user * self.users.per_user) as usize];
-        match c.state {
-            State::Idle => self.waiting.idle[c.endpoint as usize].push(user),
-            _ => self.waiting.closed.push(user),
+        let c = &self.transport.connections[self.place_of(self.users.stream(user, 0)).slot];
+        if c.has_room() {
+            self.waiting.idle[c.endpoint as usize].push(user);
+        } else {
+            self.waiting.closed.push(user);
         }
     }
 
     /// A user leaves, and its connections with it.
     pub(super) fn send_away(&mut self, user: u32) {
         self.users.presence[user as usize] = Presence::Away;
-        for slot in user * self.users.per_user..(user + 1) * self.users.per_user {
-            // Whoever waits in line takes it over.
-            if self.transport.connections[slot as usize].state == State::Idle && !self.waiting.line_stands() {
+        // Whoever waits in line takes them over.
+        if !self.waiting.line_stands() {
+            self.close_idle_of(user);
+        }
+    }
+
+    /// Closes those of a user's connections on which nothing is in flight.
+    pub(super) fn close_idle_of(&mut self, user: u32) {
+        for stream in self.users.streams(user) {
+            let slot = self.place_of(stream).slot;
+            if self.transport.connections[slot].state == State::Idle {
                 self.transport.close(slot);
             }
         }

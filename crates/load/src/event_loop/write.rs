@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use lastdrop_model::{Failure, Micros};
 
 use super::{Alarm, EventLoop};
-use crate::protocol::{CONTINUE_PATIENCE_US, bytes_of};
+use crate::ids::Slot;
+use crate::protocol::{CONTINUE_PATIENCE_US, Progress};
 use crate::transport::{State, Written, describe, is_reset};
 use crate::world::World;
 
@@ -13,16 +14,16 @@ use crate::world::World;
 const PIECES_A_SECOND: u64 = 20;
 
 impl<W: World> EventLoop<'_, W> {
-    pub(super) fn write(&mut self, slot: u32) {
-        let i = slot as usize;
+    pub(super) fn write(&mut self, slot: Slot) {
+        let requests = &self.job.prepared.requests;
         loop {
-            let state = self.transport.connections[i].state;
+            let state = self.transport.connections[slot].state;
             // A server on this machine may run, and answer, before the call that sends returns: what it takes is not connecting.
             let connected_at = if state == State::Connecting { self.now() } else { 0 };
             let piece = self.piece();
-            let (written, sent) = self.transport.send(slot, &self.streams[i], &self.job.prepared.requests, piece);
+            let (written, sent) = self.transport.send(slot, &self.streams, requests, piece);
             if sent > 0 {
-                self.count(slot, |c| c.bytes_sent += sent as u64);
+                self.count_on(slot, |c| c.bytes_sent += sent as u64);
             }
             let now = self.now();
             if state == State::Connecting {
@@ -36,8 +37,7 @@ impl<W: World> EventLoop<'_, W> {
                     _ => self.connected(slot, connected_at),
                 }
             }
-            let c = &mut self.transport.connections[i];
-            let s = &mut self.streams[i];
+            let c = &mut self.transport.connections[slot];
             match written {
                 Written::Error(_) if matches!(c.state, State::Tunnel | State::Handshaking) => {
                     let what = if c.state == State::Tunnel { "proxy: connection lost" } else { "TLS: connection lost" };
@@ -50,7 +50,7 @@ impl<W: World> EventLoop<'_, W> {
                 Written::Blocked { .. } => return,
                 Written::Enough => {
                     let wait = self.transfer_time(self.piece());
-                    let token = self.transport.connections[i].token(slot);
+                    let token = self.transport.connections[slot].token(slot);
                     self.timers.alarms.push(Reverse((now + wait, Alarm::Transfer(token))));
                     return;
                 }
@@ -59,20 +59,22 @@ impl<W: World> EventLoop<'_, W> {
             match c.state {
                 // An answer of the proxy or of the server has to come first.
                 State::Tunnel | State::Handshaking => return,
-                _ => {
-                    let len = bytes_of(&c.wire, s, &self.job.prepared.requests).len();
-                    if c.wire.written >= len {
+                _ => match c.wire.progress(slot, &self.streams, requests) {
+                    Progress::All(streams) => {
                         c.state = State::Waiting;
-                        s.times.written = now;
-                    } else if c.wire.written >= c.wire.hold_at {
+                        for stream in streams {
+                            self.streams[stream].times.written = now;
+                        }
+                        return;
+                    }
+                    Progress::Held => {
                         c.state = State::Holding;
                         let token = c.token(slot);
                         self.timers.alarms.push(Reverse((now + CONTINUE_PATIENCE_US, Alarm::Continue(token))));
-                    } else {
-                        continue;
+                        return;
                     }
-                    return;
-                }
+                    Progress::More => {}
+                },
             }
         }
     }

@@ -9,6 +9,7 @@ use lastdrop_model::plan::TlsOptions;
 use rustls::ClientConfig;
 
 use super::{State, Transport, tls};
+use crate::ids::Slot;
 use crate::tls_config;
 use crate::world::{NoConnection, World};
 
@@ -17,7 +18,7 @@ impl<W: World> Transport<W> {
     ///
     /// # Errors
     /// This process can have no other socket now.
-    pub fn open(&mut self, slot: u32, endpoint: u32, sources: &[IpAddr], now: Micros) -> io::Result<io::Result<()>> {
+    pub fn open(&mut self, slot: Slot, endpoint: u32, sources: &[IpAddr], now: Micros) -> io::Result<io::Result<()>> {
         let server = &mut self.endpoints[endpoint as usize];
         let address = server.next_address();
         let has_tunnel = server.connect_request.is_some();
@@ -33,14 +34,14 @@ impl<W: World> Transport<W> {
             Err(NoConnection::Connect(socket, e)) => (socket, Err(e)),
             Err(NoConnection::Socket(e)) => return Err(e),
         };
-        let c = &mut self.connections[slot as usize];
+        let c = &mut self.connections[slot];
         c.served = 0;
         c.generation = c.generation.wrapping_add(1);
         c.endpoint = endpoint;
         c.dialed.begun = now;
         c.dialed.connected = 0;
         c.peer_closed = false;
-        c.wire.written = 0;
+        c.wire.opened();
         c.quiet_until = 0;
         c.state = State::Connecting;
         c.socket = Some(socket);
@@ -53,8 +54,8 @@ impl<W: World> Transport<W> {
     ///
     /// # Errors
     /// The system has no room to watch another one.
-    pub fn watch(&mut self, slot: u32) -> io::Result<()> {
-        let c = &self.connections[slot as usize];
+    pub fn watch(&mut self, slot: Slot) -> io::Result<()> {
+        let c = &self.connections[slot];
         let token = c.token(slot);
         c.socket.as_ref().map_or(Ok(()), |socket| self.world.watch(socket, token))
     }
@@ -65,11 +66,11 @@ impl<W: World> Transport<W> {
     /// With what is wrong.
     pub fn start_tls(
         &mut self,
-        slot: u32,
+        slot: Slot,
         config: Option<&Arc<ClientConfig>>,
         options: &TlsOptions,
     ) -> Result<(), String> {
-        let c = &mut self.connections[slot as usize];
+        let c = &mut self.connections[slot];
         let e = &self.endpoints[c.endpoint as usize];
         if !e.tls {
             return Ok(());
@@ -83,8 +84,8 @@ impl<W: World> Transport<W> {
 
     /// A connection that will never be one fails in the loop's next turn: at once it would go around in a circle through the next
     /// request of the same user.
-    pub fn doom(&mut self, slot: u32, why: Option<Box<str>>) {
-        let c = &mut self.connections[slot as usize];
+    pub fn doom(&mut self, slot: Slot, why: Option<Box<str>>) {
+        let c = &mut self.connections[slot];
         c.doomed = true;
         c.error = why;
         let token = c.token(slot);

@@ -48,6 +48,11 @@ impl Session {
         self.tls.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
+    /// The name of the protocol that was agreed on (ALPN), if one was.
+    pub fn agreed(&self) -> Option<&[u8]> {
+        self.tls.alpn_protocol()
+    }
+
     /// What was agreed on; names as rustls has them.
     pub fn facts(&self) -> TlsFacts {
         let name = |text: String| text.trim_start_matches("Some(").trim_end_matches(')').to_string();

@@ -3,9 +3,9 @@
 use std::io;
 
 use super::Transport;
+use crate::ids::Slot;
 use crate::prepare::Request;
-use crate::protocol::bytes_of;
-use crate::stream::Stream;
+use crate::stream::Streams;
 use crate::world::{Outgoing, World};
 
 /// What became of an attempt to write.
@@ -22,19 +22,18 @@ pub(crate) enum Written {
 
 impl<W: World> Transport<W> {
     /// Writes what the state of a connection has to write, at most `piece` bytes at once. Says how many bytes of HTTP went.
-    pub fn send(&mut self, slot: u32, stream: &Stream, requests: &[Request], piece: usize) -> (Written, usize) {
-        let i = slot as usize;
-        let c = &mut self.connections[i];
+    pub fn send(&mut self, slot: Slot, streams: &Streams, requests: &[Request], piece: usize) -> (Written, usize) {
+        let c = &mut self.connections[slot];
         let Some(socket) = &c.socket else { return (Written::All, 0) };
         let handshaking = c.layers.tls.as_ref().is_some_and(|t| t.handshaking());
         let mut counted = 0;
         let mut result = Written::All;
         if c.layers.tunnel {
             let bytes = self.endpoints[c.endpoint as usize].connect_request.clone().unwrap_or_default();
-            while c.wire.written < bytes.len() {
-                match self.world.send(socket, &bytes[c.wire.written..]) {
+            while c.wire.written() < bytes.len() {
+                match self.world.send(socket, &bytes[c.wire.written()..]) {
                     Ok(n) => {
-                        c.wire.written += n;
+                        c.wire.wrote(n);
                         counted += n;
                     }
                     Err(e) => {
@@ -44,22 +43,24 @@ impl<W: World> Transport<W> {
                 }
             }
         } else if let Some(mut tls) = c.layers.tls.take() {
-            let bytes = bytes_of(&c.wire, stream, requests);
-            let end = bytes.len().min(c.wire.hold_at);
-            let mut at = c.wire.written;
             let mut raw = 0;
             loop {
                 let mut took = 0;
-                if !handshaking && at < end {
-                    took = tls.write(&bytes[at..end.min(at.saturating_add(piece))]);
-                    at += took;
-                    counted += took;
+                if !handshaking {
+                    let bytes = c.wire.next(slot, streams, requests, piece);
+                    if !bytes.is_empty() {
+                        took = tls.write(bytes);
+                        c.wire.wrote(took);
+                        counted += took;
+                    }
                 }
                 let mut outgoing = Outgoing::new(&mut self.world, socket);
                 let flushed = tls.flush(&mut outgoing);
                 raw += outgoing.sent;
                 match flushed {
-                    Ok(()) if handshaking || at >= end || took == 0 => break,
+                    Ok(()) if handshaking || took == 0 || c.wire.next(slot, streams, requests, piece).is_empty() => {
+                        break;
+                    }
                     Ok(()) if piece != usize::MAX => {
                         result = Written::Enough;
                         break;
@@ -72,19 +73,18 @@ impl<W: World> Transport<W> {
                     }
                 }
             }
-            c.wire.written = at;
             c.layers.tls = Some(tls);
         } else {
-            let bytes = bytes_of(&c.wire, stream, requests);
-            let end = bytes.len().min(c.wire.hold_at);
-            let mut at = c.wire.written;
-            while at < end {
-                let to = end.min(at.saturating_add(piece));
-                match self.world.send(socket, &bytes[at..to]) {
+            loop {
+                let bytes = c.wire.next(slot, streams, requests, piece);
+                if bytes.is_empty() {
+                    break;
+                }
+                match self.world.send(socket, bytes) {
                     Ok(n) => {
-                        at += n;
+                        c.wire.wrote(n);
                         counted += n;
-                        if piece != usize::MAX && at < end {
+                        if piece != usize::MAX && !c.wire.next(slot, streams, requests, piece).is_empty() {
                             result = Written::Enough;
                             break;
                         }
@@ -96,7 +96,6 @@ impl<W: World> Transport<W> {
                     }
                 }
             }
-            c.wire.written = at;
         }
         (result, counted)
     }

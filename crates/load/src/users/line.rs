@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use lastdrop_model::Micros;
 
+use crate::ids::Slot;
 use crate::prepare::Request;
 use crate::stream::Errand;
 
@@ -12,8 +13,8 @@ use crate::stream::Errand;
 pub(crate) struct Pool {
     /// Most connections that this thread may have open in this phase; `u64::MAX` where it may have any number.
     pub most: u64,
-    /// Slots that were idle when they were put here, each once.
-    pub idle: Vec<u32>,
+    /// Slots of connections that had room for a request when they were put here, each once.
+    pub idle: Vec<Slot>,
     pub is_listed: Vec<bool>,
     /// The line is moving.
     pub serving: bool,

@@ -17,6 +17,7 @@ use lastdrop_model::plan::{BEGIN_TOGETHER, Load};
 use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use crate::ids::StreamId;
 use crate::inspect::Capture;
 use crate::wiring::{Job, share};
 
@@ -90,7 +91,7 @@ pub(crate) struct Users {
     pub presence: Vec<Presence>,
     /// What each has of its own, where users have anything.
     pub people: Vec<Person>,
-    /// Connections of each user.
+    /// Requests that each user may have in flight.
     pub per_user: u32,
     /// Closed loop: users that may be active now, and those there were when the phase began.
     pub wanted: u32,
@@ -140,6 +141,24 @@ impl Users {
             next_request: thread as u64,
             next_row: thread as u64,
         }
+    }
+
+    /// The streams that are a user's own.
+    #[inline]
+    pub fn streams(&self, user: u32) -> impl Iterator<Item = StreamId> + Clone + use<> {
+        (user * self.per_user..(user + 1) * self.per_user).map(StreamId)
+    }
+
+    /// The one of these with a number.
+    #[inline]
+    pub fn stream(&self, user: u32, nth: u32) -> StreamId {
+        StreamId(user * self.per_user + nth)
+    }
+
+    /// Whose a stream is.
+    #[inline]
+    pub fn user_of(&self, stream: StreamId) -> u32 {
+        stream.0 / self.per_user
     }
 
     /// Is a user between two requests of a session?
