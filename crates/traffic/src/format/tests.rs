@@ -215,4 +215,9 @@ fn users_are_told_apart_by_address_cookie_and_field() {
     assert_eq!((by("address"), by("cookie:sid"), by("cookie:no")), ("10.0.0.7".into(), "abc".into(), "-".into()));
     assert_eq!((by("field:3"), by("field:6"), by("field:7")), ("GET / HTTP/1.1".into(), "tail".into(), "-".into()));
     assert!("field:0".parse::<crate::Key>().is_err());
+    // An empty cookie knows nobody.
+    let line = r#"10.0.0.7 [10/Oct/2000:20:55:36 +0000] "GET / HTTP/1.1" "-" "sid=; b=2; sid=x" tail"#;
+    let mut entry = Entry { line: line.as_bytes().to_vec(), ..Entry::default() };
+    assert_eq!(format.read(&mut entry), Outcome::Request);
+    assert_eq!((text(entry.cookie("sid")), entry.cookie("c")), ("x".into(), None));
 }

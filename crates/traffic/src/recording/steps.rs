@@ -128,7 +128,17 @@ fn step(exchange: Exchange, keeps_cookies: bool) -> Step {
         let cookie = keeps_cookies && name == "cookie";
         (said || accepts || cookie || KEPT.contains(&name.as_str())) && !follows && check_header(&name, value).is_ok()
     };
-    let headers = exchange.headers.iter().filter(|(n, v)| keeps(n, v)).map(|(n, v)| (n.clone(), literal(v))).collect();
+    // A plan has a name once. What comes several times means the same as its values in one line (RFC 9110, section 5.3; RFC 6265).
+    let mut headers: Vec<(String, String)> = Vec::new();
+    for (name, value) in exchange.headers.iter().filter(|(n, v)| keeps(n, v)) {
+        match headers.iter_mut().find(|(n, _)| n.eq_ignore_ascii_case(name)) {
+            Some((_, all)) => {
+                all.push_str(if name.eq_ignore_ascii_case("cookie") { "; " } else { ", " });
+                all.push_str(&literal(value));
+            }
+            None => headers.push((name.clone(), literal(value))),
+        }
+    }
     let fields = |fields: &[(String, String)]| fields.iter().map(|(n, v)| (n.clone(), literal(v))).collect();
     let body = match &exchange.body {
         Sent::Nothing => Sent::Nothing,

@@ -155,6 +155,19 @@ curl -G http://h/d -d q=1 -u ann:secret
     }
 }
 
+#[test]
+fn what_is_sent_several_times_is_one_header_of_the_plan() {
+    let text = "curl http://h/ -H 'X-A: 1' -H 'x-a: 2' -H 'Authorization: Basic YTpi' -u c:d\n\
+                curl http://h/p -H 'X-A: 1' -d 'q=1&q=2'\n";
+    let recorded = plan(read_curl(text).expect("commands"), &options()).expect("a plan");
+    let requests = read(&recorded).requests;
+    let get = |n: usize, name: &str| requests[n].headers.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str());
+    assert_eq!((get(0, "X-A"), get(1, "X-A")), (Some("1, 2"), Some("1")));
+    assert!(get(0, "Authorization").is_some_and(|v| v.contains("{{authorization")), "{requests:?}");
+    assert!(!recorded.plan.contains("YTpi"), "{}", recorded.plan);
+    assert_eq!(get(1, "Content-Type"), Some("application/x-www-form-urlencoded"));
+}
+
 /// Two of "copy as cURL (bash)", of Chromium and of Firefox.
 const COPIED: &str = r#"curl 'http://shop.test/api/order?x=1' \
   -H 'Accept: application/json, text/plain, */*' \

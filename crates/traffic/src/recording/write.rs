@@ -69,8 +69,12 @@ fn write_step(step: &Step, is_last: bool, to: &mut String) {
         to.push_str(&format!("method = {}\n", quoted(&e.method)));
     }
     to.push_str(&format!("url = {}\n", quoted(&format!("{}{}", e.url.origin(), step.path))));
-    if !step.headers.is_empty() {
-        let all: Vec<String> = step.headers.iter().map(|(n, v)| format!("{} = {}", quoted(n), quoted(v))).collect();
+    let has_type = step.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("content-type"));
+    let repeats = matches!(&step.body, Sent::Form(fields) if !has_one_of_each(fields));
+    let form = ("Content-Type".to_string(), "application/x-www-form-urlencoded".to_string());
+    let headers: Vec<_> = step.headers.iter().chain((repeats && !has_type).then_some(&form)).collect();
+    if !headers.is_empty() {
+        let all: Vec<String> = headers.iter().map(|(n, v)| format!("{} = {}", quoted(n), quoted(v))).collect();
         to.push_str(&format!("headers = {{ {} }}\n", all.join(", ")));
     }
     match &step.body {
@@ -84,9 +88,6 @@ fn write_step(step: &Step, is_last: bool, to: &mut String) {
             let all: Vec<String> =
                 fields.iter().map(|(n, v)| format!("{}={}", encoded(n), encoded_template(v))).collect();
             to.push_str(&format!("body = {}\n", quoted(&all.join("&"))));
-            if !step.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("content-type")) {
-                to.push_str("headers = { \"Content-Type\" = \"application/x-www-form-urlencoded\" }\n");
-            }
         }
         Sent::Multipart(parts) => {
             let part = |(n, v): &(String, String)| format!("{{ name = {}, value = {} }}", quoted(n), quoted(v));
