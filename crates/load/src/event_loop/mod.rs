@@ -199,7 +199,7 @@ impl<'a, W: World> EventLoop<'a, W> {
     }
 
     /// Everything that is due because of time alone.
-    pub(super) fn timers(&mut self, now: Micros) {
+    pub(super) fn timers(&mut self, mut now: Micros) {
         while let Some(Reverse((at, alarm))) = self.timers.alarms.peek().copied() {
             if at > now || self.turn_is_over() {
                 break;
@@ -207,8 +207,15 @@ impl<'a, W: World> EventLoop<'a, W> {
             self.timers.alarms.pop();
             match alarm {
                 Alarm::User(user) => self.wake(user, at, now),
-                Alarm::Transfer(token) => self.transfer(token),
-                Alarm::Continue(token) => self.no_continue(token),
+                // What ends here ends at a later time, and so does what follows begin.
+                Alarm::Transfer(token) => {
+                    self.transfer(token);
+                    now = self.now();
+                }
+                Alarm::Continue(token) => {
+                    self.no_continue(token);
+                    now = self.now();
+                }
             }
         }
         if !self.waiting.stranded.is_empty() && now >= self.waiting.no_socket_until {
