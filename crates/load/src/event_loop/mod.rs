@@ -176,7 +176,7 @@ impl<'a, W: World> EventLoop<'a, W> {
     pub fn turn(&mut self) -> io::Result<Option<Micros>> {
         let now = self.now();
         self.timers.turn_ends = now + LONGEST_TURN_US;
-        self.timers(now);
+        let now = self.timers(now);
         if self.finished(now) {
             return Ok(Some(now));
         }
@@ -198,8 +198,8 @@ impl<'a, W: World> EventLoop<'a, W> {
         Ok(None)
     }
 
-    /// Everything that is due because of time alone.
-    pub(super) fn timers(&mut self, mut now: Micros) {
+    /// Everything that is due because of time alone. Says as of when all that has been done.
+    pub(super) fn timers(&mut self, mut now: Micros) -> Micros {
         while let Some(Reverse((at, alarm))) = self.timers.alarms.peek().copied() {
             if at > now || self.turn_is_over() {
                 break;
@@ -235,6 +235,7 @@ impl<'a, W: World> EventLoop<'a, W> {
                 self.flush(phase as u16, now);
             }
         }
+        now
     }
 
     /// Has this turn lasted long enough, so that what else is due waits for a look at what has come?
