@@ -181,13 +181,14 @@ impl<'a, W: World> EventLoop<'a, W> {
             return Ok(Some(now));
         }
         let wait = if self.transport.again.is_empty() { self.next_wakeup(now).saturating_sub(now) } else { 0 };
+        let open = self.transport.open_sockets;
         let n = self.transport.world.wait(wait)?;
         for i in 0..n {
             let (token, flags) = self.transport.world.event(i);
             self.on_event(token, flags);
         }
         // As of `now`, before the look: this thread may have been kept from running at any point after it.
-        if let Some(seen) = self.streams.looked(n, n < EVENTS_A_LOOK, now, self.transport.open_sockets) {
+        if let Some(seen) = self.streams.looked(n, n < EVENTS_A_LOOK, now, open) {
             self.expire(seen);
         }
         if !self.transport.again.is_empty() {
