@@ -70,7 +70,10 @@ catch_workers_output = yes
 php_admin_value[opcache.enable] = {switch}
 php_admin_value[session.save_path] = {place.open_folder("sessions")}
 {lines}
+include = {place.open_folder("pool.d")}/*.conf
 """)
+    # An include that finds nothing is an error of PHP-FPM.
+    place.write("pool.d/none.conf", "")
     want = children if pm == "static" else 0
 
     def ready(daemon):

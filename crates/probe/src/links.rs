@@ -4,7 +4,8 @@
 //! A connection counts at the moment at which somebody looks. Servers that open one for each request have it for
 //! milliseconds: whoever wants to see those looks again and again.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
 
 use crate::chain::{Network, namespace_name};
 use crate::listeners::{Endpoint, inodes};
@@ -68,6 +69,14 @@ pub fn links(masters: &[i32]) -> Links {
         }
     }
     seen
+}
+
+/// The own ends of the connections that servers have open, each server given by its master.
+#[must_use]
+pub fn ends(masters: &[i32]) -> HashSet<SocketAddr> {
+    let (held, _) = held(&processes(masters), masters.len());
+    let networks = masters.iter().filter_map(|master| Network::read(*master));
+    networks.flat_map(|n| n.by_inode.into_values()).filter(|s| held.contains_key(&s.inode)).map(|s| s.local).collect()
 }
 
 /// The processes of the servers, each with whose it is.

@@ -76,12 +76,13 @@ impl Session {
     /// healthy.
     pub fn open(adapter: Box<dyn Adapter>, url: Option<&Url>, others: &Others) -> Result<Session, ServerError> {
         let lock = Lock::take(&StateFiles::of(&adapter.facts().name)?.lock)?;
-        Session::open_in(None, adapter, lock, url, others)
+        Session::open_in(None, &[], adapter, lock, url, others)
     }
 
-    /// The same of a server whose lock is taken already, at its place among others.
+    /// The same of a server whose lock is taken already, at its place among others, whose masters are `beside`.
     pub(crate) fn open_in(
         stack: Option<StackPlace>,
+        beside: &[i32],
         adapter: Box<dyn Adapter>,
         lock: Lock,
         url: Option<&Url>,
@@ -117,7 +118,7 @@ impl Session {
         };
         // A configuration that was broken since the server started must be found while it still runs.
         adapter.check(&Change::default(), &files.test)?;
-        let lookout = (!others.live).then(|| Lookout::start(adapter.as_ref(), others)).transpose()?;
+        let lookout = (!others.live).then(|| Lookout::start(adapter.as_ref(), others, beside)).transpose()?;
         let original = adapter.effective()?;
         let health = url.map(|url| look_at_health(url, facts.birth.pid)).transpose()?;
         if let Some(mut lookout) = lookout {

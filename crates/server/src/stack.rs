@@ -196,6 +196,7 @@ impl Stack {
             }
             found.push((server, adapter));
         }
+        let masters: Vec<i32> = found.iter().map(|(_, adapter)| adapter.facts().birth.pid).collect();
         let names: Vec<String> = found.iter().map(|(_, adapter)| adapter.facts().name.clone()).collect();
         let mut locks = lock_all(names.iter().map(String::as_str));
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -218,8 +219,9 @@ impl Stack {
             }
             let own = StackPlace { stack: stack.clone(), called: called.clone(), place };
             let lock = locks.remove(name).unwrap_or(Err(ServerError::Unrestored)).map_err(about(server))?;
-            let session =
-                Session::open_in(several.then_some(own), adapter, lock, url, others).map_err(about(server))?;
+            let beside: Vec<i32> = masters.iter().copied().filter(|m| *m != adapter.facts().birth.pid).collect();
+            let session = Session::open_in(several.then_some(own), &beside, adapter, lock, url, others);
+            let session = session.map_err(about(server))?;
             let part = Part::Server(Box::new(session));
             opened.members.push(Member { called, named: server.name.is_some(), part });
         }

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_model::Url;
+use lastdrop_probe::links;
 use lastdrop_probe::listeners::{self, Connection};
 use lastdrop_probe::mod_status::{self, Row};
 use lastdrop_probe::process;
@@ -79,6 +80,8 @@ struct Requests {
 pub struct Lookout<'a> {
     adapter: &'a dyn Adapter,
     ignore: Vec<IpAddr>,
+    /// Masters of the servers that are changed with it: what one of them has open to it is no visitor.
+    beside: Vec<i32>,
     ports: Vec<u16>,
     status: Option<Url>,
     /// How the first lines of our own looks begin.
@@ -96,13 +99,14 @@ impl<'a> Lookout<'a> {
     ///
     /// # Errors
     /// When the table of connections cannot be read.
-    pub fn start(adapter: &'a dyn Adapter, others: &Others) -> Result<Lookout<'a>, ServerError> {
+    pub fn start(adapter: &'a dyn Adapter, others: &Others, beside: &[i32]) -> Result<Lookout<'a>, ServerError> {
         let facts = adapter.facts();
         let status = facts.status_url.as_ref().map(|url| url.with_path(url.path.split('?').next().unwrap_or("/")));
         let mark = status.as_ref().map(|url| format!("GET {}?lastdrop-{}-", url.path, std::process::id()));
         let mut lookout = Lookout {
             adapter,
             ignore: others.ignore.iter().map(IpAddr::to_canonical).collect(),
+            beside: beside.to_vec(),
             ports: facts.listeners.iter().map(SocketAddr::port).collect(),
             status,
             mark: mark.unwrap_or_default().chars().take(REQUEST_LENGTH).collect(),
@@ -123,7 +127,12 @@ impl<'a> Lookout<'a> {
     }
 
     fn connections(&self) -> Result<Vec<Connection>, ServerError> {
-        Ok(listeners::connections(self.adapter.facts().birth.pid, &self.ports)?)
+        let mut found = listeners::connections(self.adapter.facts().birth.pid, &self.ports)?;
+        if !self.beside.is_empty() && found.iter().any(|c| !self.known.contains(&c.peer)) {
+            let ends = links::ends(&self.beside);
+            found.retain(|c| !ends.contains(&c.peer));
+        }
+        Ok(found)
     }
 
     fn is_ignored(&self, ip: IpAddr) -> bool {

@@ -169,6 +169,7 @@ fn measure(lab: &mut Lab<'_>, stack: Option<&mut Stack>, plan: &SweepPlan, cell:
     }];
     load.keepalive = plan.keepalive;
     load.timeout = plan.timeout;
+    load.tls.insecure = plan.insecure;
     load.drain = plan.timeout;
     load.threads = plan.threads;
     load.keep_secrets = plan.keep_secrets;

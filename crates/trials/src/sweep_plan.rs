@@ -129,6 +129,8 @@ struct File {
     sort: Option<String>,
     keepalive: Option<String>,
     timeout: Option<Within<row::Timeout>>,
+    #[serde(default)]
+    insecure: bool,
     threads: Option<Within<row::Threads>>,
     seed: Option<Within<row::Seed>>,
     /// Load before measuring where recycling makes warming each worker impossible.
@@ -158,6 +160,8 @@ pub struct SweepPlan {
     pub cells: Vec<Cell>,
     pub keepalive: KeepAlive,
     pub timeout: Duration,
+    /// Certificates of the server are not verified.
+    pub insecure: bool,
     pub threads: u32,
     pub seed: Option<u32>,
     pub warm_up: Duration,
@@ -255,6 +259,7 @@ impl SweepPlan {
             cells,
             keepalive: file.keepalive.as_deref().unwrap_or("off").parse()?,
             timeout: file.timeout.map_or(Duration::from_secs(5), |t| t.0),
+            insecure: file.insecure,
             threads: file.threads.map_or(1, |t| t.0),
             seed: file.seed.map(|s| s.0),
             warm_up: file.warm_up.map_or(Duration::from_secs(15), |t| t.0),
