@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::servers::{Daemon, Fpm, Mariadb, children_of, nginx, open_folder, php, php_site};
-use common::{Done, Folder, free_port, get, signal, wait_until};
+use common::{Done, Folder, Target, free_port, get, signal, wait_until};
 use serde_json::{Value, json};
 
 /// Two workers before a pool of three.
@@ -558,4 +558,28 @@ fn a_watch_of_several_servers_shows_each_of_them_and_who_is_connected_to_whom() 
         let twice = site.folder.run(&[command, plain, plain]);
         assert!(twice.code == 2 && twice.stderr.contains("two servers are called 'nginx'"), "{twice:?}");
     }
+}
+
+#[test]
+fn what_one_of_the_servers_keeps_open_to_the_other_is_no_visitor() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 4");
+    let port = free_port();
+    let http = format!(
+        " upstream back {{ server 127.0.0.1:{}; keepalive 4; }}\n server {{ listen 127.0.0.1:{port};\n  location / {{ \
+         proxy_pass http://back; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }}",
+        target.port
+    );
+    let _front = nginx(&folder, &http, port);
+    let (web, back) = (format!("nginx:{}", folder.join("nginx.conf").display()), target.name());
+    let plan = folder.join("plan.toml");
+    let text = format!(
+        "server = [{web:?}, {back:?}]\nurl = 'http://127.0.0.1:{port}/'\nusers = 2\nrequests = 20\nkeepalive = 'on'\n\
+         [settings]\n'target.workers' = [2, 4]\n"
+    );
+    fs::write(&plan, text).expect("written");
+    // The server in front keeps the connection open over which it has asked whether the other is healthy.
+    let sweep = folder.json(&["sweep", plan.to_str().expect("text"), "--quiet"], 0);
+    let rows = sweep["rows"].as_array().expect("rows");
+    assert_eq!(rows.iter().map(|r| r["answered"].as_u64()).collect::<Vec<_>>(), [Some(20), Some(20)], "{sweep:#}");
 }

@@ -92,6 +92,8 @@ pub struct Lookout<'a> {
     /// The last look at the status page, and whose connections were there after it.
     count: Option<Count>,
     known: HashSet<SocketAddr>,
+    /// Other ends that a server beside has had open.
+    ours: HashSet<SocketAddr>,
 }
 
 impl<'a> Lookout<'a> {
@@ -114,6 +116,7 @@ impl<'a> Lookout<'a> {
             owed: BTreeMap::new(),
             count: None,
             known: HashSet::new(),
+            ours: HashSet::new(),
         };
         lookout.look()?;
         if lookout.ports.is_empty() && lookout.count.is_none() {
@@ -127,20 +130,27 @@ impl<'a> Lookout<'a> {
     }
 
     fn connections(&self) -> Result<Vec<Connection>, ServerError> {
-        let mut found = listeners::connections(self.adapter.facts().birth.pid, &self.ports)?;
-        if !self.beside.is_empty() && found.iter().any(|c| !self.known.contains(&c.peer)) {
-            let ends = links::ends(&self.beside);
-            found.retain(|c| !ends.contains(&c.peer));
-        }
-        Ok(found)
+        Ok(listeners::connections(self.adapter.facts().birth.pid, &self.ports)?)
     }
 
     fn is_ignored(&self, ip: IpAddr) -> bool {
         self.ignore.contains(&ip.to_canonical())
     }
 
-    fn strangers(&self) -> Result<Vec<Connection>, ServerError> {
-        Ok(self.connections()?.into_iter().filter(|c| !self.known.contains(&c.peer)).collect())
+    fn strangers(&mut self) -> Result<Vec<Connection>, ServerError> {
+        let now = self.of_others()?;
+        Ok(now.into_iter().filter(|c| !self.known.contains(&c.peer)).collect())
+    }
+
+    /// Connections without those that a server beside has open, or had when somebody looked.
+    fn of_others(&mut self) -> Result<Vec<Connection>, ServerError> {
+        let mut now = self.connections()?;
+        if !self.beside.is_empty() && now.iter().any(|c| c.open && !self.ours.contains(&c.peer)) {
+            let ends = links::ends(&self.beside);
+            self.ours.extend(now.iter().map(|c| c.peer).filter(|peer| ends.contains(peer)));
+        }
+        now.retain(|c| !self.ours.contains(&c.peer));
+        Ok(now)
     }
 
     /// Looks at the status page and notes who is connected. Gives the requests since the last look.
@@ -266,12 +276,12 @@ impl<'a> Lookout<'a> {
 
     /// Connections that are open now or were closed in order, and those of `seen` that just went.
     fn sort_out(
-        &self,
+        &mut self,
         mut seen: HashMap<SocketAddr, Connection>,
     ) -> Result<(Vec<Connection>, Vec<Connection>), ServerError> {
         let deadline = Instant::now() + ENDING;
         loop {
-            let now = self.connections()?;
+            let now = self.of_others()?;
             seen.extend(now.iter().filter(|c| !self.known.contains(&c.peer)).map(|c| (c.peer, *c)));
             let is_there = |c: &Connection| c.open || c.time_wait && seen.contains_key(&c.peer);
             let (there, ending): (Vec<_>, Vec<_>) = now.into_iter().partition(is_there);

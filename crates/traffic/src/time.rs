@@ -50,6 +50,8 @@ pub struct Stamp {
 }
 
 const SECOND_US: i64 = 1_000_000;
+/// A number beyond the year 9999 is no time.
+const LATEST_US: i64 = 253_402_300_800 * SECOND_US;
 
 impl TimeForm {
     /// The form that strftime's format gives.
@@ -68,7 +70,7 @@ impl TimeForm {
     /// The time that the text begins with. Of a [`TimeForm::Fraction`] it is that part of a second.
     #[must_use]
     pub fn read(&self, text: &[u8]) -> Option<Stamp> {
-        match self {
+        let stamp = match self {
             TimeForm::Common => common(text),
             TimeForm::Iso => iso(text),
             TimeForm::Epoch(unit_us) => epoch(text, *unit_us),
@@ -79,7 +81,8 @@ impl TimeForm {
             }
             TimeForm::Epa => epa(text),
             TimeForm::Strftime(items) => by_items(text, items),
-        }
+        };
+        stamp.filter(|stamp| stamp.us.unsigned_abs() < LATEST_US as u64)
     }
 }
 
@@ -356,6 +359,9 @@ mod tests {
                 assert_eq!(read(&form, text), None, "{text}");
             }
         }
-        assert_eq!(read(&TimeForm::Epoch(1_000_000), "99999999999999999"), None);
+        for text in ["99999999999999999", "9000000000000", "253402300800"] {
+            assert_eq!(read(&TimeForm::Epoch(1_000_000), text), None, "{text}");
+        }
+        assert!(read(&TimeForm::Epoch(1_000_000), "253402300799").is_some());
     }
 }
