@@ -4,14 +4,14 @@ use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::objective;
 use lastdrop_diagnose::Evidence;
 use lastdrop_load::{FirstAnswer, LoadError, Prepared, RunClock};
 use lastdrop_model::event::{Decided, Repeated};
 use lastdrop_model::plan::ServerTimeFrom;
-use lastdrop_model::run::{End, OtherProgram, RUN_SCHEMA, RunBuilder};
+use lastdrop_model::run::{End, Mark, OtherProgram, RUN_SCHEMA, RunBuilder};
 use lastdrop_model::{Event, Generator, KeptPlan, Look, Observed, Plan, Run, Timeline};
 use lastdrop_probe::chain::Chain;
 use lastdrop_probe::host::{self, Clocks, CpuTicks};
@@ -236,7 +236,8 @@ impl Lab<'_> {
         if measured_phase == Some(0) {
             others.begin();
         }
-        let clock = RunClock::start();
+        let (clock, began) = (RunClock::start(), Instant::now());
+        let mut marks = Vec::new();
         let stop = self.stop;
         let throttled = host::throttled();
         let clocks = Clocks::now();
@@ -297,6 +298,7 @@ impl Lab<'_> {
                 for look in beside.news() {
                     look_at(observers, look);
                 }
+                hear(observers, began, &mut marks);
             }
         });
         let finished = match result {
@@ -325,6 +327,7 @@ impl Lab<'_> {
         for look in last {
             look_at(&mut self.observers, look);
         }
+        hear(&mut self.observers, began, &mut marks);
         let server = server.map(|server| Observed { looks, ..server });
         let co_located = plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local);
         let others = others.finish(co_located);
@@ -382,6 +385,7 @@ impl Lab<'_> {
             validity,
             replay: None,
             joined_log,
+            marks,
             objectives,
         };
         for reason in &run.validity.reasons {
@@ -395,6 +399,17 @@ impl Lab<'_> {
 fn tell(observers: &mut [Box<dyn Observer + '_>], event: &Event<'_>) {
     for observer in observers {
         observer.see(event);
+    }
+}
+
+/// Asks who watches for marks, and tells everybody of them.
+fn hear(observers: &mut [Box<dyn Observer + '_>], began: Instant, marks: &mut Vec<Mark>) {
+    let said: Vec<(Instant, String)> = observers.iter_mut().flat_map(|o| o.remarks()).collect();
+    for (at, text) in said {
+        let t_s = at.saturating_duration_since(began).as_millis() as f64 / 1e3;
+        let mark = Mark { t_s, text };
+        tell(observers, &Event::Mark { mark: Cow::Borrowed(&mark) });
+        marks.push(mark);
     }
 }
 

@@ -69,6 +69,9 @@ pub fn run_text(run: &Run) -> String {
     if let Some(server) = &run.server {
         out.push_str(&server_text(server));
     }
+    for mark in &run.marks {
+        let _ = writeln!(out, "mark at {:.1} s: {}", mark.t_s, line(&mark.text));
+    }
     match run.end {
         End::Finished => {}
         End::Interrupted => out.push_str("ended early: interrupted; the numbers are those up to then\n"),
