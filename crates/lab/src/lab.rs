@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -56,6 +57,8 @@ pub struct Lab<'a> {
     pub find_chain: bool,
     /// Runs that may still be repeated because other programs were busy.
     pub repeats: u32,
+    /// Looks at the server that somebody else makes beside the runs, without the time of the run.
+    pub looks: Option<Receiver<Look>>,
     /// What the first answer of the last run said of its server, where each request was wanted.
     pub first_answer: Option<FirstAnswer>,
 }
@@ -92,6 +95,7 @@ impl<'a> Lab<'a> {
             chain: Arc::new(Mutex::new(Chain::of_ourselves())),
             find_chain: false,
             repeats: MOST_REPEATS,
+            looks: None,
             first_answer: None,
         }
     }
@@ -242,6 +246,9 @@ impl Lab<'_> {
         let throttled = host::throttled();
         let clocks = Clocks::now();
         let mut beside = Beside::start(plan, clock, self.server.clone(), self.observe);
+        let told = self.looks.as_ref();
+        // Those of the time between the runs.
+        let _ = told.map_or(0, |told| told.try_iter().count());
         let wish = self.observers.iter().map(|o| o.wish()).max().unwrap_or_default();
         let observers = &mut self.observers;
         let mut look_at = |observers: &mut [Box<dyn Observer + '_>], look: Look| {
@@ -295,7 +302,9 @@ impl Lab<'_> {
                 }
             }
             if matches!(event, Event::Second { .. }) {
-                for look in beside.news() {
+                let now_s = began.elapsed().as_secs_f64();
+                let told = told.into_iter().flat_map(Receiver::try_iter).map(|look| Look { t_s: now_s, ..look });
+                for look in beside.news().into_iter().chain(told) {
                     look_at(observers, look);
                 }
                 hear(observers, began, &mut marks);
