@@ -28,8 +28,10 @@ use self::timeline::Timeline;
 use self::trials::Trials;
 use crate::events::event_line;
 use crate::run::{describe as describe_load, what_of};
-use crate::watch::news;
+use crate::server::events;
 
+/// A counter that moves in look after look has one line among so many.
+const RECENT: usize = 20;
 /// Lines of news that are kept.
 const MOST_NEWS: usize = 200;
 
@@ -39,6 +41,8 @@ pub struct Live {
     /// Counts the events that changed something: who has drawn this one needs not draw again.
     pub version: u64,
     timeline: Timeline,
+    /// Seconds of load so far.
+    now_s: f64,
     run: RunSoFar,
     /// Runs that have begun.
     runs: u64,
@@ -49,8 +53,18 @@ pub struct Live {
     stage: String,
     lead: Option<Lead<'static>>,
     suspicion: Option<Suspicion<'static>>,
-    /// Seconds of load when it happened, and what; the newest last.
-    news: VecDeque<(usize, String)>,
+    /// The newest last.
+    news: VecDeque<News>,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone)]
+struct News {
+    /// Seconds of load then.
+    second: usize,
+    text: String,
+    /// Of a counter that goes on moving: by how much, and when it was seen to move last.
+    counted: Option<(u64, usize)>,
 }
 
 /// The present run, or the latest.
@@ -61,8 +75,8 @@ struct RunSoFar {
     phases: Vec<PhaseSoFar>,
     /// The phase of which requests come due.
     phase: usize,
-    /// The second of the experiment in which the run began.
-    base: usize,
+    /// Seconds of load before the run.
+    base_s: f64,
     under_way: bool,
 }
 
@@ -133,13 +147,16 @@ impl Live {
             Event::Began { plan, .. } => self.began(plan),
             Event::Second { slice } => self.second(slice),
             Event::Look { look } => self.looked(look),
-            Event::PhaseEnd { phase, .. } => {
+            Event::PhaseEnd { phase, duration_us, .. } => {
+                let start = self.run.phases.get(*phase).and_then(|p| p.start).unwrap_or(0.0);
+                let end = start + *duration_us as f64 / 1e6;
+                self.now_s = self.run.base_s + end;
                 if let Some(next) = self.run.phases.get_mut(phase + 1) {
-                    next.start.get_or_insert((self.timeline.seconds.saturating_sub(self.run.base)) as f64);
+                    next.start.get_or_insert(end);
                 }
             }
             Event::Mark { mark } => {
-                let second = self.run.base + mark.t_s as usize;
+                let second = (self.run.base_s + mark.t_s) as usize;
                 self.timeline.mark(second);
                 self.tell(second, format!("mark: {}", mark.text));
             }
@@ -207,14 +224,14 @@ impl Live {
     }
 
     fn say(&mut self, text: &str) {
-        self.tell(self.timeline.seconds, text.to_string());
+        self.tell(self.now_s as usize, text.to_string());
     }
 
     fn tell(&mut self, second: usize, text: String) {
         if self.news.len() == MOST_NEWS {
             self.news.pop_front();
         }
-        self.news.push_back((second, line(text.trim())));
+        self.news.push_back(News { second, text: line(text.trim()), counted: None });
     }
 
     fn began(&mut self, plan: &KeptPlan) {
@@ -227,16 +244,16 @@ impl Live {
             ..PhaseSoFar::default()
         };
         self.runs += 1;
-        let base = self.timeline.seconds;
+        let base_s = self.now_s;
         self.run = RunSoFar {
             what: line(&what_of(plan)),
             phases: plan.phases.iter().map(phase).collect(),
             phase: 0,
-            base,
+            base_s,
             under_way: true,
         };
         if self.runs > 1 {
-            self.timeline.begin(base);
+            self.timeline.begin(base_s as usize);
         }
         if let Some(first) = self.run.phases.first_mut() {
             first.start = Some(0.0);
@@ -247,12 +264,12 @@ impl Live {
         let place = usize::from(slice.phase);
         // Where the phase before has a length, that is where this one begins.
         let before: Option<Duration> = self.run.phases.iter().take(place).map(|p| p.duration).sum();
-        let so_far = self.timeline.seconds.saturating_sub(self.run.base) as f64;
+        let so_far = self.now_s - self.run.base_s;
         let Some(phase) = self.run.phases.get_mut(place) else { return };
         let start = *phase.start.get_or_insert(before.map_or(so_far, |d| d.as_secs_f64()));
         let left = phase.duration.map_or(1.0, |d| d.as_secs_f64() - f64::from(slice.second));
-        // Answers that come after the end of the phase come in seconds in which nothing is due.
-        let span_s = if left > 0.0 { left.min(1.0) } else { 1.0 };
+        // What comes after the end of the phase has no time of its own.
+        let span_s = left.clamp(0.0, 1.0);
         let response = &slice.latencies[Kind::Response as usize];
         phase.counts.add(&slice.counts);
         phase.response.add(response);
@@ -269,7 +286,11 @@ impl Live {
                 p99_us: response.quantile(0.99) as f64,
             });
         }
-        let second = self.run.base + (start + f64::from(slice.second)) as usize;
+        let from_s = self.run.base_s + start + f64::from(slice.second);
+        if left > 0.0 {
+            self.now_s = self.now_s.max(from_s + span_s);
+        }
+        let second = from_s as usize;
         if slice.second == 0 && place > 0 {
             self.timeline.begin(second);
         }
@@ -279,10 +300,19 @@ impl Live {
 
     fn looked(&mut self, look: &Look) {
         // A look tells of the second before it.
-        let second = self.run.base + (look.t_s - look.span_s / 2.0).max(0.0) as usize;
-        self.timeline.look(second.min(self.timeline.seconds), look);
-        for (_, text) in news(look) {
-            self.tell(second, text);
+        let second = (self.run.base_s + (look.t_s - look.span_s / 2.0).max(0.0)) as usize;
+        self.timeline.look(second, look);
+        for (what, n) in events(look) {
+            let what = line(&what);
+            match self.news.iter_mut().rev().take(RECENT).find(|news| news.counted.is_some() && news.text == what) {
+                Some(news) => news.counted = news.counted.map(|(so_far, _)| (so_far + n, second)),
+                None => {
+                    self.tell(second, what);
+                    if let Some(news) = self.news.back_mut() {
+                        news.counted = Some((n, second));
+                    }
+                }
+            }
         }
         self.look = Some(look.clone());
     }

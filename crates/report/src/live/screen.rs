@@ -45,7 +45,9 @@ pub fn draw(frame: &mut Frame<'_>, live: &Live, manner: &Manner) {
     if area.width < 8 || area.height < 2 {
         return;
     }
-    let mut s = Screen { buf: frame.buffer_mut(), live, manner, paint: Paint { colour: manner.colour } };
+    let paint = Paint { colour: manner.colour };
+    let server_below = live.look.is_some();
+    let mut s = Screen { buf: frame.buffer_mut(), live, manner, paint, server_below };
     let mut rest = area;
     let title = take(&mut rest, 1);
     let keys = take_last(&mut rest, 1);
@@ -57,11 +59,11 @@ pub fn draw(frame: &mut Frame<'_>, live: &Live, manner: &Manner) {
         Pane::Overview if rest.width >= TWO_HALVES => {
             let left = Rect { width: rest.width / 2, ..rest };
             let right = Rect { x: rest.x + left.width + 2, width: rest.width - left.width - 2, ..rest };
-            s.load(left, ENOUGH_HEAT.max(rest.height / 2));
+            s.load(left);
             s.beside(right);
         }
         Pane::Overview => s.stacked(rest),
-        Pane::Latency => s.load(rest, u16::MAX),
+        Pane::Latency => s.load(rest),
         Pane::Server => s.server(rest),
         Pane::Trials => s.trials(rest),
         Pane::Doctor => s.causes(rest),
@@ -92,6 +94,8 @@ struct Screen<'a> {
     live: &'a Live,
     manner: &'a Manner,
     paint: Paint,
+    /// There is room for the server below the load.
+    server_below: bool,
 }
 
 impl Screen<'_> {
@@ -105,7 +109,7 @@ impl Screen<'_> {
     fn rule(&mut self, area: &mut Rect, heading: &str, more: &str) {
         let row = take(area, 1);
         let head = format!("── {heading} ");
-        let tail = if more.is_empty() { String::new() } else { format!("{more} ") };
+        let tail = if more.is_empty() { String::new() } else { format!(" {more} ") };
         let room = usize::from(row.width).saturating_sub(head.chars().count() + tail.chars().count());
         let spans = vec![
             Span::styled("── ", self.paint.dim()),
@@ -126,11 +130,9 @@ impl Screen<'_> {
         let right = format!("{state} {elapsed} ");
         let room = usize::from(area.width).saturating_sub(right.chars().count());
         let what = if self.live.run.what.is_empty() { "lastdrop" } else { &self.live.run.what };
-        let left: String = format!(" {what}").chars().take(room).collect();
+        let left = fitted(&format!(" {what}"), room);
         let bar = Style::new().add_modifier(Modifier::REVERSED);
-        let pad = room - left.chars().count();
         let alarm = if state.is_empty() { bar } else { bar.patch(self.paint.alarm()) };
-        let left = format!("{left}{}", " ".repeat(pad));
         self.line(area, vec![Span::styled(left, bar), Span::styled(right, alarm)]);
     }
 
@@ -158,14 +160,8 @@ impl Screen<'_> {
         });
         let right = bar.as_ref().map_or(0, |(bar, left)| bar.chars().count() + left.chars().count() + 3);
         let room = usize::from(area.width).saturating_sub(right + 1);
-        let words: String = parts.join(" · ");
-        let cut: String = if words.chars().count() > room {
-            words.chars().take(room.saturating_sub(1)).chain(['…']).collect()
-        } else {
-            words
-        };
-        let pad = room - cut.chars().count();
-        let mut spans = vec![Span::styled(format!(" {cut}{}", " ".repeat(pad)), self.paint.bold())];
+        let words = fitted(&format!(" {}", parts.join(" · ")), room);
+        let mut spans = vec![Span::styled(words, self.paint.bold())];
         if let Some((bar, left)) = bar {
             spans.push(Span::styled(format!(" {bar} "), self.paint.fg(Color::Cyan)));
             spans.push(Span::raw(left));
@@ -205,6 +201,7 @@ impl Screen<'_> {
     /// All in one column: how many rows each part gets.
     fn stacked(&mut self, mut area: Rect) {
         let list = !self.live.trials.rows.is_empty() || self.live.lead.is_some() || self.live.suspicion.is_some();
+        self.server_below &= !list || area.height >= 14;
         // Load and server have what they need at least; then the list, then the rest is shared out.
         let spare = area.height.saturating_sub(self.load_rows(if area.height >= 14 { 4 } else { 1 }));
         let beyond = spare.saturating_sub(8);
@@ -212,7 +209,7 @@ impl Screen<'_> {
         let middle = if list { spare.saturating_sub(news) - beyond / 3 } else { 0 };
         let load = (area.height - news - middle).min(self.load_rows(2 * ENOUGH_HEAT));
         let part = take(&mut area, load);
-        self.load(part, u16::MAX);
+        self.load(part);
         let part = take(&mut area, middle);
         match (self.live.suspicion.is_some(), list) {
             (true, _) => self.causes(part),
@@ -241,7 +238,7 @@ impl Screen<'_> {
 
     /// Rows that load and server take with so many for latencies.
     fn load_rows(&self, heat: u16) -> u16 {
-        3 + 1 + heat + 1 + 1 + if self.live.look.is_some() { 3 } else { 0 }
+        3 + 1 + heat + 1 + 1 + if self.server_below { 3 } else { 0 }
     }
 
     fn grid(&self, area: Rect) -> Grid {
@@ -252,7 +249,7 @@ impl Screen<'_> {
     }
 
     /// Rates, latencies and the server over time, one below the other.
-    fn load(&mut self, mut area: Rect, most_heat: u16) {
+    fn load(&mut self, mut area: Rect) {
         let grid = self.grid(area);
         let phase = self.live.phase();
         let latest = phase.and_then(|p| p.latest);
@@ -272,8 +269,8 @@ impl Screen<'_> {
         self.strip(row, "errors", &grouped(bad), style);
         let worst = grid.top(|c| Some(c.bad as f64));
         grid.bars(self.buf, plot(row), worst, self.paint.fg(Color::Red), |c| (c.bad > 0).then_some(c.bad as f64));
-        let server = if self.live.look.is_some() { 3 } else { 0 };
-        let heat = area.height.saturating_sub(3 + server).min(most_heat);
+        let server = if self.server_below { 3 } else { 0 };
+        let heat = area.height.saturating_sub(3 + server);
         if heat > 0 {
             let words = latest.map_or(String::new(), |l| {
                 let unanswered = if l.unanswered > 0 { format!("  unanswered {}", l.unanswered) } else { String::new() };
@@ -290,7 +287,7 @@ impl Screen<'_> {
         if row.height > 0 {
             grid.axis(self.buf, plot(row), self.paint);
         }
-        if let Some(look) = self.live.look.as_ref().filter(|_| area.height >= 3) {
+        if let Some(look) = self.live.look.as_ref().filter(|_| self.server_below && area.height >= 3) {
             self.server_strips(take(&mut area, 3), &grid, look);
         }
         if let Some(phase) = phase {
@@ -316,9 +313,9 @@ impl Screen<'_> {
             return;
         }
         for (i, (name, q)) in all.iter().enumerate().take(usize::from(area.height)) {
-            let row = Rect { y: area.y + i as u16, height: 1, width: area.width.min(15), ..area };
+            let row = Rect { y: area.y + i as u16, height: 1, width: area.width.min(16), ..area };
             let value = format!("{:>8}", show_us(h.quantile(*q) as f64));
-            self.line(row, vec![Span::styled(format!(" {name:<5}"), self.paint.dim()), Span::styled(value, self.paint.bold())]);
+            self.line(row, vec![Span::styled(format!(" {name:<6}"), self.paint.dim()), Span::styled(value, self.paint.bold())]);
         }
     }
 
@@ -405,16 +402,24 @@ impl Screen<'_> {
             let between =
                 lead.interval.map_or("not proven yet".into(), |[low, high]| format!("between {low:.2} and {high:.2}"));
             let text = format!("{:.2} times {}, {between}, in {}", lead.ratio, lead.times, lead.rests_on);
-            let spans = vec![
-                Span::styled(" best so far  ", self.paint.dim()),
-                Span::styled(text, self.paint.fg(Color::Green).patch(self.paint.bold())),
-                Span::raw(format!("  {}", lead.what)),
+            let (name, colour) =
+                if lead.ratio < 1.0 { ("best of others", Color::Yellow) } else { ("best so far", Color::Green) };
+            let mut spans = vec![
+                Span::styled(format!(" {name:<15}"), self.paint.dim()),
+                Span::styled(text, self.paint.fg(colour).patch(self.paint.bold())),
             ];
-            self.line(row, spans);
+            if area.height < 4 {
+                spans.push(Span::raw(format!("  {}", lead.what)));
+                self.line(row, spans);
+            } else {
+                self.line(row, spans);
+                let row = take(&mut area, 1);
+                self.line(row, vec![Span::raw(format!("{:16}{}", "", lead.what))]);
+            }
         } else if let Some(words) = trials.best_words() {
             let row = take(&mut area, 1);
             let style = self.paint.fg(Color::Green).patch(self.paint.bold());
-            let spans = vec![Span::styled(" best so far  ", self.paint.dim()), Span::styled(words, style)];
+            let spans = vec![Span::styled(format!(" {:<15}", "best so far"), self.paint.dim()), Span::styled(words, style)];
             self.line(row, spans);
         }
         let room = usize::from(area.height);
@@ -493,11 +498,19 @@ impl Screen<'_> {
         let all = self.live.news.len();
         let skip = if self.manner.pane == Pane::News { self.manner.skip.min(all.saturating_sub(room)) } else { 0 };
         let end = all - skip;
-        for (second, text) in self.live.news.iter().take(end).skip(end.saturating_sub(room)) {
+        for news in self.live.news.iter().take(end).skip(end.saturating_sub(room)) {
             let row = take(&mut area, 1);
-            let style = if text.starts_with("mark: ") { self.paint.fg(Color::Magenta) } else { Style::new() };
-            let spans =
-                vec![Span::styled(format!("{:>6}  ", clock(*second)), self.paint.dim()), Span::styled(text.as_str(), style)];
+            let style = if news.text.starts_with("mark: ") { self.paint.fg(Color::Magenta) } else { Style::new() };
+            let mut spans = vec![
+                Span::styled(format!("{:>6}  ", clock(news.second)), self.paint.dim()),
+                Span::styled(news.text.as_str(), style),
+            ];
+            if let Some((n, until)) = news.counted {
+                spans.push(Span::styled(format!(": {}", grouped(n)), self.paint.bold()));
+                if until > news.second {
+                    spans.push(Span::styled(format!("  until {}", clock(until)), self.paint.dim()));
+                }
+            }
             self.line(row, spans);
         }
     }
@@ -541,6 +554,14 @@ const HELP: &[(&str, &str)] = &[
     ("errors", "no answer, or a status of 400 and up"),
     ("▲ ╵", "a mark; another run or phase"),
 ];
+
+/// A text that is exactly so wide.
+fn fitted(text: &str, width: usize) -> String {
+    if text.chars().count() > width {
+        return text.chars().take(width.saturating_sub(1)).chain(['…']).take(width).collect();
+    }
+    format!("{text:<width$}")
+}
 
 /// The part of a row right of the gutter.
 fn plot(row: Rect) -> Rect {

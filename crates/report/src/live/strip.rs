@@ -130,7 +130,8 @@ impl Grid {
             let Some((x, _)) = self.cells(area, at) else { break };
             match column.marked {
                 true => buf.set_string(x, area.y, "▲", paint.fg(Color::Magenta).add_modifier(Modifier::BOLD)),
-                false => buf.set_string(x, area.y, "╵", paint.dim()),
+                false if buf[(x, area.y)].symbol() == " " => buf.set_string(x, area.y, "╵", paint.dim()),
+                false => {}
             }
         }
     }

@@ -100,7 +100,7 @@ fn some_tune() -> Live {
     let mut live = Live::default();
     live.see(&Event::Stage { stage: Stage::Search });
     for (i, (workers, rps)) in [(4, 310.0), (16, 1220.0), (64, 900.0), (128, 0.0)].into_iter().enumerate() {
-        let settings = Settings::from([("MaxRequestWorkers".to_string(), Setting::Number(workers))]);
+        let settings = Settings::from([("MaxRequestWorkers".to_string(), Setting::read(&workers.to_string()))]);
         live.see(&Event::TrialBegan {
             trial: TrialBegan {
                 number: i as u64 + 1,
@@ -173,7 +173,7 @@ fn a_tune_shows_its_trials_and_who_is_ahead() {
     let live = some_tune();
     for size in SIZES {
         let screen = text(&live, &Manner::default(), size);
-        for part in ["best so far", "3.94 times the throughput, between 3.71 and 4.18"] {
+        for part in ["best so far", "3.94 times the throughput"] {
             assert!(screen.contains(part), "{part} at {size:?}:\n{screen}");
         }
     }

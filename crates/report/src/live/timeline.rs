@@ -148,12 +148,15 @@ impl Timeline {
         &mut self.columns[place]
     }
 
-    /// Puts in a second of load of which `span_s` seconds had requests come due.
+    /// Puts in a second of load of which `span_s` seconds had requests come due. Answers of a time in which nothing was due any
+    /// more have latencies and no rate.
     pub fn add(&mut self, second: usize, slice: &Slice, span_s: f64) {
         let column = self.at(second);
         column.span_s += span_s;
-        column.due += slice.counts.due;
-        column.answered += slice.counts.answered;
+        if span_s > 0.0 {
+            column.due += slice.counts.due;
+            column.answered += slice.counts.answered;
+        }
         let refused: u64 = slice.status.iter().skip(400).sum();
         column.bad += slice.counts.failed.total() + slice.counts.timed_out + refused;
         for (us, n) in slice.latencies[Kind::Response as usize].recorded() {

@@ -37,9 +37,9 @@ pub(super) struct Row {
 pub(super) struct Trials {
     pub rows: Vec<Row>,
     done: u64,
-    /// The highest rate that held, the lowest that did not.
+    /// The highest rate that held, and those that did not.
     held_rps: Option<f64>,
-    failed_rps: Option<f64>,
+    failed_rps: Vec<f64>,
     capacity: bool,
 }
 
@@ -50,13 +50,10 @@ impl Trials {
         row.number = self.done;
         if let Outcome::Capacity { step } = outcome {
             // The staircase before it is another question.
-            if !self.capacity {
-                self.capacity = true;
-            }
-            let bound = if step.ok { &mut self.held_rps } else { &mut self.failed_rps };
-            let better = |known: f64| if step.ok { step.rate > known } else { step.rate < known };
-            if bound.is_none_or(better) {
-                *bound = Some(step.rate);
+            self.capacity = true;
+            match step.ok {
+                true => self.held_rps = Some(self.held_rps.map_or(step.rate, |held| held.max(step.rate))),
+                false => self.failed_rps.push(step.rate),
             }
         }
         if self.rows.len() == MOST_ROWS {
@@ -76,7 +73,9 @@ impl Trials {
     pub fn best_words(&self) -> Option<String> {
         if self.capacity {
             let held = self.held_rps.map_or("no rate held yet".into(), |r| format!("{} held", rate(r)));
-            let failed = self.failed_rps.map_or(String::new(), |r| format!(", {} not", rate(r)));
+            // One below what was held failed by chance, or for another reason.
+            let above = self.failed_rps.iter().copied().filter(|r| self.held_rps.is_none_or(|held| *r > held));
+            let failed = above.reduce(f64::min).map_or(String::new(), |r| format!(", {} not", rate(r)));
             return Some(format!("{held}{failed}"));
         }
         let row = &self.rows[self.best()?];
