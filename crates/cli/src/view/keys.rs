@@ -34,9 +34,10 @@ pub struct Keys {
 
 impl Keys {
     pub fn press(&mut self, key: KeyEvent, manner: &mut Manner, panes: &[Pane], now: Instant) -> Asked {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
         if let Some(text) = &mut manner.writing {
             match key.code {
-                KeyCode::Enter | KeyCode::Char('\n') => {
+                KeyCode::Enter => {
                     self.marks += 1;
                     let text = text.trim();
                     let text = if text.is_empty() { format!("mark {}", self.marks) } else { text.to_string() };
@@ -47,7 +48,7 @@ impl Keys {
                 KeyCode::Backspace => {
                     text.pop();
                 }
-                KeyCode::Char(c) if !c.is_control() && text.chars().count() < LONGEST_MARK => text.push(c),
+                KeyCode::Char(c) if !control && !c.is_control() && text.chars().count() < LONGEST_MARK => text.push(c),
                 _ => {}
             }
             return Asked::Nothing;
@@ -56,7 +57,6 @@ impl Keys {
             manner.help = false;
             return Asked::Nothing;
         }
-        let control = key.modifiers.contains(KeyModifiers::CONTROL);
         let list = |manner: &mut Manner, back: isize| manner.skip = manner.skip.saturating_add_signed(back);
         let step = |manner: &mut Manner, steps: isize| {
             (manner.pane, manner.skip) = (manner.pane.step(panes, steps), 0);
@@ -64,6 +64,8 @@ impl Keys {
         match key.code {
             KeyCode::Char('l') if control => return Asked::Redraw,
             KeyCode::Char('c') if control => return Asked::Stop,
+            // Others are no letters: Ctrl-Space is what a terminal sends for a zero byte.
+            KeyCode::Char(_) if control => {}
             KeyCode::Char('q') => return Asked::Stop,
             KeyCode::Char('p' | ' ') => return Asked::Hold,
             KeyCode::Char('m') => {

@@ -19,6 +19,8 @@ mod wastes;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use lastdrop_model::event::{Suspect, Suspicion};
 use lastdrop_model::documents::{DOCTOR_SCHEMA, DoctorDocument, Finding, Link, Severity};
 use lastdrop_model::examination::{Examination, ServerSeen};
@@ -81,13 +83,18 @@ fn unseen_threads(examination: &Examination) -> Vec<String> {
 pub fn suspicion(examination: &Examination) -> Option<Suspicion<'static>> {
     let case = Case::of(examination)?;
     let waits = case.somebody_waits();
-    let (mut suspects, mut excluded) = (Vec::new(), Vec::new());
+    let (mut suspects, mut excluded) = (Vec::<Suspect>::new(), Vec::new());
     for rule in LIMITS.iter().flat_map(|table| table.iter()) {
         match (rule.look)(&case).filter(|_| waits) {
+            // Some limits have several rules.
+            Some(_) if suspects.iter().any(|s| s.id == rule.id) => {}
             Some(finding) => suspects.push(suspect(rule.id, &finding)),
             None => excluded.push(rule.id.to_string()),
         }
     }
+    let suspected = |id: &String| suspects.iter().any(|s| s.id == *id);
+    let mut told = BTreeSet::new();
+    excluded.retain(|id| !suspected(id) && told.insert(id.clone()));
     Some(Suspicion { suspects: suspects.into(), excluded: excluded.into() })
 }
 

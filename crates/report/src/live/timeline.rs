@@ -166,10 +166,15 @@ impl Timeline {
     }
 
     pub fn look(&mut self, second: usize, look: &Look) {
-        let column = self.at(second);
-        column.busy.add(look.busy_mean.or(look.busy.map(|n| n as f64)));
-        column.cpu.add(look.cpu_cores);
-        column.queue = column.queue.max(look.listen.first().map(|l| l.queue));
+        // Looks come about once a second: now and then one second has none and another two.
+        let before = second.saturating_sub(1);
+        let missing = self.at(before).cpu.count == 0 && self.at(before).queue.is_none();
+        for second in (if missing { before } else { second })..=second {
+            let column = self.at(second);
+            column.busy.add(look.busy_mean.or(look.busy.map(|n| n as f64)));
+            column.cpu.add(look.cpu_cores);
+            column.queue = column.queue.max(look.listen.first().map(|l| l.queue));
+        }
     }
 
     pub fn mark(&mut self, second: usize) {
