@@ -13,6 +13,7 @@ mod run_plan;
 mod signals;
 mod stdio;
 mod title;
+mod view;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

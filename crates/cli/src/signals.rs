@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::view::tty;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::low_level;
 
 /// Set by the first signal.
 #[derive(Debug, Clone)]
@@ -22,8 +24,16 @@ impl Stop {
         let stop = Stop { flag: Arc::default(), signal: Arc::default() };
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             if leave_at_once {
+                let flag = Arc::clone(&stop.flag);
+                let leave = move || {
+                    if flag.load(Ordering::SeqCst) {
+                        tty::give_back();
+                        low_level::exit(128 + signal);
+                    }
+                };
+                // SAFETY: giving the terminal back and leaving are safe in a handler; an atomic is read.
                 // Registered first: it acts when the flag is up already, that is on the second signal.
-                signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop.flag))?;
+                unsafe { low_level::register(signal, leave)? };
             }
             signal_hook::flag::register_usize(signal, Arc::clone(&stop.signal), signal as usize)?;
             signal_hook::flag::register(signal, Arc::clone(&stop.flag))?;
@@ -34,6 +44,18 @@ impl Stop {
     /// Ends the run without a signal.
     pub fn end(&self) {
         self.flag.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the run as Ctrl-C does.
+    pub fn interrupt(&self) {
+        self.signal.store(SIGINT as usize, Ordering::Relaxed);
+        self.end();
+    }
+
+    /// Has the end been asked for?
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
     }
 
     /// The signal that came, if one did.

@@ -14,6 +14,37 @@ static OUT_LOST: Mutex<Option<io::Error>> = Mutex::new(None);
 /// Its reader has gone.
 static OUT_CLOSED: AtomicBool = AtomicBool::new(false);
 static ERR_LOST: AtomicBool = AtomicBool::new(false);
+/// Who has the whole terminal.
+static OCCUPANT: Mutex<Option<Box<dyn Occupant>>> = Mutex::new(None);
+static OCCUPIED: AtomicBool = AtomicBool::new(false);
+/// What was to go to stderr meanwhile.
+static HELD: Mutex<String> = Mutex::new(String::new());
+
+/// Somebody who draws on the whole terminal, until there is something to say on stdout.
+pub trait Occupant: Send {
+    /// Gives the terminal back as it was.
+    fn leave(&self);
+}
+
+/// Gives somebody the terminal. What is written to stderr meanwhile waits.
+pub fn occupy(by: Box<dyn Occupant>) {
+    *OCCUPANT.lock().unwrap_or_else(PoisonError::into_inner) = Some(by);
+    OCCUPIED.store(true, Ordering::SeqCst);
+}
+
+/// Takes the terminal back, if anybody has it, and writes what has waited.
+pub fn vacate() {
+    if !OCCUPIED.load(Ordering::SeqCst) {
+        return;
+    }
+    let occupant = OCCUPANT.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(occupant) = occupant {
+        occupant.leave();
+        OCCUPIED.store(false, Ordering::SeqCst);
+        let held = std::mem::take(&mut *HELD.lock().unwrap_or_else(PoisonError::into_inner));
+        write_err(held.as_bytes());
+    }
+}
 
 /// Writes text to stdout.
 pub fn out(text: impl Into<Printable>) {
@@ -22,8 +53,17 @@ pub fn out(text: impl Into<Printable>) {
 
 /// Writes text to stderr.
 pub fn err(text: impl Into<Printable>) {
+    let text = text.into();
+    if OCCUPIED.load(Ordering::SeqCst) {
+        HELD.lock().unwrap_or_else(PoisonError::into_inner).push_str(text.as_str());
+        return;
+    }
+    write_err(text.as_str().as_bytes());
+}
+
+fn write_err(bytes: &[u8]) {
     #[allow(clippy::disallowed_methods)]
-    let result = io::stderr().lock().write_all(text.into().as_str().as_bytes());
+    let result = io::stderr().lock().write_all(bytes);
     if let Err(e) = result
         && e.kind() != io::ErrorKind::BrokenPipe
     {
@@ -48,6 +88,7 @@ macro_rules! say {
 pub(crate) use say;
 
 fn write_out(bytes: &[u8]) {
+    vacate();
     if !is_open() {
         return;
     }

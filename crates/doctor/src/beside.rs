@@ -81,7 +81,13 @@ pub struct Beside {
 }
 
 impl Beside {
-    pub fn start(members: &Members, url: Option<&Endpoint>, databases: &DatabaseOptions) -> Beside {
+    /// Looks at the first of them are told as they are made.
+    pub fn start(
+        members: &Members,
+        url: Option<&Endpoint>,
+        databases: &DatabaseOptions,
+        told: &Sender<Look>,
+    ) -> Beside {
         let census = Census::start(
             members.all.iter().map(|m| Counting { master: m.found.master, helpers: m.found.helpers }).collect(),
         );
@@ -96,6 +102,7 @@ impl Beside {
                 url: url.cloned().filter(|_| place == 0),
             };
             let (asks, asked) = channel::<Ask>();
+            let told = (place == 0).then(|| told.clone());
             let work = move || {
                 let mut looker = Looker::new(&subject, Detail::Timeline);
                 let began = Instant::now();
@@ -119,7 +126,10 @@ impl Beside {
                             });
                         }
                         Err(RecvTimeoutError::Timeout) => {
-                            looks.push(looker.look(began.elapsed().as_secs_f64(), false));
+                            let look = looker.look(began.elapsed().as_secs_f64(), false);
+                            // Nobody may be there to hear it.
+                            let _ = told.as_ref().map(|told| told.send(look.clone()));
+                            looks.push(look);
                             clients.look(subject.master, &ports);
                         }
                         Err(RecvTimeoutError::Disconnected) => return,

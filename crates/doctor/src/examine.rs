@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lastdrop_diagnose::findings::suspicion;
 use lastdrop_diagnose::fold;
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_model::examination::{Examination, GeneratorSeen, Inside, LoadShape, Step, StepKind};
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
-use lastdrop_model::{Event, Kind, Run};
+use lastdrop_model::{Event, Kind, Look, Run};
 use lastdrop_probe::host::{self, HostMemory};
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_server::ServerRef;
@@ -133,7 +135,7 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
     }
     all.steps.extend(alone);
     let mut readings = Readings::default();
-    let mut beside = Beside::start(&members, to.as_ref(), &order.databases);
+    let mut beside = Beside::start(&members, to.as_ref(), &order.databases, &telling(lab));
     let outcome = steps(lab, order, &members, &mut beside, &mut readings, &mut all);
     all.growth = readings.growth();
     all.unseen.append(&mut beside.unread);
@@ -161,7 +163,7 @@ pub fn look_again(lab: &mut Lab<'_>, order: &Order<'_>, before: &Examination) ->
     all.steps.retain(|s| s.kind == StepKind::Alone);
     let (users, is_open) = users_of(&order.plan);
     let users = (!is_open).then_some(users);
-    let mut beside = Beside::start(&members, endpoint(&order.plan).as_ref(), &order.databases);
+    let mut beside = Beside::start(&members, endpoint(&order.plan).as_ref(), &order.databases, &telling(lab));
     all.steps.push(put_on(lab, &order.plan, StepKind::Main, users, order.part(BEYOND), Some(&mut beside))?);
     all.inside = inside_step(lab, &order.plan, users, &members, &mut all)?;
     Ok(all)
@@ -234,7 +236,9 @@ fn steps(
         beside.end(&mut step);
         all.steps.push(step);
         lab.check_stop()?;
+        suspect(lab, all);
         all.inside = inside::look(members, &plan.url);
+        suspect(lab, all);
         return Ok(());
     }
     let gentle = order.manner == Manner::Gentle;
@@ -247,6 +251,7 @@ fn steps(
     }
     if gentle {
         all.inside = inside_step(lab, plan, few_of(gentle, is_open, few), members, all)?;
+        suspect(lab, all);
         return Ok(());
     }
     settle(members);
@@ -256,6 +261,7 @@ fn steps(
     let step = put_on(lab, plan, StepKind::Main, asked, order.time, Some(beside))?;
     note(&step);
     all.steps.push(step);
+    suspect(lab, all);
     settle(members);
     if !is_open {
         say(lab, format!("twice as many: {} users", users.saturating_mul(2)));
@@ -263,6 +269,7 @@ fn steps(
             put_on(lab, plan, StepKind::Beyond, Some(users.saturating_mul(2)), order.part(BEYOND), Some(beside))?;
         note(&step);
         all.steps.push(step);
+        suspect(lab, all);
         settle(members);
         let mut other = plan.clone();
         other.keepalive = if plan.keepalive == KeepAlive::Off { KeepAlive::On } else { KeepAlive::Off };
@@ -270,12 +277,28 @@ fn steps(
         let step = put_on(lab, &other, StepKind::OtherKeepalive, Some(users), order.part(CONTRAST), Some(beside))?;
         note(&step);
         all.steps.push(step);
+        suspect(lab, all);
         settle(members);
     }
     say(lab, "the same load, and a look inside: system calls, profile".into());
     all.inside = inside_step(lab, plan, asked, members, all)?;
+    suspect(lab, all);
     crate::settings::try_modules(members, plan, all);
     Ok(())
+}
+
+/// Where looks go so that whoever watches the runs sees them.
+fn telling(lab: &mut Lab<'_>) -> Sender<Look> {
+    let (tell, told) = channel();
+    lab.looks = Some(told);
+    tell
+}
+
+/// Tells what the evidence so far speaks for.
+fn suspect(lab: &mut Lab<'_>, all: &Examination) {
+    if let Some(suspicion) = suspicion(all) {
+        lab.tell(&Event::Suspicion { suspicion });
+    }
 }
 
 /// Gentle, a rate that is asked for is kept; else a few users.

@@ -3,15 +3,16 @@
 use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::objective;
 use lastdrop_diagnose::Evidence;
 use lastdrop_load::{FirstAnswer, LoadError, Prepared, RunClock};
 use lastdrop_model::event::{Decided, Repeated};
 use lastdrop_model::plan::ServerTimeFrom;
-use lastdrop_model::run::{End, OtherProgram, RUN_SCHEMA, RunBuilder};
+use lastdrop_model::run::{End, Mark, OtherProgram, RUN_SCHEMA, RunBuilder};
 use lastdrop_model::{Event, Generator, KeptPlan, Look, Observed, Plan, Run, Timeline};
 use lastdrop_probe::chain::Chain;
 use lastdrop_probe::host::{self, Clocks, CpuTicks};
@@ -56,6 +57,8 @@ pub struct Lab<'a> {
     pub find_chain: bool,
     /// Runs that may still be repeated because other programs were busy.
     pub repeats: u32,
+    /// Looks at the server that somebody else makes beside the runs, without the time of the run.
+    pub looks: Option<Receiver<Look>>,
     /// What the first answer of the last run said of its server, where each request was wanted.
     pub first_answer: Option<FirstAnswer>,
 }
@@ -92,6 +95,7 @@ impl<'a> Lab<'a> {
             chain: Arc::new(Mutex::new(Chain::of_ourselves())),
             find_chain: false,
             repeats: MOST_REPEATS,
+            looks: None,
             first_answer: None,
         }
     }
@@ -236,11 +240,15 @@ impl Lab<'_> {
         if measured_phase == Some(0) {
             others.begin();
         }
-        let clock = RunClock::start();
+        let (clock, began) = (RunClock::start(), Instant::now());
+        let mut marks = Vec::new();
         let stop = self.stop;
         let throttled = host::throttled();
         let clocks = Clocks::now();
         let mut beside = Beside::start(plan, clock, self.server.clone(), self.observe);
+        let told = self.looks.as_ref();
+        // Those of the time between the runs.
+        let _ = told.map_or(0, |told| told.try_iter().count());
         let wish = self.observers.iter().map(|o| o.wish()).max().unwrap_or_default();
         let observers = &mut self.observers;
         let mut look_at = |observers: &mut [Box<dyn Observer + '_>], look: Look| {
@@ -294,9 +302,12 @@ impl Lab<'_> {
                 }
             }
             if matches!(event, Event::Second { .. }) {
-                for look in beside.news() {
+                let now_s = began.elapsed().as_secs_f64();
+                let told = told.into_iter().flat_map(Receiver::try_iter).map(|look| Look { t_s: now_s, ..look });
+                for look in beside.news().into_iter().chain(told) {
                     look_at(observers, look);
                 }
+                hear(observers, began, &mut marks);
             }
         });
         let finished = match result {
@@ -325,6 +336,7 @@ impl Lab<'_> {
         for look in last {
             look_at(&mut self.observers, look);
         }
+        hear(&mut self.observers, began, &mut marks);
         let server = server.map(|server| Observed { looks, ..server });
         let co_located = plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local);
         let others = others.finish(co_located);
@@ -382,6 +394,7 @@ impl Lab<'_> {
             validity,
             replay: None,
             joined_log,
+            marks,
             objectives,
         };
         for reason in &run.validity.reasons {
@@ -395,6 +408,17 @@ impl Lab<'_> {
 fn tell(observers: &mut [Box<dyn Observer + '_>], event: &Event<'_>) {
     for observer in observers {
         observer.see(event);
+    }
+}
+
+/// Asks who watches for marks, and tells everybody of them.
+fn hear(observers: &mut [Box<dyn Observer + '_>], began: Instant, marks: &mut Vec<Mark>) {
+    let said: Vec<(Instant, String)> = observers.iter_mut().flat_map(|o| o.remarks()).collect();
+    for (at, text) in said {
+        let t_s = at.saturating_duration_since(began).as_millis() as f64 / 1e3;
+        let mark = Mark { t_s, text };
+        tell(observers, &Event::Mark { mark: Cow::Borrowed(&mark) });
+        marks.push(mark);
     }
 }
 

@@ -14,7 +14,7 @@ use crate::documents::{
     CapacityDocument, CapacityStep, CompareBlock, CompareDocument, FitPoint, SharingPoint, SizeDocument, Stair,
     SweepDocument, SweepRow, Trial, TuneDocument,
 };
-use crate::run::ClassReport;
+use crate::run::{ClassReport, Mark};
 use crate::{Exchange, KeptPlan, Look, Micros, Reason, Run, Settings, Slice};
 
 /// Something that has happened.
@@ -35,6 +35,8 @@ pub enum Event<'a> {
     Second { slice: Cow<'a, Slice> },
     /// The server was looked at.
     Look { look: Cow<'a, Look> },
+    /// Somebody who watches has marked a moment of the run.
+    Mark { mark: Cow<'a, Mark> },
     /// Requests that are over, where somebody wished to see each.
     Exchanges { exchanges: Cow<'a, [Exchange]> },
     /// What requests of a phase have come to so far, by class, where there are several: now and then.
@@ -56,6 +58,10 @@ pub enum Event<'a> {
     TrialBegan { trial: TrialBegan<'a> },
     /// A trial is over.
     TrialDone { outcome: Outcome<'a> },
+    /// What is ahead so far, in an experiment that looks for the better.
+    Leading { lead: Lead<'a> },
+    /// What the evidence so far speaks for, and what it leaves no room for.
+    Suspicion { suspicion: Suspicion<'a> },
     /// Something is measured again.
     Repeated { what: Repeated, rule: Cow<'a, str>, why: Cow<'a, str> },
     /// Something is done otherwise than was asked for or done before.
@@ -147,6 +153,40 @@ pub enum Outcome<'a> {
         requests: f64,
         point: FitPoint,
     },
+}
+
+/// What is better than what it is compared with, by so much, as far as is known.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Lead<'a> {
+    /// Settings, or the side of a comparison.
+    pub what: Cow<'a, str>,
+    pub ratio: f64,
+    /// 95 %; None before there is enough to tell.
+    pub interval: Option<[f64; 2]>,
+    /// What the ratio is a number of times of: `the throughput`.
+    pub times: Cow<'a, str>,
+    /// What it rests on, in words: `4 pairs`, `3 trials`.
+    pub rests_on: Cow<'a, str>,
+}
+
+/// Where a diagnosis stands: each limit is suspected, excluded, or open because nothing has been seen that could tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspicion<'a> {
+    /// The one that explains the others first.
+    pub suspects: Cow<'a, [Suspect]>,
+    /// Ids of findings.
+    pub excluded: Cow<'a, [String]>,
+}
+
+/// A finding for which there is evidence.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspect {
+    pub id: String,
+    pub title: String,
+    /// The number that speaks for it most, with what it is: `processors busy 1.98`.
+    pub because: String,
+    /// Percent.
+    pub confidence: u8,
 }
 
 /// What is measured again.

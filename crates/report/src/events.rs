@@ -38,6 +38,9 @@ pub fn event_line(event: &Event<'_>) -> Option<String> {
         Event::Warmed { answered, workers } if answered < workers => {
             format!("{answered} of {workers} workers answered their first request")
         }
+        // On the way: what came of a pair, a trial or an experiment is told by its own event.
+        Event::Leading { .. } | Event::Suspicion { .. } => return None,
+        Event::Mark { mark } => format!("mark at {:.1} s: {}", mark.t_s, mark.text),
         Event::Recovering => "     waiting for the server to recover".into(),
         Event::Restoring => "putting the server back as it was found".into(),
         Event::Keeping { .. } => "keeping the better settings".into(),

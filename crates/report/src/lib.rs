@@ -10,6 +10,7 @@ pub mod export;
 pub mod html;
 pub mod junit;
 pub mod knobs;
+pub mod live;
 pub mod log;
 mod parts;
 pub mod profile;

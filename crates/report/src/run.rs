@@ -69,6 +69,9 @@ pub fn run_text(run: &Run) -> String {
     if let Some(server) = &run.server {
         out.push_str(&server_text(server));
     }
+    for mark in &run.marks {
+        let _ = writeln!(out, "mark at {:.1} s: {}", mark.t_s, line(&mark.text));
+    }
     match run.end {
         End::Finished => {}
         End::Interrupted => out.push_str("ended early: interrupted; the numbers are those up to then\n"),
@@ -93,14 +96,18 @@ pub fn utc(unix_ms: u64) -> String {
 
 /// What was asked for.
 pub(crate) fn what(run: &Run) -> String {
-    if let Some(replay) = &run.plan.replay {
-        return format!("replay of {} to {}", replay.logs.join(", "), run.plan.url);
+    what_of(&run.plan)
+}
+
+pub(crate) fn what_of(plan: &Plan) -> String {
+    if let Some(replay) = &plan.replay {
+        return format!("replay of {} to {}", replay.logs.join(", "), plan.url);
     }
-    match run.plan.requests.as_slice() {
-        [] => format!("GET {}", run.plan.url),
+    match plan.requests.as_slice() {
+        [] => format!("GET {}", plan.url),
         [one] => format!("{} {}", one.method, one.url),
         [first, more @ ..] => {
-            let kind = if run.plan.pick == Pick::Session { "session of" } else { "mix of" };
+            let kind = if plan.pick == Pick::Session { "session of" } else { "mix of" };
             format!("{kind} {} requests: {} {} …", more.len() + 1, first.method, first.url)
         }
     }

@@ -21,6 +21,7 @@ pub(crate) fn without_lists(run: &Run) -> Run {
         validity: run.validity.clone(),
         replay: run.replay.clone(),
         joined_log: run.joined_log.clone(),
+        marks: run.marks.clone(),
         objectives: run.objectives.clone(),
     }
 }

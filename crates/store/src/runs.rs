@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use lastdrop_model::request::RequestSpec;
-use lastdrop_model::run::{ClassReport, End, PhaseReport, RunBuilder};
+use lastdrop_model::run::{ClassReport, End, Mark, PhaseReport, RunBuilder};
 use lastdrop_model::timeline::Timeline;
 use lastdrop_model::{Generator, KeptPlan, Observed, Run, Validity, secrets};
 use rusqlite::{OptionalExtension, params};
@@ -90,6 +90,24 @@ impl Store {
             params![id, phase as i64, deflate(&json(&classes))],
         )?;
         Ok(())
+    }
+
+    /// Writes a mark.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn mark(&self, id: &str, mark: &Mark) -> Result<(), StoreError> {
+        let t_ms = (mark.t_s * 1e3).round() as i64;
+        self.connection().execute("INSERT INTO marks VALUES (?, ?, ?)", params![id, t_ms, mark.text])?;
+        Ok(())
+    }
+
+    /// The marks of a run, in order.
+    fn marks(&self, id: &str) -> Result<Vec<Mark>, StoreError> {
+        let connection = self.connection();
+        let mut marks = connection.prepare("SELECT t_ms, text FROM marks WHERE run = ? ORDER BY t_ms, rowid")?;
+        let rows = marks.query_map([id], |r| Ok(Mark { t_s: r.get::<_, i64>(0)? as f64 / 1e3, text: r.get(1)? }))?;
+        Ok(rows.collect::<Result<_, _>>()?)
     }
 
     /// Puts in the classes of a run that did not end by itself, as they were written last.
@@ -224,6 +242,7 @@ impl Store {
             validity: Validity::default(),
             replay: None,
             joined_log: None,
+            marks: self.marks(id)?,
             objectives: Vec::new(),
         })
     }
@@ -254,9 +273,11 @@ mod tests {
         store.begin("abc1", 5, "", &plan(), &serde_json::json!({})).expect("writes");
         store.second("abc1", &second(0)).expect("writes");
         store.second("abc1", &second(1)).expect("writes");
+        let mark = Mark { t_s: 1.25, text: "the cache was emptied".into() };
+        store.mark("abc1", &mark).expect("writes");
         drop(store);
         let run = Store::open(&path).expect("opens again").load("abc1").expect("is there");
-        assert_eq!(run.end, End::Killed);
+        assert_eq!((run.end, run.marks.as_slice()), (End::Killed, [mark].as_slice()));
         let p = run.measured().expect("one phase");
         assert_eq!((p.requests.sent, p.requests.answered, p.requests.censored), (20, 18, 2));
         assert_eq!(p.latency(Kind::Response, "count"), Some(18.0));

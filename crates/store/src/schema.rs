@@ -49,6 +49,11 @@ CREATE TABLE IF NOT EXISTS looks (
     document BLOB NOT NULL,    -- JSON, zlib: the server and its machine at that moment
     UNIQUE (run, t_ms)
 );
+CREATE TABLE IF NOT EXISTS marks (
+    run TEXT NOT NULL REFERENCES runs(id),
+    t_ms INTEGER NOT NULL,     -- since the run began
+    text TEXT NOT NULL         -- for a run that is killed; others have them in their document
+);
 CREATE TABLE IF NOT EXISTS documents (
     id TEXT PRIMARY KEY,
     kept_unix_ms INTEGER NOT NULL,

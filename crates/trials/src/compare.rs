@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::compare::{Live, Next, metrics_of};
+use lastdrop_analyze::ratio;
 use lastdrop_diagnose::disturbance;
 use lastdrop_model::documents::{COMPARE_SCHEMA, CompareBlock, CompareDocument, CompareKind, CompareSide, NoiseFloor};
-use lastdrop_model::event::{Document, Outcome};
+use lastdrop_model::event::{Document, Lead, Outcome};
 use lastdrop_model::plan::{Load, Phase, Plan};
 use lastdrop_model::{Event, Run, Verdict};
 
@@ -27,6 +28,21 @@ pub struct CompareOrder {
     /// Load before each stretch that is not measured.
     pub settling: Duration,
     pub seed: u64,
+}
+
+/// B against A so far, in what the comparison is mainly about.
+fn lead(blocks: &[CompareBlock], open: bool) -> Option<Lead<'static>> {
+    let (metric, times) = if open { ("p50_us", "A's median") } else { ("rps", "A's throughput") };
+    let counted = blocks.iter().filter(|b| b.spoiled.is_empty());
+    let pairs: Vec<(f64, f64)> = counted.filter_map(|b| Some((*b.a.get(metric)?, *b.b.get(metric)?))).collect();
+    let found = ratio::paired(&pairs, 0.95)?;
+    Some(Lead {
+        what: "B".into(),
+        ratio: found.ratio,
+        interval: Some([found.low, found.high]),
+        times: times.into(),
+        rests_on: format!("{} blocks", found.pairs).into(),
+    })
 }
 
 /// Compares. The document comes back with the blocks so far also when the user stops it.
@@ -84,6 +100,9 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocumen
         let outcome = Outcome::Compare { number, of, block: Cow::Borrowed(&block) };
         lab.tell(&Event::TrialDone { outcome });
         blocks.push(block);
+        if let Some(lead) = lead(&blocks, open) {
+            lab.tell(&Event::Leading { lead });
+        }
     };
     let interrupted = match outcome {
         Ok(()) => false,

@@ -120,7 +120,7 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
     let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(true)?;
     let store = open_store(&args.output)?;
-    let observers = observers(args.output.quiet, store.clone());
+    let observers = observers(args.output.progress(), store.clone(), &stop);
     let mut lab = Lab::new(&stop.flag, observers);
     let document = find_capacity(&mut lab, &order).inspect_err(|_| hint_of_restore(&order.plan.url))?;
     report.keep_and_give(store.as_ref(), &capacity_text(&document), &document)?;

@@ -120,7 +120,7 @@ fn live(args: &CompareArgs) -> Result<(CompareDocument, Exit, Option<Store>)> {
     };
     let stop = Stop::on_signals(true)?;
     let store = open_store(&args.output)?;
-    let mut lab = Lab::new(&stop.flag, observers(args.output.quiet, store.clone()));
+    let mut lab = Lab::new(&stop.flag, observers(args.output.progress(), store.clone(), &stop));
     let mut document = compare_live(&mut lab, &order)?;
     if let (Some(floor), Some(store), false) = (&document.noise_floor, &store, document.interrupted) {
         store.keep_noise(floor)?;

@@ -18,6 +18,7 @@ use lastdrop_trials::tune::tune;
 use crate::commands::{Report, observers};
 use crate::exit::Exit;
 use crate::signals::Stop;
+use crate::view::{Progress, View};
 
 #[derive(Debug, Args)]
 pub struct DemoArgs {
@@ -75,7 +76,8 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
     let mut server: ServerRef = "target".parse().map_err(anyhow::Error::msg)?;
     server.config = Some(config);
     let stack = Stack::open(std::slice::from_ref(&server), Some(&url), &Others::default())?;
-    let mut lab = Lab::new(&stop.flag, observers(args.quiet, None));
+    let progress = Progress { view: View::Auto, quiet: args.quiet, document: args.json.as_deref() == Some("-") };
+    let mut lab = Lab::new(&stop.flag, observers(progress, None, &stop));
     let document = tune(&mut lab, stack, &plan::order(url, u64::from(random_u32())))?;
     // The restarts made the target another process than the one that was started here.
     end_restarted(&server);

@@ -134,7 +134,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         time,
     };
     let store = open_store(&args.output)?;
-    let mut lab = Lab::new(&stop.flag, observers(args.output.quiet, store.clone()));
+    let mut lab = Lab::new(&stop.flag, observers(args.output.progress(), store.clone(), &stop));
     let examination = examine(&mut lab, &order)?;
     let mut document = diagnose(&examination);
     if args.confirm && stop.signal().is_none() {

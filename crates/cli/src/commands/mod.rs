@@ -38,10 +38,11 @@ use lastdrop_model::documents::Several;
 use lastdrop_server::left_at;
 use lastdrop_store::Store;
 
-use crate::narrator::Terminal;
 use crate::options::OutputArgs;
 use crate::outfile::Outfile;
+use crate::signals::Stop;
 use crate::stdio::{self, note};
+use crate::view::Progress;
 
 /// Where runs are kept unless the user says otherwise.
 pub fn default_store() -> Option<PathBuf> {
@@ -79,10 +80,10 @@ pub fn diary_folder(output: &OutputArgs) -> Option<PathBuf> {
 }
 
 /// Who is shown what happens in a command that makes runs: whoever is to be shown it in all of them stands here.
-pub fn observers(quiet: bool, store: Option<Store>) -> Vec<Box<dyn Observer>> {
+pub fn observers(progress: Progress, store: Option<Store>, stop: &Stop) -> Vec<Box<dyn Observer>> {
     // What has happened is on disk before anything else is done with it.
     let keeper = store.map(|store| -> Box<dyn Observer> { Box::new(Keeper::new(store)) });
-    keeper.into_iter().chain([Box::new(Terminal::new(quiet)) as Box<dyn Observer>]).collect()
+    keeper.into_iter().chain([progress.observer(stop)]).collect()
 }
 
 /// How long it is waited for somebody to answer at a URL.

@@ -248,7 +248,7 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
     let behind = Arc::new(AtomicU64::new(0));
     let prepared = prepared.playing(Tape::new(played, Arc::clone(&behind)));
     let store = open_store(&args.output)?;
-    let mut lab = Lab::new(&stop.flag, observers(args.output.quiet, store.clone()));
+    let mut lab = Lab::new(&stop.flag, observers(args.output.progress(), store.clone(), &stop));
     let mut run = match lab.run_prepared(&plan, Some(prepared), "") {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
         other => other?,

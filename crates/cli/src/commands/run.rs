@@ -91,7 +91,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let (mut log, growing) = log.map_or((None, None), |(file, growing)| (Some(RequestLog::new(file)), Some(growing)));
     let mut junit = junit_file.map(Junit::new);
     let store = open_store(&args.output)?;
-    let mut lab = Lab { server, ..Lab::new(&stop.flag, observers(args.output.quiet, store.clone())) };
+    let mut lab = Lab { server, ..Lab::new(&stop.flag, observers(args.output.progress(), store.clone(), &stop)) };
     lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));
     lab.observers.extend(junit.as_mut().map(|junit| -> Box<dyn Observer> { Box::new(junit) }));
     let run = match lab.run_prepared(&plan, Some(prepared), "") {

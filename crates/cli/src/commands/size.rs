@@ -18,6 +18,7 @@ use crate::commands::{Report, observers};
 use crate::exit::{Exit, UsageError};
 use crate::options::{LoadArgs, OthersArgs, pair, within};
 use crate::signals::Stop;
+use crate::view::{Progress, View};
 
 #[derive(Debug, Args)]
 #[command(
@@ -148,7 +149,8 @@ fn measure(
     }
     let stop = Stop::on_signals(false)?;
     let session = Session::open(adapter, Some(url), &(&args.others).into())?;
-    let mut lab = Lab::new(&stop.flag, observers(args.quiet, None));
+    let progress = Progress { view: View::Auto, quiet: args.quiet, document: args.json.as_deref() == Some("-") };
+    let mut lab = Lab::new(&stop.flag, observers(progress, None, &stop));
     match fit(&mut lab, session, &order) {
         Err(LabError::Interrupted) => Ok(Err(Exit::Signal(stop.signal().unwrap_or(2)))),
         other => Ok(Ok(other?)),

@@ -52,7 +52,7 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
     report.make_room_for(csv.as_ref());
     let stop = Stop::on_signals(plan.servers.is_empty())?;
     let store = open_store(&args.output)?;
-    let observers = observers(args.output.quiet, store.clone());
+    let observers = observers(args.output.progress(), store.clone(), &stop);
     let stack = match plan.servers.is_empty() {
         true => None,
         false => {

@@ -131,7 +131,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         return Err(UsageError("--resume needs what --no-store leaves out".into()).into());
     }
     let store = open_store(&args.output)?;
-    let mut observers = observers(args.output.quiet, store.clone());
+    let mut observers = observers(args.output.progress(), store.clone(), &stop);
     let stack = Stack::open(&args.servers, Some(&args.url), &(&args.others).into())?;
     let goal = match args.goal.as_str() {
         "latency" => Goal::Latency,

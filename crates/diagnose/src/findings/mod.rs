@@ -19,8 +19,12 @@ mod wastes;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
+use lastdrop_model::event::{Suspect, Suspicion};
 use lastdrop_model::documents::{DOCTOR_SCHEMA, DoctorDocument, Finding, Link, Severity};
 use lastdrop_model::examination::{Examination, ServerSeen};
+use serde_json::Value;
 
 pub use about::{About, about, all_about};
 
@@ -71,6 +75,34 @@ fn unseen_threads(examination: &Examination) -> Vec<String> {
         })
     };
     seen.iter().filter_map(of).collect()
+}
+
+/// Where a diagnosis stands before all experiments are made: limits for which there is evidence, in the order in which they
+/// explain each other, and those for which there is none now that the load that is asked about was on. None before that.
+#[must_use]
+pub fn suspicion(examination: &Examination) -> Option<Suspicion<'static>> {
+    let case = Case::of(examination)?;
+    let waits = case.somebody_waits();
+    let (mut suspects, mut excluded) = (Vec::<Suspect>::new(), Vec::new());
+    for rule in LIMITS.iter().flat_map(|table| table.iter()) {
+        match (rule.look)(&case).filter(|_| waits) {
+            // Some limits have several rules.
+            Some(_) if suspects.iter().any(|s| s.id == rule.id) => {}
+            Some(finding) => suspects.push(suspect(rule.id, &finding)),
+            None => excluded.push(rule.id.to_string()),
+        }
+    }
+    let suspected = |id: &String| suspects.iter().any(|s| s.id == *id);
+    let mut told = BTreeSet::new();
+    excluded.retain(|id| !suspected(id) && told.insert(id.clone()));
+    Some(Suspicion { suspects: suspects.into(), excluded: excluded.into() })
+}
+
+fn suspect(id: &str, finding: &Finding) -> Suspect {
+    let value = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+    let because = finding.evidence.first().map_or(String::new(), |e| format!("{} {}", e.name, value(&e.value)));
+    let confidence = (finding.confidence * 100.0).round() as u8;
+    Suspect { id: id.into(), title: finding.title.clone(), because, confidence }
 }
 
 /// What the evidence shows.

@@ -11,6 +11,8 @@ pub use request_log::RequestLog;
 pub use requests::Requests;
 pub(crate) use scratch::Scratch;
 
+use std::time::Instant;
+
 use lastdrop_model::{Event, Wish};
 use lastdrop_store::Store;
 
@@ -28,6 +30,12 @@ pub trait Observer {
     /// there is such a place, the run's memory has only the latest of its seconds and looks.
     fn archive(&self) -> Option<&Store> {
         None
+    }
+
+    /// What it has to say of moments since it was asked last, each as it shall stand in the report. Asked about once a second
+    /// while there is load.
+    fn remarks(&mut self) -> Vec<(Instant, String)> {
+        Vec::new()
     }
 
     /// What it could not do, for a sentence that begins with the runs: `could not be kept: …`.
@@ -48,6 +56,10 @@ impl<T: Observer + ?Sized> Observer for &mut T {
 
     fn archive(&self) -> Option<&Store> {
         (**self).archive()
+    }
+
+    fn remarks(&mut self) -> Vec<(Instant, String)> {
+        (**self).remarks()
     }
 
     fn trouble(&self) -> Option<String> {

@@ -7,6 +7,7 @@ mod builder;
 mod by_class;
 mod generator;
 mod joined_log;
+mod mark;
 mod phase;
 mod summary;
 
@@ -16,6 +17,7 @@ use serde_json::Value;
 pub use builder::RunBuilder;
 pub use generator::{Generator, OtherProgram, Shortage};
 pub use joined_log::JoinedLog;
+pub use mark::Mark;
 pub use phase::{
     Bytes, ClassReport, Connections, Expectations, Followed, Pages, PhaseReport, Rate, Requests, Results, Second,
 };
@@ -83,6 +85,9 @@ pub struct Run {
     /// What came of the server's log, where the server's time was taken from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined_log: Option<JoinedLog>,
+    /// Moments that somebody marked who watched, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<Mark>,
     /// What the plan wanted to be reached, judged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objectives: Vec<Judged>,

@@ -15,7 +15,7 @@ mod doctor;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod heatmap;
-mod number;
+pub(crate) mod number;
 mod page;
 mod percentiles;
 mod profile;

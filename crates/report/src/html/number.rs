@@ -48,7 +48,7 @@ impl Unit {
 }
 
 /// `12,345`, `123.4`, `1.23`: about four digits.
-pub(super) fn grouped(value: f64) -> String {
+pub(crate) fn grouped(value: f64) -> String {
     let value = value + 0.0;
     let digits = match value.abs() {
         v if v >= 1000.0 || v.fract() == 0.0 => 0,

@@ -192,7 +192,8 @@ fn phases(run: &Run) -> Markup {
 
 /// The clock of a run's plots.
 pub(super) fn clock(run: &Run, bins: &Bins) -> Clock {
-    let marks = bins.phases.iter().filter(|_| bins.phases.len() > 1).cloned().collect();
+    let phases = bins.phases.iter().filter(|_| bins.phases.len() > 1).cloned();
+    let marks = phases.chain(run.marks.iter().map(|m| (m.t_s, m.text.clone()))).collect();
     Clock { name: run.id.clone(), moments: bins.middles(), end_s: bins.end_s.max(1.0), marks }
 }
 

@@ -2,7 +2,8 @@
 
 use lastdrop_analyze::ratio::{self, Ratio};
 use lastdrop_model::documents::{Pair, TuneVerdict, Winner};
-use lastdrop_model::event::Stage;
+use lastdrop_model::event::{Lead, Stage};
+use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_duration;
 use lastdrop_model::{Event, Plan, Settings};
 use lastdrop_server::Effective;
@@ -81,6 +82,16 @@ impl Tuning<'_, '_> {
             }
             blocks.push(Blocks { baseline, best });
             self.document.race.push(Pair { baseline: measures[0], best: measures[1] });
+            if let Some(found) = interval(&blocks, 0.95).filter(|_| are_divisible(&self::answers(&blocks))) {
+                let lead = Lead {
+                    what: describe(settings).into(),
+                    ratio: found.ratio,
+                    interval: Some([found.low, found.high]),
+                    times: goal.times().into(),
+                    rests_on: format!("{} pairs", blocks.len()).into(),
+                };
+                self.lab.tell(&Event::Leading { lead });
+            }
         };
         self.conclude(verdict, settings, effective, &blocks, spoiled);
         Ok(())

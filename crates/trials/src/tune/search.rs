@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use lastdrop_model::documents::{Baseline, SettingEffect, Trial};
-use lastdrop_model::event::{Decided, Stage};
+use lastdrop_model::event::{Decided, Lead, Stage};
+use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_duration;
 use lastdrop_model::{Event, KeepAlive, Plan, Role, Setting, Settings};
 use lastdrop_probe::host::cpus;
@@ -81,6 +82,7 @@ impl Tuning<'_, '_> {
             measured_as.insert(settings, value);
             history.trials.push((point, value));
             history.noise = noise(&history, &start);
+            self.tell_lead(&space, &history, &start);
         }
         let ranked = strategy.ranked(&space, &history).into_iter().find(|point| *point != start);
         let Some(point) = ranked else { return Ok(None) };
@@ -90,6 +92,33 @@ impl Tuning<'_, '_> {
         self.document.undominated = worth_a_thought(&self.document.trials);
         let settings = [space.settings(&point), fixed.clone()].into_iter().flatten().collect();
         Ok(Some(settings))
+    }
+
+    /// Tells who is ahead of the server as it is. The best of many is the luckiest of them, too: what it is worth is for the
+    /// race to say.
+    fn tell_lead(&mut self, space: &Space, history: &History, start: &Point) {
+        let values = |of: &Point| -> Vec<f64> {
+            history.trials.iter().filter(|(point, _)| point == of).filter_map(|(_, value)| *value).collect()
+        };
+        let measured = history.trials.iter().filter_map(|(point, value)| Some((point, (*value)?)));
+        let best = measured.filter(|(point, _)| *point != start).max_by(|a, b| a.1.total_cmp(&b.1));
+        let (Some((best, _)), theirs) = (best, values(start)) else { return };
+        let ours = values(best);
+        if theirs.is_empty() {
+            return;
+        }
+        let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+        let gain = mean(&ours) - mean(&theirs);
+        let error = history.noise * (1.0 / ours.len() as f64 + 1.0 / theirs.len() as f64).sqrt();
+        let lead = Lead {
+            what: describe(&space.settings(best)).into(),
+            ratio: gain.exp(),
+            // 95 % of a normal distribution.
+            interval: Some([(gain - 1.96 * error).exp(), (gain + 1.96 * error).exp()]),
+            times: self.order.goal.times().into(),
+            rests_on: format!("{} trials", history.trials.len()).into(),
+        };
+        self.lab.tell(&Event::Leading { lead });
     }
 
     /// A small pool looks best under a load from next door, which has no slow clients.

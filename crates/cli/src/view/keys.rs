@@ -1,0 +1,147 @@
+//! What keys do to a view.
+
+use std::time::Instant;
+
+use lastdrop_report::live::{Manner, Pane};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+/// What a key asks for beyond how the view looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    Nothing,
+    /// The end, with a report.
+    Stop,
+    /// To hold the picture, or to go on with it.
+    Hold,
+    /// A mark at a moment.
+    Mark(Instant, String),
+    /// All of the screen again.
+    Redraw,
+}
+
+/// A mark is no longer than this.
+const LONGEST_MARK: usize = 200;
+const PAGE: usize = 10;
+
+/// What the user is at.
+#[derive(Debug, Default)]
+pub struct Keys {
+    /// When the mark was asked for that is being written: that is its moment.
+    since: Option<Instant>,
+    /// Marks so far: one without words has a number.
+    marks: u32,
+}
+
+impl Keys {
+    pub fn press(&mut self, key: KeyEvent, manner: &mut Manner, panes: &[Pane], now: Instant) -> Asked {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        if let Some(text) = &mut manner.writing {
+            match key.code {
+                KeyCode::Enter => {
+                    self.marks += 1;
+                    let text = text.trim();
+                    let text = if text.is_empty() { format!("mark {}", self.marks) } else { text.to_string() };
+                    manner.writing = None;
+                    return Asked::Mark(self.since.take().unwrap_or(now), text);
+                }
+                KeyCode::Esc => manner.writing = None,
+                KeyCode::Backspace => {
+                    text.pop();
+                }
+                KeyCode::Char(c) if !control && !c.is_control() && text.chars().count() < LONGEST_MARK => text.push(c),
+                _ => {}
+            }
+            return Asked::Nothing;
+        }
+        if manner.help {
+            manner.help = false;
+            return Asked::Nothing;
+        }
+        let list = |manner: &mut Manner, back: isize| manner.skip = manner.skip.saturating_add_signed(back);
+        let step = |manner: &mut Manner, steps: isize| {
+            (manner.pane, manner.skip) = (manner.pane.step(panes, steps), 0);
+        };
+        match key.code {
+            KeyCode::Char('l') if control => return Asked::Redraw,
+            KeyCode::Char('c') if control => return Asked::Stop,
+            // Others are no letters: Ctrl-Space is what a terminal sends for a zero byte.
+            KeyCode::Char(_) if control => {}
+            KeyCode::Char('q') => return Asked::Stop,
+            KeyCode::Char('p' | ' ') => return Asked::Hold,
+            KeyCode::Char('m') => {
+                (self.since, manner.writing) = (Some(now), Some(String::new()));
+            }
+            KeyCode::Char('?' | 'h') => manner.help = true,
+            KeyCode::Tab | KeyCode::Right => step(manner, 1),
+            KeyCode::BackTab | KeyCode::Left => step(manner, -1),
+            KeyCode::Esc => (manner.pane, manner.skip) = (Pane::Overview, 0),
+            KeyCode::Char(c @ '1'..='9') => {
+                if let Some(pane) = panes.get(c as usize - '1' as usize) {
+                    (manner.pane, manner.skip) = (*pane, 0);
+                }
+            }
+            KeyCode::Up => list(manner, 1),
+            KeyCode::Down => list(manner, -1),
+            KeyCode::PageUp => list(manner, PAGE as isize),
+            KeyCode::PageDown => list(manner, -(PAGE as isize)),
+            KeyCode::End => manner.skip = 0,
+            _ => {}
+        }
+        Asked::Nothing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn typed(keys: &mut Keys, manner: &mut Manner, text: &str, now: Instant) -> Asked {
+        let mut last = Asked::Nothing;
+        for c in text.chars() {
+            let code = if c == '\n' { KeyCode::Enter } else { KeyCode::Char(c) };
+            last = keys.press(code.into(), manner, &Pane::ALL, now);
+        }
+        last
+    }
+
+    #[test]
+    fn a_mark_has_the_moment_of_its_key_and_takes_keys_as_letters() {
+        let (mut keys, mut manner, then) = (Keys::default(), Manner::default(), Instant::now());
+        assert_eq!(typed(&mut keys, &mut manner, "m", then), Asked::Nothing);
+        let later = then + Duration::from_secs(5);
+        assert_eq!(typed(&mut keys, &mut manner, "quick ?\n", later), Asked::Mark(then, "quick ?".into()));
+        assert_eq!(manner.writing, None);
+        assert_eq!(typed(&mut keys, &mut manner, "m\n", later), Asked::Mark(later, "mark 2".into()));
+        typed(&mut keys, &mut manner, "mx", then);
+        keys.press(KeyCode::Esc.into(), &mut manner, &Pane::ALL, then);
+        assert_eq!((manner.writing.as_ref(), typed(&mut keys, &mut manner, "q", then)), (None, Asked::Stop));
+    }
+
+    #[test]
+    fn panes_go_round_among_those_that_there_are() {
+        let (mut keys, mut manner, now) = (Keys::default(), Manner::default(), Instant::now());
+        let panes = [Pane::Overview, Pane::Latency, Pane::News];
+        for (key, expected) in [
+            (KeyCode::Tab, Pane::Latency),
+            (KeyCode::Tab, Pane::News),
+            (KeyCode::Tab, Pane::Overview),
+            (KeyCode::BackTab, Pane::News),
+            (KeyCode::Char('2'), Pane::Latency),
+            (KeyCode::Char('7'), Pane::Latency),
+            (KeyCode::Esc, Pane::Overview),
+        ] {
+            keys.press(key.into(), &mut manner, &panes, now);
+            assert_eq!(manner.pane, expected, "{key:?}");
+        }
+    }
+
+    #[test]
+    fn help_is_closed_by_any_key_and_nothing_else_happens() {
+        let (mut keys, mut manner, now) = (Keys::default(), Manner::default(), Instant::now());
+        assert_eq!(typed(&mut keys, &mut manner, "?", now), Asked::Nothing);
+        assert!(manner.help);
+        assert_eq!(typed(&mut keys, &mut manner, "q", now), Asked::Nothing);
+        assert!(!manner.help);
+    }
+}

@@ -1,0 +1,206 @@
+//! The whole screen, drawn by a thread of its own.
+//!
+//! The thread that tells of events only adds them up (some tens of microseconds a second of load); drawing goes on beside it, at
+//! most four times a second and only where something has changed. Between the two is a lock that is held while cells are
+//! painted in memory, never while the terminal is written: a slow line delays pictures, not measurements.
+
+use std::io::{self, BufWriter};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lastdrop_lab::Observer;
+use lastdrop_model::Event;
+use lastdrop_report::live::{Live, Manner, draw};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::event::{self, Event as Input, KeyEventKind};
+
+use super::keys::{Asked, Keys};
+use super::tty::{self, Tty};
+use crate::signals::Stop;
+use crate::stdio::{self, Occupant};
+
+/// Time between two pictures, at least.
+const FRAME: Duration = Duration::from_millis(250);
+/// How soon a key is heard.
+const HEARING: Duration = Duration::from_millis(50);
+/// A frame is one write.
+const FRAME_BYTES: usize = 64 << 10;
+
+/// What the observer and the thread that draws share.
+#[derive(Default)]
+struct Shared {
+    live: Mutex<Live>,
+    remarks: Mutex<Vec<(Instant, String)>>,
+    /// Nothing is drawn any more.
+    gone: AtomicBool,
+}
+
+/// The view as an observer.
+pub struct Screen {
+    shared: Arc<Shared>,
+}
+
+type Drawn = Arc<Mutex<Option<Terminal<CrosstermBackend<BufWriter<Tty>>>>>>;
+
+/// Who has the terminal.
+struct Taken {
+    shared: Arc<Shared>,
+    terminal: Drawn,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Screen {
+    /// Takes the terminal.
+    ///
+    /// # Errors
+    /// When it cannot be drawn on, or there can be no thread.
+    pub fn new(stop: Stop, colour: bool) -> io::Result<Screen> {
+        tty::take()?;
+        let shared = Arc::new(Shared::default());
+        let backend = CrosstermBackend::new(BufWriter::with_capacity(FRAME_BYTES, Tty));
+        let terminal: Drawn = Arc::new(Mutex::new(Some(Terminal::new(backend).inspect_err(|_| tty::give_back())?)));
+        stdio::occupy(Box::new(Taken { shared: Arc::clone(&shared), terminal: Arc::clone(&terminal) }));
+        let drawing = Drawing {
+            shared: Arc::clone(&shared),
+            terminal,
+            stop,
+            manner: Manner { colour, ..Manner::default() },
+            keys: Keys::default(),
+            held: None,
+            began: Instant::now(),
+            drawn: None,
+        };
+        let thread = thread::Builder::new().name("view".into()).spawn(move || drawing.go_on());
+        thread.inspect_err(|_| stdio::vacate())?;
+        Ok(Screen { shared })
+    }
+}
+
+impl Observer for Screen {
+    fn see(&mut self, event: &Event<'_>) {
+        if !self.shared.gone.load(Ordering::Relaxed) {
+            lock(&self.shared.live).see(event);
+        }
+    }
+
+    fn remarks(&mut self) -> Vec<(Instant, String)> {
+        std::mem::take(&mut lock(&self.shared.remarks))
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        stdio::vacate();
+    }
+}
+
+impl Occupant for Taken {
+    fn leave(&self) {
+        self.shared.gone.store(true, Ordering::Relaxed);
+        // Waits for a frame that is under way, and none comes after it.
+        drop(lock(&self.terminal).take());
+        tty::give_back();
+    }
+}
+
+struct Drawing {
+    shared: Arc<Shared>,
+    terminal: Drawn,
+    stop: Stop,
+    manner: Manner,
+    keys: Keys,
+    /// The picture that is held.
+    held: Option<Box<Live>>,
+    began: Instant,
+    /// What was drawn last: the version of it, and the second of the clock.
+    drawn: Option<(u64, u64)>,
+}
+
+impl Drawing {
+    /// Until the terminal is given back. Where it cannot be drawn on any more there is nobody to tell.
+    fn go_on(mut self) {
+        let mut due = Instant::now();
+        while !self.shared.gone.load(Ordering::Relaxed) {
+            if Instant::now() >= due {
+                due = Instant::now() + FRAME;
+                if self.frame().is_err() {
+                    return;
+                }
+            }
+            match event::poll(HEARING) {
+                Ok(true) => match event::read() {
+                    Ok(input) => {
+                        // A key is answered at once.
+                        if self.take(&input) {
+                            (self.drawn, due) = (None, Instant::now());
+                        }
+                    }
+                    Err(_) => return self.watch_only(),
+                },
+                Ok(false) => {}
+                Err(_) => return self.watch_only(),
+            }
+        }
+    }
+
+    /// Without keys, where there is nothing to read them from.
+    fn watch_only(mut self) {
+        while !self.shared.gone.load(Ordering::Relaxed) && self.frame().is_ok() {
+            thread::sleep(FRAME);
+        }
+    }
+
+    fn frame(&mut self) -> io::Result<()> {
+        self.manner.elapsed = self.began.elapsed();
+        self.manner.stopping = self.stop.is_asked();
+        let mut terminal = lock(&self.terminal);
+        let Some(terminal) = terminal.as_mut() else { return Ok(()) };
+        let clock = self.manner.elapsed.as_secs() * 2 + u64::from(self.manner.stopping);
+        let version = self.held.as_ref().map_or_else(|| lock(&self.shared.live).version, |held| held.version);
+        if self.drawn == Some((version, clock)) {
+            return Ok(());
+        }
+        self.drawn = Some((version, clock));
+        let (shared, held, manner) = (&self.shared, &self.held, &self.manner);
+        // Painted under the lock, written after it.
+        let paint = |frame: &mut ratatui::Frame<'_>| match held {
+            Some(held) => draw(frame, held, manner),
+            None => draw(frame, &lock(&shared.live), manner),
+        };
+        terminal.draw(paint).map(|_| ())
+    }
+
+    /// Takes something that the user has done. Does it change the picture?
+    fn take(&mut self, input: &Input) -> bool {
+        let key = match input {
+            Input::Key(key) if key.kind != KeyEventKind::Release => *key,
+            Input::Resize(..) => return true,
+            _ => return false,
+        };
+        let panes = lock(&self.shared.live).panes();
+        match self.keys.press(key, &mut self.manner, &panes, Instant::now()) {
+            Asked::Nothing => {}
+            Asked::Stop => self.stop.interrupt(),
+            Asked::Hold => {
+                self.held = match self.held.take() {
+                    Some(_) => None,
+                    None => Some(Box::new(lock(&self.shared.live).clone())),
+                };
+                self.manner.paused = self.held.is_some();
+            }
+            Asked::Mark(at, text) => lock(&self.shared.remarks).push((at, text)),
+            Asked::Redraw => {
+                if let Some(terminal) = lock(&self.terminal).as_mut() {
+                    let _ = terminal.clear();
+                }
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,343 @@
+//! An experiment while it goes on, as a screen for a terminal.
+//!
+//! [`Live`] is what the events so far come to: it is shown one after the other and knows no command, so that whatever makes
+//! runs can be watched. [`draw`] puts it on a screen of any size, in the panes that there is something for. Both are without a
+//! clock and a terminal; who has those is `view` in the command line. Memory does not grow with the length of the
+//! experiment: a picture of at most 512 columns, and the latest of trials and news.
+
+mod panes;
+mod screen;
+mod strip;
+mod timeline;
+mod trials;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use lastdrop_model::event::{Decided, Lead, Stage, Suspicion, TrialBegan};
+use lastdrop_model::printable::line;
+use lastdrop_model::settings::describe;
+use lastdrop_model::{Counts, Event, Histogram, KeptPlan, Kind, Look, Slice};
+
+pub use self::panes::Pane;
+pub use self::screen::{Manner, draw};
+use self::timeline::Timeline;
+use self::trials::Trials;
+use crate::events::event_line;
+use crate::run::{describe as describe_load, what_of};
+use crate::server::events;
+
+/// A counter that moves in look after look has one line among so many.
+const RECENT: usize = 20;
+/// Lines of news that are kept.
+const MOST_NEWS: usize = 200;
+
+/// What is known of an experiment so far.
+#[derive(Debug, Clone, Default)]
+pub struct Live {
+    /// Counts the events that changed something: who has drawn this one needs not draw again.
+    pub version: u64,
+    timeline: Timeline,
+    /// Seconds of load so far.
+    now_s: f64,
+    run: RunSoFar,
+    /// Runs that have begun.
+    runs: u64,
+    look: Option<Look>,
+    trials: Trials,
+    /// What is done now, in words.
+    doing: String,
+    stage: String,
+    lead: Option<Lead<'static>>,
+    suspicion: Option<Suspicion<'static>>,
+    /// The newest last.
+    news: VecDeque<News>,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone)]
+struct News {
+    /// Seconds of load then.
+    second: usize,
+    text: String,
+    /// Of a counter that goes on moving: by how much, and when it was seen to move last.
+    counted: Option<(u64, usize)>,
+}
+
+/// The present run, or the latest.
+#[derive(Debug, Clone, Default)]
+struct RunSoFar {
+    /// What is loaded.
+    what: String,
+    phases: Vec<PhaseSoFar>,
+    /// The phase of which requests come due.
+    phase: usize,
+    /// Seconds of load before the run.
+    base_s: f64,
+    under_way: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+struct PhaseSoFar {
+    name: String,
+    measured: bool,
+    /// How much load there is.
+    load: String,
+    duration: Option<Duration>,
+    requests: Option<u64>,
+    /// The second of the run in which it began.
+    start: Option<f64>,
+    counts: Counts,
+    status: BTreeMap<u16, u64>,
+    response: Histogram,
+    latest: Option<Latest>,
+    /// Whole seconds that have passed of it.
+    passed: u32,
+}
+
+/// The latest second with requests.
+#[derive(Debug, Clone, Copy)]
+struct Latest {
+    due_rps: f64,
+    answered_rps: f64,
+    unanswered: u64,
+    p50_us: f64,
+    p99_us: f64,
+}
+
+impl PhaseSoFar {
+    fn unanswered(&self) -> u64 {
+        self.counts.failed.total() + self.counts.timed_out
+    }
+
+    /// How much of it is over, 0 to 1, and what is left in words; None where nobody knows.
+    fn progress(&self) -> Option<(f64, String)> {
+        if let Some(of) = self.duration {
+            let left = of.as_secs_f64() - f64::from(self.passed);
+            let words = if left > 0.0 { format!("{} left", clock(left.ceil() as usize)) } else { "ending".into() };
+            return Some(((f64::from(self.passed) / of.as_secs_f64().max(1e-3)).min(1.0), words));
+        }
+        // As many as the load could ever have is no goal: a log that is played to its end.
+        let of = self.requests.filter(|n| *n <= MOST_REQUESTS)?;
+        let done = self.counts.ended();
+        Some((done as f64 / of.max(1) as f64, format!("{} requests left", trials::grouped(of.saturating_sub(done)))))
+    }
+}
+
+/// More requests than this are as many as there are.
+const MOST_REQUESTS: u64 = 1_000_000_000;
+
+/// Minutes and seconds, as a clock shows them.
+fn clock(seconds: usize) -> String {
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    match hours {
+        0 => format!("{minutes}:{:02}", seconds % 60),
+        _ => format!("{hours}:{minutes:02}:{:02}", seconds % 60),
+    }
+}
+
+impl Live {
+    /// Takes an event in. Costs some tens of microseconds a second of load.
+    pub fn see(&mut self, event: &Event<'_>) {
+        self.version += 1;
+        match event {
+            Event::Began { plan, .. } => self.began(plan),
+            Event::Second { slice } => self.second(slice),
+            Event::Look { look } => self.looked(look),
+            Event::PhaseEnd { phase, duration_us, .. } => {
+                let start = self.run.phases.get(*phase).and_then(|p| p.start).unwrap_or(0.0);
+                let end = start + *duration_us as f64 / 1e6;
+                self.now_s = self.run.base_s + end;
+                if let Some(next) = self.run.phases.get_mut(phase + 1) {
+                    next.start.get_or_insert(end);
+                }
+            }
+            Event::Mark { mark } => {
+                let second = (self.run.base_s + mark.t_s) as usize;
+                self.timeline.mark(second);
+                self.tell(second, format!("mark: {}", mark.text));
+            }
+            Event::Finding { reason } => self.say(&reason.what),
+            Event::Ended { run } => {
+                self.run.under_way = false;
+                if run.marks.is_empty() && self.runs > 1 {
+                    return;
+                }
+                self.say("the run is over");
+            }
+            Event::Failed { why } => {
+                self.run.under_way = false;
+                self.say(why);
+            }
+            Event::Stage { stage } => {
+                self.stage = match stage {
+                    Stage::Search => "search",
+                    Stage::KeepAlive => "what KeepAlive is worth",
+                    Stage::Race => "race against the server as it is",
+                }
+                .into();
+                let stage = self.stage.clone();
+                self.say(&stage);
+            }
+            Event::Experiment { what } => {
+                self.doing = line(what);
+                self.say(what);
+            }
+            Event::TrialBegan { trial } => self.tries(trial),
+            Event::TrialDone { outcome } => self.trials.add(outcome),
+            Event::Leading { lead } => {
+                let what = line(&lead.what).into();
+                self.lead = Some(Lead {
+                    what,
+                    times: lead.times.to_string().into(),
+                    rests_on: lead.rests_on.to_string().into(),
+                    ..lead.clone()
+                });
+            }
+            Event::Suspicion { suspicion } => {
+                self.suspicion = Some(Suspicion {
+                    suspects: suspicion.suspects.to_vec().into(),
+                    excluded: suspicion.excluded.to_vec().into(),
+                });
+            }
+            Event::Decided { what: Decided::RepeatNoMore | Decided::LongerBlocks, .. }
+            | Event::Repeated { .. }
+            | Event::Sized { .. }
+            | Event::Warmed { .. }
+            | Event::Recovering
+            | Event::Restoring
+            | Event::Keeping { .. }
+            | Event::Guard { .. } => {
+                if let Some(line) = event_line(event) {
+                    self.doing = match event {
+                        Event::Recovering | Event::Restoring | Event::Keeping { .. } => line.trim().into(),
+                        _ => std::mem::take(&mut self.doing),
+                    };
+                    self.say(&line);
+                }
+            }
+            Event::Exchanges { .. } | Event::Classes { .. } | Event::Concluded { .. } => self.version -= 1,
+        }
+    }
+
+    fn say(&mut self, text: &str) {
+        self.tell(self.now_s as usize, text.to_string());
+    }
+
+    fn tell(&mut self, second: usize, text: String) {
+        if self.news.len() == MOST_NEWS {
+            self.news.pop_front();
+        }
+        self.news.push_back(News { second, text: line(text.trim()), counted: None });
+    }
+
+    fn began(&mut self, plan: &KeptPlan) {
+        let phase = |p: &lastdrop_model::Phase| PhaseSoFar {
+            name: line(&p.name),
+            measured: p.measured,
+            load: describe_load(plan, p),
+            duration: p.duration,
+            requests: p.requests,
+            ..PhaseSoFar::default()
+        };
+        self.runs += 1;
+        let base_s = self.now_s;
+        self.run = RunSoFar {
+            what: line(&what_of(plan)),
+            phases: plan.phases.iter().map(phase).collect(),
+            phase: 0,
+            base_s,
+            under_way: true,
+        };
+        if self.runs > 1 {
+            self.timeline.begin(base_s as usize);
+        }
+        if let Some(first) = self.run.phases.first_mut() {
+            first.start = Some(0.0);
+        }
+    }
+
+    fn second(&mut self, slice: &Slice) {
+        let place = usize::from(slice.phase);
+        // Where the phase before has a length, that is where this one begins.
+        let before: Option<Duration> = self.run.phases.iter().take(place).map(|p| p.duration).sum();
+        let so_far = self.now_s - self.run.base_s;
+        let Some(phase) = self.run.phases.get_mut(place) else { return };
+        let start = *phase.start.get_or_insert(before.map_or(so_far, |d| d.as_secs_f64()));
+        let left = phase.duration.map_or(1.0, |d| d.as_secs_f64() - f64::from(slice.second));
+        // What comes after the end of the phase has no time of its own.
+        let span_s = left.clamp(0.0, 1.0);
+        let response = &slice.latencies[Kind::Response as usize];
+        phase.counts.add(&slice.counts);
+        phase.response.add(response);
+        for (code, n) in slice.status.iter().enumerate().filter(|(_, n)| **n > 0) {
+            *phase.status.entry(code as u16).or_default() += n;
+        }
+        if left > 0.0 {
+            phase.passed = phase.passed.max(slice.second + 1);
+            phase.latest = Some(Latest {
+                due_rps: slice.counts.due as f64 / span_s,
+                answered_rps: slice.counts.answered as f64 / span_s,
+                unanswered: slice.counts.failed.total() + slice.counts.timed_out,
+                p50_us: response.quantile(0.5) as f64,
+                p99_us: response.quantile(0.99) as f64,
+            });
+        }
+        let from_s = self.run.base_s + start + f64::from(slice.second);
+        if left > 0.0 {
+            self.now_s = self.now_s.max(from_s + span_s);
+        }
+        let second = from_s as usize;
+        if slice.second == 0 && place > 0 {
+            self.timeline.begin(second);
+        }
+        self.timeline.add(second, slice, span_s);
+        self.run.phase = self.run.phase.max(place);
+    }
+
+    fn looked(&mut self, look: &Look) {
+        // A look tells of the second before it.
+        let second = (self.run.base_s + (look.t_s - look.span_s / 2.0).max(0.0)) as usize;
+        self.timeline.look(second, look);
+        for (what, n) in events(look) {
+            let what = line(&what);
+            match self.news.iter_mut().rev().take(RECENT).find(|news| news.counted.is_some() && news.text == what) {
+                Some(news) => news.counted = news.counted.map(|(so_far, _)| (so_far + n, second)),
+                None => {
+                    self.tell(second, what);
+                    if let Some(news) = self.news.back_mut() {
+                        news.counted = Some((n, second));
+                    }
+                }
+            }
+        }
+        self.look = Some(look.clone());
+    }
+
+    fn tries(&mut self, trial: &TrialBegan<'_>) {
+        let round = trial.round.map_or(String::new(), |n| format!(", round {n}"));
+        let of = trial.of.map_or(String::new(), |n| format!(" of {n}"));
+        let series = if trial.series.is_empty() { String::new() } else { format!(" {}", line(&trial.series)) };
+        self.doing = format!("trial {}{of}{round}:{series} {}", trial.number, line(&describe(&trial.settings)));
+    }
+
+    /// The phase that is under way.
+    fn phase(&self) -> Option<&PhaseSoFar> {
+        self.run.phases.get(self.run.phase)
+    }
+
+    /// Panes that there is something for, the first for the start.
+    #[must_use]
+    pub fn panes(&self) -> Vec<Pane> {
+        let there = |pane: &Pane| match pane {
+            Pane::Trials => !self.trials.rows.is_empty(),
+            Pane::Doctor => self.suspicion.is_some(),
+            Pane::Server => self.look.is_some(),
+            Pane::Overview | Pane::Latency | Pane::News => true,
+        };
+        Pane::ALL.into_iter().filter(there).collect()
+    }
+}

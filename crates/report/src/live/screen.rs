@@ -1,0 +1,614 @@
+//! The screen: which parts there is room for, and each part.
+
+use std::time::Duration;
+
+use lastdrop_model::printable::line;
+use lastdrop_model::units::{show_bytes, show_us};
+use lastdrop_model::{ListenQueue, Look};
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+
+use super::panes::Pane;
+use super::strip::{GUTTER, Grid, Paint};
+use super::trials::{Row, Worth, grouped, rate};
+use super::{Live, PhaseSoFar, clock};
+
+/// How it is to be shown.
+#[derive(Debug, Clone, Default)]
+pub struct Manner {
+    pub pane: Pane,
+    pub colour: bool,
+    /// It is shown as it was some time ago.
+    pub paused: bool,
+    /// Rows of a list scrolled back.
+    pub skip: usize,
+    pub help: bool,
+    /// The text of a mark that is being written.
+    pub writing: Option<String>,
+    /// Since the experiment began.
+    pub elapsed: Duration,
+    /// The user has asked for the end.
+    pub stopping: bool,
+}
+
+/// A screen from here on has two halves.
+const TWO_HALVES: u16 = 150;
+/// Rows of latencies that are enough.
+const ENOUGH_HEAT: u16 = 14;
+
+/// Draws an experiment.
+pub fn draw(frame: &mut Frame<'_>, live: &Live, manner: &Manner) {
+    let area = frame.area();
+    if area.width < 8 || area.height < 2 {
+        return;
+    }
+    let paint = Paint { colour: manner.colour };
+    let server_below = live.look.is_some();
+    let mut s = Screen { buf: frame.buffer_mut(), live, manner, paint, server_below };
+    let mut rest = area;
+    let title = take(&mut rest, 1);
+    let keys = take_last(&mut rest, 1);
+    s.title(title);
+    s.keys(keys);
+    let now = take(&mut rest, 1);
+    s.now(now);
+    match manner.pane {
+        Pane::Overview if rest.width >= TWO_HALVES => {
+            let left = Rect { width: rest.width / 2, ..rest };
+            let right = Rect { x: rest.x + left.width + 2, width: rest.width - left.width - 2, ..rest };
+            s.load(left);
+            s.beside(right);
+        }
+        Pane::Overview => s.stacked(rest),
+        Pane::Latency => s.load(rest),
+        Pane::Server => s.server(rest),
+        Pane::Trials => s.trials(rest),
+        Pane::Doctor => s.causes(rest),
+        Pane::News => s.news(rest),
+    }
+    if manner.help {
+        s.help(area);
+    }
+}
+
+/// The upper rows of an area, as far as there are any.
+fn take(area: &mut Rect, rows: u16) -> Rect {
+    let taken = Rect { height: rows.min(area.height), ..*area };
+    area.y += taken.height;
+    area.height -= taken.height;
+    taken
+}
+
+/// The lower ones.
+fn take_last(area: &mut Rect, rows: u16) -> Rect {
+    let rows = rows.min(area.height);
+    area.height -= rows;
+    Rect { y: area.y + area.height, height: rows, ..*area }
+}
+
+struct Screen<'a> {
+    buf: &'a mut Buffer,
+    live: &'a Live,
+    manner: &'a Manner,
+    paint: Paint,
+    /// There is room for the server below the load.
+    server_below: bool,
+}
+
+impl Screen<'_> {
+    fn line(&mut self, area: Rect, spans: Vec<Span<'_>>) {
+        if area.height > 0 {
+            self.buf.set_line(area.x, area.y, &Line::from(spans), area.width);
+        }
+    }
+
+    /// A line that parts the screen, with a heading.
+    fn rule(&mut self, area: &mut Rect, heading: &str, more: &str) {
+        let row = take(area, 1);
+        let head = format!("── {heading} ");
+        let tail = if more.is_empty() { String::new() } else { format!(" {more} ") };
+        let room = usize::from(row.width).saturating_sub(head.chars().count() + tail.chars().count());
+        let spans = vec![
+            Span::styled("── ", self.paint.dim()),
+            Span::styled(format!("{heading} "), self.paint.bold()),
+            Span::raw(tail),
+            Span::styled("─".repeat(room), self.paint.dim()),
+        ];
+        self.line(row, spans);
+    }
+
+    fn title(&mut self, area: Rect) {
+        let elapsed = clock(self.manner.elapsed.as_secs() as usize);
+        let state = match (self.manner.stopping, self.manner.paused) {
+            (true, _) => " STOPPING ",
+            (_, true) => " PAUSED ",
+            _ => "",
+        };
+        let right = format!("{state} {elapsed} ");
+        let room = usize::from(area.width).saturating_sub(right.chars().count());
+        let what = if self.live.run.what.is_empty() { "lastdrop" } else { &self.live.run.what };
+        let left = fitted(&format!(" {what}"), room);
+        let bar = Style::new().add_modifier(Modifier::REVERSED);
+        let alarm = if state.is_empty() { bar } else { bar.patch(self.paint.alarm()) };
+        self.line(area, vec![Span::styled(left, bar), Span::styled(right, alarm)]);
+    }
+
+    /// What is done now, and how long it still takes.
+    fn now(&mut self, area: Rect) {
+        let live = self.live;
+        let mut parts: Vec<String> = Vec::new();
+        if !live.stage.is_empty() {
+            parts.push(live.stage.clone());
+        }
+        if !live.doing.is_empty() {
+            parts.push(live.doing.clone());
+        }
+        let phase = live.phase().filter(|_| live.run.under_way);
+        if let Some(phase) = phase {
+            let warm = if phase.measured { "" } else { " (not measured)" };
+            parts.push(format!("{}{warm}: {}", phase.name, phase.load));
+        } else if live.runs > 0 && parts.is_empty() {
+            parts.push("over".into());
+        }
+        let bar = phase.and_then(PhaseSoFar::progress).map(|(share, left)| {
+            let cells = if area.width >= 100 { 24 } else { 12 };
+            let full = (share * f64::from(cells)).round() as usize;
+            (format!("{}{}", "█".repeat(full), "░".repeat(cells as usize - full.min(cells as usize))), left)
+        });
+        let right = bar.as_ref().map_or(0, |(bar, left)| bar.chars().count() + left.chars().count() + 3);
+        let room = usize::from(area.width).saturating_sub(right + 1);
+        let words = fitted(&format!(" {}", parts.join(" · ")), room);
+        let mut spans = vec![Span::styled(words, self.paint.bold())];
+        if let Some((bar, left)) = bar {
+            spans.push(Span::styled(format!(" {bar} "), self.paint.fg(Color::Cyan)));
+            spans.push(Span::raw(left));
+        }
+        self.line(area, spans);
+    }
+
+    fn keys(&mut self, area: Rect) {
+        if let Some(text) = &self.manner.writing {
+            let room = usize::from(area.width).saturating_sub(30);
+            let tail: String = text.chars().skip(text.chars().count().saturating_sub(room)).collect();
+            let spans = vec![
+                Span::styled(" mark: ", self.paint.bold()),
+                Span::raw(format!("{tail}▏")),
+                Span::styled("  Enter sets it, Esc not", self.paint.dim()),
+            ];
+            return self.line(area, spans);
+        }
+        let mut spans = vec![Span::styled(" q", self.paint.bold()), Span::styled(" stop  ", self.paint.dim())];
+        for (key, what) in [("p", "pause"), ("m", "mark"), ("?", "help")] {
+            spans.push(Span::styled(key, self.paint.bold()));
+            spans.push(Span::styled(format!(" {what}  "), self.paint.dim()));
+        }
+        spans.push(Span::styled("Tab ", self.paint.bold()));
+        for pane in self.live.panes() {
+            let style = if pane == self.manner.pane {
+                Style::new().add_modifier(Modifier::REVERSED)
+            } else {
+                self.paint.dim()
+            };
+            spans.push(Span::styled(pane.name(), style));
+            spans.push(Span::raw(" "));
+        }
+        self.line(area, spans);
+    }
+
+    /// All in one column: how many rows each part gets.
+    fn stacked(&mut self, mut area: Rect) {
+        let list = !self.live.trials.rows.is_empty() || self.live.lead.is_some() || self.live.suspicion.is_some();
+        self.server_below &= !list || area.height >= 14;
+        // Load and server have what they need at least; then the list, then the rest is shared out.
+        let spare = area.height.saturating_sub(self.load_rows(if area.height >= 14 { 4 } else { 1 }));
+        let beyond = spare.saturating_sub(8);
+        let news = if list { spare.min(2) + beyond / 4 } else { (spare / 3).min(8) };
+        let middle = if list { spare.saturating_sub(news) - beyond / 3 } else { 0 };
+        let load = (area.height - news - middle).min(self.load_rows(2 * ENOUGH_HEAT));
+        let part = take(&mut area, load);
+        self.load(part);
+        let part = take(&mut area, middle);
+        match (self.live.suspicion.is_some(), list) {
+            (true, _) => self.causes(part),
+            (_, true) => self.trials(part),
+            _ => {}
+        }
+        self.news(area);
+    }
+
+    /// The other half of a large screen.
+    fn beside(&mut self, mut area: Rect) {
+        let third = area.height / 3;
+        if self.live.suspicion.is_some() {
+            let part = take(&mut area, third + third / 2);
+            self.causes(part);
+        } else if !self.live.trials.rows.is_empty() || self.live.lead.is_some() {
+            let part = take(&mut area, third + third / 2);
+            self.trials(part);
+        }
+        if self.live.look.is_some() {
+            let part = take(&mut area, 11);
+            self.server_numbers(part);
+        }
+        self.news(area);
+    }
+
+    /// Rows that load and server take with so many for latencies.
+    fn load_rows(&self, heat: u16) -> u16 {
+        3 + 1 + heat + 1 + 1 + if self.server_below { 3 } else { 0 }
+    }
+
+    fn grid(&self, area: Rect) -> Grid {
+        let phases = &self.live.run.phases;
+        let whole: Option<Duration> = phases.iter().map(|p| p.duration).sum();
+        let whole = whole.filter(|_| self.live.runs == 1).map(|d| d.as_secs_f64().ceil() as usize);
+        Grid::new(&self.live.timeline, area.width.saturating_sub(GUTTER + 1), whole)
+    }
+
+    /// Rates, latencies and the server over time, one below the other.
+    fn load(&mut self, mut area: Rect) {
+        let grid = self.grid(area);
+        let phase = self.live.phase();
+        let latest = phase.and_then(|p| p.latest);
+        let top = grid.top(|c| c.due_rps().into_iter().chain(c.answered_rps()).reduce(f64::max));
+        let dash = || "-".to_string();
+        let of = |value: Option<f64>| value.map_or_else(dash, rate);
+        let plain = Style::new();
+        let row = take(&mut area, 1);
+        self.strip(row, "due", &of(latest.map(|l| l.due_rps)), plain);
+        grid.bars(self.buf, plot(row), top, self.paint.dim(), |c| c.due_rps());
+        let row = take(&mut area, 1);
+        self.strip(row, "answered", &of(latest.map(|l| l.answered_rps)), plain);
+        grid.bars(self.buf, plot(row), top, self.paint.fg(Color::Green), |c| c.answered_rps());
+        let row = take(&mut area, 1);
+        let bad = phase.map_or(0, bad_of);
+        let style = if bad > 0 { self.paint.alarm() } else { plain };
+        self.strip(row, "errors", &grouped(bad), style);
+        let worst = grid.top(|c| Some(c.bad as f64));
+        grid.bars(self.buf, plot(row), worst, self.paint.fg(Color::Red), |c| (c.bad > 0).then_some(c.bad as f64));
+        let server = if self.server_below { 3 } else { 0 };
+        let heat = area.height.saturating_sub(3 + server);
+        if heat > 0 {
+            let words = latest.map_or(String::new(), |l| {
+                let unanswered = if l.unanswered > 0 { format!("  unanswered {}", l.unanswered) } else { String::new() };
+                format!("now p50 {}  p99 {}{unanswered}", show_us(l.p50_us), show_us(l.p99_us))
+            });
+            self.rule(&mut area, "response", &words);
+            let part = take(&mut area, heat);
+            if let Some(phase) = phase {
+                self.percentiles(part, phase);
+            }
+            grid.heat(self.buf, plot(part), self.paint);
+        }
+        let row = take(&mut area, 1);
+        if row.height > 0 {
+            grid.axis(self.buf, plot(row), self.paint);
+        }
+        if let Some(look) = self.live.look.as_ref().filter(|_| self.server_below && area.height >= 3) {
+            self.server_strips(take(&mut area, 3), &grid, look);
+        }
+        if let Some(phase) = phase {
+            let row = take(&mut area, 1);
+            self.answers(row, phase);
+        }
+    }
+
+    /// A name and a number left of a picture.
+    fn strip(&mut self, area: Rect, name: &str, value: &str, style: Style) {
+        let value = format!("{value:>11}");
+        self.line(
+            Rect { width: area.width.min(GUTTER), ..area },
+            vec![Span::styled(format!(" {name:<9}"), self.paint.dim()), Span::styled(value, style.patch(self.paint.bold()))],
+        );
+    }
+
+    /// Percentiles of the phase so far, left of its latencies.
+    fn percentiles(&mut self, area: Rect, phase: &PhaseSoFar) {
+        let all = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
+        let h = &phase.response;
+        if h.count() == 0 {
+            return;
+        }
+        for (i, (name, q)) in all.iter().enumerate().take(usize::from(area.height)) {
+            let row = Rect { y: area.y + i as u16, height: 1, width: area.width.min(16), ..area };
+            let value = format!("{:>8}", show_us(h.quantile(*q) as f64));
+            self.line(row, vec![Span::styled(format!(" {name:<6}"), self.paint.dim()), Span::styled(value, self.paint.bold())]);
+        }
+    }
+
+    fn server_strips(&mut self, mut area: Rect, grid: &Grid, look: &Look) {
+        let dash = || "-".to_string();
+        let row = take(&mut area, 1);
+        let busy = look.busy_mean.or(look.busy.map(|n| n as f64));
+        let words = busy.map_or_else(|| look.worker_count.to_string(), |b| format!("{b:.0} of {}", look.worker_count));
+        let full = busy.is_some_and(|b| look.worker_count > 0 && b >= look.worker_count as f64 - 0.5);
+        self.strip(row, "workers", &words, if full { self.paint.fg(Color::Yellow) } else { Style::new() });
+        grid.bars(self.buf, plot(row), look.worker_count as f64, self.paint.fg(Color::Blue), |c| c.busy());
+        let row = take(&mut area, 1);
+        let cores = look.host.cores.len().max(1) as f64;
+        let words = look.cpu_cores.map_or_else(dash, |c| format!("{c:.2} of {cores:.0}"));
+        self.strip(row, "cpu", &words, Style::new());
+        grid.bars(self.buf, plot(row), cores, self.paint.fg(Color::Blue), |c| c.cpu());
+        let row = take(&mut area, 1);
+        let queue = look.listen.first();
+        let words = queue.map_or_else(dash, |q| format!("{} of {}", q.queue, q.limit));
+        let half = queue.is_some_and(|q| q.limit > 0 && q.queue * 2 >= q.limit);
+        self.strip(row, "queue", &words, if half { self.paint.alarm() } else { Style::new() });
+        let top = grid.top(|c| c.queue());
+        grid.bars(self.buf, plot(row), top, self.paint.fg(Color::Yellow), |c| c.queue());
+    }
+
+    /// What the answers were, and why there was none.
+    fn answers(&mut self, area: Rect, phase: &PhaseSoFar) {
+        let mut spans = vec![Span::styled(" answers  ", self.paint.dim())];
+        if phase.counts.answered == 0 {
+            spans.push(Span::raw("none so far  "));
+        }
+        for (code, n) in &phase.status {
+            let style = match code {
+                200..=299 => self.paint.fg(Color::Green),
+                400.. => self.paint.alarm(),
+                _ => Style::new(),
+            };
+            spans.push(Span::styled(format!("{code}"), style));
+            spans.push(Span::raw(format!(" × {}  ", grouped(*n))));
+        }
+        let c = &phase.counts;
+        let kinds = [
+            (c.failed.connect, "not connected"),
+            (c.failed.reset, "reset"),
+            (c.failed.closed, "closed"),
+            (c.failed.protocol, "not HTTP"),
+            (c.timed_out, "timed out"),
+            (c.missed, "not as expected"),
+        ];
+        for (n, what) in kinds.into_iter().filter(|(n, _)| *n > 0) {
+            spans.push(Span::styled(format!("{what} {}  ", grouped(n)), self.paint.alarm()));
+        }
+        self.line(area, spans);
+    }
+
+    /// The server in large: over time, and its numbers.
+    fn server(&mut self, mut area: Rect) {
+        let grid = self.grid(area);
+        if let Some(look) = &self.live.look {
+            let strips = take(&mut area, 3);
+            self.server_strips(strips, &grid, look);
+            let row = take(&mut area, 1);
+            grid.axis(self.buf, plot(row), self.paint);
+        }
+        self.server_numbers(area);
+    }
+
+    fn server_numbers(&mut self, mut area: Rect) {
+        let Some(look) = &self.live.look else { return };
+        self.rule(&mut area, "server", "");
+        for (name, value) in server_lines(look) {
+            let row = take(&mut area, 1);
+            let spans = vec![Span::styled(format!(" {name:<12}"), self.paint.dim()), Span::raw(line(&value))];
+            self.line(row, spans);
+        }
+    }
+
+    fn trials(&mut self, mut area: Rect) {
+        let trials = &self.live.trials;
+        let best = trials.best();
+        self.rule(&mut area, "trials", &format!("{}", trials.rows.len()));
+        if let Some(lead) = &self.live.lead {
+            let row = take(&mut area, 1);
+            let between =
+                lead.interval.map_or("not proven yet".into(), |[low, high]| format!("between {low:.2} and {high:.2}"));
+            let text = format!("{:.2} times {}, {between}, in {}", lead.ratio, lead.times, lead.rests_on);
+            let (name, colour) =
+                if lead.ratio < 1.0 { ("best of others", Color::Yellow) } else { ("best so far", Color::Green) };
+            let mut spans = vec![
+                Span::styled(format!(" {name:<15}"), self.paint.dim()),
+                Span::styled(text, self.paint.fg(colour).patch(self.paint.bold())),
+            ];
+            if area.height < 4 {
+                spans.push(Span::raw(format!("  {}", lead.what)));
+                self.line(row, spans);
+            } else {
+                self.line(row, spans);
+                let row = take(&mut area, 1);
+                self.line(row, vec![Span::raw(format!("{:16}{}", "", lead.what))]);
+            }
+        } else if let Some(words) = trials.best_words() {
+            let row = take(&mut area, 1);
+            let style = self.paint.fg(Color::Green).patch(self.paint.bold());
+            let spans = vec![Span::styled(format!(" {:<15}", "best so far"), self.paint.dim()), Span::styled(words, style)];
+            self.line(row, spans);
+        }
+        let room = usize::from(area.height);
+        let all = trials.rows.len();
+        let end = all.saturating_sub(self.manner.skip.min(all.saturating_sub(room)));
+        let most = trials.rows.iter().map(|r| r.value).fold(0.0, f64::max);
+        for at in end.saturating_sub(room)..end {
+            let row = take(&mut area, 1);
+            self.trial(row, &trials.rows[at], best == Some(at), most);
+        }
+    }
+
+    fn trial(&mut self, area: Rect, row: &Row, best: bool, most: f64) {
+        let cells = if area.width >= 100 { 24 } else { 10 };
+        let style = match (row.worth, best) {
+            (Worth::Fails, _) => self.paint.dim(),
+            (_, true) => self.paint.fg(Color::Green),
+            _ => self.paint.fg(Color::Cyan),
+        };
+        let sign = if best { "★" } else { " " };
+        let mut spans = vec![
+            Span::styled(format!("{sign}{:>3} ", row.number), self.paint.dim()),
+            Span::styled(format!("{:>11} ", row.shown), if best { self.paint.bold() } else { Style::new() }),
+            Span::raw(format!("p99 {:>8} ", row.p99)),
+            Span::styled(bar(if most > 0.0 { row.value / most } else { 0.0 }, cells), style),
+        ];
+        spans.push(Span::styled(format!(" {}", row.name), if best { self.paint.bold() } else { Style::new() }));
+        if !row.note.is_empty() {
+            let style = if row.worth == Worth::Fails { self.paint.fg(Color::Yellow) } else { self.paint.dim() };
+            spans.push(Span::styled(format!("  {}", row.note), style));
+        }
+        self.line(area, spans);
+    }
+
+    fn causes(&mut self, mut area: Rect) {
+        let Some(suspicion) = &self.live.suspicion else { return };
+        self.rule(&mut area, "suspected", "");
+        if suspicion.suspects.is_empty() {
+            let row = take(&mut area, 1);
+            self.line(row, vec![Span::raw(" nothing so far: nobody had to wait")]);
+        }
+        for (i, suspect) in suspicion.suspects.iter().enumerate() {
+            let row = take(&mut area, 1);
+            let share = f64::from(suspect.confidence) / 100.0;
+            let style = if i == 0 { self.paint.fg(Color::Yellow).patch(self.paint.bold()) } else { Style::new() };
+            let spans = vec![
+                Span::styled(format!(" {}", bar(share, 6)), self.paint.fg(Color::Yellow)),
+                Span::styled(format!(" {:>3} % ", suspect.confidence), self.paint.dim()),
+                Span::styled(line(&suspect.title), style),
+                Span::styled(format!("  {}", line(&suspect.because)), self.paint.dim()),
+            ];
+            self.line(row, spans);
+        }
+        if area.height < 2 {
+            return;
+        }
+        self.rule(&mut area, "excluded", &suspicion.excluded.len().to_string());
+        let mut text = String::from(" ");
+        for id in suspicion.excluded.iter() {
+            if text.chars().count() + id.chars().count() + 2 > usize::from(area.width) {
+                let row = take(&mut area, 1);
+                self.line(row, vec![Span::styled(std::mem::replace(&mut text, " ".into()), self.paint.dim())]);
+            }
+            text.push_str(&format!("{id}  "));
+        }
+        let row = take(&mut area, 1);
+        self.line(row, vec![Span::styled(text, self.paint.dim())]);
+    }
+
+    fn news(&mut self, mut area: Rect) {
+        if area.height == 0 {
+            return;
+        }
+        self.rule(&mut area, "events", "");
+        let room = usize::from(area.height);
+        let all = self.live.news.len();
+        let skip = if self.manner.pane == Pane::News { self.manner.skip.min(all.saturating_sub(room)) } else { 0 };
+        let end = all - skip;
+        for news in self.live.news.iter().take(end).skip(end.saturating_sub(room)) {
+            let row = take(&mut area, 1);
+            let style = if news.text.starts_with("mark: ") { self.paint.fg(Color::Magenta) } else { Style::new() };
+            let mut spans = vec![
+                Span::styled(format!("{:>6}  ", clock(news.second)), self.paint.dim()),
+                Span::styled(news.text.as_str(), style),
+            ];
+            if let Some((n, until)) = news.counted {
+                spans.push(Span::styled(format!(": {}", grouped(n)), self.paint.bold()));
+                if until > news.second {
+                    spans.push(Span::styled(format!("  until {}", clock(until)), self.paint.dim()));
+                }
+            }
+            self.line(row, spans);
+        }
+    }
+
+    fn help(&mut self, area: Rect) {
+        let width = 62.min(area.width);
+        let height = (HELP.len() as u16 + 2).min(area.height);
+        let place = Rect {
+            x: area.x + (area.width - width) / 2,
+            y: area.y + (area.height - height) / 2,
+            width,
+            height,
+        };
+        for y in place.y..place.y + place.height {
+            for x in place.x..place.x + place.width {
+                self.buf[(x, y)].reset();
+            }
+        }
+        let mut rest = place;
+        self.rule(&mut rest, "keys", "any of them closes this");
+        for (key, what) in HELP {
+            let row = take(&mut rest, 1);
+            self.line(row, vec![Span::styled(format!("  {key:<12}"), self.paint.bold()), Span::raw(*what)]);
+        }
+        let row = take(&mut rest, 1);
+        self.line(row, vec![Span::styled("─".repeat(usize::from(width)), self.paint.dim())]);
+    }
+}
+
+const HELP: &[(&str, &str)] = &[
+    ("q, Ctrl-C", "stop as planned: report, server put back"),
+    ("p, Space", "hold the picture; the load goes on"),
+    ("Tab, ← →", "the next part in large, and back to the overview"),
+    ("1 … 6", "a part by its number"),
+    ("m", "mark this moment; it stands in the report"),
+    ("↑ ↓", "scroll a list"),
+    ("Ctrl-L", "draw all of it again"),
+    ("", ""),
+    ("latency", "darker: more of the answers of that time;"),
+    ("", "green: the faster half, cyan: up to p99, yellow: beyond"),
+    ("errors", "no answer, or a status of 400 and up"),
+    ("▲ ╵", "a mark; another run or phase"),
+];
+
+/// A text that is exactly so wide.
+fn fitted(text: &str, width: usize) -> String {
+    if text.chars().count() > width {
+        return text.chars().take(width.saturating_sub(1)).chain(['…']).take(width).collect();
+    }
+    format!("{text:<width$}")
+}
+
+/// The part of a row right of the gutter.
+fn plot(row: Rect) -> Rect {
+    let gutter = (GUTTER + 1).min(row.width);
+    Rect { x: row.x + gutter, width: row.width - gutter, ..row }
+}
+
+/// A bar of so many cells for a share of 1, to an eighth of a cell.
+fn bar(share: f64, cells: usize) -> String {
+    const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = (share.clamp(0.0, 1.0) * cells as f64 * 8.0).round() as usize;
+    let part = PARTS[eighths % 8];
+    let full = eighths / 8;
+    let pad = cells - full - usize::from(!part.is_empty());
+    format!("{}{part}{}", "█".repeat(full), " ".repeat(pad))
+}
+
+/// Requests of a phase without an answer, or with one that says that something is wrong.
+fn bad_of(phase: &PhaseSoFar) -> u64 {
+    phase.unanswered() + phase.status.range(400..).map(|(_, n)| n).sum::<u64>()
+}
+
+/// The latest look in words.
+fn server_lines(look: &Look) -> Vec<(&'static str, String)> {
+    let dash = || "-".to_string();
+    let bytes = |b: Option<u64>| b.map_or_else(dash, show_bytes);
+    let busy = look.busy.map_or_else(dash, |n| n.to_string());
+    let states: Vec<String> = look.states.iter().map(|(s, n)| format!("{n} {}", line(s))).collect();
+    let queue = |q: &ListenQueue| format!("{} {} of {}", q.address, q.queue, q.limit);
+    let queues: Vec<String> = look.listen.iter().map(queue).collect();
+    let socket = |name: &str| look.sockets.get(name).copied().unwrap_or(0);
+    let cores: Vec<String> = look.host.cores.iter().map(|c| format!("{:.0} %", c * 100.0)).collect();
+    let steal = look.host.steal.map_or(String::new(), |s| format!(", stolen {:.1} %", s * 100.0));
+    let mut lines = vec![
+        ("workers", format!("{}, {busy} busy   {}", look.worker_count, states.join(", "))),
+        ("cpu", look.cpu_cores.map_or_else(dash, |c| format!("{c:.2} cores"))),
+        ("machine", format!("{}{steal}", cores.join("  "))),
+        ("memory", format!("{} real, {} its own, swap {}", bytes(look.real_memory_bytes), bytes(look.private_bytes), bytes(look.swap_bytes))),
+        ("available", bytes(look.host.memory_available_bytes)),
+        ("queues", if queues.is_empty() { dash() } else { queues.join("   ") }),
+        ("sockets", format!("{} established, {} time-wait, {} close-wait", socket("established"), socket("time_wait"), socket("close_wait"))),
+    ];
+    if let Some(rps) = look.requests_rps {
+        lines.push(("requests", format!("{rps:.0}/s by its status page")));
+    }
+    if let Some(board) = &look.scoreboard {
+        lines.push(("scoreboard", board.clone()));
+    }
+    lines
+}
