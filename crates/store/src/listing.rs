@@ -97,15 +97,19 @@ impl Store {
         Ok(Listing { entries, all })
     }
 
+    /// How many runs and documents are kept.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn how_many(&self) -> Result<usize, StoreError> {
+        count(&self.connection())
+    }
+
     fn rows(&self, words: &[&str], from: usize, most: usize) -> Result<(Vec<Row>, usize), StoreError> {
         let connection = self.connection();
         if words.is_empty() {
-            let all: i64 = connection.query_row(
-                "SELECT (SELECT count(*) FROM runs) + (SELECT count(*) FROM documents)",
-                [],
-                |r| r.get(0),
-            )?;
-            return Ok((rows_of(&connection, "TRUE", &[], from, most)?, all as usize));
+            let all = count(&connection)?;
+            return Ok((rows_of(&connection, "TRUE", &[], from, most)?, all));
         }
         let condition: Vec<String> = (1..=words.len())
             .map(|i| format!("instr(lower(id || ' ' || label || ' ' || url || ' ' || ifnull(schema, '') || ' ' || ifnull(tags, '') || ' ' || ifnull(note, '')), ?{i}) > 0"))
@@ -160,6 +164,11 @@ impl Store {
         }
         Ok(())
     }
+}
+
+fn count(connection: &Connection) -> Result<usize, StoreError> {
+    let sql = "SELECT (SELECT count(*) FROM runs) + (SELECT count(*) FROM documents)";
+    Ok(connection.query_row(sql, [], |r| r.get::<_, i64>(0))? as usize)
 }
 
 struct Row {

@@ -145,10 +145,8 @@ impl<'a> Stream<'a> {
 
     /// Tells when something begins or ends.
     pub fn list(mut self, store: &Store) -> io::Result<()> {
-        let now = || -> io::Result<_> {
-            let listing = store.list(&[], 0, 1).map_err(io::Error::other)?;
-            Ok((listing.all, store.under_way().map_err(io::Error::other)?))
-        };
+        let now = || -> Result<_, StoreError> { Ok((store.how_many()?, store.under_way()?)) };
+        let now = || now().map_err(io::Error::other);
         let mut seen = now()?;
         loop {
             self.pause()?;

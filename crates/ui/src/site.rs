@@ -173,7 +173,7 @@ impl Site {
             Place::Remark(id) => remark(id, request, store),
         };
         answer.unwrap_or_else(|e| match e {
-            StoreError::NotFound(id) => self.failure(404, &format!("There is nothing kept as '{id}'.")),
+            StoreError::NotFound(id) | StoreError::Ambiguous(id) => self.failure(404, &format!("There is nothing kept as '{id}'.")),
             other => self.failure(500, &other.to_string()),
         })
     }
@@ -201,8 +201,8 @@ impl Site {
     }
 
     fn shown(&self, id: &str, store: &Store) -> Result<Answer, StoreError> {
-        if let Found::Document(document) = store.find_any(id)? {
-            let text = store.document(&document)?;
+        if whole(id, store)? == Found::Document(id.to_string()) {
+            let text = store.document(id)?;
             let tail = pages::remark(id, &store.remark(id)?, &self.door);
             return Ok(match Shown::read(&text) {
                 Ok(shown) => self.page(id, pages::above(None), &Content::Shown(&shown), tail),
@@ -271,12 +271,17 @@ fn is_stream(place: &Place<'_>, request: &Request) -> bool {
     matches!(place, Place::Events(_) | Place::Changes) && request.method == "GET"
 }
 
-fn remark(id: &str, request: &Request, store: &Store) -> Result<Answer, StoreError> {
-    // It has to be there, under just this name.
-    match store.find_any(id)? {
-        Found::Run(whole) | Found::Document(whole) if whole == id => {}
-        _ => return Err(StoreError::NotFound(id.to_string())),
+/// What has just this id; the beginning of one is none in an address.
+fn whole(id: &str, store: &Store) -> Result<Found, StoreError> {
+    let found = store.find_any(id)?;
+    match &found {
+        Found::Run(whole) | Found::Document(whole) if whole == id => Ok(found),
+        _ => Err(StoreError::NotFound(id.to_string())),
     }
+}
+
+fn remark(id: &str, request: &Request, store: &Store) -> Result<Answer, StoreError> {
+    whole(id, store)?;
     let form = request.form();
     let of = |name: &str| value(&form, name).unwrap_or_default();
     store.keep_remark(id, &Remark::new(of("tags"), of("note")))?;
