@@ -1,6 +1,6 @@
 //! What our pages have around the sections of a report: the list of all that is kept, and what can be done about a run.
 
-use lastdrop_model::{Judged, Run, Verdict};
+use lastdrop_model::{Judged, Printable, Run, Verdict};
 use lastdrop_report::html::Said;
 use lastdrop_report::{history_line, utc};
 use lastdrop_store::{Listed, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS, Remark, State, What};
@@ -135,7 +135,9 @@ fn what(one: &Listed) -> String {
         What::Run { label, url, .. } if label.is_empty() => url.clone(),
         What::Run { label, url, .. } => format!("{url} ({label})"),
         What::Document { schema } => {
-            schema.trim_start_matches("lastdrop.").split('/').next().unwrap_or_default().to_string()
+            let name = schema.trim_start_matches("lastdrop.").split('/').next().unwrap_or_default();
+            let name = if name == "compare" { "comparison" } else { name };
+            name.get(..1).unwrap_or_default().to_uppercase() + name.get(1..).unwrap_or_default()
         }
     }
 }
@@ -184,7 +186,7 @@ fn compare(id: &str, asked: &Asked, what: &str) -> Markup {
         Some(first) if first == id => html! { span.quiet { "this one" } },
         Some(first) => html! {
             a.button id=(name) href=(format!("/compare?a={}&b={}", encoded(first), encoded(id)))
-                aria-label=(Said(&format!("compare with {what}"))) { "with this" }
+                aria-label=(Said(&format!("with this: {what}"))) { "with this" }
         },
     }
 }
@@ -268,7 +270,7 @@ pub fn remark(id: &str, remark: &Remark, door: &Door) -> Markup {
 }
 
 pub fn failure(why: &str) -> Markup {
-    html! { (above(None)) h1 { "Not done" } pre.why { (Said(why)) } }
+    html! { (above(None)) h1 { "Not done" } p.why { (Printable::from(why).as_str()) } }
 }
 
 #[cfg(test)]

@@ -173,7 +173,9 @@ impl Site {
             Place::Remark(id) => remark(id, request, store),
         };
         answer.unwrap_or_else(|e| match e {
-            StoreError::NotFound(id) | StoreError::Ambiguous(id) => self.failure(404, &format!("There is nothing kept as '{id}'.")),
+            StoreError::NotFound(id) | StoreError::Ambiguous(id) => {
+                self.failure(404, &format!("There is nothing kept as '{id}'."))
+            }
             other => self.failure(500, &other.to_string()),
         })
     }

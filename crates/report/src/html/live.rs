@@ -102,7 +102,7 @@ pub(super) fn section(live: &Live<'_>, plots: &mut Plots) -> Section {
     let at_s = last.map_or(0.0, |m| m.at_s);
     let us = |value: Option<u64>| value.map_or("–".into(), |us| show_us(us as f64));
     let numbers = [
-        ("rate", last.map_or("–".into(), |m| Unit::Rate.show(m.answered as f64)), "answered, the last second"),
+        ("rate", last.map_or("–".into(), |m| Unit::Rate.show(m.answered as f64)), "answered now"),
         ("p50", us(last.and_then(|m| m.p50)), "half within"),
         ("p99", us(last.and_then(|m| m.p99)), "99 of 100 within"),
         ("max", us(last.and_then(|m| m.max)), "slowest"),
@@ -126,6 +126,7 @@ pub(super) fn section(live: &Live<'_>, plots: &mut Plots) -> Section {
                 noscript { p.quiet { "Scripts are not allowed here: load this page again to see what is new." } }
             }
             dl.key { @for (key, value, name) in numbers { div { dt { (name) } dd data-live=(key) { (value) } } } }
+            h2.group { "Over time" }
             div.stack { (rate) (latency) }
             details.numbers {
                 summary { "Table: the latest seconds" }
