@@ -62,11 +62,13 @@ pub enum NoRequest {
 struct Incoming {
     fields: Vec<(String, Vec<u8>)>,
     body: Vec<u8>,
+    head_bytes: usize,
     too_large: bool,
 }
 
 impl Sink for Incoming {
     fn field(&mut self, name: &str, value: &[u8]) {
+        self.head_bytes += name.len() + value.len();
         self.fields.push((name.to_string(), value.to_vec()));
     }
 
@@ -91,6 +93,10 @@ pub fn read(wire: &mut Wire, parser: &mut RequestParser) -> Result<Request, NoRe
         match parser.next_into(&mut incoming) {
             Err(_) => return Err(NoRequest::Refused(400)),
             Ok(_) if incoming.too_large => return Err(NoRequest::Refused(413)),
+            // The last bytes of a large head may have come with its end.
+            Ok(Some(head)) if head.path.len() + incoming.head_bytes > bounds::HEAD_BYTES => {
+                return Err(NoRequest::Refused(431));
+            }
             Ok(Some(head)) => {
                 let (path, query) = head.path.split_once('?').unwrap_or((&head.path, ""));
                 return Ok(Request {
