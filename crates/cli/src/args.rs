@@ -26,6 +26,7 @@ use crate::commands::target::TargetArgs;
 use crate::commands::top::TopArgs;
 use crate::commands::trace::TraceArgs;
 use crate::commands::tune::TuneArgs;
+use crate::commands::ui::UiArgs;
 use crate::commands::watch::WatchArgs;
 use crate::commands::watchdog::WatchdogArgs;
 use crate::exit;
@@ -43,6 +44,7 @@ Examples:
   lastdrop size apache --memory 400M                 how many workers fit
   lastdrop tune apache --url http://127.0.0.1/app    find better settings and prove them
   lastdrop report last -o report.html                a page to look at and to send to somebody
+  lastdrop ui                                        all runs in a browser, also while they are under way
   lastdrop restore                                   undo what a killed tune left
   lastdrop ab -n 1000 -c 10 http://127.0.0.1/        as ab, siege, httperf, http_load, lwp-bench, wrk or wrk2: their flags and reports
 ";
@@ -107,6 +109,8 @@ pub enum Command {
     Export(ExportArgs),
     /// One file to look at: verdict, plots, tables; it needs no network
     Report(ReportArgs),
+    /// The kept runs as pages in a browser: search, follow a run, stop it, start it again, compare two
+    Ui(UiArgs),
     /// A newcomer's first minute: tune an embedded server whose best setting is known
     Demo(DemoArgs),
     /// A web server of exactly known behaviour

@@ -60,6 +60,7 @@ fn run(args: &[OsString]) -> Exit {
         Command::History(args) => commands::history::history(args),
         Command::Export(args) => commands::export::export(args),
         Command::Report(args) => commands::report::report(&args),
+        Command::Ui(args) => commands::ui::ui(args),
         Command::Show(args) => commands::history::show(args),
         Command::Target(args) => commands::target::target(*args),
         Command::Doctor(args) => commands::doctor::doctor(*args),

@@ -9,6 +9,7 @@ pub mod chunked;
 pub mod content;
 pub mod cookies;
 pub mod digest;
+pub mod form;
 pub mod request;
 pub mod response;
 pub mod server_time;

@@ -3,6 +3,7 @@
 //! Nothing here does I/O, reads a clock or starts a thread, so everything that judges or renders a run can be tested
 //! with values alone. Times are microseconds since the start of the run (`Micros`) unless a name says otherwise.
 
+pub mod again;
 pub mod bounds;
 pub mod class;
 pub mod counts;
@@ -33,6 +34,7 @@ pub mod url;
 pub mod url_file;
 pub mod validity;
 
+pub use again::NotAgain;
 pub use class::Classes;
 pub use counts::{Counts, Failure};
 pub use database::{

@@ -8,6 +8,7 @@ use lastdrop_http::content::Decoder;
 use lastdrop_http::request::write_field;
 use lastdrop_model::Url;
 use lastdrop_traffic::recording::Answer;
+use lastdrop_wire::Wire;
 
 use crate::bounds;
 use crate::exchange::{OWN_FIELDS, status_line};
@@ -15,7 +16,6 @@ use crate::incoming::{Request, field};
 use crate::listener::Shared;
 use crate::recorder::Held;
 use crate::rewrite::{self, Replacer};
-use crate::wire::Wire;
 
 /// What would take the browser past the proxy.
 const LEADS_AWAY: [&str; 2] = ["alt-svc", "strict-transport-security"];

@@ -27,6 +27,3 @@ pub const BODY: Duration = Duration::from_secs(300);
 pub const CONNECT: Duration = Duration::from_secs(10);
 /// A peer that says nothing, or takes nothing. Pages that wait for news are silent for half a minute.
 pub const SILENCE: Duration = Duration::from_secs(120);
-/// How long is read on after a refusal, so that the browser gets to see it, and how much.
-pub const LINGER: Duration = Duration::from_secs(2);
-pub const LINGER_BYTES: usize = 4 << 20;

@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use lastdrop_http::RequestParser;
 use lastdrop_model::Url;
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use lastdrop_wire::{Timed, Wire};
+use rustls::ServerConfig;
 
 use crate::incoming::{self, NoRequest, Request};
 use crate::listener::{Shared, Way};
-use crate::wire::{Timed, Wire};
 use crate::{bounds, exchange};
 
 /// The first byte of a TLS connection: a record of a handshake.
@@ -142,25 +142,16 @@ fn enter_tunnel(mut wire: Wire, shared: &Shared, url: Url) {
 }
 
 fn handshake(mut timed: Timed, config: &Arc<ServerConfig>, shared: &Shared, url: &Url) -> Option<Wire> {
-    let mut session = ServerConnection::new(Arc::clone(config)).ok()?;
     timed.until(Instant::now() + bounds::HEAD);
-    while session.is_handshaking() {
-        match session.complete_io(&mut timed) {
-            Ok((0, 0)) => return None,
-            Ok(_) => {}
-            Err(e) => {
-                let is_alert = e.get_ref().is_some_and(|e| e.downcast_ref().is_some_and(is_distrust));
-                if is_alert {
-                    let host = &url.host;
-                    shared.recorder.trouble(format!("{host}: the browser does not trust the recording's certificate"));
-                } else if e.kind() != ErrorKind::UnexpectedEof {
-                    shared.recorder.trouble(format!("{}: no TLS with the browser: {e}", url.host));
-                }
-                return None;
-            }
+    match Wire::server(timed, config) {
+        Ok(wire) => return Some(wire),
+        Err(e) if e.get_ref().is_some_and(|e| e.downcast_ref().is_some_and(is_distrust)) => {
+            shared.recorder.trouble(format!("{}: the browser does not trust the recording's certificate", url.host));
         }
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => {}
+        Err(e) => shared.recorder.trouble(format!("{}: no TLS with the browser: {e}", url.host)),
     }
-    Some(Wire::Server(Box::new(StreamOwned::new(session, timed))))
+    None
 }
 
 fn is_distrust(e: &rustls::Error) -> bool {

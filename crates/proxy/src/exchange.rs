@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use lastdrop_http::request::{write_field, write_line};
 use lastdrop_model::Url;
 use lastdrop_traffic::recording::{Exchange, Sent};
+use lastdrop_wire::Wire;
 
 use crate::back::Back;
 use crate::bounds;
@@ -13,7 +14,6 @@ use crate::listener::Shared;
 use crate::recorder::now_us;
 use crate::rewrite;
 use crate::upstream::Upstream;
-use crate::wire::Wire;
 
 /// Fields that are about one connection (RFC 9110, section 7.6.1), and `Host` and lengths, which are written anew.
 pub(crate) const OWN_FIELDS: [&str; 13] = [

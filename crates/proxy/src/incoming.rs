@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use lastdrop_http::{RequestHead, RequestParser, Sink};
+use lastdrop_wire::Wire;
 
 use crate::bounds;
 use crate::recorder::{Held, Recorder};
-use crate::wire::Wire;
 
 /// A whole request.
 #[derive(Debug)]

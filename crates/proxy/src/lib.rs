@@ -20,7 +20,6 @@ mod listener;
 mod recorder;
 mod rewrite;
 mod upstream;
-mod wire;
 
 pub use authority::{Authority, AuthorityError};
 pub use listener::{Proxy, ProxyError, Way};

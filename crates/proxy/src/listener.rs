@@ -2,17 +2,15 @@
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 
 use lastdrop_model::Url;
+use lastdrop_wire::{Acceptor, Refused, Timed, Wire};
 use rustls::ClientConfig;
 
 use crate::authority::{Authority, Certificates};
 use crate::connection;
 use crate::recorder::Recorder;
 use crate::rewrite::Names;
-use crate::wire::{Timed, Wire};
 use crate::{bounds, exchange};
 
 /// In which way it stands between browser and server.
@@ -51,14 +49,13 @@ pub struct Shared {
     pub own: Vec<String>,
     pub tls: Arc<ClientConfig>,
     pub recorder: Recorder,
-    connections: AtomicUsize,
-    is_over: AtomicBool,
+    acceptor: Acceptor,
 }
 
 impl Shared {
     /// Is the recording over?
     pub fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
+        self.acceptor.is_over()
     }
 }
 
@@ -91,55 +88,27 @@ impl Proxy {
             Way::Reverse(server) => Some(Names::new(server, &own)),
             Way::Forward(_) => None,
         };
-        let (connections, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let shared = Arc::new(Shared { way, names, own, tls, recorder, connections, is_over });
+        let acceptor = Acceptor::default();
+        let shared = Arc::new(Shared { way, names, own, tls, recorder, acceptor });
         let accepting = Arc::clone(&shared);
-        thread::Builder::new().spawn(move || accept(&listener, &accepting)).map_err(failed)?;
+        let telling = Arc::clone(&shared);
+        let serve = move |socket| connection::serve(Wire::Plain(Timed::new(socket, bounds::HEAD)), &accepting);
+        let refuse = move |socket: Option<TcpStream>, why| {
+            telling.recorder.trouble(match why {
+                Refused::TooMany => format!("refused: more than {} connections at once", bounds::CONNECTIONS),
+                Refused::NoThread => "refused: the system gives no more threads".into(),
+            });
+            socket.into_iter().for_each(refuse);
+        };
+        shared.acceptor.start(listener, bounds::CONNECTIONS, bounds::STACK_BYTES, serve, refuse).map_err(failed)?;
         Ok(Proxy { address, shared })
     }
 
     /// Ends the recording: what is asked from now on is refused.
     #[must_use]
     pub fn end(&self) -> &Recorder {
-        self.shared.is_over.store(true, Ordering::Relaxed);
+        self.shared.acceptor.end();
         &self.shared.recorder
-    }
-}
-
-/// One connection less when it ends, also by a panic.
-struct Counted<'a>(&'a AtomicUsize);
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
-    for socket in listener.incoming() {
-        let Ok(socket) = socket else {
-            // Out of descriptors: those that are open end.
-            thread::sleep(std::time::Duration::from_millis(50));
-            continue;
-        };
-        if shared.is_over() {
-            return;
-        }
-        let one = Arc::clone(shared);
-        if shared.connections.fetch_add(1, Ordering::Relaxed) >= bounds::CONNECTIONS {
-            let _counted = Counted(&shared.connections);
-            shared.recorder.trouble(format!("refused: more than {} connections at once", bounds::CONNECTIONS));
-            refuse(socket);
-            continue;
-        }
-        let serve = move || {
-            let _counted = Counted(&one.connections);
-            connection::serve(Wire::Plain(Timed::new(socket)), &one);
-        };
-        if thread::Builder::new().stack_size(bounds::STACK_BYTES).spawn(serve).is_err() {
-            shared.connections.fetch_sub(1, Ordering::Relaxed);
-            shared.recorder.trouble("refused: the system gives no more threads");
-        }
     }
 }
 

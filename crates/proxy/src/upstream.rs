@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use lastdrop_http::{ResponseParser, Sink};
 use lastdrop_model::Url;
+use lastdrop_wire::{Timed, Wire};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use crate::bounds;
-use crate::wire::{Timed, Wire};
 
 /// What is there of an answer after one piece of it.
 #[derive(Debug, Default)]
@@ -108,12 +108,12 @@ fn connect(url: &Url, tls: &Arc<ClientConfig>) -> Result<Wire, String> {
     for address in addresses {
         match TcpStream::connect_timeout(&address, bounds::CONNECT) {
             Err(e) => error = format!("nothing can be connected to at {} ({address}): {e}", url.origin()),
-            Ok(socket) if !url.tls => return Ok(Wire::Plain(Timed::new(socket))),
+            Ok(socket) if !url.tls => return Ok(Wire::Plain(Timed::new(socket, bounds::HEAD))),
             Ok(socket) => {
                 let name = ServerName::try_from(url.host.clone())
                     .map_err(|_| format!("'{}' cannot be the name of a TLS server", url.host))?;
                 let session = ClientConnection::new(Arc::clone(tls), name).map_err(|e| e.to_string())?;
-                return Ok(Wire::Client(Box::new(StreamOwned::new(session, Timed::new(socket)))));
+                return Ok(Wire::Client(Box::new(StreamOwned::new(session, Timed::new(socket, bounds::HEAD)))));
             }
         }
     }

@@ -6,13 +6,17 @@
 //!
 //! Here a store is opened. `schema` has its tables; `runs` writes down that a run begins and ends, and finds and loads it;
 //! `timelines` has its seconds and looks, `document` what is left of a run without them; `documents` has what came of questions
-//! that take several runs, and `noise` that of the machine.
+//! that take several runs, and `noise` that of the machine. `maker` tells which process makes a run, `latest` what has come of one that
+//! is under way, `listing` has all that is kept, some at a time, with what somebody wrote about it.
 //! `private` closes the files to others, `older` takes out what older versions should not have kept.
 
 mod document;
 mod documents;
 #[cfg(test)]
 mod fixtures;
+mod latest;
+mod listing;
+mod maker;
 mod noise;
 mod older;
 mod private;
@@ -30,6 +34,9 @@ use lastdrop_model::timeline::Archive;
 use rusqlite::Connection;
 
 pub use crate::documents::Found;
+pub use crate::latest::{LatestSecond, Progress};
+pub use crate::listing::{Listed, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS, Remark, State, What};
+pub use crate::maker::Maker;
 pub use crate::runs::Entry;
 use crate::timelines::{Looks, Seconds};
 

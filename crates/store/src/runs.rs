@@ -52,7 +52,8 @@ impl Store {
                 hash
             ],
         )?;
-        Ok(())
+        drop(connection);
+        self.keep_maker(id)
     }
 
     /// The requests of a run, where they are not in its plan.
@@ -248,7 +249,7 @@ impl Store {
     }
 
     /// Phases that ended, in order: index, duration in microseconds, most connections.
-    fn phase_ends(&self, id: &str) -> Result<VecDeque<(usize, u64, u64)>, StoreError> {
+    pub(crate) fn phase_ends(&self, id: &str) -> Result<VecDeque<(usize, u64, u64)>, StoreError> {
         let connection = self.connection();
         let mut ends =
             connection.prepare("SELECT phase, duration_us, peak FROM phase_ends WHERE run = ? ORDER BY phase")?;

@@ -60,6 +60,19 @@ CREATE TABLE IF NOT EXISTS documents (
     schema TEXT NOT NULL,      -- lastdrop.tune/1 …
     document BLOB NOT NULL     -- JSON, zlib: what came of a question that takes several runs
 );
+CREATE TABLE IF NOT EXISTS makers (
+    run TEXT PRIMARY KEY REFERENCES runs(id),
+    boot TEXT NOT NULL,        -- which boot of the machine, whose namespace of process ids, which process in it since when:
+    namespace INTEGER NOT NULL, pid INTEGER NOT NULL, start_ticks INTEGER NOT NULL, -- no two processes have all of it
+    asked_to_stop INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS makers_by_process ON makers (pid, start_ticks);
+CREATE TABLE IF NOT EXISTS remarks (
+    id TEXT PRIMARY KEY,       -- of a run or a document
+    tags TEXT NOT NULL,        -- by spaces between them
+    note TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS runs_listed ON runs (started_unix_ms, id, label, url);
 CREATE TABLE IF NOT EXISTS noise (
     measured_unix_ms INTEGER NOT NULL,
     url TEXT NOT NULL,

@@ -102,7 +102,7 @@ impl Store {
 }
 
 /// Histograms that may be those of the service.
-const RESPONSE: &str = "iif(length(response) = 0, service, response)";
+pub(crate) const RESPONSE: &str = "iif(length(response) = 0, service, response)";
 const FIRST_BYTE: &str = "iif(length(first_byte) = 0, service, first_byte)";
 
 /// Counts without those that are 0: most are.
@@ -207,7 +207,7 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(run: &str, text: &str) -
     serde_json::from_str(text).map_err(|e| damaged(run, e))
 }
 
-fn read_histogram(run: &str, bytes: &[u8]) -> Result<Histogram, StoreError> {
+pub(crate) fn read_histogram(run: &str, bytes: &[u8]) -> Result<Histogram, StoreError> {
     Histogram::decode(bytes).map_err(|e| damaged(run, e))
 }
 

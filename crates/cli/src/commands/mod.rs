@@ -22,6 +22,7 @@ pub mod target;
 pub mod top;
 pub mod trace;
 pub mod tune;
+pub mod ui;
 pub mod watch;
 pub mod watchdog;
 

@@ -9,29 +9,32 @@ use lastdrop_diagnose::fold;
 use lastdrop_lab::observers::RequestLog;
 use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_model::run::End;
-use lastdrop_model::{Judged, Run, Verdict};
+use lastdrop_model::{Judged, Plan, Run, Verdict};
 use lastdrop_report::{limit_line, run_text};
 use lastdrop_server::ServerRef;
 use lastdrop_server::find;
 use lastdrop_server::{Kind, kinds};
 
-use crate::commands::{Report, hint_of_restore, observers, open_store};
+use crate::commands::{Report, hint_of_restore, history, observers, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::junit::Junit;
 use crate::options::{LoadArgs, NetworkArgs, Objectives, OutputArgs, RequestArgs, objectives};
 use crate::outfile::Outfile;
-use crate::run_plan;
+use crate::run_plan::{self, Origin};
 use crate::signals::Stop;
 use crate::stdio::{self, note};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s\n  lastdrop run http://[::1]/ -n 10000 --keepalive off --json run.json\n  lastdrop run http://127.0.0.1/ -r 500 --arrivals poisson\n  lastdrop run http://127.0.0.1/ -r 100 --ramp-to 2000 -d 5m\n  lastdrop run https://127.0.0.1:8443/ --ca ca.pem -c 50\n  lastdrop run -f urls.txt -c 20 --think 1s-3s\n  lastdrop run http://127.0.0.1/ -r 200 --server-time auto\n  lastdrop run plan.toml --objective 'checkout.p99<500ms'\n  lastdrop run plan.toml --dry-run"
+    after_help = "Examples:\n  lastdrop run http://127.0.0.1:8080/ -c 50 -d 30s\n  lastdrop run http://[::1]/ -n 10000 --keepalive off --json run.json\n  lastdrop run http://127.0.0.1/ -r 500 --arrivals poisson\n  lastdrop run http://127.0.0.1/ -r 100 --ramp-to 2000 -d 5m\n  lastdrop run https://127.0.0.1:8443/ --ca ca.pem -c 50\n  lastdrop run -f urls.txt -c 20 --think 1s-3s\n  lastdrop run http://127.0.0.1/ -r 200 --server-time auto\n  lastdrop run plan.toml --objective 'checkout.p99<500ms'\n  lastdrop run plan.toml --dry-run\n  lastdrop run --again last"
 )]
 pub struct RunArgs {
     /// What to load: a URL, or a plan file (*.toml)
-    #[arg(required_unless_present_any = ["urls", "plan_schema"], value_name = "URL|PLAN")]
+    #[arg(required_unless_present_any = ["urls", "plan_schema", "again"], value_name = "URL|PLAN")]
     pub target: Option<String>,
+    /// Carry out the plan of a kept run once more, with its seed: its id, the beginning of one, or 'last'
+    #[arg(long, value_name = "ID", conflicts_with_all = ["target", "LoadArgs", "RequestArgs", "NetworkArgs"])]
+    pub again: Option<String>,
     /// Print what would be sent, and send nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -68,12 +71,15 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         Outfile::open("-")?.json(&lastdrop_model::plan_file::schema())?;
         return Ok(Exit::Done);
     }
-    let (mut plan, origin) =
-        run_plan::plan(args.target.as_deref().unwrap_or_default(), &args.load, &args.request, &args.network)?;
+    let (mut plan, origin) = match &args.again {
+        Some(id) => (again(id, &args.output)?, Origin::default()),
+        None => run_plan::plan(args.target.as_deref().unwrap_or_default(), &args.load, &args.request, &args.network)?,
+    };
     if let Some(objectives) = &args.objective {
         plan.objectives.clone_from(&objectives.0);
     }
-    plan.keep_secrets = args.output.keep_secrets;
+    // What was kept once may be kept again.
+    plan.keep_secrets |= args.output.keep_secrets;
     if args.junit.is_some() && plan.objectives.is_empty() {
         return Err(UsageError("--junit writes down objectives; say them: --objective 'p99<300ms'".into()).into());
     }
@@ -118,6 +124,14 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         anyhow::bail!("the run was made but {trouble}");
     }
     Ok(exit_of(&run, &stop))
+}
+
+/// The plan of a kept run.
+fn again(id: &str, output: &OutputArgs) -> Result<Plan> {
+    let store = history::open(output.store.clone())?;
+    let id = store.find(id)?;
+    let plan = store.load(&id)?.plan;
+    Ok(plan.again().map_err(|why| UsageError(format!("run {id} cannot be carried out again: {why}")))?)
 }
 
 fn unfinished_log(e: &std::io::Error, part: Option<PathBuf>) -> anyhow::Error {

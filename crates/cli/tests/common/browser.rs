@@ -38,7 +38,7 @@ impl Browser {
             vec!["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"];
         all.extend(["--disable-background-networking", "--disable-component-update", &profile]);
         all.extend(args);
-        let wanted = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": {"args": all}}}});
+        let wanted = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": {"args": all}, "goog:loggingPrefs": {"browser": "ALL"}}}});
         let made = request(port, "POST", "/session", &wanted).expect("a session of Chromium");
         let session = made["value"]["sessionId"].as_str().unwrap_or_else(|| panic!("no session: {made}")).to_string();
         Browser { port, session, _driver: driver }
@@ -71,6 +71,22 @@ impl Browser {
 
     pub fn enter(&self, css: &str, text: &str) {
         self.ask("POST", &format!("{}/value", self.element(css)), &json!({"text": text}));
+    }
+
+    /// What a script returns.
+    pub fn run(&self, script: &str) -> Value {
+        self.ask("POST", "/execute/sync", &json!({"script": script, "args": []}))
+    }
+
+    /// Errors and violations of policies since one has looked.
+    pub fn console(&self) -> Vec<String> {
+        let entries = self.ask("POST", "/se/log", &json!({"type": "browser"}));
+        entries.as_array().map(|all| all.iter().map(|e| e["message"].to_string()).collect()).unwrap_or_default()
+    }
+
+    /// A command of the DevTools protocol.
+    pub fn devtools(&self, command: &str, params: &Value) -> Value {
+        self.ask("POST", "/goog/cdp/execute", &json!({"cmd": command, "params": params}))
     }
 
     pub fn click(&self, css: &str) {

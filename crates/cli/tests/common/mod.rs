@@ -21,6 +21,7 @@ pub mod haproxy;
 pub mod lines;
 pub mod link;
 pub mod misbehaving;
+pub mod pages;
 pub mod servers;
 pub mod shop;
 pub mod tls_server;

@@ -2,7 +2,8 @@
 //!
 //! `page` is the frame, `verdict` what a section says first; a file for each document makes its section of plots. There are two
 //! sorts: those over time are drawn by the page's script (`timeplot`), all others are SVG from here (`chart`, `heatmap`,
-//! `bars`). Behind each is a `table`. Text of servers comes in through `text` alone.
+//! `bars`). Behind each is a `table`. Text of servers comes in through `text` alone. `live` is a run that is under way; it is only
+//! in pages that are served.
 
 mod axis;
 mod bars;
@@ -15,6 +16,7 @@ mod doctor;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod heatmap;
+mod live;
 pub(crate) mod number;
 mod page;
 mod percentiles;
@@ -39,7 +41,12 @@ use lastdrop_model::documents::{
 use lastdrop_model::run::RUN_SCHEMA;
 use serde_json::Value;
 
-use self::page::Section;
+use maud::Markup;
+
+pub use self::live::{Live, Moment};
+pub use self::page::served_policy;
+use self::page::{Page, Section};
+pub use self::text::Said;
 use self::timeplot::Plots;
 
 /// What a section is about.
@@ -122,15 +129,42 @@ impl Shown {
 #[must_use]
 pub fn html_report(shown: &[Shown], made: &str) -> String {
     let mut plots = Plots::default();
+    let sections = sections(shown, &mut plots);
+    let title = sections.first().map_or("report", |s| s.title.as_str());
+    let (lead, tail, plots) = (Markup::default(), Markup::default(), plots.json());
+    Page { title, lead, sections: &sections, tail, plots: &plots, made, served: false }.html()
+}
+
+/// What a page that is served has between its lead and its tail.
+#[derive(Debug)]
+pub enum Content<'a> {
+    Nothing,
+    Shown(&'a [Shown]),
+    Live(&'a Live<'a>),
+}
+
+/// A page of a server: what it has of its own stands around the sections. It comes with [`served_policy`].
+#[must_use]
+pub fn served_page(title: &str, lead: Markup, content: &Content<'_>, tail: Markup, made: &str) -> String {
+    let mut plots = Plots::default();
+    let sections = match content {
+        Content::Nothing => Vec::new(),
+        Content::Shown(shown) => sections(shown, &mut plots),
+        Content::Live(live) => vec![live::section(live, &mut plots)],
+    };
+    Page { title, lead, sections: &sections, tail, plots: &plots.json(), made, served: true }.html()
+}
+
+fn sections(shown: &[Shown], plots: &mut Plots) -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();
     for one in shown {
         match one {
-            Shown::Run(run) => sections.push(run::section(run, &mut plots)),
+            Shown::Run(run) => sections.push(run::section(run, plots)),
             Shown::Pair(document, a, b) => {
-                sections.push(compare::section(document, Some((a, b)), &mut plots));
-                sections.extend([a, b].map(|run| run::section(run, &mut plots)));
+                sections.push(compare::section(document, Some((a, b)), plots));
+                sections.extend([a, b].map(|run| run::section(run, plots)));
             }
-            Shown::Compare(document) => sections.push(compare::section(document, None, &mut plots)),
+            Shown::Compare(document) => sections.push(compare::section(document, None, plots)),
             Shown::Capacity(document) => sections.push(capacity::section(document)),
             Shown::Tune(document) => sections.push(tune::section(document)),
             Shown::Doctor(document) => sections.push(doctor::section(document)),
@@ -140,8 +174,7 @@ pub fn html_report(shown: &[Shown], made: &str) -> String {
             Shown::Profile(document) => sections.push(profile::section(document)),
         }
     }
-    let title = sections.first().map_or("report", |s| s.title.as_str());
-    page::page(title, &sections, &plots.json(), made)
+    sections
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! The page around the sections: one file that asks nobody for anything. Its policy (Content-Security-Policy) forbids all but
 //! its own style and script, which are known by their hashes; so nothing that got into it by mistake would be carried out.
+//!
+//! A page that is served (`lastdrop ui`) is the same with a little more of both: it may ask the server that it is from, and its
+//! policy comes with the answer.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -16,8 +19,25 @@ const SCRIPT: &str = concat!(
     include_str!("assets/uPlot.LICENSE"),
     "*/\n",
     include_str!("assets/uPlot.iife.min.js"),
-    "\n",
+    "\n(() => {\n\"use strict\";\n",
     include_str!("assets/report.js"),
+    "})();\n",
+);
+const SERVED_STYLE: &str = concat!(
+    include_str!("assets/uPlot.min.css"),
+    "\n",
+    include_str!("assets/report.css"),
+    include_str!("assets/served.css")
+);
+const SERVED_SCRIPT: &str = concat!(
+    "/*! uPlot\n",
+    include_str!("assets/uPlot.LICENSE"),
+    "*/\n",
+    include_str!("assets/uPlot.iife.min.js"),
+    "\n(() => {\n\"use strict\";\n",
+    include_str!("assets/report.js"),
+    include_str!("assets/served.js"),
+    "})();\n",
 );
 
 /// A section of the page.
@@ -30,65 +50,97 @@ pub(super) struct Section {
     pub body: Markup,
 }
 
-/// The whole page.
-pub(super) fn page(title: &str, sections: &[Section], plots: &Value, made: &str) -> String {
-    let policy = format!(
-        "default-src 'none'; style-src '{}'; script-src '{}'; base-uri 'none'; form-action 'none'",
-        hash(STYLE),
-        hash(SCRIPT)
-    );
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(policy);
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="referrer" content="no-referrer";
-                meta name="color-scheme" content="light dark";
-                title { (Said(title)) " – lastdrop" }
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                header.top {
-                    p.brand { "lastdrop" }
-                    fieldset.theme {
-                        legend { "Colours" }
-                        @for (id, name, checked) in [("auto", "Auto", true), ("light", "Light", false), ("dark", "Dark", false)] {
-                            input type="radio" name="theme" id=(id) checked[checked] autocomplete="off";
-                            label for=(id) { (name) }
-                        }
-                    }
+/// A page in the making.
+#[derive(Debug)]
+pub(super) struct Page<'a> {
+    pub title: &'a str,
+    /// Before the sections.
+    pub lead: Markup,
+    pub sections: &'a [Section],
+    /// After them.
+    pub tail: Markup,
+    pub plots: &'a Value,
+    pub made: &'a str,
+    pub served: bool,
+}
+
+impl Page<'_> {
+    /// The whole page.
+    pub(super) fn html(&self) -> String {
+        let sections = self.sections;
+        // One from a file has nobody else to say it.
+        let policy = (!self.served).then(|| policy(STYLE, SCRIPT, "form-action 'none'"));
+        let (style, script) = if self.served { (SERVED_STYLE, SERVED_SCRIPT) } else { (STYLE, SCRIPT) };
+        html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    @if let Some(policy) = policy { meta http-equiv="Content-Security-Policy" content=(policy); }
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    meta name="referrer" content="no-referrer";
+                    meta name="color-scheme" content="light dark";
+                    // Browsers ask for one otherwise.
+                    @if self.served { link rel="icon" href="data:,"; }
+                    title { (Said(self.title)) " – lastdrop" }
+                    style { (PreEscaped(style)) }
                 }
-                @if sections.len() > 1 {
-                    nav aria-label="Sections" { ol {
-                        @for (i, section) in sections.iter().enumerate() {
-                            li { a href=(format!("#section-{}", i + 1)) { (Said(&section.title)) } }
-                        }
-                    } }
-                }
-                main {
-                    @for (i, section) in sections.iter().enumerate() {
-                        section.part id=(format!("section-{}", i + 1)) {
-                            @if i == 0 { h1 { (Said(&section.title)) } } @else { h2.second { (Said(&section.title)) } }
-                            @if !section.about.is_empty() {
-                                ul.about { @for line in &section.about { li { (Said(line)) } } }
+                body {
+                    header.top {
+                        p.brand { @if self.served { a href="/" { "lastdrop" } } @else { "lastdrop" } }
+                        fieldset.theme {
+                            legend { "Colours" }
+                            @for (id, name, checked) in [("auto", "Auto", true), ("light", "Light", false), ("dark", "Dark", false)] {
+                                input type="radio" name="theme" id=(id) checked[checked] autocomplete="off";
+                                label for=(id) { (name) }
                             }
-                            (section.body)
                         }
                     }
+                    @if sections.len() > 1 {
+                        nav aria-label="Sections" { ol {
+                            @for (i, section) in sections.iter().enumerate() {
+                                li { a href=(format!("#section-{}", i + 1)) { (Said(&section.title)) } }
+                            }
+                        } }
+                    }
+                    main {
+                        (self.lead)
+                        @for (i, section) in sections.iter().enumerate() {
+                            section.part id=(format!("section-{}", i + 1)) {
+                                @if i == 0 { h1 { (Said(&section.title)) } } @else { h2.second { (Said(&section.title)) } }
+                                @if !section.about.is_empty() {
+                                    ul.about { @for line in &section.about { li { (Said(line)) } } }
+                                }
+                                (section.body)
+                            }
+                        }
+                        (self.tail)
+                    }
+                    footer {
+                        p { (Said(self.made)) }
+                        @if !sections.is_empty() {
+                            noscript { p { "Plots over time are drawn by this page's script, which is not allowed here; the tables have the same numbers." } }
+                            details { summary { "Licences" } pre { "Plots over time: uPlot 1.6.32\n\n" (include_str!("assets/uPlot.LICENSE")) } }
+                        }
+                    }
+                    script type="application/json" id="plots" { (PreEscaped(json_block(self.plots))) }
+                    script { (PreEscaped(script)) }
                 }
-                footer {
-                    p { (Said(made)) }
-                    noscript { p { "Plots over time are drawn by this page's script, which is not allowed here; the tables have the same numbers." } }
-                    details { summary { "Licences" } pre { "Plots over time: uPlot 1.6.32\n\n" (include_str!("assets/uPlot.LICENSE")) } }
-                }
-                script type="application/json" id="plots" { (PreEscaped(json_block(plots))) }
-                script { (PreEscaped(SCRIPT)) }
             }
         }
+        .into_string()
     }
-    .into_string()
+}
+
+/// What the answer that a served page comes with allows it (Content-Security-Policy).
+#[must_use]
+pub fn served_policy() -> String {
+    policy(SERVED_STYLE, SERVED_SCRIPT, "connect-src 'self'; form-action 'self'; img-src data:; frame-ancestors 'none'")
+}
+
+fn policy(style: &str, script: &str, more: &str) -> String {
+    let (style, script) = (hash(style), hash(script));
+    format!("default-src 'none'; style-src '{style}'; script-src '{script}'; base-uri 'none'; {more}")
 }
 
 /// A source of a policy.
@@ -104,7 +156,18 @@ mod tests {
     fn a_page_is_closed_to_what_is_not_its_own() {
         let evil = "</title></script><script>alert(1)</script><img src=x onerror=y>";
         let section = Section { title: evil.into(), about: vec![evil.into()], body: Markup::default() };
-        let page = page(evil, &[section], &serde_json::json!({ "a": evil }), evil);
+        let plots = serde_json::json!({ "a": evil });
+        let lead = Markup::default();
+        let page = Page {
+            title: evil,
+            lead: lead.clone(),
+            sections: &[section],
+            tail: lead,
+            plots: &plots,
+            made: evil,
+            served: false,
+        };
+        let page = page.html();
         assert_eq!(page.matches("<script").count(), 2, "the data and our own");
         assert!(!page.contains("<img") && !page.contains("http://") && page.contains("default-src 'none'"));
         assert_eq!(page.matches(" src=").count(), page.matches("img src=x").count(), "what loads something is text");
@@ -112,7 +175,7 @@ mod tests {
 
     #[test]
     fn assets_are_what_they_were_when_they_are_printed() {
-        for text in [STYLE, SCRIPT] {
+        for text in [STYLE, SCRIPT, SERVED_STYLE, SERVED_SCRIPT] {
             assert!(
                 !text.contains("</") && text.chars().all(|c| c == '\n' || c == '\t' || !c.is_control()),
                 "changed on the way"

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// Somebody else's text in one line: control characters and marks of direction are shown, and no character is markup.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Said<'a>(pub &'a str);
+pub struct Said<'a>(pub &'a str);
 
 impl Render for Said<'_> {
     fn render_to(&self, buffer: &mut String) {

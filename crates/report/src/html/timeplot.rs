@@ -70,6 +70,23 @@ impl Plots {
         if series.is_empty() || clock.moments.is_empty() {
             return Markup::default();
         }
+        self.put(clock, &plot, &series, events, table)
+    }
+
+    /// A plot that grows: all of its series, also while nothing is in them.
+    pub(super) fn add_growing(&mut self, clock: &Clock, plot: &TimePlot) -> Markup {
+        let series: Vec<&Series> = plot.series.iter().collect();
+        self.put(clock, plot, &series, &[], &Table::default())
+    }
+
+    fn put(
+        &mut self,
+        clock: &Clock,
+        plot: &TimePlot,
+        series: &[&Series],
+        events: &[(usize, String)],
+        table: &Table,
+    ) -> Markup {
         let id = format!("plot-{}", self.all.len() + 1);
         let lines: Vec<Value> = series
             .iter()
@@ -93,7 +110,7 @@ impl Plots {
         let legend: Vec<_> =
             series.iter().map(|s| (s.colour, if s.dashed { "dashed" } else { "line" }, s.name.clone())).collect();
         let drawing = html! {
-            div.over-time.small[plot.small] data-plot=(id) tabindex="0" role="img" aria-label=(Said(&label(&plot, &series))) {}
+            div.over-time.small[plot.small] data-plot=(id) tabindex="0" role="img" aria-label=(Said(&label(plot, series))) {}
         };
         figure(plot.title, &plot.tells, &legend, drawing, table)
     }

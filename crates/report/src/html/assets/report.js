@@ -1,5 +1,3 @@
-"use strict";
-(() => {
   const number = (v, unit) => {
     if (v === null || v === undefined) return "–";
     const few = (n) => Math.abs(n) >= 1000 || Number.isInteger(n) ? Math.round(n).toLocaleString("en") : n.toFixed(Math.abs(n) >= 100 ? 1 : 2);
@@ -65,19 +63,24 @@
   };
 
   const draw = (element) => {
-    const plot = all[element.dataset.plot], out = readout(element), few = plot.x.length <= 60;
+    const plot = all[element.dataset.plot], out = readout(element);
     const axis = { stroke: () => colour("quiet"), font, grid: { stroke: () => colour("grid"), width: 1 }, ticks: { show: false } };
-    const values = plot.series.flatMap((s) => s.values).filter((v) => v !== null);
-    const top = Math.max(...values), low = Math.min(...values);
-    // Lines of a logarithmic axis are a factor of ten apart: there shall be two at least.
+    let top, floor, ceiling;
+    const measure = () => {
+      const values = plot.series.flatMap((s) => s.values).filter((v) => v !== null);
+      top = Math.max(0, ...values);
+      // Lines of a logarithmic axis are a factor of ten apart: there shall be two at least.
+      floor = 10 ** Math.floor(Math.log10(values.length ? Math.min(...values) : 1e3));
+      ceiling = Math.max(10 ** Math.ceil(Math.log10(top || 1)), floor * 10);
+    };
+    measure();
     const bytes = Array.from({ length: 45 }, (_, i) => 2 ** i);
-    const floor = 10 ** Math.floor(Math.log10(low)), ceiling = Math.max(10 ** Math.ceil(Math.log10(top)), floor * 10);
     const options = {
       width: element.clientWidth, height: plot.small ? 150 : 250, padding: [10, 14, 0, 0],
       cursor: { sync: { key: plot.sync }, drag: { x: true, y: false }, y: false, points: { size: 8 } },
       legend: { show: false },
       scales: {
-        x: { time: false, range: (u, min, max) => (min === null || (min === plot.x[0] && max === plot.x[plot.x.length - 1]) ? [0, Math.max(plot.end, plot.x[plot.x.length - 1])] : [min, max]) },
+        x: { time: false, range: (u, min, max) => (min === null || (min === plot.x[0] && max === plot.x[plot.x.length - 1]) ? [plot.begin || 0, Math.max(plot.end, plot.x[plot.x.length - 1] || 0)] : [min, max]) },
         y: plot.log ? { distr: 3, range: () => [floor, ceiling] } : { range: () => [0, top > 0 ? top * 1.12 : 1] },
       },
       axes: [
@@ -86,12 +89,25 @@
       ],
       series: [{}].concat(plot.series.map((s) => ({
         label: s.name, stroke: () => colour(s.colour), width: 1.8, dash: s.dashed ? [6, 4] : undefined, spanGaps: false,
-        points: { show: few, size: 6, fill: () => colour(s.colour) },
+        points: { show: () => plot.x.length <= 60, size: 6, fill: () => colour(s.colour) },
       }))),
       hooks: { draw: [marks(plot)], setCursor: [(u) => say(u, plot, out)] },
     };
-    const u = new uPlot(options, [plot.x].concat(plot.series.map((s) => s.values)), element);
+    const data = () => [plot.x].concat(plot.series.map((s) => s.values));
+    const u = new uPlot(options, data(), element);
     drawn.push(u);
+    // One moment more, of a run that is under way; the oldest goes when there are too many.
+    element.grow = (x, values, most) => {
+      plot.x.push(x);
+      plot.series.forEach((s, i) => s.values.push(values[i]));
+      if (plot.x.length > most) {
+        plot.x.shift();
+        plot.series.forEach((s) => s.values.shift());
+        plot.begin = plot.x[0];
+      }
+      measure();
+      u.setData(data());
+    };
     new ResizeObserver(() => { if (element.clientWidth && element.clientWidth !== u.width) u.setSize({ width: element.clientWidth, height: options.height }); }).observe(element);
     element.addEventListener("keydown", (e) => {
       const last = plot.x.length - 1, now = u.cursor.idx ?? -1;
@@ -168,4 +184,3 @@
     redraw();
   });
   addEventListener("afterprint", () => { if (before) before.checked = true; redraw(); });
-})();

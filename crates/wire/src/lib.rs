@@ -1,12 +1,20 @@
-//! A connection with a deadline, plain or with TLS on either side of it.
+//! Connections of somebody who looks at what we show, or whom we pass on: few, each on a thread of its own, with a deadline, plain
+//! or with TLS on either side of it. The load has an event loop instead (`load`).
+
+mod accept;
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustls::{ClientConnection, ServerConnection, StreamOwned};
+use rustls::{ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 
-use crate::bounds;
+pub use accept::{Acceptor, Refused};
+
+/// How long is read on after the last word, so that the other side gets to see it, and how much.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES: usize = 4 << 20;
 
 /// A socket that gives up at an instant, however few bytes trickle in until then: a handshake is many reads.
 #[derive(Debug)]
@@ -16,9 +24,11 @@ pub struct Timed {
 }
 
 impl Timed {
-    pub fn new(socket: TcpStream) -> Timed {
+    /// All has to happen within this time, until another one is said.
+    #[must_use]
+    pub fn new(socket: TcpStream, time: Duration) -> Timed {
         let _ = socket.set_nodelay(true);
-        Timed { socket, deadline: Instant::now() + bounds::HEAD }
+        Timed { socket, deadline: Instant::now() + time }
     }
 
     pub fn until(&mut self, deadline: Instant) {
@@ -74,6 +84,20 @@ pub enum Wire {
 }
 
 impl Wire {
+    /// The server's side of TLS, once hands are shaken.
+    ///
+    /// # Errors
+    /// When they are not, until the deadline.
+    pub fn server(mut timed: Timed, config: &Arc<ServerConfig>) -> io::Result<Wire> {
+        let mut session = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+        while session.is_handshaking() {
+            if session.complete_io(&mut timed)? == (0, 0) {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(Wire::Server(Box::new(StreamOwned::new(session, timed))))
+    }
+
     fn timed(&mut self) -> &mut Timed {
         match self {
             Wire::Plain(timed) => timed,
@@ -124,7 +148,7 @@ impl Wire {
 
     /// Ends our side, and reads on for a moment: what is closed with bytes unread is reset, and takes our last words with it.
     pub fn linger(&mut self) {
-        self.within(bounds::LINGER);
+        self.within(LINGER);
         if let Wire::Server(stream) = self {
             stream.conn.send_close_notify();
             let _ = stream.flush();
@@ -133,7 +157,7 @@ impl Wire {
         let (mut buffer, mut read) = ([0; 16 * 1024], 0);
         while let Ok(n @ 1..) = self.timed().read(&mut buffer) {
             read += n;
-            if read > bounds::LINGER_BYTES {
+            if read > LINGER_BYTES {
                 return;
             }
         }

@@ -1,0 +1,111 @@
+//! Which kept plans can be carried out once more as they are: those that are whole.
+
+use std::fmt;
+
+use crate::KeptPlan;
+use crate::plan::{Plan, ServerTimeFrom};
+use crate::request::{Body, PartContent};
+use crate::secrets::MARK;
+
+/// What a kept plan has not got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotAgain {
+    /// Marks stand in place of passwords, tokens, forms or bodies.
+    Secrets,
+    /// It reads files, which may not be what they were.
+    Files,
+    /// It played a log, of which the plan has nothing.
+    Replay,
+}
+
+impl fmt::Display for NotAgain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NotAgain::Secrets => "its passwords, forms or bodies were not kept (--keep-secrets keeps them)",
+            NotAgain::Files => "it needs files, which may not be what they were",
+            NotAgain::Replay => "it played a log, which is not in its plan",
+        })
+    }
+}
+
+impl std::error::Error for NotAgain {}
+
+impl KeptPlan {
+    /// The plan as it was carried out; its requests have to be in it.
+    ///
+    /// # Errors
+    /// Why it is not whole.
+    pub fn again(&self) -> Result<Plan, NotAgain> {
+        if self.replay.is_some() {
+            return Err(NotAgain::Replay);
+        }
+        if reads_files(self) {
+            return Err(NotAgain::Files);
+        }
+        // A text of the user's own that looks like a mark is refused with them.
+        let text = serde_json::to_string(self).unwrap_or_else(|_| MARK.into());
+        if !self.keep_secrets && text.contains(MARK) {
+            return Err(NotAgain::Secrets);
+        }
+        Ok(Plan::clone(self))
+    }
+}
+
+fn reads_files(plan: &Plan) -> bool {
+    let tls = &plan.tls;
+    plan.data.is_some()
+        || plan.network.unix_socket.is_some()
+        || [&tls.ca, &tls.certificate, &tls.key].iter().any(|file| file.is_some())
+        || matches!(plan.server_time, Some(ServerTimeFrom::Log { .. }))
+        || plan.requests.iter().any(|request| match &request.body {
+            Body::File(_) => true,
+            Body::Multipart(parts) => parts.iter().any(|part| matches!(part.content, PartContent::File(_))),
+            Body::None | Body::Text(_) | Body::Form(_) => false,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{Data, Part, Per};
+
+    fn plan() -> Plan {
+        Plan::new("http://127.0.0.1/a?b=c".parse().expect("valid"), 7)
+    }
+
+    #[test]
+    fn a_plan_that_is_whole_is_what_it_was() {
+        let kept = KeptPlan::from(plan());
+        let read: KeptPlan = serde_json::from_str(&serde_json::to_string(&kept).expect("JSON")).expect("reads");
+        assert_eq!(read.again(), Ok(plan()));
+    }
+
+    #[test]
+    fn a_plan_that_lacks_something_says_what() {
+        let with = |change: fn(&mut Plan)| {
+            let mut plan = plan();
+            change(&mut plan);
+            KeptPlan::from(plan).again().expect_err("not whole")
+        };
+        assert_eq!(with(|p| p.requests[0].headers.push(("Cookie".into(), "a=b".into()))), NotAgain::Secrets);
+        assert_eq!(with(|p| p.requests[0].body = Body::Text("{}".into())), NotAgain::Secrets);
+        assert_eq!(with(|p| p.requests[0].body = Body::File("f".into())), NotAgain::Files);
+        let part = |p: &mut Plan| {
+            p.requests[0].body =
+                Body::Multipart(vec![Part { name: "a".into(), content: PartContent::File("f".into()) }]);
+        };
+        assert_eq!(with(part), NotAgain::Files);
+        assert_eq!(with(|p| p.tls.ca = Some("ca.pem".into())), NotAgain::Files);
+        assert_eq!(with(|p| p.network.unix_socket = Some("s".into())), NotAgain::Files);
+        assert_eq!(with(|p| p.data = Some(Data { file: "d".into(), per: Per::User, random: false })), NotAgain::Files);
+        let log = |p: &mut Plan| p.server_time = Some(ServerTimeFrom::Log { file: "l".into(), format: None });
+        assert_eq!(with(log), NotAgain::Files);
+        let kept = |p: &mut Plan| {
+            p.keep_secrets = true;
+            p.requests[0].body = Body::Text("***".into());
+        };
+        let mut plan = plan();
+        kept(&mut plan);
+        assert!(KeptPlan::from(plan).again().is_ok(), "what was kept is there");
+    }
+}

@@ -1,0 +1,189 @@
+//! A run that is under way: how far it is, its latest numbers and plots, which the page's script goes on with as news comes.
+
+use lastdrop_model::KeptPlan;
+use lastdrop_model::units::show_us;
+use maud::html;
+use serde::Serialize;
+
+use super::number::{Unit, count, seconds};
+use super::page::Section;
+use super::timeplot::{Clock, Plots, Series, TimePlot};
+use crate::run::{describe, utc};
+
+/// One second of a run, as the page has it and as news of it is told.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Moment {
+    /// Its middle, seconds since the run began.
+    pub at_s: f64,
+    pub answered: u64,
+    pub failed: u64,
+    /// Response latencies, microseconds; None without answers.
+    pub p50: Option<u64>,
+    pub p90: Option<u64>,
+    pub p99: Option<u64>,
+    pub max: Option<u64>,
+}
+
+/// A run as far as it is known.
+#[derive(Debug)]
+pub struct Live<'a> {
+    pub id: &'a str,
+    pub label: &'a str,
+    pub started_unix_ms: u64,
+    /// Without its requests.
+    pub plan: &'a KeptPlan,
+    /// The latest, in the order of time.
+    pub moments: Vec<Moment>,
+    /// Since the run began.
+    pub answered: u64,
+    pub failed: u64,
+    /// Of the latest second.
+    pub key: i64,
+    /// Where news of it is.
+    pub address: String,
+}
+
+impl Live<'_> {
+    /// How long it is to last, seconds; None where it ends by a number of requests.
+    fn length_s(&self) -> Option<f64> {
+        self.plan.phases.iter().map(|p| p.duration.filter(|_| p.requests.is_none()).map(|d| d.as_secs_f64())).sum()
+    }
+}
+
+/// Rows of the table of its seconds.
+const ROWS: usize = 120;
+
+pub(super) fn section(live: &Live<'_>, plots: &mut Plots) -> Section {
+    let mut about = vec![format!("{} UTC", utc(live.started_unix_ms).replace('T', " ").trim_end_matches('Z'))];
+    about.extend(live.plan.phases.iter().find(|p| p.measured).map(|p| describe(live.plan, p)));
+    about.push(format!("keep-alive {}", live.plan.keepalive));
+    about.push(format!("run {}", live.id));
+    if !live.label.is_empty() {
+        about.push(live.label.into());
+    }
+    let clock = Clock {
+        name: live.id.into(),
+        moments: live.moments.iter().map(|m| m.at_s).collect(),
+        end_s: live.length_s().unwrap_or(10.0),
+        marks: Vec::new(),
+    };
+    let of = |f: fn(&Moment) -> Option<u64>| live.moments.iter().map(|m| f(m).map(|v| v as f64)).collect::<Vec<_>>();
+    let rate = plots.add_growing(
+        &clock,
+        &TimePlot {
+            title: "Answers a second",
+            tells: "Each second.".into(),
+            unit: Unit::Rate,
+            log: false,
+            small: false,
+            series: vec![
+                Series::new("answered", "c1", of(|m| Some(m.answered))),
+                Series::new("failed or timed out", "c2", of(|m| Some(m.failed))),
+            ],
+        },
+    );
+    let latency = plots.add_growing(
+        &clock,
+        &TimePlot {
+            title: "How long people waited",
+            tells: "From when a request was due to the end of its answer. The scale is logarithmic.".into(),
+            unit: Unit::Micros,
+            log: true,
+            small: false,
+            series: vec![
+                Series::new("half within", "c1", of(|m| m.p50)),
+                Series::new("90 of 100 within", "c3", of(|m| m.p90)),
+                Series::new("99 of 100 within", "c2", of(|m| m.p99)),
+                Series::new("slowest", "c4", of(|m| m.max)).dashed(),
+            ],
+        },
+    );
+    let last = live.moments.last();
+    let at_s = last.map_or(0.0, |m| m.at_s);
+    let us = |value: Option<u64>| value.map_or("–".into(), |us| show_us(us as f64));
+    let numbers = [
+        ("rate", last.map_or("–".into(), |m| Unit::Rate.show(m.answered as f64)), "answered now"),
+        ("p50", us(last.and_then(|m| m.p50)), "half within"),
+        ("p99", us(last.and_then(|m| m.p99)), "99 of 100 within"),
+        ("max", us(last.and_then(|m| m.max)), "slowest"),
+        ("failed", count(live.failed), "failed or timed out"),
+        ("answers", count(live.answered), "answers so far"),
+    ];
+    let length = live.length_s();
+    let body = html! {
+        div data-follow=(live.address) data-key=(live.key) data-at=(at_s) data-length=(length.unwrap_or(0.0))
+            data-answered=(live.answered) data-failed=(live.failed) {
+            div.verdict.note {
+                p.headline {
+                    span.tone { "Under way" } " "
+                    span data-live="time" { (seconds((at_s + 0.5).floor())) }
+                    @if let Some(length) = length { " of " (seconds(length)) }
+                }
+                @if let Some(length) = length {
+                    progress max=(length) value=(at_s.min(length)) aria-label="Time that has passed" {}
+                }
+                p.quiet role="status" data-live="state" {}
+                noscript { p.quiet { "Scripts are not allowed here: load this page again to see what is new." } }
+            }
+            dl.key { @for (key, value, name) in numbers { div { dt { (name) } dd data-live=(key) { (value) } } } }
+            h2.group { "Over time" }
+            div.stack { (rate) (latency) }
+            details.numbers {
+                summary { "Table: the latest seconds" }
+                div.wide tabindex="0" role="group" aria-label="The latest seconds" {
+                    table {
+                        caption { "the latest seconds" }
+                        thead { tr {
+                            th scope="col" { "from" }
+                            @for name in ["answers", "failed", "half within", "90 of 100 within", "99 of 100 within", "slowest"] {
+                                th scope="col" .n { (name) }
+                            }
+                        } }
+                        tbody data-live="rows" {
+                            @for m in live.moments.iter().rev().take(ROWS) { tr {
+                                th scope="row" { (seconds(m.at_s - 0.5)) }
+                                td.n { (count(m.answered)) }
+                                td.n { (count(m.failed)) }
+                                @for value in [m.p50, m.p90, m.p99, m.max] { td.n { (us(value)) } }
+                            } }
+                        }
+                    }
+                }
+            }
+        }
+    };
+    Section { title: live.plan.url.to_string(), about, body }
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::Plan;
+
+    use super::super::{Content, served_page};
+    use super::*;
+
+    #[test]
+    fn a_run_that_has_just_begun_is_a_page_with_plots_to_grow() {
+        let plan = KeptPlan::from(Plan::new("http://127.0.0.1/".parse().expect("valid"), 1));
+        let moment = |t: u32| Moment {
+            at_s: f64::from(t) + 0.5,
+            answered: 9,
+            failed: 1,
+            p50: Some(100),
+            p90: Some(200),
+            p99: Some(300),
+            max: Some(400),
+        };
+        for moments in [vec![], vec![moment(0), moment(1)]] {
+            let (answered, failed) = (9 * moments.len() as u64, moments.len() as u64);
+            let label = "<script>alert(1)</script>";
+            let address = "/run/a/events".to_string();
+            let live =
+                Live { id: "a", label, started_unix_ms: 5, plan: &plan, moments, answered, failed, key: 7, address };
+            let lead = html! {};
+            let page = served_page("a run", lead.clone(), &Content::Live(&live), lead, "test");
+            assert_eq!((page.matches("data-plot=").count(), page.matches("<script").count()), (2, 2), "{page}");
+            assert!(page.contains("of 10 s") && page.contains("data-length=\"10\""), "{page}");
+        }
+    }
+}

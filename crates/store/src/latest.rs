@@ -1,0 +1,138 @@
+//! A run that is under way, as far as it has been written down: what is new since one has looked.
+
+use lastdrop_model::{Counts, Histogram, KeptPlan};
+use rusqlite::{OptionalExtension, params};
+
+use crate::timelines::{RESPONSE, read_histogram, read_json};
+use crate::{Store, StoreError};
+
+/// One second of a run.
+#[derive(Debug, Clone)]
+pub struct LatestSecond {
+    /// Grows with each second that is written down.
+    pub key: i64,
+    pub phase: u16,
+    /// Since the phase began.
+    pub second: u32,
+    pub counts: Counts,
+    pub response: Histogram,
+}
+
+/// What is known of a run before it ends.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    pub started_unix_ms: u64,
+    pub label: String,
+    /// Without its requests.
+    pub plan: KeptPlan,
+    /// How long the phases lasted that have ended, microseconds.
+    pub ended_us: Vec<u64>,
+}
+
+/// Seconds that are read at once.
+const PAGE: usize = 500;
+
+impl Store {
+    /// The seconds of a run that were written down after the one with this key, oldest first, some hundred at most.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn seconds_after(&self, id: &str, key: i64) -> Result<Vec<LatestSecond>, StoreError> {
+        let connection = self.connection();
+        // By the row: what is new lies at the end of the table, whatever else is in it.
+        let mut statement = connection.prepare_cached(&format!(
+            "SELECT rowid, phase, second, counts, {RESPONSE} FROM seconds WHERE rowid > ? AND +run = ? ORDER BY rowid LIMIT {PAGE}"
+        ))?;
+        let mut rows = statement.query(params![key, id])?;
+        let mut seconds = Vec::new();
+        while let Some(row) = rows.next()? {
+            let response = row.get::<_, Option<Vec<u8>>>(4)?.map(|bytes| read_histogram(id, &bytes)).transpose()?;
+            seconds.push(LatestSecond {
+                key: row.get(0)?,
+                phase: row.get(1)?,
+                second: row.get(2)?,
+                counts: read_json(id, &row.get::<_, String>(3)?)?,
+                response: response.unwrap_or_default(),
+            });
+        }
+        Ok(seconds)
+    }
+
+    /// The key after which the latest seconds of a run lie, so many at most.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn key_before_latest(&self, id: &str, most: usize) -> Result<i64, StoreError> {
+        let sql = "SELECT ifnull(min(rowid) - 1, 0) FROM
+             (SELECT rowid FROM seconds WHERE run = ?1 ORDER BY rowid DESC LIMIT ?2)";
+        Ok(self.connection().query_row(sql, params![id, most as i64], |r| r.get(0))?)
+    }
+
+    /// Requests that were answered, and that failed or timed out, in the seconds of a run up to a key.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn ends_until(&self, id: &str, key: i64) -> Result<(u64, u64), StoreError> {
+        let connection = self.connection();
+        let mut statement = connection.prepare_cached("SELECT counts FROM seconds WHERE run = ? AND rowid <= ?")?;
+        let mut rows = statement.query(params![id, key])?;
+        let (mut answered, mut failed) = (0, 0);
+        while let Some(row) = rows.next()? {
+            let counts: Counts = read_json(id, &row.get::<_, String>(0)?)?;
+            answered += counts.answered;
+            failed += counts.failed.total() + counts.timed_out;
+        }
+        Ok((answered, failed))
+    }
+
+    /// What is known of a run that has begun.
+    ///
+    /// # Errors
+    /// When it is not there, or damaged.
+    pub fn progress(&self, id: &str) -> Result<Progress, StoreError> {
+        let (started, label, plan): (i64, String, String) = self
+            .connection()
+            .query_row("SELECT started_unix_ms, label, plan FROM runs WHERE id = ?", [id], |r| {
+                Ok((r.get(0)?, r.get(1)?, r.get(2)?))
+            })
+            .optional()?
+            .ok_or_else(|| StoreError::NotFound(id.to_string()))?;
+        let ended_us = self.phase_ends(id)?.into_iter().map(|(_, duration_us, _)| duration_us).collect();
+        Ok(Progress { started_unix_ms: started as u64, label, plan: read_json(id, &plan)?, ended_us })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{plan, second};
+
+    #[test]
+    fn what_is_new_is_told_once_and_of_this_run_alone() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let path = dir.path().join("s");
+        let store = Store::open(&path).expect("opens");
+        for id in ["a", "b"] {
+            store.begin(id, 1, "", &plan(), &serde_json::json!({})).expect("writes");
+        }
+        assert_eq!(store.key_before_latest("a", 5).expect("reads"), 0);
+        store.second("b", &second(0)).expect("writes");
+        store.second("a", &second(0)).expect("writes");
+        store.second("b", &second(1)).expect("writes");
+        let reader = Store::open(&path).expect("opens");
+        let first = reader.key_before_latest("a", 5).expect("reads");
+        let news = reader.seconds_after("a", first).expect("reads");
+        assert_eq!(
+            news.iter().map(|s| (s.second, s.counts.answered, s.response.count())).collect::<Vec<_>>(),
+            [(0, 9, 9)]
+        );
+        assert!(reader.seconds_after("a", news[0].key).expect("reads").is_empty());
+        store.second("a", &second(1)).expect("writes");
+        store.phase_end("a", 0, 2_000_000, 3).expect("writes");
+        assert_eq!(reader.seconds_after("a", news[0].key).expect("reads")[0].second, 1);
+        let latest = reader.key_before_latest("a", 1).expect("reads");
+        assert_eq!(reader.seconds_after("a", latest).expect("reads").len(), 1);
+        assert_eq!(reader.ends_until("a", latest).expect("reads"), (9, 0));
+        assert_eq!(reader.progress("a").expect("reads").ended_us, [2_000_000]);
+    }
+}

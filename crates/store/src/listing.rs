@@ -1,0 +1,259 @@
+//! All that is kept, some at a time: runs and documents by the time at which they were kept, with the tags and the note that
+//! somebody gave them.
+
+use lastdrop_model::{Run, secrets};
+use rusqlite::{Connection, OptionalExtension, ToSql, params};
+
+use crate::maker::Maker;
+use crate::{Store, StoreError};
+
+/// What somebody wrote about a run or a document.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Remark {
+    pub tags: Vec<String>,
+    pub note: String,
+}
+
+impl Remark {
+    /// Tags as they are written, by commas or spaces between them.
+    #[must_use]
+    pub fn new(tags: &str, note: &str) -> Remark {
+        let mut all: Vec<String> = Vec::new();
+        for tag in tags.split([',', ' ', '\t', '\n', '\r']).map(str::trim).filter(|t| !t.is_empty()) {
+            let tag: String = tag.chars().take(MOST_TAG_CHARS).collect();
+            if all.len() < MOST_TAGS && !all.contains(&tag) {
+                all.push(tag);
+            }
+        }
+        Remark { tags: all, note: note.trim().chars().take(MOST_NOTE_CHARS).collect() }
+    }
+}
+
+pub const MOST_TAGS: usize = 20;
+pub const MOST_TAG_CHARS: usize = 40;
+pub const MOST_NOTE_CHARS: usize = 4000;
+
+/// A run or a document in a list.
+#[derive(Debug, Clone)]
+pub struct Listed {
+    pub id: String,
+    /// When the run began, or the document was kept.
+    pub at_unix_ms: u64,
+    pub what: What,
+    pub remark: Remark,
+}
+
+#[derive(Debug, Clone)]
+pub enum What {
+    Run { label: String, url: String, state: State },
+    Document { schema: String },
+}
+
+#[derive(Debug, Clone)]
+pub enum State {
+    /// Without the requests of its plan, its seconds and looks.
+    Ended(Box<Run>),
+    UnderWay(Maker),
+    /// It was killed, or failed before it had begun.
+    Unfinished,
+}
+
+/// A part of all that is kept.
+#[derive(Debug, Clone)]
+pub struct Listing {
+    pub entries: Vec<Listed>,
+    /// How many there are with all of the words.
+    pub all: usize,
+}
+
+/// What can be searched. The index of runs has all of their columns, so that none of their documents is read.
+const ALL: &str = "SELECT runs.id AS id, started_unix_ms AS at, label AS label, url AS url, NULL AS schema, tags, note
+        FROM runs LEFT JOIN remarks ON remarks.id = runs.id
+    UNION ALL SELECT documents.id, kept_unix_ms, '', '', schema, tags, note
+        FROM documents LEFT JOIN remarks ON remarks.id = documents.id";
+/// Words that are searched for, at most.
+const MOST_WORDS: usize = 10;
+
+impl Store {
+    /// Those that have all of the words somewhere in id, label, URL, tags or note, the latest first.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn list(&self, words: &[&str], from: usize, most: usize) -> Result<Listing, StoreError> {
+        let words: Vec<&str> = words.iter().copied().take(MOST_WORDS).collect();
+        let (rows, all) = self.rows(&words, from, most)?;
+        let mut entries = Vec::new();
+        for row in rows {
+            let what = match row.schema {
+                Some(schema) => What::Document { schema },
+                None => What::Run {
+                    label: row.label,
+                    url: secrets::url(&row.url).into_owned(),
+                    state: self.state(&row.id)?,
+                },
+            };
+            entries.push(Listed { id: row.id, at_unix_ms: row.at, what, remark: row.remark });
+        }
+        Ok(Listing { entries, all })
+    }
+
+    /// How many runs and documents are kept.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn how_many(&self) -> Result<usize, StoreError> {
+        count(&self.connection())
+    }
+
+    fn rows(&self, words: &[&str], from: usize, most: usize) -> Result<(Vec<Row>, usize), StoreError> {
+        let connection = self.connection();
+        if words.is_empty() {
+            let all = count(&connection)?;
+            return Ok((rows_of(&connection, "TRUE", &[], from, most)?, all));
+        }
+        let condition: Vec<String> = (1..=words.len())
+            .map(|i| format!("instr(lower(id || ' ' || label || ' ' || url || ' ' || ifnull(schema, '') || ' ' || ifnull(tags, '') || ' ' || ifnull(note, '')), ?{i}) > 0"))
+            .collect();
+        let words: Vec<String> = words.iter().map(|w| w.to_ascii_lowercase()).collect();
+        let values: Vec<&dyn ToSql> = words.iter().map(|w| w as &dyn ToSql).collect();
+        let condition = condition.join(" AND ");
+        let sql = format!("SELECT count(*) FROM ({ALL}) WHERE {condition}");
+        let all: i64 = connection.query_row(&sql, values.as_slice(), |r| r.get(0))?;
+        Ok((rows_of(&connection, &condition, &values, from, most)?, all as usize))
+    }
+
+    /// How a run stands.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn state(&self, id: &str) -> Result<State, StoreError> {
+        let document: Option<Option<String>> =
+            self.connection().query_row("SELECT document FROM runs WHERE id = ?", [id], |r| r.get(0)).optional()?;
+        Ok(match document.ok_or_else(|| StoreError::NotFound(id.to_string()))? {
+            // One that cannot be read is told by whoever wants to see it.
+            Some(document) => {
+                serde_json::from_str(&document).map_or(State::Unfinished, |run| State::Ended(Box::new(run)))
+            }
+            None => self.maker(id)?.map_or(State::Unfinished, State::UnderWay),
+        })
+    }
+
+    /// What somebody wrote about it.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn remark(&self, id: &str) -> Result<Remark, StoreError> {
+        let found = self
+            .connection()
+            .query_row("SELECT tags, note FROM remarks WHERE id = ?", [id], |r| Ok((r.get(0)?, r.get(1)?)))
+            .optional()?;
+        Ok(found.map_or_else(Remark::default, |(tags, note): (String, String)| Remark::new(&tags, &note)))
+    }
+
+    /// Writes something about a run or a document, in place of what was there.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn keep_remark(&self, id: &str, remark: &Remark) -> Result<(), StoreError> {
+        let connection = self.connection();
+        if *remark == Remark::default() {
+            connection.execute("DELETE FROM remarks WHERE id = ?", [id])?;
+        } else {
+            let sql = "INSERT OR REPLACE INTO remarks VALUES (?, ?, ?)";
+            connection.execute(sql, params![id, remark.tags.join(" "), remark.note])?;
+        }
+        Ok(())
+    }
+}
+
+fn count(connection: &Connection) -> Result<usize, StoreError> {
+    let sql = "SELECT (SELECT count(*) FROM runs) + (SELECT count(*) FROM documents)";
+    Ok(connection.query_row(sql, [], |r| r.get::<_, i64>(0))? as usize)
+}
+
+struct Row {
+    id: String,
+    at: u64,
+    label: String,
+    url: String,
+    schema: Option<String>,
+    remark: Remark,
+}
+
+fn rows_of(
+    connection: &Connection,
+    condition: &str,
+    values: &[&dyn ToSql],
+    from: usize,
+    most: usize,
+) -> Result<Vec<Row>, StoreError> {
+    let sql = format!(
+        "SELECT id, at, label, url, schema, ifnull(tags, ''), ifnull(note, '') FROM ({ALL}) WHERE {condition}
+         ORDER BY at DESC, id LIMIT {most} OFFSET {from}"
+    );
+    let mut statement = connection.prepare(&sql)?;
+    let row = |r: &rusqlite::Row<'_>| {
+        Ok(Row {
+            id: r.get(0)?,
+            at: r.get::<_, i64>(1)? as u64,
+            label: r.get(2)?,
+            url: r.get(3)?,
+            schema: r.get(4)?,
+            remark: Remark::new(&r.get::<_, String>(5)?, &r.get::<_, String>(6)?),
+        })
+    };
+    Ok(statement.query_map(values, row)?.collect::<Result<_, _>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::plan;
+
+    #[test]
+    fn runs_and_documents_are_listed_by_time_and_found_by_their_words() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let store = Store::open(&dir.path().join("s")).expect("opens");
+        store.begin("aa1", 5, "first", &plan(), &serde_json::json!({})).expect("writes");
+        store.keep_document("dd1", 6, "lastdrop.tune/1", "{}").expect("writes");
+        store.begin("aa2", 7, "100%_sure", &plan(), &serde_json::json!({})).expect("writes");
+        store.keep_remark("aa1", &Remark::new("nightly,slow  slow", " <b>disk</b> was full ")).expect("writes");
+        let ids = |words: &[&str], from, most| {
+            let listing = store.list(words, from, most).expect("reads");
+            (listing.entries.into_iter().map(|e| e.id).collect::<Vec<_>>().join(" "), listing.all)
+        };
+        assert_eq!(ids(&[], 0, 9), ("aa2 dd1 aa1".into(), 3));
+        assert_eq!((ids(&[], 1, 1), ids(&[], 9, 1)), (("dd1".into(), 3), (String::new(), 3)));
+        for (words, found) in [
+            (vec!["nightly"], "aa1"),
+            (vec!["SLOW", "<b>disk"], "aa1"),
+            (vec!["tune"], "dd1"),
+            (vec!["100%_"], "aa2"),
+            (vec!["%"], "aa2"),
+            (vec!["'; DROP TABLE runs; --"], ""),
+            (vec!["aa", "first", "tune"], ""),
+        ] {
+            assert_eq!(ids(&words, 0, 9), (found.to_string(), found.split_whitespace().count()), "{words:?}");
+        }
+        let listed = store.list(&["nightly"], 0, 9).expect("reads").entries.remove(0);
+        assert_eq!(
+            listed.remark,
+            Remark { tags: vec!["nightly".into(), "slow".into()], note: "<b>disk</b> was full".into() }
+        );
+        // This process has gone on to the next one.
+        assert!(matches!(listed.what, What::Run { state: State::Unfinished, .. }));
+        assert!(matches!(store.state("aa2").expect("reads"), State::UnderWay(_)));
+        store.finish(&store.load("aa2").expect("loads")).expect("writes");
+        assert!(matches!(store.state("aa2").expect("reads"), State::Ended(_)));
+        store.keep_remark("aa1", &Remark::default()).expect("writes");
+        assert_eq!(store.remark("aa1").expect("reads"), Remark::default());
+    }
+
+    #[test]
+    fn remarks_have_bounds() {
+        let many: Vec<String> = (0..50).map(|i| format!("{i}{}", "ä".repeat(100))).collect();
+        let remark = Remark::new(&many.join(","), &"ö".repeat(9000));
+        assert_eq!((remark.tags.len(), remark.note.chars().count()), (MOST_TAGS, MOST_NOTE_CHARS));
+        assert!(remark.tags.iter().all(|t| t.chars().count() == MOST_TAG_CHARS));
+    }
+}

@@ -1,0 +1,160 @@
+//! News of runs, as server-sent events. The store is where news comes from: a run of any process is seen, and none of them
+//! knows that it is.
+
+use std::collections::HashMap;
+use std::io;
+use std::thread;
+use std::time::Instant;
+
+use lastdrop_model::plan::Phase;
+use lastdrop_report::html::{Live, Moment};
+use lastdrop_store::{LatestSecond, Progress, Store, StoreError};
+use lastdrop_wire::{Acceptor, Wire};
+
+use crate::answer::begun;
+use crate::bounds;
+
+/// Seconds of a run that are in its plots while it is under way.
+const SHOWN: usize = 900;
+
+/// When each phase of a run began, seconds since the run did.
+#[derive(Debug, Default)]
+struct Starts(HashMap<u16, f64>);
+
+impl Starts {
+    /// What of a phase is not known yet is as it was planned.
+    fn of(&mut self, phase: u16, progress: impl FnOnce() -> Result<Progress, StoreError>) -> Result<f64, StoreError> {
+        if phase == 0 {
+            return Ok(0.0);
+        }
+        if let Some(start) = self.0.get(&phase) {
+            return Ok(*start);
+        }
+        let progress = progress()?;
+        let lasted = |(i, planned): (usize, &Phase)| match progress.ended_us.get(i) {
+            Some(us) => *us as f64 / 1e6,
+            None => planned.duration.map_or(0.0, |d| d.as_secs_f64()),
+        };
+        let start = progress.plan.phases.iter().enumerate().take(usize::from(phase)).map(lasted).sum();
+        self.0.insert(phase, start);
+        Ok(start)
+    }
+}
+
+fn moment(second: &LatestSecond, start_s: f64) -> Moment {
+    let h = &second.response;
+    let some = |value: u64| (h.count() > 0).then_some(value);
+    Moment {
+        at_s: (start_s + f64::from(second.second)).floor() + 0.5,
+        answered: second.counts.answered,
+        failed: second.counts.failed.total() + second.counts.timed_out,
+        p50: some(h.quantile(0.5)),
+        p90: some(h.quantile(0.9)),
+        p99: some(h.quantile(0.99)),
+        max: some(h.max()),
+    }
+}
+
+/// A run under way, as far as it has been written down.
+pub fn live<'a>(store: &Store, id: &'a str, progress: &'a Progress) -> Result<Live<'a>, StoreError> {
+    let mut key = store.key_before_latest(id, SHOWN)?;
+    let (mut starts, mut moments) = (Starts::default(), Vec::<Moment>::new());
+    loop {
+        let news = store.seconds_after(id, key)?;
+        let Some(last) = news.last() else { break };
+        key = last.key;
+        for second in &news {
+            let moment = moment(second, starts.of(second.phase, || store.progress(id))?);
+            // What was in flight at the end of a phase comes beside the next one.
+            if moments.last().is_none_or(|last| last.at_s < moment.at_s) {
+                moments.push(moment);
+            }
+        }
+    }
+    let (answered, failed) = store.ends_until(id, key)?;
+    Ok(Live {
+        id,
+        label: &progress.label,
+        started_unix_ms: progress.started_unix_ms,
+        plan: &progress.plan,
+        moments,
+        answered,
+        failed,
+        key,
+        address: format!("/run/{id}/events"),
+    })
+}
+
+/// A stream of events to one browser.
+#[derive(Debug)]
+pub struct Stream<'a> {
+    wire: &'a mut Wire,
+    acceptor: &'a Acceptor,
+    last: Instant,
+}
+
+impl<'a> Stream<'a> {
+    pub fn begin(wire: &'a mut Wire, acceptor: &'a Acceptor) -> io::Result<Stream<'a>> {
+        let mut bytes = begun(200);
+        bytes.extend_from_slice(b"Content-Type: text/event-stream\r\nConnection: close\r\n\r\nretry: 1000\n\n");
+        let mut stream = Stream { wire, acceptor, last: Instant::now() };
+        stream.send(&bytes)?;
+        Ok(stream)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.last = Instant::now();
+        self.wire.within(bounds::ANSWER);
+        self.wire.write(bytes)
+    }
+
+    fn event(&mut self, name: &str, id: i64, data: &str) -> io::Result<()> {
+        self.send(format!("id: {id}\nevent: {name}\ndata: {data}\n\n").as_bytes())
+    }
+
+    /// Waits for the next look; an error when it is over.
+    fn pause(&mut self) -> io::Result<()> {
+        if self.acceptor.is_over() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        if self.last.elapsed() > bounds::SIGN_OF_LIFE {
+            self.send(b":\n\n")?;
+        }
+        thread::sleep(bounds::LOOK);
+        Ok(())
+    }
+
+    /// Tells each second of a run that comes after this key, and its end.
+    pub fn run(mut self, store: &Store, id: &str, mut key: i64) -> io::Result<()> {
+        let mut starts = Starts::default();
+        loop {
+            // Asked first: what it has written before it ended is read after.
+            let is_over = store.maker(id).map_err(io::Error::other)?.is_none();
+            let news = store.seconds_after(id, key).map_err(io::Error::other)?;
+            for second in &news {
+                let start_s = starts.of(second.phase, || store.progress(id)).map_err(io::Error::other)?;
+                key = second.key;
+                self.event("second", key, &serde_json::to_string(&moment(second, start_s))?)?;
+            }
+            if is_over && news.is_empty() {
+                return self.event("ended", key, "");
+            }
+            self.pause()?;
+        }
+    }
+
+    /// Tells when something begins or ends.
+    pub fn list(mut self, store: &Store) -> io::Result<()> {
+        let now = || -> Result<_, StoreError> { Ok((store.how_many()?, store.under_way()?)) };
+        let now = || now().map_err(io::Error::other);
+        let mut seen = now()?;
+        loop {
+            self.pause()?;
+            let fresh = now()?;
+            if fresh != seen {
+                seen = fresh;
+                self.event("changed", 0, "")?;
+            }
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! What our pages have around the sections of a report: the list of all that is kept, and what can be done about a run.
+
+use lastdrop_model::{Judged, Printable, Run, Verdict};
+use lastdrop_report::html::Said;
+use lastdrop_report::{history_line, utc};
+use lastdrop_store::{Listed, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS, Remark, State, What};
+use maud::{Markup, html};
+
+use crate::door::Door;
+use crate::request::Request;
+
+/// Rows of a page of the list.
+pub const ROWS: usize = 50;
+const MOST_SEARCHED_CHARS: usize = 200;
+const MOST_PAGES: usize = 1_000_000;
+/// Of a note, in the list.
+const MOST_NOTE_SHOWN: usize = 140;
+
+/// What of the list is asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    pub search: String,
+    /// From 0.
+    pub page: usize,
+    /// The first of two runs to be compared.
+    pub first: Option<String>,
+}
+
+impl Asked {
+    pub fn of(request: &Request) -> Asked {
+        let page = request.asked("page").and_then(|n| n.parse::<usize>().ok()).unwrap_or(1).clamp(1, MOST_PAGES) - 1;
+        let search = request.asked("q").unwrap_or_default().trim().chars().take(MOST_SEARCHED_CHARS).collect();
+        let first = request.asked("a").filter(|id| !id.is_empty()).map(String::from);
+        Asked { search, page, first }
+    }
+
+    /// The address of this part of the list.
+    fn link(&self) -> String {
+        let mut parts = Vec::new();
+        if !self.search.is_empty() {
+            parts.push(format!("q={}", encoded(&self.search)));
+        }
+        if self.page > 0 {
+            parts.push(format!("page={}", self.page + 1));
+        }
+        parts.extend(self.first.iter().map(|id| format!("a={}", encoded(id))));
+        if parts.is_empty() { "/".into() } else { format!("/?{}", parts.join("&")) }
+    }
+}
+
+/// A value of a query.
+fn encoded(text: &str) -> String {
+    let byte = |b: u8| match b {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => char::from(b).to_string(),
+        b => format!("%{b:02X}"),
+    };
+    text.bytes().map(byte).collect()
+}
+
+/// A moment as people read it.
+fn when(unix_ms: u64) -> String {
+    utc(unix_ms).replace('T', " ").trim_end_matches('Z').to_string()
+}
+
+pub fn list(asked: &Asked, first: Option<&Listed>, listing: &Listing) -> Markup {
+    let pages = listing.all.div_ceil(ROWS).max(1);
+    let from = asked.page * ROWS;
+    html! {
+        div.bar {
+            h1 { "Runs" }
+            form.search method="get" action="/" role="search" {
+                label for="q" { "Search" }
+                input #q type="search" name="q" value=(asked.search) maxlength=(MOST_SEARCHED_CHARS)
+                    placeholder="URL, label, tag, note, id" autocomplete="off";
+                @if let Some(id) = &asked.first { input type="hidden" name="a" value=(id); }
+                button type="submit" { "Search" }
+            }
+        }
+        @if let Some(first) = first {
+            div.pick role="status" {
+                p {
+                    strong { "Compare " } (Said(&what(first))) span.quiet { " of " (when(first.at_unix_ms)) " UTC" }
+                    strong { " with …" } " choose another run."
+                }
+                a href=(Asked { first: None, ..asked.clone() }.link()) { "Do not compare" }
+            }
+        }
+        div #kept data-changes="/events" {
+            @if listing.entries.is_empty() { (nothing(asked)) } @else {
+                div.wide {
+                    table.kept {
+                        caption.unseen { "What is kept, the latest first" }
+                        thead { tr {
+                            th scope="col" { "what" } th scope="col" { "began (UTC)" } th scope="col" { "load" }
+                            th scope="col" .n { "answered/s" } th scope="col" .n { "p99" } th scope="col" .n { "unanswered" }
+                            th scope="col" { span.unseen { "compare" } }
+                        } }
+                        tbody { @for one in &listing.entries { (row(one, asked)) } }
+                    }
+                }
+            }
+            nav.pages aria-label="Pages" {
+                @if asked.page > 0 {
+                    a #newer href=(Asked { page: asked.page - 1, ..asked.clone() }.link()) rel="prev" { "← Newer" }
+                }
+                @if !listing.entries.is_empty() {
+                    span.quiet {
+                        (from + 1) "–" (from + listing.entries.len()) " of " (listing.all)
+                        @if pages > 1 { ", page " (asked.page + 1) " of " (pages) }
+                    }
+                }
+                @if asked.page + 1 < pages {
+                    a #older href=(Asked { page: asked.page + 1, ..asked.clone() }.link()) rel="next" { "Older →" }
+                }
+            }
+        }
+    }
+}
+
+fn nothing(asked: &Asked) -> Markup {
+    html! {
+        @if !asked.search.is_empty() {
+            p { "Nothing that is kept has all of these words. " a href="/" { "All runs" } }
+        } @else if asked.page > 0 {
+            p { "There is no such page. " a href="/" { "The latest runs" } }
+        } @else {
+            p { "No runs yet. Make one, and it is seen here while it is under way:" }
+            pre { "lastdrop run http://127.0.0.1/ -c 10 -d 30s" }
+        }
+    }
+}
+
+fn what(one: &Listed) -> String {
+    match &one.what {
+        What::Run { label, url, .. } if label.is_empty() => url.clone(),
+        What::Run { label, url, .. } => format!("{url} ({label})"),
+        What::Document { schema } => {
+            let name = schema.trim_start_matches("lastdrop.").split('/').next().unwrap_or_default();
+            let name = if name == "compare" { "comparison" } else { name };
+            name.get(..1).unwrap_or_default().to_uppercase() + name.get(1..).unwrap_or_default()
+        }
+    }
+}
+
+fn row(one: &Listed, asked: &Asked) -> Markup {
+    let (numbers, chip) = match &one.what {
+        What::Run { state: State::Ended(run), .. } => {
+            let cells = history_line("", 0, "", "", Some(run));
+            (cells[2..6].to_vec(), chip_of(run))
+        }
+        What::Run { state: State::UnderWay(_), .. } => (vec![String::new(); 4], Some(("note", "under way"))),
+        What::Run { state: State::Unfinished, .. } => (vec![String::new(); 4], Some(("warning", "unfinished"))),
+        What::Document { .. } => (vec![String::new(); 4], Some(("quiet", "several runs"))),
+    };
+    // Only runs with numbers are compared.
+    let comparable = matches!(&one.what, What::Run { state: State::Ended(_) | State::Unfinished, .. });
+    let id = &one.id;
+    html! {
+        tr.chosen[asked.first.as_ref() == Some(id)] {
+            th.what scope="row" {
+                a id=(format!("run-{id}")) href=(format!("/run/{id}")) { (Said(&what(one))) }
+                @if let Some((tone, word)) = chip { " " span.chip.(tone) { (word) } }
+                @for tag in &one.remark.tags {
+                    " " a.tag href=(Asked { search: tag.clone(), page: 0, first: asked.first.clone() }.link()) { (Said(tag)) }
+                }
+                @if !one.remark.note.is_empty() { p.note-text { (Said(&short(&one.remark.note))) } }
+            }
+            td.when { (when(one.at_unix_ms)) }
+            td.load { (Said(&numbers[3])) }
+            td.n data-name="answered/s" { (Said(&numbers[0])) }
+            td.n data-name="p99" { (Said(&numbers[1])) }
+            td.n data-name="unanswered" { (Said(&numbers[2])) }
+            td.compare { @if comparable { (compare(id, asked, &what(one))) } }
+        }
+    }
+}
+
+/// Two clicks: one for the first, one for the second.
+fn compare(id: &str, asked: &Asked, what: &str) -> Markup {
+    let name = format!("cmp-{id}");
+    match &asked.first {
+        None => {
+            let link = Asked { first: Some(id.into()), ..asked.clone() }.link();
+            html! { a id=(name) href=(link) aria-label=(Said(&format!("compare {what} with another run"))) { "compare" } }
+        }
+        Some(first) if first == id => html! { span.quiet { "this one" } },
+        Some(first) => html! {
+            a.button id=(name) href=(format!("/compare?a={}&b={}", encoded(first), encoded(id)))
+                aria-label=(Said(&format!("with this: {what}"))) { "with this" }
+        },
+    }
+}
+
+fn chip_of(run: &Run) -> Option<(&'static str, &'static str)> {
+    match run.validity.verdict {
+        _ if !run.answered_anything() => Some(("bad", "nothing answered")),
+        Verdict::Invalid => Some(("bad", "invalid")),
+        _ if !Judged::all_met(&run.objectives) => Some(("bad", "objective missed")),
+        Verdict::Doubtful => Some(("warning", "doubtful")),
+        Verdict::Valid => None,
+    }
+}
+
+fn short(text: &str) -> String {
+    match text.char_indices().nth(MOST_NOTE_SHOWN) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_string(),
+    }
+}
+
+/// The line above a page: back to the list, and what can be done.
+pub fn above(actions: Option<Markup>) -> Markup {
+    html! {
+        nav.bar.above aria-label="This page" {
+            a href="/" { "← All runs" }
+            @if let Some(actions) = actions { div.actions { (actions) } }
+        }
+    }
+}
+
+fn action(path: &str, word: &str, class: &str, door: &Door) -> Markup {
+    html! {
+        form method="post" action=(path) {
+            input type="hidden" name="key" value=(door.key.text());
+            button.(class) type="submit" { (word) }
+        }
+    }
+}
+
+/// Of a run that has ended.
+pub fn actions(run: &Run, door: &Door) -> Markup {
+    html! {
+        a.button href=(Asked { first: Some(run.id.clone()), ..Asked::default() }.link()) { "Compare with another run" }
+        @match run.plan.again() {
+            Ok(_) => (action(&format!("/run/{}/again", run.id), "Start it again", "primary", door)),
+            Err(why) => span.quiet { "It cannot be started again: " (why.to_string()) },
+        }
+    }
+}
+
+/// Of one that is under way.
+pub fn stop(id: &str, asked: bool, door: &Door) -> Markup {
+    html! {
+        @if asked { span.quiet role="status" { "It was asked to stop, and waits for what is in flight." } }
+        @else { (action(&format!("/run/{id}/stop"), "Stop it", "stop", door)) }
+    }
+}
+
+/// Of a comparison.
+pub fn swap(a: &str, b: &str) -> Markup {
+    html! { a.button href=(format!("/compare?a={}&b={}", encoded(b), encoded(a))) { "The other way around" } }
+}
+
+/// What somebody wrote, to be changed.
+pub fn remark(id: &str, remark: &Remark, door: &Door) -> Markup {
+    html! {
+        section.remark aria-labelledby="remark" {
+            h2.group #remark { "Tags and note" }
+            form method="post" action=(format!("/run/{id}/remark")) {
+                input type="hidden" name="key" value=(door.key.text());
+                label for="tags" { "Tags, with spaces between them" }
+                input #tags type="text" name="tags" value=(remark.tags.join(" ")) maxlength=(MOST_TAGS * (MOST_TAG_CHARS + 1))
+                    autocomplete="off";
+                label for="note" { "Note" }
+                textarea #note name="note" rows="3" maxlength=(MOST_NOTE_CHARS) { "\n" (remark.note) }
+                button type="submit" { "Save" }
+            }
+        }
+    }
+}
+
+pub fn failure(why: &str) -> Markup {
+    html! { (above(None)) h1 { "Not done" } p.why { (Printable::from(why).as_str()) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_wrote_is_text_and_never_markup() {
+        let evil = "\"><script>alert(1)</script>&amp;'";
+        let one = Listed {
+            id: "a1".into(),
+            at_unix_ms: 5,
+            what: What::Run { label: evil.into(), url: evil.into(), state: State::Unfinished },
+            remark: Remark { tags: vec![evil.into()], note: evil.into() },
+        };
+        let asked = Asked { search: evil.into(), page: 1, first: Some(evil.into()) };
+        let listing = Listing { entries: vec![one.clone()], all: 500 };
+        let page = list(&asked, Some(&one), &listing).into_string();
+        let door = Door::new("127.0.0.1:1".parse().expect("an address"), vec![], false).expect("random bytes");
+        let form = remark("a1", &one.remark, &door).into_string();
+        for text in [&page, &form, &failure(evil).into_string()] {
+            assert!(!text.contains("<script") && !text.contains("'>"), "{text}");
+        }
+        let addresses: Vec<&str> = page.split("href=\"").skip(1).filter_map(|p| p.split('"').next()).collect();
+        assert!(addresses.len() > 5 && addresses.iter().all(|a| a.starts_with('/')), "{addresses:?}");
+    }
+
+    #[test]
+    fn a_part_of_the_list_has_an_address() {
+        let asked = Asked { search: "a b&c=ä".into(), page: 2, first: Some("3fa2".into()) };
+        let link = asked.link();
+        assert_eq!(link, "/?q=a%20b%26c%3D%C3%A4&page=3&a=3fa2");
+        let query = lastdrop_http::form::fields(link.split_once('?').expect("a query").1);
+        let back = Asked::of(&Request { query, ..Request::default() });
+        assert_eq!((back.search, back.page, back.first), (asked.search, asked.page, asked.first));
+    }
+}

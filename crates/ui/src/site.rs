@@ -1,0 +1,327 @@
+//! What is asked for, and what comes of it.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lastdrop_http::RequestParser;
+use lastdrop_report::html::{Content, Shown, served_page};
+use lastdrop_store::{Found, Remark, State, Store, StoreError};
+use lastdrop_wire::{Acceptor, Wire};
+use maud::Markup;
+
+use crate::answer::Answer;
+use crate::door::{Door, Entry};
+use crate::follow::{self, Stream};
+use crate::request::{self, NoRequest, Request, value};
+use crate::start::Started;
+use crate::{Program, bounds, pages, stop};
+
+/// All that connections share.
+#[derive(Debug)]
+pub struct Site {
+    door: Door,
+    program: Box<dyn Program>,
+    pub started: Started,
+    made: String,
+    acceptor: Acceptor,
+    streams: AtomicUsize,
+}
+
+/// What a path is about.
+#[derive(Debug, PartialEq, Eq)]
+enum Place<'a> {
+    List,
+    Changes,
+    Compare,
+    Run(&'a str),
+    Events(&'a str),
+    /// What changes something.
+    Stop(&'a str),
+    Again(&'a str),
+    Remark(&'a str),
+}
+
+impl Place<'_> {
+    fn of(path: &str) -> Option<Place<'_>> {
+        // Nothing is decoded and nothing is a file: what is not one of these is nothing.
+        let is_id = |id: &&str| (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric());
+        match path {
+            "/" => return Some(Place::List),
+            "/events" => return Some(Place::Changes),
+            "/compare" => return Some(Place::Compare),
+            _ => {}
+        }
+        let mut parts = path.strip_prefix("/run/")?.split('/');
+        let id = parts.next().filter(is_id)?;
+        match (parts.next(), parts.next()) {
+            (None, _) => Some(Place::Run(id)),
+            (Some("events"), None) => Some(Place::Events(id)),
+            (Some("stop"), None) => Some(Place::Stop(id)),
+            (Some("again"), None) => Some(Place::Again(id)),
+            (Some("remark"), None) => Some(Place::Remark(id)),
+            _ => None,
+        }
+    }
+
+    fn method(&self) -> &'static str {
+        match self {
+            Place::Stop(_) | Place::Again(_) | Place::Remark(_) => "POST",
+            _ => "GET",
+        }
+    }
+}
+
+/// One stream less when it ends, also by a panic.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Site {
+    pub fn new(door: Door, program: Box<dyn Program>, started: Started, made: String, acceptor: Acceptor) -> Site {
+        Site { door, program, started, made, acceptor, streams: AtomicUsize::new(0) }
+    }
+
+    /// Browsers that wait for news.
+    pub fn streams(&self) -> usize {
+        self.streams.load(Ordering::Relaxed)
+    }
+
+    /// Serves a connection until it ends.
+    pub fn serve(&self, mut wire: Wire, local: IpAddr) {
+        let mut parser = RequestParser::default();
+        let mut store = None;
+        loop {
+            let request = match request::read(&mut wire, &mut parser) {
+                Ok(request) => request,
+                Err(NoRequest::Over) => return,
+                Err(NoRequest::Refused(status)) => {
+                    let _ = Answer::empty(status).write(&mut wire, false, false);
+                    return wire.linger();
+                }
+            };
+            let keep = request.keep_alive && !self.acceptor.is_over();
+            let answer = match self.door.enter(&request, local) {
+                Entry::Refused => Answer::empty(403),
+                Entry::Exchange(cookie) => Answer::see("/").with("Set-Cookie", cookie),
+                Entry::In => {
+                    let opened = match store.take() {
+                        Some(store) => Ok(store),
+                        None => self.program.store(),
+                    };
+                    match opened {
+                        Err(why) => self.failure(500, &why),
+                        Ok(open) => {
+                            let open = store.insert(open);
+                            if let Some(stream) = Place::of(&request.path).filter(|place| is_stream(place, &request)) {
+                                return self.stream(&mut wire, &request, &stream, open);
+                            }
+                            self.answer(&request, open)
+                        }
+                    }
+                }
+            };
+            let is_in = answer.status != 403;
+            if answer.write(&mut wire, keep && is_in, request.method == "HEAD").is_err() {
+                return;
+            }
+            if !keep || !is_in {
+                return wire.linger();
+            }
+        }
+    }
+
+    fn stream(&self, wire: &mut Wire, request: &Request, place: &Place<'_>, store: &Store) {
+        let streams = self.streams.fetch_add(1, Ordering::Relaxed);
+        let _counted = Counted(&self.streams);
+        let refused = match place {
+            _ if !self.door.may_follow(request) => Some(403),
+            _ if streams >= bounds::STREAMS => Some(503),
+            Place::Events(id) if store.progress(id).is_err() => Some(404),
+            _ => None,
+        };
+        if let Some(status) = refused {
+            let _ = Answer::empty(status).write(wire, false, false);
+            return wire.linger();
+        }
+        let Ok(stream) = Stream::begin(wire, &self.acceptor) else { return };
+        // A browser that asks again says what it has.
+        let after = request.field("last-event-id").or(request.asked("after")).and_then(|key| key.parse().ok());
+        // Whether it or we ended it, there is nobody left to tell.
+        let _ = match place {
+            Place::Events(id) => stream.run(store, id, after.unwrap_or(0)),
+            _ => stream.list(store),
+        };
+        wire.linger();
+    }
+
+    fn answer(&self, request: &Request, store: &Store) -> Answer {
+        let Some(place) = Place::of(&request.path) else { return self.failure(404, "There is no such page.") };
+        let method = if request.method == "HEAD" { "GET" } else { &request.method };
+        if method != place.method() {
+            return Answer::empty(405).with("Allow", place.method());
+        }
+        let answer = match place {
+            Place::List | Place::Changes => self.list(request, store),
+            Place::Compare => self.compare(request, store),
+            Place::Run(id) | Place::Events(id) => self.shown(id, store),
+            Place::Stop(id) => self.stop(id, store),
+            Place::Again(id) => self.again(id, store),
+            Place::Remark(id) => remark(id, request, store),
+        };
+        answer.unwrap_or_else(|e| match e {
+            StoreError::NotFound(id) | StoreError::Ambiguous(id) => {
+                self.failure(404, &format!("There is nothing kept as '{id}'."))
+            }
+            other => self.failure(500, &other.to_string()),
+        })
+    }
+
+    fn page(&self, title: &str, lead: Markup, content: &Content<'_>, tail: Markup) -> Answer {
+        Answer::page(served_page(title, lead, content, tail, &self.made))
+    }
+
+    /// A page that says what went wrong.
+    fn failure(&self, status: u16, why: &str) -> Answer {
+        let page = served_page("Not done", pages::failure(why), &Content::Nothing, Markup::default(), &self.made);
+        Answer::page_with(status, page)
+    }
+
+    fn list(&self, request: &Request, store: &Store) -> Result<Answer, StoreError> {
+        let asked = pages::Asked::of(request);
+        let words: Vec<&str> = asked.search.split_whitespace().collect();
+        let listing = store.list(&words, asked.page * pages::ROWS, pages::ROWS)?;
+        // The first of a pair is shown by what it was, wherever in the list it is.
+        let first = match &asked.first {
+            Some(id) => store.list(&[id], 0, pages::ROWS)?.entries.into_iter().find(|e| e.id == *id),
+            None => None,
+        };
+        Ok(self.page("Runs", pages::list(&asked, first.as_ref(), &listing), &Content::Nothing, Markup::default()))
+    }
+
+    fn shown(&self, id: &str, store: &Store) -> Result<Answer, StoreError> {
+        if whole(id, store)? == Found::Document(id.to_string()) {
+            let text = store.document(id)?;
+            let tail = pages::remark(id, &store.remark(id)?, &self.door);
+            return Ok(match Shown::read(&text) {
+                Ok(shown) => self.page(id, pages::above(None), &Content::Shown(&shown), tail),
+                Err(why) => self.failure(500, &why),
+            });
+        }
+        let state = store.state(id)?;
+        let remark = pages::remark(id, &store.remark(id)?, &self.door);
+        if let State::UnderWay(_) = state {
+            let progress = store.progress(id)?;
+            let live = follow::live(store, id, &progress)?;
+            let lead = pages::above(Some(pages::stop(id, store.was_asked_to_stop(id)?, &self.door)));
+            return Ok(self.page(id, lead, &Content::Live(&live), remark));
+        }
+        let run = store.load(id)?;
+        let lead = pages::above(Some(pages::actions(&run, &self.door)));
+        let shown = [Shown::Run(Box::new(run))];
+        let answer = self.page(id, lead, &Content::Shown(&shown), remark);
+        store.check_reads()?;
+        Ok(answer)
+    }
+
+    fn compare(&self, request: &Request, store: &Store) -> Result<Answer, StoreError> {
+        let (Some(a), Some(b)) = (request.asked("a"), request.asked("b")) else {
+            return Ok(self.failure(404, "Choose two runs to compare."));
+        };
+        if a == b {
+            return Ok(self.failure(400, "A run is as fast as itself: choose another one beside it."));
+        }
+        let (first, second) = (store.load(a)?, store.load(b)?);
+        Ok(match self.program.compare(&first, &second, store) {
+            Err(why) => self.failure(500, &why),
+            Ok(document) => {
+                let lead = pages::above(Some(pages::swap(a, b)));
+                let shown = [Shown::Pair(Box::new(document), Box::new(first), Box::new(second))];
+                self.page("Two runs", lead, &Content::Shown(&shown), Markup::default())
+            }
+        })
+    }
+
+    fn stop(&self, id: &str, store: &Store) -> Result<Answer, StoreError> {
+        let State::UnderWay(maker) = store.state(id)? else {
+            return Ok(self.failure(409, "This run is not under way any more."));
+        };
+        // The second signal would end it where it is, without its report.
+        if store.ask_to_stop(id)?
+            && let Err(e) = stop::interrupt(&maker)
+        {
+            return Ok(self.failure(500, &format!("It could not be stopped: {e}")));
+        }
+        Ok(Answer::see(&format!("/run/{id}")))
+    }
+
+    fn again(&self, id: &str, store: &Store) -> Result<Answer, StoreError> {
+        if let Err(why) = store.load(id)?.plan.again() {
+            return Ok(self.failure(409, &format!("It cannot be carried out again: {why}.")));
+        }
+        Ok(match self.started.start(self.program.again(id), store) {
+            Ok(run) => Answer::see(&format!("/run/{run}")),
+            Err(why) => self.failure(409, &format!("Nothing was started: {why}")),
+        })
+    }
+}
+
+fn is_stream(place: &Place<'_>, request: &Request) -> bool {
+    matches!(place, Place::Events(_) | Place::Changes) && request.method == "GET"
+}
+
+/// What has just this id; the beginning of one is none in an address.
+fn whole(id: &str, store: &Store) -> Result<Found, StoreError> {
+    let found = store.find_any(id)?;
+    match &found {
+        Found::Run(whole) | Found::Document(whole) if whole == id => Ok(found),
+        _ => Err(StoreError::NotFound(id.to_string())),
+    }
+}
+
+fn remark(id: &str, request: &Request, store: &Store) -> Result<Answer, StoreError> {
+    whole(id, store)?;
+    let form = request.form();
+    let of = |name: &str| value(&form, name).unwrap_or_default();
+    store.keep_remark(id, &Remark::new(of("tags"), of("note")))?;
+    Ok(Answer::see(&format!("/run/{id}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_place_of_ours_is_nothing() {
+        assert_eq!(Place::of("/run/3fa2"), Some(Place::Run("3fa2")));
+        assert_eq!(Place::of("/run/3fa2/stop"), Some(Place::Stop("3fa2")));
+        for path in [
+            "",
+            "//",
+            "/run",
+            "/run/",
+            "/run//",
+            "/run//stop",
+            "/run/..",
+            "/run/../stop",
+            "/run/%2e%2e",
+            "/run/a/",
+            "/run/a/stop/",
+            "/run/a/stop/b",
+            "/run/<b>",
+            "/run/a'b",
+            "/run/a\"b",
+            "/etc/passwd",
+            "/../etc/passwd",
+            "http://127.0.0.1/",
+            "*",
+            "/run/\u{e4}",
+        ] {
+            assert_eq!(Place::of(path), None, "{path}");
+        }
+        assert_eq!(Place::of(&format!("/run/{}", "a".repeat(65))), None);
+    }
+}

@@ -1,0 +1,90 @@
+//! Starts plans again, one at a time: a process of its own for each, which writes its run into the store as every other one does.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lastdrop_store::Store;
+
+use crate::bounds;
+
+/// What a process says when it could not begin, at most.
+const MOST_SAID: u64 = 4096;
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Runs that were started here.
+#[derive(Debug, Default)]
+pub struct Started {
+    children: Mutex<Vec<Child>>,
+}
+
+impl Started {
+    fn children(&self) -> MutexGuard<'_, Vec<Child>> {
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        children
+    }
+
+    /// Starts a process that makes a run, and waits until it has begun; gives the id of the run.
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    pub fn start(&self, mut command: Command, store: &Store) -> Result<String, String> {
+        // Held until it has begun: two who ask at once do not get a run each.
+        let mut children = self.children();
+        let busy = store.under_way().map_err(|e| e.to_string())?;
+        if !busy.is_empty() || !children.is_empty() {
+            return Err("another run is under way; two at once would disturb each other".into());
+        }
+        // A Ctrl-C of the terminal is for us; it is passed on at the end.
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| format!("it could not be started: {e}"))?;
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let reader = child.stderr.take().map(|mut pipe| {
+            let said = Arc::clone(&said);
+            thread::spawn(move || {
+                let mut first = Vec::new();
+                let _ = pipe.by_ref().take(MOST_SAID).read_to_end(&mut first);
+                *said.lock().unwrap_or_else(PoisonError::into_inner) = first;
+                // A full pipe would stop it.
+                let _ = std::io::copy(&mut pipe, &mut std::io::sink());
+            })
+        });
+        let until = Instant::now() + bounds::START;
+        loop {
+            let ended = child.try_wait().map_err(|e| e.to_string())?;
+            if let Ok(Some(run)) = store.run_of(child.id()) {
+                children.push(child);
+                return Ok(run);
+            }
+            if let Some(status) = ended {
+                let _ = reader.map(thread::JoinHandle::join);
+                let said = said.lock().unwrap_or_else(PoisonError::into_inner);
+                let text = String::from_utf8_lossy(&said).trim().to_string();
+                return Err(if text.is_empty() { format!("it ended at once: {status}") } else { text });
+            }
+            if Instant::now() > until {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err("it did not begin in time".into());
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Asks those that still run to stop, and waits for a while.
+    pub fn end(&self) {
+        let mut children = self.children();
+        for child in children.iter() {
+            // SAFETY: a plain call on a child of ours that nobody has waited for.
+            unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+        }
+        let until = Instant::now() + bounds::END;
+        while Instant::now() < until && children.iter_mut().any(|child| matches!(child.try_wait(), Ok(None))) {
+            thread::sleep(LOOK);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+"""The command: which set-ups, which question, what is kept."""
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from faults import database, rows
+from faults.measure import alone
+from faults.place import LabError, clear_up
+
+from . import grid as grids
+from . import score
+from .setups import MOST_POINTS, SETUPS
+
+PAGE = Path("docs/tune-lab.md")
+HEAD = """# What tunes reach in the lab
+
+`./x lab tune` tunes real servers whose best settings are known: all combinations of a few settings of each were measured once
+(`--grid`, in labs/tuning/grids), and what a tune chooses is worth what the nearest of them gave.
+"""
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="./x lab tune", description="Tunes servers whose best settings are known, and scores the answers.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="set-ups, as --list shows them [default: all]")
+    parser.add_argument("--list", action="store_true", help="list the set-ups and end")
+    parser.add_argument("--grid", action="store_true", help="measure grids that are not there, instead of tuning")
+    parser.add_argument("--again", action="store_true", help="also what has a row for this commit, or a grid")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="tunes of each set-up [default: 1]")
+    parser.add_argument("--publish", action="store_true", help=f"write the table to {PAGE}")
+    return parser.parse_args()
+
+
+def chosen(names):
+    unknown = set(names) - {setup.name for setup in SETUPS}
+    if unknown:
+        sys.exit(f"lab tune: there is no set-up {', '.join(sorted(unknown))}; see --list")
+    return [setup for setup in SETUPS if not names or setup.name in names]
+
+
+def measure(setups, again):
+    failed = False
+    for setup in setups:
+        if grids.read(setup) and not again:
+            continue
+        try:
+            with alone():
+                grid = grids.measure(setup)
+        except (LabError, OSError, ValueError) as error:
+            failed = True
+            print(f"{setup.name}: {error}", flush=True)
+            continue
+        grids.write(setup, grid)
+        best, start = grids.best(grid), grids.nearest(grid, {})
+        print(f"{setup.name}: {len(grid['points'])} points, best {best['settings']} {best['rps']}/s, start {start['rps']}/s", flush=True)
+    return failed
+
+
+def main():
+    options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    setups = chosen(options.names)
+    if options.list:
+        for setup in setups:
+            points, stored = len(setup.points()), "measured" if grids.read(setup) else "no grid yet"
+            assert points <= MOST_POINTS, setup.name
+            print(f"{setup.name:26} {points:3} points, {stored}: {', '.join(setup.grid)}")
+        return
+    if os.geteuid():
+        sys.exit("lab tune: namespaces want root")
+    clear_up()
+    try:
+        if options.grid:
+            sys.exit(1 if measure(setups, options.again) else 0)
+        about = rows.version()
+        done = {} if options.again else rows.latest(score.NAME, about)
+        for setup in setups:
+            if not grids.read(setup):
+                print(f"{setup.name}: its grid was not measured (--grid)", flush=True)
+                continue
+            for seed in range(1, options.seeds + 1):
+                if done.get((setup.name, seed), {}).get("state") == "ok":
+                    continue
+                row = score.examine(setup, seed)
+                rows.append(score.NAME, {**row, **about})
+                print(score.report(SETUPS, [row], about).splitlines()[4], flush=True)
+        known = {setup.name for setup in setups}
+        found = [row for row in rows.latest(score.NAME, about).values() if row["name"] in known]
+    except LabError as error:
+        sys.exit(f"lab tune: {error}")
+    finally:
+        database.forget_template()
+    table = score.report(SETUPS, found, about)
+    print(table)
+    if options.publish:
+        PAGE.write_text(f"{HEAD}\n{table}")
+    sys.exit(0 if found and all(row["state"] == "ok" for row in found) else 1)

@@ -1,0 +1,79 @@
+"""Tunes a set-up, and says what its answer is worth by the stored grid."""
+
+import json
+import os
+import statistics
+import subprocess
+import time
+
+from faults.ask import quiet
+from faults.measure import alone, environment, lastdrop
+from faults.place import LabError, Place
+
+from . import grid as grids
+
+TRIALS = 25
+PATIENCE = 1800
+NAME = "tune.jsonl"
+"""Rows of the lab."""
+
+
+def tune(setup, seed):
+    """Runs a tune of a set-up that is started for it: (document, seconds)."""
+    place = Place()
+    try:
+        case = setup.build(place)
+        out = place.folder / "tune.json"
+        numbers = {name: values for name, values in setup.grid.items() if all(isinstance(value, int) for value in values)}
+        ranges = [word for name, values in numbers.items() for word in ("--range", f"{name}={min(values)}..{max(values)}")]
+        command = [*place.enter, lastdrop(), "tune", *case.names(), "--url", case.url, "-c", str(setup.users), *setup.load, *setup.options,
+                   "--only", ",".join(setup.grid), *ranges, "--trials", str(TRIALS), "--seed", str(seed), "-d", "2s", "--timeout", "10s",
+                   "--json", str(out), "--quiet"]
+        began = time.monotonic()
+        done = subprocess.run(command, env=environment(place), capture_output=True, text=True, timeout=PATIENCE)
+        if not out.exists():
+            raise LabError(f"the tune ends with {done.returncode}: {done.stderr[-600:]}")
+        return json.loads(out.read_text()), time.monotonic() - began
+    finally:
+        place.close()
+
+
+def examine(setup, seed):
+    """A row about one set-up."""
+    grid = grids.read(setup)
+    row = {"name": setup.name, "strength": seed, "load": os.getloadavg()[0], "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    try:
+        with alone():
+            row["others"] = quiet()
+            document, seconds = tune(setup, seed)
+    except (LabError, OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
+        return {**row, "state": "failed", "why": f"{type(error).__name__}: {error}"[:800]}
+    winner = document.get("winner") or {}
+    settings = winner.get("settings") or {}
+    point, start, top = grids.nearest(grid, settings), grids.nearest(grid, {}), grids.best(grid)
+    reached = (point["rps"] or 0) / top["rps"]
+    return {**row, "state": "ok", "verdict": document["verdict"], "settings": settings, "point": point["settings"],
+            "reached": round(reached, 4), "start": round((start["rps"] or 0) / top["rps"], 4), "best": top["settings"],
+            "ratio": winner.get("ratio"), "trials": len(document["trials"]), "seconds": round(seconds, 1)}
+
+
+def report(setups, rows, about):
+    """Markdown: each set-up's tune, and what all of them came to."""
+    lines = [f"Commit {about['commit']}, program {about['program']}; at most {TRIALS} trials of a search.", "",
+             "| set-up | at the start | reached | verdict | chosen | the grid's best | trials | seconds |", "|---|---|---|---|---|---|---|---|"]
+    shown = lambda settings: ", ".join(f"{name} {value}" for name, value in settings.items()) or "as it was"
+    of = {setup.name: setup for setup in setups}
+    for row in sorted(rows, key=lambda row: (row["name"], row["strength"])):
+        if row["state"] != "ok":
+            lines.append(f"| {row['name']} | | | {row['why'][:200]} | | | | |")
+            continue
+        lines.append(f"| {row['name']} | {row['start']:.2f} | {row['reached']:.3f} | {row['verdict']} | {shown(row['settings'])} | "
+                     f"{shown(row['best'])} | {row['trials']} | {row['seconds']:.0f} |")
+    good = [row["reached"] for row in rows if row["state"] == "ok" and not of[row["name"]].at_best]
+    if good:
+        lines += ["", f"Share of the grid's best: median {statistics.median(good):.3f} (wanted 0.97), worst {min(good):.3f} (wanted 0.92), "
+                      f"{len(good)} tunes."]
+    best = [row["verdict"] == "no_gain" for row in rows if row["state"] == "ok" and of[row["name"]].at_best]
+    if best:
+        lines.append(f"Servers at their best: no_gain in {sum(best)} of {len(best)}.")
+    return "\n".join(lines) + "\n"
