@@ -11,6 +11,9 @@ use crate::table::aligned;
 const METRICS: [(&str, &str); 5] =
     [("rps", "answers/s"), ("p50_us", "p50"), ("p90_us", "p90"), ("p99_us", "p99"), ("errors", "errors")];
 
+/// An interval that reaches this says nothing.
+const UNKNOWN: f64 = 1e9;
+
 /// Classes in the text; the document has all.
 const CLASSES_SHOWN: usize = 20;
 
@@ -86,7 +89,11 @@ pub fn compare_text(d: &CompareDocument) -> String {
             show(m.a),
             show(m.b),
             format!("{:.3}", m.ratio),
-            format!("{:.3} to {:.3}", m.interval[0], m.interval[1]),
+            if m.interval[1] < UNKNOWN {
+                format!("{:.3} to {:.3}", m.interval[0], m.interval[1])
+            } else {
+                "–".into()
+            },
             word(m.verdict).into(),
             seen,
         ]);

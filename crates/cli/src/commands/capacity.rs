@@ -11,9 +11,10 @@ use lastdrop_model::objective::Metric;
 use lastdrop_model::request::header_line;
 use lastdrop_model::{Arrival, KeepAlive};
 use lastdrop_report::capacity_text;
+use lastdrop_report::export::Runs;
 use lastdrop_trials::capacity::{CapacityOrder, capacity as find_capacity};
 
-use crate::commands::{Report, hint_of_restore, observers, open_store};
+use crate::commands::{Report, hint_of_restore, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::options::{NetworkArgs, Objectives, OutputArgs, objectives, within};
 use crate::run_plan;
@@ -120,7 +121,7 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
     let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(true)?;
     let store = open_store(&args.output)?;
-    let observers = observers(args.output.quiet, store.clone());
+    let observers = observers_of(&args.output, store.clone(), Runs::Several)?;
     let mut lab = Lab::new(&stop.flag, observers);
     let document = find_capacity(&mut lab, &order).inspect_err(|_| hint_of_restore(&order.plan.url))?;
     report.keep_and_give(store.as_ref(), &capacity_text(&document), &document)?;

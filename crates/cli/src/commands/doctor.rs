@@ -10,10 +10,11 @@ use lastdrop_doctor::{Manner, Order, confirm, examine};
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::documents::DoctorDocument;
 use lastdrop_model::plan::Load;
+use lastdrop_report::export::Runs;
 use lastdrop_report::{doctor_list, doctor_text, explain_text};
 use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 
-use crate::commands::{Report, observers, open_store};
+use crate::commands::{Report, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::options::{DatabaseArgs, LoadArgs, NetworkArgs, OthersArgs, OutputArgs, RequestArgs};
 use crate::run_plan;
@@ -134,7 +135,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         time,
     };
     let store = open_store(&args.output)?;
-    let mut lab = Lab::new(&stop.flag, observers(args.output.quiet, store.clone()));
+    let mut lab = Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::Several)?);
     let examination = examine(&mut lab, &order)?;
     let mut document = diagnose(&examination);
     if args.confirm && stop.signal().is_none() {

@@ -35,9 +35,11 @@ use lastdrop_lab::lab::random_u32;
 use lastdrop_lab::observers::Keeper;
 use lastdrop_model::Url;
 use lastdrop_model::documents::Several;
+use lastdrop_report::export::Runs;
 use lastdrop_server::left_at;
 use lastdrop_store::Store;
 
+use crate::export::exports;
 use crate::narrator::Terminal;
 use crate::options::OutputArgs;
 use crate::outfile::Outfile;
@@ -83,6 +85,16 @@ pub fn observers(quiet: bool, store: Option<Store>) -> Vec<Box<dyn Observer>> {
     // What has happened is on disk before anything else is done with it.
     let keeper = store.map(|store| -> Box<dyn Observer> { Box::new(Keeper::new(store)) });
     keeper.into_iter().chain([Box::new(Terminal::new(quiet)) as Box<dyn Observer>]).collect()
+}
+
+/// The same for a command with a store, with what is handed on to other programs.
+///
+/// # Errors
+/// When an export cannot be begun.
+pub fn observers_of(output: &OutputArgs, store: Option<Store>, runs: Runs) -> Result<Vec<Box<dyn Observer>>> {
+    let mut all = observers(output.quiet, store);
+    all.extend(exports(&output.export, runs, output.keep_secrets, output.quiet)?);
+    Ok(all)
 }
 
 /// How long it is waited for somebody to answer at a URL.

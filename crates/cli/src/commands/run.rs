@@ -10,12 +10,13 @@ use lastdrop_lab::observers::RequestLog;
 use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_model::run::End;
 use lastdrop_model::{Judged, Run, Verdict};
+use lastdrop_report::export::Runs;
 use lastdrop_report::{limit_line, run_text};
 use lastdrop_server::ServerRef;
 use lastdrop_server::find;
 use lastdrop_server::{Kind, kinds};
 
-use crate::commands::{Report, hint_of_restore, observers, open_store};
+use crate::commands::{Report, hint_of_restore, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::junit::Junit;
 use crate::options::{LoadArgs, NetworkArgs, Objectives, OutputArgs, RequestArgs, objectives};
@@ -91,7 +92,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let (mut log, growing) = log.map_or((None, None), |(file, growing)| (Some(RequestLog::new(file)), Some(growing)));
     let mut junit = junit_file.map(Junit::new);
     let store = open_store(&args.output)?;
-    let mut lab = Lab { server, ..Lab::new(&stop.flag, observers(args.output.quiet, store.clone())) };
+    let mut lab = Lab { server, ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One)?) };
     lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));
     lab.observers.extend(junit.as_mut().map(|junit| -> Box<dyn Observer> { Box::new(junit) }));
     let run = match lab.run_prepared(&plan, Some(prepared), "") {
@@ -114,8 +115,9 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     given.and(judged).and(logged)?;
     // The older seconds of the report came from there.
     let unread = || store.and_then(|s| s.check_reads().err()).map(|e| format!("could not be kept: {e}"));
-    if let Some(trouble) = trouble.into_iter().next().or_else(unread) {
-        anyhow::bail!("the run was made but {trouble}");
+    let trouble: Vec<String> = trouble.into_iter().chain(unread()).collect();
+    if !trouble.is_empty() {
+        anyhow::bail!("the run was made but {}", trouble.join("; it "));
     }
     Ok(exit_of(&run, &stop))
 }

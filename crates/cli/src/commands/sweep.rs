@@ -6,12 +6,13 @@ use anyhow::Result;
 use clap::Args;
 use lastdrop_lab::Lab;
 use lastdrop_model::bounds::ROUNDS;
+use lastdrop_report::export::Runs;
 use lastdrop_report::{sweep_csv, sweep_text};
 use lastdrop_server::Stack;
 use lastdrop_trials::sweep::sweep as run_sweep;
 use lastdrop_trials::sweep_plan::SweepPlan;
 
-use crate::commands::{Report, observers, open_store};
+use crate::commands::{Report, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::options::{OthersArgs, OutputArgs, within};
 use crate::outfile::Outfile;
@@ -52,7 +53,7 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
     report.make_room_for(csv.as_ref());
     let stop = Stop::on_signals(plan.servers.is_empty())?;
     let store = open_store(&args.output)?;
-    let observers = observers(args.output.quiet, store.clone());
+    let observers = observers_of(&args.output, store.clone(), Runs::Several)?;
     let stack = match plan.servers.is_empty() {
         true => None,
         false => {

@@ -9,12 +9,13 @@ use lastdrop_lab::{Lab, Observer};
 use lastdrop_model::bounds::{DURATION, GAIN, MEMORY, PAUSE, RACE, TRIALS};
 use lastdrop_model::documents::{Goal, TuneDocument, TuneVerdict};
 use lastdrop_model::{KeepAlive, Setting, Url};
+use lastdrop_report::export::Runs;
 use lastdrop_report::tune_text;
 use lastdrop_server::{Kind, ServerRef, Stack, check_called_apart, kinds};
 use lastdrop_trials::tune::{DiaryOrder, TuneOrder, Wishes, tune as run_tune};
 
 use crate::commands::watchdog::Watchdog;
-use crate::commands::{Report, diary_folder, observers, open_store};
+use crate::commands::{Report, diary_folder, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::options::{LoadArgs, Objectives, OthersArgs, OutputArgs, objectives, within};
 use crate::signals::Stop;
@@ -131,7 +132,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         return Err(UsageError("--resume needs what --no-store leaves out".into()).into());
     }
     let store = open_store(&args.output)?;
-    let mut observers = observers(args.output.quiet, store.clone());
+    let mut observers = observers_of(&args.output, store.clone(), Runs::Several)?;
     let stack = Stack::open(&args.servers, Some(&args.url), &(&args.others).into())?;
     let goal = match args.goal.as_str() {
         "latency" => Goal::Latency,

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::export::{self, ExportTo, export_to};
+
 /// Options about what is kept and shown.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Output")]
@@ -20,6 +22,8 @@ pub struct OutputArgs {
     /// Keep passwords, tokens, cookies, forms and bodies with the run and in documents, instead of marks in their place
     #[arg(long)]
     pub keep_secrets: bool,
+    #[arg(long, value_name = "FORM:WHERE", value_parser = export_to, help = export::help())]
+    pub export: Vec<ExportTo>,
     /// No progress, no text: only errors, and JSON where asked for
     #[arg(short, long)]
     pub quiet: bool,
