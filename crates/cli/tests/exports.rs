@@ -69,7 +69,12 @@ fn files_are_the_same_while_a_run_goes_on_and_afterwards() {
     assert_eq!(lines[1..].iter().map(|l| l[2].parse::<u64>().expect("a count")).sum::<u64>(), answered);
     for (form, path) in [("csv", &csv), ("hdr", &hdr)] {
         let again = folder.run(&["export", "last", "--format", form]);
-        assert!(again.code == 0 && again.stdout == read(path), "{form}: {again:?}\n{}", read(path));
+        // A look that came too late while the run went on is there afterwards.
+        let seconds = |text: &str| -> Vec<String> {
+            let fields = if form == "csv" { 10 } else { usize::MAX };
+            text.lines().map(|l| l.split(',').take(fields).collect::<Vec<_>>().join(",")).collect()
+        };
+        assert!(again.code == 0 && seconds(&again.stdout) == seconds(&read(path)), "{form}: {again:?}\n{}", read(path));
     }
 
     // Events afterwards lack only what is not kept.
@@ -174,7 +179,8 @@ fn prometheus_scrapes_a_run_and_has_its_numbers() {
     let url = target.url();
     // It is ended when enough has been seen.
     let args = ["run", &url, "--warm-up", "1s", "-d", "90s", "-c", "2", "--json", text(&json), "--export", &export];
-    let mut run = folder.lastdrop(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    let child = folder.lastdrop(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    let mut run = Daemon { child };
     let ask = |query: &str| -> Vec<Value> {
         let body = get(
             port,
@@ -205,8 +211,8 @@ fn prometheus_scrapes_a_run_and_has_its_numbers() {
     let scraped = get(page, "/metrics").expect("a page");
     let answers = ask(history);
     let gap = ask("lastdrop_latency_seconds_bucket{le=\"+Inf\"} - ignoring(le) lastdrop_latency_seconds_count");
-    signal(&run, libc::SIGINT);
-    run.wait().expect("it ends");
+    signal(&run.child, libc::SIGINT);
+    run.child.wait().expect("it ends");
     let run: Value = serde_json::from_str(&read(&json)).expect("JSON");
 
     assert!(!gap.is_empty() && gap.iter().all(|g| g["value"][1] == "0"), "{gap:?}");
@@ -341,9 +347,10 @@ fn who_takes_nothing_does_not_hold_up_the_run_and_that_is_told() {
     let folder = Folder::new();
     let target = Target::start(&folder, &["--service", "2ms"]);
     // It accepts, and never answers.
-    let (address, _) = serve(posted, |_| {
-        std::thread::park();
-        Vec::new()
+    let (address, _) = serve(posted, |_| -> Vec<u8> {
+        loop {
+            std::thread::park();
+        }
     });
     let url = target.url();
     for (export, why) in [
@@ -377,5 +384,5 @@ fn an_export_that_cannot_begin_is_said_before_the_run() {
         let done = folder.run(&["run", &url, "-n", "10", "--export", &export]);
         assert_eq!(done.code, code, "{done:?}");
     }
-    assert_eq!(n(&target.counts()["requests"]), 0, "nothing was sent");
+    assert!(folder.run(&["history"]).stdout.contains("No runs yet"), "nothing was begun");
 }

@@ -42,12 +42,17 @@ fn notes(document: &Value) -> String {
 }
 
 #[test]
-fn real_reports_of_ab_siege_and_wrk_are_compared_by_what_they_say() {
+fn real_reports_of_ab_siege_wrk_and_hey_are_compared_by_what_they_say() {
     let folder = Folder::new();
     let target = Target::start(&folder, &["--service", "3ms"]);
     let url = target.url();
     let ab = report(&folder, "ab.txt", "ab", &["-q", "-n", "300", "-c", "2", &url]);
-    let siege = report(&folder, "siege.txt", "siege", &["-q", "-b", "-r", "100", "-c", "2", &url]);
+    let rc = folder.join("siegerc");
+    fs::write(&rc, "json_output = false\nshow-logfile = false\nlogging = false\n").expect("written");
+    let [rc, calls] = [text(&rc), "100"];
+    let siege = report(&folder, "siege.txt", "siege", &["-R", rc, "-b", "-r", calls, "-c", "2", &url]);
+    let json = report(&folder, "siege.json", "siege", &["-R", rc, "-j", "-b", "-r", calls, "-c", "2", &url]);
+    let hey = report(&folder, "hey.txt", "hey", &["-n", "300", "-c", "2", &url]);
     let wrk = report(&folder, "wrk.txt", "wrk", &["-t", "1", "-c", "2", "-d", "1s", "--latency", &url]);
 
     let document = folder.json(&["compare", text(&ab), text(&wrk)], 0);
@@ -65,6 +70,13 @@ fn real_reports_of_ab_siege_and_wrk_are_compared_by_what_they_say() {
     let document = folder.json(&["compare", text(&siege), text(&wrk)], 0);
     assert_eq!(number(&document["metrics"]["rps"]["a"]).round(), said(&siege, "Transaction rate:").round());
     assert!(document["metrics"].get("p50_us").is_none() && notes(&document).contains("A is by siege: no percentiles"));
+    let document = folder.json(&["compare", text(&json), text(&hey)], 0);
+    assert_eq!(number(&document["metrics"]["rps"]["b"]).round(), said(&hey, "Requests/sec:").round());
+    assert!(
+        notes(&document).contains("A is by siege: no percentiles") && number(&document["metrics"]["rps"]["a"]) > 0.0
+    );
+    let document = folder.json(&["compare", text(&hey), text(&wrk)], 0);
+    assert_eq!(number(&document["metrics"]["p99_us"]["a"]).round(), (said(&hey, "99% in") * 1e6).round());
     let shown = folder.run(&["compare", text(&siege), text(&wrk)]);
     assert!(shown.stdout.contains("cannot tell") && !shown.stdout.contains("1000000000"), "{shown:?}");
 }

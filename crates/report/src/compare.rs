@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use lastdrop_model::documents::{ClassComparison, CompareDocument, CompareKind, Compared};
 use lastdrop_model::units::show_us;
 
+use crate::html::first;
 use crate::table::aligned;
 
 /// In this order, with the names that people use.
@@ -55,7 +56,7 @@ fn word(verdict: Compared) -> &'static str {
 /// The summary of a comparison.
 #[must_use]
 pub fn compare_text(d: &CompareDocument) -> String {
-    let mut out = String::new();
+    let mut out = first::compare(d).line();
     let counted = d.blocks.iter().filter(|b| b.spoiled.is_empty()).count();
     let spoiled = d.blocks.len() - counted;
     let blocks = match d.kind {

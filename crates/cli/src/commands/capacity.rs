@@ -16,7 +16,7 @@ use lastdrop_trials::capacity::{CapacityOrder, capacity as find_capacity};
 
 use crate::commands::{Report, hint_of_restore, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{NetworkArgs, Objectives, OutputArgs, objectives, within};
+use crate::options::{FormatArgs, NetworkArgs, Objectives, OutputArgs, objectives, within};
 use crate::run_plan;
 use crate::signals::Stop;
 use crate::stdio::note;
@@ -77,6 +77,8 @@ pub struct CapacityArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
     #[command(flatten)]
+    pub form: FormatArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
 }
 
@@ -118,7 +120,7 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
         max_time: args.max_time,
         most_users: (!args.no_staircase).then_some(args.max_users),
     };
-    let report = Report::of(&args.output)?;
+    let report = Report::of(&args.output)?.with_format(args.form)?;
     let stop = Stop::on_signals(true)?;
     let store = open_store(&args.output)?;
     let observers = observers_of(&args.output, store.clone(), Runs::Several)?;

@@ -19,7 +19,7 @@ use lastdrop_trials::compare::{CompareOrder, compare as compare_live};
 
 use crate::commands::{Report as Output, default_store, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{LoadArgs, NetworkArgs, OutputArgs, within};
+use crate::options::{FormatArgs, LoadArgs, NetworkArgs, OutputArgs, within};
 use crate::run_plan;
 use crate::signals::Stop;
 use crate::stdio::note;
@@ -56,6 +56,8 @@ pub struct CompareArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
     #[command(flatten)]
+    pub form: FormatArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
 }
 
@@ -64,7 +66,7 @@ const STRETCH: Duration = Duration::from_millis(520);
 const SETTLING: Duration = Duration::from_millis(50);
 
 pub fn compare(args: &CompareArgs) -> Result<Exit> {
-    let report = Output::of(&args.output)?;
+    let report = Output::of(&args.output)?.with_format(args.form)?;
     let (document, exit, store) = match args.live {
         true => live(args)?,
         // Of two stored runs it can be made again.

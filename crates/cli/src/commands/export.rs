@@ -63,10 +63,19 @@ pub fn export(args: ExportArgs) -> Result<Exit> {
     let store = open(args.store)?;
     let id = store.find(&args.id)?;
     let secret = store.load(&id)?.plan.keep_secrets;
+    write_pieces(&store, &id, args.format, file.private(secret))?;
+    Ok(Exit::Done)
+}
+
+/// Writes a form of a run.
+///
+/// # Errors
+/// When the file cannot be written, or the run not be read.
+pub fn write_pieces(store: &Store, id: &str, exporter: &dyn Exporter, file: Outfile) -> Result<()> {
     let mut read = Ok(());
-    file.private(secret).pieces(|out| {
+    file.pieces(|out| {
         let mut last = Vec::new();
-        let mut write = |piece: Vec<u8>| match pieces {
+        let mut write = |piece: Vec<u8>| match exporter.pieces() {
             Pieces::Lines => out.write_all(text(&piece).as_str().as_bytes()),
             Pieces::Messages => out.write_all(&piece),
             Pieces::State => {
@@ -74,11 +83,10 @@ pub fn export(args: ExportArgs) -> Result<Exit> {
                 Ok(())
             }
         };
-        read = each_piece(&store, &id, args.format, &mut write);
+        read = each_piece(store, id, exporter, &mut write);
         out.write_all(text(&last).as_str().as_bytes())
     })?;
-    read?;
-    Ok(Exit::Done)
+    read
 }
 
 /// Files are looked at on terminals.

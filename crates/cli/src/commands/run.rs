@@ -19,7 +19,7 @@ use lastdrop_server::{Kind, kinds};
 use crate::commands::{Report, hint_of_restore, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::junit::Junit;
-use crate::options::{LoadArgs, NetworkArgs, Objectives, OutputArgs, RequestArgs, objectives};
+use crate::options::{FormatArgs, LoadArgs, NetworkArgs, Objectives, OutputArgs, RequestArgs, objectives};
 use crate::outfile::Outfile;
 use crate::run_plan;
 use crate::signals::Stop;
@@ -61,6 +61,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub log: Option<String>,
     #[command(flatten)]
+    pub form: FormatArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
 }
 
@@ -83,9 +85,9 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         stdio::out(run_plan::dry_run(&plan, &prepared)?);
         return Ok(Exit::Done);
     }
-    let mut report = Report::of(&args.output)?;
+    let mut report = Report::of(&args.output)?.with_format(args.form)?;
     let junit_file = Outfile::wanted(args.junit.as_deref())?;
-    report.make_room_for(junit_file.as_ref());
+    report.make_room_for(junit_file.as_ref())?;
     let server = args.server.as_ref().map(find).transpose()?;
     let stop = Stop::on_signals(true)?;
     let log = Outfile::wanted(args.log.as_deref())?.map(Outfile::grow).transpose()?;

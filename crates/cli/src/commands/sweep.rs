@@ -14,7 +14,7 @@ use lastdrop_trials::sweep_plan::SweepPlan;
 
 use crate::commands::{Report, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{OthersArgs, OutputArgs, within};
+use crate::options::{FormatArgs, OthersArgs, OutputArgs, within};
 use crate::outfile::Outfile;
 use crate::signals::Stop;
 use crate::stdio::note;
@@ -38,6 +38,8 @@ pub struct SweepArgs {
     #[command(flatten)]
     pub others: OthersArgs,
     #[command(flatten)]
+    pub form: FormatArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
 }
 
@@ -48,9 +50,9 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
     plan.keep_secrets = args.output.keep_secrets;
     // Not after an hour of measuring.
     plan.check_sort().map_err(UsageError)?;
-    let mut report = Report::of(&args.output)?;
+    let mut report = Report::of(&args.output)?.with_format(args.form)?;
     let csv = Outfile::wanted(args.csv.as_deref())?.map(|file| file.private(plan.keep_secrets));
-    report.make_room_for(csv.as_ref());
+    report.make_room_for(csv.as_ref())?;
     let stop = Stop::on_signals(plan.servers.is_empty())?;
     let store = open_store(&args.output)?;
     let observers = observers_of(&args.output, store.clone(), Runs::Several)?;

@@ -17,7 +17,7 @@ use lastdrop_trials::tune::{DiaryOrder, TuneOrder, Wishes, tune as run_tune};
 use crate::commands::watchdog::Watchdog;
 use crate::commands::{Report, diary_folder, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{LoadArgs, Objectives, OthersArgs, OutputArgs, objectives, within};
+use crate::options::{FormatArgs, LoadArgs, Objectives, OthersArgs, OutputArgs, objectives, within};
 use crate::signals::Stop;
 use crate::stdio::note;
 
@@ -84,6 +84,8 @@ pub struct TuneArgs {
     #[command(flatten)]
     pub load: LoadArgs,
     #[command(flatten)]
+    pub form: FormatArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
 }
 
@@ -125,7 +127,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     plan.keep_secrets = args.output.keep_secrets;
     plan.objectives = args.objective.map(|o| o.0).unwrap_or_default();
     let plan_seed = plan.seed;
-    let report = Report::of(&args.output)?;
+    let report = Report::of(&args.output)?.with_format(args.form)?;
     let stop = Stop::on_signals(false)?;
     let diary = diary_folder(&args.output);
     if args.resume && diary.is_none() {

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use lastdrop_report::Format;
+
 use crate::export::{self, ExportTo, export_to};
+use crate::options::values::format;
 
 /// Options about what is kept and shown.
 #[derive(Debug, Clone, Args)]
@@ -27,4 +30,13 @@ pub struct OutputArgs {
     /// No progress, no text: only errors, and JSON where asked for
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+/// The form of what is printed.
+#[derive(Debug, Clone, Copy, Default, Args)]
+#[command(next_help_heading = "Output")]
+pub struct FormatArgs {
+    /// What is printed: text, json, csv, md (Markdown) or junit [default: text]
+    #[arg(long, value_name = "FORMAT", value_parser = format)]
+    pub format: Option<Format>,
 }

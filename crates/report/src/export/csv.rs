@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use lastdrop_model::{Event, Kind, Look, Slice};
 
 use super::phases::Phases;
-use super::{Exporter, Form, Pieces, Runs, quoted};
+use super::{Exporter, Form, Pieces, Runs};
 use crate::server::shown_queue;
+use crate::table::quote;
 
 #[derive(Debug)]
 pub(super) struct Csv;
@@ -36,7 +37,7 @@ impl Exporter for Csv {
 /// The look at the end of a second comes a little late: up to this long after its beginning it is that second's.
 const LOOK_UNTIL_S: f64 = 1.5;
 /// A second waits for its look for so many others, and no longer.
-const WAITS: usize = 3;
+const WAITS: usize = 5;
 /// Looks that are remembered, where seconds come late because they wait for the server's log.
 const LOOKS: usize = 120;
 
@@ -61,7 +62,7 @@ impl Lines {
             let q = |q| h.quantile(q);
             format!("{:.1},{},{},{},{},{}", h.mean(), q(0.5), q(0.9), q(0.99), q(0.999), h.max())
         };
-        let (phase, counts) = (quoted(self.phases.name(slice.phase)), &slice.counts);
+        let (phase, counts) = (quote(self.phases.name(slice.phase)), &slice.counts);
         let failed = counts.failed.total() + counts.timed_out;
         (at, format!("{at:.3},{phase},{},{failed},{times},", counts.answered))
     }
@@ -89,7 +90,7 @@ impl Form for Lines {
         if let Event::Began { id, .. } = event {
             out += &self.ready(true);
             self.looks.clear();
-            self.run = quoted(id);
+            self.run = quote(id);
             if !std::mem::replace(&mut self.headed, true) {
                 out += HEADING;
             }

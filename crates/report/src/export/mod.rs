@@ -61,11 +61,6 @@ pub fn exporter(name: &str) -> Option<&'static dyn Exporter> {
     EXPORTERS.into_iter().find(|e| e.name() == name)
 }
 
-/// A phase and its fields as RFC 4180 has it.
-pub(crate) fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_string() }
-}
-
 #[cfg(test)]
 mod fixtures {
     use std::borrow::Cow;

@@ -41,7 +41,8 @@ pub struct NoReport(String);
 /// When there is none, or one that does not say what it has to.
 pub fn read(text: &str) -> Result<Vec<Report>, NoReport> {
     let text = text.trim_start_matches('\u{feff}');
-    let reports = if text.trim_start().starts_with(['{', '[']) { read_json(text)? } else { read_text(text)? };
+    let text_reports = read_text(text);
+    let reports = if text_reports.is_empty() { read_json(text)? } else { text_reports };
     if reports.is_empty() {
         return Err(NoReport("it is no report of ab, siege, wrk, wrk2, hey, oha --json, k6 or vegeta".into()));
     }
@@ -72,17 +73,25 @@ fn tidy(mut report: Report) -> Report {
     report
 }
 
-fn read_json(text: &str) -> Result<Vec<Report>, NoReport> {
+/// Each JSON document that begins a line. What is said between them (siege's notes on its configuration) is passed over.
+fn read_json(mut text: &str) -> Result<Vec<Report>, NoReport> {
     let mut reports = Vec::new();
-    for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
-        let value = value.map_err(|e| NoReport(format!("it is no JSON: {e}")))?;
+    while let Some(at) = begin_of_json(text) {
+        let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
+        let Some(value) = values.next() else { break };
+        let value = value.map_err(|e| NoReport(format!("its JSON is not whole: {e}")))?;
         reports.push(json::read(&value).ok_or_else(|| {
-            NoReport(
-                "it is no JSON of siege -j, oha --json, k6 (--summary-export, handleSummary) or vegeta report".into(),
-            )
+            let known = "siege -j, oha --json, k6 (--summary-export, handleSummary) and vegeta report -type=json";
+            NoReport(format!("this JSON is of no program that is known: {known}"))
         })?);
+        text = &text[at + values.byte_offset()..];
     }
     Ok(reports)
+}
+
+fn begin_of_json(text: &str) -> Option<usize> {
+    let begin = text.len() - text.trim_start().len();
+    if text[begin..].starts_with('{') { Some(begin) } else { text.find("\n{").map(|at| at + 1) }
 }
 
 /// A program whose reports are text: the beginning of a line by which each report is known.
@@ -91,12 +100,12 @@ type TextReport = (&'static str, fn(&str) -> Report);
 const TEXTS: [TextReport; 4] =
     [("Server Software:", ab::read), ("Transactions:", siege::read), ("Running ", wrk::read), ("Summary:", hey::read)];
 
-fn read_text(text: &str) -> Result<Vec<Report>, NoReport> {
+fn read_text(text: &str) -> Vec<Report> {
     let begins = |line: &str, mark: &str| {
         line.trim_start().starts_with(mark) && (mark != "Running " || line.contains(" test @ "))
     };
     let known = TEXTS.iter().find(|(mark, _)| text.lines().any(|line| begins(line, mark)));
-    let Some((mark, read)) = known else { return Ok(Vec::new()) };
+    let Some((mark, read)) = known else { return Vec::new() };
     let mut parts: Vec<String> = Vec::new();
     for line in text.lines() {
         if begins(line, mark) {
@@ -107,7 +116,7 @@ fn read_text(text: &str) -> Result<Vec<Report>, NoReport> {
             part.push('\n');
         }
     }
-    Ok(parts.iter().map(|part| read(part)).collect())
+    parts.iter().map(|part| read(part)).collect()
 }
 
 /// What stands behind a label and its colon, on the first line that begins so.

@@ -64,6 +64,10 @@ fn reports_one_after_the_other_are_blocks() {
     let siege =
         "{\"transactions\":10,\"transaction_rate\":5.0,\"successful_transactions\":10,\"failed_transactions\":0}\n";
     assert_eq!(read(&siege.repeat(3)).expect("reports").len(), 3);
+    // A fresh siege talks first.
+    let talking = format!("New configuration template added to /root/.siege\n\n{siege}Lifting the server siege...\n");
+    assert_eq!(read(&talking.repeat(2)).expect("reports").len(), 2);
+    assert!(read(&format!("{siege}{{\"transactions\":")).is_err());
 }
 
 #[test]
