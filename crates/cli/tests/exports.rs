@@ -128,7 +128,7 @@ fn several_runs_are_told_apart() {
         "--aa",
         &url,
         "--blocks",
-        "2",
+        "4",
         "-d",
         "300ms",
         "-c",
@@ -247,9 +247,10 @@ fn prometheus_scrapes_a_run_and_has_its_numbers() {
             assert_eq!(series[&format!("lastdrop_{metric}{{phase=\"{name}\"}}")], number(value), "{metric} {phase}");
         }
         let response = &phase["latency_us"]["response"];
-        for (field, q) in [("p50", "0.5"), ("p99", "0.99"), ("p99_9", "0.999")] {
-            let key =
-                format!("lastdrop_latency_quantile_seconds{{phase=\"{name}\",kind=\"response\",quantile=\"{q}\"}}");
+        for (field, percentile) in [("p50", "50"), ("p99", "99"), ("p99_9", "99.9")] {
+            let key = format!(
+                "lastdrop_latency_percentile_seconds{{phase=\"{name}\",kind=\"response\",percentile=\"{percentile}\"}}"
+            );
             assert!((series[&key] * 1e6 - number(&response[field])).abs() < 1e-3, "{key} {response}");
         }
         let key = format!("lastdrop_latency_seconds_count{{phase=\"{name}\",kind=\"response\"}}");

@@ -145,11 +145,13 @@ fn statuses(totals: &Totals) -> Vec<Point<'_>> {
     points
 }
 
-fn quantiles(totals: &Totals) -> Vec<Point<'_>> {
+fn percentiles(totals: &Totals) -> Vec<Point<'_>> {
     let mut points = Vec::new();
     for (labels, histogram) in latencies(totals) {
-        for (_, q) in PERCENTILES {
-            let labels = labels.iter().cloned().chain([("quantile", q.to_string().into())]).collect();
+        for (name, q) in PERCENTILES {
+            // `p99_9` in JSON.
+            let percentile = name.trim_start_matches('p').replace('_', ".");
+            let labels = labels.iter().cloned().chain([("percentile", percentile.into())]).collect();
             points.push(Point { labels, value: Value::Real(histogram.quantile(q) as f64 / 1e6) });
         }
     }
@@ -212,7 +214,7 @@ pub(super) fn metrics() -> Vec<Metric> {
         },
         Metric {
             unit: Unit::Seconds,
-            ..gauge("latency_quantile", "Percentiles so far, to three digits, not made of the buckets.", quantiles)
+            ..gauge("latency_percentile", "Percentiles so far, to three digits, not made of the buckets.", percentiles)
         },
         gauge("server_workers", "Worker processes of the server.", |t| seen(t, |l| Some(Value::Whole(l.worker_count)))),
         gauge("server_workers_busy", "Workers that are at work.", |t| seen(t, |l| l.busy.map(Value::Whole))),
