@@ -114,25 +114,23 @@ impl InFlight {
 #[derive(Debug, Default)]
 struct Sweep {
     began: Micros,
+    /// Those that were open then: each may have had something to tell, also one that is closed by now.
+    connections: u64,
     events: u64,
 }
 
 impl Sweep {
-    /// The loop has handled `events` events of a look at `now`, which were all there were (`drained`), or not. Says
-    /// up to when everything has been seen, when that has moved on.
+    /// The loop has handled `events` events of a look at `now`, when so many connections were open; they were all there were
+    /// (`drained`), or not. Says up to when everything has been seen, when that has moved on.
     fn looked(&mut self, events: usize, drained: bool, now: Micros, connections: u64) -> Option<Micros> {
         self.events += events as u64;
-        if drained {
-            *self = Sweep { began: now, events: 0 };
-            return Some(now);
-        }
-        // The kernel hands events out in turn, each connection once: after as many as there are connections nothing is
+        // The kernel hands events out in turn, each connection once: after as many as there were connections nothing is
         // left of what was there when the sweep began, however much has come since.
-        if self.events < connections {
+        if !drained && self.events < self.connections {
             return None;
         }
-        let began = std::mem::replace(self, Sweep { began: now, events: 0 }).began;
-        Some(began)
+        let before = std::mem::replace(self, Sweep { began: now, connections, events: 0 });
+        Some(if drained { now } else { before.began })
     }
 }
 
@@ -206,8 +204,8 @@ impl Streams {
         last_end <= self[stream].times.sent.saturating_add(self.timeout_us / 2)
     }
 
-    /// The loop has handled `events` events of a look at `now`, which were all there were (`drained`), or not. Says
-    /// up to when everything has been seen, when that has moved on.
+    /// The loop has handled `events` events of a look at `now`, when so many connections were open; they were all there were
+    /// (`drained`), or not. Says up to when everything has been seen, when that has moved on.
     #[inline]
     pub fn looked(&mut self, events: usize, drained: bool, now: Micros, connections: u64) -> Option<Micros> {
         self.sweep.looked(events, drained, now, connections)
@@ -264,10 +262,11 @@ mod tests {
     fn a_look_that_was_not_the_last_has_seen_all_only_after_as_many_events_as_there_are_connections() {
         let mut sweep = Sweep::default();
         assert_eq!(sweep.looked(3, true, 10, 100), Some(10));
-        assert_eq!(sweep.looked(60, false, 20, 100), None);
-        // What was there when the last full look ended has been told by now, whatever came after.
-        assert_eq!(sweep.looked(60, false, 30, 100), Some(10));
-        assert_eq!(sweep.looked(60, false, 40, 100), None);
-        assert_eq!(sweep.looked(1, true, 50, 100), Some(50));
+        assert_eq!(sweep.looked(60, false, 20, 90), None);
+        // What was there when the last full look ended has been told by now, whatever came after and however many were closed.
+        assert_eq!(sweep.looked(60, false, 30, 80), Some(10));
+        assert_eq!(sweep.looked(60, false, 40, 10), None);
+        assert_eq!(sweep.looked(20, false, 50, 10), Some(30));
+        assert_eq!(sweep.looked(1, true, 60, 100), Some(60));
     }
 }

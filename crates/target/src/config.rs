@@ -21,6 +21,52 @@ pub enum Service {
     Cpu(Duration),
 }
 
+/// Factors of the service time by the number of busy workers, straight lines between them: `4:1, 12:3, 20:1.5`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Slowdown(Vec<(f64, f64)>);
+
+impl Slowdown {
+    fn at(&self, busy: f64) -> f64 {
+        let next = self.0.partition_point(|(b, _)| *b <= busy);
+        match (next.checked_sub(1).and_then(|i| self.0.get(i)), self.0.get(next)) {
+            (Some((b0, f0)), Some((b1, f1))) => f0 + (f1 - f0) * (busy - b0) / (b1 - b0),
+            (Some((_, f)), None) | (None, Some((_, f))) => *f,
+            (None, None) => 1.0,
+        }
+    }
+}
+
+impl FromStr for Slowdown {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Slowdown, String> {
+        let wrong = |what: &str| {
+            format!("'{text}' is no slowdown ({what}); try '4:1, 12:3, 20:1.5': busy workers and a factor")
+        };
+        let mut points = Vec::new();
+        for pair in text.split(',').filter(|_| !text.trim().is_empty()) {
+            let (busy, factor) = pair.split_once(':').ok_or_else(|| wrong("there is no ':'"))?;
+            let busy: f64 = busy.trim().parse().map_err(|_| wrong("workers are a number"))?;
+            let factor: f64 = factor.trim().parse().map_err(|_| wrong("a factor is a number"))?;
+            WORKERS.check(busy).and_then(|_| STRETCH.check(factor)).map_err(|e| wrong(&e.to_string()))?;
+            if points.last().is_some_and(|(before, _)| *before >= busy) {
+                return Err(wrong("workers have to rise"));
+            }
+            points.push((busy, factor));
+        }
+        Ok(Slowdown(points))
+    }
+}
+
+impl TryFrom<String> for Slowdown {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Slowdown, String> {
+        text.parse()
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
@@ -33,6 +79,8 @@ pub struct Config {
     /// as long, which plants a best pool size (see [`usl_best`]).
     pub contention: f64,
     pub coherency: f64,
+    /// Besides, service takes so many times as long with so many workers busy: any surface can be planted, one with two peaks too.
+    pub slowdown: Slowdown,
     #[serde(deserialize_with = "bytes")]
     pub body: u64,
     /// Private memory of each worker, touched when it starts.
@@ -86,6 +134,7 @@ impl Default for Config {
             service: Service::Fixed(Duration::ZERO),
             contention: 0.0,
             coherency: 0.0,
+            slowdown: Slowdown::default(),
             body: 100,
             memory: 0,
             shared_memory: 0,
@@ -199,7 +248,7 @@ impl Config {
     #[must_use]
     pub fn stretch(&self, busy: u32) -> f64 {
         let b = f64::from(busy.max(1));
-        1.0 + self.contention * (b - 1.0) + self.coherency * b * (b - 1.0)
+        (1.0 + self.contention * (b - 1.0) + self.coherency * b * (b - 1.0)) * self.slowdown.at(b)
     }
 
     /// Throughput with `workers` always busy and never recycled, requests per second.
@@ -280,6 +329,17 @@ mod tests {
         for (text, word) in [("workers = 0", "workers"), ("wokers = 3", "wokers"), ("service = 'slow 1s'", "service")] {
             let message = config(text).expect_err("wrong").to_string();
             assert!(message.contains(word), "{message}");
+        }
+    }
+
+    #[test]
+    fn any_surface_can_be_planted() {
+        let c = config("service = '10ms'\nslowdown = '4:1, 12:5, 24:2, 48:9'").expect("valid");
+        assert_eq!([1, 4, 8, 12, 18, 24, 100].map(|b| c.stretch(b)), [1.0, 1.0, 3.0, 5.0, 3.5, 2.0, 9.0]);
+        // One peak at 4 workers, a higher one at 24.
+        assert_eq!((usl_best(&c, 10).0, usl_best(&c, 64).0), (4, 24));
+        for wrong in ["4", "4:x", "8:1,4:2", "0:1", "4:-1", "4:1,"] {
+            assert!(config(&format!("slowdown = '{wrong}'")).is_err(), "{wrong}");
         }
     }
 

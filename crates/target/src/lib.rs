@@ -13,6 +13,6 @@ mod master;
 mod shared;
 mod worker;
 
-pub use config::{Config, ConfigError, Layers, Service, usl_best};
+pub use config::{Config, ConfigError, Layers, Service, Slowdown, usl_best};
 pub use master::{MasterError, run};
 pub use shared::{CountersView, STATUS_PATH};

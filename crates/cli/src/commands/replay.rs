@@ -112,7 +112,7 @@ pub struct ReplayArgs {
     #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header_line, help_heading = "Requests")]
     pub headers: Vec<(String, String)>,
     /// Where the server says its own time of a request: auto, header:NAME, header:NAME:UNIT (s, ms, us) or
-    /// log:FILE[,FORMAT] (its access log, joined by X-Request-Id)
+    /// `log:FILE[,FORMAT]` (its access log, joined by X-Request-Id)
     #[arg(long, value_name = "WHERE", value_parser = str::parse::<ServerTimeFrom>, help_heading = "Requests")]
     pub server_time: Option<ServerTimeFrom>,
     #[command(flatten)]

@@ -47,6 +47,9 @@ pub struct TargetArgs {
     /// Coherency cost of the Universal Scalability Law; plants a best pool size [default: 0]
     #[arg(long, value_name = "KAPPA", value_parser = within::<f64>(STRETCH))]
     pub coherency: Option<f64>,
+    /// Busy workers and how many times as long service takes then: '4:1, 12:3, 20:1.5', straight lines between
+    #[arg(long, value_name = "N:FACTOR,…", value_parser = slowdown)]
+    pub slowdown: Option<String>,
     /// Length of an answer's body [default: 100]
     #[arg(long, value_name = "SIZE", value_parser = written::<u64>(BODY))]
     pub body: Option<String>,
@@ -109,6 +112,10 @@ pub struct TargetArgs {
     pub log: Option<String>,
 }
 
+fn slowdown(text: &str) -> Result<String, String> {
+    text.parse::<lastdrop_target::Slowdown>().map(|_| text.to_string())
+}
+
 fn service(text: &str) -> Result<String, String> {
     text.parse::<lastdrop_target::Service>().map(|_| text.to_string())
 }
@@ -131,6 +138,7 @@ pub fn target(args: TargetArgs) -> Result<Exit> {
         service,
         contention,
         coherency,
+        slowdown,
         body,
         memory,
         shared_memory,

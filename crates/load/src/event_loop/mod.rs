@@ -176,18 +176,19 @@ impl<'a, W: World> EventLoop<'a, W> {
     pub fn turn(&mut self) -> io::Result<Option<Micros>> {
         let now = self.now();
         self.timers.turn_ends = now + LONGEST_TURN_US;
-        self.timers(now);
+        let now = self.timers(now);
         if self.finished(now) {
             return Ok(Some(now));
         }
         let wait = if self.transport.again.is_empty() { self.next_wakeup(now).saturating_sub(now) } else { 0 };
+        let open = self.transport.open_sockets;
         let n = self.transport.world.wait(wait)?;
         for i in 0..n {
             let (token, flags) = self.transport.world.event(i);
             self.on_event(token, flags);
         }
         // As of `now`, before the look: this thread may have been kept from running at any point after it.
-        if let Some(seen) = self.streams.looked(n, n < EVENTS_A_LOOK, now, self.transport.open_sockets) {
+        if let Some(seen) = self.streams.looked(n, n < EVENTS_A_LOOK, now, open) {
             self.expire(seen);
         }
         if !self.transport.again.is_empty() {
@@ -198,8 +199,8 @@ impl<'a, W: World> EventLoop<'a, W> {
         Ok(None)
     }
 
-    /// Everything that is due because of time alone.
-    pub(super) fn timers(&mut self, now: Micros) {
+    /// Everything that is due because of time alone. Says as of when all that has been done.
+    pub(super) fn timers(&mut self, mut now: Micros) -> Micros {
         while let Some(Reverse((at, alarm))) = self.timers.alarms.peek().copied() {
             if at > now || self.turn_is_over() {
                 break;
@@ -207,8 +208,15 @@ impl<'a, W: World> EventLoop<'a, W> {
             self.timers.alarms.pop();
             match alarm {
                 Alarm::User(user) => self.wake(user, at, now),
-                Alarm::Transfer(token) => self.transfer(token),
-                Alarm::Continue(token) => self.no_continue(token),
+                // What ends here ends at a later time, and so does what follows begin.
+                Alarm::Transfer(token) => {
+                    self.transfer(token);
+                    now = self.now();
+                }
+                Alarm::Continue(token) => {
+                    self.no_continue(token);
+                    now = self.now();
+                }
             }
         }
         if !self.waiting.stranded.is_empty() && now >= self.waiting.no_socket_until {
@@ -228,6 +236,7 @@ impl<'a, W: World> EventLoop<'a, W> {
                 self.flush(phase as u16, now);
             }
         }
+        now
     }
 
     /// Has this turn lasted long enough, so that what else is due waits for a look at what has come?

@@ -45,7 +45,7 @@ const LONGEST_TITLE: usize = 60;
 const KEPT: [&str; 6] = ["authorization", "content-type", "origin", "soapaction", "api-key", "idempotency-key"];
 
 pub(crate) fn steps(exchanges: Vec<Exchange>, options: &PlanOptions, notes: &mut Vec<String>) -> Vec<Step> {
-    let first = exchanges.iter().find(|e| !e.is_part).map(|e| e.url.host.clone());
+    let first = main_host(&exchanges);
     let is_ours = |host: &str| match options.hosts.as_slice() {
         [] if options.independent => true,
         [] => first.as_deref() == Some(host),
@@ -103,10 +103,25 @@ pub(crate) fn steps(exchanges: Vec<Exchange>, options: &PlanOptions, notes: &mut
     steps
 }
 
+/// The host that a recording is about: whither its first request was sent on (from `http://example.com` to `https://www.example.com`).
+fn main_host(exchanges: &[Exchange]) -> Option<String> {
+    let mut steps = exchanges.iter().filter(|e| !e.is_part);
+    let mut here = steps.next()?;
+    for next in steps {
+        if leads_to(&here.url, here.answer.as_ref(), next) {
+            here = next;
+        }
+    }
+    Some(here.url.host.clone())
+}
+
 /// Is the exchange what the step's answer led to?
 fn redirects_to(step: &Step, next: &Exchange) -> bool {
-    let Some(answer) = &step.exchange.answer else { return false };
-    let here = &step.exchange.url;
+    leads_to(&step.exchange.url, step.exchange.answer.as_ref(), next)
+}
+
+fn leads_to(here: &Url, answer: Option<&Answer>, next: &Exchange) -> bool {
+    let Some(answer) = answer else { return false };
     let to = find(&answer.headers, "location").and_then(|l| here.join(l).ok());
     matches!(answer.status, 301 | 302 | 303 | 307 | 308)
         && to.is_some_and(|to| to == without_fragment(&next.url))

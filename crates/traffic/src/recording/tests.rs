@@ -156,6 +156,21 @@ curl -G http://h/d -d q=1 -u ann:secret
 }
 
 #[test]
+fn a_path_is_about_the_host_that_it_was_sent_on_to() {
+    let get = |url: &str| json!({"method": "GET", "url": url, "headers": []});
+    let on = |to: &str| json!({"status": 301, "headers": [{"name": "Location", "value": to}], "content": {}});
+    let har = json!({"log": {"entries": [
+        entry(0.0, "document", get("http://shop.test/"), on("https://www.shop.test/")),
+        entry(0.1, "document", get("https://www.shop.test/"), html("<title>Shop</title>")),
+        entry(5.0, "document", get("https://www.shop.test/b"), on("https://pay.test/")),
+        entry(5.1, "document", get("https://pay.test/"), html("")),
+    ]}});
+    let recorded = plan(read_har(&har.to_string()).expect("a HAR file"), &options()).expect("a plan");
+    let urls: Vec<String> = read(&recorded).requests.iter().map(|r| r.url.to_string()).collect();
+    assert_eq!(urls, ["https://www.shop.test/", "https://www.shop.test/b"]);
+}
+
+#[test]
 fn what_is_sent_several_times_is_one_header_of_the_plan() {
     let text = "curl http://h/ -H 'X-A: 1' -H 'x-a: 2' -H 'Authorization: Basic YTpi' -u c:d\n\
                 curl http://h/p -H 'X-A: 1' -d 'q=1&q=2'\n";
