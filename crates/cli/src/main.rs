@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod exit;
+mod export;
 mod junit;
 mod narrator;
 mod options;

@@ -89,19 +89,34 @@ impl Outfile {
         self.write(|out| out.write_all(Printable::from(text).as_str().as_bytes()))
     }
 
-    /// Writes lines as they come. What steers a terminal is escaped in them.
+    /// Writes what is given piece by piece. Whoever gives text makes it [`Printable`].
     ///
     /// # Errors
     /// As [`Outfile::json`].
-    pub fn lines(self, lines: impl Iterator<Item = String>) -> Result<()> {
+    pub fn pieces(self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         self.write(|out| {
             let mut out = BufWriter::new(out);
-            for line in lines {
-                out.write_all(Printable::from(line).as_str().as_bytes())?;
-                out.write_all(b"\n")?;
-            }
+            fill(&mut out)?;
             out.flush()
         })
+    }
+
+    /// Opens it in its place, emptied: others read it while it is written.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn now(self) -> Result<File> {
+        let file = match self.to {
+            Destination::InPlace(file) => emptied(&file).map(|()| file),
+            Destination::Stdout => Err(io::Error::other("stdout is for the report; name a file")),
+            Destination::Whole(path) => OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(if self.private { 0o600 } else { 0o666 })
+                .open(path),
+        };
+        file.with_context(|| cannot(&self.name))
     }
 
     fn write(self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {

@@ -171,6 +171,17 @@ impl Histogram {
         self.counted().map_or(0.0, hdrhistogram::Histogram::mean)
     }
 
+    /// All values together, microseconds, each as its bucket has it.
+    #[must_use]
+    pub fn sum(&self) -> f64 {
+        self.counted().map_or(0.0, |inner| {
+            inner
+                .iter_recorded()
+                .map(|v| inner.median_equivalent(v.value_iterated_to()) as f64 * v.count_at_value() as f64)
+                .sum()
+        })
+    }
+
     /// The value at quantile `q` (0 to 1), in microseconds; 0 when empty.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {

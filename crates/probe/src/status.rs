@@ -58,7 +58,16 @@ const MAX_BODY_BYTES: usize = 4 << 20;
 /// # Errors
 /// When there is no whole answer in time.
 pub fn get(url: &Url, limit: Duration) -> Result<Answer, AskError> {
-    get_from(None, url, limit)
+    ask(None, url, &request("GET", url, &[], None), limit)
+}
+
+/// Posts something to a URL, without TLS.
+///
+/// # Errors
+/// As [`get`].
+pub fn post(url: &Url, content_type: &str, body: &[u8], limit: Duration) -> Result<Answer, AskError> {
+    let fields = [("Content-Type".to_string(), content_type.to_string())];
+    ask(None, url, &request("POST", url, &fields, Some(body)), limit)
 }
 
 /// The same of whoever listens at an address, whatever the URL's host is.
@@ -66,12 +75,16 @@ pub fn get(url: &Url, limit: Duration) -> Result<Answer, AskError> {
 /// # Errors
 /// As [`get`].
 pub fn get_at(address: SocketAddr, url: &Url, limit: Duration) -> Result<Answer, AskError> {
-    get_from(Some(address), url, limit)
+    ask(Some(address), url, &request("GET", url, &[], None), limit)
 }
 
-fn get_from(address: Option<SocketAddr>, url: &Url, limit: Duration) -> Result<Answer, AskError> {
+fn request(method: &str, url: &Url, fields: &[(String, String)], body: Option<&[u8]>) -> Vec<u8> {
+    build_request(method, &url.path, &url.authority(), true, fields, body)
+}
+
+fn ask(address: Option<SocketAddr>, url: &Url, request: &[u8], limit: Duration) -> Result<Answer, AskError> {
     if url.tls {
-        let what = "looking at a server over TLS is not possible; name its plain http listener".into();
+        let what = "it cannot be asked over TLS; name a plain http listener".into();
         return Err(AskError::Answer { url: url.to_string(), what });
     }
     let deadline = Instant::now() + limit;
@@ -100,7 +113,7 @@ fn get_from(address: Option<SocketAddr>, url: &Url, limit: Duration) -> Result<A
         _ => broken(e.to_string()),
     };
     stream.set_write_timeout(Some(limit)).map_err(io)?;
-    stream.write_all(&build_request("GET", &url.path, &url.authority(), true, &[], None)).map_err(io)?;
+    stream.write_all(request).map_err(io)?;
     let (mut parser, mut answer, mut buffer) = (ResponseParser::default(), Answer::default(), vec![0u8; 64 * 1024]);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use lastdrop_model::documents::CapacityDocument;
 use lastdrop_model::units::show_us;
 
+use crate::html::first;
 use crate::table::aligned;
 
 /// The summary of a search for capacity.
 #[must_use]
 pub fn capacity_text(d: &CapacityDocument) -> String {
-    let mut out = String::new();
+    let mut out = first::capacity(d).line();
     let errors = |share: f64| if share > 0.0 { format!("{:.2} %", share * 100.0) } else { "0".into() };
     if d.stairs.len() > 1 {
         let rows: Vec<Vec<String>> = d

@@ -5,11 +5,15 @@ use std::fmt::Write as _;
 use lastdrop_model::documents::{ClassComparison, CompareDocument, CompareKind, Compared};
 use lastdrop_model::units::show_us;
 
+use crate::html::first;
 use crate::table::aligned;
 
 /// In this order, with the names that people use.
 const METRICS: [(&str, &str); 5] =
     [("rps", "answers/s"), ("p50_us", "p50"), ("p90_us", "p90"), ("p99_us", "p99"), ("errors", "errors")];
+
+/// An interval that reaches this says nothing.
+const UNKNOWN: f64 = 1e9;
 
 /// Classes in the text; the document has all.
 const CLASSES_SHOWN: usize = 20;
@@ -52,7 +56,7 @@ fn word(verdict: Compared) -> &'static str {
 /// The summary of a comparison.
 #[must_use]
 pub fn compare_text(d: &CompareDocument) -> String {
-    let mut out = String::new();
+    let mut out = first::compare(d).line();
     let counted = d.blocks.iter().filter(|b| b.spoiled.is_empty()).count();
     let spoiled = d.blocks.len() - counted;
     let blocks = match d.kind {
@@ -86,7 +90,11 @@ pub fn compare_text(d: &CompareDocument) -> String {
             show(m.a),
             show(m.b),
             format!("{:.3}", m.ratio),
-            format!("{:.3} to {:.3}", m.interval[0], m.interval[1]),
+            if m.interval[1] < UNKNOWN {
+                format!("{:.3} to {:.3}", m.interval[0], m.interval[1])
+            } else {
+                "–".into()
+            },
             word(m.verdict).into(),
             seen,
         ]);

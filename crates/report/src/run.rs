@@ -11,6 +11,7 @@ use lastdrop_model::units::{show_bytes, show_us};
 use lastdrop_model::{Kind, Plan, Run, Validity, Verdict};
 
 use crate::classes::classes_text;
+use crate::html::first;
 use crate::parts::{joined_text, parts_text};
 use crate::server::server_text;
 use crate::table::aligned;
@@ -18,7 +19,7 @@ use crate::table::aligned;
 /// The summary of a run.
 #[must_use]
 pub fn run_text(run: &Run) -> String {
-    let mut out = String::new();
+    let mut out = first::run(run).line();
     let _ = writeln!(out, "{}   run {}   seed {}", what(run), run.id, run.seed);
     // Phases that never began are left out of the reports, and none that did comes after them.
     for (at, phase) in run.phases.iter().enumerate() {
@@ -134,7 +135,7 @@ pub(crate) fn describe(plan: &Plan, phase: &Phase) -> String {
     }
 }
 
-fn describe_load(phase: &Phase) -> String {
+pub(crate) fn describe_load(phase: &Phase) -> String {
     match &phase.load {
         Load::Closed { users, to_users, connections } => {
             let who = match to_users {

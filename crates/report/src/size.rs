@@ -7,12 +7,13 @@ use lastdrop_model::documents::{Interval, MeanMax, SharingPoint, SizeDocument, S
 use lastdrop_model::printable::line;
 use lastdrop_model::units::show_bytes;
 
+use crate::html::first;
 use crate::table::aligned;
 
 /// The report of `size`.
 #[must_use]
 pub fn size_text(d: &SizeDocument) -> String {
-    let mut out = String::new();
+    let mut out = first::size(d).line();
     let _ =
         writeln!(out, "{}   {} ({}), {} workers", line(&d.server), line(&d.version), line(&d.model), d.workers.count);
     let row = |name: &str, m: &MeanMax| vec![name.to_string(), show_bytes(m.mean), show_bytes(m.max)];

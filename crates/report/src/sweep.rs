@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use lastdrop_model::documents::{SweepDocument, SweepRow};
 use lastdrop_model::units::show_us;
 
+use crate::html::first;
 use crate::table::aligned;
 
 /// The field's abbreviations of columns, and what they stand for; the document has those of settings.
@@ -109,7 +110,7 @@ pub fn sweep_text(d: &SweepDocument) -> String {
         })
         .collect();
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
-    let mut out = aligned(&headings, &rows);
+    let mut out = first::sweep(d).line() + &aligned(&headings, &rows);
     if !d.fixed.is_empty() {
         out.push_str("\nnot varying:\n");
         for (name, value) in &d.fixed {
@@ -141,61 +142,10 @@ pub fn sweep_text(d: &SweepDocument) -> String {
     out
 }
 
-/// The table with every column, for a spreadsheet. Latencies in microseconds.
-#[must_use]
-pub fn sweep_csv(d: &SweepDocument) -> String {
-    let mut settings: Vec<&String> = d.rows.iter().flat_map(|r| r.settings.keys()).collect();
-    settings.sort();
-    settings.dedup();
-    let mut lines = vec![
-        ["name", "url", "query_length", "header", "requests", "users"]
-            .into_iter()
-            .map(str::to_string)
-            .chain(settings.iter().map(|s| (*s).clone()))
-            .chain(
-                [
-                    "answered",
-                    "failed",
-                    "avtime_us",
-                    "rps",
-                    "rps_low",
-                    "rps_high",
-                    "p50_us",
-                    "p99_us",
-                    "warmed",
-                    "run",
-                    "note",
-                ]
-                .map(String::from),
-            )
-            .collect::<Vec<String>>(),
-    ];
-    for r in &d.rows {
-        let mut cells = vec![r.series.clone(), r.url.clone(), cell(r, "query_length"), r.header.clone()];
-        cells.extend([r.requests.to_string(), r.users.to_string()]);
-        cells.extend(settings.iter().map(|s| cell(r, s)));
-        cells.extend([
-            r.answered.to_string(),
-            r.failed.to_string(),
-            format!("{:.1}", r.avtime_us),
-            format!("{:.3}", r.rps),
-        ]);
-        let bound = |i: usize| r.rps_interval.map_or_else(String::new, |b| format!("{:.3}", b[i]));
-        cells.extend([bound(0), bound(1)]);
-        cells.extend([r.p50_us.to_string(), r.p99_us.to_string(), r.warmed.clone(), r.run.clone(), r.note.clone()]);
-        lines.push(cells);
-    }
-    lines.iter().map(|cells| cells.iter().map(|c| quote(c)).collect::<Vec<_>>().join(",") + "\r\n").collect()
-}
-
-/// A CSV field (RFC 4180).
-fn quote(cell: &str) -> String {
-    if cell.contains([',', '"', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_string() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sweep_csv;
     use lastdrop_model::Setting;
     use lastdrop_model::documents::SWEEP_SCHEMA;
 
@@ -237,7 +187,7 @@ mod tests {
     #[test]
     fn the_table_has_the_columns_that_vary_and_the_rest_beneath() {
         let text = sweep_text(&document());
-        assert!(text.lines().next().expect("heading").contains("MC"), "{text}");
+        assert!(text.lines().nth(2).expect("heading").contains("MC"), "{text}");
         assert!(text.contains("requests (NR): 5000") && text.contains("133.2"), "{text}");
         assert!(text.contains("│  375.0 ms") && text.contains("131.0 to 135.5"), "{text}");
     }
@@ -246,5 +196,6 @@ mod tests {
     fn csv_keeps_every_cell_in_its_place() {
         let text = sweep_csv(&document());
         assert!(text.contains("\"a \"\"note\"\", with\nlines\"\r\n"), "{text}");
+        assert!(text.contains(",5000,0,375000,133.25,131,135.5,340000,1200000,each,ab,"), "{text}");
     }
 }

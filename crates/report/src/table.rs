@@ -24,3 +24,9 @@ pub fn aligned(heading: &[&str], rows: &[Vec<String>]) -> String {
     }
     table.lines().map(|l| format!(" {}\n", l.trim_end())).collect()
 }
+
+/// A CSV field (RFC 4180).
+#[must_use]
+pub(crate) fn quote(cell: &str) -> String {
+    if cell.contains([',', '"', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_string() }
+}

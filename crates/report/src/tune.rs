@@ -6,12 +6,13 @@ use lastdrop_model::documents::{Goal, Searched, SettingEffect, TuneDocument, Tun
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::{show_bytes, show_us};
 
+use crate::html::first;
 use crate::table::aligned;
 
 /// The report of `tune`; `explains`: with the reason for each setting that it is searched, or not.
 #[must_use]
 pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
-    let mut out = String::new();
+    let mut out = first::tune(d).line();
     let _ = writeln!(out, "{}   {}\n", d.server, d.url);
     if explains {
         out.push_str(&explained(&d.searched));

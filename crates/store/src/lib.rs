@@ -5,12 +5,11 @@
 //! ended by itself. The write-ahead log makes each second one atomic transaction that readers do not wait for.
 //!
 //! Here a store is opened. `schema` has its tables; `runs` writes down that a run begins and ends, and finds and loads it;
-//! `timelines` has its seconds and looks, `document` what is left of a run without them; `documents` has what came of questions
+//! `timelines` has its seconds and looks, `retell` tells a run again as its events; `documents` has what came of questions
 //! that take several runs, and `noise` that of the machine. `maker` tells which process makes a run, `latest` what has come of one that
 //! is under way, `listing` has all that is kept, some at a time, with what somebody wrote about it.
 //! `private` closes the files to others, `older` takes out what older versions should not have kept.
 
-mod document;
 mod documents;
 #[cfg(test)]
 mod fixtures;
@@ -20,6 +19,7 @@ mod maker;
 mod noise;
 mod older;
 mod private;
+mod retell;
 mod runs;
 mod schema;
 mod timelines;

@@ -10,7 +10,7 @@ use rusqlite::{OptionalExtension, params};
 use sha2::{Digest, Sha256};
 
 use crate::timelines::{deflate, inflate, read_json};
-use crate::{Store, StoreError, document, json};
+use crate::{Store, StoreError, json};
 
 /// A line of the history.
 #[derive(Debug, Clone)]
@@ -130,7 +130,7 @@ impl Store {
     /// # Errors
     /// When the store cannot be written.
     pub fn finish(&self, run: &Run) -> Result<(), StoreError> {
-        let document = json(&document::without_lists(run));
+        let document = json(&run.without_lists());
         self.connection().execute("UPDATE runs SET document = ? WHERE id = ?", params![document, run.id])?;
         Ok(())
     }

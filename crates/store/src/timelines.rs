@@ -72,15 +72,28 @@ impl Store {
         Ok(())
     }
 
-    /// Shows all seconds of a run, in order, one at a time.
+    /// Shows all seconds of a run, in order, one at a time. The store may be read meanwhile.
     pub(crate) fn each_second(&self, id: &str, mut show: impl FnMut(&Slice)) -> Result<(), StoreError> {
+        let mut from = (0, 0);
+        loop {
+            let page = self.seconds_from(id, from)?;
+            let Some(last) = page.last() else { return Ok(()) };
+            from = (last.phase, last.second + 1);
+            page.iter().for_each(&mut show);
+        }
+    }
+
+    /// Some of the seconds of a run from a phase and second on; none where there are no more.
+    fn seconds_from(&self, id: &str, from: (u16, u32)) -> Result<Vec<Slice>, StoreError> {
         let connection = self.connection();
         let table = table_of(&connection, id, "seconds", "seconds_0_1")?;
-        let mut statement = connection.prepare(&format!(
+        let mut statement = connection.prepare_cached(&format!(
             "SELECT phase, second, counts, status, {RESPONSE}, service, blocked, lateness, connect, tls, {FIRST_BYTE}, page,
-             link, queue, server, upstream, transfer FROM {table} WHERE run = ? ORDER BY phase, second"
+             link, queue, server, upstream, transfer FROM {table} WHERE run = ? AND (phase, second) >= (?, ?)
+             ORDER BY phase, second LIMIT {PAGE}"
         ))?;
-        let mut rows = statement.query([id])?;
+        let mut page = Vec::new();
+        let mut rows = statement.query(params![id, from.0, from.1])?;
         while let Some(row) = rows.next()? {
             let mut slice = Slice::new(row.get(0)?, row.get(1)?);
             slice.counts = read_json(id, &row.get::<_, String>(2)?)?;
@@ -95,9 +108,9 @@ impl Store {
                     slice.latencies[kind as usize] = read_histogram(id, &bytes)?;
                 }
             }
-            show(&slice);
+            page.push(slice);
         }
-        Ok(())
+        Ok(page)
     }
 }
 

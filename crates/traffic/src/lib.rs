@@ -5,7 +5,8 @@
 //! order of time. Memory depends on neither the length of a log nor on what is in it, and no line can stop the reading: one that is
 //! not understood is counted, and some are kept with their numbers ([`Tally`]).
 //!
-//! What was recorded with its answers, or written down to be sent, becomes a plan ([`recording`]).
+//! What was recorded with its answers, or written down to be sent, becomes a plan ([`recording`]). What other load
+//! generators found is read for comparisons ([`reports`]).
 
 pub mod analysis;
 pub mod entries;
@@ -15,6 +16,7 @@ pub mod growing;
 pub mod lines;
 pub mod order;
 pub mod recording;
+pub mod reports;
 pub mod tail;
 pub mod tally;
 pub mod time;

@@ -103,7 +103,7 @@ impl Live {
         METRICS[..3].iter().any(clear) || METRICS[..2].iter().all(fine)
     }
 
-    fn estimate(&self, metric: &str) -> Option<Estimate> {
+    pub(super) fn estimate(&self, metric: &str) -> Option<Estimate> {
         let logs: Vec<f64> = self
             .pairs
             .iter()
@@ -161,7 +161,7 @@ impl Live {
     }
 
     /// The geometric mean of a metric over the blocks of a side.
-    fn mean(&self, metric: &str, side: fn(&(Metrics, Metrics)) -> &Metrics) -> f64 {
+    pub(super) fn mean(&self, metric: &str, side: fn(&(Metrics, Metrics)) -> &Metrics) -> f64 {
         let logs: Vec<f64> =
             self.pairs.iter().filter_map(|p| side(p).get(metric)).filter(|x| **x > 0.0).map(|x| x.ln()).collect();
         (logs.iter().sum::<f64>() / logs.len().max(1) as f64).exp()

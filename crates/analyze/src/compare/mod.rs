@@ -4,7 +4,8 @@
 //! 5 % for which chance may find a difference where there is none, the metric that the comparison is mainly about has
 //! three fifths, and the others share the rest (Bonferroni, weighted).
 //!
-//! `stored` compares two runs by their seconds, `live` decides on interleaved blocks and compares them. Each has an
+//! `stored` compares two runs by their seconds, `live` decides on interleaved blocks and compares them, `numbers` compares what
+//! others have told as one number a block. Each has an
 //! `estimate` of every metric, and counts the `errors`; of what they say, `verdict` makes one [`Comparison`].
 
 mod classes;
@@ -14,10 +15,12 @@ mod estimate;
 mod fixtures;
 mod live;
 mod metrics;
+mod numbers;
 mod stored;
 mod verdict;
 
 pub use self::live::{Live, Next};
 pub use self::metrics::{METRICS, Metrics, metrics_of};
+pub use self::numbers::numbers;
 pub use self::stored::{assumed_floor, stored};
 pub use self::verdict::{Comparison, label};

@@ -226,6 +226,7 @@ mod tests {
             replay: None,
             joined_log: None,
             marks: Vec::new(),
+            marks: Vec::new(),
             objectives: Vec::new(),
         }
     }

@@ -11,11 +11,12 @@ use lastdrop_model::objective::Metric;
 use lastdrop_model::request::header_line;
 use lastdrop_model::{Arrival, KeepAlive};
 use lastdrop_report::capacity_text;
+use lastdrop_report::export::Runs;
 use lastdrop_trials::capacity::{CapacityOrder, capacity as find_capacity};
 
-use crate::commands::{Report, hint_of_restore, observers, open_store};
+use crate::commands::{Report, hint_of_restore, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{NetworkArgs, Objectives, OutputArgs, objectives, within};
+use crate::options::{FormatArgs, NetworkArgs, Objectives, OutputArgs, objectives, within};
 use crate::run_plan;
 use crate::signals::Stop;
 use crate::stdio::note;
@@ -76,6 +77,8 @@ pub struct CapacityArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
     #[command(flatten)]
+    pub form: FormatArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
 }
 
@@ -117,10 +120,10 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
         max_time: args.max_time,
         most_users: (!args.no_staircase).then_some(args.max_users),
     };
-    let report = Report::of(&args.output)?;
+    let report = Report::of(&args.output)?.with_format(args.form)?;
     let stop = Stop::on_signals(true)?;
     let store = open_store(&args.output)?;
-    let observers = observers(args.output.progress(), store.clone(), &stop);
+    let observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
     let mut lab = Lab::new(&stop.flag, observers);
     let document = find_capacity(&mut lab, &order).inspect_err(|_| hint_of_restore(&order.plan.url))?;
     report.keep_and_give(store.as_ref(), &capacity_text(&document), &document)?;

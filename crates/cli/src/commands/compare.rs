@@ -1,22 +1,25 @@
 //! `lastdrop compare A B`, stored or live
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use lastdrop_analyze::compare::{assumed_floor, stored as compare_stored};
+use lastdrop_analyze::compare::{Metrics, assumed_floor, metrics_of, numbers, stored as compare_stored};
 use lastdrop_lab::Lab;
 use lastdrop_model::bounds::BLOCKS;
 use lastdrop_model::documents::{COMPARE_SCHEMA, CompareDocument, CompareKind, CompareSide, CompareVerdict, Compared};
-use lastdrop_model::{Plan, Run, Verdict, secrets};
+use lastdrop_model::{Load, Plan, Run, Verdict, secrets};
 use lastdrop_report::compare_text;
+use lastdrop_report::export::Runs;
 use lastdrop_store::Store;
+use lastdrop_traffic::reports::{self, Report};
 use lastdrop_trials::compare::{CompareOrder, compare as compare_live};
 
-use crate::commands::{Report, default_store, observers, open_store};
+use crate::commands::{Report as Output, default_store, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{LoadArgs, NetworkArgs, OutputArgs, within};
+use crate::options::{FormatArgs, LoadArgs, NetworkArgs, OutputArgs, within};
 use crate::run_plan;
 use crate::signals::Stop;
 use crate::stdio::note;
@@ -26,10 +29,11 @@ use crate::stdio::note;
     mut_arg("duration", |a| a.help("Length of each stretch of load [default: 520ms]")),
     mut_arg("warm_up", |a| a.help("Load before each stretch, outside its numbers [default: 50ms]")),
     mut_arg("requests", |a| a.help("Requests of each stretch, instead of a length")),
-    after_help = "Stored runs tell of the noise within them, not of what changed on the machine between them; for a decision use\n--live. A block is a stretch of load at A and one at B. Ratios are B / A.\n\nExamples:\n  lastdrop compare 3fa2 last                                      two runs of the store (see lastdrop history)\n  lastdrop compare before.json after.json --fail-on-worse         two exported runs\n  lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/ -c 20\n  lastdrop compare --live old.toml new.toml --blocks 20 -d 2s --fail-on-worse\n  lastdrop compare --live http://127.0.0.1:8080/ --aa             the noise of this machine"
+    after_help = "Stored runs tell of the noise within them, not of what changed on the machine between them; for a decision use\n--live. A block is a stretch of load at A and one at B. Ratios are B / A.\n\nExamples:\n  lastdrop compare 3fa2 last                                      two runs of the store (see lastdrop history)\n  lastdrop compare before.json after.json --fail-on-worse         two exported runs\n  lastdrop compare ab-before.txt ab-after.txt                     what ab said then and now\n  lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/ -c 20\n  lastdrop compare --live old.toml new.toml --blocks 20 -d 2s --fail-on-worse\n  lastdrop compare --live http://127.0.0.1:8080/ --aa             the noise of this machine"
 )]
 pub struct CompareArgs {
-    /// What was before: a run's id, an exported run (JSON); with --live a URL or a plan file
+    /// What was before: a run's id, an exported run (JSON), a report of ab, siege, wrk, wrk2, hey, oha, k6 or vegeta; with --live
+    /// a URL or a plan file
     #[arg(value_name = "A")]
     pub a: String,
     /// What came after
@@ -52,6 +56,8 @@ pub struct CompareArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
     #[command(flatten)]
+    pub form: FormatArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
 }
 
@@ -60,7 +66,7 @@ const STRETCH: Duration = Duration::from_millis(520);
 const SETTLING: Duration = Duration::from_millis(50);
 
 pub fn compare(args: &CompareArgs) -> Result<Exit> {
-    let report = Report::of(&args.output)?;
+    let report = Output::of(&args.output)?.with_format(args.form)?;
     let (document, exit, store) = match args.live {
         true => live(args)?,
         // Of two stored runs it can be made again.
@@ -120,7 +126,7 @@ fn live(args: &CompareArgs) -> Result<(CompareDocument, Exit, Option<Store>)> {
     };
     let stop = Stop::on_signals(true)?;
     let store = open_store(&args.output)?;
-    let mut lab = Lab::new(&stop.flag, observers(args.output.progress(), store.clone(), &stop));
+    let mut lab = Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::Several, &stop)?);
     let mut document = compare_live(&mut lab, &order)?;
     if let (Some(floor), Some(store), false) = (&document.noise_floor, &store, document.interrupted) {
         store.keep_noise(floor)?;
@@ -138,6 +144,12 @@ fn stored(args: &CompareArgs) -> Result<CompareDocument> {
             UsageError("stored runs are compared as they are; to put load on both now add --live".into()).into()
         );
     }
+    if !args.output.export.is_empty() {
+        return Err(UsageError(
+            "no run is made here; --export goes with --live, and lastdrop export with stored runs".into(),
+        )
+        .into());
+    }
     let b = args.b.as_deref().ok_or_else(|| UsageError("say what to compare with".into()))?;
     for name in [args.a.as_str(), b] {
         if name.contains("://") || run_plan::is_plan_file(name) {
@@ -150,8 +162,45 @@ fn stored(args: &CompareArgs) -> Result<CompareDocument> {
         Some(path) if path.exists() && !args.output.no_store => Some(Store::open(path)?),
         _ => None,
     };
-    let (ra, rb) = (read_run(&args.a, store.as_ref())?, read_run(b, store.as_ref())?);
-    compare_runs((&args.a, &ra), (b, &rb), store.as_ref())
+    match (read_side(&args.a, store.as_ref())?, read_side(b, store.as_ref())?) {
+        (Side::Run(ra), Side::Run(rb)) => compare_runs((&args.a, &ra), (b, &rb), store.as_ref()),
+        (sa, sb) => compare_reports((&args.a, &sa), (b, &sb), store.as_ref()),
+    }
+}
+
+/// Compares what others have reported, or one of these with a run.
+fn compare_reports((a, sa): (&str, &Side), (b, sb): (&str, &Side), store: Option<&Store>) -> Result<CompareDocument> {
+    let url = sb.url().or(sa.url()).unwrap_or_default();
+    let floor = match store {
+        Some(store) => store.noise(&url)?,
+        None => None,
+    };
+    let floor = floor.unwrap_or_else(assumed_floor);
+    let comparison = numbers(&sa.blocks(), &sb.blocks(), sa.is_open() && sb.is_open(), &floor);
+    let mut notes = comparison.notes;
+    notes.extend([("A", sa), ("B", sb)].into_iter().flat_map(|(name, side)| side.limits(name)));
+    let side = |name: &str, side: &Side| CompareSide {
+        name: name.into(),
+        runs: match side {
+            Side::Run(run) => vec![run.id.clone()],
+            Side::Reports(_) => Vec::new(),
+        },
+    };
+    Ok(CompareDocument {
+        schema: COMPARE_SCHEMA.into(),
+        kind: CompareKind::Stored,
+        a: side(a, sa),
+        b: side(b, sb),
+        metrics: comparison.metrics,
+        classes: comparison.classes,
+        verdict: comparison.verdict,
+        because: comparison.because,
+        smallest_difference: comparison.smallest_difference,
+        blocks: Vec::new(),
+        noise_floor: Some(floor),
+        interrupted: false,
+        notes,
+    })
 }
 
 /// Compares two runs by what they have within them and by the noise that is known; each has the name by which it was asked for.
@@ -199,15 +248,81 @@ pub fn compare_runs((a, ra): (&str, &Run), (b, rb): (&str, &Run), store: Option<
     })
 }
 
-/// A run by its id in the store, or from a file that was exported.
-fn read_run(name: &str, store: Option<&Store>) -> Result<Run> {
+/// What is on a side of a comparison of what has been measured.
+enum Side {
+    Run(Box<Run>),
+    /// Of another program; one or more.
+    Reports(Vec<Report>),
+}
+
+impl Side {
+    fn url(&self) -> Option<String> {
+        match self {
+            Side::Run(run) => Some(run.plan.url.to_string()),
+            Side::Reports(reports) => reports.iter().find_map(|r| r.url.clone()),
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        match self {
+            Side::Run(run) => run.plan.phases.iter().any(|p| p.measured && matches!(p.load, Load::Open { .. })),
+            Side::Reports(reports) => reports.iter().all(|r| r.open_loop),
+        }
+    }
+
+    /// The numbers of each report; a run is one.
+    fn blocks(&self) -> Vec<Metrics> {
+        let of = |r: &Report| -> Metrics {
+            let told = [
+                ("rps", r.rps),
+                ("p50_us", r.p50_us),
+                ("p90_us", r.p90_us),
+                ("p99_us", r.p99_us),
+                ("errors", r.errors),
+            ];
+            told.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
+        };
+        match self {
+            Side::Run(run) => run.measured().map(|phase| metrics_of(run, phase)).into_iter().collect(),
+            Side::Reports(reports) => reports.iter().map(of).collect(),
+        }
+    }
+
+    /// What it cannot say.
+    fn limits(&self, name: &str) -> Vec<String> {
+        let why = |reasons: &[lastdrop_model::Reason]| -> String {
+            reasons.iter().map(|r| r.what.as_str()).collect::<Vec<_>>().join("; ")
+        };
+        match self {
+            Side::Run(run) if run.validity.verdict == Verdict::Valid => Vec::new(),
+            Side::Run(run) => vec![format!("run {name} is not to be relied on: {}", why(&run.validity.reasons))],
+            Side::Reports(reports) => {
+                let tool = reports.first().map_or("", |r| r.tool);
+                let limits: BTreeSet<&str> = reports.iter().flat_map(|r| &r.limits).map(String::as_str).collect();
+                limits.into_iter().map(|what| format!("{name} is by {tool}: {what}")).collect()
+            }
+        }
+    }
+}
+
+/// A run by its id in the store, or what a file has: an exported run, or a report of another program.
+fn read_side(name: &str, store: Option<&Store>) -> Result<Side> {
     let path = Path::new(name);
     if path.is_file() {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
-        return serde_json::from_str(&text).with_context(|| {
-            format!("{name} is not an exported run (lastdrop run --json FILE, or lastdrop show ID --json FILE)")
+        let text = lastdrop_load::files::read_text(path).with_context(|| format!("cannot read {name}"))?;
+        let ours = match serde_json::from_str::<Run>(&text) {
+            Ok(run) => return Ok(Side::Run(Box::new(run))),
+            Err(e) => e,
+        };
+        if text.contains("\"lastdrop.run/") {
+            let what =
+                format!("{name} is not an exported run (lastdrop run --json FILE, or lastdrop show ID --json FILE)");
+            return Err(anyhow!(ours).context(what));
+        }
+        return reports::read(&text).map(Side::Reports).map_err(|why| {
+            anyhow!("{name} is not an exported run (lastdrop run --json FILE, or lastdrop show ID --json FILE): {why}")
         });
     }
     let store = store.with_context(|| format!("there is no file {name}, and no store of runs to look in"))?;
-    Ok(store.load(&store.find(name)?)?)
+    Ok(Side::Run(Box::new(store.load(&store.find(name)?)?)))
 }

@@ -10,12 +10,13 @@ use lastdrop_doctor::{Manner, Order, confirm, examine};
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::documents::DoctorDocument;
 use lastdrop_model::plan::Load;
+use lastdrop_report::export::Runs;
 use lastdrop_report::{doctor_list, doctor_text, explain_text};
 use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 
-use crate::commands::{Report, observers, open_store};
+use crate::commands::{Report, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{DatabaseArgs, LoadArgs, NetworkArgs, OthersArgs, OutputArgs, RequestArgs};
+use crate::options::{DatabaseArgs, FormatArgs, LoadArgs, NetworkArgs, OthersArgs, OutputArgs, RequestArgs};
 use crate::run_plan;
 use crate::signals::Stop;
 use crate::stdio::{self, note};
@@ -68,6 +69,8 @@ pub struct DoctorArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
     #[command(flatten)]
+    pub form: FormatArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
 }
 
@@ -98,8 +101,11 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     if let Some(file) = &args.from {
+        if !args.output.export.is_empty() {
+            return Err(UsageError("no run is made here that --export could hand on".into()).into());
+        }
         let document = again(file)?;
-        Report::of(&args.output)?.give(&doctor_text(&document, args.all), &document)?;
+        Report::of(&args.output)?.with_format(args.form)?.give(&doctor_text(&document, args.all), &document)?;
         return Ok(Exit::Done);
     }
     if args.load.requests.is_some() || args.load.ramp_to.is_some() || args.load.warm_up.is_some() {
@@ -118,7 +124,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     if let Some(phase) = plan.phases.iter().find(|p| matches!(p.load, Load::Closed { to_users: Some(_), .. })) {
         return Err(UsageError(format!("phase '{}' changes its load; a doctor's steps do not", phase.name)).into());
     }
-    let report = Report::of(&args.output)?;
+    let report = Report::of(&args.output)?.with_format(args.form)?;
     let stop = Stop::on_signals(false)?;
     let manner = match (args.observe, args.gentle) {
         (true, _) => Manner::Observe,
@@ -134,7 +140,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         time,
     };
     let store = open_store(&args.output)?;
-    let mut lab = Lab::new(&stop.flag, observers(args.output.progress(), store.clone(), &stop));
+    let mut lab = Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::Several, &stop)?);
     let examination = examine(&mut lab, &order)?;
     let mut document = diagnose(&examination);
     if args.confirm && stop.signal().is_none() {

@@ -36,10 +36,14 @@ use lastdrop_lab::lab::random_u32;
 use lastdrop_lab::observers::Keeper;
 use lastdrop_model::Url;
 use lastdrop_model::documents::Several;
+use lastdrop_report::export::Runs;
+use lastdrop_report::{Format, Shown, formatted};
 use lastdrop_server::left_at;
 use lastdrop_store::Store;
 
-use crate::options::OutputArgs;
+use crate::exit::UsageError;
+use crate::export::exports;
+use crate::options::{FormatArgs, OutputArgs};
 use crate::outfile::Outfile;
 use crate::signals::Stop;
 use crate::stdio::{self, note};
@@ -87,6 +91,21 @@ pub fn observers(progress: Progress, store: Option<Store>, stop: &Stop) -> Vec<B
     keeper.into_iter().chain([progress.observer(stop)]).collect()
 }
 
+/// The same for a command with a store, with what is handed on to other programs.
+///
+/// # Errors
+/// When an export cannot be begun.
+pub fn observers_of(
+    output: &OutputArgs,
+    store: Option<Store>,
+    runs: Runs,
+    stop: &Stop,
+) -> Result<Vec<Box<dyn Observer>>> {
+    let mut all = observers(output.progress(), store, stop);
+    all.extend(exports(&output.export, runs, output.keep_secrets, output.quiet)?);
+    Ok(all)
+}
+
 /// How long it is waited for somebody to answer at a URL.
 const HINT_LIMIT: Duration = Duration::from_millis(500);
 
@@ -108,6 +127,16 @@ fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
 }
 
+/// Prints a document in a form that is neither text nor JSON.
+///
+/// # Errors
+/// When it has none of that form.
+pub fn print_formatted(document: &str, format: Format) -> Result<()> {
+    let shown = Shown::read(document).map_err(UsageError)?;
+    stdio::out(formatted(&shown, format).map_err(UsageError)?);
+    Ok(())
+}
+
 /// Where the result of a command goes: text for a person, and a document where one is wanted. It is made before the work
 /// begins, so that a document that cannot be written is found then.
 #[derive(Debug)]
@@ -116,6 +145,8 @@ pub struct Report {
     /// stdout belongs to something else.
     beside: bool,
     quiet: bool,
+    /// What is printed.
+    format: Format,
 }
 
 impl Report {
@@ -123,7 +154,17 @@ impl Report {
     /// When the document could not be written.
     pub fn open(json: Option<&str>, quiet: bool) -> Result<Report> {
         let json = Outfile::wanted(json)?;
-        Ok(Report { beside: json.as_ref().is_some_and(Outfile::is_stdout), json, quiet })
+        Ok(Report { beside: json.as_ref().is_some_and(Outfile::is_stdout), json, quiet, format: Format::Text })
+    }
+
+    /// Prints something else than text.
+    ///
+    /// # Errors
+    /// When stdout is a document already.
+    pub fn with_format(self, args: FormatArgs) -> Result<Report> {
+        let report = Report { format: args.format.unwrap_or_default(), ..self };
+        report.check_stdout()?;
+        Ok(report)
     }
 
     /// As the options say that every command with a store has.
@@ -137,8 +178,19 @@ impl Report {
     }
 
     /// Another document goes to stdout, perhaps.
-    pub fn make_room_for(&mut self, other: Option<&Outfile>) {
+    ///
+    /// # Errors
+    /// When this one goes there.
+    pub fn make_room_for(&mut self, other: Option<&Outfile>) -> Result<()> {
         self.beside |= other.is_some_and(Outfile::is_stdout);
+        self.check_stdout()
+    }
+
+    fn check_stdout(&self) -> Result<()> {
+        if self.format != Format::Text && self.beside {
+            return Err(UsageError("stdout has one document; what --format prints goes there".into()).into());
+        }
+        Ok(())
     }
 
     /// Prints text: on stdout, or on stderr where stdout is a document; not at all when quiet.
@@ -184,7 +236,15 @@ impl Report {
     /// # Errors
     /// When the document cannot be written.
     pub fn give(self, text: &str, document: &impl serde::Serialize) -> Result<()> {
-        self.text(text);
-        self.json.map_or(Ok(()), |file| file.json(document))
+        // One that cannot be had in this form does not take the file along.
+        let printed = match self.format {
+            Format::Text => {
+                self.text(text);
+                Ok(())
+            }
+            Format::Json => Outfile::open("-")?.json(document),
+            format => print_formatted(&serde_json::to_string(document)?, format),
+        };
+        self.json.map_or(Ok(()), |file| file.json(document)).and(printed)
     }
 }

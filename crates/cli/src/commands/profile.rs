@@ -81,7 +81,7 @@ pub fn profile(args: &ProfileArgs) -> Result<Exit> {
     for server in &args.servers {
         let name = args.flame.as_deref().map(|file| flame_of(file, server, args.servers.len() > 1));
         let file = Outfile::wanted(name.as_deref())?;
-        report.make_room_for(file.as_ref());
+        report.make_room_for(file.as_ref())?;
         flames.push(file.zip(name));
     }
     let stop = Stop::on_signals(false)?;

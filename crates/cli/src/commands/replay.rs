@@ -15,13 +15,14 @@ use lastdrop_model::class::OTHERS;
 use lastdrop_model::plan::{Pace, Replay, ServerTimeFrom};
 use lastdrop_model::request::{RequestSpec, Think, header_line};
 use lastdrop_model::{Arrival, KeepAlive, Load, Phase, Plan, Url};
+use lastdrop_report::export::Runs;
 use lastdrop_report::run_text;
 use lastdrop_traffic::{Entries, Format, Key, LogOptions};
 use regex::Regex;
 
 use crate::commands::analyse::analyse;
 use crate::commands::run::exit_of;
-use crate::commands::{Report, observers, open_store};
+use crate::commands::{Report, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::options::{NetworkArgs, Objectives, OutputArgs, objectives, within};
 use crate::replay::feed::{Feed, From, Pacing, sample};
@@ -248,7 +249,7 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
     let behind = Arc::new(AtomicU64::new(0));
     let prepared = prepared.playing(Tape::new(played, Arc::clone(&behind)));
     let store = open_store(&args.output)?;
-    let mut lab = Lab::new(&stop.flag, observers(args.output.progress(), store.clone(), &stop));
+    let mut lab = Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?);
     let mut run = match lab.run_prepared(&plan, Some(prepared), "") {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
         other => other?,
@@ -261,8 +262,9 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
     let kept = store.map(|store| store.finish(&run).and_then(|()| store.check_reads()));
     report.give(&run_text(&run), &run)?;
     let unkept = || kept.and_then(Result::err).map(|e| format!("could not be kept: {e}"));
-    if let Some(trouble) = trouble.into_iter().next().or_else(unkept) {
-        anyhow::bail!("the run was made but {trouble}");
+    let trouble: Vec<String> = trouble.into_iter().chain(unkept()).collect();
+    if !trouble.is_empty() {
+        anyhow::bail!("the run was made but {}", trouble.join("; it "));
     }
     Ok(exit_of(&run, &stop))
 }

@@ -10,15 +10,16 @@ use lastdrop_lab::observers::RequestLog;
 use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_model::run::End;
 use lastdrop_model::{Judged, Plan, Run, Verdict};
+use lastdrop_report::export::Runs;
 use lastdrop_report::{limit_line, run_text};
 use lastdrop_server::ServerRef;
 use lastdrop_server::find;
 use lastdrop_server::{Kind, kinds};
 
-use crate::commands::{Report, hint_of_restore, history, observers, open_store};
+use crate::commands::{Report, hint_of_restore, history, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::junit::Junit;
-use crate::options::{LoadArgs, NetworkArgs, Objectives, OutputArgs, RequestArgs, objectives};
+use crate::options::{FormatArgs, LoadArgs, NetworkArgs, Objectives, OutputArgs, RequestArgs, objectives};
 use crate::outfile::Outfile;
 use crate::run_plan::{self, Origin};
 use crate::signals::Stop;
@@ -63,6 +64,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub log: Option<String>,
     #[command(flatten)]
+    pub form: FormatArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
 }
 
@@ -88,16 +91,16 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         stdio::out(run_plan::dry_run(&plan, &prepared)?);
         return Ok(Exit::Done);
     }
-    let mut report = Report::of(&args.output)?;
+    let mut report = Report::of(&args.output)?.with_format(args.form)?;
     let junit_file = Outfile::wanted(args.junit.as_deref())?;
-    report.make_room_for(junit_file.as_ref());
+    report.make_room_for(junit_file.as_ref())?;
     let server = args.server.as_ref().map(find).transpose()?;
     let stop = Stop::on_signals(true)?;
     let log = Outfile::wanted(args.log.as_deref())?.map(Outfile::grow).transpose()?;
     let (mut log, growing) = log.map_or((None, None), |(file, growing)| (Some(RequestLog::new(file)), Some(growing)));
     let mut junit = junit_file.map(Junit::new);
     let store = open_store(&args.output)?;
-    let mut lab = Lab { server, ..Lab::new(&stop.flag, observers(args.output.progress(), store.clone(), &stop)) };
+    let mut lab = Lab { server, ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?) };
     lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));
     lab.observers.extend(junit.as_mut().map(|junit| -> Box<dyn Observer> { Box::new(junit) }));
     let run = match lab.run_prepared(&plan, Some(prepared), "") {
@@ -120,8 +123,9 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     given.and(judged).and(logged)?;
     // The older seconds of the report came from there.
     let unread = || store.and_then(|s| s.check_reads().err()).map(|e| format!("could not be kept: {e}"));
-    if let Some(trouble) = trouble.into_iter().next().or_else(unread) {
-        anyhow::bail!("the run was made but {trouble}");
+    let trouble: Vec<String> = trouble.into_iter().chain(unread()).collect();
+    if !trouble.is_empty() {
+        anyhow::bail!("the run was made but {}", trouble.join("; it "));
     }
     Ok(exit_of(&run, &stop))
 }

@@ -16,7 +16,7 @@ use lastdrop_trials::size::size_of;
 
 use crate::commands::{Report, observers};
 use crate::exit::{Exit, UsageError};
-use crate::options::{LoadArgs, OthersArgs, pair, within};
+use crate::options::{FormatArgs, LoadArgs, OthersArgs, pair, within};
 use crate::signals::Stop;
 use crate::view::{Progress, View};
 
@@ -59,6 +59,8 @@ pub struct SizeArgs {
     /// Write the result as JSON to a file, or to stdout with '-'
     #[arg(long, value_name = "FILE")]
     pub json: Option<String>,
+    #[command(flatten)]
+    pub form: FormatArgs,
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -68,7 +70,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn size(args: SizeArgs) -> Result<Exit> {
     check_called_apart(&args.servers).map_err(UsageError)?;
-    let report = Report::open(args.json.as_deref(), args.quiet)?;
+    let report = Report::open(args.json.as_deref(), args.quiet)?.with_format(args.form)?;
     let mut documents = Vec::new();
     for (server, variants) in args.servers.iter().zip(variants_of(&args)?) {
         let document = match &args.url {

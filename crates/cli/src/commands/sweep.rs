@@ -6,14 +6,15 @@ use anyhow::Result;
 use clap::Args;
 use lastdrop_lab::Lab;
 use lastdrop_model::bounds::ROUNDS;
+use lastdrop_report::export::Runs;
 use lastdrop_report::{sweep_csv, sweep_text};
 use lastdrop_server::Stack;
 use lastdrop_trials::sweep::sweep as run_sweep;
 use lastdrop_trials::sweep_plan::SweepPlan;
 
-use crate::commands::{Report, observers, open_store};
+use crate::commands::{Report, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{OthersArgs, OutputArgs, within};
+use crate::options::{FormatArgs, OthersArgs, OutputArgs, within};
 use crate::outfile::Outfile;
 use crate::signals::Stop;
 use crate::stdio::note;
@@ -37,6 +38,8 @@ pub struct SweepArgs {
     #[command(flatten)]
     pub others: OthersArgs,
     #[command(flatten)]
+    pub form: FormatArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
 }
 
@@ -47,12 +50,12 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
     plan.keep_secrets = args.output.keep_secrets;
     // Not after an hour of measuring.
     plan.check_sort().map_err(UsageError)?;
-    let mut report = Report::of(&args.output)?;
+    let mut report = Report::of(&args.output)?.with_format(args.form)?;
     let csv = Outfile::wanted(args.csv.as_deref())?.map(|file| file.private(plan.keep_secrets));
-    report.make_room_for(csv.as_ref());
+    report.make_room_for(csv.as_ref())?;
     let stop = Stop::on_signals(plan.servers.is_empty())?;
     let store = open_store(&args.output)?;
-    let observers = observers(args.output.progress(), store.clone(), &stop);
+    let observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
     let stack = match plan.servers.is_empty() {
         true => None,
         false => {

@@ -9,14 +9,15 @@ use lastdrop_lab::{Lab, Observer};
 use lastdrop_model::bounds::{DURATION, GAIN, MEMORY, PAUSE, RACE, TRIALS};
 use lastdrop_model::documents::{Goal, TuneDocument, TuneVerdict};
 use lastdrop_model::{KeepAlive, Setting, Url};
+use lastdrop_report::export::Runs;
 use lastdrop_report::tune_text;
 use lastdrop_server::{Kind, ServerRef, Stack, check_called_apart, kinds};
 use lastdrop_trials::tune::{DiaryOrder, TuneOrder, Wishes, tune as run_tune};
 
 use crate::commands::watchdog::Watchdog;
-use crate::commands::{Report, diary_folder, observers, open_store};
+use crate::commands::{Report, diary_folder, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{LoadArgs, Objectives, OthersArgs, OutputArgs, objectives, within};
+use crate::options::{FormatArgs, LoadArgs, Objectives, OthersArgs, OutputArgs, objectives, within};
 use crate::signals::Stop;
 use crate::stdio::note;
 
@@ -83,6 +84,8 @@ pub struct TuneArgs {
     #[command(flatten)]
     pub load: LoadArgs,
     #[command(flatten)]
+    pub form: FormatArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
 }
 
@@ -124,14 +127,14 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     plan.keep_secrets = args.output.keep_secrets;
     plan.objectives = args.objective.map(|o| o.0).unwrap_or_default();
     let plan_seed = plan.seed;
-    let report = Report::of(&args.output)?;
+    let report = Report::of(&args.output)?.with_format(args.form)?;
     let stop = Stop::on_signals(false)?;
     let diary = diary_folder(&args.output);
     if args.resume && diary.is_none() {
         return Err(UsageError("--resume needs what --no-store leaves out".into()).into());
     }
     let store = open_store(&args.output)?;
-    let mut observers = observers(args.output.progress(), store.clone(), &stop);
+    let mut observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
     let stack = Stack::open(&args.servers, Some(&args.url), &(&args.others).into())?;
     let goal = match args.goal.as_str() {
         "latency" => Goal::Latency,

@@ -14,6 +14,6 @@ pub use self::database::DatabaseArgs;
 pub use self::load::LoadArgs;
 pub use self::network::NetworkArgs;
 pub use self::others::OthersArgs;
-pub use self::output::OutputArgs;
+pub use self::output::{FormatArgs, OutputArgs};
 pub use self::request::RequestArgs;
 pub use self::values::{Objectives, objectives, pair, within, written};

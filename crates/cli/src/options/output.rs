@@ -4,6 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use lastdrop_report::Format;
+
+use crate::export::{self, ExportTo, export_to};
+use crate::options::values::format;
 use crate::view::{Progress, View};
 
 /// Options about what is kept and shown.
@@ -25,6 +29,8 @@ pub struct OutputArgs {
     /// How progress is shown: full (the whole screen), lines, or auto: full where stdout and stderr are a terminal
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = str::parse::<View>)]
     pub view: View,
+    #[arg(long, value_name = "FORM:WHERE", value_parser = export_to, help = export::help())]
+    pub export: Vec<ExportTo>,
     /// No progress, no text: only errors, and JSON where asked for
     #[arg(short, long)]
     pub quiet: bool,
@@ -35,4 +41,13 @@ impl OutputArgs {
     pub fn progress(&self) -> Progress {
         Progress { view: self.view, quiet: self.quiet, document: self.json.as_deref() == Some("-") }
     }
+}
+
+/// The form of what is printed.
+#[derive(Debug, Clone, Copy, Default, Args)]
+#[command(next_help_heading = "Output")]
+pub struct FormatArgs {
+    /// What is printed: text, json, csv, md (Markdown) or junit [default: text]
+    #[arg(long, value_name = "FORMAT", value_parser = format)]
+    pub format: Option<Format>,
 }

@@ -2,6 +2,8 @@
 
 use lastdrop_model::Objective;
 use lastdrop_model::bounds::{Bound, BoundError, Bounded};
+use lastdrop_report::Format;
+use lastdrop_report::formats::FORMATS;
 
 /// Reads an option by its row in the table of bounds.
 pub fn within<T: Bounded>(
@@ -30,4 +32,12 @@ pub struct Objectives(pub Vec<Objective>);
 
 pub fn objectives(text: &str) -> Result<Objectives, String> {
     Objective::list(text).map(Objectives)
+}
+
+/// The form of a report.
+///
+/// # Errors
+/// Which there are.
+pub fn format(text: &str) -> Result<Format, String> {
+    Format::named(text).ok_or_else(|| format!("there are {}", FORMATS.map(|(name, _)| name).join(", ")))
 }

@@ -26,6 +26,7 @@ use crate::kept_plan::KeptPlan;
 use crate::look::Observed;
 use crate::objective::Judged;
 use crate::plan::Played;
+use crate::timeline::Timeline;
 use crate::validity::Validity;
 
 pub const RUN_SCHEMA: &str = "lastdrop.run/1";
@@ -98,6 +99,31 @@ impl Run {
     #[must_use]
     pub fn measured(&self) -> Option<&PhaseReport> {
         self.phases.iter().find(|p| p.measured)
+    }
+
+    /// The run without its seconds, its looks and the requests of its plan, each of which a long run has many of.
+    #[must_use]
+    pub fn without_lists(&self) -> Run {
+        let brief = |phase: &PhaseReport| PhaseReport { seconds: Timeline::default(), ..phase.clone() };
+        Run {
+            schema: self.schema.clone(),
+            id: self.id.clone(),
+            seed: self.seed,
+            started_unix_ms: self.started_unix_ms,
+            label: self.label.clone(),
+            end: self.end,
+            environment: self.environment.clone(),
+            plan: self.plan.without_requests(),
+            phases: self.phases.iter().map(brief).collect(),
+            generator: self.generator.clone(),
+            pool: self.pool.clone(),
+            server: self.server.as_ref().map(|server| Observed { looks: Timeline::default(), ..server.clone() }),
+            validity: self.validity.clone(),
+            replay: self.replay.clone(),
+            joined_log: self.joined_log.clone(),
+            marks: self.marks.clone(),
+            objectives: self.objectives.clone(),
+        }
     }
 
     #[must_use]

@@ -1,16 +1,20 @@
 //! CSV: a line a second, with what was seen of the server at its end.
 
-use lastdrop_model::{Histogram, Look, Run};
+use std::collections::VecDeque;
 
-use super::Exporter;
+use lastdrop_model::{Event, Kind, Look, Slice};
+
+use super::phases::Phases;
+use super::{Exporter, Form, Pieces, Runs};
 use crate::server::shown_queue;
+use crate::table::quote;
 
 #[derive(Debug)]
 pub(super) struct Csv;
 
 /// Seconds are since the run began, times are microseconds. What was not measured is empty, never 0.
 const HEADING: &str = "second,phase,answered,failed,mean_us,p50_us,p90_us,p99_us,p99_9_us,max_us,\
-                       workers,busy,cpu_cores,queue,real_memory_bytes,host_cores";
+                       workers,busy,cpu_cores,queue,real_memory_bytes,host_cores,run\n";
 
 impl Exporter for Csv {
     fn name(&self) -> &'static str {
@@ -21,37 +25,93 @@ impl Exporter for Csv {
         "a line a second, for spreadsheets"
     }
 
-    fn lines<'a>(&self, run: &'a Run) -> Box<dyn Iterator<Item = String> + 'a> {
-        let starts = run.phases.iter().scan(0.0, |start, p| {
-            let begun = *start;
-            *start += p.duration_s;
-            Some(begun)
-        });
-        let mut looks = run.server.iter().flat_map(|o| o.looks.iter()).peekable();
-        let seconds = run.phases.iter().zip(starts).flat_map(|(phase, start)| {
-            let name = quoted(&phase.name);
-            phase.seconds.iter().map(move |s| (start + f64::from(s.t), name.clone(), s))
-        });
-        let lines = seconds.map(move |(at, phase, s)| {
-            // The look at the end of a second comes a little late.
-            let mut look = None;
-            while let Some(next) = looks.next_if(|l| l.t_s < at + 1.5) {
-                look = Some(next);
-            }
-            let h = Histogram::decode_base64(&s.response_hdr).unwrap_or_default();
-            let times = if h.count() == 0 {
-                ",,,,,".to_string()
-            } else {
-                let q = |q| h.quantile(q);
-                format!("{:.1},{},{},{},{},{}", h.mean(), q(0.5), q(0.9), q(0.99), q(0.999), h.max())
-            };
-            format!("{at:.3},{phase},{},{},{times},{}", s.answered, s.failed, look.map_or(",,,,,".into(), |l| seen(&l)))
-        });
-        Box::new(std::iter::once(HEADING.to_string()).chain(lines))
+    fn pieces(&self) -> Pieces {
+        Pieces::Lines
+    }
+
+    fn begin(&self, _: Runs) -> Box<dyn Form> {
+        Box::new(Lines::default())
     }
 }
 
-fn seen(look: &Look) -> String {
+/// The look at the end of a second comes a little late: up to this long after its beginning it is that second's.
+const LOOK_UNTIL_S: f64 = 1.5;
+/// A second waits for its look for so many others, and no longer.
+const WAITS: usize = 5;
+/// Looks that are remembered, where seconds come late because they wait for the server's log.
+const LOOKS: usize = 120;
+
+#[derive(Debug, Default)]
+struct Lines {
+    headed: bool,
+    run: String,
+    phases: Phases,
+    /// Seconds that wait for their look: when they began, and their line up to it.
+    waiting: VecDeque<(f64, String)>,
+    /// When they were made, and their fields.
+    looks: VecDeque<(f64, String)>,
+}
+
+impl Lines {
+    fn second(&self, slice: &Slice) -> (f64, String) {
+        let at = self.phases.at(slice.phase, slice.second);
+        let h = &slice.latencies[Kind::Response as usize];
+        let times = if h.count() == 0 {
+            ",,,,,".to_string()
+        } else {
+            let q = |q| h.quantile(q);
+            format!("{:.1},{},{},{},{},{}", h.mean(), q(0.5), q(0.9), q(0.99), q(0.999), h.max())
+        };
+        let (phase, counts) = (quote(self.phases.name(slice.phase)), &slice.counts);
+        let failed = counts.failed.total() + counts.timed_out;
+        (at, format!("{at:.3},{phase},{},{failed},{times},", counts.answered))
+    }
+
+    /// Lines that wait for nothing any more.
+    fn ready(&mut self, all: bool) -> String {
+        let latest_look = self.looks.back().map_or(0.0, |(t_s, _)| *t_s);
+        let mut out = String::new();
+        while let Some((at, _)) = self.waiting.front()
+            && (all || latest_look >= at + LOOK_UNTIL_S || self.waiting.len() > WAITS)
+            && let Some((at, line)) = self.waiting.pop_front()
+        {
+            let within = |t_s: f64| t_s >= at + LOOK_UNTIL_S - 1.0 && t_s < at + LOOK_UNTIL_S;
+            let look = self.looks.iter().rev().find(|(t_s, _)| within(*t_s));
+            out += &format!("{line}{},{}\n", look.map_or(",,,,,", |(_, fields)| fields), self.run);
+        }
+        out
+    }
+}
+
+impl Form for Lines {
+    fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
+        let mut out = String::new();
+        // A run that failed has ended, too.
+        if let Event::Began { id, .. } = event {
+            out += &self.ready(true);
+            self.looks.clear();
+            self.run = quote(id);
+            if !std::mem::replace(&mut self.headed, true) {
+                out += HEADING;
+            }
+        }
+        self.phases.see(event);
+        match event {
+            Event::Second { slice } => self.waiting.push_back(self.second(slice)),
+            Event::Look { look } => {
+                self.looks.push_back((look.t_s, fields(look)));
+                if self.looks.len() > LOOKS {
+                    self.looks.pop_front();
+                }
+            }
+            _ => {}
+        }
+        out += &self.ready(matches!(event, Event::Ended { .. } | Event::Failed { .. }));
+        Some(out.into_bytes()).filter(|out| !out.is_empty())
+    }
+}
+
+fn fields(look: &Look) -> String {
     let whole = |n: Option<u64>| n.map_or(String::new(), |n| n.to_string());
     let cores = |c: Option<f64>| c.map_or(String::new(), |c| format!("{c:.3}"));
     let host = (!look.host.cores.is_empty()).then(|| look.host.cores.iter().sum());
@@ -66,24 +126,33 @@ fn seen(look: &Look) -> String {
     .join(",")
 }
 
-/// A field as RFC 4180 has it.
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_string() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::html::fixtures::run_of;
+    use crate::export::fixtures::{events_of, text};
 
     #[test]
     fn a_second_is_a_line_with_as_many_fields_as_the_heading() {
-        let mut run = run_of(3, 10);
-        run.phases[0].name = "a,\"b\"".into();
-        let lines: Vec<String> = Csv.lines(&run).collect();
-        assert_eq!(lines.len(), 4);
-        assert!(lines[2].starts_with("1.000,\"a,\"\"b\"\"\",10,0,"), "{}", lines[2]);
+        let text = text(&mut Lines::default(), &events_of(2, 3, 10));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 7, "{text}");
+        assert!(lines[2].starts_with("1.000,\"p 0,\"\"b\"\"\",10,0,"), "{}", lines[2]);
+        assert!(lines[4].starts_with("3.000,\"p 1,"), "{}", lines[4]);
         // The name has a comma of its own.
         assert!(lines[1..].iter().all(|l| l.matches(',').count() == HEADING.matches(',').count() + 1), "{lines:?}");
+        assert!(lines[1..].iter().all(|l| l.ends_with(",8,,,,,,cafe0001")), "{lines:?}");
+    }
+
+    #[test]
+    fn a_look_is_that_of_one_second_whenever_it_comes() {
+        let mut events = events_of(1, 5, 1);
+        let whole = text(&mut Lines::default(), &events);
+        // All looks first, as where seconds wait for the server's log.
+        events[1..].sort_by_key(|e| !matches!(e, Event::Look { .. }));
+        assert_eq!(text(&mut Lines::default(), &events), whole);
+        events.retain(|e| !matches!(e, Event::Look { look } if look.t_s < 3.0));
+        let text = text(&mut Lines::default(), &events);
+        let seen: Vec<bool> = text.lines().skip(1).map(|l| l.contains(",8,")).collect();
+        assert_eq!(seen, [false, false, true, true, true], "{text}");
     }
 }

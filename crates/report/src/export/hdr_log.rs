@@ -1,9 +1,10 @@
 //! HdrHistogram's own log of intervals (format 1.3): its tools merge, cut and plot it. Values are microseconds; the column of
 //! maxima, which they show and do not reckon with, is in milliseconds as theirs is.
 
-use lastdrop_model::{Histogram, Run};
+use lastdrop_model::{Event, Kind};
 
-use super::Exporter;
+use super::phases::Phases;
+use super::{Exporter, Form, Pieces, Runs};
 use crate::run::utc;
 
 #[derive(Debug)]
@@ -18,32 +19,70 @@ impl Exporter for HdrLog {
         "response latency of each second, for HdrHistogram's tools"
     }
 
-    fn lines<'a>(&self, run: &'a Run) -> Box<dyn Iterator<Item = String> + 'a> {
-        let head = [
-            format!("#[Response latency in microseconds, run {}, by lastdrop]", run.id),
-            "#[Histogram log format version 1.3]".to_string(),
-            format!(
-                "#[StartTime: {:.3} (seconds since epoch), {}]",
-                run.started_unix_ms as f64 / 1e3,
-                utc(run.started_unix_ms)
-            ),
-            "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"".to_string(),
-        ];
-        let several = run.phases.len() > 1;
-        let starts = run.phases.iter().scan(0.0, |start, p| {
-            let begun = *start;
-            *start += p.duration_s;
-            Some(begun)
-        });
-        let lines = run.phases.iter().zip(starts).flat_map(move |(phase, start)| {
-            let tag = if several { format!("Tag={},", tag(&phase.name)) } else { String::new() };
-            phase.seconds.iter().filter_map(move |s| {
-                let max = Histogram::decode_base64(&s.response_hdr).ok().filter(|h| h.count() > 0)?.max();
-                let at = start + f64::from(s.t);
-                Some(format!("{tag}{at:.3},1.000,{:.3},{}", max as f64 / 1e3, s.response_hdr))
-            })
-        });
-        Box::new(head.into_iter().chain(lines))
+    fn pieces(&self) -> Pieces {
+        Pieces::Lines
+    }
+
+    fn begin(&self, runs: Runs) -> Box<dyn Form> {
+        Box::new(Log { runs, began_unix_ms: None, offset_s: 0.0, run: String::new(), phases: Phases::default() })
+    }
+}
+
+#[derive(Debug)]
+struct Log {
+    runs: Runs,
+    /// When the first run began: times are since then.
+    began_unix_ms: Option<u64>,
+    /// When the present run began, since the first did.
+    offset_s: f64,
+    run: String,
+    phases: Phases,
+}
+
+impl Log {
+    fn head(&self, started_unix_ms: u64) -> String {
+        let what = match self.runs {
+            Runs::One => format!("run {}", self.run),
+            Runs::Several => "a tag a run".into(),
+        };
+        format!(
+            "#[Response latency in microseconds, {what}, by lastdrop]\n\
+             #[Histogram log format version 1.3]\n\
+             #[StartTime: {:.3} (seconds since epoch), {}]\n\
+             \"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n",
+            started_unix_ms as f64 / 1e3,
+            utc(started_unix_ms)
+        )
+    }
+
+    /// The run where there are several, the phase where there are several.
+    fn tag(&self, phase: u16) -> String {
+        let phase = Some(tag(self.phases.name(phase))).filter(|_| self.phases.several());
+        let run = Some(self.run.clone()).filter(|_| self.runs == Runs::Several);
+        let parts: Vec<String> = run.into_iter().chain(phase).collect();
+        if parts.is_empty() { String::new() } else { format!("Tag={},", parts.join(".")) }
+    }
+}
+
+impl Form for Log {
+    fn see(&mut self, event: &Event<'_>) -> Option<Vec<u8>> {
+        self.phases.see(event);
+        match event {
+            Event::Began { id, started_unix_ms, .. } => {
+                self.run = tag(id);
+                let first = self.began_unix_ms.is_none();
+                let began = *self.began_unix_ms.get_or_insert(*started_unix_ms);
+                self.offset_s = started_unix_ms.saturating_sub(began) as f64 / 1e3;
+                first.then(|| self.head(began).into_bytes())
+            }
+            Event::Second { slice } => {
+                let h = &slice.latencies[Kind::Response as usize];
+                let at = self.offset_s + self.phases.at(slice.phase, slice.second);
+                let (tag, max) = (self.tag(slice.phase), h.max() as f64 / 1e3);
+                (h.count() > 0).then(|| format!("{tag}{at:.3},1.000,{max:.3},{}\n", h.encode_base64()).into_bytes())
+            }
+            _ => None,
+        }
     }
 }
 
@@ -54,19 +93,33 @@ fn tag(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use lastdrop_model::Histogram;
+
     use super::*;
-    use crate::html::fixtures::run_of;
+    use crate::export::fixtures::{events_of, text};
 
     #[test]
     fn the_log_has_every_answer() {
-        let mut run = run_of(3, 10);
-        run.phases.push(run.phases[0].clone());
-        run.phases[1].name = "a b,c".into();
-        let lines: Vec<String> = HdrLog.lines(&run).collect();
+        let text = text(HdrLog.begin(Runs::One).as_mut(), &events_of(2, 3, 10));
+        let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].contains("version 1.3") && lines[2].starts_with("#[StartTime: 1700000000.000 "));
-        assert!(lines[7].starts_with("Tag=a_b_c,3.000,1.000,"), "{}", lines[7]);
-        let histogram =
-            |line: &String| Histogram::decode_base64(line.rsplit(',').next().expect("a field")).expect("HDR");
+        assert!(lines[7].starts_with("Tag=p_1_\"b\",3.000,1.000,"), "{}", lines[7]);
+        let histogram = |line: &&str| Histogram::decode_base64(line.rsplit(',').next().expect("a field")).expect("HDR");
         assert_eq!(lines[4..].iter().map(|l| histogram(l).count()).sum::<u64>(), 60);
+    }
+
+    #[test]
+    fn several_runs_have_a_tag_each_and_one_clock() {
+        let mut events = events_of(1, 2, 5);
+        let mut second = events_of(1, 2, 5);
+        if let Event::Began { id, started_unix_ms, .. } = &mut second[0] {
+            (*id, *started_unix_ms) = ("beef0002".into(), *started_unix_ms + 5_500);
+        }
+        events.append(&mut second);
+        let text = text(HdrLog.begin(Runs::Several).as_mut(), &events);
+        let lines: Vec<&str> = text.lines().skip(4).collect();
+        let starts = ["Tag=cafe0001,0.000,", "Tag=cafe0001,1.000,", "Tag=beef0002,5.500,", "Tag=beef0002,6.500,"];
+        assert_eq!(lines.len(), 4, "{text}");
+        assert!(lines.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{text}");
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn section(d: &CapacityDocument) -> Section {
     }
 }
 
-fn verdict(d: &CapacityDocument) -> Told {
+pub(crate) fn verdict(d: &CapacityDocument) -> Told {
     let mut told = if d.met {
         Told::new(
             Tone::Good,

@@ -81,7 +81,7 @@ fn colour(c: Compared) -> (Colour, Shape) {
     }
 }
 
-fn verdict(d: &CompareDocument) -> Told {
+pub(crate) fn verdict(d: &CompareDocument) -> Told {
     let (tone, headline) = match d.verdict {
         CompareVerdict::Better => (Tone::Good, "B is better."),
         CompareVerdict::Worse => (Tone::Bad, "B is worse."),

@@ -36,7 +36,7 @@ pub(super) fn section(d: &DoctorDocument) -> Section {
     }
 }
 
-fn verdict(d: &DoctorDocument) -> Told {
+pub(super) fn verdict(d: &DoctorDocument) -> Told {
     let limit = d.findings.iter().find(|f| f.severity == Severity::Limit);
     let mut told = match limit {
         Some(limit) => Told::new(Tone::Warning, format!("The limit: {}.", limit.title.trim_end_matches('.'))),

@@ -48,6 +48,17 @@ pub use self::page::served_policy;
 use self::page::{Page, Section};
 pub use self::text::Said;
 use self::timeplot::Plots;
+use self::verdict::Told;
+
+/// What a document says first, for whoever says it elsewhere.
+pub(crate) mod first {
+    pub(crate) use super::capacity::verdict as capacity;
+    pub(crate) use super::compare::verdict as compare;
+    pub(crate) use super::run::verdict as run;
+    pub(crate) use super::size::verdict as size;
+    pub(crate) use super::sweep::verdict as sweep;
+    pub(crate) use super::tune::verdict as tune;
+}
 
 /// What a section is about.
 #[derive(Debug)]
@@ -111,6 +122,21 @@ impl Shown {
             Shown::Size(d) => crate::size_text(d),
             Shown::Trace(d) => crate::trace_text(d, false),
             Shown::Profile(d) => crate::profile_text(d),
+        }
+    }
+
+    /// What it says first.
+    pub(crate) fn told(&self) -> Told {
+        match self {
+            Shown::Run(run) => run::verdict(run),
+            Shown::Pair(d, ..) | Shown::Compare(d) => compare::verdict(d),
+            Shown::Capacity(d) => capacity::verdict(d),
+            Shown::Tune(d) => tune::verdict(d),
+            Shown::Doctor(d) => doctor::verdict(d),
+            Shown::Sweep(d) => sweep::verdict(d),
+            Shown::Size(d) => size::verdict(d),
+            Shown::Trace(d) => trace::verdict(d),
+            Shown::Profile(d) => profile::verdict(d),
         }
     }
 

@@ -29,7 +29,7 @@ pub(super) fn section(d: &ProfileDocument) -> Section {
     Section { title: format!("Where the CPU of {} goes", d.server), about, body }
 }
 
-fn verdict(d: &ProfileDocument) -> Told {
+pub(super) fn verdict(d: &ProfileDocument) -> Told {
     let mut told = match (d.functions.first(), d.libraries.first()) {
         (Some(f), _) => Told::new(
             Tone::Note,

@@ -72,7 +72,7 @@ fn about(run: &Run) -> Vec<String> {
 }
 
 /// What a manager reads.
-pub(super) fn verdict(run: &Run) -> Told {
+pub(crate) fn verdict(run: &Run) -> Told {
     let Some(p) = run.measured().or(run.phases.first()).filter(|_| run.answered_anything()) else {
         let mut told =
             Told::new(Tone::Bad, "Nothing was answered: there is nothing to say about how fast the server is.");

@@ -29,7 +29,7 @@ pub(super) fn section(d: &SizeDocument) -> Section {
     Section { title: format!("How many workers of {} fit", d.server), about, body }
 }
 
-fn verdict(d: &SizeDocument) -> Told {
+pub(crate) fn verdict(d: &SizeDocument) -> Told {
     let each = d.workers.private_bytes.max;
     let (safe, tight) = (d.fits.worst_case, d.fits.independent);
     let mut told = Told::new(

@@ -55,7 +55,7 @@ fn named(d: &SweepDocument, row: &SweepRow) -> String {
     if parts.is_empty() { row.series.clone() } else { parts.join(", ") }
 }
 
-fn verdict(d: &SweepDocument) -> Told {
+pub(crate) fn verdict(d: &SweepDocument) -> Told {
     let measured: Vec<&SweepRow> = d.rows.iter().filter(|r| r.answered > 0).collect();
     let best = measured.iter().max_by(|a, b| a.rps.total_cmp(&b.rps));
     let worst = measured.iter().min_by(|a, b| a.rps.total_cmp(&b.rps));

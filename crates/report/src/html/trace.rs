@@ -35,7 +35,7 @@ pub(super) fn section(d: &TraceDocument) -> Section {
     }
 }
 
-fn verdict(d: &TraceDocument) -> Told {
+pub(super) fn verdict(d: &TraceDocument) -> Told {
     let spared: f64 = d.kinds.iter().filter(|k| !k.advice.is_empty()).map(|k| k.us_per_request).sum();
     let mut told = match d.kinds.iter().find(|k| !k.advice.is_empty()) {
         _ if d.requests == 0 => Told::new(Tone::Bad, "Nothing was answered while it was traced."),

@@ -31,7 +31,7 @@ pub(super) fn section(d: &TuneDocument) -> Section {
     Section { title: format!("Better settings for {}", d.server), about: vec![d.url.clone()], body }
 }
 
-fn verdict(d: &TuneDocument) -> Told {
+pub(crate) fn verdict(d: &TuneDocument) -> Told {
     let (tone, headline) = match d.verdict {
         TuneVerdict::Improved => (Tone::Good, "There are better settings, and it is proven."),
         TuneVerdict::NoGain => (Tone::Note, "The settings that are there are as good as any that were tried."),

@@ -1,11 +1,12 @@
 //! What a section says first: a sentence that can be read aloud, and the few numbers that it rests on.
 
+use lastdrop_model::printable;
 use maud::{Markup, html};
 
 use super::text::Said;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tone {
+pub(crate) enum Tone {
     Good,
     /// Something to know.
     Note,
@@ -24,7 +25,7 @@ impl Tone {
     }
 
     /// The word that says what the colour says.
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Tone::Good => "Good",
             Tone::Note => "Result",
@@ -36,7 +37,7 @@ impl Tone {
 
 /// The verdict of a section.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(crate) struct Told {
     pub tone: Tone,
     /// One sentence.
     pub headline: String,
@@ -57,6 +58,11 @@ impl Told {
 
     pub(super) fn number(&mut self, value: impl Into<String>, name: impl Into<String>) {
         self.numbers.push((value.into(), name.into()));
+    }
+
+    /// The verdict as the first line of a text.
+    pub(crate) fn line(&self) -> String {
+        format!("{}: {}\n\n", self.tone.word(), printable::line(&self.headline))
     }
 
     pub(super) fn shown(&self) -> Markup {

@@ -1,0 +1,116 @@
+//! `--export FORM:WHERE`: what happens, handed on to other programs while it happens. Making a piece is done where the event is
+//! told; a slow disk, a scraper or a collector is waited for by a thread of its own, and what it cannot take is dropped,
+//! counted and told at the end.
+
+mod file;
+mod post;
+mod serve;
+mod thread;
+
+use anyhow::{Context, Result};
+use lastdrop_lab::Observer;
+use lastdrop_model::Event;
+use lastdrop_report::export::{EXPORTERS, Exporter, Form, Pieces, Runs, exporter};
+
+pub use self::post::{collector, post_all};
+
+/// What is handed on, and to where.
+#[derive(Debug, Clone)]
+pub struct ExportTo {
+    pub exporter: &'static dyn Exporter,
+    /// A file, an address to listen at, or a URL to post to.
+    pub to: String,
+}
+
+/// Reads `csv:FILE`.
+///
+/// # Errors
+/// What the user could have meant.
+pub fn export_to(text: &str) -> Result<ExportTo, String> {
+    let forms = || EXPORTERS.map(|e| format!("{}:{}", e.name(), place(e))).join(", ");
+    let (name, to) =
+        text.split_once(':').filter(|(_, to)| !to.is_empty()).ok_or_else(|| format!("write {}", forms()))?;
+    let exporter = exporter(name).ok_or_else(|| format!("there is no '{name}'; there are {}", forms()))?;
+    match exporter.pieces() {
+        Pieces::Lines if to == "-" => Err("stdout is for the report; name a file".into()),
+        Pieces::Lines => Ok(()),
+        Pieces::State => serve::address(to).map(|_| ()),
+        Pieces::Messages => collector(to).map(|_| ()),
+    }?;
+    Ok(ExportTo { exporter, to: to.to_string() })
+}
+
+/// What its pieces go to, in help.
+fn place(exporter: &dyn Exporter) -> &'static str {
+    match exporter.pieces() {
+        Pieces::Lines => "FILE",
+        Pieces::State => "[ADDRESS:]PORT",
+        Pieces::Messages => "http://HOST:PORT",
+    }
+}
+
+/// The help of the option.
+pub fn help() -> String {
+    let form = |e: &dyn Exporter| format!("{}:{} ({})", e.name(), place(e), e.about());
+    format!("Hand on what happens while it happens, as often as wanted: {}", EXPORTERS.map(form).join(", "))
+}
+
+/// Where pieces go.
+trait Sink: std::fmt::Debug {
+    /// Takes a piece, and does not wait.
+    fn take(&self, piece: Vec<u8>);
+    /// Nothing comes any more: what was lost, in words that begin with what came of it.
+    fn close(&self) -> Option<String>;
+}
+
+/// An observer that hands on what it is shown.
+#[derive(Debug)]
+struct Export {
+    name: String,
+    form: Box<dyn Form>,
+    sink: Box<dyn Sink>,
+}
+
+impl Observer for Export {
+    fn see(&mut self, event: &Event<'_>) {
+        if let Some(piece) = self.form.see(event) {
+            self.sink.take(piece);
+        }
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.sink.close().map(|what| format!("could not be exported whole: {}: {what}", self.name))
+    }
+}
+
+/// The observers of the exports that were asked for.
+///
+/// # Errors
+/// When a file cannot be written, or an address is not to be had.
+pub fn exports(wanted: &[ExportTo], runs: Runs, private: bool, quiet: bool) -> Result<Vec<Box<dyn Observer>>> {
+    let open = |ExportTo { exporter, to }: &ExportTo| -> Result<Box<dyn Observer>> {
+        let name = format!("{}:{}", exporter.name(), lastdrop_model::secrets::url(to));
+        let sink: Box<dyn Sink> = match exporter.pieces() {
+            Pieces::Lines => Box::new(file::Lines::open(to, private)?),
+            Pieces::State => Box::new(serve::Server::open(to, quiet).with_context(|| format!("cannot serve {name}"))?),
+            Pieces::Messages => Box::new(post::Poster::open(to)?),
+        };
+        Ok(Box::new(Export { name, form: exporter.begin(runs), sink }))
+    };
+    wanted.iter().map(open).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_export_says_its_form_and_where_it_goes() {
+        let ok = |text: &str| export_to(text).map(|e| (e.exporter.name(), e.to));
+        assert_eq!(ok("csv:a:b.csv"), Ok(("csv", "a:b.csv".into())));
+        assert_eq!(ok("prometheus:9464"), Ok(("prometheus", "9464".into())));
+        for wrong in ["csv", "csv:", "xml:file", "hdr:-", "prometheus:everywhere", "otlp:https://h:1", "otlp:ftp://h"] {
+            assert!(ok(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! JUnit's XML, which continuous integration reads: what was asked of a server and what came of it, a test case each.
+
+use std::fmt::Write as _;
+
+use lastdrop_model::documents::{CapacityDocument, CompareDocument, Compared, DoctorDocument, Severity, SweepDocument};
+use lastdrop_model::documents::{TuneDocument, TuneVerdict};
+use lastdrop_model::printable::xml;
+use lastdrop_model::{Run, Verdict};
+
+use crate::html::Shown;
+
+/// What came of a test case; reasons are in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Came {
+    Passed,
+    /// Why, and more of it.
+    Failed(String, String),
+    /// Nothing can be said of it.
+    Skipped(String),
+    /// It could not be tested.
+    Error(String),
+}
+
+/// The cases of one document.
+#[derive(Debug)]
+struct Suite {
+    /// What was tested.
+    of: String,
+    seconds: f64,
+    cases: Vec<(String, Came)>,
+}
+
+/// The objectives of a run as a test suite: a test case each, missed ones are failures. A run that is invalid is
+/// an error of its own, since its numbers prove nothing.
+#[must_use]
+pub fn junit(run: &Run) -> String {
+    written(&[of_run(run)])
+}
+
+/// The suites of documents.
+///
+/// # Errors
+/// Where one asks nothing of a server.
+pub(super) fn of_documents(shown: &[Shown]) -> Result<String, String> {
+    let suite = |one: &Shown| match one {
+        Shown::Run(run) => Ok(of_run(run)),
+        Shown::Pair(d, ..) | Shown::Compare(d) => Ok(of_compare(d)),
+        Shown::Capacity(d) => Ok(of_capacity(d)),
+        Shown::Tune(d) => Ok(of_tune(d)),
+        Shown::Doctor(d) => Ok(of_doctor(d)),
+        Shown::Sweep(d) => Ok(of_sweep(d)),
+        Shown::Size(_) | Shown::Trace(_) | Shown::Profile(_) => {
+            Err("this asks nothing of a server that it could pass or fail; there are text, json, csv and md"
+                .to_string())
+        }
+    };
+    Ok(written(&shown.iter().map(suite).collect::<Result<Vec<_>, _>>()?))
+}
+
+fn of_run(run: &Run) -> Suite {
+    let judged = run.objectives.iter().map(|j| {
+        let name = j.objective.to_string();
+        let came = match j.met {
+            true => Came::Passed,
+            false => Came::Failed(
+                format!("{name} was missed: {} is {}", j.objective.what(), j.seen),
+                format!("run {}", run.id),
+            ),
+        };
+        (name, came)
+    });
+    let why = || run.validity.reasons.iter().map(|r| r.what.as_str()).collect::<Vec<_>>().join("; ");
+    let invalid = (run.validity.verdict == Verdict::Invalid).then(|| ("validity".into(), Came::Error(why())));
+    Suite {
+        of: run.plan.url.to_string(),
+        seconds: run.measured().map_or(0.0, |p| p.duration_s),
+        cases: judged.chain(invalid).collect(),
+    }
+}
+
+fn of_compare(d: &CompareDocument) -> Suite {
+    let classes =
+        d.classes.iter().flat_map(|c| c.metrics.iter().map(move |(name, m)| (format!("{}.{name}", c.name), m)));
+    let all = d.metrics.iter().map(|(name, m)| (name.clone(), m)).chain(classes);
+    let case = |(name, m): (String, &lastdrop_model::documents::MetricComparison)| {
+        let ratio = format!("B / A is {:.3} ({:.3} to {:.3})", m.ratio, m.interval[0], m.interval[1]);
+        let came = match m.verdict {
+            Compared::Better | Compared::NoDifference => Came::Passed,
+            Compared::Worse => Came::Failed(format!("{name} is worse: {ratio}"), d.because.clone()),
+            Compared::Inconclusive => Came::Skipped("the measurement cannot tell".into()),
+        };
+        (name, came)
+    };
+    Suite { of: format!("{} to {}", d.a.name, d.b.name), seconds: 0.0, cases: all.map(case).collect() }
+}
+
+fn of_capacity(d: &CapacityDocument) -> Suite {
+    let name = d.objective.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let came = match d.met {
+        true => Came::Passed,
+        false if d.generator_limited || d.out_of_time => Came::Error(d.because.clone()),
+        false => Came::Failed(d.because.clone(), format!("capacity {:.1}/s", d.capacity_rps)),
+    };
+    let seconds = d.steps.iter().map(|s| s.seconds).sum();
+    Suite { of: d.url.clone(), seconds, cases: vec![(if name.is_empty() { "capacity".into() } else { name }, came)] }
+}
+
+fn of_tune(d: &TuneDocument) -> Suite {
+    let came = match d.verdict {
+        TuneVerdict::Improved | TuneVerdict::NoGain => Came::Passed,
+        TuneVerdict::Infeasible => Came::Failed(d.because.clone(), String::new()),
+        TuneVerdict::Inconclusive => Came::Skipped(d.because.clone()),
+    };
+    Suite { of: d.url.clone(), seconds: 0.0, cases: vec![("tune".into(), came)] }
+}
+
+fn of_doctor(d: &DoctorDocument) -> Suite {
+    let case = |f: &lastdrop_model::documents::Finding| {
+        let came = match f.severity {
+            Severity::Waste => Came::Skipped(f.title.clone()),
+            Severity::Limit | Severity::Risk => Came::Failed(f.title.clone(), f.advice.clone()),
+        };
+        (f.id.clone(), came)
+    };
+    let mut cases: Vec<(String, Came)> = d.findings.iter().map(case).collect();
+    if cases.is_empty() {
+        cases.push(("nothing was found".into(), Came::Passed));
+    }
+    Suite { of: d.url.clone(), seconds: 0.0, cases }
+}
+
+fn of_sweep(d: &SweepDocument) -> Suite {
+    let case = |(i, r): (usize, &lastdrop_model::documents::SweepRow)| {
+        let settings = r.settings.iter().map(|(name, value)| format!("{name}={value}"));
+        let parts = [format!("{}.", i + 1), r.series.clone(), format!("{} users", r.users)];
+        let parts: Vec<String> = parts.into_iter().filter(|p| !p.is_empty()).chain(settings).collect();
+        let came = match (r.answered, r.failed) {
+            (0, _) => Came::Error(if r.note.is_empty() { "nothing was answered".into() } else { r.note.clone() }),
+            (_, 0) => Came::Passed,
+            (_, failed) => Came::Failed(format!("{failed} requests failed"), format!("run {}", r.run)),
+        };
+        (parts.join(" "), came)
+    };
+    let of = d.rows.first().map_or(String::new(), |r| r.url.clone());
+    Suite { of, seconds: 0.0, cases: d.rows.iter().enumerate().map(case).collect() }
+}
+
+fn written(suites: &[Suite]) -> String {
+    let count = |suites: &[Suite], of: fn(&Came) -> bool| -> usize {
+        suites.iter().flat_map(|s| &s.cases).filter(|(_, came)| of(came)).count()
+    };
+    let counts = |suites: &[Suite]| {
+        let tests = count(suites, |_| true);
+        let failures = count(suites, |c| matches!(c, Came::Failed(..)));
+        let errors = count(suites, |c| matches!(c, Came::Error(_)));
+        let skipped = count(suites, |c| matches!(c, Came::Skipped(_)));
+        format!("tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\" skipped=\"{skipped}\"")
+    };
+    let seconds: f64 = suites.iter().map(|s| s.seconds).sum();
+    let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+    // Readers of the whole know no skipped ones.
+    let whole = counts(suites);
+    let whole = whole.split(" skipped=").next().unwrap_or_default();
+    let _ = writeln!(out, "<testsuites {whole} time=\"{seconds:.3}\">");
+    for suite in suites {
+        let (of, seconds) = (xml(&suite.of), suite.seconds);
+        let counts = counts(std::slice::from_ref(suite));
+        let _ = writeln!(out, "  <testsuite name=\"lastdrop {of}\" {counts} time=\"{seconds:.3}\">");
+        for (name, came) in &suite.cases {
+            let name = xml(name);
+            let _ = write!(out, "    <testcase name=\"{name}\" classname=\"{of}\" time=\"{seconds:.3}\"");
+            let inner = match came {
+                Came::Passed => None,
+                Came::Failed(why, more) => Some(format!("<failure message=\"{}\">{}</failure>", xml(why), xml(more))),
+                Came::Skipped(why) => Some(format!("<skipped message=\"{}\"/>", xml(why))),
+                Came::Error(why) => Some(format!("<error message=\"{}\"/>", xml(why))),
+            };
+            match inner {
+                None => out.push_str("/>\n"),
+                Some(inner) => {
+                    let _ = writeln!(out, ">\n      {inner}\n    </testcase>");
+                }
+            }
+        }
+        out.push_str("  </testsuite>\n");
+    }
+    out.push_str("</testsuites>\n");
+    out
+}

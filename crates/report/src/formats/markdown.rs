@@ -1,0 +1,45 @@
+//! Markdown, as a merge request or a wiki shows it: the verdict, what it rests on, the table.
+
+use lastdrop_model::printable::line;
+
+use super::tables::table;
+use crate::html::Shown;
+
+pub(super) fn markdown(shown: &Shown) -> String {
+    let told = shown.told();
+    let mut out = format!("**{}: {}**\n\n", told.tone.word(), escaped(&told.headline));
+    for sentence in &told.sentences {
+        out += &format!("{}\n\n", escaped(sentence));
+    }
+    for (value, name) in &told.numbers {
+        out += &format!("- {}: {}\n", escaped(name), escaped(value));
+    }
+    if let Some(table) = table(shown).filter(|t| !t.rows.is_empty()) {
+        out += &format!("\n{}", table.markdown());
+    }
+    out
+}
+
+/// Somebody else's text in one line, none of which is markup.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in line(text).chars() {
+        match c {
+            '<' => out.push_str("&lt;"),
+            '&' => out.push_str("&amp;"),
+            '\\' | '`' | '*' | '_' | '[' | ']' | '|' => out.extend(['\\', c]),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_no_markup() {
+        assert_eq!(escaped("a|b\n<img> **x** [y](z)"), "a\\|b\\n&lt;img> \\*\\*x\\*\\* \\[y\\](z)");
+    }
+}
