@@ -20,6 +20,9 @@ use crate::exit::Exit;
 use crate::signals::Stop;
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  lastdrop demo\n  lastdrop demo --json demo.json      and then: lastdrop report demo.json"
+)]
 pub struct DemoArgs {
     /// Write the result as JSON to a file, or to stdout with '-'
     #[arg(long, value_name = "FILE")]
