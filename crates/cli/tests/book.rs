@@ -49,7 +49,7 @@ const SHORT: &[(&str, &[(&str, &str)])] = &[
     ("top", &[("-d", "1s")]),
     ("trace", &[("-n", "3")]),
     ("tune", &[("--trials", "2"), ("--blocks", "4"), ("-d", "300ms"), ("--warm-up", "100ms")]),
-    ("watch", &[("-d", "1s"), ("--interval", "300ms")]),
+    ("watch", &[("-d", "1s"), ("--interval", "300ms"), ("--warm-up", "100ms")]),
 ];
 /// The same beside a word of the command.
 const SHORT_WITH: &[(&str, &[(&str, &str)])] = &[
@@ -59,8 +59,14 @@ const SHORT_WITH: &[(&str, &[(&str, &str)])] = &[
 /// Where one of these stands, none is needed: it ends by itself.
 const ENDS: &[&str] = &["-n ", "--once", "--list", "--explain", "--from ", "--replay", "--dry-run"];
 /// What a longer time in a command becomes.
-const SHORTER: &[(&str, &str)] =
-    &[("-d", "1s"), ("--max-time", "8s"), ("--time", "20s"), ("--trials", "2"), ("--blocks", "4")];
+const SHORTER: &[(&str, &str)] = &[
+    ("-d", "1s"),
+    ("--max-time", "8s"),
+    ("--time", "20s"),
+    ("--trials", "2"),
+    ("--blocks", "4"),
+    ("--interval", "300ms"),
+];
 
 /// Where the words of a command end and its comment, pipe or redirection begins.
 fn split(command: &str) -> (&str, &str) {
@@ -110,7 +116,11 @@ fn short(command: &str) -> String {
 /// Which machine a command is for.
 fn front(command: &str) -> Front {
     let words = ["nginx", "php-fpm", "haproxy", "chain.toml"];
-    if words.iter().any(|word| command.contains(word)) { Front::Nginx } else { Front::Apache }
+    if !command.contains("apache") && words.iter().any(|word| command.contains(word)) {
+        Front::Nginx
+    } else {
+        Front::Apache
+    }
 }
 
 /// Exit codes with which a command has done what its text says, on a machine that may be busy with anything.
@@ -222,7 +232,9 @@ fn carry_out(page: &str) {
         let begun = std::time::Instant::now();
         let done = house.sh(&script);
         println!("{page}:{}: {command}: {} after {:.1} s", step.line, done.code, begun.elapsed().as_secs_f64());
-        if !done_with(&command).contains(&done.code) {
+        let no_time =
+            command.starts_with("lastdrop capacity") && done.code == 1 && done.stderr.contains("the time was over");
+        if !done_with(&command).contains(&done.code) && !no_time {
             troubles.push(format!("{page}:{}: {}\n  as {script}: {done:?}", step.line, step.text));
         }
     }

@@ -30,7 +30,7 @@ use crate::stdio::{self, note};
 )]
 pub struct RunArgs {
     /// What to load: a URL, or a plan file (*.toml)
-    #[arg(required_unless_present_any = ["urls", "plan_schema"], value_name = "URL|PLAN")]
+    #[arg(required_unless_present_any = ["urls", "plan_schema"], conflicts_with = "urls", value_name = "URL|PLAN")]
     pub target: Option<String>,
     /// Print what would be sent, and send nothing
     #[arg(long)]

@@ -76,8 +76,13 @@ for module in headers; do [ -e /etc/apache2/mods-enabled/$module.load ] || ln -s
 cat > /etc/apache2/conf-enabled/times.conf <<'END'
 ServerName 127.0.0.1
 ExtendedStatus On
-CustomLog /var/log/apache2/timed.log "%h %l %u %t \"%r\" %>s %b %D %{X-Request-Id}i"
 Header always set X-Request-Received "%t %D"
+END
+# A virtual host that has a log writes no other one.
+sed -i 's#</VirtualHost>##' /etc/apache2/sites-available/000-default.conf
+cat >> /etc/apache2/sites-available/000-default.conf <<'END'
+CustomLog /var/log/apache2/timed.log "%h %l %u %t \"%r\" %>s %b %D %{X-Request-Id}i"
+</VirtualHost>
 END
 apache2ctl start
 "#;
@@ -104,6 +109,8 @@ global
   stats socket /run/haproxy/admin.sock mode 660 level operator
 defaults
   mode http
+  # No connection stays open: nginx would be in use by it.
+  option httpclose
   timeout connect 5s
   timeout client 10s
   timeout server 10s
@@ -135,7 +142,7 @@ impl House {
         let site = TLS_SITE.replace("HOUSE", &house.folder.path().display().to_string());
         match front {
             Front::Nginx => {
-                house.must("nginx's further site", &format!("cat > /etc/nginx/conf.d/tls.conf <<'END'\n{site}\nEND"));
+                house.must("nginx's further site", &format!("cat > /etc/nginx/sites-enabled/tls <<'END'\n{site}\nEND"));
                 house.must("nginx, PHP-FPM and HAProxy", NGINX);
             }
             Front::Apache => {
