@@ -57,7 +57,7 @@ const SHORT_WITH: &[(&str, &[(&str, &str)])] = &[
     ("--fit", &[("--sizes", "2,3,4"), ("--requests-per-worker", "8")]),
 ];
 /// Where one of these stands, none is needed: it ends by itself.
-const ENDS: &[&str] = &["-n ", "--once", "--list", "--explain", "--from ", "--replay", "--dry-run"];
+const ENDS: &[&str] = &["-n ", "--once", "--list", "--explain", "--from ", "--replay", "--dry-run", ".toml "];
 /// What a longer time in a command becomes.
 const SHORTER: &[(&str, &str)] = &[
     ("-d", "1s"),
@@ -113,10 +113,10 @@ fn short(command: &str) -> String {
     format!("{} {rest}", words.join(" "))
 }
 
-/// Which machine a command is for.
-fn front(command: &str) -> Front {
+/// Which machine a command of a page is for.
+fn front(page: &str, command: &str) -> Front {
     let words = ["nginx", "php-fpm", "haproxy", "chain.toml"];
-    if !command.contains("apache") && words.iter().any(|word| command.contains(word)) {
+    if page.contains("nginx") || !command.contains("apache") && words.iter().any(|word| command.contains(word)) {
         Front::Nginx
     } else {
         Front::Apache
@@ -153,7 +153,7 @@ fn ended(command: &str) -> Option<String> {
     let command = command.replace("lastdrop target", "lastdrop target --listen 127.0.0.1:9801");
     let (words, _) = split(&command);
     Some(format!(
-        "{words} & pid=$!; for i in $(seq 300); do {visit} && break; kill -0 $pid || break; sleep 0.1; done; kill -TERM $pid; wait $pid"
+        "rm -f plan.toml; {words} & pid=$!; for i in $(seq 300); do {visit} && break; kill -0 $pid || break; sleep 0.1; done; kill -TERM $pid; wait $pid"
     ))
 }
 
@@ -212,7 +212,7 @@ fn carry_out(page: &str) {
             continue;
         }
         count += 1;
-        let house = houses.entry(front(&step.text)).or_insert_with_key(|front| {
+        let house = houses.entry(front(page, &step.text)).or_insert_with_key(|front| {
             let house = House::new(*front);
             let examples = format!(
                 "cp -r '{SOURCE}/examples' examples && sed -i 's/^duration = .*/duration = \"300ms\"/; s/^rounds = .*/rounds = 2/' examples/*.toml"
