@@ -57,7 +57,8 @@ const SHORT_WITH: &[(&str, &[(&str, &str)])] = &[
     ("--fit", &[("--sizes", "2,3,4"), ("--requests-per-worker", "8")]),
 ];
 /// Where one of these stands, none is needed: it ends by itself.
-const ENDS: &[&str] = &["-n ", "--once", "doctor --list", "doctor --explain", "--from ", "--replay", "--dry-run", ".toml "];
+const ENDS: &[&str] =
+    &["-n ", "--once", "doctor --list", "doctor --explain", "--from ", "--replay", "--dry-run", ".toml "];
 /// What a longer time in a command becomes.
 const SHORTER: &[(&str, &str)] = &[
     ("-d", "1s"),
