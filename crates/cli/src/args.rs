@@ -16,6 +16,7 @@ use crate::commands::import::ImportArgs;
 use crate::commands::knobs::KnobsArgs;
 use crate::commands::profile::ProfileArgs;
 use crate::commands::record::RecordArgs;
+use crate::commands::reference::{ChapterArgs, CompletionsArgs, ManArgs};
 use crate::commands::replay::ReplayArgs;
 use crate::commands::report::ReportArgs;
 use crate::commands::restore::RestoreArgs;
@@ -101,6 +102,15 @@ pub enum Command {
     /// Put servers back when the tune that has started this dies or hangs
     #[command(hide = true)]
     Watchdog(WatchdogArgs),
+    /// Completions for a shell
+    #[command(hide = true)]
+    Completions(CompletionsArgs),
+    /// Man pages of all commands
+    #[command(hide = true)]
+    Man(ManArgs),
+    /// A chapter of the manual that is made of the program's tables
+    #[command(hide = true)]
+    Chapter(ChapterArgs),
     /// List the runs kept in the store
     History(HistoryArgs),
     /// Show a kept run again

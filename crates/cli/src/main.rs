@@ -5,6 +5,7 @@ mod commands;
 mod exit;
 mod export;
 mod junit;
+mod names;
 mod narrator;
 mod options;
 mod outfile;
@@ -25,6 +26,7 @@ use lastdrop_lab::LabError;
 use lastdrop_load::LoadError;
 
 fn main() -> ExitCode {
+    names::only_what_is_linked();
     let args: Vec<OsString> = std::env::args_os().collect();
     let personality = personality::programs::chosen(&args);
     title::hide_secrets(personality.as_ref().map(|p| p.name), &args);
@@ -75,6 +77,9 @@ fn run(args: &[OsString]) -> Exit {
         Command::Profile(args) => commands::profile::profile(&args),
         Command::Guard(args) => commands::guard::guard(&args),
         Command::Watchdog(args) => commands::watchdog::watchdog(args),
+        Command::Completions(args) => commands::reference::completions(&args),
+        Command::Man(args) => commands::reference::man(&args),
+        Command::Chapter(args) => commands::reference::chapter(&args),
         Command::Restore(args) => commands::restore::restore(args),
         Command::Demo(args) => commands::demo::demo(args),
     };

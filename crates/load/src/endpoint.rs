@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -147,7 +147,7 @@ pub fn basic(credentials: &str) -> String {
 /// but the load.
 fn resolve_name(host: &str, port: u16, family: Option<u8>, try_them: bool) -> Result<Vec<SocketAddr>, LoadError> {
     let error = |source| LoadError::Resolve { host: host.to_string(), source };
-    let mut all: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(error)?.collect();
+    let mut all = addresses(host, port).map_err(error)?;
     all.dedup();
     if let Some(family) = family {
         all.retain(|a| a.is_ipv4() == (family == 4));
@@ -159,6 +159,19 @@ fn resolve_name(host: &str, port: u16, family: Option<u8>, try_them: bool) -> Re
         all.retain(|a| a.is_ipv4() == v4);
     }
     Ok(all)
+}
+
+/// What the system knows a name by. `localhost` is loopback also where nobody says so (a root without /etc/hosts and name
+/// server), as RFC 6761, 6.3 has it.
+fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    match (host, port).to_socket_addrs() {
+        Ok(found) => Ok(found.collect()),
+        Err(_) if host.eq_ignore_ascii_case("localhost") => {
+            let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+            Ok(loopback.map(|ip| SocketAddr::new(ip, port)).to_vec())
+        }
+        Err(e) => Err(e),
+    }
 }
 
 /// Is it IPv4 by which a name with both families takes a connection? None: nobody answers. Each try is a stranger to the

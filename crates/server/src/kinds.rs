@@ -14,7 +14,7 @@ use crate::kind::Kind;
 use crate::kind_file;
 
 /// The files of lastdrop's own kinds. The last one is what is left when no other fits.
-const OWN: &[(&str, &str)] = &[
+pub(crate) const OWN: &[(&str, &str)] = &[
     ("apache", include_str!("../kinds/apache.toml")),
     ("nginx", include_str!("../kinds/nginx.toml")),
     ("php-fpm", include_str!("../kinds/php-fpm.toml")),

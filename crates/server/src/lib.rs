@@ -43,6 +43,7 @@ mod session;
 mod stack;
 mod status_page;
 mod systemd;
+mod tables;
 mod target;
 mod visitors;
 
@@ -65,6 +66,7 @@ pub use restore::{Restored, restore_all, restore_of};
 pub use server_ref::{ServerRef, check_called_apart};
 pub use session::Session;
 pub use stack::Stack;
+pub use tables::{KnobRow, KnobTable, knob_tables};
 pub use visitors::Others;
 
 /// Why a server cannot be found, changed or put back: what, where, and what to try.

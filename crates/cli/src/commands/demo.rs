@@ -21,6 +21,9 @@ use crate::signals::Stop;
 use crate::view::{Progress, View};
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  lastdrop demo\n  lastdrop demo --json demo.json      and then: lastdrop report demo.json"
+)]
 pub struct DemoArgs {
     /// Write the result as JSON to a file, or to stdout with '-'
     #[arg(long, value_name = "FILE")]

@@ -20,6 +20,7 @@ use crate::outfile::Outfile;
 use crate::stdio::{self, say};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  lastdrop history\n  lastdrop history -n 100 --store /srv/runs.sqlite")]
 pub struct HistoryArgs {
     /// How many runs to list
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = within::<usize>(LISTED))]
@@ -32,6 +33,7 @@ pub struct HistoryArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  lastdrop show last\n  lastdrop show 3fa2 --json run.json")]
 pub struct ShowArgs {
     /// A run: its id, the beginning of it, or 'last'; or what was kept of a tune, capacity …, by its id
     pub id: String,

@@ -12,6 +12,7 @@ pub mod import;
 pub mod knobs;
 pub mod profile;
 pub mod record;
+pub mod reference;
 pub mod replay;
 pub mod report;
 pub mod restore;

@@ -10,7 +10,7 @@ use crate::stdio::{note, say};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A journal that cannot be used any more (a full disk, an edited file) says what can be done by hand; --forget takes\nit away, so that the server can be tuned again."
+    after_help = "A journal that cannot be used any more (a full disk, an edited file) says what can be done by hand; --forget takes\nit away, so that the server can be tuned again.\n\nExamples:\n  lastdrop restore\n  lastdrop restore --dry-run\n  lastdrop restore --forget apache:/etc/apache2/apache2.conf"
 )]
 pub struct RestoreArgs {
     /// Show what would be put back and change nothing

@@ -31,7 +31,7 @@ use crate::stdio::{self, note};
 )]
 pub struct RunArgs {
     /// What to load: a URL, or a plan file (*.toml)
-    #[arg(required_unless_present_any = ["urls", "plan_schema", "again"], value_name = "URL|PLAN")]
+    #[arg(required_unless_present_any = ["urls", "plan_schema", "again"], conflicts_with = "urls", value_name = "URL|PLAN")]
     pub target: Option<String>,
     /// Carry out the plan of a kept run once more, with its seed: its id, the beginning of one, or 'last'
     #[arg(long, value_name = "ID", conflicts_with_all = ["target", "LoadArgs", "RequestArgs", "NetworkArgs"])]

@@ -33,6 +33,7 @@ const RELEASE: Duration = Duration::from_millis(200);
 const TRIES: u32 = 5;
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  lastdrop watchdog --patience 5m apache      (tune starts it by itself)")]
 pub struct WatchdogArgs {
     /// Silence that is taken for a hang
     #[arg(long, value_parser = lastdrop_model::units::parse_duration)]

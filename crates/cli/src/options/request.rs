@@ -26,7 +26,7 @@ pub struct RequestArgs {
     #[arg(long = "part", value_name = "PART", value_parser = pair, conflicts_with_all = ["body", "form"])]
     pub parts: Vec<(String, String)>,
     /// URLs from a file, in the format of siege or http_load
-    #[arg(short = 'f', long, value_name = "FILE", conflicts_with = "target")]
+    #[arg(short = 'f', long, value_name = "FILE")]
     pub urls: Option<PathBuf>,
     /// Take them in turn instead of at random
     #[arg(long, requires = "urls")]

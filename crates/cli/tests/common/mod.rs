@@ -16,8 +16,10 @@ use serde_json::Value;
 
 pub mod beside;
 pub mod browser;
+pub mod chapters;
 pub mod databases;
 pub mod haproxy;
+pub mod house;
 pub mod lines;
 pub mod link;
 pub mod misbehaving;

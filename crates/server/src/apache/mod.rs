@@ -3,7 +3,7 @@
 mod config;
 mod found;
 mod instance;
-mod knobs;
+pub mod knobs;
 mod modules;
 mod proxy;
 

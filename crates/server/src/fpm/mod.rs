@@ -1,7 +1,7 @@
 //! PHP-FPM: processes of one request each, in a pool. A file that is included last overrides a setting, and the master
 //! executes itself to read it. With a configuration that it cannot take it ends: nothing is reloaded untested.
 
-mod knobs;
+pub mod knobs;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -13,10 +13,10 @@ use crate::lasting;
 
 pub const MAXCONN: &str = "maxconn";
 pub const NBTHREAD: &str = "nbthread";
-const REUSE: &str = "http-reuse";
-const BALANCE: &str = "balance";
+pub const REUSE: &str = "http-reuse";
+pub const BALANCE: &str = "balance";
 /// Most threads that Debian's is built with (MAX_THREADS).
-const MOST_THREADS: usize = 64;
+pub const MOST_THREADS: usize = 64;
 const MOST_CONNECTIONS: i64 = 10_000_000;
 
 /// Where a knob stands.

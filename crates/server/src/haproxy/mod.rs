@@ -4,7 +4,7 @@
 
 mod command_line;
 mod config;
-mod knobs;
+pub mod knobs;
 mod running;
 mod words;
 

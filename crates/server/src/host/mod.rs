@@ -6,7 +6,7 @@
 
 mod journal;
 mod kept;
-mod knobs;
+pub mod knobs;
 mod limits;
 mod place;
 mod session;

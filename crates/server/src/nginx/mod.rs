@@ -2,7 +2,7 @@
 //! another: its own files are edited, and it is reloaded.
 
 mod config;
-mod knobs;
+pub mod knobs;
 mod listen;
 mod places;
 mod title;
