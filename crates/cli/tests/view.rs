@@ -79,7 +79,7 @@ impl<'a> Screen<'a> {
 
 impl Drop for Screen<'_> {
     fn drop(&mut self) {
-        let _ = self.tmux(&["kill-server"]).status();
+        let _ = self.tmux(&["kill-server"]).output();
     }
 }
 
@@ -195,12 +195,12 @@ fn an_experiment_shows_its_trials() {
 fn where_no_terminal_is_there_are_lines() {
     let folder = Folder::new();
     let target = Target::start(&folder, &[]);
-    let (errors, program) = (folder.join("errors"), format!("compare --live {} --aa --blocks 2", target.url()));
+    let (errors, program) = (folder.join("errors"), format!("compare --live {} --aa --blocks 4", target.url()));
     // stdout is a terminal here, stderr is not.
     let screen = Screen::start(&folder, &format!("{program} 2>{}", errors.display()), &[]);
     screen.end();
     let lines = fs::read_to_string(errors).expect("written");
-    assert!(lines.contains("1/2  A ") && !lines.contains('\x1b'), "{lines:?}");
+    assert!(lines.contains("1/4  A ") && !lines.contains('\x1b'), "{lines:?}");
     drop(screen);
     let done = folder.run(&["run", &target.url(), "-n", "20", "--view", "full"]);
     assert!(done.code == 0 && done.stderr.contains("no terminal") && !done.stderr.contains('\x1b'), "{done:?}");

@@ -161,13 +161,7 @@ impl Live {
                 self.tell(second, format!("mark: {}", mark.text));
             }
             Event::Finding { reason } => self.say(&reason.what),
-            Event::Ended { run } => {
-                self.run.under_way = false;
-                if run.marks.is_empty() && self.runs > 1 {
-                    return;
-                }
-                self.say("the run is over");
-            }
+            Event::Ended { .. } => self.run.under_way = false,
             Event::Failed { why } => {
                 self.run.under_way = false;
                 self.say(why);
