@@ -30,7 +30,11 @@ pub fn numbers(a: &[Metrics], b: &[Metrics], open: bool, floor: &NoiseFloor) -> 
         if pairs == 0 || !everywhere(a) || !everywhere(b) {
             continue;
         }
-        let (x, y) = (live.mean(name, |p| &p.0), live.mean(name, |p| &p.1));
+        let (x, y) = match pairs {
+            // As it was reported: a mean of one is off by rounding.
+            1 => (a[0][*name], b[0][*name]),
+            _ => (live.mean(name, |p| &p.0), live.mean(name, |p| &p.1)),
+        };
         let unknown = Estimate { log: (y / x).ln(), error: f64::INFINITY, freedom: 1.0, floor: 0.0 };
         let floor = floor.floor.get(*name).copied().unwrap_or(0.0).ln_1p();
         let estimate = live.estimate(name).filter(|_| enough).map_or(unknown, |e| Estimate { floor, ..e });

@@ -1,5 +1,6 @@
 //! Markdown, as a merge request or a wiki shows it: the verdict, what it rests on, the table.
 
+use lastdrop_model::Verdict;
 use lastdrop_model::printable::line;
 
 use super::tables::table;
@@ -13,6 +14,14 @@ pub(super) fn markdown(shown: &Shown) -> String {
     }
     for (value, name) in &told.numbers {
         out += &format!("- {}: {}\n", escaped(name), escaped(value));
+    }
+    if let Shown::Run(run) = shown
+        && run.validity.verdict != Verdict::Valid
+    {
+        for reason in &run.validity.reasons {
+            let word = if reason.verdict == Verdict::Invalid { "invalid" } else { "doubtful" };
+            out += &format!("- {word}: {}; {}\n", escaped(&reason.what), escaped(&reason.advice));
+        }
     }
     if let Some(table) = table(shown).filter(|t| !t.rows.is_empty()) {
         out += &format!("\n{}", table.markdown());

@@ -101,7 +101,7 @@ impl Table {
         let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
         let name = |heading: &String| {
             let bare = ["_us", "_bytes"].iter().find_map(|unit| heading.strip_suffix(unit)).unwrap_or(heading);
-            super::markdown::escaped(&bare.replace('_', " "))
+            super::markdown::escaped(&bare.replace("p99_9", "p99.9").replace('_', " "))
         };
         let is_number = |i: usize| self.rows.iter().all(|r| !matches!(r.get(i), Some(Cell::Text(_)) | None));
         let rule = (0..self.heading.len()).map(|i| if is_number(i) { "---:".into() } else { "---".into() }).collect();
