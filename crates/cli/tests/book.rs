@@ -230,9 +230,7 @@ fn carry_out(page: &str) {
             command = command.replace("3fa2", first.trim());
         }
         let script = ended(&command).unwrap_or_else(|| command.clone());
-        let begun = std::time::Instant::now();
         let done = house.sh(&script);
-        println!("{page}:{}: {command}: {} after {:.1} s", step.line, done.code, begun.elapsed().as_secs_f64());
         let no_time =
             command.starts_with("lastdrop capacity") && done.code == 1 && done.stderr.contains("the time was over");
         if !done_with(&command).contains(&done.code) && !no_time {

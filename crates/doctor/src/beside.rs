@@ -127,8 +127,10 @@ impl Beside {
                         }
                         Err(RecvTimeoutError::Timeout) => {
                             let look = looker.look(began.elapsed().as_secs_f64(), false);
-                            // Nobody may be there to hear it.
-                            let _ = told.as_ref().map(|told| told.send(look.clone()));
+                            if let Some(told) = &told {
+                                // Nobody may be there to hear it.
+                                let _ = told.send(look.clone());
+                            }
                             looks.push(look);
                             clients.look(subject.master, &ports);
                         }
