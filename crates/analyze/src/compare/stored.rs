@@ -226,7 +226,6 @@ mod tests {
             replay: None,
             joined_log: None,
             marks: Vec::new(),
-            marks: Vec::new(),
             objectives: Vec::new(),
         }
     }
