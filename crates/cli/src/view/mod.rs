@@ -69,7 +69,10 @@ impl Progress {
             View::Full => true,
             // Machines that build have terminals, too, which nobody looks at before the end.
             View::Auto => {
-                drawable && stdio::out_is_terminal() && !self.document && std::env::var_os("CI").is_none_or(|v| v.is_empty())
+                drawable
+                    && stdio::out_is_terminal()
+                    && !self.document
+                    && std::env::var_os("CI").is_none_or(|v| v.is_empty())
             }
         }
     }

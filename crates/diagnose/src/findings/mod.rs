@@ -21,8 +21,8 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use lastdrop_model::event::{Suspect, Suspicion};
 use lastdrop_model::documents::{DOCTOR_SCHEMA, DoctorDocument, Finding, Link, Severity};
+use lastdrop_model::event::{Suspect, Suspicion};
 use lastdrop_model::examination::{Examination, ServerSeen};
 use serde_json::Value;
 

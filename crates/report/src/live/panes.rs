@@ -14,8 +14,7 @@ pub enum Pane {
 
 impl Pane {
     /// In the order in which they are gone through.
-    pub const ALL: [Pane; 6] =
-        [Pane::Overview, Pane::Latency, Pane::Server, Pane::Trials, Pane::Doctor, Pane::News];
+    pub const ALL: [Pane; 6] = [Pane::Overview, Pane::Latency, Pane::Server, Pane::Trials, Pane::Doctor, Pane::News];
 
     #[must_use]
     pub fn name(self) -> &'static str {

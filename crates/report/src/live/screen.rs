@@ -187,11 +187,8 @@ impl Screen<'_> {
         }
         spans.push(Span::styled("Tab ", self.paint.bold()));
         for pane in self.live.panes() {
-            let style = if pane == self.manner.pane {
-                Style::new().add_modifier(Modifier::REVERSED)
-            } else {
-                self.paint.dim()
-            };
+            let style =
+                if pane == self.manner.pane { Style::new().add_modifier(Modifier::REVERSED) } else { self.paint.dim() };
             spans.push(Span::styled(pane.name(), style));
             spans.push(Span::raw(" "));
         }
@@ -273,7 +270,8 @@ impl Screen<'_> {
         let heat = area.height.saturating_sub(3 + server);
         if heat > 0 {
             let words = latest.map_or(String::new(), |l| {
-                let unanswered = if l.unanswered > 0 { format!("  unanswered {}", l.unanswered) } else { String::new() };
+                let unanswered =
+                    if l.unanswered > 0 { format!("  unanswered {}", l.unanswered) } else { String::new() };
                 format!("now p50 {}  p99 {}{unanswered}", show_us(l.p50_us), show_us(l.p99_us))
             });
             self.rule(&mut area, "response", &words);
@@ -301,7 +299,10 @@ impl Screen<'_> {
         let value = format!("{value:>11}");
         self.line(
             Rect { width: area.width.min(GUTTER), ..area },
-            vec![Span::styled(format!(" {name:<9}"), self.paint.dim()), Span::styled(value, style.patch(self.paint.bold()))],
+            vec![
+                Span::styled(format!(" {name:<9}"), self.paint.dim()),
+                Span::styled(value, style.patch(self.paint.bold())),
+            ],
         );
     }
 
@@ -315,7 +316,10 @@ impl Screen<'_> {
         for (i, (name, q)) in all.iter().enumerate().take(usize::from(area.height)) {
             let row = Rect { y: area.y + i as u16, height: 1, width: area.width.min(16), ..area };
             let value = format!("{:>8}", show_us(h.quantile(*q) as f64));
-            self.line(row, vec![Span::styled(format!(" {name:<6}"), self.paint.dim()), Span::styled(value, self.paint.bold())]);
+            self.line(
+                row,
+                vec![Span::styled(format!(" {name:<6}"), self.paint.dim()), Span::styled(value, self.paint.bold())],
+            );
         }
     }
 
@@ -419,7 +423,8 @@ impl Screen<'_> {
         } else if let Some(words) = trials.best_words() {
             let row = take(&mut area, 1);
             let style = self.paint.fg(Color::Green).patch(self.paint.bold());
-            let spans = vec![Span::styled(format!(" {:<15}", "best so far"), self.paint.dim()), Span::styled(words, style)];
+            let spans =
+                vec![Span::styled(format!(" {:<15}", "best so far"), self.paint.dim()), Span::styled(words, style)];
             self.line(row, spans);
         }
         let room = usize::from(area.height);
@@ -518,12 +523,8 @@ impl Screen<'_> {
     fn help(&mut self, area: Rect) {
         let width = 62.min(area.width);
         let height = (HELP.len() as u16 + 2).min(area.height);
-        let place = Rect {
-            x: area.x + (area.width - width) / 2,
-            y: area.y + (area.height - height) / 2,
-            width,
-            height,
-        };
+        let place =
+            Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
         for y in place.y..place.y + place.height {
             for x in place.x..place.x + place.width {
                 self.buf[(x, y)].reset();
@@ -549,8 +550,8 @@ const HELP: &[(&str, &str)] = &[
     ("↑ ↓", "scroll a list"),
     ("Ctrl-L", "draw all of it again"),
     ("", ""),
-    ("latency", "darker: more of the answers of that time;"),
-    ("", "green: the faster half, cyan: up to p99, yellow: beyond"),
+    ("latency", "darker: more of the answers of that second;"),
+    ("", "green: the faster half, cyan: to p99, yellow: rest"),
     ("errors", "no answer, or a status of 400 and up"),
     ("▲ ╵", "a mark; another run or phase"),
 ];
@@ -599,10 +600,26 @@ fn server_lines(look: &Look) -> Vec<(&'static str, String)> {
         ("workers", format!("{}, {busy} busy   {}", look.worker_count, states.join(", "))),
         ("cpu", look.cpu_cores.map_or_else(dash, |c| format!("{c:.2} cores"))),
         ("machine", format!("{}{steal}", cores.join("  "))),
-        ("memory", format!("{} real, {} its own, swap {}", bytes(look.real_memory_bytes), bytes(look.private_bytes), bytes(look.swap_bytes))),
+        (
+            "memory",
+            format!(
+                "{} real, {} its own, swap {}",
+                bytes(look.real_memory_bytes),
+                bytes(look.private_bytes),
+                bytes(look.swap_bytes)
+            ),
+        ),
         ("available", bytes(look.host.memory_available_bytes)),
         ("queues", if queues.is_empty() { dash() } else { queues.join("   ") }),
-        ("sockets", format!("{} established, {} time-wait, {} close-wait", socket("established"), socket("time_wait"), socket("close_wait"))),
+        (
+            "sockets",
+            format!(
+                "{} established, {} time-wait, {} close-wait",
+                socket("established"),
+                socket("time_wait"),
+                socket("close_wait")
+            ),
+        ),
     ];
     if let Some(rps) = look.requests_rps {
         lines.push(("requests", format!("{rps:.0}/s by its status page")));

@@ -23,7 +23,8 @@ fn buffer(live: &Live, manner: &Manner, (width, height): (u16, u16)) -> Buffer {
 fn text(live: &Live, manner: &Manner, size: (u16, u16)) -> String {
     let buffer = buffer(live, manner, size);
     let rows = buffer.content.chunks(usize::from(size.0));
-    rows.map(|row| row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>().trim_end().to_string() + "\n").collect()
+    rows.map(|row| row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>().trim_end().to_string() + "\n")
+        .collect()
 }
 
 fn plan() -> KeptPlan {
@@ -201,7 +202,8 @@ fn a_diagnosis_shows_suspects_and_what_is_excluded() {
 fn no_screen_is_too_small_and_none_too_early() {
     for live in [Live::default(), some_run(), some_tune(), some_diagnosis()] {
         for pane in Pane::ALL {
-            for size in [(1, 1), (8, 2), (20, 5), (23, 9), (40, 11), (80, 8), (149, 7), (151, 6), (500, 3), (300, 100)] {
+            for size in [(1, 1), (8, 2), (20, 5), (23, 9), (40, 11), (80, 8), (149, 7), (151, 6), (500, 3), (300, 100)]
+            {
                 let manner = Manner { pane, help: size.0 % 2 == 1, colour: true, skip: 1000, ..Manner::default() };
                 buffer(&live, &manner, size);
                 let manner = Manner { writing: Some("x".repeat(300)), ..manner };
