@@ -160,7 +160,13 @@ impl Live {
                 self.timeline.mark(second);
                 self.tell(second, format!("mark: {}", mark.text));
             }
-            Event::Finding { reason } => self.say(&reason.what),
+            // Of many runs most have the same to say.
+            Event::Finding { reason } => {
+                let what = line(&reason.what);
+                if self.news.iter().rev().take(RECENT).all(|news| news.text != what) {
+                    self.say(&what);
+                }
+            }
             Event::Ended { .. } => self.run.under_way = false,
             Event::Failed { why } => {
                 self.run.under_way = false;

@@ -550,8 +550,8 @@ const HELP: &[(&str, &str)] = &[
     ("↑ ↓", "scroll a list"),
     ("Ctrl-L", "draw all of it again"),
     ("", ""),
-    ("latency", "darker: more of the answers of that time;"),
-    ("", "green: the faster half, cyan: up to p99, yellow: beyond"),
+    ("latency", "darker: more of the answers of that second;"),
+    ("", "green: the faster half, cyan: to p99, yellow: rest"),
     ("errors", "no answer, or a status of 400 and up"),
     ("▲ ╵", "a mark; another run or phase"),
 ];

@@ -30,6 +30,8 @@ pub(super) struct Row {
     /// Why it does not count, or what it was for.
     pub note: String,
     pub worth: Worth,
+    /// A rate that capacity has tried, not a step of the staircase before.
+    pub is_rate: bool,
 }
 
 /// All of them.
@@ -64,8 +66,10 @@ impl Trials {
 
     /// The place of the best row of those that count.
     pub fn best(&self) -> Option<usize> {
-        let counts =
-            |(at, row): (usize, &Row)| (row.worth == Worth::Counts && row.value > 0.0).then_some((at, row.value));
+        let counts = |(at, row): (usize, &Row)| {
+            let asked = !self.capacity || row.is_rate;
+            (asked && row.worth == Worth::Counts && row.value > 0.0).then_some((at, row.value))
+        };
         let rows = self.rows.iter().enumerate().filter_map(counts);
         rows.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
     }
@@ -104,6 +108,7 @@ fn row(outcome: &Outcome<'_>) -> Row {
         p99: if p99_us > 0.0 { show_us(p99_us) } else { String::new() },
         note: line(note),
         worth: worth(counts),
+        is_rate: matches!(outcome, Outcome::Capacity { .. }),
     };
     match outcome {
         Outcome::Tune { trial } => {
