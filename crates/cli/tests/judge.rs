@@ -208,8 +208,9 @@ fn variants_are_measured_in_rounds_and_sorted() {
     assert!(rows[0]["url"].as_str().expect("a URL").ends_with(&"x".repeat(300)));
     let text = folder.run(&["sweep", plan, "--rounds", "1", "--sort", "avtime"]).stdout;
     let lines: Vec<&str> = text.lines().collect();
-    assert!(lines[0].contains('│') && lines[0].contains("avtime  completed  failed"), "{text}");
-    assert!(lines[1].contains("one user") || lines[1].contains("four"), "{text}");
+    // Under the verdict.
+    assert!(lines[2].contains('│') && lines[2].contains("avtime  completed  failed"), "{text}");
+    assert!(lines[3].contains("one user") || lines[3].contains("four"), "{text}");
     assert!(text.contains("not varying:"), "{text}");
     let wrong = folder.run(&["sweep", plan, "--sort", "speed"]);
     assert!(wrong.code == 2 && wrong.stderr.contains("avtime"), "{wrong:?}");
