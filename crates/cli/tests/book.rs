@@ -235,7 +235,7 @@ fn carry_out(page: &str) {
         let done = house.sh(&script);
         println!("{page}:{}: {command}: {} after {:.1} s", step.line, done.code, begun.elapsed().as_secs_f64());
         let no_time =
-            command.starts_with("lastdrop capacity") && done.code == 1 && done.stderr.contains("the time was over");
+            command.starts_with("lastdrop capacity") && done.code == 1 && done.stdout.contains("the time was over");
         if !done_with(&command).contains(&done.code) && !no_time {
             troubles.push(format!("{page}:{}: {}\n  as {script}: {done:?}", step.line, step.text));
         }
