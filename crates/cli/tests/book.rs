@@ -49,7 +49,7 @@ const SHORT: &[(&str, &[(&str, &str)])] = &[
     ("top", &[("-d", "1s")]),
     ("trace", &[("-n", "3")]),
     ("tune", &[("--trials", "2"), ("--blocks", "4"), ("-d", "300ms"), ("--warm-up", "100ms")]),
-    ("watch", &[("-d", "1s"), ("--interval", "300ms"), ("--warm-up", "100ms")]),
+    ("watch", &[("-d", "1s"), ("--interval", "300ms")]),
 ];
 /// The same beside a word of the command.
 const SHORT_WITH: &[(&str, &[(&str, &str)])] = &[
@@ -67,6 +67,7 @@ const SHORTER: &[(&str, &str)] = &[
     ("--trials", "2"),
     ("--blocks", "4"),
     ("--interval", "300ms"),
+    ("--warm-up", "100ms"),
 ];
 
 /// Where the words of a command end and its comment, pipe or redirection begins.
@@ -232,7 +233,7 @@ fn carry_out(page: &str) {
         let script = ended(&command).unwrap_or_else(|| command.clone());
         let done = house.sh(&script);
         let no_time =
-            command.starts_with("lastdrop capacity") && done.code == 1 && done.stderr.contains("the time was over");
+            command.starts_with("lastdrop capacity") && done.code == 1 && done.stdout.contains("the time was over");
         if !done_with(&command).contains(&done.code) && !no_time {
             troubles.push(format!("{page}:{}: {}\n  as {script}: {done:?}", step.line, step.text));
         }
