@@ -154,11 +154,11 @@ fn row(outcome: &Outcome<'_>) -> Row {
         }
         Outcome::Age { workers, step, of, point } => {
             let name = format!("{workers} workers, age {step} of {of}");
-            row(name, point.private_bytes as f64, show_bytes(point.private_bytes as u64), 0.0, "private each", true)
+            row(name, point.private_bytes as f64, show_bytes(point.private_bytes), 0.0, "private each", true)
         }
         Outcome::Pool { workers, point, .. } => {
             let name = format!("{workers} workers");
-            row(name, point.pss_bytes as f64, show_bytes(point.pss_bytes as u64), 0.0, "together", true)
+            row(name, point.pss_bytes as f64, show_bytes(point.pss_bytes), 0.0, "together", true)
         }
     }
 }
