@@ -5,6 +5,7 @@
 //! clock and a terminal; who has those is `view` in the command line. Memory does not grow with the length of the
 //! experiment: a picture of at most 512 columns, and the latest of trials and news.
 
+mod lists;
 mod panes;
 mod screen;
 mod strip;
