@@ -49,6 +49,6 @@ mod tests {
 
     #[test]
     fn a_text_is_no_markup() {
-        assert_eq!(escaped("a|b\n<img> **x** [y](z)"), "a\\|b\\n&lt;img> \\*\\*x\\*\\* \\[y\\](z)");
+        assert_eq!(escaped("a|b\n<img> **x** [y](z)"), "a\\|b\\\\n&lt;img> \\*\\*x\\*\\* \\[y\\](z)");
     }
 }
