@@ -204,7 +204,8 @@ fn read(page: &str) -> String {
     fs::read_to_string(Path::new(SOURCE).join(page)).unwrap_or_else(|e| panic!("{page}: {e}"))
 }
 
-/// Carries out all commands of a page.
+/// Carries out all commands of a page; which, and how long each took, is told where a test fails.
+#[allow(clippy::print_stdout)]
 fn carry_out(page: &str) {
     let mut houses: BTreeMap<Front, House> = BTreeMap::new();
     let mut troubles = Vec::new();
