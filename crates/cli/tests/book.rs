@@ -20,6 +20,7 @@ const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const NOT_RUN: &[(&str, &str)] = &[
     ("./x ", "builds lastdrop; the tests are part of it"),
     ("record-…/ca.pem", "the name of a folder is left out"),
+    ("4318", "a collector of OTLP is elsewhere; exports.rs has one"),
     ("chromium ", "opens a browser; record.rs does it"),
     ("--flame page.svg", "page.svg is made in looks.rs, which has perf where that may be used"),
 ];
@@ -135,7 +136,7 @@ fn done_with(command: &str) -> BTreeSet<i32> {
     if ["run", "replay", "capacity", "compare"].contains(&name) {
         codes.insert(4);
     }
-    if ["target", "record"].contains(&name) {
+    if ["target", "record", "ui"].contains(&name) {
         codes.extend([143, 130]);
     }
     codes
@@ -149,10 +150,15 @@ fn ended(command: &str) -> Option<String> {
         "curl -sk -o /dev/null --max-time 5 --proxy http://127.0.0.1:8888 https://shop.example/"
     } else if command.starts_with("lastdrop record") {
         "curl -s -o /dev/null --max-time 5 http://127.0.0.1:8888/"
+    } else if command.starts_with("lastdrop ui") {
+        // In TLS or not: whoever is there answers, if only that there is no token.
+        "{ curl -sk -o /dev/null --max-time 5 https://127.0.0.1:8484/ || curl -s -o /dev/null --max-time 5 http://127.0.0.1:8484/; }"
     } else {
         return None;
     };
     let command = command.replace("lastdrop target", "lastdrop target --listen 127.0.0.1:9801");
+    let listens = command.contains("--listen ");
+    let command = if listens { command } else { command.replace("lastdrop ui", "lastdrop ui --listen 127.0.0.1:8484") };
     let (words, _) = split(&command);
     Some(format!(
         "rm -f plan.toml; {words} & pid=$!; for i in $(seq 300); do {visit} && break; kill -0 $pid || break; sleep 0.1; done; kill -TERM $pid; wait $pid"
@@ -190,6 +196,7 @@ printf 'server = "php-fpm"\n%s\n[settings]\npm = ["static", "dynamic"]\n' "$comm
 printf 'server = "haproxy"\nurl = "http://127.0.0.1:8090/"\nusers = 4\nrequests = 20\n[settings]\nnbthread = [1, 2]\n"be_app/app1.maxconn" = [5, 20]\n' > haproxy.toml
 lastdrop run http://127.0.0.1:8080/ -n 200 -c 2 --quiet --json before.json
 lastdrop run http://127.0.0.1:8080/ -n 200 -c 2 --quiet --json after.json
+for run in before after; do lastdrop ab -n 200 -c 2 http://127.0.0.1:8080/ > ab-$run.txt; done
 lastdrop size target@http://127.0.0.1:8080/ --quiet --json size.json
 lastdrop profile target@http://127.0.0.1:8080/ -d 300ms --quiet --json profile.json
 "#;
