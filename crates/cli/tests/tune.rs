@@ -87,7 +87,7 @@ fn each_setting_is_explained_and_what_is_none_is_refused() {
 fn a_pool_larger_than_the_load_is_searched_too_and_below_the_first_winner() {
     let folder = Folder::new();
     // One after the other is best: each more takes as much from all.
-    let target = Target::with_config(&folder, "workers = 40\nservice = '10ms'\ncontention = 0.9\ncoherency = 0.02");
+    let target = Target::with_config(&folder, "workers = 40\nservice = '10ms'\ncontention = 0.9\ncoherency = 0.2");
     let document = tune(&folder, &target, &["-c", "12", "--trials", "12"]);
     let all = tried(&document, "workers");
     assert!(all.iter().any(|n| *n <= 3) && all.iter().all(|n| *n <= 12), "{all:?}");
