@@ -11,6 +11,7 @@ from faults.place import LabError, Place
 FOLDER = Path(__file__).resolve().parent / "grids"
 ROUNDS, SECONDS = 3, 2
 PATIENCE = 1200
+MOST_FAILED = 0.1
 
 
 def plan(setup, case):
@@ -43,7 +44,8 @@ def measure(setup):
     points = []
     for row in document["rows"]:
         settings = {name: value for name, value in row["settings"].items() if name in setup.grid}
-        counts = row["failed"] == 0 and row["answered"] > 0
+        # An event MPM whose threads are all busy lets kept connections go: a few requests find that out.
+        counts = row["answered"] > 0 and row["failed"] <= MOST_FAILED * (row["answered"] + row["failed"])
         interval = row.get("rps_interval")
         points.append({"settings": settings, "rps": round(row["rps"], 2) if counts else None, "p99_us": round(row["p99_us"]),
                        "spread": round(math.log(interval[1] / interval[0]) / 2, 4) if counts and interval else None,
