@@ -4,12 +4,10 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Folder, Target, answer, serve};
+use common::{Folder, Target, answer, head, serve};
 
 /// What a browser makes of a page.
 struct Opened {
@@ -59,18 +57,6 @@ fn assert_sound(folder: &Folder, page: &Path, over_time: usize) -> Opened {
     let drawn = opened.dom.matches("<canvas").count();
     assert!(drawn >= over_time, "{drawn} plots over time");
     opened
-}
-
-/// Reads the head of a request.
-fn head(stream: &mut BufReader<TcpStream>) -> Option<()> {
-    let mut line = String::new();
-    while stream.read_line(&mut line).ok()? > 0 {
-        if line.trim().is_empty() {
-            return Some(());
-        }
-        line.clear();
-    }
-    None
 }
 
 /// The page of some ids.

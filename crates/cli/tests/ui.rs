@@ -13,7 +13,7 @@ use std::time::Instant;
 use common::browser::Browser;
 use common::pages::{Pages, Seen};
 use common::tls_server::TlsServer;
-use common::{Folder, Target, answer, serve, signal, wait_until};
+use common::{Folder, Target, answer, head, serve, signal, wait_until};
 use lastdrop_store::Store;
 
 const EVIL: &str = "\"><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">";
@@ -370,16 +370,6 @@ fn a_page_from_elsewhere_gets_nothing() {
          ]).then(() => {{ document.title = tried.sort().join(' '); }});
          </script>"
     );
-    fn head(stream: &mut BufReader<TcpStream>) -> Option<()> {
-        let mut line = String::new();
-        while stream.read_line(&mut line).ok()? > 0 {
-            if line.trim().is_empty() {
-                return Some(());
-            }
-            line.clear();
-        }
-        None
-    }
     let (address, _) = serve(head, move |()| answer("200 OK", "Content-Type: text/html\r\n", &page));
     let browser = browser(&folder, &pages);
     browser.go(&format!("http://{address}/"));

@@ -34,15 +34,7 @@ pub struct Links {
 #[must_use]
 pub fn links(masters: &[i32]) -> Links {
     let processes = processes(masters);
-    let mut networks: Vec<Network> = Vec::new();
-    let mut names = BTreeSet::new();
-    for master in masters {
-        if let Some(name) = namespace_name(*master)
-            && names.insert(name)
-        {
-            networks.extend(Network::read(*master));
-        }
-    }
+    let networks = networks(masters);
     // At once: a connection has to be there at both looks, and may last for a millisecond.
     let (held, unseen) = held(&processes, masters.len());
     let mut seen = Links { links: BTreeSet::new(), listens: vec![BTreeSet::new(); masters.len()], unseen };
@@ -75,8 +67,15 @@ pub fn links(masters: &[i32]) -> Links {
 #[must_use]
 pub fn ends(masters: &[i32]) -> HashSet<SocketAddr> {
     let (held, _) = held(&processes(masters), masters.len());
-    let networks = masters.iter().filter_map(|master| Network::read(*master));
-    networks.flat_map(|n| n.by_inode.into_values()).filter(|s| held.contains_key(&s.inode)).map(|s| s.local).collect()
+    let sockets = networks(masters).into_iter().flat_map(|n| n.by_inode.into_values());
+    sockets.filter(|s| held.contains_key(&s.inode)).map(|s| s.local).collect()
+}
+
+/// The sockets of each network namespace in which one of the servers is.
+fn networks(masters: &[i32]) -> Vec<Network> {
+    let mut names = BTreeSet::new();
+    let first_there = |master: &&i32| namespace_name(**master).is_some_and(|name| names.insert(name));
+    masters.iter().filter(first_there).filter_map(|master| Network::read(*master)).collect()
 }
 
 /// The processes of the servers, each with whose it is.

@@ -33,8 +33,9 @@ pub fn knob_tables() -> Vec<KnobTable> {
     let mut tables = Vec::new();
     for (name, text) in kinds::OWN {
         let Some(kind) = kinds::named(name) else { continue };
+        let file: Option<toml::Value> = toml::from_str(text).ok();
         let mut add = |of: &'static str, knobs: Vec<Knob>| {
-            let rows = knobs.into_iter().map(|knob| row(knob, text)).collect();
+            let rows = knobs.into_iter().map(|knob| row(knob, file.as_ref())).collect();
             tables.push(KnobTable { kind: kind.name, title: kind.title, of, rows });
         };
         match (kind.name, &kind.means) {
@@ -76,10 +77,9 @@ fn of_haproxy() -> Vec<Knob> {
     knobs.iter().map(of_machine).collect()
 }
 
-/// A knob with what the text of its kind says of the machine: `2 * processors` is no number in a manual.
-fn row(knob: Knob, text: &str) -> KnobRow {
-    let file: Option<toml::Value> = toml::from_str(text).ok();
-    let written = file.as_ref().and_then(|f| {
+/// A knob with what the file of its kind says of the machine: `2 * processors` is no number in a manual.
+fn row(knob: Knob, file: Option<&toml::Value>) -> KnobRow {
+    let written = file.and_then(|f| {
         let all = f.get("knobs")?.as_array()?;
         all.iter().find(|k| k.get("name").and_then(toml::Value::as_str) == Some(knob.name))
     });

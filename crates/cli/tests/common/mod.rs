@@ -135,6 +135,18 @@ pub fn answer(status: &str, headers: impl AsRef<[u8]>, body: impl AsRef<[u8]>) -
     [line.as_bytes(), headers, b"\r\n", body].concat()
 }
 
+/// Reads the head of a request, for [`serve`]; None where it has no end.
+pub fn head(stream: &mut BufReader<TcpStream>) -> Option<()> {
+    let mut line = String::new();
+    while stream.read_line(&mut line).ok()? > 0 {
+        if line.trim().is_empty() {
+            return Some(());
+        }
+        line.clear();
+    }
+    None
+}
+
 /// A server that answers by a function of the requests that `read` reads; gives its address and what it has seen.
 pub fn serve<T: Send + 'static>(
     read: fn(&mut BufReader<TcpStream>) -> Option<T>,
