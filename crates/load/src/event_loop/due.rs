@@ -95,8 +95,8 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// Open loop: sends what is due, as far as somebody is free.
-    pub(super) fn dispatch(&mut self, now: Micros) {
+    /// Open loop: sends what is due, as far as somebody is free. Says as of when.
+    pub(super) fn dispatch(&mut self, mut now: Micros) -> Micros {
         if self.tape.is_some() {
             return self.play(now);
         }
@@ -106,15 +106,11 @@ impl<W: World> EventLoop<'_, W> {
             || self.phases.queues.is_empty()
             || now < self.waiting.no_socket_until
         {
-            return;
+            return now;
         }
         self.waiting.dispatching = true;
-        let mut begun = 0u32;
+        let mut begun = false;
         loop {
-            // Read now and then only: thousands that are due together shall not keep the loop from its events.
-            if begun % 16 == 15 && self.turn_is_over() {
-                break;
-            }
             let Some(queue) = self.phases.queues.front_mut() else { break };
             let Some(due) = queue.next_due() else {
                 // The phase that the clock is in keeps its queue until it is over.
@@ -128,6 +124,11 @@ impl<W: World> EventLoop<'_, W> {
                 break;
             }
             let phase = queue.phase;
+            // It goes out later than the one before it, and thousands that are due together shall not keep the loop from its events.
+            if begun {
+                let Some(later) = self.still_in_turn() else { break };
+                now = later;
+            }
             let request = self.users.choose(self.job.prepared, self.job.threads);
             let endpoint = self.job.prepared.requests[request].endpoint;
             let Some(user) = self.waiting.take_user(endpoint) else {
@@ -156,12 +157,13 @@ impl<W: World> EventLoop<'_, W> {
                 self.transport.connections[slot].wire.put_behind(behind);
             }
             self.start(user, request, due, phase, now, true);
-            begun += 1;
             if phase == self.phases.phase {
                 self.open_budget_used(now);
             }
+            begun = true;
         }
         self.waiting.dispatching = false;
+        now
     }
 
     /// Open loop: has the last request that the present phase may send gone out?

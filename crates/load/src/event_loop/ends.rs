@@ -3,7 +3,7 @@
 use lastdrop_model::plan::GiveUp;
 use lastdrop_model::{Failure, Fate, Identified, Kind, Micros};
 
-use super::EventLoop;
+use super::{EventLoop, LONGEST_TURN_US};
 use crate::ids::{Place, Slot};
 use crate::transport::State;
 use crate::users::End;
@@ -116,10 +116,15 @@ impl<W: World> EventLoop<'_, W> {
     }
 
     /// Ends requests whose timeout came before `seen`, whatever their server does. All that had come by then has been read:
-    /// an answer that lay there while this thread was busy is no timeout.
+    /// an answer that lay there while this thread was busy is no timeout. Of thousands that end together, what is left after the
+    /// time of a turn is for the next one: each may begin another, and a look at what has come is due.
     pub(super) fn expire(&mut self, seen: Micros) {
+        let mut began = None;
         while let Some(stream) = self.streams.expired(seen) {
             let now = self.now();
+            if now >= *began.get_or_insert(now) + LONGEST_TURN_US {
+                break;
+            }
             let place = self.place_of(stream);
             let c = &self.transport.connections[place.slot];
             let s = &self.streams[stream];

@@ -223,7 +223,7 @@ impl<'a, W: World> EventLoop<'a, W> {
             self.send_stranded(now);
         }
         if !self.phases.over {
-            self.dispatch(now);
+            now = self.dispatch(now);
         }
         while !self.phases.over && self.phases.phase_end.is_some_and(|end| now >= end) {
             self.phase_over(now);
@@ -242,7 +242,14 @@ impl<'a, W: World> EventLoop<'a, W> {
     /// Has this turn lasted long enough, so that what else is due waits for a look at what has come?
     #[inline]
     pub(super) fn turn_is_over(&self) -> bool {
-        self.now() >= self.timers.turn_ends
+        self.still_in_turn().is_none()
+    }
+
+    /// What time it is, where this turn may go on.
+    #[inline]
+    pub(super) fn still_in_turn(&self) -> Option<Micros> {
+        let now = self.now();
+        (now < self.timers.turn_ends).then_some(now)
     }
 
     pub(super) fn finished(&mut self, now: Micros) -> bool {

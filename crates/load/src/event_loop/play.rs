@@ -17,8 +17,8 @@ impl<W: World> EventLoop<'_, W> {
         self.tape.is_some() && matches!(self.phases.source, Source::Open)
     }
 
-    /// Open loop: sends what is due, as far as somebody is free.
-    pub(super) fn play(&mut self, now: Micros) {
+    /// Open loop: sends what is due, as far as somebody is free. Says as of when.
+    pub(super) fn play(&mut self, mut now: Micros) -> Micros {
         let open = matches!(self.phases.source, Source::Open);
         if !open
             || self.waiting.dispatching
@@ -26,20 +26,22 @@ impl<W: World> EventLoop<'_, W> {
             || self.phases.over
             || now < self.waiting.no_socket_until
         {
-            return;
+            return now;
         }
         self.waiting.dispatching = true;
-        let mut begun = 0u32;
+        let mut begun = false;
         while self.phases.remaining > 0 {
-            if begun % 16 == 15 && self.turn_is_over() {
-                break;
-            }
             let start = self.phases.phase_start;
             let end = self.phases.phase_end;
             let Some(tape) = &mut self.tape else { break };
             let Some(due) = tape.next_due().map(|due| start + due) else { break };
             if due > now || end.is_some_and(|end| due >= end) {
                 break;
+            }
+            // As in `dispatch`.
+            if begun {
+                let Some(later) = self.still_in_turn() else { break };
+                now = later;
             }
             let Some(user) = self.waiting.take_user(0) else {
                 self.waiting.exhausted = true;
@@ -49,7 +51,7 @@ impl<W: World> EventLoop<'_, W> {
             self.phases.remaining -= 1;
             self.users.presence[user as usize] = Presence::Busy;
             self.send_played(user, played, due, now, true);
-            begun += 1;
+            begun = true;
         }
         self.waiting.dispatching = false;
         if self.tape.as_ref().is_some_and(Reader::over) {
@@ -58,6 +60,7 @@ impl<W: World> EventLoop<'_, W> {
         if self.phases.remaining == 0 {
             self.nothing_remains(now);
         }
+        now
     }
 
     /// Closed loop: a user asks for what is next of its own.
