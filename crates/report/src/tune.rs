@@ -34,14 +34,15 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
                 settings.push_str("; clients keep connections");
             }
             if let Some(why) = t.why.lines().next() {
-                settings.push_str(&format!("; does not count: {why}"));
+                let how = if t.cut_short { "cut short" } else { "does not count" };
+                settings.push_str(&format!("; {how}: {why}"));
             }
             cells.push(settings);
             cells
         })
         .collect();
     if !rows.is_empty() {
-        out.push_str(&aligned(&["answered/s", "p99", "unanswered", "warmed", "settings"], &rows));
+        out.push_str(&aligned(&[rate_of(d), "p99", "unanswered", "warmed", "settings"], &rows));
     }
     if !d.race.is_empty() {
         let rows: Vec<Vec<String>> = d
@@ -60,7 +61,7 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
             })
             .collect();
         let what = match d.goal {
-            Goal::Throughput => "answered/s",
+            Goal::Throughput => rate_of(d),
             Goal::Latency => "p99",
             Goal::Memory => "memory of the workers",
         };
@@ -106,6 +107,11 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     out
 }
 
+/// What the rate of a trial is.
+fn rate_of(d: &TuneDocument) -> &'static str {
+    if d.trials.iter().any(|t| !t.steps.is_empty()) { "met at/s" } else { "answered/s" }
+}
+
 /// Settings that matter by the model of the search, and those that do not.
 fn what_mattered(effects: &[SettingEffect]) -> String {
     let mut out = String::new();
@@ -138,7 +144,7 @@ fn choices(d: &TuneDocument) -> String {
     let rows: Vec<Vec<String>> = trials.iter().map(row).collect();
     format!(
         "\nthe choice between throughput, p99 and memory:\n{}",
-        aligned(&["answered/s", "p99", "memory", "settings"], &rows)
+        aligned(&[rate_of(d), "p99", "memory", "settings"], &rows)
     )
 }
 
@@ -183,7 +189,14 @@ mod tests {
             verdict: TuneVerdict::Improved,
             because: "the server as it is answered nothing".into(),
             baseline: Some(Baseline { settings: Settings::new(), objective: 0.0, p99_us: 0.0, run: "a".into() }),
-            winner: Some(Winner { settings, ratio: None, interval: None, objective: 90.0, p99_us: 2000.0 }),
+            winner: Some(Winner {
+                settings,
+                ratio: None,
+                interval: None,
+                objective: 90.0,
+                p99_us: 2000.0,
+                meets: None,
+            }),
             searched: Vec::new(),
             trials: Vec::new(),
             undominated: Vec::new(),

@@ -7,6 +7,7 @@ pub mod compare;
 pub mod demo;
 pub mod fit;
 mod fit_model;
+mod rate;
 pub mod size;
 pub mod sweep;
 pub mod sweep_plan;

@@ -8,7 +8,7 @@ use lastdrop_lab::warm::RECYCLING_WARM_UP;
 use lastdrop_lab::{Lab, Observer};
 use lastdrop_model::bounds::{DURATION, GAIN, MEMORY, PAUSE, RACE, TRIALS};
 use lastdrop_model::documents::{Goal, TuneDocument, TuneVerdict};
-use lastdrop_model::{KeepAlive, Setting, Url};
+use lastdrop_model::{KeepAlive, Phase, Plan, Setting};
 use lastdrop_report::tune_text;
 use lastdrop_server::{Kind, ServerRef, Stack, check_called_apart, kinds};
 use lastdrop_trials::tune::{DiaryOrder, TuneOrder, Wishes, tune as run_tune};
@@ -16,7 +16,8 @@ use lastdrop_trials::tune::{DiaryOrder, TuneOrder, Wishes, tune as run_tune};
 use crate::commands::watchdog::Watchdog;
 use crate::commands::{Report, diary_folder, observers, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{LoadArgs, Objectives, OthersArgs, OutputArgs, objectives, within};
+use crate::options::{LoadArgs, NetworkArgs, Objectives, OthersArgs, OutputArgs, RequestArgs, objectives, within};
+use crate::run_plan;
 use crate::signals::Stop;
 use crate::stdio::note;
 
@@ -30,13 +31,14 @@ pub struct TuneArgs {
         kinds::list_with_files(Kind::can_change)
     ))]
     pub servers: Vec<ServerRef>,
-    /// What to load; healthy means that it answers as it does at the start
-    #[arg(long)]
-    pub url: Url,
+    /// What to load: a URL, or a plan file (*.toml) with requests and their weights; healthy means that it answers as it does at the start
+    #[arg(long, value_name = "URL|PLAN")]
+    pub url: String,
     /// What the best settings are to be the best at
     #[arg(long, value_name = "GOAL", default_value = "throughput", value_parser = ["throughput", "latency", "memory"])]
     pub goal: String,
-    /// What settings have to reach: 'p99<300ms,errors<0.1%'; a trial that misses one does not count
+    /// What settings have to reach: 'p99<300ms,errors<0.1%'. With throughput as the goal each trial searches the highest rate that does,
+    /// with at most -c requests at once [default: 64]; else a trial that misses one does not count
     #[arg(long, value_name = "OBJECTIVES", value_parser = objectives)]
     pub objective: Option<Objectives>,
     /// Memory that the server's workers may use together [default: what the machine has left]
@@ -83,6 +85,10 @@ pub struct TuneArgs {
     #[command(flatten)]
     pub load: LoadArgs,
     #[command(flatten)]
+    pub request: RequestArgs,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
 }
 
@@ -107,8 +113,43 @@ fn fixed(text: &str) -> Result<(String, Setting), String> {
 
 /// Length of one block unless the user says otherwise.
 const BLOCK: Duration = Duration::from_secs(5);
+/// Requests in flight, at most, where the highest rate is searched.
+const AT_ONCE: u32 = 64;
 /// Load that is discarded before each block.
 const SETTLING: Duration = Duration::from_secs(1);
+
+/// The load of one block.
+fn plan(args: &TuneArgs) -> Result<Plan> {
+    if args.request.urls.is_some() {
+        return Err(UsageError(
+            "what is loaded is said by --url: write a plan with those URLs, urls = \"FILE\"".into(),
+        )
+        .into());
+    }
+    let mut load = LoadArgs { warm_up: None, ..args.load.clone() };
+    let is_file = run_plan::is_plan_file(&args.url);
+    if !is_file {
+        load.duration = load.duration.or(Some(BLOCK));
+        load.keepalive = load.keepalive.or(Some(KeepAlive::Off));
+        let searches_rates = args.objective.is_some() && args.goal == "throughput" && load.rate.is_none();
+        load.users = load.users.or(searches_rates.then_some(AT_ONCE));
+    }
+    let (mut plan, origin) = run_plan::plan(&args.url, &load, &args.request, &args.network)?;
+    plan.keep_secrets = args.output.keep_secrets;
+    if let Some(objectives) = &args.objective {
+        plan.objectives.clone_from(&objectives.0);
+        plan.check_classes(&plan.objectives).map_err(|e| UsageError(e.to_string()))?;
+    }
+    plan.phases.retain(|p| p.measured);
+    origin.check(&plan)?;
+    let fits = |p: &Phase| p.requests.is_none() && p.duration.is_some() && !p.load.changes();
+    if plan.phases.len() != 1 || !plan.phases.iter().all(fits) {
+        let what =
+            format!("{}: blocks of a tune are one measured phase of some seconds with a load that stays", args.url);
+        return Err(UsageError(what).into());
+    }
+    Ok(plan)
+}
 
 pub fn tune(args: TuneArgs) -> Result<Exit> {
     if args.load.requests.is_some() {
@@ -118,11 +159,8 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         return Err(UsageError("blocks of a tune are compared with each other: no --ramp-to".into()).into());
     }
     check_called_apart(&args.servers).map_err(UsageError)?;
+    let plan = plan(&args)?;
     let warm_up = args.load.warm_up;
-    let mut plan = args.load.plan(args.url.clone(), BLOCK, KeepAlive::Off)?;
-    plan.phases.retain(|p| p.measured);
-    plan.keep_secrets = args.output.keep_secrets;
-    plan.objectives = args.objective.map(|o| o.0).unwrap_or_default();
     let plan_seed = plan.seed;
     let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(false)?;
@@ -132,7 +170,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     }
     let store = open_store(&args.output)?;
     let mut observers = observers(args.output.quiet, store.clone());
-    let stack = Stack::open(&args.servers, Some(&args.url), &(&args.others).into())?;
+    let stack = Stack::open(&args.servers, Some(&plan.url), &(&args.others).into())?;
     let goal = match args.goal.as_str() {
         "latency" => Goal::Latency,
         "memory" => Goal::Memory,

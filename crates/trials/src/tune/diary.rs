@@ -165,6 +165,8 @@ mod tests {
             keepalive: "off".into(),
             run: "a".into(),
             repeated: 0,
+            cut_short: false,
+            steps: Vec::new(),
         }
     }
 

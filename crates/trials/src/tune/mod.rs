@@ -3,19 +3,21 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use lastdrop_model::documents::{Goal, SizeDocument, TUNE_SCHEMA, TuneDocument, TuneVerdict};
+use lastdrop_model::documents::{Goal, SizeDocument, TUNE_SCHEMA, Trial, TuneDocument, TuneVerdict};
 use lastdrop_model::event::{Decided, Document, Outcome, Stage, TrialBegan};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_bytes;
-use lastdrop_model::{Event, Plan, Role, Settings};
+use lastdrop_model::{Event, Load, Plan, Role, Settings};
 use lastdrop_server::{Restored, Stack};
 
+use crate::rate::{Beginning, bounds_a_rate, rate_trial};
 use crate::size::size_of;
 use crate::trial::{Measured, TrialOrder, trial};
 use lastdrop_lab::warm::warm_each;
 use lastdrop_lab::{Lab, LabError};
 
 mod diary;
+mod meets;
 mod race;
 mod search;
 mod space;
@@ -28,7 +30,8 @@ use self::space::{Facts, prepare};
 /// What to tune for.
 #[derive(Debug, Clone)]
 pub struct TuneOrder {
-    /// The load of one block; its measured phase alone. A trial that misses one of its objectives does not count.
+    /// The load of one block; its measured phase alone. A trial that misses one of its objectives does not count. With most throughput as the
+    /// goal and users that wait for their answers, each trial searches the highest rate that meets the objectives.
     pub plan: Plan,
     pub goal: Goal,
     pub memory: Option<u64>,
@@ -52,6 +55,8 @@ pub struct TuneOrder {
 
 /// Requests without an answer up to this share do not spoil a trial, or as many more than the baseline's.
 const MOST_UNANSWERED: f64 = 0.01;
+/// What a trial is for that only shows about how much the server as it is can do.
+const PROBE: &str = "probe";
 /// Blocks get no longer than this by themselves.
 const LONGEST_BLOCK: Duration = Duration::from_secs(60);
 
@@ -133,6 +138,25 @@ struct Tuning<'a, 'b> {
 }
 
 impl TuneOrder {
+    /// Is each trial a search for the highest rate that meets the objectives?
+    fn searches_rates(&self) -> bool {
+        let closed = self.plan.phases.iter().all(|p| matches!(p.load, Load::Closed { .. }));
+        closed && self.goal == Goal::Throughput && bounds_a_rate(&self.plan.objectives)
+    }
+
+    /// The objectives in words.
+    fn objectives(&self) -> String {
+        self.plan.objectives.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What a ratio is a number of times of.
+    fn times(&self) -> String {
+        if self.searches_rates() {
+            return format!("the rate that meets {}", self.objectives());
+        }
+        self.goal.times().into()
+    }
+
     /// What decides which trials there are, but for the seed.
     fn fingerprint(&self, server: &str) -> String {
         let plan = Plan { seed: 0, ..self.plan.clone() };
@@ -179,7 +203,9 @@ impl Tuning<'_, '_> {
         let challenger = self.search(prepared, &wishes.fixed, &effective, budget)?;
         let Some(challenger) = challenger else {
             let tried = self.document.trials.iter().any(|t| !t.settings.is_empty());
-            let (verdict, because) = if tried {
+            let (verdict, because) = if self.document.trials.iter().any(|t| t.cut_short) {
+                (TuneVerdict::NoGain, "all other settings that could be measured fell short of the server as it is")
+            } else if tried {
                 (TuneVerdict::Infeasible, "no other settings could be measured; see why in the trials")
             } else {
                 (TuneVerdict::NoGain, NOTHING_TO_TRY)
@@ -200,6 +226,19 @@ impl Tuning<'_, '_> {
         role: &str,
         plan: &Plan,
         budget: Option<u64>,
+    ) -> Result<Measured, LabError> {
+        let beginning = self.beginning(settings, role);
+        self.measure_from(settings, role, plan, budget, beginning)
+    }
+
+    /// The same, with where it begins to search the highest rate; None: it puts on the load as it is.
+    fn measure_from(
+        &mut self,
+        settings: &Settings,
+        role: &str,
+        plan: &Plan,
+        budget: Option<u64>,
+        beginning: Option<Beginning>,
     ) -> Result<Measured, LabError> {
         let baseline_share = self.baseline_unanswered();
         let label = format!("tune {role}: {}", describe(settings));
@@ -226,18 +265,43 @@ impl Tuning<'_, '_> {
         };
         self.lab.tell(&Event::TrialBegan { trial: began });
         let known = self.diary.recall(|t| t.settings == *settings && t.role == role);
-        let measured = match known {
-            Some(trial) => {
+        let measured = match (known, beginning) {
+            (Some(trial), _) => {
                 self.lab.check_stop()?;
                 Measured { trial, run: None }
             }
-            None => trial(self.lab, self.stack, &order)?,
+            (None, Some(beginning)) => rate_trial(self.lab, self.stack, &order, beginning)?,
+            (None, None) => trial(self.lab, self.stack, &order)?,
         };
         self.diary.write(&measured.trial);
         let outcome = Outcome::Tune { trial: Cow::Borrowed(&measured.trial) };
         self.lab.tell(&Event::TrialDone { outcome });
         self.document.trials.push(measured.trial.clone());
         Ok(measured)
+    }
+
+    /// Where a trial begins to search the highest rate; None for one that puts on the load as it is.
+    fn beginning(&self, settings: &Settings, role: &str) -> Option<Beginning> {
+        if !self.order.searches_rates() || !matches!(role, "baseline" | "search" | "race") {
+            return None;
+        }
+        let of = |t: &&Trial| t.valid && !t.steps.is_empty();
+        let known = self.document.trials.iter().rev().filter(of).find(|t| t.settings == *settings);
+        let best = self.document.trials.iter().filter(of).map(|t| t.objective).reduce(f64::max);
+        let guess = self.document.trials.iter().find(|t| t.role == PROBE).map_or(1.0, |t| t.objective.max(1.0));
+        Some(match (known, best) {
+            // Rates lie in steps: begun elsewhere each time, they come to the true one in the mean.
+            (Some(known), _) => Beginning::Known { rate: known.objective * self.dither() },
+            (None, Some(rate)) if role == "search" => Beginning::Best { rate },
+            _ => Beginning::Nothing { rate: guess },
+        })
+    }
+
+    /// A number near one, another one for each trial.
+    fn dither(&self) -> f64 {
+        // The golden ratio's fractions spread evenly, however many there are.
+        let part = (self.document.trials.len() as f64 * 0.618_033_988_75 + self.seed as f64 * 0.1).fract();
+        1.0 + 0.06 * (part - 0.5)
     }
 
     /// Something is done otherwise than expected: told now, and in the document.
@@ -248,6 +312,9 @@ impl Tuning<'_, '_> {
 
     /// Share of requests without an answer that the server has as it is: others are not held to more.
     fn baseline_unanswered(&self) -> f64 {
+        if self.order.searches_rates() {
+            return 0.0;
+        }
         let Some(t) = self.document.trials.iter().rev().find(|t| t.role == "baseline") else { return 1.0 };
         let answered = self.answers(t.objective) as f64;
         t.unanswered as f64 / (t.unanswered as f64 + answered).max(1.0)

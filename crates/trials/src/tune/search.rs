@@ -14,7 +14,7 @@ use lastdrop_tune::race::LEAST_ANSWERS;
 use lastdrop_tune::{Effect, Expected, History, Point, Space, Strategy};
 
 use super::space::{Prepared, ROOM};
-use super::{LONGEST_BLOCK, Tuning};
+use super::{LONGEST_BLOCK, PROBE, Tuning};
 use crate::trial::Measured;
 use lastdrop_lab::LabError;
 
@@ -43,7 +43,7 @@ impl Tuning<'_, '_> {
         let mut history = History { noise: NOISE, ..History::default() };
         let (began, start) = (Instant::now(), space.start());
         let mut measured_as: BTreeMap<Settings, Option<f64>> = BTreeMap::new();
-        let mut trials = 0;
+        let (mut trials, mut cut_short) = (0, Vec::new());
         while trials < self.order.trials as usize && self.order.time.is_none_or(|time| began.elapsed() < time) {
             let again = trials % BASELINE_EVERY == 1 && trials > 1;
             let Some(point) = (if again { Some(start.clone()) } else { strategy.next(&space, &history) }) else {
@@ -76,13 +76,17 @@ impl Tuning<'_, '_> {
                     run: trial.run.clone(),
                 });
             }
-            let measure = self.order.goal.measure(trial).filter(|m| trial.valid && *m > 0.0);
+            let counts = trial.valid || trial.cut_short;
+            let measure = self.order.goal.measure(trial).filter(|m| counts && *m > 0.0);
             let value = measure.map(|m| self.order.goal.goodness(m).ln());
+            if trial.cut_short {
+                cut_short.push(point.clone());
+            }
             measured_as.insert(settings, value);
             history.trials.push((point, value));
             history.noise = noise(&history, &start);
         }
-        let ranked = strategy.ranked(&space, &history).into_iter().find(|point| *point != start);
+        let ranked = strategy.ranked(&space, &history).into_iter().find(|p| *p != start && !cut_short.contains(p));
         let Some(point) = ranked else { return Ok(None) };
         self.say_room(&space, &point);
         let effects = strategy.effects(&space, &history, &point);
@@ -110,12 +114,29 @@ impl Tuning<'_, '_> {
     /// The server as it is, whatever memory it uses: it is what it is. With the first of these measurements blocks become
     /// as long as it takes for enough answers.
     fn baseline(&mut self) -> Result<Measured, LabError> {
-        loop {
+        let first = self.document.baseline.is_none();
+        if self.order.searches_rates() {
+            if first {
+                self.long_enough(PROBE, &Plan { objectives: Vec::new(), ..self.plan.clone() })?;
+            }
             let plan = self.plan.clone();
-            let first = self.document.baseline.is_none();
-            let measured = self.measure(&Settings::new(), "baseline", &plan, None)?;
+            return self.measure(&Settings::new(), "baseline", &plan, None);
+        }
+        let plan = self.plan.clone();
+        if first {
+            self.long_enough("baseline", &plan)
+        } else {
+            self.measure(&Settings::new(), "baseline", &plan, None)
+        }
+    }
+
+    /// Measures the server as it is until a block has enough answers, and makes all blocks as long.
+    fn long_enough(&mut self, role: &str, plan: &Plan) -> Result<Measured, LabError> {
+        let mut plan = plan.clone();
+        loop {
+            let measured = self.measure(&Settings::new(), role, &plan, None)?;
             let (answers, block) = (self.answers(measured.trial.objective), self.block());
-            if !first || answers >= LEAST_ANSWERS || block >= LONGEST_BLOCK {
+            if answers >= LEAST_ANSWERS || block >= LONGEST_BLOCK {
                 return Ok(measured);
             }
             let factor = if answers == 0 { LONGER } else { 1.25 * LEAST_ANSWERS as f64 / answers as f64 };
@@ -130,7 +151,7 @@ impl Tuning<'_, '_> {
             if let Some(trial) = self.document.trials.last_mut() {
                 (trial.valid, trial.why) = (false, format!("{answers} answers in {short} are too few"));
             }
-            for phase in &mut self.plan.phases {
+            for phase in self.plan.phases.iter_mut().chain(&mut plan.phases) {
                 phase.duration = Some(longer);
             }
         }
@@ -142,7 +163,8 @@ impl Tuning<'_, '_> {
         let (Some((name, knob)), KeepAlive::Off) = (self.stack.knob(Role::KeepAlive), self.plan.keepalive) else {
             return Ok(());
         };
-        let plan = Plan { keepalive: KeepAlive::On, ..self.plan.clone() };
+        let objectives = if self.order.searches_rates() { Vec::new() } else { self.plan.objectives.clone() };
+        let plan = Plan { keepalive: KeepAlive::On, objectives, ..self.plan.clone() };
         let now_on = self.stack.value(Role::KeepAlive, effective).is_some_and(|s| s.is_on());
         self.lab.tell(&Event::Stage { stage: Stage::KeepAlive });
         let mut rates = Vec::new();
