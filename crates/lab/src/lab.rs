@@ -268,7 +268,8 @@ impl Lab<'_> {
                 tell(observers, &Event::Classes { phase, classes: builder.classes(phase).into() });
             }
         };
-        let result = lastdrop_load::run(plan, &prepared, clock, stop, wish, |event| {
+        let enough = AtomicBool::new(false);
+        let result = lastdrop_load::run(plan, &prepared, clock, stop, &enough, wish, |event| {
             if let Event::PhaseEnd { phase, .. } = event {
                 if measured_phase == Some(phase + 1) {
                     others.begin();
@@ -294,6 +295,9 @@ impl Lab<'_> {
                 }
             }
             if matches!(event, Event::Second { .. }) {
+                if observers.iter().any(|o| o.has_seen_enough()) {
+                    enough.store(true, Ordering::Relaxed);
+                }
                 for look in beside.news() {
                     look_at(observers, look);
                 }

@@ -16,6 +16,14 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     if explains {
         out.push_str(&explained(&d.searched));
     }
+    for p in &d.proposals {
+        let expected =
+            p.expected.map_or(String::new(), |ratio| format!(", should give {ratio:.2} times the throughput"));
+        let _ = writeln!(out, "proposed: {}{expected}: {} ({})", describe(&p.settings), p.because, p.finding);
+    }
+    if !d.proposals.is_empty() {
+        out.push('\n');
+    }
     let rows: Vec<Vec<String>> = d
         .trials
         .iter()
@@ -30,9 +38,12 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
             cells.push(t.warmed.clone());
             // Last, for it is long and whole.
             let mut settings = describe(&t.settings);
-            if t.role == "advice" {
-                settings.push_str("; clients keep connections");
-            }
+            settings.push_str(match t.role.as_str() {
+                "advice" => "; clients keep connections",
+                "probe" => "; all users at once",
+                "hold" => "; held",
+                _ => "",
+            });
             if let Some(why) = t.why.lines().next() {
                 let how = if t.cut_short { "cut short" } else { "does not count" };
                 settings.push_str(&format!("; {how}: {why}"));
@@ -78,6 +89,10 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
         let _ = writeln!(out, "  p99 {} before, {} with the best", show_us(b.p99_us), show_us(w.p99_us));
     }
     out.push_str(&what_mattered(&d.effects));
+    if let Some(next) = &d.limit_after {
+        let id = next.id.as_ref().map_or(String::new(), |id| format!(" ({id})"));
+        let _ = writeln!(out, "  to look at next, with the best: {}{id}", next.title);
+    }
     out.push_str(&choices(d));
     if !d.diff.is_empty() {
         let title = if d.verdict == TuneVerdict::Improved { "the change" } else { "what was raced" };
@@ -198,6 +213,8 @@ mod tests {
                 meets: None,
             }),
             searched: Vec::new(),
+            proposals: Vec::new(),
+            limit_after: None,
             trials: Vec::new(),
             undominated: Vec::new(),
             effects: Vec::new(),

@@ -1,6 +1,7 @@
 //! Questions that take several runs, most of them on a server that is changed for each and put back at the end: trials,
 //! sweeps, searches and races, sizes, comparisons, capacities. Results are documents.
 
+pub mod bar;
 mod bounds;
 pub mod capacity;
 pub mod compare;

@@ -157,8 +157,9 @@ pub(crate) fn rate_trial(
         let which = if trial.cut_short { ", which the best so far comes to," } else { "" };
         trial.why = format!("{rate:.1}/s{which} do not meet {goal}: {}", shown.step.why);
         trial.valid = false;
-        // A limit that is missed twice over is met at half of the rate at best.
-        trial.objective = if trial.cut_short { trial.objective.min(rate) / shown.beyond.clamp(1.0, FALL) } else { 0.0 };
+        // A limit that is missed twice over is met at half of the rate or so; who falls behind gives what it can.
+        let beyond = if shown.beyond.is_finite() { shown.beyond.clamp(1.0, FALL) } else { 1.0 };
+        trial.objective = if trial.cut_short { trial.objective.min(rate) / beyond } else { 0.0 };
     }
     Ok(Measured { trial, run: Some(shown.run) })
 }
@@ -210,4 +211,57 @@ fn verdict(run: &Run, objectives: &[Objective], expected: u16, order: &TrialOrde
 fn limit_us(objectives: &[Objective]) -> f64 {
     let of_answers = |o: &&Objective| matches!(&o.metric, Metric::Latency { kind: Kind::Response | Kind::Service, .. });
     objectives.iter().filter(of_answers).map(|o| o.limit).fold(1e6, f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a search comes to where rates up to `capacity` meet the objectives, and after how many steps.
+    fn found(from: Beginning, capacity: f64) -> (Option<f64>, usize) {
+        let objectives = Objective::list("p99<300ms").expect("valid");
+        let (mut search, mut steps) = (RateSearch::new(from.rules(&objectives)), 0);
+        while let Ask::Trial { rate, purpose, .. } = search.ask() {
+            if matches!(purpose, Purpose::Confirm | Purpose::Recheck) || steps == from.most_steps() {
+                break;
+            }
+            search.tell(rate, purpose, rate <= capacity);
+            steps += 1;
+        }
+        (search.capacity(), steps)
+    }
+
+    #[test]
+    fn a_rate_is_found_in_a_few_steps() {
+        let near = |rate: Option<f64>, capacity: f64| rate.is_some_and(|r| r <= capacity && r * 1.07 > capacity);
+        // As good as the best, half as good again, four times as good.
+        for (capacity, most) in [(101.0, 5), (150.0, 8), (400.0, 9)] {
+            let (rate, steps) = found(Beginning::Best { rate: 100.0 }, capacity);
+            assert!(near(rate, capacity) && steps <= most, "{capacity}: {rate:?} after {steps}");
+        }
+        // Known within a few percent.
+        for capacity in [92.0, 97.0, 100.0, 104.0] {
+            let (rate, steps) = found(Beginning::Known { rate: 100.0 }, capacity);
+            assert!(near(rate, capacity) && steps <= 5, "{capacity}: {rate:?} after {steps}");
+        }
+        // All that is known is what users got who waited for their answers.
+        for capacity in [20.0, 55.0, 95.0] {
+            let (rate, steps) = found(Beginning::Nothing { rate: 100.0 }, capacity);
+            assert!(near(rate, capacity) && steps <= 9, "{capacity}: {rate:?} after {steps}");
+        }
+    }
+
+    #[test]
+    fn what_is_held_is_one_rate() {
+        assert_eq!(found(Beginning::Held { rate: 100.0 }, 120.0), (Some(100.0), 1));
+        assert_eq!(found(Beginning::Held { rate: 100.0 }, 90.0).0, None);
+    }
+
+    #[test]
+    fn steps_are_long_enough_for_the_percentile_and_for_answers_on_their_way() {
+        let objectives = Objective::list("errors<0.1%").expect("valid");
+        let of = |block_ms, rate| step_s(Duration::from_millis(block_ms), &objectives, rate, 1.0, LONGEST_STEP_S);
+        assert_eq!((of(300, 10_000.0), of(300, 400.0), of(5000, 400.0), of(300, 1.0)), (1.0, 2.5, 5.0, 10.0));
+        assert!(bounds_a_rate(&objectives) && !bounds_a_rate(&Objective::list("rate>5").expect("valid")));
+    }
 }

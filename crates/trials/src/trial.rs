@@ -1,14 +1,16 @@
 //! One measurement of a server with some settings: started afresh, warmed, loaded, judged.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use lastdrop_model::documents::Trial;
 use lastdrop_model::{Kind, PhaseReport, Plan, Role, Run, Settings, Verdict};
 use lastdrop_server::Stack;
 
+use crate::bar::{Bar, Watching};
 use crate::size::real_memory;
 use lastdrop_lab::warm::{Warmth, complete_pool, warm_each, warmth};
-use lastdrop_lab::{Lab, LabError};
+use lastdrop_lab::{Lab, LabError, Observer};
 
 /// What a trial is to be.
 #[derive(Debug, Clone)]
@@ -26,6 +28,8 @@ pub struct TrialOrder<'a> {
     pub budget: Option<u64>,
     /// Requests without an answer up to this share do not spoil the trial.
     pub most_unanswered: f64,
+    /// It ends early where this is out of reach.
+    pub bar: Option<Bar>,
 }
 
 /// A trial and the run that it rests on; without a run when the settings were refused.
@@ -45,11 +49,23 @@ pub fn trial(lab: &mut Lab<'_>, stack: &mut Stack, order: &TrialOrder<'_>) -> Re
     let mut plan = order.plan.clone();
     plan.warm_up("warm-up", settling);
     lab.check_stop()?;
-    let (run, repeated) = lab.run_undisturbed(&plan, &order.label)?;
+    let watching = order.bar.map(|bar| Watching::new(bar, plan.phases.len() - 1));
+    let over = watching.as_ref().map(|w| Rc::clone(&w.over));
+    let others = lab.observers.len();
+    lab.observers.extend(watching.map(|w| Box::new(w) as Box<dyn Observer>));
+    let ran = lab.run_undisturbed(&plan, &order.label);
+    lab.observers.truncate(others);
+    let (run, repeated) = ran?;
     lab.check_stop()?;
     trial.repeated = repeated;
     trial.real_memory_bytes = memory(stack);
     judge(&mut trial, &run, expected_status(stack), order);
+    if let (Some(bar), Some(seconds @ 1..)) = (order.bar, over.map(|over| over.get())) {
+        (trial.cut_short, trial.valid) = (true, false);
+        let best = bar.best_rps;
+        trial.why =
+            format!("{:.1}/s after {seconds} s: the {best:.1}/s of the best so far are out of reach", trial.objective);
+    }
     Ok(Measured { trial, run: Some(run) })
 }
 

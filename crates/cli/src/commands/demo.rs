@@ -76,7 +76,7 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
     server.config = Some(config);
     let stack = Stack::open(std::slice::from_ref(&server), Some(&url), &Others::default())?;
     let mut lab = Lab::new(&stop.flag, observers(args.quiet, None));
-    let document = tune(&mut lab, stack, &plan::order(url, u64::from(random_u32())))?;
+    let document = tune(&mut lab, stack, &plan::order(url, u64::from(random_u32())), None)?;
     // The restarts made the target another process than the one that was started here.
     end_restarted(&server);
     let mut text = format!("\n{}", tune_text(&document, false));

@@ -30,6 +30,11 @@ pub trait Observer {
         None
     }
 
+    /// What is still to come of the present run would change nothing: it may end.
+    fn has_seen_enough(&self) -> bool {
+        false
+    }
+
     /// What it could not do, for a sentence that begins with the runs: `could not be kept: …`.
     fn trouble(&self) -> Option<String> {
         None
@@ -48,6 +53,10 @@ impl<T: Observer + ?Sized> Observer for &mut T {
 
     fn archive(&self) -> Option<&Store> {
         (**self).archive()
+    }
+
+    fn has_seen_enough(&self) -> bool {
+        (**self).has_seen_enough()
     }
 
     fn trouble(&self) -> Option<String> {

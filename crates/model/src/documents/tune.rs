@@ -153,6 +153,26 @@ pub struct Searched {
     pub because: String,
 }
 
+/// A change that a doctor's look has a reason for: tried before anything else.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Proposal {
+    pub settings: Settings,
+    /// What was found, and its id.
+    pub because: String,
+    pub finding: String,
+    /// Throughput after the change as a ratio to now, where there is a model for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<f64>,
+}
+
+/// What holds the servers back with the winner: what to look at next.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitAfter {
+    /// Of the finding; None where nothing was found to be the limit.
+    pub id: Option<String>,
+    pub title: String,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TuneDocument {
     pub schema: String,
@@ -168,6 +188,11 @@ pub struct TuneDocument {
     /// Each setting of the servers, with what was to be tried of it or why it was left alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub searched: Vec<Searched>,
+    /// What a doctor's look before the search has proposed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub proposals: Vec<Proposal>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_after: Option<LimitAfter>,
     pub trials: Vec<Trial>,
     /// Trials (by their place in `trials`) than which none has more throughput, a shorter p99 and less memory at once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -3,13 +3,17 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use lastdrop_model::documents::{Goal, SizeDocument, TUNE_SCHEMA, Trial, TuneDocument, TuneVerdict};
+use lastdrop_model::documents::{
+    Goal, LimitAfter, Proposal, SizeDocument, TUNE_SCHEMA, Trial, TuneDocument, TuneVerdict,
+};
 use lastdrop_model::event::{Decided, Document, Outcome, Stage, TrialBegan};
+use lastdrop_model::objective::Metric;
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_bytes;
 use lastdrop_model::{Event, Load, Plan, Role, Settings};
 use lastdrop_server::{Restored, Stack};
 
+use crate::bar::Bar;
 use crate::rate::{Beginning, bounds_a_rate, rate_trial};
 use crate::size::size_of;
 use crate::trial::{Measured, TrialOrder, trial};
@@ -37,6 +41,8 @@ pub struct TuneOrder {
     pub memory: Option<u64>,
     pub keep: bool,
     pub wishes: Wishes,
+    /// What is tried first.
+    pub proposals: Vec<Proposal>,
     /// Trials of the search, at most; a race follows.
     pub trials: u32,
     /// No trial of the search begins after this.
@@ -53,6 +59,9 @@ pub struct TuneOrder {
     pub advise_keepalive: bool,
 }
 
+/// Says what holds servers back.
+pub type After<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<LimitAfter, LabError>;
+
 /// Requests without an answer up to this share do not spoil a trial, or as many more than the baseline's.
 const MOST_UNANSWERED: f64 = 0.01;
 /// What a trial is for that only shows about how much the server as it is can do.
@@ -61,11 +70,16 @@ const PROBE: &str = "probe";
 const LONGEST_BLOCK: Duration = Duration::from_secs(60);
 
 /// Tunes servers. The document comes back in every case in which something was measured; the servers are as they were
-/// found, or keep the winner if that was asked for and proven.
+/// found, or keep the winner if that was asked for and proven. `after` looks at them while they have the winner's settings.
 ///
 /// # Errors
 /// When a server cannot be brought back, or nothing could be measured at all.
-pub fn tune(lab: &mut Lab<'_>, mut stack: Stack, order: &TuneOrder) -> Result<TuneDocument, LabError> {
+pub fn tune(
+    lab: &mut Lab<'_>,
+    mut stack: Stack,
+    order: &TuneOrder,
+    after: Option<After<'_>>,
+) -> Result<TuneDocument, LabError> {
     let mut document = TuneDocument {
         schema: TUNE_SCHEMA.into(),
         server: stack.name(),
@@ -76,6 +90,8 @@ pub fn tune(lab: &mut Lab<'_>, mut stack: Stack, order: &TuneOrder) -> Result<Tu
         baseline: None,
         winner: None,
         searched: Vec::new(),
+        proposals: Vec::new(),
+        limit_after: None,
         trials: Vec::new(),
         undominated: Vec::new(),
         effects: Vec::new(),
@@ -87,13 +103,17 @@ pub fn tune(lab: &mut Lab<'_>, mut stack: Stack, order: &TuneOrder) -> Result<Tu
         interrupted: false,
         notes: stack.original().notes.clone(),
     };
-    let (diary, seed) = match &order.diary {
-        Some(diary) => Diary::open(diary, &document.server, &order.fingerprint(&document.server), order.seed)?,
-        None => (Diary::default(), order.seed),
+    let (diary, seed, proposals) = match &order.diary {
+        Some(diary) => {
+            let fingerprint = order.fingerprint(&document.server);
+            Diary::open(diary, &document.server, &fingerprint, order.seed, &order.proposals)?
+        }
+        None => (Diary::default(), order.seed, order.proposals.clone()),
     };
+    document.proposals = proposals;
     let plan = Plan { seed, ..order.plan.clone() };
-    let mut tuning = Tuning { lab, stack: &mut stack, order, plan, seed, document: &mut document, diary };
-    let outcome = tuning.run();
+    let mut tuning = Tuning { lab, stack: &mut stack, order, plan, seed, document: &mut document, diary, bar: None };
+    let outcome = tuning.run(after);
     let Tuning { diary, .. } = tuning;
     document.notes.extend(diary.trouble.clone());
     if diary.used > 0 {
@@ -135,6 +155,8 @@ struct Tuning<'a, 'b> {
     seed: u64,
     document: &'a mut TuneDocument,
     diary: Diary,
+    /// What a trial of the search has to be able to reach.
+    bar: Option<Bar>,
 }
 
 impl TuneOrder {
@@ -169,7 +191,7 @@ const NOTHING_TO_TRY: &str = "there is nothing to try: the server has no pool, r
                               use; lastdrop knobs lists its settings, for a sweep";
 
 impl Tuning<'_, '_> {
-    fn run(&mut self) -> Result<(), LabError> {
+    fn run(&mut self, after: Option<After<'_>>) -> Result<(), LabError> {
         self.stack.check_changeable()?;
         let effective = self.stack.original().clone();
         let pool = self.stack.pool().ok_or_else(|| LabError::Other("there is no server to tune".into()))?;
@@ -194,8 +216,23 @@ impl Tuning<'_, '_> {
             }
         }
         let wishes = self.order.wishes.settled(self.stack)?;
-        let facts =
-            Facts { stack: self.stack, plan: &self.plan, present: &effective.settings, sizes: &sizes, wishes: &wishes };
+        let (mut proposals, mut notes) = (Vec::new(), Vec::new());
+        for p in &self.document.proposals {
+            match self.stack.settings(&p.settings) {
+                Ok(settings) => proposals.push(Proposal { settings, ..p.clone() }),
+                Err(e) => notes.push(format!("{} is not tried: {e}", p.finding)),
+            }
+        }
+        self.document.notes.append(&mut notes);
+        self.document.proposals.clone_from(&proposals);
+        let facts = Facts {
+            stack: self.stack,
+            plan: &self.plan,
+            present: &effective.settings,
+            sizes: &sizes,
+            wishes: &wishes,
+            proposals: &proposals,
+        };
         let prepared = prepare(&facts);
         self.document.searched.clone_from(&prepared.searched);
         self.lab.tell(&Event::Stage { stage: Stage::Search });
@@ -217,7 +254,22 @@ impl Tuning<'_, '_> {
         if self.order.advise_keepalive {
             self.advise_keepalive(&settings, &effective.settings)?;
         }
-        self.race(&settings, &effective)
+        self.race(&settings, &effective)?;
+        match after.filter(|_| self.document.verdict == TuneVerdict::Improved) {
+            Some(after) => self.look_after(&settings, after),
+            None => Ok(()),
+        }
+    }
+
+    /// Has the servers looked at with the winner's settings. What is proven stays so where that fails.
+    fn look_after(&mut self, settings: &Settings, after: After<'_>) -> Result<(), LabError> {
+        self.stack.apply(settings)?;
+        match after(self.lab) {
+            Ok(limit) => self.document.limit_after = Some(limit),
+            Err(LabError::Interrupted) => return Err(LabError::Interrupted),
+            Err(e) => self.document.notes.push(format!("what holds it back now was not found out: {e}")),
+        }
+        Ok(())
     }
 
     fn measure(
@@ -240,7 +292,6 @@ impl Tuning<'_, '_> {
         budget: Option<u64>,
         beginning: Option<Beginning>,
     ) -> Result<Measured, LabError> {
-        let baseline_share = self.baseline_unanswered();
         let label = format!("tune {role}: {}", describe(settings));
         let order = TrialOrder {
             plan,
@@ -250,7 +301,8 @@ impl Tuning<'_, '_> {
             recycling_warm_up: self.order.recycling_warm_up,
             settling: self.order.settling,
             budget,
-            most_unanswered: MOST_UNANSWERED.max(baseline_share + 0.005),
+            most_unanswered: self.most_unanswered(),
+            bar: self.bar.filter(|_| role == "search"),
         };
         let phase = &plan.phases[0];
         let began = TrialBegan {
@@ -282,7 +334,7 @@ impl Tuning<'_, '_> {
 
     /// Where a trial begins to search the highest rate; None for one that puts on the load as it is.
     fn beginning(&self, settings: &Settings, role: &str) -> Option<Beginning> {
-        if !self.order.searches_rates() || !matches!(role, "baseline" | "search" | "race") {
+        if !self.order.searches_rates() || !matches!(role, "baseline" | "search" | "final" | "race") {
             return None;
         }
         let of = |t: &&Trial| t.valid && !t.steps.is_empty();
@@ -310,11 +362,18 @@ impl Tuning<'_, '_> {
         self.document.notes.push(because);
     }
 
+    /// Share of requests that may have no answer.
+    fn most_unanswered(&self) -> f64 {
+        if !self.order.searches_rates() {
+            return MOST_UNANSWERED.max(self.baseline_unanswered() + 0.005);
+        }
+        // Where the user says how many may go wrong, that is it.
+        let errors = self.plan.objectives.iter().filter(|o| o.class.is_none() && o.metric == Metric::Errors);
+        errors.map(|o| o.limit).reduce(f64::max).unwrap_or(MOST_UNANSWERED)
+    }
+
     /// Share of requests without an answer that the server has as it is: others are not held to more.
     fn baseline_unanswered(&self) -> f64 {
-        if self.order.searches_rates() {
-            return 0.0;
-        }
         let Some(t) = self.document.trials.iter().rev().find(|t| t.role == "baseline") else { return 1.0 };
         let answered = self.answers(t.objective) as f64;
         t.unanswered as f64 / (t.unanswered as f64 + answered).max(1.0)

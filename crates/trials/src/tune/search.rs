@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lastdrop_model::documents::{Baseline, SettingEffect, Trial};
+use lastdrop_model::documents::{Baseline, Goal, SettingEffect, Trial};
 use lastdrop_model::event::{Decided, Stage};
 use lastdrop_model::units::show_duration;
 use lastdrop_model::{Event, KeepAlive, Plan, Role, Setting, Settings};
@@ -15,6 +15,7 @@ use lastdrop_tune::{Effect, Expected, History, Point, Space, Strategy};
 
 use super::space::{Prepared, ROOM};
 use super::{LONGEST_BLOCK, PROBE, Tuning};
+use crate::bar::Bar;
 use crate::trial::Measured;
 use lastdrop_lab::LabError;
 
@@ -26,6 +27,12 @@ const NOISE: f64 = 0.05;
 const NOISE_COUNTS: f64 = 2.0;
 /// How much longer a block without an answer gets.
 const LONGER: f64 = 10.0;
+/// So many of those are measured again before the race that are no further behind the best than this, in standard deviations of a trial.
+const FINALISTS: usize = 3;
+const NEAR_NOISE: f64 = 1.0;
+const FINAL_SEED: u64 = 1000;
+/// By how much a trial that does not count is behind (natural logarithm).
+const OUT: f64 = 1.0;
 /// The server as it is is measured once more after so many trials.
 const BASELINE_EVERY: usize = 8;
 
@@ -85,15 +92,65 @@ impl Tuning<'_, '_> {
             measured_as.insert(settings, value);
             history.trials.push((point, value));
             history.noise = noise(&history, &start);
+            self.bar = self.bar_of(&history);
         }
-        let ranked = strategy.ranked(&space, &history).into_iter().find(|p| *p != start && !cut_short.contains(p));
-        let Some(point) = ranked else { return Ok(None) };
+        let mut ranked = strategy.ranked(&space, &history);
+        ranked.retain(|p| *p != start && !cut_short.contains(p));
+        let Some(point) = self.finals(&space, &mut history, ranked, fixed, budget)? else { return Ok(None) };
         self.say_room(&space, &point);
         let effects = strategy.effects(&space, &history, &point);
         self.document.effects = effects.into_iter().map(|e| shown(&space, &e)).collect();
         self.document.undominated = worth_a_thought(&self.document.trials);
         let settings = [space.settings(&point), fixed.clone()].into_iter().flatten().collect();
         Ok(Some(settings))
+    }
+
+    /// What a trial has to be able to reach: the best mean so far, where good answers a second are what counts.
+    fn bar_of(&self, history: &History) -> Option<Bar> {
+        let counts = self.order.goal == Goal::Throughput && !self.order.searches_rates();
+        let best = history.points().into_iter().filter_map(|p| Some(history.mean(p)?.0)).reduce(f64::max)?;
+        counts.then(|| Bar { best_rps: best.exp(), noise: history.noise, block_s: self.block().as_secs_f64() })
+    }
+
+    /// Of those that trials cannot tell apart (`ranked`, the best first) some are measured again in another order of requests, each on
+    /// a fresh start, and the worst of them leaves, until one is left.
+    fn finals(
+        &mut self,
+        space: &Space,
+        history: &mut History,
+        mut ranked: Vec<Point>,
+        fixed: &Settings,
+        budget: Option<u64>,
+    ) -> Result<Option<Point>, LabError> {
+        let value = |history: &History, point: &Point| history.mean(point).map_or(f64::NEG_INFINITY, |(mean, _)| mean);
+        let Some(best) = ranked.first().map(|p| value(history, p)) else { return Ok(None) };
+        ranked.retain(|p| value(history, p) >= best - NEAR_NOISE * history.noise);
+        // What comes to the same is one finalist.
+        let mut seen = Vec::new();
+        ranked.retain(|p| {
+            let settings = self.stack.complete(&space.settings(p)).unwrap_or_default();
+            let new = !seen.contains(&settings);
+            seen.push(settings);
+            new
+        });
+        ranked.truncate(FINALISTS);
+        let plan = Plan { seed: self.seed.wrapping_add(FINAL_SEED), ..self.plan.clone() };
+        while ranked.len() > 1 {
+            for point in &ranked {
+                let settings = [space.settings(point), fixed.clone()].into_iter().flatten().collect();
+                let settings = self.stack.complete(&settings)?;
+                let trial = self.measure(&settings, "final", &plan, budget)?.trial;
+                let measure = self.order.goal.measure(&trial).filter(|m| trial.valid && *m > 0.0);
+                let value = measure.map(|m| self.order.goal.goodness(m).ln());
+                // One that does not count is out.
+                history.trials.push((point.clone(), Some(value.unwrap_or(best - OUT))));
+            }
+            ranked.sort_by(|a, b| value(history, b).total_cmp(&value(history, a)));
+            ranked.pop();
+            // The first of one round is not the first of the next: a drift shall not favour it.
+            ranked.reverse();
+        }
+        Ok(ranked.pop())
     }
 
     /// A small pool looks best under a load from next door, which has no slow clients.
