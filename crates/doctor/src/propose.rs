@@ -6,8 +6,8 @@ use lastdrop_server::ServerRef;
 
 use crate::confirm::setting;
 
-/// The changes of settings of the named servers that findings ask for, what should bring most first; a setting is called
-/// SERVER.NAME. What is no setting, or of a server that was not named, is left out.
+/// The changes of settings of the named servers that findings ask for, what should bring most first; a setting of
+/// several servers is called SERVER.NAME. What is no setting, or of a server that was not named, is left out.
 #[must_use]
 pub fn proposals(document: &DoctorDocument, named: &[ServerRef]) -> Vec<Proposal> {
     let mut all: Vec<Proposal> = Vec::new();
@@ -16,7 +16,8 @@ pub fn proposals(document: &DoctorDocument, named: &[ServerRef]) -> Vec<Proposal
             let server = named.iter().find(|s| s.called() == fix.server)?;
             let examined = document.examination.servers.iter().find(|s| s.server == fix.server)?;
             let to = setting(&fix.to).filter(|_| examined.needs.contains_key(&fix.knob))?;
-            Some((format!("{}.{}", server.called(), fix.knob), to))
+            let own = named.len() == 1;
+            Some((if own { fix.knob.clone() } else { format!("{}.{}", server.called(), fix.knob) }, to))
         });
         let settings: Settings = changes.collect();
         // Half of a change may do the opposite of the whole.
@@ -72,6 +73,6 @@ mod tests {
         let all = proposals(&document, &named);
         let found: Vec<&str> = all.iter().map(|p| p.finding.as_str()).collect();
         assert_eq!(found, ["workers", "queue"]);
-        assert!(all[0].settings.contains_key("target.workers") && all[0].expected == Some(3.0));
+        assert!(all[0].settings.contains_key("workers") && all[0].expected == Some(3.0));
     }
 }

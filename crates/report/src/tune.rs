@@ -17,8 +17,8 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
         out.push_str(&explained(&d.searched));
     }
     for p in &d.proposals {
-        let expected =
-            p.expected.map_or(String::new(), |ratio| format!(", should give {ratio:.2} times the throughput"));
+        let gain = p.expected.filter(|ratio| *ratio >= LEAST_GAIN);
+        let expected = gain.map_or(String::new(), |ratio| format!(", should give {ratio:.2} times the throughput"));
         let _ = writeln!(out, "proposed: {}{expected}: {} ({})", describe(&p.settings), p.because, p.finding);
     }
     if !d.proposals.is_empty() {
@@ -183,6 +183,8 @@ fn explained(all: &[Searched]) -> String {
     out
 }
 
+/// An expected ratio below this is told as none.
+const LEAST_GAIN: f64 = 1.01;
 /// More values than these are told by the first and the last.
 const MOST_VALUES: usize = 6;
 
