@@ -52,6 +52,8 @@ pub struct Rules {
     pub start: f64,
     /// What the server gave at most in another way, such as a staircase: where to look first.
     pub hint: Option<f64>,
+    /// Where nothing has met the objective yet, the next rate is so many times lower than the last.
+    pub fall: f64,
     /// No rate above this.
     pub ceiling: f64,
     /// The bracket is narrow enough when its ends differ by this share.
@@ -66,6 +68,8 @@ pub struct Rules {
 /// the server can do.
 const LOWEST: f64 = 1.0 / 1024.0;
 const LOWEST_HINTED: f64 = 1.0 / 64.0;
+/// The fall of a search that knows little.
+pub const FALL: f64 = 4.0;
 /// How often the lowest rate that failed is tried again.
 const RECHECKS: u32 = 2;
 /// Samples beyond the percentile that a trial, and the held answer, should rest on.
@@ -125,7 +129,7 @@ impl RateSearch {
         }
         match (self.good, bad) {
             (None, None) => trial(r.start.min(r.ceiling), Purpose::Start),
-            (None, Some(bad)) => trial(bad / 4.0, Purpose::Bracket),
+            (None, Some(bad)) => trial(bad / r.fall, Purpose::Bracket),
             (Some(good), None) if good >= r.ceiling || self.hurried => trial(good, Purpose::Confirm),
             (Some(good), None) => {
                 let hint = r.hint.filter(|h| good < 0.88 * h).map(|h| 0.92 * h);
@@ -272,7 +276,7 @@ mod tests {
     use super::*;
 
     fn rules() -> Rules {
-        Rules { start: 10.0, hint: None, ceiling: 1e6, precision: 0.025, hold_s: 15.0, tail: 0.01 }
+        Rules { start: 10.0, hint: None, fall: FALL, ceiling: 1e6, precision: 0.025, hold_s: 15.0, tail: 0.01 }
     }
 
     fn search(rules: Rules, mut ok: impl FnMut(f64, Purpose) -> bool) -> (RateSearch, f64, u32) {

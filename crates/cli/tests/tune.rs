@@ -125,6 +125,165 @@ fn a_server_that_misses_the_objective_is_bettered_by_one_that_meets_it() {
 }
 
 #[test]
+fn the_highest_rate_that_meets_the_objectives_is_searched_and_held_on_a_fresh_start() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 1\nservice = '25ms'");
+    // One worker serves 40 a second, eight 320.
+    let more =
+        ["-c", "24", "-d", "1s", "--warm-up", "50ms", "--blocks", "4", "--range", "workers=1..8", "--trials", "3"];
+    let (name, url) = (target.name(), target.url());
+    let base = ["tune", &name, "--url", &url, "--quiet", "--objective", "p50<600ms,errors<20%"];
+    let document = folder.json(&[&base[..], &more].concat(), 0);
+    assert_eq!(document["verdict"], "improved", "{document:#}");
+    let winner = &document["winner"];
+    let best = winner["settings"]["workers"].as_i64().expect("workers");
+    let (rate, before) = (winner["meets"]["rate"].as_f64(), document["baseline"]["objective"].as_f64());
+    let (rate, before) = (rate.expect("a rate that is met"), before.expect("a baseline"));
+    assert!(best >= 4 && rate > 2.0 * before && before <= 50.0 && rate <= 340.0, "{before} {rate} {document:#}");
+    assert_eq!((&winner["meets"]["ok"], &winner["meets"]["role"]), (&true.into(), &"confirm".into()), "{winner:#}");
+    let because = document["because"].to_string();
+    assert!(because.contains("times the rate that meets p50<600ms") && because.contains("fresh start"), "{because}");
+    let searched = trials(&document, "baseline").chain(trials(&document, "search")).chain(trials(&document, "race"));
+    for t in searched.filter(|t| t["valid"] == true) {
+        let steps = t["steps"].as_array().expect("rates");
+        let met = steps.iter().filter(|s| s["ok"] == true).filter_map(|s| s["rate"].as_f64()).fold(0.0, f64::max);
+        assert!(steps.len() <= 9 && Some(met) == t["objective"].as_f64(), "{t:#}");
+    }
+    let mut seeds = BTreeSet::new();
+    for run in [&document["baseline"]["run"], &winner["meets"]["run"]] {
+        let shown = folder.json(&["show", run.as_str().expect("a run")], 0);
+        seeds.insert(shown["seed"].as_u64());
+    }
+    assert_eq!(seeds.len(), 2, "the rate is met with another seed");
+}
+
+#[test]
+fn a_candidate_that_is_out_of_reach_of_the_best_is_cut_short() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 8\nservice = '50ms'");
+    let objective = ["-c", "8", "--objective", "p50<400ms", "--range", "workers=1..8", "--trials", "3", "--seed", "5"];
+    let document = tune(&folder, &target, &objective);
+    assert_eq!(document["verdict"], "no_gain", "{document:#}");
+    // Half of the workers do not come to the rate of all of them: that shows at once.
+    let cut: Vec<&Value> = trials(&document, "search").filter(|t| t["cut_short"] == true).collect();
+    assert!(!cut.is_empty(), "{document:#}");
+    for t in cut {
+        let steps = t["steps"].as_array().expect("rates");
+        assert!(t["valid"] == false && steps.len() <= 3 && steps.iter().all(|s| s["ok"] == false), "{t:#}");
+        assert!(t["why"].to_string().contains("which the best so far comes to"), "{t:#}");
+    }
+}
+
+#[test]
+fn a_trial_that_cannot_come_to_the_best_any_more_ends_early() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 8\nservice = '20ms'");
+    let (name, url) = (target.name(), target.url());
+    let more =
+        ["-c", "8", "-d", "6s", "--warm-up", "50ms", "--range", "workers=1..2", "--trials", "3", "--blocks", "4"];
+    let document = folder.json(&[&["tune", &name, "--url", &url, "--quiet"], &more[..]].concat(), 0);
+    assert_eq!(document["verdict"], "no_gain", "{document:#}");
+    let cut: Vec<&Value> = trials(&document, "search").filter(|t| t["cut_short"] == true).collect();
+    assert!(!cut.is_empty() && trials(&document, "race").count() == 0, "{document:#}");
+    for t in cut {
+        let run = folder.json(&["show", t["run"].as_str().expect("a run")], 0);
+        let phases = run["phases"].as_array().expect("phases");
+        let measured = phases.iter().find(|p| p["measured"] == true).expect("one");
+        let (seconds, requests) = (measured["duration_s"].as_f64().expect("a number"), &measured["requests"]);
+        assert!(seconds < 5.9 && t["why"].to_string().contains("out of reach"), "{seconds}: {t:#}");
+        let n = |name: &str| requests[name].as_u64().expect("a count");
+        assert_eq!(n("due"), n("sent") + n("unsent"), "{requests}");
+    }
+}
+
+#[test]
+fn what_a_doctor_proposes_is_tried_first_and_what_to_look_at_next_is_said() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 2\nservice = '40ms'");
+    let more = ["-c", "24", "--doctor", "--trials", "4", "--not", "max_requests_per_worker"];
+    let document = tune(&folder, &target, &more);
+    let proposals = document["proposals"].as_array().unwrap_or_else(|| panic!("{document:#}"));
+    let proposed = proposals.iter().find(|p| p["settings"]["workers"].is_number()).expect("more workers");
+    assert!(proposed["finding"] == "workers-exhausted" && proposed["because"].is_string(), "{proposed:#}");
+    let wanted = proposed["settings"]["workers"].as_i64().expect("a number");
+    // After the server as it is: what was proposed, or the nearest that is searched.
+    let second = trials(&document, "search").next().expect("a trial")["settings"]["workers"].as_i64().expect("workers");
+    assert!((second as f64 / wanted as f64).ln().abs() < 0.3 || second == 24, "{second} for {wanted}: {document:#}");
+    assert_eq!(document["verdict"], "improved", "{document:#}");
+    let next = &document["limit_after"];
+    assert!(next["title"].is_string() && next["id"] != "workers-exhausted", "{next:#}");
+}
+
+#[test]
+fn what_an_earlier_tune_has_proven_is_tried_first_and_proven_again() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 1\nservice = '30ms'");
+    let more = ["-c", "8", "--range", "workers=1..8", "--trials", "4"];
+    let first = tune(&folder, &target, &more);
+    let best = first["winner"]["settings"]["workers"].as_i64().expect("workers");
+    assert!(first["verdict"] == "improved" && first["proposals"].is_null(), "{first:#}");
+    // Without the earlier one eight are tried first, and then four.
+    let second = tune(&folder, &target, &more);
+    assert_eq!(second["proposals"][0]["finding"], "earlier-tune", "{second:#}");
+    assert_eq!(trials(&second, "search").next().expect("a trial")["settings"]["workers"], best, "{second:#}");
+    assert!(
+        second["verdict"] == "improved" && second["race"].as_array().is_some_and(|all| all.len() >= 4),
+        "{second:#}"
+    );
+    // One that looks for something else begins anew.
+    let other = tune(&folder, &target, &[&more[..], &["--goal", "latency"]].concat());
+    assert!(other["proposals"].is_null(), "{other:#}");
+}
+
+#[test]
+fn keep_alive_is_searched_with_browsers() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 4\nservice = '5ms'");
+    let pages = tune(&folder, &target, &["-c", "4", "--page", "--think", "20ms", "--trials", "3", "--not", "workers"]);
+    assert_eq!(searched(&pages, "keepalive")["values"], serde_json::json!(["On", "Off"]), "{pages:#}");
+    assert!(trials(&pages, "search").any(|t| t["settings"]["keepalive"] == "Off"), "{pages:#}");
+    assert!(pages["trials"][0]["keepalive"] == "on", "{pages:#}");
+    let off = tune(&folder, &target, &["-c", "4", "--trials", "2", "--not", "workers"]);
+    assert!(searched(&off, "keepalive")["because"].to_string().contains("--keepalive on"), "{off:#}");
+}
+
+#[test]
+fn a_plan_of_several_requests_with_weights_is_tuned_for() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 2\nservice = '30ms'");
+    let url = target.url();
+    let request =
+        |name: &str, weight: u32| format!("[[request]]\nname = '{name}'\nurl = '{url}{name}'\nweight = {weight}\n");
+    let plan = folder.join("mix.toml");
+    let requests = [request("home", 6), request("search", 3), request("login", 1)].concat();
+    std::fs::write(&plan, format!("users = 8\nduration = '500ms'\nkeepalive = 'off'\n{requests}")).expect("written");
+    let (name, plan) = (target.name(), plan.display().to_string());
+    let more = ["--range", "workers=2..8", "--trials", "3", "--warm-up", "50ms", "--blocks", "4", "--quiet"];
+    let goal = ["--goal", "latency", "--objective", "login.p50<5s"];
+    let document = folder.json(&[&["tune", &name, "--url", &plan], &goal[..], &more[..]].concat(), 0);
+    assert_eq!(document["verdict"], "improved", "{document:#}");
+    let run = trials(&document, "search").next().expect("a trial")["run"].as_str().expect("a run").to_string();
+    let shown = folder.json(&["show", &run], 0);
+    let classes =
+        shown["phases"].as_array().expect("phases").iter().find(|p| p["measured"] == true).expect("one")["classes"]
+            .clone();
+    let count = |name: &str| {
+        let class = classes.as_array().expect("classes").iter().find(|c| c["name"] == name).expect("of the plan");
+        class["requests"]["due"].as_u64().expect("a number")
+    };
+    assert!(count("home") > count("search") && count("search") > count("login"), "{classes:#}");
+    for (plan, said) in [
+        ("users = 8\nrequests = 50", "some seconds"),
+        ("[[phase]]\nusers = 8\nto_users = 9\nduration = '1s'", "a load that stays"),
+    ] {
+        let path = folder.join("wrong.toml");
+        std::fs::write(&path, format!("{plan}\n{requests}")).expect("written");
+        let done = folder.run(&["tune", &name, "--url", &path.display().to_string()]);
+        assert!(done.code == 2 && done.stderr.contains(said), "{done:?}");
+    }
+}
+
+#[test]
 fn a_tune_that_was_killed_goes_on_with_no_trial_lost() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, PLANTED);

@@ -117,6 +117,7 @@ fn measure(
                 settling: SETTLING,
                 budget: None,
                 most_unanswered: 1.0,
+                bar: None,
             };
             let measured = trial(lab, stack, &trial_order)?;
             if measured.run.is_none() {
@@ -157,7 +158,7 @@ fn servers_of(limit: &Finding, examination: &Examination, named: &[ServerRef]) -
     Some((references, settings))
 }
 
-fn setting(value: &Value) -> Option<Setting> {
+pub(crate) fn setting(value: &Value) -> Option<Setting> {
     match value {
         Value::Number(n) => n.as_i64().or_else(|| n.as_f64().map(|f| f.round() as i64)).map(Setting::Count),
         Value::String(text) => Some(Setting::read(text)),

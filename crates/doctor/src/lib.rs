@@ -7,7 +7,9 @@ mod confirm;
 mod examine;
 mod growth;
 mod inside;
+mod propose;
 mod settings;
 
 pub use confirm::confirm;
-pub use examine::{Manner, Order, examine};
+pub use examine::{Manner, Order, examine, look_again};
+pub use propose::proposals;

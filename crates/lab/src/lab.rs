@@ -276,7 +276,8 @@ impl Lab<'_> {
                 tell(observers, &Event::Classes { phase, classes: builder.classes(phase).into() });
             }
         };
-        let result = lastdrop_load::run(plan, &prepared, clock, stop, wish, |event| {
+        let enough = AtomicBool::new(false);
+        let result = lastdrop_load::run(plan, &prepared, clock, stop, &enough, wish, |event| {
             if let Event::PhaseEnd { phase, .. } = event {
                 if measured_phase == Some(phase + 1) {
                     others.begin();
@@ -302,6 +303,9 @@ impl Lab<'_> {
                 }
             }
             if matches!(event, Event::Second { .. }) {
+                if observers.iter().any(|o| o.has_seen_enough()) {
+                    enough.store(true, Ordering::Relaxed);
+                }
                 let now_s = began.elapsed().as_secs_f64();
                 let told = told.into_iter().flat_map(Receiver::try_iter).map(|look| Look { t_s: now_s, ..look });
                 for look in beside.news().into_iter().chain(told) {

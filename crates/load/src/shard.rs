@@ -67,8 +67,8 @@ pub fn threads(plan: &Plan) -> usize {
     plan.threads.min(least_connections).clamp(1, most_users(plan).max(1)) as usize
 }
 
-/// Carries a plan out, which is `prepared`, and reports each second as it passes. Blocks until the run is over; `stop` ends
-/// it early, with everything accounted for.
+/// Carries a plan out, which is `prepared`, and reports each second as it passes. Blocks until the run is over; `stop` (of the user) and
+/// `halt` (of whoever needs no more of it) end it early, with everything accounted for.
 ///
 /// # Errors
 /// When no load can be put on at all: a certificate cannot be used, or the system gives no epoll or thread.
@@ -77,6 +77,7 @@ pub fn run(
     prepared: &Prepared,
     clock: RunClock,
     stop: &AtomicBool,
+    halt: &AtomicBool,
     wish: Wish,
     mut report: impl FnMut(&Event<'_>),
 ) -> Result<Finished, LoadError> {
@@ -85,14 +86,14 @@ pub fn run(
     sys::raise_descriptor_limit(u64::from(most_users) * u64::from(prepared.connections_per_user) + SPARE_DESCRIPTORS);
     let tls = prepared.tls_configs(plan, threads)?;
     let line = StartingLine::new(threads);
-    let (halt, directory) = (AtomicBool::new(false), Directory::default());
+    let directory = Directory::default();
     let (out, messages) = mpsc::channel();
     thread::scope(|scope| {
         let mut returns = Vec::new();
         for (thread, tls) in tls.into_iter().enumerate() {
             let (give_back, recycled) = mpsc::channel();
             returns.push(give_back);
-            let (out, line, halt) = (out.clone(), &line, &halt);
+            let (out, line) = (out.clone(), &line);
             let directory = &directory;
             thread::Builder::new()
                 .name(format!("load-{thread}"))
@@ -118,7 +119,7 @@ pub fn run(
         }
         drop(out);
         let collector = Collector { plan, prepared, directory: &directory, messages: &messages, returns: &returns };
-        let mut finished = collector.collect(&halt, &mut report)?;
+        let mut finished = collector.collect(halt, &mut report)?;
         finished.stopped = stop.load(Ordering::Relaxed);
         finished.descriptor_limit = sys::descriptor_limit();
         finished.peers = prepared

@@ -47,7 +47,7 @@ pub struct Wiring<'a> {
     pub thread: usize,
     /// Told to stop by the user.
     pub stop: &'a AtomicBool,
-    /// Given up by the run itself: another thread failed, or nothing can be reached.
+    /// Given up by the run itself (another thread failed, or nothing can be reached), or by whoever needs no more of it.
     pub halt: &'a AtomicBool,
     pub out: &'a Sender<Message>,
     /// Slices come back emptied, so that the hot path neither allocates nor clears.

@@ -62,7 +62,8 @@ pub fn profile(
         thread::spawn(move || {
             let mut answered = 0;
             let prepared = Prepared::new(&plan)?;
-            let result = lastdrop_load::run(&plan, &prepared, RunClock::start(), &over, Wish::Nothing, |event| {
+            let (clock, halt) = (RunClock::start(), AtomicBool::new(false));
+            let result = lastdrop_load::run(&plan, &prepared, clock, &over, &halt, Wish::Nothing, |event| {
                 if let Event::Second { slice } = event {
                     answered += slice.counts.answered;
                 }

@@ -100,7 +100,8 @@ fn trace_found(found: Found, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocu
     let mut unix_paths = unix_connections(namespace.as_ref());
     let mut answered = 0;
     let prepared = Prepared::new(&warm_plan)?;
-    let result = lastdrop_load::run(&warm_plan, &prepared, RunClock::start(), stop, Wish::Nothing, |event| {
+    let (clock, halt) = (RunClock::start(), AtomicBool::new(false));
+    let result = lastdrop_load::run(&warm_plan, &prepared, clock, stop, &halt, Wish::Nothing, |event| {
         if let Event::Second { slice } = event {
             answered += slice.counts.answered;
         }

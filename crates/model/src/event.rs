@@ -91,6 +91,8 @@ pub enum Stage {
     /// What KeepAlive is worth to clients that keep their connections.
     KeepAlive,
     Race,
+    /// The rate of the winner is held once more.
+    Hold,
 }
 
 /// What a trial is to be.

@@ -16,6 +16,7 @@ pub fn event_line(event: &Event<'_>) -> Option<String> {
         Event::Stage { stage: Stage::Search } => "search:".into(),
         Event::Stage { stage: Stage::KeepAlive } => "KeepAlive, with clients that keep their connections:".into(),
         Event::Stage { stage: Stage::Race } => "race, baseline against best, each on a fresh start:".into(),
+        Event::Stage { stage: Stage::Hold } => "the rate of the best, held on a fresh start:".into(),
         Event::TrialBegan { trial } => began(trial)?,
         Event::TrialDone { outcome } => done(outcome),
         Event::Repeated { what: Repeated::Run, why, .. } => format!("     {why}: measured again"),
@@ -132,6 +133,8 @@ fn tuned(trial: &Trial) -> String {
         format!("  {:>8.1}/s  p99 {:>8}  {shown}", trial.objective, show_us(trial.p99_us))
     } else if trial.run.is_empty() {
         format!("  refused: {}  ({shown})", trial.why)
+    } else if trial.cut_short {
+        format!("            cut short: {}  ({shown})", trial.why)
     } else {
         format!("  {:>8.1}/s  does not count: {}  ({shown})", trial.objective, trial.why)
     }

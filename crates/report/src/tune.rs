@@ -17,6 +17,14 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     if explains {
         out.push_str(&explained(&d.searched));
     }
+    for p in &d.proposals {
+        let gain = p.expected.filter(|ratio| *ratio >= LEAST_GAIN);
+        let expected = gain.map_or(String::new(), |ratio| format!(", should give {ratio:.2} times the throughput"));
+        let _ = writeln!(out, "proposed: {}{expected}: {} ({})", describe(&p.settings), p.because, p.finding);
+    }
+    if !d.proposals.is_empty() {
+        out.push('\n');
+    }
     let rows: Vec<Vec<String>> = d
         .trials
         .iter()
@@ -31,18 +39,22 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
             cells.push(t.warmed.clone());
             // Last, for it is long and whole.
             let mut settings = describe(&t.settings);
-            if t.role == "advice" {
-                settings.push_str("; clients keep connections");
-            }
+            settings.push_str(match t.role.as_str() {
+                "advice" => "; clients keep connections",
+                "probe" => "; all users at once",
+                "hold" => "; held",
+                _ => "",
+            });
             if let Some(why) = t.why.lines().next() {
-                settings.push_str(&format!("; does not count: {why}"));
+                let how = if t.cut_short { "cut short" } else { "does not count" };
+                settings.push_str(&format!("; {how}: {why}"));
             }
             cells.push(settings);
             cells
         })
         .collect();
     if !rows.is_empty() {
-        out.push_str(&aligned(&["answered/s", "p99", "unanswered", "warmed", "settings"], &rows));
+        out.push_str(&aligned(&[rate_of(d), "p99", "unanswered", "warmed", "settings"], &rows));
     }
     if !d.race.is_empty() {
         let rows: Vec<Vec<String>> = d
@@ -61,7 +73,7 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
             })
             .collect();
         let what = match d.goal {
-            Goal::Throughput => "answered/s",
+            Goal::Throughput => rate_of(d),
             Goal::Latency => "p99",
             Goal::Memory => "memory of the workers",
         };
@@ -78,6 +90,10 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
         let _ = writeln!(out, "  p99 {} before, {} with the best", show_us(b.p99_us), show_us(w.p99_us));
     }
     out.push_str(&what_mattered(&d.effects));
+    if let Some(next) = &d.limit_after {
+        let id = next.id.as_ref().map_or(String::new(), |id| format!(" ({id})"));
+        let _ = writeln!(out, "  to look at next, with the best: {}{id}", next.title);
+    }
     out.push_str(&choices(d));
     if !d.diff.is_empty() {
         let title = if d.verdict == TuneVerdict::Improved { "the change" } else { "what was raced" };
@@ -105,6 +121,11 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
         let _ = writeln!(out, "note: {note}");
     }
     out
+}
+
+/// What the rate of a trial is.
+fn rate_of(d: &TuneDocument) -> &'static str {
+    if d.trials.iter().any(|t| !t.steps.is_empty()) { "met at/s" } else { "answered/s" }
 }
 
 /// Settings that matter by the model of the search, and those that do not.
@@ -139,7 +160,7 @@ fn choices(d: &TuneDocument) -> String {
     let rows: Vec<Vec<String>> = trials.iter().map(row).collect();
     format!(
         "\nthe choice between throughput, p99 and memory:\n{}",
-        aligned(&["answered/s", "p99", "memory", "settings"], &rows)
+        aligned(&[rate_of(d), "p99", "memory", "settings"], &rows)
     )
 }
 
@@ -163,6 +184,8 @@ fn explained(all: &[Searched]) -> String {
     out
 }
 
+/// An expected ratio below this is told as none.
+const LEAST_GAIN: f64 = 1.01;
 /// More values than these are told by the first and the last.
 const MOST_VALUES: usize = 6;
 
@@ -184,8 +207,17 @@ mod tests {
             verdict: TuneVerdict::Improved,
             because: "the server as it is answered nothing".into(),
             baseline: Some(Baseline { settings: Settings::new(), objective: 0.0, p99_us: 0.0, run: "a".into() }),
-            winner: Some(Winner { settings, ratio: None, interval: None, objective: 90.0, p99_us: 2000.0 }),
+            winner: Some(Winner {
+                settings,
+                ratio: None,
+                interval: None,
+                objective: 90.0,
+                p99_us: 2000.0,
+                meets: None,
+            }),
             searched: Vec::new(),
+            proposals: Vec::new(),
+            limit_after: None,
             trials: Vec::new(),
             undominated: Vec::new(),
             effects: Vec::new(),

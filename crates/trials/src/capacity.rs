@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use lastdrop_analyze::capacity::{Ask, Purpose, RateSearch, Rules, falls_behind, tail};
+use lastdrop_analyze::capacity::{Ask, FALL, Purpose, RateSearch, Rules, falls_behind, tail};
 use lastdrop_analyze::objective::{error_share, judge};
 use lastdrop_analyze::usl::{self, Staircase};
 use lastdrop_diagnose::disturbance;
@@ -43,7 +43,7 @@ const SETTLING: Duration = Duration::from_millis(700);
 /// The staircase may have this share of the time.
 const STAIRCASE_SHARE: f64 = 0.3;
 /// A rate that falls behind would miss the objective within this time.
-const HORIZON_S: f64 = 60.0;
+pub(crate) const HORIZON_S: f64 = 60.0;
 /// Trials that may be repeated because the machine was disturbed: altogether, and one after the other.
 const REPEATS: u32 = 6;
 const REPEATS_OF_ONE: u32 = 2;
@@ -136,6 +136,7 @@ impl Finder<'_, '_> {
         let search = search.insert(RateSearch::new(Rules {
             start,
             hint,
+            fall: FALL,
             ceiling: self.order.ceiling,
             precision: self.order.precision,
             hold_s: self.order.hold.as_secs_f64(),
@@ -246,24 +247,9 @@ impl Finder<'_, '_> {
         let run =
             self.run(load, SETTLING, Duration::from_secs_f64(seconds), &format!("capacity {}", purpose.name()))?;
         let judged = judge(&self.order.objectives, &run.plan, run.measured());
-        let mut step = CapacityStep {
-            rate,
-            ok: false,
-            role: purpose.name().into(),
-            seconds,
-            answered_rps: 0.0,
-            p50_us: 0.0,
-            p99_us: 0.0,
-            errors: 1.0,
-            why: String::new(),
-            run: run.id.clone(),
-        };
+        let mut step = step_of(&run, rate, purpose, seconds);
         let behind = run.measured().and_then(|p| falls_behind(p, &self.order.objectives, HORIZON_S));
         if let Some(p) = run.measured() {
-            let latency = |field| p.latency(Kind::Response, field).unwrap_or(0.0);
-            step.answered_rps = p.rate.answered_rps;
-            (step.p50_us, step.p99_us) = (latency("p50"), latency("p99"));
-            step.errors = error_share(&run.plan, p);
             let mean = |kind| p.latency(kind, "mean").unwrap_or(0.0);
             if mean(Kind::Blocked) > 0.1 * mean(Kind::Service) && self.departure.is_none_or(|d| rate < d) {
                 self.departure = Some(rate);
@@ -289,24 +275,12 @@ impl Finder<'_, '_> {
     /// Waits until one user alone is served about as fast as at the start: overload must not be carried into the next
     /// trial.
     fn cool_down(&mut self) -> Result<(), LabError> {
-        for look in 0..COOLING {
-            if self.began.elapsed() > self.order.max_time {
-                return Ok(());
+        let left = self.order.max_time.saturating_sub(self.began.elapsed());
+        if !cool_down(self.lab, &self.order.plan, 2.0 * self.alone_us + 1000.0, left)? {
+            let note = "the server did not get over its overload within some seconds: what came after may be too low";
+            if !self.notes.iter().any(|n| n == note) {
+                self.notes.push(note.into());
             }
-            let short = Duration::from_millis(250);
-            let run = self.run(Load::closed(1), Duration::from_millis(50), short, "capacity cool-down")?;
-            let p50 = run.measured().and_then(|p| p.latency(Kind::Response, "p50"));
-            if p50.is_some_and(|us| us <= 2.0 * self.alone_us + 1000.0) {
-                return Ok(());
-            }
-            if look == 0 {
-                self.lab.tell(&Event::Recovering);
-            }
-            std::thread::sleep(Duration::from_millis(300));
-        }
-        let note = "the server did not get over its overload within some seconds: what came after may be too low";
-        if !self.notes.iter().any(|n| n == note) {
-            self.notes.push(note.into());
         }
         Ok(())
     }
@@ -380,6 +354,57 @@ impl Finder<'_, '_> {
             notes: self.notes,
         }
     }
+}
+
+/// What a run at a rate has shown; whether that is good enough is for others to say.
+pub(crate) fn step_of(run: &Run, rate: f64, purpose: Purpose, seconds: f64) -> CapacityStep {
+    let latency = |field| run.measured().and_then(|p| p.latency(Kind::Response, field)).unwrap_or(0.0);
+    CapacityStep {
+        rate,
+        ok: false,
+        role: purpose.name().into(),
+        seconds,
+        answered_rps: run.measured().map_or(0.0, |p| p.rate.answered_rps),
+        p50_us: latency("p50"),
+        p99_us: latency("p99"),
+        errors: run.measured().map_or(1.0, |p| error_share(&run.plan, p)),
+        why: String::new(),
+        run: run.id.clone(),
+    }
+}
+
+/// Waits until half of the answers to one user alone take at most so long; false where they do not after some seconds.
+///
+/// # Errors
+/// As a run.
+pub(crate) fn cool_down(lab: &mut Lab<'_>, plan: &Plan, calm_us: f64, most: Duration) -> Result<bool, LabError> {
+    let began = Instant::now();
+    let main = Phase {
+        name: "main".into(),
+        measured: true,
+        load: Load::closed(1),
+        requests: None,
+        duration: Some(Duration::from_millis(250)),
+    };
+    let mut plan = Plan { phases: vec![main], objectives: Vec::new(), ..plan.clone() };
+    plan.warm_up("settling", Duration::from_millis(50));
+    for look in 0..COOLING {
+        if began.elapsed() > most {
+            return Ok(true);
+        }
+        lab.check_stop()?;
+        let run = lab.run(&plan, "capacity cool-down")?;
+        lab.check_stop()?;
+        let p50 = run.measured().and_then(|p| p.latency(Kind::Response, "p50"));
+        if p50.is_some_and(|us| us <= calm_us) {
+            return Ok(true);
+        }
+        if look == 0 {
+            lab.tell(&Event::Recovering);
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    Ok(false)
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub fn planted() -> Result<(u32, f64), ConfigError> {
 }
 
 /// Trials of the demo's search: one setting, with one peak, is soon found.
-const TRIALS: u32 = 14;
+const TRIALS: u32 = 12;
 
 /// What the demo tunes with: blocks short enough for a newcomer's first minute.
 #[must_use]
@@ -48,6 +48,7 @@ pub fn order(url: Url, seed: u64) -> TuneOrder {
         goal: Goal::Throughput,
         memory: None,
         wishes: Wishes::default(),
+        proposals: Vec::new(),
         trials: TRIALS,
         time: None,
         seed,

@@ -188,6 +188,7 @@ fn measure(lab: &mut Lab<'_>, stack: Option<&mut Stack>, plan: &SweepPlan, cell:
                 settling: Duration::ZERO,
                 budget: None,
                 most_unanswered: 1.0,
+                bar: None,
             };
             let measured = trial(lab, stack, &order)?;
             (measured.run, measured.trial.warmed, measured.trial.why)

@@ -1,14 +1,16 @@
 //! One measurement of a server with some settings: started afresh, warmed, loaded, judged.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use lastdrop_model::documents::Trial;
 use lastdrop_model::{Kind, PhaseReport, Plan, Role, Run, Settings, Verdict};
 use lastdrop_server::Stack;
 
+use crate::bar::{Bar, Watching};
 use crate::size::real_memory;
 use lastdrop_lab::warm::{Warmth, complete_pool, warm_each, warmth};
-use lastdrop_lab::{Lab, LabError};
+use lastdrop_lab::{Lab, LabError, Observer};
 
 /// What a trial is to be.
 #[derive(Debug, Clone)]
@@ -26,6 +28,8 @@ pub struct TrialOrder<'a> {
     pub budget: Option<u64>,
     /// Requests without an answer up to this share do not spoil the trial.
     pub most_unanswered: f64,
+    /// It ends early where this is out of reach.
+    pub bar: Option<Bar>,
 }
 
 /// A trial and the run that it rests on; without a run when the settings were refused.
@@ -40,26 +44,70 @@ pub struct Measured {
 /// # Errors
 /// When the experiment cannot go on: the user stopped it, or a server does not come back. Settings that one refuses are a trial that does not count.
 pub fn trial(lab: &mut Lab<'_>, stack: &mut Stack, order: &TrialOrder<'_>) -> Result<Measured, LabError> {
+    let mut trial = order.begun();
+    let Some(settling) = start(lab, stack, order, &mut trial)? else { return Ok(Measured { trial, run: None }) };
+    let mut plan = order.plan.clone();
+    plan.warm_up("warm-up", settling);
     lab.check_stop()?;
-    let mut trial = Trial {
-        settings: order.settings.clone(),
-        objective: 0.0,
-        valid: false,
-        why: String::new(),
-        p99_us: 0.0,
-        unanswered: 0,
-        real_memory_bytes: None,
-        warmed: String::new(),
-        role: order.role.into(),
-        keepalive: order.plan.keepalive.to_string(),
-        run: String::new(),
-        repeated: 0,
-    };
+    let watching = order.bar.map(|bar| Watching::new(bar, plan.phases.len() - 1));
+    let over = watching.as_ref().map(|w| Rc::clone(&w.over));
+    let others = lab.observers.len();
+    lab.observers.extend(watching.map(|w| Box::new(w) as Box<dyn Observer>));
+    let ran = lab.run_undisturbed(&plan, &order.label);
+    lab.observers.truncate(others);
+    let (run, repeated) = ran?;
+    lab.check_stop()?;
+    trial.repeated = repeated;
+    trial.real_memory_bytes = memory(stack);
+    judge(&mut trial, &run, expected_status(stack), order);
+    if let (Some(bar), Some(seconds @ 1..)) = (order.bar, over.map(|over| over.get())) {
+        (trial.cut_short, trial.valid) = (true, false);
+        let best = bar.best_rps;
+        trial.why =
+            format!("{:.1}/s after {seconds} s: the {best:.1}/s of the best so far are out of reach", trial.objective);
+    }
+    Ok(Measured { trial, run: Some(run) })
+}
+
+impl TrialOrder<'_> {
+    /// A trial of which nothing is known yet.
+    pub(crate) fn begun(&self) -> Trial {
+        Trial {
+            settings: self.settings.clone(),
+            objective: 0.0,
+            valid: false,
+            why: String::new(),
+            p99_us: 0.0,
+            unanswered: 0,
+            real_memory_bytes: None,
+            warmed: String::new(),
+            role: self.role.into(),
+            keepalive: self.plan.keepalive.to_string(),
+            run: String::new(),
+            repeated: 0,
+            cut_short: false,
+            steps: Vec::new(),
+        }
+    }
+}
+
+/// Starts the servers with the settings, and warms their workers; says how much load is to come before what is measured. None where
+/// the settings are refused, with the reason in the trial.
+///
+/// # Errors
+/// As [`trial`].
+pub(crate) fn start(
+    lab: &mut Lab<'_>,
+    stack: &mut Stack,
+    order: &TrialOrder<'_>,
+    trial: &mut Trial,
+) -> Result<Option<Duration>, LabError> {
+    lab.check_stop()?;
     match stack.apply(&order.settings) {
         Ok(()) => {}
         Err(e) if e.is_refusal() && !order.settings.is_empty() => {
             trial.why = e.to_string();
-            return Ok(Measured { trial, run: None });
+            return Ok(None);
         }
         Err(e) => return Err(e.into()),
     }
@@ -71,54 +119,68 @@ pub fn trial(lab: &mut Lab<'_>, stack: &mut Stack, order: &TrialOrder<'_>) -> Re
     let recycle = stack.value(Role::Recycle, &now);
     let warmed = warmth(recycle.as_ref(), workers, expected_requests(order.plan), order.recycling_warm_up);
     trial.warmed = warmed.to_string();
-    let mut plan = order.plan.clone();
-    let settling = match warmed {
+    Ok(Some(match warmed {
         Warmth::Each => {
-            let answered = warm_each(&plan, workers);
+            let answered = warm_each(order.plan, workers);
             if answered < workers {
                 trial.warmed = format!("{answered} of {workers}");
             }
             order.settling
         }
         Warmth::Load(d) => d,
-    };
-    plan.warm_up("warm-up", settling);
-    lab.check_stop()?;
-    let (run, repeated) = lab.run_undisturbed(&plan, &order.label)?;
-    lab.check_stop()?;
-    trial.repeated = repeated;
-    trial.run = run.id.clone();
-    trial.real_memory_bytes = stack.pool().and_then(|s| real_memory(s.master(), &s.workers()).ok());
-    let expected = stack.health().map_or(200, |h| h.status);
-    judge(&mut trial, &run, expected, order);
-    Ok(Measured { trial, run: Some(run) })
+    }))
 }
 
-/// Good answers a second: those with the status that the healthy server gives, before the end of the phase.
-fn judge(trial: &mut Trial, run: &Run, expected: u16, order: &TrialOrder<'_>) {
+/// Real memory of the pool, bytes.
+pub(crate) fn memory(stack: &Stack) -> Option<u64> {
+    stack.pool().and_then(|s| real_memory(s.master(), &s.workers()).ok())
+}
+
+/// The status that the healthy server gives.
+pub(crate) fn expected_status(stack: &Stack) -> u16 {
+    stack.health().map_or(200, |h| h.status)
+}
+
+/// Share of the answers with the status that the healthy server gives.
+fn good_share(phase: &PhaseReport, expected: u16) -> f64 {
+    match phase.requests.answered {
+        0 => 0.0,
+        answered => phase.status.get(&expected.to_string()).copied().unwrap_or(0) as f64 / answered as f64,
+    }
+}
+
+/// Takes over what a run has measured. Good answers a second: those with the status that the healthy server gives, before the
+/// end of the phase.
+pub(crate) fn judge(trial: &mut Trial, run: &Run, expected: u16, order: &TrialOrder<'_>) {
+    trial.run.clone_from(&run.id);
     let Some(phase) = run.measured() else {
         trial.why = "nothing was measured".into();
         return;
     };
-    let answered = phase.requests.answered;
-    let good = phase.status.get(&expected.to_string()).copied().unwrap_or(0);
-    let good_share = if answered == 0 { 0.0 } else { good as f64 / answered as f64 };
-    trial.objective = phase.rate.answered_rps * good_share;
+    trial.objective = phase.rate.answered_rps * good_share(phase, expected);
     trial.p99_us = phase.latency(Kind::Response, "p99").unwrap_or(0.0);
-    trial.unanswered = phase.requests.due - answered.min(phase.requests.due);
+    trial.unanswered = phase.requests.due - phase.requests.answered.min(phase.requests.due);
     let over = order.budget.zip(trial.real_memory_bytes).filter(|(budget, used)| used > budget);
-    trial.why = if run.validity.verdict == Verdict::Invalid {
-        run.validity.reasons.iter().map(|r| r.what.clone()).collect::<Vec<_>>().join("; ")
-    } else if phase.unanswered_share() > order.most_unanswered {
-        format!("{:.1} % of the requests got no answer", phase.unanswered_share() * 100.0)
-    } else if good_share < 0.99 {
-        format!("{:.1} % of the answers have another status than {expected}", (1.0 - good_share) * 100.0)
-    } else if let Some((budget, used)) = over {
-        format!("the workers used {} MB of {} MB", used >> 20, budget >> 20)
-    } else {
-        missed(order.plan, phase)
+    trial.why = match (spoiled(run, phase, expected, order), over) {
+        (Some(why), _) => why,
+        (None, Some((budget, used))) => format!("the workers used {} MB of {} MB", used >> 20, budget >> 20),
+        (None, None) => missed(order.plan, phase),
     };
     trial.valid = trial.why.is_empty();
+}
+
+/// Why a run says nothing for the settings that it was made with.
+pub(crate) fn spoiled(run: &Run, phase: &PhaseReport, expected: u16, order: &TrialOrder<'_>) -> Option<String> {
+    let good = good_share(phase, expected);
+    if run.validity.verdict == Verdict::Invalid {
+        Some(run.validity.reasons.iter().map(|r| r.what.clone()).collect::<Vec<_>>().join("; "))
+    } else if phase.unanswered_share() > order.most_unanswered {
+        Some(format!("{:.1} % of the requests got no answer", phase.unanswered_share() * 100.0))
+    } else if good < 0.99 {
+        Some(format!("{:.1} % of the answers have another status than {expected}", (1.0 - good) * 100.0))
+    } else {
+        None
+    }
 }
 
 /// The objectives that a phase misses, in words; empty when there is none.

@@ -4,20 +4,29 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use lastdrop_diagnose::findings::diagnose;
+use lastdrop_doctor::{Manner, Order, examine, look_again, proposals};
 use lastdrop_lab::warm::RECYCLING_WARM_UP;
-use lastdrop_lab::{Lab, Observer};
+use lastdrop_lab::{Lab, LabError, Observer};
+use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_model::bounds::{DURATION, GAIN, MEMORY, PAUSE, RACE, TRIALS};
-use lastdrop_model::documents::{Goal, TuneDocument, TuneVerdict};
-use lastdrop_model::{KeepAlive, Setting, Url};
+use lastdrop_model::documents::{Goal, LimitAfter, Proposal, TUNE_SCHEMA, TuneDocument, TuneVerdict};
+use lastdrop_model::examination::Examination;
+use lastdrop_model::objective::Metric;
+use lastdrop_model::{KeepAlive, Phase, Plan, Setting, Settings};
 use lastdrop_report::export::Runs;
 use lastdrop_report::tune_text;
 use lastdrop_server::{Kind, ServerRef, Stack, check_called_apart, kinds};
-use lastdrop_trials::tune::{DiaryOrder, TuneOrder, Wishes, tune as run_tune};
+use lastdrop_store::Store;
+use lastdrop_trials::tune::{After, DiaryOrder, TuneOrder, Wishes, tune as run_tune};
 
 use crate::commands::watchdog::Watchdog;
-use crate::commands::{Report, diary_folder, observers_of, open_store};
+use crate::commands::{Report, diary_folder, observers, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{FormatArgs, LoadArgs, Objectives, OthersArgs, OutputArgs, objectives, within};
+use crate::options::{
+    FormatArgs, LoadArgs, NetworkArgs, Objectives, OthersArgs, OutputArgs, RequestArgs, objectives, within,
+};
+use crate::run_plan;
 use crate::signals::Stop;
 use crate::stdio::note;
 
@@ -31,13 +40,14 @@ pub struct TuneArgs {
         kinds::list_with_files(Kind::can_change)
     ))]
     pub servers: Vec<ServerRef>,
-    /// What to load; healthy means that it answers as it does at the start
-    #[arg(long)]
-    pub url: Url,
+    /// What to load: a URL, or a plan file (*.toml) with requests and their weights; healthy means that it answers as it does at the start
+    #[arg(long, value_name = "URL|PLAN")]
+    pub url: String,
     /// What the best settings are to be the best at
     #[arg(long, value_name = "GOAL", default_value = "throughput", value_parser = ["throughput", "latency", "memory"])]
     pub goal: String,
-    /// What settings have to reach: 'p99<300ms,errors<0.1%'; a trial that misses one does not count
+    /// What settings have to reach: 'p99<300ms,errors<0.1%'. With throughput as the goal each trial searches the highest rate that does,
+    /// with at most -c requests at once [default: 64]; else a trial that misses one does not count
     #[arg(long, value_name = "OBJECTIVES", value_parser = objectives)]
     pub objective: Option<Objectives>,
     /// Memory that the server's workers may use together [default: what the machine has left]
@@ -51,6 +61,10 @@ pub struct TuneArgs {
     pub dead_man: Duration,
     #[command(flatten)]
     pub others: OthersArgs,
+    /// Look first as doctor does, for half a minute, and try what it proposes before anything else; of better settings it is then said
+    /// what holds the server back with them
+    #[arg(long)]
+    pub doctor: bool,
     /// Pairs of blocks in the race, at most
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = within::<u32>(RACE))]
     pub blocks: u32,
@@ -84,6 +98,10 @@ pub struct TuneArgs {
     #[command(flatten)]
     pub load: LoadArgs,
     #[command(flatten)]
+    pub request: RequestArgs,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
     pub form: FormatArgs,
     #[command(flatten)]
     pub output: OutputArgs,
@@ -110,8 +128,56 @@ fn fixed(text: &str) -> Result<(String, Setting), String> {
 
 /// Length of one block unless the user says otherwise.
 const BLOCK: Duration = Duration::from_secs(5);
+/// Requests in flight, at most, where the highest rate is searched.
+const AT_ONCE: u32 = 64;
+/// Documents of the store among which earlier tunes are looked for, and how many of their winners are tried.
+const LOOKED_THROUGH: usize = 200;
+const MOST_EARLIER: usize = 2;
+/// In the place of a finding.
+const EARLIER: &str = "earlier-tune";
+/// How long the load is watched by the look before the search.
+const LOOK: Duration = Duration::from_secs(5);
 /// Load that is discarded before each block.
 const SETTLING: Duration = Duration::from_secs(1);
+
+/// The load of one block.
+fn plan(args: &TuneArgs) -> Result<Plan> {
+    if args.request.urls.is_some() {
+        return Err(UsageError(
+            "what is loaded is said by --url: write a plan with those URLs, urls = \"FILE\"".into(),
+        )
+        .into());
+    }
+    let mut load = LoadArgs { warm_up: None, ..args.load.clone() };
+    let is_file = run_plan::is_plan_file(&args.url);
+    if !is_file {
+        load.duration = load.duration.or(Some(BLOCK));
+        // Browsers keep their connections, and hold a worker each by that.
+        let usual = if args.request.page { KeepAlive::On } else { KeepAlive::Off };
+        load.keepalive = load.keepalive.or(Some(usual));
+        let searches_rates = args.objective.is_some() && args.goal == "throughput" && load.rate.is_none();
+        load.users = load.users.or(searches_rates.then_some(AT_ONCE));
+    }
+    let (mut plan, origin) = run_plan::plan(&args.url, &load, &args.request, &args.network)?;
+    plan.keep_secrets = args.output.keep_secrets;
+    if let Some(objectives) = &args.objective {
+        plan.objectives.clone_from(&objectives.0);
+        plan.check_classes(&plan.objectives).map_err(|e| UsageError(e.to_string()))?;
+    }
+    let rates = plan.objectives.iter().filter(|o| o.metric == Metric::Rate).count();
+    if args.goal == "throughput" && (1..plan.objectives.len()).contains(&rates) {
+        return Err(UsageError("the rate is what is searched: leave it out of the objective".into()).into());
+    }
+    plan.phases.retain(|p| p.measured);
+    origin.check(&plan)?;
+    let fits = |p: &Phase| p.requests.is_none() && p.duration.is_some() && !p.load.changes();
+    if plan.phases.len() != 1 || !plan.phases.iter().all(fits) {
+        let what =
+            format!("{}: blocks of a tune are one measured phase of some seconds with a load that stays", args.url);
+        return Err(UsageError(what).into());
+    }
+    Ok(plan)
+}
 
 pub fn tune(args: TuneArgs) -> Result<Exit> {
     if args.load.requests.is_some() {
@@ -121,11 +187,8 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         return Err(UsageError("blocks of a tune are compared with each other: no --ramp-to".into()).into());
     }
     check_called_apart(&args.servers).map_err(UsageError)?;
+    let plan = plan(&args)?;
     let warm_up = args.load.warm_up;
-    let mut plan = args.load.plan(args.url.clone(), BLOCK, KeepAlive::Off)?;
-    plan.phases.retain(|p| p.measured);
-    plan.keep_secrets = args.output.keep_secrets;
-    plan.objectives = args.objective.map(|o| o.0).unwrap_or_default();
     let plan_seed = plan.seed;
     let report = Report::of(&args.output)?.with_format(args.form)?;
     let stop = Stop::on_signals(false)?;
@@ -134,8 +197,25 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         return Err(UsageError("--resume needs what --no-store leaves out".into()).into());
     }
     let store = open_store(&args.output)?;
+    let look = Order {
+        servers: &args.servers,
+        plan: plan.clone(),
+        manner: Manner::Whole,
+        live: args.others.live,
+        databases: DatabaseOptions::default(),
+        time: LOOK,
+    };
+    let mut before = None;
+    if args.doctor {
+        let mut lab = Lab::new(&stop.flag, observers(args.output.progress(), store.clone(), &stop));
+        before = match examine(&mut lab, &look) {
+            Ok(examination) => Some(diagnose(&examination)),
+            Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
+            Err(e) => return Err(e.into()),
+        };
+    }
     let mut observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
-    let stack = Stack::open(&args.servers, Some(&args.url), &(&args.others).into())?;
+    let stack = Stack::open(&args.servers, Some(&plan.url), &(&args.others).into())?;
     let goal = match args.goal.as_str() {
         "latency" => Goal::Latency,
         "memory" => Goal::Memory,
@@ -147,6 +227,11 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         memory: args.memory,
         keep: args.keep,
         wishes: Wishes { only: args.only, not: args.not, ranges: args.range, fixed: args.fix.into_iter().collect() },
+        proposals: [
+            before.as_ref().map_or_else(Vec::new, |document| proposals(document, &args.servers)),
+            store.as_ref().map_or_else(Vec::new, |store| earlier_winners(store, &stack.name(), goal)),
+        ]
+        .concat(),
         trials: args.trials,
         time: args.time,
         seed: plan_seed,
@@ -164,7 +249,10 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     observers.extend(watchdog.as_ref().map(|w| Box::new(w.pulse()) as Box<dyn Observer>));
     let mut lab = Lab::new(&stop.flag, observers);
     // All is put back, or kept, when it returns, and only then the watchdog is told so.
-    let document = run_tune(&mut lab, stack, &order);
+    let look = &look;
+    let mut after = before.as_ref().map(|before| move |lab: &mut Lab<'_>| limit_after(lab, look, &before.examination));
+    let after = after.as_mut().map(|after| after as After<'_>);
+    let document = run_tune(&mut lab, stack, &order, after);
     drop(watchdog);
     let document = document?;
     report.keep_and_give(store.as_ref(), &tune_text(&document, args.explain), &document)?;
@@ -172,6 +260,35 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         note!("note: some runs {trouble}");
     }
     Ok(exit_of(&document, &stop))
+}
+
+/// What earlier tunes of the same servers with the same goal have proven, the latest first. It is tried early, and has to be proven again.
+fn earlier_winners(store: &Store, servers: &str, goal: Goal) -> Vec<Proposal> {
+    let Ok(kept) = store.documents(LOOKED_THROUGH) else { return Vec::new() };
+    let mut all: Vec<Proposal> = Vec::new();
+    for (id, ..) in kept.into_iter().filter(|(.., schema)| schema == TUNE_SCHEMA) {
+        let read = store.document(&id).ok().and_then(|text| serde_json::from_str::<TuneDocument>(&text).ok());
+        let same = read.filter(|d| d.server == servers && d.goal == goal && d.verdict == TuneVerdict::Improved);
+        let Some(document) = same else { continue };
+        let Some(winner) = &document.winner else { continue };
+        let searched = |name: &String| document.searched.iter().any(|s| s.name == *name && !s.values.is_empty());
+        // What only follows from them follows again.
+        let settings: Settings = winner.settings.clone().into_iter().filter(|(name, _)| searched(name)).collect();
+        if !settings.is_empty() && all.iter().all(|p| p.settings != settings) {
+            let because = format!("the tune {id} has proven it better");
+            all.push(Proposal { settings, because, finding: EARLIER.into(), expected: None });
+        }
+    }
+    all.truncate(MOST_EARLIER);
+    all
+}
+
+/// What holds the servers back as they run now, under the same load.
+fn limit_after(lab: &mut Lab<'_>, look: &Order<'_>, before: &Examination) -> Result<LimitAfter, LabError> {
+    let found = diagnose(&look_again(lab, look, before)?);
+    let limit = found.findings.iter().find(|f| found.limit.as_ref() == Some(&f.id));
+    let title = limit.map_or_else(|| "nothing is seen to be the limit".into(), |f| f.title.clone());
+    Ok(LimitAfter { id: found.limit.clone(), title })
 }
 
 fn exit_of(document: &TuneDocument, stop: &Stop) -> Exit {

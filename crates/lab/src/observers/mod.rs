@@ -38,6 +38,11 @@ pub trait Observer {
         Vec::new()
     }
 
+    /// What is still to come of the present run would change nothing: it may end.
+    fn has_seen_enough(&self) -> bool {
+        false
+    }
+
     /// What it could not do, for a sentence that begins with the runs: `could not be kept: …`.
     fn trouble(&self) -> Option<String> {
         None
@@ -60,6 +65,10 @@ impl<T: Observer + ?Sized> Observer for &mut T {
 
     fn remarks(&mut self) -> Vec<(Instant, String)> {
         (**self).remarks()
+    }
+
+    fn has_seen_enough(&self) -> bool {
+        (**self).has_seen_enough()
     }
 
     fn trouble(&self) -> Option<String> {

@@ -110,8 +110,7 @@ impl<W: World> EventLoop<'_, W> {
         }
         self.waiting.dispatching = true;
         let mut begun = false;
-        loop {
-            let Some(queue) = self.phases.queues.front_mut() else { break };
+        while let Some(queue) = self.phases.queues.front_mut() {
             let Some(due) = queue.next_due() else {
                 // The phase that the clock is in keeps its queue until it is over.
                 if queue.phase == self.phases.phase {

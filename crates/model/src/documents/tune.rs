@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::documents::CapacityStep;
 use crate::settings::Settings;
 
 pub const TUNE_SCHEMA: &str = "lastdrop.tune/1";
@@ -62,7 +63,7 @@ impl Goal {
 pub struct Trial {
     /// What was changed; empty is the server as it was.
     pub settings: Settings,
-    /// Good answers per second.
+    /// Good answers per second, or the highest rate that meets the objectives.
     pub objective: f64,
     pub valid: bool,
     /// Why it does not count.
@@ -79,6 +80,12 @@ pub struct Trial {
     /// Measured again so often because other programs were busy; what is told is the quietest.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub repeated: u32,
+    /// It was ended early, for the best so far is out of its reach; what is told is about what it could have reached.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut_short: bool,
+    /// Where the highest rate that meets the objectives was searched: the rates that were tried. `objective` is that rate then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<CapacityStep>,
 }
 
 fn is_zero(n: &u32) -> bool {
@@ -104,6 +111,9 @@ pub struct Winner {
     /// In the measure of the goal.
     pub objective: f64,
     pub p99_us: f64,
+    /// The rate at which it was shown to meet the objectives, on one more fresh start and with another seed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meets: Option<CapacityStep>,
 }
 
 /// In the measure of the goal.
@@ -143,6 +153,26 @@ pub struct Searched {
     pub because: String,
 }
 
+/// A change that a doctor's look has a reason for: tried before anything else.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Proposal {
+    pub settings: Settings,
+    /// What was found, and its id.
+    pub because: String,
+    pub finding: String,
+    /// Throughput after the change as a ratio to now, where there is a model for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<f64>,
+}
+
+/// What holds the servers back with the winner: what to look at next.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitAfter {
+    /// Of the finding; None where nothing was found to be the limit.
+    pub id: Option<String>,
+    pub title: String,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TuneDocument {
     pub schema: String,
@@ -158,6 +188,11 @@ pub struct TuneDocument {
     /// Each setting of the servers, with what was to be tried of it or why it was left alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub searched: Vec<Searched>,
+    /// What a doctor's look before the search has proposed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub proposals: Vec<Proposal>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_after: Option<LimitAfter>,
     pub trials: Vec<Trial>,
     /// Trials (by their place in `trials`) than which none has more throughput, a shorter p99 and less memory at once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -108,6 +108,15 @@ impl Load {
         Load::Open { rate_rps, to_rps: None, steps: None, arrivals, burst: 1, connections }
     }
 
+    /// Is it another at the end of its phase than at the beginning?
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        match self {
+            Load::Closed { to_users, .. } => to_users.is_some(),
+            Load::Open { to_rps, .. } => to_rps.is_some(),
+        }
+    }
+
     /// Users, or connections of an open loop, at most.
     #[must_use]
     pub fn most_concurrent(&self) -> u32 {

@@ -178,6 +178,7 @@ impl Live {
                     Stage::Search => "search",
                     Stage::KeepAlive => "what KeepAlive is worth",
                     Stage::Race => "race against the server as it is",
+                    Stage::Hold => "the rate of the best, held on a fresh start",
                 }
                 .into();
                 let stage = self.stage.clone();

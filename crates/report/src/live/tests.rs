@@ -94,6 +94,8 @@ fn trial(settings: &Settings, objective: f64, valid: bool) -> Trial {
         keepalive: "off".into(),
         run: "r".into(),
         repeated: 0,
+        cut_short: false,
+        steps: Vec::new(),
     }
 }
 

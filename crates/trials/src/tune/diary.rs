@@ -11,17 +11,20 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use lastdrop_lab::LabError;
-use lastdrop_model::documents::Trial;
+use lastdrop_model::documents::{Proposal, Trial};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The first line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Head {
     schema: String,
     /// Of the servers, the load, and what was asked for; a diary of anything else does not help.
     order: String,
     seed: u64,
+    /// They decide what is tried first.
+    #[serde(default)]
+    proposals: Vec<Proposal>,
 }
 
 const SCHEMA: &str = "lastdrop.tune-diary/1";
@@ -61,15 +64,21 @@ fn read(path: &Path) -> Option<(Head, Vec<Trial>)> {
 }
 
 impl Diary {
-    /// Opens the diary of a tune of `server`; gives it with the seed that the tune has.
+    /// Opens the diary of a tune of `server`; gives it with the seed and the proposals that the tune has.
     ///
     /// # Errors
     /// When there is nothing to go on with.
-    pub fn open(order: &DiaryOrder, server: &str, fingerprint: &str, seed: u64) -> Result<(Diary, u64), LabError> {
+    pub fn open(
+        order: &DiaryOrder,
+        server: &str,
+        fingerprint: &str,
+        seed: u64,
+        proposals: &[Proposal],
+    ) -> Result<(Diary, u64, Vec<Proposal>), LabError> {
         let path = order.folder.join(format!("{}.jsonl", &digest(server)[..16]));
         let before = read(&path);
-        let (known, seed) = match (order.resume, before) {
-            (true, Some((head, trials))) if head.order == fingerprint => (trials, head.seed),
+        let (known, seed, proposals) = match (order.resume, before) {
+            (true, Some((head, trials))) if head.order == fingerprint => (trials, head.seed, head.proposals),
             (true, Some(_)) => {
                 return Err(LabError::Other(format!(
                     "the tune of {server} that was ended had another load, other settings to search or another goal: --resume \
@@ -81,15 +90,15 @@ impl Diary {
                     "there is no tune of {server} to go on with: begin one without --resume"
                 )));
             }
-            (false, _) => (Vec::new(), seed),
+            (false, _) => (Vec::new(), seed, proposals.to_vec()),
         };
-        let head = Head { schema: SCHEMA.into(), order: fingerprint.into(), seed };
+        let head = Head { schema: SCHEMA.into(), order: fingerprint.into(), seed, proposals };
         let mut diary = Diary { known: known.iter().cloned().collect(), ..Diary::default() };
         match begin(&path, &head, &known) {
             Ok(file) => diary.file = Some((path, file)),
             Err(e) => diary.trouble = Some(format!("{}: {e}; it could not be resumed after a kill", path.display())),
         }
-        Ok((diary, seed))
+        Ok((diary, seed, head.proposals))
     }
 
     /// The result of a trial that was measured before the kill. One that is not the next of those ends them: something is
@@ -165,6 +174,8 @@ mod tests {
             keepalive: "off".into(),
             run: "a".into(),
             repeated: 0,
+            cut_short: false,
+            steps: Vec::new(),
         }
     }
 
@@ -180,20 +191,20 @@ mod tests {
     fn trials_come_back_in_their_order_until_something_differs() {
         let place = Place(std::env::temp_dir().join(format!("lastdrop-diary-{}", std::process::id())));
         let order = |resume| DiaryOrder { folder: place.0.clone(), resume };
-        assert!(Diary::open(&order(true), "s", "order", 1).is_err(), "there is none");
-        let (mut diary, seed) = Diary::open(&order(false), "s", "order", 1).expect("begun");
+        assert!(Diary::open(&order(true), "s", "order", 1, &[]).is_err(), "there is none");
+        let (mut diary, seed, _) = Diary::open(&order(false), "s", "order", 1, &[]).expect("begun");
         assert_eq!((seed, diary.recall(|_| true)), (1, None));
         for workers in [4, 8, 16] {
             diary.write(&trial(workers));
         }
         drop(diary);
-        assert!(Diary::open(&order(true), "s", "another", 2).is_err());
+        assert!(Diary::open(&order(true), "s", "another", 2, &[]).is_err());
         // A torn last line.
         let file = std::fs::read_dir(&place.0).expect("there").next().expect("one").expect("readable").path();
         let mut text = std::fs::read(&file).expect("text");
         text.truncate(text.len() - 9);
         std::fs::write(&file, text).expect("written");
-        let (mut again, seed) = Diary::open(&order(true), "s", "order", 2).expect("gone on with");
+        let (mut again, seed, _) = Diary::open(&order(true), "s", "order", 2, &[]).expect("gone on with");
         assert_eq!((seed, again.recall(|t| *t == trial(4))), (1, Some(trial(4))));
         again.write(&trial(99));
         assert_eq!(again.recall(|t| *t == trial(5)), None, "another one was wanted");

@@ -3,19 +3,25 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use lastdrop_model::documents::{Goal, SizeDocument, TUNE_SCHEMA, TuneDocument, TuneVerdict};
+use lastdrop_model::documents::{
+    Goal, LimitAfter, Proposal, SizeDocument, TUNE_SCHEMA, Trial, TuneDocument, TuneVerdict,
+};
 use lastdrop_model::event::{Decided, Document, Outcome, Stage, TrialBegan};
+use lastdrop_model::objective::Metric;
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_bytes;
-use lastdrop_model::{Event, Plan, Role, Settings};
+use lastdrop_model::{Event, Load, Plan, Role, Settings};
 use lastdrop_server::{Restored, Stack};
 
+use crate::bar::Bar;
+use crate::rate::{Beginning, bounds_a_rate, rate_trial};
 use crate::size::size_of;
 use crate::trial::{Measured, TrialOrder, trial};
 use lastdrop_lab::warm::warm_each;
 use lastdrop_lab::{Lab, LabError};
 
 mod diary;
+mod meets;
 mod race;
 mod search;
 mod space;
@@ -28,12 +34,15 @@ use self::space::{Facts, prepare};
 /// What to tune for.
 #[derive(Debug, Clone)]
 pub struct TuneOrder {
-    /// The load of one block; its measured phase alone. A trial that misses one of its objectives does not count.
+    /// The load of one block; its measured phase alone. A trial that misses one of its objectives does not count. With most throughput as the
+    /// goal and users that wait for their answers, each trial searches the highest rate that meets the objectives.
     pub plan: Plan,
     pub goal: Goal,
     pub memory: Option<u64>,
     pub keep: bool,
     pub wishes: Wishes,
+    /// What is tried first.
+    pub proposals: Vec<Proposal>,
     /// Trials of the search, at most; a race follows.
     pub trials: u32,
     /// No trial of the search begins after this.
@@ -50,17 +59,27 @@ pub struct TuneOrder {
     pub advise_keepalive: bool,
 }
 
+/// Says what holds servers back.
+pub type After<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<LimitAfter, LabError>;
+
 /// Requests without an answer up to this share do not spoil a trial, or as many more than the baseline's.
 const MOST_UNANSWERED: f64 = 0.01;
+/// What a trial is for that only shows about how much the server as it is can do.
+const PROBE: &str = "probe";
 /// Blocks get no longer than this by themselves.
 const LONGEST_BLOCK: Duration = Duration::from_secs(60);
 
 /// Tunes servers. The document comes back in every case in which something was measured; the servers are as they were
-/// found, or keep the winner if that was asked for and proven.
+/// found, or keep the winner if that was asked for and proven. `after` looks at them while they have the winner's settings.
 ///
 /// # Errors
 /// When a server cannot be brought back, or nothing could be measured at all.
-pub fn tune(lab: &mut Lab<'_>, mut stack: Stack, order: &TuneOrder) -> Result<TuneDocument, LabError> {
+pub fn tune(
+    lab: &mut Lab<'_>,
+    mut stack: Stack,
+    order: &TuneOrder,
+    after: Option<After<'_>>,
+) -> Result<TuneDocument, LabError> {
     let mut document = TuneDocument {
         schema: TUNE_SCHEMA.into(),
         server: stack.name(),
@@ -71,6 +90,8 @@ pub fn tune(lab: &mut Lab<'_>, mut stack: Stack, order: &TuneOrder) -> Result<Tu
         baseline: None,
         winner: None,
         searched: Vec::new(),
+        proposals: Vec::new(),
+        limit_after: None,
         trials: Vec::new(),
         undominated: Vec::new(),
         effects: Vec::new(),
@@ -82,13 +103,17 @@ pub fn tune(lab: &mut Lab<'_>, mut stack: Stack, order: &TuneOrder) -> Result<Tu
         interrupted: false,
         notes: stack.original().notes.clone(),
     };
-    let (diary, seed) = match &order.diary {
-        Some(diary) => Diary::open(diary, &document.server, &order.fingerprint(&document.server), order.seed)?,
-        None => (Diary::default(), order.seed),
+    let (diary, seed, proposals) = match &order.diary {
+        Some(diary) => {
+            let fingerprint = order.fingerprint(&document.server);
+            Diary::open(diary, &document.server, &fingerprint, order.seed, &order.proposals)?
+        }
+        None => (Diary::default(), order.seed, order.proposals.clone()),
     };
+    document.proposals = proposals;
     let plan = Plan { seed, ..order.plan.clone() };
-    let mut tuning = Tuning { lab, stack: &mut stack, order, plan, seed, document: &mut document, diary };
-    let outcome = tuning.run();
+    let mut tuning = Tuning { lab, stack: &mut stack, order, plan, seed, document: &mut document, diary, bar: None };
+    let outcome = tuning.run(after);
     let Tuning { diary, .. } = tuning;
     document.notes.extend(diary.trouble.clone());
     if diary.used > 0 {
@@ -130,9 +155,30 @@ struct Tuning<'a, 'b> {
     seed: u64,
     document: &'a mut TuneDocument,
     diary: Diary,
+    /// What a trial of the search has to be able to reach.
+    bar: Option<Bar>,
 }
 
 impl TuneOrder {
+    /// Is each trial a search for the highest rate that meets the objectives?
+    fn searches_rates(&self) -> bool {
+        let closed = self.plan.phases.iter().all(|p| matches!(p.load, Load::Closed { .. }));
+        closed && self.goal == Goal::Throughput && bounds_a_rate(&self.plan.objectives)
+    }
+
+    /// The objectives in words.
+    fn objectives(&self) -> String {
+        self.plan.objectives.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What a ratio is a number of times of.
+    fn times(&self) -> String {
+        if self.searches_rates() {
+            return format!("the rate that meets {}", self.objectives());
+        }
+        self.goal.times().into()
+    }
+
     /// What decides which trials there are, but for the seed.
     fn fingerprint(&self, server: &str) -> String {
         let plan = Plan { seed: 0, ..self.plan.clone() };
@@ -145,7 +191,7 @@ const NOTHING_TO_TRY: &str = "there is nothing to try: the server has no pool, r
                               use; lastdrop knobs lists its settings, for a sweep";
 
 impl Tuning<'_, '_> {
-    fn run(&mut self) -> Result<(), LabError> {
+    fn run(&mut self, after: Option<After<'_>>) -> Result<(), LabError> {
         self.stack.check_changeable()?;
         let effective = self.stack.original().clone();
         let pool = self.stack.pool().ok_or_else(|| LabError::Other("there is no server to tune".into()))?;
@@ -170,8 +216,23 @@ impl Tuning<'_, '_> {
             }
         }
         let wishes = self.order.wishes.settled(self.stack)?;
-        let facts =
-            Facts { stack: self.stack, plan: &self.plan, present: &effective.settings, sizes: &sizes, wishes: &wishes };
+        let (mut proposals, mut notes) = (Vec::new(), Vec::new());
+        for p in &self.document.proposals {
+            match self.stack.settings(&p.settings) {
+                Ok(settings) => proposals.push(Proposal { settings, ..p.clone() }),
+                Err(e) => notes.push(format!("{} is not tried: {e}", p.finding)),
+            }
+        }
+        self.document.notes.append(&mut notes);
+        self.document.proposals.clone_from(&proposals);
+        let facts = Facts {
+            stack: self.stack,
+            plan: &self.plan,
+            present: &effective.settings,
+            sizes: &sizes,
+            wishes: &wishes,
+            proposals: &proposals,
+        };
         let prepared = prepare(&facts);
         self.document.searched.clone_from(&prepared.searched);
         self.lab.tell(&Event::Stage { stage: Stage::Search });
@@ -179,7 +240,9 @@ impl Tuning<'_, '_> {
         let challenger = self.search(prepared, &wishes.fixed, &effective, budget)?;
         let Some(challenger) = challenger else {
             let tried = self.document.trials.iter().any(|t| !t.settings.is_empty());
-            let (verdict, because) = if tried {
+            let (verdict, because) = if self.document.trials.iter().any(|t| t.cut_short) {
+                (TuneVerdict::NoGain, "all other settings that could be measured fell short of the server as it is")
+            } else if tried {
                 (TuneVerdict::Infeasible, "no other settings could be measured; see why in the trials")
             } else {
                 (TuneVerdict::NoGain, NOTHING_TO_TRY)
@@ -191,7 +254,22 @@ impl Tuning<'_, '_> {
         if self.order.advise_keepalive {
             self.advise_keepalive(&settings, &effective.settings)?;
         }
-        self.race(&settings, &effective)
+        self.race(&settings, &effective)?;
+        match after.filter(|_| self.document.verdict == TuneVerdict::Improved) {
+            Some(after) => self.look_after(&settings, after),
+            None => Ok(()),
+        }
+    }
+
+    /// Has the servers looked at with the winner's settings. What is proven stays so where that fails.
+    fn look_after(&mut self, settings: &Settings, after: After<'_>) -> Result<(), LabError> {
+        self.stack.apply(settings)?;
+        match after(self.lab) {
+            Ok(limit) => self.document.limit_after = Some(limit),
+            Err(LabError::Interrupted) => return Err(LabError::Interrupted),
+            Err(e) => self.document.notes.push(format!("what holds it back now was not found out: {e}")),
+        }
+        Ok(())
     }
 
     fn measure(
@@ -201,7 +279,19 @@ impl Tuning<'_, '_> {
         plan: &Plan,
         budget: Option<u64>,
     ) -> Result<Measured, LabError> {
-        let baseline_share = self.baseline_unanswered();
+        let beginning = self.beginning(settings, role);
+        self.measure_from(settings, role, plan, budget, beginning)
+    }
+
+    /// The same, with where it begins to search the highest rate; None: it puts on the load as it is.
+    fn measure_from(
+        &mut self,
+        settings: &Settings,
+        role: &str,
+        plan: &Plan,
+        budget: Option<u64>,
+        beginning: Option<Beginning>,
+    ) -> Result<Measured, LabError> {
         let label = format!("tune {role}: {}", describe(settings));
         let order = TrialOrder {
             plan,
@@ -211,7 +301,8 @@ impl Tuning<'_, '_> {
             recycling_warm_up: self.order.recycling_warm_up,
             settling: self.order.settling,
             budget,
-            most_unanswered: MOST_UNANSWERED.max(baseline_share + 0.005),
+            most_unanswered: self.most_unanswered(),
+            bar: self.bar.filter(|_| role == "search"),
         };
         let phase = &plan.phases[0];
         let began = TrialBegan {
@@ -226,12 +317,13 @@ impl Tuning<'_, '_> {
         };
         self.lab.tell(&Event::TrialBegan { trial: began });
         let known = self.diary.recall(|t| t.settings == *settings && t.role == role);
-        let measured = match known {
-            Some(trial) => {
+        let measured = match (known, beginning) {
+            (Some(trial), _) => {
                 self.lab.check_stop()?;
                 Measured { trial, run: None }
             }
-            None => trial(self.lab, self.stack, &order)?,
+            (None, Some(beginning)) => rate_trial(self.lab, self.stack, &order, beginning)?,
+            (None, None) => trial(self.lab, self.stack, &order)?,
         };
         self.diary.write(&measured.trial);
         let outcome = Outcome::Tune { trial: Cow::Borrowed(&measured.trial) };
@@ -240,10 +332,44 @@ impl Tuning<'_, '_> {
         Ok(measured)
     }
 
+    /// Where a trial begins to search the highest rate; None for one that puts on the load as it is.
+    fn beginning(&self, settings: &Settings, role: &str) -> Option<Beginning> {
+        if !self.order.searches_rates() || !matches!(role, "baseline" | "search" | "final" | "race") {
+            return None;
+        }
+        let of = |t: &&Trial| t.valid && !t.steps.is_empty();
+        let known = self.document.trials.iter().rev().filter(of).find(|t| t.settings == *settings);
+        let best = self.document.trials.iter().filter(of).map(|t| t.objective).reduce(f64::max);
+        let guess = self.document.trials.iter().find(|t| t.role == PROBE).map_or(1.0, |t| t.objective.max(1.0));
+        Some(match (known, best) {
+            // Rates lie in steps: begun elsewhere each time, they come to the true one in the mean.
+            (Some(known), _) => Beginning::Known { rate: known.objective * self.dither() },
+            (None, Some(rate)) if role == "search" => Beginning::Best { rate },
+            _ => Beginning::Nothing { rate: guess },
+        })
+    }
+
+    /// A number near one, another one for each trial.
+    fn dither(&self) -> f64 {
+        // The golden ratio's fractions spread evenly, however many there are.
+        let part = (self.document.trials.len() as f64 * 0.618_033_988_75 + self.seed as f64 * 0.1).fract();
+        1.0 + 0.06 * (part - 0.5)
+    }
+
     /// Something is done otherwise than expected: told now, and in the document.
     fn decided(&mut self, what: Decided, because: String) {
         self.lab.tell(&Event::Decided { what, because: because.as_str().into() });
         self.document.notes.push(because);
+    }
+
+    /// Share of requests that may have no answer.
+    fn most_unanswered(&self) -> f64 {
+        if !self.order.searches_rates() {
+            return MOST_UNANSWERED.max(self.baseline_unanswered() + 0.005);
+        }
+        // Where the user says how many may go wrong, that is it.
+        let errors = self.plan.objectives.iter().filter(|o| o.class.is_none() && o.metric == Metric::Errors);
+        errors.map(|o| o.limit).reduce(f64::max).unwrap_or(MOST_UNANSWERED)
     }
 
     /// Share of requests without an answer that the server has as it is: others are not held to more.

@@ -94,6 +94,9 @@ impl Tuning<'_, '_> {
             }
         };
         self.conclude(verdict, settings, effective, &blocks, spoiled);
+        if self.order.searches_rates() && self.document.verdict == TuneVerdict::Improved {
+            self.show_rate(settings)?;
+        }
         Ok(())
     }
 
@@ -108,7 +111,7 @@ impl Tuning<'_, '_> {
         let answers = answers(blocks);
         let measured: Option<Ratio> = ratio::paired(&goodness(blocks), 0.95).filter(|_| are_divisible(&answers));
         let percent = self.order.min_gain * 100.0;
-        let times = self.order.goal.times();
+        let times = self.order.times();
         let (ours, theirs) = answers.iter().fold((0, 0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
         let words = format!(
             "in {} blocks of {} the server as it is answered {}, the best of the others {theirs} requests: too little to \
@@ -166,6 +169,7 @@ impl Tuning<'_, '_> {
                 interval: measured.map(|r| [r.low, r.high]),
                 objective: mean(&mut d.race.iter().map(|p| p.best)),
                 p99_us: mean(&mut blocks.iter().map(|b| b.best.p99_us)),
+                meets: None,
             });
         }
         for (name, value) in settings {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lastdrop_model::documents::{Baseline, SettingEffect, Trial};
+use lastdrop_model::documents::{Baseline, Goal, SettingEffect, Trial};
 use lastdrop_model::event::{Decided, Lead, Stage};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_duration;
@@ -15,7 +15,8 @@ use lastdrop_tune::race::LEAST_ANSWERS;
 use lastdrop_tune::{Effect, Expected, History, Point, Space, Strategy};
 
 use super::space::{Prepared, ROOM};
-use super::{LONGEST_BLOCK, Tuning};
+use super::{LONGEST_BLOCK, PROBE, Tuning};
+use crate::bar::Bar;
 use crate::trial::Measured;
 use lastdrop_lab::LabError;
 
@@ -27,6 +28,12 @@ const NOISE: f64 = 0.05;
 const NOISE_COUNTS: f64 = 2.0;
 /// How much longer a block without an answer gets.
 const LONGER: f64 = 10.0;
+/// So many of those are measured again before the race that are no further behind the best than this, in standard deviations of a trial.
+const FINALISTS: usize = 3;
+const NEAR_NOISE: f64 = 1.0;
+const FINAL_SEED: u64 = 1000;
+/// By how much a trial that does not count is behind (natural logarithm).
+const OUT: f64 = 1.0;
 /// The server as it is is measured once more after so many trials.
 const BASELINE_EVERY: usize = 8;
 
@@ -44,7 +51,7 @@ impl Tuning<'_, '_> {
         let mut history = History { noise: NOISE, ..History::default() };
         let (began, start) = (Instant::now(), space.start());
         let mut measured_as: BTreeMap<Settings, Option<f64>> = BTreeMap::new();
-        let mut trials = 0;
+        let (mut trials, mut cut_short) = (0, Vec::new());
         while trials < self.order.trials as usize && self.order.time.is_none_or(|time| began.elapsed() < time) {
             let again = trials % BASELINE_EVERY == 1 && trials > 1;
             let Some(point) = (if again { Some(start.clone()) } else { strategy.next(&space, &history) }) else {
@@ -77,15 +84,21 @@ impl Tuning<'_, '_> {
                     run: trial.run.clone(),
                 });
             }
-            let measure = self.order.goal.measure(trial).filter(|m| trial.valid && *m > 0.0);
+            let counts = trial.valid || trial.cut_short;
+            let measure = self.order.goal.measure(trial).filter(|m| counts && *m > 0.0);
             let value = measure.map(|m| self.order.goal.goodness(m).ln());
+            if trial.cut_short {
+                cut_short.push(point.clone());
+            }
             measured_as.insert(settings, value);
             history.trials.push((point, value));
             history.noise = noise(&history, &start);
             self.tell_lead(&space, &history, &start);
+            self.bar = self.bar_of(&history);
         }
-        let ranked = strategy.ranked(&space, &history).into_iter().find(|point| *point != start);
-        let Some(point) = ranked else { return Ok(None) };
+        let mut ranked = strategy.ranked(&space, &history);
+        ranked.retain(|p| *p != start && !cut_short.contains(p));
+        let Some(point) = self.finals(&space, &mut history, ranked, fixed, budget)? else { return Ok(None) };
         self.say_room(&space, &point);
         let effects = strategy.effects(&space, &history, &point);
         self.document.effects = effects.into_iter().map(|e| shown(&space, &e)).collect();
@@ -121,6 +134,54 @@ impl Tuning<'_, '_> {
         self.lab.tell(&Event::Leading { lead });
     }
 
+    /// What a trial has to be able to reach: the best mean so far, where good answers a second are what counts.
+    fn bar_of(&self, history: &History) -> Option<Bar> {
+        let counts = self.order.goal == Goal::Throughput && !self.order.searches_rates();
+        let best = history.points().into_iter().filter_map(|p| Some(history.mean(p)?.0)).reduce(f64::max)?;
+        counts.then(|| Bar { best_rps: best.exp(), noise: history.noise, block_s: self.block().as_secs_f64() })
+    }
+
+    /// Of those that trials cannot tell apart (`ranked`, the best first) some are measured again in another order of requests, each on
+    /// a fresh start, and the worst of them leaves, until one is left.
+    fn finals(
+        &mut self,
+        space: &Space,
+        history: &mut History,
+        mut ranked: Vec<Point>,
+        fixed: &Settings,
+        budget: Option<u64>,
+    ) -> Result<Option<Point>, LabError> {
+        let value = |history: &History, point: &Point| history.mean(point).map_or(f64::NEG_INFINITY, |(mean, _)| mean);
+        let Some(best) = ranked.first().map(|p| value(history, p)) else { return Ok(None) };
+        ranked.retain(|p| value(history, p) >= best - NEAR_NOISE * history.noise);
+        // What comes to the same is one finalist.
+        let mut seen = Vec::new();
+        ranked.retain(|p| {
+            let settings = self.stack.complete(&space.settings(p)).unwrap_or_default();
+            let new = !seen.contains(&settings);
+            seen.push(settings);
+            new
+        });
+        ranked.truncate(FINALISTS);
+        let plan = Plan { seed: self.seed.wrapping_add(FINAL_SEED), ..self.plan.clone() };
+        while ranked.len() > 1 {
+            for point in &ranked {
+                let settings = [space.settings(point), fixed.clone()].into_iter().flatten().collect();
+                let settings = self.stack.complete(&settings)?;
+                let trial = self.measure(&settings, "final", &plan, budget)?.trial;
+                let measure = self.order.goal.measure(&trial).filter(|m| trial.valid && *m > 0.0);
+                let value = measure.map(|m| self.order.goal.goodness(m).ln());
+                // One that does not count is out.
+                history.trials.push((point.clone(), Some(value.unwrap_or(best - OUT))));
+            }
+            ranked.sort_by(|a, b| value(history, b).total_cmp(&value(history, a)));
+            ranked.pop();
+            // The first of one round is not the first of the next: a drift shall not favour it.
+            ranked.reverse();
+        }
+        Ok(ranked.pop())
+    }
+
     /// A small pool looks best under a load from next door, which has no slow clients.
     fn say_room(&mut self, space: &Space, point: &Point) {
         let room = ROOM * cpus() as u64;
@@ -139,12 +200,29 @@ impl Tuning<'_, '_> {
     /// The server as it is, whatever memory it uses: it is what it is. With the first of these measurements blocks become
     /// as long as it takes for enough answers.
     fn baseline(&mut self) -> Result<Measured, LabError> {
-        loop {
+        let first = self.document.baseline.is_none();
+        if self.order.searches_rates() {
+            if first {
+                self.long_enough(PROBE, &Plan { objectives: Vec::new(), ..self.plan.clone() })?;
+            }
             let plan = self.plan.clone();
-            let first = self.document.baseline.is_none();
-            let measured = self.measure(&Settings::new(), "baseline", &plan, None)?;
+            return self.measure(&Settings::new(), "baseline", &plan, None);
+        }
+        let plan = self.plan.clone();
+        if first {
+            self.long_enough("baseline", &plan)
+        } else {
+            self.measure(&Settings::new(), "baseline", &plan, None)
+        }
+    }
+
+    /// Measures the server as it is until a block has enough answers, and makes all blocks as long.
+    fn long_enough(&mut self, role: &str, plan: &Plan) -> Result<Measured, LabError> {
+        let mut plan = plan.clone();
+        loop {
+            let measured = self.measure(&Settings::new(), role, &plan, None)?;
             let (answers, block) = (self.answers(measured.trial.objective), self.block());
-            if !first || answers >= LEAST_ANSWERS || block >= LONGEST_BLOCK {
+            if answers >= LEAST_ANSWERS || block >= LONGEST_BLOCK {
                 return Ok(measured);
             }
             let factor = if answers == 0 { LONGER } else { 1.25 * LEAST_ANSWERS as f64 / answers as f64 };
@@ -159,7 +237,7 @@ impl Tuning<'_, '_> {
             if let Some(trial) = self.document.trials.last_mut() {
                 (trial.valid, trial.why) = (false, format!("{answers} answers in {short} are too few"));
             }
-            for phase in &mut self.plan.phases {
+            for phase in self.plan.phases.iter_mut().chain(&mut plan.phases) {
                 phase.duration = Some(longer);
             }
         }
@@ -171,7 +249,8 @@ impl Tuning<'_, '_> {
         let (Some((name, knob)), KeepAlive::Off) = (self.stack.knob(Role::KeepAlive), self.plan.keepalive) else {
             return Ok(());
         };
-        let plan = Plan { keepalive: KeepAlive::On, ..self.plan.clone() };
+        let objectives = if self.order.searches_rates() { Vec::new() } else { self.plan.objectives.clone() };
+        let plan = Plan { keepalive: KeepAlive::On, objectives, ..self.plan.clone() };
         let now_on = self.stack.value(Role::KeepAlive, effective).is_some_and(|s| s.is_on());
         self.lab.tell(&Event::Stage { stage: Stage::KeepAlive });
         let mut rates = Vec::new();

@@ -1,6 +1,6 @@
 //! What a tune searches: the knobs of a stack that have a reason to move, with values worth trying, and why the others stay.
 
-use lastdrop_model::documents::{Searched, SizeDocument};
+use lastdrop_model::documents::{Proposal, Searched, SizeDocument};
 use lastdrop_model::settings::Takes;
 use lastdrop_model::{KeepAlive, Knob, Plan, Role, Setting, Settings};
 use lastdrop_probe::host::cpus;
@@ -83,6 +83,7 @@ pub(super) struct Facts<'a> {
     /// How often workers fit into memory, by the process id of their server's master.
     pub sizes: &'a [(i32, SizeDocument)],
     pub wishes: &'a Wishes,
+    pub proposals: &'a [Proposal],
 }
 
 /// A setting with what is searched of it, or why it is not.
@@ -115,7 +116,10 @@ impl Facts<'_> {
         if !self.wishes.only.is_empty() {
             return Err("it is not among those that are asked for (--only)".into());
         }
-        self.by_role(name, knob, master)
+        match (self.by_role(name, knob, master), self.proposals.iter().find(|p| p.settings.contains_key(name))) {
+            (Err(_), Some(p)) => Ok((self.named(name, knob, master)?, format!("a look found: {}", p.because))),
+            (considered, _) => considered,
+        }
     }
 
     /// What the search tries by itself.
@@ -264,7 +268,8 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
         let most = (size.fits.independent * size.threads_per_worker) as f64;
         space.limits.push(Limit { each, most });
     }
-    let moves = moves(&space, facts, &roles);
+    let proposed = facts.proposals.iter().filter_map(|p| at(&space, &p.settings));
+    let moves = proposed.chain(moves(&space, facts, &roles)).collect();
     Prepared { space, moves, searched }
 }
 
@@ -282,6 +287,24 @@ fn on_condition(space: &Space, present: &Settings, knob: &Knob, name: &str, p: P
         None if present.get(&other).is_none_or(fits) => Ok(p),
         None => Err(format!("it does nothing unless {other} is {}", values.join(" or "))),
     }
+}
+
+/// The point that is as near to settings as the space allows; None where one of them is not searched, or nothing would be changed.
+fn at(space: &Space, settings: &Settings) -> Option<Point> {
+    let mut point = space.start();
+    for (name, wanted) in settings {
+        let parameter = space.parameters.iter().position(|p| p.name == *name)?;
+        let levels = &space.parameters[parameter].levels;
+        let alike = |level: &Setting| level.to_string().eq_ignore_ascii_case(&wanted.to_string());
+        let distance =
+            |level: &Setting| Some((level.count()?.max(1) as f64 / wanted.count()?.max(1) as f64).ln().abs());
+        let nearest = || {
+            let all = levels.iter().enumerate().filter_map(|(i, level)| Some((distance(level)?, i)));
+            all.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, i)| i)
+        };
+        point[parameter] = levels.iter().position(alike).or_else(nearest)?;
+    }
+    (point != space.start()).then_some(point)
 }
 
 /// What an expert would try first: workers that live, pools as large as the load can use and half of that, keep-alive the other way.

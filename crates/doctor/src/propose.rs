@@ -1,0 +1,78 @@
+//! Findings as changes that can be tried.
+
+use lastdrop_model::Settings;
+use lastdrop_model::documents::{DoctorDocument, Proposal};
+use lastdrop_server::ServerRef;
+
+use crate::confirm::setting;
+
+/// The changes of settings of the named servers that findings ask for, what should bring most first; a setting of
+/// several servers is called SERVER.NAME. What is no setting, or of a server that was not named, is left out.
+#[must_use]
+pub fn proposals(document: &DoctorDocument, named: &[ServerRef]) -> Vec<Proposal> {
+    let mut all: Vec<Proposal> = Vec::new();
+    for finding in &document.findings {
+        let changes = finding.fix.iter().filter_map(|fix| {
+            let server = named.iter().find(|s| s.called() == fix.server)?;
+            let examined = document.examination.servers.iter().find(|s| s.server == fix.server)?;
+            let to = setting(&fix.to).filter(|_| examined.needs.contains_key(&fix.knob))?;
+            let own = named.len() == 1;
+            Some((if own { fix.knob.clone() } else { format!("{}.{}", server.called(), fix.knob) }, to))
+        });
+        let settings: Settings = changes.collect();
+        // Half of a change may do the opposite of the whole.
+        if settings.is_empty() || settings.len() < finding.fix.len() || all.iter().any(|p| p.settings == settings) {
+            continue;
+        }
+        let expected = finding.expect.as_ref().map(|e| e.ratio);
+        all.push(Proposal { settings, because: finding.title.clone(), finding: finding.id.clone(), expected });
+    }
+    all.sort_by(|a, b| b.expected.unwrap_or(1.0).total_cmp(&a.expected.unwrap_or(1.0)));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::documents::{Expectation, Finding, Fix};
+    use lastdrop_model::examination::{Examination, Examined};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_whole_changes_of_named_servers_are_proposed_the_most_promising_first() {
+        let fix = |server: &str, knob: &str, to: i64| Fix {
+            server: server.into(),
+            knob: knob.into(),
+            to: json!(to),
+            ..Fix::default()
+        };
+        let finding = |id: &str, ratio: Option<f64>, fix: Vec<Fix>| Finding {
+            id: id.into(),
+            title: id.into(),
+            fix,
+            expect: ratio.map(|ratio| Expectation { ratio, because: String::new() }),
+            ..Finding::default()
+        };
+        let mut seen = Examined { server: "target".into(), ..Examined::default() };
+        for knob in ["workers", "backlog"] {
+            seen.needs.insert(knob.into(), "reload".into());
+        }
+        let document = DoctorDocument {
+            findings: vec![
+                finding("queue", None, vec![fix("target", "backlog", 1024)]),
+                finding("workers", Some(3.0), vec![fix("target", "workers", 8)]),
+                finding("half", Some(9.0), vec![fix("target", "workers", 9), fix("other", "x", 1)]),
+                finding("unknown", Some(9.0), vec![fix("target", "nothing", 1)]),
+                finding("advice", Some(9.0), Vec::new()),
+            ],
+            examination: Examination { servers: vec![seen], ..Examination::default() },
+            ..DoctorDocument::default()
+        };
+        let named: Vec<ServerRef> = vec!["target".parse().expect("a server")];
+        let all = proposals(&document, &named);
+        let found: Vec<&str> = all.iter().map(|p| p.finding.as_str()).collect();
+        assert_eq!(found, ["workers", "queue"]);
+        assert!(all[0].settings.contains_key("workers") && all[0].expected == Some(3.0));
+    }
+}

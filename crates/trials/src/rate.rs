@@ -1,0 +1,267 @@
+//! A trial as a short search for capacity: the highest rate at which a server with some settings meets the objectives.
+//!
+//! The first rate is what the best settings so far have come to. Settings that clearly miss the objectives there are no
+//! winners, and it does not matter by how much: the trial is cut short.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use lastdrop_analyze::capacity::{Ask, FALL, Purpose, RateSearch, Rules, falls_behind, tail};
+use lastdrop_analyze::objective::judge as judge_objectives;
+use lastdrop_model::documents::CapacityStep;
+use lastdrop_model::event::Outcome;
+use lastdrop_model::objective::Metric;
+use lastdrop_model::plan::{Arrival, Load};
+use lastdrop_model::{Event, Judged, Kind, Objective, Plan, Run};
+use lastdrop_server::Stack;
+
+use crate::capacity::{HORIZON_S, cool_down, step_of};
+use crate::trial::{Measured, TrialOrder, expected_status, judge, memory, spoiled, start};
+use lastdrop_lab::{Lab, LabError};
+
+/// Where a search begins.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Beginning {
+    /// At this rate, of which nothing says that it can be met.
+    Nothing { rate: f64 },
+    /// At the rate of the best so far; it ends where that is out of reach.
+    Best { rate: f64 },
+    /// Near the rate that the same settings have come to before.
+    Known { rate: f64 },
+    /// At this rate, and it ends with it.
+    Held { rate: f64 },
+}
+
+/// How far above the rate of the best others are looked for first.
+const HOPE: f64 = 1.25;
+/// A known rate is begun with so far below.
+const BELOW: f64 = 0.9;
+/// The next lower rate where the search knows about where it is.
+const NEAR: f64 = 1.15;
+/// The rate is found when what is met and what is missed lie so near.
+const PRECISION: f64 = 0.05;
+/// Rates of one trial, at most; and those that may be missed before any is met, where it has to reach the best.
+const MOST_STEPS: usize = 9;
+const MOST_MISSES: usize = 3;
+/// What is beyond a limit by so many times misses it clearly.
+const CLEARLY: f64 = 1.25;
+/// A step is long enough for a request beyond the percentile, but no longer than this for that alone, seconds; and never shorter
+/// than the other: answers that are still on their way at its end would look like a server that falls behind.
+const LONGEST_STEP_S: f64 = 10.0;
+const SHORTEST_STEP_S: f64 = 1.0;
+/// No rate above this.
+const CEILING: f64 = 1e6;
+/// Overload is waited for no longer than this.
+const MOST_COOLING: Duration = Duration::from_secs(10);
+
+impl Beginning {
+    fn most_steps(self) -> usize {
+        if matches!(self, Beginning::Held { .. }) { 1 } else { MOST_STEPS }
+    }
+
+    fn rules(self, objectives: &[Objective]) -> Rules {
+        let (start, hint, fall) = match self {
+            Beginning::Nothing { rate } => (0.6 * rate, Some(rate), FALL / 2.0),
+            Beginning::Best { rate } => (rate, Some(HOPE * rate), NEAR),
+            Beginning::Known { rate } => (BELOW * rate, Some(rate), NEAR),
+            Beginning::Held { rate } => (rate, None, NEAR),
+        };
+        let start = start.max(0.1);
+        Rules { start, hint, fall, ceiling: CEILING, precision: PRECISION, hold_s: 0.0, tail: tail(objectives) }
+    }
+}
+
+/// Is there something that a rate can meet or miss?
+pub(crate) fn bounds_a_rate(objectives: &[Objective]) -> bool {
+    objectives.iter().any(|o| o.metric != Metric::Rate)
+}
+
+/// Length of a step at a rate, seconds.
+pub(crate) fn step_s(block: Duration, objectives: &[Objective], rate: f64, samples: f64, longest_s: f64) -> f64 {
+    let enough = samples / (tail(objectives) * rate.max(1e-3));
+    enough.min(longest_s).max(block.as_secs_f64()).max(SHORTEST_STEP_S)
+}
+
+/// The same requests at a rate.
+fn at_rate(plan: &Plan, rate: f64, seconds: f64) -> Plan {
+    let mut plan = plan.clone();
+    for phase in &mut plan.phases {
+        phase.load = Load::open(rate, Arrival::Uniform, phase.load.most_concurrent());
+        (phase.requests, phase.duration) = (None, Some(Duration::from_secs_f64(seconds)));
+    }
+    plan
+}
+
+/// What came of a rate.
+struct Tried {
+    step: CapacityStep,
+    run: Run,
+    /// By how many times a limit was missed at most; infinite where it was more than that.
+    beyond: f64,
+}
+
+/// Starts the servers with the settings and searches the highest rate that meets the objectives of the plan. `order.plan`
+/// says by its users how many requests may be in flight.
+///
+/// # Errors
+/// As [`crate::trial::trial`].
+pub(crate) fn rate_trial(
+    lab: &mut Lab<'_>,
+    stack: &mut Stack,
+    order: &TrialOrder<'_>,
+    from: Beginning,
+) -> Result<Measured, LabError> {
+    let mut trial = order.begun();
+    let Some(mut settling) = start(lab, stack, order, &mut trial)? else { return Ok(Measured { trial, run: None }) };
+    let objectives = &order.plan.objectives;
+    let expected = expected_status(stack);
+    let mut search = RateSearch::new(from.rules(objectives));
+    let (mut best, mut nearest) = (None::<Tried>, None::<Tried>);
+    while let Ask::Trial { rate, purpose, .. } = search.ask() {
+        // That a trial's rate can be held is shown by the race, and of the winner once more.
+        if matches!(purpose, Purpose::Confirm | Purpose::Recheck) || trial.steps.len() >= from.most_steps() {
+            break;
+        }
+        let purpose = if matches!(from, Beginning::Held { .. }) { Purpose::Confirm } else { purpose };
+        let tried = attempt(lab, order, rate, purpose, settling, expected, &mut trial.repeated)?;
+        settling = order.settling;
+        trial.steps.push(tried.step.clone());
+        let ok = tried.step.ok;
+        search.tell(rate, purpose, ok);
+        if ok {
+            best = Some(tried).filter(|new| best.as_ref().is_none_or(|old| new.step.rate > old.step.rate)).or(best);
+            continue;
+        }
+        let clearly = tried.beyond > CLEARLY || trial.steps.len() >= MOST_MISSES;
+        if best.is_none() && clearly && matches!(from, Beginning::Best { .. }) {
+            trial.cut_short = true;
+        }
+        nearest = Some(tried);
+        if trial.cut_short || trial.steps.len() >= from.most_steps() {
+            break;
+        }
+        let calm_us = best.as_ref().map_or_else(|| limit_us(objectives), |b| 2.0 * b.step.p50_us + 1000.0);
+        cool_down(lab, order.plan, calm_us, MOST_COOLING)?;
+    }
+    trial.real_memory_bytes = memory(stack);
+    let Some(shown) = best.or(nearest) else {
+        trial.why = "no rate was tried".into();
+        return Ok(Measured { trial, run: None });
+    };
+    judge(&mut trial, &shown.run, expected, order);
+    let rate = shown.step.rate;
+    if shown.step.ok {
+        trial.objective = rate;
+    } else {
+        let goal = objectives.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let which = if trial.cut_short { ", which the best so far comes to," } else { "" };
+        trial.why = format!("{rate:.1}/s{which} do not meet {goal}: {}", shown.step.why);
+        trial.valid = false;
+        // A limit that is missed twice over is met at half of the rate or so; who falls behind gives what it can.
+        let beyond = if shown.beyond.is_finite() { shown.beyond.clamp(1.0, FALL) } else { 1.0 };
+        trial.objective = if trial.cut_short { trial.objective.min(rate) / beyond } else { 0.0 };
+    }
+    Ok(Measured { trial, run: Some(shown.run) })
+}
+
+fn attempt(
+    lab: &mut Lab<'_>,
+    order: &TrialOrder<'_>,
+    rate: f64,
+    purpose: Purpose,
+    settling: Duration,
+    expected: u16,
+    repeated: &mut u32,
+) -> Result<Tried, LabError> {
+    lab.check_stop()?;
+    let objectives = &order.plan.objectives;
+    let block = order.plan.phases.first().and_then(|p| p.duration).unwrap_or_default();
+    let seconds = step_s(block, objectives, rate, 1.0, LONGEST_STEP_S);
+    let mut plan = at_rate(order.plan, rate, seconds);
+    plan.warm_up("warm-up", settling);
+    let (run, again) = lab.run_undisturbed(&plan, &order.label)?;
+    lab.check_stop()?;
+    *repeated += again;
+    let mut step = step_of(&run, rate, purpose, seconds);
+    let (why, beyond) = verdict(&run, objectives, expected, order);
+    (step.ok, step.why) = (why.is_empty(), why);
+    let outcome = Outcome::Capacity { step: Cow::Borrowed(&step) };
+    lab.tell(&Event::TrialDone { outcome });
+    Ok(Tried { step, run, beyond })
+}
+
+/// Why a rate is not met, and by how many times a limit is missed.
+fn verdict(run: &Run, objectives: &[Objective], expected: u16, order: &TrialOrder<'_>) -> (String, f64) {
+    let Some(phase) = run.measured() else { return ("nothing was measured".into(), f64::INFINITY) };
+    if let Some(behind) = falls_behind(phase, objectives, HORIZON_S) {
+        return (behind, f64::INFINITY);
+    }
+    let judged = judge_objectives(objectives, &run.plan, Some(phase));
+    let missed: Vec<&Judged> = judged.iter().filter(|j| !j.met).collect();
+    if missed.is_empty() {
+        let why = spoiled(run, phase, expected, order);
+        return (why.clone().unwrap_or_default(), if why.is_some() { f64::INFINITY } else { 0.0 });
+    }
+    let beyond = missed.iter().map(|j| j.value.map_or(f64::INFINITY, |v| v / j.objective.limit.max(1e-9)));
+    let words = missed.iter().map(|j| format!("{} is {}", j.objective.what(), j.seen)).collect::<Vec<_>>().join("; ");
+    (words, beyond.fold(0.0, f64::max))
+}
+
+/// The shortest time that objectives give to an answer, microseconds; a second where they give none.
+fn limit_us(objectives: &[Objective]) -> f64 {
+    let of_answers = |o: &&Objective| matches!(&o.metric, Metric::Latency { kind: Kind::Response | Kind::Service, .. });
+    objectives.iter().filter(of_answers).map(|o| o.limit).fold(1e6, f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a search comes to where rates up to `capacity` meet the objectives, and after how many steps.
+    fn found(from: Beginning, capacity: f64) -> (Option<f64>, usize) {
+        let objectives = Objective::list("p99<300ms").expect("valid");
+        let (mut search, mut steps) = (RateSearch::new(from.rules(&objectives)), 0);
+        while let Ask::Trial { rate, purpose, .. } = search.ask() {
+            if matches!(purpose, Purpose::Confirm | Purpose::Recheck) || steps == from.most_steps() {
+                break;
+            }
+            search.tell(rate, purpose, rate <= capacity);
+            steps += 1;
+        }
+        (search.capacity(), steps)
+    }
+
+    #[test]
+    fn a_rate_is_found_in_a_few_steps() {
+        let near = |rate: Option<f64>, capacity: f64| rate.is_some_and(|r| r <= capacity && r * 1.07 > capacity);
+        // As good as the best, half as good again, four times as good.
+        for (capacity, most) in [(101.0, 5), (150.0, 8), (400.0, 9)] {
+            let (rate, steps) = found(Beginning::Best { rate: 100.0 }, capacity);
+            assert!(near(rate, capacity) && steps <= most, "{capacity}: {rate:?} after {steps}");
+        }
+        // Known within a few percent.
+        for capacity in [92.0, 97.0, 100.0, 104.0] {
+            let (rate, steps) = found(Beginning::Known { rate: 100.0 }, capacity);
+            assert!(near(rate, capacity) && steps <= 5, "{capacity}: {rate:?} after {steps}");
+        }
+        // All that is known is what users got who waited for their answers.
+        for capacity in [20.0, 55.0, 95.0] {
+            let (rate, steps) = found(Beginning::Nothing { rate: 100.0 }, capacity);
+            assert!(near(rate, capacity) && steps <= 9, "{capacity}: {rate:?} after {steps}");
+        }
+    }
+
+    #[test]
+    fn what_is_held_is_one_rate() {
+        assert_eq!(found(Beginning::Held { rate: 100.0 }, 120.0), (Some(100.0), 1));
+        assert_eq!(found(Beginning::Held { rate: 100.0 }, 90.0).0, None);
+    }
+
+    #[test]
+    fn steps_are_long_enough_for_the_percentile_and_for_answers_on_their_way() {
+        let objectives = Objective::list("errors<0.1%").expect("valid");
+        let of = |block_ms, rate| step_s(Duration::from_millis(block_ms), &objectives, rate, 1.0, LONGEST_STEP_S);
+        assert_eq!((of(300, 10_000.0), of(300, 400.0), of(5000, 400.0), of(300, 1.0)), (1.0, 2.5, 5.0, 10.0));
+        assert!(bounds_a_rate(&objectives) && !bounds_a_rate(&Objective::list("rate>5").expect("valid")));
+    }
+}
