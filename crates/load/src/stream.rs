@@ -53,7 +53,7 @@ pub struct Stream {
     pub raw: Vec<u8>,
     pub capture: Option<Box<Capture>>,
     /// What the answer says of the server's own time, where that is wanted.
-    pub said: ServerTime,
+    pub said: Option<Box<ServerTime>>,
     /// The number in its id, where it carries one.
     pub id: u64,
     pub errand: Option<Box<Errand>>,

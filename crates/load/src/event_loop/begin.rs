@@ -1,6 +1,5 @@
 //! One request goes out: on the connection that is there for it, or on a new one.
 
-use lastdrop_http::ServerTime;
 use lastdrop_model::Micros;
 use rand_core::Rng;
 
@@ -109,7 +108,7 @@ impl<W: World> EventLoop<'_, W> {
         let s = &mut self.streams[stream];
         s.times.ready = 0;
         s.times.written = 0;
-        s.said = ServerTime::default();
+        s.said = None;
         let open = self.transport.open_sockets;
         let live = self.record.live(self.phases.phase);
         live.peak = live.peak.max(open);

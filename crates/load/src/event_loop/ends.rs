@@ -165,7 +165,7 @@ impl<W: World> EventLoop<'_, W> {
         let origin = (self.transport.world.unix_us() + self.job.start) as i64;
         let c = &mut self.transport.connections[place.slot];
         let s = &mut self.streams[place.stream];
-        let (said, id) = (std::mem::take(&mut s.said), s.id);
+        let (said, id) = (s.said.as_deref_mut().map(std::mem::take).unwrap_or_default(), s.id);
         let (phase, class, first_byte, written) = (s.phase, s.class, s.times.first_byte, s.times.written);
         let link = c.socket.as_ref().and_then(|socket| self.transport.world.round_trip_us(socket));
         let mut queue = said.queued_us;

@@ -63,7 +63,7 @@ impl<W: World> EventLoop<'_, W> {
                         None if wants_first => &mut first,
                         None => &mut nobody,
                     };
-                    answer.feed(rest, &mut Hearing { from, said: &mut s.said, next })
+                    answer.feed(rest, &mut Hearing { from, said: s.said.get_or_insert_default(), next })
                 }
                 (None, None) if wants_first => answer.feed(rest, &mut ServerField(&mut self.record.server)),
                 (None, None) => answer.feed_remembering(rest, &mut self.last_head),
