@@ -68,7 +68,7 @@ fn diff(d: &TuneDocument) -> Markup {
     html! {
         @if !d.diff.is_empty() {
             h2.group { (if d.verdict == TuneVerdict::Improved { "The change" } else { "What was raced" }) }
-            pre.diff tabindex="0" {
+            pre.diff {
                 @for line in &d.diff {
                     @let class = match line.as_bytes().first() { Some(b'+') => "plus", Some(b'-') => "minus", _ => "same" };
                     span.(class) { (Said(line)) }
@@ -149,7 +149,11 @@ fn trade_off(d: &TuneDocument) -> Markup {
     let mut best: Vec<&Trial> =
         all.iter().copied().filter(|t| t.valid && !all.iter().any(|o| o.valid && beats(o, t))).collect();
     best.sort_by(|a, b| a.objective.total_cmp(&b.objective));
-    chart.line("c3", "dashed", &best.iter().map(|t| (t.objective, t.p99_us)).collect::<Vec<_>>());
+    // One that beats all others is no line.
+    let line = best.len() > 1;
+    if line {
+        chart.line("c3", "dashed", &best.iter().map(|t| (t.objective, t.p99_us)).collect::<Vec<_>>());
+    }
     let mut table = Table::new("trials that none beats in both", 1, &["settings", "answered", "99 of 100 within"]);
     for t in &best {
         table.row(vec![describe(&t.settings), grouped(t.objective), show_us(t.p99_us)]);
@@ -163,7 +167,9 @@ fn trade_off(d: &TuneDocument) -> Markup {
     if all.iter().any(|t| !t.valid) {
         chart.legend("c4", "cross", "does not count");
     }
-    chart.legend("c3", "dashed", "none is better in both");
+    if line {
+        chart.legend("c3", "dashed", "none is better in both");
+    }
     chart.figure("The trade-off", "To the right is more, down is faster.", &table)
 }
 

@@ -74,9 +74,9 @@
       ceiling = Math.max(10 ** Math.ceil(Math.log10(top || 1)), floor * 10);
     };
     measure();
-    const bytes = Array.from({ length: 45 }, (_, i) => 2 ** i);
+    const incrs = { bytes: Array.from({ length: 45 }, (_, i) => 2 ** i), count: Array.from({ length: 36 }, (_, i) => [1, 2, 5][i % 3] * 10 ** Math.floor(i / 3)) };
     const options = {
-      width: element.clientWidth, height: plot.small ? 150 : 250, padding: [10, 14, 0, 0],
+      width: element.clientWidth, height: plot.small ? 150 : 250, padding: [10, 26, 0, 0],
       cursor: { sync: { key: plot.sync }, drag: { x: true, y: false }, y: false, points: { size: 8 } },
       legend: { show: false },
       scales: {
@@ -85,7 +85,7 @@
       },
       axes: [
         { ...axis, size: 30, space: 64, incrs: steps, values: (u, vs, i, space, step) => vs.map((v) => clock(v, step)) },
-        { ...axis, size: 78, grid: { ...axis.grid, filter: (u, vs) => (plot.log ? vs.map((v) => (decade(v) ? v : null)) : vs) }, incrs: plot.unit === "bytes" ? bytes : undefined, space: plot.small ? 26 : 34, values: (u, vs) => vs.map((v) => (v === null ? "" : tick(v, plot.unit))) },
+        { ...axis, size: 78, grid: { ...axis.grid, filter: (u, vs) => (plot.log ? vs.map((v) => (decade(v) ? v : null)) : vs) }, incrs: incrs[plot.unit], space: plot.small ? 26 : 34, values: (u, vs) => vs.map((v) => (v === null ? "" : tick(v, plot.unit))) },
       ],
       series: [{}].concat(plot.series.map((s) => ({
         label: s.name, stroke: () => colour(s.colour), width: 1.8, dash: s.dashed ? [6, 4] : undefined, spanGaps: false,
@@ -97,9 +97,9 @@
     const u = new uPlot(options, data(), element);
     drawn.push(u);
     // One moment more, of a run that is under way; the oldest goes when there are too many.
-    element.grow = (x, values, most) => {
-      plot.x.push(x);
-      plot.series.forEach((s, i) => s.values.push(values[i]));
+    element.grow = (news, most) => {
+      plot.x.push(news.at_s);
+      plot.series.forEach((s, i) => s.values.push(news[plot.news[i]]));
       if (plot.x.length > most) {
         plot.x.shift();
         plot.series.forEach((s) => s.values.shift());
