@@ -197,7 +197,7 @@ fn neither_a_killed_child_nor_two_interrupts_leave_the_terminal_behind() {
         let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
     }
     screen.end();
-    wait_until("the end of its servers", || processes_with(&config).is_empty());
+    wait_until("the end of its servers", || processes_with(&format!("{config}/.tmp")).is_empty());
 }
 
 #[test]

@@ -254,11 +254,11 @@ fn a_rate_that_failed_bounds_the_one_that_held() {
 #[test]
 fn a_line_that_is_cut_off_says_so() {
     let mut live = some_tune();
-    let long = ("KeepAliveTimeout".repeat(3), Setting::read("15"));
+    let long = ("KeepAliveTimeout".repeat(2), Setting::read("15"));
     let settings = Settings::from([long, ("workers".to_string(), Setting::read("150"))]);
     let trial = trial(&settings, 50.0, true);
     live.see(&Event::TrialDone { outcome: Outcome::Tune { trial: Cow::Borrowed(&trial) } });
-    for (width, is_whole) in [(80, false), (200, true)] {
+    for (width, is_whole) in [(80, false), (120, true)] {
         let screen = text(&live, &Manner::default(), (width, 60));
         let row = screen.lines().find(|l| l.contains("KeepAliveTimeoutKeep")).expect("its row");
         assert_eq!((row.contains("workers 150"), row.contains('…')), (is_whole, !is_whole), "{row}");

@@ -9,7 +9,7 @@
       return (i ? v.toFixed(1) : v) + " " + units[i];
     }
     if (unit === "rate") return few(v) + "/s";
-    if (unit === "s") return v < 120 ? +v.toFixed(2) + " s" : Math.floor(v / 60) + " min " + Math.round(v % 60) + " s";
+    if (unit === "s") return v > 0 && v < 1 ? number(v * 1e6, "us") : v < 120 ? +v.toFixed(2) + " s" : Math.floor(v / 60) + " min " + Math.round(v % 60) + " s";
     return few(v);
   };
   const tick = (v, unit) => number(v, unit).replace(/\.0+(?= |$|\/)|(\.\d*?)0+(?= |$|\/)/, "$1").replace(/\/s$/, "");
@@ -24,8 +24,8 @@
   };
   const font = "12px " + getComputedStyle(document.body).fontFamily;
 
-  const steps = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800];
-  const clock = (v, step) => (step >= 3600 ? v / 3600 + " h" : step >= 60 ? v / 60 + " min" : v + " s");
+  const steps = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800];
+  const clock = (v, step) => (step >= 3600 ? v / 3600 + " h" : step >= 60 ? v / 60 + " min" : step >= 0.1 ? +v.toFixed(1) + " s" : Math.round(v * 1e3) + " ms");
   const decade = (v) => v > 0 && Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9;
 
   const drawn = [];
