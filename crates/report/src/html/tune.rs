@@ -15,6 +15,7 @@ use super::page::Section;
 use super::table::{NOTES, Table};
 use super::text::{Said, short};
 use super::verdict::{Told, Tone};
+use crate::tune::other_load;
 
 /// Trials with a bar.
 const MOST_BARS: usize = 40;
@@ -121,7 +122,7 @@ fn trials(d: &TuneDocument) -> Markup {
         .iter()
         .take(MOST_BARS)
         .map(|t| Bar {
-            name: short(&describe(&t.settings), 140),
+            name: short(&describe(&t.settings), 140) + other_load(&t.role),
             value: t.objective,
             says: if t.run.is_empty() { "refused".into() } else { Unit::Rate.show(t.objective) },
             colour: colour(t).0,
@@ -134,10 +135,10 @@ fn trials(d: &TuneDocument) -> Markup {
     }
 }
 
-/// Throughput against latency, with those that none beats in both.
+/// Throughput against latency, with those that none beats in both. What was tried under another load is not among them.
 fn trade_off(d: &TuneDocument) -> Markup {
-    let all: Vec<&Trial> =
-        d.trials.iter().filter(|t| t.role != "race" && !t.run.is_empty() && t.p99_us > 0.0).collect();
+    let same_load = |t: &&Trial| t.role != "race" && other_load(&t.role).is_empty();
+    let all: Vec<&Trial> = d.trials.iter().filter(same_load).filter(|t| !t.run.is_empty() && t.p99_us > 0.0).collect();
     if all.len() < 2 {
         return Markup::default();
     }
