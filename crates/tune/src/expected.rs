@@ -151,6 +151,25 @@ fn improvement(mean: f64, sd: f64, best: f64) -> f64 {
     (mean - best) * Normal::standard().cdf(z) + sd * Normal::standard().pdf(z)
 }
 
+/// What has to be tried before a search ends. What one level of a parameter is worth may hang on others that do something only with it,
+/// and trials of it in which these stood badly say nothing: each such level is tried from the best, with the ends of those.
+fn doubt(space: &Space, history: &History, best: &Point) -> Option<Point> {
+    for (child, parameter) in space.parameters.iter().enumerate() {
+        let Some((parent, levels)) = &parameter.when else { continue };
+        for level in levels.iter().filter(|level| **level != best[*parent]) {
+            for end in [0, parameter.levels.len() - 1] {
+                let mut point = best.clone();
+                (point[*parent], point[child]) = (*level, end);
+                let point = space.canonical(point);
+                if space.allows(&point) && !history.was_tried(&point) {
+                    return Some(point);
+                }
+            }
+        }
+    }
+    None
+}
+
 impl Strategy for Expected {
     fn name(&self) -> &'static str {
         "expected improvement"
@@ -195,8 +214,8 @@ impl Strategy for Expected {
             (improvement(mean, sd, least) * learnt, point)
         };
         let new = candidates.into_iter().filter(|p| !history.was_tried(p)).map(promise);
-        let (promised, point) = new.max_by(|a, b| a.0.total_cmp(&b.0))?;
-        (promised >= self.worth).then_some(point)
+        let promising = new.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(promised, _)| *promised >= self.worth);
+        promising.map(|(_, point)| point).or_else(|| doubt(space, history, best.first()?))
     }
 
     fn ranked(&self, space: &Space, history: &History) -> Vec<Point> {

@@ -1,6 +1,7 @@
 //! Proposes the next settings, learns from trials, says when to stop. Pure: it never acts.
 
 mod expected;
+mod finals;
 pub mod frontier;
 mod gaussian;
 pub mod race;
@@ -9,6 +10,7 @@ pub mod space;
 mod strategy;
 
 pub use expected::{Effect, Expected};
+pub use finals::Finals;
 pub use race::{Decision, Race, RaceVerdict};
 pub use space::{Limit, Parameter, Point, Space};
 pub use strategy::{History, Strategy};

@@ -4,7 +4,7 @@
 mod surfaces;
 
 use lastdrop_tune::rivals::{Chance, Coordinate, OneFactor, Parzen};
-use lastdrop_tune::{Expected, History, Strategy};
+use lastdrop_tune::{Expected, Finals, History, Point, Strategy};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use surfaces::Surface;
@@ -28,26 +28,47 @@ fn normal(rng: &mut Xoshiro256PlusPlus) -> f64 {
     (0..12).map(|_| (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64).sum::<f64>() - 6.0
 }
 
-/// All trials of a search.
-fn searched(surface: &Surface, strategy: &mut dyn Strategy, noise: f64, seed: u64) -> History {
-    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x5eed);
-    let mut history = History { noise: noise.max(0.001), ..History::default() };
-    while history.trials.len() < TRIALS
-        && let Some(point) = strategy.next(&surface.space, &history)
-    {
-        assert!(surface.space.allows(&point) && surface.space.canonical(point.clone()) == point, "{point:?}");
-        let value = surface.throughput(&point).map(|x| x.ln() + noise * normal(&mut rng));
+/// Measures a surface, with noise.
+struct Server<'a> {
+    surface: &'a Surface,
+    noise: f64,
+    rng: Xoshiro256PlusPlus,
+}
+
+impl Server<'_> {
+    fn new(surface: &Surface, noise: f64, seed: u64) -> Server<'_> {
+        Server { surface, noise, rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x5eed) }
+    }
+
+    fn measure(&mut self, history: &mut History, point: Point) {
+        let space = &self.surface.space;
+        assert!(space.allows(&point) && space.canonical(point.clone()) == point, "{point:?}");
+        let value = self.surface.throughput(&point).map(|x| x.ln() + self.noise * normal(&mut self.rng));
         history.trials.push((point, value));
     }
-    history
+
+    /// All trials of a search.
+    fn searched(&mut self, strategy: &mut dyn Strategy) -> History {
+        let mut history = History { noise: self.noise.max(0.001), ..History::default() };
+        while history.trials.len() < TRIALS
+            && let Some(point) = strategy.next(&self.surface.space, &history)
+        {
+            self.measure(&mut history, point);
+        }
+        history
+    }
 }
 
 /// What the point that is chosen gives, without noise, as a share of the best, and the trials that it took.
 fn chosen(surface: &Surface, best: f64, make: Make, noise: f64, seed: u64) -> (f64, usize) {
-    let mut strategy = make(seed);
-    let history = searched(surface, strategy.as_mut(), noise, seed);
-    let first = strategy.ranked(&surface.space, &history).into_iter().next().expect("a point");
-    (surface.throughput(&first).expect("it counted") / best, history.trials.len())
+    let (mut strategy, mut server) = (make(seed), Server::new(surface, noise, seed));
+    let mut history = server.searched(strategy.as_mut());
+    let mut finals = Finals::new(strategy.ranked(&surface.space, &history), &history);
+    while let Some(point) = finals.next(|| strategy.ranked(&surface.space, &history)) {
+        server.measure(&mut history, point);
+    }
+    let winner = finals.winner().expect("a point");
+    (surface.throughput(winner).expect("it counted") / best, history.trials.len())
 }
 
 /// Share of searches that came to 95 % of the best, and what all came to in the mean.
@@ -83,7 +104,7 @@ fn scores(noise: f64, seeds: u64) -> ([Score; ALL.len()], String) {
 #[test]
 fn with_noise_the_one_that_ships_comes_nearest_to_the_best() {
     let seeds: u64 = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(50);
-    for (noise, least) in [(0.05, 0.95), (0.1, 0.85)] {
+    for (noise, least) in [(0.05, 0.95), (0.1, 0.9)] {
         let ([ours, rivals @ ..], table) = scores(noise, seeds);
         println!("{table}{ours:.3?} {rivals:.3?}");
         assert!(ours.reached >= least, "{ours:?}\n{table}");
@@ -97,7 +118,7 @@ fn with_noise_the_one_that_ships_comes_nearest_to_the_best() {
 fn a_search_goes_on_from_what_is_stored() {
     let surface = &surfaces::all()[0];
     for make in ALL {
-        let whole = searched(surface, make(7).as_mut(), 0.05, 7);
+        let whole = Server::new(surface, 0.05, 7).searched(make(7).as_mut());
         let mut strategy = make(7);
         let mut stored = History { noise: whole.noise, ..History::default() };
         for trial in &whole.trials {
@@ -115,7 +136,7 @@ fn what_an_expert_would_try_comes_first_and_what_is_not_allowed_never() {
     let too_much = vec![last(0), last(1)];
     let moves = [moves, vec![too_much.clone()]].concat();
     let mut strategy = Expected::new(1, moves, WORTH);
-    let history = searched(&surface, &mut strategy, 0.05, 1);
+    let history = Server::new(&surface, 0.05, 1).searched(&mut strategy);
     assert_eq!([&history.trials[0].0, &history.trials[1].0], [&surface.space.start(), &vec![5, 3]]);
     assert!(history.trials.iter().all(|(p, _)| *p != too_much));
     let mut once: Vec<_> = history.trials.iter().map(|(p, _)| p).collect();

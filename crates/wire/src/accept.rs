@@ -1,11 +1,14 @@
 //! Who comes in: a thread for each connection, so many at once.
 
 use std::io;
-use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
+
+/// How long it is tried to tell the thread that accepts that it is over.
+const CALL: Duration = Duration::from_millis(500);
 
 /// Why a connection is not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +24,7 @@ pub enum Refused {
 pub struct Acceptor {
     connections: Arc<AtomicUsize>,
     is_over: Arc<AtomicBool>,
+    address: Arc<OnceLock<SocketAddr>>,
 }
 
 /// One connection less when it ends, also by a panic.
@@ -39,9 +43,19 @@ impl Acceptor {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// From now on nobody else is served.
+    /// From now on nobody else is served, and the address is free again.
     pub fn end(&self) {
-        self.is_over.store(true, Ordering::Relaxed);
+        let was_over = self.is_over.swap(true, Ordering::Relaxed);
+        // Who waits for the next one is told by one that is not served.
+        if let (false, Some(address)) = (was_over, self.address()) {
+            let _ = TcpStream::connect_timeout(address, CALL);
+        }
+    }
+
+    /// Where it listens, once it has begun.
+    #[must_use]
+    pub fn address(&self) -> Option<&SocketAddr> {
+        self.address.get()
     }
 
     /// Connections that are being served.
@@ -53,7 +67,7 @@ impl Acceptor {
     /// Begins, for as long as the process lives or until it is over. `refuse` must not wait for whoever it is.
     ///
     /// # Errors
-    /// When there is no thread for it.
+    /// When there is no thread for it, or nobody listens there.
     pub fn start(
         &self,
         listener: TcpListener,
@@ -63,6 +77,7 @@ impl Acceptor {
         refuse: impl Fn(Option<TcpStream>, Refused) + Send + 'static,
     ) -> io::Result<()> {
         let own = self.clone();
+        let _ = self.address.set(listener.local_addr()?);
         thread::Builder::new().spawn(move || own.accept(&listener, most, stack_bytes, &serve, &refuse)).map(drop)
     }
 

@@ -1,15 +1,12 @@
 //! The latest state over HTTP: `/metrics`, for as long as the runs go on.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lastdrop_http::request::RequestParser;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use lastdrop_wire::{Acceptor, Timed, Wire};
 
 use super::Sink;
 use crate::stdio::note;
@@ -18,8 +15,7 @@ use crate::stdio::note;
 const LIMIT: Duration = Duration::from_secs(10);
 /// Scrapers at a time; others are closed.
 const MOST: usize = 16;
-/// How often it is looked whether it is over, milliseconds.
-const LOOK_MS: u16 = 100;
+const STACK_BYTES: usize = 1 << 20;
 
 /// Where it listens: an address and port, or a port on loopback.
 ///
@@ -34,41 +30,41 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// Whoever asks gets the page that was put here last.
 #[derive(Debug, Default)]
-struct Shared {
-    page: Mutex<Arc<Vec<u8>>>,
-    over: AtomicBool,
-    scrapers: AtomicUsize,
+pub(super) struct Server {
+    page: Arc<Mutex<Arc<Vec<u8>>>>,
+    acceptor: Acceptor,
 }
-
-/// A thread that listens, and one for each scraper.
-#[derive(Debug)]
-pub(super) struct Server(Arc<Shared>);
 
 impl Server {
     /// # Errors
     /// When the address is not to be had.
     pub fn open(at: &str, quiet: bool) -> io::Result<Server> {
         let listener = TcpListener::bind(address(at).map_err(io::Error::other)?)?;
-        listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         if !quiet {
             note!("metrics at http://{address}/metrics");
         }
-        let shared = Arc::new(Shared::default());
-        let theirs = Arc::clone(&shared);
-        thread::Builder::new().name("export-serve".into()).spawn(move || listen(&listener, &theirs))?;
-        Ok(Server(shared))
+        let server = Server::default();
+        let page = Arc::clone(&server.page);
+        let serve = move |stream| {
+            let page = Arc::clone(&page.lock().unwrap_or_else(PoisonError::into_inner));
+            // A scraper who has gone, or talks no HTTP, gets nothing.
+            let _ = answer(stream, &page);
+        };
+        server.acceptor.start(listener, MOST, STACK_BYTES, serve, |stream, _| drop(stream))?;
+        Ok(server)
     }
 }
 
 impl Sink for Server {
     fn take(&self, piece: Vec<u8>) {
-        *self.0.page.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(piece);
+        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(piece);
     }
 
     fn close(&self) -> Option<String> {
-        self.0.over.store(true, Ordering::Relaxed);
+        self.acceptor.end();
         None
     }
 }
@@ -79,45 +75,17 @@ impl Drop for Server {
     }
 }
 
-fn listen(listener: &TcpListener, shared: &Arc<Shared>) {
-    while !shared.over.load(Ordering::Relaxed) {
-        let mut ready = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-        let _ = poll(&mut ready, PollTimeout::from(LOOK_MS));
-        let Ok((stream, _)) = listener.accept() else { continue };
-        if shared.scrapers.fetch_add(1, Ordering::Relaxed) >= MOST {
-            shared.scrapers.fetch_sub(1, Ordering::Relaxed);
-            continue;
-        }
-        let theirs = Arc::clone(shared);
-        let answer = move || {
-            let page = Arc::clone(&theirs.page.lock().unwrap_or_else(PoisonError::into_inner));
-            // A scraper who has gone, or talks no HTTP, gets nothing.
-            let _ = answer(stream, &page);
-            theirs.scrapers.fetch_sub(1, Ordering::Relaxed);
-        };
-        if thread::Builder::new().name("export-answer".into()).spawn(answer).is_err() {
-            shared.scrapers.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
-
 /// Answers one request.
-fn answer(mut stream: TcpStream, page: &[u8]) -> io::Result<()> {
-    let deadline = Instant::now() + LIMIT;
-    stream.set_nonblocking(false)?;
+fn answer(stream: TcpStream, page: &[u8]) -> io::Result<()> {
+    let mut wire = Wire::Plain(Timed::new(stream, LIMIT));
     let (mut parser, mut buffer) = (RequestParser::default(), [0; 4096]);
     let request = loop {
         if let Some(request) = parser.next_request().map_err(io::Error::other)? {
             break request;
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-        match stream.read(&mut buffer)? {
+        match wire.read(&mut buffer)? {
             0 => return Ok(()),
             n => parser.push(&buffer[..n]),
-        }
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
         }
     };
     let path = request.path.split('?').next().unwrap_or_default();
@@ -126,21 +94,25 @@ fn answer(mut stream: TcpStream, page: &[u8]) -> io::Result<()> {
         ("GET" | "HEAD", _) => ("404 Not Found", b"lastdrop: /metrics\n"),
         _ => ("405 Method Not Allowed", b"GET\n"),
     };
-    let head = format!(
+    let mut text = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n",
         body.len()
-    );
-    stream.set_write_timeout(Some(LIMIT))?;
-    stream.write_all(head.as_bytes())?;
+    )
+    .into_bytes();
     if request.method != "HEAD" {
-        stream.write_all(body)?;
+        text.extend_from_slice(body);
     }
+    wire.within(LIMIT);
+    wire.write(&text)?;
+    wire.linger();
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use super::*;
 
     #[test]
@@ -159,12 +131,8 @@ mod tests {
 
     #[test]
     fn who_says_nothing_keeps_nobody_from_the_latest_page() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        listener.set_nonblocking(true).expect("set");
-        let address = listener.local_addr().expect("bound");
-        let shared = Arc::new(Shared::default());
-        let server = Server(Arc::clone(&shared));
-        let serving = thread::spawn(move || listen(&listener, &shared));
+        let server = Server::open("0", true).expect("a free port");
+        let address = *server.acceptor.address().expect("it listens");
         server.take(b"old 1\n".to_vec());
         server.take(b"new 2\n".to_vec());
         let _silent: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(address).expect("connects")).collect();
@@ -178,6 +146,10 @@ mod tests {
         assert!(get("/metrics").ends_with("\r\n\r\nnew 2\n"));
         assert!(get("/").starts_with("HTTP/1.1 404 "));
         drop(server);
-        serving.join().expect("ends");
+        let over = (0..500).any(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            TcpStream::connect(address).is_err()
+        });
+        assert!(over, "{address} is still served");
     }
 }

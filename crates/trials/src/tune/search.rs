@@ -12,7 +12,7 @@ use lastdrop_probe::host::cpus;
 use lastdrop_server::Effective;
 use lastdrop_tune::frontier::undominated;
 use lastdrop_tune::race::LEAST_ANSWERS;
-use lastdrop_tune::{Effect, Expected, History, Point, Space, Strategy};
+use lastdrop_tune::{Effect, Expected, Finals, History, Point, Space, Strategy};
 
 use super::space::{Prepared, ROOM};
 use super::{LONGEST_BLOCK, PROBE, Tuning};
@@ -28,9 +28,7 @@ const NOISE: f64 = 0.05;
 const NOISE_COUNTS: f64 = 2.0;
 /// How much longer a block without an answer gets.
 const LONGER: f64 = 10.0;
-/// So many of those are measured again before the race that are no further behind the best than this, in standard deviations of a trial.
-const FINALISTS: usize = 3;
-const NEAR_NOISE: f64 = 1.0;
+/// The order of requests in the last trials.
 const FINAL_SEED: u64 = 1000;
 /// By how much a trial that does not count is behind (natural logarithm).
 const OUT: f64 = 1.0;
@@ -96,9 +94,9 @@ impl Tuning<'_, '_> {
             self.tell_lead(&space, &history, &start);
             self.bar = self.bar_of(&history);
         }
-        let mut ranked = strategy.ranked(&space, &history);
-        ranked.retain(|p| *p != start && !cut_short.contains(p));
-        let Some(point) = self.finals(&space, &mut history, ranked, fixed, budget)? else { return Ok(None) };
+        let Some(point) = self.finals(&space, &mut history, &strategy, &cut_short, fixed, budget)? else {
+            return Ok(None);
+        };
         self.say_room(&space, &point);
         let effects = strategy.effects(&space, &history, &point);
         self.document.effects = effects.into_iter().map(|e| shown(&space, &e)).collect();
@@ -141,19 +139,18 @@ impl Tuning<'_, '_> {
         counts.then(|| Bar { best_rps: best.exp(), noise: history.noise, block_s: self.block().as_secs_f64() })
     }
 
-    /// Of those that trials cannot tell apart (`ranked`, the best first) some are measured again in another order of requests, each on
-    /// a fresh start, and the worst of them leaves, until one is left.
+    /// Of those that trials cannot tell apart some are measured again in another order of requests, each on a fresh start.
     fn finals(
         &mut self,
         space: &Space,
         history: &mut History,
-        mut ranked: Vec<Point>,
+        strategy: &Expected,
+        cut_short: &[Point],
         fixed: &Settings,
         budget: Option<u64>,
     ) -> Result<Option<Point>, LabError> {
-        let value = |history: &History, point: &Point| history.mean(point).map_or(f64::NEG_INFINITY, |(mean, _)| mean);
-        let Some(best) = ranked.first().map(|p| value(history, p)) else { return Ok(None) };
-        ranked.retain(|p| value(history, p) >= best - NEAR_NOISE * history.noise);
+        let mut ranked = strategy.ranked(space, history);
+        ranked.retain(|p| *p != space.start() && !cut_short.contains(p));
         // What comes to the same is one finalist.
         let mut seen = Vec::new();
         ranked.retain(|p| {
@@ -162,24 +159,20 @@ impl Tuning<'_, '_> {
             seen.push(settings);
             new
         });
-        ranked.truncate(FINALISTS);
         let plan = Plan { seed: self.seed.wrapping_add(FINAL_SEED), ..self.plan.clone() };
-        while ranked.len() > 1 {
-            for point in &ranked {
-                let settings = [space.settings(point), fixed.clone()].into_iter().flatten().collect();
-                let settings = self.stack.complete(&settings)?;
-                let trial = self.measure(&settings, "final", &plan, budget)?.trial;
-                let measure = self.order.goal.measure(&trial).filter(|m| trial.valid && *m > 0.0);
-                let value = measure.map(|m| self.order.goal.goodness(m).ln());
-                // One that does not count is out.
-                history.trials.push((point.clone(), Some(value.unwrap_or(best - OUT))));
-            }
-            ranked.sort_by(|a, b| value(history, b).total_cmp(&value(history, a)));
-            ranked.pop();
-            // The first of one round is not the first of the next: a drift shall not favour it.
-            ranked.reverse();
+        let mut finals = Finals::new(ranked, history);
+        while let Some(point) = finals.next(|| strategy.ranked(space, history)) {
+            let settings = [space.settings(&point), fixed.clone()].into_iter().flatten().collect();
+            let settings = self.stack.complete(&settings)?;
+            let trial = self.measure(&settings, "final", &plan, budget)?.trial;
+            let measure = self.order.goal.measure(&trial).filter(|m| trial.valid && *m > 0.0);
+            let value = measure.map(|m| self.order.goal.goodness(m).ln());
+            // One that does not count is out.
+            let out = || history.mean(&point).map(|(mean, _)| mean - OUT);
+            let value = value.or_else(out);
+            history.trials.push((point, value));
         }
-        Ok(ranked.pop())
+        Ok(finals.winner().cloned())
     }
 
     /// A small pool looks best under a load from next door, which has no slow clients.

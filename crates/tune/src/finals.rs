@@ -1,0 +1,88 @@
+//! The last choice: of those that trials cannot tell apart some are measured again, and the worst of them leaves, until one is left.
+//!
+//! It is sequential halving (Karnin, Koren and Somekh, "Almost optimal exploration in multi-armed bandits", 2013) of a few, one by
+//! one, in the order in which the search ranks all that it knows.
+
+use std::collections::VecDeque;
+
+use crate::space::Point;
+use crate::strategy::History;
+
+/// So many are measured again whose mean is no further behind that of the first than this, in standard deviations of a trial.
+const MOST: usize = 3;
+const NEAR: f64 = 1.0;
+
+#[derive(Debug)]
+pub struct Finals {
+    left: Vec<Point>,
+    round: VecDeque<Point>,
+}
+
+impl Finals {
+    /// Of those that a search has ranked, the best first.
+    #[must_use]
+    pub fn new(mut ranked: Vec<Point>, history: &History) -> Finals {
+        let value = |point: &Point| history.mean(point).map_or(f64::NEG_INFINITY, |(mean, _)| mean);
+        if let Some(first) = ranked.first().map(value) {
+            ranked.retain(|p| value(p) >= first - NEAR * history.noise);
+        }
+        ranked.truncate(MOST);
+        Finals { round: ranked.iter().cloned().collect(), left: ranked }
+    }
+
+    /// What to measure once more. `ranked` is how the search ranks all that it knows by now.
+    pub fn next(&mut self, ranked: impl FnOnce() -> Vec<Point>) -> Option<Point> {
+        if self.left.len() < 2 {
+            return None;
+        }
+        if self.round.is_empty() {
+            let order = ranked();
+            let place = |p: &Point| order.iter().position(|known| known == p).unwrap_or(usize::MAX);
+            self.left.sort_by_key(place);
+            self.left.pop();
+            if self.left.len() < 2 {
+                return None;
+            }
+            // The first of one round is not the first of the next: a drift shall not favour it.
+            self.round = self.left.iter().rev().cloned().collect();
+        }
+        self.round.pop_front()
+    }
+
+    /// The one that is left, or leads.
+    #[must_use]
+    pub fn winner(&self) -> Option<&Point> {
+        self.left.first()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_lucky_once_does_not_win() {
+        let (lucky, better, far) = (vec![0], vec![1], vec![2]);
+        let mut history = History { noise: 0.05, ..History::default() };
+        let truth = |p: &Point| if *p == better { 0.0 } else { -0.06 };
+        history.trials = vec![(lucky.clone(), Some(0.04)), (better.clone(), Some(0.0)), (far.clone(), Some(-0.5))];
+        let mut finals = Finals::new(history.by_mean(), &history);
+        let mut measured = Vec::new();
+        while let Some(point) = finals.next(|| history.by_mean()) {
+            history.trials.push((point.clone(), Some(truth(&point))));
+            measured.push(point);
+        }
+        assert_eq!(measured, [lucky.clone(), better.clone()]);
+        assert_eq!(finals.winner(), Some(&better));
+        let three = [lucky.clone(), better.clone(), vec![3]];
+        history.trials = three.iter().map(|p| (p.clone(), Some(0.0))).collect();
+        let mut finals = Finals::new(history.by_mean(), &history);
+        let mut measured = 0;
+        while let Some(point) = finals.next(|| history.by_mean()) {
+            history.trials.push((point.clone(), Some(truth(&point))));
+            measured += 1;
+        }
+        assert_eq!((measured, finals.winner()), (5, Some(&better)));
+        assert_eq!(Finals::new(Vec::new(), &history).winner(), None);
+    }
+}
