@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
+use common::accessible::assert_accessible;
 use common::browser::Browser;
 use common::pages::{Pages, Seen};
 use common::tls_server::TlsServer;
@@ -18,9 +19,11 @@ use lastdrop_store::Store;
 
 const EVIL: &str = "\"><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">";
 
-/// A run that goes on until it is stopped.
+/// A run that goes on until it is stopped, beside which the target is looked at.
 fn long_run(folder: &Folder, target: &Target) -> Child {
+    let server = format!("pid:{}", target.child.id());
     let mut command = folder.lastdrop(&["run", &target.url(), "-c", "2", "-d", "600s", "--think", "20ms", "--quiet"]);
+    command.args(["--server", &server]);
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
     wait_until("the run", || store(folder).run_of(child.id()).expect("reads").is_some());
     child
@@ -304,20 +307,30 @@ fn a_run_is_seen_live_stopped_started_again_and_compared_in_a_browser() {
     let pages = Pages::start(&folder, &[]);
     let browser = browser(&folder, &pages);
     assert!(text(&browser, "#kept").contains("No runs yet"));
+    assert_accessible(&browser, "an empty list");
     // It appears by itself.
     let mut child = long_run(&folder, &target);
     let first = last(&folder);
     wait_until("the run in the list", || text(&browser, ".chip").contains("under way"));
+    let rate = || text(&browser, &format!("tr:has(#run-{first}) td.n"));
+    wait_until("its rate", || rate().parse::<f64>().is_ok_and(|rate| rate > 0.0));
+    let earlier = rate();
+    wait_until("its rate a second later", || rate() != earlier);
+    assert!(text(&browser, "[data-name=p99]").contains("ms") && text(&browser, ".load").contains("2 users"));
+    assert_accessible(&browser, "the list, with a run under way");
     browser.click(&format!("#run-{first}"));
     let answers = || text(&browser, "[data-live=answers]").replace(',', "").parse::<u64>().unwrap_or(0);
     wait_until("answers", || answers() > 0);
     let (before, rows) = (answers(), text(&browser, "[data-live=rows]").len());
     wait_until("more of them", || answers() > before && text(&browser, "[data-live=rows]").len() > rows);
-    assert_eq!(browser.run("return document.querySelectorAll('.over-time canvas').length"), 2);
+    let drawn = "return [...document.querySelectorAll('.over-time canvas')].filter((c) => c.clientWidth > 0).length";
+    wait_until("plots of the load and of the server", || browser.run(drawn) == 5);
+    assert_accessible(&browser, "a run under way");
     assert!(text(&browser, "[data-live=p99]").contains("ms"), "{}", text(&browser, "dl.key"));
     browser.click("button.stop");
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
     wait_until("its whole page", || text(&browser, ".verdict").contains("It was interrupted"));
+    assert_accessible(&browser, "a run that has ended");
     assert_eq!(browser.url(), format!("{}/run/{first}", pages.origin()));
     // Once more, by a process that the pages start.
     browser.click("button.primary");
@@ -337,9 +350,11 @@ fn a_run_is_seen_live_stopped_started_again_and_compared_in_a_browser() {
     wait_until("what was written", || text(&browser, ".note-text") == EVIL && text(&browser, ".tag") == "slow");
     browser.click(&format!("#cmp-{first}"));
     wait_until("the choice", || text(&browser, ".pick").contains("Compare"));
+    assert_accessible(&browser, "the list, for the second of two");
     browser.click(&format!("#cmp-{second}"));
     browser.see("Two runs – lastdrop");
     assert!(text(&browser, "main").contains("B against A"));
+    assert_accessible(&browser, "two runs");
     assert_eq!(browser.console(), Vec::<String>::new(), "nothing on the console");
 }
 

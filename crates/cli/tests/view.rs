@@ -151,6 +151,56 @@ fn signals_end_it_with_its_report_and_a_sane_terminal() {
 }
 
 #[test]
+fn a_second_signal_ends_it_where_it_is_with_a_sane_terminal() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &[]);
+    let screen = Screen::start(&folder, &format!("run {} -c 2 -d 10m", target.url()), &[]);
+    screen.shows("200 × ");
+    let found = processes_with(&target.url());
+    let [pid] = found[..] else { panic!("one process has the URL: {found:?}") };
+    // Both are there when it goes on: it has no time to end in order between them.
+    for signal in [Signal::SIGSTOP, Signal::SIGTERM, Signal::SIGINT, Signal::SIGCONT] {
+        kill(Pid::from_raw(pid), signal).expect("told");
+    }
+    let printed = screen.end();
+    assert!(printed.contains("code 130") || printed.contains("code 143"), "{printed}");
+}
+
+/// Processes that one has begun.
+fn children(pid: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").filter_map(Result::ok);
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|n| n.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn neither_a_killed_child_nor_two_interrupts_leave_the_terminal_behind() {
+    let folder = Folder::new();
+    let screen = Screen::start(&folder, "demo", &[("TMPDIR", folder.path().to_str().expect("text"))]);
+    screen.shows("200 × ");
+    let config = folder.path().display().to_string();
+    let demo = || {
+        processes_with("demo").into_iter().find(|pid| {
+            let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.ends_with(b"\0demo\0"))
+                && String::from_utf8_lossy(&variables).contains(&format!("TMPDIR={config}"))
+        })
+    };
+    let pid = demo().expect("it runs");
+    wait_until("its server", || !children(pid).is_empty());
+    children(pid).into_iter().for_each(|child| {
+        // It may have been replaced meanwhile.
+        let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
+    });
+    // It may have ended by itself.
+    for _ in 0..2 {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
+    }
+    screen.end();
+    wait_until("the end of its servers", || processes_with(&format!("{config}/.tmp")).is_empty());
+}
+
+#[test]
 fn ctrl_c_is_the_signal_that_it_is_without_a_view() {
     let folder = Folder::new();
     let target = Target::start(&folder, &[]);

@@ -34,7 +34,7 @@ pub use html::{Shown, html_report};
 pub use knobs::knobs_text;
 pub use log::log_text;
 pub use profile::{flame_graph, profile_text};
-pub use run::{history_line, run_text, utc};
+pub use run::{history_line, listed_load, listed_numbers, run_text, utc};
 pub use server::{server_text, timeline_text};
 pub use size::size_text;
 pub use sweep::sweep_text;

@@ -296,6 +296,18 @@ fn validity_text(out: &mut String, v: &Validity) {
     }
 }
 
+/// What a list of runs says of one: answers a second, the 99th percentile (microseconds), requests without an answer.
+#[must_use]
+pub fn listed_numbers(answered_rps: f64, p99_us: Option<f64>, unanswered: u64) -> [String; 3] {
+    [format!("{answered_rps:.1}"), p99_us.map_or("–".into(), show_us), unanswered.to_string()]
+}
+
+/// The load of a run, as lists say it.
+#[must_use]
+pub fn listed_load(plan: &Plan) -> String {
+    plan.phases.iter().find(|p| p.measured).map(describe_load).unwrap_or_default()
+}
+
 /// One line of the history.
 #[must_use]
 pub fn history_line(id: &str, started_unix_ms: u64, label: &str, url: &str, run: Option<&Run>) -> Vec<String> {
@@ -304,16 +316,12 @@ pub fn history_line(id: &str, started_unix_ms: u64, label: &str, url: &str, run:
     let mut cells = vec![id.to_string(), when.trim_end_matches('Z').to_string()];
     match run.and_then(Run::measured) {
         Some(p) => {
-            cells.push(format!("{:.1}", p.rate.answered_rps));
-            cells.push(p.latency(Kind::Response, "p99").map_or("–".into(), show_us));
-            cells.push(format!("{}", p.requests.due - p.requests.answered.min(p.requests.due)));
+            let unanswered = p.requests.due - p.requests.answered.min(p.requests.due);
+            cells.extend(listed_numbers(p.rate.answered_rps, p.latency(Kind::Response, "p99"), unanswered));
         }
         None => cells.extend(["–".to_string(), "–".to_string(), "–".to_string()]),
     }
-    let how = match run {
-        None => "unfinished".to_string(),
-        Some(run) => run.plan.phases.iter().find(|p| p.measured).map(describe_load).unwrap_or_default(),
-    };
+    let how = run.map_or("unfinished".to_string(), |run| listed_load(&run.plan));
     cells.push(how);
     cells.push(if label.is_empty() { url.to_string() } else { format!("{url} ({label})") });
     cells

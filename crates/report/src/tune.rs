@@ -39,12 +39,7 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
             cells.push(t.warmed.clone());
             // Last, for it is long and whole.
             let mut settings = describe(&t.settings);
-            settings.push_str(match t.role.as_str() {
-                "advice" => "; clients keep connections",
-                "probe" => "; all users at once",
-                "hold" => "; held",
-                _ => "",
-            });
+            settings.push_str(other_load(&t.role));
             if let Some(why) = t.why.lines().next() {
                 let how = if t.cut_short { "cut short" } else { "does not count" };
                 settings.push_str(&format!("; {how}: {why}"));
@@ -188,6 +183,17 @@ fn explained(all: &[Searched]) -> String {
 const LEAST_GAIN: f64 = 1.01;
 /// More values than these are told by the first and the last.
 const MOST_VALUES: usize = 6;
+
+/// What was different about the load of a trial in this role; empty where it was that of the question, so that trials can be
+/// held against each other.
+pub(crate) fn other_load(role: &str) -> &'static str {
+    match role {
+        "advice" => "; clients keep connections",
+        "probe" => "; all users at once",
+        "hold" => "; held",
+        _ => "",
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,9 @@
 //! A run that is under way, as far as it has been written down: what is new since one has looked.
 
-use lastdrop_model::{Counts, Histogram, KeptPlan};
+use lastdrop_model::{Counts, Histogram, KeptPlan, Look};
 use rusqlite::{OptionalExtension, params};
 
-use crate::timelines::{RESPONSE, read_histogram, read_json};
+use crate::timelines::{RESPONSE, read_histogram, read_json, read_look};
 use crate::{Store, StoreError};
 
 /// One second of a run.
@@ -16,6 +16,14 @@ pub struct LatestSecond {
     pub second: u32,
     pub counts: Counts,
     pub response: Histogram,
+}
+
+/// One look at the server of a run.
+#[derive(Debug, Clone)]
+pub struct LatestLook {
+    /// Grows with each look that is written down.
+    pub key: i64,
+    pub look: Look,
 }
 
 /// What is known of a run before it ends.
@@ -58,14 +66,45 @@ impl Store {
         Ok(seconds)
     }
 
+    /// The looks of a run that were written down after the one with this key, oldest first, some hundred at most.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn looks_after(&self, id: &str, key: i64) -> Result<Vec<LatestLook>, StoreError> {
+        let connection = self.connection();
+        let mut statement = connection.prepare_cached(&format!(
+            "SELECT rowid, document FROM looks WHERE rowid > ? AND +run = ? ORDER BY rowid LIMIT {PAGE}"
+        ))?;
+        let mut rows = statement.query(params![key, id])?;
+        let mut looks = Vec::new();
+        while let Some(row) = rows.next()? {
+            looks.push(LatestLook { key: row.get(0)?, look: read_look(id, row.get_ref(1)?)? });
+        }
+        Ok(looks)
+    }
+
     /// The key after which the latest seconds of a run lie, so many at most.
     ///
     /// # Errors
     /// When the store cannot be read.
     pub fn key_before_latest(&self, id: &str, most: usize) -> Result<i64, StoreError> {
-        let sql = "SELECT ifnull(min(rowid) - 1, 0) FROM
-             (SELECT rowid FROM seconds WHERE run = ?1 ORDER BY rowid DESC LIMIT ?2)";
-        Ok(self.connection().query_row(sql, params![id, most as i64], |r| r.get(0))?)
+        self.before_latest("seconds", id, most)
+    }
+
+    /// The key after which the latest looks of a run lie, so many at most.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn look_key_before_latest(&self, id: &str, most: usize) -> Result<i64, StoreError> {
+        self.before_latest("looks", id, most)
+    }
+
+    fn before_latest(&self, table: &str, id: &str, most: usize) -> Result<i64, StoreError> {
+        let sql = format!(
+            "SELECT ifnull(min(rowid) - 1, 0) FROM
+             (SELECT rowid FROM {table} WHERE run = ?1 ORDER BY rowid DESC LIMIT ?2)"
+        );
+        Ok(self.connection().query_row(&sql, params![id, most as i64], |r| r.get(0))?)
     }
 
     /// Requests that were answered, and that failed or timed out, in the seconds of a run up to a key.
@@ -134,5 +173,18 @@ mod tests {
         assert_eq!(reader.seconds_after("a", latest).expect("reads").len(), 1);
         assert_eq!(reader.ends_until("a", latest).expect("reads"), (9, 0));
         assert_eq!(reader.progress("a").expect("reads").ended_us, [2_000_000]);
+    }
+
+    #[test]
+    fn looks_are_told_as_seconds_are() {
+        let store = Store::scratch().expect("opens");
+        assert_eq!(store.look_key_before_latest("a", 5).expect("reads"), 0);
+        for (id, t_s) in [("a", 1.0), ("b", 1.0), ("a", 2.0), ("a", 3.0)] {
+            store.look(id, &Look { t_s, worker_count: 4, ..Look::default() }).expect("writes");
+        }
+        let key = store.look_key_before_latest("a", 2).expect("reads");
+        let news = store.looks_after("a", key).expect("reads");
+        assert_eq!(news.iter().map(|l| l.look.t_s).collect::<Vec<_>>(), [2.0, 3.0]);
+        assert!(store.looks_after("a", news[1].key).expect("reads").is_empty());
     }
 }

@@ -34,7 +34,7 @@ use lastdrop_model::timeline::Archive;
 use rusqlite::Connection;
 
 pub use crate::documents::Found;
-pub use crate::latest::{LatestSecond, Progress};
+pub use crate::latest::{LatestLook, LatestSecond, Progress};
 pub use crate::listing::{Listed, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS, Remark, State, What};
 pub use crate::maker::Maker;
 pub use crate::runs::Entry;

@@ -202,10 +202,7 @@ impl Archive<Look> for Looks {
             let mut rows = statement.query(params![self.run, from as i64])?;
             let mut page = Vec::new();
             while let Some(row) = rows.next()? {
-                page.push(match row.get_ref(0)? {
-                    ValueRef::Blob(bytes) => read_json(&self.run, &inflate(&self.run, bytes)?)?,
-                    text => read_json(&self.run, text.as_str().map_err(|e| damaged(&self.run, e))?)?,
-                });
+                page.push(read_look(&self.run, row.get_ref(0)?)?);
             }
             Ok(page)
         })
@@ -222,6 +219,14 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(run: &str, text: &str) -
 
 pub(crate) fn read_histogram(run: &str, bytes: &[u8]) -> Result<Histogram, StoreError> {
     Histogram::decode(bytes).map_err(|e| damaged(run, e))
+}
+
+/// Those of the first stores are plain text.
+pub(crate) fn read_look(run: &str, document: ValueRef<'_>) -> Result<Look, StoreError> {
+    match document {
+        ValueRef::Blob(bytes) => read_json(run, &inflate(run, bytes)?),
+        text => read_json(run, text.as_str().map_err(|e| damaged(run, e))?),
+    }
 }
 
 /// A look is some KB; a damaged one must not fill the memory.

@@ -2,17 +2,44 @@
 //! knows that it is.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fmt;
 use std::io;
+use std::str::FromStr;
 use std::thread;
 use std::time::Instant;
 
 use lastdrop_model::plan::Phase;
-use lastdrop_report::html::{Live, Moment};
+use lastdrop_report::html::{Live, Moment, Sight};
 use lastdrop_store::{LatestSecond, Progress, Store, StoreError};
 use lastdrop_wire::{Acceptor, Wire};
 
 use crate::answer::begun;
 use crate::bounds;
+use crate::progress::SoFar;
+
+/// What somebody has of a run: keys of the latest second and of the latest look, as a browser gives them back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Had {
+    second: i64,
+    look: i64,
+}
+
+impl fmt::Display for Had {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.second, self.look)
+    }
+}
+
+impl FromStr for Had {
+    type Err = Infallible;
+
+    /// Who says something else has nothing.
+    fn from_str(text: &str) -> Result<Had, Infallible> {
+        let (second, look) = text.split_once('.').unwrap_or((text, ""));
+        Ok(Had { second: second.parse().unwrap_or_default(), look: look.parse().unwrap_or_default() })
+    }
+}
 
 /// Seconds of a run that are in its plots while it is under way.
 const SHOWN: usize = 900;
@@ -57,12 +84,12 @@ fn moment(second: &LatestSecond, start_s: f64) -> Moment {
 
 /// A run under way, as far as it has been written down.
 pub fn live<'a>(store: &Store, id: &'a str, progress: &'a Progress) -> Result<Live<'a>, StoreError> {
-    let mut key = store.key_before_latest(id, SHOWN)?;
+    let mut had = Had { second: store.key_before_latest(id, SHOWN)?, look: store.look_key_before_latest(id, SHOWN)? };
     let (mut starts, mut moments) = (Starts::default(), Vec::<Moment>::new());
     loop {
-        let news = store.seconds_after(id, key)?;
+        let news = store.seconds_after(id, had.second)?;
         let Some(last) = news.last() else { break };
-        key = last.key;
+        had.second = last.key;
         for second in &news {
             let moment = moment(second, starts.of(second.phase, || store.progress(id))?);
             // What was in flight at the end of a phase comes beside the next one.
@@ -71,16 +98,24 @@ pub fn live<'a>(store: &Store, id: &'a str, progress: &'a Progress) -> Result<Li
             }
         }
     }
-    let (answered, failed) = store.ends_until(id, key)?;
+    let mut sights = Vec::new();
+    loop {
+        let news = store.looks_after(id, had.look)?;
+        let Some(last) = news.last() else { break };
+        had.look = last.key;
+        sights.extend(news.iter().map(|l| Sight::of(&l.look)));
+    }
+    let (answered, failed) = store.ends_until(id, had.second)?;
     Ok(Live {
         id,
         label: &progress.label,
         started_unix_ms: progress.started_unix_ms,
         plan: &progress.plan,
         moments,
+        sights,
         answered,
         failed,
-        key,
+        key: had.to_string(),
         address: format!("/run/{id}/events"),
     })
 }
@@ -108,7 +143,7 @@ impl<'a> Stream<'a> {
         self.wire.write(bytes)
     }
 
-    fn event(&mut self, name: &str, id: i64, data: &str) -> io::Result<()> {
+    fn event(&mut self, name: &str, id: impl fmt::Display, data: &str) -> io::Result<()> {
         self.send(format!("id: {id}\nevent: {name}\ndata: {data}\n\n").as_bytes())
     }
 
@@ -124,27 +159,32 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// Tells each second of a run that comes after this key, and its end.
-    pub fn run(mut self, store: &Store, id: &str, mut key: i64) -> io::Result<()> {
+    /// Tells each second of a run and each look that somebody has not had, and its end.
+    pub fn run(mut self, store: &Store, id: &str, mut had: Had) -> io::Result<()> {
         let mut starts = Starts::default();
         loop {
             // Asked first: what it has written before it ended is read after.
             let is_over = store.maker(id).map_err(io::Error::other)?.is_none();
-            let news = store.seconds_after(id, key).map_err(io::Error::other)?;
+            let news = store.seconds_after(id, had.second).map_err(io::Error::other)?;
             for second in &news {
                 let start_s = starts.of(second.phase, || store.progress(id)).map_err(io::Error::other)?;
-                key = second.key;
-                self.event("second", key, &serde_json::to_string(&moment(second, start_s))?)?;
+                had.second = second.key;
+                self.event("second", had, &serde_json::to_string(&moment(second, start_s))?)?;
+            }
+            for seen in store.looks_after(id, had.look).map_err(io::Error::other)? {
+                had.look = seen.key;
+                self.event("look", had, &serde_json::to_string(&Sight::of(&seen.look))?)?;
             }
             if is_over && news.is_empty() {
-                return self.event("ended", key, "");
+                return self.event("ended", had, "");
             }
             self.pause()?;
         }
     }
 
-    /// Tells when something begins or ends.
+    /// Tells when something begins or ends, and each second how far those are that are under way.
     pub fn list(mut self, store: &Store) -> io::Result<()> {
+        let mut followed: HashMap<String, SoFar> = HashMap::new();
         let now = || -> Result<_, StoreError> { Ok((store.how_many()?, store.under_way()?)) };
         let now = || now().map_err(io::Error::other);
         let mut seen = now()?;
@@ -153,8 +193,35 @@ impl<'a> Stream<'a> {
             let fresh = now()?;
             if fresh != seen {
                 seen = fresh;
+                followed.retain(|run, _| seen.1.contains(run));
                 self.event("changed", 0, "")?;
             }
+            for run in &seen.1 {
+                if !followed.contains_key(run) {
+                    followed.insert(run.clone(), SoFar::begin(store, run).map_err(io::Error::other)?);
+                }
+                let Some(so_far) = followed.get_mut(run) else { continue };
+                if so_far.catch_up(store, run).map_err(io::Error::other)? {
+                    let news = serde_json::json!({"run": run, "numbers": so_far.numbers()});
+                    self.event("progress", 0, &news.to_string())?;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_has_is_read_as_it_was_said() {
+        let had = Had { second: 12, look: 7 };
+        assert_eq!(had.to_string().parse(), Ok(had));
+        for (text, is) in
+            [("", (0, 0)), ("5", (5, 0)), ("x.y", (0, 0)), ("5.x", (5, 0)), ("99999999999999999999.1", (0, 1))]
+        {
+            assert_eq!(text.parse(), Ok(Had { second: is.0, look: is.1 }), "{text}");
         }
     }
 }

@@ -13,6 +13,7 @@ mod certificate;
 mod door;
 mod follow;
 mod pages;
+mod progress;
 mod request;
 mod site;
 mod start;

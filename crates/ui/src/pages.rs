@@ -1,5 +1,7 @@
 //! What our pages have around the sections of a report: the list of all that is kept, and what can be done about a run.
 
+use std::collections::HashMap;
+
 use lastdrop_model::{Judged, Printable, Run, Verdict};
 use lastdrop_report::html::Said;
 use lastdrop_report::{history_line, utc};
@@ -7,6 +9,7 @@ use lastdrop_store::{Listed, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS
 use maud::{Markup, html};
 
 use crate::door::Door;
+use crate::progress::SoFar;
 use crate::request::Request;
 
 /// Rows of a page of the list.
@@ -62,7 +65,8 @@ fn when(unix_ms: u64) -> String {
     utc(unix_ms).replace('T', " ").trim_end_matches('Z').to_string()
 }
 
-pub fn list(asked: &Asked, first: Option<&Listed>, listing: &Listing) -> Markup {
+/// The list; `under_way` are those of it that have not ended.
+pub fn list(asked: &Asked, first: Option<&Listed>, listing: &Listing, under_way: &HashMap<String, SoFar>) -> Markup {
     let pages = listing.all.div_ceil(ROWS).max(1);
     let from = asked.page * ROWS;
     html! {
@@ -95,7 +99,7 @@ pub fn list(asked: &Asked, first: Option<&Listed>, listing: &Listing) -> Markup 
                             th scope="col" .n { "answered/s" } th scope="col" .n { "p99" } th scope="col" .n { "unanswered" }
                             th scope="col" { span.unseen { "compare" } }
                         } }
-                        tbody { @for one in &listing.entries { (row(one, asked)) } }
+                        tbody { @for one in &listing.entries { (row(one, asked, under_way.get(&one.id))) } }
                     }
                 }
             }
@@ -142,13 +146,15 @@ fn what(one: &Listed) -> String {
     }
 }
 
-fn row(one: &Listed, asked: &Asked) -> Markup {
+fn row(one: &Listed, asked: &Asked, so_far: Option<&SoFar>) -> Markup {
     let (numbers, chip) = match &one.what {
         What::Run { state: State::Ended(run), .. } => {
             let cells = history_line("", 0, "", "", Some(run));
             (cells[2..6].to_vec(), chip_of(run))
         }
-        What::Run { state: State::UnderWay(_), .. } => (vec![String::new(); 4], Some(("note", "under way"))),
+        What::Run { state: State::UnderWay(_), .. } => {
+            (so_far.map_or_else(|| vec![String::new(); 4], SoFar::cells), Some(("note", "under way")))
+        }
         What::Run { state: State::Unfinished, .. } => (vec![String::new(); 4], Some(("warning", "unfinished"))),
         What::Document { .. } => (vec![String::new(); 4], Some(("quiet", "several runs"))),
     };
@@ -288,7 +294,7 @@ mod tests {
         };
         let asked = Asked { search: evil.into(), page: 1, first: Some(evil.into()) };
         let listing = Listing { entries: vec![one.clone()], all: 500 };
-        let page = list(&asked, Some(&one), &listing).into_string();
+        let page = list(&asked, Some(&one), &listing, &HashMap::new()).into_string();
         let door = Door::new("127.0.0.1:1".parse().expect("an address"), vec![], false).expect("random bytes");
         let form = remark("a1", &one.remark, &door).into_string();
         for text in [&page, &form, &failure(evil).into_string()] {

@@ -1,17 +1,19 @@
 //! What is asked for, and what comes of it.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lastdrop_http::RequestParser;
 use lastdrop_report::html::{Content, Shown, served_page};
-use lastdrop_store::{Found, Remark, State, Store, StoreError};
+use lastdrop_store::{Found, Remark, State, Store, StoreError, What};
 use lastdrop_wire::{Acceptor, Wire};
 use maud::Markup;
 
 use crate::answer::Answer;
 use crate::door::{Door, Entry};
 use crate::follow::{self, Stream};
+use crate::progress::SoFar;
 use crate::request::{self, NoRequest, Request, value};
 use crate::start::Started;
 use crate::{Program, bounds, pages, stop};
@@ -149,10 +151,10 @@ impl Site {
         }
         let Ok(stream) = Stream::begin(wire, &self.acceptor) else { return };
         // A browser that asks again says what it has.
-        let after = request.field("last-event-id").or(request.asked("after")).and_then(|key| key.parse().ok());
+        let after = request.field("last-event-id").or(request.asked("after")).and_then(|had| had.parse().ok());
         // Whether it or we ended it, there is nobody left to tell.
         let _ = match place {
-            Place::Events(id) => stream.run(store, id, after.unwrap_or(0)),
+            Place::Events(id) => stream.run(store, id, after.unwrap_or_default()),
             _ => stream.list(store),
         };
         wire.linger();
@@ -199,7 +201,14 @@ impl Site {
             Some(id) => store.list(&[id], 0, pages::ROWS)?.entries.into_iter().find(|e| e.id == *id),
             None => None,
         };
-        Ok(self.page("Runs", pages::list(&asked, first.as_ref(), &listing), &Content::Nothing, Markup::default()))
+        let mut under_way = HashMap::new();
+        for one in &listing.entries {
+            if let What::Run { state: State::UnderWay(_), .. } = one.what {
+                under_way.insert(one.id.clone(), SoFar::of(store, &one.id)?);
+            }
+        }
+        let lead = pages::list(&asked, first.as_ref(), &listing, &under_way);
+        Ok(self.page("Runs", lead, &Content::Nothing, Markup::default()))
     }
 
     fn shown(&self, id: &str, store: &Store) -> Result<Answer, StoreError> {

@@ -93,3 +93,64 @@ pub fn give_back() {
         libc::tcsetattr(FD, libc::TCSADRAIN, (*before).as_ptr());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read as _;
+    use std::os::fd::{AsRawFd as _, FromRawFd as _};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// The process in which the panic happens has it.
+    const PANICS: &str = "LASTDROP_TEST_PANICS";
+
+    /// A terminal: who reads it, and the end that a process has.
+    fn terminal() -> (File, File) {
+        let (mut master, mut slave) = (-1, -1);
+        let (name, settings, size) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: it writes two descriptors that nobody else has, and may be given nothing else.
+        unsafe {
+            assert_eq!(libc::openpty(&raw mut master, &raw mut slave, name, settings, size), 0);
+            (File::from_raw_fd(master), File::from_raw_fd(slave))
+        }
+    }
+
+    /// What is set of a terminal: flags, then control characters.
+    fn settings(of: &File) -> ([libc::tcflag_t; 4], [libc::cc_t; libc::NCCS]) {
+        let mut is = MaybeUninit::<libc::termios>::uninit();
+        // SAFETY: read only where it was written.
+        let is = unsafe {
+            assert_eq!(libc::tcgetattr(of.as_raw_fd(), is.as_mut_ptr()), 0);
+            is.assume_init()
+        };
+        ([is.c_iflag, is.c_oflag, is.c_cflag, is.c_lflag], is.c_cc)
+    }
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_before_it_tells_why() {
+        if std::env::var_os(PANICS).is_some() {
+            take().expect("a terminal");
+            panic!("on purpose");
+        }
+        let (mut master, slave) = terminal();
+        let before = settings(&slave);
+        let name = "view::tty::tests::a_panic_gives_the_terminal_back_before_it_tells_why";
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", name, "--nocapture"])
+            .env(PANICS, "1")
+            .stdout(Stdio::null())
+            .stderr(slave.try_clone().expect("another of it"))
+            .spawn()
+            .expect("it starts");
+        assert!(!child.wait().expect("it ends").success());
+        assert_eq!(settings(&slave), before);
+        let mut text = [0; 4096];
+        let n = master.read(&mut text).expect("what it wrote");
+        let text = String::from_utf8_lossy(&text[..n]).into_owned();
+        let leave = String::from_utf8_lossy(LEAVE).into_owned();
+        let (whole, rest) = text.split_once(&leave).unwrap_or_else(|| panic!("not given back: {text:?}"));
+        assert!(whole.contains("\x1b[?1049h") && rest.contains("on purpose") && !rest.contains("\x1b["), "{text:?}");
+    }
+}

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+pub mod accessible;
 pub mod beside;
 pub mod browser;
 pub mod chapters;

@@ -107,12 +107,12 @@ impl Chart {
         self.put(html! { path.line.thin.(colour) d=(d) {} });
     }
 
-    /// A line across at a height, with a word.
+    /// A line across at a height, with a word at its beginning: what rises with x is at its end.
     pub(super) fn level(&mut self, colour: Colour, y: f64, word: &str) {
         let y = self.py(y);
         self.put(html! {
             path.line.dashed.thin.(colour) d=(format!("M{LEFT} {y:.1}H{:.1}", WIDTH - RIGHT)) {}
-            text.word.(colour) x=(format!("{:.1}", WIDTH - RIGHT - 4.0)) y=(format!("{:.1}", y - 5.0)) text-anchor="end" { (Said(word)) }
+            text.word.(colour) x=(format!("{:.1}", LEFT + 5.0)) y=(format!("{:.1}", y - 5.0)) { (Said(word)) }
         });
     }
 

@@ -68,13 +68,14 @@ pub(super) fn heat_map(bins: &Bins) -> Markup {
         }
     }
     let (columns, rows) = (cells.columns.len(), cells.rows);
+    let end = cells.columns.last().map_or(0.0, |c| c.1);
+    let moment = if end < 1.0 { digits } else { rounded };
     let data = json!({
-        "columns": cells.columns.iter().map(|(a, b)| json!([rounded(*a), rounded(*b)])).collect::<Vec<_>>(),
+        "columns": cells.columns.iter().map(|(a, b)| json!([moment(*a), moment(*b)])).collect::<Vec<_>>(),
         "rows": (0..=rows).map(|i| rounded(row_begins(cells.lowest + i as u16))).collect::<Vec<_>>(),
         "counts": cells.counts,
     });
     let words = words_of_rows(&cells);
-    let end = cells.columns.last().map_or(0.0, |c| c.1);
     let drawing = html! {
         div.heat tabindex="0" role="img" aria-label="Answers by time and latency" {
             ol.rows { @for word in &words { li { (word) } } }
@@ -82,7 +83,7 @@ pub(super) fn heat_map(bins: &Bins) -> Markup {
                 @for (i, path) in paths.iter().enumerate() { path.heat-cell.(format!("h{}", i + 1)) d=(path) {} }
                 rect.aim x="0" y="0" width="1" height="1" visibility="hidden" {}
             }
-            ol.columns { @for i in 0..=4 { li { (seconds(rounded(end * f64::from(i) / 4.0))) } } }
+            ol.columns { @for i in 0..=4 { li { (seconds(digits(end * f64::from(i) / 4.0))) } } }
             script type="application/json" { (maud::PreEscaped(json_block(&data))) }
         }
         p.scale {
@@ -98,6 +99,12 @@ pub(super) fn heat_map(bins: &Bins) -> Markup {
         drawing,
         &table(&cells),
     )
+}
+
+/// Three digits of it, also of the parts of a run of some milliseconds.
+fn digits(v: f64) -> f64 {
+    let scale = 10f64.powi((2 - v.log10().floor().clamp(-9.0, 2.0) as i32).max(0));
+    (v * scale).round() / scale
 }
 
 fn rounded(v: f64) -> f64 {
@@ -148,6 +155,11 @@ mod tests {
     #[test]
     fn one_answer_in_many_is_seen() {
         assert_eq!((Cells::level(1, 1), Cells::level(1, 1_000_000), Cells::level(1_000_000, 1_000_000)), (8, 1, 8));
+    }
+
+    #[test]
+    fn moments_of_the_shortest_runs_are_told_apart() {
+        assert_eq!([0.0, 0.001_923, 0.5, 4.625, 17.25, 3600.5].map(digits), [0.0, 0.00192, 0.5, 4.63, 17.3, 3601.0]);
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! A run that is under way: how far it is, its latest numbers and plots, which the page's script goes on with as news comes.
 
-use lastdrop_model::KeptPlan;
 use lastdrop_model::units::show_us;
-use maud::html;
+use lastdrop_model::{KeptPlan, Look};
+use maud::{Markup, html};
 use serde::Serialize;
 
 use super::number::{Unit, count, seconds};
 use super::page::Section;
 use super::timeplot::{Clock, Plots, Series, TimePlot};
 use crate::run::{describe, utc};
+use crate::server::shown_queue;
 
 /// One second of a run, as the page has it and as news of it is told.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -24,6 +25,39 @@ pub struct Moment {
     pub max: Option<u64>,
 }
 
+/// One look at the server, as the page has it and as news of it is told.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Sight {
+    /// The middle of what it is about, seconds since the run began.
+    pub at_s: f64,
+    pub server_cores: Option<f64>,
+    pub machine_cores: Option<f64>,
+    pub workers: u64,
+    pub busy: Option<u64>,
+    /// Connections that wait to be accepted.
+    pub queue: Option<u64>,
+}
+
+impl Sight {
+    #[must_use]
+    pub fn of(look: &Look) -> Sight {
+        let cores = &look.host.cores;
+        Sight {
+            at_s: middle(look),
+            server_cores: look.cpu_cores,
+            machine_cores: (!cores.is_empty()).then(|| cores.iter().sum()),
+            workers: look.worker_count,
+            busy: look.busy,
+            queue: shown_queue(look).map(|q| q.queue),
+        }
+    }
+}
+
+/// A look is about the time before it, the last second of it at most.
+pub(super) fn middle(look: &Look) -> f64 {
+    look.t_s - look.span_s.min(1.0) / 2.0
+}
+
 /// A run as far as it is known.
 #[derive(Debug)]
 pub struct Live<'a> {
@@ -34,11 +68,13 @@ pub struct Live<'a> {
     pub plan: &'a KeptPlan,
     /// The latest, in the order of time.
     pub moments: Vec<Moment>,
+    /// The latest looks at its server, in the order of time; none without one.
+    pub sights: Vec<Sight>,
     /// Since the run began.
     pub answered: u64,
     pub failed: u64,
-    /// Of the latest second.
-    pub key: i64,
+    /// What tells the server of news which of it is here.
+    pub key: String,
     /// Where news of it is.
     pub address: String,
 }
@@ -81,6 +117,7 @@ pub(super) fn section(live: &Live<'_>, plots: &mut Plots) -> Section {
                 Series::new("failed or timed out", "c2", of(|m| Some(m.failed))),
             ],
         },
+        &["answered", "failed"],
     );
     let latency = plots.add_growing(
         &clock,
@@ -97,7 +134,9 @@ pub(super) fn section(live: &Live<'_>, plots: &mut Plots) -> Section {
                 Series::new("slowest", "c4", of(|m| m.max)).dashed(),
             ],
         },
+        &["p50", "p90", "p99", "max"],
     );
+    let server = server(live, &clock, plots);
     let last = live.moments.last();
     let at_s = last.map_or(0.0, |m| m.at_s);
     let us = |value: Option<u64>| value.map_or("–".into(), |us| show_us(us as f64));
@@ -127,7 +166,8 @@ pub(super) fn section(live: &Live<'_>, plots: &mut Plots) -> Section {
             }
             dl.key { @for (key, value, name) in numbers { div { dt { (name) } dd data-live=(key) { (value) } } } }
             h2.group { "Over time" }
-            div.stack { (rate) (latency) }
+            div.stack data-grows="second" { (rate) (latency) }
+            (server)
             details.numbers {
                 summary { "Table: the latest seconds" }
                 div.wide tabindex="0" role="group" aria-label="The latest seconds" {
@@ -155,6 +195,53 @@ pub(super) fn section(live: &Live<'_>, plots: &mut Plots) -> Section {
     Section { title: live.plan.url.to_string(), about, body }
 }
 
+/// The server beside it, which is hidden until the first look at it.
+fn server(live: &Live<'_>, clock: &Clock, plots: &mut Plots) -> Markup {
+    let clock = Clock {
+        name: clock.name.clone(),
+        moments: live.sights.iter().map(|s| s.at_s).collect(),
+        end_s: clock.end_s,
+        marks: Vec::new(),
+    };
+    let of = |f: fn(&Sight) -> Option<f64>| live.sights.iter().map(f).collect::<Vec<_>>();
+    let mut small = |title, tells: &str, unit, series, news: &[&str]| {
+        plots.add_growing(&clock, &TimePlot { title, tells: tells.into(), unit, log: false, small: true, series }, news)
+    };
+    let cpu = small(
+        "Processors",
+        "",
+        Unit::Cores,
+        vec![
+            Series::new("server", "c1", of(|s| s.server_cores)),
+            Series::new("whole machine", "c3", of(|s| s.machine_cores)).dashed(),
+        ],
+        &["server_cores", "machine_cores"],
+    );
+    let workers = small(
+        "Workers",
+        "All there are, and those at work.",
+        Unit::Count,
+        vec![
+            Series::new("busy", "c1", of(|s| s.busy.map(|n| n as f64))),
+            Series::new("there", "c3", of(|s| Some(s.workers as f64))).dashed(),
+        ],
+        &["busy", "workers"],
+    );
+    let queue = small(
+        "Waiting to be accepted",
+        "Connections in the listen queue.",
+        Unit::Count,
+        vec![Series::new("in the queue", "c2", of(|s| s.queue.map(|n| n as f64)))],
+        &["queue"],
+    );
+    html! {
+        div data-grows="look" hidden[live.sights.is_empty()] {
+            h2.group { "The server at the same moments" }
+            div.stack { (cpu) (workers) (queue) }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use lastdrop_model::Plan;
@@ -174,15 +261,28 @@ mod tests {
             p99: Some(300),
             max: Some(400),
         };
-        for moments in [vec![], vec![moment(0), moment(1)]] {
+        let look = Look { t_s: 1.0, span_s: 1.0, worker_count: 4, ..Look::default() };
+        for (moments, sights) in [(vec![], vec![]), (vec![moment(0), moment(1)], vec![Sight::of(&look)])] {
+            let hidden = sights.is_empty();
             let (answered, failed) = (9 * moments.len() as u64, moments.len() as u64);
             let label = "<script>alert(1)</script>";
-            let address = "/run/a/events".to_string();
-            let live =
-                Live { id: "a", label, started_unix_ms: 5, plan: &plan, moments, answered, failed, key: 7, address };
+            let (key, address) = ("7.0".to_string(), "/run/a/events".to_string());
+            let live = Live {
+                id: "a",
+                label,
+                started_unix_ms: 5,
+                plan: &plan,
+                moments,
+                sights,
+                answered,
+                failed,
+                key,
+                address,
+            };
             let lead = html! {};
             let page = served_page("a run", lead.clone(), &Content::Live(&live), lead, "test");
-            assert_eq!((page.matches("data-plot=").count(), page.matches("<script").count()), (2, 2), "{page}");
+            assert_eq!((page.matches("data-plot=").count(), page.matches("<script").count()), (5, 2), "{page}");
+            assert_eq!(page.contains("data-grows=\"look\" hidden"), hidden, "{page}");
             assert!(page.contains("of 10 s") && page.contains("data-length=\"10\""), "{page}");
         }
     }

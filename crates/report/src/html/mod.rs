@@ -43,7 +43,7 @@ use serde_json::Value;
 
 use maud::Markup;
 
-pub use self::live::{Live, Moment};
+pub use self::live::{Live, Moment, Sight};
 pub use self::page::served_policy;
 use self::page::{Page, Section};
 pub use self::text::Said;

@@ -77,8 +77,7 @@ pub(super) fn server(observed: &Observed, bins: &Bins, clock: &Clock, plots: &mu
     let (mut limit, mut first_seen) = (0, BTreeMap::<String, (f64, u64)>::new());
     let mut processors = 0;
     for look in observed.looks.iter() {
-        // A look is about the time before it.
-        let at = bins.at(look.t_s - look.span_s.min(1.0) / 2.0);
+        let at = bins.at(super::live::middle(&look));
         if let Some(seen) = all.get_mut(at) {
             seen.add(&look);
         }

@@ -197,7 +197,13 @@ fn growth(fit: &SizeFit) -> Markup {
             name,
         );
     }
-    chart.figure("How a worker grows", &short(&fit.settling, 80), &table)
+    let tells = match fit.settling.as_str() {
+        "settled" => "It has reached its size.",
+        "growing" => "It grows at the end as fast as before.",
+        "slowing" => "It still grows, less and less.",
+        other => &short(other, 80),
+    };
+    chart.figure("How a worker grows", tells, &table)
 }
 
 fn workers(d: &SizeDocument) -> Markup {

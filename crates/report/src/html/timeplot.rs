@@ -73,10 +73,18 @@ impl Plots {
         self.put(clock, &plot, &series, events, table)
     }
 
-    /// A plot that grows: all of its series, also while nothing is in them.
-    pub(super) fn add_growing(&mut self, clock: &Clock, plot: &TimePlot) -> Markup {
+    /// A plot that grows: all of its series, also while nothing is in them. `news` are the names that their values have in
+    /// what the script is told.
+    pub(super) fn add_growing(&mut self, clock: &Clock, plot: &TimePlot, news: &[&str]) -> Markup {
         let series: Vec<&Series> = plot.series.iter().collect();
-        self.put(clock, plot, &series, &[], &Table::default())
+        let id = self.next_id();
+        let figure = self.put(clock, plot, &series, &[], &Table::default());
+        self.all[&id]["news"] = json!(news);
+        figure
+    }
+
+    fn next_id(&self) -> String {
+        format!("plot-{}", self.all.len() + 1)
     }
 
     fn put(
@@ -87,7 +95,7 @@ impl Plots {
         events: &[(usize, String)],
         table: &Table,
     ) -> Markup {
-        let id = format!("plot-{}", self.all.len() + 1);
+        let id = self.next_id();
         let lines: Vec<Value> = series
             .iter()
             .map(|s| {

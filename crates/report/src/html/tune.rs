@@ -15,6 +15,7 @@ use super::page::Section;
 use super::table::{NOTES, Table};
 use super::text::{Said, short};
 use super::verdict::{Told, Tone};
+use crate::tune::other_load;
 
 /// Trials with a bar.
 const MOST_BARS: usize = 40;
@@ -68,7 +69,7 @@ fn diff(d: &TuneDocument) -> Markup {
     html! {
         @if !d.diff.is_empty() {
             h2.group { (if d.verdict == TuneVerdict::Improved { "The change" } else { "What was raced" }) }
-            pre.diff tabindex="0" {
+            pre.diff {
                 @for line in &d.diff {
                     @let class = match line.as_bytes().first() { Some(b'+') => "plus", Some(b'-') => "minus", _ => "same" };
                     span.(class) { (Said(line)) }
@@ -121,7 +122,7 @@ fn trials(d: &TuneDocument) -> Markup {
         .iter()
         .take(MOST_BARS)
         .map(|t| Bar {
-            name: short(&describe(&t.settings), 140),
+            name: short(&describe(&t.settings), 140) + other_load(&t.role),
             value: t.objective,
             says: if t.run.is_empty() { "refused".into() } else { Unit::Rate.show(t.objective) },
             colour: colour(t).0,
@@ -134,10 +135,10 @@ fn trials(d: &TuneDocument) -> Markup {
     }
 }
 
-/// Throughput against latency, with those that none beats in both.
+/// Throughput against latency, with those that none beats in both. What was tried under another load is not among them.
 fn trade_off(d: &TuneDocument) -> Markup {
-    let all: Vec<&Trial> =
-        d.trials.iter().filter(|t| t.role != "race" && !t.run.is_empty() && t.p99_us > 0.0).collect();
+    let same_load = |t: &&Trial| t.role != "race" && other_load(&t.role).is_empty();
+    let all: Vec<&Trial> = d.trials.iter().filter(same_load).filter(|t| !t.run.is_empty() && t.p99_us > 0.0).collect();
     if all.len() < 2 {
         return Markup::default();
     }
@@ -149,7 +150,11 @@ fn trade_off(d: &TuneDocument) -> Markup {
     let mut best: Vec<&Trial> =
         all.iter().copied().filter(|t| t.valid && !all.iter().any(|o| o.valid && beats(o, t))).collect();
     best.sort_by(|a, b| a.objective.total_cmp(&b.objective));
-    chart.line("c3", "dashed", &best.iter().map(|t| (t.objective, t.p99_us)).collect::<Vec<_>>());
+    // One that beats all others is no line.
+    let line = best.len() > 1;
+    if line {
+        chart.line("c3", "dashed", &best.iter().map(|t| (t.objective, t.p99_us)).collect::<Vec<_>>());
+    }
     let mut table = Table::new("trials that none beats in both", 1, &["settings", "answered", "99 of 100 within"]);
     for t in &best {
         table.row(vec![describe(&t.settings), grouped(t.objective), show_us(t.p99_us)]);
@@ -163,7 +168,9 @@ fn trade_off(d: &TuneDocument) -> Markup {
     if all.iter().any(|t| !t.valid) {
         chart.legend("c4", "cross", "does not count");
     }
-    chart.legend("c3", "dashed", "none is better in both");
+    if line {
+        chart.legend("c3", "dashed", "none is better in both");
+    }
     chart.figure("The trade-off", "To the right is more, down is faster.", &table)
 }
 

@@ -120,12 +120,15 @@ impl Screen<'_> {
         for news in self.live.news.iter().take(end).skip(end.saturating_sub(room)) {
             let row = take(&mut area, 1);
             let style = if news.text.starts_with("mark: ") { self.paint.fg(Color::Magenta) } else { Style::new() };
-            let mut spans = vec![
-                Span::styled(format!("{:>6}  ", clock(news.second)), self.paint.dim()),
-                Span::styled(news.text.as_str(), style),
-            ];
+            // What is counted may say in what: `throttled, ms`.
+            let (text, unit) = match news.text.rsplit_once(", ") {
+                Some((text, unit @ ("s" | "ms"))) if news.counted.is_some() => (text, format!(" {unit}")),
+                _ => (news.text.as_str(), String::new()),
+            };
+            let mut spans =
+                vec![Span::styled(format!("{:>6}  ", clock(news.second)), self.paint.dim()), Span::styled(text, style)];
             if let Some((n, until)) = news.counted {
-                spans.push(Span::styled(format!(": {}", grouped(n)), self.paint.bold()));
+                spans.push(Span::styled(format!(": {}{unit}", grouped(n)), self.paint.bold()));
                 if until > news.second {
                     spans.push(Span::styled(format!("  until {}", clock(until)), self.paint.dim()));
                 }

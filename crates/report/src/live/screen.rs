@@ -100,9 +100,14 @@ pub(super) struct Screen<'a> {
 }
 
 impl Screen<'_> {
+    /// A line of text; one that is cut off ends with a sign of it, so that no number is taken for a shorter one.
     pub(super) fn line(&mut self, area: Rect, spans: Vec<Span<'_>>) {
-        if area.height > 0 {
-            self.buf.set_line(area.x, area.y, &Line::from(spans), area.width);
+        if area.height > 0 && area.width > 0 {
+            let line = Line::from(spans);
+            self.buf.set_line(area.x, area.y, &line, area.width);
+            if line.width() > usize::from(area.width) {
+                self.buf[(area.right() - 1, area.y)].set_symbol("…");
+            }
         }
     }
 
@@ -422,7 +427,7 @@ fn bad_of(phase: &PhaseSoFar) -> u64 {
 fn server_lines(look: &Look) -> Vec<(&'static str, String)> {
     let dash = || "-".to_string();
     let bytes = |b: Option<u64>| b.map_or_else(dash, show_bytes);
-    let busy = look.busy.map_or_else(dash, |n| n.to_string());
+    let busy = look.busy.map_or(String::new(), |n| format!(", {n} busy"));
     let states: Vec<String> = look.states.iter().map(|(s, n)| format!("{n} {}", line(s))).collect();
     let queue = |q: &ListenQueue| format!("{} {} of {}", q.address, q.queue, q.limit);
     let queues: Vec<String> = look.listen.iter().map(queue).collect();
@@ -430,7 +435,7 @@ fn server_lines(look: &Look) -> Vec<(&'static str, String)> {
     let cores: Vec<String> = look.host.cores.iter().map(|c| format!("{:.0} %", c * 100.0)).collect();
     let steal = look.host.steal.map_or(String::new(), |s| format!(", stolen {:.1} %", s * 100.0));
     let mut lines = vec![
-        ("workers", format!("{}, {busy} busy   {}", look.worker_count, states.join(", "))),
+        ("workers", format!("{}{busy}   {}", look.worker_count, states.join(", "))),
         ("cpu", look.cpu_cores.map_or_else(dash, |c| format!("{c:.2} cores"))),
         ("machine", format!("{}{steal}", cores.join("  "))),
         (

@@ -230,6 +230,17 @@ fn without_colour_there_is_none() {
 }
 
 #[test]
+fn what_was_tried_under_another_load_is_not_the_best() {
+    let mut live = some_tune();
+    let settings = Settings::from([("KeepAlive".to_string(), Setting::read("On"))]);
+    let trial = Trial { role: "advice".into(), ..trial(&settings, 9000.0, true) };
+    live.see(&Event::TrialDone { outcome: Outcome::Tune { trial: Cow::Borrowed(&trial) } });
+    let screen = text(&live, &Manner::default(), (120, 40));
+    let starred = screen.lines().find(|l| l.contains('★')).expect("a best one");
+    assert!(starred.contains("1,220/s") && screen.contains("9,000/s"), "{screen}");
+}
+
+#[test]
 fn a_rate_that_failed_bounds_the_one_that_held() {
     let mut live = Live::default();
     for (rate, ok) in [(100.0, true), (400.0, false), (200.0, true), (300.0, false)] {
@@ -249,6 +260,20 @@ fn a_rate_that_failed_bounds_the_one_that_held() {
     }
     let screen = text(&live, &Manner::default(), (80, 24));
     assert!(screen.contains("200/s held, 300/s not"), "{screen}");
+}
+
+#[test]
+fn a_line_that_is_cut_off_says_so() {
+    let mut live = some_tune();
+    let long = ("KeepAliveTimeout".repeat(2), Setting::read("15"));
+    let settings = Settings::from([long, ("workers".to_string(), Setting::read("150"))]);
+    let trial = trial(&settings, 50.0, true);
+    live.see(&Event::TrialDone { outcome: Outcome::Tune { trial: Cow::Borrowed(&trial) } });
+    for (width, is_whole) in [(80, false), (120, true)] {
+        let screen = text(&live, &Manner::default(), (width, 60));
+        let row = screen.lines().find(|l| l.contains("KeepAliveTimeoutKeep")).expect("its row");
+        assert_eq!((row.contains("workers 150"), row.contains('…')), (is_whole, !is_whole), "{row}");
+    }
 }
 
 #[test]

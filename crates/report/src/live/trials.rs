@@ -6,6 +6,7 @@ use lastdrop_model::settings::describe;
 use lastdrop_model::units::{show_bytes, show_us};
 
 use crate::html::number;
+use crate::tune::other_load;
 
 /// Trials that are kept: the latest.
 const MOST_ROWS: usize = 500;
@@ -14,6 +15,8 @@ const MOST_ROWS: usize = 500;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Worth {
     Counts,
+    /// It was tried under another load, and is no better or worse than the others.
+    Beside,
     /// It was refused, failed, or misses what it has to reach.
     Fails,
 }
@@ -114,7 +117,8 @@ fn row(outcome: &Outcome<'_>) -> Row {
         Outcome::Tune { trial } => {
             let note = if trial.valid { trial.role.as_str() } else { trial.why.as_str() };
             let name = describe(&trial.settings);
-            row(name, trial.objective, rate(trial.objective), trial.p99_us, note, trial.valid)
+            let row = row(name, trial.objective, rate(trial.objective), trial.p99_us, note, trial.valid);
+            if trial.valid && !other_load(&trial.role).is_empty() { Row { worth: Worth::Beside, ..row } } else { row }
         }
         Outcome::Sweep { row: of } => {
             let settings = if of.settings.is_empty() { String::new() } else { describe(&of.settings) };

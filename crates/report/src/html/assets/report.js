@@ -9,7 +9,7 @@
       return (i ? v.toFixed(1) : v) + " " + units[i];
     }
     if (unit === "rate") return few(v) + "/s";
-    if (unit === "s") return v < 120 ? +v.toFixed(2) + " s" : Math.floor(v / 60) + " min " + Math.round(v % 60) + " s";
+    if (unit === "s") return v > 0 && v < 1 ? number(v * 1e6, "us") : v < 120 ? +v.toFixed(2) + " s" : Math.floor(v / 60) + " min " + Math.round(v % 60) + " s";
     return few(v);
   };
   const tick = (v, unit) => number(v, unit).replace(/\.0+(?= |$|\/)|(\.\d*?)0+(?= |$|\/)/, "$1").replace(/\/s$/, "");
@@ -24,8 +24,8 @@
   };
   const font = "12px " + getComputedStyle(document.body).fontFamily;
 
-  const steps = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800];
-  const clock = (v, step) => (step >= 3600 ? v / 3600 + " h" : step >= 60 ? v / 60 + " min" : v + " s");
+  const steps = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800];
+  const clock = (v, step) => (step >= 3600 ? v / 3600 + " h" : step >= 60 ? v / 60 + " min" : step >= 0.1 ? +v.toFixed(1) + " s" : Math.round(v * 1e3) + " ms");
   const decade = (v) => v > 0 && Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9;
 
   const drawn = [];
@@ -74,9 +74,9 @@
       ceiling = Math.max(10 ** Math.ceil(Math.log10(top || 1)), floor * 10);
     };
     measure();
-    const bytes = Array.from({ length: 45 }, (_, i) => 2 ** i);
+    const incrs = { bytes: Array.from({ length: 45 }, (_, i) => 2 ** i), count: Array.from({ length: 36 }, (_, i) => [1, 2, 5][i % 3] * 10 ** Math.floor(i / 3)) };
     const options = {
-      width: element.clientWidth, height: plot.small ? 150 : 250, padding: [10, 14, 0, 0],
+      width: element.clientWidth, height: plot.small ? 150 : 250, padding: [10, 26, 0, 0],
       cursor: { sync: { key: plot.sync }, drag: { x: true, y: false }, y: false, points: { size: 8 } },
       legend: { show: false },
       scales: {
@@ -85,7 +85,7 @@
       },
       axes: [
         { ...axis, size: 30, space: 64, incrs: steps, values: (u, vs, i, space, step) => vs.map((v) => clock(v, step)) },
-        { ...axis, size: 78, grid: { ...axis.grid, filter: (u, vs) => (plot.log ? vs.map((v) => (decade(v) ? v : null)) : vs) }, incrs: plot.unit === "bytes" ? bytes : undefined, space: plot.small ? 26 : 34, values: (u, vs) => vs.map((v) => (v === null ? "" : tick(v, plot.unit))) },
+        { ...axis, size: 78, grid: { ...axis.grid, filter: (u, vs) => (plot.log ? vs.map((v) => (decade(v) ? v : null)) : vs) }, incrs: incrs[plot.unit], space: plot.small ? 26 : 34, values: (u, vs) => vs.map((v) => (v === null ? "" : tick(v, plot.unit))) },
       ],
       series: [{}].concat(plot.series.map((s) => ({
         label: s.name, stroke: () => colour(s.colour), width: 1.8, dash: s.dashed ? [6, 4] : undefined, spanGaps: false,
@@ -97,9 +97,9 @@
     const u = new uPlot(options, data(), element);
     drawn.push(u);
     // One moment more, of a run that is under way; the oldest goes when there are too many.
-    element.grow = (x, values, most) => {
-      plot.x.push(x);
-      plot.series.forEach((s, i) => s.values.push(values[i]));
+    element.grow = (news, most) => {
+      plot.x.push(news.at_s);
+      plot.series.forEach((s, i) => s.values.push(news[plot.news[i]]));
       if (plot.x.length > most) {
         plot.x.shift();
         plot.series.forEach((s) => s.values.shift());

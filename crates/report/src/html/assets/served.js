@@ -44,10 +44,7 @@
       if (length) bar.value = Math.min(length, last + 0.5);
       show("rate", number(p.answered, "rate"));
       for (const name of ["p50", "p99", "max"]) show(name, number(p[name], "us"));
-      live.querySelectorAll("[data-plot]").forEach((element) => {
-        const names = element.dataset.plot === "plot-1" ? ["answered", "failed"] : ["p50", "p90", "p99", "max"];
-        element.grow(p.at_s, names.map((name) => p[name]), 900);
-      });
+      live.querySelectorAll("[data-grows=second] [data-plot]").forEach((element) => element.grow(p, 900));
       const row = document.createElement("tr");
       const cells = [number(p.at_s - 0.5, "s"), p.answered.toLocaleString("en"), p.failed.toLocaleString("en")].concat(["p50", "p90", "p99", "max"].map((name) => number(p[name], "us")));
       cells.forEach((text, i) => {
@@ -59,8 +56,15 @@
       rows.prepend(row);
       while (rows.children.length > 120) rows.lastElementChild.remove();
     };
+    const look = (e) => {
+      const server = live.querySelector("[data-grows=look]");
+      key = e.lastEventId;
+      server.hidden = false;
+      server.querySelectorAll("[data-plot]").forEach((element) => element.grow(JSON.parse(e.data), 900));
+    };
     const close = follow(() => live.dataset.follow + "?after=" + key, {
       second: take,
+      look,
       ended: () => { close(); show("state", "It has ended; its whole page follows."); location.reload(); },
       error: () => show("state", "No news from lastdrop ui; trying again …"),
     });
@@ -76,5 +80,9 @@
       list.replaceChildren(...fresh.childNodes);
       if (focused && input(focused)) input(focused).focus();
     };
-    follow(() => list.dataset.changes, { changed: renew });
+    const progress = (e) => {
+      const p = JSON.parse(e.data), row = (input("run-" + p.run) || list).closest("tr");
+      if (row) row.querySelectorAll("td.n").forEach((cell, i) => { cell.textContent = p.numbers[i]; });
+    };
+    follow(() => list.dataset.changes, { changed: renew, progress });
   }
