@@ -219,7 +219,7 @@ fn what_visitors_come_to_fear_is_put_back_during_the_watch() {
     let visitors = Visitors::come(&site, 6);
     let ([web, pool], url) = (site.names(), site.url());
     let args = ["tune", &web, &pool, "--url", &url, "-d", "1s", "--warm-up", "200ms", "--blocks", "4", "--live"];
-    let more = ["--only", "php-fpm.pm.max_children", "--trials", "1", "--keep", "--watch", "10m"];
+    let more = ["--range", "php-fpm.pm.max_children=2..3", "--trials", "2", "--keep", "--watch", "10m"];
     let mut tune = Tune::start(&site.folder, &[&args[..], &more].concat());
     tune.wait_for_watch();
     wait_until("the larger pool", || site.pool() == 3);

@@ -53,8 +53,6 @@ struct Compared {
     pairs: Vec<Pair>,
     /// Why it was ended at once.
     worse: Option<String>,
-    /// What was seen of the first of the two.
-    before: Vec<Experience>,
 }
 
 struct Steps<'t, 'a, 'b> {
@@ -67,6 +65,8 @@ struct Steps<'t, 'a, 'b> {
     current: Settings,
     /// The latest seconds of `current`.
     remembered: Vec<Experience>,
+    /// And of the servers as they were.
+    as_it_was: Vec<Experience>,
     /// Why no step more is made: to bring settings into force costs visitors their answers, whatever the settings are.
     hurts: Option<String>,
 }
@@ -112,6 +112,7 @@ impl Tuning<'_, '_> {
             in_force: Settings::new(),
             current: Settings::new(),
             remembered: Vec::new(),
+            as_it_was: Vec::new(),
             hurts: None,
         };
         steps.begin(by)?;
@@ -273,7 +274,11 @@ impl Steps<'_, '_, '_> {
         });
         document.race = compared.pairs;
         let visitors = Rc::clone(&self.visitors);
-        self.tuning.visits = Some(Whose::Visitors { visitors, before: compared.before });
+        let before = std::mem::take(&mut self.as_it_was);
+        if let Some(baseline) = &mut document.baseline {
+            baseline.p99_us = Experience::sum(&before).latency.quantile(0.99) as f64;
+        }
+        self.tuning.visits = Some(Whose::Visitors { visitors, before });
         Ok(())
     }
 
@@ -284,13 +289,7 @@ impl Steps<'_, '_, '_> {
             max_pairs: (self.tuning.order.max_pairs as usize).max(MIN_PAIRS),
             worth: 1.0 + self.tuning.order.min_gain,
         };
-        let mut c = Compared {
-            verdict: RaceVerdict::Inconclusive,
-            ratio: None,
-            pairs: Vec::new(),
-            worse: None,
-            before: Vec::new(),
-        };
+        let mut c = Compared { verdict: RaceVerdict::Inconclusive, ratio: None, pairs: Vec::new(), worse: None };
         let mut empty = 0;
         while empty < MOST_EMPTY {
             // Shorter is better.
@@ -316,10 +315,7 @@ impl Steps<'_, '_, '_> {
                 }
                 us[usize::from(is_other)] = block.us;
                 if !is_other {
-                    self.remembered.extend(block.seconds.iter().cloned());
-                    let excess = self.remembered.len().saturating_sub(REMEMBERED);
-                    self.remembered.drain(..excess);
-                    c.before.extend(block.seconds);
+                    remember(&mut self.remembered, &block.seconds);
                 }
             }
             match us {
@@ -390,6 +386,9 @@ impl Steps<'_, '_, '_> {
         (looking.load, looking.time, looking.guard) = (load.as_ref(), self.block, guard.as_ref());
         let Looked { seconds, worse, run } = looking.look(self.tuning.lab, self.tuning.stack)?;
         self.tuning.lab.check_stop()?;
+        if settings.is_empty() {
+            remember(&mut self.as_it_was, &seconds);
+        }
         let seen = Experience::sum(&seconds);
         let enough = seen.latency.count() >= LEAST_REQUESTS / 2;
         let us = enough.then(|| seen.latency.quantile(self.quantile) as f64).filter(|us| *us > 0.0);
@@ -418,6 +417,12 @@ impl Steps<'_, '_, '_> {
         self.tuning.document.trials.push(trial);
         Ok(Block { seconds, us, worse })
     }
+}
+
+/// Adds what was seen, and forgets what is oldest.
+fn remember(seconds: &mut Vec<Experience>, more: &[Experience]) {
+    seconds.extend(more.iter().cloned());
+    seconds.drain(..seconds.len().saturating_sub(REMEMBERED));
 }
 
 /// The next value of a setting in a direction that has not been tried.
