@@ -48,7 +48,7 @@ pub fn judge(objectives: &[Objective], plan: &Plan, phases: &[PhaseReport], serv
 }
 
 /// Where nothing is known of the server's processors.
-const UNSEEN: &str = "it cannot be judged: the server's processes could not be looked at from here (on another machine, or \
+const UNSEEN: &str = "not known and cannot be judged: the server's processes could not be looked at from here (on another machine, or \
                       another user's)";
 
 /// CPU of the measured phase, in the unit of the metric. A look counts by how much of its time lies within the phase.

@@ -15,7 +15,8 @@ use common::servers::{Daemon, Fpm, children_of, nginx, open_folder, php, php_sit
 use common::{Done, Folder, Target, free_port, get, n, number, processes_with, signal, wait_until};
 use serde_json::Value;
 
-/// nginx with a log that has times, before a pool of two whose page sleeps for as long as a file says, and fails where that says so.
+/// nginx with a log that has times, before a pool of two whose page sleeps for as long as a file says; where that says nothing it fails with
+/// settings that are not its own.
 struct Site {
     folder: Folder,
     fpm: Fpm,
@@ -31,11 +32,14 @@ impl Site {
     fn start() -> Site {
         let folder = Folder::new();
         // A reload lets requests end.
-        let fpm = Fpm::start_in(&folder, WORKERS, "[global]\nprocess_control_timeout = 10s", true);
+        let lines = "pm.status_path = /status\n[global]\nprocess_control_timeout = 10s";
+        let fpm = Fpm::start_in(&folder, WORKERS, lines, true);
         let (port, root) = (free_port(), open_folder(&folder, "docs"));
         let page = format!(
-            "$ms = (int)file_get_contents('{}'); usleep(1000 * $ms); if ($ms === 0) http_response_code(500); echo 'page';",
-            folder.join("ms").display()
+            "$ms = (int)file_get_contents('{}'); usleep(1000 * $ms); \
+             if ($ms === 0 && file_exists('{}')) http_response_code(500); echo 'page';",
+            folder.join("ms").display(),
+            folder.join("pool.d/zz-lastdrop.conf").display()
         );
         php(&root, "page.php", &page);
         let log = format!(" server {{\n  access_log {} timed;\n", folder.join("access.log").display());
@@ -47,7 +51,7 @@ impl Site {
         site
     }
 
-    /// From now on the page takes so many milliseconds; with 0 it fails.
+    /// From now on the page takes so many milliseconds; with 0 it fails beside the settings of a tune.
     fn takes(&self, ms: u32) {
         let new = self.folder.join("new");
         fs::write(&new, ms.to_string()).expect("written");

@@ -1,12 +1,11 @@
 //! Has it got worse? What users see now against what they saw before, by more than could be chance.
 //!
-//! Two things are held against each other, errors and slow requests; slow is what is slower than the 99th percentile was before, by a
-//! margin that people could care about. Both are shares of requests, compared by the usual test of two proportions. Requests come in
-//! bursts that fare alike, so counts vary by more than chance gives independent ones: by how much is taken from what was seen before.
-//! The bound is far out (4 standard deviations), for it is looked at every second; and it is on recent requests as well as on all,
-//! so that what comes late is seen soon, and a small change in the end.
-
-use std::collections::VecDeque;
+//! Two things are held against each other, errors and slow requests; slow is what is slower than the 99th or the 90th percentile was
+//! before, by a margin that people could care about. All are shares of requests, compared by the usual test of two proportions. Requests
+//! come in bursts that fare alike, so counts vary by more than chance gives independent ones: by how much is taken from what was seen
+//! before and from what is seen now, so that a stall of a second, which the time before may not have had, does not count for as many
+//! witnesses as it has requests. The bound is far out (4 standard deviations), for it is looked at every second; and it is on the latest
+//! seconds, the latest minute and all, so that what comes late is seen soon, and a small change in the end.
 
 use lastdrop_model::units::show_us;
 use lastdrop_model::{Experience, Histogram};
@@ -22,8 +21,10 @@ const LEAST_ERRORS: u64 = 3;
 const LEAST_SLOW: u64 = 5;
 /// Requests without which nothing is said.
 const LEAST_REQUESTS: u64 = 20;
-/// What counts as recent, seconds.
-const RECENT: usize = 60;
+/// What is looked at beside all: the latest so many seconds.
+const RECENT: [usize; 3] = [5, 15, 60];
+/// What was slower than so much of the requests before is slow.
+const SLOW: [(f64, &str); 2] = [(0.99, "p99"), (0.9, "p90")];
 /// Bursts are looked for at these lengths, seconds.
 const BURSTS: [usize; 2] = [1, 5];
 
@@ -44,20 +45,39 @@ impl Share {
     }
 }
 
+/// What is counted of a second.
+#[derive(Debug, Clone)]
+struct Shares {
+    errors: Share,
+    /// For each of [`SLOW`].
+    slow: Vec<Share>,
+}
+
 /// Watches what happens after a change.
 #[derive(Debug)]
 pub struct Guard {
     before: Experience,
     beginning_s: f64,
-    /// Slower than this is slow, µs.
-    slow_us: u64,
-    /// Errors, and slow requests: before, and how much more than chance they vary.
-    errors: (Share, f64),
-    slow: (Share, f64),
-    recent: VecDeque<Experience>,
+    errors: Before,
+    slow: Vec<(Slow, Before)>,
     all: Experience,
-    /// Of `all`, what counts for slow requests.
-    timed: Experience,
+    /// Of each second.
+    seconds: Vec<Shares>,
+}
+
+/// A percentile of the requests before, and what is slower than it by a margin.
+#[derive(Debug, Clone, Copy)]
+struct Slow {
+    quantile: f64,
+    name: &'static str,
+    above_us: u64,
+}
+
+/// A share of the requests before, and by how many times it varied more than by chance.
+#[derive(Debug, Clone, Copy)]
+struct Before {
+    share: Share,
+    variation: f64,
 }
 
 fn errors(e: &Experience) -> Share {
@@ -73,20 +93,21 @@ impl Guard {
     #[must_use]
     pub fn new(before: &[Experience], beginning_s: f64) -> Guard {
         let sum = Experience::sum(before);
-        let p99 = sum.latency.quantile(0.99);
-        let slow_us = ((p99 as f64 * SLOWER) as u64).max(p99 + SLOWER_US);
-        let vary = |of: &dyn Fn(&Experience) -> Share| (of(&sum), variation(before, of));
-        // Bursts of what is slow are those of the slowest hundredth before: there is more to count than beyond the margin.
-        let slow = (slow(&sum, slow_us), variation(before, &|e| slow(e, p99)));
+        let slow = SLOW.map(|(quantile, name)| {
+            let us = sum.latency.quantile(quantile);
+            let above_us = ((us as f64 * SLOWER) as u64).max(us + SLOWER_US);
+            // Bursts of what is slow are those of what was slowest before: there is more to count than beyond the margin.
+            let variation = variation(&before.iter().map(|e| slow(e, us)).collect::<Vec<_>>());
+            (Slow { quantile, name, above_us }, Before { share: slow(&sum, above_us), variation })
+        });
+        let variation = variation(&before.iter().map(errors).collect::<Vec<_>>());
         Guard {
-            slow_us,
-            errors: vary(&errors),
-            slow,
+            errors: Before { share: errors(&sum), variation },
+            slow: slow.to_vec(),
             before: sum,
             beginning_s,
-            recent: VecDeque::new(),
             all: Experience::default(),
-            timed: Experience::default(),
+            seconds: Vec::new(),
         }
     }
 
@@ -94,46 +115,47 @@ impl Guard {
     pub fn add(&mut self, second: Experience) -> Option<String> {
         let counts = self.all.seconds >= self.beginning_s;
         self.all.add(&second);
-        if counts {
-            self.timed.add(&second);
-        }
         let latency = if counts { second.latency } else { Histogram::new() };
-        self.recent.push_back(Experience { latency, ..second });
-        if self.recent.len() > RECENT {
-            self.recent.pop_front();
+        let second = Experience { latency, ..second };
+        self.seconds.push(Shares {
+            errors: errors(&second),
+            slow: self.slow.iter().map(|(of, _)| slow(&second, of.above_us)).collect(),
+        });
+        let all = self.seconds.len();
+        let mut windows = RECENT.into_iter().filter(|n| *n < all).chain([all]);
+        windows.find_map(|n| self.judge(&self.seconds[all - n..]))
+    }
+
+    /// Is it worse in these seconds?
+    fn judge(&self, seconds: &[Shares]) -> Option<String> {
+        let length = seconds.len();
+        let parts: Vec<Share> = seconds.iter().map(|s| s.errors).collect();
+        let now = sum(&parts);
+        let share = self.errors.share.value();
+        if now.count >= LEAST_ERRORS && now.value() >= share + LEAST_SHARE && self.errors.is_less(&parts) {
+            return Some(format!(
+                "{} of {} requests in {length} s had no good answer ({:.2} %), {:.2} % before",
+                now.count,
+                now.of,
+                now.value() * 100.0,
+                share * 100.0
+            ));
         }
-        let recent = Experience::sum(&self.recent);
-        let seconds = |e: &Experience| format!("{:.0} s", e.seconds);
-        for (now, during) in [(errors(&recent), &recent), (errors(&self.all), &self.all)] {
-            let share = now.value();
-            let counts = now.count >= LEAST_ERRORS && share >= self.errors.0.value() + LEAST_SHARE;
-            if counts && is_more(self.errors, now) {
-                return Some(format!(
-                    "{} of {} requests in {} had no good answer ({:.2} %), {:.2} % before",
-                    now.count,
+        self.slow.iter().enumerate().find_map(|(i, (of, before))| {
+            let parts: Vec<Share> = seconds.iter().map(|s| s.slow[i]).collect();
+            let now = sum(&parts);
+            (now.count >= LEAST_SLOW && before.is_less(&parts)).then(|| {
+                format!(
+                    "{:.2} % of {} requests in {length} s took longer than {}, {:.2} % before, when {} was {}",
+                    now.value() * 100.0,
                     now.of,
-                    seconds(during),
-                    share * 100.0,
-                    self.errors.0.value() * 100.0
-                ));
-            }
-        }
-        for during in [&recent, &self.timed] {
-            let now = slow(during, self.slow_us);
-            if now.count >= LEAST_SLOW && is_more(self.slow, now) {
-                return Some(format!(
-                    "{} of {} requests in {} took longer than {}, of those before {:.2} %; p99 {}, {} before",
-                    now.count,
-                    now.of,
-                    seconds(during),
-                    show_us(self.slow_us as f64),
-                    self.slow.0.value() * 100.0,
-                    show_us(during.latency.quantile(0.99) as f64),
-                    show_us(self.before.latency.quantile(0.99) as f64)
-                ));
-            }
-        }
-        None
+                    show_us(of.above_us as f64),
+                    before.share.value() * 100.0,
+                    of.name,
+                    show_us(self.before.latency.quantile(of.quantile) as f64)
+                )
+            })
+        })
     }
 
     #[must_use]
@@ -148,26 +170,34 @@ impl Guard {
     }
 }
 
-/// Is the share larger than before, by more than could be chance?
-fn is_more((before, variation): (Share, f64), now: Share) -> bool {
-    if now.of < LEAST_REQUESTS || before.of == 0 {
-        return false;
-    }
-    let together = before.add(now).value();
-    let variance = together * (1.0 - together) * (1.0 / before.of as f64 + 1.0 / now.of as f64);
-    now.value() - before.value() > SIGMAS * (variation * variance).sqrt()
+fn sum(parts: &[Share]) -> Share {
+    parts.iter().copied().fold(Share::default(), Share::add)
 }
 
-/// By how many times counts vary more than those of independent requests would, at least 1 (Pearson's statistic by its degrees of
-/// freedom).
-fn variation(seconds: &[Experience], of: &dyn Fn(&Experience) -> Share) -> f64 {
+impl Before {
+    /// Is the share of these seconds larger, by more than could be chance?
+    fn is_less(&self, now: &[Share]) -> bool {
+        let (before, during) = (self.share, sum(now));
+        if during.of < LEAST_REQUESTS || before.of == 0 {
+            return false;
+        }
+        // With shares as they are, and with both as one: the first is too small where nothing happened before, the second where
+        // much has happened now.
+        let of = |share: f64, n: u64| share * (1.0 - share) / n as f64;
+        let together = before.add(during).value();
+        let apart = of(before.value(), before.of) + of(during.value(), during.of);
+        let independent = apart.max(of(together, before.of) + of(together, during.of));
+        let variance = independent * self.variation.max(variation(now));
+        during.value() - before.value() > SIGMAS * variance.sqrt()
+    }
+}
+
+/// By how many times counts of seconds vary more than those of independent requests would, at least 1 (Pearson's statistic by its
+/// degrees of freedom).
+fn variation(seconds: &[Share]) -> f64 {
+    let share = sum(seconds).value();
     let at = |length: usize| {
-        let parts: Vec<Share> = seconds
-            .chunks(length)
-            .map(|c| c.iter().map(of).fold(Share::default(), Share::add))
-            .filter(|s| s.of > 0)
-            .collect();
-        let share = parts.iter().copied().fold(Share::default(), Share::add).value();
+        let parts: Vec<Share> = seconds.chunks(length).map(sum).filter(|s| s.of > 0).collect();
         if parts.len() < 3 || share <= 0.0 || share >= 1.0 {
             return 1.0;
         }
