@@ -25,7 +25,8 @@ const LIGHTEST: f64 = 2.0;
 const HEAVIEST: f64 = 100.0;
 /// A server that has just been started is slow for so long, seconds.
 const BEGINNING_S: f64 = 3.0;
-/// How long the servers are looked at with the settings from before.
+/// How long the servers are looked at with the settings from before: this part of the watch, within bounds.
+const BEFORE: u32 = 10;
 const SHORTEST_BEFORE: Duration = Duration::from_secs(10);
 const LONGEST_BEFORE: Duration = Duration::from_secs(60);
 
@@ -57,7 +58,7 @@ pub(super) fn keep_if_good(
     let mut looking = Looking {
         visitors: visitors.as_ref(),
         load: load.as_ref(),
-        time: time.clamp(SHORTEST_BEFORE, LONGEST_BEFORE),
+        time: (time / BEFORE).clamp(SHORTEST_BEFORE, LONGEST_BEFORE),
         guard: None,
         label: "tune watch: before",
     };
