@@ -236,7 +236,7 @@ pub fn tail(objectives: &[Objective]) -> f64 {
             _ => 0.5,
         },
         Metric::Errors => o.limit.max(1e-4),
-        Metric::Rate => 0.5,
+        Metric::Rate | Metric::Cpu | Metric::CpuPerRequest => 0.5,
     };
     objectives.iter().map(of).fold(0.5, f64::min)
 }

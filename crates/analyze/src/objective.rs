@@ -2,12 +2,13 @@
 
 use lastdrop_model::objective::{Judged, Metric, Objective};
 use lastdrop_model::run::Results;
-use lastdrop_model::{Classes, PhaseReport, Plan};
+use lastdrop_model::{Classes, Observed, PhaseReport, Plan};
 
-/// Judges the measured phase of a run, or classes of its requests. A percentile that is only a lower bound does not show
-/// that a limit was kept.
+/// Judges the measured phase of a run (of all its `phases`), or classes of its requests, with what was seen of the server meanwhile. A
+/// percentile that is only a lower bound does not show that a limit was kept.
 #[must_use]
-pub fn judge(objectives: &[Objective], plan: &Plan, phase: Option<&PhaseReport>) -> Vec<Judged> {
+pub fn judge(objectives: &[Objective], plan: &Plan, phases: &[PhaseReport], server: Option<&Observed>) -> Vec<Judged> {
+    let phase = phases.iter().find(|p| p.measured);
     objectives
         .iter()
         .map(|objective| {
@@ -29,6 +30,10 @@ pub fn judge(objectives: &[Objective], plan: &Plan, phase: Option<&PhaseReport>)
                 },
                 Metric::Errors => (bad_share(expects_of(plan, class), results), false),
                 Metric::Rate => (results.rate.answered_rps, false),
+                metric @ (Metric::Cpu | Metric::CpuPerRequest) => match server.and_then(|s| cpu(metric, phases, s)) {
+                    Some(value) => (value, false),
+                    None => return Judged { seen: UNSEEN.into(), ..nothing() },
+                },
             };
             let met = objective.allows(value) && !bound;
             let why = if bound { "at least, as too many requests have no answer: " } else { "" };
@@ -40,6 +45,35 @@ pub fn judge(objectives: &[Objective], plan: &Plan, phase: Option<&PhaseReport>)
             }
         })
         .collect()
+}
+
+/// Where nothing is known of the server's processors.
+const UNSEEN: &str = "not known and cannot be judged: the server's processes could not be looked at from here (on another machine, or \
+                      another user's)";
+
+/// CPU of the measured phase, in the unit of the metric. A look counts by how much of its time lies within the phase.
+fn cpu(metric: &Metric, phases: &[PhaseReport], server: &Observed) -> Option<f64> {
+    let at = phases.iter().position(|p| p.measured)?;
+    let start: f64 = phases[..at].iter().map(|p| p.duration_s).sum();
+    let end = start + phases[at].duration_s;
+    let (mut sum, mut seconds) = (0.0, 0.0);
+    for look in server.looks.iter() {
+        let within = look.t_s.min(end) - (look.t_s - look.span_s).max(start);
+        let value = match metric {
+            Metric::Cpu if look.host.cores.is_empty() => None,
+            Metric::Cpu => Some(look.host.cores.iter().sum::<f64>() / look.host.cores.len() as f64),
+            _ => look.cpu_cores,
+        };
+        if let Some(value) = value.filter(|_| within > 0.0) {
+            (sum, seconds) = (sum + value * within, seconds + within);
+        }
+    }
+    let mean = (seconds > 0.0).then(|| sum / seconds)?;
+    if *metric == Metric::Cpu {
+        return Some(mean);
+    }
+    let rate = phases[at].rate.answered_rps;
+    (rate > 0.0).then(|| mean * 1e6 / rate)
 }
 
 /// Requests due without a good answer, as a share (0 to 1): those without any, and those with an error status (400 and
@@ -92,7 +126,7 @@ pub fn error_statuses(results: &Results) -> u64 {
 mod tests {
     use super::*;
     use lastdrop_model::run::RunBuilder;
-    use lastdrop_model::{ClassAnswer, Counts, Kind, Slice};
+    use lastdrop_model::{ClassAnswer, Counts, HostLook, Kind, Look, Slice};
 
     fn phase(counts: Counts, errors: u64) -> (Plan, PhaseReport) {
         let plan = Plan::new("http://127.0.0.1/".parse().expect("valid"), 1);
@@ -111,7 +145,7 @@ mod tests {
 
     fn met(text: &str, counts: Counts, errors: u64) -> Vec<bool> {
         let (plan, phase) = phase(counts, errors);
-        judge(&Objective::list(text).expect("valid"), &plan, Some(&phase)).iter().map(|j| j.met).collect()
+        judge(&Objective::list(text).expect("valid"), &plan, &[phase], None).iter().map(|j| j.met).collect()
     }
 
     #[test]
@@ -151,7 +185,7 @@ mod tests {
         builder.end_phase(0, 1_000_000, 1);
         let phase = builder.into_reports().remove(0);
         let text = "fast.p99<2ms,slow.p99<2ms,slow.p99<11ms,slow.errors<50%,fast.errors<=0%,fast.rate>99,other.p99<1s";
-        let judged = judge(&Objective::list(text).expect("valid"), &plan, Some(&phase));
+        let judged = judge(&Objective::list(text).expect("valid"), &plan, &[phase], None);
         let met: Vec<bool> = judged.iter().map(|j| j.met).collect();
         assert_eq!(met, [true, false, true, false, true, true, false]);
         assert_eq!(judged[6].seen, "nothing was measured");
@@ -160,6 +194,33 @@ mod tests {
     #[test]
     fn without_a_phase_nothing_is_met() {
         let (plan, _) = phase(Counts::default(), 0);
-        assert!(!judge(&Objective::list("errors<1%").expect("valid"), &plan, None)[0].met);
+        assert!(!judge(&Objective::list("errors<1%").expect("valid"), &plan, &[], None)[0].met);
+    }
+
+    #[test]
+    fn cpu_is_that_of_the_measured_phase_and_unknown_where_nobody_looked() {
+        let counts = Counts { due: 500, sent: 500, answered: 500, answered_in_time: 500, ..Counts::default() };
+        let (plan, phase) = phase(counts, 0);
+        let warm_up = PhaseReport { measured: false, duration_s: 2.0, ..phase.clone() };
+        let look = |t_s: f64, cores: f64, server: f64| Look {
+            t_s,
+            span_s: 1.0,
+            cpu_cores: Some(server),
+            host: HostLook { cores: vec![cores, 0.0], ..HostLook::default() },
+            ..Look::default()
+        };
+        // The warm-up took all, the second after it half of one of two processors.
+        let looks = vec![look(1.0, 1.0, 2.0), look(2.0, 1.0, 2.0), look(3.0, 0.5, 0.4), look(4.0, 1.0, 2.0)];
+        let seen = Observed { looks: looks.into(), ..Observed::default() };
+        let text = "cpu<26%,cpu<24%,cpu_per_request<900us,cpu_per_request<700us";
+        let list = Objective::list(text).expect("valid");
+        let phases = [warm_up, phase];
+        let judged = judge(&list, &plan, &phases, Some(&seen));
+        assert_eq!(judged.iter().map(|j| j.met).collect::<Vec<_>>(), [true, false, true, false], "{judged:?}");
+        assert_eq!((judged[0].seen.as_str(), judged[2].seen.as_str()), ("25.0 %", "800 µs"));
+        for blind in [None, Some(&Observed::default())] {
+            let judged = judge(&list, &plan, &phases, blind);
+            assert!(judged.iter().all(|j| !j.met && j.value.is_none() && j.seen.contains("cannot be judged")));
+        }
     }
 }

@@ -69,6 +69,7 @@ const SHORTER: &[(&str, &str)] = &[
     ("--blocks", "4"),
     ("--interval", "300ms"),
     ("--warm-up", "100ms"),
+    ("--watch", "1s"),
 ];
 
 /// Where the words of a command end and its comment, pipe or redirection begins.
@@ -273,6 +274,7 @@ pages! {
     the_manual_does_what_it_says "docs/manual.md",
     the_first_minutes_with_apache_do_what_they_say "docs/first-minutes-apache.md",
     the_first_minutes_with_nginx_do_what_they_say "docs/first-minutes-nginx-fpm.md",
+    the_chapter_about_an_application_does_what_it_says "docs/tune-an-application.md",
     the_chapter_about_ci_does_what_it_says "docs/ci.md",
     the_chapter_about_plans_does_what_it_says "docs/plan-file.md",
     the_chapter_about_the_method_does_what_it_says "docs/method.md",

@@ -48,7 +48,8 @@ impl Beside {
         let (over, is_over) = channel();
         let measured = plan.phases.iter().find(|p| p.measured);
         let long_enough = measured.is_some_and(|p| p.duration.is_none_or(|d| d >= SHORTEST));
-        let wanted = observe && (named.is_some() || long_enough);
+        let asked = plan.objectives.iter().any(|o| o.metric.is_of_server());
+        let wanted = observe && (named.is_some() || long_enough || asked);
         let work = {
             let goal = Goal::of(plan);
             move || {

@@ -377,7 +377,7 @@ impl Lab<'_> {
         let measured = phases.iter().find(|p| p.measured);
         let evidence = Evidence { plan, phase: measured, generator: &generator, pool: pool.as_ref() };
         let validity = lastdrop_diagnose::judge(&evidence);
-        let objectives = objective::judge(&plan.objectives, plan, measured);
+        let objectives = objective::judge(&plan.objectives, plan, &phases, server.as_ref());
         let run = Run {
             schema: RUN_SCHEMA.into(),
             id: id.into(),

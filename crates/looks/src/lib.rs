@@ -6,5 +6,6 @@ pub mod knobs;
 pub mod profile;
 pub mod requests;
 pub mod trace;
+pub mod visitors;
 pub mod watch;
 pub mod watch_stack;

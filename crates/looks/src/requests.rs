@@ -57,6 +57,12 @@ impl Requests {
         Ok(requests)
     }
 
+    /// Does the page say how long the latest requests took?
+    #[must_use]
+    pub fn tells_times(&self) -> bool {
+        self.latest.slots.iter().any(|slot| slot.took_ms.is_some())
+    }
+
     /// Tells of the requests since the last look, without those for the page itself.
     ///
     /// # Errors

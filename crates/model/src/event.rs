@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::documents::{
-    CapacityDocument, CapacityStep, CompareBlock, CompareDocument, FitPoint, SharingPoint, SizeDocument, Stair,
+    CapacityDocument, CapacityStep, CompareBlock, CompareDocument, FitPoint, Seen, SharingPoint, SizeDocument, Stair,
     SweepDocument, SweepRow, Trial, TuneDocument,
 };
 use crate::run::{ClassReport, Mark};
@@ -76,6 +76,8 @@ pub enum Event<'a> {
     Restoring,
     /// The server is given its better settings for good.
     Keeping { settings: Cow<'a, Settings> },
+    /// What those who use the servers have seen in the latest second, where nobody puts load on.
+    Visited { seen: Cow<'a, Seen> },
     /// The experiment is over.
     Concluded { document: Document<'a> },
 
@@ -93,6 +95,12 @@ pub enum Stage {
     Race,
     /// The rate of the winner is held once more.
     Hold,
+    /// One small step at a time, judged by what visitors see.
+    Steps,
+    /// How the servers do before the better settings are left to themselves.
+    Before,
+    /// The better settings are in force, and what the servers do with them is watched.
+    Watch,
 }
 
 /// What a trial is to be.
@@ -207,6 +215,8 @@ pub enum Decided {
     /// Nothing is measured again any more because of other programs.
     RepeatNoMore,
     LongerBlocks,
+    /// Settings are put back, for things got worse with them.
+    GoBack,
 }
 
 /// What an experiment of several runs has found.

@@ -182,6 +182,13 @@ impl Histogram {
         })
     }
 
+    /// How many values are above `us`, as far as buckets tell.
+    #[must_use]
+    pub fn count_above(&self, us: u64) -> u64 {
+        let Some(inner) = self.counted().filter(|inner| inner.max() > us) else { return 0 };
+        inner.count_between(inner.next_non_equivalent(us), inner.max())
+    }
+
     /// The value at quantile `q` (0 to 1), in microseconds; 0 when empty.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {

@@ -12,6 +12,7 @@ pub mod documents;
 pub mod event;
 pub mod examination;
 pub mod exchange;
+pub mod experience;
 pub mod histogram;
 pub mod http_options;
 pub mod kept_plan;
@@ -42,6 +43,7 @@ pub use database::{
 };
 pub use event::Event;
 pub use exchange::{Exchange, Fate, Wish};
+pub use experience::Experience;
 pub use histogram::{Histogram, Kind};
 pub use kept_plan::KeptPlan;
 pub use look::{CgroupLook, HostLook, ListenQueue, Look, Observed, PortsHeld, WorkerLook};

@@ -1,4 +1,5 @@
-//! What a run has to reach: `p99<300ms`, `errors<0.1%`, `rate>500`; one class of its requests: `checkout.p99<500ms`.
+//! What a run has to reach: `p99<300ms`, `errors<0.1%`, `rate>500`; one class of its requests: `checkout.p99<500ms`; what it may take of
+//! the server's machine: `cpu<80%`, `cpu_per_request<2ms`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,11 +20,11 @@ pub struct Objective {
     pub metric: Metric,
     /// The limit itself is not good enough.
     pub strict: bool,
-    /// Microseconds, a share (0 to 1), or requests per second.
+    /// Microseconds (of a latency, or of CPU time), a share (0 to 1), or requests per second.
     pub limit: f64,
 }
 
-/// What is looked at. Latencies and errors have to stay below their limit, a rate above.
+/// What is looked at. Only a rate has to stay above its limit, all else below.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Metric {
     /// A field of a latency summary, such as `p99` of `response`.
@@ -33,6 +34,18 @@ pub enum Metric {
     Errors,
     /// Answers per second before the end of the phase.
     Rate,
+    /// How busy the processors of the server's machine are, all together, as a share; with whatever else runs there.
+    Cpu,
+    /// CPU time of the server's processes for each answer.
+    CpuPerRequest,
+}
+
+impl Metric {
+    /// Is it known only where the server's processes can be looked at?
+    #[must_use]
+    pub fn is_of_server(&self) -> bool {
+        matches!(self, Metric::Cpu | Metric::CpuPerRequest)
+    }
 }
 
 /// An objective with what was seen.
@@ -88,7 +101,8 @@ impl Objective {
     #[must_use]
     pub fn show(&self, value: f64) -> String {
         match self.metric {
-            Metric::Latency { .. } => show_us(value),
+            Metric::Latency { .. } | Metric::CpuPerRequest => show_us(value),
+            Metric::Cpu => format!("{:.1} %", value * 100.0),
             Metric::Errors => format!("{:.3} %", value * 100.0),
             Metric::Rate => format!("{value:.1}/s"),
         }
@@ -100,9 +114,9 @@ impl FromStr for Objective {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
-        let at = text
-            .find(['<', '>'])
-            .ok_or_else(|| format!("'{text}' is not an objective; write it as p99<300ms, errors<0.1% or rate>500"))?;
+        let at = text.find(['<', '>']).ok_or_else(|| {
+            format!("'{text}' is not an objective; write it as p99<300ms, errors<0.1%, rate>500 or cpu<80%")
+        })?;
         let (name, rest) = (text[..at].trim(), &text[at..]);
         let above = rest.starts_with('>');
         let strict = !rest[1..].starts_with('=');
@@ -112,17 +126,23 @@ impl FromStr for Objective {
             let right = if above { "<" } else { ">" };
             return Err(format!("'{text}': {name} has to be {right} something, or every server reaches it"));
         }
+        if let (true, Some(class)) = (metric.is_of_server(), &class) {
+            return Err(format!("'{text}': {metric} is not known of {class} alone; it is of all requests: {metric}<…"));
+        }
         let limit = match metric {
-            Metric::Latency { .. } => {
+            Metric::Latency { .. } | Metric::CpuPerRequest => {
                 if value.parse::<f64>().is_ok() {
                     return Err(format!("'{text}': say the unit, as in {name}<{value}ms"));
                 }
                 DURATION.read::<Duration>(value).map_err(|e| format!("'{text}': {e}"))?.as_secs_f64() * 1e6
             }
-            Metric::Errors => {
+            Metric::Errors | Metric::Cpu => {
                 let (number, scale) = value.strip_suffix('%').map_or((value, 1.0), |v| (v, 100.0));
                 match number.trim().parse::<f64>() {
                     Ok(n) if n.is_finite() && (0.0..=1.0).contains(&(n / scale)) => n / scale,
+                    _ if metric == Metric::Cpu => {
+                        return Err(format!("'{text}': write a share of all processors, as in cpu<80%"));
+                    }
                     _ => return Err(format!("'{text}': write a share, as in errors<0.1% or errors<0.001")),
                 }
             }
@@ -150,6 +170,8 @@ fn metric(name: &str) -> Result<Metric, String> {
     match name.as_str() {
         "errors" => return Ok(Metric::Errors),
         "rate" | "rps" => return Ok(Metric::Rate),
+        "cpu" => return Ok(Metric::Cpu),
+        "cpu_per_request" => return Ok(Metric::CpuPerRequest),
         _ => {}
     }
     let (kind, field) =
@@ -161,7 +183,7 @@ fn metric(name: &str) -> Result<Metric, String> {
     match (kind, fields.iter().find(|f| **f == field)) {
         (Some(kind), Some(field)) => Ok(Metric::Latency { kind, field }),
         _ => Err(format!(
-            "'{name}' cannot be an objective; there are errors, rate, and {}, of the response or, as in connect.p99, of {}; \
+            "'{name}' cannot be an objective; there are errors, rate, cpu, cpu_per_request, and {}, of the response or, as in connect.p99, of {}; \
              a class of requests stands before it: checkout.p99",
             fields.iter().map(|f| f.replace('_', ".")).collect::<Vec<_>>().join(", "),
             kinds[1..].join(", "),
@@ -174,6 +196,8 @@ impl fmt::Display for Metric {
         match self {
             Metric::Errors => f.write_str("errors"),
             Metric::Rate => f.write_str("rate"),
+            Metric::Cpu => f.write_str("cpu"),
+            Metric::CpuPerRequest => f.write_str("cpu_per_request"),
             Metric::Latency { kind, field } => {
                 if *kind != Kind::Response {
                     write!(f, "{}.", kind.name())?;
@@ -194,10 +218,10 @@ impl fmt::Display for Objective {
         };
         write!(f, "{}{sign}", self.what())?;
         match self.metric {
-            Metric::Latency { .. } => {
+            Metric::Latency { .. } | Metric::CpuPerRequest => {
                 write!(f, "{}", humantime::format_duration(Duration::from_micros(self.limit.round() as u64)))
             }
-            Metric::Errors => write!(f, "{}%", self.limit * 100.0),
+            Metric::Errors | Metric::Cpu => write!(f, "{}%", self.limit * 100.0),
             Metric::Rate => write!(f, "{}", self.limit),
         }
     }
@@ -249,6 +273,8 @@ mod tests {
             "GET /a.html?x.service.p99.9<1s",
             "GET /item/{n}.errors<1%",
             "Log in.rate>5",
+            "cpu<80%",
+            "cpu_per_request<=1ms 500us",
         ] {
             let o: Objective = text.parse().expect("valid");
             assert_eq!(o.to_string(), text);
@@ -280,6 +306,10 @@ mod tests {
             ("errors<5", "0.1%"),
             ("errors<nan%", "0.1%"),
             ("rate>inf", "rate>500"),
+            ("cpu<120%", "cpu<80%"),
+            ("cpu>10%", "<"),
+            ("cpu_per_request<2", "unit"),
+            ("login.cpu<80%", "of all requests"),
         ] {
             let e = Objective::list(text).expect_err(text);
             assert!(e.contains(hint), "{text}: {e}");

@@ -98,8 +98,9 @@ impl ErrorLogs {
     }
 }
 
-/// The access mode is in the last digit of the octal flags: 1 writes, 2 does both.
-fn is_for_writing(fdinfo: &str) -> bool {
+/// Is a descriptor, by its `fdinfo`, for writing? The access mode is in the last digit of the octal flags: 1 writes, 2 does both.
+#[must_use]
+pub fn is_for_writing(fdinfo: &str) -> bool {
     let flags = fdinfo.lines().find_map(|l| l.strip_prefix("flags:")).map(str::trim);
     flags.and_then(|f| u32::from_str_radix(f, 8).ok()).is_some_and(|f| f & 3 != 0)
 }

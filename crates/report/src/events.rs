@@ -17,6 +17,9 @@ pub fn event_line(event: &Event<'_>) -> Option<String> {
         Event::Stage { stage: Stage::KeepAlive } => "KeepAlive, with clients that keep their connections:".into(),
         Event::Stage { stage: Stage::Race } => "race, baseline against best, each on a fresh start:".into(),
         Event::Stage { stage: Stage::Hold } => "the rate of the best, held on a fresh start:".into(),
+        Event::Stage { stage: Stage::Steps } => "one small step at a time, judged by what visitors see:".into(),
+        Event::Stage { stage: Stage::Before } => "how it does with the settings from before, to compare with:".into(),
+        Event::Stage { stage: Stage::Watch } => "the better settings are in force and watched:".into(),
         Event::TrialBegan { trial } => began(trial)?,
         Event::TrialDone { outcome } => done(outcome),
         Event::Repeated { what: Repeated::Run, why, .. } => format!("     {why}: measured again"),
@@ -25,6 +28,7 @@ pub fn event_line(event: &Event<'_>) -> Option<String> {
             format!("     {because}: from here on nothing is measured again for that")
         }
         Event::Decided { what: Decided::LongerBlocks, because } => because.to_string(),
+        Event::Decided { what: Decided::GoBack, because } => format!("     going back: {because}"),
         Event::Sized { size } => format!(
             "{} ({}, {}): {} workers use {} of real memory; {} fit into {} ({})",
             size.server,
@@ -56,6 +60,7 @@ pub fn event_line(event: &Event<'_>) -> Option<String> {
         | Event::Finding { .. }
         | Event::Ended { .. }
         | Event::Failed { .. }
+        | Event::Visited { .. }
         | Event::Concluded { .. } => return None,
     })
 }

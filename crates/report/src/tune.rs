@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lastdrop_model::documents::{Goal, Searched, SettingEffect, TuneDocument, TuneVerdict};
+use lastdrop_model::documents::{Goal, Searched, Seen, SettingEffect, TuneDocument, TuneVerdict, Visited, Watch};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::{show_bytes, show_us};
 
@@ -28,10 +28,11 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     let rows: Vec<Vec<String>> = d
         .trials
         .iter()
-        .filter(|t| t.role != "race")
+        .filter(|t| !matches!(t.role.as_str(), "race" | "step"))
         .map(|t| {
             let mut cells = Vec::new();
-            if t.run.is_empty() {
+            // Refused; visitors make no run.
+            if t.run.is_empty() && t.objective == 0.0 {
                 cells.extend(["–", "–", "–"].map(String::from));
             } else {
                 cells.extend([format!("{:.1}", t.objective), show_us(t.p99_us), t.unanswered.to_string()]);
@@ -51,6 +52,9 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     if !rows.is_empty() {
         out.push_str(&aligned(&[rate_of(d), "p99", "unanswered", "warmed", "settings"], &rows));
     }
+    if let Some(visited) = &d.visited {
+        out.push_str(&walked(visited));
+    }
     if !d.race.is_empty() {
         let rows: Vec<Vec<String>> = d
             .race
@@ -69,7 +73,7 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
             .collect();
         let what = match d.goal {
             Goal::Throughput => rate_of(d),
-            Goal::Latency => "p99",
+            Goal::Latency => d.visited.as_ref().map_or("p99", |v| &v.compared),
             Goal::Memory => "memory of the workers",
         };
         let _ = write!(out, "\nthe race, {what}:\n{}", aligned(&["pair", "baseline", "best", "ratio"], &rows));
@@ -97,6 +101,9 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
             let _ = writeln!(out, "  {line}");
         }
     }
+    if let Some(watch) = &d.watch {
+        out.push_str(&watched(watch));
+    }
     out.push('\n');
     if d.interrupted {
         out.push_str("ended early: interrupted\n");
@@ -106,7 +113,7 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     }
     if d.restored {
         out.push_str("the server is back as it was found");
-        out.push_str(if d.verdict == TuneVerdict::Improved {
+        out.push_str(if d.verdict == TuneVerdict::Improved && d.watch.is_none() {
             "; to have the change: the same command with --keep\n"
         } else {
             "\n"
@@ -116,6 +123,42 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
         let _ = writeln!(out, "note: {note}");
     }
     out
+}
+
+/// What visitors saw of each step.
+fn walked(v: &Visited) -> String {
+    let mut out = format!("\nseen by the {}: {}\n", v.by, saw(&v.before));
+    let rows = v.steps.iter().map(|s| {
+        let ratio = s.ratio.map_or_else(|| "–".into(), |r| format!("{r:.2}"));
+        let interval = s.interval.map_or_else(|| "–".into(), |[low, high]| format!("{low:.2} to {high:.2}"));
+        vec![format!("{} {} → {}", s.name, s.from, s.to), s.pairs.to_string(), ratio, interval, s.because.clone()]
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    if !rows.is_empty() {
+        let shorter = format!("times as short a {}", v.compared);
+        out.push_str(&aligned(&["step", "pairs", &shorter, "95 %", "what came of it"], &rows));
+    }
+    out
+}
+
+/// What was seen after the better settings were left in force.
+fn watched(w: &Watch) -> String {
+    let fate = if w.went_back { "WENT BACK" } else { "STAYED" };
+    format!(
+        "\nthe watch, {}:\n  before  {}\n  during  {}\n{fate}: {}\n",
+        w.watched,
+        saw(&w.before),
+        saw(&w.during),
+        w.because
+    )
+}
+
+fn saw(s: &Seen) -> String {
+    let times = match (s.p50_us, s.p99_us) {
+        (Some(p50), Some(p99)) => format!(", p50 {}, p99 {}", show_us(p50), show_us(p99)),
+        _ => ", no times".into(),
+    };
+    format!("{} requests in {:.0} s, {} without a good answer{times}", s.requests, s.seconds, s.errors)
 }
 
 /// What the rate of a trial is.
@@ -224,6 +267,8 @@ mod tests {
             searched: Vec::new(),
             proposals: Vec::new(),
             limit_after: None,
+            visited: None,
+            watch: None,
             trials: Vec::new(),
             undominated: Vec::new(),
             effects: Vec::new(),

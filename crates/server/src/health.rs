@@ -21,6 +21,21 @@ pub struct Health {
     pub status: u16,
 }
 
+impl Health {
+    /// Asks once whether it still does.
+    ///
+    /// # Errors
+    /// With what it does instead.
+    pub fn check(&self) -> Result<(), ServerError> {
+        let said = match status::get(&self.url, ASK_TIMEOUT) {
+            Ok(answer) if answer.status == self.status => return Ok(()),
+            Ok(answer) => format!("it answers {} instead of {}", answer.status, self.status),
+            Err(e) => e.to_string(),
+        };
+        Err(ServerError::Unhealthy(said))
+    }
+}
+
 /// What it answers now.
 ///
 /// # Errors

@@ -65,7 +65,7 @@ pub use left::{forget, left_at};
 pub use restore::{Restored, restore_all, restore_of};
 pub use server_ref::{ServerRef, check_called_apart};
 pub use session::Session;
-pub use stack::Stack;
+pub use stack::{Stack, Staying};
 pub use tables::{KnobRow, KnobTable, knob_tables};
 pub use visitors::Others;
 

@@ -476,6 +476,8 @@ impl Session {
                     restart::stop(&before.birth, &before.argvs(), before.stop_signal()?)?;
                 }
                 self.journal.restarted = true;
+                // Whoever undoes it takes this one away.
+                self.journal.own_file.clone_from(&file);
                 self.journal.write()?;
                 let text = self.render(&change, &placement);
                 self.edit(&change)?;
@@ -485,6 +487,9 @@ impl Session {
             }
         };
         self.bring_into_force(change, launch)?;
+        if matches!(kept, Kept::OnFile { .. }) {
+            let _ = remove_if_there(&self.files.trial);
+        }
         Ok(kept)
     }
 

@@ -15,6 +15,7 @@ use lastdrop_model::{Knob, Setting, Settings, Url};
 
 use crate::adapter::{Adapter, Effective};
 use crate::adapters::discover;
+use crate::health::Health;
 use crate::host::{Host, HostSession, SOMAXCONN};
 use crate::journal::{StackPlace, lock_all};
 use crate::kept::Kept;
@@ -158,6 +159,11 @@ struct Member {
     named: bool,
     part: Part,
 }
+
+/// Settings that are where they can stay: by member, where that is.
+#[derive(Debug)]
+#[must_use = "they are undone unless they are settled"]
+pub struct Staying(Vec<(usize, Kept)>);
 
 /// Servers that are being changed.
 pub struct Stack {
@@ -428,6 +434,16 @@ impl Stack {
     /// # Errors
     /// When they cannot be brought into force. What was not kept by then can still be restored.
     pub fn keep(&mut self, settings: &Settings) -> Result<Vec<Kept>, ServerError> {
+        let staying = self.bring_to_stay(settings)?;
+        self.settle(staying)
+    }
+
+    /// The first half of it: all settings are in force where they can stay, and whoever restores undoes them: [`Stack::restore`], or
+    /// `lastdrop restore` after a kill.
+    ///
+    /// # Errors
+    /// When they cannot be brought into force.
+    pub fn bring_to_stay(&mut self, settings: &Settings) -> Result<Staying, ServerError> {
         let parts = self.parts(settings)?;
         let several = self.is_several();
         let mut kept = Vec::new();
@@ -435,12 +451,28 @@ impl Stack {
             let about = self.about(&self.members[i]);
             kept.push((i, self.members[i].part.bring_to_stay(&part).map_err(about)?));
         }
-        for (i, kept) in &kept {
+        Ok(Staying(kept))
+    }
+
+    /// The second half: they are not undone any more. Members that none of them is of are put back.
+    ///
+    /// # Errors
+    /// When that cannot be written down; what has not been settled by then can still be restored.
+    pub fn settle(&mut self, staying: Staying) -> Result<Vec<Kept>, ServerError> {
+        for (i, kept) in &staying.0 {
             let about = self.about(&self.members[*i]);
             self.members[*i].part.settle(kept).map_err(about)?;
         }
         self.restore()?;
-        Ok(kept.into_iter().map(|(_, kept)| kept).collect())
+        Ok(staying.0.into_iter().map(|(_, kept)| kept).collect())
+    }
+
+    /// Does the site answer as it did at the start, asked once?
+    ///
+    /// # Errors
+    /// With what it does instead.
+    pub fn check_health(&self) -> Result<(), ServerError> {
+        self.health().map_or(Ok(()), Health::check)
     }
 
     /// Settings with all that follows from them, as [`Adapter::complete`].

@@ -246,7 +246,7 @@ impl Finder<'_, '_> {
         let load = Load::open(rate, self.order.arrivals, self.order.connections);
         let run =
             self.run(load, SETTLING, Duration::from_secs_f64(seconds), &format!("capacity {}", purpose.name()))?;
-        let judged = judge(&self.order.objectives, &run.plan, run.measured());
+        let judged = judge(&self.order.objectives, &run.plan, &run.phases, run.server.as_ref());
         let mut step = step_of(&run, rate, purpose, seconds);
         let behind = run.measured().and_then(|p| falls_behind(p, &self.order.objectives, HORIZON_S));
         if let Some(p) = run.measured() {

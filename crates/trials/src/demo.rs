@@ -59,6 +59,8 @@ pub fn order(url: Url, seed: u64) -> TuneOrder {
         recycling_warm_up: Duration::from_millis(1000),
         settling: Duration::from_millis(300),
         advise_keepalive: false,
+        watch: None,
+        beside_visitors: None,
     }
 }
 

@@ -196,7 +196,7 @@ fn verdict(run: &Run, objectives: &[Objective], expected: u16, order: &TrialOrde
     if let Some(behind) = falls_behind(phase, objectives, HORIZON_S) {
         return (behind, f64::INFINITY);
     }
-    let judged = judge_objectives(objectives, &run.plan, Some(phase));
+    let judged = judge_objectives(objectives, &run.plan, &run.phases, run.server.as_ref());
     let missed: Vec<&Judged> = judged.iter().filter(|j| !j.met).collect();
     if missed.is_empty() {
         let why = spoiled(run, phase, expected, order);

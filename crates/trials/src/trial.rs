@@ -164,7 +164,7 @@ pub(crate) fn judge(trial: &mut Trial, run: &Run, expected: u16, order: &TrialOr
     trial.why = match (spoiled(run, phase, expected, order), over) {
         (Some(why), _) => why,
         (None, Some((budget, used))) => format!("the workers used {} MB of {} MB", used >> 20, budget >> 20),
-        (None, None) => missed(order.plan, phase),
+        (None, None) => missed(order.plan, run),
     };
     trial.valid = trial.why.is_empty();
 }
@@ -183,9 +183,9 @@ pub(crate) fn spoiled(run: &Run, phase: &PhaseReport, expected: u16, order: &Tri
     }
 }
 
-/// The objectives that a phase misses, in words; empty when there is none.
-fn missed(plan: &Plan, phase: &PhaseReport) -> String {
-    let judged = lastdrop_analyze::objective::judge(&plan.objectives, plan, Some(phase));
+/// The objectives that a run misses, in words; empty when there is none.
+fn missed(plan: &Plan, run: &Run) -> String {
+    let judged = lastdrop_analyze::objective::judge(&plan.objectives, plan, &run.phases, run.server.as_ref());
     let missed = judged.iter().filter(|j| !j.met).map(|j| format!("{} is missed: {}", j.objective, j.seen));
     missed.collect::<Vec<_>>().join("; ")
 }

@@ -8,9 +8,11 @@ pub mod race;
 pub mod rivals;
 pub mod space;
 mod strategy;
+mod worse;
 
 pub use expected::{Effect, Expected};
 pub use finals::Finals;
 pub use race::{Decision, Race, RaceVerdict};
 pub use space::{Limit, Parameter, Point, Space};
 pub use strategy::{History, Strategy};
+pub use worse::Guard;

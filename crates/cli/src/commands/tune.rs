@@ -1,14 +1,16 @@
 //! `lastdrop tune SERVER --url URL`
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_diagnose::findings::diagnose;
 use lastdrop_doctor::{Manner, Order, examine, look_again, proposals};
 use lastdrop_lab::warm::RECYCLING_WARM_UP;
 use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_looks::databases::DatabaseOptions;
+use lastdrop_looks::visitors::Visitors;
 use lastdrop_model::bounds::{DURATION, GAIN, MEMORY, PAUSE, RACE, TRIALS};
 use lastdrop_model::documents::{Goal, LimitAfter, Proposal, TUNE_SCHEMA, TuneDocument, TuneVerdict};
 use lastdrop_model::examination::Examination;
@@ -18,6 +20,7 @@ use lastdrop_report::export::Runs;
 use lastdrop_report::tune_text;
 use lastdrop_server::{Kind, ServerRef, Stack, check_called_apart, kinds};
 use lastdrop_store::Store;
+use lastdrop_traffic::Format;
 use lastdrop_trials::tune::{After, DiaryOrder, TuneOrder, Wishes, tune as run_tune};
 
 use crate::commands::watchdog::Watchdog;
@@ -56,6 +59,14 @@ pub struct TuneArgs {
     /// Leave the better settings in force
     #[arg(long)]
     pub keep: bool,
+    /// After the better settings were left in force, watch the server for so long, and put them back when errors or p99 get worse than they
+    /// were before: those of visitors with --live, else of a light load of the same requests
+    #[arg(long, value_name = "TIME", requires = "keep", value_parser = within::<Duration>(DURATION))]
+    pub watch: Option<Duration>,
+    /// Where --live sees visitors, with their times, and what its lines look like [default: the logs that the server has open, where their
+    /// format has times; else its status page]
+    #[arg(long, value_name = "FILE[,LOGFORMAT]", requires = "live", value_parser = access_log)]
+    pub access_log: Option<(PathBuf, Option<Format>)>,
     /// A process beside it puts the servers back when it dies, or nothing happens for so long; 0s: none
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = within::<Duration>(PAUSE))]
     pub dead_man: Duration,
@@ -116,6 +127,24 @@ fn range(text: &str) -> Result<(String, u64, u64), String> {
     };
     let error = || format!("'{text}' is no range: write SETTING=A..B, such as MaxRequestWorkers=10..200");
     read().filter(|(name, low, high)| !name.is_empty() && low < high).ok_or_else(error)
+}
+
+/// Reads `FILE` or `FILE,LOGFORMAT`.
+fn access_log(text: &str) -> Result<(PathBuf, Option<Format>), String> {
+    let (file, format) = text.split_once(',').map_or((text, None), |(file, format)| (file, Some(format)));
+    Ok((file.into(), format.map(|format| format.trim().parse()).transpose()?))
+}
+
+/// The visitors of servers that are in use, where they are seen.
+fn visitors(args: &TuneArgs) -> Result<Option<Visitors>> {
+    match &args.access_log {
+        _ if !args.others.live => Ok(None),
+        Some((file, format)) => {
+            let seen = Visitors::in_log(file, format.as_ref());
+            Ok(Some(seen.with_context(|| format!("cannot read {}", file.display()))?))
+        }
+        None => Ok(Visitors::of(&args.servers)),
+    }
 }
 
 /// Reads `SETTING=VALUE`.
@@ -214,6 +243,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
             Err(e) => return Err(e.into()),
         };
     }
+    let visitors = visitors(&args)?;
     let mut observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
     let stack = Stack::open(&args.servers, Some(&plan.url), &(&args.others).into())?;
     let goal = match args.goal.as_str() {
@@ -221,11 +251,15 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         "memory" => Goal::Memory,
         _ => Goal::Throughput,
     };
+    // Visitors put on load enough, unless the user says how much more it is to be.
+    let load_is_given = args.load.users.is_some() || args.load.rate.is_some() || run_plan::is_plan_file(&args.url);
     let order = TuneOrder {
-        plan,
         goal,
         memory: args.memory,
         keep: args.keep,
+        watch: args.watch,
+        beside_visitors: load_is_given.then(|| plan.clone()),
+        plan,
         wishes: Wishes { only: args.only, not: args.not, ranges: args.range, fixed: args.fix.into_iter().collect() },
         proposals: [
             before.as_ref().map_or_else(Vec::new, |document| proposals(document, &args.servers)),
@@ -252,7 +286,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     let look = &look;
     let mut after = before.as_ref().map(|before| move |lab: &mut Lab<'_>| limit_after(lab, look, &before.examination));
     let after = after.as_mut().map(|after| after as After<'_>);
-    let document = run_tune(&mut lab, stack, &order, after);
+    let document = run_tune(&mut lab, stack, &order, after, visitors);
     drop(watchdog);
     let document = document?;
     report.keep_and_give(store.as_ref(), &tune_text(&document, args.explain), &document)?;

@@ -173,6 +173,59 @@ pub struct LimitAfter {
     pub title: String,
 }
 
+/// What those who use servers have seen in some time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seen {
+    pub seconds: f64,
+    pub requests: u64,
+    /// Without a good answer.
+    pub errors: u64,
+    /// None where nothing is known of times.
+    pub p50_us: Option<f64>,
+    pub p99_us: Option<f64>,
+}
+
+/// The time after better settings were left in force, in which they were watched.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Watch {
+    /// Whose requests were looked at, and how.
+    pub watched: String,
+    /// How long it was to be, seconds.
+    pub asked_s: f64,
+    pub before: Seen,
+    pub during: Seen,
+    /// The settings from before are in force again.
+    pub went_back: bool,
+    pub because: String,
+}
+
+/// One setting moved by one step while visitors use the servers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    pub name: String,
+    pub from: String,
+    pub to: String,
+    /// How many times as short visitors' times were with it, and the bounds of 95 %; None where too little was seen.
+    pub ratio: Option<f64>,
+    pub interval: Option<[f64; 2]>,
+    pub pairs: usize,
+    /// It was left in force for the steps after it.
+    pub taken: bool,
+    pub because: String,
+}
+
+/// The visitors of servers that were tuned while they were in use.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Visited {
+    /// How they are seen: `access log /var/log/nginx/access.log`.
+    pub by: String,
+    /// What of their times was compared: `p95`.
+    pub compared: String,
+    /// Of the servers as they were, at the beginning.
+    pub before: Seen,
+    pub steps: Vec<Step>,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TuneDocument {
     pub schema: String,
@@ -193,6 +246,10 @@ pub struct TuneDocument {
     pub proposals: Vec<Proposal>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_after: Option<LimitAfter>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub visited: Option<Visited>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watch: Option<Watch>,
     pub trials: Vec<Trial>,
     /// Trials (by their place in `trials`) than which none has more throughput, a shorter p99 and less memory at once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -1,7 +1,7 @@
 //! The section of a tune: what the better settings are worth, every trial, the trade-off between throughput and latency, the
 //! race, and the change as lines of a configuration.
 
-use lastdrop_model::documents::{Trial, TuneDocument, TuneVerdict};
+use lastdrop_model::documents::{Goal, Trial, TuneDocument, TuneVerdict};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::{show_bytes, show_us};
 use maud::{Markup, html};
@@ -24,6 +24,7 @@ pub(super) fn section(d: &TuneDocument) -> Section {
     let body = html! {
         (verdict(d).shown())
         (diff(d))
+        (steps(d))
         (trials(d))
         h2.group { "How it was decided" }
         div.pair { (trade_off(d)) (race(d)) }
@@ -47,6 +48,9 @@ pub(crate) fn verdict(d: &TuneDocument) -> Told {
         (_, _, true) => told.say("The server is back as it was found."),
         _ => {}
     }
+    if let Some(w) = &d.watch {
+        told.say(format!("Watched for {:.0} s ({}): {}.", w.during.seconds, w.watched, w.because));
+    }
     if d.interrupted {
         told.say("It was interrupted; this is what was known by then.");
     }
@@ -54,9 +58,12 @@ pub(crate) fn verdict(d: &TuneDocument) -> Told {
         told.number(Unit::Rate.show(b.objective), "answered as it was");
     }
     if let Some(w) = &d.winner {
-        told.number(Unit::Rate.show(w.objective), "answered with the best");
+        if d.goal == Goal::Throughput {
+            told.number(Unit::Rate.show(w.objective), "answered with the best");
+        }
         if let (Some(ratio), Some([low, high])) = (w.ratio, w.interval) {
-            told.number(Unit::Ratio.show(ratio), format!("the throughput, between {low:.2} and {high:.2}"));
+            let times = d.goal.times();
+            told.number(Unit::Ratio.show(ratio), format!("{times}, between {low:.2} and {high:.2}"));
         }
         if let Some(b) = d.baseline.as_ref().filter(|b| b.p99_us > 0.0) {
             told.number(show_us(w.p99_us), format!("99 of 100 within; before {}", show_us(b.p99_us)));
@@ -76,6 +83,25 @@ fn diff(d: &TuneDocument) -> Markup {
                 }
             }
         }
+    }
+}
+
+/// The steps of a tune beside visitors.
+fn steps(d: &TuneDocument) -> Markup {
+    let Some(v) = d.visited.as_ref().filter(|v| !v.steps.is_empty()) else { return Markup::default() };
+    let heading = ["setting", "from", "to", "times as short", "pairs", NOTES];
+    let mut table = Table::new(format!("{} of visitors, by the {}", v.compared, v.by), 3, &heading);
+    for s in &v.steps {
+        let ratio = match (s.ratio, s.interval) {
+            (Some(ratio), Some([low, high])) => format!("{ratio:.2} ({low:.2} to {high:.2})"),
+            _ => "–".into(),
+        };
+        let (from, to) = (s.from.clone(), s.to.clone());
+        table.row(vec![s.name.clone(), from, to, ratio, s.pairs.to_string(), s.because.clone()]);
+    }
+    html! {
+        h2.group { "Step by step" }
+        (table.shown())
     }
 }
 
@@ -124,7 +150,7 @@ fn trials(d: &TuneDocument) -> Markup {
         .map(|t| Bar {
             name: short(&describe(&t.settings), 140) + other_load(&t.role),
             value: t.objective,
-            says: if t.run.is_empty() { "refused".into() } else { Unit::Rate.show(t.objective) },
+            says: if t.run.is_empty() && t.objective == 0.0 { "refused".into() } else { Unit::Rate.show(t.objective) },
             colour: colour(t).0,
             mark: None,
         })

@@ -18,7 +18,7 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use lastdrop_model::event::{Decided, Lead, Stage, Suspicion, TrialBegan};
+use lastdrop_model::event::{Lead, Stage, Suspicion, TrialBegan};
 use lastdrop_model::printable::line;
 use lastdrop_model::settings::describe;
 use lastdrop_model::{Counts, Event, Histogram, KeptPlan, Kind, Look, Slice};
@@ -179,6 +179,9 @@ impl Live {
                     Stage::KeepAlive => "what KeepAlive is worth",
                     Stage::Race => "race against the server as it is",
                     Stage::Hold => "the rate of the best, held on a fresh start",
+                    Stage::Steps => "one small step at a time, judged by visitors",
+                    Stage::Before => "as it was, to compare the watch with",
+                    Stage::Watch => "the better settings are in force and watched",
                 }
                 .into();
                 let stage = self.stage.clone();
@@ -205,7 +208,7 @@ impl Live {
                     excluded: suspicion.excluded.to_vec().into(),
                 });
             }
-            Event::Decided { what: Decided::RepeatNoMore | Decided::LongerBlocks, .. }
+            Event::Decided { .. }
             | Event::Repeated { .. }
             | Event::Sized { .. }
             | Event::Warmed { .. }
@@ -221,7 +224,9 @@ impl Live {
                     self.say(&line);
                 }
             }
-            Event::Exchanges { .. } | Event::Classes { .. } | Event::Concluded { .. } => self.version -= 1,
+            Event::Exchanges { .. } | Event::Classes { .. } | Event::Visited { .. } | Event::Concluded { .. } => {
+                self.version -= 1;
+            }
         }
     }
 

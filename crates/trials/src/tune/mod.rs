@@ -1,8 +1,9 @@
 //! From a server as it is to settings that are proven better: baseline, search, race, verdict, and everything back.
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use lastdrop_looks::visitors::Visitors;
 use lastdrop_model::documents::{
     Goal, LimitAfter, Proposal, SizeDocument, TUNE_SCHEMA, Trial, TuneDocument, TuneVerdict,
 };
@@ -10,7 +11,7 @@ use lastdrop_model::event::{Decided, Document, Outcome, Stage, TrialBegan};
 use lastdrop_model::objective::Metric;
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_bytes;
-use lastdrop_model::{Event, Load, Plan, Role, Settings};
+use lastdrop_model::{Event, Experience, Load, Plan, Role, Settings};
 use lastdrop_server::{Restored, Stack};
 
 use crate::bar::Bar;
@@ -25,11 +26,15 @@ mod meets;
 mod race;
 mod search;
 mod space;
+mod steps;
+mod visits;
+mod watch;
 
 pub use self::diary::DiaryOrder;
 use self::diary::{Diary, digest};
 pub use self::space::Wishes;
-use self::space::{Facts, prepare};
+use self::space::{Facts, Prepared, prepare};
+use self::visits::Whose;
 
 /// What to tune for.
 #[derive(Debug, Clone)]
@@ -40,6 +45,11 @@ pub struct TuneOrder {
     pub goal: Goal,
     pub memory: Option<u64>,
     pub keep: bool,
+    /// How long servers are watched after they were given the better settings, which are put back when it gets worse.
+    pub watch: Option<Duration>,
+    /// Visitors who use the servers meanwhile are judged by their own latency, and this is the load that is put on beside them; None:
+    /// none is.
+    pub beside_visitors: Option<Plan>,
     pub wishes: Wishes,
     /// What is tried first.
     pub proposals: Vec<Proposal>,
@@ -69,7 +79,11 @@ const PROBE: &str = "probe";
 /// Blocks get no longer than this by themselves.
 const LONGEST_BLOCK: Duration = Duration::from_secs(60);
 
-/// Tunes servers. The document comes back in every case in which something was measured; the servers are as they were
+/// How long it is waited for visitors, and for how many.
+const LOOK_FOR_VISITORS: Duration = Duration::from_secs(5);
+const SOME_VISITORS: u64 = 5;
+
+/// Tunes servers. Where `visitors` use them, in small steps that these judge. The document comes back in every case in which something was measured; the servers are as they were
 /// found, or keep the winner if that was asked for and proven. `after` looks at them while they have the winner's settings.
 ///
 /// # Errors
@@ -79,6 +93,7 @@ pub fn tune(
     mut stack: Stack,
     order: &TuneOrder,
     after: Option<After<'_>>,
+    visitors: Option<Visitors>,
 ) -> Result<TuneDocument, LabError> {
     let mut document = TuneDocument {
         schema: TUNE_SCHEMA.into(),
@@ -92,6 +107,8 @@ pub fn tune(
         searched: Vec::new(),
         proposals: Vec::new(),
         limit_after: None,
+        visited: None,
+        watch: None,
         trials: Vec::new(),
         undominated: Vec::new(),
         effects: Vec::new(),
@@ -112,9 +129,10 @@ pub fn tune(
     };
     document.proposals = proposals;
     let plan = Plan { seed, ..order.plan.clone() };
-    let mut tuning = Tuning { lab, stack: &mut stack, order, plan, seed, document: &mut document, diary, bar: None };
-    let outcome = tuning.run(after);
-    let Tuning { diary, .. } = tuning;
+    let mut tuning =
+        Tuning { lab, stack: &mut stack, order, plan, seed, document: &mut document, diary, bar: None, visits: None };
+    let outcome = tuning.carry_out(after, visitors);
+    let Tuning { diary, visits, plan, .. } = tuning;
     document.notes.extend(diary.trouble.clone());
     if diary.used > 0 {
         document.notes.push(format!("{} trials are those of the tune that was ended", diary.used));
@@ -126,15 +144,23 @@ pub fn tune(
     if order.keep && improved && !lab.stopped() {
         let settings = document.winner.as_ref().map(|w| w.settings.clone()).unwrap_or_default();
         lab.tell(&Event::Keeping { settings: Cow::Borrowed(&settings) });
-        let kept = stack.keep(&settings)?;
-        document.kept = true;
-        let places: Vec<String> = kept.iter().map(ToString::to_string).collect();
-        document.kept_in = Some(places.join(", "));
+        let kept = match order.watch {
+            None => Some(stack.keep(&settings)?),
+            Some(time) => {
+                let whose = visits.unwrap_or(Whose::Load);
+                watch::keep_if_good(lab, &mut stack, order, &plan, &settings, whose, time, &mut document)?
+            }
+        };
+        match kept {
+            Some(kept) => {
+                document.kept = true;
+                let places: Vec<String> = kept.iter().map(ToString::to_string).collect();
+                document.kept_in = Some(places.join(", "));
+            }
+            None => put_back(lab, &mut stack, &mut document)?,
+        }
     } else {
-        lab.tell(&Event::Restoring);
-        let restored = stack.restore()?;
-        document.restored = true;
-        document.notes.extend(restored.iter().flat_map(Restored::notes));
+        put_back(lab, &mut stack, &mut document)?;
     }
     match outcome {
         Ok(()) => {}
@@ -144,6 +170,14 @@ pub fn tune(
     }
     lab.tell(&Event::Concluded { document: Document::Tune { found: Cow::Borrowed(&document) } });
     Ok(document)
+}
+
+fn put_back(lab: &mut Lab<'_>, stack: &mut Stack, document: &mut TuneDocument) -> Result<(), LabError> {
+    lab.tell(&Event::Restoring);
+    let restored = stack.restore()?;
+    document.restored = true;
+    document.notes.extend(restored.iter().flat_map(Restored::notes));
+    Ok(())
 }
 
 struct Tuning<'a, 'b> {
@@ -157,6 +191,8 @@ struct Tuning<'a, 'b> {
     diary: Diary,
     /// What a trial of the search has to be able to reach.
     bar: Option<Bar>,
+    /// The visitors that it was judged by, with what they saw of the servers as they were.
+    visits: Option<Whose>,
 }
 
 impl TuneOrder {
@@ -187,18 +223,42 @@ impl TuneOrder {
     }
 }
 
+/// What is known before anything is tried.
+struct Ready {
+    /// How often workers fit into memory, by the master of their server.
+    sizes: Vec<(i32, SizeDocument)>,
+    wishes: Wishes,
+    prepared: Prepared,
+}
+
 const NOTHING_TO_TRY: &str = "there is nothing to try: the server has no pool, recycling or keep-alive that this load could \
                               use; lastdrop knobs lists its settings, for a sweep";
 
 impl Tuning<'_, '_> {
-    fn run(&mut self, after: Option<After<'_>>) -> Result<(), LabError> {
+    /// By the visitors where there are some, else under a load of ours.
+    fn carry_out(&mut self, after: Option<After<'_>>, visitors: Option<Visitors>) -> Result<(), LabError> {
         self.stack.check_changeable()?;
-        let effective = self.stack.original().clone();
-        let pool = self.stack.pool().ok_or_else(|| LabError::Other("there is no server to tune".into()))?;
-        // Memory settles with the second request; before the first a worker shares nearly everything.
-        for _ in 0..2 {
-            let _ = warm_each(&self.order.plan, pool.workers().len());
+        let Some(mut visitors) = visitors else { return self.run(after) };
+        // Until here it was us who asked whether the servers are well.
+        visitors.look();
+        let (began, mut seen) = (Instant::now(), Experience::default());
+        while seen.requests < SOME_VISITORS && began.elapsed() < LOOK_FOR_VISITORS {
+            self.lab.check_stop()?;
+            std::thread::sleep(LOOK_FOR_VISITORS / 50);
+            seen.add(&visitors.look());
         }
+        if seen.requests >= SOME_VISITORS && seen.latency.count() > 0 {
+            return self.steps(visitors);
+        }
+        let seconds = LOOK_FOR_VISITORS.as_secs();
+        let (by, of) = (visitors.by(), seen.requests);
+        let lacks = if of > 0 { "without the time that they took" } else { "of visitors" };
+        self.document.notes.push(format!("{by}: {of} requests in {seconds} s {lacks}: tuned under a load of ours"));
+        self.run(after)
+    }
+
+    /// Looks at the servers, and decides what is worth a trial; None where nothing fits, and the document says so.
+    fn ready(&mut self) -> Result<Option<Ready>, LabError> {
         // What fits is of interest where there is a pool of which the size can be set.
         let mut sizes: Vec<(i32, SizeDocument)> = Vec::new();
         for (_, _, session) in self.stack.knobs(Role::PoolSize) {
@@ -212,7 +272,7 @@ impl Tuning<'_, '_> {
             if size.fits.independent == 0 {
                 self.document.verdict = TuneVerdict::Infeasible;
                 self.document.because = format!("not even one worker fits into {}", show_bytes(size.budget_bytes));
-                return Ok(());
+                return Ok(None);
             }
         }
         let wishes = self.order.wishes.settled(self.stack)?;
@@ -228,13 +288,24 @@ impl Tuning<'_, '_> {
         let facts = Facts {
             stack: self.stack,
             plan: &self.plan,
-            present: &effective.settings,
+            present: &self.stack.original().settings,
             sizes: &sizes,
             wishes: &wishes,
             proposals: &proposals,
         };
         let prepared = prepare(&facts);
         self.document.searched.clone_from(&prepared.searched);
+        Ok(Some(Ready { sizes, wishes, prepared }))
+    }
+
+    fn run(&mut self, after: Option<After<'_>>) -> Result<(), LabError> {
+        let effective = self.stack.original().clone();
+        let pool = self.stack.pool().ok_or_else(|| LabError::Other("there is no server to tune".into()))?;
+        // Memory settles with the second request; before the first a worker shares nearly everything.
+        for _ in 0..2 {
+            let _ = warm_each(&self.order.plan, pool.workers().len());
+        }
+        let Some(Ready { sizes, wishes, prepared }) = self.ready()? else { return Ok(()) };
         self.lab.tell(&Event::Stage { stage: Stage::Search });
         let budget = sizes.first().map(|(_, size)| size.budget_bytes);
         let challenger = self.search(prepared, &wishes.fixed, &effective, budget)?;

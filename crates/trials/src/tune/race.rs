@@ -13,7 +13,7 @@ use lastdrop_tune::{Decision, Race, RaceVerdict};
 use super::Tuning;
 use lastdrop_lab::LabError;
 
-const MIN_PAIRS: usize = 4;
+pub(super) const MIN_PAIRS: usize = 4;
 /// Blocks that do not count are repeated this often.
 const SPOILED_BLOCKS: usize = 3;
 
@@ -172,14 +172,21 @@ impl Tuning<'_, '_> {
                 meets: None,
             });
         }
-        for (name, value) in settings {
-            if let Some(old) = effective.settings.get(name) {
-                let source = effective.sources.get(name).map_or("", String::as_str);
-                d.diff.push(format!("-{name} {old}    # {source}"));
-            }
-            d.diff.push(format!("+{name} {value}"));
-        }
+        d.diff = diff(settings, effective);
     }
+}
+
+/// Lines that go, with where they stand, and lines that come.
+pub(super) fn diff(settings: &Settings, effective: &Effective) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (name, value) in settings {
+        if let Some(old) = effective.settings.get(name) {
+            let source = effective.sources.get(name).map_or("", String::as_str);
+            lines.push(format!("-{name} {old}    # {source}"));
+        }
+        lines.push(format!("+{name} {value}"));
+    }
+    lines
 }
 
 /// In no block did the server as it is count, and the best in all.

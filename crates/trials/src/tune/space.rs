@@ -45,11 +45,11 @@ impl Wishes {
         })
     }
 
-    fn range(&self, name: &str) -> Option<(u64, u64)> {
+    pub(super) fn range(&self, name: &str) -> Option<(u64, u64)> {
         self.ranges.iter().find(|(of, ..)| of == name).map(|(_, low, high)| (*low, *high))
     }
 
-    fn names(&self, name: &str) -> bool {
+    pub(super) fn names(&self, name: &str) -> bool {
         self.only.iter().any(|n| n == name) || self.range(name).is_some()
     }
 }

@@ -1,0 +1,462 @@
+//! A tune of servers that are in use: one setting a small step at a time, judged by what visitors see.
+//!
+//! No load is put on but what the user gave, so throughput is what visitors make it, and the time that their requests take is what
+//! settings change. A step is a value half as large again, or smaller by as much, or the next of a few values. It is compared with what
+//! was in force before in pairs of blocks (before, step, step, before …), since visitors differ from minute to minute; a block in which
+//! they fare worse ends at once, and so does the step. What is shown to be better stays in force for the steps after it. In the end
+//! all that was taken is compared once more with the servers as they were, for the best of many tries is the luckiest, too.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use lastdrop_analyze::ratio::{self, Ratio};
+use lastdrop_lab::LabError;
+use lastdrop_looks::visitors::Visitors;
+use lastdrop_model::documents::{Baseline, Goal, Pair, Step, Trial, TuneVerdict, Visited, Winner};
+use lastdrop_model::event::{Decided, Outcome, Stage, TrialBegan};
+use lastdrop_model::settings::describe;
+use lastdrop_model::{Event, Experience, ReloadClass, Role, Setting, Settings};
+use lastdrop_server::ServerError;
+use lastdrop_tune::race::RatioInterval;
+use lastdrop_tune::{Decision, Guard, Parameter, Race, RaceVerdict};
+
+use super::race::{MIN_PAIRS, diff};
+use super::visits::{Looked, Looking, Shared, Whose};
+use super::{LONGEST_BLOCK, NOTHING_TO_TRY, Ready, Tuning};
+
+/// A number is moved by this factor at most.
+const FACTOR: f64 = 1.5;
+/// A block has so many requests at least, unless it has become as long as blocks get.
+const LEAST_REQUESTS: u64 = 50;
+/// What of the times is compared, by how many requests a block has: what is rarer than this no block tells.
+const COMPARED: [(u64, f64, &str); 3] = [(1000, 0.99, "p99"), (200, 0.95, "p95"), (0, 0.5, "p50")];
+/// What a guard is told of what was in force before: the latest seconds.
+const REMEMBERED: usize = 120;
+/// Blocks without enough visitors to be compared, in a row.
+const MOST_EMPTY: usize = 3;
+
+/// A block of what is in force.
+#[derive(Debug, Default)]
+struct Block {
+    seconds: Vec<Experience>,
+    /// What is compared, µs; None where too little came.
+    us: Option<f64>,
+    worse: Option<String>,
+}
+
+/// What came of comparing two settings.
+#[derive(Debug)]
+struct Compared {
+    verdict: RaceVerdict,
+    ratio: Option<Ratio>,
+    pairs: Vec<Pair>,
+    /// Why it was ended at once.
+    worse: Option<String>,
+}
+
+struct Steps<'t, 'a, 'b> {
+    tuning: &'t mut Tuning<'a, 'b>,
+    visitors: Shared<Visitors>,
+    block: Duration,
+    quantile: f64,
+    /// What is in force now, and what steps begin from.
+    in_force: Settings,
+    current: Settings,
+    /// The latest seconds of `current`.
+    remembered: Vec<Experience>,
+    /// And of the servers as they were.
+    as_it_was: Vec<Experience>,
+    /// Why no step more is made: to bring settings into force costs visitors their answers, whatever the settings are.
+    hurts: Option<String>,
+}
+
+impl Tuning<'_, '_> {
+    /// Tunes by what visitors see.
+    pub(super) fn steps(&mut self, visitors: Visitors) -> Result<(), LabError> {
+        let Some(Ready { sizes, wishes, mut prepared }) = self.ready()? else { return Ok(()) };
+        self.document.goal = Goal::Latency;
+        let by = visitors.by().to_string();
+        let needs = |name: &str| self.stack.all_knobs().into_iter().find(|(known, ..)| known == name).map(|k| k.1);
+        let gentle = |p: &Parameter| {
+            wishes.names(&p.name) || needs(&p.name).is_some_and(|knob| knob.needs != ReloadClass::Restart)
+        };
+        for s in prepared.searched.iter_mut().filter(|s| !s.values.is_empty()) {
+            if prepared.space.parameters.iter().any(|p| p.name == s.name && !gentle(p)) {
+                s.values.clear();
+                s.because = format!("it needs a restart, which visitors would notice; --only {} tries it", s.name);
+            }
+        }
+        let parameters: Vec<Parameter> = prepared.space.parameters.iter().filter(|p| gentle(p)).cloned().collect();
+        let most = |p: &Parameter| {
+            let pool = self.stack.knobs(Role::PoolSize).into_iter().find(|(name, ..)| *name == p.name)?;
+            let size = sizes.iter().find(|(master, _)| *master == pool.2.master())?;
+            Some(size.1.fits.independent * size.1.threads_per_worker)
+        };
+        let bounds: Vec<(u64, u64)> = parameters
+            .iter()
+            .map(|p| {
+                let (low, high) = wishes.range(&p.name).unwrap_or((1, u64::MAX));
+                (low, high.min(most(p).unwrap_or(u64::MAX)))
+            })
+            .collect();
+        self.document.searched.clone_from(&prepared.searched);
+        let fixed = wishes.fixed.clone();
+        self.lab.tell(&Event::Stage { stage: Stage::Steps });
+        let block = self.block();
+        let mut steps = Steps {
+            tuning: self,
+            visitors: Rc::new(RefCell::new(visitors)),
+            block,
+            quantile: 0.5,
+            in_force: Settings::new(),
+            current: Settings::new(),
+            remembered: Vec::new(),
+            as_it_was: Vec::new(),
+            hurts: None,
+        };
+        steps.begin(by)?;
+        if !fixed.is_empty() {
+            steps.step("--fix", &fixed, "as it was", &describe(&fixed))?;
+        }
+        steps.walk(&parameters, &bounds)?;
+        steps.prove()
+    }
+}
+
+impl Steps<'_, '_, '_> {
+    /// The servers as they are: how long a block has to be, and what can be compared.
+    fn begin(&mut self, by: String) -> Result<(), LabError> {
+        let first = loop {
+            let block = self.see(&Settings::new(), "baseline", None)?;
+            let requests = Experience::sum(&block.seconds).requests;
+            if requests >= LEAST_REQUESTS || self.block >= LONGEST_BLOCK {
+                break block;
+            }
+            let factor = if requests == 0 { 10.0 } else { 1.25 * LEAST_REQUESTS as f64 / requests as f64 };
+            let longer = self.block.mul_f64(factor.max(1.1)).min(LONGEST_BLOCK);
+            self.block = Duration::from_millis((longer.as_millis() as u64).next_multiple_of(100));
+        };
+        let seen = Experience::sum(&first.seconds);
+        let compared = COMPARED.iter().find(|(least, ..)| seen.latency.count() >= *least);
+        let (_, quantile, name) = *compared.unwrap_or(&COMPARED[2]);
+        self.quantile = quantile;
+        self.remembered = first.seconds;
+        let document = &mut *self.tuning.document;
+        document.baseline = Some(Baseline {
+            settings: self.tuning.stack.original().settings.clone(),
+            objective: seen.requests as f64 / seen.seconds.max(1e-3),
+            p99_us: seen.latency.quantile(0.99) as f64,
+            run: String::new(),
+        });
+        document.visited = Some(Visited { by, compared: name.into(), before: seen.seen(), steps: Vec::new() });
+        Ok(())
+    }
+
+    /// Moves one setting after the other for as long as that is better.
+    fn walk(&mut self, parameters: &[Parameter], bounds: &[(u64, u64)]) -> Result<(), LabError> {
+        let began = Instant::now();
+        for (p, bounds) in parameters.iter().zip(bounds) {
+            let mut tried = vec![self.value(p)];
+            for up in [true, false] {
+                let from = self.value(p);
+                while let Some(to) = next(p, &self.value(p), up, *bounds, &tried) {
+                    let steps = self.tuning.document.visited.as_ref().map_or(0, |v| v.steps.len());
+                    let order = self.tuning.order;
+                    if self.hurts.is_some() {
+                        return Ok(());
+                    }
+                    if steps >= order.trials as usize || order.time.is_some_and(|time| began.elapsed() >= time) {
+                        return Ok(());
+                    }
+                    tried.push(to.clone());
+                    let now = self.value(p).to_string();
+                    let change = Settings::from([(p.name.clone(), to.clone())]);
+                    let taken = self.step(&p.name, &change, &now, &to.to_string())?;
+                    // Of a few values each may be the best; a number is left where more of it does not help.
+                    if !taken && to.count().is_some() {
+                        break;
+                    }
+                }
+                // What was better one way is not better the other way.
+                if self.value(p) != from {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&self, p: &Parameter) -> Setting {
+        self.current.get(&p.name).unwrap_or(&p.levels[p.present]).clone()
+    }
+
+    /// One step: true where it is better, and stays in force.
+    fn step(&mut self, name: &str, change: &Settings, from: &str, to: &str) -> Result<bool, LabError> {
+        let mut settings = self.current.clone();
+        settings.extend(change.clone());
+        let settings = self.tuning.stack.complete(&settings)?;
+        let current = self.current.clone();
+        let mut step = Step { name: name.into(), from: from.into(), to: to.into(), ..Step::default() };
+        match self.compare(&current, &settings, "step") {
+            Ok(compared) => {
+                (step.ratio, step.pairs) = (compared.ratio.map(|r| r.ratio), compared.pairs.len());
+                step.interval = compared.ratio.map(|r| [r.low, r.high]);
+                step.taken = compared.verdict == RaceVerdict::Improved;
+                step.because = match (compared.worse, compared.verdict, compared.ratio) {
+                    (Some(worse), ..) => format!("put back at once: {worse}"),
+                    (_, RaceVerdict::Improved, _) => "shown to be better".into(),
+                    (.., Some(r)) if r.high < 1.0 => "worse".into(),
+                    (_, RaceVerdict::NoGain, _) => "not shown to be better".into(),
+                    _ => "cannot be told apart".into(),
+                };
+            }
+            Err(LabError::Server(e)) if e.is_refusal() => step.because = format!("refused: {e}"),
+            Err(e) => return Err(e),
+        }
+        let taken = step.taken;
+        if let Some(visited) = &mut self.tuning.document.visited {
+            visited.steps.push(step);
+        }
+        if taken {
+            self.current = settings;
+        }
+        let current = self.current.clone();
+        self.bring(&current)?;
+        Ok(taken)
+    }
+
+    /// All that was taken against the servers as they were.
+    fn prove(&mut self) -> Result<(), LabError> {
+        let settings = self.current.clone();
+        if let Some(hurts) = self.hurts.take() {
+            (self.tuning.document.verdict, self.tuning.document.because) = (TuneVerdict::Inconclusive, hurts);
+            return Ok(());
+        }
+        if settings.is_empty() {
+            let tried = self.tuning.document.visited.as_ref().is_some_and(|v| !v.steps.is_empty());
+            let because = if tried { "no step was shown to be better for visitors" } else { NOTHING_TO_TRY };
+            (self.tuning.document.verdict, self.tuning.document.because) = (TuneVerdict::NoGain, because.into());
+            return Ok(());
+        }
+        self.tuning.lab.tell(&Event::Stage { stage: Stage::Race });
+        self.remembered.clear();
+        let compared = self.compare(&Settings::new(), &settings, "race")?;
+        let effective = self.tuning.stack.original().clone();
+        let document = &mut *self.tuning.document;
+        let what = document.visited.as_ref().map_or_else(String::new, |v| v.compared.clone());
+        let interval = |r: Ratio| {
+            let Ratio { ratio, low, high, pairs } = r;
+            format!(
+                "{ratio:.2} times as short a {what} of visitors, between {low:.2} and {high:.2} with 95 % confidence, in {pairs} pairs"
+            )
+        };
+        (document.verdict, document.because) = match (compared.verdict, compared.worse, compared.ratio) {
+            (_, Some(worse), _) => (TuneVerdict::NoGain, format!("all steps together made it worse: {worse}")),
+            (RaceVerdict::Improved, _, Some(r)) => (TuneVerdict::Improved, interval(r)),
+            (RaceVerdict::NoGain, _, Some(r)) => {
+                (TuneVerdict::NoGain, format!("all steps together: {}: not shown to be worth it", interval(r)))
+            }
+            (_, _, Some(r)) => (TuneVerdict::Inconclusive, interval(r)),
+            (.., None) => (TuneVerdict::Inconclusive, "too few visitors came to compare".into()),
+        };
+        document.diff = diff(&settings, &effective);
+        let mean =
+            |of: fn(&Pair) -> f64| compared.pairs.iter().map(of).sum::<f64>() / compared.pairs.len().max(1) as f64;
+        let last = document.trials.iter().rev().find(|t| t.valid && t.settings == settings);
+        document.winner = Some(Winner {
+            p99_us: last.map_or(0.0, |t| t.p99_us),
+            ratio: compared.ratio.map(|r| r.ratio),
+            interval: compared.ratio.map(|r| [r.low, r.high]),
+            objective: mean(|p| p.best),
+            meets: None,
+            settings,
+        });
+        document.race = compared.pairs;
+        let visitors = Rc::clone(&self.visitors);
+        let before = std::mem::take(&mut self.as_it_was);
+        if let Some(baseline) = &mut document.baseline {
+            baseline.p99_us = Experience::sum(&before).latency.quantile(0.99) as f64;
+        }
+        self.tuning.visits = Some(Whose::Visitors { visitors, before });
+        Ok(())
+    }
+
+    /// Pairs of blocks until it is clear which of two is better, or that the other is worse.
+    fn compare(&mut self, one: &Settings, other: &Settings, role: &str) -> Result<Compared, LabError> {
+        let race = Race {
+            min_pairs: MIN_PAIRS,
+            max_pairs: (self.tuning.order.max_pairs as usize).max(MIN_PAIRS),
+            worth: 1.0 + self.tuning.order.min_gain,
+        };
+        let mut c = Compared { verdict: RaceVerdict::Inconclusive, ratio: None, pairs: Vec::new(), worse: None };
+        let mut empty = 0;
+        while empty < MOST_EMPTY {
+            // Shorter is better.
+            let pairs: Vec<(f64, f64)> = c.pairs.iter().map(|p| (1.0 / p.baseline, 1.0 / p.best)).collect();
+            let of = |confidence| ratio::paired(&pairs, confidence);
+            let interval = |r: Ratio| RatioInterval { ratio: r.ratio, low: r.low, high: r.high };
+            c.ratio = of(0.95);
+            let other_first = match race.decide(pairs.len(), of(0.99).map(interval), of(0.95).map(interval)) {
+                Decision::Pair { best_first } => best_first,
+                Decision::Stop(verdict) => {
+                    c.verdict = verdict;
+                    break;
+                }
+            };
+            let mut us = [None; 2];
+            for is_other in [other_first, !other_first] {
+                let with = if is_other { other } else { one };
+                let guard = (is_other && !self.remembered.is_empty()).then(|| Guard::new(&self.remembered, 0.0));
+                let block = self.see(with, role, guard)?;
+                if block.worse.is_some() {
+                    (c.worse, c.verdict) = (block.worse, RaceVerdict::NoGain);
+                    return Ok(c);
+                }
+                us[usize::from(is_other)] = block.us;
+                if !is_other {
+                    remember(&mut self.remembered, &block.seconds);
+                }
+            }
+            match us {
+                [Some(baseline), Some(best)] => (empty, _) = (0, c.pairs.push(Pair { baseline, best })),
+                _ => empty += 1,
+            }
+        }
+        Ok(c)
+    }
+
+    /// Brings settings into force, where others are.
+    fn bring(&mut self, settings: &Settings) -> Result<bool, ServerError> {
+        let others = self.in_force != *settings;
+        if others {
+            self.tuning.stack.apply(settings)?;
+            self.in_force.clone_from(settings);
+        }
+        Ok(others)
+    }
+
+    /// What visitors have lost by a reload, in words; by the seconds in which it was and after it.
+    fn cost(&self, seconds: &[Experience]) -> Option<String> {
+        let mut guard = Guard::new(&self.remembered, f64::INFINITY);
+        let lost = seconds.iter().find_map(|second| guard.add(second.clone()))?;
+        Some(format!(
+            "a reload costs visitors their answers, so that no step is small: {lost}. PHP-FPM lets requests end with \
+             process_control_timeout = 10s in [global]"
+        ))
+    }
+
+    /// A block with these settings.
+    fn see(&mut self, settings: &Settings, role: &str, guard: Option<Guard>) -> Result<Block, LabError> {
+        self.tuning.lab.check_stop()?;
+        let began = TrialBegan {
+            number: self.tuning.document.trials.len() as u64 + 1,
+            role: role.into(),
+            settings: std::borrow::Cow::Owned(settings.clone()),
+            users: 0,
+            duration: Some(self.block),
+            url: self.tuning.plan.url.to_string().into(),
+            ..TrialBegan::default()
+        };
+        self.tuning.lab.tell(&Event::TrialBegan { trial: began });
+        let visitors = Rc::clone(&self.visitors);
+        // Requests that a reload cuts off end with it.
+        visitors.borrow_mut().look();
+        let label = format!("tune {role}: {}", describe(settings));
+        let guard = guard.map(|guard| Rc::new(RefCell::new(guard)));
+        let load = self.tuning.order.beside_visitors.clone();
+        let mut looking = Looking {
+            visitors: Some(&visitors),
+            load: None,
+            time: self.tuning.order.settling,
+            guard: None,
+            label: &label,
+        };
+        // How it is with the settings begins when the reload is over; what that costs is another question.
+        let reload = Instant::now();
+        if self.bring(settings)? {
+            let seen = visitors.borrow_mut().look();
+            let mut seconds = vec![Experience { seconds: reload.elapsed().as_secs_f64(), ..seen }];
+            seconds.extend(looking.look(self.tuning.lab, self.tuning.stack)?.seconds);
+            self.hurts = self.hurts.take().or_else(|| self.cost(&seconds));
+        }
+        if let Some(hurts) = &self.hurts {
+            return Ok(Block { worse: Some(hurts.clone()), ..Block::default() });
+        }
+        (looking.load, looking.time, looking.guard) = (load.as_ref(), self.block, guard.as_ref());
+        let Looked { seconds, worse, run } = looking.look(self.tuning.lab, self.tuning.stack)?;
+        self.tuning.lab.check_stop()?;
+        if settings.is_empty() {
+            remember(&mut self.as_it_was, &seconds);
+        }
+        let seen = Experience::sum(&seconds);
+        let enough = seen.latency.count() >= LEAST_REQUESTS / 2;
+        let us = enough.then(|| seen.latency.quantile(self.quantile) as f64).filter(|us| *us > 0.0);
+        if let Some(worse) = &worse {
+            let because = format!("{}: {worse}", describe(settings)).into();
+            self.tuning.lab.tell(&Event::Decided { what: Decided::GoBack, because });
+        }
+        let trial = Trial {
+            settings: settings.clone(),
+            objective: seen.requests as f64 / seen.seconds.max(1e-3),
+            valid: us.is_some() && worse.is_none(),
+            why: worse.clone().unwrap_or_else(|| if enough { String::new() } else { "too few visitors came".into() }),
+            p99_us: seen.latency.quantile(0.99) as f64,
+            unanswered: seen.errors,
+            real_memory_bytes: crate::trial::memory(self.tuning.stack),
+            warmed: String::new(),
+            role: role.into(),
+            keepalive: String::new(),
+            run,
+            repeated: 0,
+            cut_short: worse.is_some(),
+            steps: Vec::new(),
+        };
+        let outcome = Outcome::Tune { trial: std::borrow::Cow::Borrowed(&trial) };
+        self.tuning.lab.tell(&Event::TrialDone { outcome });
+        self.tuning.document.trials.push(trial);
+        Ok(Block { seconds, us, worse })
+    }
+}
+
+/// Adds what was seen, and forgets what is oldest.
+fn remember(seconds: &mut Vec<Experience>, more: &[Experience]) {
+    seconds.extend(more.iter().cloned());
+    seconds.drain(..seconds.len().saturating_sub(REMEMBERED));
+}
+
+/// The next value of a setting in a direction that has not been tried.
+fn next(p: &Parameter, now: &Setting, up: bool, bounds: (u64, u64), tried: &[Setting]) -> Option<Setting> {
+    let Some(n) = now.count().filter(|n| *n > 0).and_then(|n| u64::try_from(n).ok()) else {
+        return p.levels.iter().find(|level| !tried.contains(level)).cloned();
+    };
+    let moved = if up {
+        ((n as f64 * FACTOR).floor() as u64).max(n + 1).min(bounds.1.max(n))
+    } else {
+        ((n as f64 / FACTOR).ceil() as u64).min(n.saturating_sub(1)).max(bounds.0.min(n)).max(1)
+    };
+    let moved = Setting::from(moved);
+    (moved != *now && !tried.contains(&moved)).then_some(moved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_moves_by_half_at_most_and_within_its_bounds() {
+        let count = |n: u64| Setting::from(n);
+        let p = Parameter::sizes("workers", 1, 64, 1, 4);
+        let next = |now: u64, up: bool, bounds: (u64, u64)| next(&p, &count(now), up, bounds, &[]);
+        assert_eq!(next(4, true, (1, u64::MAX)), Some(count(6)));
+        assert_eq!(next(1, true, (1, u64::MAX)), Some(count(2)), "one more at least");
+        assert_eq!(next(6, true, (1, 7)), Some(count(7)), "what still fits");
+        assert_eq!(next(7, true, (1, 7)), None);
+        assert_eq!(next(9, true, (1, 7)), None, "one that is beyond stays");
+        assert_eq!(next(6, false, (1, u64::MAX)), Some(count(4)));
+        assert_eq!((next(1, false, (1, 9)), next(2, false, (1, 9))), (None, Some(count(1))));
+        assert_eq!(super::next(&p, &count(4), true, (1, 99), &[count(6)]), None, "tried already");
+        let switch = Parameter::kinds("keepalive", vec!["on".into(), "off".into()], 0);
+        assert_eq!(super::next(&switch, &"on".into(), true, (1, 9), &["on".into()]), Some("off".into()));
+    }
+}

@@ -1,0 +1,127 @@
+//! Better settings are left in force and watched for a time; when those who use the servers fare worse than before, they go.
+//!
+//! Until the time is over the journal is there, so that whatever ends the watch without a word (a kill, a crash) puts the servers back:
+//! nobody is watching any more. Who ends it with a word (Ctrl-C) has the settings that were proven and asked for, and they stay.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use lastdrop_lab::warm::warm_each;
+use lastdrop_lab::{Lab, LabError};
+use lastdrop_model::documents::{TuneDocument, Watch};
+use lastdrop_model::event::{Decided, Stage};
+use lastdrop_model::units::show_duration;
+use lastdrop_model::{Arrival, Event, Experience, Load, Plan, Settings};
+use lastdrop_server::{Kept, Stack};
+use lastdrop_tune::Guard;
+
+use super::TuneOrder;
+use super::visits::{Looking, Whose};
+
+/// The load that watches where nobody else does: this part of what the servers answered as they were, requests a second, and its bounds.
+const LIGHT: f64 = 0.1;
+const LIGHTEST: f64 = 2.0;
+const HEAVIEST: f64 = 100.0;
+/// A server that has just been started is slow for so long, seconds.
+const BEGINNING_S: f64 = 3.0;
+/// How long the servers are looked at with the settings from before: this part of the watch, within bounds.
+const BEFORE: u32 = 10;
+const SHORTEST_BEFORE: Duration = Duration::from_secs(10);
+const LONGEST_BEFORE: Duration = Duration::from_secs(60);
+
+/// Gives the servers their better settings for good, unless they fare worse with them. None: they have to be put back.
+///
+/// # Errors
+/// When settings cannot be brought into force, or the load that watches not put on.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn keep_if_good(
+    lab: &mut Lab<'_>,
+    stack: &mut Stack,
+    order: &TuneOrder,
+    plan: &Plan,
+    settings: &Settings,
+    whose: Whose,
+    time: Duration,
+    document: &mut TuneDocument,
+) -> Result<Option<Vec<Kept>>, LabError> {
+    let (visitors, mut before, watched, load) = match whose {
+        Whose::Visitors { visitors, before } => {
+            let by = format!("visitors, by the {}", visitors.borrow().by());
+            (Some(visitors), before, by, order.beside_visitors.clone())
+        }
+        Whose::Load => {
+            let (light, rate) = light(plan, document);
+            (None, Vec::new(), format!("a load of ours, {rate:.1} requests a second"), Some(light))
+        }
+    };
+    let mut looking = Looking {
+        visitors: visitors.as_ref(),
+        load: load.as_ref(),
+        time: (time / BEFORE).clamp(SHORTEST_BEFORE, LONGEST_BEFORE),
+        guard: None,
+        label: "tune watch: before",
+    };
+    if before.is_empty() {
+        lab.tell(&Event::Stage { stage: Stage::Before });
+        stack.apply(&Settings::new())?;
+        warm(stack, plan);
+        before = looking.look(lab, stack)?.seconds;
+        if lab.stopped() {
+            document.interrupted = true;
+            return Ok(None);
+        }
+    }
+    let staying = stack.bring_to_stay(settings)?;
+    if visitors.is_none() {
+        warm(stack, plan);
+    }
+    lab.tell(&Event::Stage { stage: Stage::Watch });
+    let guard = Rc::new(RefCell::new(Guard::new(&before, BEGINNING_S)));
+    (looking.guard, looking.label, looking.time) = (Some(&guard), "tune watch", time);
+    let looked = looking.look(lab, stack)?;
+    let during = Experience::sum(&looked.seconds);
+    let seen = during.seen();
+    let stopped = lab.stopped();
+    let because = match &looked.worse {
+        Some(worse) => format!("after {:.0} s it had got worse: {worse}", seen.seconds),
+        None if stopped => format!(
+            "the watch was ended after {:.0} s of {}; nothing had got worse, and the settings stay",
+            seen.seconds,
+            show_duration(time)
+        ),
+        None if during.requests == 0 => "nobody used the servers: nothing was seen, and the settings stay".into(),
+        None => "nothing got worse than chance makes it".into(),
+    };
+    document.interrupted |= stopped;
+    document.watch = Some(Watch {
+        watched,
+        asked_s: time.as_secs_f64(),
+        before: Experience::sum(&before).seen(),
+        during: seen,
+        went_back: looked.worse.is_some(),
+        because: because.clone(),
+    });
+    if looked.worse.is_some() {
+        lab.tell(&Event::Decided { what: Decided::GoBack, because: because.into() });
+        return Ok(None);
+    }
+    Ok(Some(stack.settle(staying)?))
+}
+
+/// A light load of the same requests, and its rate.
+fn light(plan: &Plan, document: &TuneDocument) -> (Plan, f64) {
+    let answered = document.baseline.as_ref().map_or(0.0, |b| b.objective);
+    let rate = (LIGHT * answered).clamp(LIGHTEST, HEAVIEST);
+    let mut light = Plan { objectives: Vec::new(), ..plan.clone() };
+    for phase in &mut light.phases {
+        phase.load = Load::open(rate, Arrival::Uniform, phase.load.most_concurrent().max(1));
+        phase.requests = None;
+    }
+    (light, rate)
+}
+
+/// A request to each worker: what one does with its first is no news.
+fn warm(stack: &Stack, plan: &Plan) {
+    let _ = warm_each(plan, stack.pool().map_or(0, |server| server.workers().len()));
+}
