@@ -39,13 +39,14 @@ pub fn real_memory(master: i32, workers: &[i32]) -> Result<u64, LabError> {
     Ok(parent + memory::of_group(workers)?.iter().map(|m| m.pss).sum::<u64>())
 }
 
-/// The workers of a server. A small pool that recycles has none for a moment: Apache makes new ones once a second.
-fn present_workers(adapter: &dyn Adapter) -> Vec<i32> {
+/// Memory of the workers of a server. A small pool that recycles has none for a moment: Apache makes new ones once a second, and those
+/// that were just found may have left before they are read.
+fn present_workers(adapter: &dyn Adapter) -> Result<Vec<ProcessMemory>, LabError> {
     let deadline = Instant::now() + NO_WORKERS_FOR;
     loop {
-        let workers = adapter.workers(adapter.facts().birth.pid);
+        let workers = memory::of_group(&adapter.workers(adapter.facts().birth.pid))?;
         if !workers.is_empty() || Instant::now() > deadline {
-            return workers;
+            return Ok(workers);
         }
         thread::sleep(Duration::from_millis(50));
     }
@@ -63,7 +64,7 @@ pub fn size_of(
 ) -> Result<SizeDocument, LabError> {
     let facts = adapter.facts();
     let parent = memory::of_process(facts.birth.pid)?;
-    let workers = memory::of_group(&present_workers(adapter))?;
+    let workers = present_workers(adapter)?;
     if workers.is_empty() {
         return Err(LabError::Other(format!("{} (process {}) has no workers", facts.name, facts.birth.pid)));
     }
