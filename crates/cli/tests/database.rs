@@ -184,9 +184,10 @@ fn mariadb_that_is_full_or_does_not_let_us_in_says_so() {
     let mut watch = Watch::start(&folder, &[&db.name()]);
     watch.until("an answer", |d| d["trouble"].is_null() && d["samples"].as_u64().is_some_and(|n| n > 0));
     let sites = RefCell::new((0..12).map(|_| db.client("site")).collect::<Vec<_>>());
-    // Who looks already still sees it. A look that had to begin anew knows nothing of those before it, so they keep coming.
+    // Who looks already still sees it. A look that had to begin anew knows nothing of those before it, so they keep coming. The
+    // one place beyond the most is for an administrator: who is sent away from it for not being one is not counted, until one has it.
     let full = watch.until("no place", |d| {
-        sites.borrow_mut().push(db.client("site"));
+        sites.borrow_mut().extend([db.client("root"), db.client("site")]);
         d["counters"]["Connection_errors_max_connections"].as_u64().is_some_and(|n| n > 0)
     });
     assert!(n(&full["connections"]) >= 10, "{full:#}");

@@ -23,6 +23,8 @@ const FAILED: f64 = 0.3;
 
 /// Differences from the best up to about this (natural logarithm) are taken as they are, larger ones by their logarithm.
 const NEAR: f64 = 0.3;
+/// A change that is expected to gain less than this (natural logarithm) is none to ask anybody for.
+const NOTHING: f64 = 0.004;
 
 #[derive(Debug)]
 pub struct Expected {
@@ -225,6 +227,30 @@ impl Strategy for Expected {
         let mut all: Vec<(f64, &Point)> = history.points().into_iter().map(|p| (process.predict(p).0, p)).collect();
         all.sort_by(|a, b| b.0.total_cmp(&a.0));
         all.into_iter().map(|(_, p)| p.clone()).collect()
+    }
+
+    /// Of several changes the one that is expected to gain least is taken back first, as long as that is next to nothing: what the
+    /// others bring may hang on it.
+    fn plain(&self, space: &Space, history: &History, point: &Point) -> Point {
+        let (points, values, noise) = told(history);
+        let assumed = self.assumed.clone().unwrap_or_else(|| Assumed::of(space));
+        let Some(process) = Process::fitted(space, points, &values, &noise, assumed) else { return point.clone() };
+        let start = space.start();
+        let mut plain = point.clone();
+        loop {
+            let without = |parameter: usize| {
+                let mut other = plain.clone();
+                other[parameter] = start[parameter];
+                space.canonical(other)
+            };
+            let changed = (0..plain.len()).filter(|p| plain[*p] != start[*p]).map(without);
+            let fewer = changed.filter(|other| *other != start && space.allows(other));
+            let gains = fewer.map(|other| (process.difference(&plain, &other).0, other));
+            match gains.min_by(|a, b| a.0.total_cmp(&b.0)) {
+                Some((gain, other)) if gain < NOTHING => plain = other,
+                _ => return plain,
+            }
+        }
     }
 }
 

@@ -58,4 +58,9 @@ pub trait Strategy {
     fn ranked(&self, _space: &Space, history: &History) -> Vec<Point> {
         history.by_mean()
     }
+
+    /// A point without the changes that are not seen to bring anything.
+    fn plain(&self, _space: &Space, _history: &History, point: &Point) -> Point {
+        point.clone()
+    }
 }

@@ -219,7 +219,8 @@ impl Group {
                         let span = then.elapsed().as_secs_f64();
                         (!self.precise && span >= 1.0).then(|| (m.stat.ticks - ticks_then) as f64 / ticks / span)
                     }),
-                    cpu_s: m.stat.ticks as f64 / ticks,
+                    // Ticks tell nothing of a worker that has served a few short requests.
+                    cpu_s: m.run_ns.map_or(m.stat.ticks as f64 / ticks, |(ran, _)| ran as f64 / 1e9),
                     run_delay: m.run_delay,
                     age_s: ((uptime - m.stat.start_ticks as f64 / ticks).max(0.0) * 10.0).round() / 10.0,
                     requests: None,

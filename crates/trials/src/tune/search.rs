@@ -97,6 +97,7 @@ impl Tuning<'_, '_> {
         let Some(point) = self.finals(&space, &mut history, &strategy, &cut_short, fixed, budget)? else {
             return Ok(None);
         };
+        let point = strategy.plain(&space, &history, &point);
         self.say_room(&space, &point);
         let effects = strategy.effects(&space, &history, &point);
         self.document.effects = effects.into_iter().map(|e| shown(&space, &e)).collect();
