@@ -92,18 +92,28 @@ pub(crate) struct Outgoing<'w, W: World> {
     socket: &'w W::Socket,
     /// Bytes that the socket has taken.
     pub sent: usize,
+    /// It may be written so many times more; then it says that it would block.
+    pub left: usize,
 }
 
 impl<'w, W: World> Outgoing<'w, W> {
     pub fn new(world: &'w mut W, socket: &'w W::Socket) -> Outgoing<'w, W> {
-        Outgoing { world, socket, sent: 0 }
+        Outgoing { world, socket, sent: 0, left: usize::MAX }
+    }
+
+    pub fn at_most(self, left: usize) -> Outgoing<'w, W> {
+        Outgoing { left, ..self }
     }
 }
 
 impl<W: World> Write for Outgoing<'_, W> {
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.left == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let n = self.world.send(self.socket, bytes)?;
+        self.left -= 1;
         self.sent += n;
         Ok(n)
     }

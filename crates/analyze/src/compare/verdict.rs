@@ -88,6 +88,12 @@ pub fn label(metric: &str) -> &str {
     }
 }
 
+/// From this ratio on a number of times says more than a share.
+const TIMES: f64 = 2.0;
+
 fn say(metric: &str, c: &MetricComparison) -> String {
+    if c.ratio >= TIMES {
+        return format!("{} {:.1} times", label(metric), c.ratio);
+    }
     format!("{} {:+.1} %", label(metric), (c.ratio - 1.0) * 100.0)
 }

@@ -50,7 +50,13 @@ impl<W: World> EventLoop<'_, W> {
             return self.fail(slot, Failure::Connect, now);
         }
         match c.state {
-            State::Writing => self.write(slot),
+            // The proxy's or the server's hello may be as long as an answer.
+            State::Writing | State::Handshaking | State::Tunnel => {
+                self.write(slot);
+                if self.transport.of_token(token).is_some_and(|c| c.busy() && c.state != State::Connecting) {
+                    self.read(slot);
+                }
+            }
             State::Waiting | State::Holding => self.read(slot),
             _ => {}
         }

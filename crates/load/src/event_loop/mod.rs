@@ -51,9 +51,9 @@ use crate::world::{EVENTS_A_LOOK, World};
 const STOP_CHECK_US: Micros = 50_000;
 /// How often users are added or sent away while their number changes.
 const RAMP_CHECK_US: Micros = 10_000;
-/// After so long without a look at what has come, a turn lets the rest of what is due wait for the next: thousands of
-/// connects in a row must not keep answers, and the times at which they came, from being seen.
-const LONGEST_TURN_US: Micros = 2_000;
+/// What is due, and what follows a look at what has come, lets the rest wait after so long: thousands of connects in a row must not keep
+/// answers, and the times at which they came, from being seen. Between two looks there is room for three of these.
+const LONGEST_TURN_US: Micros = 600;
 /// With nothing connected at all by then, a closed loop gives up.
 const UNREACHABLE_US: Micros = 1_000_000;
 
@@ -192,11 +192,23 @@ impl<'a, W: World> EventLoop<'a, W> {
             self.expire(seen);
         }
         if !self.transport.again.is_empty() {
-            for token in std::mem::take(&mut self.transport.again) {
-                self.transfer(token);
-            }
+            self.go_on();
         }
         Ok(None)
+    }
+
+    /// Goes on with connections that have had their share before, as long as a turn may last.
+    fn go_on(&mut self) {
+        let ends = self.now() + LONGEST_TURN_US;
+        let mut waiting = std::mem::take(&mut self.transport.again).into_iter();
+        for token in waiting.by_ref() {
+            self.transfer(token);
+            if self.now() >= ends {
+                break;
+            }
+        }
+        let newer = std::mem::replace(&mut self.transport.again, waiting.collect());
+        self.transport.again.extend(newer);
     }
 
     /// Everything that is due because of time alone. Says as of when all that has been done.

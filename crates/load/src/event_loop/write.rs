@@ -54,6 +54,10 @@ impl<W: World> EventLoop<'_, W> {
                     self.timers.alarms.push(Reverse((now + wait, Alarm::Transfer(token))));
                     return;
                 }
+                Written::Later => {
+                    let token = c.token(slot);
+                    return self.transport.again.push(token);
+                }
                 Written::All => {}
             }
             match c.state {

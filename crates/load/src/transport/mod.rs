@@ -149,6 +149,7 @@ mod tests {
 
     use lastdrop_model::Micros;
 
+    use super::write::MOST_WRITES;
     use super::*;
     use crate::stream::Streams;
     use crate::world::{Address, NoConnection};
@@ -265,5 +266,11 @@ mod tests {
         transport.connections[slot].wire.release();
         let (written, sent) = transport.send(slot, &streams, &prepared.requests, usize::MAX);
         assert!(matches!(written, Written::All) && sent == 7);
+        // Four bytes at a time for so long, then the others have their turn.
+        transport.connections[slot].wire.out().extend_from_slice(&[b'x'; 6 * MOST_WRITES]);
+        let (written, sent) = transport.send(slot, &streams, &prepared.requests, usize::MAX);
+        assert!(matches!(written, Written::Later) && sent == 4 * MOST_WRITES);
+        let (written, sent) = transport.send(slot, &streams, &prepared.requests, usize::MAX);
+        assert!(matches!(written, Written::All) && sent == 2 * MOST_WRITES);
     }
 }

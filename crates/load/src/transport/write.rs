@@ -17,8 +17,13 @@ pub(crate) enum Written {
     },
     /// With a limited bandwidth: no more for now.
     Enough,
+    /// The socket would take more, but the others have waited long enough.
+    Later,
     Error(io::Error),
 }
+
+/// Writes in a row on one connection: a server that takes without end, or byte by byte, must not keep the others waiting.
+pub(crate) const MOST_WRITES: usize = 16;
 
 impl<W: World> Transport<W> {
     /// Writes what the state of a connection has to write, at most `piece` bytes at once. Says how many bytes of HTTP went.
@@ -30,7 +35,12 @@ impl<W: World> Transport<W> {
         let mut result = Written::All;
         if c.layers.tunnel {
             let bytes = self.endpoints[c.endpoint as usize].connect_request.clone().unwrap_or_default();
+            let mut writes = 0..MOST_WRITES;
             while c.wire.written() < bytes.len() {
+                if writes.next().is_none() {
+                    result = Written::Later;
+                    break;
+                }
                 match self.world.send(socket, &bytes[c.wire.written()..]) {
                     Ok(n) => {
                         c.wire.wrote(n);
@@ -44,6 +54,7 @@ impl<W: World> Transport<W> {
             }
         } else if let Some(mut tls) = c.layers.tls.take() {
             let mut raw = 0;
+            let mut left = MOST_WRITES;
             loop {
                 let mut took = 0;
                 if !handshaking {
@@ -54,9 +65,10 @@ impl<W: World> Transport<W> {
                         counted += took;
                     }
                 }
-                let mut outgoing = Outgoing::new(&mut self.world, socket);
+                let mut outgoing = Outgoing::new(&mut self.world, socket).at_most(left);
                 let flushed = tls.flush(&mut outgoing);
                 raw += outgoing.sent;
+                left = outgoing.left;
                 match flushed {
                     Ok(()) if handshaking || took == 0 || c.wire.next(slot, streams, requests, piece).is_empty() => {
                         break;
@@ -66,6 +78,10 @@ impl<W: World> Transport<W> {
                         break;
                     }
                     Ok(()) => {}
+                    Err(_) if left == 0 => {
+                        result = Written::Later;
+                        break;
+                    }
                     Err(e) => {
                         // A hello that does not fit is on its way all the same: what comes meanwhile has to be read.
                         result = blocked_or(e, raw > 0);
@@ -75,9 +91,14 @@ impl<W: World> Transport<W> {
             }
             c.layers.tls = Some(tls);
         } else {
+            let mut writes = 0..MOST_WRITES;
             loop {
                 let bytes = c.wire.next(slot, streams, requests, piece);
                 if bytes.is_empty() {
+                    break;
+                }
+                if writes.next().is_none() {
+                    result = Written::Later;
                     break;
                 }
                 match self.world.send(socket, bytes) {
