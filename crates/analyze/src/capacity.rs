@@ -52,7 +52,8 @@ pub struct Rules {
     pub start: f64,
     /// What the server gave at most in another way, such as a staircase: where to look first.
     pub hint: Option<f64>,
-    /// Where nothing has met the objective yet, the next rate is so many times lower than the last.
+    /// Where nothing has met the objective yet, the next rate is so many times lower than the last. Where everything has, the next is
+    /// higher by as much, then by more and more, up to twice.
     pub fall: f64,
     /// No rate above this.
     pub ceiling: f64,
@@ -134,7 +135,9 @@ impl RateSearch {
             (Some(good), None) => {
                 let hint = r.hint.filter(|h| good < 0.88 * h).map(|h| 0.92 * h);
                 let near = r.hint.filter(|h| good < *h).map(|h| 1.05 * h);
-                trial(hint.or(near).unwrap_or(good * 2.0).min(r.ceiling), Purpose::Bracket)
+                let beyond = r.hint.map_or(0, |h| self.passed.iter().filter(|p| **p >= h).count() as i32);
+                let rise = r.fall.powi((2 * beyond - 1).max(1)).min(2.0);
+                trial(hint.or(near).unwrap_or(good * rise).min(r.ceiling), Purpose::Bracket)
             }
             (Some(good), Some(bad)) if bad / good > 1.0 + r.precision && self.lowered == 0 && !self.hurried => {
                 trial((good * bad).sqrt(), Purpose::Search)

@@ -100,8 +100,20 @@ pub(crate) fn ticks_per_second() -> f64 {
     nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100) as f64
 }
 
+/// Nanoseconds.
+pub(crate) fn of_ticks(ticks: u64) -> u64 {
+    (ticks as f64 * 1e9 / ticks_per_second()) as u64
+}
+
 pub(crate) fn page_bytes() -> u64 {
     nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(4096) as u64
+}
+
+/// Nanoseconds that all threads of a process have run, which a tick of the kernel is far too long for where requests take microseconds.
+pub(crate) fn ran_ns(pid: i32) -> Option<u64> {
+    let clock = nix::time::clock_getcpuclockid(nix::unistd::Pid::from_raw(pid)).ok()?;
+    let time = clock.now().ok()?;
+    u64::try_from(time.tv_sec()).ok()?.checked_mul(1_000_000_000)?.checked_add(u64::try_from(time.tv_nsec()).ok()?)
 }
 
 /// Seconds since boot.
@@ -120,6 +132,21 @@ pub(crate) fn schedule(pid: i32) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_that_was_run_is_counted_by_the_nanosecond() {
+        let own = std::process::id() as i32;
+        let before = ran_ns(own).expect("we run");
+        let began = std::time::Instant::now();
+        while ran_ns(own).expect("we run") == before {
+            assert!(began.elapsed().as_secs() < 60, "nothing is counted");
+        }
+        // A tick is at least a millisecond long.
+        assert!((1..=20).any(|_| {
+            let before = ran_ns(own).expect("we run");
+            ran_ns(own).expect("we run") - before < 1_000_000
+        }));
+    }
 
     #[test]
     fn a_name_with_blanks_and_brackets_does_not_confuse_the_fields() {

@@ -267,7 +267,7 @@ impl Fitting<'_, '_> {
     /// Looks at the whole group. `before` are workers that are still expected.
     fn moment(&self, before: &[WorkerLook]) -> Result<Moment, LabError> {
         let master = self.session.master();
-        let mut group = Group::new(master, true, self.session.adapter().facts().kind.helpers);
+        let mut group = Group::new(master, false, self.session.adapter().facts().kind.helpers);
         let mut look = Look::default();
         group.look(true, &mut look);
         let pids = group.pids();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::files::fds_limit;
 use super::{Group, Member};
-use crate::stat::{Stat, all_pids, newest_pid};
+use crate::stat::{Stat, all_pids, newest_pid, of_ticks, ran_ns};
 
 /// Up to so many processes keep their file of numbers open between looks: opening it costs more than reading it.
 const KEEP_OPEN: usize = 300;
@@ -74,8 +74,10 @@ impl Group {
             }
             for pid in ours {
                 if let Some(stat) = new.remove(&pid) {
+                    let ran = ran_ns(pid).unwrap_or_else(|| of_ticks(stat.ticks));
                     let member = Member {
-                        first: (stat.ticks, now),
+                        first: (ran, now),
+                        ran_ns: ran,
                         stat,
                         file: None,
                         helper: false,

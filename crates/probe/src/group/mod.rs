@@ -19,7 +19,7 @@ use lastdrop_model::{Look, WorkerLook};
 pub use self::files::count_fds;
 use crate::memory::ProcessMemory;
 use crate::process::{self, Helpers};
-use crate::stat::{Stat, page_bytes, schedule, ticks_per_second, uptime};
+use crate::stat::{Stat, of_ticks, page_bytes, ran_ns, schedule, ticks_per_second, uptime};
 
 /// A process that has been seen for so long keeps its limit of open files, and its title.
 const SETTLED: Duration = Duration::from_secs(10);
@@ -37,8 +37,9 @@ struct Unchanged {
 
 #[derive(Debug)]
 struct Member {
-    /// Its ticks when it was first seen, and when that was.
+    /// Nanoseconds that it had run when it was first seen, and when that was.
     first: (u64, Instant),
+    ran_ns: u64,
     stat: Stat,
     file: Option<File>,
     /// A child of the master that serves no visitors.
@@ -69,7 +70,7 @@ pub struct Group {
     scanned: Option<Instant>,
     newest_pid: Option<i32>,
     looked: Option<Instant>,
-    ticks: Option<u64>,
+    ran: Option<u64>,
     memory_owed: f64,
     changes: u64,
     files_counted_to: i32,
@@ -89,7 +90,7 @@ impl Group {
             scanned: None,
             newest_pid: None,
             looked: None,
-            ticks: None,
+            ran: None,
             memory_owed: 0.0,
             changes: 0,
             files_counted_to: 0,
@@ -146,13 +147,17 @@ impl Group {
                 |f: fn(&(u64, u64)) -> u64| Some(f(&member.run_ns?).saturating_sub(f(&before?)) as f64 / 1e9 / span?);
             (member.cpu_cores, member.run_delay) = (rate(|r| r.0), rate(|r| r.1));
         }
-        let ticks = self.total_ticks();
+        for (pid, member) in &mut self.members {
+            // Of one that has just ended it is what was known last.
+            member.ran_ns = ran_ns(*pid).unwrap_or(0).max(member.ran_ns);
+        }
+        let ran = self.total_ns();
         look.cpu_cores = self
-            .ticks
-            .replace(ticks)
+            .ran
+            .replace(ran)
             .zip(span)
             // A child that ended takes its time to its parent; one that was not waited for yet may take it back.
-            .map(|(before, span)| ticks.saturating_sub(before) as f64 / ticks_per_second() / span);
+            .map(|(before, span)| ran.saturating_sub(before) as f64 / 1e9 / span);
         self.read_memory(now, all_memory);
         self.count_files();
         self.sum_up(now, look);
@@ -161,12 +166,12 @@ impl Group {
     /// CPU time of master, workers and all workers that have ended, seconds, as of the last look.
     #[must_use]
     pub fn cpu_s(&self) -> f64 {
-        self.total_ticks() as f64 / ticks_per_second()
+        self.total_ns() as f64 / 1e9
     }
 
-    fn total_ticks(&self) -> u64 {
-        let own: u64 = self.members.values().map(|m| m.stat.ticks).sum();
-        own + self.members.get(&self.master).map_or(0, |m| m.stat.reaped_ticks)
+    fn total_ns(&self) -> u64 {
+        let own: u64 = self.members.values().map(|m| m.ran_ns).sum();
+        own + self.members.get(&self.master).map_or(0, |m| of_ticks(m.stat.reaped_ticks))
     }
 
     fn sum_up(&self, now: Instant, look: &mut Look) {
@@ -215,12 +220,11 @@ impl Group {
                     swap_bytes: memory.map(|m| m.swap),
                     memory_age_s: m.memory.map(|(_, at)| (at.elapsed().as_secs_f64() * 10.0).round() / 10.0),
                     cpu_cores: m.cpu_cores.or_else(|| {
-                        let (ticks_then, then) = m.first;
+                        let (ran_then, then) = m.first;
                         let span = then.elapsed().as_secs_f64();
-                        (!self.precise && span >= 1.0).then(|| (m.stat.ticks - ticks_then) as f64 / ticks / span)
+                        (!self.precise && span >= 1.0).then(|| (m.ran_ns - ran_then) as f64 / 1e9 / span)
                     }),
-                    // Ticks tell nothing of a worker that has served a few short requests.
-                    cpu_s: m.run_ns.map_or(m.stat.ticks as f64 / ticks, |(ran, _)| ran as f64 / 1e9),
+                    cpu_s: m.ran_ns as f64 / 1e9,
                     run_delay: m.run_delay,
                     age_s: ((uptime - m.stat.start_ticks as f64 / ticks).max(0.0) * 10.0).round() / 10.0,
                     requests: None,
