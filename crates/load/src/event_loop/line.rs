@@ -7,7 +7,7 @@
 
 use lastdrop_model::Micros;
 
-use super::EventLoop;
+use super::{EventLoop, LONGEST_TURN_US};
 use crate::ids::{Place, Slot};
 use crate::transport::State;
 use crate::world::World;
@@ -78,17 +78,25 @@ impl<W: World> EventLoop<'_, W> {
             return;
         }
         self.waiting.pool.serving = true;
+        self.waiting.pool.goes_on = false;
+        let mut served = false;
         while let Some(next) = self.waiting.stranded.front()
             && self.phases.may_follow(now)
             && now >= self.waiting.no_socket_until
         {
             let endpoint = next.endpoint(&self.job.prepared.requests);
             let user = next.user;
+            // One request that ends lets one go; a new phase may have room for thousands.
+            if served && self.now() >= now + LONGEST_TURN_US {
+                self.waiting.pool.goes_on = true;
+                break;
+            }
             let Some(place) = self.place_for(user, endpoint) else { break };
             if !self.find_connection(place, endpoint as u32) {
                 break;
             }
             let Some(next) = self.waiting.stranded.pop_front() else { break };
+            served = true;
             self.waiting.pool.joined = next.joined;
             let again = self.try_issue(next.user, next.request as usize, next.due, next.phase, next.errand, now, true);
             self.waiting.pool.joined = None;

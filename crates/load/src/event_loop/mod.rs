@@ -316,6 +316,9 @@ impl<'a, W: World> EventLoop<'a, W> {
         if let Some(end) = self.phases.phase_end {
             at = at.min(end);
         }
+        if self.waiting.pool.goes_on && !self.waiting.stranded.is_empty() {
+            return now;
+        }
         // A line moves when a request ends; who found no descriptor tries again.
         if !self.waiting.stranded.is_empty() && (!self.waiting.line_stands() || self.waiting.no_socket_until > now) {
             at = at.min(self.waiting.no_socket_until);

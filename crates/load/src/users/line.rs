@@ -18,13 +18,22 @@ pub(crate) struct Pool {
     pub is_listed: Vec<bool>,
     /// The line is moving.
     pub serving: bool,
+    /// It moved as long as a turn may last, and moves on after a look at what has come.
+    pub goes_on: bool,
     /// When the request that is sent now came into the line.
     pub joined: Option<Micros>,
 }
 
 impl Pool {
     pub fn new(slots: usize) -> Pool {
-        Pool { most: u64::MAX, idle: Vec::new(), is_listed: vec![false; slots], serving: false, joined: None }
+        Pool {
+            most: u64::MAX,
+            idle: Vec::new(),
+            is_listed: vec![false; slots],
+            serving: false,
+            goes_on: false,
+            joined: None,
+        }
     }
 
     /// A phase begins.
