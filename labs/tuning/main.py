@@ -11,7 +11,7 @@ from faults.measure import alone
 from faults.place import LabError, clear_up
 
 from . import grid as grids
-from . import score
+from . import meets, score
 from .setups import MOST_POINTS, SETUPS
 
 PAGE = Path("docs/tune-lab.md")
@@ -29,6 +29,7 @@ def arguments():
     parser.add_argument("--grid", action="store_true", help="measure grids that are not there, instead of tuning")
     parser.add_argument("--again", action="store_true", help="also what has a row for this commit, or a grid")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="tunes of each set-up [default: 1]")
+    parser.add_argument("--meets", action="store_true", help="tune for the highest rate within objectives, and try that rate once more afresh")
     parser.add_argument("--publish", action="store_true", help=f"write the table to {PAGE}")
     return parser.parse_args()
 
@@ -58,6 +59,21 @@ def measure(setups, again):
     return failed
 
 
+def within(setups, options, about):
+    """Tunes within objectives: 0 where each run met them once more."""
+    asked = [setup for setup in setups if setup.name in meets.NAMES]
+    done = {} if options.again else rows.latest(meets.NAME, about)
+    for seed in range(1, options.seeds + 1):
+        for setup in asked:
+            if done.get((setup.name, seed), {}).get("state") != "ok":
+                row = meets.examine(setup, seed)
+                rows.append(meets.NAME, {**row, **about})
+                print(meets.report([row], about).splitlines()[4], flush=True)
+    found = [row for row in rows.latest(meets.NAME, about).values() if row["name"] in {setup.name for setup in asked}]
+    print(meets.report(found, about))
+    return 0 if all(row.get("met", True) for row in found) else 1
+
+
 def main():
     options = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -75,6 +91,8 @@ def main():
         if options.grid:
             sys.exit(1 if measure(setups, options.again) else 0)
         about = rows.version()
+        if options.meets:
+            sys.exit(within(setups, options, about))
         done = {} if options.again else rows.latest(score.NAME, about)
         for setup in setups:
             if not grids.read(setup):
