@@ -103,8 +103,10 @@ fn keepalive_off(case: &Case<'_>) -> Option<Finding> {
     let step = asked.into_iter().find(|s| s.keepalive && s.answered >= 20)?;
     let a_request = step.connections as f64 / step.answered.max(1) as f64;
     let v = case.servers().into_iter().next()?;
-    (a_request >= 0.8).then(|| {
-        let knob = ["KeepAlive", "keepalive_timeout"].iter().find(|name| v.about.settings.contains_key(**name));
+    let knob = ["KeepAlive", "keepalive_timeout"].iter().find(|name| v.about.settings.contains_key(**name));
+    // Where it is on, something else closes: answers that are errors, an application, threads that are all busy.
+    let is_on = knob.is_some_and(|name| *name == "KeepAlive" && v.about.settings[*name].is_on());
+    (a_request >= 0.8 && !is_on).then(|| {
         finding(0.9, "the server closes the connection after each answer, though clients would keep it")
             .of(&v)
             .seen("load", "connections a request with keep-alive on", a_request, 0.8)
