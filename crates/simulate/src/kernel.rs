@@ -267,11 +267,13 @@ impl Kernel {
             return Err(io::Error::from_raw_os_error(errno));
         }
         if !line.connected || line.space == 0 {
+            line.left_over = false;
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let n = bytes.len().min(line.space);
         line.space -= n;
         line.accepted += n as u64;
+        line.left_over = n < bytes.len();
         let full = line.space == 0;
         let reactions = line.peer.receive(&bytes[..n]);
         self.trace.step(self.now, &Step::Sent { socket, bytes: n, of: bytes.len() });
@@ -340,6 +342,12 @@ impl Kernel {
             && let Some(socket) = self.lines.iter().position(Line::lies_unread)
         {
             self.violation(format!("bytes on socket {socket} lie unread while the shard sleeps"));
+        }
+        if timeout_us > 0
+            && !self.weather.reads_slowly
+            && let Some(socket) = self.lines.iter().position(Line::lies_unsent)
+        {
+            self.violation(format!("bytes for socket {socket} lie unsent while the shard sleeps"));
         }
         let deadline = self.now.saturating_add(timeout_us);
         let before = self.now;

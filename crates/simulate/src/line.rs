@@ -18,6 +18,8 @@ pub struct Line {
     /// The error of a reset has been told.
     pub reset_told: bool,
     pub space: usize,
+    /// The last send left something over, and none since was told that there is no room.
+    pub left_over: bool,
     pub token: Option<u64>,
     pub listed: bool,
     pub closed: bool,
@@ -45,6 +47,7 @@ impl Line {
             reset: false,
             reset_told: false,
             space,
+            left_over: false,
             token: None,
             listed: false,
             closed: false,
@@ -78,5 +81,10 @@ impl Line {
     /// Can the shard read something of which no edge will tell it any more?
     pub fn lies_unread(&self) -> bool {
         !self.closed && self.token.is_some() && !self.listed && self.connected && !self.inbox.is_empty()
+    }
+
+    /// Would the rest of what was sent last find room, of which no edge will tell?
+    pub fn lies_unsent(&self) -> bool {
+        !self.closed && self.left_over && self.space > 0 && !self.listed && !self.ended && !self.reset
     }
 }
