@@ -1,6 +1,8 @@
 //! Whether a page keeps nobody out: rules of our own in any case, and axe-core's where `./x test` could get it.
 
 use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -9,6 +11,8 @@ use super::browser::Browser;
 const RULES: &str = include_str!("accessible.js");
 /// A telephone, a laptop, a large screen.
 const WIDTHS: [u32; 3] = [400, 1280, 2560];
+/// A page of another width has come to rest after this, on any machine.
+const SETTLING: Duration = Duration::from_secs(20);
 
 /// What is wrong with the page as it is shown now.
 pub fn faults(browser: &Browser) -> Vec<String> {
@@ -39,7 +43,12 @@ pub fn assert_accessible(browser: &Browser, what: &str) {
         for width in WIDTHS {
             let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
             browser.devtools("Emulation.setDeviceMetricsOverride", &size);
-            let found = faults(browser);
+            // Plots take the new width when the browser has told them of it.
+            let (began, mut found) = (Instant::now(), faults(browser));
+            while !found.is_empty() && began.elapsed() < SETTLING {
+                thread::sleep(Duration::from_millis(100));
+                found = faults(browser);
+            }
             assert!(found.is_empty(), "{what}, {scheme}, {width} pixels: {found:#?}");
         }
         let found = found_by_axe(browser);
