@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lastdrop_model::plan::TlsOptions;
+use lastdrop_model::plan::{HttpOptions, TlsOptions};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
@@ -22,8 +22,9 @@ const SESSIONS: usize = 64;
 ///
 /// # Errors
 /// When a file cannot be read or does not hold what it should.
-pub fn configs(options: &TlsOptions, threads: usize) -> Result<Vec<Arc<ClientConfig>>, LoadError> {
-    let config = config(options)?;
+pub fn configs(options: &TlsOptions, http: &HttpOptions, threads: usize) -> Result<Vec<Arc<ClientConfig>>, LoadError> {
+    let mut config = config(options)?;
+    config.alpn_protocols = offered(http);
     let own = |mut config: ClientConfig| {
         if options.resumption {
             config.resumption = Resumption::in_memory_sessions(SESSIONS);
@@ -70,7 +71,6 @@ fn config(options: &TlsOptions) -> Result<ClientConfig, LoadError> {
         config.resumption = Resumption::disabled();
     }
     config.enable_sni = !options.no_sni;
-    config.alpn_protocols = offered();
     Ok(config)
 }
 

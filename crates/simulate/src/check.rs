@@ -46,6 +46,7 @@ pub fn check(scene: &Scene, left: &Left) -> Vec<String> {
     check.times();
     check.peers();
     check.bytes();
+    check.bandwidth();
     check.bounds();
     check.arrivals();
     check.users();
@@ -253,6 +254,31 @@ impl Check<'_> {
         let read: u64 = lines().filter_map(|l| l.received.last()).map(|(total, _)| *total).sum();
         if (sent, received) != (accepted, read) && self.scene.weather.tls.is_none() {
             self.wrong(|| format!("bytes: {sent} and {received} counted, {accepted} and {read} went"));
+        }
+    }
+
+    /// With a limited bandwidth each piece has its time, also where a socket takes less of it than there is: what follows waits for it.
+    fn bandwidth(&mut self) {
+        let plan = &self.scene.plan;
+        // A handshake, what TLS says between requests, and a tunnel's CONNECT go as they can.
+        let Some(rate) = plan.network.bandwidth_bytes.filter(|_| self.scene.weather.tls.is_none()) else { return };
+        let writes_too = plan.network.proxy.is_none();
+        let time = |bytes: u64| (bytes * 1_000_000).div_ceil(rate);
+        for (thread, kernel) in self.left.kernels.iter().enumerate() {
+            for (socket, line) in kernel.lines.iter().enumerate() {
+                let early = |pieces: &[(u64, Micros)]| {
+                    pieces.windows(2).find(|pair| pair[1].1 < pair[0].1 + time(pair[0].0)).map(<[_]>::to_vec)
+                };
+                let sent: Vec<_> = line.sent.iter().map(|(bytes, at)| (*bytes as u64, *at)).collect();
+                let mut before = 0;
+                let pieces =
+                    line.received.iter().map(|(total, at)| (total - std::mem::replace(&mut before, *total), *at));
+                let received: Vec<_> = pieces.collect();
+                let found = early(&received).or_else(|| if writes_too { early(&sent) } else { None });
+                if let Some(pair) = found {
+                    self.wrong(|| format!("shard {thread}, socket {socket}: faster than {rate} B/s: {pair:?}"));
+                }
+            }
         }
     }
 

@@ -273,6 +273,7 @@ impl Kernel {
         let n = bytes.len().min(line.space);
         line.space -= n;
         line.accepted += n as u64;
+        line.sent.push((n, self.now));
         line.left_over = n < bytes.len();
         let full = line.space == 0;
         let reactions = line.peer.receive(&bytes[..n]);

@@ -28,6 +28,8 @@ pub struct Line {
     pub tokens: Vec<u64>,
     /// Bytes sent and received by the shard, and when it had received how many.
     pub accepted: u64,
+    /// How many bytes it took from the shard at once, and when.
+    pub sent: Vec<(usize, Micros)>,
     pub received: Vec<(u64, Micros)>,
     /// When how many of them had come.
     pub arrived: Vec<(u64, Micros)>,
@@ -54,6 +56,7 @@ impl Line {
             last_arrival: now,
             tokens: Vec::new(),
             accepted: 0,
+            sent: Vec::new(),
             received: Vec::new(),
             arrived: Vec::new(),
             end_told: None,

@@ -16,12 +16,23 @@ fn assert_right(seed: u64) {
 /// transfer in the same turn, a request was sent before it was due, or came due after the end (2,010,148,939 and 3,010,061,571). A
 /// request timed out whose answer lay there, where connections were closed while events of several looks were handled (4,010,012,234). Requests that were
 /// due together and took a millisecond each to write kept the loop from its events (7,000,223,731 and 7,000,585,648), and so did requests to a
-/// server that takes one byte at a time (20,001,000,209), and a line for which a new phase had room at once (the last).
+/// server that takes one byte at a time (20,001,000,209), and a line for which a new phase had room at once (30,000,155,366). With a limited
+/// bandwidth, a socket that took little at a time was written to as often as it had room (50,200,016,650), and what came due with a phase that began
+/// within the end of a request was sent before (the last).
 #[test]
 fn what_went_wrong_once_is_right() {
     let small = [4, 11, 90, 106, 128, 223, 693, 3572, 1_001_439, 1_013_946, 1_043_460];
-    let large =
-        [2_010_148_939, 3_010_061_571, 4_010_012_234, 7_000_223_731, 7_000_585_648, 20_001_000_209, 30_000_155_366];
+    let large = [
+        2_010_148_939,
+        3_010_061_571,
+        4_010_012_234,
+        7_000_223_731,
+        7_000_585_648,
+        20_001_000_209,
+        30_000_155_366,
+        50_200_016_650,
+        60_690_000_489,
+    ];
     small.into_iter().chain(large).for_each(assert_right);
 }
 

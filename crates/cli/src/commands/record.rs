@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::{ArgGroup, Args};
 use lastdrop_load::tls_configs;
 use lastdrop_model::Url;
-use lastdrop_model::plan::TlsOptions;
+use lastdrop_model::plan::{HttpOptions, TlsOptions};
 use lastdrop_model::printable::line;
 use lastdrop_proxy::{Authority, Notice, Proxy, Recorder, Way};
 use lastdrop_traffic::recording::{PlanOptions, plan};
@@ -72,7 +72,7 @@ pub fn record(args: &RecordArgs) -> Result<Exit> {
     let files = PlanFiles::open(output)?;
     let ca = args.ca.as_deref().map(std::path::absolute).transpose()?;
     let tls = TlsOptions { insecure: args.insecure, ca: ca.clone(), ..TlsOptions::default() };
-    let tls = tls_configs(&tls, 1)?.remove(0);
+    let tls = tls_configs(&tls, &HttpOptions::default(), 1)?.remove(0);
     // From the first moment on: what has to be deleted is there soon.
     let stop = Stop::on_signals(false)?;
     let authority = if args.to.is_none() { Some(Authority::new(&args.host)?) } else { None };

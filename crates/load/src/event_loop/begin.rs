@@ -48,9 +48,10 @@ impl<W: World> EventLoop<'_, W> {
         }
         let piece = self.piece();
         let c = &mut self.transport.connections[slot];
+        let is_ahead = c.pace.as_ref().is_some_and(|pace| pace.write_from > now);
         if let Some(socket) = &c.socket {
             c.wire.begin(stream);
-            if c.layers.tls.is_none() && c.wire.is_alone(stream) {
+            if c.layers.tls.is_none() && c.wire.is_alone(stream) && !is_ahead {
                 let requests = &self.job.prepared.requests;
                 match self.transport.world.send(socket, c.wire.next(slot, &self.streams, requests, piece)) {
                     Ok(n) => {
@@ -62,6 +63,7 @@ impl<W: World> EventLoop<'_, W> {
                         s.times.written = if whole { now } else { 0 };
                         self.sent(place, due, phase, now, arrived);
                         self.count(stream, |c| c.bytes_sent += n as u64);
+                        self.wrote(slot, n);
                         if !whole {
                             self.write(slot);
                         }

@@ -155,6 +155,8 @@ impl<W: World> EventLoop<'_, W> {
         s.capture = None;
         if c.wire.is_alone(stream) {
             self.transport.close(slot);
+        } else {
+            self.say(slot);
         }
         self.record.last_end = now;
         self.request_over(place, now, End::Lost { refused, on_reuse });

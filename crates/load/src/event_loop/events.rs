@@ -34,6 +34,7 @@ impl<W: World> EventLoop<'_, W> {
             {
                 self.read(slot);
             }
+            State::Idle if flags & (READABLE | PEER_CLOSED) != 0 && c.wire.is_heard_idle() => self.read(slot),
             State::Idle if flags & (READABLE | PEER_CLOSED) != 0 => self.transport.idle_event(slot),
             _ => {}
         }

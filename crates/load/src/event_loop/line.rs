@@ -98,6 +98,8 @@ impl<W: World> EventLoop<'_, W> {
             let Some(next) = self.waiting.stranded.pop_front() else { break };
             served = true;
             self.waiting.pool.joined = next.joined;
+            // What comes due with a phase that begins while the end of a request is handled is not sent before.
+            let now = now.max(next.due);
             let again = self.try_issue(next.user, next.request as usize, next.due, next.phase, next.errand, now, true);
             self.waiting.pool.joined = None;
             if let Err(again) = again {

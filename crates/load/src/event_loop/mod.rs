@@ -21,6 +21,7 @@ mod issue;
 mod line;
 mod note;
 mod over;
+mod pace;
 mod phase;
 mod play;
 mod read;

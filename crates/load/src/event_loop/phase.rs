@@ -8,6 +8,7 @@ use lastdrop_model::{Micros, Slice};
 use super::EventLoop;
 use crate::arrivals::{Arrivals, Profile};
 use crate::phases::{Queue, Source};
+use crate::protocol::open_bound;
 use crate::record::{Live, take_slice};
 use crate::users::Presence;
 use crate::wiring::{Message, Outcome, share};
@@ -87,9 +88,10 @@ impl<W: World> EventLoop<'_, W> {
                     self.nothing_remains(now);
                 }
             }
-            Load::Open { rate_rps, to_rps, steps, arrivals, burst, .. } => {
+            Load::Open { rate_rps, to_rps, steps, arrivals, burst, connections } => {
                 self.phases.source = Source::Open;
-                self.waiting.pool.limit(None);
+                let own = share(u64::from(*connections), self.job.thread, self.job.threads).max(1) as u32;
+                self.waiting.pool.limit(open_bound(own));
                 let profile = match (to_rps, steps, phase.duration) {
                     (Some(to), Some(steps), Some(d)) => Profile::steps(*rate_rps, *to, *steps, d.as_micros() as Micros),
                     (Some(to), None, Some(d)) => Profile::linear(*rate_rps, *to, d.as_micros() as Micros),

@@ -1,11 +1,10 @@
 //! What comes on a connection: bytes, TLS records, the end of the stream.
 
-use std::cmp::Reverse;
 use std::io;
 
 use lastdrop_model::{Failure, Kind, Micros};
 
-use super::{Alarm, EventLoop};
+use super::EventLoop;
 use crate::ids::{Place, Slot};
 use crate::transport::{READ_BUFFER_BYTES, State};
 use crate::world::{Outgoing, World};
@@ -29,7 +28,7 @@ impl<W: World> EventLoop<'_, W> {
         let slow = self.job.plan.network.bandwidth_bytes.is_some();
         let most = buffer.len().min(self.piece());
         for _ in 0..MOST_READS {
-            if slow && self.quiet(slot) {
+            if self.is_quiet(slot) {
                 return;
             }
             let Some(socket) = &self.transport.connections[slot].socket else { return };
@@ -38,10 +37,7 @@ impl<W: World> EventLoop<'_, W> {
             match result {
                 Ok(0) => return self.stream_ended(slot, now),
                 Ok(n) => {
-                    if slow {
-                        let wait = self.transfer_time(n);
-                        self.transport.connections[slot].quiet_until = now + wait;
-                    }
+                    self.has_read(slot, n);
                     let token = self.transport.connections[slot].token(slot);
                     let go_on = if self.transport.connections[slot].layers.tls.is_some()
                         && !self.transport.connections[slot].layers.tunnel
@@ -80,18 +76,6 @@ impl<W: World> EventLoop<'_, W> {
         self.transport.again.push(token);
     }
 
-    /// With a limited bandwidth: is it too early to read? Then an alarm is set.
-    pub(super) fn quiet(&mut self, slot: Slot) -> bool {
-        let now = self.now();
-        let c = &self.transport.connections[slot];
-        let until = c.quiet_until;
-        if until > now {
-            let token = c.token(slot);
-            self.timers.alarms.push(Reverse((until, Alarm::Transfer(token))));
-        }
-        until > now
-    }
-
     pub(super) fn stream_ended(&mut self, slot: Slot, now: Micros) {
         let c = &mut self.transport.connections[slot];
         match c.state {
@@ -103,6 +87,7 @@ impl<W: World> EventLoop<'_, W> {
                 self.record.note_connect_error("TLS: the server closed the connection");
                 self.fail(slot, Failure::Connect, now);
             }
+            State::Idle => self.transport.close(slot),
             _ => match c.wire.completed_by_close(slot) {
                 Some(stream) => self.answered(Place { stream, slot }, now, false),
                 None => self.fail(slot, Failure::Closed, now),

@@ -30,6 +30,7 @@ impl<W: World> EventLoop<'_, W> {
                 }
             }
         }
+        self.say(slot);
         true
     }
 

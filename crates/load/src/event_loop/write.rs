@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use lastdrop_model::{Failure, Micros};
+use lastdrop_model::Failure;
 
 use super::{Alarm, EventLoop};
 use crate::ids::Slot;
@@ -10,13 +10,13 @@ use crate::protocol::{CONTINUE_PATIENCE_US, Progress};
 use crate::transport::{State, Written, describe, is_reset};
 use crate::world::World;
 
-/// With a limited bandwidth, pieces are so many per second.
-const PIECES_A_SECOND: u64 = 20;
-
 impl<W: World> EventLoop<'_, W> {
     pub(super) fn write(&mut self, slot: Slot) {
         let requests = &self.job.prepared.requests;
         loop {
+            if self.is_ahead(slot) {
+                return;
+            }
             let state = self.transport.connections[slot].state;
             // A server on this machine may run, and answer, before the call that sends returns: what it takes is not connecting.
             let connected_at = if state == State::Connecting { self.now() } else { 0 };
@@ -24,6 +24,7 @@ impl<W: World> EventLoop<'_, W> {
             let (written, sent) = self.transport.send(slot, &self.streams, requests, piece);
             if sent > 0 {
                 self.count_on(slot, |c| c.bytes_sent += sent as u64);
+                self.wrote(slot, sent);
             }
             let now = self.now();
             if state == State::Connecting {
@@ -48,12 +49,8 @@ impl<W: World> EventLoop<'_, W> {
                 // The server may have answered before it stopped reading: the read tells.
                 Written::Error(_) => return self.read(slot),
                 Written::Blocked { .. } => return,
-                Written::Enough => {
-                    let wait = self.transfer_time(self.piece());
-                    let token = self.transport.connections[slot].token(slot);
-                    self.timers.alarms.push(Reverse((now + wait, Alarm::Transfer(token))));
-                    return;
-                }
+                // What is written is ahead of its time now.
+                Written::Enough => continue,
                 Written::Later => {
                     let token = c.token(slot);
                     return self.transport.again.push(token);
@@ -65,7 +62,7 @@ impl<W: World> EventLoop<'_, W> {
                 State::Tunnel | State::Handshaking => return,
                 _ => match c.wire.progress(slot, &self.streams, requests) {
                     Progress::All(streams) => {
-                        c.state = State::Waiting;
+                        c.state = if c.wire.awaits_nothing() { State::Idle } else { State::Waiting };
                         for stream in streams {
                             self.streams[stream].times.written = now;
                         }
@@ -83,19 +80,13 @@ impl<W: World> EventLoop<'_, W> {
         }
     }
 
-    /// Most bytes to write or read at once.
-    pub(super) fn piece(&self) -> usize {
-        match self.job.plan.network.bandwidth_bytes {
-            None => usize::MAX,
-            Some(rate) => (rate / PIECES_A_SECOND).max(1) as usize,
-        }
-    }
-
-    /// Time that so many bytes take.
-    pub(super) fn transfer_time(&self, bytes: usize) -> Micros {
-        match self.job.plan.network.bandwidth_bytes {
-            None => 0,
-            Some(rate) => bytes as u64 * 1_000_000 / rate.max(1),
+    /// A connection may have something to say of its own, when it has read something or a stream of it has ended.
+    #[inline]
+    pub(super) fn say(&mut self, slot: Slot) {
+        let c = &mut self.transport.connections[slot];
+        if c.wire.has_to_say() && matches!(c.state, State::Idle | State::Waiting) {
+            c.state = State::Writing;
+            self.write(slot);
         }
     }
 }

@@ -227,8 +227,8 @@ impl Prepared {
     pub fn tls_configs(&self, plan: &Plan, threads: usize) -> Result<Vec<Option<Arc<ClientConfig>>>, LoadError> {
         let configs = match self.tls {
             Tls::No => return Ok(vec![None; threads]),
-            Tls::Yes => tls_config::configs(&plan.tls, threads)?,
-            Tls::Perhaps => match tls_config::configs(&plan.tls, threads) {
+            Tls::Yes => tls_config::configs(&plan.tls, &plan.http, threads)?,
+            Tls::Perhaps => match tls_config::configs(&plan.tls, &plan.http, threads) {
                 Ok(configs) => configs,
                 // A machine without certificates can still load plain pages.
                 Err(_) => return Ok(vec![None; threads]),

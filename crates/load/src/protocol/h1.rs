@@ -5,6 +5,7 @@ use std::iter::{Once, once};
 
 use lastdrop_http::ResponseParser;
 use lastdrop_model::Micros;
+use lastdrop_model::plan::HttpOptions;
 
 use crate::ids::{Slot, StreamId};
 use crate::prepare::Request;
@@ -20,8 +21,18 @@ pub type Answer = ResponseParser;
 pub type StreamIds = Once<StreamId>;
 
 /// The names of protocols that a TLS handshake offers (ALPN), the best first.
-pub(crate) fn offered() -> Vec<Vec<u8>> {
+pub(crate) fn offered(_http: &HttpOptions) -> Vec<Vec<u8>> {
     vec![b"http/1.1".to_vec()]
+}
+
+/// The streams that an open loop may have on so many connections: whoever is needed for one has a connection of its own.
+pub(crate) fn open_streams(connections: u32) -> u32 {
+    connections
+}
+
+/// The most connections of a thread in an open loop, where that is not the number of its streams.
+pub(crate) fn open_bound(_connections: u32) -> Option<u64> {
+    None
 }
 
 /// Which connection carries which stream.
@@ -111,6 +122,24 @@ impl Wire {
     /// Tunnel or TLS are ready, and `_agreed` is what ALPN came to. HTTP/1 is spoken whatever that was: nothing else is offered.
     pub fn ready(&mut self, _agreed: Option<&[u8]>) {
         self.written = 0;
+    }
+
+    /// Has the connection something to say of its own, beside requests?
+    #[inline]
+    pub fn has_to_say(&self) -> bool {
+        false
+    }
+
+    /// All is written: is there no stream that waits for an answer?
+    #[inline]
+    pub fn awaits_nothing(&self) -> bool {
+        false
+    }
+
+    /// Is what comes while no request is in flight to be read? In HTTP/1 it can only be the end, or a ticket of TLS.
+    #[inline]
+    pub fn is_heard_idle(&self) -> bool {
+        false
     }
 
     /// A request begins.

@@ -44,6 +44,15 @@ pub struct Dialed {
     pub connected: Micros,
 }
 
+/// What has gone on a connection of limited bandwidth has its time: when the next bytes may.
+#[derive(Debug, Default)]
+pub struct Pace {
+    pub read_from: Micros,
+    pub write_from: Micros,
+    /// The loop comes back to it then.
+    pub alarm_at: Micros,
+}
+
 /// One connection slot: at most one socket.
 #[derive(Debug)]
 pub struct Connection<S> {
@@ -62,8 +71,8 @@ pub struct Connection<S> {
     /// Requests begun on this socket.
     pub served: u32,
     pub dialed: Dialed,
-    /// With a limited bandwidth: nothing is read before.
-    pub quiet_until: Micros,
+    /// With a limited bandwidth, once something has gone.
+    pub pace: Option<Box<Pace>>,
     pub layers: Layers,
     pub wire: Wire,
 }
@@ -80,7 +89,7 @@ impl<S> Connection<S> {
             endpoint: 0,
             served: 0,
             dialed: Dialed::default(),
-            quiet_until: 0,
+            pace: None,
             layers: Layers::default(),
             wire: Wire::default(),
         }

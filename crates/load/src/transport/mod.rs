@@ -15,7 +15,7 @@ use crate::ids::{Slot, StreamId};
 use crate::prepare::Prepared;
 use crate::world::{Outgoing, World};
 
-pub use connection::{Connection, Connections, State};
+pub use connection::{Connection, Connections, Pace, State};
 pub use open::describe;
 pub(crate) use write::{Written, is_reset};
 
@@ -102,11 +102,13 @@ impl<W: World> Transport<W> {
         let c = &mut self.connections[from];
         c.state = State::Closed;
         let (socket, tls) = (c.socket.take(), c.layers.tls.take());
-        let (endpoint, served, peer_closed, quiet_until) = (c.endpoint, c.served, c.peer_closed, c.quiet_until);
+        let (endpoint, served, peer_closed) = (c.endpoint, c.served, c.peer_closed);
+        // Its alarm was set for the slot that it had.
+        let pace = c.pace.take().map(|pace| Box::new(Pace { alarm_at: 0, ..*pace }));
         let c = &mut self.connections[to];
         c.state = State::Idle;
         (c.socket, c.layers.tls, c.endpoint, c.served) = (socket, tls, endpoint, served);
-        (c.peer_closed, c.quiet_until) = (peer_closed, quiet_until);
+        (c.peer_closed, c.pace) = (peer_closed, pace);
         c.generation = c.generation.wrapping_add(1);
         let token = c.token(to);
         let watched = c.socket.as_ref().is_some_and(|s| self.world.watch_as(s, token).is_ok());

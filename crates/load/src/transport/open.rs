@@ -42,7 +42,7 @@ impl<W: World> Transport<W> {
         c.dialed.connected = 0;
         c.peer_closed = false;
         c.wire.opened();
-        c.quiet_until = 0;
+        c.pace = None;
         c.state = State::Connecting;
         c.socket = Some(socket);
         c.layers.tunnel = has_tunnel;

@@ -19,6 +19,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::ids::StreamId;
 use crate::inspect::Capture;
+use crate::protocol::open_streams;
 use crate::wiring::{Job, share};
 
 pub(crate) use line::{Stranded, Waiting};
@@ -113,7 +114,7 @@ impl Users {
             Load::Closed { .. } => (load.most_concurrent() as usize).div_ceil(job.threads),
             Load::Open { connections, .. } => {
                 let own = share(u64::from(*connections), job.thread, job.threads).max(1) as u32;
-                (own / per_user).max(1) as usize
+                (open_streams(own) / per_user).max(1) as usize
             }
         };
         let users = plan.phases.iter().map(|p| most(&p.load)).max().unwrap_or(0);
