@@ -88,6 +88,9 @@ def stretch(place, run, seconds, factor=1):
         plan, document = store.execute("SELECT plan, document FROM runs WHERE id = ?", [run]).fetchone()
         plan, document = json.loads(plan), json.loads(document)
         plan["phases"][0]["duration"] = {"secs": seconds, "nanos": 0} if isinstance(plan["phases"][0]["duration"], dict) else seconds
+        load = plan["phases"][0]["load"]
+        if "rate_rps" in load:
+            load["rate_rps"] *= factor
         store.execute("UPDATE runs SET plan = ?, document = NULL WHERE id = ?", [json.dumps(plan), run])
     told = subprocess.run([lastdrop(), "show", run, "--format", "json"], capture_output=True, text=True, env=environment(place), timeout=300)
     if told.returncode:

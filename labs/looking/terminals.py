@@ -1,4 +1,4 @@
-"""Commands that are watched on terminals of tmux: what is on them midway and shortly before the end, at each size, and what stays."""
+"""Commands that are watched on terminals of tmux: what is on them midway and shortly before the end, at each size, and the report that follows."""
 
 import html
 import subprocess
@@ -32,7 +32,7 @@ def run(place):
 
 def capacity(place):
     server = pages.perl(place)
-    return ["capacity", server.url + "/page", "--objective", "p99<150ms", "-d", "2s", "--max-time", "50s", "-c", 16, "--server", server.name]
+    return ["capacity", server.url + "/page", "--objective", "p99<150ms", "-d", "2s", "--max-time", "50s", "-c", 16]
 
 
 def compare(place):
@@ -74,7 +74,9 @@ class Screen:
         self.socket = place.folder / "tmux"
         self.code = place.folder / "code"
         line = " ".join("'" + str(word).replace("'", "'\\''") + "'" for word in [lastdrop(), *words])
-        script = place.write("watched", f"cd '{place.folder}'\n{line}\necho $? > {self.code}.part; mv {self.code}.part {self.code}\nexec cat\n")
+        self.report = place.folder / "report"
+        # Of a window that is resized meanwhile tmux keeps parts of the view on the normal screen: the report is read from a file.
+        script = place.write("watched", f"cd '{place.folder}'\n{line} --view full > {self.report}\necho $? > {self.code}.part; mv {self.code}.part {self.code}\nexec cat\n")
         variables = {name: value for name, value in environment(place).items() if name not in ("CI", "NO_COLOR", "TMUX", "TERM")}
         width, height = SIZES[0]
         subprocess.run([*place.enter, "tmux", "-S", self.socket, "-u", "-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", str(height),
@@ -90,8 +92,8 @@ class Screen:
     def resize(self, size):
         self.ask("resize-window", "-x", str(size[0]), "-y", str(size[1]))
 
-    def shown(self, *more):
-        return self.ask("capture-pane", "-p", "-e", *more)
+    def shown(self):
+        return self.ask("capture-pane", "-p", "-e")
 
     def close(self):
         self.ask("kill-server")
@@ -114,14 +116,12 @@ def watch(place, subject):
                 # What was asked while it was still there.
                 if screen.is_live():
                     frames[size].append(text)
-        screen.resize((120, 40))
-        time.sleep(DRAWN)
-        report = screen.shown("-S", "-")
+        report = screen.report.read_text()
     finally:
         screen.close()
     if screen.code.exists() and int(screen.code.read_text()) not in subject.codes:
         faults.append(f"ends with {screen.code.read_text().strip()}")
-    found = {f"terminal-{subject.name}-report": (report.rstrip() + "\n", 120)}
+    found = {f"terminal-{subject.name}-report": (report, max(map(len, report.splitlines()), default=80))}
     for size, texts in frames.items():
         name = f"terminal-{subject.name}-{size[0]}x{size[1]}"
         if not texts:
