@@ -77,10 +77,11 @@ class Browser:
         """What the console has said since one has looked."""
         return [entry["message"] for entry in self.ask("/se/log", {"type": "browser"})]
 
-    def requests(self):
-        """URLs that pages have asked for since one has looked."""
+    def requests(self, page):
+        """URLs that a page has asked for since one has looked, its own among them. The browser's first page has its own ways."""
         events = [json.loads(entry["message"])["message"] for entry in self.ask("/se/log", {"type": "performance"})]
-        return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+        sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
+        return [one["request"]["url"] for one in sent if one.get("documentURL") == page]
 
     def shape(self, width, height, scheme):
         """The window, and whether its reader likes it light or dark."""

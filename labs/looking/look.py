@@ -47,7 +47,7 @@ def look(browser, page, folder, name):
     """(faults of a page as sentences, pictures that were taken). Pictures are of the page as it opens."""
     faults, pictures, text = [], [], axe()
     url = f"file://{page.resolve()}"
-    browser.console(), browser.requests()
+    browser.console(), browser.requests(url)
     for scheme in SCHEMES:
         browser.shape(1280, WIDTHS[1280], scheme)
         browser.go(url)
@@ -62,7 +62,7 @@ def look(browser, page, folder, name):
             browser.picture(path)
             pictures.append(path)
         faults += [f"{scheme}, axe: {fault}" for fault in browser.run(f"{text};\n{SERIOUS}")]
-    said, asked = browser.console(), [request for request in browser.requests() if request != url and not request.startswith("data:")]
+    said, asked = browser.console(), [request for request in browser.requests(url) if request != url and not request.startswith("data:")]
     policy = [line for line in said if "Content Security Policy" in line]
     faults += [f"policy: {line[:300]}" for line in policy]
     faults += [f"console: {line[:300]}" for line in said if line not in policy]
