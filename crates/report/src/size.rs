@@ -61,12 +61,15 @@ pub fn size_text(d: &SizeDocument) -> String {
         let _ = writeln!(out, "  a worker is a process of {} threads", d.threads_per_worker);
     }
     out.push('\n');
+    let alone = first::tighter(d)
+        .map(|bound| format!(", by memory alone; set no more than {} workers", bound.workers))
+        .unwrap_or_default();
     for (profile, title) in
         [("dedicated", "a dedicated machine"), ("shared", "a machine with other work"), ("bursty", "bursty load")]
     {
         // Of a server without a pool there is nothing to suggest.
         if let Some(settings) = d.profiles.get(profile).filter(|settings| !settings.is_empty()) {
-            let _ = writeln!(out, "for {title}:\n{}", directives(settings));
+            let _ = writeln!(out, "for {title}{alone}:\n{}", directives(settings));
         }
     }
     if !d.variants.is_empty() {

@@ -71,7 +71,7 @@ pub struct Usl {
     pub why: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CapacityDocument {
     pub schema: String,
     pub url: String,

@@ -41,7 +41,7 @@ pub struct SizeFits {
     pub worst_case: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SizeDocument {
     pub schema: String,
     pub server: String,

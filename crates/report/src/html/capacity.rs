@@ -32,7 +32,17 @@ pub(super) fn section(d: &CapacityDocument) -> Section {
 }
 
 pub(crate) fn verdict(d: &CapacityDocument) -> Told {
-    let mut told = if d.met {
+    let held = d.held_s > 0.0;
+    let mut told = if d.met && !held {
+        // A few seconds in the search are no answer yet.
+        Told::new(
+            Tone::Warning,
+            format!(
+                "For a few seconds it did what is asked of it at {} requests a second; longer was not tried.",
+                grouped(d.capacity_rps)
+            ),
+        )
+    } else if d.met {
         Told::new(
             Tone::Good,
             format!("It takes {} requests a second and still does what is asked of it.", grouped(d.capacity_rps)),
@@ -46,7 +56,8 @@ pub(crate) fn verdict(d: &CapacityDocument) -> Told {
     };
     told.say(d.because.clone());
     if d.met {
-        told.number(Unit::Rate.show(d.capacity_rps), format!("held for {}", seconds(d.held_s)));
+        let how = if held { format!("held for {}", seconds(d.held_s)) } else { "met, but not held".into() };
+        told.number(Unit::Rate.show(d.capacity_rps), how);
         if d.interval[1] > d.interval[0] {
             told.number(Unit::Rate.show(d.interval[1]), "the lowest rate that failed");
         }
@@ -112,7 +123,7 @@ fn by_rate(d: &CapacityDocument) -> Markup {
         chart.level("c4", *limit, word);
     }
     if d.met {
-        chart.mark("c3", d.capacity_rps, "holds");
+        chart.mark("c3", d.capacity_rps, if d.held_s > 0.0 { "holds" } else { "met" });
     }
     let line = |of: fn(&CapacityStep) -> f64| steps.iter().map(|s| (s.rate, of(s))).collect::<Vec<_>>();
     chart.line("c1", "thin", &line(|s| s.p50_us));
@@ -243,5 +254,21 @@ fn law(d: &CapacityDocument) -> Markup {
     html! {
         @if !u.fits { p.quiet { "The law does not describe these steps: " (super::text::Said(&u.why)) } }
         (table.folded())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_that_was_not_held_is_no_capacity_yet() {
+        let mut d = CapacityDocument { met: true, capacity_rps: 500.0, held_s: 15.0, ..CapacityDocument::default() };
+        let told = verdict(&d);
+        assert!(told.tone == Tone::Good && told.headline.starts_with("It takes 500 requests a second"), "{told:?}");
+        d.held_s = 0.0;
+        let told = verdict(&d);
+        assert!(told.tone == Tone::Warning && told.headline.contains("longer was not tried"), "{told:?}");
+        assert_eq!(told.numbers[0].1, "met, but not held");
     }
 }

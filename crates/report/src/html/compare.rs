@@ -119,30 +119,40 @@ fn says(name: &str, m: &MetricComparison, unit: Unit) -> String {
 
 /// Each metric's ratio with its interval, around "as before".
 fn intervals(d: &CompareDocument) -> Markup {
-    let mut metrics: Vec<_> = d.metrics.iter().filter(|(_, m)| m.ratio.is_finite() && m.ratio > 0.0).collect();
+    // Where nothing went wrong on either side there is no ratio of errors.
+    let no_errors = |name: &str, m: &MetricComparison| name == "errors" && m.a == 0.0 && m.b == 0.0;
+    let mut metrics: Vec<_> =
+        d.metrics.iter().filter(|(name, m)| m.ratio.is_finite() && m.ratio > 0.0 && !no_errors(name, m)).collect();
     metrics.sort_by_key(|(name, _)| *name != "rps");
     if metrics.is_empty() {
         return Markup::default();
     }
     // Metrics from left to right, their change upwards: names stand where a chart has its values.
     let finite = |v: f64, or: f64| if v.is_finite() { v.clamp(1.0 / FARTHEST, FARTHEST) } else { or };
-    let edge = metrics.iter().flat_map(|(_, m)| [finite(m.interval[0], m.ratio), finite(m.interval[1], m.ratio)]);
+    // A few errors more or less are a large ratio, beside which nobody would see the changes of the others.
+    let is_drawn = |name: &str, m: &MetricComparison| {
+        name != "errors" || [m.ratio, m.interval[0], m.interval[1]].iter().all(|r| (1.0 / FEW..=FEW).contains(r))
+    };
+    let drawn: Vec<_> = metrics.iter().filter(|(name, m)| is_drawn(name, m)).collect();
+    let edge = drawn.iter().flat_map(|(_, m)| [finite(m.interval[0], m.ratio), finite(m.interval[1], m.ratio)]);
     let far = edge.map(|v| v.ln().abs()).fold(0.05, f64::max) * 1.1;
-    let named = metrics.iter().enumerate().map(|(i, (name, _))| ((i + 1) as f64, short_name(name))).collect();
+    let named = drawn.iter().enumerate().map(|(i, (name, _))| ((i + 1) as f64, short_name(name))).collect();
     let mut chart = Chart::new(
         "Change of each metric with its interval",
-        Axis::between("", Unit::Count, 0.4, metrics.len() as f64 + 0.6).with_names(named),
+        Axis::between("", Unit::Count, 0.4, drawn.len() as f64 + 0.6).with_names(named),
         ratios(far),
     );
     chart.level("c4", 1.0, "as A");
     let mut table =
         Table::new("B against A", 2, &["metric", "verdict", "A", "B", "change", "from", "to", "would be seen"]);
-    for (i, (name, m)) in metrics.iter().enumerate() {
-        let unit = unit_of(name);
+    for (i, (name, m)) in drawn.iter().enumerate() {
         let (colour, shape) = colour(m.verdict);
         let x = (i + 1) as f64;
         chart.interval(colour, x, finite(m.interval[0], m.ratio), finite(m.interval[1], m.ratio));
-        chart.point(colour, shape, x, finite(m.ratio, 1.0), &says(&name_of(name), m, unit));
+        chart.point(colour, shape, x, finite(m.ratio, 1.0), &says(&name_of(name), m, unit_of(name)));
+    }
+    for (name, m) in &metrics {
+        let unit = unit_of(name);
         table.row(vec![
             name_of(name),
             word(m.verdict).into(),
@@ -151,7 +161,8 @@ fn intervals(d: &CompareDocument) -> Markup {
             change(m.ratio),
             change(m.interval[0]),
             change(m.interval[1]),
-            format!("{:.1} %", m.smallest_difference * 100.0),
+            // Ten times as much would be seen by anybody.
+            if m.smallest_difference < 10.0 { format!("{:.1} %", m.smallest_difference * 100.0) } else { "–".into() },
         ]);
     }
     for (c, form) in [
@@ -160,16 +171,18 @@ fn intervals(d: &CompareDocument) -> Markup {
         (Compared::NoDifference, "ring"),
         (Compared::Inconclusive, "cross"),
     ] {
-        if metrics.iter().any(|(_, m)| m.verdict == c) {
+        if drawn.iter().any(|(_, m)| m.verdict == c) {
             chart.legend(colour(c).0, form, word(c));
         }
     }
-    html! { h2.group { "What changed" } div.pair {
+    html! { h2.group { "What changed" } div.pair.uneven {
         (chart.figure("How much changed, and how sure that is", "The bar is where the true change is in 95 of 100 cases. Answers a second: up is better; times: down is better.", &Table::default()))
         div.beside { (table.shown()) }
     } }
 }
 
+/// Ratios of errors up to this are drawn beside those of the other metrics.
+const FEW: f64 = 5.0;
 /// Changes beyond this are drawn at it.
 const FARTHEST: f64 = 200.0;
 
@@ -339,4 +352,41 @@ fn classes(d: &CompareDocument) -> Markup {
         }
     }
     html! { @if !table.is_empty() { (table.shown()) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::documents::COMPARE_SCHEMA;
+    use serde_json::json;
+
+    use super::*;
+
+    fn comparison(errors: (f64, f64), ratio: f64, interval: [f64; 2]) -> String {
+        let d: CompareDocument = serde_json::from_value(json!({
+            "schema": COMPARE_SCHEMA, "kind": "live", "a": {"name": "a", "runs": []}, "b": {"name": "b", "runs": []},
+            "metrics": {
+                "rps": {"a": 1.0, "b": 1.1, "ratio": 1.1, "interval": [1.05, 1.15], "verdict": "better", "smallest_difference": 0.1},
+                "errors": {"a": errors.0, "b": errors.1, "ratio": ratio, "interval": interval, "verdict": "inconclusive",
+                    "smallest_difference": 276.7}},
+            "verdict": "better", "because": "", "smallest_difference": 0.1, "blocks": [], "noise_floor": null, "interrupted": false,
+            "notes": []}))
+        .expect("a document");
+        intervals(&d).into_string()
+    }
+
+    #[test]
+    fn errors_are_told_where_there_are_some_and_drawn_where_that_leaves_room_for_the_others() {
+        let drawn = |page: &str| page.split("<table").next().is_some_and(|chart| chart.contains(">errors<"));
+        let none = comparison((0.0, 0.0), 1.0, [0.007, 19.0]);
+        assert!(!none.contains("errors") && none.contains("+10.0 %"), "{none}");
+        let many = comparison((0.001, 0.2), 150.0, [40.0, 900.0]);
+        assert!(
+            !drawn(&many) && many.contains("errors") && many.contains("150 ×") && !many.contains("27670"),
+            "{many}"
+        );
+        // What is left has a scale of its own.
+        assert!(!many.contains("100 ×<"), "{many}");
+        let some = comparison((0.1, 0.2), 2.0, [1.5, 3.0]);
+        assert!(drawn(&some), "{some}");
+    }
 }

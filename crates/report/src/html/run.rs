@@ -115,10 +115,11 @@ pub(crate) fn verdict(run: &Run) -> Told {
         Told::new(Tone::Good, "Every request was answered.")
     };
     let at = |field: &str| p.latency(Kind::Response, field);
-    let bound = |field: &str| if p.is_lower_bound(field) { "at least " } else { "" };
+    // Of those without an answer nobody knows how long they would have taken.
+    let bound = |field: &str| if p.is_lower_bound(field) { "at least" } else { "at most" };
     if let (Some(p50), Some(p99), Some(max)) = (at("p50"), at("p99"), at("max")) {
         told.say(format!(
-            "{} answers a second for {}. Half of them took at most {}{}, 99 of 100 at most {}{}, the slowest {}.",
+            "{} answers a second for {}. Half of them took {} {}, 99 of 100 {} {}, the slowest {}.",
             grouped(p.rate.answered_rps),
             seconds(p.duration_s),
             bound("p50"),
@@ -335,5 +336,25 @@ fn small_print(run: &Run) -> Markup {
     html! {
         details { summary { "The whole report as text" } pre.said { (block(&run_text(run))) } }
         @if environment.len() > 4 { details { summary { "Where it was measured" } pre.said { (block(&environment)) } } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::html::fixtures::run_of;
+
+    #[test]
+    fn a_percentile_that_is_only_a_bound_is_at_least_that() {
+        let mut run = run_of(2, 50);
+        let of = |run: &Run| verdict(run).sentences[0].clone();
+        assert!(of(&run).contains("99 of 100 at most 2."), "{}", of(&run));
+        let response = run.phases[0].results.latency_us.get_mut("response").expect("answers");
+        response["lower_bounds"] = serde_json::json!(["p99"]);
+        assert!(
+            of(&run).contains("Half of them took at most ") && of(&run).contains("99 of 100 at least 2."),
+            "{}",
+            of(&run)
+        );
     }
 }

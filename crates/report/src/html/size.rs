@@ -1,6 +1,6 @@
 //! The section of a server's memory: what a worker really takes, how many fit, and the model with what it was fitted to.
 
-use lastdrop_model::documents::{SharingPoint, SizeDocument, SizeFit};
+use lastdrop_model::documents::{SharingPoint, SizeBound, SizeDocument, SizeFit};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_bytes;
 use maud::{Markup, html};
@@ -41,18 +41,29 @@ pub(crate) fn verdict(d: &SizeDocument) -> Told {
             count(tight)
         ),
     );
-    told.say(format!("The budget is {}.", d.budget_from));
+    // An option is no sentence.
+    told.say(match d.budget_from.as_str() {
+        "--memory" => "The budget is what was given by --memory.".into(),
+        from => format!("The budget is {from}."),
+    });
+    let tighter = tighter(d);
     if !d.suggested.is_empty() {
-        told.say(format!("Suggested: {}.", describe(&d.suggested)));
+        let by = if tighter.is_some() { "By memory alone" } else { "Suggested" };
+        told.say(format!("{by}: {}.", describe(&d.suggested)));
     }
-    for bound in &d.bounds {
-        told.say(format!("Not more than {} for another reason: {}.", count(bound.workers), bound.because));
+    if let Some(bound) = tighter {
+        told.say(format!("But set no more than {} workers: {}.", count(bound.workers), bound.because));
     }
     told.number(count(safe), "workers, worst case");
     told.number(show_bytes(d.real_memory_bytes), "memory they take now");
     told.number(show_bytes(each), "of its own, the largest worker");
     told.number(show_bytes(d.budget_bytes), "budget");
     told
+}
+
+/// What leaves room for fewer workers than memory does; of several the tightest.
+pub(crate) fn tighter(d: &SizeDocument) -> Option<&SizeBound> {
+    d.bounds.iter().filter(|bound| bound.workers < d.fits.independent).min_by_key(|bound| bound.workers)
 }
 
 /// The same memory by three ways of adding up.
@@ -106,6 +117,7 @@ fn model(d: &SizeDocument, fit: &SizeFit) -> Markup {
         .max()
         .unwrap_or(1) as f64;
     let top = fit.points.iter().map(|p| p.total_bytes as f64).chain([shared + each * most]);
+    let highest = top.clone().fold(0.0, f64::max);
     let mut chart = Chart::new(
         "Memory against workers",
         Axis::from_zero("workers", Unit::Count, [most]),
@@ -118,7 +130,11 @@ fn model(d: &SizeDocument, fit: &SizeFit) -> Markup {
     let (low, high) = (ends(0, 0), ends(1, 1));
     chart.band("c1", &[0.0, most].map(|n| (n, low(n), high(n))));
     chart.line("c1", "", &[0.0, most].map(|n| (n, shared + each * n)));
-    chart.level("c2", d.budget_bytes as f64, "budget");
+    // Beyond the chart a line for it would stand at a wrong place.
+    let budget = d.budget_bytes as f64;
+    if budget <= highest {
+        chart.level("c2", budget, "budget");
+    }
     let mut table =
         Table::new("pools that were tried", 0, &["workers", "memory", "real", "anonymous", "of the kernel"]);
     for p in &fit.points {
@@ -144,8 +160,10 @@ fn model(d: &SizeDocument, fit: &SizeFit) -> Markup {
         format!("{} shared + {} each", show_bytes(shared.max(0.0) as u64), show_bytes(each.max(0.0) as u64)),
     );
     chart.legend("c1", "area", "95 % of cases");
+    let beyond =
+        if budget > highest { format!("The budget, {}, is above.", show_bytes(d.budget_bytes)) } else { String::new() };
     html! { div.pair {
-        (chart.figure("Memory against workers", "", &table))
+        (chart.figure("Memory against workers", &beyond, &table))
         (growth(fit))
     } }
 }
@@ -232,4 +250,42 @@ fn variants(d: &SizeDocument) -> Markup {
     });
     let table = Table::new("with other directives", 2, &heading).rows(rows);
     html! { @if !table.is_empty() { (table.shown()) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::documents::SizeFits;
+    use lastdrop_model::{Setting, Settings};
+
+    use super::*;
+    use crate::size::size_text;
+
+    #[test]
+    fn more_workers_than_are_of_use_are_not_suggested() {
+        let bound = |what: &str, workers| SizeBound { what: what.into(), workers, because: format!("{what} are few") };
+        let suggested = Settings::from([("MaxRequestWorkers".to_string(), Setting::from(400))]);
+        let mut d = SizeDocument {
+            fits: SizeFits { independent: 400, worst_case: 300, ..SizeFits::default() },
+            profiles: [("dedicated".to_string(), suggested.clone())].into(),
+            suggested,
+            bounds: vec![bound("processors", 450)],
+            ..SizeDocument::default()
+        };
+        let words = |d: &SizeDocument| verdict(d).sentences.join(" ");
+        assert!(
+            words(&d).contains("Suggested: MaxRequestWorkers 400.") && !words(&d).contains("no more"),
+            "{}",
+            words(&d)
+        );
+        assert!(size_text(&d).contains("for a dedicated machine:"), "{}", size_text(&d));
+        d.bounds.extend([bound("database-connections", 90), bound("processors", 17)]);
+        assert!(!words(&d).contains("Suggested"), "{}", words(&d));
+        assert!(
+            words(&d).contains(
+                "By memory alone: MaxRequestWorkers 400. But set no more than 17 workers: processors are few."
+            )
+        );
+        let text = size_text(&d);
+        assert!(text.contains("for a dedicated machine, by memory alone; set no more than 17 workers:"), "{text}");
+    }
 }

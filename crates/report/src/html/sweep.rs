@@ -1,7 +1,5 @@
 //! The section of a sweep: the table of combinations, and each column that varies against what it did.
 
-use std::collections::BTreeMap;
-
 use lastdrop_model::documents::{SweepDocument, SweepRow};
 use lastdrop_model::units::show_us;
 use maud::{Markup, html};
@@ -99,6 +97,8 @@ fn overview(d: &SweepDocument) -> Markup {
     let mut table = Table::new("all combinations", 1, &heading);
     for r in &d.rows {
         let edge = |i: usize| r.rps_interval.map_or("–".into(), |v| grouped(v[i]));
+        // Where nothing was answered there is no time that it took.
+        let took = |us: f64| if r.answered == 0 { "–".into() } else { show_us(us) };
         table.row(vec![
             named(d, r),
             count(r.requests),
@@ -108,9 +108,10 @@ fn overview(d: &SweepDocument) -> Markup {
             Unit::Rate.show(r.rps),
             edge(0),
             edge(1),
-            show_us(r.p50_us),
-            show_us(r.p99_us),
-            r.note.clone(),
+            took(r.p50_us),
+            took(r.p99_us),
+            // Of several lines of a log.
+            r.note.replace('\n', " "),
         ]);
     }
     let rows: Vec<Bar> = d
@@ -138,18 +139,23 @@ fn overview(d: &SweepDocument) -> Markup {
 
 /// A column of numbers against throughput: a line for each combination of the others.
 fn against(d: &SweepDocument, column: &str) -> Markup {
-    let mut lines: BTreeMap<String, Vec<(f64, &SweepRow)>> = BTreeMap::new();
+    // In the order of the rows: 2 comes before 16.
+    let mut lines: Vec<(String, Vec<(f64, &SweepRow)>)> = Vec::new();
     for r in d.rows.iter().filter(|r| r.answered > 0) {
         let Ok(x) = cell(r, column).parse::<f64>() else { continue };
         let others: Vec<String> =
             d.varying.iter().filter(|c| *c != column).map(|c| format!("{c} {}", cell(r, c))).collect();
-        lines.entry(others.join(", ")).or_default().push((x, r));
+        let others = others.join(", ");
+        match lines.iter_mut().find(|(name, _)| *name == others) {
+            Some((_, points)) => points.push((x, r)),
+            None => lines.push((others, vec![(x, r)])),
+        }
     }
-    lines.retain(|_, points| points.len() > 1);
+    lines.retain(|(_, points)| points.len() > 1);
     if lines.is_empty() {
         return Markup::default();
     }
-    let all = || lines.values().flatten();
+    let all = || lines.iter().flat_map(|(_, points)| points);
     let mut chart = Chart::new(
         format!("Answers a second against {column}"),
         Axis::around("value of the setting", Unit::Count, all().map(|(x, _)| *x)),
@@ -183,4 +189,23 @@ fn fixed(d: &SweepDocument) -> Markup {
         .map(|(name, value)| vec![name.clone(), value.as_str().map_or_else(|| value.to_string(), ToString::to_string)]);
     let table = Table::new("the same in all of them", 2, &["what", "value"]).rows(rows);
     html! { @if !table.is_empty() { (table.folded()) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::documents::SWEEP_SCHEMA;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_combination_that_was_refused_has_no_times_and_says_why() {
+        let d: SweepDocument = serde_json::from_value(json!({
+            "schema": SWEEP_SCHEMA, "server": "apache", "varying": ["workers"], "fixed": {}, "complete": true, "notes": [],
+            "rows": [{"series": "", "url": "http://a/", "settings": {"workers": 8}, "requests": 0, "users": 2, "answered": 0, "failed": 0,
+                "rps": 0.0, "p50_us": 0.0, "p99_us": 0.0, "warmed": "no", "run": "", "note": "it would not take it:\nAH00180: too many"}]}))
+        .expect("a document");
+        let page = overview(&d).into_string();
+        assert!(!page.contains("0 µs") && page.contains("it would not take it: AH00180: too many"), "{page}");
+    }
 }

@@ -125,6 +125,15 @@ fn says(t: &Trial) -> String {
     )
 }
 
+/// What came of a trial, in a word: where no rate met the objectives, that of answers is none.
+fn outcome(t: &Trial) -> String {
+    match (t.objective == 0.0, t.run.is_empty()) {
+        (true, true) => "refused".into(),
+        (true, false) if !t.why.is_empty() => "not met".into(),
+        _ => Unit::Rate.show(t.objective),
+    }
+}
+
 fn trials(d: &TuneDocument) -> Markup {
     let all: Vec<&Trial> = d.trials.iter().filter(|t| t.role != "race").collect();
     if all.is_empty() {
@@ -136,8 +145,8 @@ fn trials(d: &TuneDocument) -> Markup {
         table.row(vec![
             t.role.clone(),
             describe(&t.settings),
-            Unit::Rate.show(t.objective),
-            show_us(t.p99_us),
+            outcome(t),
+            if t.p99_us > 0.0 { show_us(t.p99_us) } else { "–".into() },
             count(t.unanswered),
             t.real_memory_bytes.map_or("–".into(), show_bytes),
             t.warmed.clone(),
@@ -150,7 +159,7 @@ fn trials(d: &TuneDocument) -> Markup {
         .map(|t| Bar {
             name: short(&describe(&t.settings), 140) + other_load(&t.role),
             value: t.objective,
-            says: if t.run.is_empty() && t.objective == 0.0 { "refused".into() } else { Unit::Rate.show(t.objective) },
+            says: outcome(t),
             colour: colour(t).0,
             mark: None,
         })
@@ -237,4 +246,27 @@ fn race(d: &TuneDocument) -> Markup {
     chart.legend("c2", "square", "as it was");
     chart.legend("c1", "dot", "the best settings");
     chart.figure("The race that proves it", "In turns, each on a fresh start.", &table)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_rate_that_does_not_meet_the_objectives_is_no_throughput_of_nothing() {
+        let trial = |objective: f64, run: &str, why: &str| -> Trial {
+            serde_json::from_value(json!({"settings": {}, "objective": objective, "valid": true, "why": why, "p99_us": 0.0,
+                "unanswered": 9, "real_memory_bytes": null, "warmed": "no", "role": "search", "keepalive": "on", "run": run}))
+            .expect("a trial")
+        };
+        let said = [
+            trial(0.0, "", "it would not start"),
+            trial(0.0, "a1", "100/s do not meet p99<1ms"),
+            trial(0.0, "a2", ""),
+            trial(90.0, "a3", "p99 is 3 s"),
+        ];
+        assert_eq!(said.map(|t| outcome(&t)), ["refused", "not met", "0/s", "90/s"]);
+    }
 }

@@ -38,6 +38,8 @@ pub struct Manner {
 const TWO_HALVES: u16 = 150;
 /// Rows of latencies that are enough.
 const ENOUGH_HEAT: u16 = 14;
+/// Rows of percentiles, left of the latencies.
+const PERCENTILES: u16 = 5;
 
 /// Draws an experiment.
 pub fn draw(frame: &mut Frame<'_>, live: &Live, manner: &Manner) {
@@ -127,7 +129,11 @@ impl Screen<'_> {
     }
 
     fn title(&mut self, area: Rect) {
-        let elapsed = clock(self.manner.elapsed.as_secs() as usize);
+        let mut elapsed = clock(self.manner.elapsed.as_secs() as usize);
+        // Between runs no load passes: what stands on the axis and beside events is behind the clock.
+        if self.live.runs > 1 {
+            elapsed = format!("{} of load in {elapsed}", clock(self.live.now_s as usize));
+        }
         let state = match (self.manner.stopping, self.manner.paused) {
             (true, _) => " STOPPING ",
             (_, true) => " PAUSED ",
@@ -281,7 +287,8 @@ impl Screen<'_> {
                 format!("now p50 {}  p99 {}{unanswered}", show_us(l.p50_us), show_us(l.p99_us))
             });
             self.rule(&mut area, "response", &words);
-            let part = take(&mut area, heat);
+            // No more than there is something for: what follows stands right below it, also on a large screen. By fours, so that it seldom moves.
+            let part = take(&mut area, heat.min(grid.heat_rows().next_multiple_of(4).max(PERCENTILES)));
             if let Some(phase) = phase {
                 self.percentiles(part, phase);
             }

@@ -82,11 +82,21 @@ impl Grid {
         [1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0].into_iter().map(|m| m * decade).find(|top| *top >= most).unwrap_or(most)
     }
 
+    /// The lowest and the highest bin in which there is something.
+    fn range(&self) -> Option<(usize, usize)> {
+        let seen = |bin: &usize| self.columns.iter().any(|c| c.bins[*bin] > 0);
+        Some(((0..BINS).find(seen)?, (0..BINS).rev().find(seen)?))
+    }
+
+    /// Rows that latencies can fill.
+    pub fn heat_rows(&self) -> u16 {
+        self.range().map_or(0, |(low, high)| (high - low + 1) as u16)
+    }
+
     /// Latencies: the share of a column's answers in each row, slow ones above. How dark it is tells how many; the colour, what
     /// part of them is faster: up to half, up to 99 of 100, the rest.
     pub fn heat(&self, buf: &mut Buffer, area: Rect, paint: Paint) {
-        let seen = |bin: &usize| self.columns.iter().any(|c| c.bins[*bin] > 0);
-        let (Some(low), Some(high)) = ((0..BINS).find(seen), (0..BINS).rev().find(seen)) else { return };
+        let Some((low, high)) = self.range() else { return };
         let rows = usize::from(area.height).max(1);
         let per_row = (high - low + 1).div_ceil(rows);
         for row in 0..area.height.min((high - low).div_euclid(per_row) as u16 + 1) {

@@ -230,6 +230,32 @@ fn without_colour_there_is_none() {
 }
 
 #[test]
+fn on_a_large_screen_everything_about_the_load_stands_together() {
+    let mut live = Live::default();
+    began(&mut live);
+    let mut slice = Slice::new(0, 0);
+    (20_000..40_000).step_by(100).for_each(|us| slice.record(Kind::Response, us));
+    live.see(&Event::Second { slice: Cow::Owned(slice) });
+    let screen = text(&live, &Manner { elapsed: Duration::from_secs(95), ..Manner::default() }, (200, 60));
+    let row = |what: &str| screen.lines().position(|l| l.contains(what)).unwrap_or_else(|| panic!("{what}:\n{screen}"));
+    assert_eq!(row("0:00"), row("max") + 1, "{screen}");
+    assert!(row("answers  ") < 14, "{screen}");
+}
+
+#[test]
+fn the_clock_of_several_runs_tells_how_much_of_it_was_load() {
+    let mut live = Live::default();
+    let manner = Manner { elapsed: Duration::from_secs(95), ..Manner::default() };
+    let title = |live: &Live| text(live, &manner, (80, 24)).lines().next().unwrap_or_default().to_string();
+    began(&mut live);
+    (0..4).for_each(|n| second(&mut live, n));
+    assert!(title(&live).ends_with(" 1:35") && !title(&live).contains("of load"), "{}", title(&live));
+    began(&mut live);
+    (0..2).for_each(|n| second(&mut live, n));
+    assert!(title(&live).ends_with(" 0:06 of load in 1:35"), "{}", title(&live));
+}
+
+#[test]
 fn what_was_tried_under_another_load_is_not_the_best() {
     let mut live = some_tune();
     let settings = Settings::from([("KeepAlive".to_string(), Setting::read("On"))]);
