@@ -1,0 +1,100 @@
+//! The coordinator's half: orders go out, records come in, and are told as the events of one run.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use lastdrop_load::{Merged, files};
+use lastdrop_model::{Event, Plan};
+
+use super::order::{PartOrder, check, files_of};
+use super::{Account, Link, Order, Told};
+use crate::carrier::{Carried, CarriedRun, Carrier};
+
+/// How often it is seen whether the run is to stop.
+const LOOK: Duration = Duration::from_millis(100);
+/// Beside the plan's own drain, how long an agent may be silent before it is lost.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Many machines, as the one that carries plans out.
+#[derive(Debug)]
+pub struct Fleet<L> {
+    link: L,
+}
+
+impl<L: Link> Fleet<L> {
+    pub fn new(link: L) -> Fleet<L> {
+        Fleet { link }
+    }
+
+    /// What each agent is to do.
+    fn orders(&self, plan: &Plan) -> Result<Vec<Order>, String> {
+        let members = self.link.members();
+        let weights: Vec<u32> = members.iter().map(|m| m.weight).collect();
+        check(plan, &weights)?;
+        let one = |(i, path): (usize, std::path::PathBuf)| {
+            let bytes = files::read(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+            Ok((i.to_string(), Arc::from(bytes)))
+        };
+        let sent = files_of(plan).into_iter().enumerate().map(one).collect::<Result<Vec<_>, String>>()?;
+        let order = |member| {
+            let payload = PartOrder::new(plan.clone(), weights.clone(), member).encode()?;
+            Ok(Order { member, payload, files: sent.clone() })
+        };
+        (0..members.len()).map(order).collect()
+    }
+}
+
+fn tell(merged: &Merged, report: &mut dyn FnMut(&Event<'_>)) {
+    match merged {
+        Merged::Second(slice) => report(&Event::Second { slice: Cow::Borrowed(slice) }),
+        Merged::PhaseEnd { phase, duration_us, peak } => {
+            report(&Event::PhaseEnd { phase: *phase, duration_us: *duration_us, peak: *peak });
+        }
+    }
+}
+
+impl<L: Link> Carrier for Fleet<L> {
+    fn carry(&mut self, run: &CarriedRun<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<Carried, String> {
+        let orders = self.orders(run.plan)?;
+        let members = self.link.members().to_vec();
+        let mut account = Account::new(run.plan, &members).ok_or("the weights of the agents mean nothing")?;
+        let patience = run.plan.drain + PATIENCE;
+        self.link.start(run.id, orders, patience)?;
+        let planned: Option<Duration> = run.plan.phases.iter().map(|p| p.duration).sum();
+        // Whoever has not told all of it by then is lost, whatever else is heard of it.
+        let mut deadline = planned.map(|planned| Instant::now() + planned + run.plan.drain + 2 * patience);
+        let mut stopping = false;
+        while !account.is_over() {
+            let stop = run.stop.load(Ordering::Relaxed);
+            if !stopping && (stop || run.enough.load(Ordering::Relaxed)) {
+                stopping = true;
+                self.link.stop(if stop { "the run was stopped" } else { "enough is known" });
+                deadline = Some(Instant::now() + run.plan.drain + 2 * patience);
+            }
+            match self.link.next(LOOK)? {
+                Some(Told::Record { member, epoch, seq, bytes }) => {
+                    // One that is none is not asked for again.
+                    let _ = account.take(member, epoch, seq, &bytes);
+                    self.link.kept();
+                }
+                Some(Told::Ended { member, epoch, records, error }) => {
+                    account.ended(member, epoch, records, error);
+                    self.link.kept();
+                }
+                Some(Told::Lost { member }) => account.lose(member),
+                Some(Told::Back { member }) => account.back(member),
+                None if deadline.is_some_and(|at| Instant::now() >= at) => break,
+                None => {}
+            }
+            while let Some(merged) = account.next() {
+                tell(&merged, report);
+            }
+        }
+        for merged in account.rest(run.plan) {
+            tell(&merged, report);
+        }
+        Ok(account.finish(run.stop.load(Ordering::Relaxed)))
+    }
+}
