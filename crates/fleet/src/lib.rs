@@ -23,10 +23,29 @@
 //!
 //! Everything is synchronous to callers. The client of NATS runs on tokio in one thread of its own (`link`).
 
+mod agent;
+mod broker;
+mod coordinator;
 mod engine;
+mod files;
 mod flight;
+mod journal;
+mod link;
+mod messages;
+pub mod order;
+mod outbox;
+mod parts;
 mod roster;
+mod streams;
+mod subjects;
+mod tokens;
 
+pub use agent::{AgentError, AgentOptions, EntryError, HomeError, Tell, Told, run as run_agent};
+pub use broker::{Broker, BrokerError, BrokerNews, BrokerOptions};
+pub use coordinator::{Departure, Fleet, FleetError, Waiting};
 pub use engine::{Engine, EngineError, File, Files, Job, Limits, Sink, SinkError, Start, Stop};
-pub use flight::{Arrived, End, News, RecordId, Status};
+pub use flight::{Arrived, End, Flight, News, RecordId, Status};
+pub use link::LinkError;
 pub use roster::{Agent, Assignment, ChooseError, Chosen, Refusals, choose};
+pub use subjects::{is_agent_name, is_name};
+pub use tokens::{AgentToken, Digest, SigningKey, Token, TokenError, hex, sha256};
