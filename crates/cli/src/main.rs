@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod exit;
 mod export;
+mod fleet;
 mod junit;
 mod names;
 mod narrator;

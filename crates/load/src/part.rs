@@ -78,6 +78,13 @@ impl Network {
     }
 }
 
+impl From<IpAddr> for Network {
+    fn from(address: IpAddr) -> Network {
+        let first = address.to_canonical();
+        Network { first, bits: if first.is_ipv4() { 32 } else { 128 } }
+    }
+}
+
 impl FromStr for Network {
     type Err = String;
 

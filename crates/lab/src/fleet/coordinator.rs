@@ -92,6 +92,7 @@ impl<L: Link> Carrier for Fleet<L> {
                 tell(&merged, report);
             }
         }
+        self.link.leave();
         for merged in account.rest(run.plan) {
             tell(&merged, report);
         }

@@ -80,4 +80,7 @@ pub trait Link {
 
     /// Asks all for an orderly end; what they have to tell goes on to come.
     fn stop(&mut self, why: &str);
+
+    /// The run is over for us; what comes from now on waits somewhere.
+    fn leave(&mut self);
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lastdrop_load::files::Files;
 use lastdrop_load::{Allow, Part, Prepared};
@@ -46,11 +46,10 @@ pub fn prepare(
     order: &PartOrder,
     terms: &Terms,
     read: &dyn Fn(&str) -> Result<Vec<u8>, String>,
-    start: Option<Instant>,
 ) -> Result<Prepared, String> {
     within(order, terms)?;
     let files = files(&order.plan, read)?;
-    let part = Part { share: order.share()?, start, allow: Some(terms.allow.clone()), files };
+    let part = Part { share: order.share()?, start: None, allow: Some(terms.allow.clone()), files };
     let prepared = Prepared::part(&order.plan, part).map_err(|e| e.to_string())?;
     // The certificates, too, before anything begins.
     prepared.tls_configs(&order.plan, 1).map_err(|e| e.to_string())?;

@@ -6,6 +6,7 @@ mod choice;
 mod request;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use lastdrop_model::Classes;
 use lastdrop_model::plan::{Load, Plan, ServerTimeFrom};
@@ -187,6 +188,13 @@ impl Prepared {
     #[must_use]
     pub fn playing(self, tape: Tape) -> Prepared {
         Prepared { tape: Some(tape), personal: true, ..self }
+    }
+
+    /// Begins at this moment, not as soon as everything is there.
+    #[must_use]
+    pub fn starting(mut self, at: Instant) -> Prepared {
+        self.part.start = Some(at);
+        self
     }
 
     /// Gives each request an id in a field of its own, which begins so and goes on with a number.

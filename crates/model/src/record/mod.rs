@@ -3,7 +3,7 @@
 //! compared with what is there before anything is made for it.
 //!
 //! Seconds are binary, since there is one a second and agent: counts and histogram buckets as variable-length numbers, most of which are
-//! 0 and left out (some hundred bytes to a few thousand, where JSON has ten times that). What is told once is JSON.
+//! 0 and left out: a few bytes for an idle second, some thousand for a busy one. What is told once is JSON.
 
 mod bytes;
 mod second;

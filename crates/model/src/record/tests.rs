@@ -97,7 +97,7 @@ fn ends_are_read_as_they_were_written() {
 }
 
 #[test]
-fn an_idle_second_is_a_few_bytes_and_a_busy_one_a_few_thousand() {
+fn an_idle_second_is_a_few_bytes_and_a_busy_one_some_thousand() {
     let idle = Record::Second(Box::new(Slice::new(0, 9))).encode();
     assert!(idle.len() < 16, "{}", idle.len());
     let (mut dice, mut busy) = (Dice(3), Slice::new(0, 9));
@@ -108,7 +108,7 @@ fn an_idle_second_is_a_few_bytes_and_a_busy_one_a_few_thousand() {
         }
     }
     let bytes = Record::Second(Box::new(busy)).encode().len();
-    assert!(bytes < 30_000, "{bytes}");
+    assert!(bytes < 40_000, "{bytes}");
 }
 
 #[test]
