@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lastdrop_fleet::{
-    Agent, AgentOptions, AgentToken, Assignment, Broker, BrokerOptions, End, Engine, EngineError, Fleet, Flight, Job, Limits,
-    News, RecordId, Sink, Start, Stop, Told, run_agent,
+    Agent, AgentOptions, AgentToken, Assignment, Broker, BrokerOptions, End, Engine, EngineError, Fleet, Flight, Job,
+    Limits, News, RecordId, Sink, Start, Stop, Told, run_agent,
 };
 use serde::{Deserialize, Serialize};
 
@@ -74,8 +74,11 @@ pub struct World {
 }
 
 pub fn broker_in(folder: &Path, listen: &str) -> Broker {
-    let options =
-        BrokerOptions { listen: listen.parse().expect("an address"), folder: folder.join("broker"), version: VERSION.into() };
+    let options = BrokerOptions {
+        listen: listen.parse().expect("an address"),
+        folder: folder.join("broker"),
+        version: VERSION.into(),
+    };
     Broker::start(&options).expect("a broker: is nats-server installed?")
 }
 
@@ -213,11 +216,13 @@ pub fn agent_process() {
     // Whoever started us may be gone.
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).expect("set");
     let stop = Stop::default();
-    let mask = nix::sys::signal::SigSet::from(nix::sys::signal::Signal::SIGTERM);
-    mask.thread_block().expect("blocked");
+    let signalled = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(&signalled)).expect("caught");
     let asked = stop.clone();
     std::thread::spawn(move || {
-        let _ = mask.wait();
+        while !signalled.load(std::sync::atomic::Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         asked.ask("SIGTERM");
     });
     run_agent(&options, &mut Counter, &stop, Arc::new(|told| println!("{told:?}"))).expect("an agent");
@@ -257,7 +262,13 @@ impl Log {
     pub fn follow(&mut self, flight: &mut Flight, enough: impl Fn(&Log, &Flight) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !enough(self, flight) {
-            assert!(Instant::now() < deadline, "it has not come: {} records, {:?}, {:?}", self.records.len(), self.ends, self.other);
+            assert!(
+                Instant::now() < deadline,
+                "it has not come: {} records, {:?}, {:?}",
+                self.records.len(),
+                self.ends,
+                self.other
+            );
             match flight.next(Duration::from_millis(200)).expect("a connection") {
                 Some(News::Arrived(arrived)) => {
                     flight.commit(&arrived.id);
