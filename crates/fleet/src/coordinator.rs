@@ -411,7 +411,7 @@ impl Crew {
     }
 }
 
-async fn ask(client: &Client, to: &Order, message: &[u8], within: Duration) -> Result<Reply, String> {
+pub(crate) async fn ask(client: &Client, to: &Order, message: &[u8], within: Duration) -> Result<Reply, String> {
     let request = async_nats::Request::new().payload(Bytes::copy_from_slice(message)).timeout(Some(within));
     match client.send_request(order(&to.agent), request).await {
         Ok(answer) => serde_json::from_slice(&answer.payload)

@@ -245,3 +245,32 @@ fn a_token_of_another_fleet_and_an_agents_token_open_nothing() {
     let agents = world.broker.token().agent_token().to_string();
     assert!(Token::parse(&agents).expect_err("no token").to_string().contains("only lets agents join"));
 }
+
+#[test]
+fn a_full_disk_of_an_agent_is_said_and_its_records_come_all_the_same() {
+    let world = World::new();
+    let _process = world.cramped("a", 16 << 10);
+    let fleet = world.fleet();
+    let count = Count { records: 80, every_ms: 40, large: Some((5, 20_000)) };
+    let mut flight =
+        fleet.start("r1", assignments(&agents(&fleet, 1), &count), &Departure::default()).expect("started");
+    let mut log = Log::default();
+    log.follow(&mut flight, |_, flight| flight.is_over());
+    log.is_whole(&["a"], &count);
+    assert!(log.other.iter().any(|o| o.contains("journal cannot be written")), "{:?}", log.other);
+}
+
+#[test]
+fn a_name_belongs_to_who_is_there_and_is_free_when_it_has_gone() {
+    let world = World::new();
+    let first = world.agent("a");
+    assert_eq!(first.told.recv_timeout(PATIENCE), Ok(Told::Joined));
+    let mut options = world.options("a");
+    options.folder = world.folder.path().join("elsewhere");
+    let stop = lastdrop_fleet::Stop::default();
+    let refused = lastdrop_fleet::run_agent(&options, &mut common::Counter, &stop, std::sync::Arc::new(|_| {}));
+    assert!(refused.is_err_and(|e| e.to_string().contains("there is one of that name")));
+    drop(first);
+    let second = AgentThread::start(options);
+    assert_eq!(second.told.recv_timeout(PATIENCE), Ok(Told::Joined));
+}

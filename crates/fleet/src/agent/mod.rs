@@ -23,7 +23,7 @@ use crate::outbox::{Book, Outbox};
 use crate::subjects::is_agent_name;
 use crate::tokens::AgentToken;
 use desk::{Desk, Task};
-use entry::Entry;
+pub(crate) use entry::Entry;
 pub use entry::EntryError;
 use home::Home;
 pub use home::HomeError;

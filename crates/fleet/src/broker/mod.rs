@@ -13,6 +13,8 @@
 mod child;
 mod config;
 mod door;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};

@@ -10,6 +10,9 @@ use clap::{Args, Subcommand};
 use crate::exit::Exit;
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  lastdrop fleet up                         the broker; prints its url and tokens\n  lastdrop fleet ssh web-1 web-2           agents on these machines\n  lastdrop fleet status --json -           who is there"
+)]
 pub struct FleetCommandArgs {
     #[command(subcommand)]
     command: FleetCommand,
