@@ -191,7 +191,13 @@ impl Fleet {
     ///
     /// # Errors
     /// When the broker fails.
-    pub fn resume(&self, run: &str, agents: &[String], have: &[RecordId], how: &Departure) -> Result<Flight, FleetError> {
+    pub fn resume(
+        &self,
+        run: &str,
+        agents: &[String],
+        have: &[RecordId],
+        how: &Departure,
+    ) -> Result<Flight, FleetError> {
         if !is_name(run) {
             return Err(FleetError::Run(run.to_owned()));
         }
@@ -298,7 +304,11 @@ impl Crew {
     }
 
     /// Sends the files, has all get ready: the epoch of each.
-    async fn prepare(&mut self, assignments: &[Assignment], how: &Departure) -> Result<Vec<(String, Option<u64>)>, FleetError> {
+    async fn prepare(
+        &mut self,
+        assignments: &[Assignment],
+        how: &Departure,
+    ) -> Result<Vec<(String, Option<u64>)>, FleetError> {
         let mut orders = Vec::new();
         for assignment in assignments {
             self.add(&assignment.agent);
@@ -309,7 +319,9 @@ impl Crew {
             let inline = assignment.payload.len() <= INLINE;
             let payload = match inline {
                 true => None,
-                false => Some(store(&self.jetstream, "the plan", &assignment.payload).await.map_err(FleetError::Broker)?),
+                false => {
+                    Some(store(&self.jetstream, "the plan", &assignment.payload).await.map_err(FleetError::Broker)?)
+                }
             };
             let bytes = if inline { assignment.payload.clone() } else { Vec::new() };
             orders.push((What::Prepare { payload, files }, bytes));
@@ -381,7 +393,9 @@ impl Crew {
                 for again in [true, false] {
                     let reply = ask(client, &order, &order.clone().seal(&payload, &key), within).await;
                     match reply {
-                        Ok(Reply::Refused(Refusal::Replayed { last, .. })) if again => order.sequence = last.saturating_add(1),
+                        Ok(Reply::Refused(Refusal::Replayed { last, .. })) if again => {
+                            order.sequence = last.saturating_add(1)
+                        }
                         reply => return (order.sequence, reply),
                     }
                 }
@@ -397,10 +411,11 @@ impl Crew {
     }
 }
 
-async fn ask(client: &Client, to: &Order, message: &[u8], within: Duration) -> Result<Reply, String> {
+pub(crate) async fn ask(client: &Client, to: &Order, message: &[u8], within: Duration) -> Result<Reply, String> {
     let request = async_nats::Request::new().payload(Bytes::copy_from_slice(message)).timeout(Some(within));
     match client.send_request(order(&to.agent), request).await {
-        Ok(answer) => serde_json::from_slice(&answer.payload).map_err(|_| "it answers what nobody understands: another version?".into()),
+        Ok(answer) => serde_json::from_slice(&answer.payload)
+            .map_err(|_| "it answers what nobody understands: another version?".into()),
         Err(e) if e.kind() == RequestErrorKind::NoResponders => Err("it is not there any more".into()),
         Err(e) if e.kind() == RequestErrorKind::TimedOut => Err(format!("it has not answered within {within:?}")),
         Err(e) => Err(chain(&e)),

@@ -331,7 +331,8 @@ impl Flight {
 
     fn message(&mut self, message: jetstream::Message) {
         let (message, receipt) = message.split();
-        let known = PartOf::read(&message.subject).filter(|of| of.run == self.run && self.agents.contains_key(&of.agent));
+        let known =
+            PartOf::read(&message.subject).filter(|of| of.run == self.run && self.agents.contains_key(&of.agent));
         let Some(of) = known else {
             return self.refuse(receipt, format!("{} is no record of run {}", message.subject, self.run));
         };

@@ -163,7 +163,9 @@ impl Journal {
                 body.drain(..BODY_PREFIX);
                 Ok((kind, body))
             }
-            _ => Err(io::Error::new(ErrorKind::InvalidData, format!("{} has changed on the disk", self.path.display()))),
+            _ => {
+                Err(io::Error::new(ErrorKind::InvalidData, format!("{} has changed on the disk", self.path.display())))
+            }
         }
     }
 

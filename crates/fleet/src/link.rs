@@ -70,7 +70,9 @@ pub enum LinkError {
     Url(String),
     #[error("the broker at {0} does not let us in: the token is of another fleet, or of one that was set up anew")]
     NotWelcome(String),
-    #[error("the broker at {0} shows another certificate than the one the token is for: a token of another fleet, or somebody in between")]
+    #[error(
+        "the broker at {0} shows another certificate than the one the token is for: a token of another fleet, or somebody in between"
+    )]
     OtherCertificate(String),
     #[error("no broker at {url}: {why}")]
     Unreachable { url: String, why: String },
@@ -143,7 +145,9 @@ impl Link {
             });
         let client = options.connect(url.as_str()).await.map_err(|e| match e.kind() {
             ConnectErrorKind::ServerParse => LinkError::Url(url.clone()),
-            ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => LinkError::NotWelcome(url.clone()),
+            ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
+                LinkError::NotWelcome(url.clone())
+            }
             _ if pin.another.load(Ordering::Relaxed) => LinkError::OtherCertificate(url.clone()),
             _ => LinkError::Unreachable { url: url.clone(), why: chain(&e) },
         })?;

@@ -24,7 +24,9 @@ pub(crate) struct Joined {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reply {
     /// Prepared; it waits to be told to go.
-    Ready { epoch: u64 },
+    Ready {
+        epoch: u64,
+    },
     Going,
     Stopping,
     /// There is no such run here (any more).

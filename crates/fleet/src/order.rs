@@ -83,7 +83,9 @@ pub enum Refusal {
     Forged,
     #[error("the order is for {0}")]
     Misdirected(String),
-    #[error("an order of sequence {sequence} after one of {last}: it was sent again, or two coordinators give orders at once")]
+    #[error(
+        "an order of sequence {sequence} after one of {last}: it was sent again, or two coordinators give orders at once"
+    )]
     Replayed { sequence: u64, last: u64 },
     #[error("the order expired {ago_us} µs ago by the agent's clock")]
     Expired { ago_us: i64 },
@@ -115,7 +117,8 @@ impl Refusals {
     /// All of them.
     #[must_use]
     pub fn total(&self) -> u64 {
-        let Refusals { malformed, forged, misdirected, replayed, expired, other_version, damaged, busy, declined } = self;
+        let Refusals { malformed, forged, misdirected, replayed, expired, other_version, damaged, busy, declined } =
+            self;
         malformed + forged + misdirected + replayed + expired + other_version + damaged + busy + declined
     }
 }

@@ -128,7 +128,8 @@ impl Outbox {
     /// Takes up a journal of a former life, and closes it with a last word.
     pub fn take_up(&self, journal: Journal, left: Left, last_word: &[u8]) {
         let whose = journal.whose().clone();
-        let pages = Pages { journal: Some(journal), next: left.next, pending: left.pending.len() as u64, ended: left.ended };
+        let pages =
+            Pages { journal: Some(journal), next: left.next, pending: left.pending.len() as u64, ended: left.ended };
         let book = Arc::new(Book { whose, pages: Mutex::new(pages) });
         if left.ended && left.pending.is_empty() {
             book.discard();
@@ -255,7 +256,9 @@ async fn send(link: &Link, batch: &[(Item, u8, Vec<u8>)]) -> Vec<Result<(), Stri
         let mut result = Ok(());
         for part in parts {
             let acknowledged = match part {
-                Ok(part) => part.await.map(drop).map_err(|e| format!("the broker does not take records: {}", chain(&e))),
+                Ok(part) => {
+                    part.await.map(drop).map_err(|e| format!("the broker does not take records: {}", chain(&e)))
+                }
                 Err(e) => Err(e),
             };
             result = result.and(acknowledged);

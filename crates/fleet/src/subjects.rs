@@ -112,10 +112,11 @@ mod tests {
 
     #[test]
     fn a_subject_is_read_back_and_others_are_none() {
-        let part =
-            PartOf { run: "r-1".into(), agent: "web_2".into(), epoch: 3, seq: u64::MAX, part: 0, parts: 2 };
+        let part = PartOf { run: "r-1".into(), agent: "web_2".into(), epoch: 3, seq: u64::MAX, part: 0, parts: 2 };
         assert_eq!(PartOf::read(&part.subject()), Some(part));
-        for other in ["ld.record.r.a.1.2.3", "ld.record.r.a.1.2.2.2", "ld.record.r.a.-1.2.0.1", "ld.record.r!.a.1.2.0.1"] {
+        for other in
+            ["ld.record.r.a.1.2.3", "ld.record.r.a.1.2.2.2", "ld.record.r.a.-1.2.0.1", "ld.record.r!.a.1.2.0.1"]
+        {
             assert_eq!(PartOf::read(other), None, "{other}");
         }
     }

@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, SystemTime};
 
 use common::{AgentThread, Count, Log, PATIENCE, VERSION, World, agent_process, agents, assignments, broker_in, until};
-use lastdrop_fleet::{Departure, Fleet, FleetError, LinkError, Told, Token, choose};
+use lastdrop_fleet::{Departure, Fleet, FleetError, LinkError, Token, Told, choose};
 use nix::sys::signal::Signal;
 
 #[test]
@@ -29,7 +29,9 @@ fn each_record_of_each_agent_comes_once_with_files_parts_and_clocks() {
     for (agent, skew) in there.iter().zip([5_000_000, -5_000_000]) {
         let off = (agent.offset_us - skew).unsigned_abs();
         assert!(off <= agent.error_us, "{}: {} ± {}", agent.name, agent.offset_us, agent.error_us);
-        assert!(agent.cores > 0 && agent.version == VERSION && agent.address == "127.0.0.1" && agent.looks == ["nginx"]);
+        assert!(
+            agent.cores > 0 && agent.version == VERSION && agent.address == "127.0.0.1" && agent.looks == ["nginx"]
+        );
     }
     // Larger than a message, twice over.
     let count = Count { records: 20, every_ms: 5, large: Some((7, 2_500_000)) };
@@ -54,7 +56,9 @@ fn each_record_of_each_agent_comes_once_with_files_parts_and_clocks() {
     let there = agents(&fleet, 2);
     let chosen = choose(&there, "b*2").expect("there");
     let count = Count { records: 3, every_ms: 0, large: None };
-    let mut flight = fleet.start("r2", common::assignments(&[chosen[0].agent.clone()], &count), &Departure::default()).expect("started");
+    let mut flight = fleet
+        .start("r2", common::assignments(&[chosen[0].agent.clone()], &count), &Departure::default())
+        .expect("started");
     let mut log = Log::default();
     log.follow(&mut flight, |_, flight| flight.is_over());
     log.is_whole(&["b"], &count);
@@ -66,13 +70,18 @@ fn a_broker_that_is_killed_comes_back_and_nothing_is_missing() {
     let _agents = [world.agent("a"), world.agent("b")];
     let fleet = world.fleet();
     let count = Count { records: 60, every_ms: 50, large: Some((30, 1_500_000)) };
-    let mut flight = fleet.start("r1", assignments(&agents(&fleet, 2), &count), &Departure::default()).expect("started");
+    let mut flight =
+        fleet.start("r1", assignments(&agents(&fleet, 2), &count), &Departure::default()).expect("started");
     let mut log = Log::default();
     log.follow(&mut flight, |log, _| log.records.len() > 20);
     world.signal(Signal::SIGKILL);
     log.follow(&mut flight, |_, flight| flight.is_over());
     log.is_whole(&["a", "b"], &count);
-    assert!(log.other.iter().any(|o| o.contains("BrokerAway")) && !log.other.iter().any(|o| o.contains("Lost")), "{:?}", log.other);
+    assert!(
+        log.other.iter().any(|o| o.contains("BrokerAway")) && !log.other.iter().any(|o| o.contains("Lost")),
+        "{:?}",
+        log.other
+    );
 }
 
 #[test]
@@ -81,7 +90,8 @@ fn a_broker_that_is_ended_and_started_again_is_the_same_fleet() {
     let agent = world.agent("a");
     let fleet = world.fleet();
     let count = Count { records: 40, every_ms: 50, large: None };
-    let mut flight = fleet.start("r1", assignments(&agents(&fleet, 1), &count), &Departure::default()).expect("started");
+    let mut flight =
+        fleet.start("r1", assignments(&agents(&fleet, 1), &count), &Departure::default()).expect("started");
     let mut log = Log::default();
     log.follow(&mut flight, |log, _| log.records.len() > 5);
     let World { broker, folder } = world;
@@ -129,7 +139,8 @@ fn an_agent_that_is_told_to_end_publishes_what_it_has_first() {
     let mut process = world.process("a");
     let fleet = world.fleet();
     let count = Count { records: 1_000, every_ms: 20, large: None };
-    let mut flight = fleet.start("r1", assignments(&agents(&fleet, 1), &count), &Departure::default()).expect("started");
+    let mut flight =
+        fleet.start("r1", assignments(&agents(&fleet, 1), &count), &Departure::default()).expect("started");
     process.says("recorded 10");
     process.signal(Signal::SIGTERM);
     assert!(process.wait().success());
@@ -147,7 +158,8 @@ fn a_coordinator_that_is_gone_is_taken_over_from_where_it_had_committed() {
     let mut log = Log::default();
     {
         let fleet = world.fleet();
-        let mut flight = fleet.start("r1", assignments(&agents(&fleet, 2), &count), &Departure::default()).expect("started");
+        let mut flight =
+            fleet.start("r1", assignments(&agents(&fleet, 2), &count), &Departure::default()).expect("started");
         log.follow(&mut flight, |log, _| log.records.len() > 20);
         // Handed over, never committed: gone with it.
         until("one more", || match flight.next(Duration::from_secs(1)).expect("a connection") {
@@ -177,7 +189,9 @@ fn records_that_nobody_waited_for_are_there_later() {
     let flight = fleet.start("r1", assignments(&agents(&fleet, 1), &count), &Departure::default()).expect("started");
     flight.close();
     // Ten records and the last word.
-    until("all of it to wait", || fleet.waiting().expect("answered").iter().find(|w| w.run == "r1" && w.messages == 11).map(drop));
+    until("all of it to wait", || {
+        fleet.waiting().expect("answered").iter().find(|w| w.run == "r1" && w.messages == 11).map(drop)
+    });
     let mut flight = fleet.resume("r1", &["a".into()], &[], &Departure::default()).expect("resumed");
     let mut log = Log::default();
     log.follow(&mut flight, |_, flight| flight.is_over());
@@ -210,7 +224,8 @@ fn another_version_is_refused_by_name() {
     let fleet = Fleet::connect(world.broker.url(), world.broker.token(), "9.9.9").expect("connected");
     let there = agents(&fleet, 1);
     let count = Count { records: 1, every_ms: 0, large: None };
-    let error = fleet.start("r1", assignments(&there, &count), &Departure::default()).expect_err("another version").to_string();
+    let error =
+        fleet.start("r1", assignments(&there, &count), &Departure::default()).expect_err("another version").to_string();
     assert!(error.contains("the coordinator is lastdrop 9.9.9, the agent 1.0.0-test"), "{error}");
     assert_eq!(agents(&fleet, 1)[0].refused.other_version, 1);
 }
@@ -229,4 +244,33 @@ fn a_token_of_another_fleet_and_an_agents_token_open_nothing() {
     assert!(matches!(connected(&other), FleetError::Link(LinkError::OtherCertificate(_))));
     let agents = world.broker.token().agent_token().to_string();
     assert!(Token::parse(&agents).expect_err("no token").to_string().contains("only lets agents join"));
+}
+
+#[test]
+fn a_full_disk_of_an_agent_is_said_and_its_records_come_all_the_same() {
+    let world = World::new();
+    let _process = world.cramped("a", 16 << 10);
+    let fleet = world.fleet();
+    let count = Count { records: 80, every_ms: 40, large: Some((5, 20_000)) };
+    let mut flight =
+        fleet.start("r1", assignments(&agents(&fleet, 1), &count), &Departure::default()).expect("started");
+    let mut log = Log::default();
+    log.follow(&mut flight, |_, flight| flight.is_over());
+    log.is_whole(&["a"], &count);
+    assert!(log.other.iter().any(|o| o.contains("journal cannot be written")), "{:?}", log.other);
+}
+
+#[test]
+fn a_name_belongs_to_who_is_there_and_is_free_when_it_has_gone() {
+    let world = World::new();
+    let first = world.agent("a");
+    assert_eq!(first.told.recv_timeout(PATIENCE), Ok(Told::Joined));
+    let mut options = world.options("a");
+    options.folder = world.folder.path().join("elsewhere");
+    let stop = lastdrop_fleet::Stop::default();
+    let refused = lastdrop_fleet::run_agent(&options, &mut common::Counter, &stop, std::sync::Arc::new(|_| {}));
+    assert!(refused.is_err_and(|e| e.to_string().contains("there is one of that name")));
+    drop(first);
+    let second = AgentThread::start(options);
+    assert_eq!(second.told.recv_timeout(PATIENCE), Ok(Told::Joined));
 }

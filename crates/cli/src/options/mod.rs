@@ -2,6 +2,7 @@
 //! it does, in `commands`.
 
 mod database;
+mod fleet;
 mod http;
 mod load;
 mod network;
@@ -11,6 +12,7 @@ mod request;
 mod values;
 
 pub use self::database::DatabaseArgs;
+pub use self::fleet::{FleetArgs, TokenArgs, URL_FILE, default_folder};
 pub use self::load::LoadArgs;
 pub use self::network::NetworkArgs;
 pub use self::others::OthersArgs;

@@ -200,14 +200,18 @@ impl Desk {
             }
             What::Go { at_us, coordinator_us, error_us } => {
                 let mut state = self.state();
-                let Some(current) = state.current.as_mut().filter(|c| c.run == order.run) else { return Ok(Reply::NotHere) };
+                let Some(current) = state.current.as_mut().filter(|c| c.run == order.run) else {
+                    return Ok(Reply::NotHere);
+                };
                 let start = Start { at: self.options.clock().instant(at_us), unix_us: coordinator_us, error_us };
                 current.began = Some(start.at);
                 Ok(if current.go.send(start).is_ok() { Reply::Going } else { Reply::NotHere })
             }
             What::Stop { why } => {
                 let state = self.state();
-                let Some(current) = state.current.as_ref().filter(|c| c.run == order.run) else { return Ok(Reply::NotHere) };
+                let Some(current) = state.current.as_ref().filter(|c| c.run == order.run) else {
+                    return Ok(Reply::NotHere);
+                };
                 current.stop.ask(&why);
                 Ok(Reply::Stopping)
             }
@@ -227,7 +231,10 @@ impl Desk {
         };
         let (order, payload) = Order::open(message, &reader)?;
         state.home.state.last_order = order.sequence;
-        state.home.save().map_err(|e| Refusal::Declined(format!("the agent cannot note that it has seen the order: {e}")))?;
+        state
+            .home
+            .save()
+            .map_err(|e| Refusal::Declined(format!("the agent cannot note that it has seen the order: {e}")))?;
         Ok((order, payload))
     }
 
@@ -249,7 +256,13 @@ impl Desk {
         Ok((job, stop, go))
     }
 
-    async fn fetched(&self, mut job: Job, payload: &[u8], stored: Option<&Stored>, files: &[Stored]) -> Result<Job, Refusal> {
+    async fn fetched(
+        &self,
+        mut job: Job,
+        payload: &[u8],
+        stored: Option<&Stored>,
+        files: &[Stored],
+    ) -> Result<Job, Refusal> {
         let folder = self.state().home.files();
         let refused = |file: &Stored, e: FetchError| match e {
             FetchError::Damaged => Refusal::Damaged(format!("file {}", file.name)),

@@ -53,7 +53,9 @@ impl Entry {
                 Ok(Joined { refused: Some(why) }) => Err(EntryError::Refused { name: self.name.clone(), why }),
                 _ => Ok(()),
             },
-            Err(e) if e.kind() == RequestErrorKind::NoResponders => Err(self.not_yet("its doorkeeper is not there yet".into())),
+            Err(e) if e.kind() == RequestErrorKind::NoResponders => {
+                Err(self.not_yet("its doorkeeper is not there yet".into()))
+            }
             Err(e) => Err(self.not_yet(chain(&e))),
         }
     }

@@ -59,8 +59,15 @@ impl Home {
             DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed(&path))?;
         }
         let path = folder.join("lock");
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(failed(&path))?;
-        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| HomeError::Taken(folder.to_owned()))?;
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed(&path))?;
+        let lock =
+            Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| HomeError::Taken(folder.to_owned()))?;
         let path = folder.join("state.json");
         let mut state = match fs::read(&path) {
             Ok(bytes) => serde_json::from_slice::<State>(&bytes)
@@ -110,7 +117,9 @@ impl Home {
             match Journal::open(&path) {
                 Ok(journal) => left.push(journal),
                 // Killed before it had a header: there is nothing in it.
-                Err(e) if e.kind() == io::ErrorKind::InvalidData && fs::metadata(&path).is_ok_and(|m| m.len() < 4096) => {
+                Err(e)
+                    if e.kind() == io::ErrorKind::InvalidData && fs::metadata(&path).is_ok_and(|m| m.len() < 4096) =>
+                {
                     let _ = fs::remove_file(&path);
                 }
                 Err(e) => trouble.push(format!("the journal {} cannot be read: {e}", path.display())),

@@ -23,10 +23,10 @@ use crate::outbox::{Book, Outbox};
 use crate::subjects::is_agent_name;
 use crate::tokens::AgentToken;
 use desk::{Desk, Task};
+pub(crate) use entry::Entry;
 pub use entry::EntryError;
-use entry::Entry;
-pub use home::HomeError;
 use home::Home;
+pub use home::HomeError;
 pub(crate) use home::write_whole;
 
 /// At its end an agent waits so long for the broker to take what is written; the rest is for its next life.
@@ -58,8 +58,14 @@ pub enum Told {
     /// No broker yet, or no more; it goes on trying.
     Away(String),
     Back,
-    Began { run: String },
-    Ended { run: String, records: u64, error: Option<String> },
+    Began {
+        run: String,
+    },
+    Ended {
+        run: String,
+        records: u64,
+        error: Option<String>,
+    },
     Refused(Refusal),
     Trouble(String),
     /// It ends, and this many records are left in the journal.
@@ -99,9 +105,7 @@ pub fn run(options: &AgentOptions, engine: &mut dyn Engine, stop: &Stop, tell: T
     tell(Told::Joined);
     let publisher = {
         let (driver, link, outbox) = (Arc::clone(&driver), link.clone(), Arc::clone(&outbox));
-        std::thread::Builder::new()
-            .name("publish".into())
-            .spawn(move || outbox.publish(&driver, &link))?
+        std::thread::Builder::new().name("publish".into()).spawn(move || outbox.publish(&driver, &link))?
     };
     let (give, tasks) = channel();
     let desk = Desk::open(options, home, &driver, link, &outbox, give, stop, &tell);
@@ -127,7 +131,13 @@ fn take_up_former_lives(home: &Home, outbox: &Outbox, tell: &Tell) {
 }
 
 /// Waits for the broker, for ever. None when told to end meanwhile.
-fn enter(options: &AgentOptions, home: &Home, driver: &Driver, stop: &Stop, tell: &Tell) -> Result<Option<Link>, AgentError> {
+fn enter(
+    options: &AgentOptions,
+    home: &Home,
+    driver: &Driver,
+    stop: &Stop,
+    tell: &Tell,
+) -> Result<Option<Link>, AgentError> {
     let entry = Entry {
         url: options.url.clone(),
         token: options.token.clone(),
@@ -232,7 +242,8 @@ impl Agent<'_> {
 /// An engine that panics fails its job, not the agent.
 fn caught(work: impl FnOnce() -> Result<(), EngineError>) -> Result<(), EngineError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let what = panic.downcast_ref::<&str>().map(|s| (*s).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned());
+        let what =
+            panic.downcast_ref::<&str>().map(|s| (*s).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned());
         Err(EngineError(format!("the engine broke: {}", what.unwrap_or_else(|| "a panic".into()))))
     })
 }

@@ -38,7 +38,9 @@ pub(super) fn version() -> Result<Version, BrokerError> {
 
 /// `nats-server: v2.9.10`, with whatever a distribution appends.
 fn parse(text: &str) -> Option<Version> {
-    let numbers = text.split_once('v').and_then(|_| text.split(|c: char| !c.is_ascii_digit() && c != '.').find(|w| w.contains('.')))?;
+    let numbers = text
+        .split_once('v')
+        .and_then(|_| text.split(|c: char| !c.is_ascii_digit() && c != '.').find(|w| w.contains('.')))?;
     let mut numbers = numbers.split('.').map(|n| n.parse().ok());
     Some(Version(numbers.next()??, numbers.next()??, numbers.next().flatten().unwrap_or(0)))
 }
@@ -110,7 +112,8 @@ impl Child {
             Ok::<_, io::Error>(String::from_utf8_lossy(&bytes).into_owned())
         };
         let text = read().unwrap_or_default();
-        let lines: Vec<&str> = text.lines().filter(|l| l.contains("[FTL]") || l.contains("[ERR]") || l.starts_with(PROGRAM)).collect();
+        let lines: Vec<&str> =
+            text.lines().filter(|l| l.contains("[FTL]") || l.contains("[ERR]") || l.starts_with(PROGRAM)).collect();
         let last = lines.last().or(text.lines().last().as_ref()).copied().unwrap_or("it says nothing");
         format!("{} ({})", last.trim(), self.log.display())
     }

@@ -36,7 +36,9 @@ pub(super) fn open(fleet: &Fleet) -> Door {
                 let Some(reply) = message.reply else { continue };
                 // The password goes into a configuration file.
                 let sound = |join: &Join| {
-                    is_agent_name(&join.name) && join.password.len() == 64 && join.password.bytes().all(|b| b.is_ascii_hexdigit())
+                    is_agent_name(&join.name)
+                        && join.password.len() == 64
+                        && join.password.bytes().all(|b| b.is_ascii_hexdigit())
                 };
                 match serde_json::from_slice::<Join>(&message.payload) {
                     Ok(join) if sound(&join) => drop(give.send(Knock { join, reply })),

@@ -13,6 +13,8 @@
 mod child;
 mod config;
 mod door;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -51,19 +53,30 @@ pub struct BrokerOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BrokerNews {
     /// nats-server is older than 2.10.
-    NoSync { version: String },
+    NoSync {
+        version: String,
+    },
     /// It has ended, and is started again.
-    Died { how: String },
+    Died {
+        how: String,
+    },
     Back,
-    Joined { agent: String },
+    Joined {
+        agent: String,
+    },
     /// An agent was not let in.
-    Refused { agent: String, why: String },
+    Refused {
+        agent: String,
+        why: String,
+    },
 }
 
 /// Why there is no broker.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
-    #[error("there is no nats-server on the PATH: install it (Debian: apt install nats-server; others: nats.io), or use a broker of yours")]
+    #[error(
+        "there is no nats-server on the PATH: install it (Debian: apt install nats-server; others: nats.io), or use a broker of yours"
+    )]
     NotInstalled,
     #[error("nats-server does not start: {0}")]
     Start(String),
@@ -115,14 +128,8 @@ impl Broker {
         let pid = Arc::new(Mutex::new(None));
         let ends = Stop::default();
         let local = format!("tls://{}", SocketAddr::new(loopback(listen.ip()), listen.port()));
-        let keeper = Keeper {
-            users,
-            pid: Arc::clone(&pid),
-            tell,
-            ends: ends.clone(),
-            local,
-            version: options.version.clone(),
-        };
+        let keeper =
+            Keeper { users, pid: Arc::clone(&pid), tell, ends: ends.clone(), local, version: options.version.clone() };
         // The child dies with the thread that started it (PR_SET_PDEATHSIG is about threads): so the supervisor does.
         let (up, is_up) = channel();
         let supervisor = std::thread::Builder::new()
@@ -209,7 +216,8 @@ impl Users {
             agents,
             sync_always: self.sync_always,
         };
-        let json = serde_json::to_vec(agents).map_err(|e| BrokerError::Disk { path: self.folder.clone(), source: e.into() })?;
+        let json = serde_json::to_vec(agents)
+            .map_err(|e| BrokerError::Disk { path: self.folder.clone(), source: e.into() })?;
         for (name, bytes) in [("agents.json", json), ("nats.conf", config.text().into_bytes())] {
             let path = self.folder.join(name);
             write_whole(&path, &bytes).map_err(|source| BrokerError::Disk { path, source })?;
@@ -302,7 +310,9 @@ impl Keeper {
         let refused = match agents.get(&name) {
             Some(password) if *password == knock.join.password => None,
             // The folder of that agent is gone, or it is another machine: only one that is not there can be replaced.
-            Some(_) if door::is_there(fleet, &name) => Some("there is one of that name: give this one another --name".to_owned()),
+            Some(_) if door::is_there(fleet, &name) => {
+                Some("there is one of that name: give this one another --name".to_owned())
+            }
             _ => {
                 let former = agents.insert(name.clone(), knock.join.password.clone());
                 let changed = self.users.write(agents).map_err(|e| e.to_string()).and_then(|()| child.read_again());
@@ -347,7 +357,11 @@ fn credentials(folder: &Path) -> Result<Token, BrokerError> {
     let disk = |path: PathBuf| move |source| BrokerError::Disk { path, source };
     let token = Token::new(made.cert.der()).map_err(disk(path.clone()))?;
     // The token last: where it is, the others are.
-    let files = [("certificate.pem", made.cert.pem()), ("key.pem", made.signing_key.serialize_pem()), ("token", token.to_string())];
+    let files = [
+        ("certificate.pem", made.cert.pem()),
+        ("key.pem", made.signing_key.serialize_pem()),
+        ("token", token.to_string()),
+    ];
     for (name, text) in files {
         let path = folder.join(name);
         write_whole(&path, text.as_bytes()).map_err(disk(path.clone()))?;

@@ -10,9 +10,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lastdrop_fleet::{
-    Agent, AgentOptions, AgentToken, Assignment, Broker, BrokerOptions, End, Engine, EngineError, Fleet, Flight, Job, Limits,
-    News, RecordId, Sink, Start, Stop, Told, run_agent,
+    Agent, AgentOptions, AgentToken, Assignment, Broker, BrokerOptions, End, Engine, EngineError, Fleet, Flight, Job,
+    Limits, News, RecordId, Sink, Start, Stop, Told, run_agent,
 };
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{SigHandler, Signal};
 use serde::{Deserialize, Serialize};
 
 pub const VERSION: &str = "1.0.0-test";
@@ -57,7 +59,8 @@ impl Engine for Counter {
             if stop.is_asked() {
                 return Ok(());
             }
-            sink.record(&content(&job.agent, seq, &count)).map_err(|e| EngineError(e.to_string()))?;
+            // A disk that is full is the transport's to tell.
+            let _ = sink.record(&content(&job.agent, seq, &count));
             if std::env::var_os("FLEET_TEST_URL").is_some() {
                 println!("recorded {seq}");
             }
@@ -74,8 +77,11 @@ pub struct World {
 }
 
 pub fn broker_in(folder: &Path, listen: &str) -> Broker {
-    let options =
-        BrokerOptions { listen: listen.parse().expect("an address"), folder: folder.join("broker"), version: VERSION.into() };
+    let options = BrokerOptions {
+        listen: listen.parse().expect("an address"),
+        folder: folder.join("broker"),
+        version: VERSION.into(),
+    };
     Broker::start(&options).expect("a broker: is nats-server installed?")
 }
 
@@ -108,11 +114,16 @@ impl World {
 
     /// An agent as a process of its own, that can be killed.
     pub fn process(&self, name: &str) -> AgentProcess {
-        AgentProcess::start(&self.options(name))
+        AgentProcess::start(&self.options(name), u64::MAX)
+    }
+
+    /// One whose files can have so many bytes.
+    pub fn cramped(&self, name: &str, bytes: u64) -> AgentProcess {
+        AgentProcess::start(&self.options(name), bytes)
     }
 
     /// Signals nats-server.
-    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+    pub fn signal(&self, signal: Signal) {
         let pid = until("nats-server to be up", || self.broker.pid());
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), signal).expect("signalled");
     }
@@ -154,13 +165,14 @@ pub struct AgentProcess {
 }
 
 impl AgentProcess {
-    fn start(options: &AgentOptions) -> AgentProcess {
+    fn start(options: &AgentOptions, file_bytes: u64) -> AgentProcess {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--ignored", "--exact", "an_agent_as_a_process", "--nocapture"])
             .env("FLEET_TEST_URL", &options.url)
             .env("FLEET_TEST_TOKEN", options.token.to_string())
             .env("FLEET_TEST_NAME", &options.name)
             .env("FLEET_TEST_FOLDER", &options.folder)
+            .env("FLEET_TEST_FILE_BYTES", file_bytes.to_string())
             .stdout(Stdio::piped())
             .spawn()
             .expect("started");
@@ -181,7 +193,7 @@ impl AgentProcess {
         panic!("the agent never said {what:?}");
     }
 
-    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+    pub fn signal(&self, signal: Signal) {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).expect("signalled");
     }
 
@@ -211,13 +223,21 @@ pub fn agent_process() {
         skew_us: 0,
     };
     // Whoever started us may be gone.
-    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).expect("set");
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).expect("set");
+    let bytes = var("FLEET_TEST_FILE_BYTES").parse().expect("a number");
+    if bytes != u64::MAX {
+        // SAFETY: nothing runs in a handler; the signal is ignored, so that writing fails instead.
+        unsafe { nix::sys::signal::signal(Signal::SIGXFSZ, SigHandler::SigIgn).expect("ignored") };
+        setrlimit(Resource::RLIMIT_FSIZE, bytes, bytes).expect("limited");
+    }
     let stop = Stop::default();
-    let mask = nix::sys::signal::SigSet::from(nix::sys::signal::Signal::SIGTERM);
-    mask.thread_block().expect("blocked");
+    let signalled = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(&signalled)).expect("caught");
     let asked = stop.clone();
     std::thread::spawn(move || {
-        let _ = mask.wait();
+        while !signalled.load(std::sync::atomic::Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         asked.ask("SIGTERM");
     });
     run_agent(&options, &mut Counter, &stop, Arc::new(|told| println!("{told:?}"))).expect("an agent");
@@ -257,7 +277,13 @@ impl Log {
     pub fn follow(&mut self, flight: &mut Flight, enough: impl Fn(&Log, &Flight) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !enough(self, flight) {
-            assert!(Instant::now() < deadline, "it has not come: {} records, {:?}, {:?}", self.records.len(), self.ends, self.other);
+            assert!(
+                Instant::now() < deadline,
+                "it has not come: {} records, {:?}, {:?}",
+                self.records.len(),
+                self.ends,
+                self.other
+            );
             match flight.next(Duration::from_millis(200)).expect("a connection") {
                 Some(News::Arrived(arrived)) => {
                     flight.commit(&arrived.id);
