@@ -8,13 +8,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_fleet::{
-    AgentError, AgentOptions, Engine, EngineError, EntryError, Job, Limits, LinkError, Sink, Start, Told,
-    is_agent_name, run_agent,
+    AgentError, AgentOptions, EntryError, Limits, LinkError, Told, is_agent_name, run_agent,
 };
 use lastdrop_model::bounds::{DURATION, RATE};
 use lastdrop_server::{ServerRef, check_called_apart};
 
 use crate::exit::{Exit, UsageError};
+use crate::fleet::LoadEngine;
 use crate::options::{TokenArgs, within};
 use crate::signals::Stop;
 use crate::stdio::note;
@@ -100,7 +100,7 @@ pub fn agent(args: &AgentArgs) -> Result<Exit> {
     };
     let name = options.name.clone();
     let tell = move |told| tell(&name, &told);
-    run_agent(&options, &mut NoLoad, &ends, Arc::new(tell)).map_err(|e| match e {
+    run_agent(&options, &mut LoadEngine::default(), &ends, Arc::new(tell)).map_err(|e| match e {
         AgentError::Entry(EntryError::Link(LinkError::Url(_))) => anyhow::Error::from(UsageError(e.to_string())),
         e => e.into(),
     })?;
@@ -152,19 +152,6 @@ fn tell(name: &str, told: &Told) {
                 "lastdrop agent: {records} records have not reached the broker; they are sent when an agent called {name} is started here again"
             );
         }
-    }
-}
-
-/// Stands for the engine.
-struct NoLoad;
-
-impl Engine for NoLoad {
-    fn prepare(&mut self, _: &Job) -> Result<(), EngineError> {
-        Err(EngineError("this agent puts no load on".into()))
-    }
-
-    fn run(&mut self, _: &Job, _: Start, _: &dyn Sink, _: &lastdrop_fleet::Stop) -> Result<(), EngineError> {
-        Err(EngineError("this agent puts no load on".into()))
     }
 }
 

@@ -9,6 +9,7 @@ mod network;
 mod others;
 mod output;
 mod request;
+mod runs_on;
 mod values;
 
 pub use self::database::DatabaseArgs;
@@ -18,4 +19,5 @@ pub use self::network::NetworkArgs;
 pub use self::others::OthersArgs;
 pub use self::output::{FormatArgs, OutputArgs};
 pub use self::request::RequestArgs;
+pub use self::runs_on::RunsOnArgs;
 pub use self::values::{Objectives, objectives, pair, within, written};

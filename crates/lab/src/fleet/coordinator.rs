@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use lastdrop_load::{Merged, files};
 use lastdrop_model::{Event, Plan};
+use lastdrop_store::{KeptAgent, KeptWord, Store, Word};
 
 use super::order::{PartOrder, check, files_of};
-use super::{Account, Link, Order, Told};
+use super::{Account, Link, Member, Order, Told};
 use crate::carrier::{Carried, CarriedRun, Carrier};
 
 /// How often it is seen whether the run is to stop.
@@ -46,6 +47,38 @@ impl<L: Link> Fleet<L> {
     }
 }
 
+/// What agents told, as it is kept until the run is whole.
+struct Book<'a> {
+    run: &'a str,
+    store: Option<&'a Store>,
+    members: &'a [Member],
+}
+
+impl Book<'_> {
+    fn begin(&self) {
+        let agent = |m: &Member| KeptAgent {
+            name: m.name.clone(),
+            weight: m.weight,
+            offset_us: m.offset_us,
+            error_us: m.error_us,
+        };
+        let agents: Vec<KeptAgent> = self.members.iter().map(agent).collect();
+        // A store that cannot be written is told of by whoever keeps the seconds.
+        let _ = self.store.map(|store| store.keep_agents(self.run, &agents));
+    }
+
+    /// May whoever carried it forget it? Where nobody keeps the run, it may.
+    fn keep(&self, member: usize, epoch: u64, seq: u64, what: Word) -> bool {
+        let (Some(store), Some(m)) = (self.store, self.members.get(member)) else { return true };
+        store.keep_word(self.run, &KeptWord { agent: m.name.clone(), epoch, seq, what }).is_ok()
+    }
+
+    /// Everything that was told is in the run.
+    fn close(&self) {
+        let _ = self.store.map(|store| store.forget_words(self.run));
+    }
+}
+
 fn tell(merged: &Merged, report: &mut dyn FnMut(&Event<'_>)) {
     match merged {
         Merged::Second(slice) => report(&Event::Second { slice: Cow::Borrowed(slice) }),
@@ -61,6 +94,8 @@ impl<L: Link> Carrier for Fleet<L> {
         let members = self.link.members().to_vec();
         let mut account = Account::new(run.plan, &members).ok_or("the weights of the agents mean nothing")?;
         let patience = run.plan.drain + PATIENCE;
+        let book = Book { run: run.id, store: run.store.as_ref(), members: &members };
+        book.begin();
         self.link.start(run.id, orders, patience)?;
         let planned: Option<Duration> = run.plan.phases.iter().map(|p| p.duration).sum();
         // Whoever has not told all of it by then is lost, whatever else is heard of it.
@@ -77,11 +112,15 @@ impl<L: Link> Carrier for Fleet<L> {
                 Some(Told::Record { member, epoch, seq, bytes }) => {
                     // One that is none is not asked for again.
                     let _ = account.take(member, epoch, seq, &bytes);
-                    self.link.kept();
+                    if book.keep(member, epoch, seq, Word::Record(bytes)) {
+                        self.link.kept();
+                    }
                 }
                 Some(Told::Ended { member, epoch, records, error }) => {
-                    account.ended(member, epoch, records, error);
-                    self.link.kept();
+                    account.ended(member, epoch, records, error.clone());
+                    if book.keep(member, epoch, records, Word::Last(error)) {
+                        self.link.kept();
+                    }
                 }
                 Some(Told::Lost { member }) => account.lose(member),
                 Some(Told::Back { member }) => account.back(member),
@@ -96,6 +135,10 @@ impl<L: Link> Carrier for Fleet<L> {
         for merged in account.rest(run.plan) {
             tell(&merged, report);
         }
-        Ok(account.finish(run.stop.load(Ordering::Relaxed)))
+        let carried = account.finish(run.stop.load(Ordering::Relaxed));
+        if carried.agents.iter().all(|a| a.complete) {
+            book.close();
+        }
+        Ok(carried)
     }
 }
