@@ -185,6 +185,31 @@ fn a_killed_agent_makes_the_run_invalid_and_its_share_unsent() {
 }
 
 #[test]
+fn a_run_whose_coordinator_was_killed_is_whole_once_somebody_asks_again() {
+    let scene = Scene::new(&[("a", &[]), ("b", &[])]);
+    let target = scene.counted();
+    let args = ["run", &target, "--fleet", "all", "-r", "200", "-d", "4s", "--drain", "1s", "--quiet"];
+    let mut child = scene.folder.lastdrop(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    wait_until("a second of load", || scene.logged() >= 200);
+    child.kill().expect("killed");
+    child.wait().expect("gone");
+    // The agents go on without it.
+    let idle = || {
+        let status = scene.folder.json(&["fleet", "status"], 0);
+        status["agents"].as_array().expect("agents").iter().all(|a| a["run"].is_null())
+    };
+    wait_until("the end of the run", || scene.logged() == 800 && idle());
+    let killed = scene.folder.json(&["show", "last"], 0);
+    let next = scene.folder.json(&["run", &target, "--fleet", "all", "-n", "10", "-c", "2"], 0);
+    assert_eq!(n(&requests(&next)["answered"]), 10);
+    let whole = scene.folder.json(&["show", killed["id"].as_str().expect("an id")], 0);
+    assert_sums(&whole);
+    assert_eq!((n(&requests(&whole)["answered"]), n(&requests(&whole)["due"])), (800, 800), "{}", requests(&whole));
+    assert!(whole["agents"].as_array().expect("agents").iter().all(|a| a["complete"] == true), "{}", whole["agents"]);
+    assert_ne!(whole["validity"]["verdict"], "invalid", "{}", whole["validity"]);
+}
+
+#[test]
 fn what_an_agent_may_not_do_does_not_begin_and_a_stopped_run_is_whole() {
     let scene = Scene::new(&[("a", &["--max-rate", "100"]), ("b", &["--allow", "192.0.2.0/24"])]);
     let target = scene.counted();

@@ -13,7 +13,7 @@ use lastdrop_load::{Finished, FirstAnswer, LoadError, Prepared, RunClock};
 use lastdrop_model::event::{Decided, Repeated};
 use lastdrop_model::plan::ServerTimeFrom;
 use lastdrop_model::run::{End, Mark, OtherProgram, RUN_SCHEMA, RunBuilder};
-use lastdrop_model::{Event, Generator, KeptPlan, Look, Observed, Plan, Run, Timeline, Validity};
+use lastdrop_model::{Event, Generator, KeptPlan, Look, Observed, Plan, Run, Timeline};
 use lastdrop_probe::chain::Chain;
 use lastdrop_probe::host::{self, Clocks, CpuTicks};
 use lastdrop_probe::listeners::is_local;
@@ -396,10 +396,8 @@ impl Lab<'_> {
         let measured = phases.iter().find(|p| p.measured);
         let evidence = Evidence { plan, phase: measured, generator: &generator, pool: pool.as_ref() };
         let mut validity = lastdrop_diagnose::judge(&evidence);
-        if let Some(mut of_machines) = reasons {
-            // Each machine has been judged by itself.
-            of_machines.extend(validity.reasons.into_iter().filter(|r| !lastdrop_diagnose::is_of_generator(&r.rule)));
-            validity = Validity::of(of_machines);
+        if let Some(of_machines) = reasons {
+            validity = crate::fleet::of_fleet(of_machines, validity);
         }
         let objectives = objective::judge(&plan.objectives, plan, &phases, server.as_ref());
         let run = Run {

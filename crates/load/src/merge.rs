@@ -80,7 +80,7 @@ impl Merge {
     }
 
     /// The next that all parts are past.
-    pub fn next(&mut self) -> Option<Merged> {
+    pub fn pop(&mut self) -> Option<Merged> {
         for (index, phase) in self.phases.iter_mut().enumerate().filter(|(_, p)| !p.over) {
             let complete = phase.reached.iter().copied().min().unwrap_or(u32::MAX);
             if let Some(entry) = phase.merged.first_entry().filter(|e| *e.key() < complete) {
@@ -118,7 +118,7 @@ mod tests {
 
     /// What has been told: answers a second, or the end of a phase.
     fn told(merge: &mut Merge) -> Vec<String> {
-        std::iter::from_fn(|| merge.next())
+        std::iter::from_fn(|| merge.pop())
             .map(|m| match m {
                 Merged::Second(s) => format!("{}.{}: {}", s.phase, s.second, s.counts.answered),
                 Merged::PhaseEnd { phase, duration_us, peak } => format!("{phase} over {duration_us} {peak}"),
@@ -150,7 +150,7 @@ mod tests {
         let mut merge = Merge::new(1, 2);
         merge.second(0, &slice(0, 0, &[100; 99]));
         merge.second(1, &slice(0, 0, &[100_000]));
-        let Some(Merged::Second(sum)) = merge.next() else { panic!("a second") };
+        let Some(Merged::Second(sum)) = merge.pop() else { panic!("a second") };
         let h = &sum.latencies[Kind::Response as usize];
         assert_eq!((h.count(), h.quantile(0.99)), (100, 100));
         assert!(h.max() >= 100_000);

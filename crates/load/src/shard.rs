@@ -301,7 +301,7 @@ impl Collector<'_> {
                     failure.get_or_insert(e);
                 }
             }
-            while let Some(known) = merge.next() {
+            while let Some(known) = merge.pop() {
                 match known {
                     Merged::Second(slice) => report(&second(&slice)),
                     Merged::PhaseEnd { phase, duration_us, peak } => {

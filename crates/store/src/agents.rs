@@ -99,6 +99,17 @@ impl Store {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
+    /// The seconds of a run are to be written again, from what agents told.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn forget_seconds(&self, run: &str) -> Result<(), StoreError> {
+        let connection = self.connection();
+        connection.execute("DELETE FROM seconds WHERE run = ?", [run])?;
+        connection.execute("DELETE FROM phase_ends WHERE run = ?", [run])?;
+        Ok(())
+    }
+
     /// The run is whole: its seconds have all that was told.
     ///
     /// # Errors

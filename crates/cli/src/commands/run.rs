@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use lastdrop_diagnose::findings::certain;
 use lastdrop_diagnose::fold;
+use lastdrop_lab::fleet::put_together;
 use lastdrop_lab::observers::RequestLog;
 use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_model::run::End;
@@ -106,14 +107,20 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let (mut log, growing) = log.map_or((None, None), |(file, growing)| (Some(RequestLog::new(file)), Some(growing)));
     let mut junit = junit_file.map(Junit::new);
     let store = open_store(&args.output)?;
-    let carrier = args.on.carrier(&plan)?;
+    let carrier = args.on.carrier(&plan, store.as_ref())?;
     let mut lab = Lab { server, carrier, ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?) };
     lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));
     lab.observers.extend(junit.as_mut().map(|junit| -> Box<dyn Observer> { Box::new(junit) }));
-    let run = match lab.run_prepared(&plan, Some(prepared), "") {
+    let mut run = match lab.run_prepared(&plan, Some(prepared), "") {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
         other => other?,
     };
+    // All of it has come, but some too late to be shown where it belongs.
+    if let Some(store) = store.as_ref().filter(|_| !run.agents.is_empty() && run.agents.iter().all(|a| a.complete))
+        && let Some(whole) = put_together(store, &run.id)?
+    {
+        run = whole;
+    }
     let trouble = lab.trouble();
     drop(lab);
     let log_error = log.and_then(|l| l.error);

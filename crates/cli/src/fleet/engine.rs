@@ -1,6 +1,6 @@
 //! What an agent does with an order: its share of a run.
 
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -81,5 +81,5 @@ fn networks(host: &str) -> Result<Vec<Network>, String> {
         return Ok(vec![network]);
     }
     let found = (host, 0).to_socket_addrs().map_err(|e| format!("--allow {host}: {e}"))?;
-    Ok(found.map(|a| Network::from(IpAddr::from(a.ip()))).collect())
+    Ok(found.map(|a| Network::from(a.ip())).collect())
 }

@@ -6,10 +6,11 @@ use lastdrop_fleet::choose;
 use lastdrop_lab::Carrier;
 use lastdrop_lab::fleet::{self, Link};
 use lastdrop_model::Plan;
+use lastdrop_store::Store;
 
 use super::FleetArgs;
 use crate::exit::UsageError;
-use crate::fleet::OverNats;
+use crate::fleet::{OverNats, catch_up};
 
 /// Options about the machines that put the load on.
 #[derive(Debug, Clone, Args)]
@@ -26,12 +27,16 @@ impl RunsOnArgs {
     /// Who puts the load of a plan on; None: this machine.
     ///
     /// # Errors
-    /// When there is no such fleet, nobody to be chosen, or the plan cannot go through one.
-    pub fn carrier(&self, plan: &Plan) -> Result<Option<Box<dyn Carrier>>> {
+    /// When there is no such fleet, nobody to be chosen, or the plan cannot go through one. What agents told late of runs in `store` is added
+    /// to those first.
+    pub fn carrier(&self, plan: &Plan, store: Option<&Store>) -> Result<Option<Box<dyn Carrier>>> {
         let Some(who) = &self.who else { return Ok(None) };
         // What can be said without anybody.
         fleet::check(plan, &[1]).map_err(UsageError)?;
         let fleet = self.of.connect()?;
+        if let Some(store) = store {
+            catch_up(&fleet, store)?;
+        }
         let chosen = choose(&fleet.agents()?, who).map_err(|e| UsageError(format!("--fleet: {e}")))?;
         let link = OverNats::new(fleet, chosen);
         let weights: Vec<u32> = link.members().iter().map(|m| m.weight).collect();

@@ -217,11 +217,11 @@ impl Account {
     }
 
     /// The next that all living agents are past, with what of it is unsent in the place of those who are lost.
-    pub fn next(&mut self) -> Option<Merged> {
+    pub fn pop(&mut self) -> Option<Merged> {
         if let Some(held) = self.held.take() {
             return Some(held);
         }
-        match self.merge.next()? {
+        match self.merge.pop()? {
             Merged::Second(mut slice) => {
                 let phase = usize::from(slice.phase);
                 self.handed_on[phase] = slice.second + 1;
@@ -255,7 +255,7 @@ impl Account {
     /// last phase that somebody has begun.
     pub fn rest(&mut self, plan: &Plan) -> Vec<Merged> {
         (0..self.parts.len()).for_each(|member| self.lose(member));
-        let mut rest: Vec<Merged> = std::iter::from_fn(|| self.next()).collect();
+        let mut rest: Vec<Merged> = std::iter::from_fn(|| self.pop()).collect();
         // Where nobody has come to the end of a phase, its end is the planned one.
         let told = |rest: &[Merged], phase| {
             rest.iter().any(|m| matches!(m, Merged::PhaseEnd { phase: p, .. } if *p == phase))

@@ -36,7 +36,7 @@ impl<L: Link> Fleet<L> {
         check(plan, &weights)?;
         let one = |(i, path): (usize, std::path::PathBuf)| {
             let bytes = files::read(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-            Ok((i.to_string(), Arc::from(bytes)))
+            Ok((i.to_string(), Arc::<[u8]>::from(bytes)))
         };
         let sent = files_of(plan).into_iter().enumerate().map(one).collect::<Result<Vec<_>, String>>()?;
         let order = |member| {
@@ -127,7 +127,7 @@ impl<L: Link> Carrier for Fleet<L> {
                 None if deadline.is_some_and(|at| Instant::now() >= at) => break,
                 None => {}
             }
-            while let Some(merged) = account.next() {
+            while let Some(merged) = account.pop() {
                 tell(&merged, report);
             }
         }
@@ -135,8 +135,9 @@ impl<L: Link> Carrier for Fleet<L> {
         for merged in account.rest(run.plan) {
             tell(&merged, report);
         }
+        let is_late = account.is_to_be_put_together_again();
         let carried = account.finish(run.stop.load(Ordering::Relaxed));
-        if carried.agents.iter().all(|a| a.complete) {
+        if !is_late && carried.agents.iter().all(|a| a.complete) {
             book.close();
         }
         Ok(carried)

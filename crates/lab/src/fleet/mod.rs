@@ -11,6 +11,7 @@
 //! How orders and records travel is a [`Link`]'s business; `lastdrop` has one over NATS.
 
 mod account;
+mod again;
 mod coordinator;
 mod order;
 mod part;
@@ -19,6 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use account::Account;
+pub(crate) use again::of_fleet;
+pub use again::put_together;
 pub use coordinator::Fleet;
 pub use order::{PartOrder, check, files_of};
 pub use part::{Terms, carry_out, prepare};

@@ -111,7 +111,7 @@ pub fn files_of(plan: &Plan) -> BTreeSet<PathBuf> {
     files.extend([&plan.tls.ca, &plan.tls.certificate, &plan.tls.key].into_iter().flatten().cloned());
     for request in &plan.requests {
         match &request.body {
-            Body::File(path) => drop(files.insert(path.clone())),
+            Body::File(path) => files.extend([path.clone()]),
             Body::Multipart(parts) => files.extend(parts.iter().filter_map(|p| match &p.content {
                 PartContent::File(path) => Some(path.clone()),
                 PartContent::Text(_) => None,

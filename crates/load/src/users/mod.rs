@@ -111,7 +111,7 @@ impl Users {
         let (plan, prepared) = (job.plan, job.prepared);
         let per_user = prepared.connections_per_user;
         let most = |load: &Load| match load {
-            Load::Closed { .. } => job.shard.count(u64::from(load.most_concurrent())) as usize,
+            Load::Closed { .. } => job.shard.count(u64::from(load.most_concurrent())).max(1) as usize,
             Load::Open { connections, .. } => {
                 let own = job.shard.count(u64::from(*connections)).max(1) as u32;
                 (own / per_user).max(1) as usize
