@@ -115,8 +115,8 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
         other => other?,
     };
-    // All of it has come, but some too late to be shown where it belongs.
-    if let Some(store) = store.as_ref().filter(|_| !run.agents.is_empty() && run.agents.iter().all(|a| a.complete))
+    // Some of it may have come too late to be told where it belongs.
+    if let Some(store) = store.as_ref().filter(|_| !run.agents.is_empty())
         && let Some(whole) = put_together(store, &run.id)?
     {
         run = whole;
