@@ -147,8 +147,9 @@ fn a_fleet_sends_what_one_machine_would_and_counts_what_the_server_counts() {
 fn a_killed_agent_makes_the_run_invalid_and_its_share_unsent() {
     let mut scene = Scene::new(&[("a", &[]), ("b", &[])]);
     let target = scene.counted();
-    let args =
-        ["run", &target, "--fleet", "all", "-r", "200", "-d", "6s", "--drain", "1s", "--json", "-", "--quiet", "--store"];
+    let args = [
+        "run", &target, "--fleet", "all", "-r", "200", "-d", "6s", "--drain", "1s", "--json", "-", "--quiet", "--store",
+    ];
     let store = scene.folder.join("lost.sqlite").display().to_string();
     let mut command = scene.folder.lastdrop(&[&args[..], &[&store]].concat());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
@@ -189,7 +190,8 @@ fn a_run_whose_coordinator_was_killed_is_whole_once_somebody_asks_again() {
     let scene = Scene::new(&[("a", &[]), ("b", &[])]);
     let target = scene.counted();
     let args = ["run", &target, "--fleet", "all", "-r", "200", "-d", "4s", "--drain", "1s", "--quiet"];
-    let mut child = scene.folder.lastdrop(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    let mut child =
+        scene.folder.lastdrop(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
     wait_until("a second of load", || scene.logged() >= 200);
     child.kill().expect("killed");
     child.wait().expect("gone");

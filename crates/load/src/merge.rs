@@ -10,7 +10,11 @@ use lastdrop_model::{Micros, Slice};
 pub enum Merged {
     /// A second of all parts together; those of a phase come in order.
     Second(Box<Slice>),
-    PhaseEnd { phase: usize, duration_us: Micros, peak: u64 },
+    PhaseEnd {
+        phase: usize,
+        duration_us: Micros,
+        peak: u64,
+    },
 }
 
 /// What is known of a phase so far.
@@ -34,13 +38,8 @@ pub struct Merge {
 impl Merge {
     #[must_use]
     pub fn new(phases: usize, parts: usize) -> Merge {
-        let fresh = PhaseState {
-            reached: vec![0; parts],
-            merged: BTreeMap::new(),
-            duration_us: 0,
-            peak: 0,
-            over: parts == 0,
-        };
+        let fresh =
+            PhaseState { reached: vec![0; parts], merged: BTreeMap::new(), duration_us: 0, peak: 0, over: parts == 0 };
         Merge { phases: vec![fresh; phases] }
     }
 

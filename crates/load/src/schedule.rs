@@ -4,12 +4,13 @@ use lastdrop_model::plan::{Load, Phase};
 use lastdrop_model::{Micros, Plan};
 
 use crate::arrivals::{Arrivals, Profile};
-use crate::share::{Share, Shard};
+use crate::share::{Shard, Share};
 
 /// The arrivals of a phase that are a thread's; None in a closed loop.
 #[must_use]
 pub fn arrivals(plan: &Plan, phase: usize, shard: Shard) -> Option<Arrivals> {
-    let Phase { load: Load::Open { rate_rps, to_rps, steps, arrivals, burst, .. }, duration, .. } = plan.phases.get(phase)?
+    let Phase { load: Load::Open { rate_rps, to_rps, steps, arrivals, burst, .. }, duration, .. } =
+        plan.phases.get(phase)?
     else {
         return None;
     };

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lastdrop_fleet::{
-    AgentError, AgentOptions, EntryError, Limits, LinkError, Told, is_agent_name, run_agent,
-};
+use lastdrop_fleet::{AgentError, AgentOptions, EntryError, Limits, LinkError, Told, is_agent_name, run_agent};
 use lastdrop_model::bounds::{DURATION, RATE};
 use lastdrop_server::{ServerRef, check_called_apart};
 

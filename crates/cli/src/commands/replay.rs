@@ -225,7 +225,10 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
         (Some(key), _) => (Pace::Sessions { by: describe(key) }, Pacing::Sessions(key.clone())),
         (None, Some(rate)) => {
             let how = args.arrivals.unwrap_or(Arrival::Uniform);
-            (Pace::Rate, Pacing::Rate(Box::new(Arrivals::new(how, Profile::constant(rate), 1, plan.seed, Shard::whole()))))
+            (
+                Pace::Rate,
+                Pacing::Rate(Box::new(Arrivals::new(how, Profile::constant(rate), 1, plan.seed, Shard::whole()))),
+            )
         }
         (None, None) => {
             let speed = args.speed.unwrap_or(1.0);

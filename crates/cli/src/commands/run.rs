@@ -95,7 +95,8 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     if args.on.is_fleet() && args.log.is_some() {
-        let why = "--log has a line for each request, and those stay with the agents: run it on one machine, without --fleet";
+        let why =
+            "--log has a line for each request, and those stay with the agents: run it on one machine, without --fleet";
         return Err(UsageError(why.into()).into());
     }
     let mut report = Report::of(&args.output)?.with_format(args.form)?;
@@ -108,7 +109,8 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let mut junit = junit_file.map(Junit::new);
     let store = open_store(&args.output)?;
     let carrier = args.on.carrier(&plan, store.as_ref())?;
-    let mut lab = Lab { server, carrier, ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?) };
+    let mut lab =
+        Lab { server, carrier, ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?) };
     lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));
     lab.observers.extend(junit.as_mut().map(|junit| -> Box<dyn Observer> { Box::new(junit) }));
     let mut run = match lab.run_prepared(&plan, Some(prepared), "") {

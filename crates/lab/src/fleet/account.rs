@@ -257,9 +257,8 @@ impl Account {
         (0..self.parts.len()).for_each(|member| self.lose(member));
         let mut rest: Vec<Merged> = std::iter::from_fn(|| self.pop()).collect();
         // Where nobody has come to the end of a phase, its end is the planned one.
-        let told = |rest: &[Merged], phase| {
-            rest.iter().any(|m| matches!(m, Merged::PhaseEnd { phase: p, .. } if *p == phase))
-        };
+        let told =
+            |rest: &[Merged], phase| rest.iter().any(|m| matches!(m, Merged::PhaseEnd { phase: p, .. } if *p == phase));
         for (phase, planned) in plan.phases.iter().enumerate() {
             let nobody = self.parts.iter().all(|p| !p.phases[phase].over);
             let begun = self.parts.iter().any(|p| p.phases[phase].reached > 0);
@@ -355,7 +354,8 @@ impl Part {
                 advice: "look at that machine and run again; what it tells later is added to the kept run".into(),
             });
         }
-        let of_machine = self.end.iter().flat_map(|e| &e.reasons).filter(|r| lastdrop_diagnose::is_of_generator(&r.rule));
+        let of_machine =
+            self.end.iter().flat_map(|e| &e.reasons).filter(|r| lastdrop_diagnose::is_of_generator(&r.rule));
         reasons.extend(of_machine.map(|r| {
             let text = |text: &str| printable::lossless(text.as_bytes());
             let of = if several { format!("agent {name}: ") } else { String::new() };
@@ -373,7 +373,8 @@ fn add(sum: &mut Generator, one: &Generator) {
     sum.saturated |= one.saturated;
     sum.busiest_thread_cores = sum.busiest_thread_cores.max(one.busiest_thread_cores);
     sum.thread_cores.extend(&one.thread_cores);
-    for (sum, one) in [(&mut sum.connect_errors, &one.connect_errors), (&mut sum.protocol_errors, &one.protocol_errors)] {
+    for (sum, one) in [(&mut sum.connect_errors, &one.connect_errors), (&mut sum.protocol_errors, &one.protocol_errors)]
+    {
         for (what, n) in one {
             *sum.entry(printable::lossless(what.as_bytes())).or_insert(0) += n;
         }

@@ -66,8 +66,7 @@ pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
     let validity = of_fleet(carried.reasons, lastdrop_diagnose::judge(&evidence));
     let objectives = objective::judge(&before.plan.objectives, &before.plan, &phases, before.server.as_ref());
     let end = if before.end == End::Killed && whole { End::Finished } else { before.end };
-    let run =
-        Run { phases, validity, objectives, end, agents: carried.agents, generator: carried.generator, ..before };
+    let run = Run { phases, validity, objectives, end, agents: carried.agents, generator: carried.generator, ..before };
     store.finish(&run).map_err(failed)?;
     if whole {
         store.forget_words(id).map_err(failed)?;

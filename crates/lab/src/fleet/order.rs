@@ -50,7 +50,9 @@ impl PartOrder {
         let wrong = |e: serde_json::Error| format!("the order cannot be read: {e}");
         let Version { version } = serde_json::from_slice(bytes).map_err(wrong)?;
         if version != VERSION {
-            return Err(format!("the order is of form {version}, this lastdrop knows form {VERSION}: use the same one"));
+            return Err(format!(
+                "the order is of form {version}, this lastdrop knows form {VERSION}: use the same one"
+            ));
         }
         let order: PartOrder = serde_json::from_slice(bytes).map_err(wrong)?;
         order.share()?;
@@ -97,7 +99,10 @@ pub fn check(plan: &Plan, weights: &[u32]) -> Result<(), String> {
         };
         let Some(n) = connections else { continue };
         if shares.iter().any(|s| s.count(n.into()) == 0) {
-            return Err(format!("{n} connections are too few for each of {} agents to have one: more --connections, or fewer agents", weights.len()));
+            return Err(format!(
+                "{n} connections are too few for each of {} agents to have one: more --connections, or fewer agents",
+                weights.len()
+            ));
         }
     }
     Ok(())

@@ -150,4 +150,3 @@ impl Observer for Teller<'_> {
         self.too_fast.is_some()
     }
 }
-

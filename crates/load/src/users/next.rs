@@ -87,6 +87,31 @@ mod tests {
     }
 
     #[test]
+    fn agents_and_their_threads_have_each_row_and_each_user_once() {
+        let rows = (0..120u32).map(|n| vec![n.to_string().into_bytes()]).collect();
+        let rows = Rows { rows, per: Per::Request, random: false, columns: 1 };
+        let shares = Share::by_weight(&[2, 1, 3]).expect("weights");
+        let shards = (0..2).flat_map(|thread| shares.iter().map(move |s| s.of_thread(thread, 2)));
+        let (mut taken, mut numbers, mut drawn) = (Vec::new(), Vec::new(), Vec::new());
+        for shard in shards {
+            let mut users = Users::of(1, 1, 1, &shard);
+            users.people = vec![Person::new(1, 1)];
+            for _ in 0..shard.count(120) {
+                users.take_row(0, &rows, &shard);
+                let row = String::from_utf8_lossy(&users.people[0].values[0]).into_owned();
+                taken.push(row.parse::<u32>().expect("a number"));
+            }
+            numbers.extend((0..shard.count(31)).map(|user| shard.nth(user) + 1));
+            drawn.push(users.rng.next_u64());
+        }
+        taken.sort_unstable();
+        numbers.sort_unstable();
+        drawn.sort_unstable();
+        drawn.dedup();
+        assert_eq!((taken, numbers, drawn.len()), ((0..120).collect(), (1..=31).collect(), 6));
+    }
+
+    #[test]
     fn requests_are_chosen_by_their_weight() {
         let prepared = prepared(&[1.0, 0.0, 3.0], Pick::Weighted);
         let mut users = Users::of(0, 1, 1, &Shard::whole());

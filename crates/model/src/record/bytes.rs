@@ -46,7 +46,11 @@ impl<'a> Reader<'a> {
     /// A number that is at most `most`; `what` it is, for the error.
     pub fn number_below(&mut self, most: u64, what: &str) -> Result<u64, RecordError> {
         let number = self.number()?;
-        if number > most { Err(RecordError::Wrong(format!("{what}: {number} is more than {most}"))) } else { Ok(number) }
+        if number > most {
+            Err(RecordError::Wrong(format!("{what}: {number} is more than {most}")))
+        } else {
+            Ok(number)
+        }
     }
 
     /// How many of something follow, each of which has at least `bytes` bytes: no more than there is room for.

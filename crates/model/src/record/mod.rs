@@ -52,7 +52,9 @@ pub struct AgentEnd {
 pub enum RecordError {
     #[error("it is no record of a run")]
     NoRecord,
-    #[error("it is a record of version {0}, and this lastdrop reads version {VERSION}: let all of a fleet have the same")]
+    #[error(
+        "it is a record of version {0}, and this lastdrop reads version {VERSION}: let all of a fleet have the same"
+    )]
     Version(u8),
     #[error("it ends before it is whole")]
     Torn,

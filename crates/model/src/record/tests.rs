@@ -45,7 +45,10 @@ fn slice(dice: &mut Dice) -> Slice {
 }
 
 fn same(a: &Slice, b: &Slice) {
-    assert_eq!((a.phase, a.second, a.counts, &a.status, &a.by_class), (b.phase, b.second, b.counts, &b.status, &b.by_class));
+    assert_eq!(
+        (a.phase, a.second, a.counts, &a.status, &a.by_class),
+        (b.phase, b.second, b.counts, &b.status, &b.by_class)
+    );
     for (a, b) in a.latencies.iter().zip(&b.latencies) {
         assert_eq!(a.recorded().collect::<Vec<_>>(), b.recorded().collect::<Vec<_>>());
         assert_eq!((a.count(), a.min(), a.max()), (b.count(), b.min(), b.max()));
@@ -114,7 +117,9 @@ fn an_idle_second_is_a_few_bytes_and_a_busy_one_some_thousand() {
 #[test]
 fn torn_and_foreign_bytes_are_errors() {
     let mut dice = Dice(5);
-    for record in [Record::Second(Box::new(slice(&mut dice))), ended(), Record::PhaseEnd { phase: 0, duration_us: 1, peak: 1 }] {
+    for record in
+        [Record::Second(Box::new(slice(&mut dice))), ended(), Record::PhaseEnd { phase: 0, duration_us: 1, peak: 1 }]
+    {
         let bytes = record.encode();
         for end in 0..bytes.len() {
             assert!(Record::decode(&bytes[..end]).is_err(), "{end} of {}", bytes.len());
