@@ -38,6 +38,8 @@ struct Part {
     /// How many records it has made, by its last word, and why it did not do all.
     last_word: Option<(u64, Option<String>)>,
     end: Option<AgentEnd>,
+    /// What was wrong with what it told.
+    fault: Option<String>,
     counts: Counts,
     /// Per phase: what it has told of, and what of its schedule is behind that.
     phases: Vec<Schedule>,
@@ -103,6 +105,7 @@ impl Account {
             waiting: BTreeMap::new(),
             last_word: None,
             end: None,
+            fault: None,
             counts: Counts::default(),
             phases: (0..plan.phases.len()).map(|phase| schedule(phase, share)).collect(),
             late: false,
@@ -123,12 +126,13 @@ impl Account {
         let phases = self.handed_on.len();
         let part = self.parts.get_mut(member).ok_or("it is of no agent of the run")?;
         if *part.epoch.get_or_insert(epoch) != epoch {
-            return Err("it is of another life of the agent, which takes no part in the run".into());
+            // Of another life of the agent, which takes no part in the run.
+            return Ok(false);
         }
         if seq < part.next || part.waiting.contains_key(&seq) {
             return Ok(false);
         }
-        if part.waiting.len() >= MOST_WAITING {
+        if part.waiting.len() >= MOST_WAITING && seq != part.next {
             return Err(format!("it is the {seq}th, and so many before it have not come"));
         }
         let record = Record::decode(bytes).map_err(|e| e.to_string())?;
@@ -184,6 +188,15 @@ impl Account {
     fn look_for_end(&mut self, member: usize) {
         let part = &mut self.parts[member];
         if part.last_word.as_ref().is_some_and(|(records, _)| part.next >= *records) {
+            part.state = State::Over;
+            self.merge.leave(member);
+        }
+    }
+
+    /// An agent tells what makes no sense: nothing that it says after that is believed.
+    pub fn distrust(&mut self, member: usize, why: &str) {
+        if let Some(part) = self.parts.get_mut(member) {
+            part.fault.get_or_insert_with(|| format!("a record of it makes no sense: {why}"));
             part.state = State::Over;
             self.merge.leave(member);
         }
@@ -251,8 +264,7 @@ impl Account {
         schedules.map(|s| s.unsent_up_to(until)).sum()
     }
 
-    /// What is left when nobody is waited for any more, and the run came to its end after `lasted` microseconds since the beginning of its
-    /// last phase that somebody has begun.
+    /// What is left when nobody is waited for any more.
     pub fn rest(&mut self, plan: &Plan) -> Vec<Merged> {
         (0..self.parts.len()).for_each(|member| self.lose(member));
         let mut rest: Vec<Merged> = std::iter::from_fn(|| self.pop()).collect();
@@ -307,11 +319,12 @@ impl Part {
 
     /// It will tell no more and has not done all.
     fn has_failed(&self) -> bool {
-        self.state == State::Over && self.why_not_whole().is_some()
+        self.state == State::Over && !self.is_complete()
     }
 
     fn why_not_whole(&self) -> Option<String> {
         let error = self.last_word.as_ref().and_then(|(_, error)| error.clone());
+        let error = self.fault.clone().or(error);
         error.or_else(|| self.end.as_ref().and_then(|e| e.failed.clone()))
     }
 

@@ -32,8 +32,11 @@ pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
     for word in words {
         let Some(member) = members.iter().position(|m| m.name == word.agent) else { continue };
         match word.what {
-            // One that is none was left out the first time, too.
-            Word::Record(bytes) => drop(account.take(member, word.epoch, word.seq, &bytes)),
+            Word::Record(bytes) => {
+                if let Err(why) = account.take(member, word.epoch, word.seq, &bytes) {
+                    account.distrust(member, &why);
+                }
+            }
             Word::Last(error) => account.ended(member, word.epoch, word.seq, error),
         }
     }

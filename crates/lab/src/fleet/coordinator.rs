@@ -111,7 +111,9 @@ impl<L: Link> Carrier for Fleet<L> {
             match self.link.next(LOOK)? {
                 Some(Told::Record { member, epoch, seq, bytes }) => {
                     // One that is none is not asked for again.
-                    let _ = account.take(member, epoch, seq, &bytes);
+                    if let Err(why) = account.take(member, epoch, seq, &bytes) {
+                        account.distrust(member, &why);
+                    }
                     if book.keep(member, epoch, seq, Word::Record(bytes)) {
                         self.link.kept();
                     }
