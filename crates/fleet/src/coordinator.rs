@@ -132,15 +132,20 @@ impl Fleet {
         let failed = |e: &dyn std::error::Error| FleetError::Broker(chain(e));
         let inbox = client.new_inbox();
         let mut answers = client.subscribe(inbox.clone()).await.map_err(|e| failed(&e))?;
-        client.publish_with_reply(WHO, inbox, Bytes::new()).await.map_err(|e| failed(&e))?;
-        client.flush().await.map_err(|e| failed(&e))?;
-        let mut agents = Vec::new();
-        while let Ok(Some(answer)) = tokio::time::timeout(QUIET, answers.next()).await {
-            // Nobody listens: the broker says so itself, by an empty message.
-            if let Ok(agent) = serde_json::from_slice::<Agent>(&answer.payload)
-                && is_agent_name(&agent.name)
-            {
-                agents.push(agent);
+        let mut agents: Vec<Agent> = Vec::new();
+        // Twice: a machine that is busy may be late for the first time.
+        for _ in 0..2 {
+            client.publish_with_reply(WHO, inbox.clone(), Bytes::new()).await.map_err(|e| failed(&e))?;
+            client.flush().await.map_err(|e| failed(&e))?;
+            while let Ok(Some(answer)) = tokio::time::timeout(QUIET, answers.next()).await {
+                // Nobody listens: the broker says so by an empty message.
+                match serde_json::from_slice::<Agent>(&answer.payload) {
+                    Ok(agent) if is_agent_name(&agent.name) => {
+                        agents.retain(|a| (&a.name, &a.instance) != (&agent.name, &agent.instance));
+                        agents.push(agent);
+                    }
+                    _ => {}
+                }
             }
         }
         Ok(agents)
@@ -212,6 +217,8 @@ impl Fleet {
             for agent in there.into_iter().filter(|a| agents.contains(&a.name)) {
                 crew.add(&agent);
             }
+            // Orders expire by the agents' clocks.
+            crew.measure().await;
             flight.crew = Some(crew);
             Ok(flight)
         })

@@ -35,7 +35,7 @@ use crate::coordinator::{Crew, Fleet, FleetError};
 use crate::journal::{END, RECORD};
 use crate::link::{Driver, Link, chain};
 use crate::messages::{Beat, LastWord};
-use crate::parts::{Puzzle, Seen};
+use crate::parts::{Puzzle, Seen, Whole};
 use crate::subjects::{ALIVE, PartOf, RECORDS, records_of};
 
 /// Messages between the connection's thread and the caller's: so many are taken from the broker ahead of the caller.
@@ -270,12 +270,16 @@ impl Flight {
 
     /// Leaves the run. What comes from now on waits in the broker (`Fleet::waiting`). What was committed is acknowledged first.
     pub fn close(self) {
+        let Flight { driver, link, run, receipts, _alive: alive, .. } = self;
+        // Nothing more is asked for.
+        drop(alive);
         let leave = async {
-            let _ = self.link.client.flush().await;
+            let _ = link.client.flush().await;
+            settled(&link, &run, receipts.len()).await;
             // The records stay; only our place among them goes.
-            let _ = self.link.jetstream.delete_consumer_from_stream(&self.run, RECORDS).await;
+            let _ = link.jetstream.delete_consumer_from_stream(&run, RECORDS).await;
         };
-        let _ = self.driver.wait(async { tokio::time::timeout(Duration::from_secs(5), leave).await });
+        let _ = driver.wait(async { tokio::time::timeout(Duration::from_secs(5), leave).await });
     }
 
     /// Who is lost, and whether there is a broker.
@@ -350,12 +354,13 @@ impl Flight {
         }
         match self.puzzle.add(&of, message.payload, receipt) {
             Ok(None) => {}
-            Ok(Some((kind, bytes, receipts))) => self.whole(id, kind, bytes, receipts),
+            Ok(Some(whole)) => self.whole(id, whole),
             Err(receipt) => self.refuse(receipt, format!("{} is a part of no record", message.subject)),
         }
     }
 
-    fn whole(&mut self, id: RecordId, kind: u8, bytes: Vec<u8>, receipts: Vec<Acker>) {
+    fn whole(&mut self, id: RecordId, whole: Whole<Acker>) {
+        let Whole { kind, content: bytes, with: receipts } = whole;
         let news = match kind {
             RECORD => Ok(News::Arrived(Arrived { id: id.clone(), bytes })),
             END => match serde_json::from_slice::<LastWord>(&bytes) {
@@ -409,6 +414,19 @@ async fn consumer(jetstream: &jetstream::Context, run: &str) -> Result<PullConsu
         ..pull::Config::default()
     };
     jetstream.create_consumer_on_stream(config, RECORDS).await.map_err(|e| chain(&e))
+}
+
+/// Waits until the broker has dealt with our acknowledgements: those that it finds when our place has gone are for nothing. `open`
+/// records are not acknowledged. What was taken ahead is not, either, so this has its bound.
+async fn settled(link: &Link, run: &str, open: usize) {
+    for _ in 0..20 {
+        let consumer = link.jetstream.get_consumer_from_stream::<pull::Config, _, _>(run, RECORDS).await;
+        let pending = consumer.map_or(0, |consumer: PullConsumer| consumer.cached_info().num_ack_pending);
+        if pending <= open {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// Asks for records, some at a time, for ever.

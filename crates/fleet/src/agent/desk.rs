@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::Message;
 use futures_util::StreamExt;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::entry::Entry;
 use super::home::Home;
@@ -60,6 +60,7 @@ pub(super) struct Desk {
     link: Link,
     tasks: Sender<Task>,
     driver: Arc<Driver>,
+    closed: Arc<watch::Sender<bool>>,
     tell: Tell,
 }
 
@@ -89,18 +90,31 @@ impl Desk {
             link,
             tasks,
             driver: Arc::clone(driver),
+            closed: Arc::new(watch::channel(false).0),
             tell: Arc::clone(tell),
         };
-        driver.spawn(desk.clone().answer_who());
-        driver.spawn(desk.clone().answer_pings());
-        driver.spawn(desk.clone().take_orders());
-        driver.spawn(desk.clone().keep_time(stop.clone()));
-        driver.spawn(desk.clone().stay_in(entry));
+        desk.spawn(desk.clone().answer_who());
+        desk.spawn(desk.clone().answer_pings());
+        desk.spawn(desk.clone().take_orders());
+        desk.spawn(desk.clone().keep_time(stop.clone()));
+        desk.spawn(desk.clone().stay_in(entry));
         desk
+    }
+
+    /// Does a task until it is done, or the desk is closed.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut closed = self.closed.subscribe();
+        self.driver.spawn(async move {
+            tokio::select! {
+                () = task => {}
+                _ = closed.wait_for(|closed| *closed) => {}
+            }
+        });
     }
 
     /// Says good-bye to the broker.
     pub fn close(&self) {
+        self.closed.send_replace(true);
         let leave = async { (self.link.client.flush().await, self.link.client.drain().await) };
         let _ = self.driver.wait(async { tokio::time::timeout(Duration::from_secs(2), leave).await });
     }
@@ -167,7 +181,7 @@ impl Desk {
         while let Some(message) = given.next().await {
             let desk = self.clone();
             // Files may take a while to come, and a stop must not wait behind them.
-            self.driver.spawn(async move {
+            self.spawn(async move {
                 let reply = match desk.take(&message.payload).await {
                     Ok(reply) => reply,
                     Err(refusal) => {
