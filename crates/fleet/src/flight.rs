@@ -22,24 +22,20 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_nats::Subscriber;
-use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::message::Acker;
 use async_nats::jetstream::{self, AckKind};
-use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::watch;
 
-use crate::coordinator::{Crew, Fleet, FleetError};
+use crate::coordinator::{Fleet, FleetError};
+use crate::crew::Crew;
+use crate::intake::{Inbound, QUEUE, consumer, fetch, hear, settled};
 use crate::journal::{END, RECORD};
 use crate::link::{Driver, Link, chain};
 use crate::messages::{Beat, LastWord};
 use crate::parts::{Puzzle, Seen, Whole};
-use crate::subjects::{ALIVE, PartOf, RECORDS, records_of};
-
-/// Messages between the connection's thread and the caller's: so many are taken from the broker ahead of the caller.
-const QUEUE: usize = 256;
+use crate::subjects::{ALIVE, PartOf, RECORDS};
 
 /// One record of one agent: the same however often it is delivered. The key for `INSERT OR IGNORE`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -131,12 +127,6 @@ impl std::fmt::Debug for Flight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Flight").field("run", &self.run).field("agents", &self.agents).finish_non_exhaustive()
     }
-}
-
-/// What the connection's thread hands over.
-enum Inbound {
-    Message(jetstream::Message),
-    Beat(String, Beat),
 }
 
 #[derive(Debug)]
@@ -401,94 +391,5 @@ impl Flight {
     fn acknowledge(&self, receipt: Acker) {
         // What does not get through is delivered again, and recognised.
         let _ = self.driver.wait(receipt.ack());
-    }
-}
-
-async fn consumer(jetstream: &jetstream::Context, run: &str) -> Result<PullConsumer, String> {
-    let config = pull::Config {
-        durable_name: Some(run.to_owned()),
-        filter_subject: records_of(run),
-        ack_policy: AckPolicy::Explicit,
-        ack_wait: Duration::from_secs(30),
-        max_ack_pending: 4 * QUEUE as i64,
-        ..pull::Config::default()
-    };
-    jetstream.create_consumer_on_stream(config, RECORDS).await.map_err(|e| chain(&e))
-}
-
-/// Waits until the broker has dealt with our acknowledgements: those that it finds when our place has gone are for nothing. `open`
-/// records are not acknowledged. What was taken ahead is not, either, so this has its bound.
-async fn settled(link: &Link, run: &str, open: usize) {
-    for _ in 0..20 {
-        let consumer = link.jetstream.get_consumer_from_stream::<pull::Config, _, _>(run, RECORDS).await;
-        let pending = consumer.map_or(0, |consumer: PullConsumer| consumer.cached_info().num_ack_pending);
-        if pending <= open {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
-/// Asks for records, some at a time, for ever.
-async fn fetch(
-    link: Link,
-    mut consumer: PullConsumer,
-    run: String,
-    to: Sender<Inbound>,
-    mut ends: watch::Receiver<()>,
-) {
-    let work = async {
-        loop {
-            link.wait_up().await;
-            if !some(&consumer, &to).await {
-                // The broker was away, or has forgotten us.
-                tokio::time::sleep(Duration::from_millis(200)).await;
-                if let Ok(again) = self::consumer(&link.jetstream, &run).await {
-                    consumer = again;
-                }
-            }
-        }
-    };
-    tokio::select! {
-        () = work => {}
-        _ = ends.changed() => {}
-    }
-}
-
-/// What there is within a second. False when the broker has failed.
-async fn some(consumer: &PullConsumer, to: &Sender<Inbound>) -> bool {
-    let asked = consumer.batch().max_messages(64).expires(Duration::from_secs(1)).messages();
-    let Ok(Ok(mut batch)) = tokio::time::timeout(Duration::from_secs(5), asked).await else { return false };
-    loop {
-        match tokio::time::timeout(Duration::from_secs(3), batch.next()).await {
-            Ok(Some(Ok(message))) => {
-                if to.send(Inbound::Message(message)).await.is_err() {
-                    return true;
-                }
-            }
-            Ok(None) => return true,
-            Ok(Some(Err(_))) | Err(_) => return false,
-        }
-    }
-}
-
-/// Hands over signs of life of the run.
-async fn hear(mut beats: Subscriber, run: String, to: Sender<Inbound>, mut ends: watch::Receiver<()>) {
-    let work = async {
-        while let Some(message) = beats.next().await {
-            let Some(agent) = message.subject.strip_prefix("ld.alive.").map(str::to_owned) else { continue };
-            match serde_json::from_slice::<Beat>(&message.payload) {
-                Ok(beat) if beat.run == run => {
-                    if to.send(Inbound::Beat(agent, beat)).await.is_err() {
-                        return;
-                    }
-                }
-                _ => {}
-            }
-        }
-    };
-    tokio::select! {
-        () = work => {}
-        _ = ends.changed() => {}
     }
 }

@@ -46,7 +46,9 @@ struct State {
     home: Home,
     current: Option<Current>,
     refused: Refusals,
+    /// What is wrong with the journal. It stays until a sign of life has told of it, however soon it has passed.
     journal_trouble: Option<String>,
+    journal_works: bool,
     /// What was told of last, so that it is told once.
     told: Option<String>,
 }
@@ -82,7 +84,14 @@ impl Desk {
             name: options.name.clone(),
             password: home.state.password.clone(),
         };
-        let state = State { home, current: None, refused: Refusals::default(), journal_trouble: None, told: None };
+        let state = State {
+            home,
+            current: None,
+            refused: Refusals::default(),
+            journal_trouble: None,
+            journal_works: true,
+            told: None,
+        };
         let desk = Desk {
             options: Arc::new(options.clone()),
             state: Arc::new(Mutex::new(state)),
@@ -132,7 +141,11 @@ impl Desk {
 
     /// The journal cannot be written; None: it can again.
     pub fn journal_trouble(&self, error: Option<String>) {
-        self.state().journal_trouble = error.map(|e| format!("the journal cannot be written: {e}"));
+        let mut state = self.state();
+        state.journal_works = error.is_none();
+        if let Some(e) = error {
+            state.journal_trouble = Some(format!("the journal cannot be written: {e}"));
+        }
     }
 
     async fn answer_who(self) {
@@ -303,9 +316,9 @@ impl Desk {
         let mut beat = Instant::now();
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let due = beat <= Instant::now();
+            let due = beat <= Instant::now() && self.link.is_up();
             let Some(sign) = self.look_after(&stop, due) else { continue };
-            if due && self.link.is_up() {
+            if due {
                 beat = Instant::now() + Duration::from_secs(1);
                 let sign = serde_json::to_vec(&sign).expect("a sign of life is JSON");
                 let _ = self.link.client.publish(alive(&self.options.name), sign.into()).await;
@@ -322,6 +335,9 @@ impl Desk {
             if let Some(what) = &trouble {
                 (self.tell)(Told::Trouble(what.clone()));
             }
+        }
+        if tell && state.journal_works {
+            state.journal_trouble = None;
         }
         let epoch = state.home.state.epoch;
         let current = state.current.as_ref()?;

@@ -11,7 +11,8 @@ use futures_util::StreamExt;
 
 use super::{Broker, BrokerOptions};
 use crate::agent::{AgentOptions, Entry, Told, run as run_agent};
-use crate::coordinator::{Departure, Fleet, ask};
+use crate::coordinator::{Departure, Fleet};
+use crate::crew::ask;
 use crate::engine::{Engine, EngineError, Job, Limits, Sink, Start, Stop};
 use crate::flight::News;
 use crate::link::{Link, Login};
