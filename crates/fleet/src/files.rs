@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_nats::jetstream::Context;
 use bytes::Bytes;
 
-use crate::link::chain;
+use crate::link::{chain, patiently};
 use crate::order::Stored;
 use crate::subjects::{FILES, chunk};
 use crate::tokens::{hex, sha256};
@@ -29,8 +29,9 @@ pub(crate) async fn store(jetstream: &Context, name: &str, content: &[u8]) -> Re
         if stream.direct_get_last_for_subject(subject.as_str()).await.is_ok() {
             continue;
         }
-        let sent = jetstream.publish(subject, Bytes::copy_from_slice(part)).await.map_err(|e| chain(&e))?;
-        sent.await.map_err(|e| format!("the broker does not take {name}: {}", chain(&e)))?;
+        let part = Bytes::copy_from_slice(part);
+        let send = || async { jetstream.publish(subject.clone(), part.clone()).await?.await };
+        patiently(send).await.map_err(|e| format!("the broker does not take {name}: {}", chain(&e)))?;
     }
     Ok(stored)
 }

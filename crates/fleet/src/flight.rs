@@ -22,24 +22,20 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_nats::Subscriber;
-use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::message::Acker;
 use async_nats::jetstream::{self, AckKind};
-use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::watch;
 
-use crate::coordinator::{Crew, Fleet, FleetError};
+use crate::coordinator::{Fleet, FleetError};
+use crate::crew::Crew;
+use crate::intake::{Inbound, QUEUE, consumer, fetch, hear, settled};
 use crate::journal::{END, RECORD};
 use crate::link::{Driver, Link, chain};
 use crate::messages::{Beat, LastWord};
-use crate::parts::{Puzzle, Seen};
-use crate::subjects::{ALIVE, PartOf, RECORDS, records_of};
-
-/// Messages between the connection's thread and the caller's: so many are taken from the broker ahead of the caller.
-const QUEUE: usize = 256;
+use crate::parts::{Puzzle, Seen, Whole};
+use crate::subjects::{ALIVE, PartOf, RECORDS};
 
 /// One record of one agent: the same however often it is delivered. The key for `INSERT OR IGNORE`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -131,12 +127,6 @@ impl std::fmt::Debug for Flight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Flight").field("run", &self.run).field("agents", &self.agents).finish_non_exhaustive()
     }
-}
-
-/// What the connection's thread hands over.
-enum Inbound {
-    Message(jetstream::Message),
-    Beat(String, Beat),
 }
 
 #[derive(Debug)]
@@ -270,12 +260,16 @@ impl Flight {
 
     /// Leaves the run. What comes from now on waits in the broker (`Fleet::waiting`). What was committed is acknowledged first.
     pub fn close(self) {
+        let Flight { driver, link, run, receipts, _alive: alive, .. } = self;
+        // Nothing more is asked for.
+        drop(alive);
         let leave = async {
-            let _ = self.link.client.flush().await;
+            let _ = link.client.flush().await;
+            settled(&link, &run, receipts.len()).await;
             // The records stay; only our place among them goes.
-            let _ = self.link.jetstream.delete_consumer_from_stream(&self.run, RECORDS).await;
+            let _ = link.jetstream.delete_consumer_from_stream(&run, RECORDS).await;
         };
-        let _ = self.driver.wait(async { tokio::time::timeout(Duration::from_secs(5), leave).await });
+        let _ = driver.wait(async { tokio::time::timeout(Duration::from_secs(5), leave).await });
     }
 
     /// Who is lost, and whether there is a broker.
@@ -350,12 +344,13 @@ impl Flight {
         }
         match self.puzzle.add(&of, message.payload, receipt) {
             Ok(None) => {}
-            Ok(Some((kind, bytes, receipts))) => self.whole(id, kind, bytes, receipts),
+            Ok(Some(whole)) => self.whole(id, whole),
             Err(receipt) => self.refuse(receipt, format!("{} is a part of no record", message.subject)),
         }
     }
 
-    fn whole(&mut self, id: RecordId, kind: u8, bytes: Vec<u8>, receipts: Vec<Acker>) {
+    fn whole(&mut self, id: RecordId, whole: Whole<Acker>) {
+        let Whole { kind, content: bytes, with: receipts } = whole;
         let news = match kind {
             RECORD => Ok(News::Arrived(Arrived { id: id.clone(), bytes })),
             END => match serde_json::from_slice::<LastWord>(&bytes) {
@@ -396,81 +391,5 @@ impl Flight {
     fn acknowledge(&self, receipt: Acker) {
         // What does not get through is delivered again, and recognised.
         let _ = self.driver.wait(receipt.ack());
-    }
-}
-
-async fn consumer(jetstream: &jetstream::Context, run: &str) -> Result<PullConsumer, String> {
-    let config = pull::Config {
-        durable_name: Some(run.to_owned()),
-        filter_subject: records_of(run),
-        ack_policy: AckPolicy::Explicit,
-        ack_wait: Duration::from_secs(30),
-        max_ack_pending: 4 * QUEUE as i64,
-        ..pull::Config::default()
-    };
-    jetstream.create_consumer_on_stream(config, RECORDS).await.map_err(|e| chain(&e))
-}
-
-/// Asks for records, some at a time, for ever.
-async fn fetch(
-    link: Link,
-    mut consumer: PullConsumer,
-    run: String,
-    to: Sender<Inbound>,
-    mut ends: watch::Receiver<()>,
-) {
-    let work = async {
-        loop {
-            link.wait_up().await;
-            if !some(&consumer, &to).await {
-                // The broker was away, or has forgotten us.
-                tokio::time::sleep(Duration::from_millis(200)).await;
-                if let Ok(again) = self::consumer(&link.jetstream, &run).await {
-                    consumer = again;
-                }
-            }
-        }
-    };
-    tokio::select! {
-        () = work => {}
-        _ = ends.changed() => {}
-    }
-}
-
-/// What there is within a second. False when the broker has failed.
-async fn some(consumer: &PullConsumer, to: &Sender<Inbound>) -> bool {
-    let asked = consumer.batch().max_messages(64).expires(Duration::from_secs(1)).messages();
-    let Ok(Ok(mut batch)) = tokio::time::timeout(Duration::from_secs(5), asked).await else { return false };
-    loop {
-        match tokio::time::timeout(Duration::from_secs(3), batch.next()).await {
-            Ok(Some(Ok(message))) => {
-                if to.send(Inbound::Message(message)).await.is_err() {
-                    return true;
-                }
-            }
-            Ok(None) => return true,
-            Ok(Some(Err(_))) | Err(_) => return false,
-        }
-    }
-}
-
-/// Hands over signs of life of the run.
-async fn hear(mut beats: Subscriber, run: String, to: Sender<Inbound>, mut ends: watch::Receiver<()>) {
-    let work = async {
-        while let Some(message) = beats.next().await {
-            let Some(agent) = message.subject.strip_prefix("ld.alive.").map(str::to_owned) else { continue };
-            match serde_json::from_slice::<Beat>(&message.payload) {
-                Ok(beat) if beat.run == run => {
-                    if to.send(Inbound::Beat(agent, beat)).await.is_err() {
-                        return;
-                    }
-                }
-                _ => {}
-            }
-        }
-    };
-    tokio::select! {
-        () = work => {}
-        _ = ends.changed() => {}
     }
 }

@@ -26,9 +26,11 @@
 mod agent;
 mod broker;
 mod coordinator;
+mod crew;
 mod engine;
 mod files;
 mod flight;
+mod intake;
 mod journal;
 mod link;
 mod messages;

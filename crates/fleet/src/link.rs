@@ -155,6 +155,18 @@ impl Link {
         Ok(Link { client, jetstream, up })
     }
 
+    /// The same, where it must be known for sure that the broker does not know us: nats-server lets nobody in for some milliseconds
+    /// while it reads its list of users again.
+    pub async fn open_patiently(login: &Login) -> Result<Link, LinkError> {
+        for _ in 0..5 {
+            match Link::open(login).await {
+                Err(LinkError::NotWelcome(_)) => tokio::time::sleep(Duration::from_millis(200)).await,
+                other => return other,
+            }
+        }
+        Link::open(login).await
+    }
+
     pub fn is_up(&self) -> bool {
         *self.up.borrow()
     }
@@ -164,6 +176,18 @@ impl Link {
         // The sender lives as long as the client, and so as long as we.
         let _ = self.up.clone().wait_for(|up| *up).await;
     }
+}
+
+/// Asks JetStream for something, and for up to 5 s again: it is away for a moment while nats-server starts, or reads its list of users
+/// again because an agent has joined.
+pub(crate) async fn patiently<T, E, F: Future<Output = Result<T, E>>>(mut ask: impl FnMut() -> F) -> Result<T, E> {
+    for _ in 0..25 {
+        if let Ok(answer) = ask().await {
+            return Ok(answer);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    ask().await
 }
 
 /// An error with its causes, once each.

@@ -26,6 +26,15 @@ pub(crate) struct Puzzle<T> {
     open: HashMap<PartOf, Vec<Option<(Bytes, T)>>>,
 }
 
+/// A record that is put together.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Whole<T> {
+    pub kind: u8,
+    pub content: Vec<u8>,
+    /// What came with its parts, in their order.
+    pub with: Vec<T>,
+}
+
 impl<T> Default for Puzzle<T> {
     fn default() -> Self {
         Puzzle { open: HashMap::new() }
@@ -33,18 +42,17 @@ impl<T> Default for Puzzle<T> {
 }
 
 impl<T> Puzzle<T> {
-    /// Adds a part. The record's kind and content with all that came with its parts, when this was the last.
+    /// Adds a part. The record, when this was the last of its parts.
     ///
     /// # Errors
     /// When no record can look like this; `T` of the part is given back.
-    #[expect(clippy::type_complexity, reason = "three things come of a whole record, and only one caller has them")]
-    pub fn add(&mut self, of: &PartOf, bytes: Bytes, with: T) -> Result<Option<(u8, Vec<u8>, Vec<T>)>, T> {
+    pub fn add(&mut self, of: &PartOf, bytes: Bytes, with: T) -> Result<Option<Whole<T>>, T> {
         if of.parts > PARTS || of.part >= of.parts {
             return Err(with);
         }
         if of.parts == 1 {
             return match bytes.split_first() {
-                Some((kind, content)) => Ok(Some((*kind, content.to_vec(), vec![with]))),
+                Some((kind, content)) => Ok(Some(Whole { kind: *kind, content: content.to_vec(), with: vec![with] })),
                 None => Err(with),
             };
         }
@@ -57,13 +65,16 @@ impl<T> Puzzle<T> {
         if parts.iter().any(Option::is_none) {
             return Ok(None);
         }
-        let (mut whole, mut all) = (Vec::new(), Vec::new());
+        let mut whole = Whole { kind: 0, content: Vec::new(), with: Vec::new() };
         for (bytes, with) in self.open.remove(&key).into_iter().flatten().flatten() {
-            whole.extend_from_slice(&bytes);
-            all.push(with);
+            whole.content.extend_from_slice(&bytes);
+            whole.with.push(with);
         }
-        let kind = whole.remove(0);
-        Ok(Some((kind, whole, all)))
+        // Parts without a byte among them make a record of no kind, which nobody takes.
+        if !whole.content.is_empty() {
+            whole.kind = whole.content.remove(0);
+        }
+        Ok(Some(whole))
     }
 }
 
@@ -118,8 +129,8 @@ mod tests {
                 assert!(whole.is_none());
                 whole = puzzle.add(&part(i as u32, count), bytes.clone(), i).expect("a part");
             }
-            let (kind, content, with) = whole.expect("all parts are there");
-            assert_eq!((kind, content, with), (b'r', record, (0..parts.len()).collect()));
+            let whole = whole.expect("all parts are there");
+            assert_eq!(whole, Whole { kind: b'r', content: record, with: (0..parts.len()).collect() });
         }
     }
 
@@ -130,7 +141,13 @@ mod tests {
         assert!(puzzle.add(&part(0, 2), Bytes::from_static(b"rab"), 2).expect("a part").is_none());
         assert!(puzzle.add(&part(1, 3), Bytes::from_static(b"xx"), 3).expect("a part").is_none());
         let whole = puzzle.add(&part(1, 2), Bytes::from_static(b"cd"), 4).expect("a part");
-        assert_eq!(whole, Some((b'r', b"abcd".to_vec(), vec![2, 4])));
+        assert_eq!(whole, Some(Whole { kind: b'r', content: b"abcd".to_vec(), with: vec![2, 4] }));
+        let mut empty = Puzzle::default();
+        assert_eq!(empty.add(&part(0, 2), Bytes::new(), 1), Ok(None));
+        assert_eq!(
+            empty.add(&part(1, 2), Bytes::new(), 2),
+            Ok(Some(Whole { kind: 0, content: Vec::new(), with: vec![1, 2] }))
+        );
     }
 
     #[test]

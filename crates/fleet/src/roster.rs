@@ -5,7 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::engine::Limits;
 
 /// An agent as it has announced itself, with its clock as it was measured.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+///
+/// One of another version may say less: it is shown, and refused when it comes to a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Agent {
     /// Letters, digits, `-` and `_`, at most 64, not a number alone.
     pub name: String,
@@ -35,6 +38,7 @@ pub struct Agent {
 
 /// Orders that an agent did not take, by what was wrong with them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Refusals {
     /// No order at all.
     pub malformed: u64,
@@ -144,21 +148,7 @@ mod tests {
     use super::*;
 
     fn agents(names: &[&str]) -> Vec<Agent> {
-        let named = |name: &&str| Agent {
-            name: (*name).to_owned(),
-            cores: 1,
-            version: String::new(),
-            address: String::new(),
-            offset_us: 0,
-            error_us: 0,
-            looks: Vec::new(),
-            limits: Limits::default(),
-            busy: None,
-            refused: Refusals::default(),
-            epoch: 1,
-            instance: String::new(),
-            last_order: 0,
-        };
+        let named = |name: &&str| Agent { name: (*name).to_owned(), ..Agent::default() };
         names.iter().map(named).collect()
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
 
-use crate::link::chain;
+use crate::link::{chain, patiently};
 use crate::subjects::{FILES, RECORDS};
 
 /// A record that an agent publishes again within this time is not even stored twice. Later ones are recognised by whoever has them.
@@ -37,7 +37,7 @@ pub(crate) async fn make(jetstream: &Context) -> Result<(), String> {
         ..Config::default()
     };
     for stream in [records, files] {
-        jetstream.get_or_create_stream(stream).await.map_err(|e| chain(&e))?;
+        patiently(|| jetstream.get_or_create_stream(stream.clone())).await.map_err(|e| chain(&e))?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::Message;
 use futures_util::StreamExt;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::entry::Entry;
 use super::home::Home;
@@ -46,7 +46,9 @@ struct State {
     home: Home,
     current: Option<Current>,
     refused: Refusals,
+    /// What is wrong with the journal. It stays until a sign of life has told of it, however soon it has passed.
     journal_trouble: Option<String>,
+    journal_works: bool,
     /// What was told of last, so that it is told once.
     told: Option<String>,
 }
@@ -60,6 +62,7 @@ pub(super) struct Desk {
     link: Link,
     tasks: Sender<Task>,
     driver: Arc<Driver>,
+    closed: Arc<watch::Sender<bool>>,
     tell: Tell,
 }
 
@@ -81,7 +84,14 @@ impl Desk {
             name: options.name.clone(),
             password: home.state.password.clone(),
         };
-        let state = State { home, current: None, refused: Refusals::default(), journal_trouble: None, told: None };
+        let state = State {
+            home,
+            current: None,
+            refused: Refusals::default(),
+            journal_trouble: None,
+            journal_works: true,
+            told: None,
+        };
         let desk = Desk {
             options: Arc::new(options.clone()),
             state: Arc::new(Mutex::new(state)),
@@ -89,18 +99,31 @@ impl Desk {
             link,
             tasks,
             driver: Arc::clone(driver),
+            closed: Arc::new(watch::channel(false).0),
             tell: Arc::clone(tell),
         };
-        driver.spawn(desk.clone().answer_who());
-        driver.spawn(desk.clone().answer_pings());
-        driver.spawn(desk.clone().take_orders());
-        driver.spawn(desk.clone().keep_time(stop.clone()));
-        driver.spawn(desk.clone().stay_in(entry));
+        desk.spawn(desk.clone().answer_who());
+        desk.spawn(desk.clone().answer_pings());
+        desk.spawn(desk.clone().take_orders());
+        desk.spawn(desk.clone().keep_time(stop.clone()));
+        desk.spawn(desk.clone().stay_in(entry));
         desk
+    }
+
+    /// Does a task until it is done, or the desk is closed.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut closed = self.closed.subscribe();
+        self.driver.spawn(async move {
+            tokio::select! {
+                () = task => {}
+                _ = closed.wait_for(|closed| *closed) => {}
+            }
+        });
     }
 
     /// Says good-bye to the broker.
     pub fn close(&self) {
+        self.closed.send_replace(true);
         let leave = async { (self.link.client.flush().await, self.link.client.drain().await) };
         let _ = self.driver.wait(async { tokio::time::timeout(Duration::from_secs(2), leave).await });
     }
@@ -118,7 +141,11 @@ impl Desk {
 
     /// The journal cannot be written; None: it can again.
     pub fn journal_trouble(&self, error: Option<String>) {
-        self.state().journal_trouble = error.map(|e| format!("the journal cannot be written: {e}"));
+        let mut state = self.state();
+        state.journal_works = error.is_none();
+        if let Some(e) = error {
+            state.journal_trouble = Some(format!("the journal cannot be written: {e}"));
+        }
     }
 
     async fn answer_who(self) {
@@ -167,7 +194,7 @@ impl Desk {
         while let Some(message) = given.next().await {
             let desk = self.clone();
             // Files may take a while to come, and a stop must not wait behind them.
-            self.driver.spawn(async move {
+            self.spawn(async move {
                 let reply = match desk.take(&message.payload).await {
                     Ok(reply) => reply,
                     Err(refusal) => {
@@ -289,9 +316,9 @@ impl Desk {
         let mut beat = Instant::now();
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let due = beat <= Instant::now();
+            let due = beat <= Instant::now() && self.link.is_up();
             let Some(sign) = self.look_after(&stop, due) else { continue };
-            if due && self.link.is_up() {
+            if due {
                 beat = Instant::now() + Duration::from_secs(1);
                 let sign = serde_json::to_vec(&sign).expect("a sign of life is JSON");
                 let _ = self.link.client.publish(alive(&self.options.name), sign.into()).await;
@@ -308,6 +335,9 @@ impl Desk {
             if let Some(what) = &trouble {
                 (self.tell)(Told::Trouble(what.clone()));
             }
+        }
+        if tell && state.journal_works {
+            state.journal_trouble = None;
         }
         let epoch = state.home.state.epoch;
         let current = state.current.as_ref()?;

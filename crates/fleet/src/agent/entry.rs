@@ -43,7 +43,7 @@ impl Entry {
             certificate: *self.token.certificate(),
             inbox: inbox(JOINER),
         };
-        let link = Link::open(&login).await?;
+        let link = Link::open_patiently(&login).await?;
         let join = Join { name: self.name.clone(), password: self.password.clone() };
         let join = serde_json::to_vec(&join).expect("two texts are JSON");
         let answer = link.client.request(JOIN, join.into()).await;

@@ -66,6 +66,7 @@ impl Child {
         }
         let mut command = Command::new(PROGRAM);
         command.arg("--config").arg(folder.join("nats.conf")).current_dir(folder);
+        command.env_remove("LASTDROP_TOKEN");
         command.stdin(Stdio::null()).stdout(file.try_clone().map_err(failed)?).stderr(file);
         // Ctrl-C is for us: we end it ourselves.
         command.process_group(0);

@@ -82,7 +82,9 @@ pub enum BrokerError {
     Start(String),
     #[error("another broker is up in {}: end it, or name another folder by --dir", .0.display())]
     Taken(PathBuf),
-    #[error("cannot listen on {address}: {source}")]
+    #[error(
+        "cannot listen on {address}: {source}; --listen takes another address or port (a nats-server may be up as a service of the system)"
+    )]
     Listen { address: SocketAddr, source: io::Error },
     #[error("cannot use {}: {source}", path.display())]
     Disk { path: PathBuf, source: io::Error },

@@ -1,7 +1,8 @@
 //! What somebody gets who has an agent-token, or has listened: nothing.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -9,28 +10,35 @@ use async_nats::Subscriber;
 use futures_util::StreamExt;
 
 use super::{Broker, BrokerOptions};
-use crate::agent::{AgentOptions, Entry, run as run_agent};
-use crate::coordinator::{Fleet, ask};
+use crate::agent::{AgentOptions, Entry, Told, run as run_agent};
+use crate::coordinator::{Departure, Fleet};
+use crate::crew::ask;
 use crate::engine::{Engine, EngineError, Job, Limits, Sink, Start, Stop};
+use crate::flight::News;
 use crate::link::{Link, Login};
 use crate::messages::{Clock, Reply};
 use crate::order::{Order, Refusal, What};
-use crate::roster::Agent;
+use crate::roster::{Agent, Assignment};
 use crate::subjects::{JOINER, RECORDS, inbox};
 use crate::tokens::Token;
 
 const LONG: Duration = Duration::from_secs(50);
 
-struct Idle;
+/// Records its payload forty times.
+struct Parrot;
 
-impl Engine for Idle {
-    fn run(&mut self, _: &Job, _: Start, _: &dyn Sink, _: &Stop) -> Result<(), EngineError> {
+impl Engine for Parrot {
+    fn run(&mut self, job: &Job, _: Start, sink: &dyn Sink, _: &Stop) -> Result<(), EngineError> {
+        for _ in 0..40 {
+            sink.record(&job.payload).map_err(|e| EngineError(e.to_string()))?;
+        }
         Ok(())
     }
 }
 
 struct Running {
     stop: Stop,
+    told: Receiver<Told>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -60,8 +68,11 @@ fn agent(broker: &Broker, folder: &Path) -> Running {
     };
     let stop = Stop::default();
     let ends = stop.clone();
-    let thread = std::thread::spawn(move || run_agent(&options, &mut Idle, &ends, Arc::new(|_| {})).expect("an agent"));
-    Running { stop, thread: Some(thread) }
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let tell = Arc::new(move |what| drop(tell.lock().expect("lock").send(what)));
+    let thread = std::thread::spawn(move || run_agent(&options, &mut Parrot, &ends, tell).expect("an agent"));
+    Running { stop, told, thread: Some(thread) }
 }
 
 fn the_agent(fleet: &Fleet) -> Agent {
@@ -204,4 +215,47 @@ fn an_agent_publishes_and_hears_its_own_subjects_only() {
             );
         }
     });
+}
+
+#[test]
+fn a_broker_that_is_full_is_said_and_keeps_what_it_has_acknowledged() {
+    let folder = tempfile::tempdir().expect("folder");
+    let broker = broker(folder.path());
+    let running = agent(&broker, folder.path());
+    let fleet = Fleet::connect(broker.url(), broker.token(), "1").expect("connected");
+    let limit = |max_bytes| {
+        let jetstream = &fleet.link.jetstream;
+        fleet.driver.wait(async {
+            let stream = jetstream.get_stream(RECORDS).await.expect("there");
+            let config = async_nats::jetstream::stream::Config { max_bytes, ..stream.cached_info().config.clone() };
+            jetstream.update_stream(config).await.expect("updated");
+        });
+    };
+    // Room for a few.
+    limit(20_000);
+    let assignment = Assignment { agent: the_agent(&fleet), payload: vec![b'x'; 2_000], files: Vec::new() };
+    let mut flight = fleet.start("r1", vec![assignment], &Departure::default()).expect("started");
+    let deadline = Instant::now() + LONG;
+    loop {
+        let told = running.told.recv_timeout(deadline.saturating_duration_since(Instant::now())).expect("it says so");
+        if matches!(&told, Told::Trouble(what) if what.contains("does not take records")) {
+            break;
+        }
+    }
+    limit(-1);
+    let mut seqs = Vec::new();
+    while !flight.is_over() {
+        assert!(Instant::now() < deadline + LONG, "it has not come: {seqs:?}");
+        match flight.next(Duration::from_millis(200)).expect("a connection") {
+            Some(News::Arrived(arrived)) => {
+                assert!(arrived.bytes == [b'x'; 2_000]);
+                flight.commit(&arrived.id);
+                seqs.push(arrived.id.seq);
+            }
+            Some(News::Ended(end)) => flight.commit(&end.id),
+            _ => {}
+        }
+    }
+    seqs.sort_unstable();
+    assert_eq!(seqs, (0..40).collect::<Vec<_>>());
 }

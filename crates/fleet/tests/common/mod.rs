@@ -1,4 +1,5 @@
 //! A fleet on one machine: a broker, agents as threads and as processes, and an engine that only counts.
+#![allow(clippy::print_stdout, reason = "agents that are processes tell the test where they are")]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};

@@ -63,6 +63,8 @@ pub fn ssh(args: &SshArgs) -> Result<Exit> {
     for (host, name) in named {
         let mut command = Command::new(program);
         command.args(options).arg("--").arg(&host).arg(remote_command(args, &url, &name));
+        // A configuration of ssh may send variables along.
+        command.env_remove("LASTDROP_TOKEN");
         // Ctrl-C is for us: the connections are what ends the agents in an orderly way.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("cannot start {program}"))?;
