@@ -5,11 +5,13 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::commands::agent::AgentArgs;
 use crate::commands::capacity::CapacityArgs;
 use crate::commands::compare::CompareArgs;
 use crate::commands::demo::DemoArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::export::ExportArgs;
+use crate::commands::fleet::FleetCommandArgs;
 use crate::commands::guard::GuardArgs;
 use crate::commands::history::{HistoryArgs, ShowArgs};
 use crate::commands::import::ImportArgs;
@@ -46,6 +48,7 @@ Examples:
   lastdrop tune apache --url http://127.0.0.1/app    find better settings and prove them
   lastdrop report last -o report.html                a page to look at and to send to somebody
   lastdrop ui                                        all runs in a browser, also while they are under way
+  lastdrop fleet up                                  many machines as one; `lastdrop agent` on each
   lastdrop restore                                   undo what a killed tune left
   lastdrop ab -n 1000 -c 10 http://127.0.0.1/        as ab, siege, httperf, http_load, lwp-bench, wrk or wrk2: their flags and reports
 ";
@@ -121,6 +124,10 @@ pub enum Command {
     Report(ReportArgs),
     /// The kept runs as pages in a browser: search, follow a run, stop it, start it again, compare two
     Ui(UiArgs),
+    /// Many machines as one: the broker, who is there, agents by ssh
+    Fleet(FleetCommandArgs),
+    /// Be one of a fleet's machines: dial its broker, and do what the fleet is asked to
+    Agent(Box<AgentArgs>),
     /// A newcomer's first minute: tune an embedded server whose best setting is known
     Demo(DemoArgs),
     /// A web server of exactly known behaviour

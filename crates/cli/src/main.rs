@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod exit;
 mod export;
+mod fleet;
 mod junit;
 mod names;
 mod narrator;
@@ -80,6 +81,8 @@ fn run(args: &[OsString]) -> Exit {
         Command::Completions(args) => commands::reference::completions(&args),
         Command::Man(args) => commands::reference::man(&args),
         Command::Chapter(args) => commands::reference::chapter(&args),
+        Command::Fleet(args) => commands::fleet::fleet(&args),
+        Command::Agent(args) => commands::agent::agent(&args),
         Command::Restore(args) => commands::restore::restore(args),
         Command::Demo(args) => commands::demo::demo(args),
     };

@@ -155,9 +155,12 @@ fn ended(command: &str) -> Option<String> {
     } else if command.starts_with("lastdrop ui") {
         // In TLS or not: whoever is there answers, if only that there is no token.
         "{ curl -sk -o /dev/null --max-time 5 https://127.0.0.1:8484/ || curl -s -o /dev/null --max-time 5 http://127.0.0.1:8484/; }"
+    } else if command.starts_with("lastdrop fleet up") {
+        "lastdrop fleet status"
     } else {
         return None;
     };
+    let command = command.replace("lastdrop fleet up", "lastdrop fleet up --listen 127.0.0.1:0");
     let command = command.replace("lastdrop target", "lastdrop target --listen 127.0.0.1:9801");
     let listens = command.contains("--listen ");
     let command = if listens { command } else { command.replace("lastdrop ui", "lastdrop ui --listen 127.0.0.1:8484") };

@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::objective;
 use lastdrop_diagnose::Evidence;
-use lastdrop_load::{FirstAnswer, LoadError, Prepared, RunClock};
+use lastdrop_load::{Finished, FirstAnswer, LoadError, Prepared, RunClock};
 use lastdrop_model::event::{Decided, Repeated};
 use lastdrop_model::plan::ServerTimeFrom;
 use lastdrop_model::run::{End, Mark, OtherProgram, RUN_SCHEMA, RunBuilder};
@@ -22,6 +22,7 @@ use lastdrop_server::Found;
 use serde_json::json;
 
 use crate::beside::Beside;
+use crate::carrier::{CarriedRun, Carrier};
 use crate::observers::{Observer, Scratch};
 use crate::others::{Goal, KnownChain, OthersWatch, lock};
 use crate::server_log::ServerLog;
@@ -49,6 +50,8 @@ pub struct Lab<'a> {
     pub observers: Vec<Box<dyn Observer + 'a>>,
     /// The server that the runs are about, where the user named it; else it is looked for by the URL.
     pub server: Option<Found>,
+    /// Who puts the load on; None: this process.
+    pub carrier: Option<Box<dyn Carrier + 'a>>,
     /// Look at the server beside the load.
     pub observe: bool,
     /// Processes that take part in the runs, as far as they are known.
@@ -91,6 +94,7 @@ impl<'a> Lab<'a> {
             stop,
             observers,
             server: None,
+            carrier: None,
             observe: true,
             chain: Arc::new(Mutex::new(Chain::of_ourselves())),
             find_chain: false,
@@ -277,7 +281,7 @@ impl Lab<'_> {
             }
         };
         let enough = AtomicBool::new(false);
-        let result = lastdrop_load::run(plan, &prepared, clock, stop, &enough, wish, |event| {
+        let mut report = |event: &Event<'_>| {
             if let Event::PhaseEnd { phase, .. } = event {
                 if measured_phase == Some(phase + 1) {
                     others.begin();
@@ -313,10 +317,21 @@ impl Lab<'_> {
                 }
                 hear(observers, began, &mut marks);
             }
+        };
+        let carried = self.carrier.as_mut().map(|carrier| {
+            let run = CarriedRun { id, plan, stop, enough: &enough, store: store.clone() };
+            carrier.carry(&run, &mut report).map_err(LabError::Other)
         });
-        let finished = match result {
-            Ok(finished) => finished,
+        let (finished, carried) = match carried.transpose() {
             Err(e) => return Err(self.failed(e)),
+            Ok(Some(carried)) => {
+                let (unreachable, stopped) = (carried.unreachable, carried.stopped);
+                (Finished { unreachable, stopped, ..Finished::default() }, Some(carried))
+            }
+            Ok(None) => match lastdrop_load::run(plan, &prepared, clock, stop, &enough, wish, &mut report) {
+                Ok(finished) => (finished, None),
+                Err(e) => return Err(self.failed(e)),
+            },
         };
         self.first_answer = finished.first_answer;
         let joined = server_log.map(|log| log.finish(stop, |event| pass_on(&mut self.observers, event))).transpose();
@@ -344,7 +359,7 @@ impl Lab<'_> {
         let server = server.map(|server| Observed { looks, ..server });
         let co_located = plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local);
         let others = others.finish(co_located);
-        let generator = Generator {
+        let of_this_machine = || Generator {
             cpu_s: cpu_us as f64 / 1e6,
             cpu_us_per_request: if answered == 0 { 0.0 } else { cpu_us as f64 / answered as f64 },
             peak_rss_bytes: host::own_peak_rss(),
@@ -374,9 +389,16 @@ impl Lab<'_> {
                 told.map(|p| OtherProgram { name: p.name, pid: p.pid, cores: round(p.cores) }).collect()
             }),
         };
+        let (generator, agents, reasons) = match carried {
+            Some(carried) => (carried.generator, carried.agents, Some(carried.reasons)),
+            None => (of_this_machine(), Vec::new(), None),
+        };
         let measured = phases.iter().find(|p| p.measured);
         let evidence = Evidence { plan, phase: measured, generator: &generator, pool: pool.as_ref() };
-        let validity = lastdrop_diagnose::judge(&evidence);
+        let mut validity = lastdrop_diagnose::judge(&evidence);
+        if let Some(of_machines) = reasons {
+            validity = crate::fleet::of_fleet(of_machines, validity);
+        }
         let objectives = objective::judge(&plan.objectives, plan, &phases, server.as_ref());
         let run = Run {
             schema: RUN_SCHEMA.into(),
@@ -398,6 +420,7 @@ impl Lab<'_> {
             validity,
             replay: None,
             joined_log,
+            agents,
             marks,
             objectives,
         };

@@ -3,12 +3,15 @@
 //! Nothing here prints: what happens is told to [`Observer`]s.
 
 mod beside;
+mod carrier;
+pub mod fleet;
 pub mod lab;
 pub mod observers;
 mod others;
 mod server_log;
 pub mod warm;
 
+pub use carrier::{Carried, CarriedRun, Carrier};
 pub use lab::{Lab, LabError};
 pub use observers::Observer;
 pub use others::KnownChain;

@@ -11,6 +11,8 @@ use lastdrop_model::{Arrival, Micros};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use crate::share::Shard;
+
 /// A rate over time: straight lines, one after the other; after the last nothing arrives.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
@@ -85,6 +87,10 @@ impl Profile {
     }
 }
 
+/// Exponential gaps that are added up with one logarithm, that of the product of their random numbers: the smallest such product is
+/// (2⁻⁵³)¹⁶, far above the smallest number there is.
+const GROUP: u32 = 16;
+
 #[derive(Debug, Clone)]
 pub struct Arrivals {
     kind: Kind,
@@ -92,60 +98,80 @@ pub struct Arrivals {
     segment: usize,
     /// So many arrive together.
     burst: u64,
+    /// Which of the arrivals are this thread's, and how many of those have been.
+    shard: Shard,
+    taken: u64,
     next_us: Micros,
 }
 
 #[derive(Debug, Clone)]
 enum Kind {
-    /// Request i of the whole run; a shard takes every `step`-th.
-    Uniform {
-        index: u64,
-        step: u64,
-    },
-    /// Independent exponential gaps; shards of rate / step superpose to the whole rate.
-    /// Gaps of 1 ± `spread`; every shard goes through all of them and takes every `step`-th, beginning with `skip`.
-    Jitter {
-        spread: f64,
-        at: f64,
-        index: u64,
-        skip: u64,
-        step: u64,
-        rng: Box<Xoshiro256PlusPlus>,
-    },
-    Poisson {
-        mean: f64,
-        at: f64,
-        left_of_burst: u64,
-        rng: Box<Xoshiro256PlusPlus>,
-    },
+    /// Where the integral of the rate is a whole number.
+    Uniform,
+    /// Gaps of 1 ± `spread`.
+    Jitter { spread: f64, walk: Walk },
+    /// Independent exponential gaps.
+    Poisson { walk: Walk },
+}
+
+/// A way through all gaps of a run, of which a thread needs the sums at its own arrivals: that costs some nanoseconds for each
+/// arrival of somebody else, and the schedule is the same to the last bit however many there are.
+#[derive(Debug, Clone)]
+struct Walk {
+    rng: Box<Xoshiro256PlusPlus>,
+    /// Gaps passed so far and their sum, up to the last whole group of them.
+    at: f64,
+    /// How many gaps are in `product`, whose logarithm is to be taken off.
+    gaps: u64,
+    in_group: u32,
+    product: f64,
+}
+
+impl Walk {
+    fn new(seed: u64) -> Walk {
+        Walk { rng: Box::new(Xoshiro256PlusPlus::seed_from_u64(seed)), at: 0.0, gaps: 0, in_group: 0, product: 1.0 }
+    }
+
+    /// The sum of the first `gaps` exponential gaps; never fewer than the last time.
+    fn exponential(&mut self, gaps: u64) -> f64 {
+        while self.gaps < gaps {
+            // 53 random bits, in (0, 1]: the logarithm is finite.
+            self.product *= ((self.rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+            self.gaps += 1;
+            self.in_group += 1;
+            if self.in_group == GROUP {
+                self.at -= self.product.ln();
+                (self.in_group, self.product) = (0, 1.0);
+            }
+        }
+        self.at - self.product.ln()
+    }
+
+    /// The same of gaps evenly spread over 1 ± `spread`.
+    fn even(&mut self, gaps: u64, spread: f64) -> f64 {
+        while self.gaps < gaps {
+            let u = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+            self.at += 1.0 + spread * (2.0 * u - 1.0);
+            self.gaps += 1;
+        }
+        self.at
+    }
 }
 
 impl Arrivals {
-    /// The arrivals of shard `shard` of `shards`.
+    /// The arrivals of a thread.
     #[must_use]
-    pub fn new(arrival: Arrival, profile: Profile, burst: u32, seed: u64, shard: u32, shards: u32) -> Arrivals {
-        let burst = u64::from(burst.max(1));
+    pub fn new(arrival: Arrival, profile: Profile, burst: u32, seed: u64, shard: Shard) -> Arrivals {
         let kind = match arrival {
-            Arrival::Uniform => Kind::Uniform { index: u64::from(shard), step: u64::from(shards) },
-            Arrival::Jitter(thousandths) => Kind::Jitter {
-                spread: f64::from(thousandths.min(1000)) / 1000.0,
-                at: 0.0,
-                index: 0,
-                skip: u64::from(shard),
-                step: u64::from(shards),
-                rng: Box::new(Xoshiro256PlusPlus::seed_from_u64(seed)),
-            },
-            Arrival::Poisson => {
-                let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-                for _ in 0..shard {
-                    // Non-overlapping streams: each jump is 2^128 values.
-                    rng.jump();
-                }
-                Kind::Poisson { mean: f64::from(shards) * burst as f64, at: 0.0, left_of_burst: 0, rng: Box::new(rng) }
+            Arrival::Uniform => Kind::Uniform,
+            Arrival::Jitter(thousandths) => {
+                Kind::Jitter { spread: f64::from(thousandths.min(1000)) / 1000.0, walk: Walk::new(seed) }
             }
+            Arrival::Poisson => Kind::Poisson { walk: Walk::new(seed) },
         };
-        let mut arrivals = Arrivals { kind, profile: profile.into(), segment: 0, burst, next_us: 0 };
-        arrivals.next_us = arrivals.compute(true);
+        let burst = u64::from(burst.max(1));
+        let mut arrivals = Arrivals { kind, profile: profile.into(), segment: 0, burst, shard, taken: 0, next_us: 0 };
+        arrivals.next_us = arrivals.compute();
         arrivals
     }
 
@@ -159,7 +185,8 @@ impl Arrivals {
     /// Goes on to the request after the next.
     #[inline]
     pub fn advance(&mut self) {
-        self.next_us = self.compute(false);
+        self.taken += 1;
+        self.next_us = self.compute();
     }
 
     /// Goes on until nothing is due before `end_us`; says how many requests that were.
@@ -172,34 +199,14 @@ impl Arrivals {
         count
     }
 
-    fn compute(&mut self, first: bool) -> Micros {
+    fn compute(&mut self) -> Micros {
+        let burst = self.shard.nth(self.taken) / self.burst;
+        let each = self.burst as f64;
         let count = match &mut self.kind {
-            Kind::Uniform { index, step } => {
-                if !first {
-                    *index += *step;
-                }
-                (*index - *index % self.burst) as f64
-            }
-            Kind::Jitter { spread, at, index, skip, step, rng } => {
-                for _ in 0..(if first { *skip } else { *step }) {
-                    *index += 1;
-                    if *index % self.burst == 0 {
-                        let u = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-                        *at += self.burst as f64 * (1.0 + *spread * (2.0 * u - 1.0));
-                    }
-                }
-                *at
-            }
-            Kind::Poisson { mean, at, left_of_burst, rng } => {
-                if *left_of_burst == 0 {
-                    // 53 random bits, in (0, 1]: the logarithm is finite.
-                    let u = ((rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
-                    *at += -u.ln() * *mean;
-                    *left_of_burst = self.burst;
-                }
-                *left_of_burst -= 1;
-                *at
-            }
+            Kind::Uniform => (burst * self.burst) as f64,
+            Kind::Jitter { spread, walk } => each * walk.even(burst, *spread),
+            // The first comes after a gap of its own.
+            Kind::Poisson { walk } => each * walk.exponential(burst + 1),
         };
         self.profile.time_of(count, &mut self.segment).unwrap_or(Micros::MAX)
     }
@@ -208,9 +215,14 @@ impl Arrivals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::share::Share;
+
+    fn shard(thread: u32, threads: u32) -> Shard {
+        Share::whole().of_thread(thread as usize, threads as usize)
+    }
 
     fn uniform(profile: &Profile, burst: u32, shards: u32, end_us: Micros) -> u64 {
-        let one = |s| Arrivals::new(Arrival::Uniform, profile.clone(), burst, 1, s, shards).advance_to(end_us);
+        let one = |s| Arrivals::new(Arrival::Uniform, profile.clone(), burst, 1, shard(s, shards)).advance_to(end_us);
         (0..shards).map(one).sum()
     }
 
@@ -237,7 +249,7 @@ mod tests {
 
     #[test]
     fn bursts_arrive_together() {
-        let mut a = Arrivals::new(Arrival::Uniform, Profile::constant(100.0), 5, 1, 0, 1);
+        let mut a = Arrivals::new(Arrival::Uniform, Profile::constant(100.0), 5, 1, shard(0, 1));
         let times: Vec<Micros> = (0..12)
             .map(|_| {
                 let t = a.next_due();
@@ -246,7 +258,7 @@ mod tests {
             })
             .collect();
         assert_eq!(times, [0, 0, 0, 0, 0, 50_000, 50_000, 50_000, 50_000, 50_000, 100_000, 100_000]);
-        let mut p = Arrivals::new(Arrival::Poisson, Profile::constant(1000.0), 10, 3, 0, 1);
+        let mut p = Arrivals::new(Arrival::Poisson, Profile::constant(1000.0), 10, 3, shard(0, 1));
         let n = p.advance_to(10_000_000);
         assert!((n as f64 - 10_000.0).abs() < 4.0 * (10_000f64 * 10.0).sqrt(), "{n}");
     }
@@ -257,7 +269,7 @@ mod tests {
             for seed in 0..20 {
                 let n: u64 = (0..shards)
                     .map(|s| {
-                        Arrivals::new(Arrival::Poisson, Profile::constant(2000.0), 1, seed, s, shards)
+                        Arrivals::new(Arrival::Poisson, Profile::constant(2000.0), 1, seed, shard(s, shards))
                             .advance_to(10_000_000)
                     })
                     .sum();
@@ -269,8 +281,8 @@ mod tests {
     #[test]
     fn poisson_gaps_pass_a_kolmogorov_smirnov_test() {
         let mut times: Vec<Micros> = Vec::new();
-        for shard in 0..3 {
-            let mut a = Arrivals::new(Arrival::Poisson, Profile::constant(1000.0), 1, 11, shard, 3);
+        for thread in 0..3 {
+            let mut a = Arrivals::new(Arrival::Poisson, Profile::constant(1000.0), 1, 11, shard(thread, 3));
             while a.next_due() < 20_000_000 {
                 times.push(a.next_due());
                 a.advance();
@@ -294,8 +306,8 @@ mod tests {
     #[test]
     fn jittered_gaps_stay_within_their_share_of_the_mean() {
         let mut times: Vec<Micros> = Vec::new();
-        for shard in 0..3 {
-            let mut a = Arrivals::new(Arrival::Jitter(100), Profile::constant(1000.0), 1, 5, shard, 3);
+        for thread in 0..3 {
+            let mut a = Arrivals::new(Arrival::Jitter(100), Profile::constant(1000.0), 1, 5, shard(thread, 3));
             while a.next_due() < 10_000_000 {
                 times.push(a.next_due());
                 a.advance();
@@ -310,9 +322,48 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_arrivals() {
-        let mut a = Arrivals::new(Arrival::Poisson, Profile::constant(100.0), 1, 7, 1, 3);
+        let mut a = Arrivals::new(Arrival::Poisson, Profile::constant(100.0), 1, 7, shard(1, 3));
         let mut b = a.clone();
         assert_eq!(a.advance_to(5_000_000), b.advance_to(5_000_000));
         assert_eq!(a.next_due(), b.next_due());
+    }
+
+    /// Due times before `end_us`.
+    fn times(arrivals: Arrivals, end_us: Micros) -> Vec<Micros> {
+        let mut arrivals = arrivals;
+        let next = move || {
+            let at = arrivals.next_due();
+            arrivals.advance();
+            (at < end_us).then_some(at)
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn a_fleet_has_the_schedule_of_one_machine() {
+        const END: Micros = 3_000_000;
+        let profiles = [
+            Profile::constant(777.7),
+            Profile::linear(10.0, 900.0, END),
+            Profile::linear(900.0, 0.0, END),
+            Profile::steps(100.0, 800.0, 4, END),
+        ];
+        for arrival in [Arrival::Uniform, Arrival::Poisson, Arrival::Jitter(250)] {
+            for (profile, burst) in profiles.iter().zip([1, 7, 1, 3]) {
+                let of = |shard: Shard| times(Arrivals::new(arrival, profile.clone(), burst, 42, shard), END);
+                let whole = of(Shard::whole());
+                assert!(whole.len() > 900, "{}", whole.len());
+                for (agents, threads) in (1..=8).flat_map(|agents| [(agents, 1), (agents, 2), (agents, 5)]) {
+                    let weights: Vec<u32> = (0..agents).map(|i| 1 + i * (threads as u32 - 1)).collect();
+                    let shares = Share::by_weight(&weights).expect("weights");
+                    let mut all: Vec<Micros> = (0..threads)
+                        .flat_map(|thread| shares.iter().map(move |s| s.of_thread(thread, threads)))
+                        .flat_map(of)
+                        .collect();
+                    all.sort_unstable();
+                    assert_eq!(all, whole, "{arrival} {agents} agents {threads} threads");
+                }
+            }
+        }
     }
 }

@@ -25,6 +25,12 @@ impl RunClock {
         self.start.elapsed().as_micros() as Micros
     }
 
+    /// A moment on this clock; 0 for one before it began.
+    #[must_use]
+    pub fn at(&self, moment: Instant) -> Micros {
+        moment.saturating_duration_since(self.start).as_micros() as Micros
+    }
+
     /// Microseconds since 1970 (UTC) when the run began.
     #[must_use]
     pub fn unix_us(&self) -> u64 {

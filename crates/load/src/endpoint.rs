@@ -15,6 +15,7 @@ use lastdrop_model::Url;
 use lastdrop_model::plan::Network;
 
 use crate::LoadError;
+use crate::part::Allow;
 
 /// Something that a socket connects to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,16 +59,18 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// # Errors
-    /// When the name behind it does not resolve.
-    pub fn new(url: &Url, network: &Network) -> Result<Endpoint, LoadError> {
+    /// When the name behind it does not resolve, or leads to where connections may not go.
+    pub fn new(url: &Url, network: &Network, allow: Option<&Allow>) -> Result<Endpoint, LoadError> {
         let (name, addresses) = if let Some(path) = &network.unix_socket {
-            (None, vec![Address::Unix(path.as_path().into())])
+            let address = Address::Unix(path.as_path().into());
+            check_allowed(allow, &url.origin(), &address)?;
+            (None, vec![address])
         } else {
             let (host, port) = match &network.proxy {
                 Some(proxy) => (proxy.host.clone(), proxy.port),
                 None => (url.host.clone(), url.port),
             };
-            let addresses = resolve_name(&host, port, network.family, true)?;
+            let addresses = resolve_name(&host, port, network.family, true, allow)?;
             let literal = host.parse::<IpAddr>().is_ok();
             ((!literal).then_some((host, port)), addresses.into_iter().map(Address::Tcp).collect())
         };
@@ -145,7 +148,13 @@ pub fn basic(credentials: &str) -> String {
 /// The addresses of a name. Where it has some of both families (localhost often is ::1 and 127.0.0.1), those of the
 /// family of the first that takes a connection; a name with one family is not tried, so that the server sees nothing
 /// but the load.
-fn resolve_name(host: &str, port: u16, family: Option<u8>, try_them: bool) -> Result<Vec<SocketAddr>, LoadError> {
+fn resolve_name(
+    host: &str,
+    port: u16,
+    family: Option<u8>,
+    try_them: bool,
+    allow: Option<&Allow>,
+) -> Result<Vec<SocketAddr>, LoadError> {
     let error = |source| LoadError::Resolve { host: host.to_string(), source };
     let mut all = addresses(host, port).map_err(error)?;
     all.dedup();
@@ -154,11 +163,22 @@ fn resolve_name(host: &str, port: u16, family: Option<u8>, try_them: bool) -> Re
     }
     let none = || error(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
     let first = *all.first().ok_or_else(none)?;
+    // Before any of them is tried.
+    all.iter().try_for_each(|a| check_allowed(allow, host, &Address::Tcp(*a)))?;
     if all.iter().any(|a| a.is_ipv4() != first.is_ipv4()) && try_them {
         let v4 = answers_by_ipv4(host, port, &all).unwrap_or(first.is_ipv4());
         all.retain(|a| a.is_ipv4() == v4);
     }
     Ok(all)
+}
+
+fn check_allowed(allow: Option<&Allow>, what: &str, address: &Address) -> Result<(), LoadError> {
+    match allow {
+        Some(allow) if !allow.allows(address) => {
+            Err(LoadError::NotAllowed { what: what.to_string(), address: address.to_string() })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What the system knows a name by. `localhost` is loopback also where nobody says so (a root without /etc/hosts and name
@@ -192,7 +212,7 @@ fn answers_by_ipv4(host: &str, port: u16, all: &[SocketAddr]) -> Option<bool> {
 /// # Errors
 /// When the name does not resolve.
 pub fn resolve(url: &Url) -> Result<SocketAddr, LoadError> {
-    Ok(resolve_name(&url.host, url.port, None, true)?[0])
+    Ok(resolve_name(&url.host, url.port, None, true, None)?[0])
 }
 
 /// Addresses as they are now, for all threads of a run.
@@ -210,7 +230,7 @@ impl Directory {
             let Some((host, port)) = &endpoint.name else { continue };
             let v4 = endpoint.addresses.iter().any(|a| matches!(a, Address::Tcp(SocketAddr::V4(_))));
             // A name that does not resolve now keeps the addresses that it had.
-            if let Ok(mut found) = resolve_name(host, *port, family, false) {
+            if let Ok(mut found) = resolve_name(host, *port, family, false, None) {
                 found.retain(|a| a.is_ipv4() == v4);
                 if !found.is_empty() {
                     fresh.push((host.clone(), *port, found));
@@ -244,7 +264,7 @@ mod tests {
     use super::*;
 
     fn endpoint(network: &Network) -> Endpoint {
-        Endpoint::new(&"https://127.0.0.1:8443/".parse().expect("valid"), network).expect("an address")
+        Endpoint::new(&"https://127.0.0.1:8443/".parse().expect("valid"), network, None).expect("an address")
     }
 
     #[test]
@@ -268,7 +288,7 @@ mod tests {
         assert!(connect.starts_with("CONNECT 127.0.0.1:8443 HTTP/1.1\r\n"), "{connect}");
         assert!(connect.contains("Proxy-Authorization: Basic YTpi\r\n"), "{connect}");
         assert!(!e.absolute);
-        let plain = Endpoint::new(&"http://127.0.0.1/".parse().expect("valid"), &network).expect("an address");
+        let plain = Endpoint::new(&"http://127.0.0.1/".parse().expect("valid"), &network, None).expect("an address");
         assert!(plain.absolute && plain.connect_request.is_none());
     }
 
@@ -276,7 +296,7 @@ mod tests {
     fn names_are_resolved_again() {
         let url = "http://localhost:81/".parse().expect("valid");
         let mut endpoints =
-            vec![Endpoint::new(&url, &Network { family: Some(4), ..Network::default() }).expect("localhost")];
+            vec![Endpoint::new(&url, &Network { family: Some(4), ..Network::default() }, None).expect("localhost")];
         let real = endpoints[0].addresses.clone();
         endpoints[0].addresses = vec![Address::Tcp("127.9.9.9:81".parse().expect("valid"))];
         let (directory, mut seen) = (Directory::default(), 0);

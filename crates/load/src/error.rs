@@ -18,6 +18,9 @@ pub enum LoadError {
     Request { index: usize, what: String },
     #[error("{0}")]
     Tls(String),
+    /// Whoever runs this machine's part does not want it to connect there.
+    #[error("{what} is at {address}, where this agent may not connect; start it with --allow for that address")]
+    NotAllowed { what: String, address: String },
     #[error("{what}: {source}")]
     System { what: &'static str, source: std::io::Error },
     #[error("a load thread ended early: {0}; please report this")]

@@ -1,15 +1,43 @@
 //! Files that a user names: read whole, and only where they have an end. `/dev/zero` has none, and a pipe that nobody
 //! writes to none either.
 
+use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use lastdrop_model::units::show_bytes;
 
 /// More than this is not read of one file.
 pub const MOST_BYTES: u64 = 256 << 20;
+
+/// Where the files of a plan are.
+#[derive(Debug, Clone, Default)]
+pub enum Files {
+    /// Where the plan says.
+    #[default]
+    Disk,
+    /// They came along with the plan, each under the name that it has there. Nothing else is read.
+    Sent(Arc<BTreeMap<PathBuf, Vec<u8>>>),
+}
+
+impl Files {
+    /// The bytes of one.
+    ///
+    /// # Errors
+    /// As [`read`]; and where it did not come along.
+    pub fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        match self {
+            Files::Disk => read(path),
+            Files::Sent(files) => files
+                .get(path)
+                .cloned()
+                .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "it did not come along with the plan")),
+        }
+    }
+}
 
 /// The device with nothing in it, which stands for "none" where a file has to be named.
 fn is_null_device(metadata: &Metadata) -> bool {

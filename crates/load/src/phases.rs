@@ -95,11 +95,12 @@ impl Phases {
 mod tests {
     use super::*;
     use crate::arrivals::Profile;
+    use crate::share::Shard;
     use lastdrop_model::Arrival;
 
     /// One request a millisecond from `start` on.
     fn queue(start: Micros, end: Option<Micros>, budget: u64) -> Queue {
-        let arrivals = Arrivals::new(Arrival::Uniform, Profile::constant(1000.0), 1, 1, 0, 1);
+        let arrivals = Arrivals::new(Arrival::Uniform, Profile::constant(1000.0), 1, 1, Shard::whole());
         Queue { phase: 0, start, end, arrivals, budget }
     }
 

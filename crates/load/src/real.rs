@@ -9,6 +9,7 @@ use lastdrop_model::plan::Network;
 
 use crate::clock::RunClock;
 use crate::endpoint::Address;
+use crate::part::Allow;
 use crate::ports::LocalPorts;
 use crate::sys::{self, Poller, SocketOptions};
 use crate::world::{EVENTS_A_LOOK, NoConnection, World};
@@ -20,6 +21,8 @@ pub struct Real {
     poller: Poller,
     ports: LocalPorts,
     options: SocketOptions,
+    /// Where it may connect to; None: anywhere.
+    allow: Option<Allow>,
 }
 
 impl Real {
@@ -38,7 +41,14 @@ impl Real {
             options.receive_buffer_bytes.get_or_insert(buffer);
             options.send_buffer_bytes.get_or_insert(buffer);
         }
-        Ok(Real { clock, poller: Poller::new(EVENTS_A_LOOK)?, ports: LocalPorts::new(thread, threads), options })
+        let ports = LocalPorts::new(thread, threads);
+        Ok(Real { clock, poller: Poller::new(EVENTS_A_LOOK)?, ports, options, allow: None })
+    }
+
+    /// One in which connections are made only to what is allowed.
+    #[must_use]
+    pub fn within(self, allow: Option<Allow>) -> Real {
+        Real { allow, ..self }
     }
 }
 
@@ -55,6 +65,11 @@ impl World for Real {
     }
 
     fn connect(&mut self, to: &Address, from: Option<IpAddr>, open: u64) -> Result<OwnedFd, NoConnection<OwnedFd>> {
+        if self.allow.as_ref().is_some_and(|allow| !allow.allows(to)) {
+            // The same as a firewall would say.
+            let socket = sys::socket(to, &self.options).map_err(NoConnection::Socket)?;
+            return Err(NoConnection::Connect(socket, io::Error::other("this agent may not connect there (--allow)")));
+        }
         self.ports.connect(to, &self.options, from, open)
     }
 

@@ -18,13 +18,18 @@ use crate::clock::RunClock;
 use crate::endpoint::{Address, Directory};
 use crate::error::LoadError;
 use crate::event_loop::EventLoop;
+use crate::merge::{Merge, Merged};
 use crate::prepare::Prepared;
 use crate::real::Real;
+use crate::share::Share;
 use crate::sys;
 use crate::wiring::{FirstAnswer, Job, Message, Wiring};
 
 /// Names are resolved again this often, unless the plan says otherwise.
 const DNS_REFRESH: Duration = Duration::from_secs(30);
+
+/// How often who waits for the beginning looks whether it will come.
+const LOOK_FOR_STOP: Duration = Duration::from_millis(20);
 
 /// Files that are open besides connections.
 const SPARE_DESCRIPTORS: u64 = 500;
@@ -58,13 +63,15 @@ fn most_users(plan: &Plan) -> u32 {
     plan.phases.iter().map(|p| p.load.most_concurrent()).max().unwrap_or(1)
 }
 
-/// Threads that a plan is carried out by.
+/// Threads that a share of a plan is carried out by.
 #[must_use]
-pub fn threads(plan: &Plan) -> usize {
+pub fn threads(plan: &Plan, share: &Share) -> usize {
     // Without a connection of its own a thread could not serve its users.
-    let least_connections = plan.phases.iter().filter_map(|p| p.load.shared_connections()).min().unwrap_or(u32::MAX);
+    let connections = plan.phases.iter().filter_map(|p| p.load.shared_connections());
+    let least_connections = connections.map(|n| share.count(n.into())).min().unwrap_or(u64::MAX);
     // A thread more than there are users or connections would have nothing to do.
-    plan.threads.min(least_connections).clamp(1, most_users(plan).max(1)) as usize
+    let most_users = share.count(most_users(plan).into());
+    u64::from(plan.threads).min(least_connections).clamp(1, most_users.max(1)) as usize
 }
 
 /// Carries a plan out, which is `prepared`, and reports each second as it passes. Blocks until the run is over; `stop` (of the user) and
@@ -81,11 +88,12 @@ pub fn run(
     wish: Wish,
     mut report: impl FnMut(&Event<'_>),
 ) -> Result<Finished, LoadError> {
-    let most_users = most_users(plan);
-    let threads = if prepared.tape.is_some() { 1 } else { threads(plan) };
-    sys::raise_descriptor_limit(u64::from(most_users) * u64::from(prepared.connections_per_user) + SPARE_DESCRIPTORS);
+    let most_users = prepared.part.share.count(most_users(plan).into());
+    let part = &prepared.part;
+    let threads = if prepared.tape.is_some() { 1 } else { threads(plan, &part.share) };
+    sys::raise_descriptor_limit(most_users * u64::from(prepared.connections_per_user) + SPARE_DESCRIPTORS);
     let tls = prepared.tls_configs(plan, threads)?;
-    let line = StartingLine::new(threads);
+    let line = StartingLine::new(threads, part.start.map(|at| clock.at(at)));
     let directory = Directory::default();
     let (out, messages) = mpsc::channel();
     thread::scope(|scope| {
@@ -102,9 +110,14 @@ pub fn run(
                     let Some(start) = line.wait(clock) else { return };
                     let end = caught(|| {
                         let wiring = Wiring { thread, stop, halt, out: &out, recycled: &recycled };
+                        if !wait_until(start, clock, &wiring) {
+                            return Ok(Message::ThreadEnd { outcome: Box::default(), cpu_us: 0, wall_us: 0 });
+                        }
                         let cpu = sys::thread_cpu_us();
-                        let job = Job { plan, prepared, directory, tls, thread, threads, start, wish };
+                        let shard = part.share.of_thread(thread, threads);
+                        let job = Job { plan, prepared, directory, tls, thread, shard, start, wish };
                         let outcome = Real::new(clock, &plan.network, thread, threads)
+                            .map(|world| world.within(part.allow.clone()))
                             .and_then(|world| EventLoop::new(job, &wiring, world).run())
                             .map_err(|source| LoadError::System { what: "the event loop failed", source })?;
                         let (cpu_us, wall_us) = (sys::thread_cpu_us() - cpu, clock.now_us() - start);
@@ -139,6 +152,8 @@ pub fn run(
 struct StartingLine {
     state: Mutex<Starting>,
     changed: Condvar,
+    /// On the run's clock: when it begins, where somebody else has said so.
+    start: Option<Micros>,
 }
 
 enum Starting {
@@ -150,8 +165,8 @@ enum Starting {
 }
 
 impl StartingLine {
-    fn new(threads: usize) -> StartingLine {
-        StartingLine { state: Mutex::new(Starting::Missing(threads)), changed: Condvar::new() }
+    fn new(threads: usize, start: Option<Micros>) -> StartingLine {
+        StartingLine { state: Mutex::new(Starting::Missing(threads)), changed: Condvar::new(), start }
     }
 
     /// Waits for the others. None: there will be no start.
@@ -160,7 +175,7 @@ impl StartingLine {
         if let Starting::Missing(n) = &mut *state {
             *n -= 1;
             if *n == 0 {
-                *state = Starting::Go(clock.now_us());
+                *state = Starting::Go(self.start.unwrap_or_else(|| clock.now_us()));
                 self.changed.notify_all();
             }
         }
@@ -175,6 +190,21 @@ impl StartingLine {
     fn cancel(&self) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Starting::Cancelled;
         self.changed.notify_all();
+    }
+}
+
+/// Waits for the moment at which a run begins; false where it is told to stop before. Who is late begins at once, and what has come due
+/// meanwhile is late, too.
+fn wait_until(start: Micros, clock: RunClock, wiring: &Wiring<'_>) -> bool {
+    loop {
+        let left = start.saturating_sub(clock.now_us());
+        if left == 0 {
+            return true;
+        }
+        if wiring.told_to_stop() {
+            return false;
+        }
+        thread::sleep(Duration::from_micros(left).min(LOOK_FOR_STOP));
     }
 }
 
@@ -198,16 +228,6 @@ pub struct Collector<'a> {
     pub returns: &'a [Sender<Box<Slice>>],
 }
 
-/// What is known of a phase so far.
-#[derive(Debug, Clone)]
-struct PhaseState {
-    /// Seconds that each thread has handed over; `u32::MAX` once it is done with the phase.
-    reached: Vec<u32>,
-    merged: BTreeMap<u32, Box<Slice>>,
-    duration_us: Micros,
-    peak: u64,
-}
-
 impl Collector<'_> {
     /// Reports each second, until all threads have ended.
     ///
@@ -217,8 +237,7 @@ impl Collector<'_> {
         let threads = self.returns.len();
         let mut finished = Finished::default();
         let mut failure = None;
-        let fresh = PhaseState { reached: vec![0; threads], merged: BTreeMap::new(), duration_us: 0, peak: 0 };
-        let mut phases = vec![fresh; self.plan.phases.len()];
+        let mut merge = Merge::new(self.plan.phases.len(), threads);
         let mut ended = 0;
         let refresh = self.plan.network.dns_refresh.unwrap_or(DNS_REFRESH).max(Duration::from_millis(100));
         let named = self.prepared.endpoints.iter().any(|e| e.name.is_some());
@@ -242,23 +261,17 @@ impl Collector<'_> {
             };
             match message {
                 Message::Slice { thread, mut slice } => {
-                    let phase = &mut phases[usize::from(slice.phase)];
-                    phase.reached[thread] = slice.second + 1;
+                    // Nobody has to pay for a copy where there is nothing to add.
                     if threads == 1 {
                         report(&second(&slice));
-                    } else if let Some(sum) = phase.merged.get_mut(&slice.second) {
-                        sum.add(&slice);
                     } else {
-                        phase.merged.insert(slice.second, Box::new((*slice).clone()));
+                        merge.second(thread, &slice);
                     }
                     slice.reset(0, 0);
                     let _ = self.returns[thread].send(slice);
                 }
                 Message::PhaseEnd { thread, phase: index, duration_us, peak } => {
-                    let phase = &mut phases[usize::from(index)];
-                    phase.reached[thread] = u32::MAX;
-                    phase.duration_us = phase.duration_us.max(duration_us);
-                    phase.peak += peak;
+                    merge.phase_end(thread, usize::from(index), duration_us, peak);
                 }
                 Message::Exchanges(some) => report(&Event::Exchanges { exchanges: some.into() }),
                 Message::ThreadEnd { outcome, cpu_us, wall_us } => {
@@ -288,21 +301,17 @@ impl Collector<'_> {
                     failure.get_or_insert(e);
                 }
             }
-            for (index, phase) in phases.iter_mut().enumerate() {
-                let complete = phase.reached.iter().copied().min().unwrap_or(0);
-                while let Some(entry) = phase.merged.first_entry().filter(|e| *e.key() < complete) {
-                    report(&second(&entry.remove()));
-                }
-                if complete == u32::MAX {
-                    report(&Event::PhaseEnd { phase: index, duration_us: phase.duration_us, peak: phase.peak });
-                    // Reported once.
-                    phase.reached.iter_mut().for_each(|r| *r = 0);
-                    phase.peak = 0;
+            while let Some(known) = merge.pop() {
+                match known {
+                    Merged::Second(slice) => report(&second(&slice)),
+                    Merged::PhaseEnd { phase, duration_us, peak } => {
+                        report(&Event::PhaseEnd { phase, duration_us, peak });
+                    }
                 }
             }
         }
-        for slice in phases.iter().flat_map(|p| p.merged.values()) {
-            report(&second(slice));
+        for slice in merge.rest() {
+            report(&second(&slice));
         }
         match failure {
             Some(e) => Err(e),
@@ -317,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_cannot_be_started_sends_the_others_home() {
-        let line = StartingLine::new(3);
+        let line = StartingLine::new(3, None);
         thread::scope(|scope| {
             let waiting: Vec<_> = (0..2).map(|_| scope.spawn(|| line.wait(RunClock::start()))).collect();
             line.cancel();
@@ -329,12 +338,22 @@ mod tests {
 
     #[test]
     fn all_threads_start_at_the_same_moment() {
-        let (line, clock) = (StartingLine::new(4), RunClock::start());
+        let (line, clock) = (StartingLine::new(4, None), RunClock::start());
         let starts: Vec<Option<Micros>> = thread::scope(|scope| {
             let all: Vec<_> = (0..4).map(|_| scope.spawn(|| line.wait(clock))).collect();
             all.into_iter().map(|t| t.join().expect("it starts")).collect()
         });
         assert!(starts[0].is_some() && starts.iter().all(|s| *s == starts[0]), "{starts:?}");
+    }
+
+    #[test]
+    fn a_run_that_is_stopped_before_it_begins_sends_nothing() {
+        let (stop, halt, clock) = (AtomicBool::new(false), AtomicBool::new(true), RunClock::start());
+        let ((out, _messages), (_give_back, recycled)) = (mpsc::channel(), mpsc::channel());
+        let wiring = Wiring { thread: 0, stop: &stop, halt: &halt, out: &out, recycled: &recycled };
+        assert!(!wait_until(Micros::MAX, clock, &wiring));
+        halt.store(false, Ordering::Relaxed);
+        assert!(wait_until(5_000, clock, &wiring) && clock.now_us() >= 5_000);
     }
 
     #[test]

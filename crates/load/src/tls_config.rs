@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 use crate::error::LoadError;
-use crate::files;
+use crate::files::Files;
 use crate::protocol::offered;
 
 /// Sessions that a thread remembers for resumption, a server each.
@@ -22,8 +22,13 @@ const SESSIONS: usize = 64;
 ///
 /// # Errors
 /// When a file cannot be read or does not hold what it should.
-pub fn configs(options: &TlsOptions, http: &HttpOptions, threads: usize) -> Result<Vec<Arc<ClientConfig>>, LoadError> {
-    let mut config = config(options)?;
+pub fn configs(
+    options: &TlsOptions,
+    http: &HttpOptions,
+    threads: usize,
+    files: &Files,
+) -> Result<Vec<Arc<ClientConfig>>, LoadError> {
+    let mut config = config(options, files)?;
     config.alpn_protocols = offered(http);
     let own = |mut config: ClientConfig| {
         if options.resumption {
@@ -34,7 +39,7 @@ pub fn configs(options: &TlsOptions, http: &HttpOptions, threads: usize) -> Resu
     Ok((0..threads).map(|_| own(config.clone())).collect())
 }
 
-fn config(options: &TlsOptions) -> Result<ClientConfig, LoadError> {
+fn config(options: &TlsOptions, files: &Files) -> Result<ClientConfig, LoadError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let wrong = |what: String| LoadError::Tls(what);
     let versions: &[&rustls::SupportedProtocolVersion] = match options.version.as_deref() {
@@ -49,7 +54,7 @@ fn config(options: &TlsOptions) -> Result<ClientConfig, LoadError> {
     let builder = if options.insecure {
         builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)))
     } else {
-        let roots = roots(options.ca.as_deref())?;
+        let roots = roots(options.ca.as_deref(), files)?;
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
             .map_err(|e| wrong(format!("{e}; name your own authority with --ca FILE, or look away with --insecure")))?;
@@ -59,10 +64,10 @@ fn config(options: &TlsOptions) -> Result<ClientConfig, LoadError> {
         (Some(certificate), Some(key)) => {
             let no_key =
                 |e: &dyn std::fmt::Display| wrong(format!("no private key can be read from {}: {e}", key.display()));
-            let pem = files::read(key).map_err(|e| no_key(&e))?;
+            let pem = files.read(key).map_err(|e| no_key(&e))?;
             let key_der = PrivateKeyDer::from_pem_slice(&pem).map_err(|e| no_key(&e))?;
             builder
-                .with_client_auth_cert(certificates(certificate)?, key_der)
+                .with_client_auth_cert(certificates(certificate, files)?, key_der)
                 .map_err(|e| wrong(format!("the client certificate {}: {e}", certificate.display())))?
         }
         _ => builder.with_no_client_auth(),
@@ -74,20 +79,20 @@ fn config(options: &TlsOptions) -> Result<ClientConfig, LoadError> {
     Ok(config)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, LoadError> {
+fn certificates(path: &Path, files: &Files) -> Result<Vec<CertificateDer<'static>>, LoadError> {
     let wrong = |what: String| LoadError::Tls(format!("no certificates can be read from {}: {what}", path.display()));
-    let pem = files::read(path).map_err(|e| wrong(e.to_string()))?;
+    let pem = files.read(path).map_err(|e| wrong(e.to_string()))?;
     let found: Vec<_> =
         CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|e| wrong(e.to_string()))?;
     if found.is_empty() { Err(wrong("it holds none in PEM form".into())) } else { Ok(found) }
 }
 
-fn roots(ca: Option<&Path>) -> Result<RootCertStore, LoadError> {
+fn roots(ca: Option<&Path>, files: &Files) -> Result<RootCertStore, LoadError> {
     let mut roots = RootCertStore::empty();
     // A machine without certificates is no error where --ca names one.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(path) = ca {
-        for certificate in certificates(path)? {
+        for certificate in certificates(path, files)? {
             roots
                 .add(certificate)
                 .map_err(|e| LoadError::Tls(format!("a certificate of {} cannot be used: {e}", path.display())))?;

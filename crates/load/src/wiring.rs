@@ -12,6 +12,7 @@ use rustls::ClientConfig;
 use crate::endpoint::Directory;
 use crate::error::LoadError;
 use crate::prepare::Prepared;
+use crate::share::Shard;
 use crate::transport::tls::TlsFacts;
 
 /// What one thread is given.
@@ -22,7 +23,8 @@ pub struct Job<'a> {
     pub directory: &'a Directory,
     pub tls: Option<Arc<ClientConfig>>,
     pub thread: usize,
-    pub threads: usize,
+    /// What of the run is this thread's.
+    pub shard: Shard,
     /// On the run's clock: when the first phase begins, the same for all threads.
     pub start: Micros,
     pub wish: Wish,
@@ -76,24 +78,4 @@ pub struct FirstAnswer {
     /// The `Server` field.
     pub server: Option<String>,
     pub tls: Option<TlsFacts>,
-}
-
-/// The part of `total` that thread `thread` of `threads` has; the parts add up to the total.
-pub(crate) fn share(total: u64, thread: usize, threads: usize) -> u64 {
-    let (thread, threads) = (thread as u64, threads as u64);
-    total / threads + u64::from(thread < total % threads)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shares_add_up() {
-        for total in [0, 1, 7, 1000, 1001] {
-            for threads in 1..9 {
-                assert_eq!((0..threads).map(|t| share(total, t, threads)).sum::<u64>(), total);
-            }
-        }
-    }
 }

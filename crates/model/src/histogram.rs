@@ -127,6 +127,16 @@ impl Histogram {
         }
     }
 
+    /// Counts the same latency `n` times.
+    pub fn record_many(&mut self, us: u64, n: u64) {
+        if n > 0 {
+            let inner = self.0.get_or_insert_with(empty);
+            if inner.record_n(us, n).is_err() {
+                inner.saturating_record_n(us, n);
+            }
+        }
+    }
+
     pub fn add(&mut self, other: &Histogram) {
         let Some(theirs) = &other.0 else { return };
         if self.0.get_or_insert_with(empty).add(theirs).is_err() {

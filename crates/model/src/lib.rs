@@ -22,6 +22,7 @@ pub mod plan;
 pub mod plan_file;
 pub mod printable;
 pub mod raw;
+pub mod record;
 pub mod request;
 pub mod run;
 pub mod secrets;

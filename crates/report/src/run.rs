@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use lastdrop_model::plan::{BEGIN_TOGETHER, Load, Pace, Phase, Played};
 use lastdrop_model::printable::line;
 use lastdrop_model::request::Pick;
-use lastdrop_model::run::{End, PhaseReport};
+use lastdrop_model::run::{AgentReport, End, PhaseReport};
 use lastdrop_model::units::{show_bytes, show_us};
 use lastdrop_model::{Kind, Plan, Run, Validity, Verdict};
 
@@ -57,6 +57,9 @@ pub fn run_text(run: &Run) -> String {
         g.busiest_thread_cores * 100.0,
         show_bytes(g.peak_rss_bytes)
     );
+    for agent in &run.agents {
+        let _ = writeln!(out, "{}", line(&agent_text(agent)));
+    }
     let peak = run.phases.iter().map(|p| p.connections.peak).max().unwrap_or(0);
     let sources = run.plan.network.sources.len().max(1) as u64;
     if run.plan.network.unix_socket.is_none() && peak * 2 > g.local_ports * sources && g.local_ports > 0 {
@@ -87,6 +90,21 @@ pub fn run_text(run: &Run) -> String {
     }
     validity_text(&mut out, &run.validity);
     out
+}
+
+/// A machine's part of a run.
+fn agent_text(agent: &AgentReport) -> String {
+    let r = &agent.requests;
+    let whole = if agent.complete { "" } else { ", NOT COMPLETE" };
+    let unsent = if r.unsent > 0 { format!(", {} unsent", r.unsent) } else { String::new() };
+    format!(
+        "agent {}: {} sent, {} answered{unsent}{whole}; its clock is {:+.1} ms off, ± {:.1} ms",
+        agent.name,
+        r.sent,
+        r.answered,
+        agent.offset_us as f64 / 1e3,
+        agent.error_us as f64 / 1e3
+    )
 }
 
 /// A moment, milliseconds since 1970, as people and programs read it: 2026-01-31T23:59:59Z.

@@ -40,7 +40,7 @@ pub fn check(scene: &Scene, left: &Left) -> Vec<String> {
     for exchange in left.exchanges.iter().filter(|e| e.sent.is_some()) {
         by_connection.entry(exchange.connection).or_default().push(exchange);
     }
-    let threads = threads(&scene.plan);
+    let threads = threads(&scene.plan, &lastdrop_load::share::Share::whole());
     let mut check = Check { scene, left, threads, by_connection, origin: UNIX_US, found: Vec::new() };
     check.sums();
     check.times();

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
+use lastdrop_load::share::Share;
 use lastdrop_load::{Collector, Directory, EventLoop, Job, Message, Prepared, Wiring, threads};
 use lastdrop_model::{Event, Exchange, Micros, Slice};
 
@@ -71,7 +72,7 @@ pub fn run(seed: u64, is_read: bool) -> Report {
 
 fn carry_out(scene: &Scene, prepared: &Prepared, seed: u64, is_read: bool) -> Result<(Left, Vec<String>), String> {
     let Scene { plan, .. } = scene;
-    let threads = threads(plan);
+    let threads = threads(plan, &Share::whole());
     let mut dice = Dice::new(!seed);
     let (stop, halt, directory) = (AtomicBool::new(false), AtomicBool::new(false), Directory::default());
     let (out, messages) = mpsc::channel();
@@ -98,7 +99,7 @@ fn carry_out(scene: &Scene, prepared: &Prepared, seed: u64, is_read: bool) -> Re
                 directory: &directory,
                 tls,
                 thread,
-                threads,
+                shard: Share::whole().of_thread(thread, threads),
                 start: scene.start,
                 wish: scene.wish,
             };

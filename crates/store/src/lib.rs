@@ -10,6 +10,7 @@
 //! is under way, `listing` has all that is kept, some at a time, with what somebody wrote about it.
 //! `private` closes the files to others, `older` takes out what older versions should not have kept.
 
+mod agents;
 mod documents;
 #[cfg(test)]
 mod fixtures;
@@ -33,6 +34,7 @@ use lastdrop_model::run::Second;
 use lastdrop_model::timeline::Archive;
 use rusqlite::Connection;
 
+pub use crate::agents::{KeptAgent, KeptWord, Word};
 pub use crate::documents::Found;
 pub use crate::latest::{LatestLook, LatestSecond, Progress};
 pub use crate::listing::{Listed, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS, Remark, State, What};

@@ -243,6 +243,7 @@ impl Store {
             validity: Validity::default(),
             replay: None,
             joined_log: None,
+            agents: Vec::new(),
             marks: self.marks(id)?,
             objectives: Vec::new(),
         })

@@ -54,6 +54,24 @@ CREATE TABLE IF NOT EXISTS marks (
     t_ms INTEGER NOT NULL,     -- since the run began
     text TEXT NOT NULL         -- for a run that is killed; others have them in their document
 );
+CREATE TABLE IF NOT EXISTS agents (
+    run TEXT NOT NULL,
+    position INTEGER NOT NULL, -- in the order of their shares
+    name TEXT NOT NULL,
+    weight INTEGER NOT NULL,
+    offset_us INTEGER NOT NULL,
+    error_us INTEGER NOT NULL,
+    PRIMARY KEY (run, position)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS agent_records (
+    run TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    record BLOB,               -- as it came; NULL: the last word of that life
+    last TEXT,                 -- why it did not do all, then
+    UNIQUE (run, agent, epoch, seq)
+);
 CREATE TABLE IF NOT EXISTS documents (
     id TEXT PRIMARY KEY,
     kept_unix_ms INTEGER NOT NULL,

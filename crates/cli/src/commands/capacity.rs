@@ -16,7 +16,7 @@ use lastdrop_trials::capacity::{CapacityOrder, capacity as find_capacity};
 
 use crate::commands::{Report, hint_of_restore, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{FormatArgs, NetworkArgs, Objectives, OutputArgs, objectives, within};
+use crate::options::{FormatArgs, NetworkArgs, Objectives, OutputArgs, RunsOnArgs, objectives, within};
 use crate::run_plan;
 use crate::signals::Stop;
 use crate::stdio::note;
@@ -77,6 +77,8 @@ pub struct CapacityArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
     #[command(flatten)]
+    pub on: RunsOnArgs,
+    #[command(flatten)]
     pub form: FormatArgs,
     #[command(flatten)]
     pub output: OutputArgs,
@@ -124,7 +126,8 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
     let stop = Stop::on_signals(true)?;
     let store = open_store(&args.output)?;
     let observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
-    let mut lab = Lab::new(&stop.flag, observers);
+    let carrier = args.on.carrier(&order.plan, store.as_ref())?;
+    let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     let document = find_capacity(&mut lab, &order).inspect_err(|_| hint_of_restore(&order.plan.url))?;
     report.keep_and_give(store.as_ref(), &capacity_text(&document), &document)?;
     for trouble in lab.trouble() {

@@ -1,11 +1,13 @@
 //! One file a command; each is thin: options to a plan, an experiment, a report.
 
+pub mod agent;
 pub mod analyse;
 pub mod capacity;
 pub mod compare;
 pub mod demo;
 pub mod doctor;
 pub mod export;
+pub mod fleet;
 pub mod guard;
 pub mod history;
 pub mod import;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{ArgGroup, Args};
+use lastdrop_load::files::Files;
 use lastdrop_load::tls_configs;
 use lastdrop_model::Url;
 use lastdrop_model::plan::{HttpOptions, TlsOptions};
@@ -72,7 +73,7 @@ pub fn record(args: &RecordArgs) -> Result<Exit> {
     let files = PlanFiles::open(output)?;
     let ca = args.ca.as_deref().map(std::path::absolute).transpose()?;
     let tls = TlsOptions { insecure: args.insecure, ca: ca.clone(), ..TlsOptions::default() };
-    let tls = tls_configs(&tls, &HttpOptions::default(), 1)?.remove(0);
+    let tls = tls_configs(&tls, &HttpOptions::default(), 1, &Files::Disk)?.remove(0);
     // From the first moment on: what has to be deleted is there soon.
     let stop = Stop::on_signals(false)?;
     let authority = if args.to.is_none() { Some(Authority::new(&args.host)?) } else { None };

@@ -9,6 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_lab::{Lab, LabError};
+use lastdrop_load::share::Shard;
 use lastdrop_load::{Arrivals, Prepared, Profile, Tape};
 use lastdrop_model::bounds::{CONNECTIONS, DRAIN, DURATION, RATE, REQUESTS, SEED, SPEED, TIMEOUT, USERS};
 use lastdrop_model::class::OTHERS;
@@ -224,7 +225,10 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
         (Some(key), _) => (Pace::Sessions { by: describe(key) }, Pacing::Sessions(key.clone())),
         (None, Some(rate)) => {
             let how = args.arrivals.unwrap_or(Arrival::Uniform);
-            (Pace::Rate, Pacing::Rate(Box::new(Arrivals::new(how, Profile::constant(rate), 1, plan.seed, 0, 1))))
+            (
+                Pace::Rate,
+                Pacing::Rate(Box::new(Arrivals::new(how, Profile::constant(rate), 1, plan.seed, Shard::whole()))),
+            )
         }
         (None, None) => {
             let speed = args.speed.unwrap_or(1.0);

@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use lastdrop_diagnose::findings::certain;
 use lastdrop_diagnose::fold;
+use lastdrop_lab::fleet::put_together;
 use lastdrop_lab::observers::RequestLog;
 use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_model::run::End;
@@ -19,7 +20,7 @@ use lastdrop_server::{Kind, kinds};
 use crate::commands::{Report, hint_of_restore, history, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::junit::Junit;
-use crate::options::{FormatArgs, LoadArgs, NetworkArgs, Objectives, OutputArgs, RequestArgs, objectives};
+use crate::options::{FormatArgs, LoadArgs, NetworkArgs, Objectives, OutputArgs, RequestArgs, RunsOnArgs, objectives};
 use crate::outfile::Outfile;
 use crate::run_plan::{self, Origin};
 use crate::signals::Stop;
@@ -64,6 +65,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub log: Option<String>,
     #[command(flatten)]
+    pub on: RunsOnArgs,
+    #[command(flatten)]
     pub form: FormatArgs,
     #[command(flatten)]
     pub output: OutputArgs,
@@ -91,6 +94,11 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
         stdio::out(run_plan::dry_run(&plan, &prepared)?);
         return Ok(Exit::Done);
     }
+    if args.on.is_fleet() && args.log.is_some() {
+        let why =
+            "--log has a line for each request, and those stay with the agents: run it on one machine, without --fleet";
+        return Err(UsageError(why.into()).into());
+    }
     let mut report = Report::of(&args.output)?.with_format(args.form)?;
     let junit_file = Outfile::wanted(args.junit.as_deref())?;
     report.make_room_for(junit_file.as_ref())?;
@@ -100,13 +108,21 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let (mut log, growing) = log.map_or((None, None), |(file, growing)| (Some(RequestLog::new(file)), Some(growing)));
     let mut junit = junit_file.map(Junit::new);
     let store = open_store(&args.output)?;
-    let mut lab = Lab { server, ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?) };
+    let carrier = args.on.carrier(&plan, store.as_ref())?;
+    let mut lab =
+        Lab { server, carrier, ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?) };
     lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));
     lab.observers.extend(junit.as_mut().map(|junit| -> Box<dyn Observer> { Box::new(junit) }));
-    let run = match lab.run_prepared(&plan, Some(prepared), "") {
+    let mut run = match lab.run_prepared(&plan, Some(prepared), "") {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
         other => other?,
     };
+    // Some of it may have come too late to be told where it belongs.
+    if let Some(store) = store.as_ref().filter(|_| !run.agents.is_empty())
+        && let Some(whole) = put_together(store, &run.id)?
+    {
+        run = whole;
+    }
     let trouble = lab.trouble();
     drop(lab);
     let log_error = log.and_then(|l| l.error);

@@ -2,18 +2,22 @@
 //! it does, in `commands`.
 
 mod database;
+mod fleet;
 mod http;
 mod load;
 mod network;
 mod others;
 mod output;
 mod request;
+mod runs_on;
 mod values;
 
 pub use self::database::DatabaseArgs;
+pub use self::fleet::{FleetArgs, TokenArgs, URL_FILE, default_folder};
 pub use self::load::LoadArgs;
 pub use self::network::NetworkArgs;
 pub use self::others::OthersArgs;
 pub use self::output::{FormatArgs, OutputArgs};
 pub use self::request::RequestArgs;
+pub use self::runs_on::RunsOnArgs;
 pub use self::values::{Objectives, objectives, pair, within, written};

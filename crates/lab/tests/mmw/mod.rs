@@ -2,6 +2,7 @@
 //! and report.
 
 use lastdrop_load::arrivals::{Arrivals, Profile};
+use lastdrop_load::share::Shard;
 use lastdrop_model::plan::Load;
 use lastdrop_model::run::RunBuilder;
 use lastdrop_model::{Arrival, Counts, Kind, Plan, Slice};
@@ -48,7 +49,7 @@ pub fn simulate(workers: u32, load: f64, service_us: f64, warm_up_s: f64, second
     let rate = load * f64::from(workers) / service_us * 1e6;
     let mut plan = Plan::new("http://127.0.0.1/".parse().expect("valid"), seed);
     plan.phases[0].load = Load::open(rate, Arrival::Poisson, 1000);
-    let mut arrivals = Arrivals::new(Arrival::Poisson, Profile::constant(rate), 1, seed, 0, 1);
+    let mut arrivals = Arrivals::new(Arrival::Poisson, Profile::constant(rate), 1, seed, Shard::whole());
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x5851_f42d_4c95_7f2d);
     let mut free_at = vec![0.0f64; workers as usize];
     let mut slice = Slice::new(0, 0);

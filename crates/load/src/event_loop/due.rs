@@ -36,7 +36,7 @@ impl<W: World> EventLoop<'_, W> {
         self.phases.remaining -= 1;
         let phase = self.phases.phase;
         self.record.slice(phase).counts.due += 1;
-        let request = self.users.choose(self.job.prepared, self.job.threads);
+        let request = self.users.choose(self.job.prepared, &self.job.shard);
         self.start(user, request, due, phase, now, false);
         if self.phases.remaining == 0 {
             self.nothing_remains(now);
@@ -47,7 +47,7 @@ impl<W: World> EventLoop<'_, W> {
     pub(super) fn start(&mut self, user: u32, mut request: usize, due: Micros, phase: u16, now: Micros, arrived: bool) {
         if self.job.prepared.personal {
             if let Some(rows) = &self.job.prepared.rows {
-                self.users.take_row(user, rows, self.job.threads);
+                self.users.take_row(user, rows, &self.job.shard);
             }
             let page = self.job.plan.page.is_some();
             let person = &mut self.users.people[user as usize];
@@ -128,12 +128,12 @@ impl<W: World> EventLoop<'_, W> {
                 let Some(later) = self.still_in_turn() else { break };
                 now = later;
             }
-            let request = self.users.choose(self.job.prepared, self.job.threads);
+            let request = self.users.choose(self.job.prepared, &self.job.shard);
             let endpoint = self.job.prepared.requests[request].endpoint;
             let Some(user) = self.waiting.take_user(endpoint) else {
                 // In turn: it is still this request's turn.
                 if matches!(self.job.prepared.choice, Choice::Order) {
-                    self.users.next_request -= self.job.threads as u64;
+                    self.users.next_request -= 1;
                 }
                 self.waiting.exhausted = true;
                 break;

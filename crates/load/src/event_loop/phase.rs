@@ -6,12 +6,12 @@ use lastdrop_model::plan::Load;
 use lastdrop_model::{Micros, Slice};
 
 use super::EventLoop;
-use crate::arrivals::{Arrivals, Profile};
 use crate::phases::{Queue, Source};
 use crate::protocol::open_bound;
 use crate::record::{Live, take_slice};
+use crate::schedule;
 use crate::users::Presence;
-use crate::wiring::{Message, Outcome, share};
+use crate::wiring::{Message, Outcome};
 use crate::world::World;
 
 impl<W: World> EventLoop<'_, W> {
@@ -44,15 +44,12 @@ impl<W: World> EventLoop<'_, W> {
         self.phases.phase = index;
         self.phases.phase_start = start;
         self.phases.phase_end = phase.duration.map(|d| start + d.as_micros() as Micros);
-        // A thread without users has nothing to send; of an open loop each has its part of the arrivals.
-        let active = match &phase.load {
-            Load::Closed { .. } => self.job.threads.min(phase.load.most_concurrent() as usize).max(1),
-            Load::Open { .. } => self.job.threads,
-        };
-        self.phases.remaining = match phase.requests {
-            Some(_) if self.job.thread >= active => 0,
-            Some(n) => share(n, self.job.thread, active),
-            None => u64::MAX,
+        let shard = &self.job.shard;
+        self.phases.remaining = match (phase.requests, &phase.load) {
+            (None, _) => u64::MAX,
+            // A thread without users has nothing to send.
+            (Some(n), Load::Closed { .. }) => shard.requests_of(n, u64::from(phase.load.most_concurrent())),
+            (Some(n), Load::Open { .. }) => shard.count(n),
         };
         let slice = take_slice(self.wiring.recycled, index, 0, self.job.prepared.classes);
         self.record.live[usize::from(index)] = Some(Live {
@@ -65,7 +62,7 @@ impl<W: World> EventLoop<'_, W> {
         });
         match &phase.load {
             Load::Closed { users, to_users, connections } => {
-                let own = |n: u32| share(u64::from(n), self.job.thread, self.job.threads).max(1);
+                let own = |n: u32| self.job.shard.count(u64::from(n)).max(1);
                 self.waiting.pool.limit(connections.map(own));
                 // Those of the phase before are for everybody now.
                 for slot in self.transport.connections.slots() {
@@ -81,25 +78,18 @@ impl<W: World> EventLoop<'_, W> {
                 self.waiting.idle.iter_mut().for_each(Vec::clear);
                 self.waiting.closed.clear();
                 let active = self.users.presence.iter().filter(|p| **p != Presence::Away).count();
-                self.users.users_before = (active * self.job.threads) as u32;
+                self.users.users_before = self.job.shard.scale(active as u64) as u32;
                 self.users.wanted = 0;
                 self.change_users(now.max(start));
                 if self.phases.remaining == 0 {
                     self.nothing_remains(now);
                 }
             }
-            Load::Open { rate_rps, to_rps, steps, arrivals, burst, connections } => {
+            Load::Open { connections, .. } => {
                 self.phases.source = Source::Open;
-                let own = share(u64::from(*connections), self.job.thread, self.job.threads).max(1) as u32;
+                let own = self.job.shard.count(u64::from(*connections)).max(1) as u32;
                 self.waiting.pool.limit(open_bound(own));
-                let profile = match (to_rps, steps, phase.duration) {
-                    (Some(to), Some(steps), Some(d)) => Profile::steps(*rate_rps, *to, *steps, d.as_micros() as Micros),
-                    (Some(to), None, Some(d)) => Profile::linear(*rate_rps, *to, d.as_micros() as Micros),
-                    _ => Profile::constant(*rate_rps),
-                };
-                let seed = self.job.plan.seed.wrapping_add(u64::from(index));
-                let arrivals =
-                    Arrivals::new(*arrivals, profile, *burst, seed, self.job.thread as u32, self.job.threads as u32);
+                let arrivals = schedule::arrivals(self.job.plan, usize::from(index), self.job.shard.clone());
                 let queue = |arrivals| Queue {
                     phase: index,
                     start,
@@ -108,7 +98,7 @@ impl<W: World> EventLoop<'_, W> {
                     budget: self.phases.remaining,
                 };
                 // What is played has its own times.
-                if self.tape.is_none() {
+                if let Some(arrivals) = arrivals.filter(|_| self.tape.is_none()) {
                     self.phases.due_cursor = Some(queue(arrivals.clone()));
                     self.phases.queues.push_back(queue(arrivals));
                 }

@@ -9,7 +9,6 @@ use super::{Alarm, EventLoop};
 use crate::phases::Source;
 use crate::transport::State;
 use crate::users::{Presence, spread_start};
-use crate::wiring::share;
 use crate::world::World;
 
 impl<W: World> EventLoop<'_, W> {
@@ -27,10 +26,8 @@ impl<W: World> EventLoop<'_, W> {
         let planned = (from + (to - from) * share).round() as u32;
         let all = spread_start(self.users.users_before, planned, since);
         self.users.spreading = all < planned;
-        let all = all as usize;
         let before = self.users.wanted;
-        // User k of the run is on thread k modulo threads.
-        let own = (all + self.job.threads - 1 - self.job.thread) / self.job.threads;
+        let own = self.job.shard.count(u64::from(all)) as usize;
         self.users.wanted = own.min(self.users.presence.len()) as u32;
         self.users.more_to_begin = false;
         let phase = self.phases.phase;
@@ -62,7 +59,7 @@ impl<W: World> EventLoop<'_, W> {
         self.waiting.closed.clear();
         // In an earlier phase more users may have been there than this one has connections.
         let Load::Open { connections, .. } = &self.job.plan.phases[usize::from(self.phases.phase)].load else { return };
-        let own = share(u64::from(*connections), self.job.thread, self.job.threads).max(1) as usize;
+        let own = self.job.shard.count(u64::from(*connections)).max(1) as usize;
         self.users.wanted = (own / self.users.per_user as usize).max(1).min(self.users.presence.len()) as u32;
         for user in (0..self.users.wanted).rev() {
             if self.users.presence[user as usize] == Presence::Away {

@@ -5,7 +5,7 @@ use std::path::Path;
 use lastdrop_model::request::{Body, PartContent};
 use lastdrop_model::units::show_bytes;
 
-use crate::files;
+use crate::files::Files;
 use crate::template::{Encode, Template, encode_into};
 
 /// Boundary of multipart bodies; fixed, so that a run can be repeated byte by byte.
@@ -15,15 +15,20 @@ const BOUNDARY: &str = "----lastdrop-7f83b1657ff1fc53b92dc18148a1d65d";
 const MOST_BODY_BYTES: u64 = 512 << 20;
 
 /// What files that are sent have together.
-#[derive(Debug, Default)]
-pub(super) struct Bodies {
+#[derive(Debug)]
+pub(super) struct Bodies<'a> {
+    files: &'a Files,
     bytes: u64,
 }
 
-impl Bodies {
+impl<'a> Bodies<'a> {
+    pub fn new(files: &'a Files) -> Bodies<'a> {
+        Bodies { files, bytes: 0 }
+    }
+
     /// Reads a file that is sent.
     fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
-        let bytes = files::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        let bytes = self.files.read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
         self.bytes += bytes.len() as u64;
         if self.bytes > MOST_BODY_BYTES {
             let most = show_bytes(MOST_BODY_BYTES);
@@ -37,7 +42,7 @@ pub(super) fn prepare_body(
     body: &Body,
     template: &dyn Fn(&str, Encode) -> Result<Template, String>,
     encoded: &dyn Fn(&str, Encode) -> Result<Template, String>,
-    bodies: &mut Bodies,
+    bodies: &mut Bodies<'_>,
     headers: &mut Vec<(String, String)>,
 ) -> Result<Option<Template>, String> {
     let mut content_type = |value: String| {

@@ -8,7 +8,7 @@ use rand_core::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::error::LoadError;
-use crate::files;
+use crate::files::Files;
 use crate::template::Names;
 
 /// Rows of the data file.
@@ -44,9 +44,9 @@ impl Choice {
 /// Rows of fields, and the names of the columns.
 type Table = (Vec<Vec<Vec<u8>>>, Names);
 
-pub(super) fn read_rows(path: &Path) -> Result<Table, LoadError> {
+pub(super) fn read_rows(path: &Path, files: &Files) -> Result<Table, LoadError> {
     let wrong = |what: String| LoadError::File(format!("the data file {}: {what}", path.display()));
-    let bytes = files::read(path).map_err(|e| wrong(e.to_string()))?;
+    let bytes = files.read(path).map_err(|e| wrong(e.to_string()))?;
     let mut reader =
         csv::ReaderBuilder::new().trim(csv::Trim::Headers).comment(Some(b'#')).from_reader(bytes.as_slice());
     let mut names = Names::default();

@@ -6,6 +6,7 @@ mod choice;
 mod request;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use lastdrop_model::Classes;
 use lastdrop_model::plan::{Load, Plan, ServerTimeFrom};
@@ -15,6 +16,7 @@ use rustls::ClientConfig;
 
 use crate::endpoint::Endpoint;
 use crate::error::LoadError;
+use crate::part::Part;
 use crate::tape::Tape;
 use crate::template::{Names, Values};
 use crate::tls_config;
@@ -44,6 +46,8 @@ pub struct Prepared {
     pub(crate) class_of_parts: u16,
     /// Requests that somebody else made, instead of the plan's own.
     pub(crate) tape: Option<Tape>,
+    /// What of the run is carried out here: all of it, but in a fleet.
+    pub(crate) part: Part,
     /// What the ids of requests begin with, where they carry them.
     pub(crate) id_prefix: Option<String>,
     names: Names,
@@ -65,12 +69,20 @@ impl Prepared {
     /// # Errors
     /// When the plan contradicts itself, a file cannot be used, or a host does not resolve.
     pub fn new(plan: &Plan) -> Result<Prepared, LoadError> {
+        Prepared::part(plan, Part::default())
+    }
+
+    /// The same of a part of the run, which is all that is carried out.
+    ///
+    /// # Errors
+    /// As [`Prepared::new`], and when the plan leads to where the part may not connect.
+    pub fn part(plan: &Plan, part: Part) -> Result<Prepared, LoadError> {
         plan.check()?;
         let specs: Vec<RequestSpec> =
             if plan.requests.is_empty() { vec![RequestSpec::get(plan.url.clone())] } else { plan.requests.clone() };
         let (rows, mut names) = match &plan.data {
             Some(data) => {
-                let (rows, names) = read_rows(&data.file)?;
+                let (rows, names) = read_rows(&data.file, &part.files)?;
                 let columns = names.list().len();
                 (Some(Rows { rows, per: data.per, random: data.random, columns }), names)
             }
@@ -85,7 +97,7 @@ impl Prepared {
             }
         }
         let classes = Classes::of(plan);
-        let mut bodies = Bodies::default();
+        let mut bodies = Bodies::new(&part.files);
         let mut endpoints: Vec<Endpoint> = Vec::new();
         let mut requests = Vec::with_capacity(specs.len());
         for (index, spec) in specs.iter().enumerate() {
@@ -98,7 +110,7 @@ impl Prepared {
                     if spec.url.tls {
                         tls_config::server_name(&spec.url.host, &plan.tls)?;
                     }
-                    endpoints.push(Endpoint::new(&spec.url, &plan.network)?);
+                    endpoints.push(Endpoint::new(&spec.url, &plan.network, part.allow.as_ref())?);
                     endpoints.len() - 1
                 }
             };
@@ -159,6 +171,7 @@ impl Prepared {
             classes: if classes.names.len() > 1 { classes.names.len() } else { 0 },
             class_of_parts: classes.parts,
             tape: None,
+            part,
             id_prefix: None,
             names,
             tls,
@@ -175,6 +188,13 @@ impl Prepared {
     #[must_use]
     pub fn playing(self, tape: Tape) -> Prepared {
         Prepared { tape: Some(tape), personal: true, ..self }
+    }
+
+    /// Begins at this moment, not as soon as everything is there.
+    #[must_use]
+    pub fn starting(mut self, at: Instant) -> Prepared {
+        self.part.start = Some(at);
+        self
     }
 
     /// Gives each request an id in a field of its own, which begins so and goes on with a number.
@@ -227,8 +247,8 @@ impl Prepared {
     pub fn tls_configs(&self, plan: &Plan, threads: usize) -> Result<Vec<Option<Arc<ClientConfig>>>, LoadError> {
         let configs = match self.tls {
             Tls::No => return Ok(vec![None; threads]),
-            Tls::Yes => tls_config::configs(&plan.tls, &plan.http, threads)?,
-            Tls::Perhaps => match tls_config::configs(&plan.tls, &plan.http, threads) {
+            Tls::Yes => tls_config::configs(&plan.tls, &plan.http, threads, &self.part.files)?,
+            Tls::Perhaps => match tls_config::configs(&plan.tls, &plan.http, threads, &self.part.files) {
                 Ok(configs) => configs,
                 // A machine without certificates can still load plain pages.
                 Err(_) => return Ok(vec![None; threads]),

@@ -209,7 +209,7 @@ pub(super) fn prepare(
     endpoint_index: usize,
     endpoint: &Endpoint,
     names: &Names,
-    bodies: &mut Bodies,
+    bodies: &mut Bodies<'_>,
 ) -> Result<Request, String> {
     let http = &plan.http;
     let mut headers = spec.headers.clone();

@@ -20,7 +20,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use crate::ids::StreamId;
 use crate::inspect::Capture;
 use crate::protocol::open_streams;
-use crate::wiring::{Job, share};
+use crate::share::Shard;
+use crate::wiring::Job;
 
 pub(crate) use line::{Stranded, Waiting};
 pub(crate) use page_load::{MOST_CACHED, PageLoad, cache_key};
@@ -101,7 +102,7 @@ pub(crate) struct Users {
     pub more_to_begin: bool,
     pub spreading: bool,
     pub rng: Xoshiro256PlusPlus,
-    /// In turn: the next request and the next row.
+    /// In turn: how many requests and rows this thread has taken of its own.
     pub next_request: u64,
     pub next_row: u64,
 }
@@ -111,25 +112,26 @@ impl Users {
         let (plan, prepared) = (job.plan, job.prepared);
         let per_user = prepared.connections_per_user;
         let most = |load: &Load| match load {
-            Load::Closed { .. } => (load.most_concurrent() as usize).div_ceil(job.threads),
+            Load::Closed { .. } => job.shard.count(u64::from(load.most_concurrent())).max(1) as usize,
             Load::Open { connections, .. } => {
-                let own = share(u64::from(*connections), job.thread, job.threads).max(1) as u32;
+                let own = job.shard.count(u64::from(*connections)).max(1) as u32;
                 (open_streams(own) / per_user).max(1) as usize
             }
         };
         let users = plan.phases.iter().map(|p| most(&p.load)).max().unwrap_or(0);
-        let number = |user: usize| (user * job.threads + job.thread) as u64 + 1;
+        let number = |user: usize| job.shard.nth(user as u64) + 1;
         let people = if prepared.personal { users } else { 0 };
         let people = (0..people).map(|u| Person::new(number(u), prepared.values)).collect();
-        Users { people, ..Users::of(users, per_user, plan.seed, job.thread) }
+        Users { people, ..Users::of(users, per_user, plan.seed, &job.shard) }
     }
 
     /// So many users of a thread who have nothing of their own.
-    fn of(users: usize, per_user: u32, seed: u64, thread: usize) -> Users {
+    fn of(users: usize, per_user: u32, seed: u64, shard: &Shard) -> Users {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x5eed);
-        for _ in 0..thread {
-            rng.jump();
-        }
+        // Each thread of each agent has 2^128 numbers of its own.
+        let (agent, thread) = shard.jumps();
+        (0..agent).for_each(|_| rng.long_jump());
+        (0..thread).for_each(|_| rng.jump());
         Users {
             presence: vec![Presence::Away; users],
             people: Vec::new(),
@@ -139,8 +141,8 @@ impl Users {
             more_to_begin: false,
             spreading: false,
             rng,
-            next_request: thread as u64,
-            next_row: thread as u64,
+            next_request: 0,
+            next_row: 0,
         }
     }
 

@@ -5,28 +5,29 @@ use rand_core::Rng;
 
 use super::Users;
 use crate::prepare::{Choice, Prepared, Rows};
+use crate::share::Shard;
 
 impl Users {
     /// Which request is next.
-    pub fn choose(&mut self, prepared: &Prepared, threads: usize) -> usize {
+    pub fn choose(&mut self, prepared: &Prepared, shard: &Shard) -> usize {
         match &prepared.choice {
             Choice::Only | Choice::Session => 0,
             Choice::Sessions(starts) => {
-                let n = self.next_request;
-                self.next_request += threads as u64;
+                let n = shard.nth(self.next_request);
+                self.next_request += 1;
                 starts[(n % starts.len() as u64) as usize]
             }
             Choice::Weighted(sums) => Choice::by_weight(sums, &mut self.rng),
             Choice::Order => {
-                let n = self.next_request;
-                self.next_request += threads as u64;
+                let n = shard.nth(self.next_request);
+                self.next_request += 1;
                 (n % prepared.requests.len() as u64) as usize
             }
         }
     }
 
     /// The next row of values for a user, who may keep the one it has.
-    pub fn take_row(&mut self, user: u32, rows: &Rows, threads: usize) {
+    pub fn take_row(&mut self, user: u32, rows: &Rows, shard: &Shard) {
         let person = &mut self.people[user as usize];
         if person.has_row && rows.per == Per::User {
             return;
@@ -34,8 +35,8 @@ impl Users {
         let n = if rows.random {
             self.rng.next_u64()
         } else {
-            let n = self.next_row;
-            self.next_row += threads as u64;
+            let n = shard.nth(self.next_row);
+            self.next_row += 1;
             n
         };
         let row = &rows.rows[(n % rows.rows.len() as u64) as usize];
@@ -60,6 +61,7 @@ impl Users {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::share::Share;
     use crate::users::Person;
     use lastdrop_model::Plan;
     use lastdrop_model::request::Pick;
@@ -76,19 +78,45 @@ mod tests {
     fn threads_take_turns_through_the_requests() {
         let prepared = prepared(&[1.0; 5], Pick::Order);
         let mut all: Vec<usize> = Vec::new();
-        let mut threads: Vec<Users> = (0..3).map(|thread| Users::of(0, 1, 1, thread)).collect();
+        let shards = [0, 1, 2].map(|thread| Share::whole().of_thread(thread, 3));
+        let mut threads = shards.clone().map(|shard| Users::of(0, 1, 1, &shard));
         for _ in 0..5 {
-            all.extend(threads.iter_mut().map(|users| users.choose(&prepared, 3)));
+            all.extend(threads.iter_mut().zip(&shards).map(|(users, shard)| users.choose(&prepared, shard)));
         }
         assert_eq!(all, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4]);
     }
 
     #[test]
+    fn agents_and_their_threads_have_each_row_and_each_user_once() {
+        let rows = (0..120u32).map(|n| vec![n.to_string().into_bytes()]).collect();
+        let rows = Rows { rows, per: Per::Request, random: false, columns: 1 };
+        let shares = Share::by_weight(&[2, 1, 3]).expect("weights");
+        let shards = (0..2).flat_map(|thread| shares.iter().map(move |s| s.of_thread(thread, 2)));
+        let (mut taken, mut numbers, mut drawn) = (Vec::new(), Vec::new(), Vec::new());
+        for shard in shards {
+            let mut users = Users::of(1, 1, 1, &shard);
+            users.people = vec![Person::new(1, 1)];
+            for _ in 0..shard.count(120) {
+                users.take_row(0, &rows, &shard);
+                let row = String::from_utf8_lossy(&users.people[0].values[0]).into_owned();
+                taken.push(row.parse::<u32>().expect("a number"));
+            }
+            numbers.extend((0..shard.count(31)).map(|user| shard.nth(user) + 1));
+            drawn.push(users.rng.next_u64());
+        }
+        taken.sort_unstable();
+        numbers.sort_unstable();
+        drawn.sort_unstable();
+        drawn.dedup();
+        assert_eq!((taken, numbers, drawn.len()), ((0..120).collect(), (1..=31).collect(), 6));
+    }
+
+    #[test]
     fn requests_are_chosen_by_their_weight() {
         let prepared = prepared(&[1.0, 0.0, 3.0], Pick::Weighted);
-        let mut users = Users::of(0, 1, 1, 0);
+        let mut users = Users::of(0, 1, 1, &Shard::whole());
         let mut chosen = [0u32; 3];
-        (0..4000).for_each(|_| chosen[users.choose(&prepared, 1)] += 1);
+        (0..4000).for_each(|_| chosen[users.choose(&prepared, &Shard::whole())] += 1);
         assert!(chosen[1] == 0 && chosen[0].abs_diff(1000) < 100, "{chosen:?}");
     }
 
@@ -96,13 +124,13 @@ mod tests {
     fn a_row_may_be_kept_by_its_user_and_a_session_leaves_nothing_behind() {
         let row = |text: &str| vec![text.as_bytes().to_vec()];
         let mut rows = Rows { rows: vec![row("a"), row("b")], per: Per::User, random: false, columns: 1 };
-        let mut users = Users::of(0, 1, 1, 0);
+        let mut users = Users::of(0, 1, 1, &Shard::whole());
         users.people = vec![Person::new(1, 2)];
-        users.take_row(0, &rows, 1);
-        users.take_row(0, &rows, 1);
+        users.take_row(0, &rows, &Shard::whole());
+        users.take_row(0, &rows, &Shard::whole());
         assert_eq!(users.people[0].values[0], b"a");
         rows.per = Per::Request;
-        users.take_row(0, &rows, 1);
+        users.take_row(0, &rows, &Shard::whole());
         users.people[0].values[1] = b"a token".to_vec();
         users.end_session(0, rows.columns);
         assert_eq!(users.people[0].values, [b"b".to_vec(), Vec::new()]);

@@ -3,6 +3,7 @@
 //! A [`Run`] is always built from slices by [`RunBuilder`], whether they come from a run that just ended or from the
 //! store after a kill, so a killed run is a shorter run and not another kind of thing.
 
+mod agent;
 mod builder;
 mod by_class;
 mod generator;
@@ -14,6 +15,7 @@ mod summary;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use agent::AgentReport;
 pub use builder::RunBuilder;
 pub use generator::{Generator, OtherProgram, Shortage};
 pub use joined_log::JoinedLog;
@@ -86,6 +88,9 @@ pub struct Run {
     /// What came of the server's log, where the server's time was taken from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined_log: Option<JoinedLog>,
+    /// The machines that put the load on, where they were several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<AgentReport>,
     /// Moments that somebody marked who watched, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
@@ -121,6 +126,7 @@ impl Run {
             validity: self.validity.clone(),
             replay: self.replay.clone(),
             joined_log: self.joined_log.clone(),
+            agents: self.agents.clone(),
             marks: self.marks.clone(),
             objectives: self.objectives.clone(),
         }

@@ -1,0 +1,168 @@
+//! `lastdrop agent URL`
+
+use std::io::{self, BufRead};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lastdrop_fleet::{AgentError, AgentOptions, EntryError, Limits, LinkError, Told, is_agent_name, run_agent};
+use lastdrop_model::bounds::{DURATION, RATE};
+use lastdrop_server::{ServerRef, check_called_apart};
+
+use crate::exit::{Exit, UsageError};
+use crate::fleet::LoadEngine;
+use crate::options::{TokenArgs, within};
+use crate::signals::Stop;
+use crate::stdio::note;
+
+/// What ends an agent by its stdin.
+pub const END: &str = "end";
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "It dials out, so no port has to be open here, comes back whenever the connection breaks, and stays for the next run until it is \
+                  ended (Ctrl-C, SIGTERM). What it has measured is on its disk before it is sent, and sent again until the broker has it.\n\
+                  With the agent-token it can join and nothing else; it takes orders of whoever holds the token only.\n\n\
+                  Examples:\n  LASTDROP_TOKEN=lda1.… lastdrop agent tls://10.0.0.1:4222\n  lastdrop agent tls://10.0.0.1:4222 --token-file /etc/lastdrop/token --name web-1 --allow shop.example --server apache --act"
+)]
+pub struct AgentArgs {
+    /// The fleet's broker, as `lastdrop fleet up` prints it
+    #[arg(value_name = "URL")]
+    pub url: String,
+    #[command(flatten)]
+    pub token: TokenArgs,
+    /// What it is called in the fleet [default: this machine's name]
+    #[arg(long, value_name = "NAME", value_parser = agent_name)]
+    pub name: Option<String>,
+    /// A host that load may be put on; may be several [default: this machine only]
+    #[arg(long, value_name = "HOST")]
+    pub allow: Vec<String>,
+    /// A server here that the fleet may look at; may be several
+    #[arg(long = "server", value_name = "SERVER")]
+    pub servers: Vec<ServerRef>,
+    /// Let the fleet change the settings of those servers, too
+    #[arg(long, requires = "servers")]
+    pub act: bool,
+    /// Never more requests a second, whatever a plan says
+    #[arg(long, value_name = "R", value_parser = within::<f64>(RATE))]
+    pub max_rate: Option<f64>,
+    /// End a run after this time, whatever a plan says
+    #[arg(long, value_name = "TIME", value_parser = within::<Duration>(DURATION))]
+    pub max_time: Option<Duration>,
+    /// End in an orderly way at a line `end` on stdin
+    #[arg(long, hide = true)]
+    pub end_by_stdin: bool,
+    /// Microseconds that the clock is off: for tests
+    #[arg(long, value_name = "N", hide = true, default_value_t = 0)]
+    pub skew: i64,
+}
+
+fn agent_name(text: &str) -> Result<String, String> {
+    match is_agent_name(text) {
+        true => Ok(text.to_owned()),
+        false => {
+            Err(format!("'{text}' is no name of an agent: letters, digits, - and _, at most 64, and not digits alone"))
+        }
+    }
+}
+
+/// A host's name as an agent's: what else there is in it becomes `-`.
+pub fn name_of_host(host: &str) -> Option<String> {
+    let name: String =
+        host.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).take(64).collect();
+    Some(name).filter(|name| is_agent_name(name))
+}
+
+pub fn agent(args: &AgentArgs) -> Result<Exit> {
+    check_called_apart(&args.servers).map_err(UsageError)?;
+    let token = args.token.for_agents()?;
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => this_machine()
+            .ok_or_else(|| UsageError("this machine's name is none for an agent: give it one by --name".into()))?,
+    };
+    let stop = Stop::on_signals(true)?;
+    let ends = lastdrop_fleet::Stop::default();
+    watch(&stop, &ends, args.end_by_stdin)?;
+    let options = AgentOptions {
+        url: args.url.clone(),
+        token,
+        folder: lastdrop_server::state_folder()?.join("agent").join(&name),
+        name,
+        version: env!("CARGO_PKG_VERSION").into(),
+        limits: Limits { allow: args.allow.clone(), act: args.act, max_rate: args.max_rate, max_time: args.max_time },
+        looks: args.servers.iter().map(ToString::to_string).collect(),
+        skew_us: args.skew,
+    };
+    let name = options.name.clone();
+    let tell = move |told| tell(&name, &told);
+    run_agent(&options, &mut LoadEngine::default(), &ends, Arc::new(tell)).map_err(|e| match e {
+        AgentError::Entry(EntryError::Link(LinkError::Url(_))) => anyhow::Error::from(UsageError(e.to_string())),
+        e => e.into(),
+    })?;
+    Ok(Exit::Done)
+}
+
+fn this_machine() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    name_of_host(name.trim())
+}
+
+/// Ends the agent at a signal, or at a word on stdin. A stdin that ends says nothing: the connection of ssh may just have broken.
+fn watch(stop: &Stop, ends: &lastdrop_fleet::Stop, stdin: bool) -> Result<()> {
+    let (stop, asked) = (stop.clone(), ends.clone());
+    let look = move || {
+        while !stop.is_asked() {
+            thread::sleep(Duration::from_millis(50));
+        }
+        asked.ask("the agent was told to end");
+    };
+    thread::Builder::new().name("signals".into()).spawn(look).context("no thread for signals")?;
+    if stdin {
+        let asked = ends.clone();
+        let listen = move || {
+            if io::stdin().lock().lines().map_while(Result::ok).any(|line| line.trim() == END) {
+                asked.ask("the agent was told to end");
+            }
+        };
+        thread::Builder::new().name("stdin".into()).spawn(listen).context("no thread for stdin")?;
+    }
+    Ok(())
+}
+
+fn tell(name: &str, told: &Told) {
+    match told {
+        Told::Joined => note!("lastdrop agent: {name} is in the fleet; Ctrl-C ends it"),
+        Told::Away(why) => note!("lastdrop agent: {why}; trying again"),
+        Told::Back => note!("lastdrop agent: the broker is back"),
+        Told::Began { run } => note!("lastdrop agent: run {run} begins"),
+        Told::Ended { run, records, error: None } => note!("lastdrop agent: run {run} is done, {records} records"),
+        Told::Ended { run, records, error: Some(e) } => {
+            note!("lastdrop agent: run {run} ended after {records} records: {e}")
+        }
+        Told::Refused(why) => note!("lastdrop agent: an order was refused: {why}"),
+        Told::Trouble(what) => note!("lastdrop agent: {what}"),
+        Told::Left(0) => {}
+        Told::Left(records) => {
+            note!(
+                "lastdrop agent: {records} records have not reached the broker; they are sent when an agent called {name} is started here again"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_become_names_that_can_be_chosen() {
+        assert_eq!(name_of_host("web-1.example").as_deref(), Some("web-1-example"));
+        assert_eq!(name_of_host("10.0.0.1").as_deref(), Some("10-0-0-1"));
+        assert_eq!(name_of_host("::1").as_deref(), Some("--1"));
+        assert_eq!(name_of_host("12"), None);
+        assert_eq!(name_of_host(""), None);
+    }
+}

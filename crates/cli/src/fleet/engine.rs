@@ -1,0 +1,85 @@
+//! What an agent does with an order: its share of a run.
+
+use std::net::ToSocketAddrs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use lastdrop_fleet::{Engine, EngineError, Job, Limits, Sink, Start, Stop};
+use lastdrop_lab::fleet::{PartOrder, Terms, carry_out, prepare};
+use lastdrop_load::files;
+use lastdrop_load::{Allow, Network, Prepared};
+
+/// How soon after the end of a job nobody waits for its being stopped any more.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Puts load on.
+#[derive(Debug, Default)]
+pub struct LoadEngine {
+    ready: Option<Ready>,
+}
+
+/// An order that was taken.
+#[derive(Debug)]
+struct Ready {
+    run: String,
+    order: PartOrder,
+    terms: Terms,
+    prepared: Prepared,
+}
+
+impl Engine for LoadEngine {
+    fn prepare(&mut self, job: &Job) -> Result<(), EngineError> {
+        self.ready = None;
+        let order = PartOrder::decode(&job.payload).map_err(EngineError)?;
+        let terms = terms(&job.limits).map_err(EngineError)?;
+        let read = |name: &str| {
+            let path = job.files.path(name).ok_or("it did not come along")?;
+            files::read(path).map_err(|e| e.to_string())
+        };
+        let prepared = prepare(&order, &terms, &read).map_err(EngineError)?;
+        self.ready = Some(Ready { run: job.run.clone(), order, terms, prepared });
+        Ok(())
+    }
+
+    fn run(&mut self, job: &Job, start: Start, sink: &dyn Sink, stop: &Stop) -> Result<(), EngineError> {
+        let ready = self.ready.take().filter(|ready| ready.run == job.run);
+        let Some(Ready { order, terms, prepared, .. }) = ready else {
+            return Err(EngineError("it was not prepared for this run".into()));
+        };
+        let (asked, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    asked.fetch_or(stop.wait(LOOK), Ordering::Relaxed);
+                }
+            });
+            // A journal that cannot be written is the transport's to tell; it has the record in memory.
+            let tell = |record: &lastdrop_model::record::Record| drop(sink.record(&record.encode()));
+            let done = carry_out(&order, prepared.starting(start.at), &terms, &asked, &tell);
+            over.store(true, Ordering::Relaxed);
+            done.map_err(EngineError)
+        })
+    }
+}
+
+/// What this agent was started with, as the load understands it.
+fn terms(limits: &Limits) -> Result<Terms, String> {
+    let allow = match limits.allow.as_slice() {
+        [] => Allow::loopback(),
+        hosts => {
+            let networks = hosts.iter().map(|host| networks(host)).collect::<Result<Vec<_>, _>>()?;
+            Allow::only(networks.into_iter().flatten())
+        }
+    };
+    Ok(Terms { allow, max_rate: limits.max_rate, max_time: limits.max_time })
+}
+
+/// What a host of `--allow` is: a network, an address, or a name with its addresses as they are now.
+fn networks(host: &str) -> Result<Vec<Network>, String> {
+    if let Ok(network) = host.parse() {
+        return Ok(vec![network]);
+    }
+    let found = (host, 0).to_socket_addrs().map_err(|e| format!("--allow {host}: {e}"))?;
+    Ok(found.map(|a| Network::from(a.ip())).collect())
+}

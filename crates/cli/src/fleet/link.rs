@@ -1,0 +1,126 @@
+//! The way to agents and back over NATS.
+
+use std::time::{Duration, Instant};
+
+use lastdrop_fleet::{Assignment, Chosen, Departure, Fleet, Flight, News, RecordId, Status};
+use lastdrop_lab::fleet::{Link, Member, Order, Told};
+
+use crate::stdio::note;
+
+/// The weights of a fleet are whole numbers of this part of one.
+const WEIGHT_STEPS: f64 = 1000.0;
+
+/// Agents of a fleet that take part in runs, one after the other.
+#[derive(Debug)]
+pub struct OverNats {
+    fleet: Fleet,
+    chosen: Vec<Chosen>,
+    members: Vec<Member>,
+    flight: Option<Flight>,
+    /// What was told last.
+    last: Option<RecordId>,
+}
+
+impl OverNats {
+    pub fn new(fleet: Fleet, chosen: Vec<Chosen>) -> OverNats {
+        let member = |c: &Chosen| Member {
+            name: c.agent.name.clone(),
+            weight: (c.weight * WEIGHT_STEPS).round().clamp(1.0, 1e6) as u32,
+            offset_us: c.agent.offset_us,
+            error_us: c.agent.error_us,
+        };
+        let members = chosen.iter().map(member).collect();
+        OverNats { fleet, chosen, members, flight: None, last: None }
+    }
+
+    fn member(&self, name: &str) -> Option<usize> {
+        self.members.iter().position(|m| m.name == name)
+    }
+
+    /// What it means for the run; None: nothing, or people have been told.
+    fn told(&mut self, news: News) -> Option<Told> {
+        match news {
+            News::Arrived(arrived) => {
+                let member = self.member(&arrived.id.agent)?;
+                let (epoch, seq) = (arrived.id.epoch, arrived.id.seq);
+                self.last = Some(arrived.id);
+                Some(Told::Record { member, epoch, seq, bytes: arrived.bytes })
+            }
+            News::Ended(end) => {
+                let member = self.member(&end.id.agent)?;
+                let epoch = end.id.epoch;
+                self.last = Some(end.id);
+                Some(Told::Ended { member, epoch, records: end.records, error: end.error })
+            }
+            News::Lost { agent, since } => {
+                note!("lastdrop: agent {agent} is lost: nothing was heard of it for {} s", since.as_secs());
+                Some(Told::Lost { member: self.member(&agent)? })
+            }
+            News::Back { agent } => {
+                note!("lastdrop: agent {agent} is heard of again");
+                Some(Told::Back { member: self.member(&agent)? })
+            }
+            News::Status(status) => {
+                match status {
+                    Status::BrokerAway => note!("lastdrop: no connection to the fleet's broker; the agents go on"),
+                    Status::BrokerBack => note!("lastdrop: the fleet's broker is there again"),
+                    Status::Trouble { agent, what } => note!("lastdrop: agent {agent}: {what}"),
+                    Status::Refused { count, last } => note!("lastdrop: {count} messages were refused: {last}"),
+                }
+                None
+            }
+        }
+    }
+}
+
+impl Link for OverNats {
+    fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    fn start(&mut self, run: &str, orders: Vec<Order>, patience: Duration) -> Result<(), String> {
+        self.leave();
+        let assignment = |order: Order| {
+            let agent = self.chosen.get(order.member)?.agent.clone();
+            Some(Assignment { agent, payload: order.payload, files: order.files })
+        };
+        let assignments = orders.into_iter().filter_map(assignment).collect();
+        let how = Departure { patience, ..Departure::default() };
+        self.flight = Some(self.fleet.start(run, assignments, &how).map_err(|e| e.to_string())?);
+        Ok(())
+    }
+
+    fn next(&mut self, within: Duration) -> Result<Option<Told>, String> {
+        let until = Instant::now() + within;
+        loop {
+            let Some(flight) = &mut self.flight else { return Err("the run has not begun".into()) };
+            let left = until.saturating_duration_since(Instant::now());
+            match flight.next(left).map_err(|e| e.to_string())? {
+                None => return Ok(None),
+                Some(news) => {
+                    if let Some(told) = self.told(news) {
+                        return Ok(Some(told));
+                    }
+                }
+            }
+        }
+    }
+
+    fn kept(&mut self) {
+        if let (Some(flight), Some(id)) = (&mut self.flight, self.last.take()) {
+            flight.commit(&id);
+        }
+    }
+
+    fn stop(&mut self, why: &str) {
+        if let Some(flight) = &mut self.flight {
+            flight.stop(why);
+        }
+    }
+
+    fn leave(&mut self) {
+        if let Some(flight) = self.flight.take() {
+            flight.close();
+        }
+    }
+}

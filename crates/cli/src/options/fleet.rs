@@ -1,0 +1,137 @@
+//! Which fleet, and the token for it. A token is a secret: it comes by the environment or a file, and on a command line only with a
+//! warning, because everybody on a machine can read everybody's command line.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lastdrop_fleet::{AgentToken, Fleet, Token};
+
+use crate::exit::UsageError;
+use crate::stdio::note;
+
+/// Where `fleet up` leaves the address of its broker, for commands on the same machine.
+pub const URL_FILE: &str = "url";
+
+#[derive(Debug, Clone, Args)]
+pub struct TokenArgs {
+    /// The token; better by LASTDROP_TOKEN or --token-file, since a command line can be read by everybody on the machine
+    #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
+    pub token: Option<String>,
+    /// A file that holds the token in its first line; '-' is stdin
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+impl TokenArgs {
+    /// What was given, if anything was.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn text(&self) -> Result<Option<String>> {
+        if let Some(token) = &self.token {
+            note!(
+                "lastdrop: a token on the command line can be seen by others on this machine; LASTDROP_TOKEN or --token-file keeps it to you"
+            );
+            return Ok(Some(token.clone()));
+        }
+        match &self.token_file {
+            Some(path) if path.as_os_str() == "-" => first_line_of_stdin().map(Some),
+            Some(path) => read_token(path).map(Some),
+            None => Ok(std::env::var("LASTDROP_TOKEN").ok().filter(|t| !t.is_empty())),
+        }
+    }
+
+    /// The token with which an agent joins.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn for_agents(&self) -> Result<AgentToken> {
+        let text = self.text()?.ok_or_else(|| {
+            UsageError("an agent needs a token: LASTDROP_TOKEN=…, or --token-file FILE, with the agent-token that `lastdrop fleet up` prints".into())
+        })?;
+        AgentToken::parse(&text).map_err(|e| UsageError(e.to_string()).into())
+    }
+}
+
+/// A byte at a time: what follows the line is for somebody else.
+fn first_line_of_stdin() -> Result<String> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    let mut stdin = io::stdin().lock();
+    while line.len() < 4096
+        && stdin.read(&mut byte).context("cannot read the token from stdin")? == 1
+        && byte[0] != b'\n'
+    {
+        line.push(byte[0]);
+    }
+    Ok(String::from_utf8_lossy(&line).trim().to_owned())
+}
+
+fn read_token(path: &Path) -> Result<String> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read the token from {}", path.display()))?;
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct FleetArgs {
+    /// The fleet's broker, as `lastdrop fleet up` prints it [default: the one on this machine]
+    #[arg(long, value_name = "URL", env = "LASTDROP_NATS")]
+    pub nats: Option<String>,
+    #[command(flatten)]
+    pub token: TokenArgs,
+}
+
+impl FleetArgs {
+    /// The broker's address and the token that starts runs. Where neither is given, those of the broker of this machine.
+    ///
+    /// # Errors
+    /// When one is missing, or the token only lets agents join.
+    pub fn whose(&self) -> Result<(String, Token)> {
+        let token = self.token.text()?;
+        let (url, token) = match (&self.nats, token) {
+            (Some(url), Some(token)) => (url.clone(), token),
+            (None, None) => of_this_machine()?,
+            (Some(_), None) => {
+                return Err(
+                    UsageError("--nats needs the fleet's token: LASTDROP_TOKEN=… or --token-file FILE".into()).into()
+                );
+            }
+            (None, Some(_)) => {
+                return Err(UsageError(
+                    "the token needs the fleet's broker: --nats tls://HOST:PORT, or LASTDROP_NATS".into(),
+                )
+                .into());
+            }
+        };
+        Ok((url, Token::parse(&token).map_err(|e| UsageError(e.to_string()))?))
+    }
+
+    /// # Errors
+    /// As [`FleetArgs::whose`], and when the broker does not let us in.
+    pub fn connect(&self) -> Result<Fleet> {
+        let (url, token) = self.whose()?;
+        Ok(Fleet::connect(&url, &token, env!("CARGO_PKG_VERSION"))?)
+    }
+}
+
+/// The folder of a broker that is given none.
+///
+/// # Errors
+/// When there is no place for state.
+pub fn default_folder() -> Result<PathBuf> {
+    Ok(lastdrop_server::state_folder()?.join("fleet"))
+}
+
+fn of_this_machine() -> Result<(String, String)> {
+    let folder = default_folder()?;
+    match (fs::read_to_string(folder.join(URL_FILE)), fs::read_to_string(folder.join("token"))) {
+        (Ok(url), Ok(token)) => Ok((url.trim().to_owned(), token)),
+        _ => Err(UsageError(
+            "which fleet? Give --nats tls://HOST:PORT and its token (LASTDROP_TOKEN=… or --token-file FILE); `lastdrop fleet up` starts one and prints both".into(),
+        )
+        .into()),
+    }
+}

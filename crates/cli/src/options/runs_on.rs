@@ -1,0 +1,51 @@
+//! Which machines put the load on.
+
+use anyhow::Result;
+use clap::Args;
+use lastdrop_fleet::choose;
+use lastdrop_lab::Carrier;
+use lastdrop_lab::fleet::{self, Link};
+use lastdrop_model::Plan;
+use lastdrop_store::Store;
+
+use super::FleetArgs;
+use crate::exit::UsageError;
+use crate::fleet::{OverNats, catch_up};
+
+/// Options about the machines that put the load on.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Fleet")]
+pub struct RunsOnArgs {
+    /// Put the load on from agents of a fleet: all, a number of them, or names with weights ('a*2,b')
+    #[arg(long = "fleet", value_name = "WHO")]
+    pub who: Option<String>,
+    #[command(flatten)]
+    pub of: FleetArgs,
+}
+
+impl RunsOnArgs {
+    /// Who puts the load of a plan on; None: this machine.
+    ///
+    /// # Errors
+    /// When there is no such fleet, nobody to be chosen, or the plan cannot go through one. What agents told late of runs in `store` is added
+    /// to those first.
+    pub fn carrier(&self, plan: &Plan, store: Option<&Store>) -> Result<Option<Box<dyn Carrier>>> {
+        let Some(who) = &self.who else { return Ok(None) };
+        // What can be said without anybody.
+        fleet::check(plan, &[1]).map_err(UsageError)?;
+        let fleet = self.of.connect()?;
+        if let Some(store) = store {
+            catch_up(&fleet, store)?;
+        }
+        let chosen = choose(&fleet.agents()?, who).map_err(|e| UsageError(format!("--fleet: {e}")))?;
+        let link = OverNats::new(fleet, chosen);
+        let weights: Vec<u32> = link.members().iter().map(|m| m.weight).collect();
+        fleet::check(plan, &weights).map_err(UsageError)?;
+        Ok(Some(Box::new(fleet::Fleet::new(link))))
+    }
+
+    /// Is it a fleet?
+    pub fn is_fleet(&self) -> bool {
+        self.who.is_some()
+    }
+}

@@ -1,0 +1,241 @@
+//! `run --fleet`: one run on several machines, counted as the server counts, and what is said where a machine is lost.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::servers::{Daemon, nginx};
+use common::{Folder, assert_sums, free_port, n, number, signal, wait_until};
+use serde_json::Value;
+
+/// A program that goes on; dropped, it ends.
+struct Running(Child);
+
+impl Running {
+    fn start(mut command: Command) -> Running {
+        Running(command.stderr(Stdio::null()).spawn().expect("it starts"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A broker, two agents with weights of their own folders, and an nginx that writes down each request.
+struct Scene {
+    folder: Folder,
+    // Ended in this order: whoever is left without a broker would go on trying.
+    agents: Vec<Running>,
+    _broker: Running,
+    _server: Daemon,
+    url: String,
+}
+
+impl Scene {
+    fn new(agents: &[(&str, &[&str])]) -> Scene {
+        let folder = Folder::new();
+        let port = free_port();
+        let log = folder.join("access.log");
+        let lines = format!(
+            "server {{ listen 127.0.0.1:{port}; keepalive_requests 1000000;\n\
+             location / {{ return 200 ok; }}\n location /counted {{ access_log {}; return 200 ok; }} }}",
+            log.display()
+        );
+        let server = nginx(&folder, &lines, port);
+        let mut broker = folder.lastdrop(&["fleet", "up", "--listen", &format!("127.0.0.1:{}", free_port())]);
+        let mut child = broker.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+        let mut said = BufReader::new(child.stdout.take().expect("its stdout")).lines().map_while(Result::ok);
+        let broker = Running(child);
+        let mut value = |name: &str| {
+            let line = said.next().unwrap_or_else(|| panic!("no line for {name}; is nats-server installed?"));
+            line.strip_prefix(name).unwrap_or_else(|| panic!("{name} in {line:?}")).trim().to_string()
+        };
+        let (address, _token, agent_token) = (value("url "), value("token "), value("agent-token "));
+        let agent = |(name, more): &(&str, &[&str])| {
+            let mut command = folder.lastdrop(&[&["agent", &address, "--name", name], *more].concat());
+            command.env("LASTDROP_TOKEN", &agent_token).stdout(Stdio::null());
+            Running::start(command)
+        };
+        let agents: Vec<Running> = agents.iter().map(agent).collect();
+        let scene = Scene { folder, agents, _broker: broker, _server: server, url: format!("http://127.0.0.1:{port}") };
+        wait_until("all agents in the fleet", || scene.members() == scene.agents.len());
+        scene
+    }
+
+    fn members(&self) -> usize {
+        self.folder.json(&["fleet", "status"], 0)["agents"].as_array().map_or(0, Vec::len)
+    }
+
+    /// Lines of the server's log; those of nginx come when a request is over.
+    fn logged(&self) -> u64 {
+        fs::read_to_string(self.folder.join("access.log")).unwrap_or_default().lines().count() as u64
+    }
+
+    fn counted(&self) -> String {
+        format!("{}/counted", self.url)
+    }
+}
+
+/// Requests of all phases of a document.
+fn requests(run: &Value) -> &Value {
+    &run["phases"][0]["requests"]
+}
+
+#[test]
+fn a_fleet_sends_what_one_machine_would_and_counts_what_the_server_counts() {
+    let scene = Scene::new(&[("a", &[]), ("b", &["--skew", "5000000"])]);
+    let target = scene.counted();
+    // Open loop, weights: the schedule of one machine with that seed.
+    let options = ["-r", "400", "--arrivals", "poisson", "-d", "3s", "--seed", "7", "--drain", "2s"];
+    let run = scene.folder.json(&[&["run", &target, "--fleet", "a*2,b"], &options[..]].concat(), 0);
+    assert_sums(&run);
+    let seen = scene.logged();
+    assert_eq!((n(&requests(&run)["sent"]), n(&requests(&run)["answered"])), (seen, seen), "{}", requests(&run));
+    let agents = run["agents"].as_array().expect("agents");
+    let of = |i: usize| n(&agents[i]["requests"]["due"]);
+    assert_eq!(of(0) + of(1), n(&requests(&run)["due"]));
+    assert!(of(0).abs_diff(2 * of(1)) <= 2, "{agents:?}");
+    assert!(agents.iter().all(|a| a["complete"] == true), "{agents:?}");
+    let off = agents[1]["offset_us"].as_i64().expect("a number") - 5_000_000;
+    assert!(off.unsigned_abs() <= n(&agents[1]["error_us"]) + 20_000, "{agents:?}");
+    assert_eq!(n(&run["phases"][0]["latency_us"]["response"]["count"]), seen);
+    assert_eq!(run["generator"]["threads"], 2);
+    let alone = scene.folder.json(&[&["run", &target], &options[..]].concat(), 0);
+    assert_eq!(n(&requests(&alone)["due"]), n(&requests(&run)["due"]), "one schedule");
+    // Seconds are the fleet's: those of one machine, second by second, as far as the clock of each was read a moment later.
+    let seconds = |run: &Value| -> Vec<u64> {
+        run["phases"][0]["seconds"].as_array().expect("seconds").iter().map(|s| n(&s["answered"])).collect()
+    };
+    for (a, b) in seconds(&run).iter().zip(seconds(&alone)) {
+        assert!(a.abs_diff(b) <= 80, "{:?} {:?}", seconds(&run), seconds(&alone));
+    }
+    // Counted requests of a closed loop, with a file that goes along: each row once.
+    let before = scene.logged();
+    let rows: String = (0..500).map(|i| format!("{i}\n")).collect();
+    fs::write(scene.folder.join("rows.csv"), format!("row\n{rows}")).expect("written");
+    let plan = format!(
+        "users = 10\nrequests = 500\n[data]\nfile = \"rows.csv\"\n[[request]]\nurl = \"{target}?row={{{{row}}}}\"\n"
+    );
+    fs::write(scene.folder.join("plan.toml"), plan).expect("written");
+    let file = scene.folder.join("plan.toml").display().to_string();
+    let run = scene.folder.json(&["run", &file, "--fleet", "all"], 0);
+    assert_eq!((n(&requests(&run)["answered"]), scene.logged() - before), (500, 500));
+    let log = fs::read_to_string(scene.folder.join("access.log")).expect("the log");
+    let mut seen: Vec<u32> = log
+        .lines()
+        .skip(before as usize)
+        .map(|line| line.split("row=").nth(1).and_then(|l| l.split(' ').next()?.parse().ok()).expect("a row"))
+        .collect();
+    seen.sort_unstable();
+    let answered = |i: usize| n(&run["agents"][i]["requests"]["answered"]);
+    assert_eq!(answered(0) + answered(1), 500);
+    // Users of equal agents are half each, and each user makes as many requests as another.
+    assert_eq!((answered(0), answered(1)), (250, 250));
+    assert_eq!(seen, (0..500).collect::<Vec<_>>());
+    // The report of the kept run tells of the agents.
+    let text = scene.folder.run(&["show", "last"]).stdout;
+    assert!(text.contains("agent a: 250 sent") && text.contains("agent b: 250 sent"), "{text}");
+}
+
+#[test]
+fn a_killed_agent_makes_the_run_invalid_and_its_share_unsent() {
+    let mut scene = Scene::new(&[("a", &[]), ("b", &[])]);
+    let target = scene.counted();
+    let args = [
+        "run", &target, "--fleet", "all", "-r", "200", "-d", "6s", "--drain", "1s", "--json", "-", "--quiet", "--store",
+    ];
+    let store = scene.folder.join("lost.sqlite").display().to_string();
+    let mut command = scene.folder.lastdrop(&[&args[..], &[&store]].concat());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    wait_until("two seconds of load", || scene.logged() >= 400);
+    signal(&scene.agents[1].0, libc::SIGKILL);
+    let killed = Instant::now();
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
+    // The rest of the run, and `--drain` + 10 s.
+    assert!(killed.elapsed() < Duration::from_secs(40), "{:?}", killed.elapsed());
+    let run: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    assert_sums(&run);
+    let r = requests(&run);
+    assert_eq!(n(&r["due"]), 1200, "{r}");
+    let agent = |name: &str| {
+        let agents = run["agents"].as_array().expect("agents");
+        agents.iter().find(|a| a["name"] == name).unwrap_or_else(|| panic!("{agents:?}")).clone()
+    };
+    let (a, b) = (agent("a"), agent("b"));
+    assert_eq!((a["complete"].as_bool(), n(&a["requests"]["answered"])), (Some(true), 600), "{a}");
+    assert_eq!((b["complete"].as_bool(), n(&b["requests"]["due"])), (Some(false), 600), "{b}");
+    assert!(n(&b["requests"]["unsent"]) >= 200 && n(&b["requests"]["sent"]) >= 100, "{b}");
+    assert_eq!(n(&r["unsent"]), n(&b["requests"]["unsent"]), "{r}");
+    assert!(scene.logged() >= n(&r["sent"]), "the server has seen no less");
+    assert_eq!(run["validity"]["verdict"], "invalid");
+    let reason = &run["validity"]["reasons"][0];
+    assert_eq!(reason["rule"], "agent-lost");
+    assert!(reason["what"].as_str().is_some_and(|w| w.contains("agent b")), "{reason}");
+    // What is left of the fleet takes the next run.
+    scene.agents.truncate(1);
+    let before = scene.logged();
+    let next = scene.folder.json(&["run", &target, "--fleet", "a", "-n", "100", "-c", "4"], 0);
+    assert_eq!((n(&requests(&next)["answered"]), scene.logged() - before), (100, 100));
+}
+
+#[test]
+fn a_run_whose_coordinator_was_killed_is_whole_once_somebody_asks_again() {
+    let scene = Scene::new(&[("a", &[]), ("b", &[])]);
+    let target = scene.counted();
+    let args = ["run", &target, "--fleet", "all", "-r", "200", "-d", "4s", "--drain", "1s", "--quiet"];
+    let mut child =
+        scene.folder.lastdrop(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    wait_until("a second of load", || scene.logged() >= 200);
+    child.kill().expect("killed");
+    child.wait().expect("gone");
+    // The agents go on without it.
+    let idle = || {
+        let status = scene.folder.json(&["fleet", "status"], 0);
+        status["agents"].as_array().expect("agents").iter().all(|a| a["run"].is_null())
+    };
+    wait_until("the end of the run", || scene.logged() == 800 && idle());
+    let killed = scene.folder.json(&["show", "last"], 0);
+    let next = scene.folder.json(&["run", &target, "--fleet", "all", "-n", "10", "-c", "2"], 0);
+    assert_eq!(n(&requests(&next)["answered"]), 10);
+    let whole = scene.folder.json(&["show", killed["id"].as_str().expect("an id")], 0);
+    assert_sums(&whole);
+    assert_eq!((n(&requests(&whole)["answered"]), n(&requests(&whole)["due"])), (800, 800), "{}", requests(&whole));
+    assert!(whole["agents"].as_array().expect("agents").iter().all(|a| a["complete"] == true), "{}", whole["agents"]);
+    assert_ne!(whole["validity"]["verdict"], "invalid", "{}", whole["validity"]);
+}
+
+#[test]
+fn what_an_agent_may_not_do_does_not_begin_and_a_stopped_run_is_whole() {
+    let scene = Scene::new(&[("a", &["--max-rate", "100"]), ("b", &["--allow", "192.0.2.0/24"])]);
+    let target = scene.counted();
+    let refused = |args: &[&str], code: i32, words: &str| {
+        let done = scene.folder.run(&[&["run", &target, "--no-store", "--fleet"], args].concat());
+        assert!(done.code == code && done.stderr.contains(words), "{done:?}");
+    };
+    refused(&["b", "-d", "1s"], 1, "--allow");
+    refused(&["a", "-r", "101", "-d", "1s"], 1, "--max-rate");
+    refused(&["c", "-d", "1s"], 2, "no agent c in the fleet");
+    refused(&["3", "-d", "1s"], 2, "3 agents are wanted");
+    refused(&["a", "-d", "1s", "--log", "x.csv"], 2, "--log");
+    refused(&["a", "-d", "1s", "--unix-socket", "/tmp/x"], 2, "Unix socket");
+    assert_eq!(scene.logged(), 0);
+    // Stopped by its user: everything that was sent is in the report.
+    let args = ["run", &target, "--fleet", "a", "-r", "50", "-d", "60s", "--json", "-", "--quiet"];
+    let child = scene.folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    wait_until("a second of load", || scene.logged() >= 60);
+    signal(&child, libc::SIGINT);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130));
+    let run: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    assert_sums(&run);
+    assert_eq!(n(&requests(&run)["sent"]), scene.logged());
+    assert!(number(&run["phases"][0]["duration_s"]) < 30.0);
+    assert_eq!(run["agents"][0]["complete"], true);
+}

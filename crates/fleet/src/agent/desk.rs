@@ -1,0 +1,368 @@
+//! What an agent answers: who it is, what its clock shows, and what it says of orders. All of it on the connection's thread.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_nats::Message;
+use futures_util::StreamExt;
+use tokio::sync::{oneshot, watch};
+
+use super::entry::Entry;
+use super::home::Home;
+use super::{AgentOptions, Shared, Tell, Told};
+use crate::engine::{File, Files, Job, Start, Stop};
+use crate::files::{FetchError, fetch};
+use crate::link::{Driver, Link};
+use crate::messages::{Beat, Reply};
+use crate::order::{Order, Reader, Refusal, Stored, What};
+use crate::outbox::Outbox;
+use crate::roster::{Agent, Refusals};
+use crate::subjects::{WHO, alive, order, ping};
+
+/// A job for the engine's thread.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub job: Job,
+    pub stop: Stop,
+    pub go: Receiver<Start>,
+    /// If nobody has said go by then, nobody will.
+    pub expires: Instant,
+    pub ready: oneshot::Sender<Reply>,
+}
+
+/// The job under way.
+#[derive(Debug)]
+struct Current {
+    run: String,
+    stop: Stop,
+    go: Sender<Start>,
+    /// Has it begun? Signs of life are given from then on.
+    began: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct State {
+    home: Home,
+    current: Option<Current>,
+    refused: Refusals,
+    /// What is wrong with the journal. It stays until a sign of life has told of it, however soon it has passed.
+    journal_trouble: Option<String>,
+    journal_works: bool,
+    /// What was told of last, so that it is told once.
+    told: Option<String>,
+}
+
+/// Answers until closed.
+#[derive(Clone)]
+pub(super) struct Desk {
+    options: Arc<AgentOptions>,
+    state: Shared<State>,
+    outbox: Arc<Outbox>,
+    link: Link,
+    tasks: Sender<Task>,
+    driver: Arc<Driver>,
+    closed: Arc<watch::Sender<bool>>,
+    tell: Tell,
+}
+
+impl Desk {
+    #[expect(clippy::too_many_arguments, reason = "the parts of an agent meet here, once")]
+    pub fn open(
+        options: &AgentOptions,
+        home: Home,
+        driver: &Arc<Driver>,
+        link: Link,
+        outbox: &Arc<Outbox>,
+        tasks: Sender<Task>,
+        stop: &Stop,
+        tell: &Tell,
+    ) -> Desk {
+        let entry = Entry {
+            url: options.url.clone(),
+            token: options.token.clone(),
+            name: options.name.clone(),
+            password: home.state.password.clone(),
+        };
+        let state = State {
+            home,
+            current: None,
+            refused: Refusals::default(),
+            journal_trouble: None,
+            journal_works: true,
+            told: None,
+        };
+        let desk = Desk {
+            options: Arc::new(options.clone()),
+            state: Arc::new(Mutex::new(state)),
+            outbox: Arc::clone(outbox),
+            link,
+            tasks,
+            driver: Arc::clone(driver),
+            closed: Arc::new(watch::channel(false).0),
+            tell: Arc::clone(tell),
+        };
+        desk.spawn(desk.clone().answer_who());
+        desk.spawn(desk.clone().answer_pings());
+        desk.spawn(desk.clone().take_orders());
+        desk.spawn(desk.clone().keep_time(stop.clone()));
+        desk.spawn(desk.clone().stay_in(entry));
+        desk
+    }
+
+    /// Does a task until it is done, or the desk is closed.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut closed = self.closed.subscribe();
+        self.driver.spawn(async move {
+            tokio::select! {
+                () = task => {}
+                _ = closed.wait_for(|closed| *closed) => {}
+            }
+        });
+    }
+
+    /// Says good-bye to the broker.
+    pub fn close(&self) {
+        self.closed.send_replace(true);
+        let leave = async { (self.link.client.flush().await, self.link.client.drain().await) };
+        let _ = self.driver.wait(async { tokio::time::timeout(Duration::from_secs(2), leave).await });
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The job is over.
+    pub fn free(&self) {
+        let mut state = self.state();
+        state.current = None;
+        state.home.forget_files();
+    }
+
+    /// The journal cannot be written; None: it can again.
+    pub fn journal_trouble(&self, error: Option<String>) {
+        let mut state = self.state();
+        state.journal_works = error.is_none();
+        if let Some(e) = error {
+            state.journal_trouble = Some(format!("the journal cannot be written: {e}"));
+        }
+    }
+
+    async fn answer_who(self) {
+        let Ok(mut asked) = self.link.client.subscribe(WHO).await else { return };
+        while let Some(message) = asked.next().await {
+            let hello = serde_json::to_vec(&self.hello()).expect("an agent's description is JSON");
+            self.answer(&message, hello).await;
+        }
+    }
+
+    fn hello(&self) -> Agent {
+        let state = self.state();
+        Agent {
+            name: self.options.name.clone(),
+            cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            version: self.options.version.clone(),
+            address: self.link.client.server_info().client_ip,
+            offset_us: 0,
+            error_us: 0,
+            looks: self.options.looks.clone(),
+            limits: self.options.limits.clone(),
+            busy: state.current.as_ref().map(|c| c.run.clone()),
+            refused: state.refused,
+            epoch: state.home.state.epoch,
+            instance: state.home.state.instance.clone(),
+            last_order: state.home.state.last_order,
+        }
+    }
+
+    async fn answer_pings(self) {
+        let Ok(mut asked) = self.link.client.subscribe(ping(&self.options.name)).await else { return };
+        while let Some(message) = asked.next().await {
+            let now = self.options.clock().now_us().to_string();
+            self.answer(&message, now.into()).await;
+        }
+    }
+
+    async fn answer(&self, message: &Message, answer: Vec<u8>) {
+        if let Some(to) = &message.reply {
+            let _ = self.link.client.publish(to.clone(), answer.into()).await;
+        }
+    }
+
+    async fn take_orders(self) {
+        let Ok(mut given) = self.link.client.subscribe(order(&self.options.name)).await else { return };
+        while let Some(message) = given.next().await {
+            let desk = self.clone();
+            // Files may take a while to come, and a stop must not wait behind them.
+            self.spawn(async move {
+                let reply = match desk.take(&message.payload).await {
+                    Ok(reply) => reply,
+                    Err(refusal) => {
+                        desk.state().refused.count(&refusal);
+                        (desk.tell)(Told::Refused(refusal.clone()));
+                        Reply::Refused(refusal)
+                    }
+                };
+                desk.answer(&message, serde_json::to_vec(&reply).expect("a reply is JSON")).await;
+            });
+        }
+    }
+
+    async fn take(&self, message: &[u8]) -> Result<Reply, Refusal> {
+        let (order, payload) = self.open_order(message)?;
+        match order.what {
+            What::Prepare { payload: stored, files } => {
+                let (job, stop, go) = self.begin(&order.run)?;
+                let fetched = self.fetched(job, payload, stored.as_ref(), &files).await;
+                let job = fetched.inspect_err(|_| self.free())?;
+                let (ready, readied) = oneshot::channel();
+                let expires = self.options.clock().instant(order.expires_us);
+                let _ = self.tasks.send(Task { job, stop, go, expires, ready });
+                match readied.await {
+                    Ok(Reply::Refused(refusal)) => Err(refusal),
+                    Ok(reply) => Ok(reply),
+                    // Gone without a word: the agent ends.
+                    Err(_) => Ok(Reply::NotHere),
+                }
+            }
+            What::Go { at_us, coordinator_us, error_us } => {
+                let mut state = self.state();
+                let Some(current) = state.current.as_mut().filter(|c| c.run == order.run) else {
+                    return Ok(Reply::NotHere);
+                };
+                let start = Start { at: self.options.clock().instant(at_us), unix_us: coordinator_us, error_us };
+                current.began = Some(start.at);
+                Ok(if current.go.send(start).is_ok() { Reply::Going } else { Reply::NotHere })
+            }
+            What::Stop { why } => {
+                let state = self.state();
+                let Some(current) = state.current.as_ref().filter(|c| c.run == order.run) else {
+                    return Ok(Reply::NotHere);
+                };
+                current.stop.ask(&why);
+                Ok(Reply::Stopping)
+            }
+        }
+    }
+
+    /// Checks an order, and remembers that it was seen before anything is done about it.
+    fn open_order<'m>(&self, message: &'m [u8]) -> Result<(Order, &'m [u8]), Refusal> {
+        let mut state = self.state();
+        let reader = Reader {
+            token: &self.options.token,
+            agent: &self.options.name,
+            instance: &state.home.state.instance,
+            version: &self.options.version,
+            last: state.home.state.last_order,
+            now_us: self.options.clock().now_us(),
+        };
+        let (order, payload) = Order::open(message, &reader)?;
+        state.home.state.last_order = order.sequence;
+        state
+            .home
+            .save()
+            .map_err(|e| Refusal::Declined(format!("the agent cannot note that it has seen the order: {e}")))?;
+        Ok((order, payload))
+    }
+
+    fn begin(&self, run: &str) -> Result<(Job, Stop, Receiver<Start>), Refusal> {
+        let mut state = self.state();
+        if let Some(current) = &state.current {
+            return Err(Refusal::Busy(current.run.clone()));
+        }
+        let (stop, (send, go)) = (Stop::default(), channel());
+        state.current = Some(Current { run: run.to_owned(), stop: stop.clone(), go: send, began: None });
+        let job = Job {
+            run: run.to_owned(),
+            agent: self.options.name.clone(),
+            epoch: state.home.state.epoch,
+            payload: Vec::new(),
+            files: Files::default(),
+            limits: self.options.limits.clone(),
+        };
+        Ok((job, stop, go))
+    }
+
+    async fn fetched(
+        &self,
+        mut job: Job,
+        payload: &[u8],
+        stored: Option<&Stored>,
+        files: &[Stored],
+    ) -> Result<Job, Refusal> {
+        let folder = self.state().home.files();
+        let refused = |file: &Stored, e: FetchError| match e {
+            FetchError::Damaged => Refusal::Damaged(format!("file {}", file.name)),
+            e => Refusal::Declined(format!("file {}: {e}", file.name)),
+        };
+        job.payload = match stored {
+            None => payload.to_vec(),
+            Some(file) => {
+                let path = fetch(&self.link.jetstream, file, &folder).await.map_err(|e| refused(file, e))?;
+                std::fs::read(path).map_err(|e| refused(file, e.into()))?
+            }
+        };
+        let mut fetched = Vec::new();
+        for file in files {
+            let path = fetch(&self.link.jetstream, file, &folder).await.map_err(|e| refused(file, e))?;
+            fetched.push(File { name: file.name.clone(), path, sha256: file.sha256.clone() });
+        }
+        job.files = Files::new(fetched);
+        Ok(job)
+    }
+
+    /// Signs of life while there is a job; its bounds of time; the end of all.
+    async fn keep_time(self, stop: Stop) {
+        let mut beat = Instant::now();
+        loop {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let due = beat <= Instant::now() && self.link.is_up();
+            let Some(sign) = self.look_after(&stop, due) else { continue };
+            if due {
+                beat = Instant::now() + Duration::from_secs(1);
+                let sign = serde_json::to_vec(&sign).expect("a sign of life is JSON");
+                let _ = self.link.client.publish(alive(&self.options.name), sign.into()).await;
+            }
+        }
+    }
+
+    /// The sign of life to give, if there is a job.
+    fn look_after(&self, stop: &Stop, tell: bool) -> Option<Beat> {
+        let mut state = self.state();
+        let trouble = state.journal_trouble.clone().or_else(|| self.outbox.trouble());
+        if tell && trouble != state.told {
+            state.told.clone_from(&trouble);
+            if let Some(what) = &trouble {
+                (self.tell)(Told::Trouble(what.clone()));
+            }
+        }
+        if tell && state.journal_works {
+            state.journal_trouble = None;
+        }
+        let epoch = state.home.state.epoch;
+        let current = state.current.as_ref()?;
+        if let Some(why) = stop.why() {
+            current.stop.ask(&why);
+        }
+        let began = current.began?;
+        if self.options.limits.max_time.is_some_and(|limit| Instant::now().saturating_duration_since(began) > limit) {
+            current.stop.ask("the agent's --max-time is over");
+        }
+        Some(Beat { run: current.run.clone(), epoch, trouble })
+    }
+
+    /// Tells of a broker that is away and back. One that has forgotten its users is asked again.
+    async fn stay_in(self, entry: Entry) {
+        let mut up = self.link.up.clone();
+        loop {
+            if up.wait_for(|up| !*up).await.is_err() {
+                return;
+            }
+            (self.tell)(Told::Away("the connection to the broker broke".into()));
+            while tokio::time::timeout(Duration::from_secs(5), self.link.wait_up()).await.is_err() {
+                let _ = entry.ask().await;
+            }
+            (self.tell)(Told::Back);
+        }
+    }
+}

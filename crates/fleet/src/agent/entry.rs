@@ -1,0 +1,88 @@
+//! How an agent gets in: with the agent-token it may only ask; then it is a user of its own, with subjects of its own.
+
+use std::time::Duration;
+
+use async_nats::RequestErrorKind;
+
+use crate::link::{Link, LinkError, Login, chain};
+use crate::messages::{Join, Joined};
+use crate::subjects::{JOIN, JOINER, inbox, user};
+use crate::tokens::AgentToken;
+
+/// Who wants in.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub url: String,
+    pub token: AgentToken,
+    pub name: String,
+    pub password: String,
+}
+
+/// Why it is not in.
+#[derive(Debug, thiserror::Error)]
+pub enum EntryError {
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error("the fleet does not take an agent called {name}: {why}")]
+    Refused { name: String, why: String },
+}
+
+impl EntryError {
+    pub fn may_pass(&self) -> bool {
+        matches!(self, EntryError::Link(e) if e.may_pass())
+    }
+}
+
+impl Entry {
+    /// Asks to be let in. A broker of somebody's own has nobody who answers; then its users are as they are.
+    pub async fn ask(&self) -> Result<(), EntryError> {
+        let login = Login {
+            url: self.url.clone(),
+            user: JOINER.into(),
+            password: self.token.password(),
+            certificate: *self.token.certificate(),
+            inbox: inbox(JOINER),
+        };
+        let link = Link::open_patiently(&login).await?;
+        let join = Join { name: self.name.clone(), password: self.password.clone() };
+        let join = serde_json::to_vec(&join).expect("two texts are JSON");
+        let answer = link.client.request(JOIN, join.into()).await;
+        let _ = link.client.drain().await;
+        match answer {
+            Ok(message) => match serde_json::from_slice::<Joined>(&message.payload) {
+                Ok(Joined { refused: Some(why) }) => Err(EntryError::Refused { name: self.name.clone(), why }),
+                _ => Ok(()),
+            },
+            Err(e) if e.kind() == RequestErrorKind::NoResponders => {
+                Err(self.not_yet("its doorkeeper is not there yet".into()))
+            }
+            Err(e) => Err(self.not_yet(chain(&e))),
+        }
+    }
+
+    /// Asks, and connects as a user of its own.
+    pub async fn enter(&self) -> Result<Link, EntryError> {
+        self.ask().await?;
+        let login = Login {
+            url: self.url.clone(),
+            user: user(&self.name),
+            password: self.password.clone(),
+            certificate: *self.token.certificate(),
+            inbox: inbox(&self.name),
+        };
+        // The broker reads its list of users again, which takes it a moment.
+        let mut tries = 0;
+        loop {
+            match Link::open(&login).await {
+                Err(LinkError::NotWelcome(_)) if tries < 20 => tries += 1,
+                Err(LinkError::NotWelcome(_)) => return Err(self.not_yet("it does not let the agent in yet".into())),
+                entered => return Ok(entered?),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    fn not_yet(&self, why: String) -> EntryError {
+        EntryError::Link(LinkError::Unreachable { url: self.url.clone(), why })
+    }
+}

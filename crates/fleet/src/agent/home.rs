@@ -1,0 +1,159 @@
+//! An agent's folder: what it has to remember from one life to the next.
+//!
+//! | file | what |
+//! |---|---|
+//! | `lock` | held while the agent lives: a folder has one agent |
+//! | `state.json` | its instance, password at the broker, epoch, and the highest sequence of an order |
+//! | `journal/` | records that the broker has not acknowledged |
+//! | `files/` | files of the job under way |
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use crate::journal::{Journal, Left};
+use crate::tokens::{hex, random};
+
+#[derive(Debug)]
+pub(crate) struct Home {
+    folder: PathBuf,
+    pub state: State,
+    /// Held, never read.
+    _lock: Flock<File>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct State {
+    /// Made with the folder.
+    pub instance: String,
+    pub password: String,
+    /// How often an agent has begun to live here.
+    pub epoch: u64,
+    pub last_order: u64,
+}
+
+/// The folder is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum HomeError {
+    #[error("another agent is at work in {}: give this one another --name", .0.display())]
+    Taken(PathBuf),
+    #[error("{} is no state of an agent ({why}): remove it, and the agent is a new one", path.display())]
+    Damaged { path: PathBuf, why: String },
+    #[error("cannot use {}: {source}", path.display())]
+    Disk { path: PathBuf, source: io::Error },
+}
+
+impl Home {
+    /// Takes the folder, and begins a new life in it.
+    pub fn open(folder: &Path) -> Result<Home, HomeError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| HomeError::Disk { path, source }
+        };
+        for part in ["", "journal", "files"] {
+            let path = folder.join(part);
+            DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed(&path))?;
+        }
+        let path = folder.join("lock");
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed(&path))?;
+        let lock =
+            Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| HomeError::Taken(folder.to_owned()))?;
+        let path = folder.join("state.json");
+        let mut state = match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice::<State>(&bytes)
+                .map_err(|e| HomeError::Damaged { path: path.clone(), why: e.to_string() })?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => State {
+                instance: hex(&random::<16>().map_err(failed(&path))?),
+                password: hex(&random::<32>().map_err(failed(&path))?),
+                epoch: 0,
+                last_order: 0,
+            },
+            Err(e) => return Err(failed(&path)(e)),
+        };
+        state.epoch += 1;
+        let home = Home { folder: folder.to_owned(), state, _lock: lock };
+        home.save().map_err(failed(&path))?;
+        home.forget_files();
+        Ok(home)
+    }
+
+    /// Writes the state down, so that it is there whatever happens next.
+    pub fn save(&self) -> io::Result<()> {
+        write_whole(&self.folder.join("state.json"), &serde_json::to_vec(&self.state)?)
+    }
+
+    pub fn journals(&self) -> PathBuf {
+        self.folder.join("journal")
+    }
+
+    pub fn files(&self) -> PathBuf {
+        self.folder.join("files")
+    }
+
+    pub fn forget_files(&self) {
+        for entry in fs::read_dir(self.files()).into_iter().flatten().flatten() {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+
+    /// Journals of former lives; and what could not be read, as sentences.
+    pub fn left(&self) -> (Vec<(Journal, Left)>, Vec<String>) {
+        let (mut left, mut trouble) = (Vec::new(), Vec::new());
+        let mut paths: Vec<PathBuf> =
+            fs::read_dir(self.journals()).into_iter().flatten().flatten().map(|e| e.path()).collect();
+        paths.retain(|p| p.extension().is_some_and(|e| e == "journal"));
+        paths.sort();
+        for path in paths {
+            match Journal::open(&path) {
+                Ok(journal) => left.push(journal),
+                // Killed before it had a header: there is nothing in it.
+                Err(e)
+                    if e.kind() == io::ErrorKind::InvalidData && fs::metadata(&path).is_ok_and(|m| m.len() < 4096) =>
+                {
+                    let _ = fs::remove_file(&path);
+                }
+                Err(e) => trouble.push(format!("the journal {} cannot be read: {e}", path.display())),
+            }
+        }
+        (left, trouble)
+    }
+}
+
+/// Replaces a file by one that is on the disk as a whole. Private to its owner.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let partial = path.with_extension("partial");
+    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&partial)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&partial, path)?;
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_life_is_an_epoch_and_remembers_the_last_order() {
+        let folder = tempfile::tempdir().expect("folder");
+        let mut home = Home::open(folder.path()).expect("opened");
+        home.state.last_order = 9;
+        home.save().expect("saved");
+        let first = home.state.clone();
+        assert!(matches!(Home::open(folder.path()), Err(HomeError::Taken(_))));
+        drop(home);
+        let second = Home::open(folder.path()).expect("opened").state;
+        assert_eq!((first.epoch, second.epoch, second.last_order), (1, 2, 9));
+        assert_eq!((second.instance, second.password), (first.instance, first.password));
+    }
+}

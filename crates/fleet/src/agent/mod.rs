@@ -1,0 +1,289 @@
+//! An agent: dials out, says who it is, takes signed orders, has its engine do them, and sees to it that each record gets to the
+//! broker. It stays until it is told to end, whatever becomes of broker and coordinator.
+//!
+//! Three threads: the caller's has the engine; one publishes (`outbox`); one is the connection's and answers what is asked
+//! (`desk`), so that pings that measure the clock never wait for a disk.
+
+mod desk;
+mod entry;
+mod home;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::engine::{Engine, EngineError, Job, Limits, Sink, SinkError, Start, Stop};
+use crate::journal::{END, Journal, RECORD, Whose};
+use crate::link::{Driver, Link};
+use crate::messages::{Clock, LastWord, Reply};
+use crate::order::Refusal;
+use crate::outbox::{Book, Outbox};
+use crate::subjects::is_agent_name;
+use crate::tokens::AgentToken;
+use desk::{Desk, Task};
+pub(crate) use entry::Entry;
+pub use entry::EntryError;
+use home::Home;
+pub use home::HomeError;
+pub(crate) use home::write_whole;
+
+/// At its end an agent waits so long for the broker to take what is written; the rest is for its next life.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// What an agent is started with.
+#[derive(Debug, Clone)]
+pub struct AgentOptions {
+    /// `tls://HOST:PORT`.
+    pub url: String,
+    pub token: AgentToken,
+    pub name: String,
+    /// Its own, private; journals are in it.
+    pub folder: PathBuf,
+    /// Of lastdrop: orders of others are refused.
+    pub version: String,
+    pub limits: Limits,
+    /// Servers that it can look at, for people and for `fleet status`.
+    pub looks: Vec<String>,
+    /// Added to the clock: for tests.
+    pub skew_us: i64,
+}
+
+/// What an agent tells whoever watches it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// It is a member of the fleet.
+    Joined,
+    /// No broker yet, or no more; it goes on trying.
+    Away(String),
+    Back,
+    Began {
+        run: String,
+    },
+    Ended {
+        run: String,
+        records: u64,
+        error: Option<String>,
+    },
+    Refused(Refusal),
+    Trouble(String),
+    /// It ends, and this many records are left in the journal.
+    Left(usize),
+}
+
+/// Why there is no agent.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error("{0:?} is no name for an agent: letters, digits, - and _, at most 64, and not digits alone")]
+    Name(String),
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    #[error(transparent)]
+    Entry(#[from] EntryError),
+    #[error("no thread for the agent: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Who hears what an agent tells.
+pub type Tell = Arc<dyn Fn(Told) + Send + Sync>;
+
+/// Is an agent until `stop` is asked for. What is written then is published, if the broker takes it within 10 s.
+///
+/// # Errors
+/// When it can never be one: its folder is of no use, the token is of another fleet, its name is taken. A broker that is not
+/// there is waited for.
+pub fn run(options: &AgentOptions, engine: &mut dyn Engine, stop: &Stop, tell: Tell) -> Result<(), AgentError> {
+    if !is_agent_name(&options.name) {
+        return Err(AgentError::Name(options.name.clone()));
+    }
+    let home = Home::open(&options.folder)?;
+    let driver = Driver::start()?;
+    let outbox = Arc::new(Outbox::default());
+    take_up_former_lives(&home, &outbox, &tell);
+    let Some(link) = enter(options, &home, &driver, stop, &tell)? else { return Ok(()) };
+    tell(Told::Joined);
+    let publisher = {
+        let (driver, link, outbox) = (Arc::clone(&driver), link.clone(), Arc::clone(&outbox));
+        std::thread::Builder::new().name("publish".into()).spawn(move || outbox.publish(&driver, &link))?
+    };
+    let (give, tasks) = channel();
+    let desk = Desk::open(options, home, &driver, link, &outbox, give, stop, &tell);
+    let agent = Agent { options, outbox: &outbox, desk: &desk, stop, tell: &tell };
+    agent.work(engine, &tasks);
+    tell(Told::Left(outbox.close(LAST_WORDS)));
+    let _ = publisher.join();
+    desk.close();
+    Ok(())
+}
+
+/// What was not acknowledged in former lives is published in this one.
+fn take_up_former_lives(home: &Home, outbox: &Outbox, tell: &Tell) {
+    let (left, trouble) = home.left();
+    for what in trouble {
+        tell(Told::Trouble(what));
+    }
+    for (journal, left) in left {
+        let error = Some("the agent ended before the run did: it was killed, or its machine was".to_owned());
+        let word = LastWord { records: left.next, error };
+        outbox.take_up(journal, left, &serde_json::to_vec(&word).expect("a number and a text are JSON"));
+    }
+}
+
+/// Waits for the broker, for ever. None when told to end meanwhile.
+fn enter(
+    options: &AgentOptions,
+    home: &Home,
+    driver: &Driver,
+    stop: &Stop,
+    tell: &Tell,
+) -> Result<Option<Link>, AgentError> {
+    let entry = Entry {
+        url: options.url.clone(),
+        token: options.token.clone(),
+        name: options.name.clone(),
+        password: home.state.password.clone(),
+    };
+    let mut told = String::new();
+    let mut pause = Duration::from_millis(100);
+    loop {
+        match driver.wait(entry.enter()) {
+            Ok(link) => return Ok(Some(link)),
+            Err(e) if e.may_pass() => {
+                let why = e.to_string();
+                if why != told {
+                    tell(Told::Away(why.clone()));
+                    told = why;
+                }
+            }
+            Err(e) => return Err(e.into()),
+        }
+        if stop.wait(pause) {
+            return Ok(None);
+        }
+        pause = (pause * 2).min(Duration::from_secs(2));
+    }
+}
+
+/// The engine's thread.
+struct Agent<'a> {
+    options: &'a AgentOptions,
+    outbox: &'a Arc<Outbox>,
+    desk: &'a Desk,
+    stop: &'a Stop,
+    tell: &'a Tell,
+}
+
+impl Agent<'_> {
+    /// One job after the other, until told to end.
+    fn work(&self, engine: &mut dyn Engine, tasks: &Receiver<Task>) {
+        while !self.stop.is_asked() {
+            match tasks.recv_timeout(Duration::from_millis(100)) {
+                Ok(task) => self.job(engine, task),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn job(&self, engine: &mut dyn Engine, task: Task) {
+        let Task { job, stop, go, expires, ready } = task;
+        let prepared = match caught(|| engine.prepare(&job)) {
+            Ok(()) => self.journal(&job).map_err(|e| Refusal::Declined(format!("the journal cannot be written: {e}"))),
+            Err(e) => Err(Refusal::Declined(e.0)),
+        };
+        let book = match prepared {
+            Ok(book) => book,
+            Err(refusal) => {
+                self.desk.free();
+                let _ = ready.send(Reply::Refused(refusal));
+                return;
+            }
+        };
+        let _ = ready.send(Reply::Ready { epoch: job.epoch });
+        let Some(start) = awaited(&go, &stop, expires) else {
+            if stop.is_asked() {
+                // Nobody expects anything of it.
+                book.discard();
+            } else {
+                self.end(&job, &book, Some("it was prepared and never told to begin".into()));
+            }
+            self.desk.free();
+            return;
+        };
+        (self.tell)(Told::Began { run: job.run.clone() });
+        let sink = JournalSink { book: &book, outbox: self.outbox, desk: self.desk };
+        let result = caught(|| engine.run(&job, start, &sink, &stop));
+        let error = match (result, stop.why()) {
+            (Err(e), _) => Some(e.0),
+            (Ok(()), Some(why)) => Some(why),
+            (Ok(()), None) => None,
+        };
+        self.end(&job, &book, error);
+        self.desk.free();
+    }
+
+    fn journal(&self, job: &Job) -> std::io::Result<Arc<Book>> {
+        let whose = Whose { run: job.run.clone(), agent: job.agent.clone(), epoch: job.epoch };
+        Journal::create(&self.options.folder.join("journal"), whose).map(Book::new)
+    }
+
+    fn end(&self, job: &Job, book: &Arc<Book>, error: Option<String>) {
+        let records = book.next();
+        let word = LastWord { records, error: error.clone() };
+        let word = serde_json::to_vec(&word).expect("a number and a text are JSON");
+        if let (_, Some(e)) = book.add(self.outbox, END, &word) {
+            self.desk.journal_trouble(Some(e.to_string()));
+        }
+        (self.tell)(Told::Ended { run: job.run.clone(), records, error });
+    }
+}
+
+/// An engine that panics fails its job, not the agent.
+fn caught(work: impl FnOnce() -> Result<(), EngineError>) -> Result<(), EngineError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let what =
+            panic.downcast_ref::<&str>().map(|s| (*s).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(EngineError(format!("the engine broke: {}", what.unwrap_or_else(|| "a panic".into()))))
+    })
+}
+
+/// When to begin; None when that was called off, or nobody says it in time.
+fn awaited(go: &Receiver<Start>, stop: &Stop, expires: Instant) -> Option<Start> {
+    while !stop.is_asked() && Instant::now() < expires {
+        match go.recv_timeout(Duration::from_millis(20)) {
+            Ok(start) => return Some(start),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+    None
+}
+
+/// The engine's way to the journal.
+struct JournalSink<'a> {
+    book: &'a Arc<Book>,
+    outbox: &'a Outbox,
+    desk: &'a Desk,
+}
+
+impl Sink for JournalSink<'_> {
+    fn record(&self, record: &[u8]) -> Result<u64, SinkError> {
+        let (seq, error) = self.book.add(self.outbox, RECORD, record);
+        self.desk.journal_trouble(error.as_ref().map(ToString::to_string));
+        match error {
+            None => Ok(seq),
+            Some(source) => Err(SinkError { seq, journal: self.book.path(), source }),
+        }
+    }
+}
+
+// A clock that shows another time than the machine's.
+impl AgentOptions {
+    pub(crate) fn clock(&self) -> Clock {
+        Clock { skew_us: self.skew_us }
+    }
+}
+
+/// Of the desk and its tasks.
+type Shared<T> = Arc<Mutex<T>>;

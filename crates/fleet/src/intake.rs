@@ -1,0 +1,112 @@
+//! From the broker to a flight: its records by a consumer of the stream, and signs of life, on the connection's thread.
+
+use std::time::Duration;
+
+use async_nats::Subscriber;
+use async_nats::jetstream;
+use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
+use futures_util::StreamExt;
+use tokio::sync::mpsc::Sender;
+use tokio::sync::watch;
+
+use crate::link::{Link, chain, patiently};
+use crate::messages::Beat;
+use crate::subjects::{RECORDS, records_of};
+
+/// Messages between the connection's thread and the caller's: so many are taken from the broker ahead of the caller.
+pub(crate) const QUEUE: usize = 256;
+
+/// What the connection's thread hands over.
+pub(crate) enum Inbound {
+    Message(jetstream::Message),
+    Beat(String, Beat),
+}
+
+pub(crate) async fn consumer(jetstream: &jetstream::Context, run: &str) -> Result<PullConsumer, String> {
+    let config = pull::Config {
+        durable_name: Some(run.to_owned()),
+        filter_subject: records_of(run),
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: Duration::from_secs(30),
+        max_ack_pending: 4 * QUEUE as i64,
+        ..pull::Config::default()
+    };
+    patiently(|| jetstream.create_consumer_on_stream(config.clone(), RECORDS)).await.map_err(|e| chain(&e))
+}
+
+/// Waits until the broker has dealt with our acknowledgements: those that it finds when our place has gone are for nothing. `open`
+/// records are not acknowledged. What was taken ahead is not, either, so this has its bound.
+pub(crate) async fn settled(link: &Link, run: &str, open: usize) {
+    for _ in 0..20 {
+        let consumer = link.jetstream.get_consumer_from_stream::<pull::Config, _, _>(run, RECORDS).await;
+        let pending = consumer.map_or(0, |consumer: PullConsumer| consumer.cached_info().num_ack_pending);
+        if pending <= open {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Asks for records, some at a time, for ever.
+pub(crate) async fn fetch(
+    link: Link,
+    mut consumer: PullConsumer,
+    run: String,
+    to: Sender<Inbound>,
+    mut ends: watch::Receiver<()>,
+) {
+    let work = async {
+        loop {
+            link.wait_up().await;
+            if !some(&consumer, &to).await {
+                // The broker was away, or has forgotten us.
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                if let Ok(again) = self::consumer(&link.jetstream, &run).await {
+                    consumer = again;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = work => {}
+        _ = ends.changed() => {}
+    }
+}
+
+/// What there is within a second. False when the broker has failed.
+async fn some(consumer: &PullConsumer, to: &Sender<Inbound>) -> bool {
+    let asked = consumer.batch().max_messages(64).expires(Duration::from_secs(1)).messages();
+    let Ok(Ok(mut batch)) = tokio::time::timeout(Duration::from_secs(5), asked).await else { return false };
+    loop {
+        match tokio::time::timeout(Duration::from_secs(3), batch.next()).await {
+            Ok(Some(Ok(message))) => {
+                if to.send(Inbound::Message(message)).await.is_err() {
+                    return true;
+                }
+            }
+            Ok(None) => return true,
+            Ok(Some(Err(_))) | Err(_) => return false,
+        }
+    }
+}
+
+/// Hands over signs of life of the run.
+pub(crate) async fn hear(mut beats: Subscriber, run: String, to: Sender<Inbound>, mut ends: watch::Receiver<()>) {
+    let work = async {
+        while let Some(message) = beats.next().await {
+            let Some(agent) = message.subject.strip_prefix("ld.alive.").map(str::to_owned) else { continue };
+            match serde_json::from_slice::<Beat>(&message.payload) {
+                Ok(beat) if beat.run == run => {
+                    if to.send(Inbound::Beat(agent, beat)).await.is_err() {
+                        return;
+                    }
+                }
+                _ => {}
+            }
+        }
+    };
+    tokio::select! {
+        () = work => {}
+        _ = ends.changed() => {}
+    }
+}

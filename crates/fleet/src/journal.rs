@@ -1,0 +1,276 @@
+//! What an agent has made, on its disk before anybody else has it.
+//!
+//! A file for each run and epoch, only ever appended to:
+//!
+//! ```text
+//! entry  = length of the body, 4 bytes · CRC-32 of the body, 4 bytes · body
+//! body   = kind, 1 byte · sequence, 8 bytes · content
+//! ```
+//!
+//! all big-endian. The first entry says whose journal it is. Each record is flushed to the disk (`fdatasync`) before `append`
+//! returns: a record that was published is there after a power cut. What was acknowledged is noted without a flush, since a
+//! record that is sent twice is recognised. A kill in the middle of a write leaves a torn tail: reading ends before it, and so it
+//! is cut off. A journal of which all is acknowledged is removed.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+const HEADER: u8 = b'h';
+const ACKNOWLEDGED: u8 = b'a';
+/// Kinds of entries that are published; the kind is the first byte of what goes over the wire.
+pub(crate) const RECORD: u8 = b'r';
+pub(crate) const END: u8 = b'e';
+
+/// No entry is larger: whatever says so is a torn tail.
+const ENTRY_BYTES: u32 = 1 << 30;
+const PREFIX: usize = 8;
+const BODY_PREFIX: usize = 9;
+
+/// Whose journal it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Whose {
+    pub run: String,
+    pub agent: String,
+    pub epoch: u64,
+}
+
+/// Where an entry's body lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    offset: u64,
+    length: u32,
+}
+
+/// A file that is written to, and read from while it is.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    file: File,
+    path: PathBuf,
+    whose: Whose,
+    /// The end of the last whole entry.
+    end: u64,
+}
+
+/// What a journal holds that was not acknowledged, by its sequence.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub pending: BTreeMap<u64, Place>,
+    /// Of the next entry.
+    pub next: u64,
+    /// Has it its last word?
+    pub ended: bool,
+}
+
+impl Journal {
+    pub fn create(folder: &Path, whose: Whose) -> io::Result<Journal> {
+        let path = folder.join(format!("{}.{}.journal", whose.run, whose.epoch));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        let header = serde_json::to_vec(&whose)?;
+        let mut journal = Journal { file, path, whose, end: 0 };
+        if let Err(e) = journal.append(HEADER, 0, &header).and_then(|_| File::open(folder)?.sync_all()) {
+            let _ = std::fs::remove_file(&journal.path);
+            return Err(e);
+        }
+        Ok(journal)
+    }
+
+    /// A journal of a former life. A torn tail is cut off.
+    ///
+    /// # Errors
+    /// `InvalidData` when it has not even a header; what else the system says.
+    pub fn open(path: &Path) -> io::Result<(Journal, Left)> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let torn = || io::Error::new(ErrorKind::InvalidData, "the journal has no whole header");
+        let Some((HEADER, _, header, mut end)) = entry(&file, 0)? else { return Err(torn()) };
+        let whose: Whose = serde_json::from_slice(&header[BODY_PREFIX..]).map_err(|_| torn())?;
+        let mut left = Left::default();
+        while let Some((kind, seq, body, next)) = entry(&file, end)? {
+            match kind {
+                RECORD | END => {
+                    left.pending.insert(seq, Place { offset: end + PREFIX as u64, length: body.len() as u32 });
+                    left.next = left.next.max(seq.saturating_add(1));
+                    left.ended |= kind == END;
+                }
+                ACKNOWLEDGED => drop(left.pending.remove(&seq)),
+                _ => {}
+            }
+            end = next;
+        }
+        file.set_len(end)?;
+        Ok((Journal { file, path: path.to_owned(), whose, end }, left))
+    }
+
+    pub fn whose(&self) -> &Whose {
+        &self.whose
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes an entry, and waits until the disk has it.
+    ///
+    /// # Errors
+    /// What the system says, ENOSPC for one; the file then ends where it did.
+    pub fn append(&mut self, kind: u8, seq: u64, content: &[u8]) -> io::Result<Place> {
+        let place = self.write(kind, seq, content)?;
+        if let Err(e) = self.file.sync_data() {
+            // What is not on the disk is not in the journal.
+            self.end = place.offset - PREFIX as u64;
+            let _ = self.file.set_len(self.end);
+            return Err(e);
+        }
+        Ok(place)
+    }
+
+    /// Notes that the broker has it.
+    pub fn acknowledged(&mut self, seq: u64) -> io::Result<()> {
+        self.write(ACKNOWLEDGED, seq, &[]).map(drop)
+    }
+
+    fn write(&mut self, kind: u8, seq: u64, content: &[u8]) -> io::Result<Place> {
+        let length = u32::try_from(BODY_PREFIX + content.len()).ok().filter(|l| *l <= ENTRY_BYTES);
+        let length = length.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "a record of more than 1 GiB"))?;
+        let mut bytes = Vec::with_capacity(PREFIX + length as usize);
+        bytes.extend_from_slice(&length.to_be_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.push(kind);
+        bytes.extend_from_slice(&seq.to_be_bytes());
+        bytes.extend_from_slice(content);
+        let crc = crc32fast::hash(&bytes[PREFIX..]);
+        bytes[4..PREFIX].copy_from_slice(&crc.to_be_bytes());
+        if let Err(e) = self.file.write_all_at(&bytes, self.end) {
+            let _ = self.file.set_len(self.end);
+            return Err(e);
+        }
+        let place = Place { offset: self.end + PREFIX as u64, length };
+        self.end += bytes.len() as u64;
+        Ok(place)
+    }
+
+    /// The kind and content of an entry.
+    ///
+    /// # Errors
+    /// `InvalidData` when the disk has something else than what was written.
+    pub fn read(&self, place: Place) -> io::Result<(u8, Vec<u8>)> {
+        match entry(&self.file, place.offset - PREFIX as u64)? {
+            Some((kind, _, mut body, _)) if body.len() == place.length as usize => {
+                body.drain(..BODY_PREFIX);
+                Ok((kind, body))
+            }
+            _ => {
+                Err(io::Error::new(ErrorKind::InvalidData, format!("{} has changed on the disk", self.path.display())))
+            }
+        }
+    }
+
+    pub fn remove(self) -> io::Result<()> {
+        std::fs::remove_file(&self.path)
+    }
+}
+
+/// Kind, sequence, body and end of the entry that begins at `offset`; None where there is no whole one.
+fn entry(file: &File, offset: u64) -> io::Result<Option<(u8, u64, Vec<u8>, u64)>> {
+    let mut prefix = [0; PREFIX];
+    if !filled(file, &mut prefix, offset)? {
+        return Ok(None);
+    }
+    let [l0, l1, l2, l3, c0, c1, c2, c3] = prefix;
+    let length = u32::from_be_bytes([l0, l1, l2, l3]);
+    let begins = offset + PREFIX as u64;
+    // A length out of a torn tail must not become an allocation.
+    if (length as usize) < BODY_PREFIX || length > ENTRY_BYTES || begins + u64::from(length) > file.metadata()?.len() {
+        return Ok(None);
+    }
+    let mut body = vec![0; length as usize];
+    if !filled(file, &mut body, begins)? || crc32fast::hash(&body) != u32::from_be_bytes([c0, c1, c2, c3]) {
+        return Ok(None);
+    }
+    let mut seq = [0; 8];
+    seq.copy_from_slice(&body[1..BODY_PREFIX]);
+    Ok(Some((body[0], u64::from_be_bytes(seq), body, begins + u64::from(length))))
+}
+
+/// False when the file ends before the buffer is full.
+fn filled(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
+    match file.read_exact_at(buffer, offset) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whose() -> Whose {
+        Whose { run: "r".into(), agent: "a".into(), epoch: 4 }
+    }
+
+    fn written(folder: &Path) -> PathBuf {
+        let mut journal = Journal::create(folder, whose()).expect("created");
+        for seq in 0..5 {
+            journal.append(RECORD, seq, &vec![seq as u8; 10 * seq as usize]).expect("written");
+        }
+        journal.acknowledged(1).expect("noted");
+        journal.acknowledged(3).expect("noted");
+        journal.path().to_owned()
+    }
+
+    #[test]
+    fn what_was_not_acknowledged_is_there_in_the_next_life() {
+        let folder = tempfile::tempdir().expect("folder");
+        let (mut journal, left) = Journal::open(&written(folder.path())).expect("opened");
+        assert_eq!(journal.whose(), &whose());
+        assert_eq!(left.pending.keys().copied().collect::<Vec<_>>(), [0, 2, 4]);
+        assert_eq!((left.next, left.ended), (5, false));
+        assert_eq!(journal.read(left.pending[&4]).expect("read"), (RECORD, vec![4; 40]));
+        journal.append(END, 5, b"{}").expect("written");
+        let (_, left) = Journal::open(journal.path()).expect("opened");
+        assert_eq!((left.next, left.ended, left.pending.len()), (6, true, 4));
+    }
+
+    #[test]
+    fn a_journal_cut_anywhere_gives_all_that_is_whole_and_goes_on_from_there() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = written(folder.path());
+        let whole = std::fs::read(&path).expect("read");
+        let mut most = 0;
+        for cut in 0..whole.len() {
+            std::fs::write(&path, &whole[..cut]).expect("cut");
+            match Journal::open(&path) {
+                Err(e) => assert!(e.kind() == ErrorKind::InvalidData && most == 0, "{cut}: {e}"),
+                Ok((mut journal, left)) => {
+                    assert!(left.next >= most, "a longer journal has no less: {cut}");
+                    most = left.next;
+                    journal.append(RECORD, left.next, b"next").expect("written");
+                    assert_eq!(Journal::open(&path).expect("opened").1.next, left.next + 1);
+                }
+            }
+        }
+        assert_eq!(most, 5);
+    }
+
+    #[test]
+    fn a_byte_that_has_changed_is_no_record() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = written(folder.path());
+        let whole = std::fs::read(&path).expect("read");
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 0x40;
+            std::fs::write(&path, &changed).expect("written");
+            if let Ok((journal, left)) = Journal::open(&path) {
+                for (seq, place) in left.pending {
+                    assert_eq!(journal.read(place).expect("read").1, vec![seq as u8; 10 * seq as usize], "byte {at}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! From an agent's journals to the broker: published in order, some at a time, again and again until the broker has them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_nats::HeaderMap;
+use async_nats::header::NATS_MESSAGE_ID;
+
+use crate::journal::{END, Journal, Left, Place, Whose};
+use crate::link::{Driver, Link, chain};
+use crate::parts::split;
+use crate::subjects::PartOf;
+
+/// Records under way to the broker at once: enough that a round trip of 100 ms allows 160 a second, few enough to be sent again.
+const AT_ONCE: usize = 16;
+
+/// A journal and what is still to be published of it.
+#[derive(Debug)]
+pub(crate) struct Book {
+    whose: Whose,
+    pages: Mutex<Pages>,
+}
+
+#[derive(Debug)]
+struct Pages {
+    /// None when it was removed.
+    journal: Option<Journal>,
+    next: u64,
+    pending: u64,
+    ended: bool,
+}
+
+/// A record that waits, and where it is.
+#[derive(Debug)]
+struct Item {
+    book: Arc<Book>,
+    seq: u64,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    Disk(Place),
+    /// The disk did not take it.
+    Memory(u8, Vec<u8>),
+}
+
+/// What waits to be published, of all journals.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<Item>,
+    /// Taken out and not acknowledged.
+    under_way: usize,
+    closed: bool,
+    /// Why the broker does not take records, while it does not.
+    trouble: Option<String>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Book {
+    pub fn new(journal: Journal) -> Arc<Book> {
+        let whose = journal.whose().clone();
+        Arc::new(Book { whose, pages: Mutex::new(Pages { journal: Some(journal), next: 0, pending: 0, ended: false }) })
+    }
+
+    /// Writes a record down, or keeps it in memory where that fails, and leaves it to be published. Its sequence; why it is not
+    /// on the disk.
+    pub fn add(self: &Arc<Self>, outbox: &Outbox, kind: u8, record: &[u8]) -> (u64, Option<std::io::Error>) {
+        let mut pages = lock(&self.pages);
+        let seq = pages.next;
+        let written = match &mut pages.journal {
+            Some(journal) => journal.append(kind, seq, record),
+            None => Err(std::io::Error::other("the journal is closed")),
+        };
+        pages.next += 1;
+        pages.pending += 1;
+        pages.ended |= kind == END;
+        let (content, error) = match written {
+            Ok(place) => (Content::Disk(place), None),
+            Err(e) => (Content::Memory(kind, record.to_vec()), Some(e)),
+        };
+        // Still under the lock: records are published in the order of their numbers.
+        outbox.push(Item { book: Arc::clone(self), seq, content });
+        (seq, error)
+    }
+
+    /// How many records there are.
+    pub fn next(&self) -> u64 {
+        lock(&self.pages).next
+    }
+
+    pub fn path(&self) -> std::path::PathBuf {
+        lock(&self.pages).journal.as_ref().map(|j| j.path().to_owned()).unwrap_or_default()
+    }
+
+    /// Forgets a journal that was never used.
+    pub fn discard(&self) {
+        if let Some(journal) = lock(&self.pages).journal.take() {
+            let _ = journal.remove();
+        }
+    }
+
+    fn acknowledged(&self, seq: u64) {
+        let mut pages = lock(&self.pages);
+        pages.pending -= 1;
+        if let Some(journal) = &mut pages.journal {
+            // Where it cannot be noted, it is sent again in the next life, and recognised.
+            let _ = journal.acknowledged(seq);
+        }
+        if pages.ended && pages.pending == 0 {
+            drop(pages);
+            self.discard();
+        }
+    }
+}
+
+impl Outbox {
+    /// Takes up a journal of a former life, and closes it with a last word.
+    pub fn take_up(&self, journal: Journal, left: Left, last_word: &[u8]) {
+        let whose = journal.whose().clone();
+        let pages =
+            Pages { journal: Some(journal), next: left.next, pending: left.pending.len() as u64, ended: left.ended };
+        let book = Arc::new(Book { whose, pages: Mutex::new(pages) });
+        if left.ended && left.pending.is_empty() {
+            book.discard();
+            return;
+        }
+        for (seq, place) in left.pending {
+            self.push(Item { book: Arc::clone(&book), seq, content: Content::Disk(place) });
+        }
+        if !left.ended {
+            book.add(self, END, last_word);
+        }
+    }
+
+    fn push(&self, item: Item) {
+        lock(&self.queue).waiting.push_back(item);
+        self.changed.notify_all();
+    }
+
+    pub fn trouble(&self) -> Option<String> {
+        lock(&self.queue).trouble.clone()
+    }
+
+    /// Waits until the broker has all, but no longer than `limit`, and closes. How many it does not have.
+    pub fn close(&self, limit: Duration) -> usize {
+        let deadline = Instant::now() + limit;
+        let mut queue = lock(&self.queue);
+        while queue.waiting.len() + queue.under_way > 0 {
+            let Some(rest) = deadline.checked_duration_since(Instant::now()) else { break };
+            (queue, _) = self.changed.wait_timeout(queue, rest).unwrap_or_else(PoisonError::into_inner);
+        }
+        queue.closed = true;
+        self.changed.notify_all();
+        queue.waiting.len() + queue.under_way
+    }
+
+    /// Publishes until closed: the work of a thread. It reads the disk and waits for journals that are being flushed, which the
+    /// thread of the connection must not: it answers pings.
+    pub fn publish(&self, driver: &Driver, link: &Link) {
+        while let Some(batch) = self.take() {
+            let mut failed = Vec::new();
+            let mut trouble = None;
+            let read: Vec<_> = batch.into_iter().filter_map(|item| self.read(item, &mut trouble)).collect();
+            let sent = driver.wait(send(link, &read));
+            for ((item, ..), sent) in read.into_iter().zip(sent) {
+                match sent {
+                    Ok(()) => item.book.acknowledged(item.seq),
+                    Err(why) => {
+                        trouble.get_or_insert(why);
+                        failed.push(item);
+                    }
+                }
+            }
+            let pause = !failed.is_empty();
+            let mut queue = lock(&self.queue);
+            queue.under_way = 0;
+            for item in failed.into_iter().rev() {
+                queue.waiting.push_front(item);
+            }
+            // No connection is no trouble of the agent's: it shows by itself.
+            queue.trouble = trouble.filter(|_| link.is_up());
+            self.changed.notify_all();
+            if pause && !queue.closed {
+                let _ = self.changed.wait_timeout(queue, Duration::from_millis(300));
+            }
+        }
+    }
+
+    /// The next records; None when closed.
+    fn take(&self) -> Option<Vec<Item>> {
+        let mut queue = lock(&self.queue);
+        while queue.waiting.is_empty() && !queue.closed {
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        if queue.closed {
+            return None;
+        }
+        let count = queue.waiting.len().min(AT_ONCE);
+        queue.under_way = count;
+        Some(queue.waiting.drain(..count).collect())
+    }
+
+    /// An item with its kind and content. One that the disk does not give back is lost, and that is said: it cannot be had by trying again.
+    fn read(&self, item: Item, trouble: &mut Option<String>) -> Option<(Item, u8, Vec<u8>)> {
+        let read = match &item.content {
+            Content::Memory(kind, record) => Ok((*kind, record.clone())),
+            Content::Disk(place) => match &lock(&item.book.pages).journal {
+                Some(journal) => journal.read(*place),
+                None => Err(std::io::Error::other("the journal is closed")),
+            },
+        };
+        match read {
+            Ok((kind, record)) => Some((item, kind, record)),
+            Err(e) => {
+                *trouble = Some(format!("record {} of run {} cannot be read back: {e}", item.seq, item.book.whose.run));
+                None
+            }
+        }
+    }
+}
+
+/// Publishes all, then waits for all acknowledgements: what came of each.
+async fn send(link: &Link, batch: &[(Item, u8, Vec<u8>)]) -> Vec<Result<(), String>> {
+    // Not into the client's buffer while there is no connection: each try would be one more copy in memory.
+    if tokio::time::timeout(Duration::from_secs(1), link.wait_up()).await.is_err() {
+        return batch.iter().map(|_| Err("no connection to the broker".into())).collect();
+    }
+    let mut acknowledgements = Vec::new();
+    for (item, kind, record) in batch {
+        let Whose { run, agent, epoch } = item.book.whose.clone();
+        let parts = split(*kind, record, link.client.max_payload());
+        let mut of = PartOf { run, agent, epoch, seq: item.seq, part: 0, parts: parts.len() as u32 };
+        let mut sent = Vec::new();
+        for bytes in parts {
+            let subject = of.subject();
+            let mut headers = HeaderMap::new();
+            headers.insert(NATS_MESSAGE_ID, subject.as_str());
+            sent.push(link.jetstream.publish_with_headers(subject, headers, bytes).await.map_err(|e| chain(&e)));
+            of.part += 1;
+        }
+        acknowledgements.push(sent);
+    }
+    let mut results = Vec::new();
+    for parts in acknowledgements {
+        let mut result = Ok(());
+        for part in parts {
+            let acknowledged = match part {
+                Ok(part) => {
+                    part.await.map(drop).map_err(|e| format!("the broker does not take records: {}", chain(&e)))
+                }
+                Err(e) => Err(e),
+            };
+            result = result.and(acknowledged);
+        }
+        results.push(result);
+    }
+    results
+}

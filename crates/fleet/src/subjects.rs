@@ -1,0 +1,131 @@
+//! How messages are addressed, and what the broker lets whom do. One table.
+//!
+//! | subject | who publishes | what |
+//! |---|---|---|
+//! | `ld.who` | coordinator | who is there? Each agent answers with `Hello` |
+//! | `ld.to.AGENT.ping` | coordinator | what does your clock say? |
+//! | `ld.to.AGENT.order` | coordinator | a signed order |
+//! | `ld.alive.AGENT` | agent | once a second while it has a job (`Beat`) |
+//! | `ld.record.RUN.AGENT.EPOCH.SEQ.PART.PARTS` | agent | a part of a record; stream `LD_RECORDS` |
+//! | `ld.file.SHA256.CHUNK` | coordinator | a chunk of a file; stream `LD_FILES` |
+//! | `ld.join` | whoever has the agent-token | let me in, under this name |
+
+pub(crate) const WHO: &str = "ld.who";
+pub(crate) const JOIN: &str = "ld.join";
+pub(crate) const ALIVE: &str = "ld.alive.*";
+pub(crate) const RECORDS: &str = "LD_RECORDS";
+pub(crate) const FILES: &str = "LD_FILES";
+
+/// The broker's user of the coordinator.
+pub(crate) const COORDINATOR: &str = "coordinator";
+/// The broker's user that may only ask to be let in.
+pub(crate) const JOINER: &str = "joiner";
+
+pub(crate) fn ping(agent: &str) -> String {
+    format!("ld.to.{agent}.ping")
+}
+
+pub(crate) fn order(agent: &str) -> String {
+    format!("ld.to.{agent}.order")
+}
+
+pub(crate) fn alive(agent: &str) -> String {
+    format!("ld.alive.{agent}")
+}
+
+pub(crate) fn chunk(sha256: &str, index: u64) -> String {
+    format!("ld.file.{sha256}.{index}")
+}
+
+pub(crate) fn records_of(run: &str) -> String {
+    format!("ld.record.{run}.>")
+}
+
+/// The broker's user of an agent.
+pub(crate) fn user(agent: &str) -> String {
+    format!("agent-{agent}")
+}
+
+/// Inboxes of their own, so that nobody reads another's answers.
+pub(crate) fn inbox(agent: &str) -> String {
+    format!("_INBOX_{agent}")
+}
+
+/// What an agent may publish; answers to what it was asked come on top of that.
+pub(crate) fn may_publish(agent: &str) -> [String; 3] {
+    [format!("ld.record.*.{agent}.>"), alive(agent), format!("$JS.API.DIRECT.GET.{FILES}.ld.file.>")]
+}
+
+pub(crate) fn may_subscribe(agent: &str) -> [String; 3] {
+    [WHO.to_owned(), format!("ld.to.{agent}.>"), format!("{}.>", inbox(agent))]
+}
+
+/// Where a part of a record goes, and what it is known by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct PartOf {
+    pub run: String,
+    pub agent: String,
+    pub epoch: u64,
+    pub seq: u64,
+    pub part: u32,
+    pub parts: u32,
+}
+
+impl PartOf {
+    pub fn subject(&self) -> String {
+        let PartOf { run, agent, epoch, seq, part, parts } = self;
+        format!("ld.record.{run}.{agent}.{epoch}.{seq}.{part}.{parts}")
+    }
+
+    /// None when the subject is not of this form.
+    pub fn read(subject: &str) -> Option<PartOf> {
+        let words: Vec<&str> = subject.split('.').collect();
+        let ["ld", "record", run, agent, epoch, seq, part, parts] = words[..] else { return None };
+        let (part, parts) = (part.parse().ok()?, parts.parse().ok()?);
+        let known = PartOf {
+            run: run.to_owned(),
+            agent: agent.to_owned(),
+            epoch: epoch.parse().ok()?,
+            seq: seq.parse().ok()?,
+            part,
+            parts,
+        };
+        (part < parts && is_name(run) && is_name(agent)).then_some(known)
+    }
+}
+
+/// Is it fit for a subject, a user's name and a file's name alike? Letters, digits, `-`, `_`, at most 64.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+}
+
+/// Can an agent be called this? A name that `choose` could not tell from a number or from `all` is none.
+#[must_use]
+pub fn is_agent_name(text: &str) -> bool {
+    is_name(text) && text != "all" && !text.bytes().all(|b| b.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_is_read_back_and_others_are_none() {
+        let part = PartOf { run: "r-1".into(), agent: "web_2".into(), epoch: 3, seq: u64::MAX, part: 0, parts: 2 };
+        assert_eq!(PartOf::read(&part.subject()), Some(part));
+        for other in
+            ["ld.record.r.a.1.2.3", "ld.record.r.a.1.2.2.2", "ld.record.r.a.-1.2.0.1", "ld.record.r!.a.1.2.0.1"]
+        {
+            assert_eq!(PartOf::read(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn names_are_fit_for_subjects_and_for_choosing() {
+        assert!(is_agent_name("web-1") && is_agent_name("1a"));
+        for none in ["", "all", "12", "a.b", "a b", "ü", "*", &"x".repeat(65)] {
+            assert!(!is_agent_name(none), "{none}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The two tokens of a fleet, and what follows from them.
+//!
+//! ```text
+//! token       = ldt1. base64url( secret, 32 bytes · SHA-256 of the broker's certificate, 32 bytes )
+//! agent-token = lda1. base64url( agents' password, 32 bytes · Ed25519 public key, 32 bytes · the same SHA-256 )
+//! ```
+//!
+//! From the secret follow, by HKDF with SHA-256: the coordinator's password at the broker, the agents' password, and the seed of
+//! the Ed25519 key that signs orders. So whoever has `token` can make the `agent-token`, and never the other way round. Both
+//! have the certificate's digest, which clients compare: no authority vouches for a certificate that was made on the spot.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::{SecureRandom, SystemRandom};
+use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use ring::{digest, hkdf};
+
+/// SHA-256 of something.
+pub type Digest = [u8; 32];
+
+const TOKEN: &str = "ldt1.";
+const AGENT_TOKEN: &str = "lda1.";
+
+/// Starts runs: whoever has it has the fleet.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    secret: [u8; 32],
+    certificate: Digest,
+}
+
+/// Only joins.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AgentToken {
+    password: [u8; 32],
+    public_key: [u8; 32],
+    certificate: Digest,
+}
+
+/// What was given is no token.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    #[error("this is the agent-token: it only lets agents join; starting runs takes the token ({TOKEN}…)")]
+    OnlyAgents,
+    #[error("this is no token of a fleet: `lastdrop fleet up` prints them ({TOKEN}… and {AGENT_TOKEN}…)")]
+    NoToken,
+    #[error("the token is damaged or cut short: copy it whole, as `lastdrop fleet up` prints it")]
+    Damaged,
+}
+
+/// Random bytes of the system.
+///
+/// # Errors
+/// When the system has none.
+pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| std::io::Error::other("the system gives no random numbers"))?;
+    Ok(bytes)
+}
+
+/// SHA-256.
+#[must_use]
+pub fn sha256(bytes: &[u8]) -> Digest {
+    let mut out = [0; 32];
+    out.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
+    out
+}
+
+/// Lower-case hexadecimal.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    use fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+impl Token {
+    /// A new token for a broker with this certificate (DER).
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn new(certificate: &[u8]) -> std::io::Result<Token> {
+        Ok(Token { secret: random()?, certificate: sha256(certificate) })
+    }
+
+    /// # Errors
+    /// When it is something else, an agent-token for one.
+    pub fn parse(text: &str) -> Result<Token, TokenError> {
+        let text = text.trim();
+        if text.starts_with(AGENT_TOKEN) {
+            return Err(TokenError::OnlyAgents);
+        }
+        let [secret, certificate] = parts(text.strip_prefix(TOKEN).ok_or(TokenError::NoToken)?)?;
+        Ok(Token { secret, certificate })
+    }
+
+    /// What agents are given.
+    #[must_use]
+    pub fn agent_token(&self) -> AgentToken {
+        AgentToken {
+            password: self.derived(b"agents' password"),
+            public_key: self.signing_key().public_key(),
+            certificate: self.certificate,
+        }
+    }
+
+    /// As a user of the broker.
+    pub(crate) fn password(&self) -> String {
+        hex(&self.derived(b"coordinator's password"))
+    }
+
+    #[must_use]
+    pub fn signing_key(&self) -> SigningKey {
+        SigningKey(self.derived(b"signing key"))
+    }
+
+    #[must_use]
+    pub fn certificate(&self) -> &Digest {
+        &self.certificate
+    }
+
+    fn derived(&self, what: &[u8]) -> [u8; 32] {
+        let mut out = [0; 32];
+        hkdf::Salt::new(hkdf::HKDF_SHA256, b"lastdrop fleet 1")
+            .extract(&self.secret)
+            .expand(&[what], hkdf::HKDF_SHA256)
+            .and_then(|key| key.fill(&mut out))
+            .expect("HKDF gives 32 bytes, the length of its hash");
+        out
+    }
+}
+
+impl AgentToken {
+    /// A token will do as well: the agent keeps only what an agent needs.
+    ///
+    /// # Errors
+    /// When it is neither.
+    pub fn parse(text: &str) -> Result<AgentToken, TokenError> {
+        let text = text.trim();
+        if text.starts_with(TOKEN) {
+            return Token::parse(text).map(|t| t.agent_token());
+        }
+        let [password, public_key, certificate] = parts(text.strip_prefix(AGENT_TOKEN).ok_or(TokenError::NoToken)?)?;
+        Ok(AgentToken { password, public_key, certificate })
+    }
+
+    pub(crate) fn password(&self) -> String {
+        hex(&self.password)
+    }
+
+    #[must_use]
+    pub fn certificate(&self) -> &Digest {
+        &self.certificate
+    }
+
+    /// Did the holder of the token sign this?
+    #[must_use]
+    pub fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
+        UnparsedPublicKey::new(&ED25519, &self.public_key).verify(message, signature).is_ok()
+    }
+}
+
+/// Signs orders.
+pub struct SigningKey([u8; 32]);
+
+impl SigningKey {
+    fn pair(&self) -> Ed25519KeyPair {
+        Ed25519KeyPair::from_seed_unchecked(&self.0).expect("32 bytes are a seed of Ed25519, whatever they are")
+    }
+
+    fn public_key(&self) -> [u8; 32] {
+        let mut out = [0; 32];
+        out.copy_from_slice(self.pair().public_key().as_ref());
+        out
+    }
+
+    #[must_use]
+    pub fn sign(&self, message: &[u8]) -> [u8; 64] {
+        let mut out = [0; 64];
+        out.copy_from_slice(self.pair().sign(message).as_ref());
+        out
+    }
+}
+
+/// The text's bytes, 32 for each part.
+fn parts<const N: usize>(text: &str) -> Result<[[u8; 32]; N], TokenError> {
+    let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| TokenError::Damaged)?;
+    if bytes.len() != 32 * N {
+        return Err(TokenError::Damaged);
+    }
+    let mut out = [[0; 32]; N];
+    for (part, bytes) in out.iter_mut().zip(bytes.chunks_exact(32)) {
+        part.copy_from_slice(bytes);
+    }
+    Ok(out)
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{TOKEN}{}", URL_SAFE_NO_PAD.encode([self.secret, self.certificate].concat()))
+    }
+}
+
+impl fmt::Display for AgentToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = [self.password, self.public_key, self.certificate].concat();
+        write!(f, "{AGENT_TOKEN}{}", URL_SAFE_NO_PAD.encode(bytes))
+    }
+}
+
+// A secret is not for a log.
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+impl fmt::Debug for AgentToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AgentToken(…)")
+    }
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SigningKey(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_read_back_and_only_the_token_makes_the_other() {
+        let token = Token::new(b"certificate").expect("random");
+        assert_eq!(Token::parse(&format!(" {token}\n")), Ok(token.clone()));
+        let agents = token.agent_token();
+        assert_eq!(AgentToken::parse(&agents.to_string()), Ok(agents.clone()));
+        assert_eq!(AgentToken::parse(&token.to_string()), Ok(agents.clone()));
+        assert_eq!(Token::parse(&agents.to_string()), Err(TokenError::OnlyAgents));
+        assert_ne!(token.password(), agents.password());
+    }
+
+    #[test]
+    fn a_token_cut_short_or_of_something_else_is_refused() {
+        let text = Token::new(b"certificate").expect("random").to_string();
+        assert_eq!(Token::parse(&text[..text.len() - 1]), Err(TokenError::Damaged));
+        assert_eq!(Token::parse(&format!("{text}!")), Err(TokenError::Damaged));
+        assert_eq!(Token::parse("secret"), Err(TokenError::NoToken));
+        assert_eq!(AgentToken::parse(""), Err(TokenError::NoToken));
+    }
+
+    #[test]
+    fn only_the_tokens_holder_can_sign() {
+        let token = Token::new(b"certificate").expect("random");
+        let other = Token::new(b"certificate").expect("random");
+        let signature = token.signing_key().sign(b"go");
+        assert!(token.agent_token().has_signed(b"go", &signature));
+        assert!(!token.agent_token().has_signed(b"no", &signature));
+        assert!(!other.agent_token().has_signed(b"go", &signature));
+        assert!(!token.agent_token().has_signed(b"go", &signature[..63]));
+    }
+}

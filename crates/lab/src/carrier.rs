@@ -1,0 +1,43 @@
+//! Who puts the load of a run on, where it is not this process.
+
+use std::sync::atomic::AtomicBool;
+
+use lastdrop_model::run::AgentReport;
+use lastdrop_model::{Event, Generator, Plan, Reason};
+use lastdrop_store::Store;
+
+/// Carries plans out instead of this process, and tells of them what this process would have told.
+pub trait Carrier {
+    /// Carries a plan out: each second and each end of a phase is told, in order, as [`lastdrop_load::run`] tells them. Comes back when all
+    /// is told.
+    ///
+    /// # Errors
+    /// When no load could be put on at all: a sentence for people.
+    fn carry(&mut self, run: &CarriedRun<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<Carried, String>;
+}
+
+/// A run that is to be carried out.
+#[derive(Debug)]
+pub struct CarriedRun<'a> {
+    pub id: &'a str,
+    pub plan: &'a Plan,
+    /// The user asks to stop.
+    pub stop: &'a AtomicBool,
+    /// Whoever is shown the run needs no more of it.
+    pub enough: &'a AtomicBool,
+    /// Where the run is kept. What comes from other machines is written there before they may forget it.
+    pub store: Option<Store>,
+}
+
+/// How a run went for whoever carried it out.
+#[derive(Debug, Clone, Default)]
+pub struct Carried {
+    pub agents: Vec<AgentReport>,
+    /// Of all machines together.
+    pub generator: Generator,
+    /// What speaks against what was measured, of each machine by itself.
+    pub reasons: Vec<Reason>,
+    /// Nobody could connect to anything.
+    pub unreachable: bool,
+    pub stopped: bool,
+}

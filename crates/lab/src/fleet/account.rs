@@ -1,0 +1,415 @@
+//! What agents have told of a run, put together: each record once and in its order, however it comes; seconds merged; what a lost agent's
+//! share of the schedule had and nobody sent.
+
+use std::collections::BTreeMap;
+
+use lastdrop_load::schedule::Due;
+use lastdrop_load::share::Share;
+use lastdrop_load::{Merge, Merged};
+use lastdrop_model::record::{AgentEnd, Record};
+use lastdrop_model::run::{AgentReport, End, Requests};
+use lastdrop_model::{Counts, Generator, Micros, Plan, Reason, Slice, Verdict, printable};
+
+use super::Member;
+use crate::carrier::Carried;
+
+/// Records that wait for the one in front of them.
+const MOST_WAITING: usize = 10_000;
+
+/// Where an agent is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Here,
+    /// Nobody waits for what it tells.
+    Lost,
+    /// All that it will ever tell has come.
+    Over,
+}
+
+/// One agent's part.
+#[derive(Debug)]
+struct Part {
+    member: Member,
+    state: State,
+    /// The life of its process in which it takes part, and the number of the record that is next.
+    epoch: Option<u64>,
+    next: u64,
+    waiting: BTreeMap<u64, Record>,
+    /// How many records it has made, by its last word, and why it did not do all.
+    last_word: Option<(u64, Option<String>)>,
+    end: Option<AgentEnd>,
+    /// What was wrong with what it told.
+    fault: Option<String>,
+    counts: Counts,
+    /// Per phase: what it has told of, and what of its schedule is behind that.
+    phases: Vec<Schedule>,
+    /// A second of it came when the others' had been told already.
+    late: bool,
+}
+
+/// What is due of a phase in an agent's share, beside what it has told.
+#[derive(Debug)]
+struct Schedule {
+    due: Due,
+    /// Due by its own word.
+    told: u64,
+    /// Seconds that it has told, and those for which somebody else has answered.
+    reached: u32,
+    over: bool,
+    /// Due up to where the schedule stands.
+    planned: u64,
+    /// Said to be unsent in its place.
+    unsent: u64,
+}
+
+impl Schedule {
+    /// What comes due up to `until` and is beyond what the agent has told.
+    fn unsent_up_to(&mut self, until: Micros) -> u64 {
+        self.planned += self.due.up_to(until);
+        let unsent = self.planned.saturating_sub(self.told + self.unsent);
+        self.unsent += unsent;
+        unsent
+    }
+}
+
+/// What is known of a run on many machines.
+#[derive(Debug)]
+pub struct Account {
+    parts: Vec<Part>,
+    merge: Merge,
+    /// Seconds of each phase that have been told to everybody.
+    handed_on: Vec<u32>,
+    /// Those of the phase's end, which is told when they have been.
+    held: Option<Merged>,
+}
+
+impl Account {
+    /// None for weights that mean nothing.
+    #[must_use]
+    pub fn new(plan: &Plan, members: &[Member]) -> Option<Account> {
+        let weights: Vec<u32> = members.iter().map(|m| m.weight).collect();
+        let shares = Share::by_weight(&weights)?;
+        let schedule = |phase: usize, share: &Share| Schedule {
+            due: Due::of(plan, phase, share),
+            told: 0,
+            reached: 0,
+            over: false,
+            planned: 0,
+            unsent: 0,
+        };
+        let parts = members.iter().zip(&shares).map(|(member, share)| Part {
+            member: member.clone(),
+            state: State::Here,
+            epoch: None,
+            next: 0,
+            waiting: BTreeMap::new(),
+            last_word: None,
+            end: None,
+            fault: None,
+            counts: Counts::default(),
+            phases: (0..plan.phases.len()).map(|phase| schedule(phase, share)).collect(),
+            late: false,
+        });
+        Some(Account {
+            parts: parts.collect(),
+            merge: Merge::new(plan.phases.len(), members.len()),
+            handed_on: vec![0; plan.phases.len()],
+            held: None,
+        })
+    }
+
+    /// Takes a record. False: it was there already.
+    ///
+    /// # Errors
+    /// When it is none, or cannot be of this run; it is left out.
+    pub fn take(&mut self, member: usize, epoch: u64, seq: u64, bytes: &[u8]) -> Result<bool, String> {
+        let phases = self.handed_on.len();
+        let part = self.parts.get_mut(member).ok_or("it is of no agent of the run")?;
+        if *part.epoch.get_or_insert(epoch) != epoch {
+            // Of another life of the agent, which takes no part in the run.
+            return Ok(false);
+        }
+        if seq < part.next || part.waiting.contains_key(&seq) {
+            return Ok(false);
+        }
+        if part.waiting.len() >= MOST_WAITING && seq != part.next {
+            return Err(format!("it is the {seq}th, and so many before it have not come"));
+        }
+        let record = Record::decode(bytes).map_err(|e| e.to_string())?;
+        let phase = match &record {
+            Record::Second(slice) => usize::from(slice.phase),
+            Record::PhaseEnd { phase, .. } => usize::from(*phase),
+            Record::Ended(_) => 0,
+        };
+        if phase >= phases {
+            return Err(format!("it is of phase {phase}, and the plan has {phases}"));
+        }
+        part.waiting.insert(seq, record);
+        while let Some(record) = self.parts[member].next_in_turn() {
+            self.put(member, record);
+        }
+        self.look_for_end(member);
+        Ok(true)
+    }
+
+    fn put(&mut self, member: usize, record: Record) {
+        let part = &mut self.parts[member];
+        match record {
+            Record::Second(slice) => {
+                let phase = usize::from(slice.phase);
+                part.counts.add(&slice.counts);
+                let schedule = &mut part.phases[phase];
+                schedule.told += slice.counts.due;
+                schedule.reached = schedule.reached.max(slice.second + 1);
+                if slice.second < self.handed_on[phase] {
+                    part.late = true;
+                } else {
+                    self.merge.second(member, &slice);
+                }
+            }
+            Record::PhaseEnd { phase, duration_us, peak } => {
+                part.phases[usize::from(phase)].over = true;
+                self.merge.phase_end(member, usize::from(phase), duration_us, peak);
+            }
+            Record::Ended(end) => part.end = Some(*end),
+        }
+    }
+
+    /// An agent's last word: how many records it has made.
+    pub fn ended(&mut self, member: usize, epoch: u64, records: u64, error: Option<String>) {
+        let Some(part) = self.parts.get_mut(member) else { return };
+        if *part.epoch.get_or_insert(epoch) == epoch {
+            part.last_word = Some((records, error));
+            self.look_for_end(member);
+        }
+    }
+
+    /// Is there nothing more to come of an agent?
+    fn look_for_end(&mut self, member: usize) {
+        let part = &mut self.parts[member];
+        if part.last_word.as_ref().is_some_and(|(records, _)| part.next >= *records) {
+            part.state = State::Over;
+            self.merge.leave(member);
+        }
+    }
+
+    /// An agent tells what makes no sense: nothing that it says after that is believed.
+    pub fn distrust(&mut self, member: usize, why: &str) {
+        if let Some(part) = self.parts.get_mut(member) {
+            part.fault.get_or_insert_with(|| format!("a record of it makes no sense: {why}"));
+            part.state = State::Over;
+            self.merge.leave(member);
+        }
+    }
+
+    /// Nobody waits for an agent any more.
+    pub fn lose(&mut self, member: usize) {
+        if let Some(part) = self.parts.get_mut(member).filter(|p| p.state == State::Here) {
+            part.state = State::Lost;
+            self.merge.leave(member);
+        }
+    }
+
+    /// A lost agent is heard of again: what it has to tell is waited for, but seconds are not.
+    pub fn back(&mut self, member: usize) {
+        if let Some(part) = self.parts.get_mut(member).filter(|p| p.state == State::Lost) {
+            part.state = State::Here;
+        }
+    }
+
+    /// Has everybody told all, or is lost?
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.parts.iter().all(|p| p.state != State::Here)
+    }
+
+    /// Came something when it was too late to be put where it belongs? Then the run is to be put together again from all records.
+    #[must_use]
+    pub fn is_to_be_put_together_again(&self) -> bool {
+        self.parts.iter().any(|p| p.late)
+    }
+
+    /// The next that all living agents are past, with what of it is unsent in the place of those who are lost.
+    pub fn pop(&mut self) -> Option<Merged> {
+        if let Some(held) = self.held.take() {
+            return Some(held);
+        }
+        match self.merge.pop()? {
+            Merged::Second(mut slice) => {
+                let phase = usize::from(slice.phase);
+                self.handed_on[phase] = slice.second + 1;
+                slice.counts.due += self.unsent(phase, (u64::from(slice.second) + 1) * 1_000_000);
+                Some(Merged::Second(slice))
+            }
+            Merged::PhaseEnd { phase, duration_us, peak } => {
+                // The others may have had no second at its very end.
+                let unsent = self.unsent(phase, duration_us);
+                let end = Merged::PhaseEnd { phase, duration_us, peak };
+                if unsent == 0 {
+                    return Some(end);
+                }
+                self.held = Some(end);
+                let mut slice = Slice::new(phase as u16, self.handed_on[phase]);
+                self.handed_on[phase] += 1;
+                slice.counts.due = unsent;
+                Some(Merged::Second(Box::new(slice)))
+            }
+        }
+    }
+
+    /// What lost agents would have had to send by then.
+    fn unsent(&mut self, phase: usize, until: Micros) -> u64 {
+        let lost = self.parts.iter_mut().filter(|p| p.state == State::Lost || p.has_failed());
+        let schedules = lost.map(|p| &mut p.phases[phase]).filter(|s| !s.over);
+        schedules.map(|s| s.unsent_up_to(until)).sum()
+    }
+
+    /// What is left when nobody is waited for any more.
+    pub fn rest(&mut self, plan: &Plan) -> Vec<Merged> {
+        (0..self.parts.len()).for_each(|member| self.lose(member));
+        let mut rest: Vec<Merged> = std::iter::from_fn(|| self.pop()).collect();
+        // Where nobody has come to the end of a phase, its end is the planned one.
+        let told =
+            |rest: &[Merged], phase| rest.iter().any(|m| matches!(m, Merged::PhaseEnd { phase: p, .. } if *p == phase));
+        for (phase, planned) in plan.phases.iter().enumerate() {
+            let nobody = self.parts.iter().all(|p| !p.phases[phase].over);
+            let begun = self.parts.iter().any(|p| p.phases[phase].reached > 0);
+            let Some(duration) = planned.duration.filter(|_| nobody && !told(&rest, phase)) else { continue };
+            let unsent = self.unsent(phase, duration.as_micros() as Micros);
+            if unsent > 0 {
+                let mut slice = Slice::new(phase as u16, self.handed_on[phase]);
+                slice.counts.due = unsent;
+                rest.push(Merged::Second(Box::new(slice)));
+            }
+            if unsent > 0 || begun {
+                rest.push(Merged::PhaseEnd { phase, duration_us: duration.as_micros() as Micros, peak: 0 });
+            }
+        }
+        rest
+    }
+
+    /// What it all came to.
+    #[must_use]
+    pub fn finish(self, stopped: bool) -> Carried {
+        let mut carried = Carried { stopped, ..Carried::default() };
+        let several = self.parts.len() > 1;
+        for part in &self.parts {
+            carried.reasons.extend(part.reasons(several));
+            if let Some(end) = &part.end {
+                add(&mut carried.generator, &end.generator);
+            }
+            carried.agents.push(part.report());
+        }
+        carried.reasons.sort_by_key(|r| std::cmp::Reverse(r.verdict));
+        let answered: u64 = self.parts.iter().map(|p| p.counts.answered).sum();
+        carried.generator.cpu_us_per_request =
+            if answered == 0 { 0.0 } else { carried.generator.cpu_s * 1e6 / answered as f64 };
+        carried.unreachable =
+            self.parts.iter().all(|p| p.end.as_ref().is_some_and(|e| e.end == End::Unreachable)) && answered == 0;
+        carried
+    }
+}
+
+impl Part {
+    fn next_in_turn(&mut self) -> Option<Record> {
+        let record = self.waiting.remove(&self.next)?;
+        self.next += 1;
+        Some(record)
+    }
+
+    /// It will tell no more and has not done all.
+    fn has_failed(&self) -> bool {
+        self.state == State::Over && !self.is_complete()
+    }
+
+    fn why_not_whole(&self) -> Option<String> {
+        let error = self.last_word.as_ref().and_then(|(_, error)| error.clone());
+        let error = self.fault.clone().or(error);
+        error.or_else(|| self.end.as_ref().and_then(|e| e.failed.clone()))
+    }
+
+    fn is_complete(&self) -> bool {
+        self.state == State::Over && self.end.is_some() && self.why_not_whole().is_none()
+    }
+
+    fn report(&self) -> AgentReport {
+        let unsent: u64 = self.phases.iter().map(|s| s.unsent).sum();
+        let counts = Counts { due: self.counts.due + unsent, ..self.counts };
+        AgentReport {
+            name: self.member.name.clone(),
+            complete: self.is_complete(),
+            requests: Requests::from(&counts),
+            offset_us: self.member.offset_us,
+            error_us: self.member.error_us,
+            cpu_s: self.end.as_ref().map_or(0.0, |e| e.generator.cpu_s),
+            weight: self.member.weight,
+            told_s: self.phases.iter().map(|s| u64::from(s.reached)).collect(),
+        }
+    }
+
+    /// What speaks against what it measured.
+    fn reasons(&self, several: bool) -> Vec<Reason> {
+        let name = &self.member.name;
+        let mut reasons = Vec::new();
+        if !self.is_complete() {
+            let told: u64 = self.phases.iter().map(|s| u64::from(s.reached)).sum();
+            let unsent: u64 = self.phases.iter().map(|s| s.unsent).sum();
+            let what = match self.why_not_whole() {
+                Some(why) => format!("agent {name} did not do its part: {}", printable::lossless(why.as_bytes())),
+                None => format!("agent {name} is lost: nothing was heard of it"),
+            };
+            reasons.push(Reason {
+                rule: "agent-lost".into(),
+                verdict: Verdict::Invalid,
+                what: format!(
+                    "{what} after {told} s; {unsent} requests of its share are unsent (the server may have seen more)"
+                ),
+                advice: "look at that machine and run again; what it tells later is added to the kept run".into(),
+            });
+        }
+        let of_machine =
+            self.end.iter().flat_map(|e| &e.reasons).filter(|r| lastdrop_diagnose::is_of_generator(&r.rule));
+        reasons.extend(of_machine.map(|r| {
+            let text = |text: &str| printable::lossless(text.as_bytes());
+            let of = if several { format!("agent {name}: ") } else { String::new() };
+            Reason { what: format!("{of}{}", text(&r.what)), advice: text(&r.advice), ..r.clone() }
+        }));
+        reasons
+    }
+}
+
+/// Adds what another machine used.
+fn add(sum: &mut Generator, one: &Generator) {
+    sum.cpu_s += one.cpu_s;
+    sum.peak_rss_bytes += one.peak_rss_bytes;
+    sum.threads += one.threads;
+    sum.saturated |= one.saturated;
+    sum.busiest_thread_cores = sum.busiest_thread_cores.max(one.busiest_thread_cores);
+    sum.thread_cores.extend(&one.thread_cores);
+    for (sum, one) in [(&mut sum.connect_errors, &one.connect_errors), (&mut sum.protocol_errors, &one.protocol_errors)]
+    {
+        for (what, n) in one {
+            *sum.entry(printable::lossless(what.as_bytes())).or_insert(0) += n;
+        }
+    }
+    sum.shortage.add(one.shortage);
+    // Of the machine that has least, or suffered most.
+    let least = |a: u64, b: u64| if a == 0 { b } else { a.min(b) };
+    sum.descriptor_limit = least(sum.descriptor_limit, one.descriptor_limit);
+    sum.local_ports = least(sum.local_ports, one.local_ports);
+    sum.time_wait = sum.time_wait.max(one.time_wait);
+    let most = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::max);
+    sum.throttled_s = most(sum.throttled_s, one.throttled_s);
+    sum.steal = most(sum.steal, one.steal);
+    if one.clock_step_s.abs() > sum.clock_step_s.abs() {
+        sum.clock_step_s = one.clock_step_s;
+    }
+    sum.suspended_s = sum.suspended_s.max(one.suspended_s);
+    sum.co_located |= one.co_located;
+    sum.processors += one.processors;
+    sum.others_cores = match (sum.others_cores, one.others_cores) {
+        (Some(a), Some(b)) => Some(a + b),
+        (a, b) => a.or(b),
+    };
+    sum.others.extend(one.others.iter().cloned());
+}

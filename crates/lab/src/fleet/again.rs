@@ -1,0 +1,84 @@
+//! A kept run put together again, from all that its agents have told by now: what came when it was too late for its report, or for whoever
+//! led the run and was killed.
+
+use lastdrop_analyze::objective;
+use lastdrop_diagnose::Evidence;
+use lastdrop_load::Merged;
+use lastdrop_model::run::{End, RunBuilder};
+use lastdrop_model::{Run, Validity};
+use lastdrop_store::{Store, Word};
+
+use super::{Account, Member};
+use crate::lab::LabError;
+
+/// Puts a kept run together again, and keeps it so. None where it is no run of a fleet, or is whole already.
+///
+/// # Errors
+/// When the store fails.
+pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
+    let failed = |e: lastdrop_store::StoreError| LabError::Other(e.to_string());
+    let agents = store.agents(id).map_err(failed)?;
+    let words = store.words(id).map_err(failed)?;
+    if agents.is_empty() || words.is_empty() {
+        return Ok(None);
+    }
+    let before = store.load(id).map_err(failed)?;
+    let members: Vec<Member> = agents
+        .into_iter()
+        .map(|a| Member { name: a.name, weight: a.weight, offset_us: a.offset_us, error_us: a.error_us })
+        .collect();
+    let mut account = Account::new(&before.plan, &members)
+        .ok_or_else(|| LabError::Other(format!("run {id}: the weights of its agents mean nothing")))?;
+    for word in words {
+        let Some(member) = members.iter().position(|m| m.name == word.agent) else { continue };
+        match word.what {
+            Word::Record(bytes) => {
+                if let Err(why) = account.take(member, word.epoch, word.seq, &bytes) {
+                    account.distrust(member, &why);
+                }
+            }
+            Word::Last(error) => account.ended(member, word.epoch, word.seq, error),
+        }
+    }
+    let mut told: Vec<Merged> = std::iter::from_fn(|| account.pop()).collect();
+    told.extend(account.rest(&before.plan));
+    // Were it killed here, what agents told is still there, and this is done again.
+    store.forget_seconds(id).map_err(failed)?;
+    let mut builder = RunBuilder::new(&before.plan);
+    for merged in &told {
+        match merged {
+            Merged::Second(slice) => {
+                builder.add(slice);
+                store.second(id, slice).map_err(failed)?;
+            }
+            Merged::PhaseEnd { phase, duration_us, peak } => {
+                builder.end_phase(*phase, *duration_us, *peak);
+                store.phase_end(id, *phase, *duration_us, *peak).map_err(failed)?;
+            }
+        }
+    }
+    let carried = account.finish(before.end == End::Interrupted);
+    let whole = carried.agents.iter().all(|a| a.complete);
+    let phases = builder.into_reports();
+    let evidence = Evidence {
+        plan: &before.plan,
+        phase: phases.iter().find(|p| p.measured),
+        generator: &carried.generator,
+        pool: before.pool.as_ref(),
+    };
+    let validity = of_fleet(carried.reasons, lastdrop_diagnose::judge(&evidence));
+    let objectives = objective::judge(&before.plan.objectives, &before.plan, &phases, before.server.as_ref());
+    let end = if before.end == End::Killed && whole { End::Finished } else { before.end };
+    let run = Run { phases, validity, objectives, end, agents: carried.agents, generator: carried.generator, ..before };
+    store.finish(&run).map_err(failed)?;
+    if whole {
+        store.forget_words(id).map_err(failed)?;
+    }
+    Ok(Some(run))
+}
+
+/// What speaks against a run on many machines: each of them has been judged by itself, and what was answered is judged together.
+pub(crate) fn of_fleet(mut of_machines: Vec<lastdrop_model::Reason>, together: Validity) -> Validity {
+    of_machines.extend(together.reasons.into_iter().filter(|r| !lastdrop_diagnose::is_of_generator(&r.rule)));
+    Validity::of(of_machines)
+}

@@ -1,0 +1,147 @@
+//! The coordinator's half: orders go out, records come in, and are told as the events of one run.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use lastdrop_load::{Merged, files};
+use lastdrop_model::{Event, Plan};
+use lastdrop_store::{KeptAgent, KeptWord, Store, Word};
+
+use super::order::{PartOrder, check, files_of};
+use super::{Account, Link, Member, Order, Told};
+use crate::carrier::{Carried, CarriedRun, Carrier};
+
+/// How often it is seen whether the run is to stop.
+const LOOK: Duration = Duration::from_millis(100);
+/// Beside the plan's own drain, how long an agent may be silent before it is lost.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Many machines, as the one that carries plans out.
+#[derive(Debug)]
+pub struct Fleet<L> {
+    link: L,
+}
+
+impl<L: Link> Fleet<L> {
+    pub fn new(link: L) -> Fleet<L> {
+        Fleet { link }
+    }
+
+    /// What each agent is to do.
+    fn orders(&self, plan: &Plan) -> Result<Vec<Order>, String> {
+        let members = self.link.members();
+        let weights: Vec<u32> = members.iter().map(|m| m.weight).collect();
+        check(plan, &weights)?;
+        let one = |(i, path): (usize, std::path::PathBuf)| {
+            let bytes = files::read(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+            Ok((i.to_string(), Arc::<[u8]>::from(bytes)))
+        };
+        let sent = files_of(plan).into_iter().enumerate().map(one).collect::<Result<Vec<_>, String>>()?;
+        let order = |member| {
+            let payload = PartOrder::new(plan.clone(), weights.clone(), member).encode()?;
+            Ok(Order { member, payload, files: sent.clone() })
+        };
+        (0..members.len()).map(order).collect()
+    }
+}
+
+/// What agents told, as it is kept until the run is whole.
+struct Book<'a> {
+    run: &'a str,
+    store: Option<&'a Store>,
+    members: &'a [Member],
+}
+
+impl Book<'_> {
+    fn begin(&self) {
+        let agent = |m: &Member| KeptAgent {
+            name: m.name.clone(),
+            weight: m.weight,
+            offset_us: m.offset_us,
+            error_us: m.error_us,
+        };
+        let agents: Vec<KeptAgent> = self.members.iter().map(agent).collect();
+        // A store that cannot be written is told of by whoever keeps the seconds.
+        let _ = self.store.map(|store| store.keep_agents(self.run, &agents));
+    }
+
+    /// May whoever carried it forget it? Where nobody keeps the run, it may.
+    fn keep(&self, member: usize, epoch: u64, seq: u64, what: Word) -> bool {
+        let (Some(store), Some(m)) = (self.store, self.members.get(member)) else { return true };
+        store.keep_word(self.run, &KeptWord { agent: m.name.clone(), epoch, seq, what }).is_ok()
+    }
+
+    /// Everything that was told is in the run.
+    fn close(&self) {
+        let _ = self.store.map(|store| store.forget_words(self.run));
+    }
+}
+
+fn tell(merged: &Merged, report: &mut dyn FnMut(&Event<'_>)) {
+    match merged {
+        Merged::Second(slice) => report(&Event::Second { slice: Cow::Borrowed(slice) }),
+        Merged::PhaseEnd { phase, duration_us, peak } => {
+            report(&Event::PhaseEnd { phase: *phase, duration_us: *duration_us, peak: *peak });
+        }
+    }
+}
+
+impl<L: Link> Carrier for Fleet<L> {
+    fn carry(&mut self, run: &CarriedRun<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<Carried, String> {
+        let orders = self.orders(run.plan)?;
+        let members = self.link.members().to_vec();
+        let mut account = Account::new(run.plan, &members).ok_or("the weights of the agents mean nothing")?;
+        let patience = run.plan.drain + PATIENCE;
+        let book = Book { run: run.id, store: run.store.as_ref(), members: &members };
+        book.begin();
+        self.link.start(run.id, orders, patience)?;
+        let planned: Option<Duration> = run.plan.phases.iter().map(|p| p.duration).sum();
+        // Whoever has not told all of it by then is lost, whatever else is heard of it.
+        let mut deadline = planned.map(|planned| Instant::now() + planned + run.plan.drain + 2 * patience);
+        let mut stopping = false;
+        while !account.is_over() {
+            let stop = run.stop.load(Ordering::Relaxed);
+            if !stopping && (stop || run.enough.load(Ordering::Relaxed)) {
+                stopping = true;
+                self.link.stop(if stop { "the run was stopped" } else { "enough is known" });
+                deadline = Some(Instant::now() + run.plan.drain + 2 * patience);
+            }
+            match self.link.next(LOOK)? {
+                Some(Told::Record { member, epoch, seq, bytes }) => {
+                    // One that is none is not asked for again.
+                    if let Err(why) = account.take(member, epoch, seq, &bytes) {
+                        account.distrust(member, &why);
+                    }
+                    if book.keep(member, epoch, seq, Word::Record(bytes)) {
+                        self.link.kept();
+                    }
+                }
+                Some(Told::Ended { member, epoch, records, error }) => {
+                    account.ended(member, epoch, records, error.clone());
+                    if book.keep(member, epoch, records, Word::Last(error)) {
+                        self.link.kept();
+                    }
+                }
+                Some(Told::Lost { member }) => account.lose(member),
+                Some(Told::Back { member }) => account.back(member),
+                None if deadline.is_some_and(|at| Instant::now() >= at) => break,
+                None => {}
+            }
+            while let Some(merged) = account.pop() {
+                tell(&merged, report);
+            }
+        }
+        self.link.leave();
+        for merged in account.rest(run.plan) {
+            tell(&merged, report);
+        }
+        let is_late = account.is_to_be_put_together_again();
+        let carried = account.finish(run.stop.load(Ordering::Relaxed));
+        if !is_late && carried.agents.iter().all(|a| a.complete) {
+            book.close();
+        }
+        Ok(carried)
+    }
+}

@@ -1,0 +1,152 @@
+//! An agent's half: it carries out its share of a run and tells of it.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use lastdrop_load::files::Files;
+use lastdrop_load::{Allow, Part, Prepared};
+use lastdrop_model::plan::Load;
+use lastdrop_model::record::{AgentEnd, Record};
+use lastdrop_model::run::End;
+use lastdrop_model::{Event, Generator, Plan};
+
+use super::order::{PartOrder, files_of};
+use crate::lab::Lab;
+use crate::observers::Observer;
+
+/// Whose machine it is has set these bounds, whatever a plan says.
+#[derive(Debug, Clone, Default)]
+pub struct Terms {
+    /// Where it may connect to.
+    pub allow: Allow,
+    /// Requests a second, and how long a run may last.
+    pub max_rate: Option<f64>,
+    pub max_time: Option<Duration>,
+}
+
+/// Files of a plan, by the paths that it has for them. `read` gives the content of the one with a name in the order.
+///
+/// # Errors
+/// When one did not come along.
+fn files(plan: &Plan, read: &dyn Fn(&str) -> Result<Vec<u8>, String>) -> Result<Files, String> {
+    let one = |(i, path): (usize, PathBuf)| {
+        let bytes = read(&i.to_string()).map_err(|e| format!("{} of the plan: {e}", path.display()))?;
+        Ok((path, bytes))
+    };
+    let files = files_of(plan).into_iter().enumerate().map(one).collect::<Result<_, String>>()?;
+    Ok(Files::Sent(std::sync::Arc::new(files)))
+}
+
+/// The part that an order asks for, ready to be carried out, within the terms.
+///
+/// # Errors
+/// Why it is refused.
+pub fn prepare(
+    order: &PartOrder,
+    terms: &Terms,
+    read: &dyn Fn(&str) -> Result<Vec<u8>, String>,
+) -> Result<Prepared, String> {
+    within(order, terms)?;
+    let files = files(&order.plan, read)?;
+    let part = Part { share: order.share()?, start: None, allow: Some(terms.allow.clone()), files };
+    let prepared = Prepared::part(&order.plan, part).map_err(|e| e.to_string())?;
+    // The certificates, too, before anything begins.
+    prepared.tls_configs(&order.plan, 1).map_err(|e| e.to_string())?;
+    Ok(prepared)
+}
+
+/// Does what is asked for keep to the terms?
+fn within(order: &PartOrder, terms: &Terms) -> Result<(), String> {
+    let plan = &order.plan;
+    if let Some(most) = terms.max_time {
+        let whole: Option<Duration> = plan.phases.iter().map(|p| p.duration).sum();
+        if let Some(whole) = whole.filter(|whole| *whole > most) {
+            return Err(format!("the run takes {whole:?} and this agent runs at most {most:?} (--max-time)"));
+        }
+    }
+    if let Some(most) = terms.max_rate {
+        let weights: f64 = order.weights.iter().map(|w| f64::from(*w)).sum();
+        let share = order.weights.get(order.member).map_or(1.0, |w| f64::from(*w) / weights);
+        for phase in &plan.phases {
+            let Load::Open { rate_rps, to_rps, .. } = &phase.load else { continue };
+            let rate = to_rps.unwrap_or(*rate_rps).max(*rate_rps) * share;
+            if rate > most {
+                return Err(format!(
+                    "its share is {rate:.0} requests a second and this agent sends at most {most:.0} (--max-rate)"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Carries out a part that is prepared, and gives `tell` each record of it as it is complete; the last one says how it went. `stop` ends it
+/// early, with what there is.
+///
+/// # Errors
+/// Why it is not whole. What was told before counts.
+pub fn carry_out(
+    order: &PartOrder,
+    prepared: Prepared,
+    terms: &Terms,
+    stop: &AtomicBool,
+    tell: &dyn Fn(&Record),
+) -> Result<(), String> {
+    let mut teller = Teller { tell, max_rate: terms.max_rate, too_fast: None };
+    let mut plan = order.plan.clone();
+    // They are about the whole.
+    plan.objectives.clear();
+    let result = {
+        let mut lab = Lab::new(stop, vec![Box::new(&mut teller)]);
+        lab.observe = false;
+        lab.run_prepared(&plan, Some(prepared), "")
+    };
+    let failed = |why: String| AgentEnd {
+        end: End::Interrupted,
+        generator: Generator::default(),
+        reasons: Vec::new(),
+        failed: Some(why),
+    };
+    let end = match result {
+        Ok(run) => {
+            let reasons = run.validity.reasons;
+            AgentEnd { end: run.end, generator: run.generator, reasons, failed: teller.too_fast.take() }
+        }
+        Err(e) => failed(e.to_string()),
+    };
+    let why = end.failed.clone();
+    tell(&Record::Ended(Box::new(end)));
+    why.map_or(Ok(()), Err)
+}
+
+/// Tells each second.
+struct Teller<'a> {
+    tell: &'a dyn Fn(&Record),
+    max_rate: Option<f64>,
+    too_fast: Option<String>,
+}
+
+impl Observer for Teller<'_> {
+    fn see(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Second { slice } => {
+                // A closed loop is as fast as its server: what it may do is seen only when it does it.
+                let sent = slice.counts.sent as f64;
+                if let Some(most) = self.max_rate.filter(|most| sent > most * 1.05 + 1.0) {
+                    let sentence = format!("it sent {sent} requests in a second, and may send {most:.0} (--max-rate)");
+                    self.too_fast.get_or_insert(sentence);
+                }
+                (self.tell)(&Record::Second(Box::new(slice.as_ref().clone())));
+            }
+            Event::PhaseEnd { phase, duration_us, peak } => {
+                (self.tell)(&Record::PhaseEnd { phase: *phase as u16, duration_us: *duration_us, peak: *peak });
+            }
+            _ => {}
+        }
+    }
+
+    fn has_seen_enough(&self) -> bool {
+        self.too_fast.is_some()
+    }
+}

@@ -1,0 +1,294 @@
+//! A run on several agents, each of them this very engine in a thread, over a link that may do what links do: deliver twice, out of order,
+//! not at all.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lastdrop_lab::fleet::{Fleet, Link, Member, Order, PartOrder, Terms, Told, carry_out, prepare};
+use lastdrop_lab::{Lab, Observer};
+use lastdrop_load::Allow;
+use lastdrop_model::record::Record;
+use lastdrop_model::{Arrival, Event, Kind, Load, Plan, Run, Slice, Verdict};
+
+/// A server that answers everything and counts it.
+fn server() -> (SocketAddr, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
+    let address = listener.local_addr().expect("its address");
+    let served = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&served);
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let count = Arc::clone(&count);
+            thread::spawn(move || {
+                let (mut buffer, mut head) = ([0; 4096], Vec::new());
+                while let Ok(n @ 1..) = stream.read(&mut buffer) {
+                    head.extend_from_slice(&buffer[..n]);
+                    while let Some(end) = head.windows(4).position(|w| w == b"\r\n\r\n") {
+                        head.drain(..end + 4);
+                        count.fetch_add(1, Ordering::SeqCst);
+                        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+                    }
+                }
+            });
+        }
+    });
+    (address, served)
+}
+
+/// What becomes of an agent's records on their way.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fate {
+    /// Each comes once, in order.
+    Good,
+    /// Each comes twice, and pairs of them the wrong way around.
+    Twice,
+    /// The agent dies when it has told so many.
+    DiesAfter(u64),
+}
+
+struct FakeLink {
+    members: Vec<Member>,
+    fates: Vec<Fate>,
+    told: (Sender<Told>, Receiver<Told>),
+    stop: Arc<AtomicBool>,
+    /// All records as they were made.
+    all: Arc<Mutex<Vec<(usize, Record)>>>,
+    held: VecDeque<Told>,
+}
+
+impl FakeLink {
+    fn new(weights: &[u32], fates: &[Fate]) -> FakeLink {
+        let member = |(i, weight): (usize, &u32)| {
+            let name = ["a", "b", "c", "d"][i].to_string();
+            Member { name, weight: *weight, offset_us: 0, error_us: 50 }
+        };
+        FakeLink {
+            members: weights.iter().enumerate().map(member).collect(),
+            fates: fates.to_vec(),
+            told: mpsc::channel(),
+            stop: Arc::default(),
+            all: Arc::default(),
+            held: VecDeque::new(),
+        }
+    }
+}
+
+impl Link for FakeLink {
+    fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    fn start(&mut self, _: &str, orders: Vec<Order>, _: Duration) -> Result<(), String> {
+        let at = Instant::now() + Duration::from_millis(200);
+        let mut parts = Vec::new();
+        for order in orders {
+            let part = PartOrder::decode(&order.payload)?;
+            let terms = Terms { allow: Allow::loopback(), ..Terms::default() };
+            let files = order.files;
+            let read = |name: &str| {
+                let file = files.iter().find(|(n, _)| n == name).ok_or("not there")?;
+                Ok(file.1.to_vec())
+            };
+            let prepared = prepare(&part, &terms, &read)?.starting(at);
+            parts.push((order.member, part, terms, prepared));
+        }
+        for (member, part, terms, prepared) in parts {
+            let (out, stop, fate, all) =
+                (self.told.0.clone(), Arc::clone(&self.stop), self.fates[member], Arc::clone(&self.all));
+            thread::spawn(move || {
+                let (seq, dead) = (AtomicU64::new(0), AtomicBool::new(false));
+                let own_stop = AtomicBool::new(false);
+                let tell = |record: &Record| {
+                    let n = seq.fetch_add(1, Ordering::SeqCst);
+                    if matches!(fate, Fate::DiesAfter(most) if n >= most) {
+                        dead.store(true, Ordering::SeqCst);
+                        own_stop.store(true, Ordering::SeqCst);
+                        return;
+                    }
+                    all.lock().expect("whole").push((member, record.clone()));
+                    let _ = out.send(Told::Record { member, epoch: 3, seq: n, bytes: record.encode() });
+                };
+                let over = AtomicBool::new(false);
+                let error = thread::scope(|scope| {
+                    scope.spawn(|| {
+                        while !over.load(Ordering::SeqCst) {
+                            own_stop.fetch_or(stop.load(Ordering::SeqCst), Ordering::SeqCst);
+                            thread::sleep(Duration::from_millis(10));
+                        }
+                    });
+                    let done = carry_out(&part, prepared, &terms, &own_stop, &tell);
+                    over.store(true, Ordering::SeqCst);
+                    done.err()
+                });
+                let last = match dead.load(Ordering::SeqCst) {
+                    true => Told::Lost { member },
+                    false => Told::Ended { member, epoch: 3, records: seq.load(Ordering::SeqCst), error },
+                };
+                let _ = out.send(last);
+            });
+        }
+        Ok(())
+    }
+
+    fn next(&mut self, within: Duration) -> Result<Option<Told>, String> {
+        if let Some(told) = self.held.pop_front() {
+            return Ok(Some(told));
+        }
+        let told = match self.told.1.recv_timeout(within) {
+            Err(RecvTimeoutError::Timeout) => return Ok(None),
+            other => other.map_err(|e| e.to_string())?,
+        };
+        let Told::Record { member, epoch, seq, bytes } = told else { return Ok(Some(told)) };
+        let again = |seq: u64, bytes: &[u8]| Told::Record { member, epoch, seq, bytes: bytes.to_vec() };
+        if self.fates[member] == Fate::Twice {
+            // The one after it, if it is there, comes first.
+            if let Ok(next) = self.told.1.try_recv() {
+                self.held.push_back(next);
+            }
+            self.held.push_back(again(seq, &bytes));
+            self.held.push_back(again(seq, &bytes));
+            return self.next(within);
+        }
+        Ok(Some(again(seq, &bytes)))
+    }
+
+    fn kept(&mut self) {}
+
+    fn stop(&mut self, _: &str) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
+
+    fn leave(&mut self) {}
+}
+
+/// Seconds as they are told.
+#[derive(Default)]
+struct Seconds(Vec<(u16, u32)>);
+
+impl Observer for Seconds {
+    fn see(&mut self, event: &Event<'_>) {
+        if let Event::Second { slice } = event {
+            self.0.push((slice.phase, slice.second));
+        }
+    }
+}
+
+/// A run on a fleet, and all that its agents told.
+fn run(plan: &Plan, weights: &[u32], fates: &[Fate]) -> (Run, Vec<(usize, Record)>) {
+    let stop = AtomicBool::new(false);
+    let mut seconds = Seconds::default();
+    let link = FakeLink::new(weights, fates);
+    let all = Arc::clone(&link.all);
+    let mut lab = Lab::new(&stop, vec![Box::new(&mut seconds)]);
+    lab.observe = false;
+    lab.carrier = Some(Box::new(Fleet::new(link)));
+    let run = lab.run(plan, "").expect("a run");
+    drop(lab);
+    let told = seconds.0;
+    assert!(told.is_sorted_by(|a, b| a < b), "each second once and in order: {told:?}");
+    let records = all.lock().expect("whole").clone();
+    (run, records)
+}
+
+fn plan(address: SocketAddr, load: Load, seconds: u64) -> Plan {
+    let mut plan = Plan::new(format!("http://{address}/").parse().expect("valid"), 11);
+    plan.phases[0].load = load;
+    plan.phases[0].duration = Some(Duration::from_secs(seconds));
+    plan.drain = Duration::from_secs(2);
+    plan
+}
+
+#[test]
+fn a_fleet_counts_what_the_server_counts_and_merges_what_its_agents_measured() {
+    let (address, served) = server();
+    let plan = plan(address, Load::open(300.0, Arrival::Poisson, 64), 2);
+    let (run, records) = run(&plan, &[2, 1, 1], &[Fate::Good, Fate::Twice, Fate::Good]);
+    let phase = &run.phases[0];
+    let whole = lastdrop_load::schedule::Due::of(&plan, 0, &lastdrop_load::share::Share::whole()).up_to(u64::MAX);
+    assert_eq!(phase.requests.due, whole);
+    assert_eq!((phase.requests.sent, phase.requests.answered), (whole, whole), "{:?}", phase.requests);
+    assert_eq!(served.load(Ordering::SeqCst), whole);
+    // The histogram is that of all that the agents recorded.
+    let mut sum = Slice::new(0, 0);
+    for (_, record) in &records {
+        if let Record::Second(slice) = record {
+            sum.add(slice);
+        }
+    }
+    let h = &sum.latencies[Kind::Response as usize];
+    assert_eq!(phase.latency(Kind::Response, "count"), Some(h.count() as f64));
+    for (name, q) in [("p50", 0.5), ("p99", 0.99), ("p99_9", 0.999)] {
+        assert_eq!(phase.latency(Kind::Response, name), Some(h.quantile(q) as f64), "{name}");
+    }
+    let by_agent: Vec<_> = run.agents.iter().map(|a| (a.name.as_str(), a.complete, a.requests.due)).collect();
+    assert!(run.agents.iter().all(|a| a.complete && a.requests.due == a.requests.answered), "{by_agent:?}");
+    assert_eq!(run.agents.iter().map(|a| a.requests.due).sum::<u64>(), whole);
+    assert!(run.agents[0].requests.due.abs_diff(whole / 2) <= 1, "{by_agent:?}");
+    assert_ne!(run.validity.verdict, Verdict::Invalid, "{:?}", run.validity);
+    assert_eq!(run.generator.threads, 3);
+}
+
+#[test]
+fn counted_requests_of_a_closed_loop_are_made_once() {
+    let (address, served) = server();
+    let mut plan = plan(address, Load::closed(5), 30);
+    plan.phases[0].requests = Some(1001);
+    plan.threads = 2;
+    let (run, _) = run(&plan, &[1, 1], &[Fate::Twice, Fate::Good]);
+    assert_eq!((run.phases[0].requests.answered, served.load(Ordering::SeqCst)), (1001, 1001));
+    assert!(run.phases[0].duration_s < 30.0);
+}
+
+#[test]
+fn what_a_lost_agent_did_not_tell_is_unsent_and_the_run_is_invalid() {
+    let (address, served) = server();
+    let plan = plan(address, Load::open(200.0, Arrival::Uniform, 64), 3);
+    let (run, _) = run(&plan, &[1, 1], &[Fate::Good, Fate::DiesAfter(1)]);
+    let r = &run.phases[0].requests;
+    // All that was to come due did, as if nobody had been lost.
+    assert_eq!(r.due, 600);
+    let [a, b] = run.agents.as_slice() else { panic!("{:?}", run.agents) };
+    assert!(a.complete && !b.complete);
+    assert_eq!((a.requests.due, a.requests.answered, b.requests.due), (300, 300, 300));
+    // It told of its first second, in which a hundred came due, or some more where the machine was busy.
+    assert!(b.requests.sent >= 99 && b.requests.sent < 300, "{b:?}");
+    assert_eq!(r.unsent, 600 - r.sent);
+    assert_eq!(b.requests.unsent, r.unsent);
+    assert!(served.load(Ordering::SeqCst) >= r.sent);
+    assert_eq!(run.validity.verdict, Verdict::Invalid);
+    let reason = &run.validity.reasons[0];
+    assert_eq!(reason.rule, "agent-lost");
+    assert!(reason.what.contains("agent b") && reason.what.contains("1 s"), "{}", reason.what);
+}
+
+#[test]
+fn an_agent_goes_nowhere_that_it_was_not_allowed_to() {
+    let (address, served) = server();
+    let plan = plan(address, Load::closed(1), 1);
+    let order = PartOrder::new(plan, vec![1], 0);
+    let only = |network: &str| Terms { allow: Allow::only([network.parse().expect("valid")]), ..Terms::default() };
+    let nothing = |_: &str| Err("no files".to_string());
+    let refused = prepare(&order, &only("10.0.0.0/8"), &nothing).expect_err("not allowed");
+    assert!(refused.contains("--allow"), "{refused}");
+    assert!(prepare(&order, &only("127.0.0.1"), &nothing).is_ok());
+    let slow = Terms { max_time: Some(Duration::from_millis(500)), ..only("127.0.0.1") };
+    assert!(prepare(&order, &slow, &nothing).expect_err("too long").contains("--max-time"));
+    assert_eq!(served.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_plan_cannot_read_files_of_an_agent() {
+    let (address, _) = server();
+    let mut plan = plan(address, Load::closed(1), 1);
+    plan.requests[0].body = lastdrop_model::request::Body::File("/etc/hostname".into());
+    let order = PartOrder::new(plan, vec![1], 0);
+    let terms = Terms { allow: Allow::loopback(), ..Terms::default() };
+    let refused = prepare(&order, &terms, &|_| Err("it did not come along".into())).expect_err("no file");
+    assert!(refused.contains("/etc/hostname") && refused.contains("come along"), "{refused}");
+}

@@ -1,0 +1,145 @@
+//! What agents of a fleet have told of a run, as it came: each record is here before whoever carries it may forget it. A run that all of
+//! its agents have told whole needs it no more.
+
+use rusqlite::params;
+
+use crate::{Store, StoreError};
+
+/// An agent that takes part in a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptAgent {
+    pub name: String,
+    pub weight: u32,
+    pub offset_us: i64,
+    pub error_us: u64,
+}
+
+/// Something that an agent has told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptWord {
+    pub agent: String,
+    /// The life of its process, and the number in it.
+    pub epoch: u64,
+    pub seq: u64,
+    pub what: Word,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Word {
+    Record(Vec<u8>),
+    /// Its last word: why it did not do all.
+    Last(Option<String>),
+}
+
+impl Store {
+    /// Writes down who takes part in a run, in the order of their shares.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn keep_agents(&self, run: &str, agents: &[KeptAgent]) -> Result<(), StoreError> {
+        let connection = self.connection();
+        for (position, a) in agents.iter().enumerate() {
+            connection.execute(
+                "INSERT OR REPLACE INTO agents VALUES (?, ?, ?, ?, ?, ?)",
+                params![run, position as i64, a.name, a.weight, a.offset_us, a.error_us as i64],
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Who takes part in a run.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn agents(&self, run: &str) -> Result<Vec<KeptAgent>, StoreError> {
+        let connection = self.connection();
+        let mut all = connection
+            .prepare("SELECT name, weight, offset_us, error_us FROM agents WHERE run = ? ORDER BY position")?;
+        let rows = all.query_map([run], |r| {
+            let error_us: i64 = r.get(3)?;
+            Ok(KeptAgent { name: r.get(0)?, weight: r.get(1)?, offset_us: r.get(2)?, error_us: error_us as u64 })
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// Writes down what an agent has told; what is there already stays as it is.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn keep_word(&self, run: &str, word: &KeptWord) -> Result<(), StoreError> {
+        let (record, last) = match &word.what {
+            Word::Record(bytes) => (Some(bytes), None),
+            Word::Last(why) => (None, why.as_ref()),
+        };
+        self.connection().execute(
+            "INSERT OR IGNORE INTO agent_records VALUES (?, ?, ?, ?, ?, ?)",
+            params![run, word.agent, word.epoch as i64, word.seq as i64, record, last],
+        )?;
+        Ok(())
+    }
+
+    /// All that agents have told of a run, each agent's in order.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn words(&self, run: &str) -> Result<Vec<KeptWord>, StoreError> {
+        let connection = self.connection();
+        let mut all = connection.prepare(
+            "SELECT agent, epoch, seq, record, last FROM agent_records WHERE run = ? ORDER BY agent, epoch, seq",
+        )?;
+        let rows = all.query_map([run], |r| {
+            let (epoch, seq): (i64, i64) = (r.get(1)?, r.get(2)?);
+            let record: Option<Vec<u8>> = r.get(3)?;
+            let what = match record {
+                Some(bytes) => Word::Record(bytes),
+                None => Word::Last(r.get(4)?),
+            };
+            Ok(KeptWord { agent: r.get(0)?, epoch: epoch as u64, seq: seq as u64, what })
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// The seconds of a run are to be written again, from what agents told.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn forget_seconds(&self, run: &str) -> Result<(), StoreError> {
+        let connection = self.connection();
+        connection.execute("DELETE FROM seconds WHERE run = ?", [run])?;
+        connection.execute("DELETE FROM phase_ends WHERE run = ?", [run])?;
+        Ok(())
+    }
+
+    /// The run is whole: its seconds have all that was told.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn forget_words(&self, run: &str) -> Result<(), StoreError> {
+        self.connection().execute("DELETE FROM agent_records WHERE run = ?", [run])?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_agent_told_is_kept_once_and_in_order() {
+        let store = Store::scratch().expect("a scratch store");
+        let agent = KeptAgent { name: "a".into(), weight: 2, offset_us: -7, error_us: 40 };
+        store.keep_agents("r", std::slice::from_ref(&agent)).expect("written");
+        assert_eq!(store.agents("r").expect("read"), [agent]);
+        let word = |seq, what| KeptWord { agent: "a".into(), epoch: 3, seq, what };
+        let last = word(2, Word::Last(Some("killed".into())));
+        let told = [word(0, Word::Record(vec![1])), word(1, Word::Record(vec![2])), last];
+        for i in [1, 0, 1, 2, 2] {
+            store.keep_word("r", &told[i]).expect("written");
+        }
+        store.keep_word("r", &word(0, Word::Record(vec![9]))).expect("ignored");
+        assert_eq!(store.words("r").expect("read"), told);
+        assert!(store.words("another").expect("read").is_empty());
+        store.forget_words("r").expect("written");
+        assert!(store.words("r").expect("read").is_empty());
+    }
+}
