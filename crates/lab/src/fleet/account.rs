@@ -38,6 +38,7 @@ struct Part {
     /// How many records it has made, by its last word, and why it did not do all.
     last_word: Option<(u64, Option<String>)>,
     end: Option<AgentEnd>,
+    asked_to_end: bool,
     /// What was wrong with what it told.
     fault: Option<String>,
     counts: Counts,
@@ -105,6 +106,7 @@ impl Account {
             waiting: BTreeMap::new(),
             last_word: None,
             end: None,
+            asked_to_end: false,
             fault: None,
             counts: Counts::default(),
             phases: (0..plan.phases.len()).map(|phase| schedule(phase, share)).collect(),
@@ -191,6 +193,11 @@ impl Account {
             part.state = State::Over;
             self.merge.leave(member);
         }
+    }
+
+    /// All have been asked for an early end: whoever then ends in good order has done what it should.
+    pub fn stopping(&mut self) {
+        self.parts.iter_mut().for_each(|p| p.asked_to_end = true);
     }
 
     /// An agent tells what makes no sense: nothing that it says after that is believed.
@@ -323,7 +330,8 @@ impl Part {
     }
 
     fn why_not_whole(&self) -> Option<String> {
-        let error = self.last_word.as_ref().and_then(|(_, error)| error.clone());
+        let in_order = self.asked_to_end && self.end.as_ref().is_some_and(|e| e.failed.is_none());
+        let error = self.last_word.as_ref().filter(|_| !in_order).and_then(|(_, error)| error.clone());
         let error = self.fault.clone().or(error);
         error.or_else(|| self.end.as_ref().and_then(|e| e.failed.clone()))
     }

@@ -29,6 +29,9 @@ pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
         .collect();
     let mut account = Account::new(&before.plan, &members)
         .ok_or_else(|| LabError::Other(format!("run {id}: the weights of its agents mean nothing")))?;
+    if before.end == End::Interrupted {
+        account.stopping();
+    }
     for word in words {
         let Some(member) = members.iter().position(|m| m.name == word.agent) else { continue };
         match word.what {

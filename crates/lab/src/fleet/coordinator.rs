@@ -105,6 +105,7 @@ impl<L: Link> Carrier for Fleet<L> {
             let stop = run.stop.load(Ordering::Relaxed);
             if !stopping && (stop || run.enough.load(Ordering::Relaxed)) {
                 stopping = true;
+                account.stopping();
                 self.link.stop(if stop { "the run was stopped" } else { "enough is known" });
                 deadline = Some(Instant::now() + run.plan.drain + 2 * patience);
             }
