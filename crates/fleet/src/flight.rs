@@ -223,7 +223,7 @@ impl Flight {
             let rest = deadline.saturating_duration_since(Instant::now()).min(Duration::from_millis(200));
             let (driver, messages) = (Arc::clone(&self.driver), &mut self.messages);
             match driver.wait(async { tokio::time::timeout(rest, messages.recv()).await }) {
-                Ok(Some(Inbound::Message(message))) => self.message(message),
+                Ok(Some(Inbound::Message(message))) => self.message(*message),
                 Ok(Some(Inbound::Beat(agent, beat))) => self.beat(&agent, beat),
                 Ok(None) => return Err(FleetError::Broker("the connection has ended".into())),
                 Err(_) if Instant::now() >= deadline => return Ok(None),

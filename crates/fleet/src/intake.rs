@@ -18,7 +18,7 @@ pub(crate) const QUEUE: usize = 256;
 
 /// What the connection's thread hands over.
 pub(crate) enum Inbound {
-    Message(jetstream::Message),
+    Message(Box<jetstream::Message>),
     Beat(String, Beat),
 }
 
@@ -80,7 +80,7 @@ async fn some(consumer: &PullConsumer, to: &Sender<Inbound>) -> bool {
     loop {
         match tokio::time::timeout(Duration::from_secs(3), batch.next()).await {
             Ok(Some(Ok(message))) => {
-                if to.send(Inbound::Message(message)).await.is_err() {
+                if to.send(Inbound::Message(Box::new(message))).await.is_err() {
                     return true;
                 }
             }
@@ -95,13 +95,11 @@ pub(crate) async fn hear(mut beats: Subscriber, run: String, to: Sender<Inbound>
     let work = async {
         while let Some(message) = beats.next().await {
             let Some(agent) = message.subject.strip_prefix("ld.alive.").map(str::to_owned) else { continue };
-            match serde_json::from_slice::<Beat>(&message.payload) {
-                Ok(beat) if beat.run == run => {
-                    if to.send(Inbound::Beat(agent, beat)).await.is_err() {
-                        return;
-                    }
-                }
-                _ => {}
+            let Some(beat) = serde_json::from_slice::<Beat>(&message.payload).ok().filter(|b| b.run == run) else {
+                continue;
+            };
+            if to.send(Inbound::Beat(agent, beat)).await.is_err() {
+                return;
             }
         }
     };

@@ -86,10 +86,11 @@ impl Journal {
     pub fn open(path: &Path) -> io::Result<(Journal, Left)> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let torn = || io::Error::new(ErrorKind::InvalidData, "the journal has no whole header");
-        let Some((HEADER, _, header, mut end)) = entry(&file, 0)? else { return Err(torn()) };
-        let whose: Whose = serde_json::from_slice(&header[BODY_PREFIX..]).map_err(|_| torn())?;
+        let Some(header) = entry(&file, 0)?.filter(|e| e.kind == HEADER) else { return Err(torn()) };
+        let mut end = header.end;
+        let whose: Whose = serde_json::from_slice(&header.body[BODY_PREFIX..]).map_err(|_| torn())?;
         let mut left = Left::default();
-        while let Some((kind, seq, body, next)) = entry(&file, end)? {
+        while let Some(Entry { kind, seq, body, end: next }) = entry(&file, end)? {
             match kind {
                 RECORD | END => {
                     left.pending.insert(seq, Place { offset: end + PREFIX as u64, length: body.len() as u32 });
@@ -159,9 +160,9 @@ impl Journal {
     /// `InvalidData` when the disk has something else than what was written.
     pub fn read(&self, place: Place) -> io::Result<(u8, Vec<u8>)> {
         match entry(&self.file, place.offset - PREFIX as u64)? {
-            Some((kind, _, mut body, _)) if body.len() == place.length as usize => {
-                body.drain(..BODY_PREFIX);
-                Ok((kind, body))
+            Some(mut entry) if entry.body.len() == place.length as usize => {
+                entry.body.drain(..BODY_PREFIX);
+                Ok((entry.kind, entry.body))
             }
             _ => {
                 Err(io::Error::new(ErrorKind::InvalidData, format!("{} has changed on the disk", self.path.display())))
@@ -174,8 +175,18 @@ impl Journal {
     }
 }
 
-/// Kind, sequence, body and end of the entry that begins at `offset`; None where there is no whole one.
-fn entry(file: &File, offset: u64) -> io::Result<Option<(u8, u64, Vec<u8>, u64)>> {
+/// An entry as it lies in the file.
+struct Entry {
+    kind: u8,
+    seq: u64,
+    /// With its kind and sequence before the content.
+    body: Vec<u8>,
+    /// Where the next one begins.
+    end: u64,
+}
+
+/// The entry that begins at `offset`; None where there is no whole one.
+fn entry(file: &File, offset: u64) -> io::Result<Option<Entry>> {
     let mut prefix = [0; PREFIX];
     if !filled(file, &mut prefix, offset)? {
         return Ok(None);
@@ -193,7 +204,7 @@ fn entry(file: &File, offset: u64) -> io::Result<Option<(u8, u64, Vec<u8>, u64)>
     }
     let mut seq = [0; 8];
     seq.copy_from_slice(&body[1..BODY_PREFIX]);
-    Ok(Some((body[0], u64::from_be_bytes(seq), body, begins + u64::from(length))))
+    Ok(Some(Entry { kind: body[0], seq: u64::from_be_bytes(seq), body, end: begins + u64::from(length) }))
 }
 
 /// False when the file ends before the buffer is full.
