@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::servers::{Daemon, nginx};
-use common::{Folder, assert_sums, free_port, n, number, signal, wait_until};
+use common::{Folder, Target, assert_sums, free_port, n, number, signal, wait_until};
 use serde_json::Value;
 
 /// A program that goes on; dropped, it ends.
@@ -238,4 +238,37 @@ fn what_an_agent_may_not_do_does_not_begin_and_a_stopped_run_is_whole() {
     assert_eq!(n(&requests(&run)["sent"]), scene.logged());
     assert!(number(&run["phases"][0]["duration_s"]) < 30.0);
     assert_eq!(run["agents"][0]["complete"], true);
+}
+
+#[test]
+fn questions_of_several_runs_put_their_load_on_from_a_fleet_too() {
+    let scene = Scene::new(&[("a", &[]), ("b", &[])]);
+    let folder = &scene.folder;
+    let target = Target::with_config(folder, "workers = 2\nservice = '10ms'\n");
+    let (name, url) = (target.name(), target.url());
+    let ask = |args: &[&str]| folder.json(&[args, &["--fleet", "a,b"]].concat(), 0);
+    let of_fleet = |id: &str| {
+        let run = folder.json(&["show", id], 0);
+        let agents = run["agents"].as_array().expect("agents").iter().filter(|a| a["complete"] == true).count();
+        assert_eq!(agents, 2, "{}", run["agents"]);
+    };
+    let compared = ask(&["compare", "--live", &url, "--aa", "--blocks", "4", "-d", "200ms", "-c", "2"]);
+    let runs = |side: &str| compared[side]["runs"].as_array().expect("ids").clone();
+    let all = [runs("a"), runs("b")].concat();
+    assert!(all.len() >= 4, "{compared:#}");
+    all.iter().for_each(|id| of_fleet(id.as_str().expect("an id")));
+    let sweep = folder.join("sweep.toml");
+    let rows = format!("server = '{name}'\nurl = '{url}'\nusers = [1, 4]\nrequests = 60\n[settings]\nworkers = [1, 3]\n");
+    fs::write(&sweep, rows).expect("written");
+    let swept = ask(&["sweep", sweep.to_str().expect("text")]);
+    let answered: Vec<u64> = swept["rows"].as_array().expect("rows").iter().map(|r| n(&r["answered"])).collect();
+    assert_eq!(answered, [60; 4], "{swept:#}");
+    let found = ask(&["doctor", &name, "--url", &url, "-c", "12", "-d", "4s", "--keepalive", "off"]);
+    assert_eq!(found["limit"], "workers-exhausted", "{:#} {:#}", found["findings"], found["examination"]["steps"]);
+    let tuned = ask(&["tune", &name, "--url", &url, "-c", "8", "-d", "300ms", "--trials", "2", "--blocks", "4"]);
+    let trials = tuned["trials"].as_array().expect("trials");
+    assert!(trials.iter().any(|t| t["role"] == "baseline" && t["valid"] == true), "{trials:#?}");
+    // Two kept runs are compared where they are.
+    let refused = folder.run(&["compare", "1", "2", "--fleet", "all"]);
+    assert!(refused.code == 2 && refused.stderr.contains("--live"), "{refused:?}");
 }

@@ -126,7 +126,7 @@ pub fn capacity(args: &CapacityArgs) -> Result<Exit> {
     let stop = Stop::on_signals(true)?;
     let store = open_store(&args.output)?;
     let observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
-    let carrier = args.on.carrier(&order.plan, store.as_ref())?;
+    let carrier = args.on.carrier(&[&order.plan], store.as_ref())?;
     let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     let document = find_capacity(&mut lab, &order).inspect_err(|_| hint_of_restore(&order.plan.url))?;
     report.keep_and_give(store.as_ref(), &capacity_text(&document), &document)?;

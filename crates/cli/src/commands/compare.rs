@@ -19,7 +19,7 @@ use lastdrop_trials::compare::{CompareOrder, compare as compare_live};
 
 use crate::commands::{Report as Output, default_store, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{FormatArgs, LoadArgs, NetworkArgs, OutputArgs, within};
+use crate::options::{FormatArgs, LoadArgs, NetworkArgs, OutputArgs, RunsOnArgs, within};
 use crate::run_plan;
 use crate::signals::Stop;
 use crate::stdio::note;
@@ -55,6 +55,8 @@ pub struct CompareArgs {
     pub load: LoadArgs,
     #[command(flatten)]
     pub network: NetworkArgs,
+    #[command(flatten)]
+    pub on: RunsOnArgs,
     #[command(flatten)]
     pub form: FormatArgs,
     #[command(flatten)]
@@ -126,7 +128,9 @@ fn live(args: &CompareArgs) -> Result<(CompareDocument, Exit, Option<Store>)> {
     };
     let stop = Stop::on_signals(true)?;
     let store = open_store(&args.output)?;
-    let mut lab = Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::Several, &stop)?);
+    let carrier = args.on.carrier(&[&order.a.1, &order.b.1], store.as_ref())?;
+    let observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
+    let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     let mut document = compare_live(&mut lab, &order)?;
     if let (Some(floor), Some(store), false) = (&document.noise_floor, &store, document.interrupted) {
         store.keep_noise(floor)?;
@@ -143,6 +147,9 @@ fn stored(args: &CompareArgs) -> Result<CompareDocument> {
         return Err(
             UsageError("stored runs are compared as they are; to put load on both now add --live".into()).into()
         );
+    }
+    if args.on.is_fleet() {
+        return Err(UsageError("stored runs are compared where they are; --fleet goes with --live".into()).into());
     }
     if !args.output.export.is_empty() {
         return Err(UsageError(

@@ -108,7 +108,7 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let (mut log, growing) = log.map_or((None, None), |(file, growing)| (Some(RequestLog::new(file)), Some(growing)));
     let mut junit = junit_file.map(Junit::new);
     let store = open_store(&args.output)?;
-    let carrier = args.on.carrier(&plan, store.as_ref())?;
+    let carrier = args.on.carrier(&[&plan], store.as_ref())?;
     let mut lab =
         Lab { server, carrier, ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?) };
     lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));

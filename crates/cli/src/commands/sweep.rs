@@ -14,7 +14,7 @@ use lastdrop_trials::sweep_plan::SweepPlan;
 
 use crate::commands::{Report, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{FormatArgs, OthersArgs, OutputArgs, within};
+use crate::options::{FormatArgs, OthersArgs, OutputArgs, RunsOnArgs, within};
 use crate::outfile::Outfile;
 use crate::signals::Stop;
 use crate::stdio::note;
@@ -38,6 +38,8 @@ pub struct SweepArgs {
     #[command(flatten)]
     pub others: OthersArgs,
     #[command(flatten)]
+    pub on: RunsOnArgs,
+    #[command(flatten)]
     pub form: FormatArgs,
     #[command(flatten)]
     pub output: OutputArgs,
@@ -56,6 +58,7 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
     let stop = Stop::on_signals(plan.servers.is_empty())?;
     let store = open_store(&args.output)?;
     let observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
+    let carrier = args.on.carrier(&[], store.as_ref())?;
     let stack = match plan.servers.is_empty() {
         true => None,
         false => {
@@ -66,7 +69,7 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
             Some(stack)
         }
     };
-    let mut lab = Lab::new(&stop.flag, observers);
+    let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     let document = run_sweep(&mut lab, stack, &plan)?;
     // One that cannot be written any more does not take the other along.
     let given = report.keep_and_give(store.as_ref(), &sweep_text(&document), &document);

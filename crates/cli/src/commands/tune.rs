@@ -27,7 +27,7 @@ use crate::commands::watchdog::Watchdog;
 use crate::commands::{Report, diary_folder, observers, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
 use crate::options::{
-    FormatArgs, LoadArgs, NetworkArgs, Objectives, OthersArgs, OutputArgs, RequestArgs, objectives, within,
+    FormatArgs, LoadArgs, NetworkArgs, Objectives, OthersArgs, OutputArgs, RequestArgs, RunsOnArgs, objectives, within,
 };
 use crate::run_plan;
 use crate::signals::Stop;
@@ -72,6 +72,8 @@ pub struct TuneArgs {
     pub dead_man: Duration,
     #[command(flatten)]
     pub others: OthersArgs,
+    #[command(flatten)]
+    pub on: RunsOnArgs,
     /// Look first as doctor does, for half a minute, and try what it proposes before anything else; of better settings it is then said
     /// what holds the server back with them
     #[arg(long)]
@@ -236,7 +238,9 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     };
     let mut before = None;
     if args.doctor {
-        let mut lab = Lab::new(&stop.flag, observers(args.output.progress(), store.clone(), &stop));
+        let carrier = args.on.carrier(&[&look.plan], store.as_ref())?;
+        let observers = observers(args.output.progress(), store.clone(), &stop);
+        let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
         before = match examine(&mut lab, &look) {
             Ok(examination) => Some(diagnose(&examination)),
             Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
@@ -281,7 +285,8 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         patience => Some(Watchdog::start(&stack.members(), patience)?),
     };
     observers.extend(watchdog.as_ref().map(|w| Box::new(w.pulse()) as Box<dyn Observer>));
-    let mut lab = Lab::new(&stop.flag, observers);
+    let carrier = args.on.carrier(&[&order.plan], store.as_ref())?;
+    let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     // All is put back, or kept, when it returns, and only then the watchdog is told so.
     let look = &look;
     let mut after = before.as_ref().map(|before| move |lab: &mut Lab<'_>| limit_after(lab, look, &before.examination));

@@ -24,15 +24,15 @@ pub struct RunsOnArgs {
 }
 
 impl RunsOnArgs {
-    /// Who puts the load of a plan on; None: this machine.
+    /// Who puts the load of plans on, one after the other; None: this machine. Plans that are made later are checked when they are carried out.
     ///
     /// # Errors
     /// When there is no such fleet, nobody to be chosen, or the plan cannot go through one. What agents told late of runs in `store` is added
     /// to those first.
-    pub fn carrier(&self, plan: &Plan, store: Option<&Store>) -> Result<Option<Box<dyn Carrier>>> {
+    pub fn carrier(&self, plans: &[&Plan], store: Option<&Store>) -> Result<Option<Box<dyn Carrier>>> {
         let Some(who) = &self.who else { return Ok(None) };
         // What can be said without anybody.
-        fleet::check(plan, &[1]).map_err(UsageError)?;
+        plans.iter().try_for_each(|plan| fleet::check(plan, &[1])).map_err(UsageError)?;
         let fleet = self.of.connect()?;
         if let Some(store) = store {
             catch_up(&fleet, store)?;
@@ -40,7 +40,7 @@ impl RunsOnArgs {
         let chosen = choose(&fleet.agents()?, who).map_err(|e| UsageError(format!("--fleet: {e}")))?;
         let link = OverNats::new(fleet, chosen);
         let weights: Vec<u32> = link.members().iter().map(|m| m.weight).collect();
-        fleet::check(plan, &weights).map_err(UsageError)?;
+        plans.iter().try_for_each(|plan| fleet::check(plan, &weights)).map_err(UsageError)?;
         Ok(Some(Box::new(fleet::Fleet::new(link))))
     }
 
