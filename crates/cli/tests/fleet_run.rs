@@ -263,12 +263,12 @@ fn questions_of_several_runs_put_their_load_on_from_a_fleet_too() {
     let swept = ask(&["sweep", sweep.to_str().expect("text")]);
     let answered: Vec<u64> = swept["rows"].as_array().expect("rows").iter().map(|r| n(&r["answered"])).collect();
     assert_eq!(answered, [60; 4], "{swept:#}");
-    let found = ask(&["doctor", &name, "--url", &url, "-c", "12", "-d", "4s", "--keepalive", "off"]);
-    assert_eq!(found["limit"], "workers-exhausted", "{:#} {:#}", found["findings"], found["examination"]["steps"]);
     let tuned = ask(&["tune", &name, "--url", &url, "-c", "8", "-d", "300ms", "--trials", "2", "--blocks", "4"]);
     let trials = tuned["trials"].as_array().expect("trials");
     assert!(trials.iter().any(|t| t["role"] == "baseline" && t["valid"] == true), "{trials:#?}");
     // Two kept runs are compared where they are.
     let refused = folder.run(&["compare", "1", "2", "--fleet", "all"]);
     assert!(refused.code == 2 && refused.stderr.contains("--live"), "{refused:?}");
+    let refused = folder.run(&["tune", &name, "--url", &url, "--doctor", "--fleet", "all"]);
+    assert!(refused.code == 2 && refused.stderr.contains("--doctor"), "{refused:?}");
 }

@@ -16,7 +16,7 @@ use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 
 use crate::commands::{Report, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{DatabaseArgs, FormatArgs, LoadArgs, NetworkArgs, OthersArgs, OutputArgs, RequestArgs, RunsOnArgs};
+use crate::options::{DatabaseArgs, FormatArgs, LoadArgs, NetworkArgs, OthersArgs, OutputArgs, RequestArgs};
 use crate::run_plan;
 use crate::signals::Stop;
 use crate::stdio::{self, note};
@@ -48,8 +48,6 @@ pub struct DoctorArgs {
     pub keep: bool,
     #[command(flatten)]
     pub others: OthersArgs,
-    #[command(flatten)]
-    pub on: RunsOnArgs,
     #[command(flatten)]
     pub database: DatabaseArgs,
     /// All findings, not only the ten that weigh most
@@ -142,9 +140,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         time,
     };
     let store = open_store(&args.output)?;
-    let carrier = args.on.carrier(&[&order.plan], store.as_ref())?;
-    let observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
-    let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
+    let mut lab = Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::Several, &stop)?);
     let examination = examine(&mut lab, &order)?;
     let mut document = diagnose(&examination);
     if args.confirm && stop.signal().is_none() {

@@ -217,6 +217,9 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     if args.load.ramp_to.is_some() {
         return Err(UsageError("blocks of a tune are compared with each other: no --ramp-to".into()).into());
     }
+    if args.doctor && args.on.is_fleet() {
+        return Err(UsageError("a doctor puts its load on from this machine: --doctor goes without --fleet".into()).into());
+    }
     check_called_apart(&args.servers).map_err(UsageError)?;
     let plan = plan(&args)?;
     let warm_up = args.load.warm_up;
@@ -238,9 +241,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     };
     let mut before = None;
     if args.doctor {
-        let carrier = args.on.carrier(&[&look.plan], store.as_ref())?;
-        let observers = observers(args.output.progress(), store.clone(), &stop);
-        let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
+        let mut lab = Lab::new(&stop.flag, observers(args.output.progress(), store.clone(), &stop));
         before = match examine(&mut lab, &look) {
             Ok(examination) => Some(diagnose(&examination)),
             Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
