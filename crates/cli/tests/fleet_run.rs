@@ -258,7 +258,8 @@ fn questions_of_several_runs_put_their_load_on_from_a_fleet_too() {
     assert!(all.len() >= 4, "{compared:#}");
     all.iter().for_each(|id| of_fleet(id.as_str().expect("an id")));
     let sweep = folder.join("sweep.toml");
-    let rows = format!("server = '{name}'\nurl = '{url}'\nusers = [1, 4]\nrequests = 60\n[settings]\nworkers = [1, 3]\n");
+    let rows =
+        format!("server = '{name}'\nurl = '{url}'\nusers = [1, 4]\nrequests = 60\n[settings]\nworkers = [1, 3]\n");
     fs::write(&sweep, rows).expect("written");
     let swept = ask(&["sweep", sweep.to_str().expect("text")]);
     let answered: Vec<u64> = swept["rows"].as_array().expect("rows").iter().map(|r| n(&r["answered"])).collect();

@@ -62,14 +62,19 @@ fn succeeds(command: &mut Command) -> (String, String) {
     (done.stdout, done.stderr)
 }
 
-/// The commands that help lists.
-fn commands() -> BTreeSet<String> {
-    let (help, _) = succeeds(Command::new(env!("CARGO_BIN_EXE_lastdrop")).arg("-h"));
+/// The commands that the help of the program, or of a command of it, lists.
+fn listed(of: &[&str]) -> BTreeSet<String> {
+    let (help, _) = succeeds(Command::new(env!("CARGO_BIN_EXE_lastdrop")).args(of).arg("-h"));
     let lines = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
-    let commands: BTreeSet<String> = lines
+    lines
         .filter(|l| l.starts_with("  ") && !l.starts_with("   "))
         .filter_map(|l| Some(l.split_whitespace().next()?.into()))
-        .collect();
+        .collect()
+}
+
+/// The commands of the program.
+fn commands() -> BTreeSet<String> {
+    let commands = listed(&[]);
     assert!(commands.len() > 20 && commands.contains("tune") && commands.contains("help"), "{commands:?}");
     commands
 }
@@ -214,12 +219,12 @@ fn there_is_a_man_page_for_each_command_and_it_reads_without_a_warning() {
         .expect("readable")
         .filter_map(|e| Some(e.ok()?.file_name().to_str()?.strip_suffix(".1.gz")?.to_string()))
         .collect();
-    let wanted = commands()
-        .iter()
-        .filter(|c| *c != "help")
-        .map(|c| format!("lastdrop-{c}"))
-        .chain(["lastdrop".into()])
-        .collect();
+    let mut wanted = BTreeSet::from(["lastdrop".to_string()]);
+    for command in commands().iter().filter(|c| *c != "help") {
+        wanted.insert(format!("lastdrop-{command}"));
+        let parts = listed(&[command]);
+        wanted.extend(parts.iter().filter(|c| *c != "help").map(|part| format!("lastdrop-{command}-{part}")));
+    }
     assert_eq!(names, wanted);
     for name in &names {
         let page = pages.join(format!("{name}.1.gz"));

@@ -218,7 +218,9 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         return Err(UsageError("blocks of a tune are compared with each other: no --ramp-to".into()).into());
     }
     if args.doctor && args.on.is_fleet() {
-        return Err(UsageError("a doctor puts its load on from this machine: --doctor goes without --fleet".into()).into());
+        return Err(
+            UsageError("a doctor puts its load on from this machine: --doctor goes without --fleet".into()).into()
+        );
     }
     check_called_apart(&args.servers).map_err(UsageError)?;
     let plan = plan(&args)?;
