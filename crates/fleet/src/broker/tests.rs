@@ -191,7 +191,8 @@ fn an_agent_publishes_and_hears_its_own_subjects_only() {
         b.client.publish("ld.record.r.b.1.0.0.1", "".into()).await.expect("sent");
         b.client.flush().await.expect("flushed");
         // What is sent over one connection comes in order: nothing that was forbidden came before.
-        assert_eq!(first(heard).await.0, "ld.record.r.b.1.0.0.1");
+        let (record, heard) = first(heard).await;
+        assert_eq!(record, "ld.record.r.b.1.0.0.1");
         fleet.link.jetstream.get_stream(RECORDS).await.expect("still there");
         // Nor does it hear what others are told.
         let own = b.client.subscribe("ld.to.b.ping").await.expect("subscribed");
@@ -201,7 +202,10 @@ fn an_agent_publishes_and_hears_its_own_subjects_only() {
         {
             others.push(b.client.subscribe(subject).await.expect("asked"));
         }
+        // Once this has come back the broker has read what was asked for before: a flush only hands it to the system.
+        b.client.publish("ld.record.r.b.1.0.0.2", "".into()).await.expect("sent");
         b.client.flush().await.expect("flushed");
+        assert_eq!(first(heard).await.0, "ld.record.r.b.1.0.0.2");
         for subject in
             ["ld.to.a.order", "ld.record.r.a.1.0.0.1", "_INBOX.x", "_INBOX_a.x", "_INBOX_joiner.x", "ld.to.b.ping"]
         {
