@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::phase::{Bytes, Expectations, Rate, Requests, Results};
+use super::phase::{Bytes, Expectations, Rate, Results};
 use crate::counts::Counts;
 use crate::histogram::{Histogram, Kind, PERCENTILES};
 
@@ -23,15 +23,7 @@ pub(super) fn results<'a>(
         latency_us.insert(kind.name().into(), Value::Object(summary));
     }
     Results {
-        requests: Requests {
-            due: c.due,
-            unsent: c.unsent(),
-            sent: c.sent,
-            answered: c.answered,
-            failed: c.failed,
-            timed_out: c.timed_out,
-            censored: c.censored(),
-        },
+        requests: c.into(),
         status: status.map(|(code, n)| (code.to_string(), n)).collect(),
         bytes: Bytes { sent: c.bytes_sent, received: c.bytes_received, coded: c.bytes_coded, decoded: c.bytes_decoded },
         expectations: Expectations { missed: c.missed },
