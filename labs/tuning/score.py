@@ -5,6 +5,7 @@ import os
 import statistics
 import subprocess
 import time
+from pathlib import Path
 
 from faults.ask import quiet
 from faults.measure import alone, environment, lastdrop
@@ -16,6 +17,12 @@ TRIALS = 25
 PATIENCE = 1800
 NAME = "tune.jsonl"
 """Rows of the lab."""
+
+
+def killed():
+    """Processes that the kernel has ended for want of memory, and pages that it has swapped out, since it started."""
+    counters = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    return int(counters.get("oom_kill", 0)) + int(counters.get("pswpout", 0))
 
 
 def tune(setup, seed):
@@ -45,7 +52,9 @@ def examine(setup, seed):
     try:
         with alone():
             row["others"] = quiet()
+            before = killed()
             document, seconds = tune(setup, seed)
+            row["killed_or_swapped"] = killed() - before
     except (LabError, OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
         return {**row, "state": "failed", "why": f"{type(error).__name__}: {error}"[:800]}
     winner = document.get("winner") or {}
@@ -54,7 +63,7 @@ def examine(setup, seed):
     reached = (point["rps"] or 0) / top["rps"]
     return {**row, "state": "ok", "verdict": document["verdict"], "settings": settings, "point": point["settings"],
             "reached": round(reached, 4), "start": round((start["rps"] or 0) / top["rps"], 4), "best": top["settings"],
-            "ratio": winner.get("ratio"), "trials": len(document["trials"]), "seconds": round(seconds, 1)}
+            "ratio": winner.get("ratio"), "memory": winner.get("memory"), "trials": len(document["trials"]), "seconds": round(seconds, 1)}
 
 
 def report(setups, rows, about):
@@ -73,6 +82,11 @@ def report(setups, rows, about):
     if good:
         lines += ["", f"Share of the grid's best: median {statistics.median(good):.3f} (wanted 0.97), worst {min(good):.3f} (wanted 0.92), "
                       f"{len(good)} tunes."]
+    foretold = [abs(m["predicted_bytes"] / m["used_bytes"] - 1) for m in (row.get("memory") for row in rows) if m]
+    if foretold:
+        within = sum(off <= 0.05 for off in foretold)
+        lines.append(f"Memory of the chosen pool as predicted: within 5 % in {within} of {len(foretold)}, off by {max(foretold):.1%} at most; "
+                     f"killed for want of memory or swapped: {sum(row.get('killed_or_swapped', 0) for row in rows)}.")
     best = [row["verdict"] == "no_gain" for row in rows if row["state"] == "ok" and of[row["name"]].at_best]
     if best:
         lines.append(f"Servers at their best: no_gain in {sum(best)} of {len(best)}.")

@@ -88,6 +88,12 @@ pub struct Room {
 }
 
 impl PoolLine {
+    /// What so many workers need, bytes.
+    #[must_use]
+    pub fn at(&self, workers: u64) -> f64 {
+        self.shared.value + workers as f64 * self.each.value
+    }
+
     /// Half the 95 % interval of the line itself at n workers.
     fn doubt(&self, n: f64) -> f64 {
         let se = self.residual * (1.0 / self.points + (n - self.mean_n).powi(2) / self.sum_squares).sqrt();

@@ -88,6 +88,10 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     if let (Some(b), Some(w)) = (d.baseline.as_ref().filter(|b| b.objective > 0.0), &d.winner) {
         let _ = writeln!(out, "  p99 {} before, {} with the best", show_us(b.p99_us), show_us(w.p99_us));
     }
+    if let Some(m) = d.winner.as_ref().and_then(|w| w.memory) {
+        let (workers, foretold, used) = (m.workers, show_bytes(m.predicted_bytes), show_bytes(m.used_bytes));
+        let _ = writeln!(out, "  memory of {workers} workers: {used} used, {foretold} predicted");
+    }
     out.push_str(&what_mattered(&d.effects));
     if let Some(next) = &d.limit_after {
         let id = next.id.as_ref().map_or(String::new(), |id| format!(" ({id})"));
@@ -263,6 +267,7 @@ mod tests {
                 objective: 90.0,
                 p99_us: 2000.0,
                 meets: None,
+                memory: None,
             }),
             searched: Vec::new(),
             proposals: Vec::new(),

@@ -114,6 +114,17 @@ pub struct Winner {
     /// The rate at which it was shown to meet the objectives, on one more fresh start and with another seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meets: Option<CapacityStep>,
+    /// What its pool was expected to need, beside what it needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryForetold>,
+}
+
+/// Real memory (Σ PSS) of a pool: by the memory model, from pools of other sizes, before it was raced, and as it was measured then.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryForetold {
+    pub workers: u64,
+    pub predicted_bytes: u64,
+    pub used_bytes: u64,
 }
 
 /// In the measure of the goal.

@@ -23,6 +23,7 @@ use lastdrop_lab::{Lab, LabError};
 
 mod diary;
 mod meets;
+mod memory;
 mod race;
 mod search;
 mod space;
@@ -325,7 +326,11 @@ impl Tuning<'_, '_> {
         if self.order.advise_keepalive {
             self.advise_keepalive(&settings, &effective.settings)?;
         }
+        let foretold = self.foretell(&sizes, &settings);
         self.race(&settings, &effective)?;
+        if let Some(foretold) = foretold {
+            self.compare_memory(foretold, &settings);
+        }
         match after.filter(|_| self.document.verdict == TuneVerdict::Improved) {
             Some(after) => self.look_after(&settings, after),
             None => Ok(()),

@@ -170,6 +170,7 @@ impl Tuning<'_, '_> {
                 objective: mean(&mut d.race.iter().map(|p| p.best)),
                 p99_us: mean(&mut blocks.iter().map(|b| b.best.p99_us)),
                 meets: None,
+                memory: None,
             });
         }
         d.diff = diff(settings, effective);

@@ -270,6 +270,7 @@ impl Steps<'_, '_, '_> {
             interval: compared.ratio.map(|r| [r.low, r.high]),
             objective: mean(|p| p.best),
             meets: None,
+            memory: None,
             settings,
         });
         document.race = compared.pairs;

@@ -3,12 +3,16 @@
 use lastdrop_model::Setting;
 use lastdrop_tune::{Limit, Parameter, Point, Space};
 
+pub mod grids;
+
 pub struct Surface {
-    pub name: &'static str,
+    pub name: String,
     pub space: Space,
-    /// Throughput, none where the server fails.
-    of: fn(&Values<'_>) -> Option<f64>,
+    of: Throughput,
 }
+
+/// Throughput, none where the server fails.
+type Throughput = Box<dyn Fn(&Values<'_>) -> Option<f64>>;
 
 /// Values of a point by the names of its parameters.
 pub struct Values<'a> {
@@ -67,7 +71,8 @@ fn space(parameters: Vec<Parameter>) -> Space {
 
 pub fn all() -> Vec<Surface> {
     let workers = |present| Parameter::sizes("workers", 4, 256, 1, present);
-    let surface = |name, space, of| Surface { name, space, of };
+    let surface =
+        |name: &str, space, of: fn(&Values<'_>) -> Option<f64>| Surface { name: name.into(), space, of: Box::new(of) };
     vec![
         surface(
             "a processor and a pool that churns",

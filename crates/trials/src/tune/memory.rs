@@ -1,0 +1,67 @@
+//! The memory that the best was expected to need before it was raced, beside what it needed then.
+
+use lastdrop_analyze::memory_model::fit_pool;
+use lastdrop_model::documents::{MemoryForetold, SizeDocument, Trial};
+use lastdrop_model::{Role, Settings};
+
+use super::Tuning;
+
+/// Workers of a pool with some settings, and the memory that so many were expected to need.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Foretold {
+    workers: u64,
+    bytes: u64,
+}
+
+impl Tuning<'_, '_> {
+    /// By a line through what pools of other sizes needed in the search; with too few of those, by the size of a worker as it was found.
+    /// None where the pool has no size that is known.
+    pub(super) fn foretell(&self, sizes: &[(i32, SizeDocument)], settings: &Settings) -> Option<Foretold> {
+        let (name, _, session) = self.stack.knobs(Role::PoolSize).into_iter().next()?;
+        let (_, size) = sizes.iter().find(|(master, _)| *master == session.master())?;
+        let present = self.stack.original().settings.get(&name).and_then(lastdrop_model::Setting::count);
+        let workers = |settings: &Settings| {
+            let threads = settings.get(&name).and_then(lastdrop_model::Setting::count).or(present)?;
+            Some(u64::try_from(threads).ok()?.div_ceil(size.threads_per_worker.max(1)))
+        };
+        let wanted = workers(settings)?;
+        let of = |trial: &Trial| Some((workers(&trial.settings)?, trial.real_memory_bytes?));
+        let others: Vec<(u64, u64)> =
+            self.document.trials.iter().filter(|t| t.role != "race").filter_map(of).filter(|(n, _)| *n != wanted).collect();
+        Some(Foretold { workers: wanted, bytes: bytes(&others, size, wanted) })
+    }
+
+    /// Puts beside what was foretold what the best used in the race.
+    pub(super) fn compare_memory(&mut self, foretold: Foretold, settings: &Settings) {
+        let races = self.document.trials.iter().filter(|t| t.role == "race" && t.settings == *settings);
+        let used: Vec<u64> = races.filter_map(|t| t.real_memory_bytes).collect();
+        if let (Some(winner), false) = (&mut self.document.winner, used.is_empty()) {
+            let used_bytes = used.iter().sum::<u64>() / used.len() as u64;
+            let Foretold { workers, bytes } = foretold;
+            winner.memory = Some(MemoryForetold { workers, predicted_bytes: bytes, used_bytes });
+        }
+    }
+}
+
+fn bytes(others: &[(u64, u64)], size: &SizeDocument, workers: u64) -> u64 {
+    match fit_pool(others) {
+        Some(line) => line.at(workers).max(0.0) as u64,
+        None => size.shared_once_bytes + workers * size.workers.private_bytes.mean,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::documents::{MeanMax, SizeWorkers};
+
+    use super::*;
+
+    #[test]
+    fn pools_of_other_sizes_tell_what_one_needs_and_without_them_a_worker_does() {
+        let workers = SizeWorkers { private_bytes: MeanMax { mean: 10, max: 12 }, ..SizeWorkers::default() };
+        let size = SizeDocument { shared_once_bytes: 100, workers, ..SizeDocument::default() };
+        assert_eq!(bytes(&[], &size, 8), 180);
+        assert_eq!(bytes(&[(2, 130), (4, 160)], &size, 8), 180, "two points are no line yet");
+        assert_eq!(bytes(&[(2, 130), (4, 160), (6, 190)], &size, 8), 220);
+    }
+}
