@@ -46,7 +46,7 @@ pub fn judge(evidence: &Evidence<'_>) -> Validity {
 /// Is it a rule about a machine that puts load on, not about what the server answered?
 #[must_use]
 pub fn is_of_generator(rule: &str) -> bool {
-    rules::OF_GENERATOR.iter().any(|r| r.name == rule)
+    rules::VALIDITY.iter().any(|r| r.of_generator && r.name == rule)
 }
 
 #[cfg(test)]

@@ -33,6 +33,8 @@ impl<'a> Evidence<'a> {
 #[derive(Debug)]
 pub(crate) struct Rule {
     pub name: &'static str,
+    /// It is about a machine that puts load on: where there are several, each is judged by itself.
+    pub of_generator: bool,
     /// It tells of a disturbed machine: what was measured meanwhile says nothing about the server.
     pub disturbs: bool,
     pub look: fn(&Evidence<'_>) -> Option<(Verdict, String, String)>,

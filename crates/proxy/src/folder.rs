@@ -33,8 +33,12 @@ impl PrivateFolder {
                 .prefix(PREFIX)
                 .permissions(Permissions::from_mode(0o700))
                 .tempdir_in(&temporary)?;
-            let lock = Flock::lock(File::open(folder.path())?, FlockArg::LockShared).map_err(|(_, e)| e)?;
-            // Until it was locked it looked like a leftover.
+            // Until it is locked it looks like a leftover to others, who may have removed it meanwhile.
+            let opened = match File::open(folder.path()) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened?,
+            };
+            let lock = Flock::lock(opened, FlockArg::LockShared).map_err(|(_, e)| e)?;
             if folder.path().exists() {
                 return Ok(PrivateFolder { folder, _lock: lock });
             }
@@ -86,5 +90,20 @@ mod tests {
         assert!(key.exists() && !left.exists() && another.folder.path() != one.folder.path());
         drop(one);
         assert!(!key.exists());
+    }
+
+    #[test]
+    fn those_that_begin_at_once_do_not_take_each_others() {
+        let make = || {
+            for _ in 0..50 {
+                let folder = PrivateFolder::new().expect("a folder");
+                assert!(folder.write("key", "secret").expect("written").exists());
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(make);
+            }
+        });
     }
 }

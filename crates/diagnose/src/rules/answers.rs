@@ -18,6 +18,7 @@ const MOST_ERRORS: f64 = 0.01;
 /// Nobody was there.
 pub(super) const NOTHING_ANSWERED: Rule = Rule {
     name: "nothing-answered",
+    of_generator: false,
     disturbs: false,
     look: |e| {
         let answered = e.phase.map_or(0, |p| p.requests.answered);
@@ -34,6 +35,7 @@ pub(super) const NOTHING_ANSWERED: Rule = Rule {
 /// Answers that are none.
 pub(super) const ERRORS: Rule = Rule {
     name: "errors",
+    of_generator: false,
     disturbs: false,
     look: |e| {
         let phase = e.phase?;
@@ -55,6 +57,7 @@ pub(super) const ERRORS: Rule = Rule {
 /// A percentile of too few answers is an anecdote.
 pub(super) const FEW_SAMPLES: Rule = Rule {
     name: "few-samples",
+    of_generator: false,
     disturbs: false,
     look: |e| {
         let (name, tail, n) = least_supported(e.plan, e.phase?);
@@ -71,6 +74,7 @@ pub(super) const FEW_SAMPLES: Rule = Rule {
 /// What got no answer is not in the latencies.
 pub(super) const UNANSWERED: Rule = Rule {
     name: "unanswered",
+    of_generator: false,
     disturbs: false,
     look: |e| {
         let phase = e.phase?;

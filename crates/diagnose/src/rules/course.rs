@@ -18,6 +18,7 @@ const GROWTH: f64 = 0.1;
 /// The server was still making workers.
 pub(super) const GROWING_POOL: Rule = Rule {
     name: "growing-pool",
+    of_generator: false,
     disturbs: false,
     look: |e| {
         let p = e.pool?;
@@ -38,6 +39,7 @@ pub(super) const GROWING_POOL: Rule = Rule {
 /// The beginning was different.
 pub(super) const WARM_UP: Rule = Rule {
     name: "warm-up",
+    of_generator: false,
     disturbs: false,
     look: |e| {
         let (change, what, n) = level_change(e)?;
@@ -54,6 +56,7 @@ pub(super) const WARM_UP: Rule = Rule {
 /// The end was different.
 pub(super) const UNSTEADY: Rule = Rule {
     name: "unsteady",
+    of_generator: false,
     disturbs: false,
     look: |e| {
         let (change, what, n) = level_change(e)?;
@@ -70,6 +73,7 @@ pub(super) const UNSTEADY: Rule = Rule {
 /// Users, rate and times do not fit together.
 pub(super) const LITTLES_LAW: Rule = Rule {
     name: "littles-law",
+    of_generator: false,
     disturbs: false,
     look: |e| {
         let (phase, plan) = (e.phase?, e.plan);

@@ -15,6 +15,7 @@ const MOST_LATE_US: f64 = 1000.0;
 /// A thread had no time left.
 pub(super) const GENERATOR_SATURATED: Rule = Rule {
     name: "generator-saturated",
+    of_generator: true,
     disturbs: false,
     look: |e| {
         let cores = e.generator.busiest_thread_cores;
@@ -37,6 +38,7 @@ pub(super) const GENERATOR_SATURATED: Rule = Rule {
 /// The kernel held it back.
 pub(super) const THROTTLED: Rule = Rule {
     name: "throttled",
+    of_generator: true,
     disturbs: true,
     look: |e| {
         let throttled = e.generator.throttled_s?;
@@ -54,6 +56,7 @@ pub(super) const THROTTLED: Rule = Rule {
 /// Requests left after they were due.
 pub(super) const LATE: Rule = Rule {
     name: "late",
+    of_generator: true,
     disturbs: true,
     look: |e| {
         let phase = e.phase?;
@@ -71,6 +74,7 @@ pub(super) const LATE: Rule = Rule {
 /// Local ports ran short.
 pub(super) const PORTS: Rule = Rule {
     name: "ports",
+    of_generator: true,
     disturbs: false,
     look: |e| {
         let (ports, sources) = (e.generator.local_ports, e.plan.network.sources.len().max(1) as u64);
@@ -94,6 +98,7 @@ pub(super) const PORTS: Rule = Rule {
 /// Open files ran short.
 pub(super) const DESCRIPTORS: Rule = Rule {
     name: "descriptors",
+    of_generator: true,
     disturbs: false,
     look: |e| {
         let (limit, peak) = (e.generator.descriptor_limit, e.phase?.connections.peak);

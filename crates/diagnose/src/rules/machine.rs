@@ -17,6 +17,7 @@ const OTHERS_NAMED: usize = 3;
 /// The server computes on the same processors.
 pub(super) const CO_LOCATED: Rule = Rule {
     name: "co-located",
+    of_generator: true,
     disturbs: false,
     look: |e| {
         let apart = e.pool.is_some_and(|p| !p.shares_cpus);
@@ -35,6 +36,7 @@ pub(super) const CO_LOCATED: Rule = Rule {
 /// The hypervisor took processors away.
 pub(super) const STEAL: Rule = Rule {
     name: "steal",
+    of_generator: true,
     disturbs: true,
     look: |e| {
         let steal = e.generator.steal?;
@@ -51,6 +53,7 @@ pub(super) const STEAL: Rule = Rule {
 /// Programs that have nothing to do with the run took processors.
 pub(super) const OTHERS_BUSY: Rule = Rule {
     name: crate::rule::OTHERS_BUSY,
+    of_generator: true,
     disturbs: true,
     look: |e| {
         let g = e.generator;
@@ -74,6 +77,7 @@ pub(super) const OTHERS_BUSY: Rule = Rule {
 /// Times are wrong.
 pub(super) const CLOCK: Rule = Rule {
     name: "clock",
+    of_generator: true,
     disturbs: true,
     look: |e| {
         let (step, slept) = (e.generator.clock_step_s, e.generator.suspended_s);

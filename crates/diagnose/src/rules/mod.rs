@@ -10,19 +10,6 @@ pub use machine::others_worth_a_word;
 
 use crate::rule::Rule;
 
-/// Those that are about a machine that puts load on: where there are several, each is judged by itself.
-pub(crate) const OF_GENERATOR: &[Rule] = &[
-    generator::GENERATOR_SATURATED,
-    machine::CO_LOCATED,
-    machine::STEAL,
-    machine::OTHERS_BUSY,
-    generator::THROTTLED,
-    generator::LATE,
-    generator::PORTS,
-    generator::DESCRIPTORS,
-    machine::CLOCK,
-];
-
 /// All of them, in the order of their weight: reports tell the first ones first.
 pub(crate) const VALIDITY: &[Rule] = &[
     answers::NOTHING_ANSWERED,
