@@ -172,7 +172,8 @@ impl Facts<'_> {
             if knob.role == Some(Role::PoolSize) { self.size(master).map_or(1, |s| s.threads_per_worker) } else { 1 };
         match (knob.takes, self.wishes.range(name), count) {
             (Takes::Count(..) | Takes::CountOr(..), Some((low, high)), Some(n)) => {
-                Ok(Parameter::sizes(name, low, high, granule, n))
+                let p = Parameter::sizes(name, low, high, granule, n);
+                Ok(if low == 0 && n != 0 { with_kind(&p, Setting::Count(0)) } else { p })
             }
             (Takes::Count(..), None, Some(n)) if knob.role == Some(Role::PoolSize) => Ok(self.pool(name, n, master)),
             (Takes::Count(least, most), None, Some(n)) => {

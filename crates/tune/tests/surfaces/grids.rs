@@ -58,13 +58,20 @@ fn parameter(grid: &Grid, name: &str) -> Parameter {
             let least = counts.iter().copied().min().expect("a value");
             let most = counts.iter().copied().max().expect("a value");
             let present = start.count().expect("a number") as u64;
-            Parameter::sizes(name, least, most, 1, present)
+            let sizes = Parameter::sizes(name, least, most, 1, present);
+            if least == 0 && present != 0 { with_zero(&sizes) } else { sizes }
         }
         None => {
             let present = levels.iter().position(|l| distance(l, &start) == 0.0).expect("it starts in the grid");
             Parameter::kinds(name, levels, present)
         }
     }
+}
+
+/// Nothing is often a word of its own (never, without a limit): a line has a place for it beyond its end only.
+fn with_zero(sizes: &Parameter) -> Parameter {
+    let levels = sizes.levels.iter().cloned().chain([Setting::Count(0)]).collect();
+    Parameter::steps(&sizes.name, levels, sizes.present)
 }
 
 fn surface(grid: Grid) -> Surface {
