@@ -57,7 +57,8 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocumen
     let mut live = Live::new(order.blocks as usize, open, !order.aa, order.seed);
     let mut blocks: Vec<CompareBlock> = Vec::new();
     let mut repeats = (order.blocks / 12).max(1);
-    let mut notes = Vec::new();
+    // Blocks that count for want of quiet ones, and why they would not.
+    let mut disturbed: Vec<(usize, String)> = Vec::new();
     let outcome = loop {
         let Next::Pair { b_first } = live.ask() else { break Ok(()) };
         let number = live.blocks() + 1;
@@ -85,8 +86,7 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocumen
         };
         let mut why = spoiled(&ra).or_else(|| spoiled(&rb)).unwrap_or_default();
         if !why.is_empty() && repeats == 0 {
-            notes.push(format!("block {number} counts although it was disturbed ({why}): too many were"));
-            why = String::new();
+            disturbed.push((number, std::mem::take(&mut why)));
         }
         let of = |run: &Run| run.measured().map(|p| metrics_of(run, p)).unwrap_or_default();
         let (ma, mb) = (of(&ra), of(&rb));
@@ -110,6 +110,7 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocumen
         Err(e) => return Err(e),
     };
     let comparison = live.conclude();
+    let mut notes: Vec<String> = disturbed_note(&disturbed).into_iter().collect();
     notes.extend(comparison.notes);
     if live.blocks() < order.blocks as usize && !interrupted {
         notes.push(format!("the answer was clear after {} of {} blocks", live.blocks(), order.blocks));
@@ -138,6 +139,19 @@ pub fn compare(lab: &mut Lab<'_>, order: &CompareOrder) -> Result<CompareDocumen
     Ok(document)
 }
 
+/// One sentence for all of them.
+fn disturbed_note(disturbed: &[(usize, String)]) -> Option<String> {
+    let (first, why) = disturbed.first()?;
+    let numbers: Vec<String> = disturbed.iter().map(|(number, _)| number.to_string()).collect();
+    Some(match disturbed.len() {
+        1 => format!("block {first} counts although it was disturbed ({why}): too many were"),
+        _ => format!(
+            "blocks {} count although they were disturbed (the first: {why}): too many were",
+            numbers.join(", ")
+        ),
+    })
+}
+
 /// The plan of one stretch: the load of the plan's measured phase, shortly unmeasured before.
 fn stretch_of(order: &CompareOrder, plan: &Plan) -> Result<Plan, LabError> {
     let Some(measured) = plan.phases.iter().find(|p| p.measured) else {
@@ -158,4 +172,18 @@ fn stretch_of(order: &CompareOrder, plan: &Plan) -> Result<Plan, LabError> {
 fn spoiled(run: &Run) -> Option<String> {
     let invalid = || run.validity.reasons.iter().find(|r| r.verdict == Verdict::Invalid);
     disturbance(&run.validity).or_else(invalid).map(|r| r.what.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_disturbed_blocks_are_one_sentence() {
+        assert_eq!(disturbed_note(&[]), None);
+        let one = disturbed_note(&[(3, "steal".into())]).expect("a note");
+        assert_eq!(one, "block 3 counts although it was disturbed (steal): too many were");
+        let many = disturbed_note(&[(3, "steal".into()), (5, "others".into())]).expect("a note");
+        assert_eq!(many, "blocks 3, 5 count although they were disturbed (the first: steal): too many were");
+    }
 }
