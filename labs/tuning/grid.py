@@ -11,6 +11,8 @@ from faults.place import LabError, Place
 FOLDER = Path(__file__).resolve().parent / "grids"
 ROUNDS, SECONDS = 3, 2
 PATIENCE = 1200
+WARM_UP = "4s"
+"""Load before workers that are recycled too fast to be warmed each."""
 MOST_FAILED = 0.1
 
 
@@ -18,7 +20,7 @@ def plan(setup, case):
     """The sweep's plan."""
     load = {name: value for name, value in zip(setup.load, setup.load[1:]) if name in ("--keepalive", "-H")}
     lines = [f"server = {json.dumps(case.names())}", f"url = {json.dumps(case.url)}", f"users = {setup.users}", f'duration = "{SECONDS}s"',
-             f'keepalive = "{load["--keepalive"]}"', 'timeout = "10s"']
+             f'keepalive = "{load["--keepalive"]}"', 'timeout = "10s"', "whole_pools = true", f'warm_up = "{WARM_UP}"']
     if "--insecure" in setup.load:
         lines.append("insecure = true")
     lines += ["[settings]"] + [f"{json.dumps(name)} = [{', '.join(map(json.dumps, values))}]" for name, values in setup.grid.items()]

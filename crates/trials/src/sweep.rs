@@ -179,9 +179,10 @@ fn measure(lab: &mut Lab<'_>, stack: Option<&mut Stack>, plan: &SweepPlan, cell:
     let label = format!("sweep {}: {}", cell.series, describe(&cell.settings));
     let (run, warmed, note) = match stack {
         Some(stack) => {
+            let settings = if plan.whole_pools { stack.complete(&cell.settings)? } else { cell.settings.clone() };
             let order = TrialOrder {
                 plan: &load,
-                settings: cell.settings.clone(),
+                settings,
                 label,
                 role: "sweep",
                 recycling_warm_up: plan.warm_up,

@@ -131,6 +131,9 @@ struct File {
     timeout: Option<Within<row::Timeout>>,
     #[serde(default)]
     insecure: bool,
+    /// Rows have their pools whole, with all settings that follow from their sizes.
+    #[serde(default)]
+    whole_pools: bool,
     threads: Option<Within<row::Threads>>,
     seed: Option<Within<row::Seed>>,
     /// Load before measuring where recycling makes warming each worker impossible.
@@ -162,6 +165,8 @@ pub struct SweepPlan {
     pub timeout: Duration,
     /// Certificates of the server are not verified.
     pub insecure: bool,
+    /// With the size of a pool go those settings with which all of its workers are there from the start.
+    pub whole_pools: bool,
     pub threads: u32,
     pub seed: Option<u32>,
     pub warm_up: Duration,
@@ -260,6 +265,7 @@ impl SweepPlan {
             keepalive: file.keepalive.as_deref().unwrap_or("off").parse()?,
             timeout: file.timeout.map_or(Duration::from_secs(5), |t| t.0),
             insecure: file.insecure,
+            whole_pools: file.whole_pools,
             threads: file.threads.map_or(1, |t| t.0),
             seed: file.seed.map(|s| s.0),
             warm_up: file.warm_up.map_or(Duration::from_secs(15), |t| t.0),

@@ -26,8 +26,14 @@ impl Tuning<'_, '_> {
         };
         let wanted = workers(settings)?;
         let of = |trial: &Trial| Some((workers(&trial.settings)?, trial.real_memory_bytes?));
-        let others: Vec<(u64, u64)> =
-            self.document.trials.iter().filter(|t| t.role != "race").filter_map(of).filter(|(n, _)| *n != wanted).collect();
+        let others: Vec<(u64, u64)> = self
+            .document
+            .trials
+            .iter()
+            .filter(|t| t.role != "race")
+            .filter_map(of)
+            .filter(|(n, _)| *n != wanted)
+            .collect();
         Some(Foretold { workers: wanted, bytes: bytes(&others, size, wanted) })
     }
 

@@ -77,11 +77,8 @@ fn with_zero(sizes: &Parameter) -> Parameter {
 fn surface(grid: Grid) -> Surface {
     let names: Vec<String> = grid.start.keys().cloned().collect();
     let space = Space { parameters: names.iter().map(|name| parameter(&grid, name)).collect(), limits: Vec::new() };
-    let points: Vec<(Vec<Setting>, Option<f64>)> = grid
-        .points
-        .iter()
-        .map(|p| (names.iter().map(|name| setting(&p.settings[name])).collect(), p.rps))
-        .collect();
+    let points: Vec<(Vec<Setting>, Option<f64>)> =
+        grid.points.iter().map(|p| (names.iter().map(|name| setting(&p.settings[name])).collect(), p.rps)).collect();
     let name = grid.name.clone();
     let of = move |v: &Values<'_>| {
         let here: Vec<&Setting> = names.iter().map(|name| v.value(name)).collect();
