@@ -49,9 +49,10 @@ def read(name):
 
 
 def latest(name, about):
-    """The last row of each fault and strength about this version: {(name, strength): row}."""
+    """The last row of each fault and strength about this program, whatever was committed since: {(name, strength): row}. Without a
+    version: about any."""
     return {(row["name"], row["strength"]): row for row in read(name)
-            if all(row.get(key) == value for key, value in about.items())}
+            if not about or row.get("program") == about["program"]}
 
 
 WANTED = {LIMIT: 0.9, WASTE: 0.8, RISK: 0.8, HEALTHY: 1.0, PAIR: 1.0}
