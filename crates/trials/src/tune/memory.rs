@@ -17,8 +17,8 @@ impl Tuning<'_, '_> {
     /// By a line through what pools of other sizes needed in the search; with too few of those, by the size of a worker as it was found.
     /// None where the pool has no size that is known.
     pub(super) fn foretell(&self, sizes: &[(i32, SizeDocument)], settings: &Settings) -> Option<Foretold> {
-        let (name, _, session) = self.stack.knobs(Role::PoolSize).into_iter().next()?;
-        let (_, size) = sizes.iter().find(|(master, _)| *master == session.master())?;
+        // Sizes are in the order of the pools; their masters have been others since.
+        let ((name, ..), (_, size)) = (self.stack.knobs(Role::PoolSize).into_iter().next()?, sizes.first()?);
         let present = self.stack.original().settings.get(&name).and_then(lastdrop_model::Setting::count);
         let workers = |settings: &Settings| {
             let threads = settings.get(&name).and_then(lastdrop_model::Setting::count).or(present)?;
