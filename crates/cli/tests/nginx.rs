@@ -403,16 +403,47 @@ fn resumes(folder: &Folder, port: u16) -> Option<bool> {
     (said.contains("Reused, ") || said.contains("New, ")).then(|| said.contains("Reused, "))
 }
 
+/// A key and a certificate that nobody has signed: `key.pem`, `cert.pem`.
+fn certificate(folder: &str) {
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3", "-subj", "/CN=localhost"])
+        .args(["-keyout", &format!("{folder}/key.pem"), "-out", &format!("{folder}/cert.pem")])
+        .output()
+        .expect("openssl");
+    assert!(made.status.success(), "{made:?}");
+}
+
+#[test]
+fn one_that_speaks_tls_alone_is_asked_for_its_health_too() {
+    let folder = Folder::new();
+    let (port, dir) = (free_port(), folder.path().display().to_string());
+    certificate(&dir);
+    let http = format!(
+        "  server {{\n   listen 127.0.0.1:{port} ssl;\n   ssl_certificate {dir}/cert.pem;\n   ssl_certificate_key \
+         {dir}/key.pem;\n   location / {{ return 200 ok; }}\n  }}"
+    );
+    let server = common::servers::nginx(&folder, &http, port);
+    let config = folder.join("nginx.conf");
+    let before = fs::read(&config).expect("readable");
+    let plan = folder.join("plan.toml");
+    let text = format!(
+        "server = 'nginx:{}'\nurl = 'https://127.0.0.1:{port}/'\nusers = 2\nrequests = 40\ninsecure = true\n[settings]\n\
+         worker_processes = [1, 2]\n",
+        config.display()
+    );
+    fs::write(&plan, text).expect("written");
+    let document = folder.json(&["sweep", &plan.display().to_string()], 0);
+    let rows = document["rows"].as_array().expect("rows");
+    assert!(rows.len() == 2 && rows.iter().all(|r| r["answered"] == 40 && r["warmed"] == "each"), "{document:#}");
+    assert_eq!((fs::read(&config).expect("readable"), folder.journal()), (before, None));
+    drop(server);
+}
+
 #[test]
 fn buffers_of_logs_and_caches_of_sessions_act() {
     let folder = Folder::new();
     let (port, tls, dir) = (free_port(), free_port(), folder.path().display().to_string());
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3", "-subj", "/CN=localhost"])
-        .args(["-keyout", &format!("{dir}/key.pem"), "-out", &format!("{dir}/cert.pem")])
-        .output()
-        .expect("openssl");
-    assert!(made.status.success(), "{made:?}");
+    certificate(&dir);
     let log = folder.join("access.log");
     let http = format!(
         "  server {{\n   access_log {dir}/access.log;\n   listen 127.0.0.1:{port};\n   listen 127.0.0.1:{tls} ssl;\n   \

@@ -4,12 +4,12 @@
 //! takes one waits for the rest and cannot take another, so each connection is with a worker of its own. (A connection
 //! without any byte would not do: Apache asks the kernel to hold it back until data comes.) Then all are completed.
 
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_model::{KeepAlive, Plan, Setting};
+use lastdrop_wire::{Timed, Wire};
 
 /// How long all of it may take.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -75,32 +75,31 @@ pub fn warm_each(plan: &Plan, workers: usize) -> usize {
     };
     // Without the end of its head a request is not one yet.
     let head_end = request.windows(4).position(|w| w == b"\r\n\r\n").map_or(request.len(), |p| p + 2);
-    let mut open: Vec<TcpStream> = (0..workers)
+    let mut open: Vec<Wire> = (0..workers)
         .filter_map(|_| {
-            let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
-            stream.set_nodelay(true).ok()?;
-            stream.write_all(&request[..head_end]).ok()?;
-            Some(stream)
+            let left = deadline.saturating_duration_since(Instant::now());
+            let stream = TcpStream::connect_timeout(&address, left.min(Duration::from_secs(5))).ok()?;
+            let timed = Timed::new(stream, deadline.saturating_duration_since(Instant::now()));
+            // A worker that has shaken hands waits for the rest as well.
+            let mut wire =
+                if plan.url.tls { Wire::to_anybody(timed, &plan.url.host).ok()? } else { Wire::Plain(timed) };
+            wire.write(&request[..head_end]).ok()?;
+            Some(wire)
         })
         .collect();
     // Time for the workers to take what lies in the queue.
     thread::sleep(Duration::from_millis(50));
-    open.retain_mut(|stream| stream.write_all(&request[head_end..]).is_ok());
-    open.iter_mut().map(|stream| usize::from(read_to_end(stream, deadline))).sum()
+    open.retain_mut(|wire| wire.write(&request[head_end..]).is_ok());
+    open.iter_mut().map(|wire| usize::from(read_to_end(wire))).sum()
 }
 
-fn read_to_end(stream: &mut TcpStream, deadline: Instant) -> bool {
+fn read_to_end(wire: &mut Wire) -> bool {
     let mut buffer = [0u8; 16 * 1024];
     let mut any = false;
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || stream.set_read_timeout(Some(left)).is_err() {
-            return false;
-        }
-        match stream.read(&mut buffer) {
+        match wire.read(&mut buffer) {
             Ok(0) => return any,
             Ok(_) => any = true,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
             Err(_) => return false,
         }
     }

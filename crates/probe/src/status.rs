@@ -1,12 +1,12 @@
 //! Asks a server a question over HTTP: is it healthy, and what does its status page say?
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use lastdrop_http::{ResponseParser, Sink, build_request};
 use lastdrop_model::{Url, WorkerLook};
+use lastdrop_wire::{Timed, Wire};
 
 use crate::fastcgi::{self, FpmSocket};
 use crate::listeners::Endpoint;
@@ -61,11 +61,16 @@ pub fn get(url: &Url, limit: Duration) -> Result<Answer, AskError> {
     ask(None, url, &request("GET", url, &[], None), limit)
 }
 
-/// Posts something to a URL, without TLS.
+/// Posts something to a URL, without TLS: whoever listens there is not asked who it is.
 ///
 /// # Errors
-/// As [`get`].
+/// As [`get`], and when it wants TLS.
 pub fn post(url: &Url, content_type: &str, body: &[u8], limit: Duration) -> Result<Answer, AskError> {
+    if url.tls {
+        let what =
+            "nothing is sent over TLS to somebody whose certificate is not verified; name a plain http listener".into();
+        return Err(AskError::Answer { url: url.to_string(), what });
+    }
     let fields = [("Content-Type".to_string(), content_type.to_string())];
     ask(None, url, &request("POST", url, &fields, Some(body)), limit)
 }
@@ -83,10 +88,6 @@ fn request(method: &str, url: &Url, fields: &[(String, String)], body: Option<&[
 }
 
 fn ask(address: Option<SocketAddr>, url: &Url, request: &[u8], limit: Duration) -> Result<Answer, AskError> {
-    if url.tls {
-        let what = "it cannot be asked over TLS; name a plain http listener".into();
-        return Err(AskError::Answer { url: url.to_string(), what });
-    }
     let deadline = Instant::now() + limit;
     let waits = || AskError::Waits { url: url.to_string(), limit };
     let connect = |source: std::io::Error| match source.kind() {
@@ -99,7 +100,7 @@ fn ask(address: Option<SocketAddr>, url: &Url, request: &[u8], limit: Duration) 
         Some(address) => vec![address].into_iter().peekable(),
         None => (url.host.as_str(), url.port).to_socket_addrs().map_err(connect)?.peekable(),
     };
-    let mut stream = loop {
+    let stream = loop {
         let address =
             addresses.next().ok_or_else(|| connect(std::io::Error::new(std::io::ErrorKind::NotFound, "no address")))?;
         match TcpStream::connect_timeout(&address, limit) {
@@ -112,20 +113,16 @@ fn ask(address: Option<SocketAddr>, url: &Url, request: &[u8], limit: Duration) 
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => waits(),
         _ => broken(e.to_string()),
     };
-    stream.set_write_timeout(Some(limit)).map_err(io)?;
-    stream.write_all(request).map_err(io)?;
+    let timed = Timed::new(stream, deadline.saturating_duration_since(Instant::now()));
+    let shaken = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => waits(),
+        _ => broken(format!("no TLS handshake: {e}")),
+    };
+    let mut wire = if url.tls { Wire::to_anybody(timed, &url.host).map_err(shaken)? } else { Wire::Plain(timed) };
+    wire.write(request).map_err(io)?;
     let (mut parser, mut answer, mut buffer) = (ResponseParser::default(), Answer::default(), vec![0u8; 64 * 1024]);
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io(std::io::ErrorKind::TimedOut.into()));
-        }
-        stream.set_read_timeout(Some(left)).map_err(io)?;
-        let n = match stream.read(&mut buffer) {
-            Ok(n) => n,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(e) => return Err(io(e)),
-        };
+        let n = wire.read(&mut buffer).map_err(io)?;
         let complete = if n == 0 {
             if !parser.close() {
                 return Err(broken("the connection was closed before a whole answer".into()));

@@ -2,15 +2,18 @@
 //! or with TLS on either side of it. The load has an event loop instead (`load`).
 
 mod accept;
+mod anybody;
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 
 pub use accept::{Acceptor, Refused};
+pub use anybody::Anybody;
 
 /// How long is read on after the last word, so that the other side gets to see it, and how much.
 const LINGER: Duration = Duration::from_secs(2);
@@ -96,6 +99,22 @@ impl Wire {
             }
         }
         Ok(Wire::Server(Box::new(StreamOwned::new(session, timed))))
+    }
+
+    /// The client's side of TLS with a server that is not asked who it is, once hands are shaken; its name is only what it is asked for by.
+    ///
+    /// # Errors
+    /// When they are not, until the deadline, or the host is no name for a server.
+    pub fn to_anybody(mut timed: Timed, host: &str) -> io::Result<Wire> {
+        let name = ServerName::try_from(host.to_string()).map_err(io::Error::other)?;
+        let config = anybody::anybodys_client().map_err(io::Error::other)?;
+        let mut session = ClientConnection::new(config, name).map_err(io::Error::other)?;
+        while session.is_handshaking() {
+            if session.complete_io(&mut timed)? == (0, 0) {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(Wire::Client(Box::new(StreamOwned::new(session, timed))))
     }
 
     fn timed(&mut self) -> &mut Timed {
