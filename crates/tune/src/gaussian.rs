@@ -10,6 +10,8 @@ use crate::space::{Point, Space};
 const WEIGHTS: [f64; 6] = [0.05, 0.3, 1.5, 6.0, 25.0, 100.0];
 /// Standard deviations of what is modelled, as logarithms: from 3 % to a factor of 5.
 const AMPLITUDES: [f64; 7] = [0.03, 0.06, 0.12, 0.25, 0.5, 0.9, 1.6];
+/// Standard deviations of what a point has for itself, of which its neighbours say nothing.
+const ROUGH: [f64; 4] = [0.0, 0.01, 0.02, 0.04];
 const SWEEPS: usize = 3;
 
 /// What is assumed of a space: how much each parameter matters, and how far values go.
@@ -17,6 +19,8 @@ const SWEEPS: usize = 3;
 pub struct Assumed {
     weights: Vec<f64>,
     amplitude: f64,
+    /// Servers are not smooth: what each point has for itself, beside the noise of trials.
+    rough: f64,
 }
 
 /// Points with values, and what they say of others.
@@ -40,13 +44,28 @@ fn matern(squared: f64) -> f64 {
 impl Assumed {
     #[must_use]
     pub fn of(space: &Space) -> Assumed {
-        Assumed { weights: vec![1.5; space.parameters.len()], amplitude: 0.25 }
+        Assumed { weights: vec![1.5; space.parameters.len()], amplitude: 0.25, rough: 0.0 }
     }
 
     fn covariance(&self, space: &Space, a: &Point, b: &Point) -> f64 {
         let parts = space.parameters.iter().zip(&self.weights).zip(a.iter().zip(b));
         let squared = parts.filter(|((_, w), _)| **w > 0.0).map(|((p, w), (a, b))| w * p.distance(*a, *b).powi(2));
-        self.amplitude * self.amplitude * matern(squared.sum())
+        let own = if a == b { self.rough.powi(2) } else { 0.0 };
+        self.amplitude.powi(2) * matern(squared.sum()) + own
+    }
+
+    /// Of a point's value, with nothing known.
+    fn variance(&self) -> f64 {
+        self.amplitude.powi(2) + self.rough.powi(2)
+    }
+
+    /// What may be turned: a weight, then how far values go, then how rough they are.
+    fn turn(&mut self, which: usize) -> (&mut f64, &'static [f64]) {
+        match which.checked_sub(self.weights.len()) {
+            None => (&mut self.weights[which], &WEIGHTS),
+            Some(0) => (&mut self.amplitude, &AMPLITUDES),
+            Some(_) => (&mut self.rough, &ROUGH),
+        }
     }
 }
 
@@ -125,11 +144,11 @@ impl<'a> Process<'a> {
         let mut assumed = assumed;
         for _ in 0..SWEEPS {
             let before = assumed.clone();
-            for turned in 0..=assumed.weights.len() {
-                let others: &[f64] = if turned < assumed.weights.len() { &WEIGHTS } else { &AMPLITUDES };
+            for turned in 0..assumed.weights.len() + 2 {
+                let others = assumed.turn(turned).1;
                 for value in others {
                     let mut other = assumed.clone();
-                    *other.weights.get_mut(turned).unwrap_or(&mut other.amplitude) = *value;
+                    *other.turn(turned).0 = *value;
                     if other == assumed {
                         continue;
                     }
@@ -159,7 +178,7 @@ impl<'a> Process<'a> {
         let near: Vec<f64> = self.points.iter().map(|p| covariance(p, a) - covariance(p, b)).collect();
         let mean = near.iter().zip(&self.solved).map(|(a, b)| a * b).sum();
         let known: f64 = forward(&self.factor, &near).iter().map(|v| v * v).sum();
-        let apart = 2.0 * (self.assumed.amplitude.powi(2) - covariance(a, b));
+        let apart = 2.0 * (self.assumed.variance() - covariance(a, b));
         (mean, (apart - known).max(0.0).sqrt())
     }
 
@@ -169,7 +188,7 @@ impl<'a> Process<'a> {
         let near: Vec<f64> = self.points.iter().map(|p| self.assumed.covariance(self.space, p, point)).collect();
         let mean = self.mean + near.iter().zip(&self.solved).map(|(a, b)| a * b).sum::<f64>();
         let known: f64 = forward(&self.factor, &near).iter().map(|v| v * v).sum();
-        (mean, (self.assumed.amplitude.powi(2) - known).max(0.0).sqrt())
+        (mean, (self.assumed.variance() - known).max(0.0).sqrt())
     }
 }
 

@@ -60,9 +60,10 @@ impl Parameter {
         sizes.sort_unstable();
         sizes.dedup();
         let place = sizes.iter().position(|n| *n == present).unwrap_or(0);
-        let (low, high) = ((sizes[0].max(1) as f64).ln(), (sizes[sizes.len() - 1].max(1) as f64).ln());
-        let places =
-            sizes.iter().map(|n| ((*n).max(1) as f64).ln() - low).map(|x| x / (high - low).max(1e-9)).collect();
+        // Nothing is as far from one as two are.
+        let log = |n: u64| if n == 0 { -std::f64::consts::LN_2 } else { (n as f64).ln() };
+        let (low, high) = (log(sizes[0]), log(sizes[sizes.len() - 1]));
+        let places = sizes.iter().map(|n| (log(*n) - low) / (high - low).max(1e-9)).collect();
         let levels = sizes.into_iter().map(Setting::from).collect();
         Parameter { name: name.into(), levels, scale: Scale::Places(places), present: place, when: None }
     }
