@@ -9,7 +9,7 @@ from faults.measure import environment, lastdrop
 from faults.place import LabError, Place
 
 FOLDER = Path(__file__).resolve().parent / "grids"
-ROUNDS, SECONDS = 3, 2
+SECONDS = 2
 PATIENCE = 1200
 WARM_UP = "4s"
 """Load before workers that are recycled too fast to be warmed each."""
@@ -36,7 +36,7 @@ def measure(setup):
         case = setup.build(place)
         file = place.write("sweep.toml", plan(setup, case))
         out = place.folder / "sweep.json"
-        done = subprocess.run([*place.enter, lastdrop(), "sweep", str(file), "--rounds", str(ROUNDS), "--json", str(out), "--quiet"],
+        done = subprocess.run([*place.enter, lastdrop(), "sweep", str(file), "--rounds", str(setup.rounds), "--json", str(out), "--quiet"],
                               env=environment(place), capture_output=True, text=True, timeout=PATIENCE)
         if done.returncode not in (0, 4):
             raise LabError(f"the sweep ends with {done.returncode}: {done.stderr[-600:]}")
@@ -52,7 +52,7 @@ def measure(setup):
         points.append({"settings": settings, "rps": round(row["rps"], 2) if counts else None, "p99_us": round(row["p99_us"]),
                        "spread": round(math.log(interval[1] / interval[0]) / 2, 4) if counts and interval else None,
                        **({"note": row["note"]} if row["note"] else {})})
-    return {"name": setup.name, "users": setup.users, "rounds": ROUNDS, "seconds": SECONDS, "start": setup.start, "points": points}
+    return {"name": setup.name, "users": setup.users, "rounds": setup.rounds, "seconds": SECONDS, "start": setup.start, "points": points}
 
 
 def path(setup):
@@ -65,6 +65,12 @@ def read(setup):
         return json.loads(path(setup).read_text())
     except OSError:
         return None
+
+
+def is_whole(setup):
+    """Was it measured in as many rounds as it needs?"""
+    grid = read(setup)
+    return bool(grid) and grid["rounds"] >= setup.rounds
 
 
 def write(setup, grid):

@@ -44,7 +44,7 @@ def chosen(names):
 def measure(setups, again):
     failed = False
     for setup in setups:
-        if grids.read(setup) and not again:
+        if grids.is_whole(setup) and not again:
             continue
         try:
             with alone():
@@ -80,7 +80,7 @@ def main():
     setups = chosen(options.names)
     if options.list:
         for setup in setups:
-            points, stored = len(setup.points()), "measured" if grids.read(setup) else "no grid yet"
+            points, stored = len(setup.points()), "measured" if grids.is_whole(setup) else "in fewer rounds" if grids.read(setup) else "no grid yet"
             assert points <= MOST_POINTS, setup.name
             print(f"{setup.name:26} {points:3} points, {stored}: {', '.join(setup.grid)}")
         return

@@ -35,6 +35,8 @@ class Setup:
     load: list = field(default_factory=lambda: CLOSED)
     options: list = field(default_factory=list)
     """More that `tune` is told."""
+    rounds: int = 3
+    """Of its grid: one that is bound by the processors differs more from block to block."""
     at_best: bool = False
     """It is found at its best: `no_gain` is the right answer."""
 
@@ -124,7 +126,7 @@ WORKERS = [1, 2, 4, 8, 16, 32]
 SETUPS = [
     Setup("apache-prefork-cpu", apache_perl(BUSY % 20000, pool="MaxRequestWorkers 40\nServerLimit 64\n", lines="MaxConnectionsPerChild 20\n"), 40,
           {"MaxRequestWorkers": [2, 4, 8, 16, 40], "MaxConnectionsPerChild": [0, 20, 1000]},
-          {"MaxRequestWorkers": 40, "MaxConnectionsPerChild": 20}),
+          {"MaxRequestWorkers": 40, "MaxConnectionsPerChild": 20}, rounds=6),
     Setup("apache-prefork-sleep", apache_perl(SLEEP % 0.03), 32, {"MaxRequestWorkers": [4, 8, 16, 32, 64]}, {"MaxRequestWorkers": 8}),
     Setup("apache-prefork-kept", apache_perl(SLEEP % 0.01, keepalive="On"), 24,
           {"MaxRequestWorkers": [4, 8, 16, 32], "KeepAlive": ["On", "Off"]}, {"MaxRequestWorkers": 8, "KeepAlive": "On"}, load=KEPT),
@@ -132,21 +134,21 @@ SETUPS = [
     Setup("apache-prefork-memory", apache_perl("our $own ||= 'x' x (20 << 20); " + SLEEP % 0.02), 32,
           {"MaxRequestWorkers": [2, 4, 8, 12]}, {"MaxRequestWorkers": 8}, options=["--memory", "400M"]),
     Setup("apache-worker-static", apache_threads("worker", "static"), 64,
-          {"MaxRequestWorkers": [8, 16, 32, 64, 128], "ThreadsPerChild": [8, 16, 32]}, {"MaxRequestWorkers": 8, "ThreadsPerChild": 8}, load=KEPT),
+          {"MaxRequestWorkers": [8, 16, 32, 64, 128], "ThreadsPerChild": [8, 16, 32]}, {"MaxRequestWorkers": 8, "ThreadsPerChild": 8}, load=KEPT, rounds=9),
     Setup("apache-event-proxy", apache_threads("event", "proxy"), 64,
           {"MaxRequestWorkers": [8, 16, 32, 64, 128], "ThreadsPerChild": [8, 16, 32]}, {"MaxRequestWorkers": 8, "ThreadsPerChild": 8}, load=KEPT),
     Setup("nginx-static", nginx_static, 16,
           {"worker_processes": [1, 2, 4], "sendfile": ["off", "on"], "gzip": ["on", "off"]},
-          {"worker_processes": 1, "sendfile": "off", "gzip": "on"}, load=[*KEPT, "-H", "Accept-Encoding: gzip"]),
+          {"worker_processes": 1, "sendfile": "off", "gzip": "on"}, load=[*KEPT, "-H", "Accept-Encoding: gzip"], rounds=9),
     Setup("nginx-tls", nginx_tls, 16, {"worker_processes": [1, 2, 4], "keepalive_requests": [2, 20, 1000]},
-          {"worker_processes": 1, "keepalive_requests": 2}, load=[*KEPT, "--insecure"]),
+          {"worker_processes": 1, "keepalive_requests": 2}, load=[*KEPT, "--insecure"], rounds=9),
     Setup("nginx-proxy", nginx_proxy, 16, {"worker_processes": [1, 2, 4], "keepalive": [0, 2, 8, 32]},
-          {"worker_processes": 1, "keepalive": 0}, load=KEPT),
+          {"worker_processes": 1, "keepalive": 0}, load=KEPT, rounds=9),
     Setup("fpm-behind-nginx", fpm_pages, 32, {"php-fpm.pm.max_children": [2, 4, 8, 16, 32], "nginx.worker_processes": [1, 2]},
           {"php-fpm.pm.max_children": 2, "nginx.worker_processes": 1}),
     Setup("gunicorn-behind-haproxy", gunicorn_before, 32,
           {"gunicorn.workers": [1, 2, 4, 8], "gunicorn.threads": [1, 2, 4, 8], "haproxy.nbthread": [1, 2]},
-          {"gunicorn.workers": 1, "gunicorn.threads": 1, "haproxy.nbthread": 1}),
+          {"gunicorn.workers": 1, "gunicorn.threads": 1, "haproxy.nbthread": 1}, rounds=5),
     Setup("target-one-peak", target("workers = 3\nservice = '20ms'\ncoherency = 0.0069"), 48, {"workers": [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48]},
           {"workers": 3}),
     Setup("target-two-peaks", target("workers = 4\nservice = '20ms'\nslowdown = '4:1, 12:5, 28:2.6, 48:9'"), 64,
