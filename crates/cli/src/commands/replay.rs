@@ -235,7 +235,7 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
             (Pace::Original { speed }, Pacing::Original(Spread::new(speed)))
         }
     };
-    plan.replay = Some(Replay { logs: names, pace });
+    plan.replay = Some(Replay { logs: names, pace, tape: None });
     let prepared = Prepared::new(&plan)?;
     let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(true)?;
