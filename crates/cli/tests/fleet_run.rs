@@ -3,36 +3,18 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use common::fleet::Fleet;
 use common::servers::{Daemon, nginx};
 use common::{Folder, Target, assert_sums, free_port, n, number, signal, wait_until};
 use serde_json::Value;
 
-/// A program that goes on; dropped, it ends.
-struct Running(Child);
-
-impl Running {
-    fn start(mut command: Command) -> Running {
-        Running(command.stderr(Stdio::null()).spawn().expect("it starts"))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A broker, two agents with weights of their own folders, and an nginx that writes down each request.
+/// A broker, agents with folders of their own, and an nginx that writes down each request.
 struct Scene {
     folder: Folder,
-    // Ended in this order: whoever is left without a broker would go on trying.
-    agents: Vec<Running>,
-    _broker: Running,
+    fleet: Fleet,
     _server: Daemon,
     url: String,
 }
@@ -48,28 +30,8 @@ impl Scene {
             log.display()
         );
         let server = nginx(&folder, &lines, port);
-        let mut broker = folder.lastdrop(&["fleet", "up", "--listen", &format!("127.0.0.1:{}", free_port())]);
-        let mut child = broker.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
-        let mut said = BufReader::new(child.stdout.take().expect("its stdout")).lines().map_while(Result::ok);
-        let broker = Running(child);
-        let mut value = |name: &str| {
-            let line = said.next().unwrap_or_else(|| panic!("no line for {name}; is nats-server installed?"));
-            line.strip_prefix(name).unwrap_or_else(|| panic!("{name} in {line:?}")).trim().to_string()
-        };
-        let (address, _token, agent_token) = (value("url "), value("token "), value("agent-token "));
-        let agent = |(name, more): &(&str, &[&str])| {
-            let mut command = folder.lastdrop(&[&["agent", &address, "--name", name], *more].concat());
-            command.env("LASTDROP_TOKEN", &agent_token).stdout(Stdio::null());
-            Running::start(command)
-        };
-        let agents: Vec<Running> = agents.iter().map(agent).collect();
-        let scene = Scene { folder, agents, _broker: broker, _server: server, url: format!("http://127.0.0.1:{port}") };
-        wait_until("all agents in the fleet", || scene.members() == scene.agents.len());
-        scene
-    }
-
-    fn members(&self) -> usize {
-        self.folder.json(&["fleet", "status"], 0)["agents"].as_array().map_or(0, Vec::len)
+        let fleet = Fleet::start(&folder, agents);
+        Scene { folder, fleet, _server: server, url: format!("http://127.0.0.1:{port}") }
     }
 
     /// Lines of the server's log; those of nginx come when a request is over.
@@ -154,7 +116,7 @@ fn a_killed_agent_makes_the_run_invalid_and_its_share_unsent() {
     let mut command = scene.folder.lastdrop(&[&args[..], &[&store]].concat());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     wait_until("two seconds of load", || scene.logged() >= 400);
-    signal(&scene.agents[1].0, libc::SIGKILL);
+    signal(&scene.fleet.agents[1].0, libc::SIGKILL);
     let killed = Instant::now();
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
@@ -179,7 +141,7 @@ fn a_killed_agent_makes_the_run_invalid_and_its_share_unsent() {
     assert_eq!(reason["rule"], "agent-lost");
     assert!(reason["what"].as_str().is_some_and(|w| w.contains("agent b")), "{reason}");
     // What is left of the fleet takes the next run.
-    scene.agents.truncate(1);
+    scene.fleet.agents.truncate(1);
     let before = scene.logged();
     let next = scene.folder.json(&["run", &target, "--fleet", "a", "-n", "100", "-c", "4"], 0);
     assert_eq!((n(&requests(&next)["answered"]), scene.logged() - before), (100, 100));
@@ -264,12 +226,18 @@ fn questions_of_several_runs_put_their_load_on_from_a_fleet_too() {
     let swept = ask(&["sweep", sweep.to_str().expect("text")]);
     let answered: Vec<u64> = swept["rows"].as_array().expect("rows").iter().map(|r| n(&r["answered"])).collect();
     assert_eq!(answered, [60; 4], "{swept:#}");
-    let tuned = ask(&["tune", &name, "--url", &url, "-c", "8", "-d", "300ms", "--trials", "2", "--blocks", "4"]);
+    let tune = ["tune", &name, "--url", &url, "-c", "8", "-d", "300ms", "--trials", "2", "--blocks", "4"];
+    // What the doctor proposes comes from a look under the load of the same agents.
+    let tuned = ask(&[&tune[..], &["--doctor"]].concat());
     let trials = tuned["trials"].as_array().expect("trials");
     assert!(trials.iter().any(|t| t["role"] == "baseline" && t["valid"] == true), "{trials:#?}");
+    // A rate that two workers can do, searched from below.
+    let search = ["--objective", "p99<2s,errors<1%", "--rate", "20", "--max-rate", "40", "--no-staircase", "-d", "1s"];
+    let found = ask(&[&["capacity", &url], &search[..]].concat());
+    assert_eq!(found["met"], true, "{found:#}");
+    let steps = found["steps"].as_array().expect("steps");
+    assert!(steps.iter().any(|s| s["ok"] == true) && number(&found["capacity_rps"]) >= 20.0, "{found:#}");
     // Two kept runs are compared where they are.
     let refused = folder.run(&["compare", "1", "2", "--fleet", "all"]);
     assert!(refused.code == 2 && refused.stderr.contains("--live"), "{refused:?}");
-    let refused = folder.run(&["tune", &name, "--url", &url, "--doctor", "--fleet", "all"]);
-    assert!(refused.code == 2 && refused.stderr.contains("--doctor"), "{refused:?}");
 }

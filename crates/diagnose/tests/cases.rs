@@ -51,6 +51,17 @@ fn each_stored_examination_shows_what_was_planted_and_nothing_else() {
 }
 
 #[test]
+fn nothing_is_concluded_where_the_load_that_is_asked_about_lost_an_agent() {
+    for (name, mut case) in cases() {
+        let all = &mut case.examination;
+        let Some(main) = all.main().map(|step| step.kind) else { continue };
+        all.steps.iter_mut().filter(|s| s.kind == main).for_each(|s| s.lost.push("b".into()));
+        let said = diagnose(all);
+        assert!(all.has_lost_main() && said.limit.is_none() && said.findings.is_empty(), "{name}: {said:?}");
+    }
+}
+
+#[test]
 fn nearly_every_finding_has_a_stored_case() {
     let all = cases();
     let shown: BTreeSet<&str> =

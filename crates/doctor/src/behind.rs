@@ -7,12 +7,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lastdrop_lab::LabError;
-use lastdrop_model::Plan;
 use lastdrop_probe::chain::Chain;
 use lastdrop_probe::links::{Links, links};
 use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process;
 use lastdrop_server::{Found, ServerError, ServerRef, find, found_of_process};
+
+use crate::site::Goal;
 
 /// Connections last for milliseconds: looked for this often.
 const PAUSE: Duration = Duration::from_millis(15);
@@ -40,13 +41,13 @@ pub struct Members {
 ///
 /// # Errors
 /// When one is not found.
-pub fn named(servers: &[ServerRef], plan: &Plan) -> Result<Vec<Member>, ServerError> {
+pub fn named(servers: &[ServerRef], goal: &Goal) -> Result<Vec<Member>, ServerError> {
     let mut all: Vec<Member> = Vec::new();
     for server in servers.iter().filter(|s| !s.kind.is_host()) {
         all.push(Member { called: server.called().into(), named: Some(server.clone()), found: find(server)? });
     }
     // The one that the load meets takes part, named or not.
-    if let Some(front) = endpoint(plan).and_then(|e| listeners::owner(&e)).filter(|pid| !belongs(&all, *pid))
+    if let Some(front) = endpoint(goal).and_then(|e| listeners::owner(&e)).filter(|pid| !belongs(&all, *pid))
         && let Some(found) = found_of_process(front).filter(|f| !belongs(&all, f.master))
     {
         all.push(Member { called: free_name(&all, found.kind.name, found.master), named: None, found });
@@ -55,10 +56,10 @@ pub fn named(servers: &[ServerRef], plan: &Plan) -> Result<Vec<Member>, ServerEr
 }
 
 /// What the load connects to.
-pub fn endpoint(plan: &Plan) -> Option<Endpoint> {
-    match &plan.network.unix_socket {
+pub fn endpoint(goal: &Goal) -> Option<Endpoint> {
+    match &goal.unix_socket {
         Some(path) => Some(Endpoint::Unix(path.clone())),
-        None => lastdrop_load::resolve(&plan.url).ok().map(Endpoint::Tcp),
+        None => lastdrop_load::resolve(&goal.url).ok().map(Endpoint::Tcp),
     }
 }
 
@@ -83,9 +84,9 @@ pub struct Following {
 }
 
 impl Following {
-    pub fn start(members: Vec<Member>, plan: &Plan) -> Following {
+    pub fn start(members: Vec<Member>, goal: &Goal) -> Following {
         let over = Arc::new(AtomicBool::new(false));
-        let (of, theirs) = (plan.clone(), Arc::clone(&over));
+        let (of, theirs) = (goal.clone(), Arc::clone(&over));
         Following { over, thread: thread::spawn(move || follow(members, &of, &theirs)) }
     }
 
@@ -100,10 +101,10 @@ impl Following {
 }
 
 /// Follows connections until `over` is set, while somebody puts load on.
-pub fn follow(mut members: Vec<Member>, plan: &Plan, over: &AtomicBool) -> Members {
+fn follow(mut members: Vec<Member>, goal: &Goal, over: &AtomicBool) -> Members {
     let mut chain = Chain::of_ourselves();
     members.iter().for_each(|m| chain.add(m.found.master));
-    let to = endpoint(plan);
+    let to = endpoint(goal);
     let mut known: BTreeSet<i32> = chain.members().into_iter().collect();
     let mut seen = Links::default();
     let mut turn = 0u32;

@@ -1,7 +1,7 @@
 //! Looks at all servers of the chain beside a step: a thread for each, one for what their threads are at, their error logs.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -13,12 +13,13 @@ use lastdrop_model::examination::{ServerSeen, Step};
 use lastdrop_probe::census::{Census, Counted, Subject as Counting};
 use lastdrop_probe::error_log::ErrorLogs;
 use lastdrop_probe::host;
-use lastdrop_probe::listeners::Endpoint;
+use lastdrop_probe::listeners::is_local;
 use lastdrop_probe::looker::{Detail, Looker, Subject};
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::process;
 
-use crate::behind::Members;
+use crate::behind::{Members, endpoint};
+use crate::site::Goal;
 
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -30,10 +31,10 @@ struct Clients {
 }
 
 impl Clients {
-    fn look(&mut self, master: i32, ports: &[u16]) {
+    fn look(&mut self, master: i32, ports: &[u16], load: &LoadFrom) {
         self.looks += 1;
         let ends = Namespace::of(master).and_then(|n| n.others(ports)).unwrap_or_default();
-        for end in ends {
+        for end in ends.into_iter().filter(|end| !load.has(end)) {
             *self.by_address.entry(end.ip()).or_default() += 1;
         }
     }
@@ -43,6 +44,26 @@ impl Clients {
         let all: u64 = self.by_address.values().sum();
         let (address, most) = self.by_address.iter().max_by_key(|(_, n)| **n)?;
         Some((address.to_string(), *most as f64 / all.max(1) as f64, all as f64 / self.looks.max(1) as f64))
+    }
+}
+
+/// Where the load comes from, beside this process.
+#[derive(Debug, Clone)]
+struct LoadFrom {
+    addresses: Vec<IpAddr>,
+    /// One of them is this machine, which has several addresses.
+    here: bool,
+}
+
+impl LoadFrom {
+    fn of(addresses: &[IpAddr]) -> LoadFrom {
+        let addresses: Vec<IpAddr> = addresses.iter().map(IpAddr::to_canonical).collect();
+        let here = addresses.iter().any(|a| is_local(&SocketAddr::new(*a, 0)));
+        LoadFrom { addresses, here }
+    }
+
+    fn has(&self, end: &SocketAddr) -> bool {
+        self.addresses.contains(&end.ip().to_canonical()) || self.here && is_local(end)
     }
 }
 
@@ -82,12 +103,9 @@ pub struct Beside {
 
 impl Beside {
     /// Looks at the first of them are told as they are made.
-    pub fn start(
-        members: &Members,
-        url: Option<&Endpoint>,
-        databases: &DatabaseOptions,
-        told: &Sender<Look>,
-    ) -> Beside {
+    pub fn start(members: &Members, goal: &Goal, databases: &DatabaseOptions, told: &Sender<Look>) -> Beside {
+        let url = endpoint(goal);
+        let load = LoadFrom::of(&goal.load_from);
         let census = Census::start(
             members.all.iter().map(|m| Counting { master: m.found.master, helpers: m.found.helpers }).collect(),
         );
@@ -99,10 +117,11 @@ impl Beside {
                 helpers: found.helpers,
                 listeners: found.listeners.clone(),
                 status: found.status.clone(),
-                url: url.cloned().filter(|_| place == 0),
+                url: url.clone().filter(|_| place == 0),
             };
             let (asks, asked) = channel::<Ask>();
             let told = (place == 0).then(|| told.clone());
+            let load = load.clone();
             let work = move || {
                 let mut looker = Looker::new(&subject, Detail::Timeline);
                 let began = Instant::now();
@@ -132,7 +151,7 @@ impl Beside {
                                 let _ = told.send(look.clone());
                             }
                             looks.push(look);
-                            clients.look(subject.master, &ports);
+                            clients.look(subject.master, &ports, &load);
                         }
                         Err(RecvTimeoutError::Disconnected) => return,
                     }
@@ -171,8 +190,9 @@ impl Beside {
         self.softirq = Some(host::softirq_ticks());
     }
 
-    /// What was seen since, into a step.
-    pub fn end(&mut self, step: &mut Step) {
+    /// What was seen since: a step without what is its load's own.
+    pub fn end(&mut self) -> Step {
+        let mut step = Step::default();
         let counted = self.census.counted();
         // At once, before those who were served have gone.
         step.databases = self.databases.looks(true);
@@ -194,7 +214,7 @@ impl Beside {
                 asked.then(|| answer.recv_timeout(Duration::from_secs(20)).ok()).flatten().unwrap_or_default();
             cost += cores;
             if place == 0 {
-                fold::machine(&looks, step);
+                fold::machine(&looks, &mut step);
             }
             let mut seen = fold::server(&watched.called, &looks);
             if let Some(counted) = counted.get(place) {
@@ -223,6 +243,7 @@ impl Beside {
             };
             step.softirq = host::softirq_ticks().into_iter().zip(before).map(share).collect();
         }
+        step
     }
 }
 

@@ -120,8 +120,12 @@ fn measure(
                 bar: None,
             };
             let measured = trial(lab, stack, &trial_order)?;
-            if measured.run.is_none() {
+            let Some(run) = &measured.run else {
                 return Err(LabError::Other(format!("the change is not taken: {}", measured.trial.why)));
+            };
+            // Less load than in the other blocks is no difference of settings.
+            if let Some(lost) = run.agents.iter().find(|a| !a.complete) {
+                return Err(LabError::Other(format!("agent {} was lost meanwhile", lost.name)));
             }
             scores[usize::from(changed)] = measured.trial.objective;
         }

@@ -1,27 +1,21 @@
 //! The experiments, and what they leave behind.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_diagnose::findings::suspicion;
-use lastdrop_diagnose::fold;
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_looks::databases::DatabaseOptions;
-use lastdrop_model::examination::{Examination, GeneratorSeen, Inside, LoadShape, Step, StepKind};
+use lastdrop_model::examination::{Examination, Inside, LoadShape, Step, StepKind};
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
-use lastdrop_model::{Event, Kind, Look, Run};
-use lastdrop_probe::host::{self, HostMemory};
-use lastdrop_probe::namespace::Namespace;
+use lastdrop_model::{Event, Look};
 use lastdrop_server::ServerRef;
 
-use crate::behind::{Following, Member, Members, endpoint, follow, named};
-use crate::beside::Beside;
-use crate::growth::Readings;
-use crate::inside;
-use crate::settings::examined;
+use crate::here::Here;
+use crate::load_time::during;
+use crate::site::{Goal, Servers, Site};
+use crate::step;
 
 /// How much a server may be disturbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,12 +50,10 @@ const CONTRAST: f64 = 0.4;
 const SHORTEST: Duration = Duration::from_secs(2);
 /// Tracing and profiling take as long as they take.
 const INSIDE: Duration = Duration::from_secs(7);
-const VISITOR_LOOKS: u32 = 20;
-const VISITOR_PAUSE: Duration = Duration::from_millis(50);
 const FEW_USERS: u32 = 4;
 const GENTLE_USERS: u32 = 2;
-/// A queue that requests have left who gave up takes a while to empty.
-const MOST_SETTLING: Duration = Duration::from_secs(6);
+/// Of the load's time, before the look inside begins.
+const BEFORE_INSIDE: Duration = Duration::from_secs(1);
 
 impl Order<'_> {
     fn part(&self, of: f64) -> Duration {
@@ -69,20 +61,27 @@ impl Order<'_> {
     }
 }
 
-/// Makes the experiments. What was seen until then comes back also when the user stops it.
+/// Makes the experiments, with the servers on this machine. What was seen until then comes back also when the user stops it.
 ///
 /// # Errors
 /// When a server is not found, or no load can be put on at all.
 pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabError> {
-    let plan = &order.plan;
+    let mut here = Here::new(order.servers, order.databases.clone(), telling(lab));
+    examine_at(lab, order, &mut here)
+}
+
+/// The same, wherever the servers are.
+///
+/// # Errors
+/// As [`examine`], and when their machine cannot be asked.
+pub fn examine_at(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Result<Examination, LabError> {
     lab.observe = false;
     // A doctor's runs differ from each other: nothing is repeated for the sake of comparing them.
     lab.repeats = 0;
-    let members = named(order.servers, plan)?;
-    let to = endpoint(plan);
+    let machine = site.find(&goal(lab, order))?;
     let mut unasked = None;
     let manner = match order.manner {
-        Manner::Whole if !order.live => match visitors(lab, &members) {
+        Manner::Whole if !order.live => match site.visitors()? {
             Some(seen) => {
                 unasked = Some(format!(
                     "others use the server ({seen}): only a few users of ours; --live loads it all the same"
@@ -99,8 +98,8 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
     let mut all = Examination {
         url: plan.url.to_string(),
         tls: plan.url.tls,
-        processors: host::processors(),
-        memory_bytes: HostMemory::now().map_or(0, |m| m.total),
+        processors: machine.processors,
+        memory_bytes: machine.memory_bytes,
         load: match (order.manner, is_open) {
             (Manner::Observe, _) => LoadShape::Foreign,
             (_, true) => LoadShape::Open,
@@ -113,7 +112,7 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
         all.notes.push(words);
     }
     // The first step is also there to find out who is behind whom.
-    let following = Following::start(members, plan);
+    site.follow()?;
     lab.tell(&Event::Experiment { what: "one user alone, and who is behind whom".into() });
     let alone = match order.manner {
         Manner::Observe => {
@@ -122,11 +121,10 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
         }
         _ => put_on(lab, plan, StepKind::Alone, Some(1), order.part(ALONE), None).map(Some),
     };
-    let members = following.end()?;
-    all.servers = examined(&members, &mut all.unseen);
-    all.sysctls = crate::settings::sysctls();
+    take(&mut all, site.servers()?);
     let alone = alone?;
-    if let Some(step) = alone.as_ref().filter(|s| s.answered == 0 && s.timed_out == 0) {
+    // Of one that was lost nothing is known, not that nothing was answered.
+    if let Some(step) = alone.as_ref().filter(|s| s.is_whole() && s.answered == 0 && s.timed_out == 0) {
         let why = step.connect_errors.keys().next().cloned().unwrap_or_else(|| "nothing was answered".into());
         return Err(LabError::Other(format!(
             "{}: {why}; is the server running, and is that its port? try: curl -v {0}",
@@ -134,14 +132,22 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
         )));
     }
     all.steps.extend(alone);
-    let mut readings = Readings::default();
-    let mut beside = Beside::start(&members, to.as_ref(), &order.databases, &telling(lab));
-    let outcome = steps(lab, order, &members, &mut beside, &mut readings, &mut all);
-    all.growth = readings.growth();
-    all.unseen.append(&mut beside.unread);
-    all.cost_cores = (beside.cost_cores * 1e4).round() / 1e4;
+    let outcome = steps(lab, order, site, &mut all);
+    let rest = site.rest()?;
+    all.growth = rest.growth;
+    all.unseen.extend(rest.unseen);
+    all.cost_cores = rest.cost_cores;
+    for step in all.steps.iter().filter(|s| !s.is_whole()) {
+        let (agents, what) = (step.lost.join(", "), step::name(step.kind));
+        all.notes.push(format!("agent {agents} was lost during '{what}': nothing is concluded from that step"));
+    }
+    // What is known then is not lost with an agent that is.
+    let enough = all.main().is_some() || all.steps.iter().any(|s| !s.is_whole());
     match outcome {
         Err(LabError::Interrupted) if all.main().is_some() => {}
+        Err(LabError::Other(why)) if enough && lab.carrier.is_some() => {
+            all.notes.push(format!("no further steps were made: {why}"))
+        }
         Err(e) => return Err(e),
         Ok(()) => {}
     }
@@ -155,49 +161,45 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabE
 /// As [`examine`].
 pub fn look_again(lab: &mut Lab<'_>, order: &Order<'_>, before: &Examination) -> Result<Examination, LabError> {
     lab.observe = false;
-    let members = follow(named(order.servers, &order.plan)?, &order.plan, &AtomicBool::new(true));
+    let site = &mut Here::new(order.servers, order.databases.clone(), telling(lab));
+    site.find(&goal(lab, order))?;
+    site.follow()?;
+    let mut servers = site.servers()?;
     let mut all = before.clone();
     // Those that are behind are found by their connections, which are there while there is load.
-    let members = if members.all.len() < before.servers.len() { with_load(lab, order, members.all)? } else { members };
-    all.servers = examined(&members, &mut all.unseen);
+    if servers.servers.len() < before.servers.len() {
+        site.follow()?;
+        let step = put_on(lab, &order.plan, StepKind::Few, Some(GENTLE_USERS), Duration::from_secs(2), None);
+        servers = site.servers()?;
+        step?;
+    }
+    take(&mut all, Servers { sysctls: before.sysctls.clone(), ..servers });
     all.steps.retain(|s| s.kind == StepKind::Alone);
     let (users, is_open) = users_of(&order.plan);
     let users = (!is_open).then_some(users);
-    let mut beside = Beside::start(&members, endpoint(&order.plan).as_ref(), &order.databases, &telling(lab));
-    all.steps.push(put_on(lab, &order.plan, StepKind::Main, users, order.part(BEYOND), Some(&mut beside))?);
-    all.inside = inside_step(lab, &order.plan, users, &members, &mut all)?;
+    let step = put_on(lab, &order.plan, StepKind::Main, users, order.part(BEYOND), Some(&mut *site))?;
+    if !step.is_whole() {
+        return Err(LabError::Other(format!("agent {} was lost meanwhile", step.lost.join(", "))));
+    }
+    all.steps.push(step);
+    all.inside = inside_step(lab, &order.plan, users, site, &mut all)?;
     Ok(all)
 }
 
-/// Follows connections while a few users put load on.
-fn with_load(lab: &mut Lab<'_>, order: &Order<'_>, known: Vec<Member>) -> Result<Members, LabError> {
-    let following = Following::start(known, &order.plan);
-    let step = put_on(lab, &order.plan, StepKind::Few, Some(GENTLE_USERS), Duration::from_secs(2), None);
-    let members = following.end()?;
-    step?;
-    Ok(members)
+/// What the machine of the servers has to know.
+fn goal(lab: &Lab<'_>, order: &Order<'_>) -> Goal {
+    Goal {
+        servers: order.servers.iter().map(ToString::to_string).collect(),
+        url: order.plan.url.clone(),
+        unix_socket: order.plan.network.unix_socket.clone(),
+        load_from: lab.load_from(),
+    }
 }
 
-/// Who else is connected to the server at the URL, looked at for a moment: address and connections.
-fn visitors(lab: &Lab<'_>, members: &[Member]) -> Option<String> {
-    let front = members.first()?;
-    let namespace = Namespace::of(front.found.master).ok()?;
-    let ports = front.found.ports();
-    // Connections that last for a moment only are requests, too.
-    let mut seen = BTreeMap::<String, usize>::new();
-    for _ in 0..VISITOR_LOOKS {
-        let mut now = BTreeMap::<String, usize>::new();
-        for end in namespace.others(&ports).unwrap_or_default() {
-            *now.entry(end.ip().to_string()).or_default() += 1;
-        }
-        for (address, n) in now {
-            let most = seen.entry(address).or_default();
-            *most = n.max(*most);
-        }
-        wait(lab, VISITOR_PAUSE);
-    }
-    let (address, n) = seen.into_iter().max_by_key(|(_, n)| *n)?;
-    Some(format!("{n} connections from {address}"))
+/// Takes over who takes part.
+fn take(all: &mut Examination, of: Servers) {
+    (all.servers, all.sysctls) = (of.servers, of.sysctls);
+    all.unseen.extend(of.unseen);
 }
 
 /// Users of a closed loop, or 0 and true.
@@ -209,35 +211,26 @@ fn users_of(plan: &Plan) -> (u32, bool) {
     }
 }
 
-fn steps(
-    lab: &mut Lab<'_>,
-    order: &Order<'_>,
-    members: &Members,
-    beside: &mut Beside,
-    readings: &mut Readings,
-    all: &mut Examination,
-) -> Result<(), LabError> {
+fn steps(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site, all: &mut Examination) -> Result<(), LabError> {
     let plan = &order.plan;
     let (users, is_open) = users_of(plan);
     let mut answered = all.steps.iter().map(|s| s.answered).sum::<u64>();
     // Read after each step, so that what grows with requests is told from what settles.
-    let mut note = |step: &Step| {
+    let mut note = |site: &mut dyn Site, step: &Step| {
         answered += step.answered;
-        readings.read(members, answered);
+        site.memory(answered)
     };
     let say = |lab: &mut Lab<'_>, what: String| lab.tell(&Event::Experiment { what: what.into() });
     if order.manner == Manner::Observe {
         say(lab, format!("watching what there is for {} s, without load of ours", order.time.as_secs()));
-        beside.begin();
+        site.begin()?;
         let began = Instant::now();
         wait(lab, order.time);
-        let mut step = Step { kind: StepKind::Observed, ..Step::default() };
-        step.duration_s = began.elapsed().as_secs_f64();
-        beside.end(&mut step);
-        all.steps.push(step);
+        let duration_s = began.elapsed().as_secs_f64();
+        all.steps.push(Step { kind: StepKind::Observed, duration_s, ..site.end()? });
         lab.check_stop()?;
         suspect(lab, all);
-        all.inside = inside::look(members, &plan.url);
+        all.inside = site.inside()?;
         suspect(lab, all);
         return Ok(());
     }
@@ -245,45 +238,49 @@ fn steps(
     let few = if gentle { GENTLE_USERS } else { FEW_USERS };
     if gentle || users > 2 * few || is_open {
         say(lab, format!("{few} users"));
-        let step = put_on(lab, plan, StepKind::Few, few_of(gentle, is_open, few), order.part(FEW), Some(beside))?;
-        note(&step);
+        let step = put_on(lab, plan, StepKind::Few, few_of(gentle, is_open, few), order.part(FEW), Some(&mut *site))?;
+        note(site, &step)?;
         all.steps.push(step);
     }
     if gentle {
-        all.inside = inside_step(lab, plan, few_of(gentle, is_open, few), members, all)?;
+        all.inside = inside_step(lab, plan, few_of(gentle, is_open, few), &mut *site, all)?;
         suspect(lab, all);
         return Ok(());
     }
-    settle(members);
+    site.settle()?;
     let words = if is_open { "the rate that is asked about".into() } else { format!("{users} users") };
     say(lab, words);
     let asked = (!is_open).then_some(users);
-    let step = put_on(lab, plan, StepKind::Main, asked, order.time, Some(beside))?;
-    note(&step);
+    let step = put_on(lab, plan, StepKind::Main, asked, order.time, Some(&mut *site))?;
+    note(site, &step)?;
     all.steps.push(step);
     suspect(lab, all);
-    settle(members);
+    site.settle()?;
     if !is_open {
         say(lab, format!("twice as many: {} users", users.saturating_mul(2)));
         let step =
-            put_on(lab, plan, StepKind::Beyond, Some(users.saturating_mul(2)), order.part(BEYOND), Some(beside))?;
-        note(&step);
+            put_on(lab, plan, StepKind::Beyond, Some(users.saturating_mul(2)), order.part(BEYOND), Some(&mut *site))?;
+        note(site, &step)?;
         all.steps.push(step);
         suspect(lab, all);
-        settle(members);
+        site.settle()?;
         let mut other = plan.clone();
         other.keepalive = if plan.keepalive == KeepAlive::Off { KeepAlive::On } else { KeepAlive::Off };
         say(lab, format!("{users} users with keep-alive {}", other.keepalive));
-        let step = put_on(lab, &other, StepKind::OtherKeepalive, Some(users), order.part(CONTRAST), Some(beside))?;
-        note(&step);
+        let step = put_on(lab, &other, StepKind::OtherKeepalive, Some(users), order.part(CONTRAST), Some(&mut *site))?;
+        note(site, &step)?;
         all.steps.push(step);
         suspect(lab, all);
-        settle(members);
+        site.settle()?;
     }
     say(lab, "the same load, and a look inside: system calls, profile".into());
-    all.inside = inside_step(lab, plan, asked, members, all)?;
+    all.inside = inside_step(lab, plan, asked, &mut *site, all)?;
     suspect(lab, all);
-    crate::settings::try_modules(members, plan, all);
+    match site.modules()? {
+        Some(Ok(tried)) => all.servers.first_mut().into_iter().for_each(|s| s.modules = Some(tried.clone())),
+        Some(Err(why)) => all.unseen.push(why),
+        None => {}
+    }
     Ok(())
 }
 
@@ -311,18 +308,20 @@ fn inside_step(
     lab: &mut Lab<'_>,
     plan: &Plan,
     users: Option<u32>,
-    members: &Members,
+    site: &mut dyn Site,
     all: &mut Examination,
 ) -> Result<Vec<Inside>, LabError> {
-    let (inner, url) = (members.clone(), plan.url.clone());
-    let looking = thread::spawn(move || {
-        thread::sleep(Duration::from_secs(1));
-        inside::look(&inner, &url)
-    });
-    let step = put_on(lab, plan, StepKind::Inside, users, INSIDE, None);
-    let seen = looking.join().unwrap_or_default();
-    all.steps.push(step?);
-    Ok(seen)
+    lab.check_stop()?;
+    let plan = step::plan(plan, users, INSIDE);
+    let label = step::label(StepKind::Inside);
+    let (run, inside) =
+        during(lab, &plan, &label, |time| if time.wait(BEFORE_INSIDE) { site.inside() } else { Ok(Vec::new()) })?;
+    let step = step::of(&run, StepKind::Inside, &plan, users.unwrap_or(0), None);
+    lab.check_stop()?;
+    let whole = step.is_whole();
+    all.steps.push(step);
+    // Of a server that got a part of its load only it shows nothing.
+    Ok(if whole { inside? } else { Vec::new() })
 }
 
 fn wait(lab: &Lab<'_>, time: Duration) {
@@ -332,74 +331,31 @@ fn wait(lab: &Lab<'_>, time: Duration) {
     }
 }
 
-/// Waits until nobody waits for the servers any more.
-fn settle(members: &Members) {
-    let end = Instant::now() + MOST_SETTLING;
-    let waits = |m: &Member| lastdrop_probe::namespace::longest_queue(m.found.master).unwrap_or(0) > 0;
-    while Instant::now() < end && members.all.iter().any(waits) {
-        thread::sleep(Duration::from_millis(100));
-    }
-}
-
-/// One experiment: load of so many users, or as the plan has it.
+/// One experiment: load of so many users, or as the plan has it; what is seen of the servers while it is on.
 fn put_on(
     lab: &mut Lab<'_>,
     plan: &Plan,
     kind: StepKind,
     users: Option<u32>,
     time: Duration,
-    mut beside: Option<&mut Beside>,
+    site: Option<&mut dyn Site>,
 ) -> Result<Step, LabError> {
     lab.check_stop()?;
-    let mut plan = plan.clone();
-    plan.phases.retain(|p| p.measured);
-    for phase in &mut plan.phases {
-        phase.requests = None;
-        phase.duration = Some(time);
-        match (&mut phase.load, users) {
-            (Load::Closed { users: all, to_users, .. }, Some(users)) => (*all, *to_users) = (users, None),
-            (load @ Load::Open { .. }, Some(users)) => *load = Load::closed(users),
-            _ => {}
-        }
-    }
-    if let Some(beside) = &mut beside {
-        beside.begin();
-    }
-    let run = lab.run(&plan, &format!("doctor {}", name(kind)))?;
-    let mut step = step_of(&run, kind, &plan, users.unwrap_or(0));
-    if let Some(beside) = beside {
-        beside.end(&mut step);
-    }
+    let plan = step::plan(plan, users, time);
+    let label = step::label(kind);
+    let (run, seen) = match site {
+        None => (lab.run(&plan, &label)?, Ok(None)),
+        Some(site) => during(lab, &plan, &label, |on| {
+            // Without a beginning there is nothing to see.
+            if !on.wait(Duration::ZERO) {
+                return Ok(None);
+            }
+            site.begin()?;
+            on.wait(time);
+            site.end().map(Some)
+        })?,
+    };
+    let step = step::of(&run, kind, &plan, users.unwrap_or(0), seen?);
     lab.check_stop()?;
     Ok(step)
-}
-
-fn name(kind: StepKind) -> &'static str {
-    match kind {
-        StepKind::Alone => "one user",
-        StepKind::Few => "a few users",
-        StepKind::Main => "the load asked about",
-        StepKind::Beyond => "twice as many users",
-        StepKind::OtherKeepalive => "keep-alive the other way",
-        StepKind::Inside => "look inside",
-        StepKind::Observed => "watched",
-    }
-}
-
-fn step_of(run: &Run, kind: StepKind, plan: &Plan, users: u32) -> Step {
-    let mut step =
-        Step { kind, users, keepalive: plan.keepalive != KeepAlive::Off, run: run.id.clone(), ..Step::default() };
-    step.steal = run.generator.steal.unwrap_or(0.0);
-    let Some(phase) = run.measured() else { return step };
-    fold::phase(phase, &mut step);
-    step.connect_errors = run.generator.connect_errors.clone();
-    step.generator = GeneratorSeen {
-        saturated: run.generator.saturated,
-        cores: if phase.duration_s > 0.0 { run.generator.cpu_s / phase.duration_s } else { 0.0 },
-        no_ports: run.generator.shortage.ports,
-        no_descriptors: run.generator.shortage.descriptors,
-        lateness_p99_us: phase.latency(Kind::Lateness, "p99").unwrap_or(0.0),
-        others_cores: run.generator.others_cores.unwrap_or(0.0),
-    };
-    step
 }

@@ -6,10 +6,16 @@ mod beside;
 mod confirm;
 mod examine;
 mod growth;
+mod here;
 mod inside;
+mod load_time;
 mod propose;
 mod settings;
+mod site;
+mod step;
 
 pub use confirm::confirm;
-pub use examine::{Manner, Order, examine, look_again};
+pub use examine::{Manner, Order, examine, examine_at, look_again};
+pub use here::Here;
 pub use propose::proposals;
+pub use site::{Goal, Machine, Rest, Servers, Site};

@@ -1,7 +1,7 @@
 //! What servers of the chain are set to.
 
-use lastdrop_model::examination::{Examination, Examined};
-use lastdrop_model::{Plan, Role};
+use lastdrop_model::examination::{Examined, ModulesTried};
+use lastdrop_model::{Role, Url};
 use lastdrop_probe::listeners;
 use lastdrop_probe::process;
 use lastdrop_server::{KnobsOf, knobs_of, unused_modules};
@@ -58,16 +58,16 @@ fn settle(one: &mut Examined, of: &KnobsOf) {
     }
 }
 
-/// Has the Apache at the URL tried without the modules that it may not need.
-pub fn try_modules(members: &Members, plan: &Plan, all: &mut Examination) {
-    let Some(front) = members.all.first().filter(|m| m.found.kind.name == "apache") else { return };
+/// Has the Apache at the URL tried without the modules that it may not need. None where it is no Apache; in words why it was not.
+pub fn try_modules(members: &Members, url: &Url) -> Option<Result<ModulesTried, String>> {
+    let front = members.all.first().filter(|m| m.found.kind.name == "apache")?;
     let reference = front.named.clone().or_else(|| front.found.name.parse().ok());
-    let Some(one) = all.servers.iter_mut().find(|s| s.server == front.called) else { return };
-    match reference.map(|r| unused_modules(&r, &plan.url)) {
-        Some(Ok(tried)) => one.modules = Some(tried),
-        Some(Err(e)) => all.unseen.push(format!("which modules {} could do without: {e}", front.called)),
-        None => all.unseen.push(format!("which modules {} could do without", front.called)),
-    }
+    let what = format!("which modules {} could do without", front.called);
+    Some(match reference.map(|r| unused_modules(&r, url)) {
+        Some(Ok(tried)) => Ok(tried),
+        Some(Err(e)) => Err(format!("{what}: {e}")),
+        None => Err(what),
+    })
 }
 
 /// Processes that have a listener of a server open and are neither below nor above it.

@@ -33,7 +33,7 @@ use crate::crew::Crew;
 use crate::intake::{Inbound, QUEUE, consumer, fetch, hear, settled};
 use crate::journal::{END, RECORD};
 use crate::link::{Driver, Link, chain};
-use crate::messages::{Beat, LastWord};
+use crate::messages::{Beat, Clock, LastWord};
 use crate::parts::{Puzzle, Seen, Whole};
 use crate::subjects::{ALIVE, PartOf, RECORDS};
 
@@ -204,6 +204,12 @@ impl Flight {
     #[must_use]
     pub fn started_us(&self) -> i64 {
         self.started_us
+    }
+
+    /// The common instant by this machine's monotonic clock. Of a flight that was resumed: long ago.
+    #[must_use]
+    pub fn started(&self) -> Instant {
+        Clock::default().instant(self.started_us)
     }
 
     /// What comes next; None when nothing does within `timeout`.

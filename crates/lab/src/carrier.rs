@@ -1,6 +1,9 @@
 //! Who puts the load of a run on, where it is not this process.
 
+use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use lastdrop_model::run::AgentReport;
 use lastdrop_model::{Event, Generator, Plan, Reason};
@@ -14,10 +17,14 @@ pub trait Carrier {
     /// # Errors
     /// When no load could be put on at all: a sentence for people.
     fn carry(&mut self, run: &CarriedRun<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<Carried, String>;
+
+    /// Where its connections come from, as far as that is known: they are no visitors of a server.
+    fn addresses(&self) -> Vec<IpAddr> {
+        Vec::new()
+    }
 }
 
 /// A run that is to be carried out.
-#[derive(Debug)]
 pub struct CarriedRun<'a> {
     pub id: &'a str,
     pub plan: &'a Plan,
@@ -27,6 +34,14 @@ pub struct CarriedRun<'a> {
     pub enough: &'a AtomicBool,
     /// Where the run is kept. What comes from other machines is written there before they may forget it.
     pub store: Option<Store>,
+    /// To be told the moment at which the first phase begins, on this machine's clock, as soon as it is known.
+    pub begins: &'a dyn Fn(Instant),
+}
+
+impl fmt::Debug for CarriedRun<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CarriedRun").field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 /// How a run went for whoever carried it out.

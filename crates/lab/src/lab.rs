@@ -1,11 +1,13 @@
 //! Where runs are made: load, clock, host readings and store put together into one [`Run`].
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_analyze::objective;
 use lastdrop_diagnose::Evidence;
@@ -62,6 +64,8 @@ pub struct Lab<'a> {
     pub repeats: u32,
     /// Looks at the server that somebody else makes beside the runs, without the time of the run.
     pub looks: Option<Receiver<Look>>,
+    /// Who is told the moment at which the load of a run begins, wherever it comes from: some time after the run does.
+    pub begins: Option<Sender<Instant>>,
     /// What the first answer of the last run said of its server, where each request was wanted.
     pub first_answer: Option<FirstAnswer>,
 }
@@ -100,6 +104,7 @@ impl<'a> Lab<'a> {
             find_chain: false,
             repeats: MOST_REPEATS,
             looks: None,
+            begins: None,
             first_answer: None,
         }
     }
@@ -124,6 +129,12 @@ impl Lab<'_> {
     #[must_use]
     pub fn members(&self) -> Vec<i32> {
         lock(&self.chain).members()
+    }
+
+    /// Where the load comes from, if not from this process.
+    #[must_use]
+    pub fn load_from(&self) -> Vec<IpAddr> {
+        self.carrier.as_ref().map_or_else(Vec::new, |carrier| carrier.addresses())
     }
 
     /// Shows an event to all observers.
@@ -221,6 +232,10 @@ impl Lab<'_> {
             }
             _ => (prepared, None),
         };
+        let prepared = match &self.begins {
+            Some(begins) => prepared.telling(begins.clone()),
+            None => prepared,
+        };
         if self.observers.iter().all(|o| o.archive().is_none()) {
             self.observers.extend(Scratch::of(plan, id).map(|scratch| -> Box<dyn Observer> { Box::new(scratch) }));
         }
@@ -244,7 +259,9 @@ impl Lab<'_> {
         if measured_phase == Some(0) {
             others.begin();
         }
-        let (clock, began) = (RunClock::start(), Instant::now());
+        let clock = RunClock::start();
+        // Seconds are the load's: where somebody else puts it on, it begins later than we do.
+        let began = Cell::new(Instant::now());
         let mut marks = Vec::new();
         let stop = self.stop;
         let throttled = host::throttled();
@@ -255,7 +272,16 @@ impl Lab<'_> {
         let _ = told.map_or(0, |told| told.try_iter().count());
         let wish = self.observers.iter().map(|o| o.wish()).max().unwrap_or_default();
         let observers = &mut self.observers;
-        let mut look_at = |observers: &mut [Box<dyn Observer + '_>], look: Look| {
+        let is_carried = self.carrier.is_some();
+        let planned_s = plan.phases.iter().map(|p| p.duration).sum::<Option<Duration>>().map(|d| d.as_secs_f64());
+        let mut look_at = |observers: &mut [Box<dyn Observer + '_>], mut look: Look| {
+            if is_carried {
+                look.t_s = thousandth(look.t_s - clock.at(began.get()) as f64 / 1e6);
+                // Of the time before the load, or after it while the machines tell the rest.
+                if look.t_s < look.span_s / 2.0 || planned_s.is_some_and(|end| look.t_s - look.span_s >= end) {
+                    return;
+                }
+            }
             tell(observers, &Event::Look { look: Cow::Borrowed(&look) });
             looks.push(look);
             if readable(observers) {
@@ -310,16 +336,22 @@ impl Lab<'_> {
                 if observers.iter().any(|o| o.has_seen_enough()) {
                     enough.store(true, Ordering::Relaxed);
                 }
-                let now_s = began.elapsed().as_secs_f64();
+                let now_s = clock.now_us() as f64 / 1e6;
                 let told = told.into_iter().flat_map(Receiver::try_iter).map(|look| Look { t_s: now_s, ..look });
                 for look in beside.news().into_iter().chain(told) {
                     look_at(observers, look);
                 }
-                hear(observers, began, &mut marks);
+                hear(observers, began.get(), &mut marks);
             }
         };
+        let told_begins = self.begins.as_ref();
+        let begins = |at: Instant| {
+            began.set(at);
+            // Nobody may listen any more.
+            let _ = told_begins.map(|begins| begins.send(at));
+        };
         let carried = self.carrier.as_mut().map(|carrier| {
-            let run = CarriedRun { id, plan, stop, enough: &enough, store: store.clone() };
+            let run = CarriedRun { id, plan, stop, enough: &enough, store: store.clone(), begins: &begins };
             carrier.carry(&run, &mut report).map_err(LabError::Other)
         });
         let (finished, carried) = match carried.transpose() {
@@ -355,7 +387,7 @@ impl Lab<'_> {
         for look in last {
             look_at(&mut self.observers, look);
         }
-        hear(&mut self.observers, began, &mut marks);
+        hear(&mut self.observers, began.get(), &mut marks);
         let server = server.map(|server| Observed { looks, ..server });
         let co_located = plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local);
         let others = others.finish(co_located);
@@ -383,10 +415,10 @@ impl Lab<'_> {
             steal: ticks.and_then(|t| CpuTicks::now()?.steal_since(&t)),
             co_located,
             processors: host::processors(),
-            others_cores: others.as_ref().map(|o| round(o.cores)),
+            others_cores: others.as_ref().map(|o| thousandth(o.cores)),
             others: others.map_or_else(Vec::new, |o| {
                 let told = o.programs.into_iter().take(MOST_OTHERS);
-                told.map(|p| OtherProgram { name: p.name, pid: p.pid, cores: round(p.cores) }).collect()
+                told.map(|p| OtherProgram { name: p.name, pid: p.pid, cores: thousandth(p.cores) }).collect()
             }),
         };
         let (generator, agents, reasons) = match carried {
@@ -455,8 +487,8 @@ fn seconds_between(classes: usize) -> u32 {
 }
 
 /// To a thousandth.
-fn round(cores: f64) -> f64 {
-    (cores * 1e3).round() / 1e3
+fn thousandth(number: f64) -> f64 {
+    (number * 1e3).round() / 1e3
 }
 
 fn environment() -> serde_json::Value {

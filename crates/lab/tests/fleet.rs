@@ -66,7 +66,7 @@ impl FakeLink {
     fn new(weights: &[u32], fates: &[Fate]) -> FakeLink {
         let member = |(i, weight): (usize, &u32)| {
             let name = ["a", "b", "c", "d"][i].to_string();
-            Member { name, weight: *weight, offset_us: 0, error_us: 50 }
+            Member { name, weight: *weight, offset_us: 0, error_us: 50, address: None }
         };
         FakeLink {
             members: weights.iter().enumerate().map(member).collect(),
@@ -84,7 +84,7 @@ impl Link for FakeLink {
         &self.members
     }
 
-    fn start(&mut self, _: &str, orders: Vec<Order>, _: Duration) -> Result<(), String> {
+    fn start(&mut self, _: &str, orders: Vec<Order>, _: Duration) -> Result<Instant, String> {
         let at = Instant::now() + Duration::from_millis(200);
         let mut parts = Vec::new();
         for order in orders {
@@ -133,7 +133,7 @@ impl Link for FakeLink {
                 let _ = out.send(last);
             });
         }
-        Ok(())
+        Ok(at)
     }
 
     fn next(&mut self, within: Duration) -> Result<Option<Told>, String> {

@@ -1,6 +1,6 @@
 //! The one clock of a run.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_model::Micros;
 
@@ -29,6 +29,12 @@ impl RunClock {
     #[must_use]
     pub fn at(&self, moment: Instant) -> Micros {
         moment.saturating_duration_since(self.start).as_micros() as Micros
+    }
+
+    /// The moment that is so far on this clock.
+    #[must_use]
+    pub fn moment(&self, at: Micros) -> Instant {
+        self.start + Duration::from_micros(at)
     }
 
     /// Microseconds since 1970 (UTC) when the run began.

@@ -36,6 +36,7 @@ pub mod share;
 mod stream;
 mod sys;
 mod tape;
+pub mod tape_file;
 pub mod template;
 mod tls_config;
 mod transport;

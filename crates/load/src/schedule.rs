@@ -1,5 +1,7 @@
 //! What comes due in a phase, known before anything is sent: for the event loop, and for whoever has to say what was not.
 
+use std::sync::Arc;
+
 use lastdrop_model::plan::{Load, Phase};
 use lastdrop_model::{Micros, Plan};
 
@@ -25,9 +27,45 @@ pub fn arrivals(plan: &Plan, phase: usize, shard: Shard) -> Option<Arrivals> {
 /// How many requests of a share come due in a phase, counted as time goes on.
 #[derive(Debug)]
 pub struct Due {
-    arrivals: Option<Arrivals>,
+    from: From,
     end_us: Micros,
     left: u64,
+}
+
+/// Where times come from.
+#[derive(Debug)]
+enum From {
+    Arrivals(Arrivals),
+    /// A tape: when each of its requests is due, which of them are ours, and how many of ours are behind.
+    Tape {
+        dues: Arc<[Micros]>,
+        own: Shard,
+        behind: u64,
+    },
+    /// All at once.
+    Once(Micros),
+    /// In a closed loop nothing is due before it is asked for.
+    Nowhere,
+}
+
+impl From {
+    /// When the next one is due.
+    fn next_due(&self) -> Option<Micros> {
+        match self {
+            From::Arrivals(arrivals) => Some(arrivals.next_due()),
+            From::Tape { dues, own, behind } => dues.get(usize::try_from(own.nth(*behind)).ok()?).copied(),
+            From::Once(at) => Some(*at),
+            From::Nowhere => None,
+        }
+    }
+
+    fn advance(&mut self) {
+        match self {
+            From::Arrivals(arrivals) => arrivals.advance(),
+            From::Tape { behind, .. } => *behind += 1,
+            From::Once(_) | From::Nowhere => {}
+        }
+    }
 }
 
 impl Due {
@@ -36,18 +74,31 @@ impl Due {
     pub fn of(plan: &Plan, phase: usize, share: &Share) -> Due {
         let p = plan.phases.get(phase);
         Due {
-            arrivals: arrivals(plan, phase, share.of_thread(0, 1)),
+            from: arrivals(plan, phase, share.of_thread(0, 1)).map_or(From::Nowhere, From::Arrivals),
             end_us: p.and_then(|p| p.duration).map_or(Micros::MAX, |d| d.as_micros() as Micros),
             left: p.and_then(|p| p.requests).map_or(u64::MAX, |n| share.count(n)),
         }
     }
 
+    /// The same of a phase that plays a tape, of which it is known when each request is due.
+    #[must_use]
+    pub fn of_tape(plan: &Plan, phase: usize, share: &Share, dues: Arc<[Micros]>) -> Due {
+        let from = From::Tape { dues, own: share.of_thread(0, 1), behind: 0 };
+        Due { from, ..Due::of(plan, phase, share) }
+    }
+
+    /// So many, of which it is only known that they were due by then.
+    #[must_use]
+    pub fn by(requests: u64, at: Micros) -> Due {
+        Due { from: From::Once(at.saturating_sub(1)), end_us: Micros::MAX, left: requests }
+    }
+
     /// How many more come due up to `until` microseconds after the phase began.
     pub fn up_to(&mut self, until: Micros) -> u64 {
-        let Some(arrivals) = &mut self.arrivals else { return 0 };
+        let until = until.min(self.end_us);
         let mut due = 0;
-        while self.left > 0 && arrivals.next_due() < until.min(self.end_us) {
-            arrivals.advance();
+        while self.left > 0 && self.from.next_due().is_some_and(|at| at < until) {
+            self.from.advance();
             (self.left, due) = (self.left - 1, due + 1);
         }
         due
@@ -83,5 +134,20 @@ mod tests {
         }
         plan.phases[0].load = Load::closed(10);
         assert_eq!(Due::of(&plan, 0, &Share::whole()).up_to(Micros::MAX), 0);
+    }
+    #[test]
+    fn what_is_due_of_a_tape_is_known_from_its_times() {
+        let mut plan = Plan::new("http://127.0.0.1/".parse().expect("valid"), 7);
+        (plan.phases[0].load, plan.phases[0].duration) = (Load::open(10.0, Arrival::Uniform, 10), None);
+        plan.phases[0].requests = Some(1_000_000);
+        let dues: Arc<[Micros]> = [0, 5, 10, 10, 2_000_000, 3_000_000, 9_000_000].into();
+        let [mut a, mut b] = <[Share; 2]>::try_from(Share::by_weight(&[1, 1]).expect("weights"))
+            .expect("two")
+            .map(|share| Due::of_tape(&plan, 0, &share, Arc::clone(&dues)));
+        assert_eq!((a.up_to(11), b.up_to(11)), (2, 2));
+        assert_eq!((a.up_to(3_000_000), b.up_to(3_000_001)), (1, 1));
+        assert_eq!((a.up_to(Micros::MAX), b.up_to(Micros::MAX)), (1, 0));
+        let mut late = Due::by(3, 500);
+        assert_eq!((late.up_to(499), late.up_to(500), late.up_to(Micros::MAX)), (0, 3, 0));
     }
 }

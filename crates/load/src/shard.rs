@@ -108,6 +108,10 @@ pub fn run(
                 .spawn_scoped(scope, move || {
                     sys::precise_timers();
                     let Some(start) = line.wait(clock) else { return };
+                    if let Some(begins) = prepared.begins.as_ref().filter(|_| thread == 0) {
+                        // Nobody may listen any more.
+                        let _ = begins.send(clock.moment(start));
+                    }
                     let end = caught(|| {
                         let wiring = Wiring { thread, stop, halt, out: &out, recycled: &recycled };
                         if !wait_until(start, clock, &wiring) {

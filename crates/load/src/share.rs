@@ -55,6 +55,12 @@ impl Share {
         Shard { share: self.clone(), thread: thread as u64, threads: threads.max(1) as u64 }
     }
 
+    /// Is this number the agent's?
+    #[must_use]
+    pub fn has(&self, number: u64) -> bool {
+        self.own.binary_search(&((number % u64::from(self.of)) as u32)).is_ok()
+    }
+
     /// How many of the first `total` numbers are the agent's.
     #[must_use]
     pub fn count(&self, total: u64) -> u64 {
@@ -160,6 +166,8 @@ mod tests {
         for fleet in fleets() {
             for total in [0, 1, 7, 100, 1001] {
                 for shard in &fleet {
+                    let has = (0..total).filter(|n| shard.share.has(*n)).count() as u64;
+                    assert_eq!(shard.share.count(total), has);
                     let numbers = (0..).map(|k| shard.nth(k)).take_while(|n| *n < total).count() as u64;
                     assert_eq!(shard.count(total), numbers);
                 }

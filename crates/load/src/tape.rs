@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use lastdrop_model::Micros;
 
+use crate::tape_file::Progress;
+
 /// A closed loop looks so far ahead for a request of each user.
 const MOST_AHEAD: usize = 50_000;
 /// A reader that is behind is asked again after this.
@@ -45,6 +47,8 @@ pub struct Played {
 pub struct Tape {
     played: Mutex<Option<Receiver<Vec<Played>>>>,
     behind: Arc<AtomicU64>,
+    /// How far it was played, where its end is known.
+    pub(crate) progress: Option<Progress>,
 }
 
 impl Tape {
@@ -52,7 +56,11 @@ impl Tape {
     /// not sent.
     #[must_use]
     pub fn new(played: Receiver<Vec<Played>>, behind: Arc<AtomicU64>) -> Tape {
-        Tape { played: Mutex::new(Some(played)), behind }
+        Tape { played: Mutex::new(Some(played)), behind, progress: None }
+    }
+
+    pub(crate) fn of_which_is_known(self, progress: Progress) -> Tape {
+        Tape { progress: Some(progress), ..self }
     }
 
     /// The one thread that plays it.

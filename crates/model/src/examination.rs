@@ -174,6 +174,9 @@ pub struct Step {
     pub servers: Vec<ServerSeen>,
     /// The stored run.
     pub run: String,
+    /// Agents that were lost: the load was less than it should have been, and nobody knows when. Nothing follows from such a step.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<String>,
 }
 
 /// Times in microseconds.
@@ -194,6 +197,9 @@ pub struct Times {
 pub struct GeneratorSeen {
     pub saturated: bool,
     pub cores: f64,
+    /// Those of them that are the servers' machine's own, where the load comes from several machines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cores_here: Option<f64>,
     pub no_ports: u64,
     pub no_descriptors: u64,
     pub lateness_p99_us: f64,
@@ -299,19 +305,51 @@ pub struct Growth {
 }
 
 impl Examination {
-    /// The step that is judged: the load that is asked about, or what was there already.
+    /// The step that is judged: the load that is asked about, or what was there already. None where it was not made, or not whole:
+    /// another one does not stand for it.
     #[must_use]
     pub fn main(&self) -> Option<&Step> {
-        self.step(StepKind::Main).or_else(|| self.step(StepKind::Observed)).or_else(|| self.step(StepKind::Few))
+        self.made_main().filter(|step| step.is_whole())
     }
 
+    fn made_main(&self) -> Option<&Step> {
+        let made = |kind| self.steps.iter().find(|s| s.kind == kind);
+        [StepKind::Main, StepKind::Observed, StepKind::Few].into_iter().find_map(made)
+    }
+
+    /// Was the step made that is to be judged, and lost a part of its load?
+    #[must_use]
+    pub fn has_lost_main(&self) -> bool {
+        self.made_main().is_some_and(|step| !step.is_whole())
+    }
+
+    /// The step of this kind, where it was made and is whole.
     #[must_use]
     pub fn step(&self, kind: StepKind) -> Option<&Step> {
-        self.steps.iter().find(|s| s.kind == kind)
+        self.whole_steps().find(|s| s.kind == kind)
+    }
+
+    /// Steps from which something may follow.
+    pub fn whole_steps(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter().filter(|s| s.is_whole())
+    }
+}
+
+impl GeneratorSeen {
+    /// Cores that the load took from the servers' machine.
+    #[must_use]
+    pub fn cores_beside_servers(&self) -> f64 {
+        self.cores_here.unwrap_or(self.cores)
     }
 }
 
 impl Step {
+    /// Has all of its load been put on?
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.lost.is_empty()
+    }
+
     #[must_use]
     pub fn server(&self, name: &str) -> Option<&ServerSeen> {
         self.servers.iter().find(|s| s.server == name)

@@ -15,6 +15,9 @@ pub struct KeptPlan(Plan);
 
 impl From<Plan> for KeptPlan {
     fn from(mut plan: Plan) -> KeptPlan {
+        if let Some(replay) = &mut plan.replay {
+            replay.tape = None;
+        }
         if !plan.keep_secrets {
             hide(&mut plan);
         }

@@ -23,6 +23,9 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
                 writeln!(out, "LIMIT  {}   ({}, confidence {:.0} %)", limit.title, limit.id, limit.confidence * 100.0);
             out.push_str(&whole(limit));
         }
+        None if d.examination.has_lost_main() => {
+            out.push_str("NOTHING IS CONCLUDED  an agent was lost while the load that is asked about was on\n");
+        }
         None if d.examination.main().is_none() => out.push_str("NOTHING WAS MEASURED\n"),
         None => out.push_str("NO LIMIT  nothing holds the server back under this load\n"),
     }
@@ -164,6 +167,7 @@ fn steps(steps: &[Step]) -> String {
                 _ if s.users == 0 => format!("{:.0}/s", s.rate_rps),
                 _ => format!("{}", s.users),
             };
+            let load = if s.is_whole() { load } else { format!("{load} (lost {})", s.lost.join(", ")) };
             let time = |us: f64| if us > 0.0 { show_us(us) } else { "–".into() };
             vec![
                 load,

@@ -16,7 +16,9 @@ use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 
 use crate::commands::{Report, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{DatabaseArgs, FormatArgs, LoadArgs, NetworkArgs, OthersArgs, OutputArgs, RequestArgs};
+use crate::options::{
+    DatabaseArgs, FormatArgs, LoadArgs, NetworkArgs, OthersArgs, OutputArgs, RequestArgs, RunsOnArgs,
+};
 use crate::run_plan;
 use crate::signals::Stop;
 use crate::stdio::{self, note};
@@ -48,6 +50,8 @@ pub struct DoctorArgs {
     pub keep: bool,
     #[command(flatten)]
     pub others: OthersArgs,
+    #[command(flatten)]
+    pub on: RunsOnArgs,
     #[command(flatten)]
     pub database: DatabaseArgs,
     /// All findings, not only the ten that weigh most
@@ -111,6 +115,9 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     if args.load.requests.is_some() || args.load.ramp_to.is_some() || args.load.warm_up.is_some() {
         return Err(UsageError("a doctor has steps of its own: no -n, --ramp-to or --warm-up".into()).into());
     }
+    if args.observe && args.on.is_fleet() {
+        return Err(UsageError("with --observe there is no load of ours that a --fleet could put on".into()).into());
+    }
     check_called_apart(&args.servers).map_err(UsageError)?;
     let target = args.url.clone().unwrap_or_default();
     let mut load = args.load.clone();
@@ -140,21 +147,30 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         time,
     };
     let store = open_store(&args.output)?;
-    let mut lab = Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::Several, &stop)?);
+    let carrier = args.on.carrier(&[&order.plan], store.as_ref())?;
+    let observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
+    let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     let examination = examine(&mut lab, &order)?;
     let mut document = diagnose(&examination);
+    let mut confirmed = Ok(());
     if args.confirm && stop.signal().is_none() {
-        match confirm(&mut lab, &order, &(&args.others).into(), args.keep, &mut document) {
-            Err(LabError::Interrupted) => {}
-            other => other?,
-        }
+        confirmed = match confirm(&mut lab, &order, &(&args.others).into(), args.keep, &mut document) {
+            Err(LabError::Interrupted) => Ok(()),
+            other => other,
+        };
+    }
+    // What was found is not lost by that.
+    if let Err(e) = &confirmed {
+        document.notes.push(format!("the change was not tried to its end: {e}"));
     }
     document.interrupted = stop.signal().is_some();
     report.keep_and_give(store.as_ref(), &doctor_text(&document, args.all), &document)?;
     for trouble in lab.trouble() {
         note!("note: some runs {trouble}");
     }
-    Ok(stop.signal().map_or(Exit::Done, Exit::Signal))
+    confirmed?;
+    let done = if document.examination.has_lost_main() { Exit::Invalid } else { Exit::Done };
+    Ok(stop.signal().map_or(done, Exit::Signal))
 }
 
 /// What the rules of today say of an examination of then.

@@ -25,15 +25,16 @@ use crate::commands::analyse::analyse;
 use crate::commands::run::exit_of;
 use crate::commands::{Report, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
-use crate::options::{NetworkArgs, Objectives, OutputArgs, objectives, within};
+use crate::options::{NetworkArgs, Objectives, OutputArgs, RunsOnArgs, objectives, within};
 use crate::replay::feed::{Feed, From, Pacing, sample};
+use crate::replay::recording::Recording;
 use crate::replay::spread::Spread;
 use crate::replay::target::{Host, Targets};
 use crate::signals::Stop;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  lastdrop replay access.log --to http://127.0.0.1:8080/\n  lastdrop replay access.log.2.gz access.log.1 access.log --to http://127.0.0.1:8080/ --speed 10\n  lastdrop replay access.log --to http://127.0.0.1:8080/ -r 500 -d 5m\n  lastdrop replay access.log --to http://127.0.0.1:8080/ -c 20 --sessions address\n  lastdrop replay access.log --to http://127.0.0.1:8080/ --from 2026-01-31T12:00:00Z -d 10m --rewrite 's#^/old/#/new/#'\n  lastdrop replay access.log* --analyse\n  lastdrop replay access.log --analyse --format '%h %l %u %t \"%r\" %>s %b %D' --json -\n  lastdrop replay access.log --analyse --to http://127.0.0.1:8080/ -o plan.toml      and then: lastdrop run plan.toml"
+    after_help = "Examples:\n  lastdrop replay access.log --to http://127.0.0.1:8080/\n  lastdrop replay access.log.2.gz access.log.1 access.log --to http://127.0.0.1:8080/ --speed 10\n  lastdrop replay access.log --to http://127.0.0.1:8080/ -r 500 -d 5m\n  lastdrop replay access.log --to http://127.0.0.1:8080/ -c 20 --sessions address\n  lastdrop replay access.log --to http://127.0.0.1:8080/ --from 2026-01-31T12:00:00Z -d 10m --rewrite 's#^/old/#/new/#'\n  lastdrop replay access.log --to http://10.0.0.5/ --speed 10 --fleet all\n  lastdrop replay access.log* --analyse\n  lastdrop replay access.log --analyse --format '%h %l %u %t \"%r\" %>s %b %D' --json -\n  lastdrop replay access.log --analyse --to http://127.0.0.1:8080/ -o plan.toml      and then: lastdrop run plan.toml"
 )]
 pub struct ReplayArgs {
     /// Access logs, plain, gzip or zstd; several are merged by time
@@ -43,7 +44,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "URL", value_parser = str::parse::<Url>, required_unless_present = "analyse")]
     pub to: Option<Url>,
     /// Send nothing: tell what the logs have in them, their rates, mix, times, sessions and clients
-    #[arg(long, conflicts_with_all = ["speed", "rate", "users", "requests", "duration", "from", "rewrite", "objective"])]
+    #[arg(long, conflicts_with_all = ["speed", "rate", "users", "requests", "duration", "from", "rewrite", "objective", "who"])]
     pub analyse: bool,
     /// With --analyse: write a plan that looks like the logs, for the server of --to (and FILE with the ending .urls beside it)
     #[arg(short = 'o', long = "output", value_name = "FILE", requires_all = ["analyse", "to"])]
@@ -118,6 +119,8 @@ pub struct ReplayArgs {
     pub server_time: Option<ServerTimeFrom>,
     #[command(flatten)]
     pub network: NetworkArgs,
+    #[command(flatten)]
+    pub on: RunsOnArgs,
     /// What has to be reached: 'p99<300ms,GET /item/{n}.p99<1s'; exit code 3 where it is not
     #[arg(long, value_name = "WHAT", value_parser = objectives, help_heading = "Output")]
     pub objective: Option<Objectives>,
@@ -235,10 +238,13 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
             (Pace::Original { speed }, Pacing::Original(Spread::new(speed)))
         }
     };
-    plan.replay = Some(Replay { logs: names, pace });
-    let prepared = Prepared::new(&plan)?;
+    plan.replay = Some(Replay { logs: names, pace, tape: None });
+    let recording = if args.on.is_fleet() { Some(Recording::new(&mut plan)?) } else { None };
     let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(true)?;
+    let store = open_store(&args.output)?;
+    let carrier = args.on.carrier(&[&plan], store.as_ref())?;
+    let prepared = Prepared::new(&plan)?;
     let classes: HashMap<String, u32> =
         sample.classes.iter().enumerate().map(|(i, c)| (c.name.clone(), i as u32)).collect();
     let feed = Feed {
@@ -251,9 +257,15 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
     };
     let (played, running) = feed.start().context("cannot start a thread that reads the log")?;
     let behind = Arc::new(AtomicU64::new(0));
-    let prepared = prepared.playing(Tape::new(played, Arc::clone(&behind)));
-    let store = open_store(&args.output)?;
-    let mut lab = Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?);
+    let (prepared, recorded) = match recording {
+        None => (prepared.playing(Tape::new(played, Arc::clone(&behind))), None),
+        Some(recording) => match recording.record(played, &plan, args.requests, &stop.flag)? {
+            Some(recorded) => (prepared, Some(recorded)),
+            None => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
+        },
+    };
+    let observers = observers_of(&args.output, store.clone(), Runs::One, &stop)?;
+    let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     let mut run = match lab.run_prepared(&plan, Some(prepared), "") {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
         other => other?,
@@ -261,7 +273,8 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
     let trouble = lab.trouble();
     drop(lab);
     let mut tally = running.finish().map_err(anyhow::Error::msg)?;
-    tally.next = behind.load(Ordering::Relaxed).max(tally.skipped);
+    let next = recorded.map_or_else(|| behind.load(Ordering::Relaxed), |recorded| recorded.next(&run));
+    tally.next = next.max(tally.skipped);
     run.replay = Some(tally);
     let kept = store.map(|store| store.finish(&run).and_then(|()| store.check_reads()));
     report.give(&run_text(&run), &run)?;

@@ -217,11 +217,6 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     if args.load.ramp_to.is_some() {
         return Err(UsageError("blocks of a tune are compared with each other: no --ramp-to".into()).into());
     }
-    if args.doctor && args.on.is_fleet() {
-        return Err(
-            UsageError("a doctor puts its load on from this machine: --doctor goes without --fleet".into()).into()
-        );
-    }
     check_called_apart(&args.servers).map_err(UsageError)?;
     let plan = plan(&args)?;
     let warm_up = args.load.warm_up;
@@ -241,14 +236,17 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         databases: DatabaseOptions::default(),
         time: LOOK,
     };
+    let mut carrier = args.on.carrier(&[&look.plan], store.as_ref())?;
     let mut before = None;
     if args.doctor {
-        let mut lab = Lab::new(&stop.flag, observers(args.output.progress(), store.clone(), &stop));
+        let observers = observers(args.output.progress(), store.clone(), &stop);
+        let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
         before = match examine(&mut lab, &look) {
             Ok(examination) => Some(diagnose(&examination)),
             Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
             Err(e) => return Err(e.into()),
         };
+        carrier = lab.carrier.take();
     }
     let visitors = visitors(&args)?;
     let mut observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
@@ -288,7 +286,6 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         patience => Some(Watchdog::start(&stack.members(), patience)?),
     };
     observers.extend(watchdog.as_ref().map(|w| Box::new(w.pulse()) as Box<dyn Observer>));
-    let carrier = args.on.carrier(&[&order.plan], store.as_ref())?;
     let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     // All is put back, or kept, when it returns, and only then the watchdog is told so.
     let look = &look;

@@ -1,9 +1,11 @@
 //! The way to agents and back over NATS.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use lastdrop_fleet::{Assignment, Chosen, Departure, Fleet, Flight, News, RecordId, Status};
 use lastdrop_lab::fleet::{Link, Member, Order, Told};
+use lastdrop_probe::listeners::is_local;
 
 use crate::stdio::note;
 
@@ -22,12 +24,20 @@ pub struct OverNats {
 }
 
 impl OverNats {
-    pub fn new(fleet: Fleet, chosen: Vec<Chosen>) -> OverNats {
+    /// `broker`: where that is. Addresses of agents are as it sees them: one that is on its machine may have one that means another
+    /// machine here.
+    pub fn new(fleet: Fleet, chosen: Vec<Chosen>, broker: Option<IpAddr>) -> OverNats {
+        let broker_is_here = broker.is_some_and(|ip| is_local(&SocketAddr::new(ip, 0)));
+        let address = |seen: &str| {
+            let address: IpAddr = seen.parse().ok()?;
+            if address.is_loopback() && !broker_is_here { broker } else { Some(address) }
+        };
         let member = |c: &Chosen| Member {
             name: c.agent.name.clone(),
             weight: (c.weight * WEIGHT_STEPS).round().clamp(1.0, 1e6) as u32,
             offset_us: c.agent.offset_us,
             error_us: c.agent.error_us,
+            address: address(&c.agent.address),
         };
         let members = chosen.iter().map(member).collect();
         OverNats { fleet, chosen, members, flight: None, last: None }
@@ -78,7 +88,7 @@ impl Link for OverNats {
         &self.members
     }
 
-    fn start(&mut self, run: &str, orders: Vec<Order>, patience: Duration) -> Result<(), String> {
+    fn start(&mut self, run: &str, orders: Vec<Order>, patience: Duration) -> Result<Instant, String> {
         self.leave();
         let assignment = |order: Order| {
             let agent = self.chosen.get(order.member)?.agent.clone();
@@ -86,8 +96,8 @@ impl Link for OverNats {
         };
         let assignments = orders.into_iter().filter_map(assignment).collect();
         let how = Departure { patience, ..Departure::default() };
-        self.flight = Some(self.fleet.start(run, assignments, &how).map_err(|e| e.to_string())?);
-        Ok(())
+        let flight = self.fleet.start(run, assignments, &how).map_err(|e| e.to_string())?;
+        Ok(self.flight.insert(flight).started())
     }
 
     fn next(&mut self, within: Duration) -> Result<Option<Told>, String> {

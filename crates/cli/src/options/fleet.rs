@@ -112,8 +112,17 @@ impl FleetArgs {
     /// # Errors
     /// As [`FleetArgs::whose`], and when the broker does not let us in.
     pub fn connect(&self) -> Result<Fleet> {
+        Ok(self.connect_to()?.1)
+    }
+
+    /// The same, with the broker's address.
+    ///
+    /// # Errors
+    /// As [`FleetArgs::connect`].
+    pub fn connect_to(&self) -> Result<(String, Fleet)> {
         let (url, token) = self.whose()?;
-        Ok(Fleet::connect(&url, &token, env!("CARGO_PKG_VERSION"))?)
+        let fleet = Fleet::connect(&url, &token, env!("CARGO_PKG_VERSION"))?;
+        Ok((url, fleet))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Which machines put the load on.
 
+use std::net::{IpAddr, ToSocketAddrs};
+
 use anyhow::Result;
 use clap::Args;
 use lastdrop_fleet::choose;
@@ -33,12 +35,12 @@ impl RunsOnArgs {
         let Some(who) = &self.who else { return Ok(None) };
         // What can be said without anybody.
         plans.iter().try_for_each(|plan| fleet::check(plan, &[1])).map_err(UsageError)?;
-        let fleet = self.of.connect()?;
+        let (url, fleet) = self.of.connect_to()?;
         if let Some(store) = store {
             catch_up(&fleet, store)?;
         }
         let chosen = choose(&fleet.agents()?, who).map_err(|e| UsageError(format!("--fleet: {e}")))?;
-        let link = OverNats::new(fleet, chosen);
+        let link = OverNats::new(fleet, chosen, address_of(&url));
         let weights: Vec<u32> = link.members().iter().map(|m| m.weight).collect();
         plans.iter().try_for_each(|plan| fleet::check(plan, &weights)).map_err(UsageError)?;
         Ok(Some(Box::new(fleet::Fleet::new(link))))
@@ -48,4 +50,9 @@ impl RunsOnArgs {
     pub fn is_fleet(&self) -> bool {
         self.who.is_some()
     }
+}
+
+/// Where the broker is of which this is the address: `tls://HOST:PORT`.
+fn address_of(url: &str) -> Option<IpAddr> {
+    url.strip_prefix("tls://")?.to_socket_addrs().ok()?.map(|a| a.ip()).next()
 }

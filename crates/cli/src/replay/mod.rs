@@ -5,5 +5,6 @@
 //! server that the user names, whatever the log has.
 
 pub mod feed;
+pub mod recording;
 pub mod spread;
 pub mod target;

@@ -76,7 +76,7 @@ impl<'a> Case<'a> {
 
     /// Cores that the servers and the load used.
     pub fn own_cores(&self) -> f64 {
-        self.main.generator.cores + self.main.servers.iter().filter_map(|s| s.cpu_cores).sum::<f64>()
+        self.main.generator.cores_beside_servers() + self.main.servers.iter().filter_map(|s| s.cpu_cores).sum::<f64>()
     }
 
     /// Are the processors full on which the servers may run, and is it them who fill them? Where other programs do, servers

@@ -80,7 +80,8 @@ pub(super) fn notes(case: &Case<'_>) -> Vec<String> {
     }
     let others = case.main.generator.others_cores;
     if others > 0.3 {
-        notes.push(format!("programs that have nothing to do with it took {others:.1} cores meanwhile"));
+        let whose = case.main.generator.cores_here.map_or("", |_| " of the agents' machines");
+        notes.push(format!("programs that have nothing to do with it took {others:.1} cores{whose} meanwhile"));
     }
     if case.main.share_of_status(|s| s.starts_with('4') && s != "429") > 0.5 {
         notes.push("most answers are 4xx: is the URL right?".into());

@@ -131,10 +131,11 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
             })
             .collect(),
         examination: examination.clone(),
+        notes: examination.notes.clone(),
         ..DoctorDocument::default()
     };
     let Some(case) = Case::of(examination) else { return document };
-    document.notes = examination.notes.iter().cloned().chain(clients::notes(&case)).collect();
+    document.notes.extend(clients::notes(&case));
     let fire = |tables: &[&[Rule]], severity: Severity| -> Vec<Finding> {
         let rules = tables.iter().flat_map(|table| table.iter());
         rules.filter_map(|rule| Some(Finding { id: rule.id.into(), severity, ..(rule.look)(&case)? })).collect()

@@ -230,7 +230,7 @@ fn libuv(case: &Case<'_>) -> Option<Finding> {
 fn saturated(case: &Case<'_>) -> Option<Finding> {
     let v = top(case).filter(|_| case.cpu_full())?;
     let used = v.seen.cpu_cores.unwrap_or(0.0);
-    let own = case.main.generator.cores;
+    let own = case.main.generator.cores_beside_servers();
     let demand = case.busy_cores() / case.main.answered_rps.max(1e-9);
     Some(
         finding(0.9, format!("the processors are full: this is what the machine can do; {} uses most", v.about.server))
@@ -296,7 +296,7 @@ fn single_worker(case: &Case<'_>) -> Option<Finding> {
         let all = v.seen.cpu_cores.unwrap_or(0.0);
         let idle = case.main.cores.len() as f64 - case.busy_cores();
         // The generator takes what is left of a small machine.
-        let spare = idle + case.main.generator.cores;
+        let spare = idle + case.main.generator.cores_beside_servers();
         (hot >= ONE_CORE && all < hot + 0.35 && spare >= 0.3).then(|| {
             let to = if v.is(&["nginx"]) { json!("auto") } else { json!(case.main.cores.len()) };
             finding(0.88, format!("one worker of {} computes alone while processors idle", v.about.server))
@@ -315,7 +315,7 @@ fn single_worker(case: &Case<'_>) -> Option<Finding> {
 fn single_process(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let hot = v.seen.hottest_process_cores;
-        let idle = case.main.cores.len() as f64 - case.busy_cores() + case.main.generator.cores;
+        let idle = case.main.cores.len() as f64 - case.busy_cores() + case.main.generator.cores_beside_servers();
         let one = v.seen.workers_most <= 1 && hot >= ONE_CORE && v.seen.cpu_cores.unwrap_or(0.0) < 1.3;
         // Databases have rules of their own.
         let is_database = v.is(&["mariadb", "postgresql"])

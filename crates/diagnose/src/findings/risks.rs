@@ -28,7 +28,7 @@ fn held(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn zombies(case: &Case<'_>) -> Option<Finding> {
-    let steps = case.all.steps.iter().filter(|s| !s.servers.is_empty());
+    let steps = case.all.whole_steps().filter(|s| !s.servers.is_empty());
     let most = steps.flat_map(|s| s.servers.iter().map(|v| (v.zombies, v.server.clone()))).collect::<Vec<_>>();
     let name = most.iter().max_by_key(|(n, _)| *n)?.1.clone();
     // One that is there at two ends of steps is not about to be waited for.

@@ -66,7 +66,7 @@ fn database_connects(case: &Case<'_>) -> Option<Finding> {
 fn opened_behind<'a>(case: &'a Case<'a>) -> Option<(View<'a>, f64, String)> {
     let v = case.servers().into_iter().find(|v| v.is(&["nginx", "haproxy", "apache"]))?;
     let peer = v.about.connects.iter().find(|c| !c.starts_with("unix:"))?.clone();
-    let kept = case.all.steps.iter().find(|s| s.keepalive && s.answered >= 100 && s.connections * 5 < s.answered)?;
+    let kept = case.all.whole_steps().find(|s| s.keepalive && s.answered >= 100 && s.connections * 5 < s.answered)?;
     let opened =
         kept.server(&v.about.server)?.kernel.get("ActiveOpens").copied().unwrap_or(0).saturating_sub(kept.connections);
     let n = opened as f64 / kept.answered as f64;
@@ -99,7 +99,7 @@ fn upstream_connects(case: &Case<'_>) -> Option<Finding> {
 
 fn keepalive_off(case: &Case<'_>) -> Option<Finding> {
     let asked =
-        case.all.steps.iter().filter(|s| matches!(s.kind, StepKind::Main | StepKind::OtherKeepalive | StepKind::Few));
+        case.all.whole_steps().filter(|s| matches!(s.kind, StepKind::Main | StepKind::OtherKeepalive | StepKind::Few));
     let step = asked.into_iter().find(|s| s.keepalive && s.answered >= 20)?;
     let a_request = step.connections as f64 / step.answered.max(1) as f64;
     let v = case.servers().into_iter().next()?;

@@ -2,6 +2,7 @@
 //! share of the schedule had and nobody sent.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use lastdrop_load::schedule::Due;
 use lastdrop_load::share::Share;
@@ -88,10 +89,25 @@ impl Account {
     /// None for weights that mean nothing.
     #[must_use]
     pub fn new(plan: &Plan, members: &[Member]) -> Option<Account> {
+        Account::with_dues(plan, members, |_, phase, share| Due::of(plan, phase, share))
+    }
+
+    /// The same of a plan that plays a tape, of which it is known when each request is due.
+    #[must_use]
+    pub fn of_tape(plan: &Plan, members: &[Member], dues: &Arc<[Micros]>) -> Option<Account> {
+        Account::with_dues(plan, members, |_, phase, share| Due::of_tape(plan, phase, share, Arc::clone(dues)))
+    }
+
+    /// `due`: what is due of a member's share of a phase.
+    pub(super) fn with_dues(
+        plan: &Plan,
+        members: &[Member],
+        due: impl Fn(&Member, usize, &Share) -> Due,
+    ) -> Option<Account> {
         let weights: Vec<u32> = members.iter().map(|m| m.weight).collect();
         let shares = Share::by_weight(&weights)?;
-        let schedule = |phase: usize, share: &Share| Schedule {
-            due: Due::of(plan, phase, share),
+        let schedule = |member: &Member, phase: usize, share: &Share| Schedule {
+            due: due(member, phase, share),
             told: 0,
             reached: 0,
             over: false,
@@ -109,7 +125,7 @@ impl Account {
             asked_to_end: false,
             fault: None,
             counts: Counts::default(),
-            phases: (0..plan.phases.len()).map(|phase| schedule(phase, share)).collect(),
+            phases: (0..plan.phases.len()).map(|phase| schedule(member, phase, share)).collect(),
             late: false,
         });
         Some(Account {
@@ -351,6 +367,8 @@ impl Part {
             error_us: self.member.error_us,
             cpu_s: self.end.as_ref().map_or(0.0, |e| e.generator.cpu_s),
             weight: self.member.weight,
+            here: self.member.is_here(),
+            played_up_to: self.end.as_ref().and_then(|e| e.played_up_to),
             told_s: self.phases.iter().map(|s| u64::from(s.reached)).collect(),
         }
     }

@@ -4,8 +4,10 @@
 use lastdrop_analyze::objective;
 use lastdrop_diagnose::Evidence;
 use lastdrop_load::Merged;
+use lastdrop_load::schedule::Due;
+use lastdrop_load::share::Share;
 use lastdrop_model::run::{End, RunBuilder};
-use lastdrop_model::{Run, Validity};
+use lastdrop_model::{Micros, Run, Validity};
 use lastdrop_store::{Store, Word};
 
 use super::{Account, Member};
@@ -25,9 +27,19 @@ pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
     let before = store.load(id).map_err(failed)?;
     let members: Vec<Member> = agents
         .into_iter()
-        .map(|a| Member { name: a.name, weight: a.weight, offset_us: a.offset_us, error_us: a.error_us })
+        .map(|a| Member { name: a.name, weight: a.weight, offset_us: a.offset_us, error_us: a.error_us, address: None })
         .collect();
-    let mut account = Account::new(&before.plan, &members)
+    // A tape is not kept. What an agent's share of it had is in the report that there was.
+    let of_tape = |member: &Member, phase: usize| {
+        let due = before.agents.iter().find(|a| a.name == member.name).map_or(0, |a| a.requests.due);
+        let end_us = before.phases.get(phase).map_or(0.0, |p| p.duration_s * 1e6);
+        Due::by(due, end_us.round() as Micros)
+    };
+    let due = |member: &Member, phase: usize, share: &Share| match before.plan.replay {
+        Some(_) => of_tape(member, phase),
+        None => Due::of(&before.plan, phase, share),
+    };
+    let mut account = Account::with_dues(&before.plan, &members, due)
         .ok_or_else(|| LabError::Other(format!("run {id}: the weights of its agents mean nothing")))?;
     if before.end == End::Interrupted {
         account.stopping();

@@ -1,6 +1,7 @@
 //! The coordinator's half: orders go out, records come in, and are told as the events of one run.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use lastdrop_model::{Event, Plan};
 use lastdrop_store::{KeptAgent, KeptWord, Store, Word};
 
 use super::order::{PartOrder, check, files_of};
-use super::{Account, Link, Member, Order, Told};
+use super::{Account, Link, Member, Order, Told, tape};
 use crate::carrier::{Carried, CarriedRun, Carrier};
 
 /// How often it is seen whether the run is to stop.
@@ -92,11 +93,15 @@ impl<L: Link> Carrier for Fleet<L> {
     fn carry(&mut self, run: &CarriedRun<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<Carried, String> {
         let orders = self.orders(run.plan)?;
         let members = self.link.members().to_vec();
-        let mut account = Account::new(run.plan, &members).ok_or("the weights of the agents mean nothing")?;
+        let account = match tape(run.plan, files::read)? {
+            Some(tape) => Account::of_tape(run.plan, &members, &tape.dues()),
+            None => Account::new(run.plan, &members),
+        };
+        let mut account = account.ok_or("the weights of the agents mean nothing")?;
         let patience = run.plan.drain + PATIENCE;
         let book = Book { run: run.id, store: run.store.as_ref(), members: &members };
         book.begin();
-        self.link.start(run.id, orders, patience)?;
+        (run.begins)(self.link.start(run.id, orders, patience)?);
         let planned: Option<Duration> = run.plan.phases.iter().map(|p| p.duration).sum();
         // Whoever has not told all of it by then is lost, whatever else is heard of it.
         let mut deadline = planned.map(|planned| Instant::now() + planned + run.plan.drain + 2 * patience);
@@ -144,5 +149,9 @@ impl<L: Link> Carrier for Fleet<L> {
             book.close();
         }
         Ok(carried)
+    }
+
+    fn addresses(&self) -> Vec<IpAddr> {
+        self.link.members().iter().filter_map(|m| m.address).collect()
     }
 }

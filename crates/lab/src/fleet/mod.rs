@@ -16,8 +16,16 @@ mod coordinator;
 mod order;
 mod part;
 
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use lastdrop_load::tape_file::{Dealt, TapeFile};
+use lastdrop_model::Plan;
+use lastdrop_model::plan::Pace;
+use lastdrop_probe::listeners::is_local;
 
 pub use account::Account;
 pub(crate) use again::of_fleet;
@@ -35,6 +43,16 @@ pub struct Member {
     /// Its clock minus the coordinator's, microseconds, and how far off that may be.
     pub offset_us: i64,
     pub error_us: u64,
+    /// Where its connections come from, as far as that is known.
+    pub address: Option<IpAddr>,
+}
+
+impl Member {
+    /// Is it on this machine?
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        self.address.is_some_and(|address| is_local(&SocketAddr::new(address, 0)))
+    }
 }
 
 /// What an agent is given to do.
@@ -66,11 +84,12 @@ pub trait Link {
     /// Who takes part.
     fn members(&self) -> &[Member];
 
-    /// Gives each its order; all begin at one instant. `patience`: of whom nothing is heard for so long is lost.
+    /// Gives each its order; all begin at one instant, which comes back by this machine's clock. `patience`: of whom nothing is heard for
+    /// so long is lost.
     ///
     /// # Errors
     /// When somebody refuses or cannot be reached; then nobody begins.
-    fn start(&mut self, run: &str, orders: Vec<Order>, patience: Duration) -> Result<(), String>;
+    fn start(&mut self, run: &str, orders: Vec<Order>, patience: Duration) -> Result<Instant, String>;
 
     /// What is heard next; None: nothing within that time.
     ///
@@ -86,4 +105,16 @@ pub trait Link {
 
     /// The run is over for us; what comes from now on waits somewhere.
     fn leave(&mut self);
+}
+
+/// The tape that a plan plays, if it does; `read` gives the content of a file of the plan.
+fn tape(plan: &Plan, read: impl FnOnce(&Path) -> io::Result<Vec<u8>>) -> Result<Option<TapeFile>, String> {
+    let Some(replay) = &plan.replay else { return Ok(None) };
+    let path = replay.tape.as_deref().ok_or("the requests of the log did not come along")?;
+    let bytes = read(path).map_err(|e| format!("the requests of the log cannot be read: {e}"))?;
+    let dealt = match replay.pace {
+        Pace::Sessions { .. } => Dealt::BySession,
+        Pace::Original { .. } | Pace::Rate => Dealt::ByPlace,
+    };
+    TapeFile::new(bytes, plan.requests.len(), dealt).map(Some)
 }

@@ -76,8 +76,8 @@ impl PartOrder {
 /// Why not, and what to do instead.
 pub fn check(plan: &Plan, weights: &[u32]) -> Result<(), String> {
     let no = |what: &str| Err(format!("{what} cannot go through a fleet yet: run it on one machine, without --fleet"));
-    if plan.replay.is_some() {
-        return no("a replayed log");
+    if plan.replay.as_ref().is_some_and(|r| r.tape.is_none()) {
+        return no("a log that is not read before it is replayed");
     }
     if plan.server_time.as_ref().is_some_and(ServerTimeFrom::is_log) {
         return no("--server-time from a log");
@@ -93,6 +93,15 @@ pub fn check(plan: &Plan, weights: &[u32]) -> Result<(), String> {
     }
     let shares = Share::by_weight(weights).ok_or("the weights of the agents are no whole numbers with a small sum")?;
     for phase in &plan.phases {
+        // Users are dealt out, and so are sessions: some would be those of an agent without a user.
+        if let (Load::Closed { users, .. }, Some(_)) = (&phase.load, &plan.replay)
+            && shares.iter().any(|s| s.count((*users).into()) == 0)
+        {
+            return Err(format!(
+                "{users} users are too few for each of {} agents to have one: more users (-c), or fewer agents",
+                weights.len()
+            ));
+        }
         let connections = match &phase.load {
             Load::Closed { connections, .. } => *connections,
             Load::Open { connections, .. } => Some(*connections),
@@ -113,6 +122,7 @@ pub fn check(plan: &Plan, weights: &[u32]) -> Result<(), String> {
 pub fn files_of(plan: &Plan) -> BTreeSet<PathBuf> {
     let mut files = BTreeSet::new();
     files.extend(plan.data.iter().map(|d| d.file.clone()));
+    files.extend(plan.replay.iter().filter_map(|r| r.tape.clone()));
     files.extend([&plan.tls.ca, &plan.tls.certificate, &plan.tls.key].into_iter().flatten().cloned());
     for request in &plan.requests {
         match &request.body {

@@ -12,6 +12,7 @@ use lastdrop_model::run::End;
 use lastdrop_model::{Event, Generator, Plan};
 
 use super::order::{PartOrder, files_of};
+use super::tape;
 use crate::lab::Lab;
 use crate::observers::Observer;
 
@@ -49,8 +50,14 @@ pub fn prepare(
 ) -> Result<Prepared, String> {
     within(order, terms)?;
     let files = files(&order.plan, read)?;
-    let part = Part { share: order.share()?, start: None, allow: Some(terms.allow.clone()), files };
-    let prepared = Prepared::part(&order.plan, part).map_err(|e| e.to_string())?;
+    let share = order.share()?;
+    let tape = tape(&order.plan, |path| files.read(path))?;
+    let part = Part { share: share.clone(), start: None, allow: Some(terms.allow.clone()), files };
+    let mut prepared = Prepared::part(&order.plan, part).map_err(|e| e.to_string())?;
+    if let Some(tape) = tape {
+        let tape = tape.play(&share).map_err(|e| format!("cannot start a thread that reads the tape: {e}"))?;
+        prepared = prepared.playing(tape);
+    }
     // The certificates, too, before anything begins.
     prepared.tls_configs(&order.plan, 1).map_err(|e| e.to_string())?;
     Ok(prepared)
@@ -97,6 +104,7 @@ pub fn carry_out(
     let mut plan = order.plan.clone();
     // They are about the whole.
     plan.objectives.clear();
+    let progress = prepared.progress();
     let result = {
         let mut lab = Lab::new(stop, vec![Box::new(&mut teller)]);
         lab.observe = false;
@@ -107,11 +115,13 @@ pub fn carry_out(
         generator: Generator::default(),
         reasons: Vec::new(),
         failed: Some(why),
+        played_up_to: None,
     };
     let end = match result {
         Ok(run) => {
             let reasons = run.validity.reasons;
-            AgentEnd { end: run.end, generator: run.generator, reasons, failed: teller.too_fast.take() }
+            let played_up_to = progress.and_then(|progress| progress.behind());
+            AgentEnd { end: run.end, generator: run.generator, reasons, failed: teller.too_fast.take(), played_up_to }
         }
         Err(e) => failed(e.to_string()),
     };

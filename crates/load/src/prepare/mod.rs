@@ -6,6 +6,7 @@ mod choice;
 mod request;
 
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use lastdrop_model::Classes;
@@ -18,6 +19,7 @@ use crate::endpoint::Endpoint;
 use crate::error::LoadError;
 use crate::part::Part;
 use crate::tape::Tape;
+use crate::tape_file::Progress;
 use crate::template::{Names, Values};
 use crate::tls_config;
 
@@ -48,6 +50,8 @@ pub struct Prepared {
     pub(crate) tape: Option<Tape>,
     /// What of the run is carried out here: all of it, but in a fleet.
     pub(crate) part: Part,
+    /// Who is told the moment at which the first phase begins, as soon as it is known.
+    pub(crate) begins: Option<Sender<Instant>>,
     /// What the ids of requests begin with, where they carry them.
     pub(crate) id_prefix: Option<String>,
     names: Names,
@@ -172,6 +176,7 @@ impl Prepared {
             class_of_parts: classes.parts,
             tape: None,
             part,
+            begins: None,
             id_prefix: None,
             names,
             tls,
@@ -190,11 +195,23 @@ impl Prepared {
         Prepared { tape: Some(tape), personal: true, ..self }
     }
 
+    /// How far a tape was played, once the run is over; of one whose end is not known before, None.
+    #[must_use]
+    pub fn progress(&self) -> Option<Progress> {
+        self.tape.as_ref()?.progress.clone()
+    }
+
     /// Begins at this moment, not as soon as everything is there.
     #[must_use]
     pub fn starting(mut self, at: Instant) -> Prepared {
         self.part.start = Some(at);
         self
+    }
+
+    /// Tells the moment at which the first phase begins, as soon as all threads are there.
+    #[must_use]
+    pub fn telling(self, begins: Sender<Instant>) -> Prepared {
+        Prepared { begins: Some(begins), ..self }
     }
 
     /// Gives each request an id in a field of its own, which begins so and goes on with a number.

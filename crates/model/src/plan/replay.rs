@@ -1,5 +1,7 @@
 //! Requests of a run that somebody else made before: where they are from, and when they are sent again.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 /// What is played again, and how.
@@ -8,6 +10,9 @@ pub struct Replay {
     /// Names of the logs.
     pub logs: Vec<String>,
     pub pace: Pace,
+    /// Its requests as a file, where they go to other machines. It is not kept: it is there for the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tape: Option<PathBuf>,
 }
 
 /// When requests are sent again.

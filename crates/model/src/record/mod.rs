@@ -45,6 +45,9 @@ pub struct AgentEnd {
     /// No load could be put on at all, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
+    /// Of a log that was played: all requests of its share up to this number were sent, and the one after it was not. None: all were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub played_up_to: Option<u64>,
 }
 
 /// Bytes that are no record.

@@ -62,6 +62,7 @@ fn ended() -> Record {
         generator: Generator { cpu_s: 1.5, threads: 2, steal: Some(0.25), ..Generator::default() },
         reasons: Vec::new(),
         failed: None,
+        played_up_to: Some(9),
     };
     Record::Ended(Box::new(end))
 }

@@ -23,6 +23,12 @@ pub struct AgentReport {
     pub cpu_s: f64,
     /// Its part of the run is this one's part of all weights.
     pub weight: u32,
+    /// It is on the machine that led the run.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub here: bool,
+    /// Of a log that was played: all requests of its share up to this number were sent, and the one after it was not. None: all were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub played_up_to: Option<u64>,
 }
 
 impl From<&Counts> for Requests {

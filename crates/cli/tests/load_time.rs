@@ -1,0 +1,70 @@
+//! What is seen beside a load is of the time in which the load is on, however late it begins after its run does, and however long
+//! after it the run comes back. In a file of its own: the load comes from this process, below which no other server may be.
+
+mod common;
+
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Folder, Target};
+use lastdrop_doctor::{Manner, Order, examine};
+use lastdrop_lab::{Carried, CarriedRun, Carrier, Lab};
+use lastdrop_load::{Prepared, RunClock};
+use lastdrop_looks::databases::DatabaseOptions;
+use lastdrop_model::examination::StepKind;
+use lastdrop_model::{Event, KeepAlive, Load, Plan, Wish};
+
+const BEFORE: Duration = Duration::from_secs(2);
+const AFTER: Duration = Duration::from_secs(3);
+
+/// This process, with the pauses that many machines have before and after.
+struct Late;
+
+impl Carrier for Late {
+    fn carry(&mut self, run: &CarriedRun<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<Carried, String> {
+        let at = Instant::now() + BEFORE;
+        let prepared = Prepared::new(run.plan).map_err(|e| e.to_string())?.starting(at);
+        (run.begins)(at);
+        let (clock, wish) = (RunClock::start(), Wish::default());
+        let finished = lastdrop_load::run(run.plan, &prepared, clock, run.stop, run.enough, wish, report);
+        thread::sleep(AFTER);
+        let finished = finished.map_err(|e| e.to_string())?;
+        Ok(Carried { unreachable: finished.unreachable, stopped: finished.stopped, ..Carried::default() })
+    }
+}
+
+#[test]
+fn pauses_of_a_run_before_and_after_its_load_do_not_thin_out_what_is_seen() {
+    let folder = Folder::new();
+    // One worker, always at work for one of two users, while the other one waits.
+    let target = Target::with_config(&folder, "workers = 1\nservice = '50ms'\n");
+    let servers = [target.name().parse().expect("a server")];
+    let mut plan = Plan::new(target.url().parse().expect("valid"), 7);
+    (plan.phases[0].load, plan.keepalive) = (Load::closed(2), KeepAlive::Off);
+    let order = Order {
+        servers: &servers,
+        plan,
+        manner: Manner::Gentle,
+        live: false,
+        databases: DatabaseOptions::default(),
+        time: Duration::from_secs(6),
+    };
+    let stop = AtomicBool::new(false);
+    let look = |carrier: Option<Box<dyn Carrier>>| {
+        let mut lab = Lab { carrier, ..Lab::new(&stop, Vec::new()) };
+        examine(&mut lab, &order).expect("an examination")
+    };
+    for carrier in [None, Some(Box::new(Late) as Box<dyn Carrier>)] {
+        let is_late = carrier.is_some();
+        let all = look(carrier);
+        let step = all.step(StepKind::Few).expect("a step");
+        let seen = step.server("target").unwrap_or_else(|| panic!("late: {is_late}: {step:#?}"));
+        // Two seconds of load in seven would leave less than a third of each.
+        let (asleep, queue) = (seen.waiting("sleep"), seen.queue_mean.expect("a listener"));
+        assert!(seen.threads > 0.9 && asleep > 0.75 * seen.threads, "late: {is_late}: {:?}", seen.waits);
+        assert!(queue > 0.6, "late: {is_late}: {queue}");
+        // The look inside was made under load, too.
+        assert!(all.inside.iter().any(|i| i.requests > 0.0), "late: {is_late}: {:?}", all.inside);
+    }
+}

@@ -1,0 +1,159 @@
+//! This machine, as a doctor asks it.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lastdrop_lab::LabError;
+use lastdrop_looks::databases::DatabaseOptions;
+use lastdrop_model::Look;
+use lastdrop_model::examination::{Inside, ModulesTried, Step};
+use lastdrop_probe::host::{self, HostMemory};
+use lastdrop_probe::namespace::{Namespace, longest_queue};
+use lastdrop_server::ServerRef;
+
+use crate::behind::{Following, Member, Members, named};
+use crate::beside::Beside;
+use crate::growth::Readings;
+use crate::site::{Goal, Machine, Rest, Servers, Site};
+use crate::{inside, settings};
+
+/// Looks for visitors, and the pause after each: connections may last for some milliseconds only, and are requests, too.
+const VISITOR_LOOKS: u32 = 60;
+const VISITOR_PAUSE: Duration = Duration::from_millis(20);
+/// A queue that requests have left who gave up takes a while to empty.
+const MOST_SETTLING: Duration = Duration::from_secs(6);
+
+/// The servers of this machine.
+pub struct Here {
+    /// Servers that are known by what they are called when they are shown: a kind of the user's own has no name that could be read back.
+    known: Vec<ServerRef>,
+    databases: DatabaseOptions,
+    /// Who is told looks at the first server as they are made.
+    told: Sender<Look>,
+    goal: Option<Goal>,
+    following: Option<Following>,
+    members: Members,
+    beside: Option<Beside>,
+    readings: Readings,
+}
+
+impl std::fmt::Debug for Here {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Here").field("members", &self.members).finish_non_exhaustive()
+    }
+}
+
+impl Here {
+    #[must_use]
+    pub fn new(known: &[ServerRef], databases: DatabaseOptions, told: Sender<Look>) -> Here {
+        Here {
+            known: known.to_vec(),
+            databases,
+            told,
+            goal: None,
+            following: None,
+            members: Members::default(),
+            beside: None,
+            readings: Readings::default(),
+        }
+    }
+
+    fn goal(&self) -> Result<&Goal, LabError> {
+        self.goal.as_ref().ok_or_else(|| LabError::Other("no servers have been looked for yet".into()))
+    }
+
+    fn beside(&mut self) -> Result<&mut Beside, LabError> {
+        self.beside.as_mut().ok_or_else(|| LabError::Other("the servers are not looked at yet".into()))
+    }
+}
+
+impl Site for Here {
+    fn find(&mut self, goal: &Goal) -> Result<Machine, LabError> {
+        let read = |name: &String| match self.known.iter().find(|s| s.to_string() == *name) {
+            Some(server) => Ok(server.clone()),
+            None => name.parse::<ServerRef>().map_err(LabError::Other),
+        };
+        let servers = goal.servers.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        self.members = Members { all: named(&servers, goal)?, ..Members::default() };
+        (self.beside, self.readings) = (None, Readings::default());
+        self.goal = Some(goal.clone());
+        Ok(Machine { processors: host::processors(), memory_bytes: HostMemory::now().map_or(0, |m| m.total) })
+    }
+
+    fn visitors(&mut self) -> Result<Option<String>, LabError> {
+        let Some(front) = self.members.all.first() else { return Ok(None) };
+        let Ok(namespace) = Namespace::of(front.found.master) else { return Ok(None) };
+        let ports = front.found.ports();
+        let mut seen = BTreeMap::<String, usize>::new();
+        for _ in 0..VISITOR_LOOKS {
+            let mut now = BTreeMap::<String, usize>::new();
+            for end in namespace.others(&ports).unwrap_or_default() {
+                *now.entry(end.ip().to_string()).or_default() += 1;
+            }
+            for (address, n) in now {
+                let most = seen.entry(address).or_default();
+                *most = n.max(*most);
+            }
+            thread::sleep(VISITOR_PAUSE);
+        }
+        let most = seen.into_iter().max_by_key(|(_, n)| *n);
+        Ok(most.map(|(address, n)| format!("{n} connections from {address}")))
+    }
+
+    fn follow(&mut self) -> Result<(), LabError> {
+        let goal = self.goal()?.clone();
+        self.following = Some(Following::start(std::mem::take(&mut self.members).all, &goal));
+        Ok(())
+    }
+
+    fn servers(&mut self) -> Result<Servers, LabError> {
+        if let Some(following) = self.following.take() {
+            self.members = following.end()?;
+        }
+        let mut unseen = Vec::new();
+        let servers = settings::examined(&self.members, &mut unseen);
+        let goal = self.goal()?;
+        self.beside = Some(Beside::start(&self.members, goal, &self.databases, &self.told));
+        Ok(Servers { servers, sysctls: settings::sysctls(), unseen })
+    }
+
+    fn begin(&mut self) -> Result<(), LabError> {
+        self.beside()?.begin();
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<Step, LabError> {
+        Ok(self.beside()?.end())
+    }
+
+    fn inside(&mut self) -> Result<Vec<Inside>, LabError> {
+        Ok(inside::look(&self.members, &self.goal()?.url))
+    }
+
+    fn memory(&mut self, requests: u64) -> Result<(), LabError> {
+        self.readings.read(&self.members, requests);
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<(), LabError> {
+        let end = Instant::now() + MOST_SETTLING;
+        let waits = |m: &Member| longest_queue(m.found.master).unwrap_or(0) > 0;
+        while Instant::now() < end && self.members.all.iter().any(waits) {
+            thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    fn modules(&mut self) -> Result<Option<Result<ModulesTried, String>>, LabError> {
+        Ok(settings::try_modules(&self.members, &self.goal()?.url))
+    }
+
+    fn rest(&mut self) -> Result<Rest, LabError> {
+        let growth = self.readings.growth();
+        let Some(beside) = &mut self.beside else { return Ok(Rest { growth, ..Rest::default() }) };
+        let cost_cores = (beside.cost_cores * 1e4).round() / 1e4;
+        Ok(Rest { growth, unseen: std::mem::take(&mut beside.unread), cost_cores })
+    }
+}

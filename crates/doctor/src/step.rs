@@ -1,0 +1,73 @@
+//! An experiment: the plan of its load, and what came of it.
+
+use std::time::Duration;
+
+use lastdrop_diagnose::fold;
+use lastdrop_model::examination::{GeneratorSeen, Step, StepKind};
+use lastdrop_model::plan::{KeepAlive, Load, Plan};
+use lastdrop_model::{Kind, Run};
+
+/// The load of so many users for so long, or as the plan has it.
+pub fn plan(plan: &Plan, users: Option<u32>, time: Duration) -> Plan {
+    let mut plan = plan.clone();
+    plan.phases.retain(|p| p.measured);
+    for phase in &mut plan.phases {
+        phase.requests = None;
+        phase.duration = Some(time);
+        match (&mut phase.load, users) {
+            (Load::Closed { users: all, to_users, .. }, Some(users)) => (*all, *to_users) = (users, None),
+            (load @ Load::Open { .. }, Some(users)) => *load = Load::closed(users),
+            _ => {}
+        }
+    }
+    plan
+}
+
+/// What a run of it is called.
+pub fn label(kind: StepKind) -> String {
+    format!("doctor {}", name(kind))
+}
+
+pub fn name(kind: StepKind) -> &'static str {
+    match kind {
+        StepKind::Alone => "one user",
+        StepKind::Few => "a few users",
+        StepKind::Main => "the load asked about",
+        StepKind::Beyond => "twice as many users",
+        StepKind::OtherKeepalive => "keep-alive the other way",
+        StepKind::Inside => "look inside",
+        StepKind::Observed => "watched",
+    }
+}
+
+/// What came of its run, with what was seen of the servers while its load was on.
+pub fn of(run: &Run, kind: StepKind, plan: &Plan, users: u32, seen: Option<Step>) -> Step {
+    let is_fleet = !run.agents.is_empty();
+    // What was stolen from agents is no matter of the servers' machine.
+    let own = Step { steal: run.generator.steal.filter(|_| !is_fleet).unwrap_or(0.0), ..Step::default() };
+    let mut step = Step {
+        kind,
+        users,
+        keepalive: plan.keepalive != KeepAlive::Off,
+        run: run.id.clone(),
+        lost: run.agents.iter().filter(|a| !a.complete).map(|a| a.name.clone()).collect(),
+        ..seen.unwrap_or(own)
+    };
+    let Some(phase) = run.measured() else { return step };
+    fold::phase(phase, &mut step);
+    step.connect_errors = run.generator.connect_errors.clone();
+    let cores = |cpu_s: f64| if phase.duration_s > 0.0 { cpu_s / phase.duration_s } else { 0.0 };
+    let here = run.agents.iter().filter(|a| a.here);
+    // Agents of one machine are other programs to each other.
+    let share_a_machine = here.clone().count() > 1;
+    step.generator = GeneratorSeen {
+        saturated: run.generator.saturated,
+        cores: cores(run.generator.cpu_s),
+        cores_here: is_fleet.then(|| cores(here.map(|a| a.cpu_s).sum())),
+        no_ports: run.generator.shortage.ports,
+        no_descriptors: run.generator.shortage.descriptors,
+        lateness_p99_us: phase.latency(Kind::Lateness, "p99").unwrap_or(0.0),
+        others_cores: run.generator.others_cores.filter(|_| !share_a_machine).unwrap_or(0.0),
+    };
+    step
+}

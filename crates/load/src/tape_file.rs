@@ -1,0 +1,247 @@
+//! A tape as a file, so that it can go to other machines: a line of JSON for each request, in the order in which they are played.
+//!
+//! Whoever plays it has a share of it: requests that have times are dealt out by their place on the tape, those of sessions by their
+//! session, which stays whole. What comes from elsewhere is believed only as far as it is a request and no more: a method, a target and a
+//! host in which nothing ends the line.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+use lastdrop_model::Micros;
+
+use crate::share::Share;
+use crate::tape::{Played, Tape};
+
+/// Requests that are handed over together, and how many of these wait at most.
+const TOGETHER: usize = 256;
+const WAITING: usize = 32;
+
+/// Who has which request of a tape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dealt {
+    /// Each goes at its own time: by its place.
+    ByPlace,
+    /// By the number of the session, from 0 on, that it belongs to (`Played::who`).
+    BySession,
+}
+
+/// Writes a request down.
+///
+/// # Errors
+/// Those of the writing.
+pub fn write(played: &Played, out: &mut impl Write) -> io::Result<()> {
+    let Played { due, request, method, target, host, who, number } = played;
+    serde_json::to_writer(&mut *out, &(due, request, method, target, host, who, number))?;
+    out.write_all(b"\n")
+}
+
+/// Reads a line of a tape of a plan with so many requests.
+fn read(line: &[u8], requests: usize) -> Result<Played, String> {
+    let (due, request, method, target, host, who, number): (u64, u32, String, String, Option<String>, u64, u64) =
+        serde_json::from_slice(line).map_err(|e| e.to_string())?;
+    let plain = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
+    if request as usize >= requests {
+        return Err(format!("it is of request {request}, and the plan has {requests}"));
+    }
+    let is_line = |text: &str| !text.bytes().any(|b| b.is_ascii_control());
+    if !plain(&method) || !target.starts_with('/') || !plain(&target) || !host.as_deref().is_none_or(is_line) {
+        return Err("its method, target or host is none".into());
+    }
+    Ok(Played { due, request, method, target, host, who, number })
+}
+
+fn lines(tape: &[u8]) -> impl Iterator<Item = &[u8]> {
+    tape.split(|b| *b == b'\n').filter(|line| !line.is_empty())
+}
+
+/// A tape that was read whole, and found to be one.
+#[derive(Debug, Clone)]
+pub struct TapeFile {
+    bytes: Arc<Vec<u8>>,
+    requests: usize,
+    dealt: Dealt,
+}
+
+impl TapeFile {
+    /// A tape of a plan with so many requests.
+    ///
+    /// # Errors
+    /// The first line that is no request, and why.
+    pub fn new(bytes: Vec<u8>, requests: usize, dealt: Dealt) -> Result<TapeFile, String> {
+        let mut before = 0;
+        for (place, line) in lines(&bytes).enumerate() {
+            let played = read(line, requests).map_err(|e| format!("line {} of the tape: {e}", place + 1))?;
+            if played.due < before {
+                return Err(format!("line {} of the tape: it is due before the one in front of it", place + 1));
+            }
+            before = played.due;
+        }
+        Ok(TapeFile { bytes: Arc::new(bytes), requests, dealt })
+    }
+
+    /// How it is dealt out.
+    #[must_use]
+    pub fn is_dealt(&self) -> Dealt {
+        self.dealt
+    }
+
+    /// What a share has of it.
+    pub fn of(&self, share: &Share) -> impl Iterator<Item = Played> + use<> {
+        let (tape, share) = (self.clone(), share.clone());
+        let mut at = 0;
+        let mut place = 0;
+        std::iter::from_fn(move || {
+            while at < tape.bytes.len() {
+                let rest = &tape.bytes[at..];
+                let line = &rest[..rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len())];
+                at += line.len() + 1;
+                // It was read once.
+                let Ok(played) = read(line, tape.requests) else { continue };
+                place += 1;
+                let number = match tape.dealt {
+                    Dealt::ByPlace => place - 1,
+                    Dealt::BySession => played.who,
+                };
+                if share.has(number) {
+                    return Some(played);
+                }
+            }
+            None
+        })
+    }
+
+    /// When its requests are due, in their order; nothing for sessions, which have no times.
+    #[must_use]
+    pub fn dues(&self) -> Arc<[Micros]> {
+        match self.dealt {
+            Dealt::ByPlace => self.of(&Share::whole()).map(|p| p.due).collect(),
+            Dealt::BySession => Arc::new([]),
+        }
+    }
+
+    /// Plays a share of it, which a thread of its own reads as it is played.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn play(&self, share: &Share) -> io::Result<Tape> {
+        let (out, played) = sync_channel(WAITING);
+        let behind = Arc::new(AtomicU64::new(0));
+        let last = self.of(share).last().map_or(0, |p| p.number);
+        let mut own = self.of(share);
+        thread::Builder::new().name("tape".into()).spawn(move || {
+            loop {
+                let some: Vec<Played> = own.by_ref().take(TOGETHER).collect();
+                // Nobody may play it any more.
+                if some.is_empty() || out.send(some).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Tape::new(played, Arc::clone(&behind)).of_which_is_known(Progress { behind, last }))
+    }
+}
+
+/// How far a share of a tape was played.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    behind: Arc<AtomicU64>,
+    /// The number of its last request.
+    last: u64,
+}
+
+impl Progress {
+    /// When the run is over: all requests up to this number were sent, and the one after it was not. None: all of them were.
+    #[must_use]
+    pub fn behind(&self) -> Option<u64> {
+        Some(self.behind.load(Ordering::Relaxed)).filter(|behind| *behind < self.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn played(place: u64, who: u64) -> Played {
+        let target = format!("/{place}?a=\"ü\"").replace('ü', "%C3%BC");
+        Played { due: place * 10, request: 1, method: "GET".into(), target, host: None, who, number: place + 7 }
+    }
+
+    fn tape(n: u64, dealt: Dealt) -> (Vec<Played>, TapeFile) {
+        let all: Vec<Played> = (0..n).map(|i| played(i, i * 5 % 13)).collect();
+        let mut bytes = Vec::new();
+        all.iter().for_each(|p| write(p, &mut bytes).expect("memory"));
+        (all, TapeFile::new(bytes, 2, dealt).expect("a tape"))
+    }
+
+    #[test]
+    fn every_request_is_one_agents_and_keeps_its_time() {
+        let (all, file) = tape(1000, Dealt::ByPlace);
+        for weights in [&[1][..], &[1, 1], &[2, 1, 4]] {
+            let shares = Share::by_weight(weights).expect("weights");
+            let mut seen: Vec<Played> = shares.iter().flat_map(|s| file.of(s)).collect();
+            assert!(shares.iter().all(|s| file.of(s).count() as u64 == s.count(1000)));
+            seen.sort_by_key(|p| p.number);
+            assert_eq!(seen, all, "{weights:?}");
+        }
+        assert_eq!(file.dues().len(), 1000);
+    }
+
+    #[test]
+    fn sessions_stay_whole_and_in_their_order() {
+        let (all, file) = tape(1000, Dealt::BySession);
+        let shares = Share::by_weight(&[1, 2]).expect("weights");
+        let parts: Vec<Vec<Played>> = shares.iter().map(|s| file.of(s).collect()).collect();
+        assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), all.len());
+        for session in 0..13 {
+            let whole: Vec<&Played> = all.iter().filter(|p| p.who == session).collect();
+            let of = |part: &'_ [Played]| part.iter().filter(|p| p.who == session).cloned().collect::<Vec<_>>();
+            let found: Vec<Vec<Played>> = parts.iter().map(|p| of(p)).filter(|p| !p.is_empty()).collect();
+            assert_eq!(found.len(), 1, "session {session}");
+            assert!(found[0].iter().eq(whole), "session {session}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        let good = r#"[0,0,"GET","/",null,0,1]"#;
+        assert!(TapeFile::new(format!("{good}\n").into_bytes(), 1, Dealt::ByPlace).is_ok());
+        for bad in [
+            r#"[0,1,"GET","/",null,0,1]"#,
+            r#"[0,0,"GET","/a b",null,0,1]"#,
+            r#"[0,0,"GET","/a\r\nX: y",null,0,1]"#,
+            r#"[0,0,"GET","http://elsewhere/",null,0,1]"#,
+            r#"[0,0,"","/",null,0,1]"#,
+            r#"[0,0,"GET","/","a\nb",0,1]"#,
+            r#"[0,0,"GET"]"#,
+            "no JSON",
+        ] {
+            let tape = format!("{good}\n{bad}\n").into_bytes();
+            let why = TapeFile::new(tape, 1, Dealt::ByPlace).expect_err(bad);
+            assert!(why.starts_with("line 2 of the tape"), "{why}");
+        }
+        let back = "[5,0,\"GET\",\"/\",null,0,1]\n[4,0,\"GET\",\"/\",null,0,2]\n";
+        assert!(TapeFile::new(back.into(), 1, Dealt::ByPlace).is_err());
+    }
+
+    #[test]
+    fn a_share_is_played_and_says_how_far() {
+        let (all, file) = tape(3000, Dealt::ByPlace);
+        let tape = file.play(&Share::by_weight(&[1, 1]).expect("weights")[1]).expect("a thread");
+        let progress = tape.progress.clone().expect("known");
+        let mut reader = tape.take().expect("once");
+        let mut next = || {
+            while reader.next_due().is_none() && !reader.over() {
+                thread::yield_now();
+            }
+            reader.take()
+        };
+        assert_eq!(next().as_ref(), Some(&all[1]));
+        assert_eq!(next().as_ref(), Some(&all[3]));
+        assert_eq!(std::iter::from_fn(next).count(), 1498);
+        reader.tell();
+        assert_eq!(progress.behind(), None);
+    }
+}
