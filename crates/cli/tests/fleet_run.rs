@@ -3,36 +3,22 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use common::fleet::{Running, Up, listen, up};
 use common::servers::{Daemon, nginx};
 use common::{Folder, Target, assert_sums, free_port, n, number, signal, wait_until};
 use serde_json::Value;
-
-/// A program that goes on; dropped, it ends.
-struct Running(Child);
-
-impl Running {
-    fn start(mut command: Command) -> Running {
-        Running(command.stderr(Stdio::null()).spawn().expect("it starts"))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// A broker, two agents with weights of their own folders, and an nginx that writes down each request.
 struct Scene {
     folder: Folder,
     // Ended in this order: whoever is left without a broker would go on trying.
     agents: Vec<Running>,
-    _broker: Running,
+    _broker: Up,
     _server: Daemon,
     url: String,
 }
@@ -44,25 +30,13 @@ impl Scene {
         let log = folder.join("access.log");
         let lines = format!(
             "server {{ listen 127.0.0.1:{port}; keepalive_requests 1000000;\n\
-             location / {{ return 200 ok; }}\n location /counted {{ access_log {}; return 200 ok; }} }}",
+             location / {{ return 200 ok; }}\n location /counted {{ access_log {}; return 200 ok; }}\n\
+             location /away {{ return 302 http://$arg_to/; }} }}",
             log.display()
         );
         let server = nginx(&folder, &lines, port);
-        let mut broker = folder.lastdrop(&["fleet", "up", "--listen", &format!("127.0.0.1:{}", free_port())]);
-        let mut child = broker.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
-        let mut said = BufReader::new(child.stdout.take().expect("its stdout")).lines().map_while(Result::ok);
-        let broker = Running(child);
-        let mut value = |name: &str| {
-            let line = said.next().unwrap_or_else(|| panic!("no line for {name}; is nats-server installed?"));
-            line.strip_prefix(name).unwrap_or_else(|| panic!("{name} in {line:?}")).trim().to_string()
-        };
-        let (address, _token, agent_token) = (value("url "), value("token "), value("agent-token "));
-        let agent = |(name, more): &(&str, &[&str])| {
-            let mut command = folder.lastdrop(&[&["agent", &address, "--name", name], *more].concat());
-            command.env("LASTDROP_TOKEN", &agent_token).stdout(Stdio::null());
-            Running::start(command)
-        };
-        let agents: Vec<Running> = agents.iter().map(agent).collect();
+        let broker = up(&folder, &listen());
+        let agents: Vec<Running> = agents.iter().map(|(name, more)| broker.agent(&folder, name, more)).collect();
         let scene = Scene { folder, agents, _broker: broker, _server: server, url: format!("http://127.0.0.1:{port}") };
         wait_until("all agents in the fleet", || scene.members() == scene.agents.len());
         scene
@@ -154,7 +128,7 @@ fn a_killed_agent_makes_the_run_invalid_and_its_share_unsent() {
     let mut command = scene.folder.lastdrop(&[&args[..], &[&store]].concat());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     wait_until("two seconds of load", || scene.logged() >= 400);
-    signal(&scene.agents[1].0, libc::SIGKILL);
+    signal(&scene.agents[1].child, libc::SIGKILL);
     let killed = Instant::now();
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
@@ -272,4 +246,27 @@ fn questions_of_several_runs_put_their_load_on_from_a_fleet_too() {
     assert!(refused.code == 2 && refused.stderr.contains("--live"), "{refused:?}");
     let refused = folder.run(&["tune", &name, "--url", &url, "--doctor", "--fleet", "all"]);
     assert!(refused.code == 2 && refused.stderr.contains("--doctor"), "{refused:?}");
+}
+
+#[test]
+fn a_redirect_takes_no_agent_where_it_may_not_go() {
+    let scene = Scene::new(&[("a", &["--allow", "127.0.0.1"])]);
+    // It listens, and would note whoever comes.
+    let elsewhere = TcpListener::bind("127.0.0.2:0").expect("an address of this machine");
+    elsewhere.set_nonblocking(true).expect("set");
+    let address = elsewhere.local_addr().expect("its address");
+    let go = |to: &str| {
+        let url = format!("{}/away?to={to}", scene.url);
+        scene.folder.json(&["run", &url, "--redirects", "2", "--fleet", "a", "-n", "20", "-c", "2"], 0)
+    };
+    let run = go(&address.to_string());
+    assert_eq!(n(&run["phases"][0]["followed"]["elsewhere"]), 20, "{}", run["phases"][0]["followed"]);
+    assert_eq!((n(&requests(&run)["sent"]), n(&requests(&run)["answered"])), (20, 20));
+    // One that may be followed is.
+    let run = go(&format!("127.0.0.1:{}", scene.url.rsplit(':').next().expect("a port")));
+    assert_eq!(n(&run["phases"][0]["followed"]["redirects"]), 20, "{}", run["phases"][0]["followed"]);
+    // A plan that names it is refused before anything begins.
+    let refused = scene.folder.run(&["run", &format!("http://{address}/"), "--fleet", "a", "-n", "1", "--no-store"]);
+    assert!(refused.code == 1 && refused.stderr.contains("--allow"), "{refused:?}");
+    assert!(elsewhere.accept().is_err_and(|e| e.kind() == ErrorKind::WouldBlock), "somebody came");
 }

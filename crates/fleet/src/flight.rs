@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::watch;
 
-use crate::coordinator::{Fleet, FleetError};
+use crate::coordinator::{Deliveries, Departure, Fleet, FleetError};
 use crate::crew::Crew;
 use crate::intake::{Inbound, QUEUE, consumer, fetch, hear, settled};
 use crate::journal::{END, RECORD};
@@ -108,6 +108,7 @@ pub struct Flight {
     link: Link,
     run: String,
     patience: Duration,
+    deliveries: Deliveries,
     messages: Receiver<Inbound>,
     agents: BTreeMap<String, Watched>,
     puzzle: Puzzle<Acker>,
@@ -160,7 +161,7 @@ impl Flight {
         fleet: &Fleet,
         run: &str,
         agents: Vec<(String, Option<u64>)>,
-        patience: Duration,
+        how: &Departure,
         have: &[RecordId],
     ) -> Result<Flight, FleetError> {
         let failed = |e: &dyn std::error::Error| FleetError::Broker(chain(e));
@@ -178,7 +179,8 @@ impl Flight {
             driver: Arc::clone(&fleet.driver),
             link: fleet.link.clone(),
             run: run.to_owned(),
-            patience,
+            patience: how.patience,
+            deliveries: how.deliveries,
             messages,
             agents: agents.into_iter().map(|(name, epoch)| (name, watched(epoch))).collect(),
             puzzle: Puzzle::default(),
@@ -324,6 +326,10 @@ impl Flight {
     }
 
     fn message(&mut self, message: jetstream::Message) {
+        if self.deliveries == Deliveries::Again && message.info().is_ok_and(|info| info.delivered == 1) {
+            let _ = self.driver.wait(message.ack_with(AckKind::Nak(None)));
+            return;
+        }
         let (message, receipt) = message.split();
         let known =
             PartOf::read(&message.subject).filter(|of| of.run == self.run && self.agents.contains_key(&of.agent));
@@ -389,6 +395,9 @@ impl Flight {
     }
 
     fn acknowledge(&self, receipt: Acker) {
+        if self.deliveries == Deliveries::Unacknowledged {
+            return;
+        }
         // What does not get through is delivered again, and recognised.
         let _ = self.driver.wait(receipt.ack());
     }

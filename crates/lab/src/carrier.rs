@@ -14,6 +14,9 @@ pub trait Carrier {
     /// # Errors
     /// When no load could be put on at all: a sentence for people.
     fn carry(&mut self, run: &CarriedRun<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<Carried, String>;
+
+    /// The run that was carried last is kept, with its report: what was written down beside it in case of a kill is of no use any more.
+    fn is_kept(&mut self) {}
 }
 
 /// A run that is to be carried out.

@@ -19,6 +19,7 @@ pub mod beside;
 pub mod browser;
 pub mod chapters;
 pub mod databases;
+pub mod fleet;
 pub mod haproxy;
 pub mod house;
 pub mod lines;
