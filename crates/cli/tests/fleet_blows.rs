@@ -12,7 +12,7 @@ fn five_blows_of_each_kind_lose_nothing_and_count_nothing_twice() {
     let folder = Folder::new();
     let mut lab = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../labs/fleet"));
     // Most of a run under blows is waiting, so many may be under way at once.
-    lab.args(["--times", "5", "--seconds", "3", "--lanes", "8"]);
+    lab.args(["--times", "5", "--seconds", "3", "--lanes", "12"]);
     lab.env("LASTDROP", env!("CARGO_BIN_EXE_lastdrop")).env("CARGO_TARGET_DIR", folder.path()).stdin(Stdio::null());
     let output = lab.output().expect("python3 runs");
     let said = String::from_utf8_lossy(&output.stdout);

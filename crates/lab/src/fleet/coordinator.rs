@@ -114,7 +114,8 @@ impl<L: Link> Carrier for Fleet<L> {
                 account.stopping();
                 self.link.stop(if stop { "the run was stopped" } else { "enough is known" });
                 deadline = Some(Instant::now() + run.plan.drain + 2 * patience);
-                hoping = Some(Instant::now() + patience);
+                // Who is lost already is not waited for by somebody who wants to stop.
+                hoping = None;
             }
             match self.link.next(LOOK)? {
                 Some(Told::Record { member, epoch, seq, bytes }) => {
