@@ -213,7 +213,8 @@ fn median_lateness(lines: &[Line]) -> u64 {
 fn four_agents_are_told_as_the_server_and_their_logs_have_them() {
     let scene = Scene::new();
     // Open loop: one schedule, that of one machine.
-    let options = ["-r", "600", "--arrivals", "poisson", "-d", "4s", "--seed", "11", "--drain", "2s", "--connections", "64"];
+    let options =
+        ["-r", "600", "--arrivals", "poisson", "-d", "4s", "--seed", "11", "--drain", "2s", "--connections", "64"];
     let run = scene.run("/open", true, &options);
     let logs = scene.is_the_truth("/open", &run);
     let alone_log = scene.folder.join("alone.csv");

@@ -15,8 +15,8 @@ use lastdrop_lab::observers::Keeper;
 use lastdrop_lab::{Lab, Observer};
 use lastdrop_load::Allow;
 use lastdrop_model::record::Record;
-use lastdrop_store::{KeptWord, Store, Word};
 use lastdrop_model::{Arrival, Event, Kind, Load, Plan, Run, Slice, Verdict};
+use lastdrop_store::{KeptWord, Store, Word};
 
 /// A server that answers everything and counts it.
 fn server() -> (SocketAddr, Arc<AtomicU64>) {

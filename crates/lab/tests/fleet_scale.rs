@@ -37,9 +37,13 @@ fn second(number: u32, spread: f64, classes: bool) -> Slice {
         let service = (2_000.0 * (spread * normal).exp()) as u64;
         let lateness = (-30.0 * (1.0 - uniform()).ln()) as u64;
         let (response, first_byte) = (service + lateness, service * 9 / 10);
-        for (kind, us) in
-            [(Kind::Response, response), (Kind::Service, service), (Kind::Blocked, 0), (Kind::Lateness, lateness), (Kind::FirstByte, first_byte)]
-        {
+        for (kind, us) in [
+            (Kind::Response, response),
+            (Kind::Service, service),
+            (Kind::Blocked, 0),
+            (Kind::Lateness, lateness),
+            (Kind::FirstByte, first_byte),
+        ] {
             slice.record(kind, us);
         }
         if classes {
@@ -89,9 +93,8 @@ fn what_a_record_costs_whoever_puts_them_together() {
     for (name, spread, classes) in SPREADS {
         // Seconds of a plan with classes weigh so much that fewer agents have to do.
         let agents = if classes { AGENTS / 20 } else { AGENTS };
-        let members: Vec<Member> = (0..agents)
-            .map(|i| Member { name: format!("agent-{i}"), weight: 1, offset_us: 0, error_us: 50 })
-            .collect();
+        let members: Vec<Member> =
+            (0..agents).map(|i| Member { name: format!("agent-{i}"), weight: 1, offset_us: 0, error_us: 50 }).collect();
         let mut account = Account::new(&plan, &members).expect("weights");
         let records: Vec<Vec<u8>> = (0..3).map(|n| record(n, spread, classes)).collect();
         let begun = Instant::now();
@@ -111,6 +114,9 @@ fn what_a_record_costs_whoever_puts_them_together() {
             store.keep_word(name, &word).expect("kept");
         }
         let keep_us = begun.elapsed().as_secs_f64() * 1e6 / agents as f64;
-        println!("{name}: {} bytes a record, {merge_us:.0} µs to put it to the others, {keep_us:.0} µs to keep it", records[0].len());
+        println!(
+            "{name}: {} bytes a record, {merge_us:.0} µs to put it to the others, {keep_us:.0} µs to keep it",
+            records[0].len()
+        );
     }
 }

@@ -35,7 +35,8 @@ pub struct ConfigArgs {
 
 pub fn config(args: &ConfigArgs) -> Result<Exit> {
     if let Some(name) = args.agents.iter().find(|name| !is_agent_name(name)) {
-        let why = format!("'{name}' is no name of an agent: letters, digits, - and _, at most 64, and not digits alone");
+        let why =
+            format!("'{name}' is no name of an agent: letters, digits, - and _, at most 64, and not digits alone");
         return Err(UsageError(why).into());
     }
     let path = args.certificate.display();
@@ -45,7 +46,10 @@ pub fn config(args: &ConfigArgs) -> Result<Exit> {
         Some(text) => {
             let token = Token::parse(&text).map_err(|e| UsageError(e.to_string()))?;
             if !token.is_for_pem(&certificate).with_context(|| format!("cannot use the certificate {path}"))? {
-                return Err(UsageError(format!("the token is for another certificate than that in {path}: without it a new one is made")).into());
+                return Err(UsageError(format!(
+                    "the token is for another certificate than that in {path}: without it a new one is made"
+                ))
+                .into());
             }
             token
         }
