@@ -31,6 +31,10 @@ fn second(number: u32, spread: f64, classes: bool) -> Slice {
     (counts.due, counts.sent, counts.answered, counts.answered_in_time) = (RATE, RATE, RATE, RATE);
     (counts.bytes_sent, counts.bytes_received) = (RATE * 80, RATE * 300);
     slice.status[200] = RATE;
+    if classes {
+        // Without counts of classes it is a second of a plan that has one.
+        slice.by_class.counts = vec![*counts; 3];
+    }
     for _ in 0..RATE {
         // Box and Muller.
         let normal = (-2.0 * (1.0 - uniform()).ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos();
