@@ -176,7 +176,7 @@ BLOWS = (
     Blow("published-twice", "every record is published twice", WHOLE, options=twice),
     Blow("delivered-again", "every message is sent back at its first delivery, and delivered again", WHOLE,
          words=("--deliveries", "again")),
-    Blow("unacknowledged", "no acknowledgement of the coordinator reaches the broker", WHOLE,
+    Blow("unacknowledged", "every second acknowledgement of the coordinator never reaches the broker", WHOLE,
          words=("--deliveries", "unacknowledged")),
     Blow("skewed", "clocks of agents are off by up to 5 s either way", WHOLE, options=skewed),
     Blow("disk-agent", "an agent's disk is full until the run is over", WHOLE, disk_is_full("agent"),

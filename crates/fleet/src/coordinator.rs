@@ -47,7 +47,7 @@ pub enum Deliveries {
     Once,
     /// Whatever is delivered for the first time is sent back, and so delivered once more.
     Again,
-    /// No acknowledgement reaches the broker.
+    /// Every second acknowledgement never reaches the broker.
     Unacknowledged,
 }
 
