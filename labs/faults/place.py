@@ -71,9 +71,9 @@ def family(leaders):
 
 class Place:
     """A folder, a network namespace and whatever runs in them. `mounts` are files that the servers see in place of the
-    machine's: {path: text}."""
+    machine's: {path: text}; `disks` are folders on small disks of their own, which only they see: {name: size}."""
 
-    def __init__(self, mounts=None):
+    def __init__(self, mounts=None, disks=None):
         self.folder = Path(tempfile.mkdtemp(prefix="lastdrop-lab-"))
         os.chmod(self.folder, 0o755)
         self.daemons, self.groups, self.leaders = [], [], set()
@@ -81,14 +81,17 @@ class Place:
         script = "ip link set lo up"
         for number, (path, text) in enumerate((mounts or {}).items()):
             script += f" && mount --bind {self.write(f'mounted-{number}', text)} {path}"
-        unshare = ["unshare", "-n"] + (["-m"] if mounts else [])
+        for name, size in (disks or {}).items():
+            (self.folder / name).mkdir()
+            script += f" && mount -t tmpfs -o size={size},mode=755 lastdrop-lab {self.folder / name}"
+        unshare = ["unshare", "-n"] + (["-m"] if mounts or disks else [])
         self.holder = subprocess.Popen(
             unshare + ["sh", "-c", f"{script} && echo up && exec sleep 86400"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
         self.leaders.add(self.holder.pid)
         self._note()
         self.enter = ["nsenter", "-t", str(self.holder.pid), "-n"]
-        self.enter_all = self.enter + (["-m"] if mounts else [])
+        self.enter_all = self.enter + (["-m"] if mounts or disks else [])
         if self.holder.stdout.readline() != "up\n":
             error = self.holder.stderr.read()
             self.close()

@@ -3,99 +3,12 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use common::{Folder, free_port, signal, wait_until};
-
-/// A command that goes on, and its lines on stderr.
-struct Running {
-    child: Child,
-    lines: Receiver<String>,
-}
-
-impl Running {
-    fn start(mut command: Command) -> (Running, BufReader<std::process::ChildStdout>) {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-        let (send, lines) = channel();
-        let err = BufReader::new(child.stderr.take().expect("its stderr"));
-        std::thread::spawn(move || err.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
-        let out = BufReader::new(child.stdout.take().expect("its stdout"));
-        (Running { child, lines }, out)
-    }
-
-    fn says(&self, what: &str) -> String {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let mut said = Vec::new();
-        while let Some(rest) = deadline.checked_duration_since(Instant::now()) {
-            match self.lines.recv_timeout(rest) {
-                Ok(line) if line.contains(what) => return line,
-                Ok(line) => said.push(line),
-                Err(_) => break,
-            }
-        }
-        panic!("it never said {what:?}, but {said:#?}");
-    }
-
-    /// Its exit code after a signal.
-    fn end(mut self, number: i32) -> Option<i32> {
-        signal(&self.child, number);
-        self.child.wait().expect("it ends").code()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// `fleet up` with what it has printed.
-struct Up {
-    running: Running,
-    url: String,
-    token: String,
-    agent_token: String,
-}
-
-fn up(folder: &Folder, listen: &str) -> Up {
-    let (running, out) = Running::start(folder.lastdrop(&["fleet", "up", "--listen", listen]));
-    let mut lines = out.lines().map(|line| line.expect("a line"));
-    let mut value = |name: &str| {
-        let line = lines.next().unwrap_or_else(|| panic!("no line for {name}; is nats-server installed?"));
-        line.strip_prefix(name).unwrap_or_else(|| panic!("{name} in {line:?}")).trim().to_string()
-    };
-    let (url, token, agent_token) = (value("url "), value("token "), value("agent-token "));
-    Up { running, url, token, agent_token }
-}
-
-fn listen() -> String {
-    format!("127.0.0.1:{}", free_port())
-}
-
-impl Up {
-    fn agent(&self, folder: &Folder, name: &str, more: &[&str]) -> Running {
-        let mut command = folder.lastdrop(&[&["agent", &self.url, "--name", name], more].concat());
-        command.env("LASTDROP_TOKEN", &self.agent_token);
-        Running::start(command).0
-    }
-
-    /// Processes that run on this broker's folder.
-    fn servers(folder: &Folder) -> Vec<i32> {
-        let marker = folder.join("state/fleet/nats.conf").to_string_lossy().into_owned();
-        let runs = |pid: &i32| {
-            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.starts_with(b"nats-server") && String::from_utf8_lossy(&line).contains(&marker)
-        };
-        let all = fs::read_dir("/proc").expect("proc").flatten();
-        all.filter_map(|e| e.file_name().to_str()?.parse().ok()).filter(runs).collect()
-    }
-}
+use common::fleet::{Running, Up, listen, up};
+use common::{Folder, Target, assert_sums, json_of, n, wait_until};
 
 #[test]
 fn a_fleet_is_up_shows_its_agents_and_goes_without_a_trace() {
@@ -253,4 +166,67 @@ fn agents_are_started_by_ssh_with_the_token_on_its_stdin() {
     let twice = folder.run(&["fleet", "ssh", "a.b", "x@a.b"]);
     assert!(twice.code == 2 && twice.stderr.contains("would both be agent a-b"), "{twice:?}");
     drop(fleet);
+}
+
+#[test]
+fn a_nats_server_of_ones_own_with_the_users_that_are_written_for_it_is_a_broker() {
+    let folder = Folder::new();
+    let text = |name: &str| path_text(&folder.join(name));
+    let (key, certificate, users) = (text("key.pem"), text("certificate.pem"), text("users.conf"));
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=nats.example"]);
+    openssl.args(["-keyout", &key, "-out", &certificate]);
+    assert!(openssl.output().expect("openssl (./x test installs it)").status.success());
+    let made = folder.run(&["fleet", "config", "--certificate", &certificate, "-o", &users, "a", "b"]);
+    assert_eq!(made.code, 0, "{made:?}");
+    let value = |name: &str| {
+        let line = made.stdout.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{name} in {made:?}")).to_owned()
+    };
+    let (token, agent_token) = (value("token "), value("agent-token "));
+    assert_eq!(fs::metadata(&users).expect("written").permissions().mode() & 0o077, 0);
+    // The rest of the server's configuration is its owner's.
+    let address = listen();
+    let config = format!(
+        "listen: \"{address}\"\ntls {{ cert_file: \"{certificate}\", key_file: \"{key}\" }}\njetstream {{ store_dir: \"{}\" }}\ninclude \"users.conf\"\n",
+        text("jetstream")
+    );
+    fs::write(folder.join("own.conf"), config).expect("written");
+    let mut server = Command::new("nats-server");
+    server.args(["--config", &text("own.conf")]);
+    let (server, _) = Running::start(server);
+    server.says("Server is ready");
+    let url = format!("tls://{address}");
+    let agent = |name: &str| {
+        let mut command = folder.lastdrop(&["agent", &url, "--name", name]);
+        command.env("LASTDROP_TOKEN", &agent_token);
+        Running::start(command).0
+    };
+    let agents = [agent("a"), agent("b")];
+    agents.iter().for_each(|a| drop(a.says("is in the fleet")));
+    let target = Target::start(&folder, &[]);
+    let with = |args: &[&str]| {
+        let mut command = folder.lastdrop(&[args, &["--nats", &url, "--json", "-"]].concat());
+        command.env("LASTDROP_TOKEN", &token);
+        json_of(command)
+    };
+    let run = with(&["run", &target.url(), "--fleet", "all", "-n", "100", "-c", "4"]);
+    assert_sums(&run);
+    assert_eq!(n(&run["phases"][0]["requests"]["answered"]), 100);
+    assert!(run["agents"].as_array().expect("agents").iter().all(|a| a["complete"] == true), "{}", run["agents"]);
+    // Whom its configuration does not name, it does not let in, whatever token they have.
+    let mut stranger = agent("c");
+    stranger.says("does not let us in");
+    assert_eq!(stranger.child.wait().expect("it ends").code(), Some(1));
+    // More agents later, with the token that there is; nobody else's.
+    let file = text("token");
+    fs::write(&file, &token).expect("written");
+    let more = ["fleet", "config", "--certificate", &certificate, "-o", &users, "--token-file", &file, "a", "b", "c"];
+    let made = folder.run(&more);
+    assert!(made.code == 0 && made.stdout.contains(&token), "{made:?}");
+    let written = fs::read_to_string(&users).expect("users");
+    assert!(written.contains("agent-c") && !written.contains("joiner") && !written.contains("ldt1."), "{written}");
+    fs::write(&file, "lda1.AAAA").expect("written");
+    let refused = folder.run(&more);
+    assert!(refused.code == 2 && refused.stderr.contains("agent-token"), "{refused:?}");
 }

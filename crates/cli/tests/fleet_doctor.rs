@@ -73,7 +73,7 @@ fn nothing_is_concluded_from_a_step_in_which_an_agent_was_lost() {
     let requests = || n(&target.counts()["requests"]);
     let before = requests();
     common::wait_until("a second of the load that is asked about", || requests() >= before + 60);
-    signal(&fleet.agents[1].0, libc::SIGKILL);
+    signal(&fleet.agents[1].child, libc::SIGKILL);
     let reading = std::thread::spawn(move || {
         let mut rest = String::new();
         told.read_to_string(&mut rest).map(|_| rest)

@@ -3,6 +3,8 @@
 mod common;
 
 use std::fs;
+use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -26,7 +28,8 @@ impl Scene {
         let log = folder.join("access.log");
         let lines = format!(
             "server {{ listen 127.0.0.1:{port}; keepalive_requests 1000000;\n\
-             location / {{ return 200 ok; }}\n location /counted {{ access_log {}; return 200 ok; }} }}",
+             location / {{ return 200 ok; }}\n location /counted {{ access_log {}; return 200 ok; }}\n\
+             location /away {{ return 302 http://$arg_to/; }} }}",
             log.display()
         );
         let server = nginx(&folder, &lines, port);
@@ -116,7 +119,7 @@ fn a_killed_agent_makes_the_run_invalid_and_its_share_unsent() {
     let mut command = scene.folder.lastdrop(&[&args[..], &[&store]].concat());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     wait_until("two seconds of load", || scene.logged() >= 400);
-    signal(&scene.fleet.agents[1].0, libc::SIGKILL);
+    signal(&scene.fleet.agents[1].child, libc::SIGKILL);
     let killed = Instant::now();
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
@@ -240,4 +243,27 @@ fn questions_of_several_runs_put_their_load_on_from_a_fleet_too() {
     // Two kept runs are compared where they are.
     let refused = folder.run(&["compare", "1", "2", "--fleet", "all"]);
     assert!(refused.code == 2 && refused.stderr.contains("--live"), "{refused:?}");
+}
+
+#[test]
+fn a_redirect_takes_no_agent_where_it_may_not_go() {
+    let scene = Scene::new(&[("a", &["--allow", "127.0.0.1"])]);
+    // It listens, and would note whoever comes.
+    let elsewhere = TcpListener::bind("127.0.0.2:0").expect("an address of this machine");
+    elsewhere.set_nonblocking(true).expect("set");
+    let address = elsewhere.local_addr().expect("its address");
+    let go = |to: &str| {
+        let url = format!("{}/away?to={to}", scene.url);
+        scene.folder.json(&["run", &url, "--redirects", "2", "--fleet", "a", "-n", "20", "-c", "2"], 0)
+    };
+    let run = go(&address.to_string());
+    assert_eq!(n(&run["phases"][0]["followed"]["elsewhere"]), 20, "{}", run["phases"][0]["followed"]);
+    assert_eq!((n(&requests(&run)["sent"]), n(&requests(&run)["answered"])), (20, 20));
+    // One that may be followed is.
+    let run = go(&format!("127.0.0.1:{}", scene.url.rsplit(':').next().expect("a port")));
+    assert_eq!(n(&run["phases"][0]["followed"]["redirects"]), 20, "{}", run["phases"][0]["followed"]);
+    // A plan that names it is refused before anything begins.
+    let refused = scene.folder.run(&["run", &format!("http://{address}/"), "--fleet", "a", "-n", "1", "--no-store"]);
+    assert!(refused.code == 1 && refused.stderr.contains("--allow"), "{refused:?}");
+    assert!(elsewhere.accept().is_err_and(|e| e.kind() == ErrorKind::WouldBlock), "somebody came");
 }

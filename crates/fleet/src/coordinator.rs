@@ -37,6 +37,18 @@ pub struct Departure {
     pub lead: Duration,
     /// An agent of which nothing was heard for so long, while there is a broker, is called lost.
     pub patience: Duration,
+    pub deliveries: Deliveries,
+}
+
+/// How records are taken from the broker. Anything but the first is for tests: what a network and a broker may do by themselves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Deliveries {
+    #[default]
+    Once,
+    /// Whatever is delivered for the first time is sent back, and so delivered once more.
+    Again,
+    /// Every second acknowledgement never reaches the broker.
+    Unacknowledged,
 }
 
 impl Default for Departure {
@@ -45,6 +57,7 @@ impl Default for Departure {
             ready_within: Duration::from_secs(60),
             lead: Duration::from_secs(1),
             patience: Duration::from_secs(8),
+            deliveries: Deliveries::Once,
         }
     }
 }
@@ -166,7 +179,7 @@ impl Fleet {
             };
             let departed = async {
                 // Listening before anybody speaks.
-                let flight = Flight::open(self, run, epochs, how.patience, &[]).await?;
+                let flight = Flight::open(self, run, epochs, how, &[]).await?;
                 crew.measure().await;
                 Ok::<_, FleetError>(flight)
             };
@@ -204,7 +217,7 @@ impl Fleet {
                 let at_it = there.iter().find(|a| a.name == *name && a.busy.as_deref() == Some(run));
                 (name.clone(), at_it.map(|a| a.epoch))
             });
-            let mut flight = Flight::open(self, run, epochs.collect(), how.patience, have).await?;
+            let mut flight = Flight::open(self, run, epochs.collect(), how, have).await?;
             let mut crew = Crew::new(self, run);
             for agent in there.into_iter().filter(|a| agents.contains(&a.name)) {
                 crew.add(&agent);

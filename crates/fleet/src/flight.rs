@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::watch;
 
-use crate::coordinator::{Fleet, FleetError};
+use crate::coordinator::{Deliveries, Departure, Fleet, FleetError};
 use crate::crew::Crew;
 use crate::intake::{Inbound, QUEUE, consumer, fetch, hear, settled};
 use crate::journal::{END, RECORD};
@@ -108,6 +108,7 @@ pub struct Flight {
     link: Link,
     run: String,
     patience: Duration,
+    deliveries: Deliveries,
     messages: Receiver<Inbound>,
     agents: BTreeMap<String, Watched>,
     puzzle: Puzzle<Acker>,
@@ -115,6 +116,7 @@ pub struct Flight {
     receipts: HashMap<RecordId, Vec<Acker>>,
     pending: VecDeque<News>,
     refused: u64,
+    acknowledged: u64,
     /// Since when there has been a connection; None: there is none.
     up_since: Option<Instant>,
     pub(crate) crew: Option<Crew>,
@@ -160,7 +162,7 @@ impl Flight {
         fleet: &Fleet,
         run: &str,
         agents: Vec<(String, Option<u64>)>,
-        patience: Duration,
+        how: &Departure,
         have: &[RecordId],
     ) -> Result<Flight, FleetError> {
         let failed = |e: &dyn std::error::Error| FleetError::Broker(chain(e));
@@ -178,13 +180,15 @@ impl Flight {
             driver: Arc::clone(&fleet.driver),
             link: fleet.link.clone(),
             run: run.to_owned(),
-            patience,
+            patience: how.patience,
+            deliveries: how.deliveries,
             messages,
             agents: agents.into_iter().map(|(name, epoch)| (name, watched(epoch))).collect(),
             puzzle: Puzzle::default(),
             receipts: HashMap::new(),
             pending: VecDeque::new(),
             refused: 0,
+            acknowledged: 0,
             up_since: Some(now),
             crew: None,
             started_us: 0,
@@ -330,6 +334,10 @@ impl Flight {
     }
 
     fn message(&mut self, message: jetstream::Message) {
+        if self.deliveries == Deliveries::Again && message.info().is_ok_and(|info| info.delivered == 1) {
+            let _ = self.driver.wait(message.ack_with(AckKind::Nak(None)));
+            return;
+        }
         let (message, receipt) = message.split();
         let known =
             PartOf::read(&message.subject).filter(|of| of.run == self.run && self.agents.contains_key(&of.agent));
@@ -394,7 +402,11 @@ impl Flight {
         let _ = self.driver.wait(receipt.ack_with(AckKind::Term));
     }
 
-    fn acknowledge(&self, receipt: Acker) {
+    fn acknowledge(&mut self, receipt: Acker) {
+        self.acknowledged += 1;
+        if self.deliveries == Deliveries::Unacknowledged && self.acknowledged.is_multiple_of(2) {
+            return;
+        }
         // What does not get through is delivered again, and recognised.
         let _ = self.driver.wait(receipt.ack());
     }

@@ -43,8 +43,8 @@ mod subjects;
 mod tokens;
 
 pub use agent::{AgentError, AgentOptions, EntryError, HomeError, Tell, Told, run as run_agent};
-pub use broker::{Broker, BrokerError, BrokerNews, BrokerOptions};
-pub use coordinator::{Departure, Fleet, FleetError, Waiting};
+pub use broker::{Broker, BrokerError, BrokerNews, BrokerOptions, authorization_of};
+pub use coordinator::{Deliveries, Departure, Fleet, FleetError, Waiting};
 pub use engine::{Engine, EngineError, File, Files, Job, Limits, Sink, SinkError, Start, Stop};
 pub use flight::{Arrived, End, Flight, News, RecordId, Status};
 pub use link::LinkError;

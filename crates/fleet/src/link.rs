@@ -22,6 +22,12 @@ use crate::tokens::{Digest, sha256};
 /// JetStream answers within this time, or is asked again.
 const ANSWER: Duration = Duration::from_secs(5);
 
+/// A connection on which nothing comes back is given up after three of these, and made again: TCP by itself would wait for as long again as
+/// the link was cut.
+const PING: Duration = Duration::from_secs(2);
+/// A connection is made within this time, with its handshake, or tried again.
+const CONNECTING: Duration = Duration::from_secs(5);
+
 /// The thread of the client. Callers wait in theirs (`wait`) while it does the sending and the receiving.
 #[derive(Debug)]
 pub(crate) struct Driver {
@@ -131,8 +137,8 @@ impl Link {
             .tls_client_config(tls)
             .custom_inbox_prefix(&login.inbox)
             .ignore_discovered_servers()
-            .connection_timeout(Duration::from_secs(10))
-            .ping_interval(Duration::from_secs(5))
+            .connection_timeout(CONNECTING)
+            .ping_interval(PING)
             .max_reconnects(None)
             .reconnect_delay_callback(|attempts| Duration::from_millis((50 << attempts.min(6)).min(2_000)))
             .event_callback(move |event| {

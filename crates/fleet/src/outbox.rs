@@ -51,6 +51,8 @@ enum Content {
 pub(crate) struct Outbox {
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// Each record is published twice, as two messages: for tests.
+    twice: bool,
 }
 
 #[derive(Debug, Default)]
@@ -125,6 +127,10 @@ impl Book {
 }
 
 impl Outbox {
+    pub fn new(twice: bool) -> Outbox {
+        Outbox { twice, ..Outbox::default() }
+    }
+
     /// Takes up a journal of a former life, and closes it with a last word.
     pub fn take_up(&self, journal: Journal, left: Left, last_word: &[u8]) {
         let whose = journal.whose().clone();
@@ -172,7 +178,7 @@ impl Outbox {
             let mut failed = Vec::new();
             let mut trouble = None;
             let read: Vec<_> = batch.into_iter().filter_map(|item| self.read(item, &mut trouble)).collect();
-            let sent = driver.wait(send(link, &read));
+            let sent = driver.wait(send(link, &read, self.twice));
             for ((item, ..), sent) in read.into_iter().zip(sent) {
                 match sent {
                     Ok(()) => item.book.acknowledged(item.seq),
@@ -231,7 +237,7 @@ impl Outbox {
 }
 
 /// Publishes all, then waits for all acknowledgements: what came of each.
-async fn send(link: &Link, batch: &[(Item, u8, Vec<u8>)]) -> Vec<Result<(), String>> {
+async fn send(link: &Link, batch: &[(Item, u8, Vec<u8>)], twice: bool) -> Vec<Result<(), String>> {
     // Not into the client's buffer while there is no connection: each try would be one more copy in memory.
     if tokio::time::timeout(Duration::from_secs(1), link.wait_up()).await.is_err() {
         return batch.iter().map(|_| Err("no connection to the broker".into())).collect();
@@ -244,9 +250,14 @@ async fn send(link: &Link, batch: &[(Item, u8, Vec<u8>)]) -> Vec<Result<(), Stri
         let mut sent = Vec::new();
         for bytes in parts {
             let subject = of.subject();
-            let mut headers = HeaderMap::new();
-            headers.insert(NATS_MESSAGE_ID, subject.as_str());
-            sent.push(link.jetstream.publish_with_headers(subject, headers, bytes).await.map_err(|e| chain(&e)));
+            // The broker stores one of an id once: a second message is one of another.
+            let ids = [Some(subject.clone()), twice.then(|| format!("{subject} again"))];
+            for id in ids.into_iter().flatten() {
+                let mut headers = HeaderMap::new();
+                headers.insert(NATS_MESSAGE_ID, id.as_str());
+                let publish = link.jetstream.publish_with_headers(subject.clone(), headers, bytes.clone());
+                sent.push(publish.await.map_err(|e| chain(&e)));
+            }
             of.part += 1;
         }
         acknowledgements.push(sent);

@@ -16,6 +16,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use ring::{digest, hkdf};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 
 /// SHA-256 of something.
 pub type Digest = [u8; 32];
@@ -86,6 +88,22 @@ impl Token {
         Ok(Token { secret: random()?, certificate: sha256(certificate) })
     }
 
+    /// The same for a certificate as it is in a file: the first one of it (PEM).
+    ///
+    /// # Errors
+    /// When there is none, and as [`Token::new`].
+    pub fn of_pem(certificate: &[u8]) -> std::io::Result<Token> {
+        Token::new(&first_of_pem(certificate)?)
+    }
+
+    /// Is it for a broker that shows the first certificate of this file (PEM)?
+    ///
+    /// # Errors
+    /// When there is no certificate in it.
+    pub fn is_for_pem(&self, certificate: &[u8]) -> std::io::Result<bool> {
+        Ok(sha256(&first_of_pem(certificate)?) == self.certificate)
+    }
+
     /// # Errors
     /// When it is something else, an agent-token for one.
     pub fn parse(text: &str) -> Result<Token, TokenError> {
@@ -123,14 +141,22 @@ impl Token {
     }
 
     fn derived(&self, what: &[u8]) -> [u8; 32] {
-        let mut out = [0; 32];
-        hkdf::Salt::new(hkdf::HKDF_SHA256, b"lastdrop fleet 1")
-            .extract(&self.secret)
-            .expand(&[what], hkdf::HKDF_SHA256)
-            .and_then(|key| key.fill(&mut out))
-            .expect("HKDF gives 32 bytes, the length of its hash");
-        out
+        derived(&self.secret, what)
     }
+}
+
+fn first_of_pem(text: &[u8]) -> std::io::Result<CertificateDer<'static>> {
+    CertificateDer::from_pem_slice(text).map_err(|_| std::io::Error::other("there is no certificate in it (PEM)"))
+}
+
+fn derived(secret: &[u8; 32], what: &[u8]) -> [u8; 32] {
+    let mut out = [0; 32];
+    hkdf::Salt::new(hkdf::HKDF_SHA256, b"lastdrop fleet 1")
+        .extract(secret)
+        .expand(&[what], hkdf::HKDF_SHA256)
+        .and_then(|key| key.fill(&mut out))
+        .expect("HKDF gives 32 bytes, the length of its hash");
+    out
 }
 
 impl AgentToken {
@@ -149,6 +175,11 @@ impl AgentToken {
 
     pub(crate) fn password(&self) -> String {
         hex(&self.password)
+    }
+
+    /// Of an agent at a broker of somebody's own, which lets nobody in by itself. Whoever has the agent-token knows that of every agent.
+    pub(crate) fn password_of(&self, agent: &str) -> String {
+        hex(&derived(&self.password, format!("password of agent {agent}").as_bytes()))
     }
 
     #[must_use]

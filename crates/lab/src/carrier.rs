@@ -22,6 +22,9 @@ pub trait Carrier {
     fn addresses(&self) -> Vec<IpAddr> {
         Vec::new()
     }
+
+    /// The run that was carried last is kept, with its report: what was written down beside it in case of a kill is of no use any more.
+    fn is_kept(&mut self) {}
 }
 
 /// A run that is to be carried out.

@@ -197,6 +197,12 @@ impl Lab<'_> {
         let lasting = self.observers.len();
         let run = self.carry_out(plan, prepared, label, &id);
         self.observers.truncate(lasting);
+        if run.is_ok()
+            && self.trouble().is_empty()
+            && let Some(carrier) = &mut self.carrier
+        {
+            carrier.is_kept();
+        }
         run
     }
 

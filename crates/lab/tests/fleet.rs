@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_lab::fleet::{Fleet, Link, Member, Order, PartOrder, Terms, Told, carry_out, prepare};
+use lastdrop_lab::fleet::{Fleet, Link, Member, Order, PartOrder, Terms, Told, carry_out, prepare, put_together};
+use lastdrop_lab::observers::Keeper;
 use lastdrop_lab::{Lab, Observer};
 use lastdrop_load::Allow;
 use lastdrop_model::record::Record;
 use lastdrop_model::{Arrival, Event, Kind, Load, Plan, Run, Slice, Verdict};
+use lastdrop_store::{KeptWord, Store, Word};
 
 /// A server that answers everything and counts it.
 fn server() -> (SocketAddr, Arc<AtomicU64>) {
@@ -50,6 +52,8 @@ enum Fate {
     Twice,
     /// The agent dies when it has told so many.
     DiesAfter(u64),
+    /// After so many nothing is heard of the agent, until it has done its part.
+    SilentAfter(u64),
 }
 
 struct FakeLink {
@@ -104,6 +108,7 @@ impl Link for FakeLink {
             thread::spawn(move || {
                 let (seq, dead) = (AtomicU64::new(0), AtomicBool::new(false));
                 let own_stop = AtomicBool::new(false);
+                let held = Mutex::new(Vec::new());
                 let tell = |record: &Record| {
                     let n = seq.fetch_add(1, Ordering::SeqCst);
                     if matches!(fate, Fate::DiesAfter(most) if n >= most) {
@@ -112,7 +117,15 @@ impl Link for FakeLink {
                         return;
                     }
                     all.lock().expect("whole").push((member, record.clone()));
-                    let _ = out.send(Told::Record { member, epoch: 3, seq: n, bytes: record.encode() });
+                    let told = Told::Record { member, epoch: 3, seq: n, bytes: record.encode() };
+                    if matches!(fate, Fate::SilentAfter(most) if n >= most) {
+                        if matches!(fate, Fate::SilentAfter(most) if n == most) {
+                            let _ = out.send(Told::Lost { member });
+                        }
+                        held.lock().expect("whole").push(told);
+                        return;
+                    }
+                    let _ = out.send(told);
                 };
                 let over = AtomicBool::new(false);
                 let error = thread::scope(|scope| {
@@ -122,10 +135,15 @@ impl Link for FakeLink {
                             thread::sleep(Duration::from_millis(10));
                         }
                     });
-                    let done = carry_out(&part, prepared, &terms, &own_stop, &tell);
+                    let done = carry_out(&part, prepared, &terms, &own_stop, &tell, None);
                     over.store(true, Ordering::SeqCst);
                     done.err()
                 });
+                let held = held.into_inner().expect("whole");
+                if !held.is_empty() {
+                    let _ = out.send(Told::Back { member });
+                    held.into_iter().for_each(|told| drop(out.send(told)));
+                }
                 let last = match dead.load(Ordering::SeqCst) {
                     true => Told::Lost { member },
                     false => Told::Ended { member, epoch: 3, records: seq.load(Ordering::SeqCst), error },
@@ -177,6 +195,15 @@ impl Observer for Seconds {
             self.0.push((slice.phase, slice.second));
         }
     }
+}
+
+/// A run on a fleet that is kept in a store.
+fn kept_run(plan: &Plan, weights: &[u32], fates: &[Fate], store: &Store) -> Run {
+    let stop = AtomicBool::new(false);
+    let mut lab = Lab::new(&stop, vec![Box::new(Keeper::new(store.clone()))]);
+    lab.observe = false;
+    lab.carrier = Some(Box::new(Fleet::new(FakeLink::new(weights, fates))));
+    lab.run(plan, "").expect("a run")
 }
 
 /// A run on a fleet, and all that its agents told.
@@ -265,6 +292,31 @@ fn what_a_lost_agent_did_not_tell_is_unsent_and_the_run_is_invalid() {
     let reason = &run.validity.reasons[0];
     assert_eq!(reason.rule, "agent-lost");
     assert!(reason.what.contains("agent b") && reason.what.contains("1 s"), "{}", reason.what);
+}
+
+#[test]
+fn what_comes_too_late_is_unsent_until_the_run_is_put_together_again() {
+    let (address, served) = server();
+    let plan = plan(address, Load::open(200.0, Arrival::Uniform, 64), 4);
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Store::open(&folder.path().join("runs.sqlite")).expect("a store");
+    let first = kept_run(&plan, &[1, 1], &[Fate::Good, Fate::SilentAfter(1)], &store);
+    let (r, [a, b]) = (&first.phases[0].requests, first.agents.as_slice()) else { panic!("{:?}", first.agents) };
+    assert!(a.complete && !b.complete, "{b:?}");
+    assert_eq!((r.due, r.due - r.sent, r.unsent), (800, b.requests.unsent, b.requests.unsent), "{r:?}");
+    assert!(r.unsent >= 100, "a second of it was told without it: {r:?}");
+    assert_eq!((first.validity.verdict, first.validity.reasons[0].rule.as_str()), (Verdict::Invalid, "agent-lost"));
+    // All that it told is there.
+    let whole = put_together(&store, &first.id).expect("the store works").expect("it is another now");
+    assert_eq!((whole.phases[0].requests.due, whole.phases[0].requests.answered), (800, served.load(Ordering::SeqCst)));
+    assert!(whole.agents.iter().all(|a| a.complete && a.requests.answered == 400), "{:?}", whole.agents);
+    assert_ne!(whole.validity.verdict, Verdict::Invalid, "{:?}", whole.validity);
+    assert!(put_together(&store, &first.id).expect("the store works").is_none(), "there is nothing more to it");
+    // Something of it comes once more: less than all makes nothing of what is whole.
+    let again = KeptWord { agent: "a".into(), epoch: 3, seq: 0, what: Word::Last(None) };
+    store.keep_word(&first.id, &again).expect("kept");
+    assert!(put_together(&store, &first.id).expect("the store works").is_none());
+    assert_eq!(store.load(&first.id).expect("kept").phases[0].requests.answered, whole.phases[0].requests.answered);
 }
 
 #[test]

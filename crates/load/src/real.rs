@@ -110,3 +110,30 @@ impl World for Real {
         self.poller.event(i)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_to_what_is_not_allowed_is_refused_before_it_is_made() {
+        let listener = TcpListener::bind("127.0.0.2:0").expect("an address of this machine");
+        listener.set_nonblocking(true).expect("set");
+        let to = Address::Tcp(listener.local_addr().expect("its address"));
+        let world = |allow: &str| {
+            let real = Real::new(RunClock::start(), &Network::default(), 0, 1).expect("a world");
+            real.within(Some(Allow::only([allow.parse().expect("a network")])))
+        };
+        match world("127.0.0.1").connect(&to, None, 0) {
+            Err(NoConnection::Connect(_, e)) => assert!(e.to_string().contains("--allow"), "{e}"),
+            other => panic!("{:?}", other.map(drop).map_err(drop)),
+        }
+        assert!(listener.accept().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock), "somebody came");
+        let open = world("127.0.0.2").connect(&to, None, 0);
+        assert!(open.is_ok());
+        listener.set_nonblocking(false).expect("set");
+        assert!(listener.accept().is_ok());
+    }
+}

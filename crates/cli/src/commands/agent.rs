@@ -1,6 +1,7 @@
 //! `lastdrop agent URL`
 
 use std::io::{self, BufRead};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -57,6 +58,12 @@ pub struct AgentArgs {
     /// Microseconds that the clock is off: for tests
     #[arg(long, value_name = "N", hide = true, default_value_t = 0)]
     pub skew: i64,
+    /// A line for each request of the latest run, as CSV, as `run --log` has them: for tests
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub log: Option<PathBuf>,
+    /// Publish each record twice: for tests
+    #[arg(long, hide = true)]
+    pub twice: bool,
 }
 
 fn agent_name(text: &str) -> Result<String, String> {
@@ -95,10 +102,11 @@ pub fn agent(args: &AgentArgs) -> Result<Exit> {
         limits: Limits { allow: args.allow.clone(), act: args.act, max_rate: args.max_rate, max_time: args.max_time },
         looks: args.servers.iter().map(ToString::to_string).collect(),
         skew_us: args.skew,
+        twice: args.twice,
     };
     let name = options.name.clone();
     let tell = move |told| tell(&name, &told);
-    run_agent(&options, &mut LoadEngine::default(), &ends, Arc::new(tell)).map_err(|e| match e {
+    run_agent(&options, &mut LoadEngine::new(args.log.clone()), &ends, Arc::new(tell)).map_err(|e| match e {
         AgentError::Entry(EntryError::Link(LinkError::Url(_))) => anyhow::Error::from(UsageError(e.to_string())),
         e => e.into(),
     })?;

@@ -1,12 +1,15 @@
 //! What an agent does with an order: its share of a run.
 
+use std::fs::File;
 use std::net::ToSocketAddrs;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use lastdrop_fleet::{Engine, EngineError, Job, Limits, Sink, Start, Stop};
 use lastdrop_lab::fleet::{PartOrder, Terms, carry_out, prepare};
+use lastdrop_lab::observers::RequestLog;
 use lastdrop_load::files;
 use lastdrop_load::{Allow, Network, Prepared};
 
@@ -17,6 +20,14 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Debug, Default)]
 pub struct LoadEngine {
     ready: Option<Ready>,
+    /// Where each request of the latest run is written down.
+    log: Option<PathBuf>,
+}
+
+impl LoadEngine {
+    pub fn new(log: Option<PathBuf>) -> LoadEngine {
+        LoadEngine { ready: None, log }
+    }
 }
 
 /// An order that was taken.
@@ -47,6 +58,11 @@ impl Engine for LoadEngine {
         let Some(Ready { order, terms, prepared, .. }) = ready else {
             return Err(EngineError("it was not prepared for this run".into()));
         };
+        let log = self.log.as_ref().map(|path| {
+            let file = File::create(path).map_err(|e| EngineError(format!("--log {}: {e}", path.display())))?;
+            Ok(RequestLog::new(file))
+        });
+        let mut log = log.transpose()?;
         let (asked, over) = (AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -56,7 +72,7 @@ impl Engine for LoadEngine {
             });
             // A journal that cannot be written is the transport's to tell; it has the record in memory.
             let tell = |record: &lastdrop_model::record::Record| drop(sink.record(&record.encode()));
-            let done = carry_out(&order, prepared.starting(start.at), &terms, &asked, &tell);
+            let done = carry_out(&order, prepared.starting(start.at), &terms, &asked, &tell, log.as_mut());
             over.store(true, Ordering::Relaxed);
             done.map_err(EngineError)
         })

@@ -28,6 +28,8 @@ pub fn catch_up(fleet: &Fleet, store: &Store) -> Result<Vec<Run>> {
         }
         let id = |w: KeptWord| RecordId { run: run.clone(), agent: w.agent, epoch: w.epoch, seq: w.seq };
         let have: Vec<RecordId> = store.words(&run)?.into_iter().map(id).collect();
+        // Of a run that is whole all was taken; that it was, never reached the broker.
+        let again = have.is_empty() && store.load(&run)?.agents.iter().filter(|a| a.complete).count() == names.len();
         let mut flight = fleet.resume(&run, &names, &have, &Departure::default())?;
         while let Some(news) = flight.next(QUIET)? {
             let (id, what) = match news {
@@ -35,10 +37,15 @@ pub fn catch_up(fleet: &Fleet, store: &Store) -> Result<Vec<Run>> {
                 News::Ended(end) => (end.id, Word::Last(end.error)),
                 News::Lost { .. } | News::Back { .. } | News::Status(_) => continue,
             };
-            store.keep_word(&run, &KeptWord { agent: id.agent.clone(), epoch: id.epoch, seq: id.seq, what })?;
+            if !again {
+                store.keep_word(&run, &KeptWord { agent: id.agent.clone(), epoch: id.epoch, seq: id.seq, what })?;
+            }
             flight.commit(&id);
         }
         flight.close();
+        if again {
+            continue;
+        }
         changed.extend(put_together(store, &run)?);
     }
     for run in &changed {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use lastdrop_fleet::{Assignment, Chosen, Departure, Fleet, Flight, News, RecordId, Status};
+use lastdrop_fleet::{Assignment, Chosen, Deliveries, Departure, Fleet, Flight, News, RecordId, Status};
 use lastdrop_lab::fleet::{Link, Member, Order, Told};
 use lastdrop_probe::listeners::is_local;
 
@@ -18,6 +18,7 @@ pub struct OverNats {
     fleet: Fleet,
     chosen: Vec<Chosen>,
     members: Vec<Member>,
+    deliveries: Deliveries,
     flight: Option<Flight>,
     /// What was told last.
     last: Option<RecordId>,
@@ -40,7 +41,13 @@ impl OverNats {
             address: address(&c.agent.address),
         };
         let members = chosen.iter().map(member).collect();
-        OverNats { fleet, chosen, members, flight: None, last: None }
+        OverNats { fleet, chosen, members, deliveries: Deliveries::default(), flight: None, last: None }
+    }
+
+    /// Takes records in another way than usual: for tests.
+    #[must_use]
+    pub fn with_deliveries(self, deliveries: Deliveries) -> OverNats {
+        OverNats { deliveries, ..self }
     }
 
     fn member(&self, name: &str) -> Option<usize> {
@@ -95,7 +102,7 @@ impl Link for OverNats {
             Some(Assignment { agent, payload: order.payload, files: order.files })
         };
         let assignments = orders.into_iter().filter_map(assignment).collect();
-        let how = Departure { patience, ..Departure::default() };
+        let how = Departure { patience, deliveries: self.deliveries, ..Departure::default() };
         let flight = self.fleet.start(run, assignments, &how).map_err(|e| e.to_string())?;
         Ok(self.flight.insert(flight).started())
     }

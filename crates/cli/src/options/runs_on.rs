@@ -3,8 +3,8 @@
 use std::net::{IpAddr, ToSocketAddrs};
 
 use anyhow::Result;
-use clap::Args;
-use lastdrop_fleet::choose;
+use clap::{Args, ValueEnum};
+use lastdrop_fleet::{Deliveries, choose};
 use lastdrop_lab::Carrier;
 use lastdrop_lab::fleet::{self, Link};
 use lastdrop_model::Plan;
@@ -23,6 +23,28 @@ pub struct RunsOnArgs {
     pub who: Option<String>,
     #[command(flatten)]
     pub of: FleetArgs,
+    /// What happens to records on their way: for tests
+    #[arg(long, value_enum, hide = true, default_value_t)]
+    deliveries: DeliveriesArg,
+}
+
+/// [`Deliveries`] by name.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum DeliveriesArg {
+    #[default]
+    Once,
+    Again,
+    Unacknowledged,
+}
+
+impl From<DeliveriesArg> for Deliveries {
+    fn from(arg: DeliveriesArg) -> Deliveries {
+        match arg {
+            DeliveriesArg::Once => Deliveries::Once,
+            DeliveriesArg::Again => Deliveries::Again,
+            DeliveriesArg::Unacknowledged => Deliveries::Unacknowledged,
+        }
+    }
 }
 
 impl RunsOnArgs {
@@ -40,7 +62,7 @@ impl RunsOnArgs {
             catch_up(&fleet, store)?;
         }
         let chosen = choose(&fleet.agents()?, who).map_err(|e| UsageError(format!("--fleet: {e}")))?;
-        let link = OverNats::new(fleet, chosen, address_of(&url));
+        let link = OverNats::new(fleet, chosen, address_of(&url)).with_deliveries(self.deliveries.into());
         let weights: Vec<u32> = link.members().iter().map(|m| m.weight).collect();
         plans.iter().try_for_each(|plan| fleet::check(plan, &weights)).map_err(UsageError)?;
         Ok(Some(Box::new(fleet::Fleet::new(link))))

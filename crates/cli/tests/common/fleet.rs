@@ -1,50 +1,117 @@
-//! A fleet of the test's own: a broker, and agents with folders of their own. Dropped, all of it ends.
+//! A fleet for a test: `fleet up` with what it prints, agents, and what they all say.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
-use super::{Folder, free_port, wait_until};
+use super::{Folder, free_port, signal, wait_until};
 
-/// A program that goes on; dropped, it ends.
-pub struct Running(pub Child);
+/// A command that goes on, and its lines on stderr.
+pub struct Running {
+    pub child: Child,
+    lines: Receiver<String>,
+}
 
 impl Running {
-    pub fn start(mut command: Command) -> Running {
-        Running(command.stderr(Stdio::null()).spawn().expect("it starts"))
+    pub fn start(mut command: Command) -> (Running, BufReader<std::process::ChildStdout>) {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let (send, lines) = channel();
+        let err = BufReader::new(child.stderr.take().expect("its stderr"));
+        std::thread::spawn(move || err.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
+        let out = BufReader::new(child.stdout.take().expect("its stdout"));
+        (Running { child, lines }, out)
+    }
+
+    pub fn says(&self, what: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut said = Vec::new();
+        while let Some(rest) = deadline.checked_duration_since(Instant::now()) {
+            match self.lines.recv_timeout(rest) {
+                Ok(line) if line.contains(what) => return line,
+                Ok(line) => said.push(line),
+                Err(_) => break,
+            }
+        }
+        panic!("it never said {what:?}, but {said:#?}");
+    }
+
+    /// Its exit code after a signal.
+    pub fn end(mut self, number: i32) -> Option<i32> {
+        signal(&self.child, number);
+        self.child.wait().expect("it ends").code()
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
+/// `fleet up` with what it has printed.
+pub struct Up {
+    pub running: Running,
+    pub url: String,
+    pub token: String,
+    pub agent_token: String,
+}
+
+pub fn up(folder: &Folder, listen: &str) -> Up {
+    up_by(folder.lastdrop(&["fleet", "up", "--listen", listen]))
+}
+
+/// The same by a command of one's own.
+pub fn up_by(command: Command) -> Up {
+    let (running, out) = Running::start(command);
+    let mut lines = out.lines().map(|line| line.expect("a line"));
+    let mut value = |name: &str| {
+        let line = lines.next().unwrap_or_else(|| panic!("no line for {name}; is nats-server installed?"));
+        line.strip_prefix(name).unwrap_or_else(|| panic!("{name} in {line:?}")).trim().to_string()
+    };
+    let (url, token, agent_token) = (value("url "), value("token "), value("agent-token "));
+    Up { running, url, token, agent_token }
+}
+
+/// An address for a broker of its own.
+pub fn listen() -> String {
+    format!("127.0.0.1:{}", free_port())
+}
+
+impl Up {
+    pub fn agent(&self, folder: &Folder, name: &str, more: &[&str]) -> Running {
+        let mut command = folder.lastdrop(&[&["agent", &self.url, "--name", name], more].concat());
+        command.env("LASTDROP_TOKEN", &self.agent_token);
+        Running::start(command).0
+    }
+
+    /// Processes that run on this broker's folder.
+    pub fn servers(folder: &Folder) -> Vec<i32> {
+        let marker = folder.join("state/fleet/nats.conf").to_string_lossy().into_owned();
+        let runs = |pid: &i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.starts_with(b"nats-server") && String::from_utf8_lossy(&line).contains(&marker)
+        };
+        let all = fs::read_dir("/proc").expect("proc").flatten();
+        all.filter_map(|e| e.file_name().to_str()?.parse().ok()).filter(runs).collect()
+    }
+}
+
+/// A broker, and agents with folders of their own. Dropped, all of it ends.
 pub struct Fleet {
     // Ended in this order: whoever is left without a broker would go on trying.
     pub agents: Vec<Running>,
-    _broker: Running,
+    _broker: Up,
 }
 
 impl Fleet {
     /// Agents by their names, each with options of its own. Commands of the folder find the fleet by themselves.
     pub fn start(folder: &Folder, agents: &[(&str, &[&str])]) -> Fleet {
-        let mut broker = folder.lastdrop(&["fleet", "up", "--listen", &format!("127.0.0.1:{}", free_port())]);
-        let mut child = broker.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
-        let mut said = BufReader::new(child.stdout.take().expect("its stdout")).lines().map_while(Result::ok);
-        let broker = Running(child);
-        let mut value = |name: &str| {
-            let line = said.next().unwrap_or_else(|| panic!("no line for {name}; is nats-server installed?"));
-            line.strip_prefix(name).unwrap_or_else(|| panic!("{name} in {line:?}")).trim().to_string()
-        };
-        let (address, _token, agent_token) = (value("url "), value("token "), value("agent-token "));
-        let agent = |(name, more): &(&str, &[&str])| {
-            let mut command = folder.lastdrop(&[&["agent", &address, "--name", name], *more].concat());
-            command.env("LASTDROP_TOKEN", &agent_token).stdout(Stdio::null());
-            Running::start(command)
-        };
-        let fleet = Fleet { agents: agents.iter().map(agent).collect(), _broker: broker };
+        let broker = up(folder, &listen());
+        let agents = agents.iter().map(|(name, more)| broker.agent(folder, name, more)).collect();
+        let fleet = Fleet { agents, _broker: broker };
         let members = || folder.json(&["fleet", "status"], 0)["agents"].as_array().map_or(0, Vec::len);
         wait_until("all agents in the fleet", || members() == fleet.agents.len());
         fleet

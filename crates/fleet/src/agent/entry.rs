@@ -34,7 +34,7 @@ impl EntryError {
 }
 
 impl Entry {
-    /// Asks to be let in. A broker of somebody's own has nobody who answers; then its users are as they are.
+    /// Asks to be let in.
     pub async fn ask(&self) -> Result<(), EntryError> {
         let login = Login {
             url: self.url.clone(),
@@ -62,7 +62,11 @@ impl Entry {
 
     /// Asks, and connects as a user of its own.
     pub async fn enter(&self) -> Result<Link, EntryError> {
-        self.ask().await?;
+        match self.ask().await {
+            // A broker of somebody's own lets nobody in by itself: its users are as they are.
+            Err(EntryError::Link(LinkError::NotWelcome(_))) => return Ok(Link::open_patiently(&self.as_it_is()).await?),
+            asked => asked?,
+        }
         let login = Login {
             url: self.url.clone(),
             user: user(&self.name),
@@ -79,6 +83,17 @@ impl Entry {
                 entered => return Ok(entered?),
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// As a user that is there already.
+    fn as_it_is(&self) -> Login {
+        Login {
+            url: self.url.clone(),
+            user: user(&self.name),
+            password: self.token.password_of(&self.name),
+            certificate: *self.token.certificate(),
+            inbox: inbox(&self.name),
         }
     }
 

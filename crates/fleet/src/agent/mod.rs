@@ -48,6 +48,8 @@ pub struct AgentOptions {
     pub looks: Vec<String>,
     /// Added to the clock: for tests.
     pub skew_us: i64,
+    /// Publishes each record twice, as two messages: for tests.
+    pub twice: bool,
 }
 
 /// What an agent tells whoever watches it.
@@ -99,7 +101,7 @@ pub fn run(options: &AgentOptions, engine: &mut dyn Engine, stop: &Stop, tell: T
     }
     let home = Home::open(&options.folder)?;
     let driver = Driver::start()?;
-    let outbox = Arc::new(Outbox::default());
+    let outbox = Arc::new(Outbox::new(options.twice));
     take_up_former_lives(&home, &outbox, &tell);
     let Some(link) = enter(options, &home, &driver, stop, &tell)? else { return Ok(()) };
     tell(Told::Joined);

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::subjects::{COORDINATOR, JOIN, JOINER, inbox, may_publish, may_subscribe, user};
+use crate::tokens::Token;
 
 /// All that the file is made of.
 #[derive(Debug)]
@@ -41,35 +42,54 @@ tls {{
 jetstream {{
   store_dir: {store}
 {sync}}}
-authorization {{
-  timeout: 10
-  users: [
-    {{ user: {COORDINATOR}, password: {coordinator} }}
-    {{ user: {JOINER}, password: {joiner}, permissions: {{ publish: [{JOIN:?}], subscribe: [\"{own}.>\"] }} }}
 ",
             host = quoted(&format!("{}:{}", self.host, self.port)),
             pid = path("nats.pid"),
             certificate = path("certificate.pem"),
             key = path("key.pem"),
             store = path("jetstream"),
-            coordinator = quoted(&self.coordinator_password),
-            joiner = quoted(&self.agents_password),
-            own = inbox(JOINER),
         );
-        for (name, password) in self.agents {
-            let list = |subjects: &[String]| subjects.iter().map(|s| quoted(s)).collect::<Vec<_>>().join(", ");
-            let _ = writeln!(
-                text,
-                "    {{ user: {}, password: {}, permissions: {{ publish: [{}], subscribe: [{}], allow_responses: {{ max: 1, expires: \"10m\" }} }} }}",
-                quoted(&user(name)),
-                quoted(password),
-                list(&may_publish(name)),
-                list(&may_subscribe(name)),
-            );
-        }
-        text.push_str("  ]\n}\n");
+        text.push_str(&authorization(&self.coordinator_password, Some(&self.agents_password), self.agents));
         text
     }
+}
+
+/// The users of a fleet and what each may do: a coordinator, whoever wants to join (where somebody lets them in), and agents by their passwords.
+fn authorization(coordinator: &str, joiner: Option<&str>, agents: &BTreeMap<String, String>) -> String {
+    let mut text = format!(
+        "authorization {{\n  timeout: 10\n  users: [\n    {{ user: {COORDINATOR}, password: {} }}\n",
+        quoted(coordinator)
+    );
+    if let Some(joiner) = joiner {
+        let _ = writeln!(
+            text,
+            "    {{ user: {JOINER}, password: {}, permissions: {{ publish: [{JOIN:?}], subscribe: [\"{}.>\"] }} }}",
+            quoted(joiner),
+            inbox(JOINER)
+        );
+    }
+    for (name, password) in agents {
+        let list = |subjects: &[String]| subjects.iter().map(|s| quoted(s)).collect::<Vec<_>>().join(", ");
+        let _ = writeln!(
+            text,
+            "    {{ user: {}, password: {}, permissions: {{ publish: [{}], subscribe: [{}], allow_responses: {{ max: 1, expires: \"10m\" }} }} }}",
+            quoted(&user(name)),
+            quoted(password),
+            list(&may_publish(name)),
+            list(&may_subscribe(name)),
+        );
+    }
+    text.push_str("  ]\n}\n");
+    text
+}
+
+/// What a nats-server of one's own is told, to be included in its configuration: users for the holder of the token and for agents of these names,
+/// whose passwords follow from the agent-token.
+#[must_use]
+pub fn authorization_of(token: &Token, agents: &[String]) -> String {
+    let of_agents = token.agent_token();
+    let agents = agents.iter().map(|name| (name.clone(), of_agents.password_of(name))).collect();
+    authorization(&token.password(), None, &agents)
 }
 
 /// A string of the configuration's language.

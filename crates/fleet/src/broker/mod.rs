@@ -35,6 +35,7 @@ use crate::engine::Stop;
 use crate::tokens::Token;
 use child::{Child, Version};
 use config::Config;
+pub use config::authorization_of;
 
 /// From this version on a record is on the disk before it is acknowledged.
 const SYNC_ALWAYS: Version = Version(2, 10, 0);

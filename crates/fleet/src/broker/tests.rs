@@ -65,6 +65,7 @@ fn agent(broker: &Broker, folder: &Path) -> Running {
         limits: Limits::default(),
         looks: Vec::new(),
         skew_us: 0,
+        twice: false,
     };
     let stop = Stop::default();
     let ends = stop.clone();

@@ -106,6 +106,7 @@ impl World {
             limits: Limits::default(),
             looks: Vec::new(),
             skew_us: 0,
+            twice: false,
         }
     }
 
@@ -222,6 +223,7 @@ pub fn agent_process() {
         limits: Limits::default(),
         looks: Vec::new(),
         skew_us: 0,
+        twice: false,
     };
     // Whoever started us may be gone.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).expect("set");

@@ -175,13 +175,14 @@ impl Account {
         match record {
             Record::Second(slice) => {
                 let phase = usize::from(slice.phase);
-                part.counts.add(&slice.counts);
                 let schedule = &mut part.phases[phase];
-                schedule.told += slice.counts.due;
                 schedule.reached = schedule.reached.max(slice.second + 1);
                 if slice.second < self.handed_on[phase] {
+                    // What came due in it has been told as unsent.
                     part.late = true;
                 } else {
+                    part.counts.add(&slice.counts);
+                    schedule.told += slice.counts.due;
                     self.merge.second(member, &slice);
                 }
             }
@@ -244,6 +245,12 @@ impl Account {
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.parts.iter().all(|p| p.state != State::Here)
+    }
+
+    /// Is somebody not waited for who may still be heard of?
+    #[must_use]
+    pub fn has_lost(&self) -> bool {
+        self.parts.iter().any(|p| p.state == State::Lost)
     }
 
     /// Came something when it was too late to be put where it belongs? Then the run is to be put together again from all records.
@@ -349,7 +356,8 @@ impl Part {
         let in_order = self.asked_to_end && self.end.as_ref().is_some_and(|e| e.failed.is_none());
         let error = self.last_word.as_ref().filter(|_| !in_order).and_then(|(_, error)| error.clone());
         let error = self.fault.clone().or(error);
-        error.or_else(|| self.end.as_ref().and_then(|e| e.failed.clone()))
+        let error = error.or_else(|| self.end.as_ref().and_then(|e| e.failed.clone()));
+        error.or_else(|| self.late.then(|| "seconds of it came too late to be put where they belong".into()))
     }
 
     fn is_complete(&self) -> bool {

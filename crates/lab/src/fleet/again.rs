@@ -13,7 +13,8 @@ use lastdrop_store::{Store, Word};
 use super::{Account, Member};
 use crate::lab::LabError;
 
-/// Puts a kept run together again, and keeps it so. None where it is no run of a fleet, or is whole already.
+/// Puts a kept run together again, and keeps it so. None where it is no run of a fleet, or is whole already, or what is there is not all of one
+/// that was.
 ///
 /// # Errors
 /// When the store fails.
@@ -57,6 +58,12 @@ pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
     }
     let mut told: Vec<Merged> = std::iter::from_fn(|| account.pop()).collect();
     told.extend(account.rest(&before.plan));
+    let carried = account.finish(before.end == End::Interrupted);
+    let whole = carried.agents.iter().all(|a| a.complete);
+    if !whole && !before.agents.is_empty() && before.agents.iter().all(|a| a.complete) {
+        // Its report was made of more than could be written down here; the rest is still to come.
+        return Ok(None);
+    }
     // Were it killed here, what agents told is still there, and this is done again.
     store.forget_seconds(id).map_err(failed)?;
     let mut builder = RunBuilder::new(&before.plan);
@@ -72,8 +79,6 @@ pub fn put_together(store: &Store, id: &str) -> Result<Option<Run>, LabError> {
             }
         }
     }
-    let carried = account.finish(before.end == End::Interrupted);
-    let whole = carried.agents.iter().all(|a| a.complete);
     let phases = builder.into_reports();
     let evidence = Evidence {
         plan: &before.plan,

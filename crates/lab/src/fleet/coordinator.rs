@@ -1,6 +1,7 @@
 //! The coordinator's half: orders go out, records come in, and are told as the events of one run.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,18 +17,22 @@ use crate::carrier::{Carried, CarriedRun, Carrier};
 
 /// How often it is seen whether the run is to stop.
 const LOOK: Duration = Duration::from_millis(100);
-/// Beside the plan's own drain, how long an agent may be silent before it is lost.
+/// All begin this long after they were told to, or a little sooner.
+const BEGINNING: Duration = Duration::from_secs(1);
+/// Beside the plan's own drain, how long an agent may be silent before it is lost, and how long after its end a run waits for one that is.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Many machines, as the one that carries plans out.
 #[derive(Debug)]
 pub struct Fleet<L> {
     link: L,
+    /// A run of which all is told, and where what its agents told is kept until its report is.
+    whole: Option<(Store, String)>,
 }
 
 impl<L: Link> Fleet<L> {
     pub fn new(link: L) -> Fleet<L> {
-        Fleet { link }
+        Fleet { link, whole: None }
     }
 
     /// What each agent is to do.
@@ -53,6 +58,8 @@ struct Book<'a> {
     run: &'a str,
     store: Option<&'a Store>,
     members: &'a [Member],
+    /// Something could not be written: it stays with the broker, and the rest of it here.
+    is_short: Cell<bool>,
 }
 
 impl Book<'_> {
@@ -71,12 +78,9 @@ impl Book<'_> {
     /// May whoever carried it forget it? Where nobody keeps the run, it may.
     fn keep(&self, member: usize, epoch: u64, seq: u64, what: Word) -> bool {
         let (Some(store), Some(m)) = (self.store, self.members.get(member)) else { return true };
-        store.keep_word(self.run, &KeptWord { agent: m.name.clone(), epoch, seq, what }).is_ok()
-    }
-
-    /// Everything that was told is in the run.
-    fn close(&self) {
-        let _ = self.store.map(|store| store.forget_words(self.run));
+        let kept = store.keep_word(self.run, &KeptWord { agent: m.name.clone(), epoch, seq, what }).is_ok();
+        self.is_short.set(self.is_short.get() || !kept);
+        kept
     }
 }
 
@@ -99,20 +103,24 @@ impl<L: Link> Carrier for Fleet<L> {
         };
         let mut account = account.ok_or("the weights of the agents mean nothing")?;
         let patience = run.plan.drain + PATIENCE;
-        let book = Book { run: run.id, store: run.store.as_ref(), members: &members };
+        let book = Book { run: run.id, store: run.store.as_ref(), members: &members, is_short: Cell::new(false) };
         book.begin();
         (run.begins)(self.link.start(run.id, orders, patience)?);
         let planned: Option<Duration> = run.plan.phases.iter().map(|p| p.duration).sum();
         // Whoever has not told all of it by then is lost, whatever else is heard of it.
         let mut deadline = planned.map(|planned| Instant::now() + planned + run.plan.drain + 2 * patience);
+        // Whoever has fallen silent may be heard of again until then: a link that was cut for ten seconds loses nothing.
+        let mut hoping = planned.map(|planned| Instant::now() + BEGINNING + planned + patience);
         let mut stopping = false;
-        while !account.is_over() {
+        while !account.is_over() || account.has_lost() && hoping.is_some_and(|until| Instant::now() < until) {
             let stop = run.stop.load(Ordering::Relaxed);
             if !stopping && (stop || run.enough.load(Ordering::Relaxed)) {
                 stopping = true;
                 account.stopping();
                 self.link.stop(if stop { "the run was stopped" } else { "enough is known" });
                 deadline = Some(Instant::now() + run.plan.drain + 2 * patience);
+                // Who is lost already is not waited for by somebody who wants to stop.
+                hoping = None;
             }
             match self.link.next(LOOK)? {
                 Some(Told::Record { member, epoch, seq, bytes }) => {
@@ -145,13 +153,19 @@ impl<L: Link> Carrier for Fleet<L> {
         }
         let is_late = account.is_to_be_put_together_again();
         let carried = account.finish(run.stop.load(Ordering::Relaxed));
-        if !is_late && carried.agents.iter().all(|a| a.complete) {
-            book.close();
-        }
+        let whole = !is_late && !book.is_short.get() && carried.agents.iter().all(|a| a.complete);
+        self.whole = run.store.clone().filter(|_| whole).map(|store| (store, run.id.to_owned()));
         Ok(carried)
     }
 
     fn addresses(&self) -> Vec<IpAddr> {
         self.link.members().iter().filter_map(|m| m.address).collect()
+    }
+
+    fn is_kept(&mut self) {
+        if let Some((store, run)) = self.whole.take() {
+            // What stays is read once more, and makes the same run.
+            let _ = store.forget_words(&run);
+        }
     }
 }

@@ -14,7 +14,7 @@ use lastdrop_model::{Event, Generator, Plan};
 use super::order::{PartOrder, files_of};
 use super::tape;
 use crate::lab::Lab;
-use crate::observers::Observer;
+use crate::observers::{Observer, RequestLog};
 
 /// Whose machine it is has set these bounds, whatever a plan says.
 #[derive(Debug, Clone, Default)]
@@ -89,7 +89,7 @@ fn within(order: &PartOrder, terms: &Terms) -> Result<(), String> {
 }
 
 /// Carries out a part that is prepared, and gives `tell` each record of it as it is complete; the last one says how it went. `stop` ends it
-/// early, with what there is.
+/// early, with what there is. `log` sees each request.
 ///
 /// # Errors
 /// Why it is not whole. What was told before counts.
@@ -99,6 +99,7 @@ pub fn carry_out(
     terms: &Terms,
     stop: &AtomicBool,
     tell: &dyn Fn(&Record),
+    log: Option<&mut RequestLog>,
 ) -> Result<(), String> {
     let mut teller = Teller { tell, max_rate: terms.max_rate, too_fast: None };
     let mut plan = order.plan.clone();
@@ -106,7 +107,9 @@ pub fn carry_out(
     plan.objectives.clear();
     let progress = prepared.progress();
     let result = {
-        let mut lab = Lab::new(stop, vec![Box::new(&mut teller)]);
+        let mut observers: Vec<Box<dyn Observer + '_>> = vec![Box::new(&mut teller)];
+        observers.extend(log.map(|log| -> Box<dyn Observer + '_> { Box::new(log) }));
+        let mut lab = Lab::new(stop, observers);
         lab.observe = false;
         lab.run_prepared(&plan, Some(prepared), "")
     };

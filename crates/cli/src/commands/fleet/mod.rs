@@ -1,5 +1,6 @@
 //! `lastdrop fleet up|status|ssh`
 
+mod config;
 mod ssh;
 mod status;
 mod up;
@@ -22,6 +23,8 @@ pub struct FleetCommandArgs {
 enum FleetCommand {
     /// Start the broker of a fleet, and stay until it is ended
     Up(up::UpArgs),
+    /// Tokens and users for a nats-server of your own
+    Config(config::ConfigArgs),
     /// Who is in the fleet: cores, versions, clocks, addresses, what each can look at
     Status(status::StatusArgs),
     /// Start agents on other machines by ssh, and stay until they are ended
@@ -31,6 +34,7 @@ enum FleetCommand {
 pub fn fleet(args: &FleetCommandArgs) -> Result<Exit> {
     match &args.command {
         FleetCommand::Up(args) => up::up(args),
+        FleetCommand::Config(args) => config::config(args),
         FleetCommand::Status(args) => status::status(args),
         FleetCommand::Ssh(args) => ssh::ssh(args),
     }
