@@ -97,8 +97,9 @@ fn what_a_record_costs_whoever_puts_them_together() {
     for (name, spread, classes) in SPREADS {
         // Seconds of a plan with classes weigh so much that fewer agents have to do.
         let agents = if classes { AGENTS / 20 } else { AGENTS };
-        let members: Vec<Member> =
-            (0..agents).map(|i| Member { name: format!("agent-{i}"), weight: 1, offset_us: 0, error_us: 50 }).collect();
+        let members: Vec<Member> = (0..agents)
+            .map(|i| Member { address: None, name: format!("agent-{i}"), weight: 1, offset_us: 0, error_us: 50 })
+            .collect();
         let mut account = Account::new(&plan, &members).expect("weights");
         let records: Vec<Vec<u8>> = (0..3).map(|n| record(n, spread, classes)).collect();
         let begun = Instant::now();
