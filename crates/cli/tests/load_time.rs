@@ -4,16 +4,19 @@
 mod common;
 
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Folder, Target};
-use lastdrop_doctor::{Manner, Order, examine};
-use lastdrop_lab::{Carried, CarriedRun, Carrier, Lab};
+use lastdrop_doctor::{Goal, Here, Machine, Manner, Order, Rest, Servers, Site, examine, examine_at};
+use lastdrop_lab::{Carried, CarriedRun, Carrier, Lab, LabError};
 use lastdrop_load::{Prepared, RunClock};
 use lastdrop_looks::databases::DatabaseOptions;
-use lastdrop_model::examination::StepKind;
+use lastdrop_model::examination::{Inside, ModulesTried, Step, StepKind};
 use lastdrop_model::{Event, KeepAlive, Load, Plan, Wish};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 const BEFORE: Duration = Duration::from_secs(2);
 const AFTER: Duration = Duration::from_secs(3);
@@ -31,6 +34,60 @@ impl Carrier for Late {
         thread::sleep(AFTER);
         let finished = finished.map_err(|e| e.to_string())?;
         Ok(Carried { unreachable: finished.unreachable, stopped: finished.stopped, ..Carried::default() })
+    }
+}
+
+/// A machine that is asked from elsewhere: every question and every answer is written down and read again.
+struct FromElsewhere(Here);
+
+fn sent<T: Serialize + DeserializeOwned>(what: T) -> T {
+    let text = serde_json::to_string(&what).expect("it is data");
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+impl Site for FromElsewhere {
+    fn find(&mut self, goal: &Goal) -> Result<Machine, LabError> {
+        self.0.find(&sent(goal.clone())).map(sent)
+    }
+
+    fn visitors(&mut self) -> Result<Option<String>, LabError> {
+        self.0.visitors().map(sent)
+    }
+
+    fn follow(&mut self) -> Result<(), LabError> {
+        self.0.follow()
+    }
+
+    fn servers(&mut self) -> Result<Servers, LabError> {
+        self.0.servers().map(sent)
+    }
+
+    fn begin(&mut self) -> Result<(), LabError> {
+        self.0.begin()
+    }
+
+    fn end(&mut self) -> Result<Step, LabError> {
+        self.0.end().map(sent)
+    }
+
+    fn inside(&mut self) -> Result<Vec<Inside>, LabError> {
+        self.0.inside().map(sent)
+    }
+
+    fn memory(&mut self, requests: u64) -> Result<(), LabError> {
+        self.0.memory(requests)
+    }
+
+    fn settle(&mut self) -> Result<(), LabError> {
+        self.0.settle()
+    }
+
+    fn modules(&mut self) -> Result<Option<Result<ModulesTried, String>>, LabError> {
+        self.0.modules().map(sent)
+    }
+
+    fn rest(&mut self) -> Result<Rest, LabError> {
+        self.0.rest().map(sent)
     }
 }
 
@@ -52,8 +109,14 @@ fn pauses_of_a_run_before_and_after_its_load_do_not_thin_out_what_is_seen() {
     };
     let stop = AtomicBool::new(false);
     let look = |carrier: Option<Box<dyn Carrier>>| {
+        let is_late = carrier.is_some();
         let mut lab = Lab { carrier, ..Lab::new(&stop, Vec::new()) };
-        examine(&mut lab, &order).expect("an examination")
+        if !is_late {
+            return examine(&mut lab, &order).expect("an examination");
+        }
+        let (told, _looks) = channel();
+        let mut site = FromElsewhere(Here::new(&servers, DatabaseOptions::default(), told));
+        examine_at(&mut lab, &order, &mut site).expect("an examination")
     };
     for carrier in [None, Some(Box::new(Late) as Box<dyn Carrier>)] {
         let is_late = carrier.is_some();

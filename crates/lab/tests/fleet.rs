@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use lastdrop_lab::fleet::{Fleet, Link, Member, Order, PartOrder, Terms, Told, carry_out, prepare, put_together};
 use lastdrop_lab::observers::Keeper;
 use lastdrop_lab::{Lab, Observer};
-use lastdrop_load::Allow;
+use lastdrop_load::{Allow, Played};
+use lastdrop_model::plan::{Pace, Replay};
 use lastdrop_model::record::Record;
 use lastdrop_model::{Arrival, Event, Kind, Load, Plan, Run, Slice, Verdict};
 use lastdrop_store::{KeptWord, Store, Word};
@@ -317,6 +318,50 @@ fn what_comes_too_late_is_unsent_until_the_run_is_put_together_again() {
     store.keep_word(&first.id, &again).expect("kept");
     assert!(put_together(&store, &first.id).expect("the store works").is_none());
     assert_eq!(store.load(&first.id).expect("kept").phases[0].requests.answered, whole.phases[0].requests.answered);
+}
+
+#[test]
+fn what_a_lost_agent_did_not_tell_of_a_tape_is_unsent() {
+    let (address, _) = server();
+    let mut plan = plan(address, Load::open(200.0, Arrival::Uniform, 64), 30);
+    (plan.phases[0].duration, plan.phases[0].requests) = (None, Some(1_000_000));
+    // In bursts of fifty: nothing that a rate could say.
+    let mut tape = tempfile::NamedTempFile::new().expect("a file");
+    for number in 1..=600 {
+        let (due, target) = ((number - 1) / 50 * 250_000, format!("/{number}"));
+        let played = Played { due, request: 0, method: "GET".into(), target, host: None, who: 0, number };
+        lastdrop_load::tape_file::write(&played, &mut tape).expect("written");
+    }
+    tape.flush().expect("written");
+    let path = Some(tape.path().into());
+    plan.replay = Some(Replay { logs: Vec::new(), pace: Pace::Original { speed: 1.0 }, tape: path });
+    let (run, _) = run(&plan, &[1, 1], &[Fate::Good, Fate::DiesAfter(1)]);
+    let r = &run.phases[0].requests;
+    let [a, b] = run.agents.as_slice() else { panic!("{:?}", run.agents) };
+    assert_eq!((r.due, a.requests.due, a.requests.answered, b.requests.due), (600, 300, 300, 300), "{r:?}");
+    assert!(!b.complete && b.requests.sent >= 50 && b.requests.unsent == 300 - b.requests.sent, "{b:?}");
+    assert_eq!((r.unsent, a.played_up_to), (b.requests.unsent, None));
+}
+
+#[test]
+fn whoever_wants_to_know_is_told_when_the_load_begins() {
+    let (address, _) = server();
+    let plan = plan(address, Load::closed(1), 1);
+    let stop = AtomicBool::new(false);
+    let begun = |carrier: Option<Box<dyn lastdrop_lab::Carrier>>| {
+        let (tell, told) = mpsc::channel();
+        let mut lab = Lab { carrier, begins: Some(tell), ..Lab::new(&stop, Vec::new()) };
+        lab.observe = false;
+        let before = Instant::now();
+        lab.run(&plan, "").expect("a run");
+        let (begins, over) = (told.recv().expect("a beginning"), Instant::now());
+        let whole = Duration::from_secs(1);
+        assert!(begins >= before && begins + whole <= over, "{:?} of {:?}", begins - before, over - before);
+        begins - before
+    };
+    begun(None);
+    // It begins 200 ms after its agents are ready.
+    assert!(begun(Some(Box::new(Fleet::new(FakeLink::new(&[1], &[Fate::Good]))))) >= Duration::from_millis(200));
 }
 
 #[test]

@@ -81,6 +81,8 @@ pub struct Account {
     merge: Merge,
     /// Seconds of each phase that have been told to everybody.
     handed_on: Vec<u32>,
+    /// Phases that are over when their tape is.
+    ends_by_itself: Vec<bool>,
     /// Those of the phase's end, which is told when they have been.
     held: Option<Merged>,
 }
@@ -132,6 +134,7 @@ impl Account {
             parts: parts.collect(),
             merge: Merge::new(plan.phases.len(), members.len()),
             handed_on: vec![0; plan.phases.len()],
+            ends_by_itself: plan.phases.iter().map(|p| plan.replay.is_some() && p.duration.is_none()).collect(),
             held: None,
         })
     }
@@ -272,8 +275,9 @@ impl Account {
                 Some(Merged::Second(slice))
             }
             Merged::PhaseEnd { phase, duration_us, peak } => {
-                // The others may have had no second at its very end.
-                let unsent = self.unsent(phase, duration_us);
+                // The others may have had no second at its very end; of a tape that ends by itself, the last of it may have been another's.
+                let played_out = self.ends_by_itself[phase] && self.parts.iter().all(|p| !p.asked_to_end);
+                let unsent = self.unsent(phase, if played_out { Micros::MAX } else { duration_us });
                 let end = Merged::PhaseEnd { phase, duration_us, peak };
                 if unsent == 0 {
                     return Some(end);
