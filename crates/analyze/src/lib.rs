@@ -5,6 +5,7 @@ pub mod compare;
 pub mod guard;
 pub mod inside;
 pub mod memory_model;
+pub mod nodes;
 pub mod objective;
 pub mod pool;
 pub mod ratio;

@@ -12,13 +12,13 @@ use crate::link::chain;
 use crate::messages::{Clock, Reply};
 use crate::order::{Order, Refusal, Stored, What};
 use crate::roster::{Agent, Assignment};
-use crate::subjects::{order, ping};
+use crate::subjects::{self, ping};
 use crate::tokens::Token;
 
 /// Round trips of which the shortest tells the offset of a clock.
 const ROUND_TRIPS: usize = 20;
 /// A payload above this travels as a file.
-const INLINE: usize = 256 << 10;
+pub(crate) const INLINE: usize = 256 << 10;
 
 /// An agent's clock minus ours and half of the round trip, both in microseconds, by the shortest round trip.
 pub(crate) async fn offset(client: &Client, agent: &str) -> Option<(i64, u64)> {
@@ -171,7 +171,8 @@ impl Crew {
                 // Another coordinator may have given orders since: once more, after those.
                 let mut order = order;
                 for again in [true, false] {
-                    let reply = ask(client, &order, &order.clone().seal(&payload, &key), within).await;
+                    let to = subjects::order(&order.agent);
+                    let reply = ask(client, to, &order.clone().seal(&payload, &key), within).await;
                     match reply {
                         Ok(Reply::Refused(Refusal::Replayed { last, .. })) if again => {
                             order.sequence = last.saturating_add(1)
@@ -191,9 +192,10 @@ impl Crew {
     }
 }
 
-pub(crate) async fn ask(client: &Client, to: &Order, message: &[u8], within: Duration) -> Result<Reply, String> {
+/// Sends an order to where an agent takes such; what it says, or why it says nothing.
+pub(crate) async fn ask(client: &Client, to: String, message: &[u8], within: Duration) -> Result<Reply, String> {
     let request = async_nats::Request::new().payload(Bytes::copy_from_slice(message)).timeout(Some(within));
-    match client.send_request(order(&to.agent), request).await {
+    match client.send_request(to, request).await {
         Ok(answer) => serde_json::from_slice(&answer.payload)
             .map_err(|_| "it answers what nobody understands: another version?".into()),
         Err(e) if e.kind() == RequestErrorKind::NoResponders => Err("it is not there any more".into()),

@@ -5,7 +5,10 @@
 //! first and to the broker then. A **coordinator** (`Fleet`) chooses agents, gives each its order, and has the records of all
 //! as one stream (`Flight`), each acknowledged only when the caller says that it has committed it.
 //!
-//! What an order asks for and what a record holds is nobody's business here: both are bytes. So this crate knows nothing of
+//! The same holder of the token asks agents questions, in conversations (`Conversation`): about their servers, while they are at a run or not.
+//! Whoever answers is a `Respond`.
+//!
+//! What an order or a question asks for and what a record or an answer holds is nobody's business here: both are bytes. So this crate knows nothing of
 //! load; whoever puts it on is an `Engine`.
 //!
 //! ```text
@@ -24,6 +27,7 @@
 //! Everything is synchronous to callers. The client of NATS runs on tokio in one thread of its own (`link`).
 
 mod agent;
+mod asking;
 mod broker;
 mod coordinator;
 mod crew;
@@ -42,7 +46,11 @@ mod streams;
 mod subjects;
 mod tokens;
 
-pub use agent::{AgentError, AgentOptions, EntryError, HomeError, Tell, Told, run as run_agent};
+pub use agent::{
+    AgentError, AgentOptions, Answers, EntryError, HomeError, Mute, Over, Respond, SILENCE, Tell, Told,
+    run as run_agent,
+};
+pub use asking::{AskError, Conversation};
 pub use broker::{Broker, BrokerError, BrokerNews, BrokerOptions, authorization_of};
 pub use coordinator::{Deliveries, Departure, Fleet, FleetError, Waiting};
 pub use engine::{Engine, EngineError, File, Files, Job, Limits, Sink, SinkError, Start, Stop};

@@ -29,7 +29,9 @@ pub(crate) enum Reply {
     },
     Going,
     Stopping,
-    /// There is no such run here (any more).
+    /// A question was taken, whether for the first time or again; or somebody is known to be still there.
+    Taken,
+    /// There is no such run or conversation here (any more).
     NotHere,
     Refused(Refusal),
 }

@@ -50,6 +50,13 @@ pub enum What {
     },
     /// End it in an orderly way, or forget that it was prepared.
     Stop { why: String },
+    /// A question of the conversation that `run` names: the payload. Its number there is from 1 on, and the same when it is asked again because
+    /// no answer came.
+    Ask { number: u64 },
+    /// Whoever leads the conversation is still there.
+    Still,
+    /// The conversation is over.
+    Leave,
 }
 
 /// A file in the broker's store.
@@ -67,7 +74,7 @@ pub struct Reader<'a> {
     pub agent: &'a str,
     pub instance: &'a str,
     pub version: &'a str,
-    /// The highest sequence so far.
+    /// The highest sequence so far; of conversations each counts its own.
     pub last: u64,
     /// Microseconds since 1970 on the agent's clock.
     pub now_us: i64,

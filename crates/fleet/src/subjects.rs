@@ -5,6 +5,8 @@
 //! | `ld.who` | coordinator | who is there? Each agent answers with `Hello` |
 //! | `ld.to.AGENT.ping` | coordinator | what does your clock say? |
 //! | `ld.to.AGENT.order` | coordinator | a signed order |
+//! | `ld.to.AGENT.ask` | coordinator | a signed question of a conversation |
+//! | `ld.answer.AGENT.CONVERSATION.0.NUMBER.PART.PARTS` | agent | a part of an answer |
 //! | `ld.alive.AGENT` | agent | once a second while it has a job (`Beat`) |
 //! | `ld.record.RUN.AGENT.EPOCH.SEQ.PART.PARTS` | agent | a part of a record; stream `LD_RECORDS` |
 //! | `ld.file.SHA256.CHUNK` | coordinator | a chunk of a file; stream `LD_FILES` |
@@ -27,6 +29,14 @@ pub(crate) fn ping(agent: &str) -> String {
 
 pub(crate) fn order(agent: &str) -> String {
     format!("ld.to.{agent}.order")
+}
+
+pub(crate) fn question(agent: &str) -> String {
+    format!("ld.to.{agent}.ask")
+}
+
+pub(crate) fn answers_of(agent: &str, conversation: &str) -> String {
+    format!("ld.answer.{agent}.{conversation}.>")
 }
 
 pub(crate) fn alive(agent: &str) -> String {
@@ -52,8 +62,13 @@ pub(crate) fn inbox(agent: &str) -> String {
 }
 
 /// What an agent may publish; answers to what it was asked come on top of that.
-pub(crate) fn may_publish(agent: &str) -> [String; 3] {
-    [format!("ld.record.*.{agent}.>"), alive(agent), format!("$JS.API.DIRECT.GET.{FILES}.ld.file.>")]
+pub(crate) fn may_publish(agent: &str) -> [String; 4] {
+    [
+        format!("ld.record.*.{agent}.>"),
+        format!("ld.answer.{agent}.>"),
+        alive(agent),
+        format!("$JS.API.DIRECT.GET.{FILES}.ld.file.>"),
+    ]
 }
 
 pub(crate) fn may_subscribe(agent: &str) -> [String; 3] {
@@ -75,6 +90,20 @@ impl PartOf {
     pub fn subject(&self) -> String {
         let PartOf { run, agent, epoch, seq, part, parts } = self;
         format!("ld.record.{run}.{agent}.{epoch}.{seq}.{part}.{parts}")
+    }
+
+    /// Where a part of an answer goes: the conversation is its run, the question's number its sequence.
+    pub fn answer_subject(&self) -> String {
+        let PartOf { run, agent, epoch, seq, part, parts } = self;
+        format!("ld.answer.{agent}.{run}.{epoch}.{seq}.{part}.{parts}")
+    }
+
+    /// The same read back; None when the subject is not of this form.
+    pub fn read_answer(subject: &str) -> Option<PartOf> {
+        let rest = subject.strip_prefix("ld.answer.")?;
+        let (agent, rest) = rest.split_once('.')?;
+        let (run, rest) = rest.split_once('.')?;
+        PartOf::read(&format!("ld.record.{run}.{agent}.{rest}"))
     }
 
     /// None when the subject is not of this form.
@@ -113,7 +142,9 @@ mod tests {
     #[test]
     fn a_subject_is_read_back_and_others_are_none() {
         let part = PartOf { run: "r-1".into(), agent: "web_2".into(), epoch: 3, seq: u64::MAX, part: 0, parts: 2 };
-        assert_eq!(PartOf::read(&part.subject()), Some(part));
+        assert_eq!(PartOf::read(&part.subject()), Some(part.clone()));
+        assert_eq!(PartOf::read_answer(&part.answer_subject()), Some(part));
+        assert_eq!(PartOf::read_answer("ld.answer.a.r.1.2.2.2"), None);
         for other in
             ["ld.record.r.a.1.2.3", "ld.record.r.a.1.2.2.2", "ld.record.r.a.-1.2.0.1", "ld.record.r!.a.1.2.0.1"]
         {

@@ -268,7 +268,13 @@ fn a_name_belongs_to_who_is_there_and_is_free_when_it_has_gone() {
     let mut options = world.options("a");
     options.folder = world.folder.path().join("elsewhere");
     let stop = lastdrop_fleet::Stop::default();
-    let refused = lastdrop_fleet::run_agent(&options, &mut common::Counter, &stop, std::sync::Arc::new(|_| {}));
+    let refused = lastdrop_fleet::run_agent(
+        &options,
+        &mut common::Counter,
+        std::sync::Arc::new(lastdrop_fleet::Mute),
+        &stop,
+        std::sync::Arc::new(|_| {}),
+    );
     assert!(refused.is_err_and(|e| e.to_string().contains("there is one of that name")));
     drop(first);
     let second = AgentThread::start(options);

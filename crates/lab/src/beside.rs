@@ -2,13 +2,14 @@
 //!
 //! A server that the user named (`--server`) is looked at with its status page. One that was only found by its listening
 //! socket is looked at from outside: a question to its status page would be a request that nobody asked for, and would
-//! stand in the counts of the server.
+//! stand in the counts of the server. One on another machine is looked at there, by whoever can (`Afar`).
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lastdrop_load::RunClock;
+use lastdrop_model::documents::WatchDocument;
 use lastdrop_model::run::Pool;
 use lastdrop_model::{Look, Observed, Plan, Timeline};
 use lastdrop_probe::listeners::{Endpoint, is_local};
@@ -22,6 +23,9 @@ use crate::others::Goal;
 const SHORTEST: Duration = Duration::from_secs(3);
 /// The first requests shall not share the processor with the search for the server.
 const SETTLE: Duration = Duration::from_millis(50);
+
+/// Looks at a server of another machine: what it sees now, with differences since the look before.
+pub type Afar = Box<dyn FnMut() -> Result<WatchDocument, String> + Send>;
 
 enum News {
     Found { name: String, pool: Pool, helpers: Helpers },
@@ -43,17 +47,21 @@ pub struct Beside {
 
 impl Beside {
     /// Begins to look for the server and then at it. `named` is the server that the user named.
-    pub fn start(plan: &Plan, clock: RunClock, named: Option<Found>, observe: bool) -> Beside {
+    /// One of another machine is looked at by `afar` instead.
+    pub fn start(plan: &Plan, clock: RunClock, named: Option<Found>, afar: Option<Afar>, observe: bool) -> Beside {
         let (tell, news) = channel();
         let (over, is_over) = channel();
         let measured = plan.phases.iter().find(|p| p.measured);
         let long_enough = measured.is_some_and(|p| p.duration.is_none_or(|d| d >= SHORTEST));
         let asked = plan.objectives.iter().any(|o| o.metric.is_of_server());
-        let wanted = observe && (named.is_some() || long_enough || asked);
+        let wanted = observe && (named.is_some() || afar.is_some() || long_enough || asked);
         let work = {
             let goal = Goal::of(plan);
             move || {
                 sleep(SETTLE, &is_over);
+                if let Some(afar) = afar {
+                    return look_from_afar(afar, clock, &is_over, &tell);
+                }
                 let endpoint = goal.endpoint();
                 let here = endpoint.as_ref().filter(|e| !matches!(e, Endpoint::Tcp(address) if !is_local(address)));
                 let found = named.or_else(|| find_listening_at(here?))?;
@@ -87,7 +95,8 @@ impl Beside {
         self.over = None;
         let observed = self.thread.take().and_then(|t| t.join().ok()).flatten();
         let last = self.news();
-        let observed = observed.map(|o| Observed { name: std::mem::take(&mut self.name), ..o });
+        let name = std::mem::take(&mut self.name);
+        let observed = observed.map(|o| if o.name.is_empty() { Observed { name, ..o } } else { o });
         // Killed or interrupted before its measured phase ended: nothing can be said.
         (self.pool.take().filter(|p| p.workers_at_end > 0), observed, last)
     }
@@ -140,6 +149,42 @@ fn look_on(
         looks: Timeline::default(),
         unread: looker.unread(),
         cost_cores: (looker.cost_cores() * 1e5).round() / 1e5,
+    })
+}
+
+/// The same of a server of another machine. What it sees is of the time between two answers; a look that does not come is the end of
+/// looking, and said.
+fn look_from_afar(mut afar: Afar, clock: RunClock, over: &Receiver<()>, tell: &Sender<News>) -> Option<Observed> {
+    let seconds = || (clock.now_us() as f64 / 1e3).round() / 1e3;
+    let mut seen = match afar() {
+        Ok(first) => first,
+        Err(why) => return Some(Observed { unread: vec![why], ..Observed::default() }),
+    };
+    let mut trouble = None;
+    loop {
+        let on = sleep(Duration::from_micros(1_000_000 - clock.now_us() % 1_000_000), over);
+        match afar() {
+            Ok(next) => seen = next,
+            Err(why) => {
+                trouble = Some(format!("anything after {:.0} s: {why}", seconds()));
+                break;
+            }
+        }
+        let look = Look { t_s: seconds(), ..seen.look.clone() };
+        if (look.span_s > 0.2 || !on) && tell.send(News::Look(Box::new(look))).is_err() {
+            return None;
+        }
+        if !on {
+            break;
+        }
+    }
+    Some(Observed {
+        name: seen.server,
+        master: seen.master,
+        workers: seen.workers,
+        looks: Timeline::default(),
+        unread: seen.unread.into_iter().chain(trouble).collect(),
+        cost_cores: (seen.cost_cores * 1e5).round() / 1e5,
     })
 }
 

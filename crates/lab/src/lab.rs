@@ -23,7 +23,7 @@ use lastdrop_probe::namespace;
 use lastdrop_server::Found;
 use serde_json::json;
 
-use crate::beside::Beside;
+use crate::beside::{Afar, Beside};
 use crate::carrier::{CarriedRun, Carrier};
 use crate::observers::{Observer, Scratch};
 use crate::others::{Goal, KnownChain, OthersWatch, lock};
@@ -52,6 +52,8 @@ pub struct Lab<'a> {
     pub observers: Vec<Box<dyn Observer + 'a>>,
     /// The server that the runs are about, where the user named it; else it is looked for by the URL.
     pub server: Option<Found>,
+    /// Who looks at the server of the next run, where that is on another machine.
+    pub afar: Option<Afar>,
     /// Who puts the load on; None: this process.
     pub carrier: Option<Box<dyn Carrier + 'a>>,
     /// Look at the server beside the load.
@@ -98,6 +100,7 @@ impl<'a> Lab<'a> {
             stop,
             observers,
             server: None,
+            afar: None,
             carrier: None,
             observe: true,
             chain: Arc::new(Mutex::new(Chain::of_ourselves())),
@@ -272,7 +275,7 @@ impl Lab<'_> {
         let stop = self.stop;
         let throttled = host::throttled();
         let clocks = Clocks::now();
-        let mut beside = Beside::start(plan, clock, self.server.clone(), self.observe);
+        let mut beside = Beside::start(plan, clock, self.server.clone(), self.afar.take(), self.observe);
         let told = self.looks.as_ref();
         // Those of the time between the runs.
         let _ = told.map_or(0, |told| told.try_iter().count());

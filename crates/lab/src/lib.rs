@@ -11,6 +11,7 @@ mod others;
 mod server_log;
 pub mod warm;
 
+pub use beside::Afar;
 pub use carrier::{Carried, CarriedRun, Carrier};
 pub use lab::{Lab, LabError};
 pub use observers::Observer;

@@ -1,21 +1,63 @@
 //! The settings of servers: what they are now, where that comes from, and what they could be.
 
+use lastdrop_analyze::nodes::{Node, differing};
 use lastdrop_lab::LabError;
-use lastdrop_model::Setting;
 use lastdrop_model::documents::{KNOBS_SCHEMA, KnobRow, KnobsDocument};
 use lastdrop_model::settings::Takes;
-use lastdrop_server::{ServerRef, knobs_of};
+use lastdrop_model::{Setting, Settings};
+use lastdrop_server::{ServerError, ServerRef, knobs_of};
 
-/// Reads the settings of running servers.
+/// What `knobs` says of one server alone, on another machine.
+pub type KnobsElsewhere<'a> = &'a dyn Fn(&ServerRef) -> Result<KnobsDocument, ServerError>;
+
+/// Reads the settings of running servers. Those of other machines are asked of `elsewhere`, and compared with each other.
+///
+/// # Errors
+/// When one of them is not found, or is of a kind whose settings cannot be read.
+pub fn knobs_anywhere(servers: &[ServerRef], elsewhere: KnobsElsewhere<'_>) -> Result<KnobsDocument, LabError> {
+    let each: Vec<ServerRef> = servers.iter().flat_map(ServerRef::each).collect();
+    let mut all = KnobsDocument::default();
+    let mut nodes = Vec::new();
+    for server in &each {
+        if !server.is_elsewhere() {
+            let mut own = knobs(std::slice::from_ref(server))?;
+            own.knobs.iter_mut().for_each(|row| row.setting = setting(&each, server, &row.name));
+            all.knobs.append(&mut own.knobs);
+            all.notes.append(&mut own.notes);
+            continue;
+        }
+        let there = elsewhere(server)?;
+        let agent = server.agents().join("+");
+        let named = |name: &str| server.naming(&format!("{agent}/{name}"));
+        let settings: Settings =
+            there.knobs.iter().filter_map(|row| Some((row.name.clone(), row.value.clone()?))).collect();
+        let (called, kind) = (server.called().to_string(), server.kind.name.to_string());
+        nodes.push(Node { server: called, kind, settings: Some(settings), ..Node::default() });
+        all.knobs.extend(there.knobs.into_iter().map(|row| KnobRow {
+            setting: setting(&each, server, &row.name),
+            server: named(&row.server),
+            ..row
+        }));
+        all.notes.extend(there.notes.iter().map(|note| format!("{agent}/{note}")));
+    }
+    all.differs = differing(&nodes);
+    Ok(KnobsDocument { schema: KNOBS_SCHEMA.into(), ..all })
+}
+
+/// What a setting is called among those of several servers.
+fn setting(servers: &[ServerRef], server: &ServerRef, name: &str) -> String {
+    if servers.len() > 1 { format!("{}.{name}", server.called()) } else { String::new() }
+}
+
+/// Reads the settings of running servers of this machine.
 ///
 /// # Errors
 /// When one of them is not found, or is of a kind whose settings cannot be read.
 pub fn knobs(servers: &[ServerRef]) -> Result<KnobsDocument, LabError> {
-    let mut document = KnobsDocument { schema: KNOBS_SCHEMA.into(), knobs: Vec::new(), notes: Vec::new() };
+    let mut document = KnobsDocument { schema: KNOBS_SCHEMA.into(), ..KnobsDocument::default() };
     for server in servers {
         let of = knobs_of(server)?;
         let (name, effective) = (server.naming(&of.server), &of.effective);
-        let called = (servers.len() > 1).then(|| server.called());
         document.knobs.extend(of.knobs.iter().map(|knob| {
             let (range, choices) = match knob.takes {
                 Takes::Count(least, most) | Takes::Range(least, most) => (Some([least, most]), Vec::new()),
@@ -26,7 +68,7 @@ pub fn knobs(servers: &[ServerRef]) -> Result<KnobsDocument, LabError> {
             KnobRow {
                 server: name.clone(),
                 name: knob.name.into(),
-                setting: called.map_or_else(String::new, |called| format!("{called}.{}", knob.name)),
+                setting: setting(servers, server, knob.name),
                 value: effective.settings.get(knob.name).cloned(),
                 source: effective.sources.get(knob.name).cloned().unwrap_or_default(),
                 default: Setting::read(knob.default),

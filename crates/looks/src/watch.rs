@@ -2,9 +2,54 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use lastdrop_model::Settings;
 use lastdrop_model::documents::{WATCH_SCHEMA, WatchDocument};
 use lastdrop_probe::looker::{Detail, Looker, Subject};
 use lastdrop_server::{Found, ServerError, ServerRef, find};
+use serde::{Deserialize, Serialize};
+
+/// A server of another machine under watch, whoever carries the looks here.
+pub trait WatchElsewhere: Send {
+    /// What was found, and when it is looked for anew.
+    fn found(&self) -> &FoundElsewhere;
+
+    /// As [`Watcher::look`]; one that has ended is looked for anew. With it: does it live?
+    ///
+    /// # Errors
+    /// When its machine cannot be asked.
+    fn look(&mut self, patient: bool) -> Result<(WatchDocument, bool), ServerError>;
+
+    /// Its settings as they are now; None where they cannot be read.
+    fn settings(&mut self) -> Option<Settings>;
+}
+
+/// What is known of a server of another machine.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct FoundElsewhere {
+    /// As it is named on a command line there.
+    pub name: String,
+    pub kind: String,
+    pub software: String,
+    pub master: i32,
+    pub listens: Vec<String>,
+}
+
+impl From<&Found> for FoundElsewhere {
+    fn from(found: &Found) -> FoundElsewhere {
+        FoundElsewhere {
+            name: found.name.clone(),
+            kind: kind(found),
+            software: found.software.clone(),
+            master: found.master,
+            listens: found.listeners.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+/// What is named by a process is of no kind.
+pub(crate) fn kind(found: &Found) -> String {
+    if found.kind.programs.is_empty() { found.software.clone() } else { found.kind.name.into() }
+}
 
 /// A server under watch.
 #[derive(Debug)]

@@ -1,17 +1,20 @@
-//! Looks at one server or several again and again, and finds out which of them talk to each other.
+//! Looks at one server or several again and again, and finds out which of them talk to each other, and which node of another
+//! machine is not as the others of its kind.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lastdrop_analyze::nodes::{Node, differing};
+use lastdrop_model::Settings;
 use lastdrop_model::documents::{ChainServer, StackWatchDocument, WatchDocument, Watched};
 use lastdrop_probe::links::{Links, links};
 use lastdrop_server::{ServerError, ServerRef};
 
 use crate::databases::{DatabaseOptions, Databases, Nearby};
-use crate::watch::Watcher;
+use crate::watch::{FoundElsewhere, WatchElsewhere, Watcher, kind};
 
 /// At first connections are looked for as often as that, so that those of a short look are seen; they may last for a
 /// millisecond only.
@@ -20,6 +23,11 @@ const EAGER_FOR: Duration = Duration::from_secs(3);
 /// Then as seldom as makes this share of a processor, but not more often than this.
 const SHARE: f64 = 0.005;
 const OFTEN: Duration = Duration::from_millis(200);
+/// The settings of nodes are read again after so many looks, and when one is started anew.
+const SETTINGS_EVERY: u32 = 15;
+
+/// Counters of the kernel that count connections which were not taken.
+const REFUSALS: [&str; 2] = ["ListenDrops", "ListenOverflows"];
 
 /// Servers under watch.
 #[derive(Debug)]
@@ -30,7 +38,31 @@ pub struct Watchers {
     nearby: Vec<Nearby>,
     /// Where there are several, or one and a database nearby.
     seeker: Option<Seeker>,
+    /// Those of other machines, in the order of their places among all.
+    nodes: Vec<NodeWatch>,
 }
+
+/// A server of another machine.
+struct NodeWatch {
+    called: String,
+    /// Among all that were named.
+    place: usize,
+    watch: Box<dyn WatchElsewhere>,
+    settings: Option<Settings>,
+    /// Looks until they are read again.
+    settings_in: u32,
+    /// Why nothing is seen of it.
+    trouble: Option<String>,
+}
+
+impl std::fmt::Debug for NodeWatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeWatch").field("called", &self.called).finish_non_exhaustive()
+    }
+}
+
+/// Begins to watch a server of another machine.
+pub type StartElsewhere<'a> = &'a dyn Fn(&ServerRef) -> Result<Box<dyn WatchElsewhere>, ServerError>;
 
 #[derive(Debug)]
 struct Member {
@@ -44,24 +76,67 @@ impl Watchers {
     ///
     /// # Errors
     /// When one is not found, or may not be looked at.
-    pub fn start(servers: &[ServerRef], options: &DatabaseOptions) -> Result<Watchers, ServerError> {
+    pub fn start(
+        servers: &[ServerRef],
+        options: &DatabaseOptions,
+        elsewhere: StartElsewhere<'_>,
+    ) -> Result<Watchers, ServerError> {
+        let all: Vec<ServerRef> = servers.iter().flat_map(ServerRef::each).collect();
+        let mut nodes = Vec::new();
+        for (place, server) in all.iter().enumerate().filter(|(_, server)| server.is_elsewhere()) {
+            let (called, watch) = (server.called().to_string(), elsewhere(server)?);
+            nodes.push(NodeWatch { called, place, watch, settings: None, settings_in: 0, trouble: None });
+        }
         let start = |server: &ServerRef| {
             let watcher = Watcher::start(server)?;
             Ok(Member { called: server.called().into(), watcher, gone: false })
         };
-        let members = servers.iter().map(start).collect::<Result<Vec<Member>, ServerError>>()?;
+        let members = all
+            .iter()
+            .filter(|server| !server.is_elsewhere())
+            .map(start)
+            .collect::<Result<Vec<Member>, ServerError>>()?;
         let known: Vec<(String, i32)> = members.iter().map(|m| (m.called.clone(), m.watcher.found().master)).collect();
         let databases = Databases::start(options, &known);
         let nearby = databases.nearby(&known);
         let masters: Vec<i32> =
             known.iter().map(|(_, master)| *master).chain(nearby.iter().map(|n| n.master)).collect();
         let seeker = (masters.len() > 1).then(|| Seeker::start(masters));
-        Ok(Watchers { members, databases, nearby, seeker })
+        Ok(Watchers { members, databases, nearby, seeker, nodes })
     }
 
     /// Looks; at those that have ended after looking for them anew. With `patient`, every process's memory is read now and
-    /// status pages are waited for. None where there is nothing to look at.
-    pub fn look(&mut self, patient: bool) -> Option<Watched> {
+    /// status pages are waited for. None where there is nothing to look at. A node that cannot be asked is left out, and told by
+    /// [`Watchers::alert`].
+    ///
+    /// # Errors
+    /// When none of several, or the only one, can be asked.
+    pub fn look(&mut self, patient: bool) -> Result<Option<Watched>, ServerError> {
+        let Watchers { nodes, members, .. } = self;
+        let alone = nodes.len() + members.len() == 1;
+        let mut seen = thread::scope(|scope| {
+            let looking = nodes.iter_mut().map(|node| scope.spawn(move || node.look(patient, !alone)));
+            // All at once: of one that is lost it takes a while to know it.
+            let looking: Vec<_> = looking.collect();
+            looking.into_iter().map(|look| look.join().unwrap_or(Ok(None))).collect::<Vec<_>>()
+        });
+        if self.members.is_empty() && !self.nodes.is_empty() && seen.iter().all(Result::is_err) {
+            return seen.swap_remove(0).map(|_| None);
+        }
+        let mut of_nodes = Vec::new();
+        for (node, seen) in self.nodes.iter_mut().zip(seen) {
+            node.trouble = seen.as_ref().err().map(ToString::to_string);
+            if let Some(document) = seen.ok().flatten() {
+                of_nodes.push((node.place, node.called.clone(), document));
+            }
+        }
+        if alone && !self.nodes.is_empty() {
+            return Ok(of_nodes.pop().map(|(_, _, document)| Watched::One(Box::new(document))));
+        }
+        Ok(self.look_here(patient, of_nodes))
+    }
+
+    fn look_here(&mut self, patient: bool, of_nodes: Vec<(usize, String, WatchDocument)>) -> Option<Watched> {
         let mut documents = Vec::new();
         for (place, member) in self.members.iter_mut().enumerate() {
             if member.gone {
@@ -81,7 +156,7 @@ impl Watchers {
             }
         }
         let databases = self.databases.looks(patient);
-        if self.members.len() == 1 {
+        if self.members.len() == 1 && self.nodes.is_empty() {
             return documents
                 .pop()
                 .map(|(_, document)| Watched::One(Box::new(WatchDocument { databases, ..document })));
@@ -90,8 +165,34 @@ impl Watchers {
             let unread = "who it is connected to: its sockets are those of another user (run as root)";
             documents[*place].1.unread.push(unread.into());
         }
+        let differs = differing(&self.compared(&of_nodes));
+        for (place, called, document) in of_nodes {
+            documents.insert(place.min(documents.len()), (called, document));
+        }
         let of_all = StackWatchDocument::of(documents, self.chain(&seen));
-        Some(Watched::Several(StackWatchDocument { databases, ..of_all }))
+        Some(Watched::Several(StackWatchDocument { databases, differs, ..of_all }))
+    }
+
+    /// Nodes as they are compared with each other.
+    fn compared(&self, looks: &[(usize, String, WatchDocument)]) -> Vec<Node> {
+        let of = |(_, called, document): &(usize, String, WatchDocument)| {
+            let node = self.nodes.iter().find(|node| node.called == *called)?;
+            let look = &document.look;
+            let refused = look.kernel.iter().filter(|(name, _)| REFUSALS.contains(&name.as_str()));
+            let mut errors: BTreeMap<String, u64> = refused.map(|(name, n)| (name.clone(), *n)).collect();
+            errors.extend(look.host.oom_kills.map(|n| ("oom_kills".to_string(), n)));
+            errors.insert("lines of the kernel log".into(), look.log.len() as u64);
+            Some(Node {
+                server: called.clone(),
+                kind: node.watch.found().kind.clone(),
+                settings: node.settings.clone(),
+                real_memory_bytes: look.real_memory_bytes,
+                requests_rps: look.requests_rps,
+                span_s: look.span_s,
+                errors,
+            })
+        };
+        looks.iter().filter_map(of).collect()
     }
 
     fn chain(&self, seen: &Links) -> Vec<ChainServer> {
@@ -103,9 +204,7 @@ impl Watchers {
             let ways = own.filter_map(|link| Some((link.via.to_string(), self.called(link.to)?)));
             let (connects, to) = ways.unzip();
             let listens = listens.into_iter().collect();
-            // What is named by a process is of no kind.
-            let kind = if found.kind.programs.is_empty() { found.software.clone() } else { found.kind.name.into() };
-            ChainServer { server: member.called.clone(), kind, listens, connects, to }
+            ChainServer { server: member.called.clone(), kind: kind(found), listens, connects, to }
         };
         let database = |(place, nearby): (usize, &Nearby)| {
             let listens = seen.listens.get(place).into_iter().flatten().map(ToString::to_string).collect();
@@ -113,7 +212,16 @@ impl Watchers {
             Some(ChainServer { server, kind, listens, ..ChainServer::default() })
         };
         let others = (self.members.len()..).zip(&self.nearby).filter_map(database);
-        self.members.iter().enumerate().map(server).chain(others).collect()
+        let node = |node: &NodeWatch| {
+            let FoundElsewhere { kind, listens, .. } = node.watch.found().clone();
+            ChainServer { server: node.called.clone(), kind, listens, ..ChainServer::default() }
+        };
+        let mut all: Vec<ChainServer> = self.members.iter().enumerate().map(server).collect();
+        for of in &self.nodes {
+            all.insert(of.place.min(all.len()), node(of));
+        }
+        all.extend(others);
+        all
     }
 
     fn called(&self, place: usize) -> Option<String> {
@@ -124,10 +232,27 @@ impl Watchers {
     /// Who has ended and is being looked for.
     #[must_use]
     pub fn alert(&self) -> Option<String> {
+        if let Some(trouble) = self.nodes.iter().find_map(|node| node.trouble.clone()) {
+            return Some(format!("{trouble}; it is asked again"));
+        }
         let member = self.members.iter().find(|m| m.gone)?;
         let what = if self.members.len() > 1 { format!("{} has", member.called) } else { "the server has".into() };
         let master = member.watcher.found().master;
         Some(format!("{what} ended (process {master} is gone); looking for it again"))
+    }
+}
+
+impl NodeWatch {
+    /// A look, and the settings where they are due and are compared. None: it has ended, and is being looked for.
+    fn look(&mut self, patient: bool, compared: bool) -> Result<Option<WatchDocument>, ServerError> {
+        let (document, alive) = self.watch.look(patient)?;
+        if compared && alive && self.settings_in == 0 {
+            self.settings = self.watch.settings();
+            self.settings_in = SETTINGS_EVERY;
+        }
+        // One that has ended has other settings when it is there again.
+        self.settings_in = if alive { self.settings_in.saturating_sub(1) } else { 0 };
+        Ok(Some(document))
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use lastdrop_model::documents::{KnobRow, KnobsDocument};
 use lastdrop_model::printable::line;
 
+use crate::nodes::differing_lines;
 use crate::table::aligned;
 
 /// The report of `knobs`: a table for each server, then what its settings do.
@@ -28,6 +29,9 @@ pub fn knobs_text(d: &KnobsDocument) -> String {
             let _ = writeln!(out, "  {}: {}{}", line(name(row)), line(&row.effect), line(&rest));
         }
         out.push('\n');
+    }
+    for one in differing_lines(&d.differs) {
+        let _ = writeln!(out, "{one}");
     }
     for note in &d.notes {
         let _ = writeln!(out, "note: {}", line(note));
@@ -54,6 +58,7 @@ fn cells(row: &KnobRow) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use lastdrop_model::documents::{Differs, DiffersIn};
     use lastdrop_model::{ReloadClass, Setting};
 
     use super::*;
@@ -78,7 +83,15 @@ mod tests {
         };
         let mut knobs = vec![row("a", "workers", Some([1, 9]), &[]), row("b", "keep", None, &["on", "off"])];
         knobs[1].setting = "b.keep".into();
-        let d = KnobsDocument { schema: String::new(), knobs, notes: vec!["b: \u{1b}[1m".into()] };
+        let differs = Differs {
+            server: "b".into(),
+            what: DiffersIn::Settings,
+            name: "keep".into(),
+            value: "on".into(),
+            others: serde_json::Value::Null,
+        };
+        let notes = vec!["b: \u{1b}[1m".into()];
+        let d = KnobsDocument { schema: String::new(), knobs, differs: vec![differs], notes };
         let text = knobs_text(&d);
         let wanted = [
             "workers",
@@ -87,6 +100,7 @@ mod tests {
             "/etc/x.conf:3",
             "on, off",
             "  b.keep: what it does; only when pm is dynamic\n",
+            "b differs: keep is on, on the others not set\n",
         ];
         assert!(wanted.iter().all(|w| text.contains(w)) && !text.contains('\u{1b}'), "{text}");
     }

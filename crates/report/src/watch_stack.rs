@@ -12,6 +12,7 @@ use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 
 use crate::database::{database_summary, database_text};
+use crate::nodes::differing_lines;
 use crate::watch::{
     View, database_rows, draw, draw_databases, draw_keys, draw_news, draw_part, news, watch_line, watch_text,
 };
@@ -58,10 +59,15 @@ pub fn chain_lines(chain: &[ChainServer]) -> Vec<String> {
     lines
 }
 
-/// The chain, or that there is none to be seen.
+/// The chain, or that there is none to be seen; and nodes that are not as the others.
 fn chain_or_none(d: &StackWatchDocument) -> Vec<String> {
-    let lines = chain_lines(&d.chain);
-    if lines.is_empty() { vec!["no connection between these servers was seen yet".into()] } else { lines }
+    let mut lines = chain_lines(&d.chain);
+    // Who is connected to whom is only seen on one machine.
+    if lines.is_empty() && !d.chain.iter().any(|s| s.server.contains('/')) {
+        lines.push("no connection between these servers was seen yet".into());
+    }
+    lines.extend(differing_lines(&d.differs));
+    lines
 }
 
 /// One look as text, for `--once`.
@@ -71,7 +77,10 @@ pub fn watched_text(watched: &Watched, view: &View) -> String {
         Watched::One(d) => return watch_text(d, view),
         Watched::Several(d) => d,
     };
-    let mut out = format!("{}\n", chain_or_none(d).join("\n"));
+    let mut out = String::new();
+    for line in chain_or_none(d) {
+        let _ = writeln!(out, "{line}");
+    }
     for server in d.servers() {
         let _ = write!(out, "\n{}", watch_text(&server, view));
     }
@@ -94,7 +103,8 @@ pub fn watched_line(watched: &Watched) -> String {
             };
             let others = d.other_databases();
             let others: String = others.iter().map(|of| database_summary(of).0 + "\n").collect();
-            chain + &d.looks.iter().zip(&d.servers()).map(own).collect::<String>() + &others
+            let differs: String = differing_lines(&d.differs).into_iter().map(|line| line + "\n").collect();
+            chain + &differs + &d.looks.iter().zip(&d.servers()).map(own).collect::<String>() + &others
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::{ServerError, ServerRef};
 /// # Errors
 /// When there is none, more than one, or it may not be looked at.
 pub fn discover(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
+    not_elsewhere(server)?;
     find_adapter(server)
         .or_else(|e| {
             let may_be_contained = matches!(e, ServerError::NotFound { .. } | ServerError::Io { .. });
@@ -28,6 +29,16 @@ pub fn discover(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
             contained.map_or(Err(e), |found| found.map(|found| Box::new(found) as Box<dyn Adapter>))
         })
         .map_err(|e| or_restore(e, server))
+}
+
+/// A server of another machine is not looked for on this one.
+pub(crate) fn not_elsewhere(server: &ServerRef) -> Result<(), ServerError> {
+    let Some(agent) = server.agents().first() else { return Ok(()) };
+    Err(ServerError::Setting(format!(
+        "'{server}' is on another machine: this is done there (on {agent}: {}). watch, knobs, run --server, sweep, tune and restore reach it \
+         from here",
+        server.there()
+    )))
 }
 
 pub(crate) fn find_adapter(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
@@ -81,6 +92,7 @@ pub struct KnobsOf {
 /// # Errors
 /// As [`discover`]; or when they cannot be read.
 pub fn knobs_of(server: &ServerRef) -> Result<KnobsOf, ServerError> {
+    not_elsewhere(server)?;
     if server.kind.is_host() {
         let host = Host::find(server)?;
         return Ok(KnobsOf {

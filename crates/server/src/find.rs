@@ -8,7 +8,7 @@ use lastdrop_probe::process::{self, Helpers, ProcessInfo};
 use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
-use crate::adapters::{find_adapter, no_program};
+use crate::adapters::{find_adapter, no_program, not_elsewhere};
 use crate::kind::{AdapterName, Kind, Leave, program_of};
 use crate::kinds;
 use crate::left::or_restore;
@@ -71,6 +71,7 @@ impl Found {
 /// # Errors
 /// When there is none, more than one, or it may not be looked at.
 pub fn find(server: &ServerRef) -> Result<Found, ServerError> {
+    not_elsewhere(server)?;
     let found = find_any(server).map_err(|e| match e {
         ServerError::NotFound { what, advice } if !nix::unistd::geteuid().is_root() => ServerError::NotFound {
             what,
@@ -141,7 +142,7 @@ pub fn found_of_process(pid: i32) -> Option<Found> {
     }
     // Its own title may tell its configuration, where that is not certain enough to name it.
     let config = kind.named_by.likely(&info);
-    let named = ServerRef { name: None, kind, config: config.clone(), pid: None, url: None };
+    let named = ServerRef { name: None, kind, config: config.clone(), pid: None, url: None, at: None };
     found.name = named.to_string();
     found.listeners = listeners_of(pid);
     found.status = status_of(&named, config.as_deref(), &found.listeners);
@@ -158,7 +159,7 @@ fn by_process(info: &ProcessInfo) -> Found {
     // A process of no kind is named by itself.
     let pid = kind.programs.is_empty().then_some(info.pid);
     Found {
-        name: ServerRef { name: None, kind, config: kind.named_by.certain(info), pid, url: None }.to_string(),
+        name: ServerRef { name: None, kind, config: kind.named_by.certain(info), pid, url: None, at: None }.to_string(),
         kind,
         software: program_of(info),
         master: info.pid,
@@ -212,7 +213,7 @@ fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
         prefork: kind.one_request_a_worker,
         helpers: kind.helpers,
         status,
-        name: ServerRef { name: None, kind, config, pid: None, url: None }.to_string(),
+        name: ServerRef { name: None, kind, config, pid: None, url: None, at: None }.to_string(),
         listeners,
     })
 }

@@ -46,6 +46,32 @@ pub fn look_at_health(url: &Url, pid: i32) -> Result<Health, ServerError> {
     Ok(Health { url: url.clone(), status: answer.status })
 }
 
+/// What a site answers now that is not asked of a server of this machine.
+///
+/// # Errors
+/// When it does not answer.
+pub fn ask(url: &Url) -> Result<Health, ServerError> {
+    let answer = status::get(url, ASK_TIMEOUT)
+        .map_err(|e| ServerError::Unhealthy(format!("{url} does not answer from this machine: {e}")))?;
+    Ok(Health { url: url.clone(), status: answer.status })
+}
+
+/// Waits until a site of servers on other machines answers as it did at the start.
+///
+/// # Errors
+/// When it does not.
+pub fn wait_until_it_answers(health: &Health) -> Result<(), ServerError> {
+    let begun = Instant::now();
+    loop {
+        let Err(e) = health.check() else { return Ok(()) };
+        if begun.elapsed() > HEALTHY_TIMEOUT {
+            let (url, limit) = (&health.url, HEALTHY_TIMEOUT.as_secs());
+            return Err(ServerError::Unhealthy(format!("{url} does not answer as before, for {limit} s: {e}")));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Waits until the server answers as it did at the start.
 pub fn wait_healthy(health: Option<&Health>, master: i32) -> Result<(), ServerError> {
     let Some(health) = health else { return Ok(()) };

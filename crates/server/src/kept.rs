@@ -11,11 +11,14 @@ pub enum Kept {
     OnFile { file: PathBuf, argv: Vec<String> },
     /// In the running server alone: this command line, and these variables of its environment.
     Running { argv: Vec<String>, environment: Vec<(String, String)> },
+    /// On other machines: in words.
+    Elsewhere(String),
 }
 
 impl std::fmt::Display for Kept {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Kept::Elsewhere(words) => f.write_str(words),
             Kept::InFile(file) => write!(f, "{}", file.display()),
             Kept::OnFile { file, argv } => write!(f, "{} (started with: {})", file.display(), argv.join(" ")),
             Kept::Running { argv, environment } => {

@@ -15,6 +15,7 @@ mod container;
 mod described;
 mod edited;
 mod edits;
+mod elsewhere;
 mod find;
 mod fpm;
 mod fpm_config;
@@ -54,18 +55,19 @@ pub use adapter::{Adapter, Effective, Facts};
 pub use adapters::{KnobsOf, discover, knobs_of};
 pub use apache::unused_modules;
 pub use change::{Change, Directives};
+pub use elsewhere::{Elsewhere, Opening, RemotePart, There};
 pub use find::{Found, find, find_listening_at, found_of_process};
 pub use health::Health;
 pub use host::{Host, HostSession};
-pub use journal::{Journal, JournalFault, state_folder};
+pub use journal::{Journal, JournalFault, StackPlace, state_folder};
 pub use kept::Kept;
 pub use kind::Kind;
 pub use kind_file::schema as kind_schema;
 pub use left::{forget, left_at};
-pub use restore::{Restored, restore_all, restore_of};
-pub use server_ref::{ServerRef, check_called_apart};
+pub use restore::{Restored, restore_all, restore_like, restore_of};
+pub use server_ref::{At, ServerRef, check_called_apart};
 pub use session::Session;
-pub use stack::{Stack, Staying};
+pub use stack::{Halves, Server, Stack, Staying};
 pub use tables::{KnobRow, KnobTable, knob_tables};
 pub use visitors::Others;
 
@@ -130,6 +132,9 @@ pub enum ServerError {
     ChangedByOthers { files: String },
     #[error("the server is not put back: {0}\nwhen that is mended: lastdrop restore")]
     NotRestored(Box<ServerError>),
+    /// What an agent says of a server of its machine, in words.
+    #[error("agent {agent}: {what}")]
+    Elsewhere { agent: String, what: String, refusal: bool },
     /// About one of several.
     #[error("{server}: {what}")]
     Of { server: String, what: Box<ServerError> },
@@ -145,6 +150,7 @@ impl ServerError {
     pub fn is_refusal(&self) -> bool {
         match self {
             ServerError::Of { what, .. } => what.is_refusal(),
+            ServerError::Elsewhere { refusal, .. } => *refusal,
             ServerError::Clamped { .. }
             | ServerError::ConfigTest { .. }
             | ServerError::NotReloaded { .. }

@@ -372,6 +372,18 @@ pub fn restore_of(names: &[String]) -> Result<Vec<Result<Restored, ServerError>>
     restore_journals(false, names.iter().any(is_host), |server| names.iter().any(|name| name == server))
 }
 
+/// The same of servers of which somebody knows by other names: of those that are meant, as they are named in journals.
+///
+/// # Errors
+/// When the state folder cannot be read.
+pub fn restore_like(
+    dry_run: bool,
+    is_meant: impl Fn(&ServerRef) -> bool,
+) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
+    let host = "host".parse::<ServerRef>().is_ok_and(|host| is_meant(&host));
+    restore_journals(dry_run, host, |server| server.parse().is_ok_and(|server| is_meant(&server)))
+}
+
 fn restore_journals(
     dry_run: bool,
     host: bool,

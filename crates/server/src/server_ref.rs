@@ -1,7 +1,10 @@
-//! How a server is named on the command line: `[NAME=]KIND[:CONFIG][@URL]`, and what several of them are called.
+//! How a server is named on the command line: `[NAME=][AGENT/]KIND[:CONFIG][@URL]`, and what several of them are called.
+//!
+//! `AGENT/KIND` is the server of that kind on the machine of a fleet's agent, `A,B/KIND` the same server on several of them: what is set
+//! is set on all. It is called as it is written, with `+` between agents, since a comma stands between settings: `a+b/apache.MaxRequestWorkers`.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use lastdrop_model::Url;
@@ -19,13 +22,72 @@ pub struct ServerRef {
     /// The process, where the kind is named by one.
     pub pid: Option<i32>,
     pub url: Option<Url>,
+    /// The agents on whose machines it is; None: this one.
+    pub at: Option<At>,
+}
+
+/// Where a server is that is not here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct At {
+    /// At least one, each once.
+    pub agents: Vec<String>,
+    /// What it is called without a name of its own: `a/apache`, `a+b/apache`.
+    called: String,
+}
+
+impl At {
+    fn new(agents: Vec<String>, kind: &Kind) -> At {
+        let called = format!("{}/{}", agents.join("+"), kind.name);
+        At { agents, called }
+    }
 }
 
 impl ServerRef {
-    /// What it is called among several: its name, else that of its kind.
+    /// What it is called among several: its name, else that of its kind, where it is elsewhere after its agents.
     #[must_use]
     pub fn called(&self) -> &str {
-        self.name.as_deref().unwrap_or(self.kind.name)
+        let own = || self.at.as_ref().map_or(self.kind.name, |at| at.called.as_str());
+        self.name.as_deref().unwrap_or_else(own)
+    }
+
+    /// Is it on another machine?
+    #[must_use]
+    pub fn is_elsewhere(&self) -> bool {
+        self.at.is_some()
+    }
+
+    /// The agents on whose machines it is.
+    #[must_use]
+    pub fn agents(&self) -> &[String] {
+        self.at.as_ref().map_or(&[], |at| &at.agents)
+    }
+
+    /// The same on each machine alone: one here, or one for each agent. With a name that is AGENT/NAME of several.
+    #[must_use]
+    pub fn each(&self) -> Vec<ServerRef> {
+        let agents = self.agents();
+        let alone = |agent: &String| ServerRef {
+            name: self
+                .name
+                .as_ref()
+                .map(|name| if agents.len() > 1 { format!("{agent}/{name}") } else { name.clone() }),
+            at: Some(At::new(vec![agent.clone()], self.kind)),
+            ..self.clone()
+        };
+        if agents.is_empty() { vec![self.clone()] } else { agents.iter().map(alone).collect() }
+    }
+
+    /// The same as its agents know it, who have it on their own machine.
+    #[must_use]
+    pub fn there(&self) -> ServerRef {
+        ServerRef { at: None, name: None, ..self.clone() }
+    }
+
+    /// Does this name, of an agent's start, mean the server that is asked for: the same kind and, where one is said, the same
+    /// configuration?
+    #[must_use]
+    pub fn answers_to(&self, kind: &str, config: Option<&Path>) -> bool {
+        self.kind.name == kind && (config.is_none() || self.config.as_deref() == config)
     }
 
     /// The name of a server that this means, after what the user calls it.
@@ -58,6 +120,27 @@ pub fn check_called_apart(servers: &[ServerRef]) -> Result<(), String> {
     ))
 }
 
+/// Takes the agents off: what stands before the first '/', unless that is in a configuration's path or in a URL.
+fn split_agents(text: &str) -> Result<(Vec<String>, &str), String> {
+    let Some((agents, server)) = text.split_once('/').filter(|(agents, _)| !agents.contains([':', '@'])) else {
+        return Ok((Vec::new(), text));
+    };
+    let mut all: Vec<String> = Vec::new();
+    for agent in agents.split(',').map(str::trim) {
+        if agent.is_empty() || !agent.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {
+            return Err(format!(
+                "'{agent}' in '{text}' is no name of an agent: letters, digits, '-' and '_', for example web-1/apache, or \
+                 web-1,web-2/apache for the same server on two machines"
+            ));
+        }
+        if all.iter().any(|known| known == agent) {
+            return Err(format!("'{text}' names agent {agent} twice"));
+        }
+        all.push(agent.into());
+    }
+    Ok((all, server))
+}
+
 /// Takes the name off: what stands before the first '=', unless that is in a configuration's path or in a URL.
 fn split_name(text: &str) -> Result<(Option<String>, &str), String> {
     let Some((name, server)) = text.split_once('=').filter(|(name, _)| !name.contains([':', '@', '/'])) else {
@@ -77,6 +160,8 @@ impl FromStr for ServerRef {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (own_name, text) = split_name(text)?;
+        let (agents, text) = split_agents(text)?;
+        let at = |kind| (!agents.is_empty()).then(|| At::new(agents.clone(), kind));
         // '@' may stand in a path; the URL is what follows the last one that is followed by a scheme.
         let (name, url) = match text.rfind("@http") {
             Some(at) => (&text[..at], Some(text[at + 1..].parse::<Url>().map_err(|e| e.to_string())?)),
@@ -87,11 +172,24 @@ impl FromStr for ServerRef {
             None => (name, None),
         };
         if let (kinds::CUSTOM, Some(file)) = (word, after) {
-            return Ok(ServerRef { name: own_name, kind: kinds::custom(file)?, config: None, pid: None, url });
+            if !agents.is_empty() {
+                return Err(format!(
+                    "'{text}' is on another machine, and no agent reads a file that it is told of: start the agent there with \
+                     --server {text}, and write AGENT/KIND"
+                ));
+            }
+            return Ok(ServerRef {
+                name: own_name,
+                kind: kinds::custom(file)?,
+                config: None,
+                pid: None,
+                url,
+                at: None,
+            });
         }
         let Some(kind) = kinds::named(word) else {
             let mut error = format!(
-                "'{text}' does not name a server; write [NAME=]KIND[:CONFIG][@URL], for example {} or apache@http://127.0.0.1:8080/",
+                "'{text}' does not name a server; write [NAME=][AGENT/]KIND[:CONFIG][@URL], for example {} or apache@http://127.0.0.1:8080/",
                 kinds::list_with_files(|_| true)
             );
             for trouble in kinds::troubles() {
@@ -102,7 +200,7 @@ impl FromStr for ServerRef {
         if let NamedBy::ProcessId = kind.named_by {
             let pid = after.and_then(|id| id.parse::<i32>().ok()).filter(|pid| *pid > 0);
             let pid = pid.ok_or_else(|| format!("'{text}' has no process id after the colon: pid:1234"))?;
-            return Ok(ServerRef { name: own_name, kind, config: None, pid: Some(pid), url });
+            return Ok(ServerRef { name: own_name, kind, config: None, pid: Some(pid), url, at: at(kind) });
         }
         match after {
             Some(_) if kind.is_host() => Err(format!(
@@ -110,7 +208,10 @@ impl FromStr for ServerRef {
                  listens there"
             )),
             Some("") => Err(format!("'{text}' has no configuration file after the colon")),
-            config => Ok(ServerRef { name: own_name, kind, config: config.map(PathBuf::from), pid: None, url }),
+            config => {
+                let config = config.map(PathBuf::from);
+                Ok(ServerRef { name: own_name, kind, config, pid: None, url, at: at(kind) })
+            }
         }
     }
 }
@@ -119,6 +220,9 @@ impl fmt::Display for ServerRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(name) = &self.name {
             write!(f, "{name}=")?;
+        }
+        if let Some(at) = &self.at {
+            write!(f, "{}/", at.agents.join(","))?;
         }
         f.write_str(self.kind.name)?;
         if let Some(pid) = self.pid {
@@ -164,6 +268,35 @@ mod tests {
         }
         let error = "a.b=nginx".parse::<ServerRef>().expect_err("a point");
         assert!(error.contains("'a.b' is no name for a server") && error.contains("front=nginx"), "{error}");
+    }
+
+    #[test]
+    fn a_server_may_be_on_the_machine_of_an_agent_or_of_several() {
+        let r: ServerRef = "web-1/apache:/etc/a/b.conf@http://127.0.0.1/s".parse().expect("valid");
+        assert_eq!((r.called(), r.kind.name, r.agents()), ("web-1/apache", "apache", &["web-1".to_string()][..]));
+        assert_eq!(r.config, Some(PathBuf::from("/etc/a/b.conf")));
+        assert_eq!(r.to_string().parse::<ServerRef>(), Ok(r.clone()));
+        assert_eq!(r.there().to_string(), "apache:/etc/a/b.conf@http://127.0.0.1/s");
+        let pair: ServerRef = "front=a, b/nginx".parse().expect("valid");
+        assert_eq!((pair.called(), pair.to_string().as_str()), ("front", "front=a,b/nginx"));
+        assert_eq!(pair.unnamed().called(), "a+b/nginx");
+        let each: Vec<String> = pair.each().iter().map(|r| r.called().to_string()).collect();
+        assert_eq!(each, ["a/front", "b/front"]);
+        assert_eq!(pair.unnamed().each()[1].called(), "b/nginx");
+        let here: ServerRef = "apache:/etc/a.conf".parse().expect("valid");
+        assert_eq!((here.each(), here.is_elsewhere(), pair.is_elsewhere()), (vec![here.clone()], false, true));
+        for bad in ["/apache", "a,/apache", "a,a/apache", "a b/apache", "a/b/apache", "a/custom:/x.toml", "a/iis"] {
+            assert!(bad.parse::<ServerRef>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_agents_server_is_meant_by_its_kind_and_its_configuration() {
+        let named: ServerRef = "apache:/a.conf".parse().expect("valid");
+        assert!(named.answers_to("apache", None) && named.answers_to("apache", Some(Path::new("/a.conf"))));
+        assert!(!named.answers_to("apache", Some(Path::new("/b.conf"))) && !named.answers_to("nginx", None));
+        let bare: ServerRef = "apache".parse().expect("valid");
+        assert!(bare.answers_to("apache", None) && !bare.answers_to("apache", Some(Path::new("/a.conf"))));
     }
 
     #[test]

@@ -7,150 +7,32 @@
 //! before any is asked whether it answers: it may need the others for that.
 //!
 //! A setting of a stack is NAME.SETTING. One server alone has its plain names; where the user has given it a name, both.
+//!
+//! A member may be on another machine ([`crate::RemotePart`]), or the same server on several: one member then, whose settings are the
+//! same everywhere. Whether all is well is asked from here then, since a URL may mean something else there.
 
-use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lastdrop_model::{Knob, Setting, Settings, Url};
 
+use crate::ServerError;
 use crate::adapter::{Adapter, Effective};
 use crate::adapters::discover;
-use crate::health::Health;
+use crate::elsewhere::{Elsewhere, Group, Nowhere, Opening, RemotePart};
+use crate::health::{Health, ask, wait_until_it_answers};
 use crate::host::{Host, HostSession, SOMAXCONN};
 use crate::journal::{StackPlace, lock_all};
 use crate::kept::Kept;
 use crate::restore::{PutBack, Restored};
 use crate::server_ref::{ServerRef, check_called_apart};
-use crate::session::{Session, check_names, tell_on_the_way_out};
+use crate::session::{Session, tell_on_the_way_out};
 use crate::visitors::Others;
-use crate::{Change, ServerError};
 
+mod part;
 mod roles;
 
-/// What a member is.
-enum Part {
-    Server(Box<Session>),
-    Host(Box<HostSession>),
-    /// One in a container, with what its settings are: a change of them is told, and not made.
-    Contained(Box<dyn Adapter>, Effective),
-}
-
-impl Part {
-    fn session(&self) -> Option<&Session> {
-        match self {
-            Part::Server(session) => Some(session),
-            Part::Host(_) | Part::Contained(..) => None,
-        }
-    }
-
-    fn is_host(&self) -> bool {
-        matches!(self, Part::Host(_))
-    }
-
-    /// As it is named on a command line.
-    fn name(&self) -> &str {
-        match self {
-            Part::Server(session) => &session.adapter().facts().name,
-            Part::Host(session) => session.host().name(),
-            Part::Contained(adapter, _) => &adapter.facts().name,
-        }
-    }
-
-    fn original(&self) -> &Effective {
-        match self {
-            Part::Server(session) => session.original(),
-            Part::Host(session) => session.original(),
-            Part::Contained(_, effective) => effective,
-        }
-    }
-
-    fn knobs(&self) -> Vec<&'static Knob> {
-        match self {
-            Part::Server(session) => session.adapter().knobs().iter().collect(),
-            Part::Host(session) => session.host().knobs(),
-            Part::Contained(adapter, _) => adapter.knobs().iter().collect(),
-        }
-    }
-
-    fn check_names(&self, settings: &Settings) -> Result<(), ServerError> {
-        match self {
-            Part::Server(session) => session.check_names(settings),
-            Part::Host(session) => session.check_names(settings),
-            Part::Contained(adapter, _) => check_names(adapter.knobs(), settings),
-        }
-    }
-
-    fn check(&self, settings: Settings) -> Result<(), ServerError> {
-        match self {
-            Part::Server(session) => session.check(&Change::from(settings)),
-            Part::Host(session) => session.check(&Change::from(settings)),
-            Part::Contained(adapter, _) => adapter.check(&Change::from(settings), Path::new("")),
-        }
-    }
-
-    fn apply(&mut self, settings: Settings) -> Result<(), ServerError> {
-        match self {
-            Part::Server(session) => session.apply(settings),
-            Part::Host(session) => session.apply(settings),
-            Part::Contained(adapter, _) => refuse(adapter.as_ref(), settings),
-        }
-    }
-
-    /// Settings with what follows from them.
-    fn complete(&self, settings: Settings) -> Settings {
-        match self {
-            Part::Server(session) => session.adapter().complete(&settings, &session.original().settings),
-            Part::Host(_) => settings,
-            Part::Contained(adapter, effective) => adapter.complete(&settings, &effective.settings),
-        }
-    }
-
-    /// Is there anything that is neither undone nor kept?
-    fn is_open(&self) -> bool {
-        match self {
-            Part::Server(session) => session.is_open(),
-            Part::Host(session) => session.is_open(),
-            Part::Contained(..) => false,
-        }
-    }
-
-    fn put_back(&mut self) -> Result<PutBack, ServerError> {
-        match self {
-            Part::Server(session) => session.put_back(),
-            Part::Host(session) => session.restore().map(PutBack::whole),
-            Part::Contained(adapter, _) => Ok(PutBack::whole(Restored::untouched(&adapter.facts().name))),
-        }
-    }
-
-    fn confirm(&self, half: PutBack) -> Result<Restored, ServerError> {
-        match self {
-            Part::Server(session) => session.confirm(half),
-            Part::Host(_) | Part::Contained(..) => Ok(half.into_restored()),
-        }
-    }
-
-    fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
-        match self {
-            Part::Server(session) => session.bring_to_stay(settings),
-            Part::Host(session) => session.bring_to_stay(settings),
-            Part::Contained(adapter, _) => refuse(adapter.as_ref(), settings.clone()),
-        }
-    }
-
-    fn settle(&mut self, kept: &Kept) -> Result<(), ServerError> {
-        match self {
-            Part::Server(session) => session.settle(kept),
-            Part::Host(session) => session.settle(),
-            Part::Contained(..) => Ok(()),
-        }
-    }
-}
-
-/// What a change of a server in a container comes to.
-fn refuse<T>(adapter: &dyn Adapter, settings: Settings) -> Result<T, ServerError> {
-    let not_from_here = || ServerError::Setting(format!("{} is not changed from here", adapter.facts().name));
-    Err(adapter.contained().map_or_else(not_from_here, |contained| contained.tell(&Change::from(settings))))
-}
+use part::{Part, refuse};
+pub use roles::Server;
 
 struct Member {
     /// What it is called in the stack.
@@ -165,13 +47,27 @@ struct Member {
 #[must_use = "they are undone unless they are settled"]
 pub struct Staying(Vec<(usize, Kept)>);
 
+impl Staying {
+    /// Where each of them is.
+    pub fn kept(&self) -> impl Iterator<Item = &Kept> {
+        self.0.iter().map(|(_, kept)| kept)
+    }
+}
+
 /// Servers that are being changed.
 pub struct Stack {
     members: Vec<Member>,
     original: Effective,
     /// The limit of listen queues that the host was given; none is its own. A listener has that of when it began.
     queues: Option<Setting>,
+    /// What is asked from here, where a member is elsewhere.
+    health: Option<Health>,
 }
+
+/// Servers that are put back, but for being asked whether they answer.
+#[derive(Debug)]
+#[must_use = "their journals stay until they are asked"]
+pub struct Halves(Vec<(usize, Result<PutBack, ServerError>)>);
 
 impl std::fmt::Debug for Stack {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -186,6 +82,42 @@ impl Stack {
     /// # Errors
     /// When two have one name or are one server, and as [`Session::open`].
     pub fn open(servers: &[ServerRef], url: Option<&Url>, others: &Others) -> Result<Stack, ServerError> {
+        Stack::open_with(servers, url, others, &Nowhere)
+    }
+
+    /// One server alone, as a member of a stack that is led from another machine.
+    ///
+    /// # Errors
+    /// As [`Stack::open`].
+    pub fn open_for(
+        server: &ServerRef,
+        place: Option<StackPlace>,
+        url: Option<&Url>,
+        others: &Others,
+    ) -> Result<Stack, ServerError> {
+        Stack::open_all(std::slice::from_ref(server), place, url, others, &Nowhere)
+    }
+
+    /// The same where servers may be on other machines.
+    ///
+    /// # Errors
+    /// As [`Stack::open`].
+    pub fn open_with(
+        servers: &[ServerRef],
+        url: Option<&Url>,
+        others: &Others,
+        elsewhere: &dyn Elsewhere,
+    ) -> Result<Stack, ServerError> {
+        Stack::open_all(servers, None, url, others, elsewhere)
+    }
+
+    fn open_all(
+        servers: &[ServerRef],
+        of: Option<StackPlace>,
+        url: Option<&Url>,
+        others: &Others,
+        elsewhere: &dyn Elsewhere,
+    ) -> Result<Stack, ServerError> {
         check_called_apart(servers).map_err(ServerError::Setting)?;
         let several = servers.len() > 1;
         let about = |server: &ServerRef| {
@@ -193,7 +125,8 @@ impl Stack {
             move |e: ServerError| if several { e.of(&called) } else { e }
         };
         let mut found: Vec<(&ServerRef, Box<dyn Adapter>)> = Vec::new();
-        for server in servers.iter().filter(|server| !server.kind.is_host()) {
+        let here = || servers.iter().filter(|server| !server.is_elsewhere());
+        for server in here().filter(|server| !server.kind.is_host()) {
             let adapter = discover(server).map_err(about(server))?;
             let same = found.iter().find(|(_, other)| other.facts().birth.pid == adapter.facts().birth.pid);
             if let Some((other, _)) = same {
@@ -207,9 +140,9 @@ impl Stack {
         let mut locks = lock_all(names.iter().map(String::as_str));
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let stack = format!("{}-{}", std::process::id(), since.as_nanos());
-        let mut opened = Stack { members: Vec::new(), original: Effective::default(), queues: None };
+        let mut opened = Stack { members: Vec::new(), original: Effective::default(), queues: None, health: None };
         // What the servers stand on is changed before they are started on it.
-        for server in servers.iter().filter(|server| server.kind.is_host()) {
+        for server in here().filter(|server| server.kind.is_host()) {
             let first = found.first().map(|(_, adapter)| adapter.facts().birth.pid);
             let session = Host::beside(server, first).and_then(|host| HostSession::open(host, others));
             let part = Part::Host(Box::new(session.map_err(about(server))?));
@@ -224,15 +157,47 @@ impl Stack {
                 continue;
             }
             let own = StackPlace { stack: stack.clone(), called: called.clone(), place };
+            let own = of.clone().or(several.then_some(own));
             let lock = locks.remove(name).unwrap_or(Err(ServerError::Unrestored)).map_err(about(server))?;
             let beside: Vec<i32> = masters.iter().copied().filter(|m| *m != adapter.facts().birth.pid).collect();
-            let session = Session::open_in(several.then_some(own), &beside, adapter, lock, url, others);
+            let session = Session::open_in(own, &beside, adapter, lock, url, others);
             let session = session.map_err(about(server))?;
             let part = Part::Server(Box::new(session));
             opened.members.push(Member { called, named: server.name.is_some(), part });
         }
+        for (place, server) in servers.iter().enumerate().filter(|(_, server)| server.is_elsewhere()) {
+            let called = server.called().to_string();
+            let own = several.then(|| StackPlace { stack: stack.clone(), called: called.clone(), place });
+            let open = |server: &ServerRef| elsewhere.open(server, &Opening { others, place: own.clone() });
+            let mut parts = server.each().iter().map(open).collect::<Result<Vec<_>, _>>().map_err(about(server))?;
+            let part: Box<dyn RemotePart> =
+                if parts.len() == 1 { parts.swap_remove(0) } else { Box::new(Group::of(parts)?) };
+            opened.members.push(Member { called, named: server.name.is_some(), part: Part::Elsewhere(part) });
+        }
+        if let Some(url) = url.filter(|_| opened.is_elsewhere()) {
+            opened.health = Some(ask(url)?);
+        }
+        opened.put_hosts_first_and_the_rest_in_order(servers);
         opened.original = opened.effective();
         Ok(opened)
+    }
+
+    /// Changes go along the members: what servers stand on before them, and these in the order in which they were named.
+    fn put_hosts_first_and_the_rest_in_order(&mut self, servers: &[ServerRef]) {
+        let is_host = |called: &str| servers.iter().any(|s| s.called() == called && s.kind.is_host());
+        let place = |called: &str| servers.iter().position(|s| s.called() == called);
+        self.members.sort_by_key(|member| (!is_host(&member.called), place(&member.called)));
+    }
+
+    /// Is any of them on another machine?
+    #[must_use]
+    pub fn is_elsewhere(&self) -> bool {
+        self.members.iter().any(|member| matches!(member.part, Part::Elsewhere(_)))
+    }
+
+    /// Waits until the site answers again as it did at the start, where that is asked from here.
+    fn wait_healthy(&self) -> Result<(), ServerError> {
+        self.health.as_ref().map_or(Ok(()), wait_until_it_answers)
     }
 
     fn is_several(&self) -> bool {
@@ -249,10 +214,11 @@ impl Stack {
         self.members.iter().map(name).collect::<Vec<_>>().join(", ")
     }
 
-    /// The members, each as its journal calls it.
+    /// The members of this machine, each as its journal calls it.
     #[must_use]
     pub fn members(&self) -> Vec<String> {
-        self.members.iter().map(|member| member.part.name().to_string()).collect()
+        let here = self.members.iter().filter(|member| !matches!(member.part, Part::Elsewhere(_)));
+        here.map(|member| member.part.name().to_string()).collect()
     }
 
     /// What a member's setting is called here.
@@ -372,7 +338,7 @@ impl Stack {
     pub fn check_changeable(&self) -> Result<(), ServerError> {
         let contained = |m: &Member| match &m.part {
             Part::Contained(adapter, _) => refuse(adapter.as_ref(), Settings::new()).map_err(self.about(m)),
-            Part::Server(_) | Part::Host(_) => Ok(()),
+            Part::Server(_) | Part::Host(_) | Part::Elsewhere(_) => Ok(()),
         };
         self.members.iter().try_for_each(contained)
     }
@@ -395,7 +361,7 @@ impl Stack {
             }
             self.members[i].part.apply(part).map_err(about)?;
         }
-        Ok(())
+        self.wait_healthy()
     }
 
     /// Puts all of them back as they were found, the host before the servers that are started on it, and of these the last
@@ -405,21 +371,38 @@ impl Stack {
     /// # Errors
     /// When one does not come back as it was; its journal stays, so that `lastdrop restore` can try again.
     pub fn restore(&mut self) -> Result<Vec<Restored>, ServerError> {
+        let halves = self.put_back();
+        self.confirm(halves)
+    }
+
+    /// The first half of it: files and processes of all.
+    pub fn put_back(&mut self) -> Halves {
         let mut open: Vec<(usize, &mut Member)> =
             self.members.iter_mut().enumerate().rev().filter(|(_, m)| m.part.is_open()).collect();
         open.sort_by_key(|(_, member)| !member.part.is_host());
-        let halves: Vec<_> = open.into_iter().map(|(i, member)| (i, member.part.put_back())).collect();
+        Halves(open.into_iter().map(|(i, member)| (i, member.part.put_back())).collect())
+    }
+
+    /// The second half: each answers as it did, and its journal is gone.
+    ///
+    /// # Errors
+    /// As [`Stack::restore`].
+    pub fn confirm(&mut self, halves: Halves) -> Result<Vec<Restored>, ServerError> {
         let (mut restored, mut errors) = (Vec::new(), Vec::new());
-        for (i, half) in halves {
-            let member = &self.members[i];
-            match half.and_then(|half| member.part.confirm(half)).map_err(self.about(member)) {
+        let some = !halves.0.is_empty();
+        for (i, half) in halves.0 {
+            let about = self.about(&self.members[i]);
+            match half.and_then(|half| self.members[i].part.confirm(half)).map_err(about) {
                 Ok(mut one) => {
-                    let named = |d: String| self.full(member, &d);
+                    let named = |d: String| self.full(&self.members[i], &d);
                     one.differences = std::mem::take(&mut one.differences).into_iter().map(named).collect();
                     restored.push(one);
                 }
                 Err(e) => errors.push(e),
             }
+        }
+        if some && errors.is_empty() {
+            errors.extend(self.wait_healthy().err());
         }
         match errors.len() {
             0 => Ok(restored),
@@ -451,6 +434,7 @@ impl Stack {
             let about = self.about(&self.members[i]);
             kept.push((i, self.members[i].part.bring_to_stay(&part).map_err(about)?));
         }
+        self.wait_healthy()?;
         Ok(Staying(kept))
     }
 
@@ -480,12 +464,12 @@ impl Stack {
     /// # Errors
     /// With the setting that is nobody's.
     pub fn complete(&self, settings: &Settings) -> Result<Settings, ServerError> {
-        let parts = self.parts(settings)?;
-        let complete = |(member, part): (&Member, Settings)| {
-            let whole = member.part.complete(part);
-            self.all_full(member, whole)
-        };
-        Ok(self.members.iter().zip(parts).flat_map(complete).collect())
+        let mut all = Settings::new();
+        for (member, part) in self.members.iter().zip(self.parts(settings)?) {
+            let whole = member.part.complete(part).map_err(self.about(member))?;
+            all.extend(self.all_full(member, whole));
+        }
+        Ok(all)
     }
 }
 

@@ -10,7 +10,7 @@ use lastdrop_model::units::show_bytes;
 use lastdrop_model::{Knob, Role, Settings};
 use lastdrop_probe::host::HostMemory;
 use lastdrop_probe::memory::{self, ProcessMemory};
-use lastdrop_server::{Adapter, ServerRef, discover};
+use lastdrop_server::{Adapter, Server, ServerRef, discover};
 
 use lastdrop_lab::LabError;
 
@@ -49,6 +49,18 @@ fn present_workers(adapter: &dyn Adapter) -> Result<Vec<ProcessMemory>, LabError
             return Ok(workers);
         }
         thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Sizes a server of a stack, here or elsewhere.
+///
+/// # Errors
+/// When its processes may not be read.
+pub(crate) fn size_of_server(server: Server<'_>, memory: Option<u64>) -> Result<SizeDocument, LabError> {
+    match (server.session(), server.elsewhere()) {
+        (Some(session), _) => size_of(session.adapter(), &session.original().settings, memory, Vec::new()),
+        (None, Some(there)) => Ok(there.size(memory)?),
+        (None, None) => Err(LabError::Other("the server has no processes to size".into())),
     }
 }
 

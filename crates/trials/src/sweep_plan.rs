@@ -235,7 +235,9 @@ impl SweepPlan {
         let named = file.server.as_ref().map_or_else(Vec::new, Few::list);
         let mut servers = named.iter().map(|name| name.parse()).collect::<Result<Vec<ServerRef>, _>>()?;
         check_called_apart(&servers)?;
-        for config in servers.iter_mut().filter_map(|s| s.config.as_mut()) {
+        // Of a server on another machine it is a path there.
+        let here = servers.iter_mut().filter(|s| !s.is_elsewhere());
+        for config in here.filter_map(|s| s.config.as_mut()) {
             *config = folder.join(&*config);
         }
         let top = Block {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lastdrop_model::documents::Trial;
 use lastdrop_model::{Kind, PhaseReport, Plan, Role, Run, Settings, Verdict};
-use lastdrop_server::Stack;
+use lastdrop_server::{Server, Stack};
 
 use crate::bar::{Bar, Watching};
 use crate::size::real_memory;
@@ -115,7 +115,7 @@ pub(crate) fn start(
     let mut now = stack.original().settings.clone();
     now.extend(order.settings.clone());
     complete_pool(|| stack.count_workers());
-    let workers = stack.pool().map_or(0, |server| server.workers().len());
+    let workers = stack.pool().map_or(0, Server::count_workers);
     let recycle = stack.value(Role::Recycle, &now);
     let warmed = warmth(recycle.as_ref(), workers, expected_requests(order.plan), order.recycling_warm_up);
     trial.warmed = warmed.to_string();
@@ -133,7 +133,11 @@ pub(crate) fn start(
 
 /// Real memory of the pool, bytes.
 pub(crate) fn memory(stack: &Stack) -> Option<u64> {
-    stack.pool().and_then(|s| real_memory(s.master(), &s.workers()).ok())
+    let pool = stack.pool()?;
+    match pool.session() {
+        Some(session) => real_memory(session.master(), &session.workers()).ok(),
+        None => pool.elsewhere()?.real_memory(),
+    }
 }
 
 /// The status that the healthy server gives.

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lastdrop_fleet::{AgentError, AgentOptions, EntryError, Limits, LinkError, Told, is_agent_name, run_agent};
+use lastdrop_fleet::{
+    AgentError, AgentOptions, EntryError, Limits, LinkError, SILENCE, Told, is_agent_name, run_agent,
+};
 use lastdrop_model::bounds::{DURATION, RATE};
 use lastdrop_server::{ServerRef, check_called_apart};
 
 use crate::exit::{Exit, UsageError};
-use crate::fleet::LoadEngine;
+use crate::fleet::{LoadEngine, Servers};
 use crate::options::{TokenArgs, within};
 use crate::signals::Stop;
 use crate::stdio::note;
@@ -25,7 +27,9 @@ pub const END: &str = "end";
 #[command(
     after_help = "It dials out, so no port has to be open here, comes back whenever the connection breaks, and stays for the next run until it is \
                   ended (Ctrl-C, SIGTERM). What it has measured is on its disk before it is sent, and sent again until the broker has it.\n\
-                  With the agent-token it can join and nothing else; it takes orders of whoever holds the token only.\n\n\
+                  With the agent-token it can join and nothing else; it takes orders of whoever holds the token only.\n\
+                  Those may look at the servers that it is started with, and change them with --act: lastdrop watch NAME/apache there, from anywhere. Who\n\
+                  changes a server and is not heard of for 30 s has it put back.\n\n\
                   Examples:\n  LASTDROP_TOKEN=lda1.… lastdrop agent tls://10.0.0.1:4222\n  lastdrop agent tls://10.0.0.1:4222 --token-file /etc/lastdrop/token --name web-1 --allow shop.example --server apache --act"
 )]
 pub struct AgentArgs {
@@ -84,6 +88,13 @@ pub fn name_of_host(host: &str) -> Option<String> {
 
 pub fn agent(args: &AgentArgs) -> Result<Exit> {
     check_called_apart(&args.servers).map_err(UsageError)?;
+    if let Some(server) = args.servers.iter().find(|server| server.is_elsewhere()) {
+        return Err(UsageError(format!(
+            "--server {server}: an agent has servers of its own machine, such as {}",
+            server.there()
+        ))
+        .into());
+    }
     let token = args.token.for_agents()?;
     let name = match &args.name {
         Some(name) => name.clone(),
@@ -101,12 +112,15 @@ pub fn agent(args: &AgentArgs) -> Result<Exit> {
         version: env!("CARGO_PKG_VERSION").into(),
         limits: Limits { allow: args.allow.clone(), act: args.act, max_rate: args.max_rate, max_time: args.max_time },
         looks: args.servers.iter().map(ToString::to_string).collect(),
+        silence: SILENCE,
         skew_us: args.skew,
         twice: args.twice,
     };
     let name = options.name.clone();
     let tell = move |told| tell(&name, &told);
-    run_agent(&options, &mut LoadEngine::new(args.log.clone()), &ends, Arc::new(tell)).map_err(|e| match e {
+    let servers = Servers { agent: options.name.clone(), named: args.servers.clone(), act: args.act };
+    let mut engine = LoadEngine::new(args.log.clone());
+    run_agent(&options, &mut engine, Arc::new(servers), &ends, Arc::new(tell)).map_err(|e| match e {
         AgentError::Entry(EntryError::Link(LinkError::Url(_))) => anyhow::Error::from(UsageError(e.to_string())),
         e => e.into(),
     })?;

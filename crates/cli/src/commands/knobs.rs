@@ -2,26 +2,31 @@
 
 use anyhow::Result;
 use clap::Args;
+use lastdrop_looks::knobs::knobs_anywhere;
 use lastdrop_report::knobs_text;
-use lastdrop_server::{Kind, ServerRef, check_called_apart, kind_schema, kinds};
+use lastdrop_server::{Kind, ServerError, ServerRef, check_called_apart, kind_schema, kinds};
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
+use crate::fleet::reach;
+use crate::options::FleetArgs;
 use crate::outfile::Outfile;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Nothing is changed. sweep and tune set them for a trial, and put them back.\n\nExamples:\n  lastdrop knobs apache\n  lastdrop knobs apache:/srv/www/apache2.conf --json -"
+    after_help = "Nothing is changed. sweep and tune set them for a trial, and put them back.\n\nExamples:\n  lastdrop knobs apache\n  lastdrop knobs apache:/srv/www/apache2.conf --json -\n  lastdrop knobs web-1,web-2/apache --nats tls://10.0.0.1:4222 --token-file FILE"
 )]
 pub struct KnobsArgs {
     #[arg(required_unless_present = "kind_schema", value_name = "SERVER", help = format!(
-        "The servers ([NAME=]SERVER): {}, each with @URL of its listener",
+        "The servers ([NAME=]SERVER): {}, each with @URL of its listener; AGENT/KIND or A,B/KIND is one on the machines of a fleet's agents",
         kinds::list_with_files(Kind::can_change)
     ))]
     pub servers: Vec<ServerRef>,
     /// Print the JSON schema of the files that are kinds of servers
     #[arg(long)]
     pub kind_schema: bool,
+    #[command(flatten)]
+    pub fleet: FleetArgs,
     /// Write the result as JSON to a file, or to stdout with '-'
     #[arg(long, value_name = "FILE")]
     pub json: Option<String>,
@@ -36,7 +41,12 @@ pub fn knobs(args: &KnobsArgs) -> Result<Exit> {
     }
     check_called_apart(&args.servers).map_err(UsageError)?;
     let report = Report::open(args.json.as_deref(), args.quiet)?;
-    let document = lastdrop_looks::knobs::knobs(&args.servers)?;
+    let reach = reach(&args.servers, &args.fleet)?;
+    let elsewhere = |server: &ServerRef| match &reach {
+        Some(reach) => reach.knobs(server),
+        None => Err(ServerError::Setting(format!("'{server}' is on another machine"))),
+    };
+    let document = knobs_anywhere(&args.servers, &elsewhere)?;
     report.give(&knobs_text(&document), &document)?;
     Ok(Exit::Done)
 }

@@ -41,12 +41,13 @@ use lastdrop_model::Url;
 use lastdrop_model::documents::Several;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{Format, Shown, formatted};
-use lastdrop_server::left_at;
+use lastdrop_server::{ServerError, ServerRef, Stack, left_at};
 use lastdrop_store::Store;
 
 use crate::exit::UsageError;
 use crate::export::exports;
-use crate::options::{FormatArgs, OutputArgs};
+use crate::fleet::Reach;
+use crate::options::{FormatArgs, OthersArgs, OutputArgs};
 use crate::outfile::Outfile;
 use crate::signals::Stop;
 use crate::stdio::{self, note};
@@ -78,6 +79,22 @@ pub fn open_store(output: &OutputArgs) -> Result<Option<Store>> {
             note!("note: this run is not kept: {e}");
             Ok(None)
         }
+    }
+}
+
+/// Opens the servers that are to be changed, here and on the machines of agents.
+///
+/// # Errors
+/// When one is not found, not healthy, in use by others, or may not be changed.
+pub fn open_stack(
+    servers: &[ServerRef],
+    url: Option<&Url>,
+    others: &OthersArgs,
+    reach: Option<&Reach>,
+) -> Result<Stack, ServerError> {
+    match reach {
+        Some(reach) => Stack::open_with(servers, url, &others.into(), reach),
+        None => Stack::open(servers, url, &others.into()),
     }
 }
 

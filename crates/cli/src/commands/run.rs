@@ -19,6 +19,7 @@ use lastdrop_server::{Kind, kinds};
 
 use crate::commands::{Report, hint_of_restore, history, observers_of, open_store};
 use crate::exit::{Exit, UsageError};
+use crate::fleet::reach;
 use crate::junit::Junit;
 use crate::options::{FormatArgs, LoadArgs, NetworkArgs, Objectives, OutputArgs, RequestArgs, RunsOnArgs, objectives};
 use crate::outfile::Outfile;
@@ -57,7 +58,7 @@ pub struct RunArgs {
     pub junit: Option<String>,
     #[arg(long, value_name = "SERVER", value_parser = str::parse::<ServerRef>, help_heading = "Output", help = format!(
         "Look at this server beside the load, with its status page: {} … [default: the one that listens at the URL, if it \
-         is on this machine, from outside]",
+         is on this machine, from outside]; AGENT/KIND is one on the machine of a fleet's agent",
         kinds::list(Kind::is_program)
     ))]
     pub server: Option<ServerRef>,
@@ -102,15 +103,35 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     let mut report = Report::of(&args.output)?.with_format(args.form)?;
     let junit_file = Outfile::wanted(args.junit.as_deref())?;
     report.make_room_for(junit_file.as_ref())?;
-    let server = args.server.as_ref().map(find).transpose()?;
+    let (here, there) = match &args.server {
+        Some(server) if server.is_elsewhere() => (None, Some(server)),
+        server => (server.as_ref(), None),
+    };
+    if let Some(several) = there.filter(|server| server.agents().len() > 1) {
+        let why =
+            format!("a run looks at one server, and '{several}' are several: lastdrop watch shows them side by side");
+        return Err(UsageError(why).into());
+    }
+    let server = here.map(find).transpose()?;
+    let afar = match there {
+        Some(there) => {
+            let reach = reach(std::slice::from_ref(there), &args.on.of)?;
+            reach.map(|reach| reach.looks(there)).transpose()?
+        }
+        None => None,
+    };
     let stop = Stop::on_signals(true)?;
     let log = Outfile::wanted(args.log.as_deref())?.map(Outfile::grow).transpose()?;
     let (mut log, growing) = log.map_or((None, None), |(file, growing)| (Some(RequestLog::new(file)), Some(growing)));
     let mut junit = junit_file.map(Junit::new);
     let store = open_store(&args.output)?;
     let carrier = args.on.carrier(&[&plan], store.as_ref())?;
-    let mut lab =
-        Lab { server, carrier, ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?) };
+    let mut lab = Lab {
+        server,
+        afar,
+        carrier,
+        ..Lab::new(&stop.flag, observers_of(&args.output, store.clone(), Runs::One, &stop)?)
+    };
     lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));
     lab.observers.extend(junit.as_mut().map(|junit| -> Box<dyn Observer> { Box::new(junit) }));
     let mut run = match lab.run_prepared(&plan, Some(prepared), "") {

@@ -8,12 +8,12 @@ use lastdrop_lab::Lab;
 use lastdrop_model::bounds::ROUNDS;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{sweep_csv, sweep_text};
-use lastdrop_server::Stack;
 use lastdrop_trials::sweep::sweep as run_sweep;
 use lastdrop_trials::sweep_plan::SweepPlan;
 
-use crate::commands::{Report, observers_of, open_store};
+use crate::commands::{Report, observers_of, open_stack, open_store};
 use crate::exit::{Exit, UsageError};
+use crate::fleet::reach;
 use crate::options::{FormatArgs, OthersArgs, OutputArgs, RunsOnArgs, within};
 use crate::outfile::Outfile;
 use crate::signals::Stop;
@@ -63,7 +63,8 @@ pub fn sweep(args: SweepArgs) -> Result<Exit> {
         true => None,
         false => {
             let url = plan.cells.first().map(|c| c.url.clone());
-            let stack = Stack::open(&plan.servers, url.as_ref(), &(&args.others).into())?;
+            let reach = reach(&plan.servers, &args.on.of)?;
+            let stack = open_stack(&plan.servers, url.as_ref(), &args.others, reach.as_ref())?;
             // A name that is not a setting shall not be found out after an hour.
             plan.settle_names(&stack).map_err(|e| UsageError(e.to_string()))?;
             Some(stack)

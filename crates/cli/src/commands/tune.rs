@@ -18,14 +18,15 @@ use lastdrop_model::objective::Metric;
 use lastdrop_model::{KeepAlive, Phase, Plan, Setting, Settings};
 use lastdrop_report::export::Runs;
 use lastdrop_report::tune_text;
-use lastdrop_server::{Kind, ServerRef, Stack, check_called_apart, kinds};
+use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 use lastdrop_store::Store;
 use lastdrop_traffic::Format;
 use lastdrop_trials::tune::{After, DiaryOrder, TuneOrder, Wishes, tune as run_tune};
 
 use crate::commands::watchdog::Watchdog;
-use crate::commands::{Report, diary_folder, observers, observers_of, open_store};
+use crate::commands::{Report, diary_folder, observers, observers_of, open_stack, open_store};
 use crate::exit::{Exit, UsageError};
+use crate::fleet::reach;
 use crate::options::{
     FormatArgs, LoadArgs, NetworkArgs, Objectives, OthersArgs, OutputArgs, RequestArgs, RunsOnArgs, objectives, within,
 };
@@ -39,7 +40,8 @@ use crate::stdio::note;
 )]
 pub struct TuneArgs {
     #[arg(required = true, value_name = "SERVER", help = format!(
-        "The server, or several that are changed together ([NAME=]SERVER): {}, each with @URL of its listener",
+        "The server, or several that are changed together ([NAME=]SERVER): {}, each with @URL of its listener; AGENT/KIND is one on \
+         the machine of a fleet's agent, A,B/KIND the same on several, where a setting is set on all",
         kinds::list_with_files(Kind::can_change)
     ))]
     pub servers: Vec<ServerRef>,
@@ -217,6 +219,14 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     if args.load.ramp_to.is_some() {
         return Err(UsageError("blocks of a tune are compared with each other: no --ramp-to".into()).into());
     }
+    if args.doctor && args.servers.iter().any(ServerRef::is_elsewhere) {
+        return Err(
+            UsageError("a doctor looks at servers of this machine: --doctor goes without AGENT/KIND".into()).into()
+        );
+    }
+    if args.others.live && args.servers.iter().all(ServerRef::is_elsewhere) && args.access_log.is_none() {
+        note!("note: visitors are not seen on other machines: it is tuned under a load of ours, with graceful reloads");
+    }
     check_called_apart(&args.servers).map_err(UsageError)?;
     let plan = plan(&args)?;
     let warm_up = args.load.warm_up;
@@ -250,7 +260,8 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     }
     let visitors = visitors(&args)?;
     let mut observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
-    let stack = Stack::open(&args.servers, Some(&plan.url), &(&args.others).into())?;
+    let reach = reach(&args.servers, &args.on.of)?;
+    let stack = open_stack(&args.servers, Some(&plan.url), &args.others, reach.as_ref())?;
     let goal = match args.goal.as_str() {
         "latency" => Goal::Latency,
         "memory" => Goal::Memory,
@@ -281,9 +292,12 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         settling: warm_up.unwrap_or(SETTLING),
         advise_keepalive: true,
     };
+    let here = stack.members();
     let watchdog = match args.dead_man {
         Duration::ZERO => None,
-        patience => Some(Watchdog::start(&stack.members(), patience)?),
+        // Agents put back by themselves what nobody is heard of any more.
+        _ if here.is_empty() => None,
+        patience => Some(Watchdog::start(&here, patience)?),
     };
     observers.extend(watchdog.as_ref().map(|w| Box::new(w.pulse()) as Box<dyn Observer>));
     let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };

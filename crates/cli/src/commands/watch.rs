@@ -16,29 +16,33 @@ use lastdrop_model::documents::{WatchDocument, Watched};
 use lastdrop_report::watch::{SortBy, View};
 use lastdrop_report::watch_stack::{draw_watched, most_workers, watched_news};
 use lastdrop_report::{limit_line, watched_line, watched_text};
-use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
+use lastdrop_server::{Kind, ServerError, ServerRef, check_called_apart, kinds};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
-use crate::options::{DatabaseArgs, within};
+use crate::fleet::reach;
+use crate::options::{DatabaseArgs, FleetArgs, within};
 use crate::outfile::json_line;
 use crate::signals::Stop;
-use crate::stdio;
+use crate::stdio::{self, note};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Keys: q quit, p pause, s sort by the next column, r reverse, arrows scroll.\nPrivate, shared and PSS are read in turn, each at most 15 s old.\n\nExamples:\n  lastdrop watch apache\n  lastdrop watch nginx@http://127.0.0.1/nginx_status --sort private\n  lastdrop watch pid:1234 --once --json -\n  lastdrop watch front=nginx php-fpm\n  lastdrop watch nginx php-fpm --db postgres://look@db.example/shop --db-password-file ~/.db\n  lastdrop watch php-fpm --record night.jsonl -d 8h      and later: lastdrop watch --replay night.jsonl"
+    after_help = "Keys: q quit, p pause, s sort by the next column, r reverse, arrows scroll.\nPrivate, shared and PSS are read in turn, each at most 15 s old.\n\nExamples:\n  lastdrop watch apache\n  lastdrop watch nginx@http://127.0.0.1/nginx_status --sort private\n  lastdrop watch pid:1234 --once --json -\n  lastdrop watch front=nginx php-fpm\n  lastdrop watch nginx php-fpm --db postgres://look@db.example/shop --db-password-file ~/.db\n  lastdrop watch web-1,web-2/apache --nats tls://10.0.0.1:4222 --token-file FILE\n  lastdrop watch php-fpm --record night.jsonl -d 8h      and later: lastdrop watch --replay night.jsonl"
 )]
 pub struct WatchArgs {
     #[arg(value_name = "SERVER", required_unless_present = "replay", help = format!(
-        "The server, or several, also to see who is connected to whom ([NAME=]SERVER): {}, each with @URL",
+        "The server, or several, also to see who is connected to whom ([NAME=]SERVER): {}, each with @URL; AGENT/KIND or \
+         A,B/KIND is one on the machines of a fleet's agents, side by side",
         kinds::list_with_files(Kind::is_program)
     ))]
     pub servers: Vec<ServerRef>,
     #[command(flatten)]
     pub database: DatabaseArgs,
+    #[command(flatten)]
+    pub fleet: FleetArgs,
     /// Time between two looks, and what differences cover
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = within::<Duration>(INTERVAL))]
     pub interval: Duration,
@@ -79,16 +83,25 @@ pub fn watch(args: &WatchArgs) -> Result<Exit> {
     }
     check_called_apart(&args.servers).map_err(UsageError)?;
     let databases = args.database.options()?;
+    let reach = reach(&args.servers, &args.fleet)?;
+    let elsewhere = |server: &ServerRef| match &reach {
+        Some(reach) => reach.watch(server),
+        None => Err(ServerError::Setting(format!("'{server}' is on another machine"))),
+    };
     if args.once {
         let report = Report::open(args.json.as_deref(), args.quiet)?;
-        let mut watchers = Watchers::start(&args.servers, &databases)?;
+        let mut watchers = Watchers::start(&args.servers, &databases, &elsewhere)?;
         sleep(args.interval, &stop);
-        if let Some(seen) = watchers.look(true) {
+        let seen = watchers.look(true)?;
+        if let Some(alert) = watchers.alert() {
+            note!("lastdrop: {alert}");
+        }
+        if let Some(seen) = seen {
             report.give(&(watched_text(&seen, &view) + &limits(&seen)), &seen)?;
         }
         return Ok(leave(&stop));
     }
-    let watchers = Watchers::start(&args.servers, &databases)?;
+    let watchers = Watchers::start(&args.servers, &databases, &elsewhere)?;
     let record = args.record.as_deref().or(args.json.as_deref()).map(Recorder::open).transpose()?;
     let limit = args.duration.map(|d| Instant::now() + d);
     let source = Live { watchers, interval: args.interval };
@@ -166,7 +179,7 @@ struct Live {
 
 impl Source for Live {
     fn next(&mut self) -> Option<Result<Watched>> {
-        self.watchers.look(false).map(Ok)
+        self.watchers.look(false).map_err(Into::into).transpose()
     }
 
     fn interval(&self) -> Duration {

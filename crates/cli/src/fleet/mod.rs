@@ -1,9 +1,14 @@
-//! Where the load of a fleet meets its transport: neither knows the other.
+//! Where the load of a fleet meets its transport, and servers of other machines whoever asks of them: neither knows the other.
 
 mod engine;
 mod late;
 mod link;
+mod questions;
+mod reach;
+mod respond;
 
 pub use engine::LoadEngine;
 pub use late::catch_up;
 pub use link::OverNats;
+pub use reach::{Reach, reach};
+pub use respond::Servers;

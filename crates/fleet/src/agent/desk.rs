@@ -8,6 +8,7 @@ use async_nats::Message;
 use futures_util::StreamExt;
 use tokio::sync::{oneshot, watch};
 
+use super::answering::{Conversations, Respond};
 use super::entry::Entry;
 use super::home::Home;
 use super::{AgentOptions, Shared, Tell, Told};
@@ -18,7 +19,7 @@ use crate::messages::{Beat, Reply};
 use crate::order::{Order, Reader, Refusal, Stored, What};
 use crate::outbox::Outbox;
 use crate::roster::{Agent, Refusals};
-use crate::subjects::{WHO, alive, order, ping};
+use crate::subjects::{WHO, alive, order, ping, question};
 
 /// A job for the engine's thread.
 #[derive(Debug)]
@@ -53,6 +54,14 @@ struct State {
     told: Option<String>,
 }
 
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn not_noted(e: std::io::Error) -> Refusal {
+    Refusal::Declined(format!("the agent cannot note that it has seen the order: {e}"))
+}
+
 /// Answers until closed.
 #[derive(Clone)]
 pub(super) struct Desk {
@@ -61,6 +70,7 @@ pub(super) struct Desk {
     outbox: Arc<Outbox>,
     link: Link,
     tasks: Sender<Task>,
+    conversations: Conversations,
     driver: Arc<Driver>,
     closed: Arc<watch::Sender<bool>>,
     tell: Tell,
@@ -75,6 +85,7 @@ impl Desk {
         link: Link,
         outbox: &Arc<Outbox>,
         tasks: Sender<Task>,
+        respond: Arc<dyn Respond>,
         stop: &Stop,
         tell: &Tell,
     ) -> Desk {
@@ -92,9 +103,14 @@ impl Desk {
             journal_works: true,
             told: None,
         };
+        let state = Arc::new(Mutex::new(state));
+        let counted = Arc::clone(&state);
+        let count = move |refusal: &Refusal| lock(&counted).refused.count(refusal);
+        let conversations = Conversations::new(options, driver, &link, respond, stop, tell, Box::new(count));
         let desk = Desk {
             options: Arc::new(options.clone()),
-            state: Arc::new(Mutex::new(state)),
+            state,
+            conversations,
             outbox: Arc::clone(outbox),
             link,
             tasks,
@@ -105,6 +121,7 @@ impl Desk {
         desk.spawn(desk.clone().answer_who());
         desk.spawn(desk.clone().answer_pings());
         desk.spawn(desk.clone().take_orders());
+        desk.spawn(desk.clone().take_questions());
         desk.spawn(desk.clone().keep_time(stop.clone()));
         desk.spawn(desk.clone().stay_in(entry));
         desk
@@ -121,6 +138,11 @@ impl Desk {
         });
     }
 
+    /// Waits until what conversations have changed is undone: the agent was told to end.
+    pub fn end_conversations(&self) {
+        self.conversations.close();
+    }
+
     /// Says good-bye to the broker.
     pub fn close(&self) {
         self.closed.send_replace(true);
@@ -129,7 +151,7 @@ impl Desk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// The job is over.
@@ -195,17 +217,49 @@ impl Desk {
             let desk = self.clone();
             // Files may take a while to come, and a stop must not wait behind them.
             self.spawn(async move {
-                let reply = match desk.take(&message.payload).await {
-                    Ok(reply) => reply,
-                    Err(refusal) => {
-                        desk.state().refused.count(&refusal);
-                        (desk.tell)(Told::Refused(refusal.clone()));
-                        Reply::Refused(refusal)
-                    }
-                };
-                desk.answer(&message, serde_json::to_vec(&reply).expect("a reply is JSON")).await;
+                let reply = desk.take(&message.payload).await;
+                desk.reply(&message, reply).await;
             });
         }
+    }
+
+    /// Says what comes of an order or a question; a refusal is counted and told.
+    async fn reply(&self, message: &Message, reply: Result<Reply, Refusal>) {
+        let reply = reply.unwrap_or_else(|refusal| {
+            self.state().refused.count(&refusal);
+            (self.tell)(Told::Refused(refusal.clone()));
+            Reply::Refused(refusal)
+        });
+        self.answer(message, serde_json::to_vec(&reply).expect("a reply is JSON")).await;
+    }
+
+    async fn take_questions(self) {
+        let Ok(mut asked) = self.link.client.subscribe(question(&self.options.name)).await else { return };
+        while let Some(message) = asked.next().await {
+            let reply = self.take_question(&message.payload);
+            self.reply(&message, reply).await;
+        }
+    }
+
+    fn take_question(&self, message: &[u8]) -> Result<Reply, Refusal> {
+        let (order, payload) = self.read(message, |_| 0)?;
+        if !matches!(order.what, What::Ask { .. } | What::Still | What::Leave) {
+            return Err(Refusal::Malformed);
+        }
+        if let Some(reply) = self.conversations.take(&order, payload)? {
+            return Ok(reply);
+        }
+        if order.what != (What::Ask { number: 1 }) {
+            return Ok(Reply::NotHere);
+        }
+        let mut state = self.state();
+        let now_us = self.options.clock().now_us();
+        if !state.home.state.begin_conversation(&order.run, now_us, |name| self.conversations.is_open(name)) {
+            return Err(Refusal::Replayed { sequence: order.sequence, last: order.sequence });
+        }
+        state.home.save().map_err(not_noted)?;
+        drop(state);
+        self.conversations.begin(&order, payload)
     }
 
     async fn take(&self, message: &[u8]) -> Result<Reply, Refusal> {
@@ -234,6 +288,7 @@ impl Desk {
                 current.began = Some(start.at);
                 Ok(if current.go.send(start).is_ok() { Reply::Going } else { Reply::NotHere })
             }
+            What::Ask { .. } | What::Still | What::Leave => Err(Refusal::Malformed),
             What::Stop { why } => {
                 let state = self.state();
                 let Some(current) = state.current.as_ref().filter(|c| c.run == order.run) else {
@@ -247,22 +302,28 @@ impl Desk {
 
     /// Checks an order, and remembers that it was seen before anything is done about it.
     fn open_order<'m>(&self, message: &'m [u8]) -> Result<(Order, &'m [u8]), Refusal> {
+        let (order, payload) = self.read(message, |state| state.home.state.last_order)?;
+        if matches!(order.what, What::Ask { .. } | What::Still | What::Leave) {
+            return Err(Refusal::Malformed);
+        }
         let mut state = self.state();
+        state.home.state.last_order = order.sequence;
+        state.home.save().map_err(not_noted)?;
+        Ok((order, payload))
+    }
+
+    /// What is signed, for us, and in time.
+    fn read<'m>(&self, message: &'m [u8], last: impl Fn(&State) -> u64) -> Result<(Order, &'m [u8]), Refusal> {
+        let state = self.state();
         let reader = Reader {
             token: &self.options.token,
             agent: &self.options.name,
             instance: &state.home.state.instance,
             version: &self.options.version,
-            last: state.home.state.last_order,
+            last: last(&state),
             now_us: self.options.clock().now_us(),
         };
-        let (order, payload) = Order::open(message, &reader)?;
-        state.home.state.last_order = order.sequence;
-        state
-            .home
-            .save()
-            .map_err(|e| Refusal::Declined(format!("the agent cannot note that it has seen the order: {e}")))?;
-        Ok((order, payload))
+        Order::open(message, &reader)
     }
 
     fn begin(&self, run: &str) -> Result<(Job, Stop, Receiver<Start>), Refusal> {

@@ -3,10 +3,11 @@
 //! | file | what |
 //! |---|---|
 //! | `lock` | held while the agent lives: a folder has one agent |
-//! | `state.json` | its instance, password at the broker, epoch, and the highest sequence of an order |
+//! | `state.json` | its instance, password at the broker, epoch, the highest sequence of an order, names of conversations |
 //! | `journal/` | records that the broker has not acknowledged |
 //! | `files/` | files of the job under way |
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -34,6 +35,30 @@ pub(crate) struct State {
     /// How often an agent has begun to live here.
     pub epoch: u64,
     pub last_order: u64,
+    /// Conversations that have begun, and when: microseconds since 1970. None begins twice.
+    #[serde(default)]
+    pub conversations: BTreeMap<String, i64>,
+}
+
+/// Messages of a conversation expire after a minute: longer than any of them is good for the name of one is known that is over.
+const KNOWN_FOR_US: i64 = 3_600_000_000;
+
+impl State {
+    /// Notes that a conversation begins. False: it has begun already. Those that are open stay known.
+    pub fn begin_conversation(&mut self, name: &str, now_us: i64, is_open: impl Fn(&str) -> bool) -> bool {
+        if self.conversations.contains_key(name) {
+            return false;
+        }
+        for (known, at_us) in &mut self.conversations {
+            if is_open(known) {
+                *at_us = now_us;
+            }
+        }
+        // A clock that was set back is no reason to forget.
+        self.conversations.retain(|_, at_us| now_us.saturating_sub(*at_us) < KNOWN_FOR_US);
+        self.conversations.insert(name.to_owned(), now_us);
+        true
+    }
 }
 
 /// The folder is of no use.
@@ -77,6 +102,7 @@ impl Home {
                 password: hex(&random::<32>().map_err(failed(&path))?),
                 epoch: 0,
                 last_order: 0,
+                conversations: BTreeMap::new(),
             },
             Err(e) => return Err(failed(&path)(e)),
         };
@@ -142,6 +168,23 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_conversation_begins_once_however_long_it_was_open() {
+        let mut state = State {
+            instance: String::new(),
+            password: String::new(),
+            epoch: 1,
+            last_order: 0,
+            conversations: BTreeMap::new(),
+        };
+        assert!(state.begin_conversation("a", 0, |_| false) && state.begin_conversation("b", 1, |_| false));
+        assert!(!state.begin_conversation("a", 2, |_| true));
+        let later = KNOWN_FOR_US + 10;
+        assert!(state.begin_conversation("c", later, |name| name == "a"));
+        assert!(!state.begin_conversation("a", later, |_| false), "it was open until now");
+        assert!(!state.conversations.contains_key("b"));
+    }
 
     #[test]
     fn each_life_is_an_epoch_and_remembers_the_last_order() {

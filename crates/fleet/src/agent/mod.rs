@@ -2,8 +2,9 @@
 //! broker. It stays until it is told to end, whatever becomes of broker and coordinator.
 //!
 //! Three threads: the caller's has the engine; one publishes (`outbox`); one is the connection's and answers what is asked
-//! (`desk`), so that pings that measure the clock never wait for a disk.
+//! (`desk`), so that pings that measure the clock never wait for a disk. Each conversation has one more (`answering`).
 
+mod answering;
 mod desk;
 mod entry;
 mod home;
@@ -22,6 +23,7 @@ use crate::order::Refusal;
 use crate::outbox::{Book, Outbox};
 use crate::subjects::is_agent_name;
 use crate::tokens::AgentToken;
+pub use answering::{Answers, Mute, Over, Respond};
 use desk::{Desk, Task};
 pub(crate) use entry::Entry;
 pub use entry::EntryError;
@@ -46,6 +48,8 @@ pub struct AgentOptions {
     pub limits: Limits,
     /// Servers that it can look at, for people and for `fleet status`.
     pub looks: Vec<String>,
+    /// A conversation of which nothing was heard for so long is over.
+    pub silence: Duration,
     /// Added to the clock: for tests.
     pub skew_us: i64,
     /// Publishes each record twice, as two messages: for tests.
@@ -90,12 +94,22 @@ pub enum AgentError {
 /// Who hears what an agent tells.
 pub type Tell = Arc<dyn Fn(Told) + Send + Sync>;
 
-/// Is an agent until `stop` is asked for. What is written then is published, if the broker takes it within 10 s.
+/// A conversation is over after so long a silence, unless an agent is told otherwise: longer than it takes to start a killed broker again.
+pub const SILENCE: Duration = Duration::from_secs(30);
+
+/// Is an agent until `stop` is asked for. What is written then is published, if the broker takes it within 10 s. Questions are answered by
+/// `respond`, in threads of their own.
 ///
 /// # Errors
 /// When it can never be one: its folder is of no use, the token is of another fleet, its name is taken. A broker that is not
 /// there is waited for.
-pub fn run(options: &AgentOptions, engine: &mut dyn Engine, stop: &Stop, tell: Tell) -> Result<(), AgentError> {
+pub fn run(
+    options: &AgentOptions,
+    engine: &mut dyn Engine,
+    respond: Arc<dyn Respond>,
+    stop: &Stop,
+    tell: Tell,
+) -> Result<(), AgentError> {
     if !is_agent_name(&options.name) {
         return Err(AgentError::Name(options.name.clone()));
     }
@@ -110,9 +124,10 @@ pub fn run(options: &AgentOptions, engine: &mut dyn Engine, stop: &Stop, tell: T
         std::thread::Builder::new().name("publish".into()).spawn(move || outbox.publish(&driver, &link))?
     };
     let (give, tasks) = channel();
-    let desk = Desk::open(options, home, &driver, link, &outbox, give, stop, &tell);
+    let desk = Desk::open(options, home, &driver, link, &outbox, give, respond, stop, &tell);
     let agent = Agent { options, outbox: &outbox, desk: &desk, stop, tell: &tell };
     agent.work(engine, &tasks);
+    desk.end_conversations();
     tell(Told::Left(outbox.close(LAST_WORDS)));
     let _ = publisher.join();
     desk.close();

@@ -127,7 +127,7 @@ mod tests {
         assert!(text.contains(r#"store_dir: "/a \"b\"/jetstream""#) && text.contains("sync_interval: always"));
         let line = text.lines().find(|l| l.contains("agent-web-1")).expect("its user");
         assert!(line.contains(
-            r#"publish: ["ld.record.*.web-1.>", "ld.alive.web-1", "$JS.API.DIRECT.GET.LD_FILES.ld.file.>"]"#
+            r#"publish: ["ld.record.*.web-1.>", "ld.answer.web-1.>", "ld.alive.web-1", "$JS.API.DIRECT.GET.LD_FILES.ld.file.>"]"#
         ));
         assert!(line.contains(r#"subscribe: ["ld.who", "ld.to.web-1.>", "_INBOX_web-1.>"]"#));
     }

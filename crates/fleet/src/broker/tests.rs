@@ -10,7 +10,7 @@ use async_nats::Subscriber;
 use futures_util::StreamExt;
 
 use super::{Broker, BrokerOptions};
-use crate::agent::{AgentOptions, Entry, Told, run as run_agent};
+use crate::agent::{AgentOptions, Entry, Mute, Told, run as run_agent};
 use crate::coordinator::{Departure, Fleet};
 use crate::crew::ask;
 use crate::engine::{Engine, EngineError, Job, Limits, Sink, Start, Stop};
@@ -64,6 +64,7 @@ fn agent(broker: &Broker, folder: &Path) -> Running {
         version: "1".into(),
         limits: Limits::default(),
         looks: Vec::new(),
+        silence: Duration::from_secs(30),
         skew_us: 0,
         twice: false,
     };
@@ -72,7 +73,8 @@ fn agent(broker: &Broker, folder: &Path) -> Running {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
     let tell = Arc::new(move |what| drop(tell.lock().expect("lock").send(what)));
-    let thread = std::thread::spawn(move || run_agent(&options, &mut Parrot, &ends, tell).expect("an agent"));
+    let thread =
+        std::thread::spawn(move || run_agent(&options, &mut Parrot, Arc::new(Mute), &ends, tell).expect("an agent"));
     Running { stop, told, thread: Some(thread) }
 }
 
@@ -108,7 +110,9 @@ fn orders_that_are_forged_sent_again_or_expired_are_refused_and_counted() {
     let there = the_agent(&fleet);
     let key = broker.token().signing_key();
     let order = order_for(&there);
-    let send = |message: &[u8]| fleet.driver.wait(ask(&fleet.link.client, &order, message, LONG)).expect("an answer");
+    let to = |what: &str| format!("ld.to.a.{what}");
+    let send =
+        |message: &[u8]| fleet.driver.wait(ask(&fleet.link.client, to("order"), message, LONG)).expect("an answer");
     let refusal = |message: &[u8]| match send(message) {
         Reply::Refused(refusal) => refusal,
         other => panic!("it was taken: {other:?}"),
@@ -144,6 +148,44 @@ fn orders_that_are_forged_sent_again_or_expired_are_refused_and_counted() {
 }
 
 #[test]
+fn a_question_that_is_forged_or_sent_again_is_refused_and_counted() {
+    let folder = tempfile::tempdir().expect("folder");
+    let broker = broker(folder.path());
+    let running = agent(&broker, folder.path());
+    let fleet = Fleet::connect(broker.url(), broker.token(), "1").expect("connected");
+    let there = the_agent(&fleet);
+    let key = broker.token().signing_key();
+    let question = Order { run: "c1".into(), sequence: 1, what: What::Ask { number: 1 }, ..order_for(&there) };
+    let send = |to: &str, message: &[u8]| {
+        fleet.driver.wait(ask(&fleet.link.client, to.into(), message, LONG)).expect("an answer")
+    };
+    let refusal = |to: &str, message: &[u8]| match send(to, message) {
+        Reply::Refused(refusal) => refusal,
+        other => panic!("it was taken: {other:?}"),
+    };
+    let sealed = question.clone().seal(b"what", &key);
+    let stranger = Token::new(b"another").expect("random");
+    assert_eq!(refusal("ld.to.a.ask", &question.clone().seal(b"what", &stranger.signing_key())), Refusal::Forged);
+    // A question is no order, and an order no question, though the same key has signed both.
+    assert_eq!(refusal("ld.to.a.order", &sealed), Refusal::Malformed);
+    assert_eq!(refusal("ld.to.a.ask", &order_for(&there).seal(b"", &key)), Refusal::Malformed);
+    assert!(matches!(send("ld.to.a.ask", &sealed), Reply::Taken));
+    assert!(matches!(refusal("ld.to.a.ask", &sealed), Refusal::Replayed { .. }));
+    let leave = Order { sequence: 2, what: What::Leave, ..question.clone() };
+    assert!(matches!(send("ld.to.a.ask", &leave.seal(b"", &key)), Reply::Stopping));
+    // One that is over does not begin again, nor in the agent's next life.
+    assert!(matches!(refusal("ld.to.a.ask", &sealed), Refusal::Replayed { .. }));
+    let counted = the_agent(&fleet).refused;
+    // The answer itself was declined: this agent has none.
+    assert_eq!((counted.forged, counted.malformed, counted.replayed, counted.declined), (1, 2, 2, 1));
+    drop(running);
+    let _running = agent(&broker, folder.path());
+    the_agent(&fleet);
+    let later = Order { sequence: 9, ..question };
+    assert!(matches!(refusal("ld.to.a.ask", &later.seal(b"what", &key)), Refusal::Replayed { .. }));
+}
+
+#[test]
 fn an_agent_publishes_and_hears_its_own_subjects_only() {
     let folder = tempfile::tempdir().expect("folder");
     let broker = broker(folder.path());
@@ -176,6 +218,8 @@ fn an_agent_publishes_and_hears_its_own_subjects_only() {
         let joiner = Link::open(&joiner).await.expect("in");
         let forbidden = [
             "ld.to.a.order",
+            "ld.to.b.ask",
+            "ld.answer.a.c.0.1.0.1",
             "ld.who",
             "ld.alive.a",
             "ld.record.r.a.1.0.0.1",

@@ -1,4 +1,5 @@
 //! A fleet on one machine: a broker, agents as threads and as processes, and an engine that only counts.
+#![allow(dead_code, reason = "each file of tests uses some of it")]
 #![allow(clippy::print_stdout, reason = "agents that are processes tell the test where they are")]
 
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use lastdrop_fleet::{
     Agent, AgentOptions, AgentToken, Assignment, Broker, BrokerOptions, End, Engine, EngineError, Fleet, Flight, Job,
-    Limits, News, RecordId, Sink, Start, Stop, Told, run_agent,
+    Limits, Mute, News, RecordId, Respond, Sink, Start, Stop, Told, run_agent,
 };
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, Signal};
@@ -105,6 +106,7 @@ impl World {
             version: VERSION.into(),
             limits: Limits::default(),
             looks: Vec::new(),
+            silence: Duration::from_secs(30),
             skew_us: 0,
             twice: false,
         }
@@ -140,12 +142,18 @@ pub struct AgentThread {
 
 impl AgentThread {
     pub fn start(options: AgentOptions) -> AgentThread {
+        AgentThread::answering(options, Arc::new(Mute))
+    }
+
+    /// One that answers questions.
+    pub fn answering(options: AgentOptions, respond: Arc<dyn Respond>) -> AgentThread {
         let (tell, told) = channel();
         let stop = Stop::default();
         let ends = stop.clone();
         let tell = std::sync::Mutex::new(tell);
         let tell = Arc::new(move |what| drop(tell.lock().expect("lock").send(what)));
-        let thread = std::thread::spawn(move || run_agent(&options, &mut Counter, &ends, tell).expect("an agent"));
+        let thread =
+            std::thread::spawn(move || run_agent(&options, &mut Counter, respond, &ends, tell).expect("an agent"));
         AgentThread { stop, told, thread: Some(thread) }
     }
 }
@@ -222,6 +230,7 @@ pub fn agent_process() {
         version: VERSION.into(),
         limits: Limits::default(),
         looks: Vec::new(),
+        silence: Duration::from_secs(30),
         skew_us: 0,
         twice: false,
     };
@@ -243,7 +252,7 @@ pub fn agent_process() {
         }
         asked.ask("SIGTERM");
     });
-    run_agent(&options, &mut Counter, &stop, Arc::new(|told| println!("{told:?}"))).expect("an agent");
+    run_agent(&options, &mut Counter, Arc::new(Mute), &stop, Arc::new(|told| println!("{told:?}"))).expect("an agent");
 }
 
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

@@ -2,14 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Differs;
 use crate::{ReloadClass, Setting};
 
 pub const KNOBS_SCHEMA: &str = "lastdrop.knobs/1";
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct KnobsDocument {
     pub schema: String,
     pub knobs: Vec<KnobRow>,
+    /// Nodes of a fleet whose settings are not those of the others of their kind.
+    #[serde(default)]
+    pub differs: Vec<Differs>,
     pub notes: Vec<String>,
 }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Differs;
 use crate::database::DatabaseLook;
 use crate::look::{Look, WorkerLook};
 
@@ -42,6 +43,9 @@ pub struct StackWatchDocument {
     /// Those of the servers that are databases, and others at the end of the chain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub databases: Vec<DatabaseLook>,
+    /// Nodes that are not as the others of their kind.
+    #[serde(default)]
+    pub differs: Vec<Differs>,
     /// Processors that looking takes.
     pub cost_cores: f64,
 }

@@ -1,56 +1,126 @@
 //! What the servers of a stack are to a search: who has the pool, and which knobs there are.
 
 use lastdrop_model::{Knob, Role, Setting, Settings};
+use lastdrop_probe::host::cpus;
 
-use super::{Member, Stack};
+use super::{Member, Part, Stack};
+use crate::elsewhere::RemotePart;
 use crate::health::Health;
 use crate::session::Session;
 
+/// A server of a stack that has processes, here or elsewhere.
+#[derive(Clone, Copy)]
+pub struct Server<'a> {
+    /// Its place among the members, by which it is known.
+    place: usize,
+    part: &'a Part,
+}
+
+impl std::fmt::Debug for Server<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("name", &self.part.name()).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Server<'a> {
+    /// Its place among the members, by which it is known.
+    #[must_use]
+    pub fn place(self) -> usize {
+        self.place
+    }
+
+    /// Its session, where it is on this machine.
+    #[must_use]
+    pub fn session(self) -> Option<&'a Session> {
+        self.part.session()
+    }
+
+    /// Its session elsewhere.
+    #[must_use]
+    pub fn elsewhere(self) -> Option<&'a dyn RemotePart> {
+        match self.part {
+            Part::Elsewhere(there) => Some(there.as_ref()),
+            Part::Server(_) | Part::Host(_) | Part::Contained(..) => None,
+        }
+    }
+
+    /// Workers as they run now, on all its machines.
+    #[must_use]
+    pub fn count_workers(self) -> usize {
+        self.session().map_or(0, |session| session.workers().len())
+            + self.elsewhere().map_or(0, RemotePart::count_workers)
+    }
+
+    /// Processors of its machine.
+    #[must_use]
+    pub fn cores(self) -> u64 {
+        self.elsewhere().map_or_else(|| cpus() as u64, |there| there.about().cores)
+    }
+
+    fn has_pool(self) -> bool {
+        self.part.knobs().iter().any(|knob| knob.role == Some(Role::PoolSize))
+    }
+}
+
 impl Stack {
+    /// The member at a place, where it has processes.
+    #[must_use]
+    pub fn server(&self, place: usize) -> Option<Server<'_>> {
+        let part = &self.members.get(place)?.part;
+        let is_server = match part {
+            Part::Server(_) => true,
+            Part::Elsewhere(there) => !there.about().is_host,
+            Part::Host(_) | Part::Contained(..) => false,
+        };
+        is_server.then_some(Server { place, part })
+    }
+
     /// The servers among the members: those first that have a pool of which the size can be set.
-    fn servers(&self) -> Vec<(&Member, &Session)> {
-        let mut all: Vec<_> = self.members.iter().filter_map(|m| Some((m, m.part.session()?))).collect();
-        all.sort_by_key(|(_, session)| session.adapter().knob(Role::PoolSize).is_none());
+    fn servers(&self) -> Vec<(&Member, Server<'_>)> {
+        let mut all: Vec<_> =
+            self.members.iter().enumerate().filter_map(|(place, m)| Some((m, self.server(place)?))).collect();
+        all.sort_by_key(|(_, server)| !server.has_pool());
         all
     }
 
     /// The server whose workers are counted, warmed and measured: the first that has a pool, else the first.
     #[must_use]
-    pub fn pool(&self) -> Option<&Session> {
-        self.servers().first().map(|(_, session)| *session)
+    pub fn pool(&self) -> Option<Server<'_>> {
+        self.servers().first().map(|(_, server)| *server)
     }
 
     /// Workers of all servers as they run now.
     #[must_use]
     pub fn count_workers(&self) -> usize {
-        self.servers().iter().map(|(_, session)| session.workers().len()).sum()
+        self.servers().iter().map(|(_, server)| server.count_workers()).sum()
     }
 
     /// What is asked whether all is well, where a URL was given.
     #[must_use]
     pub fn health(&self) -> Option<&Health> {
-        self.servers().iter().find_map(|(_, session)| session.health())
+        let of_a_server = || self.servers().iter().find_map(|(_, server)| server.session()?.health());
+        self.health.as_ref().or_else(of_a_server)
     }
 
-    /// The knobs that have a role, of all servers, with the session that each is of, and what its setting is called here:
+    /// The knobs that have a role, of all servers, with the server that each is of, and what its setting is called here:
     /// those of servers with a pool first.
     #[must_use]
-    pub fn knobs(&self, role: Role) -> Vec<(String, &'static Knob, &Session)> {
+    pub fn knobs(&self, role: Role) -> Vec<(String, &'static Knob, Server<'_>)> {
         let mut all = Vec::new();
-        for (member, session) in self.servers() {
-            let own = session.adapter().knobs().iter().filter(|k| k.role == Some(role));
-            all.extend(own.map(|knob| (self.full(member, knob.name), knob, session)));
+        for (member, server) in self.servers() {
+            let own = member.part.knobs().into_iter().filter(|k| k.role == Some(role));
+            all.extend(own.map(|knob| (self.full(member, knob.name), knob, server)));
         }
         all
     }
 
-    /// All knobs of all members, those of the host too: what the setting is called here, and the session of a server that
-    /// runs here.
+    /// All knobs of all members, those of the host too: what the setting is called here, and the server, of one that has
+    /// processes.
     #[must_use]
-    pub fn all_knobs(&self) -> Vec<(String, &'static Knob, Option<&Session>)> {
+    pub fn all_knobs(&self) -> Vec<(String, &'static Knob, Option<Server<'_>>)> {
         let mut all = Vec::new();
-        for member in &self.members {
-            let named = |knob: &'static Knob| (self.full(member, knob.name), knob, member.part.session());
+        for (place, member) in self.members.iter().enumerate() {
+            let named = |knob: &'static Knob| (self.full(member, knob.name), knob, self.server(place));
             all.extend(member.part.knobs().into_iter().map(named));
         }
         all

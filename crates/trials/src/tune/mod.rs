@@ -16,7 +16,7 @@ use lastdrop_server::{Restored, Stack};
 
 use crate::bar::Bar;
 use crate::rate::{Beginning, bounds_a_rate, rate_trial};
-use crate::size::size_of;
+use crate::size::size_of_server;
 use crate::trial::{Measured, TrialOrder, trial};
 use lastdrop_lab::warm::warm_each;
 use lastdrop_lab::{Lab, LabError};
@@ -226,8 +226,8 @@ impl TuneOrder {
 
 /// What is known before anything is tried.
 struct Ready {
-    /// How often workers fit into memory, by the master of their server.
-    sizes: Vec<(i32, SizeDocument)>,
+    /// How often workers fit into memory, by the place of their server in the stack.
+    sizes: Vec<(usize, SizeDocument)>,
     wishes: Wishes,
     prepared: Prepared,
 }
@@ -261,11 +261,10 @@ impl Tuning<'_, '_> {
     /// Looks at the servers, and decides what is worth a trial; None where nothing fits, and the document says so.
     fn ready(&mut self) -> Result<Option<Ready>, LabError> {
         // What fits is of interest where there is a pool of which the size can be set.
-        let mut sizes: Vec<(i32, SizeDocument)> = Vec::new();
-        for (_, _, session) in self.stack.knobs(Role::PoolSize) {
-            if sizes.iter().all(|(master, _)| *master != session.master()) {
-                let size = size_of(session.adapter(), &session.original().settings, self.order.memory, Vec::new())?;
-                sizes.push((session.master(), size));
+        let mut sizes: Vec<(usize, SizeDocument)> = Vec::new();
+        for (_, _, server) in self.stack.knobs(Role::PoolSize) {
+            if sizes.iter().all(|(place, _)| *place != server.place()) {
+                sizes.push((server.place(), size_of_server(server, self.order.memory)?));
             }
         }
         for (_, size) in &sizes {
@@ -304,7 +303,7 @@ impl Tuning<'_, '_> {
         let pool = self.stack.pool().ok_or_else(|| LabError::Other("there is no server to tune".into()))?;
         // Memory settles with the second request; before the first a worker shares nearly everything.
         for _ in 0..2 {
-            let _ = warm_each(&self.order.plan, pool.workers().len());
+            let _ = warm_each(&self.order.plan, pool.count_workers());
         }
         let Some(Ready { sizes, wishes, prepared }) = self.ready()? else { return Ok(()) };
         self.lab.tell(&Event::Stage { stage: Stage::Search });

@@ -8,8 +8,7 @@ use lastdrop_model::event::{Decided, Lead, Stage};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_duration;
 use lastdrop_model::{Event, KeepAlive, Plan, Role, Setting, Settings};
-use lastdrop_probe::host::cpus;
-use lastdrop_server::Effective;
+use lastdrop_server::{Effective, Server};
 use lastdrop_tune::frontier::undominated;
 use lastdrop_tune::race::LEAST_ANSWERS;
 use lastdrop_tune::{Effect, Expected, Finals, History, Point, Space, Strategy};
@@ -178,7 +177,7 @@ impl Tuning<'_, '_> {
 
     /// A small pool looks best under a load from next door, which has no slow clients.
     fn say_room(&mut self, space: &Space, point: &Point) {
-        let room = ROOM * cpus() as u64;
+        let room = ROOM * self.stack.pool().map_or(1, Server::cores);
         let pools = self.stack.knobs(Role::PoolSize);
         let small = |(name, value): &(String, Setting)| {
             let count = value.count().and_then(|n| u64::try_from(n).ok());

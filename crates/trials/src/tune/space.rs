@@ -3,8 +3,7 @@
 use lastdrop_model::documents::{Proposal, Searched, SizeDocument};
 use lastdrop_model::settings::Takes;
 use lastdrop_model::{KeepAlive, Knob, Plan, Role, Setting, Settings};
-use lastdrop_probe::host::cpus;
-use lastdrop_server::{ServerError, Stack};
+use lastdrop_server::{Server, ServerError, Stack};
 use lastdrop_tune::{Limit, Parameter, Point, Space};
 
 /// What the user says of settings, by their names.
@@ -80,8 +79,8 @@ pub(super) struct Facts<'a> {
     pub plan: &'a Plan,
     /// All present settings.
     pub present: &'a Settings,
-    /// How often workers fit into memory, by the process id of their server's master.
-    pub sizes: &'a [(i32, SizeDocument)],
+    /// How often workers fit into memory, by the place of their server in the stack.
+    pub sizes: &'a [(usize, SizeDocument)],
     pub wishes: &'a Wishes,
     pub proposals: &'a [Proposal],
 }
@@ -99,11 +98,11 @@ impl Facts<'_> {
         self.present.get(name).cloned().unwrap_or_else(|| knob.default.into())
     }
 
-    fn size(&self, master: Option<i32>) -> Option<&SizeDocument> {
-        self.sizes.iter().find(|(of, _)| Some(*of) == master).map(|(_, size)| size)
+    fn size(&self, place: Option<usize>) -> Option<&SizeDocument> {
+        self.sizes.iter().find(|(of, _)| Some(*of) == place).map(|(_, size)| size)
     }
 
-    fn consider(&self, name: &str, knob: &Knob, master: Option<i32>) -> Considered {
+    fn consider(&self, name: &str, knob: &Knob, place: Option<usize>) -> Considered {
         if let Some(value) = self.wishes.fixed.get(name) {
             return Err(format!("it is {value} in every trial (--fix)"));
         }
@@ -111,25 +110,25 @@ impl Facts<'_> {
             return Err("it is left out (--not)".into());
         }
         if self.wishes.names(name) {
-            return Ok((self.named(name, knob, master)?, "it is asked for".into()));
+            return Ok((self.named(name, knob, place)?, "it is asked for".into()));
         }
         if !self.wishes.only.is_empty() {
             return Err("it is not among those that are asked for (--only)".into());
         }
-        match (self.by_role(name, knob, master), self.proposals.iter().find(|p| p.settings.contains_key(name))) {
-            (Err(_), Some(p)) => Ok((self.named(name, knob, master)?, format!("a look found: {}", p.because))),
+        match (self.by_role(name, knob, place), self.proposals.iter().find(|p| p.settings.contains_key(name))) {
+            (Err(_), Some(p)) => Ok((self.named(name, knob, place)?, format!("a look found: {}", p.because))),
             (considered, _) => considered,
         }
     }
 
     /// What the search tries by itself.
-    fn by_role(&self, name: &str, knob: &Knob, master: Option<i32>) -> Considered {
+    fn by_role(&self, name: &str, knob: &Knob, place: Option<usize>) -> Considered {
         let present = self.present(name, knob);
         let count = present.count().and_then(|n| u64::try_from(n).ok());
         match (knob.role, count) {
-            (Some(Role::PoolSize), Some(n)) if master.is_some() => {
+            (Some(Role::PoolSize), Some(n)) if place.is_some() => {
                 let users = self.concurrency();
-                Ok((self.pool(name, n, master), format!("a pool of {n} under {users} users at once")))
+                Ok((self.pool(name, n, place), format!("a pool of {n} under {users} users at once")))
             }
             (Some(Role::Recycle), Some(age)) if age > 0 && age < CHURN => {
                 let levels: Vec<Setting> = [age].into_iter().chain(CALM).map(Setting::from).collect();
@@ -154,28 +153,29 @@ impl Facts<'_> {
         }
     }
 
-    fn pool(&self, name: &str, present: u64, master: Option<i32>) -> Parameter {
-        let size = self.size(master);
+    fn pool(&self, name: &str, present: u64, place: Option<usize>) -> Parameter {
+        let size = self.size(place);
         let (fits, granule) =
             size.map_or((u64::MAX, 1), |s| (s.fits.independent * s.threads_per_worker, s.threads_per_worker));
         // A pool larger than the load can use is no better, one larger than memory worse than any.
         let largest = self.concurrency().max(granule).min(fits.max(1));
-        let smallest = (cpus() as u64).min(largest).min(present.max(1));
+        let cores = place.and_then(|place| self.stack.server(place)).map_or(1, Server::cores);
+        let smallest = cores.min(largest).min(present.max(1));
         Parameter::sizes(name, smallest, largest, granule, present)
     }
 
     /// One that the user has named.
-    fn named(&self, name: &str, knob: &Knob, master: Option<i32>) -> Result<Parameter, String> {
+    fn named(&self, name: &str, knob: &Knob, place: Option<usize>) -> Result<Parameter, String> {
         let present = self.present(name, knob);
         let count = present.count().and_then(|n| u64::try_from(n).ok());
         let granule =
-            if knob.role == Some(Role::PoolSize) { self.size(master).map_or(1, |s| s.threads_per_worker) } else { 1 };
+            if knob.role == Some(Role::PoolSize) { self.size(place).map_or(1, |s| s.threads_per_worker) } else { 1 };
         match (knob.takes, self.wishes.range(name), count) {
             (Takes::Count(..) | Takes::CountOr(..), Some((low, high)), Some(n)) => {
                 let p = Parameter::sizes(name, low, high, granule, n);
                 Ok(if low == 0 && n != 0 { with_kind(&p, Setting::Count(0)) } else { p })
             }
-            (Takes::Count(..), None, Some(n)) if knob.role == Some(Role::PoolSize) => Ok(self.pool(name, n, master)),
+            (Takes::Count(..), None, Some(n)) if knob.role == Some(Role::PoolSize) => Ok(self.pool(name, n, place)),
             (Takes::Count(least, most), None, Some(n)) => {
                 let (least, most) = (least.max(0) as u64, most.max(0) as u64);
                 let low = (n / AROUND).max(least);
@@ -243,10 +243,10 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
     all.sort_by_key(|(_, knob, _)| (knob.when.is_some(), rank(knob)));
     let mut space = Space::default();
     let mut searched = Vec::new();
-    let mut roles: Vec<(Option<Role>, Option<i32>)> = Vec::new();
-    for (name, knob, session) in all {
-        let master = session.map(lastdrop_server::Session::master);
-        let considered = facts.consider(&name, knob, master).and_then(|(p, because)| {
+    let mut roles: Vec<(Option<Role>, Option<usize>)> = Vec::new();
+    for (name, knob, server) in all {
+        let place = server.map(Server::place);
+        let considered = facts.consider(&name, knob, place).and_then(|(p, because)| {
             if p.levels.len() < 2 {
                 return Err("there is no other value that could be tried".into());
             }
@@ -255,7 +255,7 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
         let (values, because) = match considered {
             Ok((parameter, because)) => {
                 let values = parameter.levels.iter().map(ToString::to_string).collect();
-                roles.push((knob.role, master));
+                roles.push((knob.role, place));
                 space.parameters.push(parameter);
                 (values, because)
             }
@@ -263,8 +263,8 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
         };
         searched.push(Searched { name, values, because });
     }
-    for (master, size) in facts.sizes {
-        let of = roles.iter().enumerate().filter(|(_, of)| **of == (Some(Role::PoolSize), Some(*master)));
+    for (place, size) in facts.sizes {
+        let of = roles.iter().enumerate().filter(|(_, of)| **of == (Some(Role::PoolSize), Some(*place)));
         let each = of.map(|(parameter, _)| (parameter, 1.0)).collect();
         let most = (size.fits.independent * size.threads_per_worker) as f64;
         space.limits.push(Limit { each, most });
@@ -309,7 +309,7 @@ fn at(space: &Space, settings: &Settings) -> Option<Point> {
 }
 
 /// What an expert would try first: workers that live, pools as large as the load can use and half of that, keep-alive the other way.
-fn moves(space: &Space, facts: &Facts<'_>, roles: &[(Option<Role>, Option<i32>)]) -> Vec<Point> {
+fn moves(space: &Space, facts: &Facts<'_>, roles: &[(Option<Role>, Option<usize>)]) -> Vec<Point> {
     let of = |role: Role| (0..roles.len()).filter(move |p| roles[*p].0 == Some(role));
     let mut best = space.start();
     let mut moves = Vec::new();
@@ -322,7 +322,8 @@ fn moves(space: &Space, facts: &Facts<'_>, roles: &[(Option<Role>, Option<i32>)]
         let levels = space.parameters[parameter].levels.iter().enumerate();
         levels.min_by_key(|(_, level)| distance(level)).map_or(0, |(level, _)| level)
     };
-    for wanted in [facts.concurrency(), facts.concurrency().div_ceil(2), ROOM * cpus() as u64] {
+    let cores = facts.stack.pool().map_or(1, Server::cores);
+    for wanted in [facts.concurrency(), facts.concurrency().div_ceil(2), ROOM * cores] {
         let mut point = best.clone();
         for parameter in of(Role::PoolSize) {
             point[parameter] = nearest(parameter, wanted);

@@ -90,7 +90,7 @@ impl Tuning<'_, '_> {
         let parameters: Vec<Parameter> = prepared.space.parameters.iter().filter(|p| gentle(p)).cloned().collect();
         let most = |p: &Parameter| {
             let pool = self.stack.knobs(Role::PoolSize).into_iter().find(|(name, ..)| *name == p.name)?;
-            let size = sizes.iter().find(|(master, _)| *master == pool.2.master())?;
+            let size = sizes.iter().find(|(place, _)| *place == pool.2.place())?;
             Some(size.1.fits.independent * size.1.threads_per_worker)
         };
         let bounds: Vec<(u64, u64)> = parameters

@@ -13,7 +13,7 @@ use lastdrop_model::documents::{TuneDocument, Watch};
 use lastdrop_model::event::{Decided, Stage};
 use lastdrop_model::units::show_duration;
 use lastdrop_model::{Arrival, Event, Experience, Load, Plan, Settings};
-use lastdrop_server::{Kept, Stack};
+use lastdrop_server::{Kept, Server, Stack};
 use lastdrop_tune::Guard;
 
 use super::TuneOrder;
@@ -123,5 +123,5 @@ fn light(plan: &Plan, document: &TuneDocument) -> (Plan, f64) {
 
 /// A request to each worker: what one does with its first is no news.
 fn warm(stack: &Stack, plan: &Plan) {
-    let _ = warm_each(plan, stack.pool().map_or(0, |server| server.workers().len()));
+    let _ = warm_each(plan, stack.pool().map_or(0, Server::count_workers));
 }

@@ -1,0 +1,209 @@
+//! Which node of a site is not as the others of its kind: by settings, memory, rate of requests, errors.
+//!
+//! Of settings the value that most nodes have is the usual one; where no value has more nodes than another, that of the node that was
+//! named first. A number is unusual that is off the median of the others by more than a quarter of it and by more than these are
+//! apart; a rate also by more than chance makes of it. Of two nodes neither is the unusual one: the second is compared with the first, since whoever
+//! named them thinks of the first as the one to go by.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lastdrop_model::documents::{Differs, DiffersIn};
+use lastdrop_model::{Setting, Settings};
+use serde_json::{Value, json};
+
+use crate::series::median;
+
+/// As far off the others' median as this is not the same any more.
+const OFF: f64 = 0.25;
+/// Standard deviations of a difference of counts by which it is no chance.
+const BY_CHANCE: f64 = 3.0;
+
+/// A node as it was seen.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Node {
+    /// What it is called.
+    pub server: String,
+    /// Nodes of one kind are compared.
+    pub kind: String,
+    /// None: not known.
+    pub settings: Option<Settings>,
+    /// Σ PSS of its processes.
+    pub real_memory_bytes: Option<u64>,
+    pub requests_rps: Option<f64>,
+    /// The time that the rate is of.
+    pub span_s: f64,
+    /// What went wrong, by its name: refused connections, killed processes, lines of logs.
+    pub errors: BTreeMap<String, u64>,
+}
+
+/// All in which nodes differ from the others of their kind, by node.
+#[must_use]
+pub fn differing(nodes: &[Node]) -> Vec<Differs> {
+    let kinds: BTreeSet<&str> = nodes.iter().map(|n| n.kind.as_str()).collect();
+    let mut all = Vec::new();
+    for kind in kinds {
+        let alike: Vec<&Node> = nodes.iter().filter(|n| n.kind == kind).collect();
+        if alike.len() > 1 {
+            all.extend(by_settings(&alike));
+            all.extend(by_numbers(&alike));
+            all.extend(by_errors(&alike));
+        }
+    }
+    let place = |d: &Differs| nodes.iter().position(|n| n.server == d.server);
+    all.sort_by_key(place);
+    all
+}
+
+fn by_settings(nodes: &[&Node]) -> Vec<Differs> {
+    let known: Vec<(&Node, &Settings)> = nodes.iter().filter_map(|n| Some((*n, n.settings.as_ref()?))).collect();
+    let names: BTreeSet<&String> = known.iter().flat_map(|(_, settings)| settings.keys()).collect();
+    let mut all = Vec::new();
+    for name in names {
+        let values: Vec<Option<&Setting>> = known.iter().map(|(_, settings)| settings.get(name)).collect();
+        let count = |value: &Option<&Setting>| values.iter().filter(|other| *other == value).count();
+        let most = values.iter().map(count).max().unwrap_or(0);
+        let Some(usual) = values.iter().find(|value| count(value) == most) else { continue };
+        for ((node, _), value) in known.iter().zip(&values).filter(|(_, value)| *value != usual) {
+            let (name, value, others) = (name.clone(), json!(value), json!(usual));
+            all.push(Differs { server: node.server.clone(), what: DiffersIn::Settings, name, value, others });
+        }
+    }
+    all
+}
+
+fn by_numbers(nodes: &[&Node]) -> Vec<Differs> {
+    let mut all = Vec::new();
+    let memory: Vec<Option<f64>> = nodes.iter().map(|n| n.real_memory_bytes.map(|b| b as f64)).collect();
+    for (i, others) in unusual(&memory) {
+        let value = json!(nodes[i].real_memory_bytes);
+        all.push(differs(nodes[i], DiffersIn::Memory, "real_memory_bytes", value, json!(others.round() as u64)));
+    }
+    let rates: Vec<Option<f64>> = nodes.iter().map(|n| n.requests_rps).collect();
+    for (i, others) in unusual(&rates) {
+        let (node, rate) = (nodes[i], rates[i].unwrap_or(0.0));
+        // Requests are counted, and counts scatter as their roots do.
+        let chance = BY_CHANCE * ((rate + others) * node.span_s).sqrt();
+        if (rate - others).abs() * node.span_s > chance {
+            all.push(differs(node, DiffersIn::Rate, "requests_rps", json!(rate), json!(others)));
+        }
+    }
+    all
+}
+
+/// Numbers that are off those of the others, each by its place, with the median of these.
+fn unusual(numbers: &[Option<f64>]) -> Vec<(usize, f64)> {
+    let known: Vec<(usize, f64)> = numbers.iter().enumerate().filter_map(|(i, n)| Some((i, (*n)?))).collect();
+    let first = known.first().map_or(0, |(i, _)| *i);
+    let mut all = Vec::new();
+    for (i, value) in &known {
+        if known.len() == 2 && *i == first {
+            continue;
+        }
+        let others: Vec<f64> = known.iter().filter(|(j, _)| j != i).map(|(_, n)| *n).collect();
+        if others.is_empty() {
+            continue;
+        }
+        let middle = median(&others);
+        let (least, most) = others.iter().fold((f64::INFINITY, 0.0_f64), |(l, m), n| (l.min(*n), m.max(*n)));
+        let off = (value - middle).abs();
+        if off > OFF * middle && off > most - least {
+            all.push((*i, middle));
+        }
+    }
+    all
+}
+
+fn by_errors(nodes: &[&Node]) -> Vec<Differs> {
+    let names: BTreeSet<&String> = nodes.iter().flat_map(|n| n.errors.keys()).collect();
+    let mut all = Vec::new();
+    for name in names {
+        let counts: Vec<u64> = nodes.iter().map(|n| n.errors.get(name).copied().unwrap_or(0)).collect();
+        for (i, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let others: Vec<f64> = counts.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, n)| *n as f64).collect();
+            let middle = median(&others);
+            // One that has as many as the others is as they are.
+            if *count as f64 > middle {
+                all.push(differs(nodes[i], DiffersIn::Errors, name, json!(count), json!(middle)));
+            }
+        }
+    }
+    all
+}
+
+fn differs(node: &Node, what: DiffersIn, name: &str, value: Value, others: Value) -> Differs {
+    Differs { server: node.server.clone(), what, name: name.into(), value, others }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(server: &str, workers: i64) -> Node {
+        let settings = Settings::from([("MaxRequestWorkers".to_string(), Setting::Count(workers))]);
+        Node {
+            server: server.into(),
+            kind: "apache".into(),
+            settings: Some(settings),
+            real_memory_bytes: Some(100 << 20),
+            requests_rps: Some(200.0),
+            span_s: 2.0,
+            errors: BTreeMap::new(),
+        }
+    }
+
+    fn told(nodes: &[Node]) -> Vec<String> {
+        differing(nodes)
+            .iter()
+            .map(|d| format!("{} {:?} {} {} {}", d.server, d.what, d.name, d.value, d.others))
+            .collect()
+    }
+
+    #[test]
+    fn the_setting_that_most_have_is_the_usual_one_and_of_two_that_of_the_first() {
+        assert_eq!(told(&[node("a", 10), node("b", 10), node("c", 10)]), [""; 0]);
+        assert_eq!(told(&[node("a", 20), node("b", 10), node("c", 10)]), ["a Settings MaxRequestWorkers 20 10"]);
+        assert_eq!(told(&[node("a", 20), node("b", 10)]), ["b Settings MaxRequestWorkers 10 20"]);
+        let lacks = Node { settings: Some(Settings::new()), ..node("b", 10) };
+        assert_eq!(told(&[node("a", 20), lacks]), ["b Settings MaxRequestWorkers null 20"]);
+        let unknown = Node { settings: None, ..node("b", 10) };
+        assert_eq!(told(&[node("a", 20), unknown]), [""; 0]);
+        // Another kind is another server.
+        let other = Node { kind: "nginx".into(), ..node("b", 10) };
+        assert_eq!(told(&[node("a", 20), other]), [""; 0]);
+    }
+
+    #[test]
+    fn a_number_is_unusual_a_quarter_off_the_others_and_beyond_what_these_are_apart() {
+        let with = |server: &str, mb: u64| Node { real_memory_bytes: Some(mb << 20), ..node(server, 10) };
+        let mb = |n: u64| (n << 20).to_string();
+        let line =
+            |server: &str, is: u64, others: u64| format!("{server} Memory real_memory_bytes {} {}", mb(is), mb(others));
+        assert_eq!(told(&[with("a", 100), with("b", 100), with("c", 124)]), [""; 0]);
+        assert_eq!(told(&[with("a", 100), with("b", 100), with("c", 130)]), [line("c", 130, 100)]);
+        // The others of c are as far apart themselves, those of a are not.
+        assert_eq!(told(&[with("a", 60), with("b", 140), with("c", 130)]), [line("a", 60, 135)]);
+        assert_eq!(told(&[with("a", 100), with("b", 200)]), [line("b", 200, 100)]);
+        let unread = Node { real_memory_bytes: None, ..node("b", 10) };
+        assert_eq!(told(&[with("a", 100), unread]), [""; 0]);
+    }
+
+    #[test]
+    fn a_rate_differs_by_more_than_chance() {
+        let with = |server: &str, rps: f64| Node { requests_rps: Some(rps), ..node(server, 10) };
+        assert_eq!(told(&[with("a", 200.0), with("b", 100.0)]), ["b Rate requests_rps 100.0 200.0"]);
+        // Two requests against four.
+        assert_eq!(told(&[with("a", 1.0), with("b", 2.0)]), [""; 0]);
+        assert_eq!(told(&[with("a", 0.0), with("b", 0.0)]), [""; 0]);
+    }
+
+    #[test]
+    fn any_error_that_the_others_do_not_have_is_told() {
+        let with = |server: &str, n: u64| Node {
+            errors: BTreeMap::from([("ListenOverflows".to_string(), n)]),
+            ..node(server, 10)
+        };
+        assert_eq!(told(&[node("a", 10), with("b", 3)]), ["b Errors ListenOverflows 3 0.0"]);
+        assert_eq!(told(&[with("a", 0), with("b", 0)]), [""; 0]);
+        assert_eq!(told(&[with("a", 3), with("b", 3)]), [""; 0]);
+    }
+}

@@ -1,0 +1,360 @@
+//! The coordinator's side of questions about servers: sessions, looks and settings of servers that agents have on their machines.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+use lastdrop_fleet::{Agent, Conversation, Fleet};
+use lastdrop_lab::Afar;
+use lastdrop_looks::watch::{FoundElsewhere, WatchElsewhere};
+use lastdrop_model::documents::{KnobsDocument, SizeDocument, WatchDocument};
+use lastdrop_model::{Knob, Settings};
+use lastdrop_server::{Elsewhere, Kept, Opening, RemotePart, Restored, ServerError, ServerRef, There};
+
+use super::questions::{Answer, Asked, Named, OpenOrder, Opened, Question};
+use crate::exit::UsageError;
+use crate::options::FleetArgs;
+use crate::stdio::note;
+
+/// A look, or what is read of a running server, takes no longer.
+const SOON: Duration = Duration::from_secs(60);
+/// To start a server anew may take as long as its longest request, twice, and then until it answers.
+const LATER: Duration = Duration::from_secs(900);
+
+/// A fleet whose agents have servers.
+#[derive(Debug)]
+pub struct Reach {
+    fleet: Fleet,
+}
+
+/// One server of one agent, in a conversation of its own.
+#[derive(Debug)]
+struct Asking {
+    conversation: Conversation,
+    named: Named,
+}
+
+/// The fleet that servers are in, if one of them is on another machine.
+///
+/// # Errors
+/// When there is no such fleet.
+pub fn reach(servers: &[ServerRef], fleet: &FleetArgs) -> Result<Option<Reach>> {
+    if !servers.iter().any(ServerRef::is_elsewhere) {
+        return Ok(None);
+    }
+    let reach = Reach { fleet: fleet.connect()? };
+    let agents = reach.fleet.agents()?;
+    for name in servers.iter().flat_map(ServerRef::agents) {
+        agent(&agents, name).map_err(UsageError)?;
+    }
+    Ok(Some(reach))
+}
+
+/// The agent of this name among those that are there.
+fn agent<'a>(agents: &'a [Agent], name: &str) -> Result<&'a Agent, String> {
+    agents.iter().find(|agent| agent.name == name).ok_or_else(|| {
+        let there: Vec<&str> = agents.iter().map(|agent| agent.name.as_str()).collect();
+        let there = if there.is_empty() { "no agents".into() } else { there.join(", ") };
+        format!("there is no agent {name} in the fleet, which has {there}: lastdrop agent URL --name {name} --server KIND starts it there")
+    })
+}
+
+impl Reach {
+    /// A conversation about a server that is on one machine.
+    fn about(&self, server: &ServerRef) -> Result<Asking, ServerError> {
+        let failed = |agent: &str, what: String| ServerError::Elsewhere { agent: agent.into(), what, refusal: false };
+        let Some(name) = server.agents().first() else {
+            return Err(ServerError::Setting(format!("'{server}' is on this machine")));
+        };
+        let agents = self.fleet.agents().map_err(|e| failed(name, e.to_string()))?;
+        let agent = agent(&agents, name).map_err(|what| failed(name, what))?;
+        let conversation = self.fleet.converse(agent).map_err(|e| failed(name, e.what(name)))?;
+        let named = Named { kind: server.kind.name.into(), config: server.config.clone() };
+        Ok(Asking { conversation, named })
+    }
+
+    /// The settings of a server of one machine.
+    ///
+    /// # Errors
+    /// When it cannot be asked, or they cannot be read there.
+    pub fn knobs(&self, server: &ServerRef) -> Result<KnobsDocument, ServerError> {
+        let asking = self.about(server)?;
+        match asking.ask(Question::Knobs, SOON)? {
+            Answer::Knobs(document) => Ok(*document),
+            other => Err(asking.odd(&other)),
+        }
+    }
+
+    /// Begins to watch a server of one machine.
+    ///
+    /// # Errors
+    /// When it cannot be asked, or the server is not found there.
+    pub fn watch(&self, server: &ServerRef) -> Result<Box<dyn WatchElsewhere>, ServerError> {
+        let mut watch = Watch {
+            reach: Reach { fleet: self.fleet.clone() },
+            server: server.clone(),
+            asking: None,
+            found: FoundElsewhere::default(),
+        };
+        watch.begin()?;
+        Ok(Box::new(watch))
+    }
+
+    /// Looks at a server of one machine beside a run.
+    ///
+    /// # Errors
+    /// As [`Reach::watch`].
+    pub fn looks(&self, server: &ServerRef) -> Result<Afar, ServerError> {
+        let mut watch = self.watch(server)?;
+        Ok(Box::new(move || watch.look(false).map(|(document, _)| document).map_err(|e| e.to_string())))
+    }
+
+    /// Undoes what killed runs left of a server of one machine.
+    ///
+    /// # Errors
+    /// When it cannot be asked, or its state folder cannot be read.
+    pub fn restore(
+        &self,
+        server: &ServerRef,
+        dry_run: bool,
+    ) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
+        let asking = self.about(server)?;
+        let there = |result: Result<_, String>| match result {
+            Ok(restored) => Ok(asking.named_there(Restored::from(restored))),
+            Err(what) => Err(asking.failed(what, false)),
+        };
+        match asking.ask(Question::Restore { dry_run }, LATER)? {
+            Answer::Restored(results) => Ok(results.into_iter().map(there).collect()),
+            other => Err(asking.odd(&other)),
+        }
+    }
+}
+
+impl Asking {
+    fn agent(&self) -> &str {
+        self.conversation.agent()
+    }
+
+    fn failed(&self, what: String, refusal: bool) -> ServerError {
+        ServerError::Elsewhere { agent: self.agent().into(), what, refusal }
+    }
+
+    fn odd(&self, answer: &Answer) -> ServerError {
+        self.failed(format!("an answer that nobody asked for: {answer:?}"), false)
+    }
+
+    fn ask(&self, what: Question, within: Duration) -> Result<Answer, ServerError> {
+        let asked = Asked { server: self.named.clone(), what };
+        let bytes = serde_json::to_vec(&asked).map_err(|e| self.failed(e.to_string(), false))?;
+        let answer = self.conversation.ask(&bytes, within).map_err(|e| self.failed(e.what(self.agent()), false))?;
+        match serde_json::from_slice(&answer).map_err(|e| self.failed(format!("its answer is none: {e}"), false))? {
+            Answer::Failed { what, refusal } => Err(self.failed(what, refusal)),
+            answer => Ok(answer),
+        }
+    }
+
+    /// What is done, and nothing told of it.
+    fn done(&self, what: Question) -> Result<(), ServerError> {
+        match self.ask(what, LATER)? {
+            Answer::Done => Ok(()),
+            other => Err(self.odd(&other)),
+        }
+    }
+
+    fn named_there(&self, restored: Restored) -> Restored {
+        Restored { server: format!("{}/{}", self.agent(), restored.server), ..restored }
+    }
+}
+
+/// A server under watch. One whose agent is lost is asked anew at the next look.
+struct Watch {
+    reach: Reach,
+    server: ServerRef,
+    asking: Option<Asking>,
+    found: FoundElsewhere,
+}
+
+impl Watch {
+    fn begin(&mut self) -> Result<&Asking, ServerError> {
+        let asking = self.reach.about(&self.server)?;
+        match asking.ask(Question::Watch, SOON)? {
+            Answer::Found(found) => self.found = found,
+            other => return Err(asking.odd(&other)),
+        }
+        Ok(self.asking.insert(asking))
+    }
+}
+
+impl WatchElsewhere for Watch {
+    fn found(&self) -> &FoundElsewhere {
+        &self.found
+    }
+
+    fn look(&mut self, patient: bool) -> Result<(WatchDocument, bool), ServerError> {
+        if self.asking.is_none() {
+            self.begin()?;
+        }
+        let Some(asking) = &self.asking else { return Err(ServerError::Setting("nobody is asked".into())) };
+        match asking.ask(Question::Look { patient }, SOON) {
+            Ok(Answer::Look { mut document, alive, found }) => {
+                document.server = format!("{}/{}", asking.agent(), document.server);
+                self.found = found;
+                Ok((*document, alive))
+            }
+            Ok(other) => Err(asking.odd(&other)),
+            Err(e) => {
+                self.asking = None;
+                Err(e)
+            }
+        }
+    }
+
+    fn settings(&mut self) -> Option<Settings> {
+        match self.asking.as_ref()?.ask(Question::Knobs, SOON) {
+            Ok(Answer::Knobs(document)) => {
+                Some(document.knobs.into_iter().filter_map(|row| Some((row.name, row.value?))).collect())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Elsewhere for Reach {
+    fn open(&self, server: &ServerRef, opening: &Opening<'_>) -> Result<Box<dyn RemotePart>, ServerError> {
+        let asking = self.about(server)?;
+        let order = OpenOrder {
+            live: opening.others.live,
+            ignore: opening.others.ignore.clone(),
+            host_wide: opening.others.host_wide,
+            place: opening.place.clone(),
+        };
+        let opened = match asking.ask(Question::Open(order), LATER)? {
+            Answer::Opened(opened) => *opened,
+            other => return Err(asking.odd(&other)),
+        };
+        let Opened { name, original, knobs, cores, is_host } = opened;
+        let name = format!("{}/{name}", asking.agent());
+        let knobs: &'static [Knob] = knobs.leak();
+        let about = There { name, original, knobs, cores, is_host };
+        Ok(Box::new(Session { asking, about, open: true, completed: RefCell::default() }))
+    }
+}
+
+/// A session on another machine.
+struct Session {
+    asking: Asking,
+    about: There,
+    open: bool,
+    /// A search asks for what follows from the same settings again and again.
+    completed: RefCell<BTreeMap<Settings, Settings>>,
+}
+
+impl Session {
+    fn not_restored(&self, e: ServerError) -> ServerError {
+        let ServerError::Elsewhere { agent, what, .. } = e else { return e };
+        let what = format!(
+            "{what}\nthe server may not be put back: an agent that hears nothing does it by itself within a minute, what a killed one leaves is \
+             put back by lastdrop restore there, or from here: lastdrop restore {agent}/{}",
+            self.asking.named.kind
+        );
+        ServerError::Elsewhere { agent, what, refusal: false }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.open {
+            // An error on the way out must not leave a changed server. If this fails too, the agent does it by itself.
+            if let Err(e) = self.put_back().and_then(|()| self.confirm()) {
+                note!("lastdrop: {e}");
+            }
+        }
+    }
+}
+
+impl RemotePart for Session {
+    fn about(&self) -> &There {
+        &self.about
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), ServerError> {
+        self.asking.done(Question::Check(settings.clone()))
+    }
+
+    fn apply(&mut self, settings: &Settings) -> Result<(), ServerError> {
+        self.asking.done(Question::Apply(settings.clone()))
+    }
+
+    fn complete(&self, settings: &Settings) -> Result<Settings, ServerError> {
+        // From nothing nothing follows.
+        if settings.is_empty() {
+            return Ok(Settings::new());
+        }
+        if let Some(known) = self.completed.borrow().get(settings) {
+            return Ok(known.clone());
+        }
+        match self.asking.ask(Question::Complete(settings.clone()), SOON)? {
+            Answer::Settings(whole) => {
+                self.completed.borrow_mut().insert(settings.clone(), whole.clone());
+                Ok(whole)
+            }
+            other => Err(self.asking.odd(&other)),
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.open
+    }
+
+    fn put_back(&mut self) -> Result<(), ServerError> {
+        // Whatever comes of it: trying again at once would end the same way.
+        self.open = false;
+        self.asking.done(Question::PutBack).map_err(|e| self.not_restored(e))
+    }
+
+    fn confirm(&mut self) -> Result<Restored, ServerError> {
+        match self.asking.ask(Question::Confirm, LATER).map_err(|e| self.not_restored(e))? {
+            Answer::Restored(results) => match results.into_iter().next() {
+                Some(Ok(restored)) => Ok(self.asking.named_there(Restored::from(restored))),
+                Some(Err(what)) => Err(self.asking.failed(what, false)),
+                None => Err(self.asking.failed("nothing was left to be put back".into(), false)),
+            },
+            other => Err(self.asking.odd(&other)),
+        }
+    }
+
+    fn bring_to_stay(&mut self, settings: &Settings) -> Result<Kept, ServerError> {
+        match self.asking.ask(Question::BringToStay(settings.clone()), LATER)? {
+            Answer::Kept(place) => Ok(Kept::Elsewhere(format!("{place} on {}", self.asking.agent()))),
+            other => Err(self.asking.odd(&other)),
+        }
+    }
+
+    fn settle(&mut self) -> Result<(), ServerError> {
+        self.asking.done(Question::Settle)?;
+        self.open = false;
+        Ok(())
+    }
+
+    fn count_workers(&self) -> usize {
+        match self.asking.ask(Question::Workers, SOON) {
+            Ok(Answer::Workers(count)) => count,
+            _ => 0,
+        }
+    }
+
+    fn real_memory(&self) -> Option<u64> {
+        match self.asking.ask(Question::Memory, SOON) {
+            Ok(Answer::Memory(bytes)) => bytes,
+            _ => None,
+        }
+    }
+
+    fn size(&self, memory: Option<u64>) -> Result<SizeDocument, ServerError> {
+        match self.asking.ask(Question::Size { memory }, SOON)? {
+            Answer::Size(size) => Ok(*size),
+            other => Err(self.asking.odd(&other)),
+        }
+    }
+}

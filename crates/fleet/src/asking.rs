@@ -1,0 +1,274 @@
+//! A conversation with an agent: questions of the token's holder, and an answer to each. What is asked is bytes here.
+//!
+//! A question is signed as an order is. The agent says at once that it has taken it; the answer follows when it is ready, in as many
+//! messages as it needs. Until it is there the question is asked again every two seconds, with the same number: the agent answers again and does
+//! not act again. So a message that is lost costs two seconds, and an agent of which nothing is heard is lost.
+//!
+//! As long as a conversation is open, the agent is told every five seconds that somebody is still there. One that hears nothing for
+//! `AgentOptions::silence` ends the conversation by itself, and undoes what belongs to it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_nats::{Client, Subscriber};
+use futures_util::StreamExt;
+use tokio::sync::watch;
+
+use crate::coordinator::Fleet;
+use crate::crew::{INLINE, ask, offset};
+use crate::link::{Driver, chain};
+use crate::messages::{Clock, Reply};
+use crate::order::{Order, Refusal, What};
+use crate::parts::Puzzle;
+use crate::roster::Agent;
+use crate::subjects::{PartOf, answers_of, question};
+use crate::tokens::{SigningKey, hex, random};
+
+/// The kinds of answers, the first byte of each.
+pub(crate) const ANSWER: u8 = b'a';
+pub(crate) const DECLINED: u8 = b'd';
+
+/// A question without an answer is asked again after this.
+const AGAIN: Duration = Duration::from_secs(2);
+/// An agent that says nothing at all for so long is lost.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often it is said that somebody is still there.
+const BEAT: Duration = Duration::from_secs(5);
+/// An agent says so soon that it has taken a question.
+const TAKEN: Duration = Duration::from_secs(5);
+/// A message is good for so long on the agent's clock.
+const GOOD_FOR: Duration = Duration::from_secs(60);
+/// How long a farewell may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Why a question has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    #[error("agent {agent}: it is lost, nothing was heard of it for {} s{}", silent.as_secs(), because(.last))]
+    Lost { agent: String, silent: Duration, last: Option<String> },
+    #[error(
+        "agent {agent}: it has ended the conversation, because it heard nothing of us for too long or was started anew; what it had changed \
+         for us it puts back (lastdrop restore shows what is left)"
+    )]
+    Ended { agent: String },
+    #[error("agent {agent}: {why}")]
+    Refused { agent: String, why: Refusal },
+    #[error("agent {agent}: it has not done what it was asked within {} s", within.as_secs())]
+    TooLong { agent: String, within: Duration },
+    #[error("a question of {bytes} bytes is too large")]
+    TooLarge { bytes: usize },
+    #[error("the broker fails: {0}")]
+    Broker(String),
+}
+
+impl AskError {
+    /// The same without the agent's name before it.
+    #[must_use]
+    pub fn what(&self, agent: &str) -> String {
+        let text = self.to_string();
+        text.strip_prefix(&format!("agent {agent}: ")).unwrap_or(&text).to_owned()
+    }
+}
+
+fn because(last: &Option<String>) -> String {
+    last.as_ref().map_or_else(String::new, |why| format!(" ({why})"))
+}
+
+/// A conversation; dropped, the agent is told that it is over.
+#[derive(Debug)]
+pub struct Conversation {
+    driver: Arc<Driver>,
+    agent: String,
+    talk: Arc<tokio::sync::Mutex<Talk>>,
+    /// Taken by one question at a time.
+    answers: Mutex<Answers>,
+    over: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct Answers {
+    incoming: Subscriber,
+    /// The number of the last question.
+    number: u64,
+    puzzle: Puzzle<()>,
+}
+
+/// The way to the agent.
+#[derive(Debug)]
+struct Talk {
+    client: Client,
+    key: SigningKey,
+    version: String,
+    /// The conversation's name.
+    name: String,
+    agent: String,
+    instance: String,
+    offset_us: i64,
+    sequence: u64,
+}
+
+impl Talk {
+    /// Says something; the agent's reply, or why there is none.
+    async fn say(&mut self, what: &What, payload: &[u8]) -> Result<Reply, String> {
+        let reply = self.say_once(what, payload).await;
+        let Ok(Reply::Refused(Refusal::Expired { .. })) = reply else { return reply };
+        // Its clock or ours has been set.
+        if let Some((offset_us, _)) = offset(&self.client, &self.agent).await {
+            self.offset_us = offset_us;
+        }
+        self.say_once(what, payload).await
+    }
+
+    async fn say_once(&mut self, what: &What, payload: &[u8]) -> Result<Reply, String> {
+        self.sequence += 1;
+        let order = Order {
+            run: self.name.clone(),
+            agent: self.agent.clone(),
+            instance: self.instance.clone(),
+            version: self.version.clone(),
+            sequence: self.sequence,
+            expires_us: Clock::default().now_us() + self.offset_us + GOOD_FOR.as_micros() as i64,
+            what: what.clone(),
+            payload_sha256: String::new(),
+        };
+        ask(&self.client, question(&self.agent), &order.seal(payload, &self.key), TAKEN).await
+    }
+}
+
+impl Fleet {
+    /// Begins a conversation with an agent; it hears of it with the first question.
+    ///
+    /// # Errors
+    /// When the broker fails.
+    pub fn converse(&self, agent: &Agent) -> Result<Conversation, AskError> {
+        let failed = |e: &dyn std::error::Error| AskError::Broker(chain(e));
+        let name = hex(&random::<16>().map_err(|e| failed(&e))?);
+        let client = self.link.client.clone();
+        // Messages of one connection come in their order: whoever answers is heard.
+        let incoming = self.driver.wait(client.subscribe(answers_of(&agent.name, &name))).map_err(|e| failed(&e))?;
+        let talk = Talk {
+            client,
+            key: self.token.signing_key(),
+            version: self.version.clone(),
+            name,
+            agent: agent.name.clone(),
+            instance: agent.instance.clone(),
+            offset_us: agent.offset_us,
+            sequence: 0,
+        };
+        let talk = Arc::new(tokio::sync::Mutex::new(talk));
+        let (over, mut is_over) = watch::channel(false);
+        let of = Arc::clone(&talk);
+        self.driver.spawn(async move {
+            // Ends as soon as the conversation does, in the middle of a beat, too.
+            let beats = async {
+                loop {
+                    tokio::time::sleep(BEAT).await;
+                    let mut talk = of.lock().await;
+                    // Before the first question there is nobody to be told.
+                    if talk.sequence > 0 {
+                        let _ = talk.say(&What::Still, &[]).await;
+                    }
+                }
+            };
+            tokio::select! {
+                () = beats => {}
+                _ = is_over.wait_for(|over| *over) => {}
+            }
+        });
+        let answers = Mutex::new(Answers { incoming, number: 0, puzzle: Puzzle::default() });
+        Ok(Conversation { driver: Arc::clone(&self.driver), agent: agent.name.clone(), talk, answers, over })
+    }
+}
+
+impl Conversation {
+    #[must_use]
+    pub fn agent(&self) -> &str {
+        &self.agent
+    }
+
+    /// Asks, and waits for the answer. One question at a time: another thread's waits for its turn.
+    ///
+    /// # Errors
+    /// When there is none; what the question was to bring about may have happened all the same.
+    pub fn ask(&self, question: &[u8], within: Duration) -> Result<Vec<u8>, AskError> {
+        if question.len() > INLINE {
+            return Err(AskError::TooLarge { bytes: question.len() });
+        }
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.number += 1;
+        self.driver.wait(self.until_answered(&mut answers, question, within))
+    }
+
+    async fn until_answered(
+        &self,
+        answers: &mut Answers,
+        question: &[u8],
+        within: Duration,
+    ) -> Result<Vec<u8>, AskError> {
+        let agent = || self.agent.clone();
+        let (began, mut heard) = (Instant::now(), Instant::now());
+        loop {
+            let said = self.talk.lock().await.say(&What::Ask { number: answers.number }, question).await;
+            let last = match said {
+                Ok(Reply::Taken) => {
+                    heard = Instant::now();
+                    None
+                }
+                // It has begun once, in another life of the agent.
+                Ok(Reply::NotHere | Reply::Refused(Refusal::Replayed { .. })) => {
+                    return Err(AskError::Ended { agent: agent() });
+                }
+                Ok(Reply::Refused(why)) => return Err(AskError::Refused { agent: agent(), why }),
+                Ok(_) => Some("it answers what nobody understands".into()),
+                Err(why) => Some(why),
+            };
+            if let Ok(answer) = tokio::time::timeout(AGAIN, answers.next()).await {
+                return match answer {
+                    None => Err(AskError::Broker("the connection is gone".into())),
+                    Some((ANSWER, bytes)) => Ok(bytes),
+                    Some((_, bytes)) => {
+                        let why = serde_json::from_slice(&bytes).unwrap_or(Refusal::Malformed);
+                        Err(AskError::Refused { agent: agent(), why })
+                    }
+                };
+            }
+            if heard.elapsed() > PATIENCE {
+                return Err(AskError::Lost { agent: agent(), silent: heard.elapsed(), last });
+            }
+            if began.elapsed() > within {
+                return Err(AskError::TooLong { agent: agent(), within });
+            }
+        }
+    }
+}
+
+impl Answers {
+    /// The answer to the last question, its kind and what it says; None when there is no connection any more.
+    async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
+        loop {
+            let message = self.incoming.next().await?;
+            let Some(part) = PartOf::read_answer(&message.subject).filter(|part| part.seq == self.number) else {
+                continue;
+            };
+            if let Ok(Some(whole)) = self.puzzle.add(&part, message.payload, ()) {
+                // Parts that came twice belong to no answer any more.
+                self.puzzle = Puzzle::default();
+                return Some((whole.kind, whole.content));
+            }
+        }
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        self.over.send_replace(true);
+        let leave = async {
+            let mut talk = self.talk.lock().await;
+            if talk.sequence > 0 {
+                let _ = talk.say(&What::Leave, &[]).await;
+            }
+        };
+        let _ = self.driver.wait(async { tokio::time::timeout(FAREWELL, leave).await });
+    }
+}
