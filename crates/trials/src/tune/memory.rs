@@ -16,7 +16,7 @@ pub(super) struct Foretold {
 impl Tuning<'_, '_> {
     /// By a line through what pools of other sizes needed in the search; with too few of those, by the size of a worker as it was found.
     /// None where the pool has no size that is known.
-    pub(super) fn foretell(&self, sizes: &[(i32, SizeDocument)], settings: &Settings) -> Option<Foretold> {
+    pub(super) fn foretell<Pool>(&self, sizes: &[(Pool, SizeDocument)], settings: &Settings) -> Option<Foretold> {
         // Sizes are in the order of the pools; their masters have been others since.
         let ((name, ..), (_, size)) = (self.stack.knobs(Role::PoolSize).into_iter().next()?, sizes.first()?);
         let present = self.stack.original().settings.get(&name).and_then(lastdrop_model::Setting::count);
