@@ -4,8 +4,8 @@ use super::RecordError;
 
 /// Counts of one second are below this, so that sums of a run of years do not overflow.
 pub const MOST: u64 = 1 << 44;
-/// A year and some: times beyond it are none.
-pub const MOST_US: u64 = 1 << 45;
+/// A year and some: times beyond it are none. It is the last of its bucket, as which it is written again.
+pub const MOST_US: u64 = (1 << 45) - 1;
 
 pub fn write_number(mut number: u64, out: &mut Vec<u8>) {
     while number >= 0x80 {

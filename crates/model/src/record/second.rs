@@ -108,13 +108,16 @@ fn write_histogram(histogram: &Histogram, out: &mut Vec<u8>) {
 
 fn read_histogram(reader: &mut Reader<'_>) -> Result<Histogram, RecordError> {
     let mut histogram = Histogram::new();
-    let mut us = 0u64;
+    let (mut us, mut left) = (0u64, MOST);
     for _ in 0..reader.length(2, "buckets")? {
         us += reader.number_below(MOST_US, "latency")?;
         if us > MOST_US {
             return Err(RecordError::Wrong("a latency is longer than a year".into()));
         }
-        histogram.record_many(us, reader.number_below(MOST, "samples")?);
+        // Of all buckets together: several may come to be one.
+        let samples = reader.number_below(left, "samples")?;
+        left -= samples;
+        histogram.record_many(us, samples);
     }
     Ok(histogram)
 }

@@ -155,6 +155,11 @@ fn hostile_bytes_never_make_more_than_they_are() {
         let bytes = [&b"ld\x01\x01"[..], before, &many].concat();
         assert!(matches!(Record::decode(&bytes), Err(RecordError::Wrong(_))), "{before:?}");
     }
+    // Two buckets that come to be one, and to more than there can be.
+    let most = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x03];
+    let twice = [&[1][..], &most, &[0], &most].concat();
+    let bytes = [&b"ld\x01\x01"[..], &[0, 0, 0, 0, 1, 0, 2], &twice, &[0, 0, 0]].concat();
+    assert!(matches!(Record::decode(&bytes), Err(RecordError::Wrong(_))));
     // Longer than a year, by small steps.
     let far: Vec<u8> = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x07, 1].repeat(3);
     let bytes = [&b"ld\x01\x01"[..], &[0, 0, 0, 0, 1, 0, 3], &far, &[0, 0, 0]].concat();
