@@ -19,6 +19,8 @@ use nix::unistd::Pid;
 use crate::ServerError;
 
 const POLL: Duration = Duration::from_millis(20);
+/// One that does not detach itself has to be there for so long: until it has read its configuration it lives, whatever that says.
+const STAYS: Duration = Duration::from_millis(50);
 /// A master that has not ended by then is killed with its workers.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -162,6 +164,7 @@ pub fn start(birth: &Birth, launch: &Launch, daemonizes: bool) -> Result<i32, Se
         // Somebody has to take note of its end, or its process entry stays for as long as we run.
         thread::spawn(move || tell.send(child.wait()));
     }
+    let mut there: Option<(i32, Instant)> = None;
     loop {
         let end = ended.try_recv();
         let family = family(birth, &[argv]);
@@ -173,7 +176,11 @@ pub fn start(birth: &Birth, launch: &Launch, daemonizes: bool) -> Result<i32, Se
         if let [master] = masters(&family).as_slice()
             && process::look(master.pid).is_some_and(|p| p.state != 'Z')
         {
-            return Ok(master.pid);
+            let (pid, since) = there.filter(|(pid, _)| *pid == master.pid).unwrap_or((master.pid, Instant::now()));
+            if daemonizes || since.elapsed() >= STAYS {
+                return Ok(pid);
+            }
+            there = Some((pid, since));
         }
         if Instant::now() > deadline {
             return Err(ServerError::Timeout {
