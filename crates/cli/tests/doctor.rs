@@ -6,7 +6,6 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -121,17 +120,7 @@ fn threads_of_one_interpreter_are_no_lock_of_the_application() {
 #[test]
 fn what_it_proposes_is_tried_and_the_server_put_back() {
     let folder = Folder::new();
-    let apache = Apache::start_with(&folder, |config| {
-        let small =
-            config.replace("MaxRequestWorkers 50", "MaxRequestWorkers 2").replace("StartServers 5", "StartServers 2");
-        small
-            .replace("SpareServers 5", "SpareServers 2")
-            .replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0")
-    });
-    let page = apache.folder.join("htdocs/perl/sleep.pl");
-    fs::write(&page, "select undef, undef, undef, 0.1; print \"Content-Type: text/plain\\n\\nok\\n\";\n")
-        .expect("written");
-    fs::set_permissions(&page, fs::Permissions::from_mode(0o755)).expect("its mode");
+    let apache = Apache::small(&folder);
     let before = apache.tree();
     let url = apache.url("/perl/sleep.pl");
     let said = ask(&folder, &[&apache.name()], &url, &["-c", "12", "--confirm"]);

@@ -2,35 +2,17 @@
 
 mod common;
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use common::fleet::Fleet;
 use common::{Apache, Folder, Target, n, number, signal};
 use serde_json::Value;
 
-/// An Apache with two workers, of which each answer takes 100 ms.
-fn small_apache(folder: &Folder) -> Apache {
-    let apache = Apache::start_with(folder, |config| {
-        let small =
-            config.replace("MaxRequestWorkers 50", "MaxRequestWorkers 2").replace("StartServers 5", "StartServers 2");
-        small
-            .replace("SpareServers 5", "SpareServers 2")
-            .replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0")
-    });
-    let page = apache.folder.join("htdocs/perl/sleep.pl");
-    fs::write(&page, "select undef, undef, undef, 0.1; print \"Content-Type: text/plain\\n\\nok\\n\";\n")
-        .expect("written");
-    fs::set_permissions(&page, fs::Permissions::from_mode(0o755)).expect("its mode");
-    apache
-}
-
 #[test]
 fn a_fleet_shows_the_doctor_what_one_machine_would_and_its_change_is_tried() {
     let folder = Folder::new();
-    let apache = small_apache(&folder);
+    let apache = Apache::small(&folder);
     let _fleet = Fleet::start(&folder, &[("a", &[]), ("b", &[])]);
     let (before, url) = (apache.tree(), apache.url("/perl/sleep.pl"));
     let args = ["doctor", &apache.name(), "--url", &url, "-d", "5s", "--keepalive", "off", "-c", "12"];

@@ -200,12 +200,10 @@ impl Lab<'_> {
         let lasting = self.observers.len();
         let run = self.carry_out(plan, prepared, label, &id);
         self.observers.truncate(lasting);
-        // Only who keeps runs is asked: exports end when they are asked for their trouble.
-        let is_kept = || self.observers.iter().all(|o| o.archive().is_none() || o.trouble().is_none());
         if run.is_ok()
-            && self.carrier.is_some()
-            && is_kept()
             && let Some(carrier) = &mut self.carrier
+            // Only who keeps runs is asked: exports end when they are asked for their trouble.
+            && self.observers.iter().all(|o| o.archive().is_none() || o.trouble().is_none())
         {
             carrier.is_kept();
         }

@@ -135,6 +135,7 @@ mod tests {
         plan.phases[0].load = Load::closed(10);
         assert_eq!(Due::of(&plan, 0, &Share::whole()).up_to(Micros::MAX), 0);
     }
+
     #[test]
     fn what_is_due_of_a_tape_is_known_from_its_times() {
         let mut plan = Plan::new("http://127.0.0.1/".parse().expect("valid"), 7);

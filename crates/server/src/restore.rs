@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process::{self, Birth, ProcessInfo};
+use serde::{Deserialize, Serialize};
 
 use crate::adapter::Adapter;
 use crate::adapters::find_adapter;
@@ -30,7 +31,7 @@ const GROWN_S: f64 = 1.0;
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// What `restore` did to a server.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restored {
     pub server: String,
     /// False: the killed run had not changed anything yet.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls::pki_types::ServerName;
-use rustls::{ClientConnection, ServerConfig, ServerConnection, StreamOwned};
+use rustls::{ClientConnection, ConnectionCommon, ServerConfig, ServerConnection, StreamOwned};
 
 pub use accept::{Acceptor, Refused};
 pub use anybody::Anybody;
@@ -77,6 +77,16 @@ impl Write for Timed {
     }
 }
 
+/// On either side.
+fn shake_hands<Data>(session: &mut ConnectionCommon<Data>, timed: &mut Timed) -> io::Result<()> {
+    while session.is_handshaking() {
+        if session.complete_io(timed)? == (0, 0) {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(())
+}
+
 #[derive(Debug)]
 pub enum Wire {
     Plain(Timed),
@@ -93,11 +103,7 @@ impl Wire {
     /// When they are not, until the deadline.
     pub fn server(mut timed: Timed, config: &Arc<ServerConfig>) -> io::Result<Wire> {
         let mut session = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
-        while session.is_handshaking() {
-            if session.complete_io(&mut timed)? == (0, 0) {
-                return Err(ErrorKind::UnexpectedEof.into());
-            }
-        }
+        shake_hands(&mut session, &mut timed)?;
         Ok(Wire::Server(Box::new(StreamOwned::new(session, timed))))
     }
 
@@ -109,11 +115,7 @@ impl Wire {
         let name = ServerName::try_from(host.to_string()).map_err(io::Error::other)?;
         let config = anybody::anybodys_client().map_err(io::Error::other)?;
         let mut session = ClientConnection::new(config, name).map_err(io::Error::other)?;
-        while session.is_handshaking() {
-            if session.complete_io(&mut timed)? == (0, 0) {
-                return Err(ErrorKind::UnexpectedEof.into());
-            }
-        }
+        shake_hands(&mut session, &mut timed)?;
         Ok(Wire::Client(Box::new(StreamOwned::new(session, timed))))
     }
 

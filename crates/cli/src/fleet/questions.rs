@@ -98,7 +98,7 @@ pub enum Answer {
     Knobs(Box<KnobsDocument>),
     Opened(Box<Opened>),
     Settings(Settings),
-    Restored(Vec<Result<PutBackThere, String>>),
+    Restored(Vec<Result<Restored, String>>),
     Kept(String),
     Workers(usize),
     Memory(Option<u64>),
@@ -124,29 +124,6 @@ pub struct Opened {
     pub knobs: Vec<Knob>,
     pub cores: u64,
     pub is_host: bool,
-}
-
-/// What `Restored` says.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct PutBackThere {
-    pub server: String,
-    pub was_changed: bool,
-    pub started_by_others: Option<String>,
-    pub differences: Vec<String>,
-}
-
-impl From<Restored> for PutBackThere {
-    fn from(of: Restored) -> PutBackThere {
-        let Restored { server, was_changed, started_by_others, differences } = of;
-        PutBackThere { server, was_changed, started_by_others, differences }
-    }
-}
-
-impl From<PutBackThere> for Restored {
-    fn from(of: PutBackThere) -> Restored {
-        let PutBackThere { server, was_changed, started_by_others, differences } = of;
-        Restored { server, was_changed, started_by_others, differences }
-    }
 }
 
 #[cfg(test)]

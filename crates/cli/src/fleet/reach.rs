@@ -121,7 +121,7 @@ impl Reach {
     ) -> Result<Vec<Result<Restored, ServerError>>, ServerError> {
         let asking = self.about(server)?;
         let there = |result: Result<_, String>| match result {
-            Ok(restored) => Ok(asking.named_there(Restored::from(restored))),
+            Ok(restored) => Ok(asking.named_there(restored)),
             Err(what) => Err(asking.failed(what, false)),
         };
         match asking.ask(Question::Restore { dry_run }, LATER)? {
@@ -316,7 +316,7 @@ impl RemotePart for Session {
     fn confirm(&mut self) -> Result<Restored, ServerError> {
         match self.asking.ask(Question::Confirm, LATER).map_err(|e| self.not_restored(e))? {
             Answer::Restored(results) => match results.into_iter().next() {
-                Some(Ok(restored)) => Ok(self.asking.named_there(Restored::from(restored))),
+                Some(Ok(restored)) => Ok(self.asking.named_there(restored)),
                 Some(Err(what)) => Err(self.asking.failed(what, false)),
                 None => Err(self.asking.failed("nothing was left to be put back".into(), false)),
             },

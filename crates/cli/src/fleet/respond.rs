@@ -12,9 +12,7 @@ use lastdrop_model::Url;
 use lastdrop_probe::host::cpus;
 use lastdrop_probe::status;
 use lastdrop_server::kind::Status;
-use lastdrop_server::{
-    Halves, KnobsOf, Others, Restored, ServerError, ServerRef, Stack, Staying, find, knobs_of, restore_like,
-};
+use lastdrop_server::{Halves, Others, Restored, ServerError, ServerRef, Stack, Staying, find, restore_like};
 use lastdrop_trials::size::{real_memory, size_of};
 
 use super::questions::{Answer, Asked, Named, OpenOrder, Opened, Question};
@@ -135,7 +133,7 @@ impl Here {
                 let results = restore_like(dry_run, |journal| {
                     journal.kind.name == server.kind.name && (config.is_none() || journal.config.as_deref() == config)
                 })?;
-                let told = |result: Result<Restored, ServerError>| result.map(Into::into).map_err(|e| e.to_string());
+                let told = |result: Result<Restored, ServerError>| result.map_err(|e| e.to_string());
                 Answer::Restored(results.into_iter().map(told).collect())
             }
             of_session => self.session()?.carry_out(of_session)?,
@@ -166,13 +164,12 @@ impl Here {
         let others = Others { live, ignore, host_wide };
         let url = own_url(server);
         let server = server.unnamed();
-        let KnobsOf { server: name, knobs, .. } = knobs_of(&server)?;
         let stack = Stack::open_for(&server, place, url.as_ref(), &others)?;
         stack.check_changeable()?;
         let opened = Opened {
-            name,
+            name: stack.name(),
             original: stack.original().clone(),
-            knobs,
+            knobs: stack.all_knobs().into_iter().map(|(_, knob, _)| *knob).collect(),
             cores: cpus() as u64,
             is_host: server.kind.is_host(),
         };
@@ -201,7 +198,7 @@ impl Session {
             Question::Confirm => {
                 let halves = self.halves.take().unwrap_or_else(|| stack.put_back());
                 let restored = stack.confirm(halves)?;
-                Answer::Restored(restored.into_iter().map(|r| Ok(r.into())).collect())
+                Answer::Restored(restored.into_iter().map(Ok).collect())
             }
             Question::BringToStay(settings) => {
                 let staying = stack.bring_to_stay(&settings)?;

@@ -371,6 +371,23 @@ impl Apache {
         Apache::start_with(folder, |text| text)
     }
 
+    /// Two workers, of which each answer at `/perl/sleep.pl` takes 100 ms.
+    pub fn small(folder: &Folder) -> Apache {
+        let apache = Apache::start_with(folder, |config| {
+            let small = config
+                .replace("MaxRequestWorkers 50", "MaxRequestWorkers 2")
+                .replace("StartServers 5", "StartServers 2");
+            small
+                .replace("SpareServers 5", "SpareServers 2")
+                .replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0")
+        });
+        let page = apache.folder.join("htdocs/perl/sleep.pl");
+        fs::write(&page, "select undef, undef, undef, 0.1; print \"Content-Type: text/plain\\n\\nok\\n\";\n")
+            .expect("written");
+        fs::set_permissions(&page, fs::Permissions::from_mode(0o755)).expect("its mode");
+        apache
+    }
+
     /// Starts it on a configuration that was changed first.
     pub fn start_with(folder: &Folder, change: impl FnOnce(String) -> String) -> Apache {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/mod_perl/server");

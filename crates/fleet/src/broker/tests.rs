@@ -101,6 +101,19 @@ fn order_for(agent: &Agent) -> Order {
     }
 }
 
+/// What an agent says to a message at one of its subjects.
+fn send(fleet: &Fleet, to: &str, message: &[u8]) -> Reply {
+    fleet.driver.wait(ask(&fleet.link.client, to.into(), message, LONG)).expect("an answer")
+}
+
+/// Why it does not take it.
+fn refusal(fleet: &Fleet, to: &str, message: &[u8]) -> Refusal {
+    match send(fleet, to, message) {
+        Reply::Refused(refusal) => refusal,
+        other => panic!("it was taken: {other:?}"),
+    }
+}
+
 #[test]
 fn orders_that_are_forged_sent_again_or_expired_are_refused_and_counted() {
     let folder = tempfile::tempdir().expect("folder");
@@ -110,13 +123,8 @@ fn orders_that_are_forged_sent_again_or_expired_are_refused_and_counted() {
     let there = the_agent(&fleet);
     let key = broker.token().signing_key();
     let order = order_for(&there);
-    let to = |what: &str| format!("ld.to.a.{what}");
-    let send =
-        |message: &[u8]| fleet.driver.wait(ask(&fleet.link.client, to("order"), message, LONG)).expect("an answer");
-    let refusal = |message: &[u8]| match send(message) {
-        Reply::Refused(refusal) => refusal,
-        other => panic!("it was taken: {other:?}"),
-    };
+    let send = |message: &[u8]| send(&fleet, "ld.to.a.order", message);
+    let refusal = |message: &[u8]| refusal(&fleet, "ld.to.a.order", message);
     let sealed = order.clone().seal(b"", &key);
     let mut tampered = sealed.clone();
     let at = tampered.windows(6).position(|w| w == b"enough").expect("the reason");
@@ -156,13 +164,8 @@ fn a_question_that_is_forged_or_sent_again_is_refused_and_counted() {
     let there = the_agent(&fleet);
     let key = broker.token().signing_key();
     let question = Order { run: "c1".into(), sequence: 1, what: What::Ask { number: 1 }, ..order_for(&there) };
-    let send = |to: &str, message: &[u8]| {
-        fleet.driver.wait(ask(&fleet.link.client, to.into(), message, LONG)).expect("an answer")
-    };
-    let refusal = |to: &str, message: &[u8]| match send(to, message) {
-        Reply::Refused(refusal) => refusal,
-        other => panic!("it was taken: {other:?}"),
-    };
+    let send = |to: &str, message: &[u8]| send(&fleet, to, message);
+    let refusal = |to: &str, message: &[u8]| refusal(&fleet, to, message);
     let sealed = question.clone().seal(b"what", &key);
     let stranger = Token::new(b"another").expect("random");
     assert_eq!(refusal("ld.to.a.ask", &question.clone().seal(b"what", &stranger.signing_key())), Refusal::Forged);

@@ -43,7 +43,8 @@ pub trait Observer {
         false
     }
 
-    /// What it could not do, for a sentence that begins with the runs: `could not be kept: …`.
+    /// What it could not do, for a sentence that begins with the runs: `could not be kept: …`. Asked when all runs are over: who hands on
+    /// what it is shown ends with that. Who keeps runs (`archive`) may be asked after each.
     fn trouble(&self) -> Option<String> {
         None
     }

@@ -2,7 +2,7 @@
 
 use lastdrop_analyze::memory_model::fit_pool;
 use lastdrop_model::documents::{MemoryForetold, SizeDocument, Trial};
-use lastdrop_model::{Role, Settings};
+use lastdrop_model::{Role, Setting, Settings};
 
 use super::Tuning;
 
@@ -19,9 +19,9 @@ impl Tuning<'_, '_> {
     pub(super) fn foretell<Pool>(&self, sizes: &[(Pool, SizeDocument)], settings: &Settings) -> Option<Foretold> {
         // Sizes are in the order of the pools; their masters have been others since.
         let ((name, ..), (_, size)) = (self.stack.knobs(Role::PoolSize).into_iter().next()?, sizes.first()?);
-        let present = self.stack.original().settings.get(&name).and_then(lastdrop_model::Setting::count);
+        let present = self.stack.original().settings.get(&name).and_then(Setting::count);
         let workers = |settings: &Settings| {
-            let threads = settings.get(&name).and_then(lastdrop_model::Setting::count).or(present)?;
+            let threads = settings.get(&name).and_then(Setting::count).or(present)?;
             Some(u64::try_from(threads).ok()?.div_ceil(size.threads_per_worker.max(1)))
         };
         let wanted = workers(settings)?;
