@@ -25,6 +25,9 @@ const FAILED: f64 = 0.3;
 const NEAR: f64 = 0.3;
 /// A change that is expected to gain less than this (natural logarithm) is none to ask anybody for.
 const NOTHING: f64 = 0.004;
+/// What was measured of a point itself counts by so much beside what the process makes of it and of all others: servers are less
+/// smooth than a process takes them to be.
+const ITSELF: f64 = 0.05;
 
 #[derive(Debug)]
 pub struct Expected {
@@ -224,13 +227,18 @@ impl Strategy for Expected {
         let (points, values, noise) = told(history);
         let assumed = self.assumed.clone().unwrap_or_else(|| Assumed::of(space));
         let Some(process) = Process::fitted(space, points, &values, &noise, assumed) else { return Vec::new() };
-        let mut all: Vec<(f64, &Point)> = history.points().into_iter().map(|p| (process.predict(p).0, p)).collect();
+        let worth = |p: &Point| {
+            let predicted = process.predict(p).0;
+            predicted + ITSELF * history.mean(p).map_or(0.0, |(mean, _)| mean - predicted)
+        };
+        let mut all: Vec<(f64, &Point)> = history.points().into_iter().map(|p| (worth(p), p)).collect();
         all.sort_by(|a, b| b.0.total_cmp(&a.0));
         all.into_iter().map(|(_, p)| p.clone()).collect()
     }
 
-    /// Of several changes the one that is expected to gain least is taken back first, as long as that is next to nothing: what the
-    /// others bring may hang on it.
+    /// Of several changes of what does next to nothing anywhere, the one that is expected to gain least is taken back first, as long
+    /// as that is next to nothing: what the others bring may hang on it. A setting that matters elsewhere may do so here, too, and be
+    /// hidden by noise.
     fn plain(&self, space: &Space, history: &History, point: &Point) -> Point {
         let (points, values, noise) = told(history);
         let assumed = self.assumed.clone().unwrap_or_else(|| Assumed::of(space));
@@ -243,7 +251,8 @@ impl Strategy for Expected {
                 other[parameter] = start[parameter];
                 space.canonical(other)
             };
-            let changed = (0..plain.len()).filter(|p| plain[*p] != start[*p]).map(without);
+            let idle = |p: &usize| plain[*p] != start[*p] && process.assumed().is_idle(*p);
+            let changed = (0..plain.len()).filter(idle).map(without);
             let fewer = changed.filter(|other| *other != start && space.allows(other));
             let gains = fewer.map(|other| (process.difference(&plain, &other).0, other));
             match gains.min_by(|a, b| a.0.total_cmp(&b.0)) {

@@ -42,6 +42,12 @@ fn matern(squared: f64) -> f64 {
 }
 
 impl Assumed {
+    /// Does a parameter do next to nothing, whatever its level?
+    #[must_use]
+    pub fn is_idle(&self, parameter: usize) -> bool {
+        self.weights[parameter] <= WEIGHTS[0]
+    }
+
     #[must_use]
     pub fn of(space: &Space) -> Assumed {
         Assumed { weights: vec![1.5; space.parameters.len()], amplitude: 0.25, rough: 0.0 }

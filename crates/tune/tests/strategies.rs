@@ -64,7 +64,7 @@ impl Server<'_> {
 fn chosen(surface: &Surface, best: f64, make: Make, noise: f64, seed: u64) -> (f64, usize) {
     let (mut strategy, mut server) = (make(seed), Server::new(surface, noise, seed));
     let mut history = server.searched(strategy.as_mut());
-    let mut finals = Finals::new(strategy.ranked(&surface.space, &history), &history);
+    let mut finals = Finals::new(strategy.ranked(&surface.space, &history), &history, TRIALS - history.trials.len());
     while let Some(point) = finals.next(|| strategy.ranked(&surface.space, &history)) {
         server.measure(&mut history, point);
     }
@@ -107,27 +107,35 @@ fn seeds() -> u64 {
 
 #[test]
 fn with_noise_the_one_that_ships_comes_nearest_to_the_best() {
-    for (noise, least) in [(0.05, 0.95), (0.1, 0.9)] {
-        let ([ours, rivals @ ..], table) = scores(&surfaces::all(), noise, seeds());
-        println!("{table}{ours:.3?} {rivals:.3?}");
-        assert!(ours.reached >= least, "{ours:?}\n{table}");
+    let (planted, grids) = (surfaces::all(), grids::all());
+    for noise in [0.05, 0.1] {
+        let (on_planted, table) = scores(&planted, noise, seeds());
+        println!("{table}{on_planted:.3?}");
+        let [ours, rivals @ ..] = on_planted;
         for rival in rivals {
             assert!(ours.reached > rival.reached + 0.05 && ours.mean > rival.mean, "{ours:?} {rival:?}");
         }
-    }
-}
-
-#[test]
-fn on_what_real_servers_were_measured_to_give_it_beats_searching_by_hand() {
-    let grids = grids::all();
-    // Where all of a plateau is as good, what was measured of it differs by up to 8 % from point to point, and the luckiest one is
-    // taken for the best: with 10 % of noise no search finds that one by more than chance. A few dozen points are all but covered by 25
-    // trials, whichever they are, so that chance and TPE come as far; it is what one does by hand that has to be beaten here.
-    for (noise, least) in [(0.05, 0.92), (0.1, 0.85)] {
-        let ([ours, coordinate, parzen, chance, one_factor], table) = scores(&grids, noise, seeds());
-        println!("{table}{ours:.3?} {coordinate:.3?} {parzen:.3?} {chance:.3?} {one_factor:.3?}");
-        assert!(ours.reached >= least && ours.mean >= 0.97, "{ours:?}\n{table}");
-        assert!(ours.reached > coordinate.reached && ours.reached > one_factor.reached + 0.1, "{ours:?}\n{table}");
+        // A few dozen points are all but covered by 25 trials, whichever they are, and most of what real servers give is a slope and a
+        // plateau, which one climbs a setting after the other: chance, TPE and that come about as far on grids, and ask for changes that
+        // do nothing.
+        let (on_grids, grids_table) = scores(&grids, noise, seeds());
+        println!("{grids_table}{on_grids:.3?}");
+        let [of_grids, coordinate, parzen, chance, one_factor] = on_grids;
+        assert!(of_grids.reached > one_factor.reached + 0.1, "{of_grids:?}\n{grids_table}");
+        for rival in [coordinate, parzen, chance] {
+            assert!(
+                of_grids.reached > rival.reached - 0.03 && of_grids.mean > rival.mean - 0.01,
+                "{of_grids:?} {rival:?}"
+            );
+        }
+        let whole = (planted.len() + grids.len()) as f64;
+        let all = (ours.reached * planted.len() as f64 + of_grids.reached * grids.len() as f64) / whole;
+        println!("noise {noise}: 95 % of the best in {:.1} % of {} searches", 100.0 * all, whole * seeds() as f64);
+        let least = if noise < 0.1 { 0.95 } else { 0.9 };
+        assert!(
+            all >= least && ours.reached >= least - 0.02 && of_grids.reached >= least,
+            "{all}\n{table}{grids_table}"
+        );
     }
 }
 

@@ -93,7 +93,8 @@ impl Tuning<'_, '_> {
             self.tell_lead(&space, &history, &start);
             self.bar = self.bar_of(&history);
         }
-        let Some(point) = self.finals(&space, &mut history, &strategy, &cut_short, fixed, budget)? else {
+        let spare = (self.order.trials as usize).saturating_sub(trials);
+        let Some(point) = self.finals(&space, &mut history, &strategy, &cut_short, spare, fixed, budget)? else {
             return Ok(None);
         };
         let point = strategy.plain(&space, &history, &point);
@@ -146,6 +147,7 @@ impl Tuning<'_, '_> {
         history: &mut History,
         strategy: &Expected,
         cut_short: &[Point],
+        spare: usize,
         fixed: &Settings,
         budget: Option<u64>,
     ) -> Result<Option<Point>, LabError> {
@@ -160,7 +162,7 @@ impl Tuning<'_, '_> {
             new
         });
         let plan = Plan { seed: self.seed.wrapping_add(FINAL_SEED), ..self.plan.clone() };
-        let mut finals = Finals::new(ranked, history);
+        let mut finals = Finals::new(ranked, history, spare);
         while let Some(point) = finals.next(|| strategy.ranked(space, history)) {
             let settings = [space.settings(&point), fixed.clone()].into_iter().flatten().collect();
             let settings = self.stack.complete(&settings)?;
