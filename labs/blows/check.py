@@ -85,7 +85,7 @@ def report(wrong, blow, outcome, plan, lines, victim):
     """The report as it was printed."""
     code, document, said = outcome
     if blow.said and not re.search(blow.said.format(victim=victim), said):
-        wrong.append(f"nobody was told ({blow.said}): {said[-300:]!r}")
+        wrong.append(f"nobody was told ({blow.said.format(victim=victim)}): {said[-300:]!r}")
     if document is None:
         wrong.unless(blow.promise == LATER, f"there is no report, exit code {code}: {said[-300:]!r}")
         return

@@ -316,13 +316,17 @@ impl Flight {
         if agent.epoch.is_none() {
             agent.epoch = Some(beat.epoch);
         }
-        if beat.trouble != agent.trouble {
-            agent.trouble.clone_from(&beat.trouble);
-            if let Some(what) = beat.trouble {
-                self.pending.push_back(News::Status(Status::Trouble { agent: name.to_owned(), what }));
-            }
-        }
+        self.trouble(name, beat.trouble);
         self.heard(name);
+    }
+
+    /// Tells what an agent says of itself, once.
+    fn trouble(&mut self, name: &str, said: Option<String>) {
+        let Some(agent) = self.agents.get_mut(name).filter(|agent| agent.trouble != said) else { return };
+        agent.trouble.clone_from(&said);
+        if let Some(what) = said {
+            self.pending.push_back(News::Status(Status::Trouble { agent: name.to_owned(), what }));
+        }
     }
 
     fn heard(&mut self, name: &str) {
@@ -369,6 +373,9 @@ impl Flight {
             RECORD => Ok(News::Arrived(Arrived { id: id.clone(), bytes })),
             END => match serde_json::from_slice::<LastWord>(&bytes) {
                 Ok(word) if word.records == id.seq => {
+                    if word.trouble.is_some() {
+                        self.trouble(&id.agent, word.trouble);
+                    }
                     Ok(News::Ended(End { id: id.clone(), records: word.records, error: word.error }))
                 }
                 _ => Err(format!("the last word of agent {} makes no sense", id.agent)),

@@ -50,6 +50,9 @@ pub(crate) struct Beat {
 pub(crate) struct LastWord {
     pub records: u64,
     pub error: Option<String>,
+    /// As in a sign of life, where none was given since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
 }
 
 /// A machine's clock in microseconds since 1970, off by so much: tests skew clocks.

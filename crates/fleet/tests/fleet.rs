@@ -261,6 +261,21 @@ fn a_full_disk_of_an_agent_is_said_and_its_records_come_all_the_same() {
 }
 
 #[test]
+fn a_full_disk_is_said_also_by_a_job_that_is_over_before_a_sign_of_life() {
+    let world = World::new();
+    let _process = world.cramped("a", 16 << 10);
+    let fleet = world.fleet();
+    let count = Count { records: 3, every_ms: 1, large: Some((1, 20_000)) };
+    let mut flight =
+        fleet.start("r1", assignments(&agents(&fleet, 1), &count), &Departure::default()).expect("started");
+    let mut log = Log::default();
+    log.follow(&mut flight, |_, flight| flight.is_over());
+    log.is_whole(&["a"], &count);
+    let said = log.other.iter().filter(|o| o.contains("journal cannot be written")).count();
+    assert_eq!(said, 1, "{:?}", log.other);
+}
+
+#[test]
 fn a_name_belongs_to_who_is_there_and_is_free_when_it_has_gone() {
     let world = World::new();
     let first = world.agent("a");

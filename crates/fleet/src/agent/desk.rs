@@ -170,6 +170,12 @@ impl Desk {
         }
     }
 
+    /// What is wrong with the journal that no sign of life has told yet: after the last word of a job there is none.
+    pub fn untold_trouble(&self) -> Option<String> {
+        let state = self.state();
+        state.journal_trouble.clone().filter(|what| state.told.as_ref() != Some(what))
+    }
+
     async fn answer_who(self) {
         let Ok(mut asked) = self.link.client.subscribe(WHO).await else { return };
         while let Some(message) = asked.next().await {

@@ -142,7 +142,7 @@ fn take_up_former_lives(home: &Home, outbox: &Outbox, tell: &Tell) {
     }
     for (journal, left) in left {
         let error = Some("the agent ended before the run did: it was killed, or its machine was".to_owned());
-        let word = LastWord { records: left.next, error };
+        let word = LastWord { records: left.next, error, trouble: None };
         outbox.take_up(journal, left, &serde_json::to_vec(&word).expect("a number and a text are JSON"));
     }
 }
@@ -247,7 +247,7 @@ impl Agent<'_> {
 
     fn end(&self, job: &Job, book: &Arc<Book>, error: Option<String>) {
         let records = book.next();
-        let word = LastWord { records, error: error.clone() };
+        let word = LastWord { records, error: error.clone(), trouble: self.desk.untold_trouble() };
         let word = serde_json::to_vec(&word).expect("a number and a text are JSON");
         if let (_, Some(e)) = book.add(self.outbox, END, &word) {
             self.desk.journal_trouble(Some(e.to_string()));
