@@ -66,6 +66,17 @@ def examine(setup, seed):
             "ratio": winner.get("ratio"), "memory": winner.get("memory"), "trials": len(document["trials"]), "seconds": round(seconds, 1)}
 
 
+def memory(rows, of):
+    """How near what was predicted of the chosen pool came to what it used: where memory was limited, and everywhere."""
+    lines = []
+    for which, part in (("with a limit", [row for row in rows if "--memory" in of[row["name"]].options]), ("of all set-ups", rows)):
+        off = [abs(row["memory"]["predicted_bytes"] / row["memory"]["used_bytes"] - 1) for row in part]
+        if off:
+            lines.append(f"Memory of the chosen pool, {which}: predicted within 5 % in {sum(x <= 0.05 for x in off)} of {len(off)}, off by "
+                         f"{max(off):.1%} at most; killed for want of memory or swapped: {sum(row.get('killed_or_swapped', 0) for row in part)}.")
+    return lines
+
+
 def report(setups, rows, about):
     """Markdown: each set-up's tune, and what all of them came to."""
     lines = [f"Commit {about['commit']}, program {about['program']}; at most {TRIALS} trials of a search.", "",
@@ -82,11 +93,9 @@ def report(setups, rows, about):
     if good:
         lines += ["", f"Share of the grid's best: median {statistics.median(good):.3f} (wanted 0.97), worst {min(good):.3f} (wanted 0.92), "
                       f"{len(good)} tunes."]
-    foretold = [abs(m["predicted_bytes"] / m["used_bytes"] - 1) for m in (row.get("memory") for row in rows) if m]
-    if foretold:
-        within = sum(off <= 0.05 for off in foretold)
-        lines.append(f"Memory of the chosen pool as predicted: within 5 % in {within} of {len(foretold)}, off by {max(foretold):.1%} at most; "
-                     f"killed for want of memory or swapped: {sum(row.get('killed_or_swapped', 0) for row in rows)}.")
+        below = [row["name"] for row in rows if row["state"] == "ok" and row["reached"] < row["start"]]
+        lines.append(f"Ended below the start: {', '.join(below) or 'none'}.")
+    lines += memory([row for row in rows if row["state"] == "ok" and row.get("memory")], of)
     best = [row["verdict"] == "no_gain" for row in rows if row["state"] == "ok" and of[row["name"]].at_best]
     if best:
         lines.append(f"Servers at their best: no_gain in {sum(best)} of {len(best)}.")
