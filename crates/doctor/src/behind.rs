@@ -35,13 +35,50 @@ pub struct Member {
 pub struct Members {
     pub all: Vec<Member>,
     pub links: Links,
+    /// What takes part, too, and may not be looked at.
+    pub hidden: Vec<String>,
+}
+
+/// Who may take part.
+#[derive(Debug, Clone, Default)]
+pub enum Scope {
+    /// Whoever does.
+    #[default]
+    All,
+    /// These servers, each with its master. Others are not looked at.
+    Only(Vec<(ServerRef, i32)>),
+}
+
+impl Scope {
+    /// Those of these that run.
+    pub fn only(servers: &[ServerRef]) -> Scope {
+        let programs = servers.iter().filter(|server| !server.kind.is_host());
+        Scope::Only(programs.filter_map(|server| Some((server.clone(), find(server).ok()?.master))).collect())
+    }
+
+    /// One that was found beside these members, if it may take part.
+    fn member(&self, members: &[Member], found: Found) -> Option<Member> {
+        let Scope::Only(servers) = self else {
+            return Some(Member { called: free_name(members, found.kind.name, found.master), named: None, found });
+        };
+        let (server, _) = servers.iter().find(|(_, master)| *master == found.master)?;
+        Some(Member { called: server.called().into(), named: Some(server.clone()), found })
+    }
+
+    /// Where connections are followed from, beside the members.
+    fn chain(&self) -> Chain {
+        match self {
+            Scope::All => Chain::of_ourselves(),
+            Scope::Only(_) => Chain::default(),
+        }
+    }
 }
 
 /// Finds those that the user named; where nobody is named, the one that listens at the URL.
 ///
 /// # Errors
 /// When one is not found.
-pub fn named(servers: &[ServerRef], goal: &Goal) -> Result<Vec<Member>, ServerError> {
+pub fn named(servers: &[ServerRef], goal: &Goal, scope: &Scope) -> Result<Vec<Member>, ServerError> {
     let mut all: Vec<Member> = Vec::new();
     for server in servers.iter().filter(|s| !s.kind.is_host()) {
         all.push(Member { called: server.called().into(), named: Some(server.clone()), found: find(server)? });
@@ -49,8 +86,9 @@ pub fn named(servers: &[ServerRef], goal: &Goal) -> Result<Vec<Member>, ServerEr
     // The one that the load meets takes part, named or not.
     if let Some(front) = endpoint(goal).and_then(|e| listeners::owner(&e)).filter(|pid| !belongs(&all, *pid))
         && let Some(found) = found_of_process(front).filter(|f| !belongs(&all, f.master))
+        && let Some(member) = scope.member(&all, found)
     {
-        all.push(Member { called: free_name(&all, found.kind.name, found.master), named: None, found });
+        all.push(member);
     }
     Ok(all)
 }
@@ -59,7 +97,7 @@ pub fn named(servers: &[ServerRef], goal: &Goal) -> Result<Vec<Member>, ServerEr
 pub fn endpoint(goal: &Goal) -> Option<Endpoint> {
     match &goal.unix_socket {
         Some(path) => Some(Endpoint::Unix(path.clone())),
-        None => lastdrop_load::resolve(&goal.url).ok().map(Endpoint::Tcp),
+        None => goal.address.map(Endpoint::Tcp),
     }
 }
 
@@ -80,33 +118,42 @@ fn free_name(members: &[Member], kind: &str, pid: i32) -> String {
 /// Follows connections on a thread of its own while somebody puts load on.
 pub struct Following {
     over: Arc<AtomicBool>,
-    thread: JoinHandle<Members>,
+    thread: Option<JoinHandle<Members>>,
 }
 
 impl Following {
-    pub fn start(members: Vec<Member>, goal: &Goal) -> Following {
+    pub fn start(members: Vec<Member>, goal: &Goal, scope: &Scope) -> Following {
         let over = Arc::new(AtomicBool::new(false));
-        let (of, theirs) = (goal.clone(), Arc::clone(&over));
-        Following { over, thread: thread::spawn(move || follow(members, &of, &theirs)) }
+        let (of, within, theirs) = (goal.clone(), scope.clone(), Arc::clone(&over));
+        Following { over, thread: Some(thread::spawn(move || follow(members, &of, &within, &theirs))) }
     }
 
     /// Those that were found, after a last look.
     ///
     /// # Errors
     /// When the thread has failed.
-    pub fn end(self) -> Result<Members, LabError> {
+    pub fn end(mut self) -> Result<Members, LabError> {
         self.over.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| LabError::Other("looking for servers failed".into()))
+        let members = self.thread.take().and_then(|thread| thread.join().ok());
+        members.ok_or_else(|| LabError::Other("looking for servers failed".into()))
+    }
+}
+
+impl Drop for Following {
+    /// Nobody wants to know any more.
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
     }
 }
 
 /// Follows connections until `over` is set, while somebody puts load on.
-fn follow(mut members: Vec<Member>, goal: &Goal, over: &AtomicBool) -> Members {
-    let mut chain = Chain::of_ourselves();
+fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBool) -> Members {
+    let mut chain = scope.chain();
     members.iter().for_each(|m| chain.add(m.found.master));
     let to = endpoint(goal);
     let mut known: BTreeSet<i32> = chain.members().into_iter().collect();
     let mut seen = Links::default();
+    let mut hidden = BTreeSet::new();
     let mut turn = 0u32;
     loop {
         let last = over.load(Ordering::Relaxed);
@@ -115,10 +162,12 @@ fn follow(mut members: Vec<Member>, goal: &Goal, over: &AtomicBool) -> Members {
             chain.look(to.as_ref());
             for pid in chain.members() {
                 let fresh = known.insert(pid) && members.len() < MOST_SERVERS && !belongs(&members, pid);
-                if let Some(found) = fresh.then(|| found_of_process(pid)).flatten() {
-                    let called = free_name(&members, found.kind.name, found.master);
-                    members.push(Member { called, named: None, found });
+                let Some(found) = fresh.then(|| found_of_process(pid)).flatten() else { continue };
+                let what = free_name(&[], found.kind.name, found.master);
+                match scope.member(&members, found) {
                     // Places in the list have stayed the same.
+                    Some(member) => members.push(member),
+                    None => _ = hidden.insert(what),
                 }
             }
         }
@@ -132,7 +181,7 @@ fn follow(mut members: Vec<Member>, goal: &Goal, over: &AtomicBool) -> Members {
         }
         thread::sleep(PAUSE);
     }
-    in_order(members, seen, to.as_ref())
+    Members { hidden: hidden.into_iter().collect(), ..in_order(members, seen, to.as_ref()) }
 }
 
 /// The one at the URL first, then whom it connects to, and so on.
@@ -175,5 +224,5 @@ fn in_order(members: Vec<Member>, seen: Links, to: Option<&Endpoint>) -> Members
         unseen: seen.unseen.iter().map(|o| new_place(*o)).collect(),
     };
     let mut taken: Vec<Option<Member>> = members.into_iter().map(Some).collect();
-    Members { all: order.iter().filter_map(|o| taken[*o].take()).collect(), links }
+    Members { all: order.iter().filter_map(|o| taken[*o].take()).collect(), links, hidden: Vec::new() }
 }

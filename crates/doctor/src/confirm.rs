@@ -10,11 +10,12 @@ use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::documents::{Confirmation, DoctorDocument, Finding, Fix, Severity};
 use lastdrop_model::examination::Examination;
 use lastdrop_model::{Event, Setting, Settings};
-use lastdrop_server::{Others, Restored, ServerRef, Stack};
+use lastdrop_server::{Elsewhere, Others, Restored, ServerRef, Stack};
 use lastdrop_trials::trial::{TrialOrder, trial};
 use serde_json::Value;
 
-use crate::examine::{Order, look_again};
+use crate::examine::{Order, look_again_at};
+use crate::site::Site;
 
 /// Pairs of blocks, and how long a block is.
 const PAIRS: usize = 4;
@@ -22,6 +23,22 @@ const BLOCK: Duration = Duration::from_secs(4);
 const SETTLING: Duration = Duration::from_secs(1);
 /// A change that brings less than this with 95 % confidence has not moved the limit.
 const WORTH: f64 = 1.05;
+
+/// How a change is tried.
+pub struct Trying<'a> {
+    /// Who else uses the servers.
+    pub others: &'a Others,
+    /// Leave it in force where it helped.
+    pub keep: bool,
+    /// Changes servers of other machines, where there are any.
+    pub elsewhere: Option<&'a dyn Elsewhere>,
+}
+
+impl std::fmt::Debug for Trying<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trying").field("keep", &self.keep).finish_non_exhaustive()
+    }
+}
 
 /// Tries the change of the limit, and puts the server back, or keeps it. The document says what came of it: a finding that
 /// the change refutes is withdrawn.
@@ -31,8 +48,8 @@ const WORTH: f64 = 1.05;
 pub fn confirm(
     lab: &mut Lab<'_>,
     order: &Order<'_>,
-    others: &Others,
-    keep: bool,
+    site: &mut dyn Site,
+    trying: &Trying<'_>,
     document: &mut DoctorDocument,
 ) -> Result<(), LabError> {
     let Some(limit) = document.findings.iter().find(|f| f.severity == Severity::Limit).cloned() else {
@@ -44,7 +61,11 @@ pub fn confirm(
         document.notes.push(format!("{} cannot be confirmed: no setting that lastdrop changes mends it", limit.id));
         return Ok(());
     };
-    let mut stack = Stack::open(&references, Some(&order.plan.url), others)?;
+    let url = Some(&order.plan.url);
+    let mut stack = match trying.elsewhere {
+        None => Stack::open(&references, url, trying.others)?,
+        Some(elsewhere) => Stack::open_with(&references, url, trying.others, elsewhere)?,
+    };
     if let Err(e) = stack.check_names(&settings).and_then(|()| stack.check(&settings)) {
         document.notes.push(format!("{} cannot be confirmed: {e}", limit.id));
         return Ok(());
@@ -53,7 +74,7 @@ pub fn confirm(
     lab.tell(&Event::Experiment { what: format!("does it help? {said}, in {PAIRS} pairs of blocks").into() });
     let outcome = measure(lab, order, &mut stack, &settings);
     let after = match &outcome {
-        Ok(_) => look_again(lab, order, &document.examination).map(|examination| diagnose(&examination).limit),
+        Ok(_) => look_again_at(lab, order, site, &document.examination).map(|examination| diagnose(&examination).limit),
         Err(_) => Ok(None),
     };
     let pairs = match outcome {
@@ -66,7 +87,7 @@ pub fn confirm(
     let measured = ratio::paired(&pairs, 0.95);
     let (ratio, interval) = measured.map_or((0.0, [0.0, 0.0]), |r| (r.ratio, [r.low, r.high]));
     let refuted = measured.is_some_and(|r| r.high < WORTH);
-    let kept = keep && !refuted && interval[0] > 1.0;
+    let kept = trying.keep && !refuted && interval[0] > 1.0;
     if kept {
         lab.tell(&Event::Keeping { settings: std::borrow::Cow::Borrowed(&settings) });
         stack.keep(&settings)?;
@@ -146,7 +167,7 @@ fn servers_of(limit: &Finding, examination: &Examination, named: &[ServerRef]) -
         let about = examination.servers.iter().find(|s| s.server == called)?;
         let mut reference =
             named.iter().find(|s| s.called() == called).cloned().or_else(|| about.named.parse().ok())?;
-        if several {
+        if several && reference.called() != called {
             reference.name = Some(called.to_string());
         }
         references.push(reference);

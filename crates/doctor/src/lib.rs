@@ -14,8 +14,8 @@ mod settings;
 mod site;
 mod step;
 
-pub use confirm::confirm;
-pub use examine::{Manner, Order, examine, examine_at, look_again};
+pub use confirm::{Trying, confirm};
+pub use examine::{Manner, Order, examine, examine_at, look_again, look_again_at};
 pub use here::Here;
 pub use propose::proposals;
 pub use site::{Goal, Machine, Rest, Servers, Site};

@@ -4,7 +4,7 @@
 //! The order of an examination: `find`, `visitors`, `follow` while a first load is on, `servers`; then for each step `begin` and `end`, with
 //! `memory` and `settle` after it; `inside` under load once more; at the end `modules` and `rest`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use lastdrop_lab::LabError;
@@ -17,11 +17,14 @@ use serde::{Deserialize, Serialize};
 pub struct Goal {
     /// Servers as they are named on a command line; where there are none, the one that listens at the URL.
     pub servers: Vec<String>,
-    /// What the load connects to: the URL, or this path instead.
     pub url: Url,
+    /// What the load connects to: this address of the URL, or this path instead. Neither: it meets none of the servers of this machine by itself.
+    pub address: Option<SocketAddr>,
     pub unix_socket: Option<PathBuf>,
     /// Where the load comes from, if not from this process: those are no clients of the servers.
     pub load_from: Vec<IpAddr>,
+    /// Whoever connects from there only checks the servers' health, and is no visitor.
+    pub ignore: Vec<IpAddr>,
 }
 
 /// The machine.
@@ -29,6 +32,10 @@ pub struct Goal {
 pub struct Machine {
     pub processors: u64,
     pub memory_bytes: u64,
+    /// What it is called, where it is another one than that of whoever asks; empty: the same.
+    pub name: String,
+    /// Where it is another one: agents that put load on from there.
+    pub agents: Option<Vec<String>>,
 }
 
 /// Servers of a chain, each before those that it connects to, with their settings.

@@ -7,6 +7,8 @@ use lastdrop_model::examination::{GeneratorSeen, Step, StepKind};
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
 use lastdrop_model::{Kind, Run};
 
+use crate::site::Machine;
+
 /// The load of so many users for so long, or as the plan has it.
 pub fn plan(plan: &Plan, users: Option<u32>, time: Duration) -> Plan {
     let mut plan = plan.clone();
@@ -40,11 +42,13 @@ pub fn name(kind: StepKind) -> &'static str {
     }
 }
 
-/// What came of its run, with what was seen of the servers while its load was on.
-pub fn of(run: &Run, kind: StepKind, plan: &Plan, users: u32, seen: Option<Step>) -> Step {
+/// What came of its run, with what was seen of the servers on their machine while its load was on.
+pub fn of(run: &Run, kind: StepKind, plan: &Plan, users: u32, seen: Option<Step>, machine: &Machine) -> Step {
     let is_fleet = !run.agents.is_empty();
-    // What was stolen from agents is no matter of the servers' machine.
-    let own = Step { steal: run.generator.steal.filter(|_| !is_fleet).unwrap_or(0.0), ..Step::default() };
+    let is_there = machine.agents.is_none();
+    // What was stolen from other machines is no matter of the servers'.
+    let steal = run.generator.steal.filter(|_| !is_fleet && is_there).unwrap_or(0.0);
+    let own = Step { steal, ..Step::default() };
     let mut step = Step {
         kind,
         users,
@@ -57,13 +61,13 @@ pub fn of(run: &Run, kind: StepKind, plan: &Plan, users: u32, seen: Option<Step>
     fold::phase(phase, &mut step);
     step.connect_errors = run.generator.connect_errors.clone();
     let cores = |cpu_s: f64| if phase.duration_s > 0.0 { cpu_s / phase.duration_s } else { 0.0 };
-    let here = run.agents.iter().filter(|a| a.here);
     // Agents of one machine are other programs to each other.
-    let share_a_machine = here.clone().count() > 1;
+    let share_a_machine = run.agents.iter().filter(|a| a.here).count() > 1;
+    let beside = run.agents.iter().filter(|a| machine.agents.as_ref().map_or(a.here, |names| names.contains(&a.name)));
     step.generator = GeneratorSeen {
         saturated: run.generator.saturated,
         cores: cores(run.generator.cpu_s),
-        cores_here: is_fleet.then(|| cores(here.map(|a| a.cpu_s).sum())),
+        cores_here: (is_fleet || !is_there).then(|| cores(beside.map(|a| a.cpu_s).sum())),
         no_ports: run.generator.shortage.ports,
         no_descriptors: run.generator.shortage.descriptors,
         lateness_p99_us: phase.latency(Kind::Lateness, "p99").unwrap_or(0.0),

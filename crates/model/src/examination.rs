@@ -17,7 +17,10 @@ use crate::settings::Settings;
 pub struct Examination {
     pub url: String,
     pub tls: bool,
-    /// Processors of this machine, and its memory.
+    /// The agent on whose machine the servers were looked at; empty: this machine.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub machine: String,
+    /// Processors of the servers' machine, and its memory.
     pub processors: u64,
     pub memory_bytes: u64,
     /// Was the load put on by us, with a fixed number of users or a fixed rate? Otherwise it was there already.
@@ -158,7 +161,7 @@ pub struct Step {
     pub service: Times,
     pub connect: Times,
     pub generator: GeneratorSeen,
-    /// Share of each processor of this machine that was busy, and in interrupts of the network.
+    /// Share of each processor of the servers' machine that was busy, and in interrupts of the network.
     pub cores: Vec<f64>,
     pub softirq: Vec<f64>,
     pub steal: f64,
@@ -197,7 +200,7 @@ pub struct Times {
 pub struct GeneratorSeen {
     pub saturated: bool,
     pub cores: f64,
-    /// Those of them that are the servers' machine's own, where the load comes from several machines.
+    /// Those of them that are the servers' machine's own, where the load does not come from there alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores_here: Option<f64>,
     pub no_ports: u64,
