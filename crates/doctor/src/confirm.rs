@@ -14,7 +14,7 @@ use lastdrop_server::{Elsewhere, Others, Restored, ServerRef, Stack};
 use lastdrop_trials::trial::{TrialOrder, trial};
 use serde_json::Value;
 
-use crate::examine::{Order, look_again_at};
+use crate::examine::{Order, look_again};
 use crate::site::Site;
 
 /// Pairs of blocks, and how long a block is.
@@ -74,7 +74,7 @@ pub fn confirm(
     lab.tell(&Event::Experiment { what: format!("does it help? {said}, in {PAIRS} pairs of blocks").into() });
     let outcome = measure(lab, order, &mut stack, &settings);
     let after = match &outcome {
-        Ok(_) => look_again_at(lab, order, site, &document.examination).map(|examination| diagnose(&examination).limit),
+        Ok(_) => look_again(lab, order, site, &document.examination).map(|examination| diagnose(&examination).limit),
         Err(_) => Ok(None),
     };
     let pairs = match outcome {

@@ -167,21 +167,12 @@ pub fn examine_at(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> 
     Ok(all)
 }
 
-/// The load that is asked about once more, and what is seen of the same servers on this machine: what follows from it is told with
-/// what one user alone got before.
-///
-/// # Errors
-/// As [`examine`].
-pub fn look_again(lab: &mut Lab<'_>, order: &Order<'_>, before: &Examination) -> Result<Examination, LabError> {
-    let mut here = Here::new(order.servers, order.databases.clone(), telling(lab));
-    look_again_at(lab, order, &mut here, before)
-}
-
-/// The same, wherever the servers are.
+/// The load that is asked about once more, and what is seen of the same servers: what follows from it is told with what one user
+/// alone got before.
 ///
 /// # Errors
 /// As [`examine_at`].
-pub fn look_again_at(
+pub fn look_again(
     lab: &mut Lab<'_>,
     order: &Order<'_>,
     site: &mut dyn Site,
@@ -322,8 +313,9 @@ fn steps(
     Ok(())
 }
 
-/// Where looks go so that whoever watches the runs sees them.
-fn telling(lab: &mut Lab<'_>) -> Sender<Look> {
+/// Where looks go so that whoever watches the runs of a lab sees them.
+#[must_use]
+pub fn telling(lab: &mut Lab<'_>) -> Sender<Look> {
     let (tell, told) = channel();
     lab.looks = Some(told);
     tell

@@ -15,7 +15,7 @@ mod site;
 mod step;
 
 pub use confirm::{Trying, confirm};
-pub use examine::{Manner, Order, examine, examine_at, look_again, look_again_at};
+pub use examine::{Manner, Order, examine, examine_at, look_again, telling};
 pub use here::Here;
 pub use propose::proposals;
 pub use site::{Goal, Machine, Rest, Servers, Site};

@@ -68,11 +68,13 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
     if d.interrupted {
         out.push_str("stopped before all experiments were made\n");
     }
-    let _ = writeln!(
-        out,
-        "looking took {:.2} % of the machine's processors",
-        d.cost_cores * 100.0 / d.examination.processors.max(1) as f64
-    );
+    let machine = if d.examination.machine.is_empty() {
+        "the machine's processors".into()
+    } else {
+        format!("the processors of agent {}'s machine, where the servers were looked at", d.examination.machine)
+    };
+    let took = d.cost_cores * 100.0 / d.examination.processors.max(1) as f64;
+    let _ = writeln!(out, "looking took {took:.2} % of {machine}");
     out
 }
 

@@ -34,7 +34,8 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use lastdrop_lab::Observer;
+use lastdrop_doctor::{Here, Order, Site, telling};
+use lastdrop_lab::{Lab, Observer};
 use lastdrop_lab::lab::random_u32;
 use lastdrop_lab::observers::Keeper;
 use lastdrop_model::Url;
@@ -96,6 +97,38 @@ pub fn open_stack(
         Some(reach) => Stack::open_with(servers, url, &others.into(), reach),
         None => Stack::open(servers, url, &others.into()),
     }
+}
+
+/// The machine that the servers are on, as a doctor asks it: that of their agent, or this one.
+///
+/// # Errors
+/// When the agent cannot be asked.
+pub fn site_of(reach: Option<&Reach>, order: &Order<'_>, lab: &mut Lab<'_>) -> Result<Box<dyn Site>, ServerError> {
+    let told = telling(lab);
+    match reach {
+        Some(reach) => reach.site(order.servers, told),
+        None => Ok(Box::new(Here::new(order.servers, order.databases.clone(), told))),
+    }
+}
+
+/// Are servers that a doctor is asked about all on one machine?
+///
+/// # Errors
+/// With one that is not.
+pub fn check_one_machine(servers: &[ServerRef]) -> Result<(), UsageError> {
+    let Some(elsewhere) = servers.iter().find(|server| server.is_elsewhere()) else { return Ok(()) };
+    let apart = |other: &&ServerRef| other.agents() != elsewhere.agents() || other.agents().len() > 1;
+    let Some(other) = servers.iter().find(apart) else { return Ok(()) };
+    let is = match other.agents().len() {
+        0 => format!("on this one, '{elsewhere}' is not"),
+        1 => format!("on one, '{elsewhere}' on another one"),
+        _ => "on several".into(),
+    };
+    let first = &elsewhere.each()[0];
+    Err(UsageError(format!(
+        "a doctor examines the servers of one machine: '{other}' is {is}; examine one machine after the other, such as \
+         lastdrop doctor {first} --url URL"
+    )))
 }
 
 /// Where tunes write down what they have measured: beside the store of runs. None where nothing is kept.

@@ -28,10 +28,14 @@ pub(super) fn section(d: &DoctorDocument) -> Section {
         (notes(&d.notes))
         @if !d.unseen.is_empty() { h2.group { "What could not be seen" } (notes(&d.unseen)) }
     };
+    let machine = match d.examination.machine.as_str() {
+        "" => "the machine".into(),
+        agent => format!("agent {agent}'s machine, where the servers were looked at"),
+    };
     let on = share(d.cost_cores / d.examination.processors.max(1) as f64);
     Section {
         title: format!("What holds {} back", d.url),
-        about: vec![format!("looking took {on} of the machine")],
+        about: vec![format!("looking took {on} of {machine}")],
         body,
     }
 }
