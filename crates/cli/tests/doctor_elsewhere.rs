@@ -105,9 +105,13 @@ fn what_an_agent_may_not_do_is_refused_before_any_load() {
     there.refuses(&asked("web/target:/etc/passwd", &url), 1, "and not at 'target:/etc/passwd'");
     there.refuses(&[&asked("web/target", &url)[..], &["web/nginx"]].concat(), 1, "and not at 'nginx'");
     there.refuses(&asked("nobody/target", &url), 2, "no agent nobody in the fleet, which has web");
-    there.refuses(&[&asked("web/target", &url)[..], &["--confirm"]].concat(), 2, "agent web only looks: start it with --act");
+    there.refuses(
+        &[&asked("web/target", &url)[..], &["--confirm"]].concat(),
+        2,
+        "agent web only looks: start it with --act",
+    );
     there.refuses(&[&asked("web/target", &url)[..], &["--db", "postgres://me@db.example/"]].concat(), 2, "no --db");
-    there.refuses(&[&asked("web/target", &url)[..], &["target"]].concat(), 2, "one machine after the other");
+    there.refuses(&[&asked("web/target", &url)[..], &["target"]].concat(), 2, "are on different ones");
     // The status page is the only one who was asked.
     assert!(before() <= asked_before + 2, "a load was put on");
 }

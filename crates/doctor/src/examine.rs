@@ -151,6 +151,12 @@ pub fn examine_at(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> 
         let (agents, what) = (step.lost.join(", "), step::name(step.kind));
         all.notes.push(format!("agent {agents} was lost during '{what}': nothing is concluded from that step"));
     }
+    // Fewer users do not stand for it.
+    let asked_about = match order.manner {
+        Manner::Whole => StepKind::Main,
+        Manner::Gentle => StepKind::Few,
+        Manner::Observe => StepKind::Observed,
+    };
     // What is known then is not lost with an agent that is.
     let enough = all.main().is_some() || all.steps.iter().any(|s| !s.is_whole());
     match outcome {
@@ -158,12 +164,13 @@ pub fn examine_at(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> 
         Err(LabError::Other(why)) if enough && lab.carrier.is_some() => {
             all.notes.push(format!("no further steps were made: {why}"))
         }
-        Err(LabError::Server(e @ ServerError::Elsewhere { .. })) if all.main().is_some() => {
+        Err(LabError::Server(e @ ServerError::Elsewhere { .. })) if all.step(asked_about).is_some() => {
             all.notes.push(format!("no further steps were made: {e}"));
         }
         Err(e) => return Err(e),
         Ok(()) => {}
     }
+    all.nodes = site.nodes(&all);
     Ok(all)
 }
 
@@ -202,6 +209,9 @@ pub fn look_again(
     }
     all.steps.push(step);
     all.inside = inside_step(lab, &order.plan, machine, users, site, &mut all)?;
+    // It is put back next.
+    site.rest()?;
+    all.nodes = site.nodes(&all);
     Ok(all)
 }
 

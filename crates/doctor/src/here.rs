@@ -85,7 +85,9 @@ impl Site for Here {
     fn find(&mut self, goal: &Goal) -> Result<Machine, LabError> {
         let read = |name: &String| match self.known.iter().find(|s| s.to_string() == *name) {
             Some(server) => Ok(server.clone()),
-            None if self.only_known => Err(LabError::Other(format!("'{name}' is none of the servers that may be looked at"))),
+            None if self.only_known => {
+                Err(LabError::Other(format!("'{name}' is none of the servers that may be looked at")))
+            }
             None => name.parse::<ServerRef>().map_err(LabError::Other),
         };
         let servers = goal.servers.iter().map(read).collect::<Result<Vec<_>, _>>()?;
@@ -170,7 +172,7 @@ impl Site for Here {
 
     fn rest(&mut self) -> Result<Rest, LabError> {
         let growth = self.readings.growth();
-        let Some(beside) = &mut self.beside else { return Ok(Rest { growth, ..Rest::default() }) };
+        let Some(mut beside) = self.beside.take() else { return Ok(Rest { growth, ..Rest::default() }) };
         let cost_cores = (beside.cost_cores * 1e4).round() / 1e4;
         Ok(Rest { growth, unseen: std::mem::take(&mut beside.unread), cost_cores })
     }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use lastdrop_lab::LabError;
 use lastdrop_model::Url;
-use lastdrop_model::examination::{Examined, Growth, Inside, ModulesTried, Step};
+use lastdrop_model::examination::{Examination, Examined, Growth, Inside, ModulesTried, Step};
 use serde::{Deserialize, Serialize};
 
 /// Whom it is about.
@@ -32,10 +32,12 @@ pub struct Goal {
 pub struct Machine {
     pub processors: u64,
     pub memory_bytes: u64,
-    /// What it is called, where it is another one than that of whoever asks; empty: the same.
+    /// What it is called; empty: it is that of whoever asks.
     pub name: String,
-    /// Where it is another one: agents that put load on from there.
-    pub agents: Option<Vec<String>>,
+    /// It is another one than that of whoever asks.
+    pub away: bool,
+    /// Agents on it, whose load is its own.
+    pub agents: Vec<String>,
 }
 
 /// Servers of a chain, each before those that it connects to, with their settings.
@@ -89,6 +91,11 @@ pub trait Site: Send {
     /// Tries the first server without the modules that it may not need, where it is one that has such; in words why not.
     fn modules(&mut self) -> Result<Option<Result<ModulesTried, String>>, LabError>;
 
-    /// What is left to tell.
+    /// What is left to tell. From here on they are not looked at any more: whoever changes them asks who else uses them.
     fn rest(&mut self) -> Result<Rest, LabError>;
+
+    /// Where it is several machines: of the whole examination that of each.
+    fn nodes(&mut self, _whole: &Examination) -> Vec<Examination> {
+        Vec::new()
+    }
 }

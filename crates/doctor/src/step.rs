@@ -45,9 +45,8 @@ pub fn name(kind: StepKind) -> &'static str {
 /// What came of its run, with what was seen of the servers on their machine while its load was on.
 pub fn of(run: &Run, kind: StepKind, plan: &Plan, users: u32, seen: Option<Step>, machine: &Machine) -> Step {
     let is_fleet = !run.agents.is_empty();
-    let is_there = machine.agents.is_none();
     // What was stolen from other machines is no matter of the servers'.
-    let steal = run.generator.steal.filter(|_| !is_fleet && is_there).unwrap_or(0.0);
+    let steal = run.generator.steal.filter(|_| !is_fleet && !machine.away).unwrap_or(0.0);
     let own = Step { steal, ..Step::default() };
     let mut step = Step {
         kind,
@@ -63,15 +62,26 @@ pub fn of(run: &Run, kind: StepKind, plan: &Plan, users: u32, seen: Option<Step>
     let cores = |cpu_s: f64| if phase.duration_s > 0.0 { cpu_s / phase.duration_s } else { 0.0 };
     // Agents of one machine are other programs to each other.
     let share_a_machine = run.agents.iter().filter(|a| a.here).count() > 1;
-    let beside = run.agents.iter().filter(|a| machine.agents.as_ref().map_or(a.here, |names| names.contains(&a.name)));
     step.generator = GeneratorSeen {
         saturated: run.generator.saturated,
         cores: cores(run.generator.cpu_s),
-        cores_here: (is_fleet || !is_there).then(|| cores(beside.map(|a| a.cpu_s).sum())),
+        agents: run.agents.iter().map(|a| (a.name.clone(), cores(a.cpu_s))).collect(),
+        cores_here: None,
         no_ports: run.generator.shortage.ports,
         no_descriptors: run.generator.shortage.descriptors,
         lateness_p99_us: phase.latency(Kind::Lateness, "p99").unwrap_or(0.0),
         others_cores: run.generator.others_cores.filter(|_| !share_a_machine).unwrap_or(0.0),
     };
+    // Of this machine agents are known by their addresses.
+    let here = || run.agents.iter().filter(|a| a.here).map(|a| a.name.clone()).collect();
+    let known = !machine.agents.is_empty() || machine.away;
+    let machine = Machine { agents: if known { machine.agents.clone() } else { here() }, ..machine.clone() };
+    step.generator.cores_here = cores_beside(&step.generator, &machine);
     step
+}
+
+/// Cores of the load that are this machine's own; None: all of them.
+pub fn cores_beside(generator: &GeneratorSeen, machine: &Machine) -> Option<f64> {
+    let own = generator.agents.iter().filter(|(name, _)| machine.agents.contains(name)).map(|(_, cores)| cores);
+    (machine.away || !generator.agents.is_empty()).then(|| own.sum())
 }

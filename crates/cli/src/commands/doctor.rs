@@ -14,7 +14,7 @@ use lastdrop_report::export::Runs;
 use lastdrop_report::{doctor_list, doctor_text, explain_text};
 use lastdrop_server::{Elsewhere, Kind, Others, ServerRef, check_called_apart, kinds};
 
-use crate::commands::{Report, check_one_machine, observers_of, open_store, site_of};
+use crate::commands::{Report, check_same_machines, observers_of, open_store, site_of};
 use crate::exit::{Exit, UsageError};
 use crate::fleet::{Reach, reach};
 use crate::options::{
@@ -31,7 +31,7 @@ use crate::stdio::{self, note};
 pub struct DoctorArgs {
     #[arg(value_name = "SERVER", help = format!(
         "The server, or several; those behind it are found by their connections [default: whoever listens at the URL]: {}; AGENT/KIND \
-         is one on the machine of a fleet's agent, which is asked what is to be seen there",
+         is one on the machine of a fleet's agent, A,B/KIND the same on several that share the load",
         kinds::list_with_files(Kind::is_program)
     ))]
     pub servers: Vec<ServerRef>,
@@ -181,9 +181,9 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     Ok(stop.signal().map_or(done, Exit::Signal))
 }
 
-/// The fleet that the servers are in, if they are on another machine: on one, which is examined as a whole.
+/// The fleet that the servers are in, if they are on other machines.
 fn reach_of(args: &DoctorArgs) -> Result<Option<Reach>> {
-    check_one_machine(&args.servers)?;
+    check_same_machines(&args.servers)?;
     if !args.servers.iter().any(ServerRef::is_elsewhere) {
         return Ok(None);
     }

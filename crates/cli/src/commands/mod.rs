@@ -35,9 +35,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use lastdrop_doctor::{Here, Order, Site, telling};
-use lastdrop_lab::{Lab, Observer};
 use lastdrop_lab::lab::random_u32;
 use lastdrop_lab::observers::Keeper;
+use lastdrop_lab::{Lab, Observer};
 use lastdrop_model::Url;
 use lastdrop_model::documents::Several;
 use lastdrop_report::export::Runs;
@@ -99,35 +99,28 @@ pub fn open_stack(
     }
 }
 
-/// The machine that the servers are on, as a doctor asks it: that of their agent, or this one.
+/// The machine that the servers are on, as a doctor asks it: that of their agent, those of several, or this one.
 ///
 /// # Errors
 /// When the agent cannot be asked.
 pub fn site_of(reach: Option<&Reach>, order: &Order<'_>, lab: &mut Lab<'_>) -> Result<Box<dyn Site>, ServerError> {
     let told = telling(lab);
     match reach {
-        Some(reach) => reach.site(order.servers, told),
+        Some(reach) => reach.sites(order.servers, &told),
         None => Ok(Box::new(Here::new(order.servers, order.databases.clone(), told))),
     }
 }
 
-/// Are servers that a doctor is asked about all on one machine?
+/// Are servers that a doctor is asked about all on one machine, or all of them on the same machines?
 ///
 /// # Errors
 /// With one that is not.
-pub fn check_one_machine(servers: &[ServerRef]) -> Result<(), UsageError> {
+pub fn check_same_machines(servers: &[ServerRef]) -> Result<(), UsageError> {
     let Some(elsewhere) = servers.iter().find(|server| server.is_elsewhere()) else { return Ok(()) };
-    let apart = |other: &&ServerRef| other.agents() != elsewhere.agents() || other.agents().len() > 1;
-    let Some(other) = servers.iter().find(apart) else { return Ok(()) };
-    let is = match other.agents().len() {
-        0 => format!("on this one, '{elsewhere}' is not"),
-        1 => format!("on one, '{elsewhere}' on another one"),
-        _ => "on several".into(),
-    };
-    let first = &elsewhere.each()[0];
+    let Some(other) = servers.iter().find(|other| other.agents() != elsewhere.agents()) else { return Ok(()) };
     Err(UsageError(format!(
-        "a doctor examines the servers of one machine: '{other}' is {is}; examine one machine after the other, such as \
-         lastdrop doctor {first} --url URL"
+        "a doctor examines the servers of one machine, or the same servers of several: '{elsewhere}' and '{other}' are on different \
+         ones; examine one after the other, such as lastdrop doctor {elsewhere} --url URL"
     )))
 }
 

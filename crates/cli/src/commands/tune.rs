@@ -25,7 +25,7 @@ use lastdrop_trials::tune::{After, DiaryOrder, TuneOrder, Wishes, tune as run_tu
 
 use crate::commands::watchdog::Watchdog;
 use crate::commands::{
-    Report, check_one_machine, diary_folder, observers, observers_of, open_stack, open_store, site_of,
+    Report, check_same_machines, diary_folder, observers, observers_of, open_stack, open_store, site_of,
 };
 use crate::exit::{Exit, UsageError};
 use crate::fleet::{Reach, reach};
@@ -222,7 +222,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         return Err(UsageError("blocks of a tune are compared with each other: no --ramp-to".into()).into());
     }
     if args.doctor {
-        check_one_machine(&args.servers)?;
+        check_same_machines(&args.servers)?;
     }
     if args.others.live && args.servers.iter().all(ServerRef::is_elsewhere) && args.access_log.is_none() {
         note!("note: visitors are not seen on other machines: it is tuned under a load of ours, with graceful reloads");

@@ -7,7 +7,8 @@ use lastdrop_doctor::{Goal, Here, Site};
 use lastdrop_fleet::EngineError;
 use lastdrop_lab::LabError;
 use lastdrop_looks::databases::DatabaseOptions;
-use lastdrop_model::Look;
+use lastdrop_model::{Look, Url};
+use lastdrop_probe::listeners::is_local;
 use lastdrop_server::ServerRef;
 
 use super::questions::{Answer, Examine, Examined, Named};
@@ -15,7 +16,14 @@ use super::respond::Servers;
 
 /// The machine in one conversation. Dropped, it is looked at no longer.
 #[derive(Debug, Default)]
-pub struct ExaminedHere(Option<(Here, Receiver<Look>)>);
+pub struct ExaminedHere(Option<Found>);
+
+#[derive(Debug)]
+struct Found {
+    site: Here,
+    told: Receiver<Look>,
+    url: Url,
+}
 
 impl ExaminedHere {
     /// The answer to a question about a server, which is one of these.
@@ -45,14 +53,14 @@ impl ExaminedHere {
         let goal = Goal { servers: wanted.iter().map(ToString::to_string).collect(), ..goal };
         let (tell, told) = channel();
         // What is asked about databases is the agent's own affair: no password comes from elsewhere.
-        let (site, _) = self.0.insert((Here::only(&servers.named, DatabaseOptions::default(), tell), told));
-        let found = site.find(&goal);
+        let site = Here::only(&servers.named, DatabaseOptions::default(), tell);
+        let found = self.0.insert(Found { site, told, url: goal.url.clone() }).site.find(&goal);
         Ok(found.map(|machine| examined(Examined::Found { machine, called })))
     }
 
     fn carry_out(&mut self, what: Examine) -> Result<Answer, LabError> {
         let none = || LabError::Other("no servers have been looked for yet".into());
-        let (site, told) = self.0.as_mut().ok_or_else(none)?;
+        let Found { site, told, url } = self.0.as_mut().ok_or_else(none)?;
         Ok(match what {
             // Told already.
             Examine::Find { .. } => Answer::Done,
@@ -69,7 +77,14 @@ impl ExaminedHere {
             Examine::Inside => examined(Examined::Inside(site.inside()?)),
             Examine::Memory { requests } => done(site.memory(requests)?),
             Examine::Settle => done(site.settle()?),
-            Examine::Modules => examined(Examined::Modules(site.modules()?)),
+            // The server is asked for the URL, and nobody else is.
+            Examine::Modules if lastdrop_load::resolve(url).is_ok_and(|address| is_local(&address)) => {
+                examined(Examined::Modules(site.modules()?))
+            }
+            Examine::Modules => {
+                let why = "which modules it could do without: the URL leads to another machine";
+                examined(Examined::Modules(Some(Err(why.into()))))
+            }
             Examine::Rest => examined(Examined::Rest(site.rest()?)),
         })
     }

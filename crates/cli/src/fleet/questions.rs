@@ -148,7 +148,10 @@ pub enum Answer {
 #[serde(rename_all = "snake_case")]
 pub enum Examined {
     /// With what the agent calls the servers that were asked for, in their order.
-    Found { machine: doctor::Machine, called: Vec<String> },
+    Found {
+        machine: doctor::Machine,
+        called: Vec<String>,
+    },
     Visitors(Option<String>),
     Servers(doctor::Servers),
     Looks(Vec<Look>),

@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use lastdrop_doctor::{Goal, Machine, Rest, Servers, Site};
+use lastdrop_doctor::{Goal, Machine, Nodes, Rest, Servers, Site};
 use lastdrop_lab::LabError;
 use lastdrop_model::Look;
 use lastdrop_model::examination::{Inside, ModulesTried, Step};
@@ -48,11 +48,26 @@ struct Telling {
 }
 
 impl Reach {
-    /// The machine of servers that are all of one agent. Looks at the first of them are told as they come.
+    /// The machine of servers that are all of one agent; or those of several that each have all of them. Looks at the first server are told
+    /// as they come.
     ///
     /// # Errors
-    /// When the agent cannot be asked.
-    pub fn site(&self, servers: &[ServerRef], told: Sender<Look>) -> Result<Box<dyn Site>, ServerError> {
+    /// When an agent cannot be asked.
+    pub fn sites(&self, servers: &[ServerRef], told: &Sender<Look>) -> Result<Box<dyn Site>, ServerError> {
+        let agents = servers.first().map_or(&[][..], ServerRef::agents);
+        let mut sites = Vec::new();
+        for place in 0..agents.len() {
+            let own: Vec<ServerRef> =
+                servers.iter().filter_map(|server| server.each().into_iter().nth(place)).collect();
+            // A view has one server.
+            let told = if place == 0 { told.clone() } else { channel().0 };
+            sites.push(self.site(&own, told)?);
+        }
+        Ok(if sites.len() == 1 { sites.swap_remove(0) } else { Box::new(Nodes::new(sites)) })
+    }
+
+    /// The machine of servers that are all of one agent.
+    fn site(&self, servers: &[ServerRef], told: Sender<Look>) -> Result<Box<dyn Site>, ServerError> {
         let Some(first) = servers.first() else { return Err(ServerError::Setting("no server is named".into())) };
         let asking = self.about(first)?;
         let failed = |what: String| ServerError::Elsewhere { agent: asking.agent().into(), what, refusal: false };
@@ -172,8 +187,8 @@ impl Site for Elsewhere {
             Examined::Found { machine, called } => {
                 let ours = self.servers.iter().map(|server| server.called().to_string());
                 self.called = called.into_iter().zip(ours).collect();
-                let agents = (!self.is_here()).then(|| self.there.clone());
-                Ok(Machine { name: self.asking.agent().into(), agents, ..machine })
+                let (name, agents) = (self.asking.agent().into(), self.there.clone());
+                Ok(Machine { name, away: !self.is_here(), agents, ..machine })
             }
             other => Err(self.odd(other)),
         }
