@@ -54,7 +54,7 @@ fn names(of: &Value) -> Vec<&str> {
 
 /// A doctor's command for a load that two workers of 100 ms each cannot take.
 fn asked<'a>(server: &'a str, url: &'a str) -> [&'a str; 10] {
-    ["--url", url, "-d", "5s", "--keepalive", "off", "-c", "12", "--no-store", server]
+    ["--url", url, "-d", "3s", "--keepalive", "off", "-c", "12", "--no-store", server]
 }
 
 #[test]
