@@ -147,6 +147,22 @@ fn what_is_behind_is_examined_where_the_agent_was_started_with_it_and_named_othe
 }
 
 #[test]
+fn a_tune_of_another_machines_server_tries_first_what_a_look_there_proposes() {
+    let machine = Folder::new();
+    let target = Target::with_config(&machine, "workers = 2\nservice = '40ms'\n");
+    let there = There::start(&machine, &["--server", &target.name(), "--act"]);
+    let (url, before) = (target.url(), fs::read(machine.join("target.toml")).expect("its configuration"));
+    let tune =
+        ["tune", "web/target", "--url", &url, "--doctor", "-c", "12", "-d", "500ms", "--trials", "2", "--blocks", "4"];
+    let fleet: Vec<&str> = there.fleet.iter().map(String::as_str).collect();
+    let document = there.asks.json(&[&tune[..], &["--no-store"], &fleet].concat(), 0);
+    let proposals = document["proposals"].as_array().unwrap_or_else(|| panic!("{document:#}"));
+    let proposed = proposals.iter().find(|p| p["finding"] == "workers-exhausted").expect("more workers");
+    assert!(proposed["settings"]["workers"].as_i64().is_some_and(|n| n > 2), "{proposed:#}");
+    assert_eq!((fs::read(machine.join("target.toml")).expect("read"), machine.journal()), (before, None), "put back");
+}
+
+#[test]
 fn an_agent_that_ends_while_a_change_is_tried_puts_it_back_and_the_doctor_says_so() {
     let machine = Folder::new();
     let apache = Apache::small(&machine);

@@ -73,7 +73,7 @@ impl ExaminedHere {
                 done(site.begin()?)
             }
             Examine::Looks => examined(Examined::Looks(told.try_iter().collect())),
-            Examine::End => examined(Examined::Step(site.end()?)),
+            Examine::End => examined(Examined::Step(Box::new(site.end()?))),
             Examine::Inside => examined(Examined::Inside(site.inside()?)),
             Examine::Memory { requests } => done(site.memory(requests)?),
             Examine::Settle => done(site.settle()?),

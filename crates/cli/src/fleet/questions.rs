@@ -155,7 +155,7 @@ pub enum Examined {
     Visitors(Option<String>),
     Servers(doctor::Servers),
     Looks(Vec<Look>),
-    Step(Step),
+    Step(Box<Step>),
     Inside(Vec<Inside>),
     Modules(Option<Result<ModulesTried, String>>),
     Rest(doctor::Rest),

@@ -229,7 +229,7 @@ impl Site for Elsewhere {
             return Err(self.fails(e));
         }
         let mut step = match self.ask(Examine::End)? {
-            Examined::Step(step) => step,
+            Examined::Step(step) => *step,
             other => return Err(self.odd(other)),
         };
         step.servers.iter_mut().for_each(|seen| seen.server = self.name(&seen.server));
