@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lastdrop_lab::LabError;
 use lastdrop_probe::chain::Chain;
-use lastdrop_probe::links::{Links, links};
+use lastdrop_probe::links::{Link, Links, links};
 use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process;
 use lastdrop_server::{Found, ServerError, ServerRef, find, found_of_process};
@@ -63,6 +63,14 @@ impl Scope {
         };
         let (server, _) = servers.iter().find(|(_, master)| *master == found.master)?;
         Some(Member { called: server.called().into(), named: Some(server.clone()), found })
+    }
+
+    /// Those that may take part beside these members: their connections are looked at as often as those of members, which shows them
+    /// sooner than a look at the whole machine.
+    fn candidates(&self, members: &[Member]) -> Vec<Member> {
+        let Scope::Only(servers) = self else { return Vec::new() };
+        let others = servers.iter().filter(|(_, master)| !members.iter().any(|m| m.found.master == *master));
+        others.filter_map(|(server, _)| self.member(members, find(server).ok()?)).collect()
     }
 
     /// Where connections are followed from, beside the members.
@@ -153,6 +161,9 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
     let to = endpoint(goal);
     let mut known: BTreeSet<i32> = chain.members().into_iter().collect();
     let mut seen = Links::default();
+    let mut takes_part = vec![true; members.len()];
+    members.extend(scope.candidates(&members));
+    takes_part.resize(members.len(), false);
     let mut hidden = BTreeSet::new();
     let mut turn = 0u32;
     loop {
@@ -161,12 +172,19 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
         if turn.is_multiple_of(8) || last {
             chain.look(to.as_ref());
             for pid in chain.members() {
-                let fresh = known.insert(pid) && members.len() < MOST_SERVERS && !belongs(&members, pid);
+                let fresh = known.insert(pid);
+                if let Some(place) = members.iter().position(|m| m.found.master == pid) {
+                    takes_part[place] = true;
+                }
+                let fresh = fresh && members.len() < MOST_SERVERS && !belongs(&members, pid);
                 let Some(found) = fresh.then(|| found_of_process(pid)).flatten() else { continue };
                 let what = free_name(&[], found.kind.name, found.master);
                 match scope.member(&members, found) {
                     // Places in the list have stayed the same.
-                    Some(member) => members.push(member),
+                    Some(member) => {
+                        members.push(member);
+                        takes_part.push(true);
+                    }
                     None => _ = hidden.insert(what),
                 }
             }
@@ -181,11 +199,12 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
         }
         thread::sleep(PAUSE);
     }
-    Members { hidden: hidden.into_iter().collect(), ..in_order(members, seen, to.as_ref()) }
+    Members { hidden: hidden.into_iter().collect(), ..in_order(members, &takes_part, seen, to.as_ref()) }
 }
 
-/// The one at the URL first, then whom it connects to, and so on.
-fn in_order(members: Vec<Member>, seen: Links, to: Option<&Endpoint>) -> Members {
+/// The one at the URL first, then whom it connects to, and so on. Of those of which it is not known yet whether they take part only
+/// these do.
+fn in_order(members: Vec<Member>, takes_part: &[bool], seen: Links, to: Option<&Endpoint>) -> Members {
     let listens = |place: usize| {
         let own = &members[place].found.listeners;
         let at = |end: &Endpoint| match end {
@@ -197,9 +216,15 @@ fn in_order(members: Vec<Member>, seen: Links, to: Option<&Endpoint>) -> Members
         };
         to.is_some_and(at)
     };
-    let mut order: Vec<usize> = (0..members.len()).filter(|place| listens(*place)).collect();
+    let sure = |place: &usize| takes_part.get(*place) == Some(&true);
+    let mut order: Vec<usize> = (0..members.len()).filter(|place| sure(place) && listens(*place)).collect();
     let mut next = 0;
-    while let Some(place) = order.get(next).copied() {
+    loop {
+        if next == order.len() {
+            let rest = (0..members.len()).find(|place| sure(place) && !order.contains(place));
+            order.extend(rest);
+        }
+        let Some(place) = order.get(next).copied() else { break };
         next += 1;
         let ends: Vec<usize> = seen.links.iter().filter(|l| l.from == place).map(|l| l.to).collect();
         for end in ends {
@@ -208,21 +233,55 @@ fn in_order(members: Vec<Member>, seen: Links, to: Option<&Endpoint>) -> Members
             }
         }
     }
-    order.extend((0..members.len()).filter(|place| !order.contains(place)).collect::<Vec<_>>());
-    let new_place = |old: usize| order.iter().position(|o| *o == old).unwrap_or(old);
+    let new_place = |old: usize| order.iter().position(|o| *o == old);
     let links = Links {
         links: seen
             .links
             .iter()
-            .cloned()
-            .map(|mut l| {
-                (l.from, l.to) = (new_place(l.from), new_place(l.to));
-                l
-            })
+            .filter_map(|l| Some(Link { from: new_place(l.from)?, to: new_place(l.to)?, via: l.via.clone() }))
             .collect(),
         listens: order.iter().map(|o| seen.listens.get(*o).cloned().unwrap_or_default()).collect(),
-        unseen: seen.unseen.iter().map(|o| new_place(*o)).collect(),
+        unseen: seen.unseen.iter().filter_map(|o| new_place(*o)).collect(),
     };
     let mut taken: Vec<Option<Member>> = members.into_iter().map(Some).collect();
     Members { all: order.iter().filter_map(|o| taken[*o].take()).collect(), links, hidden: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(called: &str, port: u16) -> Member {
+        let server: ServerRef = "target".parse().expect("a server");
+        let found = Found {
+            name: called.into(),
+            kind: server.kind,
+            software: String::new(),
+            master: i32::from(port),
+            prefork: false,
+            helpers: &[],
+            listeners: vec![([127, 0, 0, 1], port).into()],
+            status: None,
+        };
+        Member { called: called.into(), named: None, found }
+    }
+
+    #[test]
+    fn of_those_that_may_take_part_only_those_do_that_one_connects_to() {
+        let all = ["pool", "front", "idle", "cache", "back"];
+        let members: Vec<Member> = all.iter().zip(1..).map(|(called, port)| member(called, port)).collect();
+        let to = Endpoint::Tcp(([127, 0, 0, 1], 2).into());
+        let link = |from, to| Link { from, to, via: Endpoint::Tcp(([127, 0, 0, 1], 9).into()) };
+        let links = [link(1, 0), link(0, 4), link(2, 3)].into();
+        let listens = vec![BTreeSet::new(); all.len()];
+        // Known are the first two; the rest may be behind them.
+        let seen = Links { links, listens, unseen: vec![2, 4] };
+        let known = [true, true, false, false, false];
+        let in_order = in_order(members, &known, seen, Some(&to));
+        let called: Vec<&str> = in_order.all.iter().map(|m| m.called.as_str()).collect();
+        assert_eq!(called, ["front", "pool", "back"]);
+        let links: Vec<(usize, usize)> = in_order.links.links.iter().map(|l| (l.from, l.to)).collect();
+        assert_eq!((links, in_order.links.unseen), (vec![(0, 1), (1, 2)], vec![2]));
+        assert_eq!(in_order.links.listens.len(), 3);
+    }
 }
