@@ -309,6 +309,37 @@ fn a_pair_behind_a_balancer_is_tuned_as_one_and_restored_byte_for_byte() {
     site.is_as_it_was([1, 1]);
 }
 
+#[test]
+fn a_doctor_examines_each_node_and_names_the_one_that_holds_the_site_back() {
+    let _alone = alone();
+    let site = Site::start([&["--act"], &["--act"]], [2, 40]);
+    let args = [
+        &["doctor", "a,b/apache", "--url", &site.url, "-c", "24", "-d", "5s", "--keepalive", "off", "--confirm"][..],
+        // The balancer's own connections are no visitors.
+        &["--no-store", "--ignore-source", "127.0.0.1"],
+    ];
+    let document = site.folder.json(&args.concat(), 0);
+    let examination = &document["examination"];
+    let each = examination["nodes"].as_array().expect("nodes");
+    let machines: Vec<&str> = each.iter().map(|e| e["machine"].as_str().expect("a name")).collect();
+    assert_eq!((machines, examination["machine"].as_str()), (vec!["a", "b"], Some("a, b")));
+    for (node, name) in each.iter().zip(["a/apache", "b/apache"]) {
+        let steps = node["steps"].as_array().expect("steps");
+        let main = steps.iter().find(|s| s["kind"] == "main").expect("the load that is asked about");
+        assert_eq!((&main["servers"][0]["server"], n(&main["users"])), (&json!(name), 12), "{main:#}");
+    }
+    assert_eq!(document["limit"], "workers-exhausted", "{:#}", document["findings"]);
+    let limit = &document["findings"][0];
+    assert!(limit["title"].as_str().is_some_and(|t| t.contains("a/apache") && !t.contains("b/apache")), "{limit:#}");
+    assert_eq!(limit["fix"][0]["server"], "a/apache", "{limit:#}");
+    let differs = document["differs"].as_array().expect("differs");
+    let pool = json!({"server": "b/apache", "what": "settings", "name": "MaxRequestWorkers", "value": 40, "others": 2});
+    assert!(differs.contains(&pool), "{differs:#?}");
+    // The change is made on both, and put back on both.
+    assert!(document["confirmed"]["ratio"].as_f64().is_some_and(|r| r > 1.0), "{:#}", document["confirmed"]);
+    site.is_as_it_was([2, 40]);
+}
+
 /// A sweep of both, in the middle of a row.
 fn changed(site: &Site) -> Running {
     let plan = site.plan("'a,b/apache'", "MaxRequestWorkers = [3, 4]", "60s");

@@ -104,6 +104,7 @@ fn pauses_of_a_run_before_and_after_its_load_do_not_thin_out_what_is_seen() {
         plan,
         manner: Manner::Gentle,
         live: false,
+        ignore: Vec::new(),
         databases: DatabaseOptions::default(),
         time: Duration::from_secs(6),
     };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lastdrop_lab::LabError;
 use lastdrop_probe::chain::Chain;
-use lastdrop_probe::links::{Links, links};
+use lastdrop_probe::links::{Link, Links, links};
 use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process;
 use lastdrop_server::{Found, ServerError, ServerRef, find, found_of_process};
@@ -35,13 +35,58 @@ pub struct Member {
 pub struct Members {
     pub all: Vec<Member>,
     pub links: Links,
+    /// What takes part, too, and may not be looked at.
+    pub hidden: Vec<String>,
+}
+
+/// Who may take part.
+#[derive(Debug, Clone, Default)]
+pub enum Scope {
+    /// Whoever does.
+    #[default]
+    All,
+    /// These servers, each with its master. Others are not looked at.
+    Only(Vec<(ServerRef, i32)>),
+}
+
+impl Scope {
+    /// Those of these that run.
+    pub fn only(servers: &[ServerRef]) -> Scope {
+        let programs = servers.iter().filter(|server| !server.kind.is_host());
+        Scope::Only(programs.filter_map(|server| Some((server.clone(), find(server).ok()?.master))).collect())
+    }
+
+    /// One that was found beside these members, if it may take part.
+    fn member(&self, members: &[Member], found: Found) -> Option<Member> {
+        let Scope::Only(servers) = self else {
+            return Some(Member { called: free_name(members, found.kind.name, found.master), named: None, found });
+        };
+        let (server, _) = servers.iter().find(|(_, master)| *master == found.master)?;
+        Some(Member { called: server.called().into(), named: Some(server.clone()), found })
+    }
+
+    /// Those that may take part beside these members: their connections are looked at as often as those of members, which shows them
+    /// sooner than a look at the whole machine.
+    fn candidates(&self, members: &[Member]) -> Vec<Member> {
+        let Scope::Only(servers) = self else { return Vec::new() };
+        let others = servers.iter().filter(|(_, master)| !members.iter().any(|m| m.found.master == *master));
+        others.filter_map(|(server, _)| self.member(members, find(server).ok()?)).collect()
+    }
+
+    /// Where connections are followed from, beside the members.
+    fn chain(&self) -> Chain {
+        match self {
+            Scope::All => Chain::of_ourselves(),
+            Scope::Only(_) => Chain::default(),
+        }
+    }
 }
 
 /// Finds those that the user named; where nobody is named, the one that listens at the URL.
 ///
 /// # Errors
 /// When one is not found.
-pub fn named(servers: &[ServerRef], goal: &Goal) -> Result<Vec<Member>, ServerError> {
+pub fn named(servers: &[ServerRef], goal: &Goal, scope: &Scope) -> Result<Vec<Member>, ServerError> {
     let mut all: Vec<Member> = Vec::new();
     for server in servers.iter().filter(|s| !s.kind.is_host()) {
         all.push(Member { called: server.called().into(), named: Some(server.clone()), found: find(server)? });
@@ -49,8 +94,9 @@ pub fn named(servers: &[ServerRef], goal: &Goal) -> Result<Vec<Member>, ServerEr
     // The one that the load meets takes part, named or not.
     if let Some(front) = endpoint(goal).and_then(|e| listeners::owner(&e)).filter(|pid| !belongs(&all, *pid))
         && let Some(found) = found_of_process(front).filter(|f| !belongs(&all, f.master))
+        && let Some(member) = scope.member(&all, found)
     {
-        all.push(Member { called: free_name(&all, found.kind.name, found.master), named: None, found });
+        all.push(member);
     }
     Ok(all)
 }
@@ -59,7 +105,7 @@ pub fn named(servers: &[ServerRef], goal: &Goal) -> Result<Vec<Member>, ServerEr
 pub fn endpoint(goal: &Goal) -> Option<Endpoint> {
     match &goal.unix_socket {
         Some(path) => Some(Endpoint::Unix(path.clone())),
-        None => lastdrop_load::resolve(&goal.url).ok().map(Endpoint::Tcp),
+        None => goal.address.map(Endpoint::Tcp),
     }
 }
 
@@ -80,33 +126,45 @@ fn free_name(members: &[Member], kind: &str, pid: i32) -> String {
 /// Follows connections on a thread of its own while somebody puts load on.
 pub struct Following {
     over: Arc<AtomicBool>,
-    thread: JoinHandle<Members>,
+    thread: Option<JoinHandle<Members>>,
 }
 
 impl Following {
-    pub fn start(members: Vec<Member>, goal: &Goal) -> Following {
+    pub fn start(members: Vec<Member>, goal: &Goal, scope: &Scope) -> Following {
         let over = Arc::new(AtomicBool::new(false));
-        let (of, theirs) = (goal.clone(), Arc::clone(&over));
-        Following { over, thread: thread::spawn(move || follow(members, &of, &theirs)) }
+        let (of, within, theirs) = (goal.clone(), scope.clone(), Arc::clone(&over));
+        Following { over, thread: Some(thread::spawn(move || follow(members, &of, &within, &theirs))) }
     }
 
     /// Those that were found, after a last look.
     ///
     /// # Errors
     /// When the thread has failed.
-    pub fn end(self) -> Result<Members, LabError> {
+    pub fn end(mut self) -> Result<Members, LabError> {
         self.over.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| LabError::Other("looking for servers failed".into()))
+        let members = self.thread.take().and_then(|thread| thread.join().ok());
+        members.ok_or_else(|| LabError::Other("looking for servers failed".into()))
+    }
+}
+
+impl Drop for Following {
+    /// Nobody wants to know any more.
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
     }
 }
 
 /// Follows connections until `over` is set, while somebody puts load on.
-fn follow(mut members: Vec<Member>, goal: &Goal, over: &AtomicBool) -> Members {
-    let mut chain = Chain::of_ourselves();
+fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBool) -> Members {
+    let mut chain = scope.chain();
     members.iter().for_each(|m| chain.add(m.found.master));
     let to = endpoint(goal);
     let mut known: BTreeSet<i32> = chain.members().into_iter().collect();
     let mut seen = Links::default();
+    let mut takes_part = vec![true; members.len()];
+    members.extend(scope.candidates(&members));
+    takes_part.resize(members.len(), false);
+    let mut hidden = BTreeSet::new();
     let mut turn = 0u32;
     loop {
         let last = over.load(Ordering::Relaxed);
@@ -114,11 +172,20 @@ fn follow(mut members: Vec<Member>, goal: &Goal, over: &AtomicBool) -> Members {
         if turn.is_multiple_of(8) || last {
             chain.look(to.as_ref());
             for pid in chain.members() {
-                let fresh = known.insert(pid) && members.len() < MOST_SERVERS && !belongs(&members, pid);
-                if let Some(found) = fresh.then(|| found_of_process(pid)).flatten() {
-                    let called = free_name(&members, found.kind.name, found.master);
-                    members.push(Member { called, named: None, found });
+                let fresh = known.insert(pid);
+                if let Some(place) = members.iter().position(|m| m.found.master == pid) {
+                    takes_part[place] = true;
+                }
+                let fresh = fresh && members.len() < MOST_SERVERS && !belongs(&members, pid);
+                let Some(found) = fresh.then(|| found_of_process(pid)).flatten() else { continue };
+                let what = free_name(&[], found.kind.name, found.master);
+                match scope.member(&members, found) {
                     // Places in the list have stayed the same.
+                    Some(member) => {
+                        members.push(member);
+                        takes_part.push(true);
+                    }
+                    None => _ = hidden.insert(what),
                 }
             }
         }
@@ -132,11 +199,12 @@ fn follow(mut members: Vec<Member>, goal: &Goal, over: &AtomicBool) -> Members {
         }
         thread::sleep(PAUSE);
     }
-    in_order(members, seen, to.as_ref())
+    Members { hidden: hidden.into_iter().collect(), ..in_order(members, &takes_part, seen, to.as_ref()) }
 }
 
-/// The one at the URL first, then whom it connects to, and so on.
-fn in_order(members: Vec<Member>, seen: Links, to: Option<&Endpoint>) -> Members {
+/// The one at the URL first, then whom it connects to, and so on. Of those of which it is not known yet whether they take part only
+/// these do.
+fn in_order(members: Vec<Member>, takes_part: &[bool], seen: Links, to: Option<&Endpoint>) -> Members {
     let listens = |place: usize| {
         let own = &members[place].found.listeners;
         let at = |end: &Endpoint| match end {
@@ -148,9 +216,15 @@ fn in_order(members: Vec<Member>, seen: Links, to: Option<&Endpoint>) -> Members
         };
         to.is_some_and(at)
     };
-    let mut order: Vec<usize> = (0..members.len()).filter(|place| listens(*place)).collect();
+    let sure = |place: &usize| takes_part.get(*place) == Some(&true);
+    let mut order: Vec<usize> = (0..members.len()).filter(|place| sure(place) && listens(*place)).collect();
     let mut next = 0;
-    while let Some(place) = order.get(next).copied() {
+    loop {
+        if next == order.len() {
+            let rest = (0..members.len()).find(|place| sure(place) && !order.contains(place));
+            order.extend(rest);
+        }
+        let Some(place) = order.get(next).copied() else { break };
         next += 1;
         let ends: Vec<usize> = seen.links.iter().filter(|l| l.from == place).map(|l| l.to).collect();
         for end in ends {
@@ -159,21 +233,55 @@ fn in_order(members: Vec<Member>, seen: Links, to: Option<&Endpoint>) -> Members
             }
         }
     }
-    order.extend((0..members.len()).filter(|place| !order.contains(place)).collect::<Vec<_>>());
-    let new_place = |old: usize| order.iter().position(|o| *o == old).unwrap_or(old);
+    let new_place = |old: usize| order.iter().position(|o| *o == old);
     let links = Links {
         links: seen
             .links
             .iter()
-            .cloned()
-            .map(|mut l| {
-                (l.from, l.to) = (new_place(l.from), new_place(l.to));
-                l
-            })
+            .filter_map(|l| Some(Link { from: new_place(l.from)?, to: new_place(l.to)?, via: l.via.clone() }))
             .collect(),
         listens: order.iter().map(|o| seen.listens.get(*o).cloned().unwrap_or_default()).collect(),
-        unseen: seen.unseen.iter().map(|o| new_place(*o)).collect(),
+        unseen: seen.unseen.iter().filter_map(|o| new_place(*o)).collect(),
     };
     let mut taken: Vec<Option<Member>> = members.into_iter().map(Some).collect();
-    Members { all: order.iter().filter_map(|o| taken[*o].take()).collect(), links }
+    Members { all: order.iter().filter_map(|o| taken[*o].take()).collect(), links, hidden: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(called: &str, port: u16) -> Member {
+        let server: ServerRef = "target".parse().expect("a server");
+        let found = Found {
+            name: called.into(),
+            kind: server.kind,
+            software: String::new(),
+            master: i32::from(port),
+            prefork: false,
+            helpers: &[],
+            listeners: vec![([127, 0, 0, 1], port).into()],
+            status: None,
+        };
+        Member { called: called.into(), named: None, found }
+    }
+
+    #[test]
+    fn of_those_that_may_take_part_only_those_do_that_one_connects_to() {
+        let all = ["pool", "front", "idle", "cache", "back"];
+        let members: Vec<Member> = all.iter().zip(1..).map(|(called, port)| member(called, port)).collect();
+        let to = Endpoint::Tcp(([127, 0, 0, 1], 2).into());
+        let link = |from, to| Link { from, to, via: Endpoint::Tcp(([127, 0, 0, 1], 9).into()) };
+        let links = [link(1, 0), link(0, 4), link(2, 3)].into();
+        let listens = vec![BTreeSet::new(); all.len()];
+        // Known are the first two; the rest may be behind them.
+        let seen = Links { links, listens, unseen: vec![2, 4] };
+        let known = [true, true, false, false, false];
+        let in_order = in_order(members, &known, seen, Some(&to));
+        let called: Vec<&str> = in_order.all.iter().map(|m| m.called.as_str()).collect();
+        assert_eq!(called, ["front", "pool", "back"]);
+        let links: Vec<(usize, usize)> = in_order.links.links.iter().map(|l| (l.from, l.to)).collect();
+        assert_eq!((links, in_order.links.unseen), (vec![(0, 1), (1, 2)], vec![2]));
+        assert_eq!(in_order.links.listens.len(), 3);
+    }
 }

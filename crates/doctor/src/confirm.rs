@@ -1,6 +1,5 @@
 //! Makes the change that is proposed, in interleaved blocks against the server as it is, and looks what the limit is then.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lastdrop_analyze::ratio;
@@ -10,11 +9,12 @@ use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::documents::{Confirmation, DoctorDocument, Finding, Fix, Severity};
 use lastdrop_model::examination::Examination;
 use lastdrop_model::{Event, Setting, Settings};
-use lastdrop_server::{Others, Restored, ServerRef, Stack};
+use lastdrop_server::{Elsewhere, Others, Restored, ServerRef, Stack};
 use lastdrop_trials::trial::{TrialOrder, trial};
 use serde_json::Value;
 
 use crate::examine::{Order, look_again};
+use crate::site::Site;
 
 /// Pairs of blocks, and how long a block is.
 const PAIRS: usize = 4;
@@ -22,6 +22,22 @@ const BLOCK: Duration = Duration::from_secs(4);
 const SETTLING: Duration = Duration::from_secs(1);
 /// A change that brings less than this with 95 % confidence has not moved the limit.
 const WORTH: f64 = 1.05;
+
+/// How a change is tried.
+pub struct Trying<'a> {
+    /// Who else uses the servers.
+    pub others: &'a Others,
+    /// Leave it in force where it helped.
+    pub keep: bool,
+    /// Changes servers of other machines, where there are any.
+    pub elsewhere: Option<&'a dyn Elsewhere>,
+}
+
+impl std::fmt::Debug for Trying<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trying").field("keep", &self.keep).finish_non_exhaustive()
+    }
+}
 
 /// Tries the change of the limit, and puts the server back, or keeps it. The document says what came of it: a finding that
 /// the change refutes is withdrawn.
@@ -31,8 +47,8 @@ const WORTH: f64 = 1.05;
 pub fn confirm(
     lab: &mut Lab<'_>,
     order: &Order<'_>,
-    others: &Others,
-    keep: bool,
+    site: &mut dyn Site,
+    trying: &Trying<'_>,
     document: &mut DoctorDocument,
 ) -> Result<(), LabError> {
     let Some(limit) = document.findings.iter().find(|f| f.severity == Severity::Limit).cloned() else {
@@ -44,7 +60,11 @@ pub fn confirm(
         document.notes.push(format!("{} cannot be confirmed: no setting that lastdrop changes mends it", limit.id));
         return Ok(());
     };
-    let mut stack = Stack::open(&references, Some(&order.plan.url), others)?;
+    let url = Some(&order.plan.url);
+    let mut stack = match trying.elsewhere {
+        None => Stack::open(&references, url, trying.others)?,
+        Some(elsewhere) => Stack::open_with(&references, url, trying.others, elsewhere)?,
+    };
     if let Err(e) = stack.check_names(&settings).and_then(|()| stack.check(&settings)) {
         document.notes.push(format!("{} cannot be confirmed: {e}", limit.id));
         return Ok(());
@@ -53,7 +73,7 @@ pub fn confirm(
     lab.tell(&Event::Experiment { what: format!("does it help? {said}, in {PAIRS} pairs of blocks").into() });
     let outcome = measure(lab, order, &mut stack, &settings);
     let after = match &outcome {
-        Ok(_) => look_again(lab, order, &document.examination).map(|examination| diagnose(&examination).limit),
+        Ok(_) => look_again(lab, order, site, &document.examination).map(|examination| diagnose(&examination).limit),
         Err(_) => Ok(None),
     };
     let pairs = match outcome {
@@ -66,7 +86,7 @@ pub fn confirm(
     let measured = ratio::paired(&pairs, 0.95);
     let (ratio, interval) = measured.map_or((0.0, [0.0, 0.0]), |r| (r.ratio, [r.low, r.high]));
     let refuted = measured.is_some_and(|r| r.high < WORTH);
-    let kept = keep && !refuted && interval[0] > 1.0;
+    let kept = trying.keep && !refuted && interval[0] > 1.0;
     if kept {
         lab.tell(&Event::Keeping { settings: std::borrow::Cow::Borrowed(&settings) });
         stack.keep(&settings)?;
@@ -134,32 +154,44 @@ fn measure(
     Ok(pairs)
 }
 
-/// The servers that a finding wants to change, and their settings as a stack of them has those.
+/// The servers that a finding wants to change, and their settings as a stack of them has those. Of nodes that are one server with the same
+/// settings everywhere, what is wanted for the first of them is for all.
 fn servers_of(limit: &Finding, examination: &Examination, named: &[ServerRef]) -> Option<(Vec<ServerRef>, Settings)> {
-    let mut by_server: BTreeMap<&str, Vec<&Fix>> = BTreeMap::new();
+    let mut all: Vec<(ServerRef, Vec<&Fix>)> = Vec::new();
     for fix in &limit.fix {
-        by_server.entry(fix.server.as_str()).or_default().push(fix);
-    }
-    let several = by_server.len() > 1;
-    let (mut references, mut settings) = (Vec::new(), Settings::new());
-    for (called, fixes) in by_server {
-        let about = examination.servers.iter().find(|s| s.server == called)?;
-        let mut reference =
-            named.iter().find(|s| s.called() == called).cloned().or_else(|| about.named.parse().ok())?;
-        if several {
-            reference.name = Some(called.to_string());
+        let about = examination.servers.iter().find(|s| s.server == fix.server)?;
+        // What has no place in the table of knobs cannot be tried.
+        if !about.needs.contains_key(&fix.knob) {
+            return None;
         }
-        references.push(reference);
+        let mut reference = whose(named, &fix.server).cloned().or_else(|| about.named.parse().ok())?;
+        if reference.called() != fix.server && !is_node_of(&reference, &fix.server) {
+            reference.name = Some(fix.server.clone());
+        }
+        match all.iter_mut().find(|(server, _)| *server == reference) {
+            Some((_, fixes)) => fixes.push(fix),
+            None => all.push((reference, vec![fix])),
+        }
+    }
+    let several = all.len() > 1;
+    let mut settings = Settings::new();
+    for (server, fixes) in &all {
         for fix in fixes {
-            // What has no place in the table of knobs cannot be tried.
-            if !about.needs.contains_key(&fix.knob) {
-                return None;
-            }
-            let name = if several { format!("{called}.{}", fix.knob) } else { fix.knob.clone() };
-            settings.insert(name, setting(&fix.to)?);
+            let name = if several { format!("{}.{}", server.called(), fix.knob) } else { fix.knob.clone() };
+            let to = setting(&fix.to)?;
+            settings.entry(name).or_insert(to);
         }
     }
-    Some((references, settings))
+    Some((all.into_iter().map(|(server, _)| server).collect(), settings))
+}
+
+/// The named server that is called so, be it on one of several machines.
+pub(crate) fn whose<'a>(named: &'a [ServerRef], called: &str) -> Option<&'a ServerRef> {
+    named.iter().find(|server| server.called() == called || is_node_of(server, called))
+}
+
+fn is_node_of(server: &ServerRef, called: &str) -> bool {
+    server.agents().len() > 1 && server.each().iter().any(|node| node.called() == called)
 }
 
 pub(crate) fn setting(value: &Value) -> Option<Setting> {
@@ -167,5 +199,47 @@ pub(crate) fn setting(value: &Value) -> Option<Setting> {
         Value::Number(n) => n.as_i64().or_else(|| n.as_f64().map(|f| f.round() as i64)).map(Setting::Count),
         Value::String(text) => Some(Setting::read(text)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::examination::Examined;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_change_of_nodes_is_one_of_all_and_each_further_server_keeps_its_own_name() {
+        let seen = |server: &str, named: &str| Examined {
+            server: server.into(),
+            named: named.into(),
+            needs: [("workers".to_string(), "restart".to_string())].into(),
+            ..Examined::default()
+        };
+        let servers = vec![seen("a/target", "a/target"), seen("b/target", "b/target"), seen("a/back", "a/apache:/x")];
+        let examination = Examination { servers, ..Examination::default() };
+        let fix = |server: &str, to: i64| Fix {
+            server: server.into(),
+            knob: "workers".into(),
+            to: json!(to),
+            ..Fix::default()
+        };
+        let finding = |fix: Vec<Fix>| Finding { fix, ..Finding::default() };
+        let named = ["a,b/target".parse::<ServerRef>().expect("a server")];
+        let of = |fix: Vec<Fix>| {
+            let (servers, settings) = servers_of(&finding(fix), &examination, &named)?;
+            let servers = servers.iter().map(ToString::to_string).collect::<Vec<_>>();
+            Some((servers, settings.into_iter().map(|(name, to)| format!("{name}={to}")).collect::<Vec<_>>()))
+        };
+        let names = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(
+            of(vec![fix("b/target", 8), fix("a/target", 9)]),
+            Some((names(&["a,b/target"]), names(&["workers=8"])))
+        );
+        let both = of(vec![fix("a/target", 8), fix("a/back", 3)]).expect("two servers");
+        assert_eq!(both.1, ["a+b/target.workers=8", "a/back.workers=3"]);
+        assert_eq!(both.0, ["a,b/target", "a/back=a/apache:/x"]);
+        assert_eq!(of(vec![fix("c/target", 8)]), None);
     }
 }

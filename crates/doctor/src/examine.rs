@@ -1,5 +1,6 @@
 //! The experiments, and what they leave behind.
 
+use std::net::IpAddr;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,11 +11,11 @@ use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_model::examination::{Examination, Inside, LoadShape, Step, StepKind};
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
 use lastdrop_model::{Event, Look};
-use lastdrop_server::ServerRef;
+use lastdrop_server::{ServerError, ServerRef};
 
 use crate::here::Here;
 use crate::load_time::during;
-use crate::site::{Goal, Servers, Site};
+use crate::site::{Goal, Machine, Servers, Site};
 use crate::step;
 
 /// How much a server may be disturbed.
@@ -36,6 +37,8 @@ pub struct Order<'a> {
     pub manner: Manner,
     /// Other people's traffic does not mind.
     pub live: bool,
+    /// Whoever connects from there only checks the servers' health.
+    pub ignore: Vec<IpAddr>,
     /// How databases of the chain are asked.
     pub databases: DatabaseOptions,
     /// How long the load is watched that is asked about.
@@ -98,6 +101,7 @@ pub fn examine_at(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> 
     let mut all = Examination {
         url: plan.url.to_string(),
         tls: plan.url.tls,
+        machine: machine.name.clone(),
         processors: machine.processors,
         memory_bytes: machine.memory_bytes,
         load: match (order.manner, is_open) {
@@ -119,7 +123,7 @@ pub fn examine_at(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> 
             wait(lab, Duration::from_secs(3));
             Ok(None)
         }
-        _ => put_on(lab, plan, StepKind::Alone, Some(1), order.part(ALONE), None).map(Some),
+        _ => put_on(lab, plan, &machine, StepKind::Alone, Some(1), order.part(ALONE), None).map(Some),
     };
     take(&mut all, site.servers()?);
     let alone = alone?;
@@ -132,15 +136,27 @@ pub fn examine_at(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> 
         )));
     }
     all.steps.extend(alone);
-    let outcome = steps(lab, order, site, &mut all);
-    let rest = site.rest()?;
-    all.growth = rest.growth;
-    all.unseen.extend(rest.unseen);
-    all.cost_cores = rest.cost_cores;
+    let outcome = steps(lab, order, site, &machine, &mut all);
+    match site.rest() {
+        Ok(rest) => {
+            all.growth = rest.growth;
+            all.unseen.extend(rest.unseen);
+            all.cost_cores = rest.cost_cores;
+        }
+        // Whoever was lost before is told of there.
+        Err(_) if outcome.is_err() => {}
+        Err(e) => all.unseen.push(e.to_string()),
+    }
     for step in all.steps.iter().filter(|s| !s.is_whole()) {
         let (agents, what) = (step.lost.join(", "), step::name(step.kind));
         all.notes.push(format!("agent {agents} was lost during '{what}': nothing is concluded from that step"));
     }
+    // Fewer users do not stand for it.
+    let asked_about = match order.manner {
+        Manner::Whole => StepKind::Main,
+        Manner::Gentle => StepKind::Few,
+        Manner::Observe => StepKind::Observed,
+    };
     // What is known then is not lost with an agent that is.
     let enough = all.main().is_some() || all.steps.iter().any(|s| !s.is_whole());
     match outcome {
@@ -148,28 +164,37 @@ pub fn examine_at(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> 
         Err(LabError::Other(why)) if enough && lab.carrier.is_some() => {
             all.notes.push(format!("no further steps were made: {why}"))
         }
+        Err(LabError::Server(e @ ServerError::Elsewhere { .. })) if all.step(asked_about).is_some() => {
+            all.notes.push(format!("no further steps were made: {e}"));
+        }
         Err(e) => return Err(e),
         Ok(()) => {}
     }
+    all.nodes = site.nodes(&all);
     Ok(all)
 }
 
-/// The load that is asked about once more, and what was seen of the same servers: what follows from it is told with what one
-/// user alone got before.
+/// The load that is asked about once more, and what is seen of the same servers: what follows from it is told with what one user
+/// alone got before.
 ///
 /// # Errors
-/// As [`examine`].
-pub fn look_again(lab: &mut Lab<'_>, order: &Order<'_>, before: &Examination) -> Result<Examination, LabError> {
+/// As [`examine_at`].
+pub fn look_again(
+    lab: &mut Lab<'_>,
+    order: &Order<'_>,
+    site: &mut dyn Site,
+    before: &Examination,
+) -> Result<Examination, LabError> {
     lab.observe = false;
-    let site = &mut Here::new(order.servers, order.databases.clone(), telling(lab));
-    site.find(&goal(lab, order))?;
+    let machine = &site.find(&goal(lab, order))?;
     site.follow()?;
     let mut servers = site.servers()?;
     let mut all = before.clone();
     // Those that are behind are found by their connections, which are there while there is load.
     if servers.servers.len() < before.servers.len() {
         site.follow()?;
-        let step = put_on(lab, &order.plan, StepKind::Few, Some(GENTLE_USERS), Duration::from_secs(2), None);
+        let time = Duration::from_secs(2);
+        let step = put_on(lab, &order.plan, machine, StepKind::Few, Some(GENTLE_USERS), time, None);
         servers = site.servers()?;
         step?;
     }
@@ -177,12 +202,16 @@ pub fn look_again(lab: &mut Lab<'_>, order: &Order<'_>, before: &Examination) ->
     all.steps.retain(|s| s.kind == StepKind::Alone);
     let (users, is_open) = users_of(&order.plan);
     let users = (!is_open).then_some(users);
-    let step = put_on(lab, &order.plan, StepKind::Main, users, order.part(BEYOND), Some(&mut *site))?;
+    let time = order.part(BEYOND);
+    let step = put_on(lab, &order.plan, machine, StepKind::Main, users, time, Some(&mut *site))?;
     if !step.is_whole() {
         return Err(LabError::Other(format!("agent {} was lost meanwhile", step.lost.join(", "))));
     }
     all.steps.push(step);
-    all.inside = inside_step(lab, &order.plan, users, site, &mut all)?;
+    all.inside = inside_step(lab, &order.plan, machine, users, site, &mut all)?;
+    // It is put back next.
+    site.rest()?;
+    all.nodes = site.nodes(&all);
     Ok(all)
 }
 
@@ -191,8 +220,10 @@ fn goal(lab: &Lab<'_>, order: &Order<'_>) -> Goal {
     Goal {
         servers: order.servers.iter().map(ToString::to_string).collect(),
         url: order.plan.url.clone(),
+        address: lastdrop_load::resolve(&order.plan.url).ok(),
         unix_socket: order.plan.network.unix_socket.clone(),
         load_from: lab.load_from(),
+        ignore: order.ignore.clone(),
     }
 }
 
@@ -211,7 +242,13 @@ fn users_of(plan: &Plan) -> (u32, bool) {
     }
 }
 
-fn steps(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site, all: &mut Examination) -> Result<(), LabError> {
+fn steps(
+    lab: &mut Lab<'_>,
+    order: &Order<'_>,
+    site: &mut dyn Site,
+    machine: &Machine,
+    all: &mut Examination,
+) -> Result<(), LabError> {
     let plan = &order.plan;
     let (users, is_open) = users_of(plan);
     let mut answered = all.steps.iter().map(|s| s.answered).sum::<u64>();
@@ -238,12 +275,13 @@ fn steps(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site, all: &mut Ex
     let few = if gentle { GENTLE_USERS } else { FEW_USERS };
     if gentle || users > 2 * few || is_open {
         say(lab, format!("{few} users"));
-        let step = put_on(lab, plan, StepKind::Few, few_of(gentle, is_open, few), order.part(FEW), Some(&mut *site))?;
+        let (users, time) = (few_of(gentle, is_open, few), order.part(FEW));
+        let step = put_on(lab, plan, machine, StepKind::Few, users, time, Some(&mut *site))?;
         note(site, &step)?;
         all.steps.push(step);
     }
     if gentle {
-        all.inside = inside_step(lab, plan, few_of(gentle, is_open, few), &mut *site, all)?;
+        all.inside = inside_step(lab, plan, machine, few_of(gentle, is_open, few), &mut *site, all)?;
         suspect(lab, all);
         return Ok(());
     }
@@ -251,15 +289,15 @@ fn steps(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site, all: &mut Ex
     let words = if is_open { "the rate that is asked about".into() } else { format!("{users} users") };
     say(lab, words);
     let asked = (!is_open).then_some(users);
-    let step = put_on(lab, plan, StepKind::Main, asked, order.time, Some(&mut *site))?;
+    let step = put_on(lab, plan, machine, StepKind::Main, asked, order.time, Some(&mut *site))?;
     note(site, &step)?;
     all.steps.push(step);
     suspect(lab, all);
     site.settle()?;
     if !is_open {
         say(lab, format!("twice as many: {} users", users.saturating_mul(2)));
-        let step =
-            put_on(lab, plan, StepKind::Beyond, Some(users.saturating_mul(2)), order.part(BEYOND), Some(&mut *site))?;
+        let (twice, time) = (Some(users.saturating_mul(2)), order.part(BEYOND));
+        let step = put_on(lab, plan, machine, StepKind::Beyond, twice, time, Some(&mut *site))?;
         note(site, &step)?;
         all.steps.push(step);
         suspect(lab, all);
@@ -267,14 +305,15 @@ fn steps(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site, all: &mut Ex
         let mut other = plan.clone();
         other.keepalive = if plan.keepalive == KeepAlive::Off { KeepAlive::On } else { KeepAlive::Off };
         say(lab, format!("{users} users with keep-alive {}", other.keepalive));
-        let step = put_on(lab, &other, StepKind::OtherKeepalive, Some(users), order.part(CONTRAST), Some(&mut *site))?;
+        let (kind, time) = (StepKind::OtherKeepalive, order.part(CONTRAST));
+        let step = put_on(lab, &other, machine, kind, Some(users), time, Some(&mut *site))?;
         note(site, &step)?;
         all.steps.push(step);
         suspect(lab, all);
         site.settle()?;
     }
     say(lab, "the same load, and a look inside: system calls, profile".into());
-    all.inside = inside_step(lab, plan, asked, &mut *site, all)?;
+    all.inside = inside_step(lab, plan, machine, asked, &mut *site, all)?;
     suspect(lab, all);
     match site.modules()? {
         Some(Ok(tried)) => all.servers.first_mut().into_iter().for_each(|s| s.modules = Some(tried.clone())),
@@ -284,8 +323,9 @@ fn steps(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site, all: &mut Ex
     Ok(())
 }
 
-/// Where looks go so that whoever watches the runs sees them.
-fn telling(lab: &mut Lab<'_>) -> Sender<Look> {
+/// Where looks go so that whoever watches the runs of a lab sees them.
+#[must_use]
+pub fn telling(lab: &mut Lab<'_>) -> Sender<Look> {
     let (tell, told) = channel();
     lab.looks = Some(told);
     tell
@@ -307,6 +347,7 @@ fn few_of(gentle: bool, is_open: bool, few: u32) -> Option<u32> {
 fn inside_step(
     lab: &mut Lab<'_>,
     plan: &Plan,
+    machine: &Machine,
     users: Option<u32>,
     site: &mut dyn Site,
     all: &mut Examination,
@@ -316,7 +357,7 @@ fn inside_step(
     let label = step::label(StepKind::Inside);
     let (run, inside) =
         during(lab, &plan, &label, |time| if time.wait(BEFORE_INSIDE) { site.inside() } else { Ok(Vec::new()) })?;
-    let step = step::of(&run, StepKind::Inside, &plan, users.unwrap_or(0), None);
+    let step = step::of(&run, StepKind::Inside, &plan, users.unwrap_or(0), None, machine);
     lab.check_stop()?;
     let whole = step.is_whole();
     all.steps.push(step);
@@ -335,6 +376,7 @@ fn wait(lab: &Lab<'_>, time: Duration) {
 fn put_on(
     lab: &mut Lab<'_>,
     plan: &Plan,
+    machine: &Machine,
     kind: StepKind,
     users: Option<u32>,
     time: Duration,
@@ -355,7 +397,7 @@ fn put_on(
             site.end().map(Some)
         })?,
     };
-    let step = step::of(&run, kind, &plan, users.unwrap_or(0), seen?);
+    let step = step::of(&run, kind, &plan, users.unwrap_or(0), seen?, machine);
     lab.check_stop()?;
     Ok(step)
 }

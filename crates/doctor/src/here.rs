@@ -1,6 +1,7 @@
 //! This machine, as a doctor asks it.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use lastdrop_probe::host::{self, HostMemory};
 use lastdrop_probe::namespace::{Namespace, longest_queue};
 use lastdrop_server::ServerRef;
 
-use crate::behind::{Following, Member, Members, named};
+use crate::behind::{Following, Member, Members, Scope, named};
 use crate::beside::Beside;
 use crate::growth::Readings;
 use crate::site::{Goal, Machine, Rest, Servers, Site};
@@ -29,6 +30,9 @@ const MOST_SETTLING: Duration = Duration::from_secs(6);
 pub struct Here {
     /// Servers that are known by what they are called when they are shown: a kind of the user's own has no name that could be read back.
     known: Vec<ServerRef>,
+    /// No others may be looked at.
+    only_known: bool,
+    scope: Scope,
     databases: DatabaseOptions,
     /// Who is told looks at the first server as they are made.
     told: Sender<Look>,
@@ -50,6 +54,8 @@ impl Here {
     pub fn new(known: &[ServerRef], databases: DatabaseOptions, told: Sender<Look>) -> Here {
         Here {
             known: known.to_vec(),
+            only_known: false,
+            scope: Scope::All,
             databases,
             told,
             goal: None,
@@ -58,6 +64,12 @@ impl Here {
             beside: None,
             readings: Readings::default(),
         }
+    }
+
+    /// The same where no others may be looked at than those that are known: what is behind them, neither.
+    #[must_use]
+    pub fn only(known: &[ServerRef], databases: DatabaseOptions, told: Sender<Look>) -> Here {
+        Here { only_known: true, ..Here::new(known, databases, told) }
     }
 
     fn goal(&self) -> Result<&Goal, LabError> {
@@ -73,23 +85,30 @@ impl Site for Here {
     fn find(&mut self, goal: &Goal) -> Result<Machine, LabError> {
         let read = |name: &String| match self.known.iter().find(|s| s.to_string() == *name) {
             Some(server) => Ok(server.clone()),
+            None if self.only_known => {
+                Err(LabError::Other(format!("'{name}' is none of the servers that may be looked at")))
+            }
             None => name.parse::<ServerRef>().map_err(LabError::Other),
         };
         let servers = goal.servers.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-        self.members = Members { all: named(&servers, goal)?, ..Members::default() };
-        (self.beside, self.readings) = (None, Readings::default());
+        self.scope = if self.only_known { Scope::only(&self.known) } else { Scope::All };
+        self.members = Members { all: named(&servers, goal, &self.scope)?, ..Members::default() };
+        (self.beside, self.following, self.readings) = (None, None, Readings::default());
         self.goal = Some(goal.clone());
-        Ok(Machine { processors: host::processors(), memory_bytes: HostMemory::now().map_or(0, |m| m.total) })
+        let memory_bytes = HostMemory::now().map_or(0, |m| m.total);
+        Ok(Machine { processors: host::processors(), memory_bytes, ..Machine::default() })
     }
 
     fn visitors(&mut self) -> Result<Option<String>, LabError> {
         let Some(front) = self.members.all.first() else { return Ok(None) };
         let Ok(namespace) = Namespace::of(front.found.master) else { return Ok(None) };
+        let ignore: Vec<IpAddr> = self.goal()?.ignore.iter().map(IpAddr::to_canonical).collect();
         let ports = front.found.ports();
         let mut seen = BTreeMap::<String, usize>::new();
         for _ in 0..VISITOR_LOOKS {
             let mut now = BTreeMap::<String, usize>::new();
-            for end in namespace.others(&ports).unwrap_or_default() {
+            let ends = namespace.others(&ports).unwrap_or_default().into_iter();
+            for end in ends.filter(|end| !ignore.contains(&end.ip().to_canonical())) {
                 *now.entry(end.ip().to_string()).or_default() += 1;
             }
             for (address, n) in now {
@@ -104,7 +123,7 @@ impl Site for Here {
 
     fn follow(&mut self) -> Result<(), LabError> {
         let goal = self.goal()?.clone();
-        self.following = Some(Following::start(std::mem::take(&mut self.members).all, &goal));
+        self.following = Some(Following::start(std::mem::take(&mut self.members).all, &goal, &self.scope));
         Ok(())
     }
 
@@ -112,7 +131,8 @@ impl Site for Here {
         if let Some(following) = self.following.take() {
             self.members = following.end()?;
         }
-        let mut unseen = Vec::new();
+        let hidden = |what: &String| format!("{what}, which takes part, is none of the servers that may be looked at");
+        let mut unseen: Vec<String> = self.members.hidden.iter().map(hidden).collect();
         let servers = settings::examined(&self.members, &mut unseen);
         let goal = self.goal()?;
         self.beside = Some(Beside::start(&self.members, goal, &self.databases, &self.told));
@@ -152,7 +172,7 @@ impl Site for Here {
 
     fn rest(&mut self) -> Result<Rest, LabError> {
         let growth = self.readings.growth();
-        let Some(beside) = &mut self.beside else { return Ok(Rest { growth, ..Rest::default() }) };
+        let Some(mut beside) = self.beside.take() else { return Ok(Rest { growth, ..Rest::default() }) };
         let cost_cores = (beside.cost_cores * 1e4).round() / 1e4;
         Ok(Rest { growth, unseen: std::mem::take(&mut beside.unread), cost_cores })
     }

@@ -9,13 +9,15 @@ mod growth;
 mod here;
 mod inside;
 mod load_time;
+mod nodes;
 mod propose;
 mod settings;
 mod site;
 mod step;
 
-pub use confirm::confirm;
-pub use examine::{Manner, Order, examine, examine_at, look_again};
+pub use confirm::{Trying, confirm};
+pub use examine::{Manner, Order, examine, examine_at, look_again, telling};
 pub use here::Here;
+pub use nodes::Nodes;
 pub use propose::proposals;
 pub use site::{Goal, Machine, Rest, Servers, Site};

@@ -4,7 +4,7 @@ use lastdrop_model::Settings;
 use lastdrop_model::documents::{DoctorDocument, Proposal};
 use lastdrop_server::ServerRef;
 
-use crate::confirm::setting;
+use crate::confirm::{setting, whose};
 
 /// The changes of settings of the named servers that findings ask for, what should bring most first; a setting of
 /// several servers is called SERVER.NAME. What is no setting, or of a server that was not named, is left out.
@@ -12,16 +12,16 @@ use crate::confirm::setting;
 pub fn proposals(document: &DoctorDocument, named: &[ServerRef]) -> Vec<Proposal> {
     let mut all: Vec<Proposal> = Vec::new();
     for finding in &document.findings {
-        let changes = finding.fix.iter().filter_map(|fix| {
-            let server = named.iter().find(|s| s.called() == fix.server)?;
+        let changes = finding.fix.iter().map(|fix| {
+            let server = whose(named, &fix.server)?;
             let examined = document.examination.servers.iter().find(|s| s.server == fix.server)?;
             let to = setting(&fix.to).filter(|_| examined.needs.contains_key(&fix.knob))?;
             let own = named.len() == 1;
             Some((if own { fix.knob.clone() } else { format!("{}.{}", server.called(), fix.knob) }, to))
         });
-        let settings: Settings = changes.collect();
         // Half of a change may do the opposite of the whole.
-        if settings.is_empty() || settings.len() < finding.fix.len() || all.iter().any(|p| p.settings == settings) {
+        let Some(settings) = changes.collect::<Option<Settings>>() else { continue };
+        if settings.is_empty() || all.iter().any(|p| p.settings == settings) {
             continue;
         }
         let expected = finding.expect.as_ref().map(|e| e.ratio);

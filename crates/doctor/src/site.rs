@@ -4,12 +4,12 @@
 //! The order of an examination: `find`, `visitors`, `follow` while a first load is on, `servers`; then for each step `begin` and `end`, with
 //! `memory` and `settle` after it; `inside` under load once more; at the end `modules` and `rest`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use lastdrop_lab::LabError;
 use lastdrop_model::Url;
-use lastdrop_model::examination::{Examined, Growth, Inside, ModulesTried, Step};
+use lastdrop_model::examination::{Examination, Examined, Growth, Inside, ModulesTried, Step};
 use serde::{Deserialize, Serialize};
 
 /// Whom it is about.
@@ -17,11 +17,14 @@ use serde::{Deserialize, Serialize};
 pub struct Goal {
     /// Servers as they are named on a command line; where there are none, the one that listens at the URL.
     pub servers: Vec<String>,
-    /// What the load connects to: the URL, or this path instead.
     pub url: Url,
+    /// What the load connects to: this address of the URL, or this path instead. Neither: it meets none of the servers of this machine by itself.
+    pub address: Option<SocketAddr>,
     pub unix_socket: Option<PathBuf>,
     /// Where the load comes from, if not from this process: those are no clients of the servers.
     pub load_from: Vec<IpAddr>,
+    /// Whoever connects from there only checks the servers' health, and is no visitor.
+    pub ignore: Vec<IpAddr>,
 }
 
 /// The machine.
@@ -29,6 +32,12 @@ pub struct Goal {
 pub struct Machine {
     pub processors: u64,
     pub memory_bytes: u64,
+    /// What it is called; empty: it is that of whoever asks.
+    pub name: String,
+    /// It is another one than that of whoever asks.
+    pub away: bool,
+    /// Agents on it, whose load is its own.
+    pub agents: Vec<String>,
 }
 
 /// Servers of a chain, each before those that it connects to, with their settings.
@@ -82,6 +91,11 @@ pub trait Site: Send {
     /// Tries the first server without the modules that it may not need, where it is one that has such; in words why not.
     fn modules(&mut self) -> Result<Option<Result<ModulesTried, String>>, LabError>;
 
-    /// What is left to tell.
+    /// What is left to tell. From here on they are not looked at any more: whoever changes them asks who else uses them.
     fn rest(&mut self) -> Result<Rest, LabError>;
+
+    /// Where it is several machines: of the whole examination that of each.
+    fn nodes(&mut self, _whole: &Examination) -> Vec<Examination> {
+        Vec::new()
+    }
 }

@@ -7,6 +7,8 @@ use lastdrop_model::examination::{GeneratorSeen, Step, StepKind};
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
 use lastdrop_model::{Kind, Run};
 
+use crate::site::Machine;
+
 /// The load of so many users for so long, or as the plan has it.
 pub fn plan(plan: &Plan, users: Option<u32>, time: Duration) -> Plan {
     let mut plan = plan.clone();
@@ -40,11 +42,12 @@ pub fn name(kind: StepKind) -> &'static str {
     }
 }
 
-/// What came of its run, with what was seen of the servers while its load was on.
-pub fn of(run: &Run, kind: StepKind, plan: &Plan, users: u32, seen: Option<Step>) -> Step {
+/// What came of its run, with what was seen of the servers on their machine while its load was on.
+pub fn of(run: &Run, kind: StepKind, plan: &Plan, users: u32, seen: Option<Step>, machine: &Machine) -> Step {
     let is_fleet = !run.agents.is_empty();
-    // What was stolen from agents is no matter of the servers' machine.
-    let own = Step { steal: run.generator.steal.filter(|_| !is_fleet).unwrap_or(0.0), ..Step::default() };
+    // What was stolen from other machines is no matter of the servers'.
+    let steal = run.generator.steal.filter(|_| !is_fleet && !machine.away).unwrap_or(0.0);
+    let own = Step { steal, ..Step::default() };
     let mut step = Step {
         kind,
         users,
@@ -57,17 +60,28 @@ pub fn of(run: &Run, kind: StepKind, plan: &Plan, users: u32, seen: Option<Step>
     fold::phase(phase, &mut step);
     step.connect_errors = run.generator.connect_errors.clone();
     let cores = |cpu_s: f64| if phase.duration_s > 0.0 { cpu_s / phase.duration_s } else { 0.0 };
-    let here = run.agents.iter().filter(|a| a.here);
     // Agents of one machine are other programs to each other.
-    let share_a_machine = here.clone().count() > 1;
+    let share_a_machine = run.agents.iter().filter(|a| a.here).count() > 1;
     step.generator = GeneratorSeen {
         saturated: run.generator.saturated,
         cores: cores(run.generator.cpu_s),
-        cores_here: is_fleet.then(|| cores(here.map(|a| a.cpu_s).sum())),
+        agents: run.agents.iter().map(|a| (a.name.clone(), cores(a.cpu_s))).collect(),
+        cores_here: None,
         no_ports: run.generator.shortage.ports,
         no_descriptors: run.generator.shortage.descriptors,
         lateness_p99_us: phase.latency(Kind::Lateness, "p99").unwrap_or(0.0),
         others_cores: run.generator.others_cores.filter(|_| !share_a_machine).unwrap_or(0.0),
     };
+    // Of this machine agents are known by their addresses.
+    let here = || run.agents.iter().filter(|a| a.here).map(|a| a.name.clone()).collect();
+    let known = !machine.agents.is_empty() || machine.away;
+    let machine = Machine { agents: if known { machine.agents.clone() } else { here() }, ..machine.clone() };
+    step.generator.cores_here = cores_beside(&step.generator, &machine);
     step
+}
+
+/// Cores of the load that are this machine's own; None: all of them.
+pub fn cores_beside(generator: &GeneratorSeen, machine: &Machine) -> Option<f64> {
+    let own = generator.agents.iter().filter(|(name, _)| machine.agents.contains(name)).map(|(_, cores)| cores);
+    (machine.away || !generator.agents.is_empty()).then(|| own.sum())
 }

@@ -17,7 +17,10 @@ use crate::settings::Settings;
 pub struct Examination {
     pub url: String,
     pub tls: bool,
-    /// Processors of this machine, and its memory.
+    /// The agent on whose machine the servers were looked at, or several; empty: this machine.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub machine: String,
+    /// Processors of the servers' machine, and its memory.
     pub processors: u64,
     pub memory_bytes: u64,
     /// Was the load put on by us, with a fixed number of users or a fixed rate? Otherwise it was there already.
@@ -37,6 +40,10 @@ pub struct Examination {
     pub unseen: Vec<String>,
     /// Processors that looking took, on average.
     pub cost_cores: f64,
+    /// Where the same servers are on several machines: what was seen of each machine, with its part of the load. Of these the whole is
+    /// put together, and of each it is concluded by itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<Examination>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -158,7 +165,7 @@ pub struct Step {
     pub service: Times,
     pub connect: Times,
     pub generator: GeneratorSeen,
-    /// Share of each processor of this machine that was busy, and in interrupts of the network.
+    /// Share of each processor of the servers' machine that was busy, and in interrupts of the network.
     pub cores: Vec<f64>,
     pub softirq: Vec<f64>,
     pub steal: f64,
@@ -197,9 +204,12 @@ pub struct Times {
 pub struct GeneratorSeen {
     pub saturated: bool,
     pub cores: f64,
-    /// Those of them that are the servers' machine's own, where the load comes from several machines.
+    /// Those of them that are the servers' machine's own, where the load does not come from there alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores_here: Option<f64>,
+    /// Those of each agent that puts load on.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub agents: BTreeMap<String, f64>,
     pub no_ports: u64,
     pub no_descriptors: u64,
     pub lateness_p99_us: f64,

@@ -7,6 +7,7 @@ use lastdrop_model::examination::{Step, StepKind};
 use lastdrop_model::units::show_us;
 use serde_json::Value;
 
+use crate::nodes::differing_lines;
 use crate::table::aligned;
 
 /// Findings that are told unless all are wanted.
@@ -58,6 +59,9 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
         );
     }
     out.push_str(&chain(d));
+    for line in differing_lines(&d.differs) {
+        let _ = writeln!(out, "{line}");
+    }
     out.push_str(&steps(&d.examination.steps));
     for note in &d.notes {
         let _ = writeln!(out, "note: {note}");
@@ -68,11 +72,13 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
     if d.interrupted {
         out.push_str("stopped before all experiments were made\n");
     }
-    let _ = writeln!(
-        out,
-        "looking took {:.2} % of the machine's processors",
-        d.cost_cores * 100.0 / d.examination.processors.max(1) as f64
-    );
+    let machine = match (d.examination.machine.as_str(), d.examination.nodes.len()) {
+        ("", _) => "the machine's processors".into(),
+        (agents, 2..) => format!("the processors of the machines of {agents}, where the servers were looked at"),
+        (agent, _) => format!("the processors of agent {agent}'s machine, where the servers were looked at"),
+    };
+    let took = d.cost_cores * 100.0 / d.examination.processors.max(1) as f64;
+    let _ = writeln!(out, "looking took {took:.2} % of {machine}");
     out
 }
 

@@ -35,8 +35,8 @@ pub fn discover(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {
 pub(crate) fn not_elsewhere(server: &ServerRef) -> Result<(), ServerError> {
     let Some(agent) = server.agents().first() else { return Ok(()) };
     Err(ServerError::Setting(format!(
-        "'{server}' is on another machine: this is done there (on {agent}: {}). watch, knobs, run --server, sweep, tune and restore reach it \
-         from here",
+        "'{server}' is on another machine: this is done there (on {agent}: {}). watch, knobs, doctor, run --server, sweep, tune and restore \
+         reach it from here",
         server.there()
     )))
 }

@@ -6,16 +6,17 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_diagnose::findings::{about, all_about, diagnose};
-use lastdrop_doctor::{Manner, Order, confirm, examine};
+use lastdrop_doctor::{Manner, Order, Trying, confirm, examine_at};
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::documents::DoctorDocument;
 use lastdrop_model::plan::Load;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{doctor_list, doctor_text, explain_text};
-use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
+use lastdrop_server::{Elsewhere, Kind, Others, ServerRef, check_called_apart, kinds};
 
-use crate::commands::{Report, observers_of, open_store};
+use crate::commands::{Report, check_same_machines, observers_of, open_store, site_of};
 use crate::exit::{Exit, UsageError};
+use crate::fleet::{Reach, reach};
 use crate::options::{
     DatabaseArgs, FormatArgs, LoadArgs, NetworkArgs, OthersArgs, OutputArgs, RequestArgs, RunsOnArgs,
 };
@@ -25,11 +26,12 @@ use crate::stdio::{self, note};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  lastdrop doctor apache --url http://127.0.0.1/app\n  lastdrop doctor nginx php-fpm --url http://127.0.0.1/index.php -c 50\n  lastdrop doctor nginx --url http://127.0.0.1/ --gentle\n  lastdrop doctor apache --url http://127.0.0.1/ --observe -d 60s\n  lastdrop doctor --explain workers-exhausted"
+    after_help = "Examples:\n  lastdrop doctor apache --url http://127.0.0.1/app\n  lastdrop doctor nginx php-fpm --url http://127.0.0.1/index.php -c 50\n  lastdrop doctor nginx --url http://127.0.0.1/ --gentle\n  lastdrop doctor apache --url http://127.0.0.1/ --observe -d 60s\n  lastdrop doctor web-1/apache --url http://shop.example/ --nats tls://10.0.0.1:4222 --token-file FILE\n  lastdrop doctor --explain workers-exhausted"
 )]
 pub struct DoctorArgs {
     #[arg(value_name = "SERVER", help = format!(
-        "The server, or several; those behind it are found by their connections [default: whoever listens at the URL]: {}",
+        "The server, or several; those behind it are found by their connections [default: whoever listens at the URL]: {}; AGENT/KIND \
+         is one on the machine of a fleet's agent, A,B/KIND the same on several that share the load",
         kinds::list_with_files(Kind::is_program)
     ))]
     pub servers: Vec<ServerRef>,
@@ -119,6 +121,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         return Err(UsageError("with --observe there is no load of ours that a --fleet could put on".into()).into());
     }
     check_called_apart(&args.servers).map_err(UsageError)?;
+    let reach = reach_of(&args)?;
     let target = args.url.clone().unwrap_or_default();
     let mut load = args.load.clone();
     if !load.says_load() && !run_plan::is_plan_file(&target) {
@@ -143,6 +146,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         plan,
         manner,
         live: args.others.live,
+        ignore: args.others.ignore_source.clone(),
         databases: args.database.options()?,
         time,
     };
@@ -150,11 +154,15 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     let carrier = args.on.carrier(&[&order.plan], store.as_ref())?;
     let observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
     let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
-    let examination = examine(&mut lab, &order)?;
+    let mut site = site_of(reach.as_ref(), &order, &mut lab)?;
+    let examination = examine_at(&mut lab, &order, site.as_mut())?;
     let mut document = diagnose(&examination);
     let mut confirmed = Ok(());
     if args.confirm && stop.signal().is_none() {
-        confirmed = match confirm(&mut lab, &order, &(&args.others).into(), args.keep, &mut document) {
+        let others = Others::from(&args.others);
+        let elsewhere = reach.as_ref().map(|reach| reach as &dyn Elsewhere);
+        let trying = Trying { others: &others, keep: args.keep, elsewhere };
+        confirmed = match confirm(&mut lab, &order, site.as_mut(), &trying, &mut document) {
             Err(LabError::Interrupted) => Ok(()),
             other => other,
         };
@@ -171,6 +179,26 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     confirmed?;
     let done = if document.examination.has_lost_main() { Exit::Invalid } else { Exit::Done };
     Ok(stop.signal().map_or(done, Exit::Signal))
+}
+
+/// The fleet that the servers are in, if they are on other machines.
+fn reach_of(args: &DoctorArgs) -> Result<Option<Reach>> {
+    check_same_machines(&args.servers)?;
+    if !args.servers.iter().any(ServerRef::is_elsewhere) {
+        return Ok(None);
+    }
+    if !args.database.db.is_empty() || args.database.db_password_file.is_some() {
+        return Err(UsageError(
+            "a database behind a server of another machine is asked from there, with what its agent may see: no --db or              --db-password-file with AGENT/KIND"
+                .into(),
+        )
+        .into());
+    }
+    let reach = reach(&args.servers, &args.on.of)?;
+    if let Some(reach) = reach.as_ref().filter(|_| args.confirm) {
+        reach.check_may_act(&args.servers, "--confirm")?;
+    }
+    Ok(reach)
 }
 
 /// What the rules of today say of an examination of then.

@@ -34,9 +34,10 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use lastdrop_lab::Observer;
+use lastdrop_doctor::{Here, Order, Site, telling};
 use lastdrop_lab::lab::random_u32;
 use lastdrop_lab::observers::Keeper;
+use lastdrop_lab::{Lab, Observer};
 use lastdrop_model::Url;
 use lastdrop_model::documents::Several;
 use lastdrop_report::export::Runs;
@@ -96,6 +97,31 @@ pub fn open_stack(
         Some(reach) => Stack::open_with(servers, url, &others.into(), reach),
         None => Stack::open(servers, url, &others.into()),
     }
+}
+
+/// The machine that the servers are on, as a doctor asks it: that of their agent, those of several, or this one.
+///
+/// # Errors
+/// When the agent cannot be asked.
+pub fn site_of(reach: Option<&Reach>, order: &Order<'_>, lab: &mut Lab<'_>) -> Result<Box<dyn Site>, ServerError> {
+    let told = telling(lab);
+    match reach {
+        Some(reach) => reach.sites(order.servers, &told),
+        None => Ok(Box::new(Here::new(order.servers, order.databases.clone(), told))),
+    }
+}
+
+/// Are servers that a doctor is asked about all on one machine, or all of them on the same machines?
+///
+/// # Errors
+/// With one that is not.
+pub fn check_same_machines(servers: &[ServerRef]) -> Result<(), UsageError> {
+    let Some(elsewhere) = servers.iter().find(|server| server.is_elsewhere()) else { return Ok(()) };
+    let Some(other) = servers.iter().find(|other| other.agents() != elsewhere.agents()) else { return Ok(()) };
+    Err(UsageError(format!(
+        "a doctor examines the servers of one machine, or the same servers of several: '{elsewhere}' and '{other}' are on different \
+         ones; examine one after the other, such as lastdrop doctor {elsewhere} --url URL"
+    )))
 }
 
 /// Where tunes write down what they have measured: beside the store of runs. None where nothing is kept.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_diagnose::findings::diagnose;
-use lastdrop_doctor::{Manner, Order, examine, look_again, proposals};
+use lastdrop_doctor::{Manner, Order, examine_at, look_again, proposals};
 use lastdrop_lab::warm::RECYCLING_WARM_UP;
 use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_looks::databases::DatabaseOptions;
@@ -24,9 +24,11 @@ use lastdrop_traffic::Format;
 use lastdrop_trials::tune::{After, DiaryOrder, TuneOrder, Wishes, tune as run_tune};
 
 use crate::commands::watchdog::Watchdog;
-use crate::commands::{Report, diary_folder, observers, observers_of, open_stack, open_store};
+use crate::commands::{
+    Report, check_same_machines, diary_folder, observers, observers_of, open_stack, open_store, site_of,
+};
 use crate::exit::{Exit, UsageError};
-use crate::fleet::reach;
+use crate::fleet::{Reach, reach};
 use crate::options::{
     FormatArgs, LoadArgs, NetworkArgs, Objectives, OthersArgs, OutputArgs, RequestArgs, RunsOnArgs, objectives, within,
 };
@@ -219,10 +221,8 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     if args.load.ramp_to.is_some() {
         return Err(UsageError("blocks of a tune are compared with each other: no --ramp-to".into()).into());
     }
-    if args.doctor && args.servers.iter().any(ServerRef::is_elsewhere) {
-        return Err(
-            UsageError("a doctor looks at servers of this machine: --doctor goes without AGENT/KIND".into()).into()
-        );
+    if args.doctor {
+        check_same_machines(&args.servers)?;
     }
     if args.others.live && args.servers.iter().all(ServerRef::is_elsewhere) && args.access_log.is_none() {
         note!("note: visitors are not seen on other machines: it is tuned under a load of ours, with graceful reloads");
@@ -243,15 +243,18 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         plan: plan.clone(),
         manner: Manner::Whole,
         live: args.others.live,
+        ignore: args.others.ignore_source.clone(),
         databases: DatabaseOptions::default(),
         time: LOOK,
     };
+    let reach = reach(&args.servers, &args.on.of)?;
     let mut carrier = args.on.carrier(&[&look.plan], store.as_ref())?;
     let mut before = None;
     if args.doctor {
         let observers = observers(args.output.progress(), store.clone(), &stop);
         let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
-        before = match examine(&mut lab, &look) {
+        let mut site = site_of(reach.as_ref(), &look, &mut lab)?;
+        before = match examine_at(&mut lab, &look, site.as_mut()) {
             Ok(examination) => Some(diagnose(&examination)),
             Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
             Err(e) => return Err(e.into()),
@@ -260,7 +263,6 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     }
     let visitors = visitors(&args)?;
     let mut observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
-    let reach = reach(&args.servers, &args.on.of)?;
     let stack = open_stack(&args.servers, Some(&plan.url), &args.others, reach.as_ref())?;
     let goal = match args.goal.as_str() {
         "latency" => Goal::Latency,
@@ -303,7 +305,9 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     // All is put back, or kept, when it returns, and only then the watchdog is told so.
     let look = &look;
-    let mut after = before.as_ref().map(|before| move |lab: &mut Lab<'_>| limit_after(lab, look, &before.examination));
+    let reach = reach.as_ref();
+    let mut after =
+        before.as_ref().map(|before| move |lab: &mut Lab<'_>| limit_after(lab, look, reach, &before.examination));
     let after = after.as_mut().map(|after| after as After<'_>);
     let document = run_tune(&mut lab, stack, &order, after, visitors);
     drop(watchdog);
@@ -337,8 +341,14 @@ fn earlier_winners(store: &Store, servers: &str, goal: Goal) -> Vec<Proposal> {
 }
 
 /// What holds the servers back as they run now, under the same load.
-fn limit_after(lab: &mut Lab<'_>, look: &Order<'_>, before: &Examination) -> Result<LimitAfter, LabError> {
-    let found = diagnose(&look_again(lab, look, before)?);
+fn limit_after(
+    lab: &mut Lab<'_>,
+    look: &Order<'_>,
+    reach: Option<&Reach>,
+    before: &Examination,
+) -> Result<LimitAfter, LabError> {
+    let mut site = site_of(reach, look, lab)?;
+    let found = diagnose(&look_again(lab, look, site.as_mut(), before)?);
     let limit = found.findings.iter().find(|f| found.limit.as_ref() == Some(&f.id));
     let title = limit.map_or_else(|| "nothing is seen to be the limit".into(), |f| f.title.clone());
     Ok(LimitAfter { id: found.limit.clone(), title })

@@ -24,21 +24,23 @@ pub struct OverNats {
     last: Option<RecordId>,
 }
 
+/// Where an agent is. Its address is as the broker sees it: one that is on the broker's machine may have one that means another machine
+/// here.
+pub(super) fn address_from_here(seen: &str, broker: Option<IpAddr>) -> Option<IpAddr> {
+    let broker_is_here = || broker.is_some_and(|ip| is_local(&SocketAddr::new(ip, 0)));
+    let address: IpAddr = seen.parse().ok()?;
+    if address.is_loopback() && !broker_is_here() { broker } else { Some(address) }
+}
+
 impl OverNats {
-    /// `broker`: where that is. Addresses of agents are as it sees them: one that is on its machine may have one that means another
-    /// machine here.
+    /// `broker`: where that is.
     pub fn new(fleet: Fleet, chosen: Vec<Chosen>, broker: Option<IpAddr>) -> OverNats {
-        let broker_is_here = broker.is_some_and(|ip| is_local(&SocketAddr::new(ip, 0)));
-        let address = |seen: &str| {
-            let address: IpAddr = seen.parse().ok()?;
-            if address.is_loopback() && !broker_is_here { broker } else { Some(address) }
-        };
         let member = |c: &Chosen| Member {
             name: c.agent.name.clone(),
             weight: (c.weight * WEIGHT_STEPS).round().clamp(1.0, 1e6) as u32,
             offset_us: c.agent.offset_us,
             error_us: c.agent.error_us,
-            address: address(&c.agent.address),
+            address: address_from_here(&c.agent.address, broker),
         };
         let members = chosen.iter().map(member).collect();
         OverNats { fleet, chosen, members, deliveries: Deliveries::default(), flight: None, last: None }

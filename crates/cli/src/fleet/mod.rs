@@ -1,11 +1,13 @@
 //! Where the load of a fleet meets its transport, and servers of other machines whoever asks of them: neither knows the other.
 
 mod engine;
+mod examined;
 mod late;
 mod link;
 mod questions;
 mod reach;
 mod respond;
+mod site;
 
 pub use engine::LoadEngine;
 pub use late::catch_up;

@@ -4,9 +4,11 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use lastdrop_doctor as doctor;
 use lastdrop_looks::watch::FoundElsewhere;
 use lastdrop_model::documents::{KnobsDocument, SizeDocument, WatchDocument};
-use lastdrop_model::{Knob, Settings};
+use lastdrop_model::examination::{Inside, ModulesTried, Step};
+use lastdrop_model::{Knob, Look, Settings};
 use lastdrop_server::{Effective, Restored, ServerError, StackPlace};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +54,34 @@ pub enum Question {
     Restore {
         dry_run: bool,
     },
+    /// What a doctor asks of the machine.
+    Examine(Examine),
+}
+
+/// The questions of a [`doctor::Site`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Examine {
+    Find {
+        /// Further servers, after the one that is asked about.
+        beside: Vec<Named>,
+        /// Without its servers: the agent knows them by the names of its own start.
+        goal: Box<doctor::Goal>,
+    },
+    Visitors,
+    Follow,
+    Servers,
+    Begin,
+    /// Looks at the first server that were made since they were asked for.
+    Looks,
+    End,
+    Inside,
+    Memory {
+        requests: u64,
+    },
+    Settle,
+    Modules,
+    Rest,
 }
 
 impl Question {
@@ -67,6 +97,8 @@ impl Question {
             | Question::Memory
             | Question::Size { .. } => false,
             Question::Restore { dry_run } => !dry_run,
+            // Another instance of the server is started for it.
+            Question::Examine(what) => matches!(what, Examine::Modules),
             Question::Open(_)
             | Question::Apply(_)
             | Question::PutBack
@@ -103,11 +135,30 @@ pub enum Answer {
     Workers(usize),
     Memory(Option<u64>),
     Size(Box<SizeDocument>),
+    Examined(Box<Examined>),
     /// It was tried, and did not come about.
     Failed {
         what: String,
         refusal: bool,
     },
+}
+
+/// What it answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Examined {
+    /// With what the agent calls the servers that were asked for, in their order.
+    Found {
+        machine: doctor::Machine,
+        called: Vec<String>,
+    },
+    Visitors(Option<String>),
+    Servers(doctor::Servers),
+    Looks(Vec<Look>),
+    Step(Box<Step>),
+    Inside(Vec<Inside>),
+    Modules(Option<Result<ModulesTried, String>>),
+    Rest(doctor::Rest),
 }
 
 impl From<&ServerError> for Answer {
@@ -142,6 +193,8 @@ mod tests {
             (Question::BringToStay(settings), true),
             (Question::Restore { dry_run: true }, false),
             (Question::Restore { dry_run: false }, true),
+            (Question::Examine(Examine::Inside), false),
+            (Question::Examine(Examine::Modules), true),
         ];
         for (what, changes) in all {
             let bytes = serde_json::to_vec(&Asked { server: server.clone(), what }).expect("JSON");

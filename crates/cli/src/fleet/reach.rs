@@ -2,19 +2,21 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::Result;
-use lastdrop_fleet::{Agent, Conversation, Fleet};
+use lastdrop_fleet::{Agent, Conversation, Fleet, FleetError};
 use lastdrop_lab::Afar;
 use lastdrop_looks::watch::{FoundElsewhere, WatchElsewhere};
 use lastdrop_model::documents::{KnobsDocument, SizeDocument, WatchDocument};
 use lastdrop_model::{Knob, Settings};
 use lastdrop_server::{Elsewhere, Kept, Opening, RemotePart, Restored, ServerError, ServerRef, There};
 
+use super::link::address_from_here;
 use super::questions::{Answer, Asked, Named, OpenOrder, Opened, Question};
 use crate::exit::UsageError;
-use crate::options::FleetArgs;
+use crate::options::{FleetArgs, address_of};
 use crate::stdio::note;
 
 /// A look, or what is read of a running server, takes no longer.
@@ -26,13 +28,22 @@ const LATER: Duration = Duration::from_secs(900);
 #[derive(Debug)]
 pub struct Reach {
     fleet: Fleet,
+    /// Where the broker is.
+    broker: Option<IpAddr>,
 }
 
 /// One server of one agent, in a conversation of its own.
 #[derive(Debug)]
-struct Asking {
+pub(super) struct Asking {
     conversation: Conversation,
     named: Named,
+}
+
+impl Named {
+    /// A server as its agent may be told of it.
+    pub(super) fn of(server: &ServerRef) -> Named {
+        Named { kind: server.kind.name.into(), config: server.config.clone() }
+    }
 }
 
 /// The fleet that servers are in, if one of them is on another machine.
@@ -43,7 +54,8 @@ pub fn reach(servers: &[ServerRef], fleet: &FleetArgs) -> Result<Option<Reach>> 
     if !servers.iter().any(ServerRef::is_elsewhere) {
         return Ok(None);
     }
-    let reach = Reach { fleet: fleet.connect()? };
+    let (url, fleet) = fleet.connect_to()?;
+    let reach = Reach { fleet, broker: address_of(&url) };
     let agents = reach.fleet.agents()?;
     for name in servers.iter().flat_map(ServerRef::agents) {
         agent(&agents, name).map_err(UsageError)?;
@@ -62,7 +74,7 @@ fn agent<'a>(agents: &'a [Agent], name: &str) -> Result<&'a Agent, String> {
 
 impl Reach {
     /// A conversation about a server that is on one machine.
-    fn about(&self, server: &ServerRef) -> Result<Asking, ServerError> {
+    pub(super) fn about(&self, server: &ServerRef) -> Result<Asking, ServerError> {
         let failed = |agent: &str, what: String| ServerError::Elsewhere { agent: agent.into(), what, refusal: false };
         let Some(name) = server.agents().first() else {
             return Err(ServerError::Setting(format!("'{server}' is on this machine")));
@@ -70,8 +82,33 @@ impl Reach {
         let agents = self.fleet.agents().map_err(|e| failed(name, e.to_string()))?;
         let agent = agent(&agents, name).map_err(|what| failed(name, what))?;
         let conversation = self.fleet.converse(agent).map_err(|e| failed(name, e.what(name)))?;
-        let named = Named { kind: server.kind.name.into(), config: server.config.clone() };
-        Ok(Asking { conversation, named })
+        Ok(Asking { conversation, named: Named::of(server) })
+    }
+
+    /// Those that are there, each with its address as it is from here.
+    pub(super) fn agents(&self) -> Result<Vec<(Agent, Option<IpAddr>)>, FleetError> {
+        let of = |agent: Agent| {
+            let address = address_from_here(&agent.address, self.broker);
+            (agent, address)
+        };
+        Ok(self.fleet.agents()?.into_iter().map(of).collect())
+    }
+
+    /// May these servers be changed?
+    ///
+    /// # Errors
+    /// With the first agent that was started without that.
+    pub fn check_may_act(&self, servers: &[ServerRef], what_for: &str) -> Result<()> {
+        let agents = self.fleet.agents()?;
+        for (server, name) in servers.iter().flat_map(|server| server.agents().iter().map(move |name| (server, name))) {
+            if !agent(&agents, name).map_err(UsageError)?.limits.act {
+                return Err(UsageError(format!(
+                    "{what_for} changes {server}, and agent {name} only looks: start it with --act"
+                ))
+                .into());
+            }
+        }
+        Ok(())
     }
 
     /// The settings of a server of one machine.
@@ -92,7 +129,7 @@ impl Reach {
     /// When it cannot be asked, or the server is not found there.
     pub fn watch(&self, server: &ServerRef) -> Result<Box<dyn WatchElsewhere>, ServerError> {
         let mut watch = Watch {
-            reach: Reach { fleet: self.fleet.clone() },
+            reach: Reach { fleet: self.fleet.clone(), broker: self.broker },
             server: server.clone(),
             asking: None,
             found: FoundElsewhere::default(),
@@ -132,7 +169,7 @@ impl Reach {
 }
 
 impl Asking {
-    fn agent(&self) -> &str {
+    pub(super) fn agent(&self) -> &str {
         self.conversation.agent()
     }
 
@@ -140,11 +177,11 @@ impl Asking {
         ServerError::Elsewhere { agent: self.agent().into(), what, refusal }
     }
 
-    fn odd(&self, answer: &Answer) -> ServerError {
+    pub(super) fn odd(&self, answer: &Answer) -> ServerError {
         self.failed(format!("an answer that nobody asked for: {answer:?}"), false)
     }
 
-    fn ask(&self, what: Question, within: Duration) -> Result<Answer, ServerError> {
+    pub(super) fn ask(&self, what: Question, within: Duration) -> Result<Answer, ServerError> {
         let asked = Asked { server: self.named.clone(), what };
         let bytes = serde_json::to_vec(&asked).map_err(|e| self.failed(e.to_string(), false))?;
         let answer = self.conversation.ask(&bytes, within).map_err(|e| self.failed(e.what(self.agent()), false))?;
@@ -155,7 +192,7 @@ impl Asking {
     }
 
     /// What is done, and nothing told of it.
-    fn done(&self, what: Question) -> Result<(), ServerError> {
+    pub(super) fn done(&self, what: Question) -> Result<(), ServerError> {
         match self.ask(what, LATER)? {
             Answer::Done => Ok(()),
             other => Err(self.odd(&other)),

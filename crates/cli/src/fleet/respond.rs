@@ -15,6 +15,7 @@ use lastdrop_server::kind::Status;
 use lastdrop_server::{Halves, Others, Restored, ServerError, ServerRef, Stack, Staying, find, restore_like};
 use lastdrop_trials::size::{real_memory, size_of};
 
+use super::examined::ExaminedHere;
 use super::questions::{Answer, Asked, Named, OpenOrder, Opened, Question};
 
 /// How long a server may take to say what it answers when it is well.
@@ -32,7 +33,7 @@ pub struct Servers {
 
 impl Respond for Servers {
     fn begin(&self, _: &str) -> Box<dyn Answers> {
-        Box::new(Here { servers: self.clone(), watcher: None, session: None })
+        Box::new(Here { servers: self.clone(), watcher: None, session: None, examined: ExaminedHere::default() })
     }
 }
 
@@ -41,6 +42,7 @@ struct Here {
     servers: Servers,
     watcher: Option<Watcher>,
     session: Option<Session>,
+    examined: ExaminedHere,
 }
 
 /// A server that is being changed.
@@ -53,7 +55,7 @@ struct Session {
 
 impl Servers {
     /// The server that is meant.
-    fn meant(&self, named: &Named) -> Result<&ServerRef, EngineError> {
+    pub(super) fn meant(&self, named: &Named) -> Result<&ServerRef, EngineError> {
         let agent = &self.agent;
         let mut meant = self.named.iter().filter(|server| server.answers_to(&named.kind, named.config.as_deref()));
         let all = self.named.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -84,7 +86,10 @@ impl Answers for Here {
                 "it only looks at {server}: it was started without --act, and changes nothing"
             )));
         }
-        let answer = self.carry_out(&server, asked.what).unwrap_or_else(|e| Answer::from(&e));
+        let answer = match asked.what {
+            Question::Examine(what) => self.examined.answer(&self.servers, &server, what)?,
+            what => self.carry_out(&server, what).unwrap_or_else(|e| Answer::from(&e)),
+        };
         serde_json::to_vec(&answer).map_err(|e| EngineError(format!("its answer cannot be written down: {e}")))
     }
 
@@ -229,7 +234,8 @@ impl Session {
             | Question::Look { .. }
             | Question::Knobs
             | Question::Open(_)
-            | Question::Restore { .. } => Answer::Done,
+            | Question::Restore { .. }
+            | Question::Examine(_) => Answer::Done,
         })
     }
 }

@@ -19,5 +19,5 @@ pub use self::network::NetworkArgs;
 pub use self::others::OthersArgs;
 pub use self::output::{FormatArgs, OutputArgs};
 pub use self::request::RequestArgs;
-pub use self::runs_on::RunsOnArgs;
+pub use self::runs_on::{RunsOnArgs, address_of};
 pub use self::values::{Objectives, objectives, pair, within, written};

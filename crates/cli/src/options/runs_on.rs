@@ -75,6 +75,6 @@ impl RunsOnArgs {
 }
 
 /// Where the broker is of which this is the address: `tls://HOST:PORT`.
-fn address_of(url: &str) -> Option<IpAddr> {
+pub fn address_of(url: &str) -> Option<IpAddr> {
     url.strip_prefix("tls://")?.to_socket_addrs().ok()?.map(|a| a.ip()).next()
 }

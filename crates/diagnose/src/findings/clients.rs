@@ -80,7 +80,7 @@ pub(super) fn notes(case: &Case<'_>) -> Vec<String> {
     }
     let others = case.main.generator.others_cores;
     if others > 0.3 {
-        let whose = case.main.generator.cores_here.map_or("", |_| " of the agents' machines");
+        let whose = case.main.generator.cores_here.map_or("", |_| " of the machines that the load comes from");
         notes.push(format!("programs that have nothing to do with it took {others:.1} cores{whose} meanwhile"));
     }
     if case.main.share_of_status(|s| s.starts_with('4') && s != "429") > 0.5 {

@@ -9,6 +9,7 @@ mod about;
 mod case;
 mod clients;
 mod kernel;
+mod nodes;
 mod peers;
 mod pools;
 mod processors;
@@ -134,6 +135,10 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
         notes: examination.notes.clone(),
         ..DoctorDocument::default()
     };
+    if !examination.nodes.is_empty() {
+        nodes::conclude(&mut document, examination, refuted);
+        return document;
+    }
     let Some(case) = Case::of(examination) else { return document };
     document.notes.extend(clients::notes(&case));
     let fire = |tables: &[&[Rule]], severity: Severity| -> Vec<Finding> {
@@ -148,7 +153,12 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
     }
     let mut rest = fire(WASTES, Severity::Waste);
     rest.extend(fire(RISKS, Severity::Risk));
-    rest.sort_by(|a, b| a.severity.cmp(&b.severity).then(b.confidence.total_cmp(&a.confidence)));
+    rest.sort_by(by_weight);
     document.findings.extend(rest);
     document
+}
+
+/// The limit first, then wastes and risks, of each the surest first.
+fn by_weight(a: &Finding, b: &Finding) -> std::cmp::Ordering {
+    a.severity.cmp(&b.severity).then(b.confidence.total_cmp(&a.confidence))
 }

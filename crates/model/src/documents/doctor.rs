@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::Differs;
 use crate::examination::Examination;
 
 pub const DOCTOR_SCHEMA: &str = "lastdrop.doctor/1";
@@ -16,6 +17,9 @@ pub struct DoctorDocument {
     /// The one thing that bounds throughput now.
     pub limit: Option<String>,
     pub chain: Vec<Link>,
+    /// In what nodes differ from the others of their kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differs: Vec<Differs>,
     /// Causes that the evidence cannot tell apart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cannot_tell: Vec<[String; 2]>,

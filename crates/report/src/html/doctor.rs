@@ -16,6 +16,7 @@ use super::table::{NOTES, Table};
 use super::text::{Said, short};
 use super::verdict::{Told, Tone};
 use crate::doctor::{change, number, speaks};
+use crate::nodes::differing_lines;
 
 pub(super) fn section(d: &DoctorDocument) -> Section {
     let body = html! {
@@ -25,13 +26,19 @@ pub(super) fn section(d: &DoctorDocument) -> Section {
         (steps(&d.examination.steps))
         (waits(&d.examination))
         (chain(d))
+        @if !d.differs.is_empty() { h2.group { "Which machine is not as the others" } (notes(&differing_lines(&d.differs))) }
         (notes(&d.notes))
         @if !d.unseen.is_empty() { h2.group { "What could not be seen" } (notes(&d.unseen)) }
+    };
+    let machine = match (d.examination.machine.as_str(), d.examination.nodes.len()) {
+        ("", _) => "the machine".into(),
+        (agents, 2..) => format!("the machines of {agents}, where the servers were looked at"),
+        (agent, _) => format!("agent {agent}'s machine, where the servers were looked at"),
     };
     let on = share(d.cost_cores / d.examination.processors.max(1) as f64);
     Section {
         title: format!("What holds {} back", d.url),
-        about: vec![format!("looking took {on} of the machine")],
+        about: vec![format!("looking took {on} of {machine}")],
         body,
     }
 }

@@ -1,0 +1,127 @@
+//! What a site's machines show together: of each it is concluded by itself, and what several of them have is told once, with their names.
+
+use std::collections::BTreeMap;
+
+use lastdrop_analyze::nodes::{Node, differing};
+use lastdrop_model::documents::{Differs, DoctorDocument, Evidence, Finding, Severity};
+use lastdrop_model::examination::{Examination, Examined};
+
+use super::{by_weight, diagnose_without};
+
+/// A finding, and the places of the machines that have it.
+struct Of {
+    finding: Finding,
+    nodes: Vec<usize>,
+}
+
+/// Adds to a document what the machines show.
+pub(super) fn conclude(document: &mut DoctorDocument, site: &Examination, refuted: &[&str]) {
+    let each: Vec<DoctorDocument> = site.nodes.iter().map(|node| diagnose_without(node, refuted)).collect();
+    document.differs = differs(site);
+    for (place, node) in each.iter().enumerate() {
+        for note in node.notes.iter().filter(|note| !document.notes.contains(note)).cloned().collect::<Vec<_>>() {
+            let everywhere = each.iter().all(|other| other.notes.contains(&note));
+            document.notes.push(if everywhere { note } else { format!("{}: {note}", site.nodes[place].machine) });
+        }
+    }
+    // That of the machine about which it is surest, the first of these.
+    let limits = each.iter().enumerate().filter_map(|(place, node)| Some((place, limit(node)?)));
+    let surest = limits.reduce(|best, other| if other.1.confidence > best.1.confidence { other } else { best });
+    if let Some((place, finding)) = surest {
+        document.limit = Some(finding.id.clone());
+        document.cannot_tell.clone_from(&each[place].cannot_tell);
+    }
+    let mut all: Vec<Of> = Vec::new();
+    for (place, node) in each.iter().enumerate() {
+        for finding in &node.findings {
+            if finding.severity == Severity::Limit && document.limit.as_ref() != Some(&finding.id) {
+                // What else holds one of them back is worth a word; the site has one limit.
+                let what = name_of(site, place, finding);
+                document.notes.push(format!("{what}, too, is held back: {} ({})", finding.title, finding.id));
+                continue;
+            }
+            match all.iter_mut().find(|of| (&of.finding.id, of.finding.severity) == (&finding.id, finding.severity)) {
+                Some(of) => of.add(site, place, finding),
+                None => all.push(Of { finding: finding.clone(), nodes: vec![place] }),
+            }
+        }
+    }
+    document.findings = all.into_iter().map(|of| of.named(site)).collect();
+    document.findings.sort_by(by_weight);
+}
+
+fn limit(document: &DoctorDocument) -> Option<&Finding> {
+    document.findings.iter().find(|f| f.severity == Severity::Limit)
+}
+
+/// What a finding of a machine is about: a server, or the machine.
+fn name_of(site: &Examination, place: usize, finding: &Finding) -> String {
+    if finding.server.is_empty() { site.nodes[place].machine.clone() } else { finding.server.clone() }
+}
+
+impl Of {
+    /// The same of another machine.
+    fn add(&mut self, site: &Examination, place: usize, other: &Finding) {
+        let name = name_of(site, place, other);
+        self.nodes.push(place);
+        self.finding.fix.extend(other.fix.iter().cloned());
+        self.finding.confidence = self.finding.confidence.max(other.confidence);
+        let of_it = |e: &Evidence| Evidence { name: format!("{name}: {}", e.name), ..e.clone() };
+        self.finding.evidence.extend(other.evidence.iter().map(of_it));
+    }
+
+    /// With the names of those that have it.
+    fn named(self, site: &Examination) -> Finding {
+        let Of { mut finding, nodes } = self;
+        let everywhere = nodes.len() == site.nodes.len();
+        let own = site.nodes.iter().flat_map(|node| &node.servers).find(|server| server.server == finding.server);
+        let of = |place: &usize| match own {
+            // The same server of each machine.
+            Some(own) => {
+                let server = site.nodes[*place].servers.iter().find(|other| is_same(own, other));
+                server.map_or_else(|| site.nodes[*place].machine.clone(), |server| server.server.clone())
+            }
+            None => site.nodes[*place].machine.clone(),
+        };
+        let names: Vec<String> = nodes.iter().map(of).collect();
+        // What is about no machine, such as the load, is the same on all.
+        if !(everywhere && own.is_none()) && (names.len() > 1 || !finding.title.contains(&names[0])) {
+            finding.title = format!("{} ({})", finding.title, names.join(", "));
+        }
+        // What one of several brings to the whole is not known.
+        if !everywhere {
+            finding.expect = None;
+        }
+        finding
+    }
+}
+
+/// `a/apache` and `b/apache`.
+fn is_same(one: &Examined, other: &Examined) -> bool {
+    let name = |server: &Examined| server.server.split_once('/').map(|(_, name)| name.to_string());
+    one.kind == other.kind && name(one) == name(other)
+}
+
+/// In what the machines' servers differ, by settings, memory and errors. How the load is shared nobody here can tell.
+fn differs(site: &Examination) -> Vec<Differs> {
+    let node = |examination: &Examination, server: &Examined| {
+        let step = examination.main();
+        let seen = step.and_then(|step| step.server(&server.server));
+        let mut errors: BTreeMap<String, u64> = seen.map(|seen| seen.kernel.clone()).unwrap_or_default();
+        errors.retain(|name, _| name.contains("Overflow") || name.contains("Drop"));
+        if let Some(killed) = seen.map(|seen| seen.group_oom_kills).filter(|killed| *killed > 0) {
+            errors.insert("killed for memory".into(), killed);
+        }
+        Node {
+            server: server.server.clone(),
+            kind: server.kind.clone(),
+            settings: (!server.settings.is_empty()).then(|| server.settings.clone()),
+            real_memory_bytes: seen.and_then(|seen| seen.real_memory_bytes),
+            requests_rps: None,
+            span_s: step.map_or(0.0, |step| step.duration_s),
+            errors,
+        }
+    };
+    let of = |examination: &Examination| examination.servers.iter().map(|s| node(examination, s)).collect::<Vec<_>>();
+    differing(&site.nodes.iter().flat_map(of).collect::<Vec<Node>>())
+}
