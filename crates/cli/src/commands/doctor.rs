@@ -189,7 +189,7 @@ fn reach_of(args: &DoctorArgs) -> Result<Option<Reach>> {
     }
     if !args.database.db.is_empty() || args.database.db_password_file.is_some() {
         return Err(UsageError(
-            "a database behind a server of another machine is asked from there, with what its agent may see: no --db or              --db-password-file with AGENT/KIND"
+            "a database behind a server of another machine is asked from there, with what its agent may see: no --db or --db-password-file with AGENT/KIND"
                 .into(),
         )
         .into());
