@@ -22,6 +22,29 @@ HEAD = """# What tunes reach in the lab
 """
 
 
+WITHIN = """
+## Within objectives
+
+The highest rate within objectives is searched (`--meets`), and what was chosen is tried at that rate once more: all started afresh, by another run,
+with another seed.
+
+"""
+SIMULATED = """
+## In simulation
+
+`cargo test -p lastdrop-tune --test strategies` searches these grids, and planted surfaces with conditional settings, many times over with noise
+(`SEEDS=200`: 5,200 searches at each noise): 95 % of the best or more is reached in 97 % of searches with 5 % of noise and in 92 % with 10 %. On the
+planted surfaces, with up to eight settings, random search comes to that in 77 and 69 %, TPE in 88 and 76 %, one factor at a time in 64 and 54 %, one
+coordinate after the other in 48 and 38 %. A grid of a real server has at most 48 points, of which 25 trials cover half whichever they are: there random search,
+TPE and coordinates come as far, but use all of their trials where this search ends when nothing promises more; one factor at a time reaches 82 and 79 %.
+"""
+
+
+def within_published(about):
+    found = list(rows.latest(meets.NAME, about).values())
+    return WITHIN + meets.report(found, about) if found else ""
+
+
 def arguments():
     parser = argparse.ArgumentParser(prog="./x lab tune", description="Tunes servers whose best settings are known, and scores the answers.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="set-ups, as --list shows them [default: all]")
@@ -113,5 +136,5 @@ def main():
     table = score.report(SETUPS, found, about)
     print(table)
     if options.publish:
-        PAGE.write_text(f"{HEAD}\n{table}")
+        PAGE.write_text(f"{HEAD}\n{table}{within_published(about)}{SIMULATED}")
     sys.exit(0 if found and all(row["state"] == "ok" for row in found) else 1)
