@@ -93,8 +93,8 @@ impl Tuning<'_, '_> {
             self.tell_lead(&space, &history, &start);
             self.bar = self.bar_of(&history);
         }
-        let spare = (self.order.trials as usize).saturating_sub(trials);
-        let Some(point) = self.finals(&space, &mut history, &strategy, &cut_short, spare, fixed, budget)? else {
+        let left = Left { spare: (self.order.trials as usize).saturating_sub(trials), cut_short };
+        let Some(point) = self.finals(&space, &mut history, &strategy, &left, fixed, budget)? else {
             return Ok(None);
         };
         let point = strategy.plain(&space, &history, &point);
@@ -146,13 +146,12 @@ impl Tuning<'_, '_> {
         space: &Space,
         history: &mut History,
         strategy: &Expected,
-        cut_short: &[Point],
-        spare: usize,
+        left: &Left,
         fixed: &Settings,
         budget: Option<u64>,
     ) -> Result<Option<Point>, LabError> {
         let mut ranked = strategy.ranked(space, history);
-        ranked.retain(|p| *p != space.start() && !cut_short.contains(p));
+        ranked.retain(|p| *p != space.start() && !left.cut_short.contains(p));
         // What comes to the same is one finalist.
         let mut seen = Vec::new();
         ranked.retain(|p| {
@@ -162,7 +161,7 @@ impl Tuning<'_, '_> {
             new
         });
         let plan = Plan { seed: self.seed.wrapping_add(FINAL_SEED), ..self.plan.clone() };
-        let mut finals = Finals::new(ranked, history, spare);
+        let mut finals = Finals::new(ranked, history, left.spare);
         while let Some(point) = finals.next(|| strategy.ranked(space, history)) {
             let settings = [space.settings(&point), fixed.clone()].into_iter().flatten().collect();
             let settings = self.stack.complete(&settings)?;
@@ -268,6 +267,14 @@ impl Tuning<'_, '_> {
         self.document.notes.push(note);
         Ok(())
     }
+}
+
+/// What a search leaves to its finals.
+struct Left {
+    /// Trials of its budget.
+    spare: usize,
+    /// Points that are out of it: their trials were cut short.
+    cut_short: Vec<Point>,
 }
 
 fn shown(space: &Space, e: &Effect) -> SettingEffect {
