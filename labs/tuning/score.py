@@ -58,12 +58,16 @@ def examine(setup, seed):
     except (LabError, OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
         return {**row, "state": "failed", "why": f"{type(error).__name__}: {error}"[:800]}
     winner = document.get("winner") or {}
-    settings = winner.get("settings") or {}
-    point, start, top = grids.nearest(grid, settings), grids.nearest(grid, {}), grids.best(grid)
-    reached = (point["rps"] or 0) / top["rps"]
-    return {**row, "state": "ok", "verdict": document["verdict"], "settings": settings, "point": point["settings"],
-            "reached": round(reached, 4), "start": round((start["rps"] or 0) / top["rps"], 4), "best": top["settings"],
-            "ratio": winner.get("ratio"), "memory": winner.get("memory"), "trials": len(document["trials"]), "seconds": round(seconds, 1)}
+    start, top = grids.nearest(grid, {}), grids.best(grid)
+    row |= {"verdict": document["verdict"], "settings": winner.get("settings") or {}}
+    return {**row, "state": "ok", "reached": worth(grid, row), "start": round((start["rps"] or 0) / top["rps"], 4),
+            "best": top["settings"], "ratio": winner.get("ratio"), "memory": winner.get("memory"), "trials": len(document["trials"]), "seconds": round(seconds, 1)}
+
+
+def worth(grid, row):
+    """What a tune's user ends with, as a share of the grid's best: without a proof that is the server as it was."""
+    settings = row["settings"] if row["verdict"] == "improved" else {}
+    return round((grids.nearest(grid, settings)["rps"] or 0) / grids.best(grid)["rps"], 4)
 
 
 def memory(rows, of):
@@ -83,6 +87,7 @@ def report(setups, rows, about):
              "| set-up | at the start | reached | verdict | chosen | the grid's best | trials | seconds |", "|---|---|---|---|---|---|---|---|"]
     shown = lambda settings: ", ".join(f"{name} {value}" for name, value in settings.items()) or "as it was"
     of = {setup.name: setup for setup in setups}
+    rows = [{**row, "reached": worth(grids.read(of[row["name"]]), row)} if row["state"] == "ok" else row for row in rows]
     for row in sorted(rows, key=lambda row: (row["name"], row["strength"])):
         if row["state"] != "ok":
             lines.append(f"| {row['name']} | | | {row['why'][:200]} | | | | |")
