@@ -207,6 +207,25 @@ fn nodes_are_watched_side_by_side_and_the_one_that_differs_is_named() {
         (n(&row("a/apache.MaxRequestWorkers")["value"]), n(&row("b/apache.MaxRequestWorkers")["value"])),
         (50, 20)
     );
+    // All that look at such a server; so many of them; by name.
+    let all = |who| [&["watch", "apache", "--fleet", who, "--once", "--interval", "300ms"], &fleet[..]].concat();
+    let seen = third.json(&all("all"), 0);
+    assert_eq!(json!(differs(&seen)), wanted);
+    for who in ["1", "a"] {
+        let one = third.json(&all(who), 0);
+        assert!(one["server"].as_str().is_some_and(|s| s.starts_with("a/apache:")), "{who}: {one:#}");
+    }
+    let refused = [
+        (["watch", "nginx", "--fleet", "all"], "no agent of the fleet looks at nginx"),
+        (["watch", "nginx", "--fleet", "b"], "agent b looks at apache:"),
+        (["watch", "apache", "--fleet", "a*2"], "weights share out a load"),
+        (["watch", "apache", "--fleet", "3"], "3 agents are wanted, the fleet has 2"),
+        (["watch", "a/apache", "--fleet", "all"], "and so does 'a/apache'"),
+    ];
+    for (words, why) in refused {
+        let done = third.run(&[&words[..], &fleet[..], &["--once"]].concat());
+        assert!(done.code == 2 && done.stderr.contains(why), "{words:?}: {done:?}");
+    }
     // One alone is as one here.
     let one = third.json(&[&["watch", "a/apache", "--once", "--interval", "300ms"], &fleet[..]].concat(), 0);
     assert!(

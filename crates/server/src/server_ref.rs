@@ -77,6 +77,12 @@ impl ServerRef {
         if agents.is_empty() { vec![self.clone()] } else { agents.iter().map(alone).collect() }
     }
 
+    /// The same on the machines of these agents, of which there is one at least.
+    #[must_use]
+    pub fn on(&self, agents: Vec<String>) -> ServerRef {
+        ServerRef { at: Some(At::new(agents, self.kind)), ..self.clone() }
+    }
+
     /// The same as its agents know it, who have it on their own machine.
     #[must_use]
     pub fn there(&self) -> ServerRef {

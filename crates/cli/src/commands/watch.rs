@@ -22,7 +22,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
-use crate::fleet::reach;
+use crate::fleet::{on_agents, reach};
 use crate::options::{DatabaseArgs, FleetArgs, within};
 use crate::outfile::json_line;
 use crate::signals::Stop;
@@ -30,7 +30,7 @@ use crate::stdio::{self, note};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Keys: q quit, p pause, s sort by the next column, r reverse, arrows scroll.\nPrivate, shared and PSS are read in turn, each at most 15 s old.\n\nExamples:\n  lastdrop watch apache\n  lastdrop watch nginx@http://127.0.0.1/nginx_status --sort private\n  lastdrop watch pid:1234 --once --json -\n  lastdrop watch front=nginx php-fpm\n  lastdrop watch nginx php-fpm --db postgres://look@db.example/shop --db-password-file ~/.db\n  lastdrop watch web-1,web-2/apache --nats tls://10.0.0.1:4222 --token-file FILE\n  lastdrop watch php-fpm --record night.jsonl -d 8h      and later: lastdrop watch --replay night.jsonl"
+    after_help = "Keys: q quit, p pause, s sort by the next column, r reverse, arrows scroll.\nPrivate, shared and PSS are read in turn, each at most 15 s old.\n\nExamples:\n  lastdrop watch apache\n  lastdrop watch nginx@http://127.0.0.1/nginx_status --sort private\n  lastdrop watch pid:1234 --once --json -\n  lastdrop watch front=nginx php-fpm\n  lastdrop watch nginx php-fpm --db postgres://look@db.example/shop --db-password-file ~/.db\n  lastdrop watch web-1,web-2/apache --nats tls://10.0.0.1:4222 --token-file FILE\n  lastdrop watch apache --fleet all --nats tls://10.0.0.1:4222 --token-file FILE\n  lastdrop watch php-fpm --record night.jsonl -d 8h      and later: lastdrop watch --replay night.jsonl"
 )]
 pub struct WatchArgs {
     #[arg(value_name = "SERVER", required_unless_present = "replay", help = format!(
@@ -41,6 +41,9 @@ pub struct WatchArgs {
     pub servers: Vec<ServerRef>,
     #[command(flatten)]
     pub database: DatabaseArgs,
+    /// Look at the servers on the machines of a fleet's agents, side by side: all that may, a number of them, or names ('a,b')
+    #[arg(long = "fleet", value_name = "WHO", conflicts_with = "replay")]
+    pub who: Option<String>,
     #[command(flatten)]
     pub fleet: FleetArgs,
     /// Time between two looks, and what differences cover
@@ -81,16 +84,20 @@ pub fn watch(args: &WatchArgs) -> Result<Exit> {
     if let Some(path) = &args.replay {
         return replay(path, args, view, &stop);
     }
-    check_called_apart(&args.servers).map_err(UsageError)?;
+    let servers = match &args.who {
+        Some(who) => &on_agents(&args.servers, who, &args.fleet)?,
+        None => &args.servers,
+    };
+    check_called_apart(servers).map_err(UsageError)?;
     let databases = args.database.options()?;
-    let reach = reach(&args.servers, &args.fleet)?;
+    let reach = reach(servers, &args.fleet)?;
     let elsewhere = |server: &ServerRef| match &reach {
         Some(reach) => reach.watch(server),
         None => Err(ServerError::Setting(format!("'{server}' is on another machine"))),
     };
     if args.once {
         let report = Report::open(args.json.as_deref(), args.quiet)?;
-        let mut watchers = Watchers::start(&args.servers, &databases, &elsewhere)?;
+        let mut watchers = Watchers::start(servers, &databases, &elsewhere)?;
         sleep(args.interval, &stop);
         let seen = watchers.look(true)?;
         if let Some(alert) = watchers.alert() {
@@ -101,7 +108,7 @@ pub fn watch(args: &WatchArgs) -> Result<Exit> {
         }
         return Ok(leave(&stop));
     }
-    let watchers = Watchers::start(&args.servers, &databases, &elsewhere)?;
+    let watchers = Watchers::start(servers, &databases, &elsewhere)?;
     let record = args.record.as_deref().or(args.json.as_deref()).map(Recorder::open).transpose()?;
     let limit = args.duration.map(|d| Instant::now() + d);
     let source = Live { watchers, interval: args.interval };

@@ -12,5 +12,5 @@ mod site;
 pub use engine::LoadEngine;
 pub use late::catch_up;
 pub use link::OverNats;
-pub use reach::{Reach, reach};
+pub use reach::{Reach, on_agents, reach};
 pub use respond::Servers;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::Result;
-use lastdrop_fleet::{Agent, Conversation, Fleet, FleetError};
+use lastdrop_fleet::{Agent, Conversation, Fleet, FleetError, choose};
 use lastdrop_lab::Afar;
 use lastdrop_looks::watch::{FoundElsewhere, WatchElsewhere};
 use lastdrop_model::documents::{KnobsDocument, SizeDocument, WatchDocument};
@@ -61,6 +61,43 @@ pub fn reach(servers: &[ServerRef], fleet: &FleetArgs) -> Result<Option<Reach>> 
         agent(&agents, name).map_err(UsageError)?;
     }
     Ok(Some(reach))
+}
+
+/// Servers on the machines of agents that are chosen as those that put a load on are: all or so many of those that look at them, or names.
+///
+/// # Errors
+/// When a server has its agents already, an agent that is named does not look at one, or none does.
+pub fn on_agents(servers: &[ServerRef], who: &str, fleet: &FleetArgs) -> Result<Vec<ServerRef>> {
+    if let Some(elsewhere) = servers.iter().find(|server| server.is_elsewhere()) {
+        let what = format!("--fleet says on whose machines the servers are, and so does '{elsewhere}': one of the two");
+        return Err(UsageError(what).into());
+    }
+    let agents = fleet.connect()?.agents()?;
+    let missing = |agent: &Agent| servers.iter().find(|server| !looks_at(agent, server));
+    let able: Vec<Agent> = agents.iter().filter(|agent| missing(agent).is_none()).cloned().collect();
+    // Who is named is asked for; of all, those that can.
+    let is_named = who.trim() != "all" && who.trim().parse::<usize>().is_err();
+    if able.is_empty() && !agents.is_empty() && !is_named {
+        let all = servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        return Err(UsageError(format!("no agent of the fleet looks at {all}: start one there with --server")).into());
+    }
+    let chosen = choose(if is_named { &agents } else { &able }, who);
+    let chosen = chosen.map_err(|e| UsageError(format!("--fleet: {e}")))?;
+    if let Some((agent, server)) = chosen.iter().find_map(|c| Some((&c.agent, missing(&c.agent)?))) {
+        let looks = if agent.looks.is_empty() { "no server".into() } else { agent.looks.join(", ") };
+        return Err(UsageError(format!("agent {} looks at {looks}, and not at '{server}'", agent.name)).into());
+    }
+    if chosen.iter().any(|c| (c.weight - 1.0).abs() > f64::EPSILON) {
+        return Err(UsageError("--fleet: weights share out a load, and here is none: names alone".into()).into());
+    }
+    let names: Vec<String> = chosen.into_iter().map(|c| c.agent.name).collect();
+    Ok(servers.iter().map(|server| server.on(names.clone())).collect())
+}
+
+/// Was the agent started with a server?
+fn looks_at(agent: &Agent, server: &ServerRef) -> bool {
+    let mut named = agent.looks.iter().filter_map(|named| named.parse::<ServerRef>().ok());
+    named.any(|named| named.answers_to(server.kind.name, server.config.as_deref()))
 }
 
 /// The agent of this name among those that are there.
