@@ -33,11 +33,11 @@ SIMULATED = """
 ## In simulation
 
 `cargo test -p lastdrop-tune --test strategies` searches these grids, and planted surfaces with conditional settings, many times over with noise
-(`SEEDS=100`: 2,600 searches at each noise): 95 % of the best or more is reached in 97.6 % of searches with 5 % of noise and in 92.3 % with 10 %. On the
-planted surfaces alone, with up to eight settings, in 97 and 91 %; random search comes to that in 78 and 70 %, TPE in 87 and 75 %, one factor at a time in 64 and
-55 %, one coordinate after the other in 49 and 38 %. A grid of a real server has at most 48 points, of which 25 trials cover half whichever they are: there random
-search, TPE and coordinates come as far (98 and 95 % against 98 and 93 %), but use all of their trials where this search ends when nothing promises more; one factor
-at a time reaches 82 and 79 %.
+(`SEEDS=100`: 1,600 and 1,000 searches at each noise). With 5 % of noise 98 % of searches come to 95 % of the best or more on the grids and 97 % on the planted
+surfaces, with 10 % of noise 93 and 91 %. On the planted surfaces, with up to eight settings, random search comes to that in 78 and 70 %, TPE in 87 and 75 %, one factor at a
+time in 64 and 55 %, one coordinate after the other in 49 and 38 %. A grid of a real server has at most 48 points, of which 25 trials cover half whichever they are: there
+random search, TPE and coordinates come as far (98 and 95 %), but the first two use all of their trials where this search ends when nothing promises more; one factor at a time
+reaches 82 and 79 %.
 """
 
 

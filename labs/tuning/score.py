@@ -47,7 +47,6 @@ def tune(setup, seed):
 
 def examine(setup, seed):
     """A row about one set-up."""
-    grid = grids.read(setup)
     row = {"name": setup.name, "strength": seed, "load": os.getloadavg()[0], "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     try:
         with alone():
@@ -58,16 +57,17 @@ def examine(setup, seed):
     except (LabError, OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
         return {**row, "state": "failed", "why": f"{type(error).__name__}: {error}"[:800]}
     winner = document.get("winner") or {}
-    start, top = grids.nearest(grid, {}), grids.best(grid)
-    row |= {"verdict": document["verdict"], "settings": winner.get("settings") or {}}
-    return {**row, "state": "ok", "reached": worth(grid, row), "start": round((start["rps"] or 0) / top["rps"], 4),
-            "best": top["settings"], "ratio": winner.get("ratio"), "memory": winner.get("memory"), "trials": len(document["trials"]), "seconds": round(seconds, 1)}
+    return {**row, "state": "ok", "verdict": document["verdict"], "settings": winner.get("settings") or {}, "ratio": winner.get("ratio"),
+            "memory": winner.get("memory"), "trials": len(document["trials"]), "seconds": round(seconds, 1)}
 
 
-def worth(grid, row):
-    """What a tune's user ends with, as a share of the grid's best: without a proof that is the server as it was."""
-    settings = row["settings"] if row["verdict"] == "improved" else {}
-    return round((grids.nearest(grid, settings)["rps"] or 0) / grids.best(grid)["rps"], 4)
+def scored(setup, row):
+    """A row with what the server was worth at the start and what a user of the tune ends with, as shares of the grid's best: without a
+    proof that is the server as it was."""
+    grid = grids.read(setup)
+    best = grids.best(grid)
+    share = lambda settings: (grids.nearest(grid, settings)["rps"] or 0) / best["rps"]
+    return {**row, "start": share({}), "reached": share(row["settings"] if row["verdict"] == "improved" else {}), "best": best["settings"]}
 
 
 def memory(rows, of):
@@ -87,7 +87,7 @@ def report(setups, rows, about):
              "| set-up | at the start | reached | verdict | chosen | the grid's best | trials | seconds |", "|---|---|---|---|---|---|---|---|"]
     shown = lambda settings: ", ".join(f"{name} {value}" for name, value in settings.items()) or "as it was"
     of = {setup.name: setup for setup in setups}
-    rows = [{**row, "reached": worth(grids.read(of[row["name"]]), row)} if row["state"] == "ok" else row for row in rows]
+    rows = [scored(of[row["name"]], row) if row["state"] == "ok" else row for row in rows]
     for row in sorted(rows, key=lambda row: (row["name"], row["strength"])):
         if row["state"] != "ok":
             lines.append(f"| {row['name']} | | | {row['why'][:200]} | | | | |")

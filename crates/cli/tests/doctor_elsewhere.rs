@@ -4,7 +4,8 @@
 mod common;
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufReader, Read};
+use std::process::ChildStdout;
 
 use common::fleet::{Running, Up, listen, up};
 use common::servers::{Fpm, nginx, open_folder, php, php_site};
@@ -40,6 +41,11 @@ impl There {
 
     fn json(&self, args: &[&str]) -> Value {
         self.asks.json(&self.args(args), 0)
+    }
+
+    /// A doctor that is at it.
+    fn begins(&self, args: &[&str]) -> (Running, BufReader<ChildStdout>) {
+        Running::start(self.asks.lastdrop(&self.args(args)))
     }
 
     fn refuses(&self, args: &[&str], code: i32, why: &str) {
@@ -168,9 +174,7 @@ fn an_agent_that_ends_while_a_change_is_tried_puts_it_back_and_the_doctor_says_s
     let apache = Apache::small(&machine);
     let there = There::start(&machine, &["--server", &apache.name(), "--act"]);
     let (before, url) = (apache.tree(), apache.url("/perl/sleep.pl"));
-    let args = there.args(&[&asked("web/apache", &url)[..], &["--confirm", "--json", "-"]].concat()).join("\n");
-    let args: Vec<&str> = args.lines().collect();
-    let (doctor, mut out) = Running::start(there.asks.lastdrop(&args));
+    let (doctor, mut out) = there.begins(&[&asked("web/apache", &url)[..], &["--confirm", "--json", "-"]].concat());
     doctor.says("does it help?");
     let stage = || -> Option<Value> {
         let journal: Value = serde_json::from_slice(&fs::read(machine.journal()?).ok()?).ok()?;
@@ -196,9 +200,7 @@ fn a_machine_that_is_lost_before_the_load_that_is_asked_about_ends_the_examinati
     let target = Target::with_config(&machine, "workers = 2\nservice = '50ms'\n");
     let there = There::start(&machine, &["--server", &target.name()]);
     let url = target.url();
-    let args = there.args(&[&asked("web/target", &url)[..], &["--json", "-"]].concat()).join("\n");
-    let args: Vec<&str> = args.lines().collect();
-    let (doctor, mut out) = Running::start(there.asks.lastdrop(&args));
+    let (doctor, mut out) = there.begins(&[&asked("web/target", &url)[..], &["--json", "-"]].concat());
     doctor.says("4 users");
     there.agent.end(libc::SIGKILL);
     let mut text = String::new();

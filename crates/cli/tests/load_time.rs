@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Folder, Target};
-use lastdrop_doctor::{Goal, Here, Machine, Manner, Order, Rest, Servers, Site, examine, examine_at};
+use lastdrop_doctor::{Goal, Here, Machine, Manner, Order, Rest, Servers, Site, examine};
 use lastdrop_lab::{Carried, CarriedRun, Carrier, Lab, LabError};
 use lastdrop_load::{Prepared, RunClock};
 use lastdrop_looks::databases::DatabaseOptions;
@@ -112,12 +112,12 @@ fn pauses_of_a_run_before_and_after_its_load_do_not_thin_out_what_is_seen() {
     let look = |carrier: Option<Box<dyn Carrier>>| {
         let is_late = carrier.is_some();
         let mut lab = Lab { carrier, ..Lab::new(&stop, Vec::new()) };
-        if !is_late {
-            return examine(&mut lab, &order).expect("an examination");
-        }
         let (told, _looks) = channel();
-        let mut site = FromElsewhere(Here::new(&servers, DatabaseOptions::default(), told));
-        examine_at(&mut lab, &order, &mut site).expect("an examination")
+        let mut here = Here::new(&servers, DatabaseOptions::default(), told);
+        if !is_late {
+            return examine(&mut lab, &order, &mut here).expect("an examination");
+        }
+        examine(&mut lab, &order, &mut FromElsewhere(here)).expect("an examination")
     };
     for carrier in [None, Some(Box::new(Late) as Box<dyn Carrier>)] {
         let is_late = carrier.is_some();

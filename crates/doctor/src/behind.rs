@@ -30,6 +30,17 @@ pub struct Member {
     pub found: Found,
 }
 
+impl Member {
+    /// One that the user named.
+    fn found(server: &ServerRef) -> Result<Member, ServerError> {
+        Ok(Member { called: server.called().into(), named: Some(server.clone()), found: find(server)? })
+    }
+}
+
+fn programs(servers: &[ServerRef]) -> impl Iterator<Item = &ServerRef> {
+    servers.iter().filter(|server| !server.kind.is_host())
+}
+
 /// The servers, that of the URL first, each before those that it connects to.
 #[derive(Debug, Clone, Default)]
 pub struct Members {
@@ -45,32 +56,32 @@ pub enum Scope {
     /// Whoever does.
     #[default]
     All,
-    /// These servers, each with its master. Others are not looked at.
-    Only(Vec<(ServerRef, i32)>),
+    /// These. Others are not looked at.
+    Only(Vec<Member>),
 }
 
 impl Scope {
     /// Those of these that run.
     pub fn only(servers: &[ServerRef]) -> Scope {
-        let programs = servers.iter().filter(|server| !server.kind.is_host());
-        Scope::Only(programs.filter_map(|server| Some((server.clone(), find(server).ok()?.master))).collect())
+        Scope::Only(programs(servers).filter_map(|server| Member::found(server).ok()).collect())
     }
 
     /// One that was found beside these members, if it may take part.
     fn member(&self, members: &[Member], found: Found) -> Option<Member> {
-        let Scope::Only(servers) = self else {
-            return Some(Member { called: free_name(members, found.kind.name, found.master), named: None, found });
-        };
-        let (server, _) = servers.iter().find(|(_, master)| *master == found.master)?;
-        Some(Member { called: server.called().into(), named: Some(server.clone()), found })
+        match self {
+            Scope::All => {
+                Some(Member { called: free_name(members, found.kind.name, found.master), named: None, found })
+            }
+            Scope::Only(all) => all.iter().find(|member| member.found.master == found.master).cloned(),
+        }
     }
 
     /// Those that may take part beside these members: their connections are looked at as often as those of members, which shows them
     /// sooner than a look at the whole machine.
     fn candidates(&self, members: &[Member]) -> Vec<Member> {
-        let Scope::Only(servers) = self else { return Vec::new() };
-        let others = servers.iter().filter(|(_, master)| !members.iter().any(|m| m.found.master == *master));
-        others.filter_map(|(server, _)| self.member(members, find(server).ok()?)).collect()
+        let Scope::Only(all) = self else { return Vec::new() };
+        let takes_part = |one: &Member| members.iter().any(|m| m.found.master == one.found.master);
+        all.iter().filter(|one| !takes_part(one)).cloned().collect()
     }
 
     /// Where connections are followed from, beside the members.
@@ -87,10 +98,7 @@ impl Scope {
 /// # Errors
 /// When one is not found.
 pub fn named(servers: &[ServerRef], goal: &Goal, scope: &Scope) -> Result<Vec<Member>, ServerError> {
-    let mut all: Vec<Member> = Vec::new();
-    for server in servers.iter().filter(|s| !s.kind.is_host()) {
-        all.push(Member { called: server.called().into(), named: Some(server.clone()), found: find(server)? });
-    }
+    let mut all = programs(servers).map(Member::found).collect::<Result<Vec<_>, _>>()?;
     // The one that the load meets takes part, named or not.
     if let Some(front) = endpoint(goal).and_then(|e| listeners::owner(&e)).filter(|pid| !belongs(&all, *pid))
         && let Some(found) = found_of_process(front).filter(|f| !belongs(&all, f.master))

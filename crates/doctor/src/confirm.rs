@@ -61,10 +61,7 @@ pub fn confirm(
         return Ok(());
     };
     let url = Some(&order.plan.url);
-    let mut stack = match trying.elsewhere {
-        None => Stack::open(&references, url, trying.others)?,
-        Some(elsewhere) => Stack::open_with(&references, url, trying.others, elsewhere)?,
-    };
+    let mut stack = Stack::open_with(&references, url, trying.others, trying.elsewhere)?;
     if let Err(e) = stack.check_names(&settings).and_then(|()| stack.check(&settings)) {
         document.notes.push(format!("{} cannot be confirmed: {e}", limit.id));
         return Ok(());

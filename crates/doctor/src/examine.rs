@@ -13,7 +13,6 @@ use lastdrop_model::plan::{KeepAlive, Load, Plan};
 use lastdrop_model::{Event, Look};
 use lastdrop_server::{ServerError, ServerRef};
 
-use crate::here::Here;
 use crate::load_time::during;
 use crate::site::{Goal, Machine, Servers, Site};
 use crate::step;
@@ -64,20 +63,11 @@ impl Order<'_> {
     }
 }
 
-/// Makes the experiments, with the servers on this machine. What was seen until then comes back also when the user stops it.
+/// Makes the experiments, wherever the servers are. What was seen until then comes back also when the user stops it.
 ///
 /// # Errors
-/// When a server is not found, or no load can be put on at all.
-pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>) -> Result<Examination, LabError> {
-    let mut here = Here::new(order.servers, order.databases.clone(), telling(lab));
-    examine_at(lab, order, &mut here)
-}
-
-/// The same, wherever the servers are.
-///
-/// # Errors
-/// As [`examine`], and when their machine cannot be asked.
-pub fn examine_at(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Result<Examination, LabError> {
+/// When a server is not found or its machine cannot be asked, or no load can be put on at all.
+pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Result<Examination, LabError> {
     lab.observe = false;
     // A doctor's runs differ from each other: nothing is repeated for the sake of comparing them.
     lab.repeats = 0;
@@ -178,7 +168,7 @@ pub fn examine_at(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> 
 /// alone got before.
 ///
 /// # Errors
-/// As [`examine_at`].
+/// As [`examine`].
 pub fn look_again(
     lab: &mut Lab<'_>,
     order: &Order<'_>,

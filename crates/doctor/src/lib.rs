@@ -16,7 +16,7 @@ mod site;
 mod step;
 
 pub use confirm::{Trying, confirm};
-pub use examine::{Manner, Order, examine, examine_at, look_again, telling};
+pub use examine::{Manner, Order, examine, look_again, telling};
 pub use here::Here;
 pub use nodes::Nodes;
 pub use propose::proposals;

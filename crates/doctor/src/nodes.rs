@@ -1,6 +1,7 @@
 //! The same servers on several machines, which share a load: each is asked what one would be, at the same time. Their answers together are
 //! those of a site; what was seen of each, with its part of the load, is an examination of its own.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::thread;
 
@@ -106,12 +107,10 @@ impl Node {
 /// A step with what one machine saw of it, and its part of the load: they share it evenly, as far as anybody here can tell.
 fn part(whole: &Step, seen: Option<&Step>, machine: &Machine, parts: u64) -> Step {
     let n = parts.max(1);
-    let each =
-        |map: &std::collections::BTreeMap<String, u64>| map.iter().map(|(k, v)| (k.clone(), v.div_ceil(n))).collect();
+    let each = |map: &BTreeMap<String, u64>| map.iter().map(|(k, v)| (k.clone(), v.div_ceil(n))).collect();
     let mut step = Step {
-        kind: whole.kind,
         // One user alone is alone on each of them.
-        users: if whole.users == 0 { 0 } else { (u64::from(whole.users).div_ceil(n)) as u32 },
+        users: u64::from(whole.users).div_ceil(n) as u32,
         rate_rps: whole.rate_rps / n as f64,
         due: whole.due / n,
         answered: whole.answered / n,
@@ -126,8 +125,7 @@ fn part(whole: &Step, seen: Option<&Step>, machine: &Machine, parts: u64) -> Ste
         bytes_received: whole.bytes_received / n,
         ..whole.clone()
     };
-    let none = Step::default();
-    let seen = seen.unwrap_or(&none).clone();
+    let seen = seen.cloned().unwrap_or_default();
     step.cores = seen.cores;
     step.softirq = seen.softirq;
     step.steal = seen.steal;

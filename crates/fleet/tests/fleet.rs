@@ -246,31 +246,27 @@ fn a_token_of_another_fleet_and_an_agents_token_open_nothing() {
     assert!(Token::parse(&agents).expect_err("no token").to_string().contains("only lets agents join"));
 }
 
-#[test]
-fn a_full_disk_of_an_agent_is_said_and_its_records_come_all_the_same() {
+/// What is told of these records of an agent whose disk has no room for the large one.
+fn told_of_a_full_disk(count: &Count) -> Log {
     let world = World::new();
     let _process = world.cramped("a", 16 << 10);
     let fleet = world.fleet();
-    let count = Count { records: 80, every_ms: 40, large: Some((5, 20_000)) };
-    let mut flight =
-        fleet.start("r1", assignments(&agents(&fleet, 1), &count), &Departure::default()).expect("started");
+    let mut flight = fleet.start("r1", assignments(&agents(&fleet, 1), count), &Departure::default()).expect("started");
     let mut log = Log::default();
     log.follow(&mut flight, |_, flight| flight.is_over());
-    log.is_whole(&["a"], &count);
+    log.is_whole(&["a"], count);
+    log
+}
+
+#[test]
+fn a_full_disk_of_an_agent_is_said_and_its_records_come_all_the_same() {
+    let log = told_of_a_full_disk(&Count { records: 80, every_ms: 40, large: Some((5, 20_000)) });
     assert!(log.other.iter().any(|o| o.contains("journal cannot be written")), "{:?}", log.other);
 }
 
 #[test]
 fn a_full_disk_is_said_also_by_a_job_that_is_over_before_a_sign_of_life() {
-    let world = World::new();
-    let _process = world.cramped("a", 16 << 10);
-    let fleet = world.fleet();
-    let count = Count { records: 3, every_ms: 1, large: Some((1, 20_000)) };
-    let mut flight =
-        fleet.start("r1", assignments(&agents(&fleet, 1), &count), &Departure::default()).expect("started");
-    let mut log = Log::default();
-    log.follow(&mut flight, |_, flight| flight.is_over());
-    log.is_whole(&["a"], &count);
+    let log = told_of_a_full_disk(&Count { records: 3, every_ms: 1, large: Some((1, 20_000)) });
     let said = log.other.iter().filter(|o| o.contains("journal cannot be written")).count();
     assert_eq!(said, 1, "{:?}", log.other);
 }

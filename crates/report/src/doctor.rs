@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use lastdrop_model::documents::{DoctorDocument, Evidence, Finding, Fix, Severity};
-use lastdrop_model::examination::{Step, StepKind};
+use lastdrop_model::examination::{Examination, Step, StepKind};
 use lastdrop_model::units::show_us;
 use serde_json::Value;
 
@@ -72,14 +72,20 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
     if d.interrupted {
         out.push_str("stopped before all experiments were made\n");
     }
-    let machine = match (d.examination.machine.as_str(), d.examination.nodes.len()) {
-        ("", _) => "the machine's processors".into(),
-        (agents, 2..) => format!("the processors of the machines of {agents}, where the servers were looked at"),
-        (agent, _) => format!("the processors of agent {agent}'s machine, where the servers were looked at"),
-    };
+    let machine =
+        machine(&d.examination).map_or("the machine's processors".into(), |whose| format!("the processors of {whose}"));
     let took = d.cost_cores * 100.0 / d.examination.processors.max(1) as f64;
     let _ = writeln!(out, "looking took {took:.2} % of {machine}");
     out
+}
+
+/// The machine where the servers were looked at, if it is another one, or the machines.
+pub(crate) fn machine(examination: &Examination) -> Option<String> {
+    Some(match (examination.machine.as_str(), examination.nodes.len()) {
+        ("", _) => return None,
+        (agents, 2..) => format!("the machines of {agents}, where the servers were looked at"),
+        (agent, _) => format!("agent {agent}'s machine, where the servers were looked at"),
+    })
 }
 
 /// A limit in a line, for commands that are about something else.

@@ -82,7 +82,7 @@ impl Stack {
     /// # Errors
     /// When two have one name or are one server, and as [`Session::open`].
     pub fn open(servers: &[ServerRef], url: Option<&Url>, others: &Others) -> Result<Stack, ServerError> {
-        Stack::open_with(servers, url, others, &Nowhere)
+        Stack::open_with(servers, url, others, None)
     }
 
     /// One server alone, as a member of a stack that is led from another machine.
@@ -98,7 +98,7 @@ impl Stack {
         Stack::open_all(std::slice::from_ref(server), place, url, others, &Nowhere)
     }
 
-    /// The same where servers may be on other machines.
+    /// The same where servers may be on other machines, if they can be reached.
     ///
     /// # Errors
     /// As [`Stack::open`].
@@ -106,9 +106,9 @@ impl Stack {
         servers: &[ServerRef],
         url: Option<&Url>,
         others: &Others,
-        elsewhere: &dyn Elsewhere,
+        elsewhere: Option<&dyn Elsewhere>,
     ) -> Result<Stack, ServerError> {
-        Stack::open_all(servers, None, url, others, elsewhere)
+        Stack::open_all(servers, None, url, others, elsewhere.unwrap_or(&Nowhere))
     }
 
     fn open_all(

@@ -107,35 +107,32 @@ fn seeds() -> u64 {
 
 #[test]
 fn with_noise_the_one_that_ships_comes_nearest_to_the_best() {
-    let (planted, grids) = (surfaces::all(), grids::all());
-    for noise in [0.05, 0.1] {
-        let (on_planted, table) = scores(&planted, noise, seeds());
-        println!("{table}{on_planted:.3?}");
-        let [ours, rivals @ ..] = on_planted;
+    for (noise, least) in [(0.05, 0.95), (0.1, 0.9)] {
+        let ([ours, rivals @ ..], table) = scores(&surfaces::all(), noise, seeds());
+        println!("{table}{ours:.3?} {rivals:.3?}");
+        assert!(ours.reached >= least, "{ours:?}\n{table}");
         for rival in rivals {
             assert!(ours.reached > rival.reached + 0.05 && ours.mean > rival.mean, "{ours:?} {rival:?}");
         }
-        // A few dozen points are all but covered by 25 trials, whichever they are, and most of what real servers give is a slope and a
-        // plateau, which one climbs a setting after the other: chance, TPE and that come about as far on grids, and ask for changes that
-        // do nothing.
-        let (on_grids, grids_table) = scores(&grids, noise, seeds());
-        println!("{grids_table}{on_grids:.3?}");
-        let [of_grids, coordinate, parzen, chance, one_factor] = on_grids;
-        assert!(of_grids.reached > one_factor.reached + 0.1, "{of_grids:?}\n{grids_table}");
+    }
+}
+
+#[test]
+fn on_what_real_servers_were_measured_to_give_it_comes_to_the_best_and_beats_one_factor_at_a_time() {
+    let grids = grids::all();
+    // A few dozen points are all but covered by 25 trials, whichever they are, and most of what real servers give is a slope and a plateau,
+    // which one climbs a setting after the other: chance, TPE and that come about as far here, and ask for changes that do nothing.
+    for (noise, least) in [(0.05, 0.95), (0.1, 0.9)] {
+        let ([ours, coordinate, parzen, chance, one_factor], table) = scores(&grids, noise, seeds());
+        println!("{table}{ours:.3?} {coordinate:.3?} {parzen:.3?} {chance:.3?} {one_factor:.3?}");
+        assert!(ours.reached >= least && ours.mean >= 0.97, "{ours:?}\n{table}");
+        assert!(ours.reached > one_factor.reached + 0.1, "{ours:?}\n{table}");
         for rival in [coordinate, parzen, chance] {
             assert!(
-                of_grids.reached > rival.reached - 0.03 && of_grids.mean > rival.mean - 0.01,
-                "{of_grids:?} {rival:?}"
+                ours.reached > rival.reached - 0.03 && ours.mean > rival.mean - 0.01,
+                "{ours:?} {rival:?}\n{table}"
             );
         }
-        let whole = (planted.len() + grids.len()) as f64;
-        let all = (ours.reached * planted.len() as f64 + of_grids.reached * grids.len() as f64) / whole;
-        println!("noise {noise}: 95 % of the best in {:.1} % of {} searches", 100.0 * all, whole * seeds() as f64);
-        let least = if noise < 0.1 { 0.95 } else { 0.9 };
-        assert!(
-            all >= least && ours.reached >= least - 0.02 && of_grids.reached >= least,
-            "{all}\n{table}{grids_table}"
-        );
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_diagnose::findings::{about, all_about, diagnose};
-use lastdrop_doctor::{Manner, Order, Trying, confirm, examine_at};
+use lastdrop_doctor::{Manner, Order, Trying, confirm, examine};
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::documents::DoctorDocument;
 use lastdrop_model::plan::Load;
@@ -155,7 +155,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     let observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
     let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     let mut site = site_of(reach.as_ref(), &order, &mut lab)?;
-    let examination = examine_at(&mut lab, &order, site.as_mut())?;
+    let examination = examine(&mut lab, &order, site.as_mut())?;
     let mut document = diagnose(&examination);
     let mut confirmed = Ok(());
     if args.confirm && stop.signal().is_none() {

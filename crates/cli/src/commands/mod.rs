@@ -42,7 +42,7 @@ use lastdrop_model::Url;
 use lastdrop_model::documents::Several;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{Format, Shown, formatted};
-use lastdrop_server::{ServerError, ServerRef, Stack, left_at};
+use lastdrop_server::{Elsewhere, ServerError, ServerRef, Stack, left_at};
 use lastdrop_store::Store;
 
 use crate::exit::UsageError;
@@ -93,10 +93,7 @@ pub fn open_stack(
     others: &OthersArgs,
     reach: Option<&Reach>,
 ) -> Result<Stack, ServerError> {
-    match reach {
-        Some(reach) => Stack::open_with(servers, url, &others.into(), reach),
-        None => Stack::open(servers, url, &others.into()),
-    }
+    Stack::open_with(servers, url, &others.into(), reach.map(|reach| reach as &dyn Elsewhere))
 }
 
 /// The machine that the servers are on, as a doctor asks it: that of their agent, those of several, or this one.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_diagnose::findings::diagnose;
-use lastdrop_doctor::{Manner, Order, examine_at, look_again, proposals};
+use lastdrop_doctor::{Manner, Order, examine, look_again, proposals};
 use lastdrop_lab::warm::RECYCLING_WARM_UP;
 use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_looks::databases::DatabaseOptions;
@@ -254,7 +254,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         let observers = observers(args.output.progress(), store.clone(), &stop);
         let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
         let mut site = site_of(reach.as_ref(), &look, &mut lab)?;
-        before = match examine_at(&mut lab, &look, site.as_mut()) {
+        before = match examine(&mut lab, &look, site.as_mut()) {
             Ok(examination) => Some(diagnose(&examination)),
             Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
             Err(e) => return Err(e.into()),

@@ -84,20 +84,22 @@ pub fn watch(args: &WatchArgs) -> Result<Exit> {
     if let Some(path) = &args.replay {
         return replay(path, args, view, &stop);
     }
-    let servers = match &args.who {
-        Some(who) => &on_agents(&args.servers, who, &args.fleet)?,
-        None => &args.servers,
-    };
-    check_called_apart(servers).map_err(UsageError)?;
+    check_called_apart(&args.servers).map_err(UsageError)?;
     let databases = args.database.options()?;
-    let reach = reach(servers, &args.fleet)?;
+    let (servers, reach) = match &args.who {
+        Some(who) => {
+            let (servers, reach) = on_agents(&args.servers, who, &args.fleet)?;
+            (servers, Some(reach))
+        }
+        None => (args.servers.clone(), reach(&args.servers, &args.fleet)?),
+    };
     let elsewhere = |server: &ServerRef| match &reach {
         Some(reach) => reach.watch(server),
         None => Err(ServerError::Setting(format!("'{server}' is on another machine"))),
     };
     if args.once {
         let report = Report::open(args.json.as_deref(), args.quiet)?;
-        let mut watchers = Watchers::start(servers, &databases, &elsewhere)?;
+        let mut watchers = Watchers::start(&servers, &databases, &elsewhere)?;
         sleep(args.interval, &stop);
         let seen = watchers.look(true)?;
         if let Some(alert) = watchers.alert() {
@@ -108,7 +110,7 @@ pub fn watch(args: &WatchArgs) -> Result<Exit> {
         }
         return Ok(leave(&stop));
     }
-    let watchers = Watchers::start(servers, &databases, &elsewhere)?;
+    let watchers = Watchers::start(&servers, &databases, &elsewhere)?;
     let record = args.record.as_deref().or(args.json.as_deref()).map(Recorder::open).transpose()?;
     let limit = args.duration.map(|d| Instant::now() + d);
     let source = Live { watchers, interval: args.interval };

@@ -54,8 +54,7 @@ pub fn reach(servers: &[ServerRef], fleet: &FleetArgs) -> Result<Option<Reach>> 
     if !servers.iter().any(ServerRef::is_elsewhere) {
         return Ok(None);
     }
-    let (url, fleet) = fleet.connect_to()?;
-    let reach = Reach { fleet, broker: address_of(&url) };
+    let reach = Reach::connect(fleet)?;
     let agents = reach.fleet.agents()?;
     for name in servers.iter().flat_map(ServerRef::agents) {
         agent(&agents, name).map_err(UsageError)?;
@@ -63,16 +62,18 @@ pub fn reach(servers: &[ServerRef], fleet: &FleetArgs) -> Result<Option<Reach>> 
     Ok(Some(reach))
 }
 
-/// Servers on the machines of agents that are chosen as those that put a load on are: all or so many of those that look at them, or names.
+/// Servers on the machines of agents that are chosen as those that put a load on are: all or so many of those that look at them, or names;
+/// and the fleet that these are in.
 ///
 /// # Errors
 /// When a server has its agents already, an agent that is named does not look at one, or none does.
-pub fn on_agents(servers: &[ServerRef], who: &str, fleet: &FleetArgs) -> Result<Vec<ServerRef>> {
+pub fn on_agents(servers: &[ServerRef], who: &str, fleet: &FleetArgs) -> Result<(Vec<ServerRef>, Reach)> {
     if let Some(elsewhere) = servers.iter().find(|server| server.is_elsewhere()) {
         let what = format!("--fleet says on whose machines the servers are, and so does '{elsewhere}': one of the two");
         return Err(UsageError(what).into());
     }
-    let agents = fleet.connect()?.agents()?;
+    let reach = Reach::connect(fleet)?;
+    let agents = reach.fleet.agents()?;
     let missing = |agent: &Agent| servers.iter().find(|server| !looks_at(agent, server));
     let able: Vec<Agent> = agents.iter().filter(|agent| missing(agent).is_none()).cloned().collect();
     // Who is named is asked for; of all, those that can.
@@ -91,7 +92,7 @@ pub fn on_agents(servers: &[ServerRef], who: &str, fleet: &FleetArgs) -> Result<
         return Err(UsageError("--fleet: weights share out a load, and here is none: names alone".into()).into());
     }
     let names: Vec<String> = chosen.into_iter().map(|c| c.agent.name).collect();
-    Ok(servers.iter().map(|server| server.on(names.clone())).collect())
+    Ok((servers.iter().map(|server| server.on(names.clone())).collect(), reach))
 }
 
 /// Was the agent started with a server?
@@ -110,6 +111,11 @@ fn agent<'a>(agents: &'a [Agent], name: &str) -> Result<&'a Agent, String> {
 }
 
 impl Reach {
+    fn connect(fleet: &FleetArgs) -> Result<Reach> {
+        let (url, fleet) = fleet.connect_to()?;
+        Ok(Reach { fleet, broker: address_of(&url) })
+    }
+
     /// A conversation about a server that is on one machine.
     pub(super) fn about(&self, server: &ServerRef) -> Result<Asking, ServerError> {
         let failed = |agent: &str, what: String| ServerError::Elsewhere { agent: agent.into(), what, refusal: false };

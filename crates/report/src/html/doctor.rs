@@ -15,7 +15,7 @@ use super::page::Section;
 use super::table::{NOTES, Table};
 use super::text::{Said, short};
 use super::verdict::{Told, Tone};
-use crate::doctor::{change, number, speaks};
+use crate::doctor::{change, machine, number, speaks};
 use crate::nodes::differing_lines;
 
 pub(super) fn section(d: &DoctorDocument) -> Section {
@@ -30,11 +30,7 @@ pub(super) fn section(d: &DoctorDocument) -> Section {
         (notes(&d.notes))
         @if !d.unseen.is_empty() { h2.group { "What could not be seen" } (notes(&d.unseen)) }
     };
-    let machine = match (d.examination.machine.as_str(), d.examination.nodes.len()) {
-        ("", _) => "the machine".into(),
-        (agents, 2..) => format!("the machines of {agents}, where the servers were looked at"),
-        (agent, _) => format!("agent {agent}'s machine, where the servers were looked at"),
-    };
+    let machine = machine(&d.examination).unwrap_or("the machine".into());
     let on = share(d.cost_cores / d.examination.processors.max(1) as f64);
     Section {
         title: format!("What holds {} back", d.url),
