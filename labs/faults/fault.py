@@ -50,6 +50,8 @@ class Fault:
     """Findings that are as right, where the page of findings has two names for what was planted."""
     also: tuple = ()
     """Other findings that have to be there as well."""
+    then: tuple = ()
+    """Of two faults at once: what the limit is once the change of the first is kept."""
     mounts: dict | None = None
     impossible: str = ""
     """Why this kernel or machine cannot make it."""

@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import ask, database, measure, rows
+from . import ask, confirm, database, measure, rows
 from .place import LabError, clear_up
 from .table import FAULTS
 
@@ -19,6 +19,8 @@ def arguments():
     parser.add_argument("ids", nargs="*", metavar="ID", help="findings, or single set-ups as --list shows them [default: all]")
     parser.add_argument("--list", action="store_true", help="list the faults and end")
     parser.add_argument("--verify", action="store_true", help="measure that each is a fault: planted, cured, with the look-alike's cure")
+    parser.add_argument("--confirm", action="store_true",
+                        help="have it try what it proposes: what it promised against what came, and the limit afterwards")
     parser.add_argument("--only-strength", type=int, metavar="N", help="only this strength of each")
     parser.add_argument("--again", action="store_true", help="also what has a row for this commit")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of --verify: turns of four seconds for each set-up [default: 3]")
@@ -84,6 +86,21 @@ def examine(faults, options, about):
     return [row for row in rows.latest("doctor.jsonl", about).values() if row["name"] in known]
 
 
+def confirmed(faults, options, about):
+    """Rows of changes that were tried; at the first strength of each unless another is asked for."""
+    folder = rows.FOLDER / "doctor" / about["program"]
+    folder.mkdir(parents=True, exist_ok=True)
+    faults = confirm.chosen(faults)
+    done = {} if options.again else rows.latest("doctor-confirm.jsonl", about)
+    for fault, strength in tasks(faults, options.only_strength or 1):
+        if done.get((fault.name, strength), {}).get("state", "not made") == "not made":
+            row = confirm.confirm(fault, strength, folder)
+            rows.append("doctor-confirm.jsonl", {**row, **about})
+            print(confirm.report([row]).splitlines()[2] + (f" LEFT: {row['left']}" if "left" in row else ""), flush=True)
+    known = {fault.name for fault in faults}
+    return [row for row in rows.latest("doctor-confirm.jsonl", about).values() if row["name"] in known]
+
+
 def main():
     options = arguments()
     # Ended from outside, nothing may remain.
@@ -103,6 +120,12 @@ def main():
             if options.publish:
                 publish(about)
             sys.exit(1 if any(row["trouble"] for row in found) else 0)
+        if options.confirm:
+            found = confirmed(faults, options, about)
+            print(confirm.report(found))
+            if options.publish:
+                publish(about)
+            sys.exit(0 if all(map(confirm.in_order, found)) else 1)
         found = examine(faults, options, about)
     except LabError as error:
         sys.exit(f"lab doctor: {error}")
@@ -117,10 +140,13 @@ def main():
 def publish(about):
     """Writes the page: all answers for this version, and for each fault what was measured last, of whatever commit."""
     answers = list(rows.latest("doctor.jsonl", about).values())
+    tried = list(rows.latest("doctor-confirm.jsonl", about).values())
     proved = list(rows.latest("doctor-verify.jsonl", {}).values())
     parts = [HEAD]
     if answers:
         parts += ["## Answers\n", rows.report(answers, [fault for fault in FAULTS if fault.impossible], about)]
+    if tried:
+        parts += ["## What changes promise and bring\n", confirm.report(tried)]
     if proved:
         parts += ["## What was planted\n", rows.proofs(proved)]
     PAGE.write_text("\n".join(parts))

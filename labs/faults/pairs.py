@@ -2,8 +2,9 @@
 
 from . import apache as web
 from .fault import PAIR, Case, Fault
+from .haproxy import haproxy
 from .limits_wait import MANY, php_site, row_lock
-from .nginx import proxied, nginx
+from .nginx import fpm, nginx, php_before, proxied
 from .peers import service
 from .python import gunicorn
 
@@ -45,6 +46,37 @@ def lock_and_workers(place, workers=6, seconds=0.05, shared=True):
     return Case([server], server.url + "/page", MANY)
 
 
+def children_and_peer(place, children=2, how="serial"):
+    """A pool that does 9/s, before a service that does 50."""
+    peer = service(place, 0.02, how)
+    return php_site(place, f"usleep(200000); file_get_contents('{peer.url}');", children)
+
+
+def workers_and_lock(place, workers=2, shared=True):
+    """Workers that do 9/s, of a page whose lock for all allows 33."""
+    file = "one" if shared else "$$"
+    code = (f'select(undef, undef, undef, 0.2); open(my $f, ">>", "{place.open_folder("locks")}/{file}") or die; '
+            "flock($f, LOCK_EX); select(undef, undef, undef, 0.03); close $f;")
+    server = web.apache(place, workers=workers, log=web.buffered_log(place), lines=web.perl(place, code))
+    return Case([server], server.url + "/page", MANY)
+
+
+def front_and_children(place, connections=12, children=8):
+    """Few connections of an nginx, before a pool that is larger than they can use and smaller than the users are many."""
+    place.write("docs/page.php", "<?php usleep(100000); echo 'ok';")
+    pool = fpm(place, children=children)
+    front = php_before(place, pool, workers=1, connections=connections)
+    return Case([front, pool], front.url + "/page.php", ["-c", "40", "--keepalive", "off"])
+
+
+def slots_and_workers(place, maxconn=2, workers=6):
+    """A balancer that lets through fewer than the server behind it has workers."""
+    back = web.apache(place, workers=workers, log=web.buffered_log(place), lines=web.perl(place, "select(undef, undef, undef, 0.1);"))
+    slots = f"maxconn {maxconn}" if maxconn else ""
+    front = haproxy(place, f"  server one 127.0.0.1:{back.port} {slots}")
+    return Case([front, back], front.url + "/page", MANY)
+
+
 PAIRS = [
     Fault("slow-upstream", peer_and_pool, PAIR, variant="few-children", cure={"how": "parallel"}, other={"children": 8},
           near="fpm-children-exhausted"),
@@ -56,4 +88,12 @@ PAIRS = [
           other={"connections": 400}, near="nginx-connections-exhausted", accept=("workers-exhausted",)),
     Fault("serialized", lock_and_workers, PAIR, variant="few-workers", cure={"shared": False}, other={"workers": 12},
           near="workers-exhausted"),
+    Fault("fpm-children-exhausted", children_and_peer, PAIR, variant="slow-upstream", cure={"children": 30}, other={"how": "parallel"},
+          near="slow-upstream", then=("slow-upstream",)),
+    Fault("workers-exhausted", workers_and_lock, PAIR, variant="serialized", cure={"workers": 30}, other={"shared": False},
+          near="serialized", then=("serialized",)),
+    Fault("nginx-connections-exhausted", front_and_children, PAIR, variant="few-children", cure={"connections": 400},
+          other={"children": 40}, near="fpm-children-exhausted", then=("fpm-children-exhausted",)),
+    Fault("proxy-maxconn", slots_and_workers, PAIR, variant="few-workers", cure={"maxconn": 0}, other={"workers": 30},
+          near="workers-exhausted", then=("workers-exhausted",)),
 ]
