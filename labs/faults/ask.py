@@ -72,9 +72,9 @@ def judge(fault, document):
     return named or (f"not found ({limit})" if limit else "not found"), named is not None and not missing
 
 
-def examine(fault, strength, folder):
-    """A row about one fault at one strength; the doctor's document and words are kept in `folder`."""
-    stem = f"{fault.name.replace('@', '.')}-{strength}"
+def examine(fault, strength, folder, number=None):
+    """A row about one fault at one strength; the doctor's document and words are kept in `folder`. `number`: of several tries."""
+    stem = "-".join([fault.name.replace("@", "."), str(strength), *([f"try{number}"] if number else [])])
     document = folder / f"{stem}.json"
     document.unlink(missing_ok=True)
     row = {"id": fault.id, "name": fault.name, "kind": fault.kind, "strength": strength, "expected": fault.id,
@@ -96,6 +96,8 @@ def examine(fault, strength, folder):
             row["said"], row["right"] = judge(fault, answer)
             row["findings"] = [finding["id"] for finding in answer["findings"]]
             row["limit"], row["state"] = answer["limit"], "ok"
+            seen = answer["examination"]
+            row["cost"] = seen.get("cost_cores", 0) / seen["processors"]
     except (LabError, OSError, subprocess.SubprocessError, json.JSONDecodeError, KeyError) as error:
         row["why"] = f"{type(error).__name__}: {error}"
         # A set-up that does not come up says nothing of the doctor.

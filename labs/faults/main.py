@@ -11,6 +11,8 @@ from .place import LabError, clear_up
 from .table import FAULTS
 
 PAGE = Path("docs/doctor-lab.md")
+ALIKE = ("workers-exhausted", "slow-upstream", "db-locked", "session-lock", "interpreter-lock")
+"""Busy workers and idle processors, each for another reason."""
 
 
 def arguments():
@@ -21,6 +23,7 @@ def arguments():
     parser.add_argument("--verify", action="store_true", help="measure that each is a fault: planted, cured, with the look-alike's cure")
     parser.add_argument("--confirm", action="store_true",
                         help="have it try what it proposes: what it promised against what came, and the limit afterwards")
+    parser.add_argument("--tries", type=int, metavar="N", help="ask about each so many times; without an ID about five look-alikes")
     parser.add_argument("--only-strength", type=int, metavar="N", help="only this strength of each")
     parser.add_argument("--again", action="store_true", help="also what has a row for this commit")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of --verify: turns of four seconds for each set-up [default: 3]")
@@ -86,6 +89,23 @@ def examine(faults, options, about):
     return [row for row in rows.latest("doctor.jsonl", about).values() if row["name"] in known]
 
 
+def tried(faults, options, about):
+    """Rows of several tries of each, at the first strength unless another is asked for."""
+    folder = rows.FOLDER / "doctor" / about["program"]
+    folder.mkdir(parents=True, exist_ok=True)
+    if not options.ids:
+        faults = [fault for fault in faults if fault.name in ALIKE]
+    done = {} if options.again else rows.latest("doctor-tries.jsonl", about, "try")
+    # One after the other, so that whatever the machine does meanwhile is done to all.
+    for number in range(1, options.tries + 1):
+        for fault, strength in tasks(faults, options.only_strength or 1):
+            if done.get((fault.name, number), {}).get("state", "not made") == "not made":
+                row = {**ask.examine(fault, strength, folder, number), "try": number}
+                rows.append("doctor-tries.jsonl", {**row, **about})
+                print(f"{'ok   ' if row['right'] else 'WRONG'} {row['name']} (try {number}): {row['said']} {row.get('why', '')[:300]}", flush=True)
+    return list(rows.latest("doctor-tries.jsonl", about, "try").values())
+
+
 def confirmed(faults, options, about):
     """Rows of changes that were tried; at the first strength of each unless another is asked for."""
     folder = rows.FOLDER / "doctor" / about["program"]
@@ -126,6 +146,12 @@ def main():
             if options.publish:
                 publish(about)
             sys.exit(0 if all(map(confirm.in_order, found)) else 1)
+        if options.tries:
+            found = tried(faults, options, about)
+            print(rows.several(found))
+            if options.publish:
+                publish(about)
+            sys.exit(0 if all(row["right"] for row in found) else 1)
         found = examine(faults, options, about)
     except LabError as error:
         sys.exit(f"lab doctor: {error}")
@@ -140,13 +166,16 @@ def main():
 def publish(about):
     """Writes the page: all answers for this version, and for each fault what was measured last, of whatever commit."""
     answers = list(rows.latest("doctor.jsonl", about).values())
-    tried = list(rows.latest("doctor-confirm.jsonl", about).values())
+    alike = list(rows.latest("doctor-tries.jsonl", about, "try").values())
+    changes = list(rows.latest("doctor-confirm.jsonl", about).values())
     proved = list(rows.latest("doctor-verify.jsonl", {}).values())
     parts = [HEAD]
     if answers:
         parts += ["## Answers\n", rows.report(answers, [fault for fault in FAULTS if fault.impossible], about)]
-    if tried:
-        parts += ["## What changes promise and bring\n", confirm.report(tried)]
+    if alike:
+        parts += ["## Look-alikes, several tries each\n", rows.several(alike)]
+    if changes:
+        parts += ["## What changes promise and bring\n", confirm.report(changes)]
     if proved:
         parts += ["## What was planted\n", rows.proofs(proved)]
     PAGE.write_text("\n".join(parts))

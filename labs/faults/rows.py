@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections import Counter, defaultdict
 from pathlib import Path
+from statistics import median
 
 from .fault import HEALTHY, LIMIT, PAIR, RISK, WASTE
 from .measure import lastdrop
@@ -48,13 +49,15 @@ def read(name):
     return found
 
 
-def latest(name, about):
-    """The last row of each fault and strength about this program, whatever was committed since: {(name, strength): row}. Without a
-    version: about any."""
-    return {(row["name"], row["strength"]): row for row in read(name)
+def latest(name, about, number="strength"):
+    """The last row of each fault and strength (or other number of it) about this program, whatever was committed since:
+    {(name, strength): row}. Without a version: about any."""
+    return {(row["name"], row[number]): row for row in read(name)
             if not about or row.get("program") == about["program"]}
 
 
+COST = 0.02
+"""Share of the machine's processors that looking may take."""
 WANTED = {LIMIT: 0.9, WASTE: 0.8, RISK: 0.8, HEALTHY: 1.0, PAIR: 1.0}
 TITLES = {LIMIT: "limits", WASTE: "wastes", RISK: "risks", HEALTHY: "healthy servers", PAIR: "two faults at once"}
 
@@ -71,6 +74,11 @@ def report(rows, impossible, about):
         if of:
             right = sum(row["right"] for row in of)
             lines.append(f"| {title} | {right} | {len(of)} | {100 * right / len(of):.0f} % | {100 * WANTED[kind]:.0f} % |")
+    costs = sorted(row["cost"] for row in counted if "cost" in row)
+    if costs:
+        above = sum(cost > COST for cost in costs)
+        lines += ["", f"Looking took {100 * median(costs):.1f} % of the machine's processors in the median, {100 * costs[-1]:.1f} % at most, more "
+                  f"than {100 * COST:.0f} % in {above} of {len(costs)}."]
     table = defaultdict(Counter)
     for row in counted:
         said = row["said"] if not row["right"] else "right"
@@ -94,6 +102,19 @@ def report(rows, impossible, about):
     if impossible:
         lines += ["", "What this machine cannot make:", ""]
         lines += [f"- {fault.name}: {fault.impossible}" for fault in impossible]
+    return "\n".join(lines) + "\n"
+
+
+def several(rows):
+    """Markdown: how often each of those was told from its look-alikes that were asked about several times."""
+    table = defaultdict(Counter)
+    for row in rows:
+        if row["state"] != "not made":
+            table[row["name"]]["right" if row["right"] else row["said"]] += 1
+    lines = ["| fault | right | said instead |", "|---|---|---|"]
+    for name, said in sorted(table.items()):
+        wrong = ", ".join(f"{word} ({count})" for word, count in said.most_common() if word != "right")
+        lines.append(f"| {name} | {said['right']}/{sum(said.values())} | {wrong or '–'} |")
     return "\n".join(lines) + "\n"
 
 

@@ -18,14 +18,26 @@ pub type Stacks = BTreeMap<Vec<Frame>, u64>;
 /// first, and an empty line. What is no frame is left out.
 #[must_use]
 pub fn read_perf_script(text: &str) -> Stacks {
+    perf_script_of(text, |_| true)
+}
+
+/// The same of the processes that are wanted.
+#[must_use]
+pub fn perf_script_of(text: &str, is_wanted: impl Fn(i32) -> bool) -> Stacks {
     let mut stacks = Stacks::new();
     let mut frames: Vec<Frame> = Vec::new();
+    let mut wanted = true;
     for line in text.lines().chain(std::iter::once("")) {
         if line.trim().is_empty() {
-            if !frames.is_empty() {
-                frames.reverse();
-                *stacks.entry(std::mem::take(&mut frames)).or_default() += 1;
+            frames.reverse();
+            let stack = std::mem::take(&mut frames);
+            if !stack.is_empty() && wanted {
+                *stacks.entry(stack).or_default() += 1;
             }
+        } else if !line.starts_with([' ', '\t']) {
+            // "apache2  4711"; a program's name may have spaces in it.
+            let pid = line.split_whitespace().next_back().and_then(|word| word.parse().ok());
+            wanted = pid.is_none_or(&is_wanted);
         } else if line.starts_with([' ', '\t']) {
             // "    7f12ab34 apr_palloc+0x1c (/usr/lib/libapr-1.so.0.7.2)"
             let Some((_, rest)) = line.trim().split_once(' ') else { continue };

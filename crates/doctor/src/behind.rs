@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use lastdrop_lab::LabError;
 use lastdrop_probe::chain::Chain;
+use lastdrop_probe::host::thread_cpu;
 use lastdrop_probe::links::{Link, Links, links};
 use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process;
@@ -15,8 +16,10 @@ use lastdrop_server::{Found, ServerError, ServerRef, find, found_of_process};
 
 use crate::site::Goal;
 
-/// Connections last for milliseconds: looked for this often.
+/// Connections last for milliseconds: looked for this often, where a look takes no longer than a part of that.
 const PAUSE: Duration = Duration::from_millis(15);
+/// Pauses are so many times as long as what a look takes of a processor: on a machine with many sockets that is milliseconds.
+const PAUSES: u32 = 10;
 /// Servers beyond this are left out: a front may lead to a hundred.
 const MOST_SERVERS: usize = 8;
 
@@ -134,24 +137,25 @@ fn free_name(members: &[Member], kind: &str, pid: i32) -> String {
 /// Follows connections on a thread of its own while somebody puts load on.
 pub struct Following {
     over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Members>>,
+    thread: Option<JoinHandle<(Members, Duration)>>,
 }
 
 impl Following {
     pub fn start(members: Vec<Member>, goal: &Goal, scope: &Scope) -> Following {
         let over = Arc::new(AtomicBool::new(false));
         let (of, within, theirs) = (goal.clone(), scope.clone(), Arc::clone(&over));
-        Following { over, thread: Some(thread::spawn(move || follow(members, &of, &within, &theirs))) }
+        let work = move || (follow(members, &of, &within, &theirs), thread_cpu());
+        Following { over, thread: thread::Builder::new().name("following".into()).spawn(work).ok() }
     }
 
-    /// Those that were found, after a last look.
+    /// Those that were found, after a last look; and the processor time that it took.
     ///
     /// # Errors
     /// When the thread has failed.
-    pub fn end(mut self) -> Result<Members, LabError> {
+    pub fn end(mut self) -> Result<(Members, Duration), LabError> {
         self.over.store(true, Ordering::Relaxed);
-        let members = self.thread.take().and_then(|thread| thread.join().ok());
-        members.ok_or_else(|| LabError::Other("looking for servers failed".into()))
+        let found = self.thread.take().and_then(|thread| thread.join().ok());
+        found.ok_or_else(|| LabError::Other("looking for servers failed".into()))
     }
 }
 
@@ -175,6 +179,7 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
     let mut hidden = BTreeSet::new();
     let mut turn = 0u32;
     loop {
+        let begun = thread_cpu();
         let last = over.load(Ordering::Relaxed);
         // Reads the open files of the whole machine: seldom.
         if turn.is_multiple_of(8) || last {
@@ -205,7 +210,7 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
         if last {
             break;
         }
-        thread::sleep(PAUSE);
+        thread::sleep(PAUSE.max((thread_cpu() - begun) * PAUSES));
     }
     Members { hidden: hidden.into_iter().collect(), ..in_order(members, &takes_part, seen, to.as_ref()) }
 }

@@ -70,7 +70,7 @@ impl LoadFrom {
 /// What is asked of a thread that looks.
 enum Ask {
     Begin,
-    /// Looks since, what could not be read, and processors that it took.
+    /// Looks since, what could not be read, and processor time that it took.
     End(Sender<Answer>),
 }
 
@@ -78,7 +78,7 @@ enum Ask {
 struct Answer {
     looks: Vec<Look>,
     unread: Vec<String>,
-    cores: f64,
+    cost: Duration,
     clients: Clients,
 }
 
@@ -97,8 +97,8 @@ pub struct Beside {
     databases: Databases,
     softirq: Option<Vec<(u64, u64)>>,
     pub unread: Vec<String>,
-    pub cost_cores: f64,
-    began: Instant,
+    /// Processor time that looking has taken, as of the last end.
+    pub cost: Duration,
 }
 
 impl Beside {
@@ -140,7 +140,7 @@ impl Beside {
                             let _ = to.send(Answer {
                                 looks: std::mem::take(&mut looks),
                                 unread: looker.unread(),
-                                cores: looker.cost_cores(),
+                                cost: looker.cost(),
                                 clients: std::mem::take(&mut clients),
                             });
                         }
@@ -151,7 +151,10 @@ impl Beside {
                                 let _ = told.send(look.clone());
                             }
                             looks.push(look);
-                            clients.look(subject.master, &ports, &load);
+                            // Those of the others are servers of the chain.
+                            if place == 0 {
+                                clients.look(subject.master, &ports, &load);
+                            }
                         }
                         Err(RecvTimeoutError::Disconnected) => return,
                     }
@@ -173,8 +176,7 @@ impl Beside {
             databases: Databases::start(databases, &known),
             softirq: None,
             unread: Vec::new(),
-            cost_cores: 0.0,
-            began: Instant::now(),
+            cost: Duration::ZERO,
         }
     }
 
@@ -206,13 +208,13 @@ impl Beside {
                 }
             }
         }
-        let mut cost = self.census.cost().as_secs_f64() / self.began.elapsed().as_secs_f64().max(1.0);
+        self.cost = self.census.cost();
         for (place, watched) in self.watched.iter_mut().enumerate() {
             let (to, answer) = channel();
             let asked = watched.asks.as_ref().is_some_and(|asks| asks.send(Ask::End(to)).is_ok());
-            let Answer { looks, unread, cores, clients } =
+            let Answer { looks, unread, cost, clients } =
                 asked.then(|| answer.recv_timeout(Duration::from_secs(20)).ok()).flatten().unwrap_or_default();
-            cost += cores;
+            self.cost += cost;
             if place == 0 {
                 fold::machine(&looks, &mut step);
             }
@@ -222,8 +224,7 @@ impl Beside {
             }
             let news = watched.logs.news();
             (seen.log, seen.log_samples) = (news.counts, news.samples);
-            // Those of another server of the chain are no clients.
-            if let Some((address, share, connections)) = clients.top().filter(|_| place == 0) {
+            if let Some((address, share, connections)) = clients.top() {
                 (seen.top_client, seen.other_clients) = (Some((address, share)), connections);
             }
             seen.zombies = process::zombies_of(watched.master);
@@ -235,7 +236,6 @@ impl Beside {
                 }
             }
         }
-        self.cost_cores = self.cost_cores.max(cost);
         if let Some(before) = self.softirq.take() {
             let share = |(now, then): ((u64, u64), (u64, u64))| {
                 let all = now.1.saturating_sub(then.1);

@@ -304,6 +304,9 @@ fn steps(
     }
     say(lab, "the same load, and a look inside: system calls, profile".into());
     all.inside = inside_step(lab, plan, machine, asked, &mut *site, all)?;
+    if let Some(step) = all.steps.last() {
+        note(site, step)?;
+    }
     suspect(lab, all);
     match site.modules()? {
         Some(Ok(tried)) => all.servers.first_mut().into_iter().for_each(|s| s.modules = Some(tried.clone())),

@@ -10,7 +10,7 @@ use lastdrop_lab::LabError;
 use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_model::Look;
 use lastdrop_model::examination::{Inside, ModulesTried, Step};
-use lastdrop_probe::host::{self, HostMemory};
+use lastdrop_probe::host::{self, HostMemory, thread_cpu};
 use lastdrop_probe::namespace::{Namespace, longest_queue};
 use lastdrop_server::ServerRef;
 
@@ -23,6 +23,8 @@ use crate::{inside, settings};
 /// Looks for visitors, and the pause after each: connections may last for some milliseconds only, and are requests, too.
 const VISITOR_LOOKS: u32 = 60;
 const VISITOR_PAUSE: Duration = Duration::from_millis(20);
+/// So many times as long as what a look takes of a processor, at least.
+const VISITOR_PAUSES: u32 = 4;
 /// A queue that requests have left who gave up takes a while to empty.
 const MOST_SETTLING: Duration = Duration::from_secs(6);
 
@@ -41,6 +43,9 @@ pub struct Here {
     members: Members,
     beside: Option<Beside>,
     readings: Readings,
+    began: Instant,
+    /// Processor time that looking has taken, but for what goes on beside a step.
+    cost: Duration,
 }
 
 impl std::fmt::Debug for Here {
@@ -63,6 +68,8 @@ impl Here {
             members: Members::default(),
             beside: None,
             readings: Readings::default(),
+            began: Instant::now(),
+            cost: Duration::ZERO,
         }
     }
 
@@ -94,6 +101,7 @@ impl Site for Here {
         self.scope = if self.only_known { Scope::only(&self.known) } else { Scope::All };
         self.members = Members { all: named(&servers, goal, &self.scope)?, ..Members::default() };
         (self.beside, self.following, self.readings) = (None, None, Readings::default());
+        (self.began, self.cost) = (Instant::now(), Duration::ZERO);
         self.goal = Some(goal.clone());
         let memory_bytes = HostMemory::now().map_or(0, |m| m.total);
         Ok(Machine { processors: host::processors(), memory_bytes, ..Machine::default() })
@@ -105,7 +113,9 @@ impl Site for Here {
         let ignore: Vec<IpAddr> = self.goal()?.ignore.iter().map(IpAddr::to_canonical).collect();
         let ports = front.found.ports();
         let mut seen = BTreeMap::<String, usize>::new();
+        let begun = thread_cpu();
         for _ in 0..VISITOR_LOOKS {
+            let before = thread_cpu();
             let mut now = BTreeMap::<String, usize>::new();
             let ends = namespace.others(&ports).unwrap_or_default().into_iter();
             for end in ends.filter(|end| !ignore.contains(&end.ip().to_canonical())) {
@@ -115,8 +125,9 @@ impl Site for Here {
                 let most = seen.entry(address).or_default();
                 *most = n.max(*most);
             }
-            thread::sleep(VISITOR_PAUSE);
+            thread::sleep(VISITOR_PAUSE.max((thread_cpu() - before) * VISITOR_PAUSES));
         }
+        self.cost += thread_cpu() - begun;
         let most = seen.into_iter().max_by_key(|(_, n)| *n);
         Ok(most.map(|(address, n)| format!("{n} connections from {address}")))
     }
@@ -129,13 +140,16 @@ impl Site for Here {
 
     fn servers(&mut self) -> Result<Servers, LabError> {
         if let Some(following) = self.following.take() {
-            self.members = following.end()?;
+            let (members, cost) = following.end()?;
+            (self.members, self.cost) = (members, self.cost + cost);
         }
+        let begun = thread_cpu();
         let hidden = |what: &String| format!("{what}, which takes part, is none of the servers that may be looked at");
         let mut unseen: Vec<String> = self.members.hidden.iter().map(hidden).collect();
         let servers = settings::examined(&self.members, &mut unseen);
         let goal = self.goal()?;
         self.beside = Some(Beside::start(&self.members, goal, &self.databases, &self.told));
+        self.cost += thread_cpu() - begun;
         Ok(Servers { servers, sysctls: settings::sysctls(), unseen })
     }
 
@@ -149,11 +163,15 @@ impl Site for Here {
     }
 
     fn inside(&mut self) -> Result<Vec<Inside>, LabError> {
-        Ok(inside::look(&self.members, &self.goal()?.url))
+        let (seen, cost) = inside::look(&self.members, &self.goal()?.url);
+        self.cost += cost;
+        Ok(seen)
     }
 
     fn memory(&mut self, requests: u64) -> Result<(), LabError> {
+        let begun = thread_cpu();
         self.readings.read(&self.members, requests);
+        self.cost += thread_cpu() - begun;
         Ok(())
     }
 
@@ -173,7 +191,8 @@ impl Site for Here {
     fn rest(&mut self) -> Result<Rest, LabError> {
         let growth = self.readings.growth();
         let Some(mut beside) = self.beside.take() else { return Ok(Rest { growth, ..Rest::default() }) };
-        let cost_cores = (beside.cost_cores * 1e4).round() / 1e4;
+        let cost = (self.cost + beside.cost).as_secs_f64() / self.began.elapsed().as_secs_f64().max(1e-3);
+        let cost_cores = (cost * 1e4).round() / 1e4;
         Ok(Rest { growth, unseen: std::mem::take(&mut beside.unread), cost_cores })
     }
 }

@@ -2,13 +2,15 @@
 //! where all of them spend their processor time.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lastdrop_analyze::inside::sorts;
 use lastdrop_analyze::stacks;
 use lastdrop_model::Url;
 use lastdrop_model::examination::Inside;
+use lastdrop_probe::host::{ended_children_cpu, thread_cpu};
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::perf::Perf;
 use lastdrop_probe::process;
@@ -16,14 +18,26 @@ use lastdrop_probe::strace::Strace;
 
 use crate::behind::{Member, Members};
 
-/// Tracing stops a process at each call: as few as possible, for a moment.
+/// Tracing stops a process at each call: as few as possible, for a moment, and no longer than it takes to see some requests.
 const TRACED: usize = 2;
 const TRACE: Duration = Duration::from_millis(2000);
+const LEAST_TRACE: Duration = Duration::from_millis(300);
+const ENOUGH: usize = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+/// Who does nothing for so long has no client, and calls nothing.
+const AT_WORK: Duration = Duration::from_millis(250);
 const PROFILE: Duration = Duration::from_secs(2);
 /// Of libraries and functions those with the largest shares are kept.
 const KEPT: usize = 15;
 
-pub fn look(members: &Members, url: &Url) -> Vec<Inside> {
+/// What was seen of each; and the processor time that it took, that of the tools included.
+pub fn look(members: &Members, url: &Url) -> (Vec<Inside>, Duration) {
+    let (begun, tools) = (thread_cpu(), ended_children_cpu());
+    let spent = Mutex::new(Duration::ZERO);
+    let own = |work: &mut dyn FnMut()| {
+        work();
+        *spent.lock().unwrap_or_else(PoisonError::into_inner) += thread_cpu();
+    };
     let mut all: Vec<Inside> =
         members.all.iter().map(|m| Inside { server: m.called.clone(), ..Inside::default() }).collect();
     // All of them at once, while the load is on.
@@ -31,23 +45,29 @@ pub fn look(members: &Members, url: &Url) -> Vec<Inside> {
         for (member, inside) in members.all.iter().zip(&mut all) {
             // Of databases their own views tell more, of what is not known nothing is to be told.
             if !member.found.kind.programs.is_empty() && member.found.kind.database.is_none() {
-                scope.spawn(|| trace(member, url, inside));
+                scope.spawn(|| own(&mut || trace(member, url, inside)));
             }
         }
     });
-    thread::scope(|scope| {
-        for (member, inside) in members.all.iter().zip(&mut all) {
-            scope.spawn(|| profile(member, inside));
-        }
-    });
-    all
+    profile(members, &mut all);
+    let own = spent.into_inner().unwrap_or_else(PoisonError::into_inner) + (thread_cpu() - begun);
+    (all, own + ended_children_cpu().saturating_sub(tools))
 }
 
-/// Workers at random places of the pool: the first ones of some servers get most of the work.
+/// Workers at random places among those that are at work: the first ones of some servers get most of it, and where clients keep their
+/// connections others get none at all.
 fn some_workers(member: &Member, n: usize) -> Vec<i32> {
-    let workers = member.found.workers();
+    let mut workers = member.found.workers();
     if workers.is_empty() {
         return vec![member.found.master];
+    }
+    let ran = |pid: &i32| process::processor_time(*pid).unwrap_or_default();
+    let before: Vec<Duration> = workers.iter().map(ran).collect();
+    thread::sleep(AT_WORK);
+    let busy: Vec<i32> =
+        workers.iter().zip(before).filter(|(pid, then)| ran(pid) > *then).map(|(pid, _)| *pid).collect();
+    if !busy.is_empty() {
+        workers = busy;
     }
     let step = (workers.len() / n).max(1);
     workers.into_iter().step_by(step).take(n).collect()
@@ -57,12 +77,15 @@ fn trace(member: &Member, url: &Url, inside: &mut Inside) {
     let Ok(file) = tempfile::NamedTempFile::new() else { return };
     let pids = some_workers(member, TRACED);
     let namespace = Namespace::of(member.found.master).ok();
-    let connections = || namespace.as_ref().and_then(|n| n.unix_connections().ok()).unwrap_or_default();
-    let mut known = connections();
-    let Ok(strace) = Strace::attach(&pids, file.path()) else { return };
-    thread::sleep(TRACE);
-    known.extend(connections());
-    let Ok(calls) = strace.finish(&known) else { return };
+    let sockets = || namespace.as_ref().and_then(|n| n.socket_names().ok()).unwrap_or_default();
+    let mut known = sockets();
+    let Ok(mut strace) = Strace::attach(&pids, file.path()) else { return };
+    let began = Instant::now();
+    while began.elapsed() < TRACE && (began.elapsed() < LEAST_TRACE || strace.requests() < ENOUGH) {
+        thread::sleep(PAUSE);
+    }
+    known.extend(sockets());
+    let Ok(calls) = strace.finish(known) else { return };
     let mut ports = member.found.ports();
     if ports.is_empty() {
         ports.push(url.port);
@@ -72,20 +95,29 @@ fn trace(member: &Member, url: &Url, inside: &mut Inside) {
     (inside.objects, inside.waits_s) = (found.objects, found.waits_s);
 }
 
-fn profile(member: &Member, inside: &mut Inside) {
+/// By one perf: each that starts reads all symbols of the kernel.
+fn profile(members: &Members, all: &mut [Inside]) {
     let Ok(file) = tempfile::NamedTempFile::new() else { return };
-    let mut pids = process::child_pids(member.found.master);
-    pids.truncate(64);
-    pids.push(member.found.master);
-    let Ok(perf) = Perf::start(&pids, file.path()) else { return };
+    let of = |member: &Member| {
+        let mut pids = process::child_pids(member.found.master);
+        pids.truncate(64);
+        pids.push(member.found.master);
+        pids
+    };
+    let pids: Vec<Vec<i32>> = members.all.iter().map(of).collect();
+    let Ok(perf) = Perf::start(&pids.concat(), file.path()) else { return };
     thread::sleep(PROFILE);
-    let Ok((script, _)) = perf.finish(file.path()) else { return };
-    let stacks = stacks::read_perf_script(&script);
+    let Ok(script) = perf.finish(file.path()) else { return };
     let largest = |mut all: Vec<(String, f64)>| -> BTreeMap<String, f64> {
         all.sort_by(|a, b| b.1.total_cmp(&a.1));
         all.into_iter().take(KEPT).collect()
     };
-    inside.libraries = largest(stacks::libraries(&stacks, None).into_iter().map(|l| (l.name, l.share)).collect());
-    inside.functions =
-        largest(stacks::functions(&stacks, None).into_iter().map(|f| (f.function, f.self_share)).collect());
+    for ((member, own), inside) in members.all.iter().zip(pids).zip(all) {
+        // Those that were forked meanwhile are below the master, too.
+        let is_its = |pid: i32| own.contains(&pid) || process::ancestry(pid).any(|p| p == member.found.master);
+        let stacks = stacks::perf_script_of(&script, is_its);
+        let libraries = stacks::libraries(&stacks, None).into_iter().map(|l| (l.name, l.share)).collect();
+        let functions = stacks::functions(&stacks, None).into_iter().map(|f| (f.function, f.self_share)).collect();
+        (inside.libraries, inside.functions) = (largest(libraries), largest(functions));
+    }
 }

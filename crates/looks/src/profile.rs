@@ -101,7 +101,7 @@ pub fn profile(
     let mut document = ProfileDocument {
         schema: PROFILE_SCHEMA.into(),
         server: found.name,
-        how: script.as_ref().map_or("/proc".into(), |(_, event)| format!("perf ({event})")),
+        how: script.as_ref().map_or("/proc".into(), |_| format!("perf ({})", perf::sampled_event(file.path()))),
         seconds: (seconds * 1e3).round() / 1e3,
         cpu_s: (cpu_s * 1e3).round() / 1e3,
         requests,
@@ -109,7 +109,7 @@ pub fn profile(
         notes,
         ..ProfileDocument::default()
     };
-    let stacks: Stacks = stacks::read_perf_script(&script.map(|(text, _)| text).unwrap_or_default());
+    let stacks: Stacks = stacks::read_perf_script(&script.unwrap_or_default());
     document.samples = stacks.values().sum();
     document.functions = stacks::functions(&stacks, us_per_request);
     document.libraries = stacks::libraries(&stacks, us_per_request);

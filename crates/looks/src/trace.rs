@@ -1,6 +1,6 @@
 //! Which system calls a request is made of: a running server traced while a few requests are sent to it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use lastdrop_model::{Event, KeepAlive, Plan, Wish};
 use lastdrop_probe::listeners::{self, Endpoint, is_local};
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::process;
+use lastdrop_probe::socket_names::SocketNames;
 use lastdrop_probe::strace::{self, Strace};
 use lastdrop_server::{Directives, Found, Others, ServerRef, Session, discover, find};
 
@@ -97,7 +98,7 @@ fn trace_found(found: Found, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocu
     };
     let namespace = Namespace::of(found.master).ok();
     // Connections that are kept were made before anything was traced.
-    let mut unix_paths = unix_connections(namespace.as_ref());
+    let mut sockets = socket_names(namespace.as_ref());
     let mut answered = 0;
     let prepared = Prepared::new(&warm_plan)?;
     let (clock, halt) = (RunClock::start(), AtomicBool::new(false));
@@ -109,8 +110,8 @@ fn trace_found(found: Found, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocu
     // The last calls of a request come after its answer.
     std::thread::sleep(Duration::from_millis(200));
     let workers_at_end = process::child_pids(found.master);
-    unix_paths.extend(unix_connections(namespace.as_ref()));
-    let calls = strace.finish(&unix_paths);
+    sockets.extend(socket_names(namespace.as_ref()));
+    let calls = strace.finish(sockets);
     result?;
     let calls = calls?;
     if stop.load(Ordering::Relaxed) && answered == 0 {
@@ -179,8 +180,8 @@ fn trace_found(found: Found, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocu
 }
 
 /// Paths that unix sockets are connected to, by inode. None is no error: they are then told by numbers.
-fn unix_connections(namespace: Option<&Namespace>) -> HashMap<u64, String> {
-    namespace.and_then(|n| n.unix_connections().ok()).unwrap_or_default()
+fn socket_names(namespace: Option<&Namespace>) -> SocketNames {
+    namespace.and_then(|n| n.socket_names().ok()).unwrap_or_default()
 }
 
 /// The programs that listen at these addresses, as far as they are on this machine and can be seen.

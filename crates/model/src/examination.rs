@@ -371,6 +371,18 @@ impl Step {
         self.failed.values().sum::<u64>() + self.timed_out
     }
 
+    /// Cores that ran something, of all.
+    #[must_use]
+    pub fn busy_cores(&self) -> f64 {
+        self.cores.iter().sum()
+    }
+
+    /// Cores that the servers and the load used.
+    #[must_use]
+    pub fn own_cores(&self) -> f64 {
+        self.generator.cores_beside_servers() + self.servers.iter().filter_map(|s| s.cpu_cores).sum::<f64>()
+    }
+
     /// How busy these processors were, 0 to 1; all of them where none is named.
     #[must_use]
     pub fn busy(&self, cpus: &[usize]) -> f64 {

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use crate::listeners::{Endpoint, is_local};
 use crate::namespace::Namespace;
-use crate::sock_diag::{FAMILIES, LISTEN, SockDiag, StateFlags, TcpSocket, UnixSocket};
+use crate::sock_diag::{LISTEN, StateFlags, TcpSocket, UnixSocket};
 use crate::stat::{self, Stat};
 
 /// More networks than this are not looked into: a machine full of containers.
@@ -193,28 +193,20 @@ impl Network {
     pub fn read(pid: i32) -> Option<Network> {
         let mut ask = Namespace::of(pid).and_then(|n| n.sock_diag()).ok()?;
         let mut network = Network::default();
-        let open = StateFlags::all() - StateFlags::TIME_WAIT;
-        network.tcp(&mut ask, &open)?;
+        ask.tcp(StateFlags::all() - StateFlags::TIME_WAIT, 0, |s| {
+            if s.state == LISTEN {
+                network.listeners.insert(s.local.port(), s.inode);
+                network.tcp_listeners.push((s.local, s.inode));
+            } else {
+                network.by_inode.insert(s.inode, s);
+                network.by_remote.insert(s.remote, s);
+            }
+        })
+        .ok()?;
         ask.unix_connections(|s| _ = network.unix.insert(s.inode, s)).ok()?;
         let listeners = &mut network.unix_listeners;
         ask.unix_listeners(|s| listeners.extend(s.path.map(|path| (path, s.inode)))).ok()?;
         Some(network)
-    }
-
-    fn tcp(&mut self, ask: &mut SockDiag, states: &StateFlags) -> Option<()> {
-        for family in FAMILIES {
-            ask.tcp(family, states.clone(), 0, |s| {
-                if s.state == LISTEN {
-                    self.listeners.insert(s.local.port(), s.inode);
-                    self.tcp_listeners.push((s.local, s.inode));
-                } else {
-                    self.by_inode.insert(s.inode, s);
-                    self.by_remote.insert(s.remote, s);
-                }
-            })
-            .ok()?;
-        }
-        Some(())
     }
 }
 

@@ -9,7 +9,7 @@
 //! request).
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
@@ -73,8 +73,8 @@ pub(crate) struct Wanted {
     pub workers: Vec<i32>,
     /// Addresses of listeners that are alone there.
     pub listeners: Vec<SocketAddr>,
-    /// Address families of those that are not, as the kernel numbers them.
-    pub families: BTreeSet<u8>,
+    /// Some are not: all of the namespace are read.
+    pub tcp: bool,
     /// It listens on unix sockets, too.
     pub unix: bool,
 }
@@ -197,8 +197,8 @@ impl Reader {
             let one = self.sockets.listener(address).ok().flatten();
             seen.listen.extend(one.map(|s| (s.inode, s.queues.0)));
         }
-        for family in &wanted.families {
-            let _ = self.sockets.tcp(*family, StateFlags::LISTEN, 0, |s| seen.listen.push((s.inode, s.queues.0)));
+        if wanted.tcp {
+            let _ = self.sockets.tcp(StateFlags::LISTEN, 0, |s| seen.listen.push((s.inode, s.queues.0)));
         }
         if wanted.unix {
             let _ = self.sockets.unix_listeners(|s| seen.listen.push((s.inode, s.queues.0)));

@@ -246,8 +246,19 @@ pub fn throttled() -> Option<Duration> {
     field("throttled_usec ").map(Duration::from_micros).or_else(|| field("throttled_time ").map(Duration::from_nanos))
 }
 
+/// Processor time of all programs that this process has started and that have ended.
+#[must_use]
+pub fn ended_children_cpu() -> Duration {
+    use nix::sys::resource::{UsageWho, getrusage};
+    use nix::sys::time::TimeValLike;
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return Duration::ZERO };
+    let each = [usage.user_time(), usage.system_time()];
+    each.iter().map(|time| Duration::from_micros(time.num_microseconds().unsigned_abs())).sum()
+}
+
 /// CPU time of the calling thread.
-pub(crate) fn thread_cpu() -> Duration {
+#[must_use]
+pub fn thread_cpu() -> Duration {
     use nix::time::{ClockId, clock_gettime};
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }

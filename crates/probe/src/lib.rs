@@ -23,6 +23,7 @@ pub mod perf;
 pub mod process;
 mod sleeping;
 mod sock_diag;
+pub mod socket_names;
 mod stat;
 pub mod stats_socket;
 pub mod status;

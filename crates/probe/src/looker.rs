@@ -17,7 +17,6 @@ use crate::kernel_log::KernelLog;
 use crate::listeners::{self, Endpoint};
 use crate::namespace::{self, Inside, Namespace, TcpListener};
 use crate::process::Helpers;
-use crate::sock_diag::family_of;
 use crate::status::{AskError, StatusReading, StatusSource};
 
 /// A status page that does not answer within this has no worker for us: that is a finding, and not worth a wait.
@@ -239,12 +238,17 @@ impl Looker {
         self.unread.iter().cloned().chain(self.group.refused.clone()).collect()
     }
 
-    /// Processors that looking has taken.
+    /// Processor time that looking has taken so far, with all else that its thread does.
+    #[must_use]
+    pub fn cost(&self) -> Duration {
+        let readings = self.gauges.as_ref().map_or(Duration::ZERO, Gauges::cost);
+        crate::host::thread_cpu().saturating_sub(self.started_cpu) + readings
+    }
+
+    /// Processors that it has taken.
     #[must_use]
     pub fn cost_cores(&self) -> f64 {
-        let readings = self.gauges.as_ref().map_or(Duration::ZERO, Gauges::cost);
-        let cpu = (crate::host::thread_cpu().saturating_sub(self.started_cpu) + readings).as_secs_f64();
-        cpu / self.started.elapsed().as_secs_f64().max(1e-9)
+        self.cost().as_secs_f64() / self.started.elapsed().as_secs_f64().max(1e-9)
     }
 
     /// Looks. `t_s` is the time of the look on the caller's clock. With `patient`, all of the memory is read and the
@@ -288,11 +292,11 @@ impl Looker {
             Err(e) => self.note("sockets of the server's namespace", &e),
         }
         let Some(namespace) = &self.namespace else { return };
-        let families = match namespace.look() {
+        match namespace.look() {
             Ok(seen) => {
                 (look.conntrack, look.conntrack_limit) = seen.conntrack.unzip();
                 look.local_ports = Some(seen.local_ports);
-                self.tell_queues(seen, &mut readings, look)
+                self.tell_queues(seen, &mut readings, look);
             }
             Err(e) => {
                 let e = format!("listen queues: {e}; in another network namespace they want root");
@@ -300,9 +304,9 @@ impl Looker {
                 self.namespace = None;
                 return;
             }
-        };
+        }
         if patient || self.connections.as_ref().is_none_or(|(at, _)| now - *at >= CONNECTIONS_EVERY) {
-            match namespace.connections(&self.ports, families) {
+            match namespace.connections(&self.ports) {
                 Ok(states) => self.connections = Some((now, states)),
                 Err(e) => self.note("connections by state", &e),
             }
@@ -329,8 +333,8 @@ impl Looker {
         look.busy_mean = readings.busy.mean();
     }
 
-    /// The same of the server's listeners, that of the URL first. The address families that there are.
-    fn tell_queues(&self, seen: Inside, readings: &mut Readings, look: &mut Look) -> BTreeSet<u8> {
+    /// The same of the server's listeners, that of the URL first.
+    fn tell_queues(&self, seen: Inside, readings: &mut Readings, look: &mut Look) {
         let mut wanted = Wanted { workers: self.group.workers(), ..Wanted::default() };
         let mut tell = |inode: u64, fitness: u8, queue: ListenQueue| {
             let tally = readings.listen.entry(inode).or_default();
@@ -343,12 +347,11 @@ impl Looker {
             seen.tcp.into_iter().filter(|l| self.is_ours(l.inode) || self.ports.contains(&l.address.port())).collect();
         for l in &tcp {
             if tcp.iter().filter(|other| other.address == l.address).count() > 1 || tcp.len() > MOST_LISTENERS {
-                wanted.families.insert(family_of(&l.address));
+                wanted.tcp = true;
             } else {
                 wanted.listeners.push(l.address);
             }
         }
-        let tcp_families = tcp.iter().map(|l| family_of(&l.address)).collect();
         for l in tcp {
             all.push(tell(l.inode, self.url.as_ref().map_or(0, |u| u.fitness(&l.address)), l.queue));
         }
@@ -363,7 +366,6 @@ impl Looker {
         if let Some(gauges) = &self.gauges {
             gauges.want(wanted);
         }
-        tcp_families
     }
 
     fn is_ours(&self, inode: u64) -> bool {

@@ -17,7 +17,8 @@ use nix::sched::{CloneFlags, setns};
 use serde::{Deserialize, Serialize};
 
 use crate::host;
-use crate::sock_diag::{FAMILIES, SockDiag, StateFlags, TcpSocket, family_of, state_name};
+use crate::sock_diag::{LISTEN, SockDiag, StateFlags, TcpSocket, state_name};
+use crate::socket_names::SocketNames;
 
 /// Counters of /proc/net/netstat and /proc/net/snmp that say something about a web server (kernel-limits of the manual).
 pub const COUNTERS: &[&str] = &[
@@ -256,11 +257,9 @@ impl Namespace {
         let (conntrack, local_ports) = self.inside(|| Ok((conntrack_fill(), host::local_ports())))?;
         let mut seen = Inside { conntrack, local_ports, ..Inside::default() };
         let mut ask = self.sock_diag()?;
-        for family in FAMILIES {
-            ask.tcp(family, StateFlags::LISTEN, 0, |s| {
-                seen.tcp.push(TcpListener { address: s.local, inode: s.inode, queue: s.listen_queue() });
-            })?;
-        }
+        ask.tcp(StateFlags::LISTEN, 0, |s| {
+            seen.tcp.push(TcpListener { address: s.local, inode: s.inode, queue: s.listen_queue() });
+        })?;
         ask.unix_listeners(|s| {
             let queue = s.listen_queue();
             seen.unix.push(UnixListener { path: s.path.unwrap_or_default(), inode: s.inode, queue });
@@ -268,16 +267,18 @@ impl Namespace {
         Ok(seen)
     }
 
-    /// Connections to the given ports by state, TIME_WAIT left out (sockstat has it for less). It walks the whole table for
-    /// each of the address families, as the kernel numbers them.
-    pub(crate) fn connections(
-        &self,
-        ports: &[u16],
-        families: impl IntoIterator<Item = u8>,
-    ) -> io::Result<BTreeMap<String, u64>> {
+    /// TCP ports with a listener.
+    pub(crate) fn listening_ports(&self) -> io::Result<HashSet<u16>> {
+        let mut ports = HashSet::new();
+        self.sock_diag()?.tcp(StateFlags::LISTEN, 0, |s| _ = ports.insert(s.local.port()))?;
+        Ok(ports)
+    }
+
+    /// Connections to the given ports by state, TIME_WAIT left out (sockstat has it for less). It walks the whole table.
+    pub(crate) fn connections(&self, ports: &[u16]) -> io::Result<BTreeMap<String, u64>> {
         // These two are asked after most: none of them is an answer.
         let mut states = BTreeMap::from(["established", "close_wait"].map(|name| (name.to_string(), 0)));
-        self.each_connection(ports, families, |s| {
+        self.each_connection(ports, |s| {
             if let Some(name) = state_name(s.state) {
                 *states.entry(name.to_string()).or_default() += 1;
             }
@@ -291,7 +292,7 @@ impl Namespace {
     /// As [`Namespace::look`].
     pub fn connected_inodes(&self, ports: &[u16]) -> io::Result<std::collections::HashSet<u64>> {
         let mut inodes = std::collections::HashSet::new();
-        self.each_connection(ports, FAMILIES, |s| {
+        self.each_connection(ports, |s| {
             inodes.insert(s.inode);
         })?;
         Ok(inodes)
@@ -302,16 +303,21 @@ impl Namespace {
     /// # Errors
     /// As [`Namespace::look`].
     pub fn others(&self, ports: &[u16]) -> io::Result<Vec<SocketAddr>> {
-        let seen = self.clients(ports)?;
+        let (mut seen, mut open) = (Vec::new(), HashMap::new());
+        let is_here = self.is_ours();
+        self.each(|s| {
+            if is_client(s, ports) {
+                seen.push(s.remote);
+            }
+            if is_here {
+                open.insert(s.local, s.inode);
+            }
+        })?;
         // Of this machine only those count whose end is open, and by somebody else: one of ours may be closed meanwhile.
         let inodes = crate::listeners::inodes(std::process::id() as i32)?;
-        let mut open = HashMap::new();
-        let mut ask = SockDiag::open()?;
-        for family in FAMILIES {
-            let states = StateFlags::all() - StateFlags::LISTEN - StateFlags::TIME_WAIT;
-            ask.tcp(family, states, 0, |s| _ = open.insert(s.local, s.inode))?;
+        if !is_here {
+            SockDiag::open()?.tcp(connected(), 0, |s| _ = open.insert(s.local, s.inode))?;
         }
-        let is_here = self.is_ours();
         let is_other = |end: &SocketAddr| match open.get(end) {
             Some(inode) => *inode != 0 && !inodes.contains(inode),
             None => !is_here || !crate::listeners::is_local(end),
@@ -325,41 +331,48 @@ impl Namespace {
     /// As [`Namespace::look`].
     pub fn clients(&self, ports: &[u16]) -> io::Result<Vec<SocketAddr>> {
         let mut ends = Vec::new();
-        self.each_connection(ports, FAMILIES, |s| {
-            if state_name(s.state) == Some("established") {
-                ends.push(s.remote);
-            }
-        })?;
+        self.each(|s| ends.extend(is_client(s, ports).then_some(s.remote)))?;
         Ok(ends)
     }
 
-    fn each_connection(
-        &self,
-        ports: &[u16],
-        families: impl IntoIterator<Item = u8>,
-        mut show: impl FnMut(&TcpSocket),
-    ) -> io::Result<()> {
-        let wanted = StateFlags::all() - StateFlags::LISTEN - StateFlags::TIME_WAIT;
-        let mut ask = self.sock_diag()?;
-        for family in families {
-            ask.tcp(family, wanted.clone(), 0, |s| {
-                if ports.contains(&s.local.port()) {
-                    show(&s);
-                }
-            })?;
-        }
-        Ok(())
+    fn each_connection(&self, ports: &[u16], mut show: impl FnMut(&TcpSocket)) -> io::Result<()> {
+        self.each(|s| {
+            if ports.contains(&s.local.port()) {
+                show(s);
+            }
+        })
     }
 
-    /// Unix sockets that were connected to a path, by inode, with the path.
+    /// Every connection that is not over.
+    fn each(&self, mut show: impl FnMut(&TcpSocket)) -> io::Result<()> {
+        self.sock_diag()?.tcp(connected(), 0, |s| show(&s))
+    }
+
+    /// What its sockets are connected to. It walks the whole table.
     ///
     /// # Errors
     /// As [`Namespace::look`].
-    pub fn unix_connections(&self) -> io::Result<HashMap<u64, String>> {
-        let mut paths = HashMap::new();
-        // The other end was accepted, and has the name.
-        self.sock_diag()?.unix_connections(|s| paths.extend(s.peer.zip(s.path)))?;
-        Ok(paths)
+    pub fn socket_names(&self) -> io::Result<SocketNames> {
+        let mut names = SocketNames::default();
+        let mut ask = self.sock_diag()?;
+        ask.tcp(StateFlags::all() - StateFlags::TIME_WAIT, 0, |s| {
+            let kind = if s.local.is_ipv4() { "TCP" } else { "TCPv6" };
+            let ends = if s.state == LISTEN { s.local.to_string() } else { format!("{}->{}", s.local, s.remote) };
+            names.insert(s.inode, format!("{kind}:[{ends}]"));
+        })?;
+        ask.unix_listeners(|s| {
+            if let Some(path) = s.path {
+                names.insert(s.inode, format!("UNIX-STREAM:[{},\"{path}\"]", s.inode));
+            }
+        })?;
+        ask.unix_connections(|s| {
+            // The end that was accepted has the name.
+            if let (Some(path), Some(peer)) = (s.path, s.peer) {
+                names.insert(s.inode, format!("UNIX-STREAM:[{}->{peer},\"{path}\"]", s.inode));
+                names.insert(peer, format!("unix:{path}"));
+            }
+        })?;
+        Ok(names)
     }
 
     /// The destination with the most closed connections from one address: each of them holds a local port, and only
@@ -371,12 +384,20 @@ impl Namespace {
     pub fn ports_held(&self) -> io::Result<Option<PortsHeld>> {
         let mut held: HashMap<(IpAddr, SocketAddr), u64> = HashMap::new();
         let mut ask = self.sock_diag()?;
-        for family in FAMILIES {
-            ask.tcp(family, StateFlags::TIME_WAIT, 0, |s| *held.entry((s.local.ip(), s.remote)).or_default() += 1)?;
-        }
+        ask.tcp(StateFlags::TIME_WAIT, 0, |s| *held.entry((s.local.ip(), s.remote)).or_default() += 1)?;
         let most = held.into_iter().max_by_key(|(_, n)| *n);
         Ok(most.map(|((_, to), time_wait)| PortsHeld { to: to.to_string(), time_wait }))
     }
+}
+
+/// Neither listening nor over.
+fn connected() -> StateFlags {
+    StateFlags::all() - StateFlags::LISTEN - StateFlags::TIME_WAIT
+}
+
+/// Is it the end of an open connection to one of these ports?
+fn is_client(socket: &TcpSocket, ports: &[u16]) -> bool {
+    ports.contains(&socket.local.port()) && state_name(socket.state) == Some("established")
 }
 
 /// The cookie of the namespace that this thread is in.
@@ -410,10 +431,10 @@ pub fn longest_queue(pid: i32) -> io::Result<u64> {
 /// When the kernel does not answer.
 pub fn time_wait_to(destinations: &[SocketAddr]) -> io::Result<u64> {
     let mut held: HashMap<SocketAddr, u64> = destinations.iter().map(|d| (*d, 0)).collect();
-    let ports: HashSet<(u8, u16)> = destinations.iter().map(|d| (family_of(d), d.port())).collect();
+    let ports: HashSet<u16> = destinations.iter().map(SocketAddr::port).collect();
     let mut ask = SockDiag::open()?;
-    for (family, port) in ports {
-        ask.tcp(family, StateFlags::TIME_WAIT, port, |s| {
+    for port in ports {
+        ask.tcp(StateFlags::TIME_WAIT, port, |s| {
             if let Some(n) = held.get_mut(&s.remote) {
                 *n += 1;
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
@@ -25,8 +26,17 @@ fn tool(what: impl Into<String>) -> ProbeError {
     ProbeError::Tool { tool: "perf", what: what.into() }
 }
 
-/// The best event that works here: processor cycles, else a timer.
+/// The best event that works here: processor cycles, else a timer. It is tried once: a perf that starts takes tens of milliseconds
+/// of a processor.
 fn usable_event() -> Result<&'static str, ProbeError> {
+    static KNOWN: OnceLock<&str> = OnceLock::new();
+    match KNOWN.get() {
+        Some(event) => Ok(event),
+        None => try_events().map(|event| *KNOWN.get_or_init(|| event)),
+    }
+}
+
+fn try_events() -> Result<&'static str, ProbeError> {
     let mut said = String::new();
     for event in ["cycles", "cpu-clock"] {
         let tried = Command::new("perf").args(["record", "-q", "-e", event, "-o", "/dev/null", "--", "true"]).output();
@@ -57,15 +67,12 @@ impl Perf {
         Ok(Perf { child: Attached(child) })
     }
 
-    /// Ends the recording; what `perf script` makes of it, and the event that was really sampled: without counters in
-    /// the processor perf takes a timer and does not say so.
+    /// Ends the recording; what `perf script` makes of it.
     ///
     /// # Errors
     /// When perf did not record, or its recording cannot be read.
-    pub fn finish(mut self, recording: &Path) -> Result<(String, String), ProbeError> {
+    pub fn finish(mut self, recording: &Path) -> Result<String, ProbeError> {
         self.child.end();
-        let event = Command::new("perf").arg("evlist").arg("-i").arg(recording).output();
-        let event = event.map(|o| String::from_utf8_lossy(&o.stdout).lines().next().unwrap_or_default().to_string());
         let output = Command::new("perf")
             .args(["script", "-F", "comm,pid,ip,sym,dso", "-i"])
             .arg(recording)
@@ -74,8 +81,15 @@ impl Perf {
         if !output.status.success() {
             return Err(tool(String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default()));
         }
-        Ok((lossless(&output.stdout), event.unwrap_or_default()))
+        Ok(lossless(&output.stdout))
     }
+}
+
+/// The event that was really sampled: without counters in the processor perf takes a timer and does not say so.
+#[must_use]
+pub fn sampled_event(recording: &Path) -> String {
+    let told = Command::new("perf").arg("evlist").arg("-i").arg(recording).output();
+    told.map(|o| String::from_utf8_lossy(&o.stdout).lines().next().unwrap_or_default().to_string()).unwrap_or_default()
 }
 
 /// Looks what each process is at, `times` times, `pause` apart: running, or waiting in which function of the kernel.

@@ -1,6 +1,7 @@
 //! Processes: who they are, whose children they are, and everything needed to start one again as it was.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use procfs::process::{Process, all_processes};
 use serde::{Deserialize, Serialize};
@@ -263,6 +264,12 @@ fn limits(pid: i32) -> Result<Vec<Limit>, ProbeError> {
         Some((resource as u32, values.next()?, values.next()?))
     };
     Ok(text.lines().skip(1).enumerate().filter_map(limit).collect())
+}
+
+/// What all threads of a process have run; None where it is gone.
+#[must_use]
+pub fn processor_time(pid: i32) -> Option<Duration> {
+    crate::stat::ran_ns(pid).map(Duration::from_nanos)
 }
 
 /// Processors that a process may use.

@@ -1,19 +1,29 @@
 //! What one thread that sleeps waits for: the system call that it is in (`/proc/PID/task/TID/syscall`), the descriptor that
 //! this is about, and who is at the other end of it. Wants root, or the user of the process.
+//!
+//! The other end is asked of the socket itself, on a second descriptor that we have for some microseconds (`pidfd_getfd`):
+//! a connection that lasts for a millisecond is known at once. Where that may not be, it is looked for in the tables of the
+//! namespace, which takes the kernel milliseconds on a large machine.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
+use nix::sys::socket::{SockType, SockaddrStorage, UnixAddr, getpeername, getsockname, getsockopt, sockopt};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
 use crate::chain::Network;
+use crate::namespace::Namespace;
 use crate::stat::read_into;
 
 /// Descriptors of one call that are looked at.
 const MOST_DESCRIPTORS: usize = 16;
+/// Ports with a listener are read anew after this long.
+const LISTENERS_EVERY: Duration = Duration::from_secs(5);
 /// `fcntl` operations that wait for a lock.
 const SETLKW: [u64; 2] = [libc::F_SETLKW as u64, 38];
 
@@ -83,20 +93,30 @@ enum Object {
 pub(crate) struct Sockets {
     network: Option<Network>,
     udp: HashMap<u64, SocketAddr>,
+    /// Ports of the namespace with a listener, and when they were read.
+    listening: Option<(Instant, HashSet<u16>)>,
     /// A process of the namespace.
     pid: i32,
     /// The tables are of this reading.
     is_fresh: bool,
+    /// The processes may not be asked for their sockets.
+    only_tables: bool,
 }
 
 impl Sockets {
     /// Another reading begins: who is met that the tables do not know has them read again, once.
     pub fn begin(&mut self, pid: i32) {
         (self.pid, self.is_fresh) = (pid, false);
+        if !self.only_tables && self.listening.as_ref().is_none_or(|(at, _)| at.elapsed() >= LISTENERS_EVERY) {
+            let ports = Namespace::of(pid).and_then(|n| n.listening_ports());
+            // Without them a client cannot be told from somebody whom the server asks.
+            self.only_tables = ports.is_err();
+            self.listening = ports.ok().map(|ports| (Instant::now(), ports));
+        }
     }
 
     /// Reads the tables again: connections come and go.
-    pub fn refresh(&mut self, pid: i32) {
+    fn refresh(&mut self, pid: i32) {
         (self.pid, self.is_fresh) = (pid, true);
         self.network = Network::read(pid);
         let process = procfs::process::Process::new(pid);
@@ -107,7 +127,19 @@ impl Sockets {
         self.udp = process.as_ref().map(udp).unwrap_or_default();
     }
 
-    fn object(&mut self, inode: u64) -> Object {
+    fn object(&mut self, pid: i32, descriptor: u64, inode: u64) -> Object {
+        if !self.only_tables {
+            match borrowed(pid, descriptor) {
+                Ok(socket) => {
+                    if let Some(object) = self.asked(&socket) {
+                        return object;
+                    }
+                }
+                // It has been closed meanwhile, or its process has ended.
+                Err(libc::EBADF | libc::ESRCH) => return Object::Other,
+                Err(_) => self.only_tables = true,
+            }
+        }
         match self.known(inode) {
             Some(object) => object,
             None if self.is_fresh => Object::Other,
@@ -116,6 +148,29 @@ impl Sockets {
                 self.known(inode).unwrap_or(Object::Other)
             }
         }
+    }
+
+    /// What a socket says of itself. None of one that is only being connected: to whom, it does not say.
+    fn asked(&self, socket: &OwnedFd) -> Option<Object> {
+        if getsockopt(socket, sockopt::AcceptConn).unwrap_or(false) {
+            return Some(Object::Listener);
+        }
+        let fd = socket.as_raw_fd();
+        let own = getsockname::<SockaddrStorage>(fd).ok()?;
+        if own.as_unix_addr().is_some() {
+            if name_of(&own).is_some() {
+                return Some(Object::Client);
+            }
+            let other = getpeername::<SockaddrStorage>(fd).ok().and_then(|to| name_of(&to));
+            return Some(other.map_or(Object::Pipe, |path| Object::Peer(format!("unix:{path}"))));
+        }
+        let Some(own) = address_of(&own) else { return Some(Object::Other) };
+        let to = address_of(&getpeername(fd).ok()?)?;
+        if getsockopt(socket, sockopt::SockType) == Ok(SockType::Datagram) {
+            return Some(Object::Peer(format!("udp:{to}")));
+        }
+        let is_client = self.listening.as_ref().is_some_and(|(_, ports)| ports.contains(&own.port()));
+        Some(if is_client { Object::Client } else { Object::Peer(to.to_string()) })
     }
 
     fn known(&self, inode: u64) -> Option<Object> {
@@ -218,12 +273,40 @@ fn object(pid: i32, descriptor: u64, sockets: &mut Sockets) -> Object {
     let Ok(link) = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")) else { return Object::Other };
     let link = link.to_string_lossy();
     if let Some(inode) = link.strip_prefix("socket:[").and_then(|l| l.strip_suffix(']')) {
-        return inode.parse().map_or(Object::Other, |inode| sockets.object(inode));
+        return inode.parse().map_or(Object::Other, |inode| sockets.object(pid, descriptor, inode));
     }
     if link.starts_with("pipe:") {
         return Object::Pipe;
     }
     if link.starts_with('/') { Object::File(link.into_owned()) } else { Object::Other }
+}
+
+/// A second descriptor of a socket of another process; the error is that of the system.
+fn borrowed(pid: i32, descriptor: u64) -> Result<OwnedFd, i32> {
+    let made = |result: libc::c_long| match i32::try_from(result) {
+        // SAFETY: the kernel has just made it, and nobody else knows of it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(nix::errno::Errno::last_raw()),
+    };
+    // SAFETY: calls with numbers only.
+    let process = made(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    // SAFETY: as above.
+    made(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), descriptor as libc::c_int, 0) })
+}
+
+/// The path of a unix address, `@` before an abstract one.
+fn name_of(address: &SockaddrStorage) -> Option<String> {
+    let address: &UnixAddr = address.as_unix_addr()?;
+    let abstract_name = || Some(format!("@{}", String::from_utf8_lossy(address.as_abstract()?).trim_end_matches('\0')));
+    address.path().map(|path| path.display().to_string()).or_else(abstract_name)
+}
+
+fn address_of(address: &SockaddrStorage) -> Option<SocketAddr> {
+    let four = address.as_sockaddr_in().map(|a| SocketAddr::from(std::net::SocketAddrV4::from(*a)));
+    let six = address.as_sockaddr_in6().map(|a| SocketAddr::from(std::net::SocketAddrV6::from(*a)));
+    // A socket of IPv6 that is connected by IPv4.
+    let found = four.or(six)?;
+    Some(SocketAddr::new(found.ip().to_canonical(), found.port()))
 }
 
 /// Memory of another process.
@@ -265,10 +348,15 @@ mod tests {
 
     use super::*;
 
-    /// What a script that says a line and then sleeps is seen to wait for.
+    /// What a script that says a line and then sleeps is seen to wait for, by its sockets themselves and by the tables.
     fn seen(script: &str, wanted: &str) {
+        seen_by(script, wanted, false);
+        seen_by(script, wanted, true);
+    }
+
+    fn seen_by(script: &str, wanted: &str, tables: bool) {
         let script = format!("$| = 1; {script}");
-        let modules = ["-MIO::Socket::INET", "-MIO::Select", "-MFcntl=:flock"];
+        let modules = ["-MIO::Socket::INET", "-MIO::Socket::UNIX", "-MIO::Select", "-MFcntl=:flock"];
         let mut child = Command::new("perl")
             .args(modules)
             .args(["-e", &script])
@@ -281,9 +369,9 @@ mod tests {
         let pid = child.id() as i32;
         let wanted = wanted.replace("PORT", line.trim());
         let deadline = Instant::now() + Duration::from_secs(20);
-        let mut sockets = Sockets::default();
+        let mut sockets = Sockets { only_tables: tables, ..Sockets::default() };
         loop {
-            sockets.refresh(pid);
+            sockets.begin(pid);
             let now = waits_for(pid, pid, &mut sockets);
             if now.as_deref() == Some(wanted.as_str()) {
                 break;
@@ -305,6 +393,17 @@ mod tests {
         seen(&format!("{connected} {say} sysread($c, $x, 1);"), "peer 127.0.0.1:PORT");
         seen(&format!("{connected} {say} IO::Select->new($c)->can_read;"), "peer 127.0.0.1:PORT");
         seen(&format!("{connected} {say} sysread($a, $x, 1);"), "client");
+        let path = tempfile("unix");
+        let unix = format!(
+            "unlink '{path}'; $l = IO::Socket::UNIX->new(Listen => 9, Local => '{path}') or die; \
+             $c = IO::Socket::UNIX->new(Peer => '{path}') or die; $a = $l->accept; print \"x\\n\";"
+        );
+        seen(&format!("{unix} sysread($c, $x, 1);"), &format!("peer unix:{path}"));
+        seen(&format!("{unix} sysread($a, $x, 1);"), "client");
+        seen(&format!("{unix} $l->accept;"), "idle");
+        let _ = fs::remove_file(path);
+        let udp = "IO::Socket::INET->new(Proto => 'udp', PeerAddr => '127.0.0.1:53') or die;";
+        seen(&format!("$u = {udp} print \"x\\n\"; sysread($u, $x, 1);"), "peer udp:127.0.0.1:53");
         seen("print \"x\\n\"; sleep 60;", "sleep");
         seen("print \"x\\n\"; select(undef, undef, undef, 60);", "sleep");
         seen("print \"x\\n\"; <STDIN>;", "pipe");

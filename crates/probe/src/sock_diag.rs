@@ -20,13 +20,9 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 
 pub(crate) use netlink_packet_sock_diag::inet::StateFlags;
 
-/// IPv4 and IPv6, as the kernel numbers them.
-pub(crate) const FAMILIES: [u8; 2] = [AF_INET, AF_INET6];
-
-/// The family of an address, as the kernel numbers it.
-pub(crate) fn family_of(address: &SocketAddr) -> u8 {
-    if address.is_ipv4() { AF_INET } else { AF_INET6 }
-}
+/// The older question for TCP sockets (`struct inet_diag_req`): it alone is answered for both address families by one walk
+/// over the kernel's table, which is as long as the machine is large. `ss` asks so, too.
+const TCPDIAG_GETSOCK: u16 = 18;
 
 /// A TCP socket, as its own end sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,8 +111,9 @@ pub(crate) fn state_name(state: u8) -> Option<&'static str> {
     names.get(usize::from(state).checked_sub(1)?).copied()
 }
 
-/// Bytes of the header of a netlink message.
+/// Bytes of the header of a netlink message, and of the older question.
 const HEADER: usize = 16;
+const OLD_REQUEST: usize = 60;
 
 /// A way to ask about the namespace in which it was opened.
 pub(crate) struct SockDiag {
@@ -138,16 +135,17 @@ impl SockDiag {
         Ok(SockDiag { socket, buffer: vec![0u8; 64 * 1024] })
     }
 
-    /// TCP sockets of a family in some states. The kernel looks only at those with this remote port; 0 is any.
-    pub fn tcp(
-        &mut self,
-        family: u8,
-        states: StateFlags,
-        remote_port: u16,
-        mut show: impl FnMut(TcpSocket),
-    ) -> io::Result<()> {
-        let request = inet_request(family, states, |id| SocketId { destination_port: remote_port, ..id });
-        self.ask(request, NLM_F_REQUEST | NLM_F_DUMP, |message| {
+    /// TCP sockets in some states, of both families. The kernel looks only at those with this remote port; 0 is any.
+    pub fn tcp(&mut self, states: StateFlags, remote_port: u16, mut show: impl FnMut(TcpSocket)) -> io::Result<()> {
+        let mut bytes = [0u8; HEADER + OLD_REQUEST];
+        let flags = NLM_F_REQUEST | NLM_F_DUMP;
+        bytes[..4].copy_from_slice(&((HEADER + OLD_REQUEST) as u32).to_ne_bytes());
+        bytes[4..6].copy_from_slice(&TCPDIAG_GETSOCK.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+        // Four bytes, of which the family is not looked at; the ports of both ends, the rest of the identity, the states.
+        bytes[HEADER + 6..HEADER + 8].copy_from_slice(&remote_port.to_be_bytes());
+        bytes[HEADER + 52..HEADER + 56].copy_from_slice(&states.bits().to_ne_bytes());
+        self.ask_for(&bytes, flags, |message| {
             if let Some(socket) = message.get(HEADER..).and_then(TcpSocket::parse) {
                 show(socket);
             }
@@ -158,8 +156,15 @@ impl SockDiag {
     /// there is none.
     pub fn listener(&mut self, address: &SocketAddr) -> io::Result<Option<TcpSocket>> {
         let (source_address, source_port) = (address.ip(), address.port());
-        let exactly = |id| SocketId { source_address, source_port, cookie: [0xff; 8], ..id };
-        let request = inet_request(family_of(address), StateFlags::LISTEN, exactly);
+        let (family, any) =
+            if address.is_ipv4() { (AF_INET, SocketId::new_v4()) } else { (AF_INET6, SocketId::new_v6()) };
+        let request = SockDiagMessage::InetRequest(InetRequest {
+            family,
+            protocol: IPPROTO_TCP,
+            extensions: ExtensionFlags::empty(),
+            states: StateFlags::LISTEN,
+            socket_id: SocketId { source_address, source_port, cookie: [0xff; 8], ..any },
+        });
         let mut found = None;
         let result = self.ask(request, NLM_F_REQUEST, |message| {
             found = message.get(HEADER..).and_then(TcpSocket::parse).filter(|s| s.state == LISTEN);
@@ -196,14 +201,19 @@ impl SockDiag {
     }
 
     /// Asks the kernel, and shows each message of its answer, header and all.
-    fn ask(&mut self, request: SockDiagMessage, flags: u16, mut show: impl FnMut(&[u8])) -> io::Result<()> {
+    fn ask(&mut self, request: SockDiagMessage, flags: u16, show: impl FnMut(&[u8])) -> io::Result<()> {
         let mut header = NetlinkHeader::default();
         header.flags = flags;
         let mut packet = NetlinkMessage::new(header, request.into());
         packet.finalize();
         let mut bytes = vec![0; packet.buffer_len()];
         packet.serialize(&mut bytes);
-        self.socket.send(&bytes, 0)?;
+        self.ask_for(&bytes, flags, show)
+    }
+
+    /// The same of a question that is written already.
+    fn ask_for(&mut self, question: &[u8], flags: u16, mut show: impl FnMut(&[u8])) -> io::Result<()> {
+        self.socket.send(question, 0)?;
         loop {
             let size = self.socket.recv(&mut &mut self.buffer[..], 0)?;
             let mut rest = self.buffer.get(..size).unwrap_or_default();
@@ -234,12 +244,6 @@ impl SockDiag {
             }
         }
     }
-}
-
-fn inet_request(family: u8, states: StateFlags, which: impl FnOnce(SocketId) -> SocketId) -> SockDiagMessage {
-    let any = if family == AF_INET { SocketId::new_v4() } else { SocketId::new_v6() };
-    let (protocol, extensions) = (IPPROTO_TCP, ExtensionFlags::empty());
-    SockDiagMessage::InetRequest(InetRequest { family, protocol, extensions, states, socket_id: which(any) })
 }
 
 fn unix_socket(response: &UnixResponse) -> UnixSocket {
@@ -280,6 +284,25 @@ mod tests {
         }
         // The socket is good for other questions after a question without an answer.
         let mut listeners = 0;
-        ask.tcp(AF_INET, StateFlags::LISTEN, 0, |_| listeners += 1).expect("answers");
+        ask.tcp(StateFlags::LISTEN, 0, |_| listeners += 1).expect("answers");
+    }
+
+    #[test]
+    fn one_question_is_answered_for_both_families_and_for_one_remote_port() {
+        let four = std::net::TcpListener::bind("127.0.0.1:0").expect("listens");
+        let six = std::net::TcpListener::bind("[::1]:0").ok();
+        let of = |l: &std::net::TcpListener| l.local_addr().expect("its address");
+        let wanted: Vec<SocketAddr> = six.iter().map(of).chain([of(&four)]).collect();
+        let clients: Vec<_> = wanted.iter().map(|to| std::net::TcpStream::connect(to).expect("connected")).collect();
+        let mut ask = SockDiag::open().expect("opens");
+        let (mut listen, mut connected) = (Vec::new(), Vec::new());
+        ask.tcp(StateFlags::LISTEN, 0, |s| listen.push((s.local, s.state))).expect("answers");
+        assert!(wanted.iter().all(|to| listen.contains(&(*to, LISTEN))), "{listen:?} without {wanted:?}");
+        assert!(listen.iter().all(|(_, state)| *state == LISTEN), "{listen:?}");
+        let port = of(&four).port();
+        ask.tcp(StateFlags::all() - StateFlags::LISTEN, port, |s| connected.push(s)).expect("answers");
+        let own = clients.last().and_then(|c| c.local_addr().ok()).expect("its address");
+        assert!(connected.iter().any(|s| s.local == own && s.remote == of(&four)), "{connected:?}");
+        assert!(connected.iter().all(|s| s.remote.port() == port), "{connected:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
@@ -14,6 +14,7 @@ use lastdrop_model::look::Syscall;
 
 use crate::ProbeError;
 use crate::attached::Attached;
+use crate::socket_names::SocketNames;
 
 /// Calls that a request may be made of, and those in which it may wait. A question mark is before what some
 /// architectures do not have.
@@ -21,6 +22,8 @@ const CALLS: &str = "trace=%file,%network,read,readv,pread64,preadv,write,writev
     close,fstat,lseek,getdents64,flock,fsync,fdatasync,ftruncate,dup,?dup2,pipe2,ioctl,fallocate,copy_file_range,\
     ?poll,ppoll,?select,pselect6,?epoll_wait,epoll_pwait,?epoll_pwait2,futex,fcntl,nanosleep,clock_nanosleep,wait4,waitid,\
     semop,semtimedop,io_getevents,?pause,rt_sigtimedwait,rt_sigsuspend";
+/// How a request begins, as strace writes bytes: three methods, and `FCGI_BEGIN_REQUEST`.
+const BEGINNINGS: [&str; 4] = ["\"GET /", "\"POST /", "\"HEAD /", r#""\1\1\0\1\0\10"#];
 /// How long attaching may take.
 const ATTACH_LIMIT: Duration = Duration::from_secs(15);
 
@@ -29,6 +32,9 @@ const ATTACH_LIMIT: Duration = Duration::from_secs(15);
 pub struct Strace {
     child: Attached,
     output: PathBuf,
+    requests: usize,
+    /// So far the output has been looked through for them.
+    counted_to: u64,
 }
 
 impl Strace {
@@ -39,7 +45,7 @@ impl Strace {
     pub fn attach(pids: &[i32], output: &Path) -> Result<Strace, ProbeError> {
         let failed = |source: std::io::Error| ProbeError::Tool { tool: "strace", what: source.to_string() };
         let mut command = Command::new("strace");
-        command.args(["-f", "-yy", "-T", "-s", "300", "-e", CALLS, "-e", "signal=none", "-o"]).arg(output);
+        command.args(["-f", "-y", "-T", "-s", "300", "-e", CALLS, "-e", "signal=none", "-o"]).arg(output);
         for pid in pids {
             command.args(["-p", &pid.to_string()]);
         }
@@ -56,7 +62,7 @@ impl Strace {
                 let _ = tell.send(line);
             }
         });
-        let strace = Strace { child: Attached(child), output: output.to_path_buf() };
+        let strace = Strace { child: Attached(child), output: output.to_path_buf(), requests: 0, counted_to: 0 };
         let deadline = Instant::now() + ATTACH_LIMIT;
         let (mut attached, mut gone, mut problem) = (0, 0, String::new());
         while attached + gone < pids.len() {
@@ -81,12 +87,25 @@ impl Strace {
         Ok(strace)
     }
 
-    /// Lets go of the processes; the calls that were seen. `known` are unix sockets by inode, with the path that they are
-    /// connected to.
+    /// Requests of HTTP and FastCGI whose beginning it has told so far, by whomever they were read or written.
+    pub fn requests(&mut self) -> usize {
+        let mut news = Vec::new();
+        let read = fs::File::open(&self.output).and_then(|mut file| {
+            file.seek(SeekFrom::Start(self.counted_to))?;
+            file.read_to_end(&mut news)
+        });
+        self.counted_to += read.unwrap_or(0) as u64;
+        // What is cut in two between two readings is not counted.
+        let text = String::from_utf8_lossy(&news);
+        self.requests += BEGINNINGS.iter().map(|words| text.matches(words).count()).sum::<usize>();
+        self.requests
+    }
+
+    /// Lets go of the processes; the calls that were seen. `known` are the sockets that there were before.
     ///
     /// # Errors
     /// When the output cannot be read.
-    pub fn finish(mut self, known: &HashMap<u64, String>) -> Result<Vec<Syscall>, ProbeError> {
+    pub fn finish(mut self, known: SocketNames) -> Result<Vec<Syscall>, ProbeError> {
         self.child.end();
         let path = self.output.display().to_string();
         // Paths are bytes; strace escapes what is not printable.
@@ -150,57 +169,30 @@ pub fn time_again(call: &str, path: &str, error: Option<&str>) -> Option<f64> {
     Some(times[TIMES / 2])
 }
 
-/// Reads strace's output (`-f -yy -T -o`), in the order in which calls came back. Lines that it does not understand are
-/// left out. A unix socket that was connected tells only numbers: `known` has the paths of some, the calls those of others.
+/// Reads strace's output (`-f -y -T -o`), in the order in which calls came back. Lines that it does not understand are
+/// left out. Sockets stand there as numbers: `known` has the names of some, the calls tell those of others.
 #[must_use]
-pub fn parse(text: &str, known: &HashMap<u64, String>) -> Vec<Syscall> {
+pub fn parse(text: &str, mut known: SocketNames) -> Vec<Syscall> {
     let mut begun: HashMap<&str, String> = HashMap::new();
     let mut calls = Vec::new();
-    let mut paths = known.clone();
+    let mut take = |pid: &str, call: &str| {
+        known.learn(call);
+        calls.extend(parse_call(pid, &known.tell(call)));
+    };
     for line in text.lines() {
         let Some((pid, rest)) = line.split_once(' ') else { continue };
         let rest = rest.trim_start();
-        learn_paths(rest, &mut paths);
         if let Some(start) = rest.strip_suffix(" <unfinished ...>") {
             begun.insert(pid, start.to_string());
         } else if let Some((_, end)) = rest.strip_prefix("<... ").and_then(|r| r.split_once(" resumed>")) {
             if let Some(start) = begun.remove(pid) {
-                calls.extend(parse_call(pid, &format!("{start}{end}")));
+                take(pid, &format!("{start}{end}"));
             }
         } else {
-            calls.extend(parse_call(pid, rest));
-        }
-    }
-    for call in &mut calls {
-        let inode = unix_inodes(&call.path).filter(|(_, named)| !named);
-        if let Some(path) = inode.and_then(|(inode, _)| paths.get(&inode)) {
-            call.path = format!("unix:{path}");
+            take(pid, rest);
         }
     }
     calls
-}
-
-/// The inode of a unix socket, `UNIX-STREAM:[1->2,"/run/x.sock"]`, and whether it has a name: the end that was accepted.
-fn unix_inodes(socket: &str) -> Option<(u64, bool)> {
-    let inside = socket.strip_prefix("UNIX")?.split_once('[')?.1;
-    let end = inside.find(|c: char| !c.is_ascii_digit()).unwrap_or(inside.len());
-    Some((inside[..end].parse().ok()?, inside.contains('"')))
-}
-
-/// Paths that unix sockets are connected to, as a line tells them: by a call of connect(), or by the name of the other end.
-fn learn_paths(line: &str, paths: &mut HashMap<u64, String>) {
-    for part in line.split("<UNIX").skip(1) {
-        let Some((ends, _)) = part.split_once('[').and_then(|(_, r)| r.split_once(']')) else { continue };
-        if let Some((_, (peer, name))) = ends.split_once("->").and_then(|(a, b)| Some((a, b.split_once(',')?)))
-            && let Ok(peer) = peer.parse()
-        {
-            paths.insert(peer, name.trim_matches(['"', '@']).to_string());
-        } else if line.starts_with("connect(")
-            && let (Ok(inode), Some(path)) = (ends.split("->").next().unwrap_or("").parse(), unix_path(line))
-        {
-            paths.insert(inode, path.to_string());
-        }
-    }
 }
 
 fn parse_call(pid: &str, line: &str) -> Option<Syscall> {
@@ -296,7 +288,8 @@ fn names_a_file(name: &str, arguments: &str) -> bool {
     !data.iter().any(|d| name.starts_with(d)) && before.is_some_and(|b| !b.contains('{'))
 }
 
-fn peer(arguments: &str) -> String {
+/// The address in the arguments of a call: `127.0.0.1:80`, `unix:/run/x.sock`.
+pub(crate) fn peer(arguments: &str) -> String {
     let between =
         |from: &str, to: char| arguments.split_once(from).map(|(_, rest)| rest.split(to).next().unwrap_or(""));
     if let Some(path) = unix_path(arguments) {
@@ -334,7 +327,7 @@ mod tests {
 
     #[test]
     fn calls_are_read_with_what_they_are_about() {
-        let calls = parse(LINES, &HashMap::new());
+        let calls = parse(LINES, SocketNames::default());
         let rows: Vec<(&str, &str, Option<&str>)> =
             calls.iter().map(|c| (c.call.as_str(), c.path.as_str(), c.error.as_deref())).collect();
         assert_eq!(
@@ -369,7 +362,7 @@ mod tests {
 1 epoll_wait(7<anon_inode:[eventpoll]>, [{events=EPOLLIN, data={u32=1, u64=1}}], 512, -1) = 1 <1.055430>
 "#;
         let seen: Vec<(String, String)> =
-            parse(rows, &HashMap::new()).into_iter().map(|c| (c.path, c.operation)).collect();
+            parse(rows, SocketNames::default()).into_iter().map(|c| (c.path, c.operation)).collect();
         let seen: Vec<(&str, &str)> = seen.iter().map(|(p, o)| (p.as_str(), o.as_str())).collect();
         assert_eq!(
             seen,
@@ -390,21 +383,60 @@ mod tests {
     }
 
     #[test]
-    fn connected_unix_sockets_have_the_path_that_they_lead_to() {
-        let rows = r#"1 connect(7<UNIX-STREAM:[21]>, {sa_family=AF_UNIX, sun_path="/run/db.sock"}, 31) = 0 <0.1>
-1 sendto(7<UNIX-STREAM:[21->22]>, "q", 1, MSG_DONTWAIT, NULL, 0) = 1 <0.1>
-1 recvfrom(8<UNIX-STREAM:[31->32]>, "a", 1, 0, NULL, NULL) = 1 <0.1>
-2 read(5<UNIX-STREAM:[42->41,"/run/fpm.sock"]>, "r", 1) = 1 <0.1>
-1 write(9<UNIX-STREAM:[41->42]>, "r", 1) = 1 <0.1>
-1 write(10<UNIX-STREAM:[51->52]>, "r", 1) = 1 <0.1>
+    fn sockets_have_the_names_that_they_had_and_those_that_calls_give_them() {
+        let rows = r#"1 accept4(3<socket:[10]>, {sa_family=AF_INET, sin_port=htons(9), sin_addr=inet_addr("127.0.0.2")}, [16], SOCK_CLOEXEC <unfinished ...>
+2 socket(AF_INET, SOCK_STREAM|SOCK_CLOEXEC, IPPROTO_TCP) = 5<socket:[20]> <0.1>
+2 setsockopt(5<socket:[20]>, SOL_TCP, TCP_NODELAY, [1], 4) = 0 <0.1>
+2 connect(5<socket:[20]>, {sa_family=AF_INET, sin_port=htons(3306), sin_addr=inet_addr("127.0.0.1")}, 16) = -1 EINPROGRESS (Operation now in progress) <0.1>
+1 <... accept4 resumed>) = 4<socket:[11]> <0.1>
+1 read(4<socket:[11]>, "GET /<socket:[20]> HTTP/1.1", 8000) = 3 <0.1>
+1 read(6<socket:[12]>, "GET", 8000) = 3 <0.1>
+2 poll([{fd=5<socket:[20]>, events=POLLIN}], 1, 10) = 1 ([{fd=5, revents=POLLIN}]) <0.1>
+2 socket(AF_UNIX, SOCK_STREAM, 0) = 7<socket:[30]> <0.1>
+2 connect(7<socket:[30]>, {sa_family=AF_UNIX, sun_path="/run/db.sock"}, 31) = 0 <0.1>
+2 sendto(7<socket:[30]>, "q", 1, MSG_DONTWAIT, NULL, 0) = 1 <0.1>
+3 accept(8<socket:[40]>, {sa_family=AF_UNIX}, [2]) = 9<socket:[41]> <0.1>
+3 read(9<socket:[41]>, "r", 1) = 1 <0.1>
+3 write(10<socket:[51]>, "r", 1) = 1 <0.1>
+3 accept4(11<socket:[13]>, NULL, NULL, SOCK_CLOEXEC) = 12<socket:[14]> <0.1>
+3 write(12<socket:[14]>, "H", 1) = 1 <0.1>
+3 socket(AF_INET, SOCK_DGRAM|SOCK_CLOEXEC, IPPROTO_IP) = 13<socket:[60]> <0.1>
+3 connect(13<socket:[60]>, {sa_family=AF_INET, sin_port=htons(53), sin_addr=inet_addr("127.0.0.53")}, 16) = 0 <0.1>
+3 recvfrom(13<socket:[60]>, "a", 1, 0, NULL, NULL) = 1 <0.1>
 "#;
-        let known = HashMap::from([(31, "/run/kept.sock".to_string())]);
-        let paths: Vec<String> = parse(rows, &known).into_iter().map(|c| c.path).collect();
-        let accepted = "UNIX-STREAM:[42->41,\"/run/fpm.sock\"]";
-        let expected =
-            ["unix:/run/db.sock", "unix:/run/db.sock", "unix:/run/kept.sock", accepted, "unix:/run/fpm.sock"];
-        assert_eq!(paths[..5], expected);
-        // A pair without a name.
-        assert_eq!(paths[5], "UNIX-STREAM:[51->52]");
+        let mut known = SocketNames::default();
+        for (inode, name) in [
+            (10, "TCP:[127.0.0.1:80]"),
+            (12, "TCP:[127.0.0.1:80->127.0.0.1:7]"),
+            (13, "TCPv6:[[::1]:80]"),
+            (40, "UNIX-STREAM:[40,\"/run/fpm.sock\"]"),
+        ] {
+            known.insert(inode, name.into());
+        }
+        let calls = parse(rows, known);
+        let paths: Vec<(&str, &str)> = calls.iter().map(|c| (c.call.as_str(), c.path.as_str())).collect();
+        assert_eq!(
+            paths,
+            [
+                ("socket", ""),
+                ("setsockopt", "TCP:[20]"),
+                ("connect", "127.0.0.1:3306"),
+                ("accept4", "TCP:[127.0.0.1:80]"),
+                ("read", "TCP:[127.0.0.1:80->127.0.0.2:9]"),
+                ("read", "TCP:[127.0.0.1:80->127.0.0.1:7]"),
+                ("poll", "TCP:[->127.0.0.1:3306]"),
+                ("socket", ""),
+                ("connect", "unix:/run/db.sock"),
+                ("sendto", "unix:/run/db.sock"),
+                ("accept", "UNIX-STREAM:[40,\"/run/fpm.sock\"]"),
+                ("read", "UNIX-STREAM:[41->,\"/run/fpm.sock\"]"),
+                ("write", "socket:[51]"),
+                ("accept4", "TCPv6:[[::1]:80]"),
+                ("write", "TCPv6:[[::1]:80->?14]"),
+                ("socket", ""),
+                ("connect", "127.0.0.53:53"),
+                ("recvfrom", "UDP:[->127.0.0.53:53]"),
+            ]
+        );
     }
 }

@@ -13,6 +13,8 @@ pub const ONE_CORE: f64 = 0.88;
 const NOISE_US: f64 = 1_000.0;
 /// A pool of which this share is at work has nobody left.
 const EVERYBODY: f64 = 0.85;
+/// The same by a status page, while connections wait all along.
+const EVERYBODY_WITH_A_QUEUE: f64 = 0.75;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Case<'a> {
@@ -59,7 +61,9 @@ impl<'a> Case<'a> {
 
     /// Does anybody wait, or go without? Otherwise nothing limits: it is the users who do not ask for more.
     pub fn somebody_waits(&self) -> bool {
-        let refused = self.main.unanswered() * 200 > self.main.due.max(1);
+        // Whoever finds no place in a queue tries again after a second: one of hundreds, of whom a mean says nothing.
+        let turned_away = self.servers().iter().map(|v| v.moved("ListenOverflows")).max().unwrap_or(0);
+        let refused = self.main.unanswered().max(turned_away) * 200 > self.main.due.max(1);
         let errors = self.main.share_of_status(|s| s.starts_with('5')) > 0.01;
         // Where others fill the server one user alone waits as long as many.
         let queue = self.servers().iter().any(|v| v.queue() >= 0.9);
@@ -71,12 +75,26 @@ impl<'a> Case<'a> {
 
     /// Cores that ran something, of all.
     pub fn busy_cores(&self) -> f64 {
-        self.main.cores.iter().sum()
+        self.main.busy_cores()
     }
 
     /// Cores that the servers and the load used.
     pub fn own_cores(&self) -> f64 {
-        self.main.generator.cores_beside_servers() + self.main.servers.iter().filter_map(|s| s.cpu_cores).sum::<f64>()
+        self.main.own_cores()
+    }
+
+    /// Cores that a request takes for a second, and those that there are for requests. What ran beside our own programs is partly
+    /// that of requests (a peer that nobody looked at) and partly there without them: only the first becomes more with them.
+    fn demand(&self) -> (f64, f64) {
+        let now = self.main.answered_rps;
+        let beside = |step: &Step| (step.busy_cores() - step.own_cores()).max(0.0);
+        let all = beside(self.main);
+        let by_requests = match self.alone.filter(|alone| now > 1.5 * alone.answered_rps) {
+            Some(alone) => (all - beside(alone)) / (now - alone.answered_rps) * now,
+            None => all,
+        };
+        let by_requests = by_requests.clamp(0.0, all);
+        ((self.own_cores() + by_requests) / now, self.main.cores.len() as f64 - (all - by_requests))
     }
 
     /// Are the processors full on which the servers may run, and is it them who fill them? Where other programs do, servers
@@ -120,8 +138,8 @@ impl<'a> Case<'a> {
         if now <= 0.0 {
             return None;
         }
-        let demand = self.busy_cores() / now;
-        let by_cpu = if demand > 0.0 { self.main.cores.len() as f64 / demand } else { f64::INFINITY };
+        let (demand, cores) = self.demand();
+        let by_cpu = if demand > 0.0 { cores / demand } else { f64::INFINITY };
         let users = match self.all.load {
             LoadShape::Closed => f64::from(self.main.users) / service,
             _ => self.main.rate_rps.max(now),
@@ -131,7 +149,7 @@ impl<'a> Case<'a> {
         let why = if most == by_workers {
             format!("{:.0} workers, each {} a request", workers.unwrap_or(0.0), show_us(service * 1e6))
         } else if most == by_cpu {
-            format!("{:.2} ms of processor time a request on {} cores", demand * 1e3, self.main.cores.len())
+            format!("{:.2} ms of processor time a request on {cores:.2} cores", demand * 1e3)
         } else {
             format!("{} users, each {} a request when nobody waits", self.main.users, show_us(service * 1e6))
         };
@@ -221,7 +239,15 @@ impl<'a> View<'a> {
     pub fn is_full(&self) -> bool {
         let living = if self.one_thread_each() { self.seen.workers_most as f64 } else { self.size() };
         let most = self.size().min(living.max(1.0)).max(1.0);
-        self.busy() >= EVERYBODY * most
+        // A status page is read by a worker that was free a moment ago, beside others between two requests.
+        let by_page = !self.one_thread_each() && self.seen.status_busy.is_some() && self.queue() >= 1.0;
+        self.busy() >= if by_page { EVERYBODY_WITH_A_QUEUE } else { EVERYBODY } * most
+    }
+
+    /// Threads that wait for a name server.
+    pub fn names_asked(&self) -> f64 {
+        let asks = |what: &str| what.starts_with("peer ") && what.ends_with(":53");
+        self.seen.waits.iter().filter(|(what, _)| asks(what)).map(|(_, n)| n).sum()
     }
 
     /// Share of the workers at work that are at this.

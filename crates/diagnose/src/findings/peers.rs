@@ -236,9 +236,7 @@ fn perl_interpreters(case: &Case<'_>) -> Option<Finding> {
 fn names(case: &Case<'_>, reverse: bool) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let asked = v.calls("dns");
-        let waits: f64 =
-            v.seen.waits.iter().filter(|(w, _)| w.starts_with("peer ") && w.ends_with(":53")).map(|(_, n)| n).sum();
-        let share = waits / v.busy().max(0.5);
+        let share = v.names_asked() / v.busy().max(0.5);
         let letters = v.seen.scoreboard.get("D").copied().unwrap_or(0.0);
         let board: f64 = v.seen.scoreboard.values().sum();
         let is_reverse = v.is(&["apache"])

@@ -205,21 +205,34 @@ fn collector(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// Four threads for files, names and crypto behind one loop.
+/// Node's pool: threads that read files, compute and look names up; of those that do the last at most half of all (`threadpool.c` of
+/// libuv: slow I/O).
 fn libuv(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let node = v.is(&["node"]) || v.about.software == "node";
         let processes = v.seen.workers_most.max(1) as f64;
+        let all = v.count("UV_THREADPOOL_SIZE").filter(|n| *n >= 1.0).unwrap_or(4.0);
         let at_work = v.seen.threads - v.seen.waiting("futex") - v.seen.waiting("events") - v.seen.waiting("idle");
         let pooled = at_work / processes;
+        let (for_names, looking) = (((all + 1.0) / 2.0).floor(), v.names_asked() / processes);
+        let full = (0.7 * all..=all + 0.8).contains(&pooled);
+        let full_of_names = (0.85 * for_names..=for_names + 0.2).contains(&looking);
         let loops_idle = v.seen.waiting("events") >= 0.5 * processes;
-        (node && loops_idle && (2.8..=4.8).contains(&pooled)).then(|| {
-            finding(0.8, "the four pool threads of Node are busy, its loop is not")
+        (node && loops_idle && (full || full_of_names)).then(|| {
+            let (threads, most) = if full { (pooled, all) } else { (looking, for_names) };
+            let title = if full {
+                format!("the {all:.0} pool threads of Node are busy, its loop is not")
+            } else {
+                format!("names are looked up by {for_names:.0} of Node's pool threads at once, and no more may")
+            };
+            finding(0.8, title)
                 .of(&v)
-                .seen("/proc/PID/task", "threads at work beside the loop, a process", pooled, 2.8)
+                .seen("/proc/PID/task", "threads at work beside the loop, a process", threads, 0.7 * most)
+                .seen("environment", "UV_THREADPOOL_SIZE", all, 0)
                 .seen("/proc/PID/syscall", "loops that wait for events", v.seen.waiting("events"), 0.5 * processes)
                 .unless("a loop that computes")
                 .do_this(
-                    vec![v.fix("UV_THREADPOOL_SIZE", json!(16))],
+                    vec![v.fix("UV_THREADPOOL_SIZE", json!((4.0 * all).max(16.0) as i64))],
                     "or fewer calls of crypto, zlib, fs and dns.lookup a request",
                 )
                 .check_by("threads that wait in futex")

@@ -22,13 +22,18 @@ pub(super) const ALL: &[Rule] = &[
     Rule { id: "unused-modules", look: unused_modules },
 ];
 
-/// The first server whose traced calls have so many of a sort in each request; with the number and the object.
-fn calls<'a>(case: &'a Case<'a>, sort: &str, least: f64, kinds: &[&str]) -> Option<(View<'a>, f64, String)> {
-    case.servers().into_iter().filter(|v| kinds.is_empty() || v.is(kinds)).find_map(|v| {
+/// Servers whose traced calls have so many of a sort in each request; with the number and the object.
+fn all_calls<'a>(case: &'a Case<'a>, sort: &str, least: f64) -> impl Iterator<Item = (View<'a>, f64, String)> {
+    case.servers().into_iter().filter_map(move |v| {
         let inside = case.inside(&v.about.server).filter(|i| i.requests >= 3.0)?;
         let n = inside.calls.get(sort).copied().filter(|n| *n >= least)?;
         Some((v, n, inside.objects.get(sort).cloned().unwrap_or_default()))
     })
+}
+
+/// The first of them that is of one of these kinds; of any where none is given.
+fn calls<'a>(case: &'a Case<'a>, sort: &str, least: f64, kinds: &[&str]) -> Option<(View<'a>, f64, String)> {
+    all_calls(case, sort, least).find(|(v, _, _)| kinds.is_empty() || v.is(kinds))
 }
 
 fn htaccess(case: &Case<'_>) -> Option<Finding> {
@@ -49,8 +54,7 @@ fn htaccess(case: &Case<'_>) -> Option<Finding> {
 
 fn database_connects(case: &Case<'_>) -> Option<Finding> {
     // One that listens where no database does by default is known by its program.
-    let elsewhere =
-        || calls(case, "connect", 0.7, &[]).filter(|(v, _, peer)| v.has_pool() && is_database(case, v, peer));
+    let elsewhere = || all_calls(case, "connect", 0.7).find(|(v, _, peer)| v.has_pool() && is_database(case, v, peer));
     let (v, n, peer) = calls(case, "database-connect", 0.7, &[]).or_else(elsewhere)?;
     Some(
         finding(0.93, format!("each request opens a connection of its own to the database {peer}"))
