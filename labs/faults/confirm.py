@@ -9,6 +9,7 @@ import time
 from .ask import ask, quiet
 from .measure import alone
 from .place import LabError, Place
+from .rows import programs
 
 CHANGES = ("workers-exhausted", "workers-exhausted@mod_php", "server-limit-clamp", "keepalive-hogging", "accept-queue-overflow",
            "fpm-children-exhausted", "upstream-backlog-overflow", "sync-workers-waiting", "perl-interpreters-exhausted",
@@ -96,8 +97,9 @@ def in_order(row):
 def report(rows):
     """Markdown: what was promised and what came, and the second limits."""
     rows = sorted(rows, key=lambda row: (row["name"], row["strength"]))
-    lines = ["| limit | strength | change | promised | brought | between | the limit then | configuration | others used |",
-             "|---|---|---|---|---|---|---|---|---|"]
+    lines = [f"{len(rows)} changes ({programs(rows)}).", ""] if len(rows) > 1 else []
+    lines += ["| limit | strength | change | promised | brought | between | the limit then | configuration | others used |",
+              "|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         at = f"| {row['name']} | {row['strength']} |"
         if row.get("brought") is None:

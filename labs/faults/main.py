@@ -138,40 +138,39 @@ def main():
             found = verify(faults, options, about)
             print(rows.proofs(found))
             if options.publish:
-                publish(about)
+                publish()
             sys.exit(1 if any(row["trouble"] for row in found) else 0)
         if options.confirm:
             found = confirmed(faults, options, about)
             print(confirm.report(found))
             if options.publish:
-                publish(about)
+                publish()
             sys.exit(0 if all(map(confirm.in_order, found)) else 1)
         if options.tries:
             found = tried(faults, options, about)
             print(rows.several(found))
             if options.publish:
-                publish(about)
+                publish()
             sys.exit(0 if all(row["right"] for row in found) else 1)
         found = examine(faults, options, about)
     except LabError as error:
         sys.exit(f"lab doctor: {error}")
     finally:
         database.forget_template()
-    print(rows.report(found, impossible, about))
+    print(rows.report(found, impossible))
     if options.publish:
-        publish(about)
+        publish()
     sys.exit(0 if all(row["right"] for row in found) else 1)
 
 
-def publish(about):
-    """Writes the page: all answers for this version, and for each fault what was measured last, of whatever commit."""
-    answers = list(rows.latest("doctor.jsonl", about).values())
-    alike = list(rows.latest("doctor-tries.jsonl", about, "try").values())
-    changes = list(rows.latest("doctor-confirm.jsonl", about).values())
-    proved = list(rows.latest("doctor-verify.jsonl", {}).values())
+def publish():
+    """Writes the page: of each fault what was answered, tried and measured last, of whatever program."""
+    last = lambda name, number="strength": list(rows.latest(name, {}, number).values())
+    answers, alike = last("doctor.jsonl"), last("doctor-tries.jsonl", "try")
+    changes, proved = last("doctor-confirm.jsonl"), last("doctor-verify.jsonl")
     parts = [HEAD]
     if answers:
-        parts += ["## Answers\n", rows.report(answers, [fault for fault in FAULTS if fault.impossible], about)]
+        parts += ["## Answers\n", rows.report(answers, [fault for fault in FAULTS if fault.impossible])]
     if alike:
         parts += ["## Look-alikes, several tries each\n", rows.several(alike)]
     if changes:

@@ -62,12 +62,18 @@ WANTED = {LIMIT: 0.9, WASTE: 0.8, RISK: 0.8, HEALTHY: 1.0, PAIR: 1.0}
 TITLES = {LIMIT: "limits", WASTE: "wastes", RISK: "risks", HEALTHY: "healthy servers", PAIR: "two faults at once"}
 
 
-def report(rows, impossible, about):
+def programs(rows):
+    """Which programs the rows are about, in words."""
+    by = Counter(row["program"] for row in rows)
+    commits = {row["program"]: row["commit"] for row in sorted(rows, key=lambda row: row["when"])}
+    return "; ".join(f"program {program} of commit {commits[program]}" + (f": {count}" if len(by) > 1 else "") for program, count in by.items())
+
+
+def report(rows, impossible):
     """Markdown: rates of each class, what was expected against what was said, and what cannot be made here."""
     counted = [row for row in rows if row["state"] != "not made"]
     busy = sum(row.get("others", 0) > 0.25 for row in counted)
-    lines = [f"Commit {about['commit']}, program {about['program']}; {len(counted)} answers, {busy} of them on a machine of which "
-             "others used more than a quarter.", "",
+    lines = [f"{len(counted)} answers, {busy} of them on a machine of which others used more than a quarter ({programs(counted)}).", "",
              "| class | right | of | share | wanted |", "|---|---|---|---|---|"]
     for kind, title in TITLES.items():
         of = [row for row in counted if row["kind"] == kind]
@@ -111,7 +117,7 @@ def several(rows):
     for row in rows:
         if row["state"] != "not made":
             table[row["name"]]["right" if row["right"] else row["said"]] += 1
-    lines = ["| fault | right | said instead |", "|---|---|---|"]
+    lines = [f"{len(rows)} answers ({programs(rows)}).", "", "| fault | right | said instead |", "|---|---|---|"]
     for name, said in sorted(table.items()):
         wrong = ", ".join(f"{word} ({count})" for word, count in said.most_common() if word != "right")
         lines.append(f"| {name} | {said['right']}/{sum(said.values())} | {wrong or '–'} |")
