@@ -1,12 +1,13 @@
 //! What servers of the chain are set to.
 
-use lastdrop_model::examination::{Examined, ModulesTried};
+use lastdrop_model::examination::Examined;
 use lastdrop_model::{Role, Url};
 use lastdrop_probe::listeners;
 use lastdrop_probe::process;
-use lastdrop_server::{KnobsOf, knobs_of, unused_modules};
+use lastdrop_server::{KnobsOf, knobs_of, unused_extensions, unused_modules};
 
 use crate::behind::{Member, Members};
+use crate::site::Tried;
 
 /// Each server with its settings, as far as they can be read.
 pub fn examined(members: &Members, unseen: &mut Vec<String>) -> Vec<Examined> {
@@ -58,16 +59,25 @@ fn settle(one: &mut Examined, of: &KnobsOf) {
     }
 }
 
-/// Has the Apache at the URL tried without the modules that it may not need. None where it is no Apache; in words why it was not.
-pub fn try_modules(members: &Members, url: &Url) -> Option<Result<ModulesTried, String>> {
-    let front = members.all.first().filter(|m| m.found.kind.name == "apache")?;
-    let reference = front.named.clone().or_else(|| front.found.name.parse().ok());
-    let what = format!("which modules {} could do without", front.called);
-    Some(match reference.map(|r| unused_modules(&r, url)) {
-        Some(Ok(tried)) => Ok(tried),
-        Some(Err(e)) => Err(format!("{what}: {e}")),
-        None => Err(what),
-    })
+/// Has the Apache at the URL tried without the modules that it may not need, and each PHP-FPM without extensions.
+pub fn try_modules(members: &Members, url: &Url) -> Tried {
+    let mut all = Tried::default();
+    for (place, member) in members.all.iter().enumerate() {
+        let (what, attempt): (_, fn(&_, &_) -> _) = match member.found.kind.name {
+            "apache" if place == 0 => ("modules", unused_modules),
+            "php-fpm" => ("extensions", unused_extensions),
+            _ => continue,
+        };
+        let called = &member.called;
+        let what = format!("which {what} {called} could do without");
+        let reference = member.named.clone().or_else(|| member.found.name.parse().ok());
+        match reference.map(|r| attempt(&r, url)) {
+            Some(Ok(tried)) => drop(all.modules.insert(called.clone(), tried)),
+            Some(Err(e)) => all.unseen.push(format!("{what}: {e}")),
+            None => all.unseen.push(what),
+        }
+    }
+    all
 }
 
 /// Processes that have a listener of a server open and are neither below nor above it.
