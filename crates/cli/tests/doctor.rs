@@ -190,7 +190,7 @@ fn extensions_that_nothing_needs_are_named_and_those_that_the_site_needs_are_not
         files.map(|file| fs::read(file).expect("readable")).collect()
     };
     let (before, master) = (ini(), fpm.master());
-    let url = format!("http://127.0.0.1:{port}/page.php?n=7%20&x=%22a%22");
+    let url = format!("http://127.0.0.1:{port}/page.php?x=%22a%20b%22&n=7");
     let front = format!("nginx:{}", folder.join("nginx.conf").display());
     let examine = || ask(&folder, &[&front, &fpm.name()], &url, &["-c", "2"]);
     let in_time =

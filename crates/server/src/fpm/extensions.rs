@@ -106,19 +106,13 @@ impl Fpm {
         };
         let plain = describe(Like::Plain, None)?;
         let described = describe(Like::Open, Some(&served.script))?;
-        let idle = |(load, of): &(&Loads, &Extension)| {
-            let before = extension(&plain, &load.name);
-            !NEVER.contains(&load.name.as_str())
-                && before.is_some_and(|before| !has_something_set(of, before))
-                && can_be_named(&load.name, of, &described)
+        let possible = |load: &Loads| {
+            let (of, before) = (extension(&described, &load.name)?, extension(&plain, &load.name)?);
+            let idle = !NEVER.contains(&load.name.as_str()) && !has_something_set(of, before);
+            let names = named_by(&load.name, of, &described).filter(|_| idle)?;
+            Some((load.name.clone(), Names::new(&load.name, names.into_iter())))
         };
-        let possible: Vec<(String, Names)> = loads
-            .iter()
-            .rev()
-            .filter_map(|load| Some((load, extension(&described, &load.name)?)))
-            .filter(idle)
-            .map(|(load, of)| (load.name.clone(), Names::new(&load.name, of.defined.iter().map(String::as_str))))
-            .collect();
+        let possible: Vec<(String, Names)> = loads.iter().rev().filter_map(possible).collect();
         let mut references = References::to(possible.iter().map(|(_, names)| names));
         references.read_settings(&ini.values());
         let of_php = |line: &&Line| line.section == served.pool && line.key.starts_with("php_");
@@ -215,11 +209,19 @@ fn has_something_set(of: &Extension, plain: &Extension) -> bool {
     })
 }
 
-/// What defines no function and no class acts by itself, unless it is a library of others.
-fn can_be_named(name: &str, of: &Extension, all: &Described) -> bool {
-    let is_setting = |defined: &String| of.settings.contains_key(defined);
-    !of.defined.iter().all(is_setting)
-        || all.extensions.values().any(|other| other.needs.iter().any(|need| need.eq_ignore_ascii_case(name)))
+/// What a page names that uses an extension. Of what defines nothing itself that is what it adds to: a driver is asked through PDO. None
+/// where nothing is: it acts by itself, unless it is a library of others.
+fn named_by<'a>(name: &str, of: &'a Extension, all: &'a Described) -> Option<Vec<&'a str>> {
+    let defines = |of: &Extension| of.defined.iter().any(|defined| !of.settings.contains_key(defined));
+    let mut names: Vec<&str> = of.defined.iter().map(String::as_str).collect();
+    if defines(of) {
+        return Some(names);
+    }
+    let needs = of.needs.iter().filter_map(|need| extension(all, need)).filter(|of| defines(of));
+    let adds_to: Vec<&Extension> = needs.collect();
+    names.extend(adds_to.iter().flat_map(|of| &of.defined).map(String::as_str));
+    let needed = all.extensions.values().any(|other| other.needs.iter().any(|need| need.eq_ignore_ascii_case(name)));
+    (needed || !adds_to.is_empty()).then_some(names)
 }
 
 #[cfg(test)]
@@ -250,17 +252,19 @@ mod tests {
     }
 
     #[test]
-    fn what_defines_nothing_acts_by_itself_or_is_needed_by_others() {
-        let (agent, library) = (one(&["agent.name"], &[], &[("agent.name", "")]), one(&[], &[], &[]));
-        let user = one(&["mysqli_connect"], &["spl", "MySQLnd"], &[]);
-        let all = Described {
-            extensions: [("agent", &agent), ("mysqlnd", &library), ("mysqli", &user)]
-                .map(|(n, e)| (n.to_string(), e.clone()))
-                .into(),
-            ..Described::default()
-        };
-        assert!(!can_be_named("agent", &agent, &all));
-        assert!(can_be_named("mysqlnd", &library, &all) && can_be_named("mysqli", &user, &all));
-        assert_eq!(extension(&all, "MYSQLI"), Some(&user));
+    fn what_defines_nothing_acts_by_itself_or_is_used_through_others() {
+        let all: Vec<(&str, Extension)> = vec![
+            ("agent", one(&["agent.name"], &[], &[("agent.name", "")])),
+            ("mysqlnd", one(&[], &[], &[])),
+            ("mysqli", one(&["mysqli_connect"], &["mysqlnd"], &[])),
+            ("PDO", one(&["PDO", "pdo_drivers"], &[], &[])),
+            ("pdo_mysql", one(&["pdo_mysql.default_socket"], &["pdo", "MySQLnd"], &[("pdo_mysql.default_socket", "")])),
+        ];
+        let extensions = all.iter().map(|(n, e)| ((*n).to_string(), e.clone())).collect();
+        let described = Described { extensions, ..Described::default() };
+        let of = |name: &str| named_by(name, extension(&described, name).expect("there"), &described);
+        assert_eq!((of("agent"), of("mysqlnd")), (None, Some(vec![])));
+        assert_eq!(of("mysqli"), Some(vec!["mysqli_connect"]));
+        assert_eq!(of("pdo_mysql"), Some(vec!["pdo_mysql.default_socket", "PDO", "pdo_drivers"]));
     }
 }
