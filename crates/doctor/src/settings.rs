@@ -1,10 +1,12 @@
 //! What servers of the chain are set to.
 
+use std::path::PathBuf;
+
 use lastdrop_model::examination::Examined;
 use lastdrop_model::{Role, Url};
 use lastdrop_probe::listeners;
 use lastdrop_probe::process;
-use lastdrop_server::{KnobsOf, knobs_of, unused_extensions, unused_modules};
+use lastdrop_server::{KnobsOf, ServerError, ServerRef, knobs_of, served_folders, unused_extensions, unused_modules};
 
 use crate::behind::{Member, Members};
 use crate::site::Tried;
@@ -63,21 +65,31 @@ fn settle(one: &mut Examined, of: &KnobsOf) {
 pub fn try_modules(members: &Members, url: &Url) -> Tried {
     let mut all = Tried::default();
     for (place, member) in members.all.iter().enumerate() {
-        let (what, attempt): (_, fn(&_, &_) -> _) = match member.found.kind.name {
-            "apache" if place == 0 => ("modules", unused_modules),
-            "php-fpm" => ("extensions", unused_extensions),
+        let tried = match member.found.kind.name {
+            "apache" if place == 0 => reference(member).and_then(|own| unused_modules(&own, url)),
+            "php-fpm" => reference(member).and_then(|own| unused_extensions(&own, url, &sites(members, place)?)),
             _ => continue,
         };
-        let called = &member.called;
-        let what = format!("which {what} {called} could do without");
-        let reference = member.named.clone().or_else(|| member.found.name.parse().ok());
-        match reference.map(|r| attempt(&r, url)) {
-            Some(Ok(tried)) => drop(all.modules.insert(called.clone(), tried)),
-            Some(Err(e)) => all.unseen.push(format!("{what}: {e}")),
-            None => all.unseen.push(what),
+        match tried {
+            Ok(tried) => drop(all.modules.insert(member.called.clone(), tried)),
+            Err(e) => all.unseen.push(format!("which modules {} could do without: {e}", member.called)),
         }
     }
     all
+}
+
+/// Folders that servers serve which connect to one of them.
+fn sites(members: &Members, to: usize) -> Result<Vec<PathBuf>, ServerError> {
+    let before = members.links.links.iter().filter(|link| link.to == to).filter_map(|link| members.all.get(link.from));
+    let mut all = Vec::new();
+    for member in before {
+        all.extend(served_folders(&reference(member)?)?);
+    }
+    Ok(all)
+}
+
+fn reference(member: &Member) -> Result<ServerRef, ServerError> {
+    member.named.clone().map_or_else(|| member.found.name.parse().map_err(ServerError::Setting), Ok)
 }
 
 /// Processes that have a listener of a server open and are neither below nor above it.

@@ -53,7 +53,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use adapter::{Adapter, Effective, Facts};
-pub use adapters::{KnobsOf, discover, knobs_of};
+pub use adapters::{KnobsOf, discover, knobs_of, served_folders};
 pub use apache::unused_modules;
 pub use change::{Change, Directives};
 pub use elsewhere::{Elsewhere, Opening, RemotePart, There};

@@ -13,7 +13,7 @@ use lastdrop_model::examination::{ModuleSize, ModulesTried};
 use lastdrop_probe::{ProbeError, memory, status};
 
 use super::Apache;
-use super::config::{Scan, split_words};
+use super::config::{Line, Scan, split_words};
 use super::found::question;
 use super::instance::{Ground, Instance, logical_lines, succeeds};
 use crate::adapter::Adapter;
@@ -155,6 +155,11 @@ impl Apache {
         Ok(tried)
     }
 
+    /// Folders whose files it serves or names to servers behind it.
+    pub fn served_folders(&self) -> Vec<PathBuf> {
+        self.scan(self.started_on()).lines.iter().filter_map(served_by).map(PathBuf::from).collect()
+    }
+
     /// What the instance answers, each time, and as the server itself does.
     fn stable_answer(instance: &Instance, url: &Url, until: Instant) -> Result<Seen, ServerError> {
         let server = || status::get(url, until.saturating_duration_since(Instant::now()));
@@ -209,15 +214,7 @@ impl Used {
             l.name.eq_ignore_ascii_case("AllowOverride") || l.name.eq_ignore_ascii_case("AllowOverrideList")
         });
         if overrides.flat_map(|l| &l.arguments).any(|a| !a.eq_ignore_ascii_case("None")) {
-            let mut roots = Vec::new();
-            for line in &scan.lines {
-                match line.name.to_ascii_lowercase().as_str() {
-                    "documentroot" => roots.extend(line.arguments.first()),
-                    "alias" | "scriptalias" => roots.extend(line.arguments.get(1)),
-                    _ => {}
-                }
-            }
-            for text in overrides_below(roots.into_iter().map(PathBuf::from).collect())? {
+            for text in overrides_below(scan.lines.iter().filter_map(served_by).map(PathBuf::from).collect())? {
                 for line in logical_lines(&text) {
                     let words: Vec<String> =
                         split_words(&line).iter().map(|w| String::from_utf8_lossy(&w.0).into_owned()).collect();
@@ -306,6 +303,15 @@ impl Used {
 /// `mod_mime.c`, `mime_module` and `mime` are one.
 fn plain(name: &str) -> String {
     name.trim_start_matches("mod_").trim_end_matches(".c").trim_end_matches("_module").to_string()
+}
+
+/// The folder whose files a line lets be served.
+fn served_by(line: &Line) -> Option<&String> {
+    match line.name.to_ascii_lowercase().as_str() {
+        "documentroot" => line.arguments.first(),
+        "alias" | "scriptalias" => line.arguments.get(1),
+        _ => None,
+    }
 }
 
 /// All .htaccess files below some folders. None: too many folders.

@@ -10,16 +10,15 @@ use std::time::{Duration, Instant};
 
 use lastdrop_model::Url;
 use lastdrop_model::examination::{ModuleSize, ModulesTried};
-use lastdrop_probe::status::Answer;
 use lastdrop_probe::{ProbeError, memory};
 
 use super::Fpm;
 use super::ini::{Ini, Loads};
 use super::instance::{Described, Extension, Ground, Like, objects};
 use super::references::{Names, References, folders_of};
-use super::script::{self, Served};
+use super::script::{self, Served, Told};
 use crate::adapter::Adapter;
-use crate::fpm_config::{Line, Scan};
+use crate::fpm_config::Scan;
 use crate::second::{MOST_TIME, Seen, dispensable};
 use crate::{ServerError, ServerRef, container};
 
@@ -48,16 +47,16 @@ const NEVER: &[&str] = &[
 ];
 
 /// What a running PHP-FPM could do without, tried on a second instance of it with its configuration. The server itself is asked for
-/// the URL and its status page, and otherwise left alone.
+/// the URL and its status page, and otherwise left alone. `sites`: folders that the servers before it serve.
 ///
 /// # Errors
 /// When it cannot be tried, and why.
-pub fn unused_extensions(server: &ServerRef, url: &Url) -> Result<ModulesTried, ServerError> {
-    Fpm::discover(server)?.try_without_extensions(url)
+pub fn unused_extensions(server: &ServerRef, url: &Url, sites: &[PathBuf]) -> Result<ModulesTried, ServerError> {
+    Fpm::discover(server)?.try_without_extensions(url, sites)
 }
 
 impl Fpm {
-    fn try_without_extensions(&self, url: &Url) -> Result<ModulesTried, ServerError> {
+    fn try_without_extensions(&self, url: &Url, sites: &[PathBuf]) -> Result<ModulesTried, ServerError> {
         let refuse = ServerError::Setting;
         let no = |why: &str| Err(refuse(why.to_string()));
         let birth = &self.facts().birth;
@@ -77,28 +76,40 @@ impl Fpm {
         if loads.is_empty() {
             return Ok(ModulesTried::default());
         }
-        let (served, own) = script::of(&scan, url).map_err(refuse)?;
+        if self.pools.len() > 1 && sites.is_empty() {
+            return no("it has several pools, and which sites they serve is not known");
+        }
+        let told = script::of(&scan, url).map_err(refuse)?;
+        let served = &told.served;
         if scan.last(&served.pool, "chroot").is_some_and(|line| !line.value.is_empty()) {
             return no("its pool has a root folder of its own (chroot)");
         }
         let ground = Ground::new(birth, &scan, &served.pool, &ini)?;
-        let candidates = self.candidates(&ground, &scan, &served, url, &ini, &loads)?;
+        let (possible, included) = self.possible(&ground, served, url, &loads)?;
+        let mut references = References::to(possible.iter().map(|(_, names)| names));
+        references.read_settings(&ini.values());
+        for line in scan.lines.iter().filter(|line| line.key.starts_with("php_")) {
+            references.read_settings(line.value.as_bytes());
+        }
+        let roots: Vec<PathBuf> = [served.document_root()].into_iter().chain(sites.iter().cloned()).collect();
+        let files = [included, told.others.clone()].concat();
+        references.read_site(folders_of(&roots, &files), &files).map_err(refuse)?;
+        let left = possible.into_iter().filter(|(_, names)| !references.has(names));
+        let candidates: Vec<String> = left.map(|(name, _)| name).collect();
         if candidates.is_empty() {
             return Ok(ModulesTried::default());
         }
-        self.tried(&ground, &served, url, &loads, &candidates, own)
+        self.tried(&ground, &told, url, &loads, &candidates)
     }
 
-    /// Names of extensions that nothing refers to, those that others build on last.
-    fn candidates(
+    /// Extensions that act only where somebody names them, those that others build on last; and the files of which a page is made.
+    fn possible(
         &self,
         ground: &Ground<'_>,
-        scan: &Scan,
         served: &Served,
         url: &Url,
-        ini: &Ini,
         loads: &[Loads],
-    ) -> Result<Vec<String>, ServerError> {
+    ) -> Result<(Vec<(String, Names)>, Vec<PathBuf>), ServerError> {
         let refuse = |what: String| ServerError::Setting(format!("of its second instance: {what}"));
         let describe = |like: Like<'_>, page: Option<&Path>| {
             let variables = |script: &Path| served.variables(url, script);
@@ -112,39 +123,29 @@ impl Fpm {
             let names = named_by(&load.name, of, &described).filter(|_| idle)?;
             Some((load.name.clone(), Names::new(&load.name, names.into_iter())))
         };
-        let possible: Vec<(String, Names)> = loads.iter().rev().filter_map(possible).collect();
-        let mut references = References::to(possible.iter().map(|(_, names)| names));
-        references.read_settings(&ini.values());
-        let of_php = |line: &&Line| line.section == served.pool && line.key.starts_with("php_");
-        for line in scan.lines.iter().filter(of_php) {
-            references.read_settings(line.value.as_bytes());
-        }
         let mut included: Vec<PathBuf> = described.included.clone();
-        included.retain(|file| file.is_absolute() && !ground.has(file));
         included.push(served.script.clone());
-        included.extend(self.php_ini("opcache.preload").map(PathBuf::from).filter(|file| file.is_file()));
-        let files: Vec<PathBuf> = included.iter().filter(|file| file.is_file()).cloned().collect();
-        references.read_site(folders_of(&served.document_root(), &included), &files).map_err(ServerError::Setting)?;
-        Ok(possible.into_iter().filter(|(_, names)| !references.has(names)).map(|(name, _)| name).collect())
+        included.extend(self.php_ini("opcache.preload").map(PathBuf::from));
+        included.retain(|file| file.is_absolute() && file.is_file() && !ground.has(file));
+        Ok((loads.iter().rev().filter_map(possible).collect(), included))
     }
 
     fn tried(
         &self,
         ground: &Ground<'_>,
-        served: &Served,
+        told: &Told,
         url: &Url,
         loads: &[Loads],
         candidates: &[String],
-        own: Answer,
     ) -> Result<ModulesTried, ServerError> {
         let refuse = |what: String| ServerError::Setting(format!("of its second instance: {what}"));
-        let variables = served.variables(url, &served.script);
+        let variables = told.served.variables(url, &told.served.script);
         let until = Instant::now() + MOST_TIME;
         let mut tried = ModulesTried::default();
         let (answer, sizes, all_objects, folders, complaints) = {
             let all = ground.start(Like::Without(&[]), &variables, until).map_err(refuse)?;
             let ask = || all.ask(&variables, until).map_err(|e| e.to_string());
-            let answer = Seen::stable(ask, || Ok(own)).map_err(ServerError::Setting)?;
+            let answer = Seen::stable(ask, || Ok(told.answer.clone())).map_err(ServerError::Setting)?;
             (tried.start_s, tried.worker_bytes) = (all.started.as_secs_f64(), all.processes.worker_bytes()?);
             let sizes = all.processes.workers().first().and_then(|pid| memory::of_files(*pid).ok()).unwrap_or_default();
             let is_one = |path: &&String| loads.iter().any(|l| path.rsplit('/').next() == Some(l.file.as_str()));

@@ -161,24 +161,34 @@ fn is_read(path: &Path) -> bool {
     suffix.is_some_and(|s| SUFFIXES.contains(&s.as_str())) || path.file_name() == Some(OsStr::new(USER_INI))
 }
 
-/// The folders of a site: the one that is served, and those of what a page of it includes: what has all of a project, or, of a library
-/// that others use, too, the part from which it is.
-pub fn folders_of(served: &Path, included: &[PathBuf]) -> BTreeSet<PathBuf> {
-    let mut all: BTreeSet<PathBuf> = [served.to_path_buf()].into();
+/// The folders of sites: those that are served, with the project of which they are a part, and those of what a page includes: what has
+/// all of a project, or, of a library that others use, too, the part from which it is.
+pub fn folders_of(served: &[PathBuf], included: &[PathBuf]) -> BTreeSet<PathBuf> {
+    let is_deep = |folder: &Path| folder.components().count() > 2;
+    let mut all: BTreeSet<PathBuf> =
+        served.iter().filter(|folder| is_deep(folder) && folder.is_dir()).map(|folder| project_of(folder)).collect();
     for file in included {
         let Some(folder) = file.parent() else { continue };
         if all.iter().any(|known| folder.starts_with(known)) {
             continue;
         }
-        let common: PathBuf =
-            served.components().zip(folder.components()).take_while(|(a, b)| a == b).map(|(a, _)| a).collect();
-        // The root and one folder, such as /srv/shop; not /srv.
-        let is_project = common.components().count() > 2 && !SHARED.iter().any(|s| common == Path::new(s));
-        all.insert(if is_project { common } else { folder.to_path_buf() });
+        let common = |root: &PathBuf| -> PathBuf {
+            root.components().zip(folder.components()).take_while(|(a, b)| a == b).map(|(a, _)| a).collect()
+        };
+        // The root and two folders, such as /srv/shop; not /srv.
+        let is_project = |common: &PathBuf| is_deep(common) && !SHARED.iter().any(|s| common == Path::new(s));
+        let project = served.first().map(common).filter(is_project);
+        all.insert(project.unwrap_or_else(|| folder.to_path_buf()));
     }
     let whole = all.clone();
     all.retain(|folder| !whole.iter().any(|other| other != folder && folder.starts_with(other)));
     all
+}
+
+/// Of a folder that is served, the one that has the rest of the application beside it.
+fn project_of(served: &Path) -> PathBuf {
+    let is_project = |folder: &&Path| ["composer.json", "vendor"].iter().any(|name| folder.join(name).exists());
+    served.parent().filter(is_project).unwrap_or(served).to_path_buf()
 }
 
 #[cfg(test)]
@@ -215,17 +225,25 @@ mod tests {
 
     #[test]
     fn a_site_is_where_its_pages_and_what_they_include_are() {
-        let of = |served: &str, included: &[&str]| -> Vec<String> {
-            let included: Vec<PathBuf> = included.iter().map(PathBuf::from).collect();
-            folders_of(Path::new(served), &included).iter().map(|p| p.display().to_string()).collect()
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| dir.path().join(name);
+        for folder in ["shop/public", "shop/src", "blog/public", "blog/vendor", "lib/x"] {
+            fs::create_dir_all(at(folder)).expect("made");
+        }
+        let of = |served: &[&str], included: &[&str]| -> Vec<String> {
+            let served: Vec<PathBuf> = served.iter().map(|name| at(name)).collect();
+            let included: Vec<PathBuf> = included.iter().map(|name| at(name)).collect();
+            let all = folders_of(&served, &included).into_iter();
+            all.map(|p| p.strip_prefix(dir.path()).unwrap_or(&p).display().to_string()).collect()
         };
-        assert_eq!(of("/srv/shop/public", &["/srv/shop/public/a.php"]), ["/srv/shop/public"]);
-        assert_eq!(of("/srv/shop/public", &["/srv/shop/vendor/autoload.php", "/usr/share/php/x/a.php"]), [
-            "/srv/shop",
-            "/usr/share/php/x"
-        ]);
-        assert_eq!(of("/usr/share/wordpress", &["/usr/share/php/a.php"]), ["/usr/share/php", "/usr/share/wordpress"]);
-        assert_eq!(of("/srv/shop", &["/srv/lib/a.php"]), ["/srv/lib", "/srv/shop"]);
+        assert_eq!(of(&["shop/public"], &["shop/public/a.php"]), ["shop/public"]);
+        assert_eq!(of(&["shop/public", "gone"], &["shop/src/a.php"]), ["shop"]);
+        assert_eq!(of(&["shop/public"], &["shop/src/a.php", "/usr/share/php/x/a.php"]), ["/usr/share/php/x", "shop"]);
+        assert_eq!(of(&["shop/public", "blog/public"], &[]), ["blog", "shop/public"], "with what is beside it");
+        let shared = folders_of(&["/usr/share".into()], &["/usr/share/php/a.php".into()]);
+        assert_eq!(shared, [PathBuf::from("/usr/share")].into());
+        let apart = folders_of(&["/usr/share/misc".into()], &["/usr/share/php/a.php".into()]);
+        assert!(apart.contains(Path::new("/usr/share/php")) && !apart.contains(Path::new("/usr/share")), "{apart:?}");
     }
 
     #[test]

@@ -29,6 +29,15 @@ pub struct Served {
     query: String,
 }
 
+/// What status pages and the URL tell.
+pub struct Told {
+    pub served: Served,
+    /// What the URL answers.
+    pub answer: Answer,
+    /// Scripts that workers have served before, of whichever site.
+    pub others: Vec<PathBuf>,
+}
+
 /// The status page of a pool.
 struct Page {
     pool: String,
@@ -51,11 +60,11 @@ struct Row {
     script: String,
 }
 
-/// Who answers a URL, and what it answers there.
+/// Who answers a URL.
 ///
 /// # Errors
 /// In words, when it cannot be told.
-pub fn of(scan: &Scan, url: &Url) -> Result<(Served, Answer), String> {
+pub fn of(scan: &Scan, url: &Url) -> Result<Told, String> {
     let page = |pool: &&str| {
         let value = |key: &str| Some(scan.last(pool, key)?.value.replace("$pool", pool));
         let socket = socket_of(&value("pm.status_listen").or_else(|| value("listen"))?)?;
@@ -83,7 +92,11 @@ pub fn of(scan: &Scan, url: &Url) -> Result<(Served, Answer), String> {
             }
         }
         match (served.pop(), served.is_empty()) {
-            (Some(one), true) => return Ok((one, answer)),
+            (Some(served), true) => {
+                let all = before.iter().chain(&after).flatten().map(|row| PathBuf::from(&row.script));
+                let others = all.filter(|script| script.is_absolute() && script.is_file()).collect();
+                return Ok(Told { served, answer, others });
+            }
             (one, _) => several |= one.is_some(),
         }
         // What a worker did is on the page when it has done it, which may be just after its answer.
