@@ -188,7 +188,11 @@ fn extensions_that_nothing_needs_are_named_and_those_that_the_site_needs_are_not
                 $f = 'mysq' . 'li_report'; echo ctype_digit($_GET['n']) ? $f(MYSQL_OFF) : 'no', $_SERVER['REQUEST_URI'];";
     php(&root, "page.php", code);
     php(&root, "other.php", "socket_create(1, 2, 3);");
-    php(&open_folder(&folder, "lib"), "parts.php", "const MYSQL_OFF = 0;\nfunction days() { return cal_days_in_month(0, 1, 2); }");
+    php(
+        &open_folder(&folder, "lib"),
+        "parts.php",
+        "const MYSQL_OFF = 0;\nfunction days() { return cal_days_in_month(0, 1, 2); }",
+    );
     let ini = || -> Vec<Vec<u8>> {
         let files = glob_of("/etc/php").into_iter().chain([fpm.config.clone()]);
         files.map(|file| fs::read(file).expect("readable")).collect()

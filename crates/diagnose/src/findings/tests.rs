@@ -30,7 +30,13 @@ fn with_unused(machine: &str, modules: usize, extensions: usize) -> Examination 
     let tried = |count: usize| {
         let one = |n| ModuleSize { name: format!("m{n}"), bytes: Some(4096), line: Some(format!("/etc/{n}.ini:1")) };
         let (unused, needed) = ((0..count).map(one).collect(), vec!["ctype".to_string()]);
-        Some(ModulesTried { unused, needed, worker_bytes: Some(8192), worker_bytes_without: Some(4096), ..ModulesTried::default() })
+        Some(ModulesTried {
+            unused,
+            needed,
+            worker_bytes: Some(8192),
+            worker_bytes_without: Some(4096),
+            ..ModulesTried::default()
+        })
     };
     let server = |kind: &str, count: usize| Examined {
         server: format!("{machine}{kind}"),
@@ -54,8 +60,14 @@ fn modules_of_apache_and_extensions_of_php_are_told_of_each_server() {
     assert_eq!(servers, ["apache", "php-fpm"]);
     assert!(both[0].advice.contains("a2dismod") && !both[0].advice.contains("phpdismod"), "{both:#?}");
     let php = &both[1];
-    assert!(php.title.starts_with("4 extensions of PHP") && php.advice.contains("phpdismod -s fpm m0 m1 m2 m3"), "{php:#?}");
-    assert!(php.advice.contains("/etc/3.ini:1") && php.against.iter().any(|a| a.contains("ctype would be named")), "{php:#?}");
+    assert!(
+        php.title.starts_with("4 extensions of PHP") && php.advice.contains("phpdismod -s fpm m0 m1 m2 m3"),
+        "{php:#?}"
+    );
+    assert!(
+        php.advice.contains("/etc/3.ini:1") && php.against.iter().any(|a| a.contains("ctype would be named")),
+        "{php:#?}"
+    );
     assert!(php.evidence.iter().any(|e| e.value == "8, 4"), "{php:#?}");
     assert!(of(&with_unused("", 2, 2)).is_empty(), "not worth a word");
     // Of several machines, too, those of the one are not taken for those of the other.

@@ -242,13 +242,16 @@ fn unused_modules(case: &Case<'_>) -> Option<Finding> {
 
 fn unused_extensions(case: &Case<'_>) -> Option<Finding> {
     let (v, tried) = could_do_without(case, "php-fpm")?;
-    let title = format!("{} extensions of PHP are loaded that nothing in its settings or the site's files names", tried.unused.len());
+    let title = format!(
+        "{} extensions of PHP are loaded that nothing in its settings or the site's files names",
+        tried.unused.len()
+    );
     let said = not_needed(finding(0.8, title).of(&v), case, tried, "ini files, the site's files", "extensions");
     let names: Vec<&str> = tried.unused.iter().map(|m| m.name.as_str()).collect();
     let lines: Vec<&str> = tried.unused.iter().filter_map(|m| m.line.as_deref()).collect();
     let how = format!(
-        "phpdismod -s fpm {} (Debian, Ubuntu), or their extension= lines out of {}; php-fpm -t, a reload; then try the other pages: \
-         a name that is put together only while a page is made is in no file",
+        "phpdismod -s fpm {} (Debian, Ubuntu), or take out their lines: {}; php-fpm -t, a reload; then try the other pages, since a name \
+         that is put together while a page is made is in no file. Another PHP that reads the same ini files loses them, too (php --ini)",
         names.join(" "),
         lines.join(", ")
     );

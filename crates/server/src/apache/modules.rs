@@ -150,7 +150,11 @@ impl Apache {
             }
             None => return no("there was no time to test its configuration without them"),
         }
-        let size = |(name, path): &(String, PathBuf)| ModuleSize { bytes: size_of(path, &sizes), name: name.clone(), ..ModuleSize::default() };
+        let size = |(name, path): &(String, PathBuf)| ModuleSize {
+            bytes: size_of(path, &sizes),
+            name: name.clone(),
+            ..ModuleSize::default()
+        };
         tried.unused = loaded.iter().filter(|(name, _)| unused.contains(name)).map(size).collect();
         Ok(tried)
     }

@@ -46,6 +46,13 @@ const NEVER: &[&str] = &[
     "xhprof",
 ];
 
+/// Extensions that act only where somebody names them, those that others build on last.
+struct Possible {
+    all: Vec<(String, Names)>,
+    /// Files of which the page is made.
+    included: Vec<PathBuf>,
+}
+
 /// What a running PHP-FPM could do without, tried on a second instance of it with its configuration. The server itself is asked for
 /// the URL and its status page, and otherwise left alone. `sites`: folders that the servers before it serve.
 ///
@@ -85,7 +92,7 @@ impl Fpm {
             return no("its pool has a root folder of its own (chroot)");
         }
         let ground = Ground::new(birth, &scan, &served.pool, &ini)?;
-        let (possible, included) = self.possible(&ground, served, url, &loads)?;
+        let Possible { all: possible, included } = self.possible(&ground, served, url, &loads)?;
         let mut references = References::to(possible.iter().map(|(_, names)| names));
         references.read_settings(&ini.values());
         for line in scan.lines.iter().filter(|line| line.key.starts_with("php_")) {
@@ -102,14 +109,14 @@ impl Fpm {
         self.tried(&ground, &told, url, &loads, &candidates)
     }
 
-    /// Extensions that act only where somebody names them, those that others build on last; and the files of which a page is made.
+    /// What a script of ours tells of extensions and of the page.
     fn possible(
         &self,
         ground: &Ground<'_>,
         served: &Served,
         url: &Url,
         loads: &[Loads],
-    ) -> Result<(Vec<(String, Names)>, Vec<PathBuf>), ServerError> {
+    ) -> Result<Possible, ServerError> {
         let refuse = |what: String| ServerError::Setting(format!("of its second instance: {what}"));
         let describe = |like: Like<'_>, page: Option<&Path>| {
             let variables = |script: &Path| served.variables(url, script);
@@ -127,7 +134,7 @@ impl Fpm {
         included.push(served.script.clone());
         included.extend(self.php_ini("opcache.preload").map(PathBuf::from));
         included.retain(|file| file.is_absolute() && file.is_file() && !ground.has(file));
-        Ok((loads.iter().rev().filter_map(possible).collect(), included))
+        Ok(Possible { all: loads.iter().rev().filter_map(possible).collect(), included })
     }
 
     fn tried(

@@ -1,7 +1,8 @@
 //! The ini files of a PHP: which there are, which of their lines load extensions, and copies of them without some of these.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// A file as PHP reads it.
@@ -113,7 +114,9 @@ impl Ini {
     pub fn copy_to(&self, folder: &Path, kept: Kept<'_>, ours: &str) -> io::Result<Copied> {
         let _ = fs::remove_dir_all(folder);
         let scanned = folder.join("scanned");
-        fs::create_dir_all(&scanned)?;
+        // They may have passwords in them, and are read before a worker becomes another user.
+        DirBuilder::new().mode(0o700).create(folder)?;
+        fs::create_dir(&scanned)?;
         let main = match &self.main {
             Some(file) => {
                 let path = folder.join("php.ini");

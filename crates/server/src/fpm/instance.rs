@@ -184,9 +184,9 @@ impl<'a> Ground<'a> {
         let text = |e: std::io::Error| e.to_string();
         let (script, hello, told) = (self.file("describe.php"), self.file("hello.php"), self.file("told"));
         for (file, text) in [(&script, describing(page, &told)), (&hello, "<?php echo 'ok';\n".into())] {
-            fs::write(file, text).and_then(|()| fs::set_permissions(file, fs::Permissions::from_mode(0o644))).map_err(
-                |e| format!("cannot write {}: {e}", file.display()),
-            )?;
+            fs::write(file, text)
+                .and_then(|()| fs::set_permissions(file, fs::Permissions::from_mode(0o644)))
+                .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
         }
         let instance = self.start(like, &variables(&hello), until)?;
         // For its worker alone, whoever that runs as.

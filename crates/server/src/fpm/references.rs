@@ -14,7 +14,8 @@ const MOST_FOLDERS: usize = 20_000;
 const MOST_FILES: usize = 20_000;
 const MOST_BYTES: u64 = 256 << 20;
 /// PHP, and the suffixes that widespread systems have for it.
-const SUFFIXES: &[&str] = &["php", "inc", "phtml", "phar", "php5", "php7", "php8", "module", "install", "theme", "profile", "engine"];
+const SUFFIXES: &[&str] =
+    &["php", "inc", "phtml", "phar", "php5", "php7", "php8", "module", "install", "theme", "profile", "engine"];
 const USER_INI: &str = ".user.ini";
 /// Where many programs have their files: the folder of them all is no site.
 const SHARED: &[&str] = &["/usr/share", "/usr/lib", "/usr/local", "/var/lib"];
@@ -124,7 +125,11 @@ impl References {
                 return many(&format!("more than {:.1} s", MOST_TIME.as_secs_f64()));
             }
             let text = fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-            if path.file_name() == Some(OsStr::new(USER_INI)) { self.read_settings(&text) } else { self.read(&text) }
+            if path.file_name() == Some(OsStr::new(USER_INI)) {
+                self.read_settings(&text)
+            } else {
+                self.read(&text)
+            }
             Ok(())
         };
         for file in files {

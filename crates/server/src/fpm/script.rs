@@ -72,7 +72,9 @@ pub fn of(scan: &Scan, url: &Url) -> Result<Told, String> {
     };
     let pages: Vec<Page> = scan.pools().iter().filter_map(page).collect();
     if pages.is_empty() {
-        return Err("which script answers the URL is told by its status page, and it has none: pm.status_path = /status".into());
+        return Err(
+            "which script answers the URL is told by its status page, and it has none: pm.status_path = /status".into(),
+        );
     }
     let until = Instant::now() + MOST_TIME;
     let left = || until.saturating_duration_since(Instant::now()).max(PAUSE);
