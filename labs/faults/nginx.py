@@ -45,8 +45,18 @@ def proxied(upstream, *, more="", location="", keep=0):
   location / {{ proxy_pass http://back; {http} {location} }} }}"""
 
 
-def fpm(place, *, children=4, pm="static", lines="", backlog=511, opcache=True, groups=(), limits=()):
-    """A pool of PHP-FPM at a unix socket; the daemon has `socket` and `config`."""
+def ini_folder(place, extensions):
+    """A folder with the distribution's ini files of some extensions alone."""
+    folder = place.open_folder("ini")
+    for file in sorted(Path("/etc/php").glob("*/fpm/conf.d/*.ini")):
+        if file.stem.split("-", 1)[-1] in extensions:
+            (folder / file.name).write_text(file.read_text())
+    return folder
+
+
+def fpm(place, *, children=4, pm="static", lines="", backlog=511, opcache=True, groups=(), limits=(), extensions=None):
+    """A pool of PHP-FPM at a unix socket; the daemon has `socket` and `config`. `extensions`: these alone are loaded; None: those of the
+    distribution."""
     programs = sorted(Path("/usr/sbin").glob("php-fpm*"))
     if not programs:
         raise LabError("php-fpm is not installed")
@@ -79,8 +89,9 @@ include = {place.open_folder("pool.d")}/*.conf
     def ready(daemon):
         of_it = [1 for parent, _, _ in processes().values() if parent == daemon.pid]
         return socket.exists() and len(of_it) >= want and unix_ready(socket)()
+    env = None if extensions is None else {"PHP_INI_SCAN_DIR": str(ini_folder(place, extensions))}
     daemon = place.start([programs[-1], "-F", "-y", config], ready, what="php-fpm", name=f"php-fpm:{config}",
-                         groups=groups, limits=limits)
+                         groups=groups, limits=limits, env=env)
     daemon.socket, daemon.config = socket, config
     return daemon
 

@@ -114,6 +114,20 @@ def mapped(place, case):
     return len({line.split()[-1] for line in maps.splitlines() if "/mod_" in line})
 
 
+def extensions(place, many=True):
+    """The page needs ctype; the distribution's PHP loads some twenty beside it."""
+    place.write("docs/page.php", "<?php\necho ctype_digit('7') ? 'ok' : 'no';\n")
+    pool = fpm(place, children=12, extensions=None if many else ("opcache", "ctype"))
+    front = php_before(place, pool)
+    return Case([front, pool], front.url + "/page.php", ["-c", "4", "--keepalive", "off"])
+
+
+def mapped_extensions(place, case):
+    """Extensions in the pool's memory."""
+    maps = Path(f"/proc/{case.servers[1].pid}/maps").read_text()
+    return len({line.split()[-1] for line in maps.splitlines() if "/usr/lib/php/" in line and line.endswith(".so")})
+
+
 def unshared(place, touched=True, count=400000):
     """What was loaded before the fork is changed bit by bit: text that is used as a number becomes one."""
     touch = f"for (1 .. 300) {{ my $n = $data[int rand {count}] + 1 }}" if touched else ""
@@ -201,6 +215,7 @@ WASTES = [
     Fault("access-log-unbuffered", logging, WASTE, cure={"buffered": True}, measure="per_request", gain=0.8,
           near="slow-log"),
     Fault("unused-modules", modules, WASTE, cure={"many": False}, measure=mapped, gain=0.5),
+    Fault("unused-modules", extensions, WASTE, cure={"many": False}, measure=mapped_extensions, gain=0.5, variant="fpm"),
     Fault("unshared-memory", unshared, WASTE, cure={"touched": False}, measure=private, gain=0.7, near="memory-leak"),
     Fault("upstream-connect-per-request", upstream_connects, WASTE, cure={"keep": 32}, measure="per_request", gain=0.3,
           near="keepalive-off"),

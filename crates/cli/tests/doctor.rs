@@ -170,6 +170,84 @@ fn modules_that_nothing_needs_are_named_and_those_that_the_page_needs_are_not() 
     assert_eq!(processes_with("/lastdrop-modules-"), Vec::<i32>::new());
 }
 
+/// By a second instance, of which nothing is left. The distribution's PHP loads some twenty; the page names ctype, a file beside it
+/// sockets, and mysqli's methods are called by a name that is put together.
+#[test]
+fn extensions_that_nothing_needs_are_named_and_those_that_the_site_needs_are_not() {
+    let folder = Folder::new();
+    // Of a closed PHP it can be told, too.
+    let closed = "pm.status_path = /status\nphp_admin_value[disable_functions] = get_loaded_extensions,opcache_reset";
+    let fpm = Fpm::start(&folder, 3, &format!("{closed}\nphp_admin_value[open_basedir] = {}", folder.path().display()));
+    let (port, root) = (free_port(), open_folder(&folder, "www"));
+    // Another site of the same PHP.
+    let other = open_folder(&folder, "shop");
+    let sites = php_site(port, &root, &fpm.socket) + &php_site(free_port(), &other, &fpm.socket);
+    let _nginx = nginx(&folder, &sites, port);
+    php(&other, "cart.php", "exif_read_data('x.jpg');");
+    let code = "require __DIR__ . '/../lib/parts.php'; session_id('one');\n\
+                $f = 'mysq' . 'li_report'; echo ctype_digit($_GET['n']) ? $f(MYSQL_OFF) : 'no', $_SERVER['REQUEST_URI'];";
+    php(&root, "page.php", code);
+    php(&root, "other.php", "socket_create(1, 2, 3);");
+    php(
+        &open_folder(&folder, "lib"),
+        "parts.php",
+        "const MYSQL_OFF = 0;\nfunction days() { return cal_days_in_month(0, 1, 2); }",
+    );
+    let ini = || -> Vec<Vec<u8>> {
+        let files = glob_of("/etc/php").into_iter().chain([fpm.config.clone()]);
+        files.map(|file| fs::read(file).expect("readable")).collect()
+    };
+    let (before, master) = (ini(), fpm.master());
+    let url = format!("http://127.0.0.1:{port}/page.php?x=%22a%20b%22&n=7");
+    let front = format!("nginx:{}", folder.join("nginx.conf").display());
+    let examine = || ask(&folder, &[&front, &fpm.name()], &url, &["-c", "2"]);
+    let in_time =
+        |said: &Value| said["examination"]["servers"][1]["modules"]["undecided"].as_array().is_some_and(Vec::is_empty);
+    // Its seconds may not be enough on a busy machine.
+    let mut last = Value::Null;
+    let said = std::iter::repeat_with(examine).take(5).inspect(|said| last = said["unseen"].clone()).find(in_time);
+    let said = said.unwrap_or_else(|| panic!("not tried: {last}"));
+    let tried = &said["examination"]["servers"][1]["modules"];
+    let named: Vec<&str> =
+        tried["unused"].as_array().expect("tried").iter().filter_map(|m| m["name"].as_str()).collect();
+    for extension in ["ftp", "gettext", "posix", "shmop", "sysvmsg", "tokenizer", "pdo_mysql", "pdo"] {
+        assert!(named.contains(&extension), "{extension}: {tried:#}");
+    }
+    // Named by the page, by what it includes, by another page, by another site; needed without being named; needed by that; of
+    // Zend's own sort.
+    for extension in ["ctype", "calendar", "sockets", "exif", "mysqli", "mysqlnd", "opcache"] {
+        assert!(!named.contains(&extension), "{extension}: {tried:#}");
+    }
+    let needed = tried["needed"].to_string();
+    assert!(needed.contains("mysqli") && needed.contains("mysqlnd") && !needed.contains("ctype"), "{tried:#}");
+    assert!(number(&tried["worker_bytes"]) > number(&tried["worker_bytes_without"]), "{tried:#}");
+    assert!(number(&tried["start_s"]) > 0.0 && number(&tried["start_without_s"]) > 0.0, "{tried:#}");
+    let found = said["findings"].as_array().expect("findings").iter().find(|f| f["id"] == "unused-modules");
+    let found = found.unwrap_or_else(|| panic!("{:#}", said["findings"]));
+    assert!(found["advice"].to_string().contains("phpdismod") && found["server"] == "php-fpm", "{found:#}");
+    assert_eq!((ini(), fpm.master()), (before, master), "as it was");
+    assert_eq!(processes_with("lastdrop-extensions-"), Vec::<i32>::new());
+    let left = glob_of(&std::env::temp_dir().display().to_string());
+    assert!(!left.iter().any(|path| path.to_string_lossy().contains("/lastdrop-extensions-")), "{left:?}");
+    // Without a page that tells the script it is not tried, and that is said.
+    let text = fs::read_to_string(&fpm.config).expect("readable").replace("pm.status_path = /status\n", "");
+    fs::write(&fpm.config, text).expect("written");
+    let unseen = examine()["unseen"].to_string();
+    assert!(unseen.contains("which modules php-fpm could do without") && unseen.contains("pm.status_path"), "{unseen}");
+}
+
+/// All files below a folder.
+fn glob_of(folder: &str) -> Vec<std::path::PathBuf> {
+    let (mut open, mut all) = (vec![std::path::PathBuf::from(folder)], Vec::new());
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
+            if entry.file_type().is_ok_and(|t| t.is_dir()) { open.push(entry.path()) } else { all.push(entry.path()) }
+        }
+    }
+    all.sort();
+    all
+}
+
 #[test]
 fn a_server_that_has_room_has_no_limit() {
     let folder = Folder::new();

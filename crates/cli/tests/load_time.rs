@@ -9,11 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Folder, Target};
-use lastdrop_doctor::{Goal, Here, Machine, Manner, Order, Rest, Servers, Site, examine};
+use lastdrop_doctor::{Goal, Here, Machine, Manner, Order, Rest, Servers, Site, Tried, examine};
 use lastdrop_lab::{Carried, CarriedRun, Carrier, Lab, LabError};
 use lastdrop_load::{Prepared, RunClock};
 use lastdrop_looks::databases::DatabaseOptions;
-use lastdrop_model::examination::{Inside, ModulesTried, Step, StepKind};
+use lastdrop_model::examination::{Inside, Step, StepKind};
 use lastdrop_model::{Event, KeepAlive, Load, Plan, Wish};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -82,7 +82,7 @@ impl Site for FromElsewhere {
         self.0.settle()
     }
 
-    fn modules(&mut self) -> Result<Option<Result<ModulesTried, String>>, LabError> {
+    fn modules(&mut self) -> Result<Tried, LabError> {
         self.0.modules().map(sent)
     }
 

@@ -97,7 +97,6 @@ const NOT_YET: &[&str] = &[
     "db-connect-per-request",
     "access-log-unbuffered",
     "unshared-memory",
-    "unused-modules",
     "zombie-children",
     "memory-leak",
 ];

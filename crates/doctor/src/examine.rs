@@ -14,7 +14,7 @@ use lastdrop_model::{Event, Look};
 use lastdrop_server::{ServerError, ServerRef};
 
 use crate::load_time::during;
-use crate::site::{Goal, Machine, Servers, Site};
+use crate::site::{Goal, Machine, Servers, Site, Tried};
 use crate::step;
 
 /// How much a server may be disturbed.
@@ -308,11 +308,9 @@ fn steps(
         note(site, step)?;
     }
     suspect(lab, all);
-    match site.modules()? {
-        Some(Ok(tried)) => all.servers.first_mut().into_iter().for_each(|s| s.modules = Some(tried.clone())),
-        Some(Err(why)) => all.unseen.push(why),
-        None => {}
-    }
+    let Tried { mut modules, unseen } = site.modules()?;
+    all.servers.iter_mut().for_each(|server| server.modules = modules.remove(&server.server));
+    all.unseen.extend(unseen);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use lastdrop_lab::LabError;
 use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_model::Look;
-use lastdrop_model::examination::{Inside, ModulesTried, Step};
+use lastdrop_model::examination::{Inside, Step};
 use lastdrop_probe::host::{self, HostMemory, thread_cpu};
 use lastdrop_probe::namespace::{Namespace, longest_queue};
 use lastdrop_server::ServerRef;
@@ -17,7 +17,7 @@ use lastdrop_server::ServerRef;
 use crate::behind::{Following, Member, Members, Scope, named};
 use crate::beside::Beside;
 use crate::growth::Readings;
-use crate::site::{Goal, Machine, Rest, Servers, Site};
+use crate::site::{Goal, Machine, Rest, Servers, Site, Tried};
 use crate::{inside, settings};
 
 /// Looks for visitors, and the pause after each: connections may last for some milliseconds only, and are requests, too.
@@ -184,7 +184,7 @@ impl Site for Here {
         Ok(())
     }
 
-    fn modules(&mut self) -> Result<Option<Result<ModulesTried, String>>, LabError> {
+    fn modules(&mut self) -> Result<Tried, LabError> {
         Ok(settings::try_modules(&self.members, &self.goal()?.url))
     }
 

@@ -20,4 +20,4 @@ pub use examine::{Manner, Order, examine, look_again, telling};
 pub use here::Here;
 pub use nodes::Nodes;
 pub use propose::proposals;
-pub use site::{Goal, Machine, Rest, Servers, Site};
+pub use site::{Goal, Machine, Rest, Servers, Site, Tried};

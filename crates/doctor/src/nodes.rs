@@ -6,9 +6,9 @@ use std::fmt;
 use std::thread;
 
 use lastdrop_lab::LabError;
-use lastdrop_model::examination::{Examination, Growth, Inside, ModulesTried, Step, StepKind};
+use lastdrop_model::examination::{Examination, Growth, Inside, Step, StepKind};
 
-use crate::site::{Goal, Machine, Rest, Servers, Site};
+use crate::site::{Goal, Machine, Rest, Servers, Site, Tried};
 use crate::step::cores_beside;
 
 /// Several machines.
@@ -21,7 +21,7 @@ struct Node {
     servers: Servers,
     steps: Vec<Step>,
     inside: Vec<Inside>,
-    modules: Option<ModulesTried>,
+    modules: Tried,
     growth: Vec<Growth>,
     cost_cores: f64,
 }
@@ -66,7 +66,7 @@ impl Node {
             servers: Servers::default(),
             steps: Vec::new(),
             inside: Vec::new(),
-            modules: None,
+            modules: Tried::default(),
             growth: Vec::new(),
             cost_cores: 0.0,
         }
@@ -83,8 +83,8 @@ impl Node {
             part(step, own, &self.machine, parts)
         };
         let mut servers = self.servers.servers.clone();
-        if let Some(first) = servers.first_mut() {
-            first.modules.clone_from(&self.modules);
+        for server in &mut servers {
+            server.modules = self.modules.modules.get(&server.server).cloned();
         }
         Examination {
             url: whole.url.clone(),
@@ -149,7 +149,7 @@ impl Site for Nodes {
             all.away &= machine.away;
             all.agents.extend(machine.agents.iter().cloned());
             names.push(machine.name.clone());
-            (node.machine, node.servers, node.modules) = (machine, Servers::default(), None);
+            (node.machine, node.servers, node.modules) = (machine, Servers::default(), Tried::default());
             (node.steps, node.inside, node.growth) = (Vec::new(), Vec::new(), Vec::new());
         }
         all.agents.sort();
@@ -223,17 +223,14 @@ impl Site for Nodes {
         self.tell(|site| site.settle())
     }
 
-    fn modules(&mut self) -> Result<Option<Result<ModulesTried, String>>, LabError> {
-        let mut first = None;
+    fn modules(&mut self) -> Result<Tried, LabError> {
+        let mut all = Tried::default();
         for (node, tried) in self.ask(|site| site.modules())? {
-            match tried {
-                Some(Ok(tried)) => node.modules = Some(tried),
-                Some(Err(why)) => first = first.or(Some(Err(why))),
-                None => {}
-            }
+            all.modules.extend(tried.modules.clone());
+            all.unseen.extend(tried.unseen.iter().cloned());
+            node.modules = tried;
         }
-        // What was tried of the first stands for the site; each has its own.
-        Ok(self.0.first().and_then(|node| node.modules.clone()).map(Ok).or(first))
+        Ok(all)
     }
 
     fn rest(&mut self) -> Result<Rest, LabError> {
@@ -255,7 +252,7 @@ impl Site for Nodes {
 
 #[cfg(test)]
 mod tests {
-    use lastdrop_model::examination::{Examined, GeneratorSeen, ServerSeen};
+    use lastdrop_model::examination::{Examined, GeneratorSeen, ModuleSize, ModulesTried, ServerSeen};
 
     use super::*;
 
@@ -313,8 +310,10 @@ mod tests {
         fn settle(&mut self) -> Result<(), LabError> {
             Ok(())
         }
-        fn modules(&mut self) -> Result<Option<Result<ModulesTried, String>>, LabError> {
-            Ok(None)
+        fn modules(&mut self) -> Result<Tried, LabError> {
+            let unused = vec![ModuleSize { name: self.name.into(), ..ModuleSize::default() }];
+            let tried = ModulesTried { unused, ..ModulesTried::default() };
+            Ok(Tried { modules: [(self.server(), tried)].into(), unseen: vec![format!("{}: why", self.name)] })
         }
         fn rest(&mut self) -> Result<Rest, LabError> {
             Ok(Rest { cost_cores: 0.25, ..Rest::default() })
@@ -345,6 +344,9 @@ mod tests {
         let visitors = nodes.visitors().expect("asked");
         assert_eq!(visitors.as_deref(), Some("2 connections from 10.0.0.9 to b"));
         assert_eq!(nodes.servers().expect("told").servers.len(), 2);
+        let tried = nodes.modules().expect("tried");
+        assert_eq!(tried.modules.keys().collect::<Vec<_>>(), ["a/apache", "b/apache"]);
+        assert_eq!(tried.unseen, ["a: why", "b: why"]);
         nodes.memory(100).expect("read");
         let seen = nodes.end().expect("a step");
         assert_eq!((&seen.cores, seen.servers.len()), (&vec![1.0, 0.5, 0.1], 2));
@@ -363,6 +365,8 @@ mod tests {
         assert_eq!(of(0, 1), (10, 50, vec![1.0, 0.5], Some(0.3)));
         assert_eq!(of(1, 1), (10, 50, vec![0.1], Some(0.0)));
         assert_eq!(each[1].servers[0].server, "b/apache");
+        let own = each[1].servers[0].modules.as_ref().expect("tried");
+        assert_eq!(own.unused[0].name, "b", "each has its own");
         assert_eq!(each[1].steps[1].servers[0].server, "b/apache");
     }
 

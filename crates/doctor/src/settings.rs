@@ -1,12 +1,15 @@
 //! What servers of the chain are set to.
 
-use lastdrop_model::examination::{Examined, ModulesTried};
+use std::path::PathBuf;
+
+use lastdrop_model::examination::Examined;
 use lastdrop_model::{Role, Url};
 use lastdrop_probe::listeners;
 use lastdrop_probe::process;
-use lastdrop_server::{KnobsOf, knobs_of, unused_modules};
+use lastdrop_server::{KnobsOf, ServerError, ServerRef, knobs_of, served_folders, unused_extensions, unused_modules};
 
 use crate::behind::{Member, Members};
+use crate::site::Tried;
 
 /// Each server with its settings, as far as they can be read.
 pub fn examined(members: &Members, unseen: &mut Vec<String>) -> Vec<Examined> {
@@ -58,16 +61,35 @@ fn settle(one: &mut Examined, of: &KnobsOf) {
     }
 }
 
-/// Has the Apache at the URL tried without the modules that it may not need. None where it is no Apache; in words why it was not.
-pub fn try_modules(members: &Members, url: &Url) -> Option<Result<ModulesTried, String>> {
-    let front = members.all.first().filter(|m| m.found.kind.name == "apache")?;
-    let reference = front.named.clone().or_else(|| front.found.name.parse().ok());
-    let what = format!("which modules {} could do without", front.called);
-    Some(match reference.map(|r| unused_modules(&r, url)) {
-        Some(Ok(tried)) => Ok(tried),
-        Some(Err(e)) => Err(format!("{what}: {e}")),
-        None => Err(what),
-    })
+/// Has the Apache at the URL tried without the modules that it may not need, and each PHP-FPM without extensions.
+pub fn try_modules(members: &Members, url: &Url) -> Tried {
+    let mut all = Tried::default();
+    for (place, member) in members.all.iter().enumerate() {
+        let tried = match member.found.kind.name {
+            "apache" if place == 0 => reference(member).and_then(|own| unused_modules(&own, url)),
+            "php-fpm" => reference(member).and_then(|own| unused_extensions(&own, url, &sites(members, place)?)),
+            _ => continue,
+        };
+        match tried {
+            Ok(tried) => drop(all.modules.insert(member.called.clone(), tried)),
+            Err(e) => all.unseen.push(format!("which modules {} could do without: {e}", member.called)),
+        }
+    }
+    all
+}
+
+/// Folders that servers serve which connect to one of them.
+fn sites(members: &Members, to: usize) -> Result<Vec<PathBuf>, ServerError> {
+    let before = members.links.links.iter().filter(|link| link.to == to).filter_map(|link| members.all.get(link.from));
+    let mut all = Vec::new();
+    for member in before {
+        all.extend(served_folders(&reference(member)?)?);
+    }
+    Ok(all)
+}
+
+fn reference(member: &Member) -> Result<ServerRef, ServerError> {
+    member.named.clone().map_or_else(|| member.found.name.parse().map_err(ServerError::Setting), Ok)
 }
 
 /// Processes that have a listener of a server open and are neither below nor above it.

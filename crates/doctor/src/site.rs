@@ -4,6 +4,7 @@
 //! The order of an examination: `find`, `visitors`, `follow` while a first load is on, `servers`; then for each step `begin` and `end`, with
 //! `memory` and `settle` after it; `inside` under load once more; at the end `modules` and `rest`.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -59,6 +60,15 @@ pub struct Rest {
     pub cost_cores: f64,
 }
 
+/// What came of trying servers without the modules, or extensions, that they may not need.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tried {
+    /// By what the server is called.
+    pub modules: BTreeMap<String, ModulesTried>,
+    /// Which could not be tried, and why.
+    pub unseen: Vec<String>,
+}
+
 /// A machine with servers, as a doctor sees it. Errors are those of who cannot be found, or asked.
 pub trait Site: Send {
     /// Finds the servers, which all other questions are about.
@@ -88,8 +98,8 @@ pub trait Site: Send {
     /// Waits until nobody waits for the servers any more, some seconds at most.
     fn settle(&mut self) -> Result<(), LabError>;
 
-    /// Tries the first server without the modules that it may not need, where it is one that has such; in words why not.
-    fn modules(&mut self) -> Result<Option<Result<ModulesTried, String>>, LabError>;
+    /// Tries servers without the modules that they may not need, where they are such as have some.
+    fn modules(&mut self) -> Result<Tried, LabError>;
 
     /// What is left to tell. From here on they are not looked at any more: whoever changes them asks who else uses them.
     fn rest(&mut self) -> Result<Rest, LabError>;

@@ -86,12 +86,13 @@ pub struct Examined {
     pub directives: BTreeMap<String, String>,
     /// Processes that hold one of its listening sockets and are none of its own: `pid name`.
     pub foreign_listeners: Vec<String>,
-    /// What an instance of it did without the modules that nothing in its configuration refers to. None: not tried.
+    /// What an instance of it did without the modules (of PHP: extensions) that nothing refers to. None: not tried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modules: Option<ModulesTried>,
 }
 
-/// A second instance of a server, with and without modules that nothing in its configuration refers to.
+/// A second instance of a server, with and without modules that nothing in its configuration refers to; of PHP: extensions that
+/// nothing in its configuration or the site's files refers to.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModulesTried {
@@ -115,6 +116,9 @@ pub struct ModulesTried {
 pub struct ModuleSize {
     pub name: String,
     pub bytes: Option<u64>,
+    /// The line that loads it (`20-ftp.ini:2` with its folder), where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<String>,
 }
 
 /// What an experiment was for.

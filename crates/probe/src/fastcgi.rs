@@ -1,4 +1,4 @@
-//! One GET over FastCGI: enough to ask PHP-FPM for its status page past any web server.
+//! One GET over FastCGI: enough to ask PHP-FPM for its status page, or for what a script answers, past any web server.
 //!
 //! Source: FastCGI Specification 1.0, sections 3.3 (records), 3.4 (name-value pairs) and 5 (application record types).
 
@@ -8,6 +8,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use crate::status::Answer;
 
 /// Where a pool listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +32,7 @@ const END_REQUEST: u8 = 3;
 const PARAMS: u8 = 4;
 const STDIN: u8 = 5;
 const STDOUT: u8 = 6;
-/// A status page of ten thousand processes is smaller.
+/// A status page of ten thousand processes is smaller; of longer answers the rest is cut off.
 const MOST_BYTES: usize = 16 << 20;
 
 fn record(kind: u8, content: &[u8]) -> Vec<u8> {
@@ -66,6 +68,53 @@ impl<T: Read + Write> Stream for T {}
 /// # Errors
 /// When nobody listens, the answer does not come in time, or it is not FastCGI.
 pub fn get(socket: &FpmSocket, path: &str, query: &str, limit: Duration) -> io::Result<String> {
+    let uri = format!("{path}?{query}");
+    let pairs = [
+        ("REQUEST_METHOD", "GET"),
+        ("SCRIPT_NAME", path),
+        ("SCRIPT_FILENAME", path),
+        ("REQUEST_URI", uri.as_str()),
+        ("QUERY_STRING", query),
+        ("SERVER_PROTOCOL", "HTTP/1.1"),
+        ("GATEWAY_INTERFACE", "CGI/1.1"),
+    ];
+    let output = output_of(socket, &pairs, limit)?;
+    let text = String::from_utf8_lossy(&output).into_owned();
+    Ok(text.split_once("\r\n\r\n").map_or(text.clone(), |(_, body)| body.to_string()))
+}
+
+/// The answer to a request without a body that has these variables.
+///
+/// # Errors
+/// As [`get`], and when it has no head.
+pub fn ask(socket: &FpmSocket, variables: &[(&str, &str)], limit: Duration) -> io::Result<Answer> {
+    answer_of(&output_of(socket, variables, limit)?)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer has no head"))
+}
+
+/// What a script wrote, as it is in HTTP (RFC 3875 section 6): its status is a field.
+fn answer_of(output: &[u8]) -> Option<Answer> {
+    let mut answer = Answer { status: 200, ..Answer::default() };
+    let mut rest = output;
+    loop {
+        let end = rest.iter().position(|b| *b == b'\n')?;
+        let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
+        rest = &rest[end + 1..];
+        if line.is_empty() {
+            answer.body = rest.to_vec();
+            return Some(answer);
+        }
+        let colon = line.iter().position(|b| *b == b':')?;
+        let (name, value) = (String::from_utf8_lossy(&line[..colon]), line[colon + 1..].trim_ascii());
+        if name.eq_ignore_ascii_case("Status") {
+            answer.status = String::from_utf8_lossy(value).split_whitespace().next()?.parse().ok()?;
+        } else {
+            answer.fields.push((name.into_owned(), value.to_vec()));
+        }
+    }
+}
+
+fn output_of(socket: &FpmSocket, variables: &[(&str, &str)], limit: Duration) -> io::Result<Vec<u8>> {
     let mut stream: Box<dyn Stream> = match socket {
         FpmSocket::Tcp(address) => {
             let stream = TcpStream::connect_timeout(address, limit)?;
@@ -80,19 +129,10 @@ pub fn get(socket: &FpmSocket, path: &str, query: &str, limit: Duration) -> io::
             Box::new(stream)
         }
     };
-    let uri = format!("{path}?{query}");
-    let pairs = [
-        ("REQUEST_METHOD", "GET"),
-        ("SCRIPT_NAME", path),
-        ("SCRIPT_FILENAME", path),
-        ("REQUEST_URI", uri.as_str()),
-        ("QUERY_STRING", query),
-        ("SERVER_PROTOCOL", "HTTP/1.1"),
-        ("GATEWAY_INTERFACE", "CGI/1.1"),
-    ];
     // Role 1 is a responder; no flags: the connection ends with the answer.
     let mut request = record(BEGIN_REQUEST, &[0, 1, 0, 0, 0, 0, 0, 0]);
-    request.extend(record(PARAMS, &parameters(&pairs)));
+    // A record holds 65535 bytes at most.
+    parameters(variables).chunks(0x8000).for_each(|part| request.extend(record(PARAMS, part)));
     request.extend(record(PARAMS, &[]));
     request.extend(record(STDIN, &[]));
     stream.write_all(&request)?;
@@ -108,10 +148,31 @@ pub fn get(socket: &FpmSocket, path: &str, query: &str, limit: Duration) -> io::
         stream.read_exact(&mut content)?;
         match header[1] {
             STDOUT if output.len() < MOST_BYTES => output.extend(&content[..length]),
-            END_REQUEST => break,
+            END_REQUEST => return Ok(output),
             _ => {}
         }
     }
-    let text = String::from_utf8_lossy(&output).into_owned();
-    Ok(text.split_once("\r\n\r\n").map_or(text.clone(), |(_, body)| body.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_script_writes_is_an_answer() {
+        let answer = answer_of(b"Status: 404 Not Found\r\nContent-type:  text/html\n\r\nno\n\nsuch").expect("a head");
+        assert_eq!((answer.status, answer.body.as_slice()), (404, b"no\n\nsuch".as_slice()));
+        assert_eq!(answer.fields, [("Content-type".to_string(), b"text/html".to_vec())]);
+        assert_eq!(answer_of(b"X: y\r\n\r\n").map(|a| a.status), Some(200));
+        for broken in [&b""[..], b"no head", b"no colon\r\n\r\n", b"Status: x\r\n\r\n", b"Status:\r\n\r\n"] {
+            assert!(answer_of(broken).is_none(), "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn long_values_have_long_lengths() {
+        let long = "x".repeat(200);
+        let bytes = parameters(&[("A", &long)]);
+        assert_eq!((bytes.len(), &bytes[..6]), (206, &[1, 0x80, 0, 0, 200, b'A'][..]));
+    }
 }

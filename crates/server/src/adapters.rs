@@ -1,5 +1,7 @@
 //! The adapters, a line each; and what settings a server has, whether it has an adapter or is the host.
 
+use std::path::PathBuf;
+
 use lastdrop_model::Knob;
 
 use crate::adapter::{Adapter, Effective};
@@ -39,6 +41,18 @@ pub(crate) fn not_elsewhere(server: &ServerRef) -> Result<(), ServerError> {
          reach it from here",
         server.there()
     )))
+}
+
+/// Folders whose files a running server serves, or names to those behind it: empty for kinds of which that is not known.
+///
+/// # Errors
+/// When there is no such server, or its configuration cannot be read.
+pub fn served_folders(server: &ServerRef) -> Result<Vec<PathBuf>, ServerError> {
+    Ok(match server.kind.adapter {
+        Some(AdapterName::Nginx) => Nginx::discover(server)?.served_folders()?,
+        Some(AdapterName::Apache) => Apache::discover(server)?.served_folders(),
+        _ => Vec::new(),
+    })
 }
 
 pub(crate) fn find_adapter(server: &ServerRef) -> Result<Box<dyn Adapter>, ServerError> {

@@ -129,7 +129,8 @@ pub fn status(config: &Path) -> Option<StatusSource> {
     })
 }
 
-fn socket_of(text: &str) -> Option<FpmSocket> {
+/// Where a pool listens, as its configuration has it; what names neither a path nor an address is not read.
+pub(crate) fn socket_of(text: &str) -> Option<FpmSocket> {
     if text.starts_with('/') {
         return Some(FpmSocket::Unix(text.into()));
     }

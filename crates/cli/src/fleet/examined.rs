@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::{Receiver, channel};
 
-use lastdrop_doctor::{Goal, Here, Site};
+use lastdrop_doctor::{Goal, Here, Site, Tried};
 use lastdrop_fleet::EngineError;
 use lastdrop_lab::LabError;
 use lastdrop_looks::databases::DatabaseOptions;
@@ -83,7 +83,7 @@ impl ExaminedHere {
             }
             Examine::Modules => {
                 let why = "which modules it could do without: the URL leads to another machine";
-                examined(Examined::Modules(Some(Err(why.into()))))
+                examined(Examined::Modules(Tried { unseen: vec![why.into()], ..Tried::default() }))
             }
             Examine::Rest => examined(Examined::Rest(site.rest()?)),
         })

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use lastdrop_doctor as doctor;
 use lastdrop_looks::watch::FoundElsewhere;
 use lastdrop_model::documents::{KnobsDocument, SizeDocument, WatchDocument};
-use lastdrop_model::examination::{Inside, ModulesTried, Step};
+use lastdrop_model::examination::{Inside, Step};
 use lastdrop_model::{Knob, Look, Settings};
 use lastdrop_server::{Effective, Restored, ServerError, StackPlace};
 use serde::{Deserialize, Serialize};
@@ -157,7 +157,7 @@ pub enum Examined {
     Looks(Vec<Look>),
     Step(Box<Step>),
     Inside(Vec<Inside>),
-    Modules(Option<Result<ModulesTried, String>>),
+    Modules(doctor::Tried),
     Rest(doctor::Rest),
 }
 

@@ -8,10 +8,10 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use lastdrop_doctor::{Goal, Machine, Nodes, Rest, Servers, Site};
+use lastdrop_doctor::{Goal, Machine, Nodes, Rest, Servers, Site, Tried};
 use lastdrop_lab::LabError;
 use lastdrop_model::Look;
-use lastdrop_model::examination::{Inside, ModulesTried, Step};
+use lastdrop_model::examination::{Inside, Step};
 use lastdrop_probe::listeners::is_local;
 use lastdrop_server::{ServerError, ServerRef};
 
@@ -32,6 +32,8 @@ struct Elsewhere {
     called: BTreeMap<String, String>,
     /// The agent may change servers.
     acts: bool,
+    /// One of the servers is of a kind that may have modules, or extensions, that nothing needs.
+    has_modules: bool,
     /// The agent as it is seen from here, and the agents that are on the same machine.
     address: Option<IpAddr>,
     there: Vec<String>,
@@ -81,6 +83,7 @@ impl Reach {
             address,
             asking: Arc::new(asking),
             servers: servers.to_vec(),
+            has_modules: false,
             called: BTreeMap::new(),
             told,
             telling: None,
@@ -215,6 +218,7 @@ impl Site for Elsewhere {
             server.named = self.named(&server.named, &server.server);
             server.to.iter_mut().filter(|to| !to.is_empty()).for_each(|to| *to = self.name(to));
         }
+        self.has_modules = servers.iter().any(|server| ["apache", "php-fpm"].contains(&server.kind.as_str()));
         Ok(Servers { servers, sysctls, unseen: unseen.iter().map(|what| self.there(what)).collect() })
     }
 
@@ -257,17 +261,19 @@ impl Site for Elsewhere {
         self.done(Examine::Settle)
     }
 
-    fn modules(&mut self) -> Result<Option<Result<ModulesTried, String>>, LabError> {
-        // Of no other kind anything would be tried.
-        if self.servers.first().is_none_or(|server| server.kind.name != "apache") {
-            return Ok(None);
+    fn modules(&mut self) -> Result<Tried, LabError> {
+        if !self.has_modules {
+            return Ok(Tried::default());
         }
         if !self.acts {
             let what = "which modules it could do without: a second instance is started for that, and the agent only looks (--act)";
-            return Ok(Some(Err(self.there(what))));
+            return Ok(Tried { unseen: vec![self.there(what)], ..Tried::default() });
         }
         match self.ask(Examine::Modules)? {
-            Examined::Modules(tried) => Ok(tried.map(|tried| tried.map_err(|what| self.there(&what)))),
+            Examined::Modules(Tried { modules, unseen }) => Ok(Tried {
+                modules: modules.into_iter().map(|(server, tried)| (self.name(&server), tried)).collect(),
+                unseen: unseen.iter().map(|what| self.there(what)).collect(),
+            }),
             other => Err(self.odd(other)),
         }
     }

@@ -96,7 +96,7 @@ const ALL: &[About] = &[
     a("access-log-unbuffered", Waste, "a write to the access log for each request", "such writes in the trace where they matter", "slow-log: the write blocks"),
     a("delayed-ack", Waste, "small writes wait for an acknowledgement", "a plateau at 40 ms for one user alone, nothing sent again", "retransmits: 200 ms"),
     a("unshared-memory", Waste, "pages that could be shared are not", "private memory grows and the process does not", "memory-leak: the process grows"),
-    a("unused-modules", Waste, "modules that nothing refers to", "module list against the effective configuration", "modules that others need"),
+    a("unused-modules", Waste, "modules of Apache, or extensions of PHP-FPM, that nothing refers to", "what is loaded against the effective configuration, of PHP against the site's files, too; a second instance answers the URL without them as with them", "modules that others need, and what acts without being named"),
     a("held-listener", Risk, "a foreign process holds the listening socket", "its descriptor", "the server's own children"),
     a("zombie-children", Risk, "children that nobody waits for", "state Z at look after look", "one that has just ended"),
     a("time-wait-overflow", Risk, "the table of closed connections is full", "TCPTimeWaitOverflow", "many in TIME_WAIT"),

@@ -9,8 +9,10 @@ use lastdrop_model::examination::{Examination, Examined};
 use super::{by_weight, diagnose_without};
 
 /// A finding, and the places of the machines that have it.
-struct Of {
+struct Of<'a> {
     finding: Finding,
+    /// Kind of the server that it is about, if it is about one: an Apache and a PHP-FPM may have the same.
+    kind: Option<&'a str>,
     nodes: Vec<usize>,
 }
 
@@ -31,7 +33,7 @@ pub(super) fn conclude(document: &mut DoctorDocument, site: &Examination, refute
         document.limit = Some(finding.id.clone());
         document.cannot_tell.clone_from(&each[place].cannot_tell);
     }
-    let mut all: Vec<Of> = Vec::new();
+    let mut all: Vec<Of<'_>> = Vec::new();
     for (place, node) in each.iter().enumerate() {
         for finding in &node.findings {
             if finding.severity == Severity::Limit && document.limit.as_ref() != Some(&finding.id) {
@@ -40,9 +42,14 @@ pub(super) fn conclude(document: &mut DoctorDocument, site: &Examination, refute
                 document.notes.push(format!("{what}, too, is held back: {} ({})", finding.title, finding.id));
                 continue;
             }
-            match all.iter_mut().find(|of| (&of.finding.id, of.finding.severity) == (&finding.id, finding.severity)) {
+            let own = site.nodes[place].servers.iter().find(|server| server.server == finding.server);
+            let kind = own.map(|server| server.kind.as_str());
+            let known = |of: &&mut Of<'_>| {
+                (&of.finding.id, of.finding.severity, of.kind) == (&finding.id, finding.severity, kind)
+            };
+            match all.iter_mut().find(known) {
                 Some(of) => of.add(site, place, finding),
-                None => all.push(Of { finding: finding.clone(), nodes: vec![place] }),
+                None => all.push(Of { finding: finding.clone(), kind, nodes: vec![place] }),
             }
         }
     }
@@ -59,7 +66,7 @@ fn name_of(site: &Examination, place: usize, finding: &Finding) -> String {
     if finding.server.is_empty() { site.nodes[place].machine.clone() } else { finding.server.clone() }
 }
 
-impl Of {
+impl Of<'_> {
     /// The same of another machine.
     fn add(&mut self, site: &Examination, place: usize, other: &Finding) {
         let name = name_of(site, place, other);
@@ -72,7 +79,7 @@ impl Of {
 
     /// With the names of those that have it.
     fn named(self, site: &Examination) -> Finding {
-        let Of { mut finding, nodes } = self;
+        let Of { mut finding, nodes, .. } = self;
         let everywhere = nodes.len() == site.nodes.len();
         let own = site.nodes.iter().flat_map(|node| &node.servers).find(|server| server.server == finding.server);
         let of = |place: &usize| match own {

@@ -1,5 +1,7 @@
 //! What costs without being the bound.
 
+use std::collections::BTreeMap;
+
 use lastdrop_model::documents::Finding;
 use lastdrop_model::examination::{ModulesTried, StepKind};
 use serde_json::json;
@@ -20,6 +22,8 @@ pub(super) const ALL: &[Rule] = &[
     Rule { id: "delayed-ack", look: delayed_ack },
     Rule { id: "unshared-memory", look: unshared },
     Rule { id: "unused-modules", look: unused_modules },
+    // Both may be there: an Apache before a PHP-FPM.
+    Rule { id: "unused-modules", look: unused_extensions },
 ];
 
 /// Servers whose traced calls have so many of a sort in each request; with the number and the object.
@@ -230,18 +234,66 @@ fn unshared(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn unused_modules(case: &Case<'_>) -> Option<Finding> {
+    let (v, tried) = could_do_without(case, "apache")?;
+    let title = format!("{} modules are loaded that nothing in the configuration refers to", tried.unused.len());
+    let said = not_needed(
+        finding(0.8, title).of(&v),
+        case,
+        tried,
+        ["configuration", "modules", "the configuration fails its test"],
+    );
+    Some(
+        said.do_this(
+            Vec::new(),
+            "take their LoadModule lines out (a2dismod, apachectl -t), then try the other pages; each is mapped into every worker",
+        )
+        .check_by("lastdrop size before and after"),
+    )
+}
+
+fn unused_extensions(case: &Case<'_>) -> Option<Finding> {
+    let (v, tried) = could_do_without(case, "php-fpm")?;
+    let title = format!(
+        "{} extensions of PHP are loaded that nothing in its settings or the site's files names",
+        tried.unused.len()
+    );
+    let said = not_needed(
+        finding(0.8, title).of(&v),
+        case,
+        tried,
+        ["ini files, the site's files", "extensions", "it complains at its start"],
+    );
+    let names: Vec<&str> = tried.unused.iter().map(|m| m.name.as_str()).collect();
+    let mut lines: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (folder, line) in tried.unused.iter().filter_map(|m| m.line.as_deref()?.rsplit_once('/')) {
+        lines.entry(folder).or_default().push(line);
+    }
+    let lines: Vec<String> = lines.iter().map(|(folder, all)| format!("{} in {folder}", all.join(", "))).collect();
+    let how = format!(
+        "phpdismod -s fpm {} (Debian, Ubuntu), or take out their lines ({}); php-fpm -t, a reload; then try the other pages, since a name \
+         that is put together while a page is made is in no file. Another PHP that reads the same ini files loses them, too (php --ini)",
+        names.join(" "),
+        lines.join("; ")
+    );
+    Some(said.do_this(Vec::new(), how).check_by("lastdrop size before and after"))
+}
+
+/// The first server of a kind that could do without some modules.
+fn could_do_without<'a>(case: &'a Case<'a>, kind: &str) -> Option<(View<'a>, &'a ModulesTried)> {
     // One or two are some kB: not worth a word, nor a restart.
     let many = |m: &&ModulesTried| m.unused.len() >= 3;
-    let (v, tried) = case.servers().into_iter().find_map(|v| Some((v, v.about.modules.as_ref().filter(many)?)))?;
+    let of_kind = case.servers().into_iter().filter(|v| v.is(&[kind]));
+    of_kind.filter_map(|v| Some((v, v.about.modules.as_ref().filter(many)?))).next()
+}
+
+/// What a second instance showed without what nothing refers to: where that was looked for, what it is, and what would speak against it.
+fn not_needed(said: Finding, case: &Case<'_>, tried: &ModulesTried, [source, what, wrong]: [&str; 3]) -> Finding {
     let kb = |bytes: u64| bytes as f64 / 1024.0;
     let each = tried.unused.iter().map(|m| match m.bytes {
         Some(bytes) => format!("{} ({:.0} kB)", m.name, kb(bytes)),
         None => m.name.clone(),
     });
-    let count = tried.unused.len();
-    let mut said = finding(0.8, format!("{count} modules are loaded that nothing in the configuration refers to"))
-        .of(&v)
-        .seen("configuration", "modules", each.collect::<Vec<_>>().join(", "), "");
+    let mut said = said.seen(source, what, each.collect::<Vec<_>>().join(", "), "");
     if let (Some(with), Some(without)) = (tried.worker_bytes, tried.worker_bytes_without) {
         let sizes = format!("{:.0}, {:.0}", kb(with), kb(without));
         said = said.seen("smaps_rollup", "kB of a worker with and without them", sizes, "");
@@ -250,7 +302,7 @@ fn unused_modules(case: &Case<'_>) -> Option<Finding> {
     let url = &case.all.url;
     said = said
         .seen("second instance", "ms to the first answer with and without them", starts, "")
-        .unless(format!("the configuration fails its test without them, or {url} answers otherwise: neither happened"));
+        .unless(format!("{wrong} without them, or {url} answers otherwise: neither happened"));
     if !tried.needed.is_empty() {
         let needed = tried.needed.join(", ");
         said = said.unless(format!("{needed} would be named, too: without it, it does not start or answers otherwise"));
@@ -258,11 +310,5 @@ fn unused_modules(case: &Case<'_>) -> Option<Finding> {
     if !tried.undecided.is_empty() {
         said = said.unless(format!("no time was left to try it without {}", tried.undecided.join(", ")));
     }
-    Some(
-        said.do_this(
-            Vec::new(),
-            "take their LoadModule lines out (a2dismod, apachectl -t), then try the other pages; each is mapped into every worker",
-        )
-        .check_by("lastdrop size before and after"),
-    )
+    said
 }

@@ -3,27 +3,21 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_model::Url;
 use lastdrop_probe::process::{self, Birth};
 use lastdrop_probe::status::{self, Answer};
-use lastdrop_probe::{ProbeError, memory};
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use super::config::split_words;
 use crate::restart::command;
+use crate::second::{POLL, Processes};
 use crate::{ServerError, private};
 
-/// Looks at one that starts or ends.
-const POLL: Duration = Duration::from_millis(5);
-const END_TIMEOUT: Duration = Duration::from_secs(1);
 /// What is written by the master is in the instance's own folder.
 const FILES: &[&str] = &[
     "cacheroot",
@@ -177,16 +171,15 @@ impl Ground {
         let file = self.file("conf");
         private::write_durably(&file, &isolated(flat, &self.place, without)).map_err(|e| e.to_string())?;
         let mut command = command(&self.birth, &self.argv, false);
-        die_with_us(&mut command);
         let said = self.file("said");
         let errors = std::fs::File::create(&said).map_err(|e| e.to_string())?;
         command.stdout(Stdio::null()).stderr(errors);
         let began = Instant::now();
-        let child = command.spawn().map_err(|e| e.to_string())?;
+        let processes = Processes::start(command).map_err(|e| e.to_string())?;
         let mut instance =
-            Instance { child, at: (Ipv4Addr::LOCALHOST, self.place.port).into(), started: Duration::ZERO };
+            Instance { processes, at: (Ipv4Addr::LOCALHOST, self.place.port).into(), started: Duration::ZERO };
         loop {
-            if let Ok(Some(status)) = instance.child.try_wait() {
+            if let Some(status) = instance.processes.ended() {
                 let said = std::fs::read_to_string(&said).unwrap_or_default();
                 let logged = std::fs::read_to_string(self.file("errorlog")).unwrap_or_default();
                 let last = said.lines().chain(logged.lines()).last().unwrap_or_default();
@@ -201,14 +194,6 @@ impl Ground {
             }
             thread::sleep(POLL);
         }
-    }
-}
-
-/// Whoever is killed leaves no instance behind.
-fn die_with_us(command: &mut Command) {
-    // SAFETY: one system call between fork and exec.
-    unsafe {
-        command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?));
     }
 }
 
@@ -231,7 +216,7 @@ pub fn succeeds(mut command: Command, until: Instant) -> Option<bool> {
 
 /// One that runs. Dropped, it has ended.
 pub struct Instance {
-    child: Child,
+    pub processes: Processes,
     at: SocketAddr,
     /// From the start to the first answer.
     pub started: Duration,
@@ -240,33 +225,6 @@ pub struct Instance {
 impl Instance {
     pub fn ask(&self, url: &Url, until: Instant) -> Result<Answer, status::AskError> {
         status::get_at(self.at, url, until.saturating_duration_since(Instant::now()).max(POLL))
-    }
-
-    pub fn workers(&self) -> Vec<i32> {
-        process::child_pids(self.child.id() as i32)
-    }
-
-    /// Mean proportional size of its workers, bytes.
-    pub fn worker_bytes(&self) -> Result<Option<u64>, ProbeError> {
-        let all = memory::of_group(&self.workers())?;
-        Ok(all.iter().map(|m| m.pss).sum::<u64>().checked_div(all.len() as u64))
-    }
-}
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        // A session of its own: its group has its id.
-        let pid = Pid::from_raw(self.child.id() as i32);
-        let _ = kill(pid, Signal::SIGTERM);
-        let end = Instant::now() + END_TIMEOUT;
-        while Instant::now() < end {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            thread::sleep(POLL);
-        }
-        let _ = killpg(pid, Signal::SIGKILL);
-        let _ = self.child.wait();
     }
 }
 

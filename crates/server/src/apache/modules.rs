@@ -10,20 +10,18 @@ use std::time::{Duration, Instant};
 
 use lastdrop_model::Url;
 use lastdrop_model::examination::{ModuleSize, ModulesTried};
-use lastdrop_probe::status::{self, Answer};
-use lastdrop_probe::{ProbeError, memory};
+use lastdrop_probe::{ProbeError, memory, status};
 
 use super::Apache;
-use super::config::{Scan, split_words};
+use super::config::{Line, Scan, split_words};
 use super::found::question;
 use super::instance::{Ground, Instance, logical_lines, succeeds};
 use crate::adapter::Adapter;
 use crate::edits::Edits;
 use crate::private::write_durably;
+use crate::second::{MOST_TIME, Seen, dispensable};
 use crate::{ServerError, ServerRef, container};
 
-/// All instances together, but for the end of the last one.
-const MOST_TIME: Duration = Duration::from_secs(4);
 const TEST_TIME: Duration = Duration::from_secs(2);
 /// Looks for .htaccess files end after so many folders.
 const MOST_FOLDERS: usize = 2000;
@@ -63,8 +61,6 @@ const PLAIN: &[&str] = &[
     "user-agent",
     "utf-8",
 ];
-/// Differ between any two answers, or name the modules.
-const OWN_FIELDS: &[&str] = &["age", "date", "etag", "expires", "server"];
 
 /// What a running Apache could do without, tried on a second instance of it with its configuration. The server itself is asked for
 /// the URL once, and otherwise left alone.
@@ -121,9 +117,9 @@ impl Apache {
         let mut tried = ModulesTried::default();
         let (answer, sizes) = {
             let all = ground.start(&flat, &[], url, until).map_err(refuse)?;
-            let answer = self.stable_answer(&all, url, until)?;
-            (tried.start_s, tried.worker_bytes) = (all.started.as_secs_f64(), all.worker_bytes()?);
-            (answer, all.workers().first().and_then(|pid| memory::of_files(*pid).ok()).unwrap_or_default())
+            let answer = Apache::stable_answer(&all, url, until)?;
+            (tried.start_s, tried.worker_bytes) = (all.started.as_secs_f64(), all.processes.worker_bytes()?);
+            (answer, all.processes.workers().first().and_then(|pid| memory::of_files(*pid).ok()).unwrap_or_default())
         };
         let mut last = None;
         let mut works = |without: &[String]| -> Result<Option<bool>, ProbeError> {
@@ -135,7 +131,7 @@ impl Apache {
             };
             let same = instance.ask(url, until).is_ok_and(|a| Seen::of(&a) == answer);
             if same {
-                last = Some((instance.started.as_secs_f64(), instance.worker_bytes()?));
+                last = Some((instance.started.as_secs_f64(), instance.processes.worker_bytes()?));
             }
             Ok(if same || Instant::now() < until { Some(same) } else { None })
         };
@@ -154,25 +150,24 @@ impl Apache {
             }
             None => return no("there was no time to test its configuration without them"),
         }
-        let size = |(name, path): &(String, PathBuf)| ModuleSize { bytes: size_of(path, &sizes), name: name.clone() };
+        let size = |(name, path): &(String, PathBuf)| ModuleSize {
+            bytes: size_of(path, &sizes),
+            name: name.clone(),
+            ..ModuleSize::default()
+        };
         tried.unused = loaded.iter().filter(|(name, _)| unused.contains(name)).map(size).collect();
         Ok(tried)
     }
 
+    /// Folders whose files it serves or names to servers behind it.
+    pub fn served_folders(&self) -> Vec<PathBuf> {
+        self.scan(self.started_on()).lines.iter().filter_map(served_by).map(PathBuf::from).collect()
+    }
+
     /// What the instance answers, each time, and as the server itself does.
-    fn stable_answer(&self, instance: &Instance, url: &Url, until: Instant) -> Result<Seen, ServerError> {
-        let no = |what: &str| ServerError::Setting(what.to_string());
-        let ask = || instance.ask(url, until).map_err(|e| no(&format!("its second instance: {e}")));
-        let (one, two) = (Seen::of(&ask()?), Seen::of(&ask()?));
-        if one != two {
-            return Err(no("the answer differs from request to request by itself"));
-        }
-        let own = status::get(url, until.saturating_duration_since(Instant::now())).map_err(|e| no(&e.to_string()))?;
-        let own = Seen::of(&own);
-        if (own.status, own.field("content-type")) != (one.status, one.field("content-type")) {
-            return Err(no(&format!("a second instance of it answers {} where it answers {}", one.status, own.status)));
-        }
-        Ok(one)
+    fn stable_answer(instance: &Instance, url: &Url, until: Instant) -> Result<Seen, ServerError> {
+        let server = || status::get(url, until.saturating_duration_since(Instant::now()));
+        Seen::stable(|| instance.ask(url, until), server).map_err(ServerError::Setting)
     }
 }
 
@@ -195,50 +190,6 @@ fn without_modules(flat: &[u8], without: &[String]) -> Vec<u8> {
     };
     let lines = logical_lines(flat);
     lines.iter().filter(|l| !takes_away(l)).flat_map(|l| l.iter().copied().chain([b'\n'])).collect()
-}
-
-/// An answer, as far as it has to be the same.
-#[derive(Debug, PartialEq, Eq)]
-struct Seen {
-    status: u16,
-    fields: Vec<(String, Vec<u8>)>,
-    body: Vec<u8>,
-}
-
-impl Seen {
-    fn of(answer: &Answer) -> Seen {
-        let mut fields: Vec<_> = answer.fields.iter().map(|(n, v)| (n.to_ascii_lowercase(), v.clone())).collect();
-        fields.retain(|(name, _)| !OWN_FIELDS.contains(&name.as_str()));
-        Seen { status: answer.status, fields, body: answer.body.clone() }
-    }
-
-    fn field(&self, name: &str) -> Option<&[u8]> {
-        self.fields.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_slice())
-    }
-}
-
-/// Of some modules, those that can all go at once: halves that do not work without are halved again. What has to stay, and what
-/// there was no time for, goes to `tried`. Those that others build on come last.
-fn dispensable<E>(
-    candidates: &[String],
-    works: &mut impl FnMut(&[String]) -> Result<Option<bool>, E>,
-    tried: &mut ModulesTried,
-) -> Result<Vec<String>, E> {
-    let mut gone: Vec<String> = Vec::new();
-    let mut open = vec![candidates.to_vec()];
-    while let Some(part) = open.pop().filter(|p| !p.is_empty()) {
-        let without = [gone.as_slice(), &part].concat();
-        match works(&without)? {
-            Some(true) => gone = without,
-            Some(false) if part.len() == 1 => tried.needed.extend(part),
-            Some(false) => {
-                let (first, second) = part.split_at(part.len() / 2);
-                open.extend([second.to_vec(), first.to_vec()]);
-            }
-            None => tried.undecided.extend(part),
-        }
-    }
-    Ok(gone)
 }
 
 /// What a configuration refers to.
@@ -267,15 +218,7 @@ impl Used {
             l.name.eq_ignore_ascii_case("AllowOverride") || l.name.eq_ignore_ascii_case("AllowOverrideList")
         });
         if overrides.flat_map(|l| &l.arguments).any(|a| !a.eq_ignore_ascii_case("None")) {
-            let mut roots = Vec::new();
-            for line in &scan.lines {
-                match line.name.to_ascii_lowercase().as_str() {
-                    "documentroot" => roots.extend(line.arguments.first()),
-                    "alias" | "scriptalias" => roots.extend(line.arguments.get(1)),
-                    _ => {}
-                }
-            }
-            for text in overrides_below(roots.into_iter().map(PathBuf::from).collect())? {
+            for text in overrides_below(scan.lines.iter().filter_map(served_by).map(PathBuf::from).collect())? {
                 for line in logical_lines(&text) {
                     let words: Vec<String> =
                         split_words(&line).iter().map(|w| String::from_utf8_lossy(&w.0).into_owned()).collect();
@@ -366,6 +309,15 @@ fn plain(name: &str) -> String {
     name.trim_start_matches("mod_").trim_end_matches(".c").trim_end_matches("_module").to_string()
 }
 
+/// The folder whose files a line lets be served.
+fn served_by(line: &Line) -> Option<&String> {
+    match line.name.to_ascii_lowercase().as_str() {
+        "documentroot" => line.arguments.first(),
+        "alias" | "scriptalias" => line.arguments.get(1),
+        _ => None,
+    }
+}
+
 /// All .htaccess files below some folders. None: too many folders.
 fn overrides_below(mut folders: Vec<PathBuf>) -> Option<Vec<Vec<u8>>> {
     let (mut texts, mut seen) = (Vec::new(), 0);
@@ -419,22 +371,5 @@ mod tests {
         for other in ["userdir", "include", "authn_file", "lbmethod_byrequests"] {
             assert!(used.is_candidate(&format!("{other}_module")), "{other}");
         }
-    }
-
-    #[test]
-    fn halving_finds_what_is_needed_and_says_what_it_had_no_time_for() {
-        let all: Vec<String> = (0..20).map(|n| n.to_string()).collect();
-        let mut tries = 0;
-        let mut tried = ModulesTried::default();
-        let mut works = |without: &[String]| {
-            tries += 1;
-            Ok::<_, ()>(Some(!without.contains(&"3".into()) && !without.contains(&"17".into())))
-        };
-        let unused = dispensable(&all, &mut works, &mut tried).expect("no errors");
-        assert_eq!((unused.len(), &tried.needed), (18, &vec!["3".to_string(), "17".to_string()]));
-        assert!(tries < 20, "{tries}");
-        let mut tried = ModulesTried::default();
-        let gone = dispensable(&all, &mut |_: &[String]| Ok::<_, ()>(None), &mut tried).expect("no errors");
-        assert_eq!((gone.len(), tried.undecided.len()), (0, 20));
     }
 }

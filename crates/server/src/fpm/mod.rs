@@ -1,7 +1,12 @@
 //! PHP-FPM: processes of one request each, in a pool. A file that is included last overrides a setting, and the master
 //! executes itself to read it. With a configuration that it cannot take it ends: nothing is reloaded untested.
 
+mod extensions;
+mod ini;
+mod instance;
 pub mod knobs;
+mod references;
+mod script;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +21,7 @@ use lastdrop_probe::process::{self, Birth};
 use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
+pub use extensions::unused_extensions;
 use knobs::{BACKLOG, CHILDREN, IDLE, KNOBS, PM, SPARE_MAX, SPARE_MIN, START, full, is_of_php};
 
 use crate::adapter::{Adapter, Effective, Facts, Placement};

@@ -147,6 +147,15 @@ impl Nginx {
             .map_err(|fault| ServerError::Setting(format!("the configuration cannot be read: {fault}")))
     }
 
+    /// Folders whose files it serves or names to servers behind it, as far as no variable tells them.
+    pub fn served_folders(&self) -> Result<Vec<PathBuf>, ServerError> {
+        let prefix = self.built.prefix_of(&self.facts.birth);
+        let config = self.config()?;
+        let own = config.directives.iter().filter(|d| matches!(d.name(), "root" | "alias"));
+        let named = own.filter_map(|d| d.arguments().first()).filter(|word| !word.text.contains('$'));
+        Ok(named.map(|word| prefix.join(&word.text)).collect())
+    }
+
     /// Runs the configuration test as the server would run it, with its limits; gives what it warned about.
     fn test(&self, file: &Path) -> Result<(bool, String), ServerError> {
         let birth = &self.facts.birth;

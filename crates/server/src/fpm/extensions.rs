@@ -1,0 +1,278 @@
+//! Extensions that a PHP-FPM has loaded and does not need.
+//!
+//! An extension is a candidate where an ini file loads it, no other setting gives it something to do, and nothing in the files of the
+//! site and in the settings is one of its names ([`super::references`]). What acts without being named is judged by behaviour: a second
+//! instance has to answer the URL without the candidates as with them, and to load all others without a complaint.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use lastdrop_model::Url;
+use lastdrop_model::examination::{ModuleSize, ModulesTried};
+use lastdrop_probe::{ProbeError, memory};
+
+use super::Fpm;
+use super::ini::{Ini, Loads};
+use super::instance::{Described, Extension, Ground, Like, objects};
+use super::references::{Names, References, folders_of};
+use super::script::{self, Served, Told};
+use crate::adapter::Adapter;
+use crate::fpm_config::Scan;
+use crate::second::{MOST_TIME, Seen, dispensable};
+use crate::{ServerError, ServerRef, container};
+
+/// For an instance that tells what there is.
+const TELLING_TIME: Duration = Duration::from_secs(3);
+/// Watch what others do, or keep it in bounds: at work without being named, and in ways that no answer shows.
+const NEVER: &[&str] = &[
+    "appdynamics_agent",
+    "blackfire",
+    "datadog-profiling",
+    "ddappsec",
+    "ddtrace",
+    "elastic_apm",
+    "excimer",
+    "instana",
+    "newrelic",
+    "opentelemetry",
+    "pcov",
+    "scoutapm",
+    "skywalking_agent",
+    "snuffleupagus",
+    "suhosin",
+    "tideways",
+    "tideways_xhprof",
+    "xhprof",
+];
+
+/// Extensions that act only where somebody names them, those that others build on last.
+struct Possible {
+    all: Vec<(String, Names)>,
+    /// Files of which the page is made.
+    included: Vec<PathBuf>,
+}
+
+/// What a running PHP-FPM could do without, tried on a second instance of it with its configuration. The server itself is asked for
+/// the URL and its status page, and otherwise left alone. `sites`: folders that the servers before it serve.
+///
+/// # Errors
+/// When it cannot be tried, and why.
+pub fn unused_extensions(server: &ServerRef, url: &Url, sites: &[PathBuf]) -> Result<ModulesTried, ServerError> {
+    Fpm::discover(server)?.try_without_extensions(url, sites)
+}
+
+impl Fpm {
+    fn try_without_extensions(&self, url: &Url, sites: &[PathBuf]) -> Result<ModulesTried, ServerError> {
+        let refuse = ServerError::Setting;
+        let no = |why: &str| Err(refuse(why.to_string()));
+        let birth = &self.facts().birth;
+        let euid = nix::unistd::geteuid();
+        if !euid.is_root() && euid.as_raw() != birth.uid {
+            return no("only root or the server's user can try it");
+        }
+        if container::root_of(birth.pid).is_some() {
+            return no("it runs in a container");
+        }
+        let scan = Scan::read(&self.main);
+        if let Some(problem) = scan.problems.first() {
+            return no(problem);
+        }
+        let ini = Ini::told(&self.php).map_err(refuse)?;
+        let loads = ini.loads();
+        if loads.is_empty() {
+            return Ok(ModulesTried::default());
+        }
+        if self.pools.len() > 1 && sites.is_empty() {
+            return no("it has several pools, and which sites they serve is not known");
+        }
+        let told = script::of(&scan, url).map_err(refuse)?;
+        let served = &told.served;
+        if scan.last(&served.pool, "chroot").is_some_and(|line| !line.value.is_empty()) {
+            return no("its pool has a root folder of its own (chroot)");
+        }
+        let ground = Ground::new(birth, &scan, &served.pool, &ini)?;
+        let Possible { all: possible, included } = self.possible(&ground, served, url, &loads)?;
+        let mut references = References::to(possible.iter().map(|(_, names)| names));
+        references.read_settings(&ini.values());
+        for line in scan.lines.iter().filter(|line| line.key.starts_with("php_")) {
+            references.read_settings(line.value.as_bytes());
+        }
+        let roots: Vec<PathBuf> = [served.document_root()].into_iter().chain(sites.iter().cloned()).collect();
+        let files = [included, told.others.clone()].concat();
+        references.read_site(folders_of(&roots, &files), &files).map_err(refuse)?;
+        let left = possible.into_iter().filter(|(_, names)| !references.has(names));
+        let candidates: Vec<String> = left.map(|(name, _)| name).collect();
+        if candidates.is_empty() {
+            return Ok(ModulesTried::default());
+        }
+        self.tried(&ground, &told, url, &loads, &candidates)
+    }
+
+    /// What a script of ours tells of extensions and of the page.
+    fn possible(
+        &self,
+        ground: &Ground<'_>,
+        served: &Served,
+        url: &Url,
+        loads: &[Loads],
+    ) -> Result<Possible, ServerError> {
+        let refuse = |what: String| ServerError::Setting(format!("of its second instance: {what}"));
+        let describe = |like: Like<'_>, page: Option<&Path>| {
+            let variables = |script: &Path| served.variables(url, script);
+            ground.describe(like, page, variables, Instant::now() + TELLING_TIME).map_err(refuse)
+        };
+        let plain = describe(Like::Plain, None)?;
+        let described = describe(Like::Open, Some(&served.script))?;
+        let possible = |load: &Loads| {
+            let (of, before) = (extension(&described, &load.name)?, extension(&plain, &load.name)?);
+            let idle = !NEVER.contains(&load.name.as_str()) && !has_something_set(of, before);
+            let names = named_by(&load.name, of, &described).filter(|_| idle)?;
+            Some((load.name.clone(), Names::new(&load.name, names.into_iter())))
+        };
+        let mut included: Vec<PathBuf> = described.included.clone();
+        included.push(served.script.clone());
+        included.extend(self.php_ini("opcache.preload").map(PathBuf::from));
+        included.retain(|file| file.is_absolute() && file.is_file() && !ground.has(file));
+        Ok(Possible { all: loads.iter().rev().filter_map(possible).collect(), included })
+    }
+
+    fn tried(
+        &self,
+        ground: &Ground<'_>,
+        told: &Told,
+        url: &Url,
+        loads: &[Loads],
+        candidates: &[String],
+    ) -> Result<ModulesTried, ServerError> {
+        let refuse = |what: String| ServerError::Setting(format!("of its second instance: {what}"));
+        let variables = told.served.variables(url, &told.served.script);
+        let until = Instant::now() + MOST_TIME;
+        let mut tried = ModulesTried::default();
+        let (answer, sizes, all_objects, folders, complaints) = {
+            let all = ground.start(Like::Without(&[]), &variables, until).map_err(refuse)?;
+            let ask = || all.ask(&variables, until).map_err(|e| e.to_string());
+            let answer = Seen::stable(ask, || Ok(told.answer.clone())).map_err(ServerError::Setting)?;
+            (tried.start_s, tried.worker_bytes) = (all.started.as_secs_f64(), all.processes.worker_bytes()?);
+            let sizes = all.processes.workers().first().and_then(|pid| memory::of_files(*pid).ok()).unwrap_or_default();
+            let is_one = |path: &&String| loads.iter().any(|l| path.rsplit('/').next() == Some(l.file.as_str()));
+            let folders: BTreeSet<PathBuf> =
+                sizes.keys().filter(is_one).filter_map(|path| Some(PathBuf::from(path).parent()?.into())).collect();
+            (answer, sizes.clone(), all.objects(&folders)?, folders, all.complaints.clone())
+        };
+        if objects(self.facts().birth.pid, &folders)? != all_objects {
+            let why = "it has other extensions in its memory than its ini files name: they have changed since, or it was started with \
+                       others (-c, -d, PHP_INI_SCAN_DIR)";
+            return Err(ServerError::Setting(why.into()));
+        }
+        let file = |name: &String| loads.iter().find(|l| l.name == *name).map(|l| l.file.clone()).unwrap_or_default();
+        let mut last = None;
+        let mut works = |without: &[String]| -> Result<Option<bool>, ProbeError> {
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            let Ok(instance) = ground.start(Like::Without(without), &variables, until) else {
+                return Ok((Instant::now() < until).then_some(false));
+            };
+            let gone: Vec<String> = without.iter().map(file).collect();
+            let is_gone = |path: &PathBuf| path.file_name().is_some_and(|n| gone.iter().any(|g| n == g.as_str()));
+            let rest: BTreeSet<PathBuf> = all_objects.iter().filter(|path| !is_gone(path)).cloned().collect();
+            let same = instance.ask(&variables, until).is_ok_and(|a| Seen::of(&a) == answer)
+                && instance.complaints.is_subset(&complaints)
+                && instance.objects(&folders)? == rest;
+            if same {
+                last = Some((instance.started.as_secs_f64(), instance.processes.worker_bytes()?));
+            }
+            Ok(if same || Instant::now() < until { Some(same) } else { None })
+        };
+        let unused = dispensable(candidates, &mut works, &mut tried)?;
+        if let Some((started, bytes)) = last {
+            (tried.start_without_s, tried.worker_bytes_without) = (started, bytes);
+        }
+        let size = |load: &Loads| {
+            let own = sizes.iter().filter(|(path, _)| path.rsplit('/').next() == Some(load.file.as_str()));
+            let bytes = own.map(|(_, bytes)| *bytes).reduce(|a, b| a + b);
+            ModuleSize { name: load.name.clone(), bytes, line: Some(load.line.clone()) }
+        };
+        tried.unused = loads.iter().filter(|l| unused.contains(&l.name)).map(size).collect();
+        Ok(tried)
+    }
+}
+
+/// What is told of an extension, which has capital letters in its own name as it likes.
+fn extension<'a>(described: &'a Described, name: &str) -> Option<&'a Extension> {
+    described.extensions.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, of)| of)
+}
+
+/// Is a setting of it neither its default nor off? It may act by that, without being named.
+fn has_something_set(of: &Extension, plain: &Extension) -> bool {
+    let value = |text: &str| match text.trim().to_ascii_lowercase().as_str() {
+        "" | "0" | "off" | "no" | "false" | "none" => None,
+        "1" | "on" | "yes" | "true" => Some("1".to_string()),
+        _ => Some(text.trim().to_string()),
+    };
+    of.settings.iter().any(|(name, now)| {
+        let now = value(now);
+        now.is_some() && now != plain.settings.get(name).and_then(|default| value(default))
+    })
+}
+
+/// What a page names that uses an extension. Of what defines nothing itself that is what it adds to: a driver is asked through PDO. None
+/// where nothing is: it acts by itself, unless it is a library of others.
+fn named_by<'a>(name: &str, of: &'a Extension, all: &'a Described) -> Option<Vec<&'a str>> {
+    let defines = |of: &Extension| of.defined.iter().any(|defined| !of.settings.contains_key(defined));
+    let mut names: Vec<&str> = of.defined.iter().map(String::as_str).collect();
+    if defines(of) {
+        return Some(names);
+    }
+    let needs = of.needs.iter().filter_map(|need| extension(all, need)).filter(|of| defines(of));
+    let adds_to: Vec<&Extension> = needs.collect();
+    names.extend(adds_to.iter().flat_map(|of| &of.defined).map(String::as_str));
+    let needed = all.extensions.values().any(|other| other.needs.iter().any(|need| need.eq_ignore_ascii_case(name)));
+    (needed || !adds_to.is_empty()).then_some(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(defined: &[&str], needs: &[&str], settings: &[(&str, &str)]) -> Extension {
+        let all = |texts: &[&str]| texts.iter().map(|t| (*t).to_string()).collect();
+        let settings = settings.iter().map(|(n, v)| ((*n).to_string(), (*v).to_string())).collect();
+        Extension { defined: all(defined), needs: all(needs), settings }
+    }
+
+    #[test]
+    fn a_setting_counts_where_it_is_neither_the_default_nor_off() {
+        let plain = one(&[], &[], &[("a.on", "1"), ("a.off", "0"), ("a.path", "/run/x"), ("a.size", "8")]);
+        for (name, value, counts) in [
+            ("a.on", "On", false),
+            ("a.on", "", false),
+            ("a.off", "", false),
+            ("a.off", "1", true),
+            ("a.path", "", false),
+            ("a.path", "/run/y", true),
+            ("a.size", "9", true),
+            ("a.new", "x", true),
+        ] {
+            assert_eq!(has_something_set(&one(&[], &[], &[(name, value)]), &plain), counts, "{name} = {value}");
+        }
+    }
+
+    #[test]
+    fn what_defines_nothing_acts_by_itself_or_is_used_through_others() {
+        let all: Vec<(&str, Extension)> = vec![
+            ("agent", one(&["agent.name"], &[], &[("agent.name", "")])),
+            ("mysqlnd", one(&[], &[], &[])),
+            ("mysqli", one(&["mysqli_connect"], &["mysqlnd"], &[])),
+            ("PDO", one(&["PDO", "pdo_drivers"], &[], &[])),
+            ("pdo_mysql", one(&["pdo_mysql.default_socket"], &["pdo", "MySQLnd"], &[("pdo_mysql.default_socket", "")])),
+        ];
+        let extensions = all.iter().map(|(n, e)| ((*n).to_string(), e.clone())).collect();
+        let described = Described { extensions, ..Described::default() };
+        let of = |name: &str| named_by(name, extension(&described, name).expect("there"), &described);
+        assert_eq!((of("agent"), of("mysqlnd")), (None, Some(vec![])));
+        assert_eq!(of("mysqli"), Some(vec!["mysqli_connect"]));
+        assert_eq!(of("pdo_mysql"), Some(vec!["pdo_mysql.default_socket", "PDO", "pdo_drivers"]));
+    }
+}

@@ -1,0 +1,349 @@
+//! A second PHP-FPM with one pool of the first, one worker, and its ini files, some lines left out. It listens on a socket of its own in
+//! a temporary folder and ends with its handle.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lastdrop_probe::fastcgi::{self, FpmSocket};
+use lastdrop_probe::process::Birth;
+use lastdrop_probe::status::Answer;
+use lastdrop_probe::{ProbeError, memory};
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use super::ini::{Ini, Kept};
+use crate::fpm_config::{Line, Scan};
+use crate::private::write_durably;
+use crate::restart::command;
+use crate::second::{POLL, Processes};
+use crate::{ServerError, private};
+
+/// What an instance has of its own, or has none of.
+const OURS: &[&str] = &[
+    "daemonize",
+    "emergency_restart_interval",
+    "emergency_restart_threshold",
+    "error_log",
+    "log_buffering",
+    "log_level",
+    "log_limit",
+    "pid",
+    "pm",
+    "process_control_timeout",
+    "request_slowlog_timeout",
+    "request_slowlog_trace_depth",
+    "slowlog",
+    "systemd_interval",
+];
+const OURS_BEGIN: &[&str] = &["access.", "listen", "ping.", "pm.", "syslog."];
+/// What would keep a script of ours from telling what there is.
+const CLOSES: &[&str] = &["disable_classes", "disable_functions", "open_basedir"];
+/// What is wrong with a file that no script is to blame for.
+const AT_START: &str = " in Unknown on line 0";
+
+/// What of the server an instance has.
+#[derive(Debug, Clone, Copy)]
+pub enum Like<'a> {
+    /// All but these extensions.
+    Without(&'a [String]),
+    /// All but what closes files and functions to scripts.
+    Open,
+    /// Its extensions, with the default of each setting.
+    Plain,
+}
+
+/// An extension as PHP tells of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Extension {
+    /// Names of its functions, classes, constants and settings.
+    pub defined: Vec<String>,
+    /// Extensions that it needs.
+    pub needs: Vec<String>,
+    /// What each setting is set to.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// What a script of ours tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Described {
+    pub extensions: BTreeMap<String, Extension>,
+    /// All files of which a page was made.
+    pub included: Vec<PathBuf>,
+}
+
+/// What instances of one server need.
+pub struct Ground<'a> {
+    folder: TempDir,
+    birth: Birth,
+    scan: &'a Scan,
+    pool: String,
+    ini: &'a Ini,
+}
+
+impl<'a> Ground<'a> {
+    pub fn new(birth: &Birth, scan: &'a Scan, pool: &str, ini: &'a Ini) -> Result<Ground<'a>, ServerError> {
+        let cannot = || ServerError::io("cannot make a place for a second instance");
+        let folder = tempfile::Builder::new().prefix("lastdrop-extensions-").tempdir().map_err(cannot())?;
+        // Workers of another user read a script in it; nobody can list what is there.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).map_err(cannot())?;
+        let birth = Birth { cgroups: Vec::new(), output: None, errors: None, ..birth.clone() };
+        Ok(Ground { folder, birth, scan, pool: pool.into(), ini })
+    }
+
+    /// A place for a file of ours.
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn has(&self, file: &Path) -> bool {
+        file.starts_with(self.folder.path())
+    }
+
+    /// Starts one, and waits until it answers these variables.
+    ///
+    /// # Errors
+    /// In words, when it does not come up until then.
+    pub fn start(&self, like: Like<'_>, ask: &[(&str, String)], until: Instant) -> Result<Instance, String> {
+        let mut ready = self.begin(like)?;
+        loop {
+            if let Some(status) = ready.processes.ended() {
+                let last = self.log().lines().last().unwrap_or_default().to_string();
+                return Err(format!("it does not start ({status}): {last}"));
+            }
+            if Instant::now() >= until {
+                return Err("it did not answer in time".into());
+            }
+            if ready.ask(ask, until).is_ok() {
+                ready.started = ready.began.elapsed();
+                ready.complaints = complaints(&self.log());
+                return Ok(ready);
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    fn begin(&self, like: Like<'_>) -> Result<Instance, String> {
+        let (folder, text) = (self.folder.path().display(), |e: std::io::Error| e.to_string());
+        let mut ours = format!("error_log = \"{folder}/php.log\"\n");
+        let kept = match like {
+            Like::Without(names) => Kept::Without(names),
+            Like::Open => Kept::Without(&[]),
+            Like::Plain => Kept::Loading,
+        };
+        if !matches!(like, Like::Without(_)) {
+            ours.extend(CLOSES.iter().map(|name| format!("{name} =\n")));
+        }
+        let copied = self.ini.copy_to(&self.file("ini"), kept, &ours).map_err(text)?;
+        let config = self.file("conf");
+        let pool = settings(self.scan, &self.pool, self.folder.path(), like);
+        write_durably(&config, pool.as_bytes()).map_err(text)?;
+        let socket = self.file("socket");
+        for old in ["socket", "log", "php.log", "said"] {
+            private::remove_if_there(&self.file(old)).map_err(text)?;
+        }
+        let mut birth = self.birth.clone();
+        birth.environment.retain(|(name, _)| name != "PHP_INI_SCAN_DIR");
+        birth.environment.push(("PHP_INI_SCAN_DIR".into(), copied.scanned.display().to_string()));
+        let mut argv: Vec<String> = birth.argv.first().cloned().into_iter().collect();
+        // A pool of root's is allowed where the server itself has one.
+        argv.extend(["-F", "-R", "-y"].map(str::to_string));
+        argv.push(config.display().to_string());
+        if let Some(main) = &copied.main {
+            argv.extend(["-c".to_string(), main.display().to_string()]);
+        }
+        let mut command = command(&birth, &argv, false);
+        let said = fs::File::create(self.file("said")).map_err(text)?;
+        command.stdout(Stdio::null()).stderr(said);
+        let began = Instant::now();
+        let processes = Processes::start(command).map_err(text)?;
+        let socket = FpmSocket::Unix(socket);
+        Ok(Instance { processes, socket, began, started: Duration::ZERO, complaints: BTreeSet::new() })
+    }
+
+    fn log(&self) -> String {
+        let read = |name: &str| fs::read(self.file(name)).map(|b| String::from_utf8_lossy(&b).into_owned());
+        ["php.log", "said", "log"].into_iter().filter_map(|name| read(name).ok()).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Which extensions there are and what they define; with a page, of which files that is made as well.
+    ///
+    /// # Errors
+    /// In words, when no script of ours can tell.
+    pub fn describe(
+        &self,
+        like: Like<'_>,
+        page: Option<&Path>,
+        variables: impl Fn(&Path) -> Vec<(&'static str, String)>,
+        until: Instant,
+    ) -> Result<Described, String> {
+        let text = |e: std::io::Error| e.to_string();
+        let (script, hello, told) = (self.file("describe.php"), self.file("hello.php"), self.file("told"));
+        for (file, text) in [(&script, describing(page, &told)), (&hello, "<?php echo 'ok';\n".into())] {
+            fs::write(file, text)
+                .and_then(|()| fs::set_permissions(file, fs::Permissions::from_mode(0o644)))
+                .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+        }
+        let instance = self.start(like, &variables(&hello), until)?;
+        // For its worker alone, whoever that runs as.
+        write_durably(&told, b"").map_err(text)?;
+        let worker = instance.processes.workers().first().copied().ok_or("it has no worker")?;
+        let user = fs::metadata(format!("/proc/{worker}")).map_err(text)?;
+        std::os::unix::fs::chown(&told, Some(user.uid()), Some(user.gid())).map_err(text)?;
+        let answer = instance.ask(&variables(&script), until);
+        loop {
+            let written = fs::read(&told).map_err(text)?;
+            if let Ok(described) = serde_json::from_slice(&written) {
+                return Ok(described);
+            }
+            // A page may send its answer before it ends.
+            if Instant::now() >= until || answer.is_err() {
+                let why = answer.map_or_else(|e| e.to_string(), |a| format!("it answers {}", a.status));
+                return Err(format!("a script of ours does not tell its extensions ({why})"));
+            }
+            thread::sleep(POLL);
+        }
+    }
+}
+
+/// One that runs. Dropped, it has ended.
+pub struct Instance {
+    pub processes: Processes,
+    socket: FpmSocket,
+    began: Instant,
+    /// From the start to the first answer.
+    pub started: Duration,
+    /// What it said of its ini files and extensions when it started.
+    pub complaints: BTreeSet<String>,
+}
+
+impl Instance {
+    pub fn ask(&self, variables: &[(&str, String)], until: Instant) -> std::io::Result<Answer> {
+        let pairs: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        fastcgi::ask(&self.socket, &pairs, until.saturating_duration_since(Instant::now()).max(POLL))
+    }
+
+    /// Shared objects below these folders in its master's memory.
+    pub fn objects(&self, folders: &BTreeSet<PathBuf>) -> Result<BTreeSet<PathBuf>, ProbeError> {
+        objects(self.processes.master(), folders)
+    }
+}
+
+/// Shared objects directly below some folders that a process has in its memory.
+pub fn objects(pid: i32, folders: &BTreeSet<PathBuf>) -> Result<BTreeSet<PathBuf>, ProbeError> {
+    let all = memory::of_files(pid)?.into_keys().map(PathBuf::from);
+    Ok(all.filter(|path| path.parent().is_some_and(|folder| folders.contains(folder))).collect())
+}
+
+/// What was wrong at the start, without its time.
+fn complaints(log: &str) -> BTreeSet<String> {
+    let bare = |line: &str| line.find("PHP ").map(|at| line[at..].to_string());
+    log.lines().filter(|line| line.trim_end().ends_with(AT_START)).filter_map(bare).collect()
+}
+
+/// A configuration for one pool, one worker of it, in a folder.
+fn settings(scan: &Scan, pool: &str, folder: &Path, like: Like<'_>) -> String {
+    let folder = folder.display();
+    let mut files: BTreeMap<&Path, Vec<String>> = BTreeMap::new();
+    // As it stands there, with its quotes.
+    let mut own = |line: &'_ Line| {
+        let text = |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
+        let lines = |path: &Path| text(path).lines().map(str::to_string).collect();
+        let all = scan.lines.iter().find(|l| l.file == line.file).map(|l| l.file.as_path());
+        let all = all.map(|path| files.entry(path).or_insert_with(|| lines(path)));
+        all.and_then(|all| all.get(line.number - 1).cloned()).unwrap_or_default()
+    };
+    let stays = |line: &&Line| {
+        let php = line.key.strip_prefix("php_").and_then(|k| k.split_once('[')).map(|(_, k)| k.trim_end_matches(']'));
+        !OURS.contains(&line.key.as_str())
+            && !OURS_BEGIN.iter().any(|begin| line.key.starts_with(begin))
+            && php.is_none_or(|name| {
+                name != "error_log"
+                    && match like {
+                        Like::Without(_) => true,
+                        Like::Open => !CLOSES.contains(&name),
+                        Like::Plain => false,
+                    }
+            })
+            && (matches!(like, Like::Without(_)) || line.key != "security.limit_extensions")
+    };
+    let mut section = |name: &str| -> String {
+        let lines = scan.lines.iter().filter(|line| line.section == name).filter(stays);
+        lines.map(|line| own(line) + "\n").collect()
+    };
+    format!(
+        "[global]\n{}pid = {folder}/pid\nerror_log = {folder}/log\ndaemonize = no\n\
+         [{pool}]\n{}listen = {folder}/socket\npm = static\npm.max_children = 1\n",
+        section("global"),
+        section(pool)
+    )
+}
+
+/// A script that writes what there is to a file, when the page has ended that it includes.
+fn describing(page: Option<&Path>, told: &Path) -> String {
+    let text = |path: &Path| format!("'{}'", path.display().to_string().replace('\\', "\\\\").replace('\'', "\\'"));
+    let mut all = format!(
+        r"<?php
+(function () {{
+    $all = [];
+    foreach (get_loaded_extensions() as $name) {{
+        $of = new ReflectionExtension($name);
+        $settings = array_map('strval', $of->getINIEntries());
+        $constants = array_keys($of->getConstants());
+        $defined = array_merge(array_keys($of->getFunctions()), $of->getClassNames(), $constants, array_keys($settings));
+        $all[$name] = [
+            'defined' => array_map('strval', $defined),
+            'needs' => array_map('strval', array_keys($of->getDependencies())),
+            'settings' => (object) $settings,
+        ];
+    }}
+    register_shutdown_function(function () use ($all) {{
+        $described = ['extensions' => (object) $all, 'included' => get_included_files()];
+        file_put_contents({told}, json_encode($described, JSON_INVALID_UTF8_SUBSTITUTE));
+    }});
+}})();
+",
+        told = text(told)
+    );
+    if let Some(page) = page {
+        let page = text(page);
+        all.push_str(&format!("$_SERVER['SCRIPT_FILENAME'] = {page};\nchdir(dirname({page}));\nrequire {page};\n"));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_has_the_lines_of_one_pool_and_places_of_its_own() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let main = dir.path().join("fpm.conf");
+        let text = "[global]\npid = /run/a\nerror_log = /var/log/a\nrlimit_files = 9\n[www]\nlisten = /run/w\nlisten.mode = 0600\n\
+                    user = www ; why\npm = dynamic\npm.max_children = 9\nphp_admin_value[open_basedir] = \"/srv:/tmp\"\n\
+                    php_value[error_log] = /x\nsecurity.limit_extensions = .html\nenv[A] = \"b c\"\n[other]\nuser = x\n";
+        fs::write(&main, text).expect("written");
+        let scan = Scan::read(&main);
+        let ours = "listen = /f/socket\npm = static\npm.max_children = 1\n";
+        let global = "[global]\nrlimit_files = 9\npid = /f/pid\nerror_log = /f/log\ndaemonize = no\n";
+        let all = settings(&scan, "www", Path::new("/f"), Like::Without(&[]));
+        let own = "[www]\nuser = www ; why\nphp_admin_value[open_basedir] = \"/srv:/tmp\"\nsecurity.limit_extensions = .html\n";
+        assert_eq!(all, format!("{global}{own}env[A] = \"b c\"\n{ours}"));
+        let open = settings(&scan, "www", Path::new("/f"), Like::Open);
+        assert_eq!(open, format!("{global}[www]\nuser = www ; why\nenv[A] = \"b c\"\n{ours}"));
+    }
+
+    #[test]
+    fn complaints_are_of_the_start_and_have_no_time() {
+        let log = "[25-Nov-2026 10:00:00 UTC] PHP Warning:  PHP Startup: Unable to load dynamic library 'x' in Unknown on line 0\n\
+                   [25-Nov-2026 10:00:00] NOTICE: ready\n[x] PHP Warning:  no in /srv/a.php on line 3\n";
+        let all = complaints(log);
+        assert_eq!(all.len(), 1);
+        assert!(all.first().is_some_and(|l| l.starts_with("PHP Warning:  PHP Startup: Unable")), "{all:?}");
+    }
+}

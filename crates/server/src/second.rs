@@ -1,0 +1,193 @@
+//! A second instance of a server, beside the first, that shows what the server could do without: what it answers, what of it may
+//! go, what it weighs. How one is made of the server's configuration each kind says itself.
+
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lastdrop_model::examination::ModulesTried;
+use lastdrop_probe::status::Answer;
+use lastdrop_probe::{ProbeError, memory, process};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+
+/// All instances together in which something is left out, but for the end of the last one.
+pub const MOST_TIME: Duration = Duration::from_secs(4);
+/// Looks at one that starts or ends.
+pub const POLL: Duration = Duration::from_millis(5);
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+/// Differ between any two answers, or name the modules.
+const OWN_FIELDS: &[&str] = &["age", "date", "etag", "expires", "server"];
+
+/// An answer, as far as it has to be the same.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub status: u16,
+    fields: Vec<(String, Vec<u8>)>,
+    body: Vec<u8>,
+}
+
+impl Seen {
+    pub fn of(answer: &Answer) -> Seen {
+        let mut fields: Vec<_> = answer.fields.iter().map(|(n, v)| (n.to_ascii_lowercase(), v.clone())).collect();
+        fields.retain(|(name, _)| !OWN_FIELDS.contains(&name.as_str()));
+        for (name, value) in &mut fields {
+            // A new session has a number of its own each time, and an hour at which it ends.
+            if name == "set-cookie" {
+                value.truncate(value.iter().position(|b| *b == b'=').unwrap_or(value.len()));
+            }
+        }
+        Seen { status: answer.status, fields, body: answer.body.clone() }
+    }
+
+    pub fn field(&self, name: &str) -> Option<&[u8]> {
+        self.fields.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_slice())
+    }
+
+    /// What an instance answers, where that is the same each time, and of the sort that the server itself answers.
+    ///
+    /// # Errors
+    /// In words, why nothing can be told from its answers.
+    pub fn stable<E: ToString>(
+        mut instance: impl FnMut() -> Result<Answer, E>,
+        server: impl FnOnce() -> Result<Answer, E>,
+    ) -> Result<Seen, String> {
+        let mut ask = || instance().map_err(|e| format!("its second instance: {}", e.to_string()));
+        let (one, two) = (Seen::of(&ask()?), Seen::of(&ask()?));
+        if one != two {
+            return Err("the answer differs from request to request by itself".into());
+        }
+        let own = Seen::of(&server().map_err(|e| e.to_string())?);
+        if own.status != one.status {
+            return Err(format!("a second instance of it answers {} where it answers {}", one.status, own.status));
+        }
+        let kind = |seen: &Seen| {
+            let value = String::from_utf8_lossy(seen.field("content-type").unwrap_or(b"nothing")).into_owned();
+            value.to_ascii_lowercase()
+        };
+        if kind(&own) != kind(&one) {
+            let (one, own) = (kind(&one), kind(&own));
+            return Err(format!("a second instance of it answers with {one} where it answers with {own}"));
+        }
+        Ok(one)
+    }
+}
+
+/// Of some modules, those that can all go at once: halves that do not work without are halved again. What has to stay, and what
+/// there was no time for, goes to `tried`. Those that others build on come last.
+pub fn dispensable<E>(
+    candidates: &[String],
+    works: &mut impl FnMut(&[String]) -> Result<Option<bool>, E>,
+    tried: &mut ModulesTried,
+) -> Result<Vec<String>, E> {
+    let mut gone: Vec<String> = Vec::new();
+    let mut open = vec![candidates.to_vec()];
+    while let Some(part) = open.pop().filter(|p| !p.is_empty()) {
+        let without = [gone.as_slice(), &part].concat();
+        match works(&without)? {
+            Some(true) => gone = without,
+            Some(false) if part.len() == 1 => tried.needed.extend(part),
+            Some(false) => {
+                let (first, second) = part.split_at(part.len() / 2);
+                open.extend([second.to_vec(), first.to_vec()]);
+            }
+            None => tried.undecided.extend(part),
+        }
+    }
+    Ok(gone)
+}
+
+/// Processes of an instance: a session of its own. Dropped, they have ended.
+pub struct Processes(Child);
+
+impl Processes {
+    /// Starts one that ends with us, however we do.
+    pub fn start(mut command: Command) -> std::io::Result<Processes> {
+        use std::os::unix::process::CommandExt;
+        // SAFETY: one system call between fork and exec.
+        unsafe {
+            command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?));
+        }
+        command.spawn().map(Processes)
+    }
+
+    pub fn master(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<String> {
+        self.0.try_wait().ok().flatten().map(|status| status.to_string())
+    }
+
+    pub fn workers(&self) -> Vec<i32> {
+        process::child_pids(self.master())
+    }
+
+    /// Mean proportional size of its workers, bytes.
+    pub fn worker_bytes(&self) -> Result<Option<u64>, ProbeError> {
+        let all = memory::of_group(&self.workers())?;
+        Ok(all.iter().map(|m| m.pss).sum::<u64>().checked_div(all.len() as u64))
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        // A session of its own: its group has its id.
+        let pid = Pid::from_raw(self.master());
+        let _ = kill(pid, Signal::SIGTERM);
+        let end = Instant::now() + END_TIMEOUT;
+        while Instant::now() < end {
+            if !matches!(self.0.try_wait(), Ok(None)) {
+                return;
+            }
+            thread::sleep(POLL);
+        }
+        let _ = killpg(pid, Signal::SIGKILL);
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halving_finds_what_is_needed_and_says_what_it_had_no_time_for() {
+        let all: Vec<String> = (0..20).map(|n| n.to_string()).collect();
+        let mut tries = 0;
+        let mut tried = ModulesTried::default();
+        let mut works = |without: &[String]| {
+            tries += 1;
+            Ok::<_, ()>(Some(!without.contains(&"3".into()) && !without.contains(&"17".into())))
+        };
+        let unused = dispensable(&all, &mut works, &mut tried).expect("no errors");
+        assert_eq!((unused.len(), &tried.needed), (18, &vec!["3".to_string(), "17".to_string()]));
+        assert!(tries < 20, "{tries}");
+        let mut tried = ModulesTried::default();
+        let gone = dispensable(&all, &mut |_: &[String]| Ok::<_, ()>(None), &mut tried).expect("no errors");
+        assert_eq!((gone.len(), tried.undecided.len()), (0, 20));
+    }
+
+    #[test]
+    fn an_answer_counts_where_it_is_the_same_each_time_and_of_the_servers_sort() {
+        let answer = |status: u16, cookie: &str, body: &str| {
+            let fields = [("Content-Type", "text/html"), ("Set-Cookie", cookie), ("Date", cookie)];
+            let fields = fields.map(|(n, v)| (n.to_string(), v.as_bytes().to_vec())).to_vec();
+            Answer { status, fields, body: body.as_bytes().to_vec() }
+        };
+        let mut sessions = ["PHPSESSID=1; path=/", "PHPSESSID=2; path=/"].into_iter();
+        let mut next = || Ok::<_, String>(answer(200, sessions.next().unwrap_or_default(), "ok"));
+        let seen = Seen::stable(&mut next, || Ok(answer(200, "x", "compressed"))).expect("stable");
+        assert_eq!((seen.status, seen.field("set-cookie")), (200, Some(b"PHPSESSID".as_slice())));
+        let mut n = 0;
+        let mut counting = || {
+            n += 1;
+            Ok::<_, String>(answer(200, "", &n.to_string()))
+        };
+        let said = Seen::stable(&mut counting, || Ok(answer(200, "", ""))).expect_err("differs");
+        assert!(said.contains("differs from request to request"), "{said}");
+        let said = Seen::stable(|| Ok::<_, String>(answer(500, "", "")), || Ok(answer(200, "", ""))).expect_err("not");
+        assert!(said.contains("answers 500 where it answers 200"), "{said}");
+    }
+}
