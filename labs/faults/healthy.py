@@ -135,7 +135,8 @@ def busy(place, share=0.75):
                         lines=web.perl(place, "my $s = 0; $s += log($_) for 1 .. 40000;"))
     url = server.url + "/page"
     most, _ = good(run(place, Case([server], url, ["-c", "4"]), 4))
-    return observed(place, [server], url, "-r", str(max(1, int(most * share))), "--keepalive", "on")
+    # A worker holds a kept connection: more of them than workers would be a fault.
+    return observed(place, [server], url, "-r", str(max(1, int(most * share))), "--keepalive", "on", "--connections", "10")
 
 
 def threads(place):

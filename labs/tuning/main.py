@@ -41,9 +41,9 @@ reaches 82 and 79 %.
 """
 
 
-def within_published(about):
-    found = list(rows.latest(meets.NAME, about).values())
-    return WITHIN + meets.report(found, about) if found else ""
+def within_published():
+    found = list(rows.latest(meets.NAME, {}).values())
+    return WITHIN + meets.report(found) if found else ""
 
 
 def arguments():
@@ -92,9 +92,9 @@ def within(setups, options, about):
             if done.get((setup.name, seed), {}).get("state") != "ok":
                 row = meets.examine(setup, seed)
                 rows.append(meets.NAME, {**row, **about})
-                print(meets.report([row], about).splitlines()[4], flush=True)
+                print(meets.report([row]).splitlines()[4], flush=True)
     found = [row for row in rows.latest(meets.NAME, about).values() if row["name"] in {setup.name for setup in asked}]
-    print(meets.report(found, about))
+    print(meets.report(found))
     return 0 if all(row.get("met", True) for row in found) else 1
 
 
@@ -127,15 +127,16 @@ def main():
                     continue
                 row = score.examine(setup, seed)
                 rows.append(score.NAME, {**row, **about})
-                print(score.report(SETUPS, [row], about).splitlines()[4], flush=True)
+                print(score.report(SETUPS, [row]).splitlines()[4], flush=True)
         known = {setup.name for setup in setups}
         found = [row for row in rows.latest(score.NAME, about).values() if row["name"] in known]
     except LabError as error:
         sys.exit(f"lab tune: {error}")
     finally:
         database.forget_template()
-    table = score.report(SETUPS, found, about)
-    print(table)
+    print(score.report(SETUPS, found))
     if options.publish:
-        PAGE.write_text(f"{HEAD}\n{table}{within_published(about)}{SIMULATED}")
+        # Of each what was tuned last, by whatever program.
+        table = score.report(SETUPS, list(rows.latest(score.NAME, {}).values()))
+        PAGE.write_text(f"{HEAD}\n{table}{within_published()}{SIMULATED}")
     sys.exit(0 if found and all(row["state"] == "ok" for row in found) else 1)

@@ -9,6 +9,7 @@ import time
 from faults.ask import quiet
 from faults.measure import alone, environment, lastdrop
 from faults.place import LabError, Place
+from faults.rows import programs
 
 OBJECTIVES = "p99<300ms,errors<0.1%"
 NAMES = ["target-one-peak", "apache-prefork-sleep", "fpm-behind-nginx"]
@@ -61,9 +62,8 @@ def examine(setup, seed):
             "seen": ", ".join(objective["seen"] for objective in proof["objectives"])}
 
 
-def report(rows, about):
-    lines = [f"Commit {about['commit']}, program {about['program']}; {OBJECTIVES}, at most {TRIALS} trials of a search; once more afresh "
-             f"for {PROOF} with another seed.", "",
+def report(rows):
+    lines = [f"{OBJECTIVES}, at most {TRIALS} trials of a search; once more afresh for {PROOF} with another seed ({programs(rows)}).", "",
              "| set-up | seed | verdict | chosen | rate | times | once more | met | seconds |", "|---|---|---|---|---|---|---|---|---|"]
     for row in sorted(rows, key=lambda row: (row["name"], row["strength"])):
         if "met" not in row:

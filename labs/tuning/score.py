@@ -10,6 +10,7 @@ from pathlib import Path
 from faults.ask import quiet
 from faults.measure import alone, environment, lastdrop
 from faults.place import LabError, Place
+from faults.rows import programs
 
 from . import grid as grids
 
@@ -81,9 +82,9 @@ def memory(rows, of):
     return lines
 
 
-def report(setups, rows, about):
+def report(setups, rows):
     """Markdown: each set-up's tune, and what all of them came to."""
-    lines = [f"Commit {about['commit']}, program {about['program']}; at most {TRIALS} trials of a search.", "",
+    lines = [f"{len(rows)} tunes of at most {TRIALS} trials of a search ({programs(rows)}).", "",
              "| set-up | at the start | reached | verdict | chosen | the grid's best | trials | seconds |", "|---|---|---|---|---|---|---|---|"]
     shown = lambda settings: ", ".join(f"{name} {value}" for name, value in settings.items()) or "as it was"
     of = {setup.name: setup for setup in setups}

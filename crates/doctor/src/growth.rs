@@ -18,6 +18,8 @@ type Sizes = BTreeMap<i32, (u64, u64)>;
 #[derive(Debug, Default)]
 pub struct Readings {
     servers: Vec<(String, Vec<(u64, Sizes)>)>,
+    /// What is resident of each server's master, as of the last.
+    masters: BTreeMap<String, u64>,
 }
 
 impl Readings {
@@ -30,6 +32,9 @@ impl Readings {
             let mut group = Group::new(member.found.master, false, member.found.helpers);
             group.look(true, &mut Look::default());
             let workers = group.worker_looks();
+            if let Some(master) = group.memory().iter().find(|m| m.pid == member.found.master) {
+                self.masters.insert(member.called.clone(), master.rss);
+            }
             if workers.len() > MOST_WORKERS || !(member.found.prefork || member.found.kind.one_request_a_worker) {
                 continue;
             }
@@ -72,6 +77,9 @@ impl Readings {
                 resident_bytes: slope(first, last, |s| s.1)?,
                 least_private_bytes: if least.is_finite() { least } else { 0.0 },
                 gained_bytes: sum(&last.1, |s| s.0) - sum(&first.1, |s| s.0),
+                worker_private_bytes: sum(&last.1, |s| s.0) / lived.len() as f64,
+                worker_resident_bytes: sum(&last.1, |s| s.1) / lived.len() as f64,
+                master_resident_bytes: self.masters.get(server).copied().unwrap_or(0) as f64,
             })
         };
         self.servers.iter().filter_map(of).collect()

@@ -67,6 +67,7 @@ pub fn of(run: &Run, kind: StepKind, plan: &Plan, users: u32, seen: Option<Step>
         cores: cores(run.generator.cpu_s),
         agents: run.agents.iter().map(|a| (a.name.clone(), cores(a.cpu_s))).collect(),
         cores_here: None,
+        throttled_s: run.generator.throttled_s,
         no_ports: run.generator.shortage.ports,
         no_descriptors: run.generator.shortage.descriptors,
         lateness_p99_us: phase.latency(Kind::Lateness, "p99").unwrap_or(0.0),

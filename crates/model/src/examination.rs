@@ -214,6 +214,9 @@ pub struct GeneratorSeen {
     /// Those of each agent that puts load on.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub agents: BTreeMap<String, f64>,
+    /// For how long its control group was not let run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub throttled_s: Option<f64>,
     pub no_ports: u64,
     pub no_descriptors: u64,
     pub lateness_p99_us: f64,
@@ -316,6 +319,10 @@ pub struct Growth {
     pub least_private_bytes: f64,
     /// All of them together.
     pub gained_bytes: f64,
+    /// At the end, on average: what a worker has for itself and what is resident of it; and what is resident of their master.
+    pub worker_private_bytes: f64,
+    pub worker_resident_bytes: f64,
+    pub master_resident_bytes: f64,
 }
 
 impl Examination {

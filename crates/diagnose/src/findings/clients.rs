@@ -22,6 +22,10 @@ fn keepalive(case: &Case<'_>) -> Option<Finding> {
         let gain = other.map_or(1.0, |o| o.answered_rps / case.main.answered_rps.max(1e-9));
         let is_on = v.setting("KeepAlive").is_none_or(|s| !s.eq_ignore_ascii_case("off"));
         let waits = v.queue() >= 0.7 || case.main.timed_out > 0;
+        // Where fewer were served without it, it is not what they wait for.
+        if other.is_some() && gain < 1.05 {
+            return None;
+        }
         ((by_board || by_threads) && is_on && waits && case.cpu_idle() && !v.is(&["nginx", "haproxy"])).then(|| {
             let knob = if v.about.settings.contains_key("KeepAliveTimeout") { "KeepAliveTimeout" } else { "KeepAlive" };
             finding(

@@ -23,8 +23,16 @@ pub(super) const DEATHS: &[Rule] = &[
 ];
 pub(super) const TAKEN_AWAY: &[Rule] =
     &[Rule { id: "memory-pressure", look: memory_pressure }, Rule { id: "cpu-throttled", look: cpu_throttled }];
+/// Most answers are fast, and some wait for a segment that was lost: the clients are not slow.
+pub(super) const LOST: &[Rule] = &[Rule {
+    id: "retransmits",
+    look: |c| retransmits(c).filter(|_| c.main.response.p50 < 0.25 * c.main.response.p99),
+}];
 pub(super) const NETWORK: &[Rule] =
     &[Rule { id: "softirq-one-core", look: softirq }, Rule { id: "retransmits", look: retransmits }];
+
+/// A generator that may not run for this share of the time is what it measures.
+const HELD_BACK: f64 = 0.2;
 
 /// Counters of these minutes that need nothing else to be believed.
 pub(super) const CERTAIN: &[Rule] = &[
@@ -37,15 +45,20 @@ pub(super) const CERTAIN: &[Rule] = &[
 
 fn generator_saturated(case: &Case<'_>) -> Option<Finding> {
     let g = &case.main.generator;
-    let by_cpu = g.saturated && !case.servers().iter().any(|v| v.is_full() && v.has_pool()) && !case.cpu_full();
+    let throttled = g.throttled_s.unwrap_or(0.0) / case.main.duration_s.max(1e-3);
+    let by_cpu = (g.saturated || throttled >= HELD_BACK)
+        && !case.servers().iter().any(|v| v.is_full() && v.has_pool())
+        && !case.cpu_full();
     (by_cpu || g.no_descriptors > 0).then(|| {
         finding(0.9, "the load generator itself is the limit, not the server")
-            .seen("generator", "cores used by it", g.cores, 1.0)
+            .seen("generator", "cores used by it", g.cores, if throttled >= HELD_BACK { 0.0 } else { 1.0 })
+            .seen("cpu.stat", "share of the time for which its control group was throttled", throttled, HELD_BACK)
             .seen("generator", "requests without a descriptor", g.no_descriptors, 1)
             .unless("the server's processors have time left")
             .do_this(
                 Vec::new(),
-                "more threads (-t), fewer users, another machine for the load; ulimit -n where descriptors lack",
+                "more threads (-t), fewer users, another machine for the load; more of a processor for its control group (cpu.max, cpu.cfs_quota_us); \
+                 ulimit -n where descriptors lack",
             )
             .check_by("run again: the report's validity says whether the generator was at its limit")
     })
@@ -319,10 +332,13 @@ fn softirq(case: &Case<'_>) -> Option<Finding> {
 
 fn retransmits(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().next()?;
-    let again = v.moved("RetransSegs");
+    // Of connections that nobody takes the first segment is sent again.
+    let again = v.moved("RetransSegs").saturating_sub(v.moved("TCPSynRetrans"));
     let slow =
         case.main.response.p99 >= 190_000.0 && case.alone.is_none_or(|a| a.response.p50 < 0.5 * case.main.response.p99);
-    (case.per_request(again) > 0.02 && slow && case.cpu_idle()).then(|| {
+    // Workers that wait for something else than the next request have no time for it; of those that cannot send clients are slow.
+    let is_elsewhere = v.has_pool() && v.is_full() && v.seen.waiting("client") < 0.5 * v.busy();
+    (case.per_request(again) > 0.02 && slow && case.cpu_idle() && !is_elsewhere).then(|| {
         finding(0.75, "packets are lost on the way: answers wait for retransmissions")
             .seen("Tcp", "segments sent again, a request", case.per_request(again), 0.02)
             .seen("load", "p99, ms (200 ms and its doubles are retransmissions)", case.main.response.p99 / 1e3, 190)

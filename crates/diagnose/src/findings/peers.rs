@@ -29,6 +29,8 @@ pub(super) const WAITING: &[Rule] = &[
 
 /// Workers at work that have to be at the same thing.
 const MOST: f64 = 0.5;
+/// A statement that reads so many has no index that would do.
+const MANY_ROWS: u64 = 1_000;
 
 fn upstream_full(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
@@ -311,6 +313,16 @@ fn view_of<'a>(case: &Case<'a>, db: Option<&View<'_>>) -> Option<&'a DatabaseLoo
     let all = &case.main.databases;
     let own = all.iter().find(|look| db.is_some_and(|v| look.server.as_deref() == Some(v.about.server.as_str())));
     own.or_else(|| all.first().filter(|_| all.len() == 1)).filter(|look| look.trouble.is_none())
+}
+
+/// Is it one statement of a database that uses most of the processors, and does it read many rows each time?
+pub(super) fn one_statement_takes(case: &Case<'_>, most: &View<'_>) -> bool {
+    let Some((v, peer, _)) = at_database(case) else { return false };
+    let db = behind(case, &v, peer);
+    let top = view_of(case, db.as_ref()).and_then(|look| look.statements.first());
+    let reads = top.is_some_and(|s| s.share >= 0.5 && s.rows_read.is_none_or(|rows| rows >= MANY_ROWS));
+    let uses = most.seen.cpu_cores.unwrap_or(0.0) >= 0.6 * case.busy_cores();
+    reads && uses && db.is_some_and(|db| db.about.server == most.about.server) && database(case, false).is_some()
 }
 
 fn database(case: &Case<'_>, locked: bool) -> Option<Finding> {

@@ -7,6 +7,9 @@ use serde_json::json;
 use super::Rule;
 use super::case::{Case, ONE_CORE, Says, View, finding};
 
+/// What holds a loop so much longer than other requests do holds up everybody.
+const LONG_HOLD_US: f64 = 20_000.0;
+
 pub(super) const CHURN: &[Rule] = &[Rule { id: "process-churn", look: churn }];
 pub(super) const FULL: &[Rule] = &[
     Rule { id: "opcode-cache-off", look: opcode_cache },
@@ -26,24 +29,26 @@ pub(super) const ONE: &[Rule] = &[
 /// Workers that are born with the requests.
 fn churn(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let a_request = case.per_request(v.seen.born);
-        let a_second = case.per_second(v.seen.born);
         let recycle = ["MaxConnectionsPerChild", "pm.max_requests", "max_requests", "max-requests", "max_requests_per_worker"]
             .iter()
             .find_map(|name| Some((*name, v.count(name)?)))
             .filter(|(_, n)| *n > 0.0);
+        let born = v.seen.born.max(unseen_births(case, &v, recycle));
+        let (a_request, a_second) = (case.per_request(born), case.per_second(born));
         // A pool that only grows is another matter.
-        let replaced = v.seen.born as f64 > (v.seen.workers_last as f64 - v.seen.workers_first as f64).max(0.0) * 1.5;
+        let replaced = born as f64 > (v.seen.workers_last as f64 - v.seen.workers_first as f64).max(0.0) * 1.5;
         let crashed = v.log("crash") > 0 || v.log("killed") > 0;
         let often = a_request > 0.01 && a_second > 1.5 && replaced && !crashed;
         let due = recycle.is_none_or(|(_, n)| n < 200.0);
         (often && due).then(|| {
             let knob = recycle.map(|(name, _)| v.fix(name, json!(if v.is(&["apache"]) { 0 } else { 10_000 })));
+            let source = if born > v.seen.born { "requests, by what a worker may serve" } else { "processes" };
             finding(0.9, format!("workers of {} are replaced all the time: {a_second:.0} a second are born", v.about.server))
                 .of(&v)
-                .seen("processes", "workers born a request", a_request, 0.01)
-                .seen("processes", "workers born a second", a_second, 1.5)
+                .seen(source, "workers born a request", a_request, 0.01)
+                .seen(source, "workers born a second", a_second, 1.5)
                 .seen("configuration", recycle.map_or("recycling", |(name, _)| name), recycle.map_or(json!(null), |(_, n)| json!(n)), 200)
+                .seen("/proc/PID/task", "workers there on average", v.seen.threads, 0)
                 .seen("listen queue", "connections that wait", v.queue(), 1)
                 .unless("the same process ids before and after")
                 .do_this(knob.into_iter().collect(), "a worker that leaks can serve thousands of requests before it matters; lastdrop size --fit says how much it grows")
@@ -51,6 +56,14 @@ fn churn(case: &Case<'_>) -> Option<Finding> {
                 .check_by("the ids of workers stay the same")
         })
     })
+}
+
+/// Where most of the pool is missing while connections wait: as many as there have to have been, each of which serves so many and ends.
+/// Those that live for a millisecond nobody sees.
+fn unseen_births(case: &Case<'_>, v: &View<'_>, recycle: Option<(&str, f64)>) -> u64 {
+    let Some((name, most)) = recycle.filter(|_| v.seen.threads < 0.5 * v.size() && v.queue() >= 0.5) else { return 0 };
+    let served = if name == "MaxConnectionsPerChild" { case.main.connections } else { case.main.answered };
+    (served as f64 / most) as u64
 }
 
 /// The server behind most of the processor time, the front before others when they are equal.
@@ -242,6 +255,10 @@ fn libuv(case: &Case<'_>) -> Option<Finding> {
 
 fn saturated(case: &Case<'_>) -> Option<Finding> {
     let v = top(case).filter(|_| case.cpu_full())?;
+    // A statement that fills the processors has a cure of its own.
+    if super::peers::one_statement_takes(case, &v) {
+        return None;
+    }
     let used = v.seen.cpu_cores.unwrap_or(0.0);
     let own = case.main.generator.cores_beside_servers();
     let demand = case.busy_cores() / case.main.answered_rps.max(1e-9);
@@ -275,24 +292,41 @@ fn loop_blocked(case: &Case<'_>) -> Option<Finding> {
             return None;
         }
         let alone = case.alone_s()?;
-        // It computes for as long as an answer takes, again and again; or it sleeps where a loop must not.
-        let computes = v.seen.hottest_process_cores >= ONE_CORE
-            && alone >= 0.008
-            && v.seen.cpu_cores.unwrap_or(0.0) / case.main.answered_rps.max(1e-9) >= 0.6 * alone;
+        // It computes for as long as an answer takes, again and again, or for long in one request of many; or it sleeps where a loop
+        // must not.
+        let hot = v.seen.hottest_process_cores >= ONE_CORE;
+        let computes =
+            alone >= 0.008 && v.seen.cpu_cores.unwrap_or(0.0) / case.main.answered_rps.max(1e-9) >= 0.6 * alone;
+        let service = case.alone.map(|step| step.service).unwrap_or_default();
+        let is_node = v.is(&["node"]) || v.about.software == "node";
+        let uneven = is_node && service.count >= 50 && service.p99 - service.p50 >= LONG_HOLD_US && service.p99 >= 2.0 * service.p50;
         let elsewhere = ["sleep", "disk", "lock", "read", "child", "peer", "file", "write"];
         let stuck: f64 = elsewhere.iter().map(|what| v.seen.waiting(what)).sum::<f64>() / loops;
         let waits = stuck >= 0.7 && v.seen.waiting("events") <= 0.4 * loops;
-        (computes || waits).then(|| {
+        let stuck = if waits { stuck } else { in_no_events(&v, loops) };
+        let waits = waits || stuck >= 0.7;
+        ((hot && (computes || uneven)) || waits).then(|| {
             finding(0.85, "one request holds the whole event loop while all others wait")
                 .of(&v)
                 .seen("/proc/PID/stat", "cores of the busiest process", v.seen.hottest_process_cores, ONE_CORE)
                 .seen("load", "one user alone, ms", alone * 1e3, 8)
+                .seen("load", "the slowest of a hundred of one user alone, ms", service.p99 / 1e3, 0)
                 .seen("/proc/PID/syscall", "loops that wait for something else than events", stuck, 0.7)
                 .unless("loops that wait for events while answers are slow")
                 .do_this(Vec::new(), "take the long work out of the loop (worker threads, a queue, asynchronous calls, aio threads in nginx)")
                 .check_by("the loop waits for events most of the time")
         })
     })
+}
+
+/// Of Node's two threads a process that wait for events when there is nothing to do (the loop, and the one with the timers of its
+/// pool): the share of loops that neither do nor run. A loop that waits for a condition is not told from a thread of the pool.
+fn in_no_events(v: &View<'_>, loops: f64) -> f64 {
+    let is_node = v.is(&["node"]) || v.about.software == "node";
+    if !is_node || v.seen.threads < 6.0 * loops {
+        return 0.0;
+    }
+    ((2.0 * loops - v.seen.waiting("events") - v.seen.waiting("running")) / loops).max(0.0)
 }
 
 /// A pool or a server with workers of which one computes and the others have nothing to do.

@@ -220,13 +220,28 @@ fn unshared(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let g = case.all.growth.iter().find(|g| g.server == v.about.server)?;
         let written = g.private_bytes - g.resident_bytes.max(0.0);
-        (written >= 1024.0 && written >= 0.5 * g.private_bytes && g.gained_bytes >= 8e6).then(|| {
-            finding(0.82, "pages that workers shared become their own, request by request")
-                .of(&v)
-                .seen("smaps_rollup", "bytes a request that are no longer shared", written, 1024)
-                .seen("smaps_rollup", "bytes a request by which workers grow", g.resident_bytes, 0)
-                .seen("smaps_rollup", "MB that all gained", g.gained_bytes / 1e6, 8)
-                .unless("memory of their own that grows with the process: a leak")
+        let goes_on = written >= 1024.0 && written >= 0.5 * g.private_bytes && g.gained_bytes >= 8e6;
+        // All that was shared has been written to already: as large as the master, and next to nothing of it is shared.
+        let inherited = g.master_resident_bytes;
+        let is_over = inherited > 0.0
+            && g.worker_private_bytes >= 16e6
+            && g.worker_private_bytes * g.workers as f64 >= 64e6
+            && g.worker_private_bytes >= 0.6 * inherited
+            && g.worker_resident_bytes <= 1.3 * inherited;
+        (goes_on || is_over).then(|| {
+            let mut said = finding(0.82, "pages that workers shared become their own, request by request").of(&v);
+            if goes_on {
+                said = said
+                    .seen("smaps_rollup", "bytes a request that are no longer shared", written, 1024)
+                    .seen("smaps_rollup", "bytes a request by which workers grow", g.resident_bytes, 0)
+                    .seen("smaps_rollup", "MB that all gained", g.gained_bytes / 1e6, 8);
+            } else {
+                said = said
+                    .seen("smaps_rollup", "MB of its own that a worker has", g.worker_private_bytes / 1e6, 0.6 * inherited / 1e6)
+                    .seen("smaps_rollup", "MB of a worker, shared pages included", g.worker_resident_bytes / 1e6, 0)
+                    .seen("smaps_rollup", "MB of the master that they were forked from", inherited / 1e6, 0);
+            }
+            said.unless("memory of their own that grows with the process: a leak")
                 .do_this(Vec::new(), "load code and data before the fork (PerlModule, preload_app, opcache.preload), write to them once there, keep counters elsewhere")
                 .check_by("lastdrop size: shared memory of old and of young workers")
         })
