@@ -114,8 +114,8 @@ def confirmed(faults, options, about):
     done = {} if options.again else rows.latest("doctor-confirm.jsonl", about)
     for fault, strength in tasks(faults, options.only_strength or 1):
         if done.get((fault.name, strength), {}).get("state", "not made") == "not made":
-            row = confirm.confirm(fault, strength, folder)
-            rows.append("doctor-confirm.jsonl", {**row, **about})
+            row = {**confirm.confirm(fault, strength, folder), **about}
+            rows.append("doctor-confirm.jsonl", row)
             print(confirm.report([row]).splitlines()[2] + (f" LEFT: {row['left']}" if "left" in row else ""), flush=True)
     known = {fault.name for fault in faults}
     return [row for row in rows.latest("doctor-confirm.jsonl", about).values() if row["name"] in known]

@@ -90,8 +90,8 @@ def within(setups, options, about):
     for seed in range(1, options.seeds + 1):
         for setup in asked:
             if done.get((setup.name, seed), {}).get("state") != "ok":
-                row = meets.examine(setup, seed)
-                rows.append(meets.NAME, {**row, **about})
+                row = {**meets.examine(setup, seed), **about}
+                rows.append(meets.NAME, row)
                 print(meets.report([row]).splitlines()[4], flush=True)
     found = [row for row in rows.latest(meets.NAME, about).values() if row["name"] in {setup.name for setup in asked}]
     print(meets.report(found))
@@ -125,8 +125,8 @@ def main():
             for seed in range(1, options.seeds + 1):
                 if done.get((setup.name, seed), {}).get("state") == "ok":
                     continue
-                row = score.examine(setup, seed)
-                rows.append(score.NAME, {**row, **about})
+                row = {**score.examine(setup, seed), **about}
+                rows.append(score.NAME, row)
                 print(score.report(SETUPS, [row]).splitlines()[4], flush=True)
         known = {setup.name for setup in setups}
         found = [row for row in rows.latest(score.NAME, about).values() if row["name"] in known]

@@ -143,7 +143,7 @@ SETUPS = [
     Setup("nginx-tls", nginx_tls, 16, {"worker_processes": [1, 2, 4], "keepalive_requests": [2, 20, 1000]},
           {"worker_processes": 1, "keepalive_requests": 2}, load=[*KEPT, "--insecure"], rounds=9),
     Setup("nginx-proxy", nginx_proxy, 16, {"worker_processes": [1, 2, 4], "keepalive": [0, 2, 8, 32]},
-          {"worker_processes": 1, "keepalive": 0}, load=KEPT, rounds=15),
+          {"worker_processes": 1, "keepalive": 0}, load=KEPT, rounds=9),
     Setup("fpm-behind-nginx", fpm_pages, 32, {"php-fpm.pm.max_children": [2, 4, 8, 16, 32], "nginx.worker_processes": [1, 2]},
           {"php-fpm.pm.max_children": 2, "nginx.worker_processes": 1}),
     Setup("gunicorn-behind-haproxy", gunicorn_before, 32,
