@@ -68,15 +68,15 @@ def confirm(fault, strength, folder):
 
 def told(fault, answer):
     """What the document says of the change."""
-    tried = answer["confirmed"]
+    tried = answer.get("confirmed")
     if tried is None:
-        return {"limit": answer["limit"], "why": "; ".join(answer["notes"])}
+        return {"limit": answer["limit"], "why": "; ".join(answer.get("notes", []))}
     # Of one that is withdrawn there is no finding any more.
-    finding = next((f for f in answer["findings"] if f["id"] == tried["id"]), {"fix": [], "expect": None})
-    promised = finding["expect"] and finding["expect"]["ratio"]
+    finding = next((f for f in answer["findings"] if f["id"] == tried["id"]), {"fix": []})
+    promised = (finding.get("expect") or {}).get("ratio")
     return {"limit": tried["id"], "right": tried["id"] in fault.accepted,
-            "change": ", ".join(f"{fix['knob']} {fix['from']} → {fix['to']}" for fix in finding["fix"]),
-            "promised": promised, "brought": tried["ratio"], "interval": tried["interval"], "after": tried["limit_after"],
+            "change": ", ".join(f"{fix['knob']} {fix['from']} → {fix['to']}" for fix in finding.get("fix", [])),
+            "promised": promised, "brought": tried["ratio"], "interval": tried["interval"], "after": tried.get("limit_after"),
             "kept": tried["kept"]}
 
 

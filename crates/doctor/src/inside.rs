@@ -105,7 +105,7 @@ fn profile(members: &Members, all: &mut [Inside]) {
         pids
     };
     let pids: Vec<Vec<i32>> = members.all.iter().map(of).collect();
-    let Ok(perf) = Perf::start(&pids.concat(), file.path()) else { return };
+    let Ok(perf) = Perf::by_timer(&pids.concat(), file.path()) else { return };
     thread::sleep(PROFILE);
     let Ok(script) = perf.finish(file.path()) else { return };
     let largest = |mut all: Vec<(String, f64)>| -> BTreeMap<String, f64> {

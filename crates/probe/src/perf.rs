@@ -16,6 +16,8 @@ use crate::attached::Attached;
 /// Samples a second of each processor. Not a round number, so as not to keep time with what is sampled.
 const FREQUENCY: &str = "199";
 
+const MISSING: &str = "it is not installed; on Debian: apt-get install linux-perf";
+
 /// A perf that records.
 #[derive(Debug)]
 pub struct Perf {
@@ -44,7 +46,7 @@ fn try_events() -> Result<&'static str, ProbeError> {
             Ok(output) if output.status.success() => return Ok(event),
             Ok(output) => said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_string(),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return Err(tool("it is not installed; on Debian: apt-get install linux-perf"));
+                return Err(tool(MISSING));
             }
             Err(e) => return Err(tool(e.to_string())),
         }
@@ -58,12 +60,27 @@ impl Perf {
     /// # Errors
     /// When perf is missing or not allowed.
     pub fn start(pids: &[i32], output: &Path) -> Result<Perf, ProbeError> {
-        let event = usable_event()?;
+        Perf::with_event(usable_event()?, pids, output)
+    }
+
+    /// The same by a timer, which is there on every machine: shares come out alike, and nothing has to be tried first, which takes a
+    /// quarter of a second of a processor.
+    ///
+    /// # Errors
+    /// As [`Perf::start`]; what is not allowed is told when it is finished.
+    pub fn by_timer(pids: &[i32], output: &Path) -> Result<Perf, ProbeError> {
+        Perf::with_event("cpu-clock", pids, output)
+    }
+
+    fn with_event(event: &str, pids: &[i32], output: &Path) -> Result<Perf, ProbeError> {
         let list = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let mut command = Command::new("perf");
         command.args(["record", "-q", "-e", event, "-F", FREQUENCY, "-g", "-p", &list, "-o"]).arg(output);
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = quiet.spawn().map_err(|e| tool(e.to_string()))?;
+        let child = quiet.spawn().map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => tool(MISSING),
+            _ => tool(e.to_string()),
+        })?;
         Ok(Perf { child: Attached(child) })
     }
 

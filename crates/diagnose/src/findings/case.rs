@@ -83,18 +83,12 @@ impl<'a> Case<'a> {
         self.main.own_cores()
     }
 
-    /// Cores that a request takes for a second, and those that there are for requests. What ran beside our own programs is partly
-    /// that of requests (a peer that nobody looked at) and partly there without them: only the first becomes more with them.
+    /// Seconds of a core that a request takes, and the cores that there are for requests: those that other programs do not have.
     fn demand(&self) -> (f64, f64) {
-        let now = self.main.answered_rps;
-        let beside = |step: &Step| (step.busy_cores() - step.own_cores()).max(0.0);
-        let all = beside(self.main);
-        let by_requests = match self.alone.filter(|alone| now > 1.5 * alone.answered_rps) {
-            Some(alone) => (all - beside(alone)) / (now - alone.answered_rps) * now,
-            None => all,
-        };
-        let by_requests = by_requests.clamp(0.0, all);
-        ((self.own_cores() + by_requests) / now, self.main.cores.len() as f64 - (all - by_requests))
+        let others = self.main.generator.others_cores;
+        // What is neither ours nor known to be others' belongs to requests, too: the kernel, a peer that nobody looked at.
+        let used = (self.busy_cores() - others).max(self.own_cores());
+        (used / self.main.answered_rps, self.main.cores.len() as f64 - others)
     }
 
     /// Are the processors full on which the servers may run, and is it them who fill them? Where other programs do, servers
@@ -255,10 +249,26 @@ impl<'a> View<'a> {
         self.seen.waiting(what) / self.busy().max(0.5)
     }
 
-    /// The directive that says how many workers there are, and a better number.
+    /// The directive that says how many workers there are, and a better number; with what else bounds it.
     pub fn more_workers(&self, to: f64) -> Vec<Fix> {
         let Some(name) = &self.about.pool else { return Vec::new() };
-        vec![self.fix(name, json!(to.round() as i64))]
+        let processes = self.processes_for(to);
+        let mut all = vec![self.fix(name, json!((processes * self.threads_a_process()).max(to).round() as i64))];
+        if self.count("ServerLimit").is_some_and(|limit| limit < processes) {
+            all.push(self.fix("ServerLimit", json!(processes as i64)));
+        }
+        all
+    }
+
+    /// Processes for so many workers.
+    pub fn processes_for(&self, workers: f64) -> f64 {
+        (workers / self.threads_a_process()).ceil()
+    }
+
+    /// Of a threaded Apache.
+    fn threads_a_process(&self) -> f64 {
+        let is_threaded = self.is(&["apache"]) && !self.about.one_request_a_worker;
+        self.count("ThreadsPerChild").filter(|n| is_threaded && *n >= 1.0).unwrap_or(1.0)
     }
 
     pub fn fix(&self, name: &str, to: Value) -> Fix {

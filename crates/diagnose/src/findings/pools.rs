@@ -72,7 +72,7 @@ fn clamp(case: &Case<'_>) -> Option<Finding> {
             .seen("scoreboard", "places", real, asked)
             .unless("as many places as configured")
             .do_this(
-                vec![v.fix("ServerLimit", (asked as i64).into())],
+                vec![v.fix("ServerLimit", (v.processes_for(asked) as i64).into())],
                 "ServerLimit (and ThreadLimit) bound MaxRequestWorkers and need a restart",
             )
             .brings(case.bound(Some(asked)))

@@ -10,6 +10,10 @@ use super::Rule;
 use super::case::{Case, Says, View, finding};
 use super::peers::is_database;
 
+/// Of what a master has resident a good half is files, which stay shared; a worker that has this much of it for itself has written to
+/// the rest.
+const INHERITED: f64 = 0.45;
+
 pub(super) const ALL: &[Rule] = &[
     Rule { id: "htaccess-lookups", look: htaccess },
     Rule { id: "db-connect-per-request", look: database_connects },
@@ -226,7 +230,7 @@ fn unshared(case: &Case<'_>) -> Option<Finding> {
         let is_over = inherited > 0.0
             && g.worker_private_bytes >= 16e6
             && g.worker_private_bytes * g.workers as f64 >= 64e6
-            && g.worker_private_bytes >= 0.6 * inherited
+            && g.worker_private_bytes >= INHERITED * inherited
             && g.worker_resident_bytes <= 1.3 * inherited;
         (goes_on || is_over).then(|| {
             let mut said = finding(0.82, "pages that workers shared become their own, request by request").of(&v);
@@ -237,7 +241,7 @@ fn unshared(case: &Case<'_>) -> Option<Finding> {
                     .seen("smaps_rollup", "MB that all gained", g.gained_bytes / 1e6, 8);
             } else {
                 said = said
-                    .seen("smaps_rollup", "MB of its own that a worker has", g.worker_private_bytes / 1e6, 0.6 * inherited / 1e6)
+                    .seen("smaps_rollup", "MB of its own that a worker has", g.worker_private_bytes / 1e6, INHERITED * inherited / 1e6)
                     .seen("smaps_rollup", "MB of a worker, shared pages included", g.worker_resident_bytes / 1e6, 0)
                     .seen("smaps_rollup", "MB of the master that they were forked from", inherited / 1e6, 0);
             }
