@@ -93,8 +93,8 @@ def tried(faults, options, about):
     """Rows of several tries of each, at the first strength unless another is asked for."""
     folder = rows.FOLDER / "doctor" / about["program"]
     folder.mkdir(parents=True, exist_ok=True)
-    if not options.ids:
-        faults = [fault for fault in faults if fault.name in ALIKE]
+    names = options.ids or ALIKE
+    faults = [fault for fault in faults if fault.name in names]
     done = {} if options.again else rows.latest("doctor-tries.jsonl", about, "try")
     # One after the other, so that whatever the machine does meanwhile is done to all.
     for number in range(1, options.tries + 1):

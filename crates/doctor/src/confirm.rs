@@ -66,6 +66,8 @@ pub fn confirm(
         document.notes.push(format!("{} cannot be confirmed: {e}", limit.id));
         return Ok(());
     }
+    // A pool that still grows while it is measured is not what is proposed.
+    let settings = stack.complete(&settings)?;
     let said = lastdrop_model::settings::describe(&settings);
     lab.tell(&Event::Experiment { what: format!("does it help? {said}, in {PAIRS} pairs of blocks").into() });
     let outcome = measure(lab, order, &mut stack, &settings);

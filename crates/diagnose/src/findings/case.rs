@@ -127,7 +127,8 @@ impl<'a> Case<'a> {
     /// `workers`: no more of them than that at once, each for as long as one user alone takes.
     /// (Bottleneck bounds of operational analysis; Denning and Buzen 1978.)
     pub fn bound(&self, workers: Option<f64>) -> Option<Expectation> {
-        let now = self.main.answered_rps;
+        // Answers that a server gives for want of something are none.
+        let now = self.main.answered_rps * (1.0 - self.main.share_of_status(|s| s.starts_with('5')));
         let service = self.alone_s().filter(|s| *s > 0.0)?;
         if now <= 0.0 {
             return None;
