@@ -88,7 +88,9 @@ impl<'a> Case<'a> {
         let others = self.main.generator.others_cores;
         // What is neither ours nor known to be others' belongs to requests, too: the kernel, a peer that nobody looked at.
         let used = (self.busy_cores() - others).max(self.own_cores());
-        (used / self.main.answered_rps, self.main.cores.len() as f64 - others)
+        // Whoever is turned away costs something, too.
+        let asked = self.main.answered_rps + self.per_second(self.main.unanswered());
+        (used / asked, self.main.cores.len() as f64 - others)
     }
 
     /// Are the processors full on which the servers may run, and is it them who fill them? Where other programs do, servers

@@ -72,7 +72,11 @@ fn clamp(case: &Case<'_>) -> Option<Finding> {
             .seen("scoreboard", "places", real, asked)
             .unless("as many places as configured")
             .do_this(
-                vec![v.fix("ServerLimit", (v.processes_for(asked) as i64).into())],
+                // What is in force of it is the limit's; that it is asked for again starts the rest of the pool.
+                vec![
+                    v.fix("ServerLimit", (v.processes_for(asked) as i64).into()),
+                    v.fix("MaxRequestWorkers", (asked as i64).into()),
+                ],
                 "ServerLimit (and ThreadLimit) bound MaxRequestWorkers and need a restart",
             )
             .brings(case.bound(Some(asked)))
