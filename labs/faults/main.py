@@ -170,7 +170,7 @@ def publish():
     changes, proved = last("doctor-confirm.jsonl"), last("doctor-verify.jsonl")
     parts = [HEAD]
     if answers:
-        parts += ["## Answers\n", rows.report(answers, [fault for fault in FAULTS if fault.impossible])]
+        parts += ["## Answers\n", rows.report(answers, [fault for fault in FAULTS if fault.impossible], rows.first("doctor.jsonl"))]
     if alike:
         parts += ["## Look-alikes, several tries each\n", rows.several(alike)]
     if changes:

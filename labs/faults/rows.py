@@ -58,6 +58,15 @@ def latest(name, about, number="strength"):
 
 COST = 0.02
 """Share of the machine's processors that looking may take."""
+def first(name):
+    """The first row of each fault and strength, of whatever program."""
+    found = {}
+    for row in read(name):
+        if row["state"] != "not made":
+            found.setdefault((row["name"], row["strength"]), row)
+    return found
+
+
 WANTED = {LIMIT: 0.9, WASTE: 0.8, RISK: 0.8, HEALTHY: 1.0, PAIR: 1.0}
 TITLES = {LIMIT: "limits", WASTE: "wastes", RISK: "risks", HEALTHY: "healthy servers", PAIR: "two faults at once"}
 
@@ -69,17 +78,20 @@ def programs(rows):
     return "; ".join(f"program {program} of commit {commits[program]}" + (f": {count}" if len(by) > 1 else "") for program, count in by.items())
 
 
-def report(rows, impossible):
-    """Markdown: rates of each class, what was expected against what was said, and what cannot be made here."""
+def report(rows, impossible, at_first=None):
+    """Markdown: rates of each class, what was expected against what was said, and what cannot be made here. `at_first`: the first answers,
+    before the rules were mended for them."""
     counted = [row for row in rows if row["state"] != "not made"]
     busy = sum(row.get("others", 0) > 0.25 for row in counted)
     lines = [f"{len(counted)} answers, {busy} of them on a machine of which others used more than a quarter ({programs(counted)}).", "",
-             "| class | right | of | share | wanted |", "|---|---|---|---|---|"]
+             "| class | right | of | share | wanted | right at first |", "|---|---|---|---|---|---|"]
     for kind, title in TITLES.items():
         of = [row for row in counted if row["kind"] == kind]
         if of:
             right = sum(row["right"] for row in of)
-            lines.append(f"| {title} | {right} | {len(of)} | {100 * right / len(of):.0f} % | {100 * WANTED[kind]:.0f} % |")
+            begun = [at_first[key] for row in of if (key := (row["name"], row["strength"])) in at_first] if at_first else []
+            first = f"{sum(row['right'] for row in begun)} of {len(begun)}" if begun else "–"
+            lines.append(f"| {title} | {right} | {len(of)} | {100 * right / len(of):.0f} % | {100 * WANTED[kind]:.0f} % | {first} |")
     costs = sorted(row["cost"] for row in counted if "cost" in row)
     if costs:
         above = sum(cost > COST for cost in costs)

@@ -228,7 +228,7 @@ fn perl_interpreters(case: &Case<'_>) -> Option<Finding> {
             .seen("/proc/PID/syscall", "threads in futex", v.seen.waiting("futex"), 1)
             .unless("prefork, or fewer requests than interpreters")
             .do_this(
-                vec![v.fix("PerlInterpMax", json!(v.count("ThreadsPerChild").unwrap_or(25.0)))],
+                vec![v.fix("PerlInterpMax", json!(v.count("ThreadsPerChild").unwrap_or(25.0) as i64))],
                 "each interpreter costs memory; lastdrop size says how much",
             )
             .check_by("requests at work and throughput")
