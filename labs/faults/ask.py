@@ -73,31 +73,40 @@ def judge(fault, document):
 
 
 def examine(fault, strength, folder, number=None):
-    """A row about one fault at one strength; the doctor's document and words are kept in `folder`. `number`: of several tries."""
-    stem = "-".join([fault.name.replace("@", "."), str(strength), *([f"try{number}"] if number else [])])
+    """A row about one fault at one strength. `number`: of several tries."""
+    row = {"id": fault.id, "kind": fault.kind, "expected": fault.id, "said": "failed", "right": False, "seconds": 0,
+           "load": os.getloadavg()[0]}
+
+    def judged(_place, answer):
+        row["said"], row["right"] = judge(fault, answer)
+        row["findings"], row["limit"] = [finding["id"] for finding in answer["findings"]], answer["limit"]
+        seen = answer["examination"]
+        row["cost"] = seen.get("cost_cores", 0) / seen["processors"]
+    return asked(fault, strength, folder, f"-try{number}" if number else "", row, judged)
+
+
+def asked(fault, strength, folder, suffix, row, take, prepare=lambda _place, _case: None):
+    """Sets a fault up, asks the doctor, and has `take(place, answer)` make the row of what it says; `prepare(place, case)` comes before
+    the question. The doctor's document and words are kept in `folder`."""
+    stem = f"{fault.name.replace('@', '.')}-{strength}{suffix}"
     document = folder / f"{stem}.json"
     document.unlink(missing_ok=True)
-    row = {"id": fault.id, "name": fault.name, "kind": fault.kind, "strength": strength, "expected": fault.id,
-           "said": "failed", "right": False, "state": "failed", "seconds": 0, "load": os.getloadavg()[0],
-           "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    row |= {"name": fault.name, "strength": strength, "state": "failed", "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     place = None
     try:
         with alone():
             row["others"] = quiet()
             place = Place(fault.mounts)
             case = fault.build(place, **fault.settings(strength))
-            wrong, row["seconds"], text = ask(place, case, document)
-        row["seconds"] = round(row["seconds"], 1)
+            prepare(place, case)
+            wrong, seconds, text = ask(place, case, document)
+        row["seconds"] = round(seconds, 1)
         (folder / f"{stem}.txt").write_text(text)
         if wrong or not document.exists():
             row["why"] = f"the doctor {wrong or 'wrote no document'}: {text.strip()[-400:]}"
         else:
-            answer = json.loads(document.read_text())
-            row["said"], row["right"] = judge(fault, answer)
-            row["findings"] = [finding["id"] for finding in answer["findings"]]
-            row["limit"], row["state"] = answer["limit"], "ok"
-            seen = answer["examination"]
-            row["cost"] = seen.get("cost_cores", 0) / seen["processors"]
+            take(place, json.loads(document.read_text()))
+            row["state"] = "ok"
     except (LabError, OSError, subprocess.SubprocessError, json.JSONDecodeError, KeyError) as error:
         row["why"] = f"{type(error).__name__}: {error}"
         # A set-up that does not come up says nothing of the doctor.
@@ -108,4 +117,3 @@ def examine(fault, strength, folder, number=None):
             if left:
                 row["left"] = left
     return row
-

@@ -2,13 +2,8 @@
 is as it was before."""
 
 import hashlib
-import json
-import subprocess
-import time
 
-from .ask import ask, quiet
-from .measure import alone
-from .place import LabError, Place
+from .ask import asked
 from .rows import programs
 
 CHANGES = ("workers-exhausted", "workers-exhausted@mod_php", "server-limit-clamp", "keepalive-hogging", "accept-queue-overflow",
@@ -34,36 +29,16 @@ def configuration(place):
 
 def confirm(fault, strength, folder):
     """A row about one fault: promised, brought (times the throughput), its interval, the limit afterwards."""
-    stem = f"{fault.name.replace('@', '.')}-{strength}-confirm"
-    document = folder / f"{stem}.json"
-    document.unlink(missing_ok=True)
-    row = {"name": fault.name, "strength": strength, "then": list(fault.then), "state": "failed",
-           "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    place = None
-    try:
-        with alone():
-            row["others"] = quiet()
-            place = Place(fault.mounts)
-            case = fault.build(place, **fault.settings(strength))
-            before = configuration(place)
-            case.doctor = [*case.doctor, "--confirm", *(["--keep"] if fault.then else [])]
-            wrong, seconds, text = ask(place, case, document)
-            row["seconds"] = round(seconds, 1)
-        (folder / f"{stem}.txt").write_text(text)
-        if wrong or not document.exists():
-            raise LabError(f"the doctor {wrong or 'wrote no document'}: {text.strip()[-400:]}")
-        row |= told(fault, json.loads(document.read_text()))
+    row, before = {"then": list(fault.then)}, {}
+
+    def prepare(place, case):
+        before.update(configuration(place))
+        case.doctor = [*case.doctor, "--confirm", *(["--keep"] if fault.then else [])]
+
+    def take(place, answer):
+        row.update(told(fault, answer))
         row["as_before"] = configuration(place) == before
-        row["state"] = "ok"
-    except (LabError, OSError, subprocess.SubprocessError, json.JSONDecodeError, KeyError) as error:
-        row["why"] = f"{type(error).__name__}: {error}"
-        row["state"] = "failed" if place and document.exists() else "not made"
-    finally:
-        if place:
-            left = place.close()
-            if left:
-                row["left"] = left
-    return row
+    return asked(fault, strength, folder, "-confirm", row, take, prepare)
 
 
 def told(fault, answer):

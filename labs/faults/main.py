@@ -11,6 +11,7 @@ from .place import LabError, clear_up
 from .table import FAULTS
 
 PAGE = Path("docs/doctor-lab.md")
+ANSWERS, TRIES, CHANGES = "doctor.jsonl", "doctor-tries.jsonl", "doctor-confirm.jsonl"
 ALIKE = ("workers-exhausted", "slow-upstream", "db-locked", "session-lock", "interpreter-lock")
 """Busy workers and idle processors, each for another reason."""
 
@@ -25,7 +26,7 @@ def arguments():
                         help="have it try what it proposes: what it promised against what came, and the limit afterwards")
     parser.add_argument("--tries", type=int, metavar="N", help="ask about each so many times; without an ID about five look-alikes")
     parser.add_argument("--only-strength", type=int, metavar="N", help="only this strength of each")
-    parser.add_argument("--again", action="store_true", help="also what has a row for this commit")
+    parser.add_argument("--again", action="store_true", help="also what has a row for this program")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of --verify: turns of four seconds for each set-up [default: 3]")
     parser.add_argument("--publish", action="store_true", help=f"write the tables to {PAGE}")
     return parser.parse_args()
@@ -72,53 +73,45 @@ def verify(faults, options, about):
     return [row for row in rows.latest("doctor-verify.jsonl", about).values() if row["name"] in known]
 
 
-def examine(faults, options, about):
+def go_on(name, numbered, options, about, ask_one, show_one, number="strength"):
+    """Asks about each (fault, strength, number) that has no row about this program yet, or none that was made."""
     folder = rows.FOLDER / "doctor" / about["program"]
     folder.mkdir(parents=True, exist_ok=True)
-    done = {} if options.again else rows.latest("doctor.jsonl", about)
-    for fault, strength in tasks(faults, options.only_strength):
-        before = done.get((fault.name, strength))
-        if before and before["state"] != "not made":
-            continue
-        row = ask.examine(fault, strength, folder)
-        rows.append("doctor.jsonl", {**row, **about})
-        mark = "ok   " if row["right"] else "WRONG"
-        print(f"{mark} {row['name']} ({strength}): {row['said']}, {row['seconds']} s {row.get('why', '')[:300]}"
-              + (f" LEFT: {row['left']}" if "left" in row else ""), flush=True)
-    known = {fault.name for fault in faults}
-    return [row for row in rows.latest("doctor.jsonl", about).values() if row["name"] in known]
+    done = {} if options.again else rows.latest(name, about, number)
+    for fault, strength, count in numbered:
+        if done.get((fault.name, count), {}).get("state", "not made") == "not made":
+            row = {**ask_one(fault, strength, folder, count), **about}
+            rows.append(name, row)
+            print(show_one(row) + (f" LEFT: {row['left']}" if "left" in row else ""), flush=True)
+    known = {fault.name for fault, _, _ in numbered}
+    return [row for row in rows.latest(name, about, number).values() if row["name"] in known]
+
+
+def shown(row):
+    which = f"try {row['try']}" if "try" in row else row["strength"]
+    return f"{'ok   ' if row['right'] else 'WRONG'} {row['name']} ({which}): {row['said']}, {row['seconds']} s {row.get('why', '')[:300]}"
+
+
+def examine(faults, options, about):
+    numbered = [(fault, strength, strength) for fault, strength in tasks(faults, options.only_strength)]
+    return go_on(ANSWERS, numbered, options, about, lambda fault, strength, folder, _: ask.examine(fault, strength, folder), shown)
 
 
 def tried(faults, options, about):
     """Rows of several tries of each, at the first strength unless another is asked for."""
-    folder = rows.FOLDER / "doctor" / about["program"]
-    folder.mkdir(parents=True, exist_ok=True)
     names = options.ids or ALIKE
     faults = [fault for fault in faults if fault.name in names]
-    done = {} if options.again else rows.latest("doctor-tries.jsonl", about, "try")
     # One after the other, so that whatever the machine does meanwhile is done to all.
-    for number in range(1, options.tries + 1):
-        for fault, strength in tasks(faults, options.only_strength or 1):
-            if done.get((fault.name, number), {}).get("state", "not made") == "not made":
-                row = {**ask.examine(fault, strength, folder, number), "try": number}
-                rows.append("doctor-tries.jsonl", {**row, **about})
-                print(f"{'ok   ' if row['right'] else 'WRONG'} {row['name']} (try {number}): {row['said']} {row.get('why', '')[:300]}", flush=True)
-    return list(rows.latest("doctor-tries.jsonl", about, "try").values())
+    numbered = [(*task, number) for number in range(1, options.tries + 1) for task in tasks(faults, options.only_strength or 1)]
+    one = lambda fault, strength, folder, number: {**ask.examine(fault, strength, folder, number), "try": number}
+    return go_on(TRIES, numbered, options, about, one, shown, "try")
 
 
 def confirmed(faults, options, about):
     """Rows of changes that were tried; at the first strength of each unless another is asked for."""
-    folder = rows.FOLDER / "doctor" / about["program"]
-    folder.mkdir(parents=True, exist_ok=True)
-    faults = confirm.chosen(faults)
-    done = {} if options.again else rows.latest("doctor-confirm.jsonl", about)
-    for fault, strength in tasks(faults, options.only_strength or 1):
-        if done.get((fault.name, strength), {}).get("state", "not made") == "not made":
-            row = {**confirm.confirm(fault, strength, folder), **about}
-            rows.append("doctor-confirm.jsonl", row)
-            print(confirm.report([row]).splitlines()[2] + (f" LEFT: {row['left']}" if "left" in row else ""), flush=True)
-    known = {fault.name for fault in faults}
-    return [row for row in rows.latest("doctor-confirm.jsonl", about).values() if row["name"] in known]
+    numbered = [(fault, strength, strength) for fault, strength in tasks(confirm.chosen(faults), options.only_strength or 1)]
+    one = lambda fault, strength, folder, _: confirm.confirm(fault, strength, folder)
+    return go_on(CHANGES, numbered, options, about, one, lambda row: confirm.report([row]).splitlines()[2])
 
 
 def main():
@@ -131,53 +124,50 @@ def main():
     if os.geteuid():
         sys.exit("lab doctor: namespaces and control groups want root")
     clear_up()
-    impossible = [fault for fault in faults if fault.impossible]
+    is_right = lambda row: row["right"]
+    if options.verify:
+        work, table, is_fine = verify, rows.proofs, lambda row: not row["trouble"]
+    elif options.confirm:
+        work, table, is_fine = confirmed, confirm.report, confirm.in_order
+    elif options.tries:
+        work, table, is_fine = tried, rows.several, is_right
+    else:
+        impossible = [fault for fault in faults if fault.impossible]
+        work, table, is_fine = examine, lambda found: rows.report(found, impossible), is_right
     try:
-        about = rows.version()
-        if options.verify:
-            found = verify(faults, options, about)
-            print(rows.proofs(found))
-            if options.publish:
-                publish()
-            sys.exit(1 if any(row["trouble"] for row in found) else 0)
-        if options.confirm:
-            found = confirmed(faults, options, about)
-            print(confirm.report(found))
-            if options.publish:
-                publish()
-            sys.exit(0 if all(map(confirm.in_order, found)) else 1)
-        if options.tries:
-            found = tried(faults, options, about)
-            print(rows.several(found))
-            if options.publish:
-                publish()
-            sys.exit(0 if all(row["right"] for row in found) else 1)
-        found = examine(faults, options, about)
+        found = work(faults, options, rows.version())
     except LabError as error:
         sys.exit(f"lab doctor: {error}")
     finally:
         database.forget_template()
-    print(rows.report(found, impossible))
+    print(table(found))
     if options.publish:
         publish()
-    sys.exit(0 if all(row["right"] for row in found) else 1)
+    sys.exit(0 if all(map(is_fine, found)) else 1)
+
+
+def sections(text):
+    """The parts of a page by their headings."""
+    parts = text.split("\n## ")[1:]
+    return {part.split("\n", 1)[0]: part.split("\n", 1)[1].strip("\n") + "\n" for part in parts}
 
 
 def publish():
-    """Writes the page: of each fault what was answered, tried and measured last, of whatever program."""
-    last = lambda name, number="strength": list(rows.latest(name, {}, number).values())
-    answers, alike = last("doctor.jsonl"), last("doctor-tries.jsonl", "try")
-    changes, proved = last("doctor-confirm.jsonl"), last("doctor-verify.jsonl")
-    parts = [HEAD]
-    if answers:
-        parts += ["## Answers\n", rows.report(answers, [fault for fault in FAULTS if fault.impossible], rows.first("doctor.jsonl"))]
-    if alike:
-        parts += ["## Look-alikes, several tries each\n", rows.several(alike)]
-    if changes:
-        parts += ["## What changes promise and bring\n", confirm.report(changes)]
-    if proved:
-        parts += ["## What was planted\n", rows.proofs(proved)]
-    PAGE.write_text("\n".join(parts))
+    """Writes the page: of each fault what was answered, tried and measured last, of whatever program. Of what there are no rows here the page
+    keeps what it has."""
+    impossible = [fault for fault in FAULTS if fault.impossible]
+    before = sections(PAGE.read_text()) if PAGE.exists() else {}
+    page = HEAD
+    for heading, name, number, table in (
+            ("Answers", ANSWERS, "strength", lambda found: rows.report(found, impossible, rows.first(ANSWERS))),
+            ("Look-alikes, several tries each", TRIES, "try", rows.several),
+            ("What changes promise and bring", CHANGES, "strength", confirm.report),
+            ("What was planted", "doctor-verify.jsonl", "strength", rows.proofs)):
+        found = list(rows.latest(name, {}, number).values())
+        text = table(found) if found else before.get(heading)
+        if text:
+            page += f"\n## {heading}\n\n{text}"
+    PAGE.write_text(page)
 
 
 HEAD = """# The doctor's answers in the lab

@@ -56,17 +56,13 @@ def latest(name, about, number="strength"):
             if not about or row.get("program") == about["program"]}
 
 
-COST = 0.02
-"""Share of the machine's processors that looking may take."""
 def first(name):
     """The first row of each fault and strength, of whatever program."""
-    found = {}
-    for row in read(name):
-        if row["state"] != "not made":
-            found.setdefault((row["name"], row["strength"]), row)
-    return found
+    return {(row["name"], row["strength"]): row for row in reversed(read(name)) if row["state"] != "not made"}
 
 
+COST = 0.02
+"""Share of the machine's processors that looking may take."""
 WANTED = {LIMIT: 0.9, WASTE: 0.8, RISK: 0.8, HEALTHY: 1.0, PAIR: 1.0}
 TITLES = {LIMIT: "limits", WASTE: "wastes", RISK: "risks", HEALTHY: "healthy servers", PAIR: "two faults at once"}
 

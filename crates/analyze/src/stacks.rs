@@ -38,7 +38,7 @@ pub fn perf_script_of(text: &str, is_wanted: impl Fn(i32) -> bool) -> Stacks {
             // "apache2  4711"; a program's name may have spaces in it.
             let pid = line.split_whitespace().next_back().and_then(|word| word.parse().ok());
             wanted = pid.is_none_or(&is_wanted);
-        } else if line.starts_with([' ', '\t']) {
+        } else {
             // "    7f12ab34 apr_palloc+0x1c (/usr/lib/libapr-1.so.0.7.2)"
             let Some((_, rest)) = line.trim().split_once(' ') else { continue };
             let (symbol, library) = match rest.rsplit_once(" (") {

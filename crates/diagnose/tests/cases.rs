@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use lastdrop_diagnose::findings::{all_about, diagnose};
-use lastdrop_model::examination::Examination;
+use lastdrop_model::examination::{Examination, StepKind};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -123,4 +123,20 @@ fn threads_that_may_not_be_seen_are_not_taken_for_busy_ones_and_are_told() {
             said.unseen
         );
     }
+}
+
+/// Whoever is turned away at once asks again at once, and has a core of its own to do so on a quiet machine.
+#[test]
+fn a_load_that_is_busy_with_being_turned_away_is_not_the_limit() {
+    let all = cases();
+    let (_, case) = all.iter().find(|(name, _)| name == "nginx-connections-exhausted").expect("stored");
+    let mut examination = case.examination.clone();
+    let main = examination.steps.iter_mut().find(|step| step.kind == StepKind::Main).expect("the load");
+    assert!(main.unanswered() > main.answered);
+    (main.generator.saturated, main.generator.cores) = (true, 0.98);
+    assert_eq!(diagnose(&examination).limit.as_deref(), Some("nginx-connections-exhausted"));
+    // One that is busy with answers is.
+    let main = examination.steps.iter_mut().find(|step| step.kind == StepKind::Main).expect("the load");
+    main.answered += main.unanswered() + 1;
+    assert_eq!(diagnose(&examination).limit.as_deref(), Some("generator-saturated"));
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lastdrop_lab::LabError;
 use lastdrop_probe::chain::Chain;
-use lastdrop_probe::host::thread_cpu;
+use lastdrop_probe::host::{thread_cpu, timed};
 use lastdrop_probe::links::{Link, Links, links};
 use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process;
@@ -144,7 +144,7 @@ impl Following {
     pub fn start(members: Vec<Member>, goal: &Goal, scope: &Scope) -> Following {
         let over = Arc::new(AtomicBool::new(false));
         let (of, within, theirs) = (goal.clone(), scope.clone(), Arc::clone(&over));
-        let work = move || (follow(members, &of, &within, &theirs), thread_cpu());
+        let work = move || timed(|| follow(members, &of, &within, &theirs));
         Following { over, thread: thread::Builder::new().name("following".into()).spawn(work).ok() }
     }
 

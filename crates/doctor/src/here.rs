@@ -10,7 +10,7 @@ use lastdrop_lab::LabError;
 use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_model::Look;
 use lastdrop_model::examination::{Inside, Step};
-use lastdrop_probe::host::{self, HostMemory, thread_cpu};
+use lastdrop_probe::host::{self, HostMemory, timed};
 use lastdrop_probe::namespace::{Namespace, longest_queue};
 use lastdrop_server::ServerRef;
 
@@ -113,21 +113,19 @@ impl Site for Here {
         let ignore: Vec<IpAddr> = self.goal()?.ignore.iter().map(IpAddr::to_canonical).collect();
         let ports = front.found.ports();
         let mut seen = BTreeMap::<String, usize>::new();
-        let begun = thread_cpu();
         for _ in 0..VISITOR_LOOKS {
-            let before = thread_cpu();
             let mut now = BTreeMap::<String, usize>::new();
-            let ends = namespace.others(&ports).unwrap_or_default().into_iter();
-            for end in ends.filter(|end| !ignore.contains(&end.ip().to_canonical())) {
+            let (ends, cost) = timed(|| namespace.others(&ports).unwrap_or_default());
+            self.cost += cost;
+            for end in ends.into_iter().filter(|end| !ignore.contains(&end.ip().to_canonical())) {
                 *now.entry(end.ip().to_string()).or_default() += 1;
             }
             for (address, n) in now {
                 let most = seen.entry(address).or_default();
                 *most = n.max(*most);
             }
-            thread::sleep(VISITOR_PAUSE.max((thread_cpu() - before) * VISITOR_PAUSES));
+            thread::sleep(VISITOR_PAUSE.max(cost * VISITOR_PAUSES));
         }
-        self.cost += thread_cpu() - begun;
         let most = seen.into_iter().max_by_key(|(_, n)| *n);
         Ok(most.map(|(address, n)| format!("{n} connections from {address}")))
     }
@@ -143,13 +141,12 @@ impl Site for Here {
             let (members, cost) = following.end()?;
             (self.members, self.cost) = (members, self.cost + cost);
         }
-        let begun = thread_cpu();
         let hidden = |what: &String| format!("{what}, which takes part, is none of the servers that may be looked at");
         let mut unseen: Vec<String> = self.members.hidden.iter().map(hidden).collect();
-        let servers = settings::examined(&self.members, &mut unseen);
+        let (servers, cost) = timed(|| settings::examined(&self.members, &mut unseen));
+        self.cost += cost;
         let goal = self.goal()?;
         self.beside = Some(Beside::start(&self.members, goal, &self.databases, &self.told));
-        self.cost += thread_cpu() - begun;
         Ok(Servers { servers, sysctls: settings::sysctls(), unseen })
     }
 
@@ -169,9 +166,8 @@ impl Site for Here {
     }
 
     fn memory(&mut self, requests: u64) -> Result<(), LabError> {
-        let begun = thread_cpu();
-        self.readings.read(&self.members, requests);
-        self.cost += thread_cpu() - begun;
+        let ((), cost) = timed(|| self.readings.read(&self.members, requests));
+        self.cost += cost;
         Ok(())
     }
 

@@ -1,8 +1,7 @@
 //! A look inside the servers while they are under load: the system calls of a worker or two of each for a moment, then
 //! where all of them spend their processor time.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, HashSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use lastdrop_analyze::inside::sorts;
 use lastdrop_analyze::stacks;
 use lastdrop_model::Url;
 use lastdrop_model::examination::Inside;
-use lastdrop_probe::host::{ended_children_cpu, thread_cpu};
+use lastdrop_probe::host::{ended_children_cpu, timed};
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::perf::Perf;
 use lastdrop_probe::process;
@@ -32,26 +31,22 @@ const KEPT: usize = 15;
 
 /// What was seen of each; and the processor time that it took, that of the tools included.
 pub fn look(members: &Members, url: &Url) -> (Vec<Inside>, Duration) {
-    let (begun, tools) = (thread_cpu(), ended_children_cpu());
-    let spent = Mutex::new(Duration::ZERO);
-    let own = |work: &mut dyn FnMut()| {
-        work();
-        *spent.lock().unwrap_or_else(PoisonError::into_inner) += thread_cpu();
-    };
+    let tools = ended_children_cpu();
     let mut all: Vec<Inside> =
         members.all.iter().map(|m| Inside { server: m.called.clone(), ..Inside::default() }).collect();
     // All of them at once, while the load is on.
-    thread::scope(|scope| {
+    let traced: Duration = thread::scope(|scope| {
+        let mut traces = Vec::new();
         for (member, inside) in members.all.iter().zip(&mut all) {
             // Of databases their own views tell more, of what is not known nothing is to be told.
             if !member.found.kind.programs.is_empty() && member.found.kind.database.is_none() {
-                scope.spawn(|| own(&mut || trace(member, url, inside)));
+                traces.push(scope.spawn(|| timed(|| trace(member, url, inside)).1));
             }
         }
+        traces.into_iter().filter_map(|one| one.join().ok()).sum()
     });
-    profile(members, &mut all);
-    let own = spent.into_inner().unwrap_or_else(PoisonError::into_inner) + (thread_cpu() - begun);
-    (all, own + ended_children_cpu().saturating_sub(tools))
+    let ((), profiled) = timed(|| profile(members, &mut all));
+    (all, traced + profiled + ended_children_cpu().saturating_sub(tools))
 }
 
 /// Workers at random places among those that are at work: the first ones of some servers get most of it, and where clients keep their
@@ -112,9 +107,11 @@ fn profile(members: &Members, all: &mut [Inside]) {
         all.sort_by(|a, b| b.1.total_cmp(&a.1));
         all.into_iter().take(KEPT).collect()
     };
+    let known: HashSet<i32> = pids.iter().flatten().copied().collect();
     for ((member, own), inside) in members.all.iter().zip(pids).zip(all) {
         // Those that were forked meanwhile are below the master, too.
-        let is_its = |pid: i32| own.contains(&pid) || process::ancestry(pid).any(|p| p == member.found.master);
+        let is_below = |pid: i32| process::ancestry(pid).any(|p| p == member.found.master);
+        let is_its = |pid: i32| own.contains(&pid) || !known.contains(&pid) && is_below(pid);
         let stacks = stacks::perf_script_of(&script, is_its);
         let libraries = stacks::libraries(&stacks, None).into_iter().map(|l| (l.name, l.share)).collect();
         let functions = stacks::functions(&stacks, None).into_iter().map(|f| (f.function, f.self_share)).collect();

@@ -179,7 +179,7 @@ fn trace_found(found: Found, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocu
     })
 }
 
-/// Paths that unix sockets are connected to, by inode. None is no error: they are then told by numbers.
+/// What sockets are connected to. None is no error: they are then told by numbers.
 fn socket_names(namespace: Option<&Namespace>) -> SocketNames {
     namespace.and_then(|n| n.socket_names().ok()).unwrap_or_default()
 }

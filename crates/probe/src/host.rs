@@ -246,6 +246,13 @@ pub fn throttled() -> Option<Duration> {
     field("throttled_usec ").map(Duration::from_micros).or_else(|| field("throttled_time ").map(Duration::from_nanos))
 }
 
+/// Does something; and the processor time that it took on this thread.
+pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let begun = thread_cpu();
+    let done = work();
+    (done, thread_cpu().saturating_sub(begun))
+}
+
 /// Processor time of all programs that this process has started and that have ended.
 #[must_use]
 pub fn ended_children_cpu() -> Duration {

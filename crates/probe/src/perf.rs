@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
@@ -28,17 +27,8 @@ fn tool(what: impl Into<String>) -> ProbeError {
     ProbeError::Tool { tool: "perf", what: what.into() }
 }
 
-/// The best event that works here: processor cycles, else a timer. It is tried once: a perf that starts takes tens of milliseconds
-/// of a processor.
+/// The best event that works here: processor cycles, else a timer.
 fn usable_event() -> Result<&'static str, ProbeError> {
-    static KNOWN: OnceLock<&str> = OnceLock::new();
-    match KNOWN.get() {
-        Some(event) => Ok(event),
-        None => try_events().map(|event| *KNOWN.get_or_init(|| event)),
-    }
-}
-
-fn try_events() -> Result<&'static str, ProbeError> {
     let mut said = String::new();
     for event in ["cycles", "cpu-clock"] {
         let tried = Command::new("perf").args(["record", "-q", "-e", event, "-o", "/dev/null", "--", "true"]).output();

@@ -163,6 +163,11 @@ impl<'a> View<'a> {
         kinds.contains(&self.kind())
     }
 
+    /// Is it Node, be it found as a process only?
+    pub fn is_node(&self) -> bool {
+        self.is(&["node"]) || self.about.software == "node"
+    }
+
     pub fn setting(&self, name: &str) -> Option<String> {
         self.about.settings.get(name).map(ToString::to_string)
     }
@@ -256,7 +261,7 @@ impl<'a> View<'a> {
     pub fn more_workers(&self, to: f64) -> Vec<Fix> {
         let Some(name) = &self.about.pool else { return Vec::new() };
         let processes = self.processes_for(to);
-        let mut all = vec![self.fix(name, json!((processes * self.threads_a_process()).max(to).round() as i64))];
+        let mut all = vec![self.fix(name, json!((processes * self.threads_a_process()) as i64))];
         if self.count("ServerLimit").is_some_and(|limit| limit < processes) {
             all.push(self.fix("ServerLimit", json!(processes as i64)));
         }

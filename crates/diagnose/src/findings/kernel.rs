@@ -46,7 +46,10 @@ pub(super) const CERTAIN: &[Rule] = &[
 fn generator_saturated(case: &Case<'_>) -> Option<Finding> {
     let g = &case.main.generator;
     let throttled = g.throttled_s.unwrap_or(0.0) / case.main.duration_s.max(1e-3);
+    // Whoever is turned away at once asks again at once: that keeps us busy, and is the server's doing.
+    let is_turned_away = case.main.unanswered() > case.main.answered;
     let by_cpu = (g.saturated || throttled >= HELD_BACK)
+        && !is_turned_away
         && !case.servers().iter().any(|v| v.is_full() && v.has_pool())
         && !case.cpu_full();
     (by_cpu || g.no_descriptors > 0).then(|| {

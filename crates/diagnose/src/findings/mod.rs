@@ -2,8 +2,8 @@
 //!
 //! A rule fires only on evidence of these minutes, and only where what looks alike is excluded. Limits stand in the order in
 //! which they explain each other: whoever is refused by the kernel never reaches a worker, a full processor makes every pool
-//! look full, a pool that waits for the one behind it is not the limit, and lost packets make workers wait for clients. The first that fires is the limit; those after it
-//! on the same evidence are not told.
+//! look full, a pool that waits for the one behind it is not the limit, and lost packets make workers wait for clients. The first
+//! that fires is the limit; those after it on the same evidence are not told.
 
 mod about;
 mod case;

@@ -315,14 +315,14 @@ fn view_of<'a>(case: &Case<'a>, db: Option<&View<'_>>) -> Option<&'a DatabaseLoo
     own.or_else(|| all.first().filter(|_| all.len() == 1)).filter(|look| look.trouble.is_none())
 }
 
-/// Is it one statement of a database that uses most of the processors, and does it read many rows each time?
-pub(super) fn one_statement_takes(case: &Case<'_>, most: &View<'_>) -> bool {
-    let Some((v, peer, _)) = at_database(case) else { return false };
-    let db = behind(case, &v, peer);
-    let top = view_of(case, db.as_ref()).and_then(|look| look.statements.first());
-    let reads = top.is_some_and(|s| s.share >= 0.5 && s.rows_read.is_none_or(|rows| rows >= MANY_ROWS));
-    let uses = most.seen.cpu_cores.unwrap_or(0.0) >= 0.6 * case.busy_cores();
-    reads && uses && db.is_some_and(|db| db.about.server == most.about.server) && database(case, false).is_some()
+/// One statement of a database fills the processors, and reads many rows each time: it has a cure of its own.
+pub(super) fn one_statement(case: &Case<'_>) -> Option<Finding> {
+    let (v, peer, _) = at_database(case).filter(|_| case.cpu_full())?;
+    let db = behind(case, &v, peer)?;
+    let top = view_of(case, Some(&db))?.statements.first()?;
+    let reads = top.share >= 0.5 && top.rows_read.is_none_or(|rows| rows >= MANY_ROWS);
+    let uses_most = db.seen.cpu_cores.unwrap_or(0.0) >= 0.6 * case.busy_cores();
+    database(case, false).filter(|_| reads && uses_most)
 }
 
 fn database(case: &Case<'_>, locked: bool) -> Option<Finding> {

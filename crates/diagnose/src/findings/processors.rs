@@ -4,8 +4,8 @@ use lastdrop_model::documents::Finding;
 use lastdrop_model::units::show_us;
 use serde_json::json;
 
-use super::Rule;
 use super::case::{Case, ONE_CORE, Says, View, finding};
+use super::{Rule, peers};
 
 /// What holds a loop so much longer than other requests do holds up everybody.
 const LONG_HOLD_US: f64 = 20_000.0;
@@ -18,6 +18,7 @@ pub(super) const FULL: &[Rule] = &[
     Rule { id: "interpreter-lock", look: interpreter_lock },
     Rule { id: "gc-pauses", look: collector },
     Rule { id: "libuv-pool", look: libuv },
+    Rule { id: "db-slow", look: peers::one_statement },
     Rule { id: "cpu-saturated", look: saturated },
 ];
 pub(super) const ONE: &[Rule] = &[
@@ -217,12 +218,10 @@ fn collector(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
-/// Four threads for files, names and crypto behind one loop.
-/// Node's pool: threads that read files, compute and look names up; of those that do the last at most half of all (`threadpool.c` of
-/// libuv: slow I/O).
+/// Node's pool: four threads behind one loop that read files, compute and look names up; of those that do the last at most half of all
+/// (`threadpool.c` of libuv: slow I/O).
 fn libuv(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let node = v.is(&["node"]) || v.about.software == "node";
         let processes = v.seen.workers_most.max(1) as f64;
         let all = v.count("UV_THREADPOOL_SIZE").filter(|n| *n >= 1.0).unwrap_or(4.0);
         let at_work = v.seen.threads - v.seen.waiting("futex") - v.seen.waiting("events") - v.seen.waiting("idle");
@@ -231,7 +230,7 @@ fn libuv(case: &Case<'_>) -> Option<Finding> {
         let full = (0.7 * all..=all + 0.8).contains(&pooled);
         let full_of_names = (0.85 * for_names..=for_names + 0.2).contains(&looking);
         let loops_idle = v.seen.waiting("events") >= 0.5 * processes;
-        (node && loops_idle && (full || full_of_names)).then(|| {
+        (v.is_node() && loops_idle && (full || full_of_names)).then(|| {
             let (threads, most) = if full { (pooled, all) } else { (looking, for_names) };
             let title = if full {
                 format!("the {all:.0} pool threads of Node are busy, its loop is not")
@@ -255,10 +254,6 @@ fn libuv(case: &Case<'_>) -> Option<Finding> {
 
 fn saturated(case: &Case<'_>) -> Option<Finding> {
     let v = top(case).filter(|_| case.cpu_full())?;
-    // A statement that fills the processors has a cure of its own.
-    if super::peers::one_statement_takes(case, &v) {
-        return None;
-    }
     let used = v.seen.cpu_cores.unwrap_or(0.0);
     let own = case.main.generator.cores_beside_servers();
     let demand = case.busy_cores() / case.main.answered_rps.max(1e-9);
@@ -298,8 +293,7 @@ fn loop_blocked(case: &Case<'_>) -> Option<Finding> {
         let computes =
             alone >= 0.008 && v.seen.cpu_cores.unwrap_or(0.0) / case.main.answered_rps.max(1e-9) >= 0.6 * alone;
         let service = case.alone.map(|step| step.service).unwrap_or_default();
-        let is_node = v.is(&["node"]) || v.about.software == "node";
-        let uneven = is_node && service.count >= 50 && service.p99 - service.p50 >= LONG_HOLD_US && service.p99 >= 2.0 * service.p50;
+        let uneven = v.is_node() && service.count >= 50 && service.p99 - service.p50 >= LONG_HOLD_US && service.p99 >= 2.0 * service.p50;
         let elsewhere = ["sleep", "disk", "lock", "read", "child", "peer", "file", "write"];
         let stuck: f64 = elsewhere.iter().map(|what| v.seen.waiting(what)).sum::<f64>() / loops;
         let waits = stuck >= 0.7 && v.seen.waiting("events") <= 0.4 * loops;
@@ -322,8 +316,7 @@ fn loop_blocked(case: &Case<'_>) -> Option<Finding> {
 /// Of Node's two threads a process that wait for events when there is nothing to do (the loop, and the one with the timers of its
 /// pool): the share of loops that neither do nor run. A loop that waits for a condition is not told from a thread of the pool.
 fn in_no_events(v: &View<'_>, loops: f64) -> f64 {
-    let is_node = v.is(&["node"]) || v.about.software == "node";
-    if !is_node || v.seen.threads < 6.0 * loops {
+    if !v.is_node() || v.seen.threads < 6.0 * loops {
         return 0.0;
     }
     ((2.0 * loops - v.seen.waiting("events") - v.seen.waiting("running")) / loops).max(0.0)

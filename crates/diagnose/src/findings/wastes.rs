@@ -301,8 +301,8 @@ fn unused_extensions(case: &Case<'_>) -> Option<Finding> {
 fn could_do_without<'a>(case: &'a Case<'a>, kind: &str) -> Option<(View<'a>, &'a ModulesTried)> {
     // One or two are some kB: not worth a word, nor a restart.
     let many = |m: &&ModulesTried| m.unused.len() >= 3;
-    let of_kind = case.servers().into_iter().filter(|v| v.is(&[kind]));
-    of_kind.filter_map(|v| Some((v, v.about.modules.as_ref().filter(many)?))).next()
+    let mut of_kind = case.servers().into_iter().filter(|v| v.is(&[kind]));
+    of_kind.find_map(|v| Some((v, v.about.modules.as_ref().filter(many)?)))
 }
 
 /// What a second instance showed without what nothing refers to: where that was looked for, what it is, and what would speak against it.
