@@ -1,10 +1,13 @@
 //! A database under watch, on a thread of its own: a database that hangs stops no look at anything else.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_model::{DatabaseLook, DatabaseTrouble, TroubleKind};
+use lastdrop_probe::host::thread_cpu;
 
 use crate::access::Access;
 use crate::failure::Failure;
@@ -25,6 +28,7 @@ pub struct DatabaseWatcher {
     /// What was asked for and has not come yet.
     pending: Option<Receiver<DatabaseLook>>,
     last_answer: Instant,
+    cost_us: Arc<AtomicU64>,
 }
 
 impl DatabaseWatcher {
@@ -33,9 +37,17 @@ impl DatabaseWatcher {
     pub fn start(access: Access) -> DatabaseWatcher {
         let (asks, asked) = channel();
         let of = access.clone();
+        let cost_us = Arc::<AtomicU64>::default();
+        let cost = Arc::clone(&cost_us);
         // Without a thread nobody answers, which is told as any other silence.
-        let _ = thread::Builder::new().name("database".into()).spawn(move || watch(&of, &asked));
-        DatabaseWatcher { access, asks, pending: None, last_answer: Instant::now() }
+        let _ = thread::Builder::new().name("database".into()).spawn(move || watch(&of, &asked, &cost));
+        DatabaseWatcher { access, asks, pending: None, last_answer: Instant::now(), cost_us }
+    }
+
+    /// Processor time that asking has taken; what answering takes is the database's.
+    #[must_use]
+    pub fn cost(&self) -> Duration {
+        Duration::from_micros(self.cost_us.load(Ordering::Relaxed))
     }
 
     #[must_use]
@@ -108,7 +120,7 @@ impl Open {
     }
 }
 
-fn watch(access: &Access, asked: &Receiver<Sender<DatabaseLook>>) {
+fn watch(access: &Access, asked: &Receiver<Sender<DatabaseLook>>, cost_us: &AtomicU64) {
     let mut state = Open::new(access);
     let mut tried = Instant::now();
     loop {
@@ -133,6 +145,7 @@ fn watch(access: &Access, asked: &Receiver<Sender<DatabaseLook>>) {
             let trouble = Some(e.clone().trouble());
             let _ = answer.send(DatabaseLook { trouble, ..DatabaseLook::default() });
         }
+        cost_us.store(thread_cpu().as_micros() as u64, Ordering::Relaxed);
     }
 }
 

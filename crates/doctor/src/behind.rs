@@ -9,7 +9,7 @@ use std::time::Duration;
 use lastdrop_lab::LabError;
 use lastdrop_probe::chain::Chain;
 use lastdrop_probe::host::{thread_cpu, timed};
-use lastdrop_probe::links::{Link, Links, links};
+use lastdrop_probe::links::{self, Link, Links};
 use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process;
 use lastdrop_server::{Found, ServerError, ServerRef, find, found_of_process};
@@ -18,8 +18,9 @@ use crate::site::Goal;
 
 /// Connections last for milliseconds: looked for this often, where a look takes no longer than a part of that.
 const PAUSE: Duration = Duration::from_millis(15);
-/// Pauses are so many times as long as what a look takes of a processor: on a machine with many sockets that is milliseconds.
-const PAUSES: u32 = 10;
+/// Pauses are so many times as long as what a look takes of a processor, which is milliseconds on a machine with many sockets; each is
+/// longer by once that than the one before: most is found at the beginning.
+const PAUSES: std::ops::Range<u32> = 10..40;
 /// Servers beyond this are left out: a front may lead to a hundred.
 const MOST_SERVERS: usize = 8;
 
@@ -176,7 +177,7 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
     let mut takes_part = vec![true; members.len()];
     members.extend(scope.candidates(&members));
     takes_part.resize(members.len(), false);
-    let mut hidden = BTreeSet::new();
+    let (mut links, mut hidden) = (links::Following::default(), BTreeSet::new());
     let mut turn = 0u32;
     loop {
         let begun = thread_cpu();
@@ -204,13 +205,13 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
         }
         turn += 1;
         let masters: Vec<i32> = members.iter().map(|m| m.found.master).collect();
-        let now = links(&masters);
+        let now = links.look(&masters);
         let before = std::mem::replace(&mut seen, now);
         seen.links.extend(before.links);
         if last {
             break;
         }
-        thread::sleep(PAUSE.max((thread_cpu() - begun) * PAUSES));
+        thread::sleep(PAUSE.max((thread_cpu() - begun) * (PAUSES.start + turn).min(PAUSES.end)));
     }
     Members { hidden: hidden.into_iter().collect(), ..in_order(members, &takes_part, seen, to.as_ref()) }
 }

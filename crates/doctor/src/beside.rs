@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -19,9 +21,12 @@ use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::process;
 
 use crate::behind::{Members, endpoint};
+use crate::costs::Costs;
 use crate::site::Goal;
 
 const EVERY: Duration = Duration::from_secs(1);
+/// Whose connections there are is looked for at each so-manieth look: who holds many holds them for long.
+const CLIENTS_EVERY: usize = 3;
 
 /// Connections of others by the address of their other end, looked at as often as there are looks.
 #[derive(Debug, Default)]
@@ -70,7 +75,7 @@ impl LoadFrom {
 /// What is asked of a thread that looks.
 enum Ask {
     Begin,
-    /// Looks since, what could not be read, and processor time that it took.
+    /// Looks since, and what could not be read.
     End(Sender<Answer>),
 }
 
@@ -78,7 +83,6 @@ enum Ask {
 struct Answer {
     looks: Vec<Look>,
     unread: Vec<String>,
-    cost: Duration,
     clients: Clients,
 }
 
@@ -86,6 +90,8 @@ struct Watched {
     called: String,
     master: i32,
     asks: Option<Sender<Ask>>,
+    /// Processor time that its looks have taken, µs.
+    cost_us: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
     logs: ErrorLogs,
 }
@@ -97,8 +103,6 @@ pub struct Beside {
     databases: Databases,
     softirq: Option<Vec<(u64, u64)>>,
     pub unread: Vec<String>,
-    /// Processor time that looking has taken, as of the last end.
-    pub cost: Duration,
 }
 
 impl Beside {
@@ -122,6 +126,8 @@ impl Beside {
             let (asks, asked) = channel::<Ask>();
             let told = (place == 0).then(|| told.clone());
             let load = load.clone();
+            let cost_us = Arc::<AtomicU64>::default();
+            let cost = Arc::clone(&cost_us);
             let work = move || {
                 let mut looker = Looker::new(&subject, Detail::Timeline);
                 let began = Instant::now();
@@ -140,7 +146,6 @@ impl Beside {
                             let _ = to.send(Answer {
                                 looks: std::mem::take(&mut looks),
                                 unread: looker.unread(),
-                                cost: looker.cost(),
                                 clients: std::mem::take(&mut clients),
                             });
                         }
@@ -151,13 +156,14 @@ impl Beside {
                                 let _ = told.send(look.clone());
                             }
                             looks.push(look);
-                            // Those of the others are servers of the chain.
-                            if place == 0 {
+                            // Those of the others are servers of the chain. The kernel walks its whole table for it.
+                            if place == 0 && looks.len() % CLIENTS_EVERY == 1 {
                                 clients.look(subject.master, &ports, &load);
                             }
                         }
                         Err(RecvTimeoutError::Disconnected) => return,
                     }
+                    cost.store(looker.cost().as_micros() as u64, Ordering::Relaxed);
                     next = Instant::now() + EVERY;
                 }
             };
@@ -166,6 +172,7 @@ impl Beside {
                 called: member.called.clone(),
                 master: found.master,
                 asks: Some(asks),
+                cost_us,
                 thread,
                 logs: ErrorLogs::of(found.master),
             }
@@ -176,8 +183,18 @@ impl Beside {
             databases: Databases::start(databases, &known),
             softirq: None,
             unread: Vec::new(),
-            cost: Duration::ZERO,
         }
+    }
+
+    /// What looking has taken so far.
+    pub fn costs(&self) -> Costs {
+        let mut costs = Costs::default();
+        costs.add("threads", self.census.cost());
+        costs.add("databases", self.databases.cost());
+        for watched in &self.watched {
+            costs.add("looks", Duration::from_micros(watched.cost_us.load(Ordering::Relaxed)));
+        }
+        costs
     }
 
     pub fn begin(&mut self) {
@@ -195,7 +212,7 @@ impl Beside {
     /// What was seen since: a step without what is its load's own.
     pub fn end(&mut self) -> Step {
         let mut step = Step::default();
-        let counted = self.census.counted();
+        let counted = self.census.end();
         // At once, before those who were served have gone.
         step.databases = self.databases.looks(true);
         for look in &step.databases {
@@ -208,13 +225,11 @@ impl Beside {
                 }
             }
         }
-        self.cost = self.census.cost();
         for (place, watched) in self.watched.iter_mut().enumerate() {
             let (to, answer) = channel();
             let asked = watched.asks.as_ref().is_some_and(|asks| asks.send(Ask::End(to)).is_ok());
-            let Answer { looks, unread, cost, clients } =
+            let Answer { looks, unread, clients } =
                 asked.then(|| answer.recv_timeout(Duration::from_secs(20)).ok()).flatten().unwrap_or_default();
-            self.cost += cost;
             if place == 0 {
                 fold::machine(&looks, &mut step);
             }

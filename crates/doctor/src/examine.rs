@@ -131,7 +131,7 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Res
         Ok(rest) => {
             all.growth = rest.growth;
             all.unseen.extend(rest.unseen);
-            all.cost_cores = rest.cost_cores;
+            (all.cost_cores, all.cost_s) = (rest.cost_cores, rest.cost_s);
         }
         // Whoever was lost before is told of there.
         Err(_) if outcome.is_err() => {}

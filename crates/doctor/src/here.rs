@@ -16,6 +16,7 @@ use lastdrop_server::ServerRef;
 
 use crate::behind::{Following, Member, Members, Scope, named};
 use crate::beside::Beside;
+use crate::costs::Costs;
 use crate::growth::Readings;
 use crate::site::{Goal, Machine, Rest, Servers, Site, Tried};
 use crate::{inside, settings};
@@ -44,8 +45,8 @@ pub struct Here {
     beside: Option<Beside>,
     readings: Readings,
     began: Instant,
-    /// Processor time that looking has taken, but for what goes on beside a step.
-    cost: Duration,
+    /// What looking has taken, but for what goes on beside a step.
+    costs: Costs,
 }
 
 impl std::fmt::Debug for Here {
@@ -69,7 +70,7 @@ impl Here {
             beside: None,
             readings: Readings::default(),
             began: Instant::now(),
-            cost: Duration::ZERO,
+            costs: Costs::default(),
         }
     }
 
@@ -101,7 +102,7 @@ impl Site for Here {
         self.scope = if self.only_known { Scope::only(&self.known) } else { Scope::All };
         self.members = Members { all: named(&servers, goal, &self.scope)?, ..Members::default() };
         (self.beside, self.following, self.readings) = (None, None, Readings::default());
-        (self.began, self.cost) = (Instant::now(), Duration::ZERO);
+        (self.began, self.costs) = (Instant::now(), Costs::default());
         self.goal = Some(goal.clone());
         let memory_bytes = HostMemory::now().map_or(0, |m| m.total);
         Ok(Machine { processors: host::processors(), memory_bytes, ..Machine::default() })
@@ -116,7 +117,7 @@ impl Site for Here {
         for _ in 0..VISITOR_LOOKS {
             let mut now = BTreeMap::<String, usize>::new();
             let (ends, cost) = timed(|| namespace.others(&ports).unwrap_or_default());
-            self.cost += cost;
+            self.costs.add("visitors", cost);
             for end in ends.into_iter().filter(|end| !ignore.contains(&end.ip().to_canonical())) {
                 *now.entry(end.ip().to_string()).or_default() += 1;
             }
@@ -139,44 +140,50 @@ impl Site for Here {
     fn servers(&mut self) -> Result<Servers, LabError> {
         if let Some(following) = self.following.take() {
             let (members, cost) = following.end()?;
-            (self.members, self.cost) = (members, self.cost + cost);
+            self.members = members;
+            self.costs.add("following", cost);
         }
         let hidden = |what: &String| format!("{what}, which takes part, is none of the servers that may be looked at");
         let mut unseen: Vec<String> = self.members.hidden.iter().map(hidden).collect();
-        let (servers, cost) = timed(|| settings::examined(&self.members, &mut unseen));
-        self.cost += cost;
+        let servers = self.costs.timed("settings", || settings::examined(&self.members, &mut unseen));
         let goal = self.goal()?;
         self.beside = Some(Beside::start(&self.members, goal, &self.databases, &self.told));
         Ok(Servers { servers, sysctls: settings::sysctls(), unseen })
     }
 
     fn begin(&mut self) -> Result<(), LabError> {
-        self.beside()?.begin();
+        let beside = self.beside()?;
+        let ((), cost) = timed(|| beside.begin());
+        self.costs.add("steps", cost);
         Ok(())
     }
 
     fn end(&mut self) -> Result<Step, LabError> {
-        Ok(self.beside()?.end())
+        let beside = self.beside()?;
+        let (step, cost) = timed(|| beside.end());
+        self.costs.add("steps", cost);
+        Ok(step)
     }
 
     fn inside(&mut self) -> Result<Vec<Inside>, LabError> {
-        let (seen, cost) = inside::look(&self.members, &self.goal()?.url);
-        self.cost += cost;
+        let (seen, costs) = inside::look(&self.members, &self.goal()?.url);
+        self.costs.add_all(&costs);
         Ok(seen)
     }
 
     fn memory(&mut self, requests: u64) -> Result<(), LabError> {
-        let ((), cost) = timed(|| self.readings.read(&self.members, requests));
-        self.cost += cost;
+        self.costs.timed("memory", || self.readings.read(&self.members, requests));
         Ok(())
     }
 
     fn settle(&mut self) -> Result<(), LabError> {
         let end = Instant::now() + MOST_SETTLING;
         let waits = |m: &Member| longest_queue(m.found.master).unwrap_or(0) > 0;
-        while Instant::now() < end && self.members.all.iter().any(waits) {
-            thread::sleep(Duration::from_millis(100));
-        }
+        self.costs.timed("steps", || {
+            while Instant::now() < end && self.members.all.iter().any(waits) {
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
         Ok(())
     }
 
@@ -187,8 +194,9 @@ impl Site for Here {
     fn rest(&mut self) -> Result<Rest, LabError> {
         let growth = self.readings.growth();
         let Some(mut beside) = self.beside.take() else { return Ok(Rest { growth, ..Rest::default() }) };
-        let cost = (self.cost + beside.cost).as_secs_f64() / self.began.elapsed().as_secs_f64().max(1e-3);
-        let cost_cores = (cost * 1e4).round() / 1e4;
-        Ok(Rest { growth, unseen: std::mem::take(&mut beside.unread), cost_cores })
+        self.costs.add_all(&beside.costs());
+        let cores = self.costs.total().as_secs_f64() / self.began.elapsed().as_secs_f64().max(1e-3);
+        let (cost_cores, cost_s) = ((cores * 1e4).round() / 1e4, self.costs.seconds());
+        Ok(Rest { growth, unseen: std::mem::take(&mut beside.unread), cost_cores, cost_s })
     }
 }

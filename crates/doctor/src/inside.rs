@@ -16,6 +16,7 @@ use lastdrop_probe::process;
 use lastdrop_probe::strace::Strace;
 
 use crate::behind::{Member, Members};
+use crate::costs::Costs;
 
 /// Tracing stops a process at each call: as few as possible, for a moment, and no longer than it takes to see some requests.
 const TRACED: usize = 2;
@@ -29,8 +30,8 @@ const PROFILE: Duration = Duration::from_secs(2);
 /// Of libraries and functions those with the largest shares are kept.
 const KEPT: usize = 15;
 
-/// What was seen of each; and the processor time that it took, that of the tools included.
-pub fn look(members: &Members, url: &Url) -> (Vec<Inside>, Duration) {
+/// What was seen of each; and what it took, with the tools.
+pub fn look(members: &Members, url: &Url) -> (Vec<Inside>, Costs) {
     let tools = ended_children_cpu();
     let mut all: Vec<Inside> =
         members.all.iter().map(|m| Inside { server: m.called.clone(), ..Inside::default() }).collect();
@@ -45,8 +46,12 @@ pub fn look(members: &Members, url: &Url) -> (Vec<Inside>, Duration) {
         }
         traces.into_iter().filter_map(|one| one.join().ok()).sum()
     });
-    let ((), profiled) = timed(|| profile(members, &mut all));
-    (all, traced + profiled + ended_children_cpu().saturating_sub(tools))
+    let mut costs = Costs::default();
+    let strace = ended_children_cpu();
+    costs.timed("profile", || profile(members, &mut all));
+    costs.add("trace", traced + strace.saturating_sub(tools));
+    costs.add("profile", ended_children_cpu().saturating_sub(strace));
+    (all, costs)
 }
 
 /// Workers at random places among those that are at work: the first ones of some servers get most of it, and where clients keep their

@@ -24,6 +24,7 @@ struct Node {
     modules: Tried,
     growth: Vec<Growth>,
     cost_cores: f64,
+    cost_s: BTreeMap<String, f64>,
 }
 
 impl fmt::Debug for Nodes {
@@ -69,6 +70,7 @@ impl Node {
             modules: Tried::default(),
             growth: Vec::new(),
             cost_cores: 0.0,
+            cost_s: BTreeMap::new(),
         }
     }
 
@@ -99,6 +101,7 @@ impl Node {
             growth: self.growth.clone(),
             sysctls: self.servers.sysctls.clone(),
             cost_cores: self.cost_cores,
+            cost_s: self.cost_s.clone(),
             ..Examination::default()
         }
     }
@@ -237,6 +240,10 @@ impl Site for Nodes {
         let mut all = Rest::default();
         for (node, own) in self.ask(|site| site.rest())? {
             (node.growth, node.cost_cores) = (own.growth.clone(), own.cost_cores);
+            for (what, seconds) in &own.cost_s {
+                *all.cost_s.entry(what.clone()).or_default() += seconds;
+            }
+            node.cost_s = own.cost_s;
             all.growth.extend(own.growth);
             all.unseen.extend(own.unseen);
             all.cost_cores += own.cost_cores;

@@ -56,8 +56,10 @@ pub struct Servers {
 pub struct Rest {
     pub growth: Vec<Growth>,
     pub unseen: Vec<String>,
-    /// Processors that looking took.
+    /// Processors that looking took; and what for, seconds of processor time.
     pub cost_cores: f64,
+    #[serde(default)]
+    pub cost_s: BTreeMap<String, f64>,
 }
 
 /// What came of trying servers without the modules, or extensions, that they may not need.

@@ -106,6 +106,12 @@ impl Databases {
         };
         self.watched.iter_mut().map(look).collect()
     }
+
+    /// Processor time that asking them has taken on this side.
+    #[must_use]
+    pub fn cost(&self) -> Duration {
+        self.watched.iter().map(|(_, watcher)| watcher.cost()).sum()
+    }
 }
 
 /// The way to a database of this machine: its unix socket, else where it listens, else the socket where it is by default.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use lastdrop_analyze::nodes::{Node, differing};
 use lastdrop_model::Settings;
 use lastdrop_model::documents::{ChainServer, StackWatchDocument, WatchDocument, Watched};
-use lastdrop_probe::links::{Links, links};
+use lastdrop_probe::links::{Following, Links};
 use lastdrop_server::{ServerError, ServerRef};
 
 use crate::databases::{DatabaseOptions, Databases, Nearby};
@@ -277,11 +277,11 @@ impl Seeker {
         let (over, is_over) = channel::<()>();
         let (of, into) = (Arc::clone(&masters), Arc::clone(&seen));
         let seek = move || {
-            let began = Instant::now();
+            let (began, mut following) = (Instant::now(), Following::default());
             loop {
                 let turn = Instant::now();
                 let masters = lock(&of).clone();
-                let now = links(&masters);
+                let now = following.look(&masters);
                 let mut all = lock(&into);
                 let before = std::mem::replace(&mut *all, now);
                 all.links.extend(before.links);

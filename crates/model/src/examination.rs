@@ -38,8 +38,10 @@ pub struct Examination {
     pub notes: Vec<String>,
     /// What could not be seen, and why.
     pub unseen: Vec<String>,
-    /// Processors that looking took, on average.
+    /// Processors that looking took, on average; and what for, seconds of processor time.
     pub cost_cores: f64,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub cost_s: BTreeMap<String, f64>,
     /// Where the same servers are on several machines: what was seen of each machine, with its part of the load. Of these the whole is
     /// put together, and of each it is concluded by itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]

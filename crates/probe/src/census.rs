@@ -12,12 +12,16 @@ use std::time::{Duration, Instant};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use crate::host::thread_cpu;
 use crate::process::{Helpers, worker_pids};
 use crate::sleeping::{Sockets, waits_for};
 use crate::stat::{self, Stat};
 
-/// A pause between two readings is between these.
+/// A pause between two readings is between these, and so many times as long as what a reading takes of a processor: the more threads there
+/// are, the fewer readings tell as much.
 const PAUSES_US: std::ops::Range<u64> = 100_000..200_000;
+const PAUSES: u32 = 250;
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// Threads of one server that one reading looks at.
 const MOST_THREADS: usize = 24;
 /// Threads of one process that are known at all.
@@ -60,13 +64,16 @@ struct Shared {
     cost: Duration,
     /// The sums are to begin anew.
     anew: bool,
+    /// Nobody asks what threads are at.
+    rests: bool,
 }
 
 /// The thread that looks. Dropped, it ends.
 #[derive(Debug)]
 pub struct Census {
     shared: Arc<Mutex<Shared>>,
-    over: Option<Sender<()>>,
+    /// A word ends its pause; no sender, the thread.
+    awake: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -78,45 +85,60 @@ impl Census {
     #[must_use]
     pub fn start(subjects: Vec<Subject>) -> Census {
         let shared = Arc::new(Mutex::new(Shared { anew: true, ..Shared::default() }));
-        let (over, is_over) = channel::<()>();
+        let (awake, wake) = channel::<()>();
         let theirs = Arc::clone(&shared);
         let work = move || {
             let mut chance = Xoshiro256PlusPlus::seed_from_u64(7);
             let span = PAUSES_US.end - PAUSES_US.start;
             let mut servers: Vec<Server> = subjects.into_iter().map(Server::new).collect();
             loop {
-                if std::mem::take(&mut lock(&theirs).anew) {
+                let begun = thread_cpu();
+                let (is_anew, rests) = {
+                    let mut shared = lock(&theirs);
+                    (std::mem::take(&mut shared.anew), shared.rests)
+                };
+                if is_anew {
                     servers.iter_mut().for_each(Server::begin);
                 }
-                servers.iter_mut().for_each(Server::read);
-                let counted = servers.iter().map(Server::counted).collect();
-                let mut shared = lock(&theirs);
-                if !shared.anew {
-                    shared.counted = counted;
+                if !rests {
+                    servers.iter_mut().for_each(Server::read);
+                    let counted = servers.iter().map(Server::counted).collect();
+                    let mut shared = lock(&theirs);
+                    if !shared.anew {
+                        shared.counted = counted;
+                    }
                 }
-                shared.cost = crate::host::thread_cpu();
-                drop(shared);
+                let now = thread_cpu();
+                lock(&theirs).cost = now;
                 let pause = Duration::from_micros(PAUSES_US.start + chance.next_u64() % span);
-                if is_over.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+                let pause = pause.max((now.saturating_sub(begun) * PAUSES).min(LONGEST_PAUSE));
+                if wake.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) {
                     return;
                 }
             }
         };
         let thread = thread::Builder::new().name("census".into()).spawn(work).ok();
-        Census { shared, over: Some(over), thread }
+        Census { shared, awake: Some(awake), thread }
     }
 
     /// Counts from now on.
     pub fn begin(&self) {
         let mut shared = lock(&self.shared);
-        shared.anew = true;
+        (shared.anew, shared.rests) = (true, false);
         shared.counted.clear();
+        drop(shared);
+        if let Some(awake) = &self.awake {
+            // Without its thread there is nothing to be counted.
+            let _ = awake.send(());
+        }
     }
 
-    /// What was counted since it began, a row a server; empty before the first reading.
+    /// What was counted since it began, a row a server; empty before the first reading. It rests until it begins again.
     #[must_use]
-    pub fn counted(&self) -> Vec<Counted> {
-        lock(&self.shared).counted.clone()
+    pub fn end(&self) -> Vec<Counted> {
+        let mut shared = lock(&self.shared);
+        shared.rests = true;
+        shared.counted.clone()
     }
 
     /// Processor time that looking has taken so far.
@@ -128,7 +150,7 @@ impl Census {
 
 impl Drop for Census {
     fn drop(&mut self) {
-        self.over = None;
+        self.awake = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -33,10 +33,33 @@ pub struct Links {
 /// Looks once at the sockets of servers, each given by its master: that, and all that descends from it.
 #[must_use]
 pub fn links(masters: &[i32]) -> Links {
-    let processes = processes(masters);
+    links_of(masters, &processes(masters))
+}
+
+/// Looks at servers again and again. Whose a process is is found out anew only when some process of the machine was born since.
+#[derive(Debug, Default)]
+pub struct Following {
+    masters: Vec<i32>,
+    newest: Option<i32>,
+    processes: Vec<(i32, usize)>,
+}
+
+impl Following {
+    /// As [`links`].
+    #[must_use]
+    pub fn look(&mut self, masters: &[i32]) -> Links {
+        let newest = stat::newest_pid();
+        if newest.is_none() || newest != self.newest || masters != self.masters {
+            (self.masters, self.newest, self.processes) = (masters.to_vec(), newest, processes(masters));
+        }
+        links_of(masters, &self.processes)
+    }
+}
+
+fn links_of(masters: &[i32], processes: &[(i32, usize)]) -> Links {
     let networks = networks(masters);
     // At once: a connection has to be there at both looks, and may last for a millisecond.
-    let (held, unseen) = held(&processes, masters.len());
+    let (held, unseen) = held(processes, masters.len());
     let mut seen = Links { links: BTreeSet::new(), listens: vec![BTreeSet::new(); masters.len()], unseen };
     for network in &networks {
         for (address, inode) in &network.tcp_listeners {
@@ -182,14 +205,20 @@ mod tests {
         let link = |from, to, via: &Endpoint| Link { from, to, via: via.clone() };
         let all = BTreeSet::from([link(0, 1, &unix), link(1, 2, &tcp)]);
         let deadline = Instant::now() + Duration::from_secs(20);
-        let mut seen = links(&masters);
+        let mut following = Following::default();
+        let mut seen = following.look(&masters);
         while seen.links != all {
             assert!(Instant::now() < deadline, "{seen:?}");
-            seen = links(&masters);
+            seen = following.look(&masters);
         }
         assert_eq!(seen.listens, [BTreeSet::new(), BTreeSet::from([unix]), BTreeSet::from([tcp])]);
         assert!(seen.unseen.is_empty(), "{seen:?}");
         assert_eq!(links(&[masters[0], masters[2]]).links, BTreeSet::new(), "the one between is not asked for");
+        assert_eq!(
+            following.look(&[masters[1], masters[2]]).links,
+            BTreeSet::from([link(0, 1, &tcp)]),
+            "of others than before"
+        );
         for child in &mut children {
             drop(child.stdin.take());
             let _ = child.wait();

@@ -21,6 +21,8 @@ const MISSING: &str = "it is not installed; on Debian: apt-get install linux-per
 #[derive(Debug)]
 pub struct Perf {
     child: Attached,
+    /// Functions of the kernel are told by name.
+    names_kernel: bool,
 }
 
 fn tool(what: impl Into<String>) -> ProbeError {
@@ -50,28 +52,31 @@ impl Perf {
     /// # Errors
     /// When perf is missing or not allowed.
     pub fn start(pids: &[i32], output: &Path) -> Result<Perf, ProbeError> {
-        Perf::with_event(usable_event()?, pids, output)
+        Perf::with_event(usable_event()?, pids, output, true)
     }
 
     /// The same by a timer, which is there on every machine: shares come out alike, and nothing has to be tried first, which takes a
-    /// quarter of a second of a processor.
+    /// quarter of a second of a processor. What the kernel does has no names, of which there are a hundred thousand to be read.
     ///
     /// # Errors
     /// As [`Perf::start`]; what is not allowed is told when it is finished.
     pub fn by_timer(pids: &[i32], output: &Path) -> Result<Perf, ProbeError> {
-        Perf::with_event("cpu-clock", pids, output)
+        Perf::with_event("cpu-clock", pids, output, false)
     }
 
-    fn with_event(event: &str, pids: &[i32], output: &Path) -> Result<Perf, ProbeError> {
+    fn with_event(event: &str, pids: &[i32], output: &Path, names_kernel: bool) -> Result<Perf, ProbeError> {
         let list = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let mut command = Command::new("perf");
-        command.args(["record", "-q", "-e", event, "-F", FREQUENCY, "-g", "-p", &list, "-o"]).arg(output);
+        // It would look through all that was sampled for the libraries in it, and keep copies of them in the user's folder.
+        let keep_nothing = ["--no-buildid", "--no-buildid-cache"];
+        command.args(["record", "-q", "-e", event, "-F", FREQUENCY, "-g"]).args(keep_nothing);
+        command.args(["-p", &list, "-o"]).arg(output);
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = quiet.spawn().map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => tool(MISSING),
             _ => tool(e.to_string()),
         })?;
-        Ok(Perf { child: Attached(child) })
+        Ok(Perf { child: Attached(child), names_kernel })
     }
 
     /// Ends the recording; what `perf script` makes of it.
@@ -80,11 +85,12 @@ impl Perf {
     /// When perf did not record, or its recording cannot be read.
     pub fn finish(mut self, recording: &Path) -> Result<String, ProbeError> {
         self.child.end();
-        let output = Command::new("perf")
-            .args(["script", "-F", "comm,pid,ip,sym,dso", "-i"])
-            .arg(recording)
-            .output()
-            .map_err(|e| tool(e.to_string()))?;
+        let mut command = Command::new("perf");
+        command.args(["script", "--no-inline", "-F", "comm,pid,ip,sym,dso", "-i"]).arg(recording);
+        if !self.names_kernel {
+            command.args(["--kallsyms", "/dev/null"]);
+        }
+        let output = command.output().map_err(|e| tool(e.to_string()))?;
         if !output.status.success() {
             return Err(tool(String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default()));
         }
