@@ -27,6 +27,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Who does nothing for so long has no client, and calls nothing.
 const AT_WORK: Duration = Duration::from_millis(250);
 const PROFILE: Duration = Duration::from_secs(2);
+/// A recording of this size has some thousand samples, or a pool in it whose processes are replaced all the time: reading more of it
+/// takes a processor for seconds.
+const ENOUGH_BYTES: u64 = 400_000;
 /// Of libraries and functions those with the largest shares are kept.
 const KEPT: usize = 15;
 
@@ -106,7 +109,10 @@ fn profile(members: &Members, all: &mut [Inside]) {
     };
     let pids: Vec<Vec<i32>> = members.all.iter().map(of).collect();
     let Ok(perf) = Perf::by_timer(&pids.concat(), file.path()) else { return };
-    thread::sleep(PROFILE);
+    let (began, size) = (Instant::now(), || file.as_file().metadata().map_or(0, |m| m.len()));
+    while began.elapsed() < PROFILE && size() < ENOUGH_BYTES {
+        thread::sleep(PAUSE);
+    }
     let Ok(script) = perf.finish(file.path()) else { return };
     let largest = |mut all: Vec<(String, f64)>| -> BTreeMap<String, f64> {
         all.sort_by(|a, b| b.1.total_cmp(&a.1));

@@ -211,7 +211,7 @@ mod tests {
             assert!(Instant::now() < deadline, "{seen:?}");
             seen = following.look(&masters);
         }
-        assert_eq!(seen.listens, [BTreeSet::new(), BTreeSet::from([unix]), BTreeSet::from([tcp])]);
+        assert_eq!(seen.listens, [BTreeSet::new(), BTreeSet::from([unix]), BTreeSet::from([tcp.clone()])]);
         assert!(seen.unseen.is_empty(), "{seen:?}");
         assert_eq!(links(&[masters[0], masters[2]]).links, BTreeSet::new(), "the one between is not asked for");
         assert_eq!(
