@@ -27,9 +27,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Who does nothing for so long has no client, and calls nothing.
 const AT_WORK: Duration = Duration::from_millis(250);
 const PROFILE: Duration = Duration::from_secs(2);
-/// A recording of this size has some thousand samples, or a pool in it whose processes are replaced all the time: reading more of it
-/// takes a processor for seconds.
-const ENOUGH_BYTES: u64 = 400_000;
+/// What perf may take for that: where processes end while it records it takes a whole processor.
+const PROFILE_COST: Duration = Duration::from_millis(400);
 /// Of libraries and functions those with the largest shares are kept.
 const KEPT: usize = 15;
 
@@ -109,8 +108,8 @@ fn profile(members: &Members, all: &mut [Inside]) {
     };
     let pids: Vec<Vec<i32>> = members.all.iter().map(of).collect();
     let Ok(perf) = Perf::by_timer(&pids.concat(), file.path()) else { return };
-    let (began, size) = (Instant::now(), || file.as_file().metadata().map_or(0, |m| m.len()));
-    while began.elapsed() < PROFILE && size() < ENOUGH_BYTES {
+    let began = Instant::now();
+    while began.elapsed() < PROFILE && perf.cost() < PROFILE_COST {
         thread::sleep(PAUSE);
     }
     let Ok(script) = perf.finish(file.path()) else { return };

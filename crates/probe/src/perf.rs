@@ -11,12 +11,10 @@ use lastdrop_model::printable::lossless;
 
 use crate::ProbeError;
 use crate::attached::Attached;
+use crate::process::processor_time;
 
 /// Samples a second of each processor. Not a round number, so as not to keep time with what is sampled.
 const FREQUENCY: &str = "199";
-
-/// Pages; what half fills it is written.
-const SMALL_BUFFER: &str = "16";
 
 const MISSING: &str = "it is not installed; on Debian: apt-get install linux-perf";
 
@@ -24,14 +22,8 @@ const MISSING: &str = "it is not installed; on Debian: apt-get install linux-per
 #[derive(Debug)]
 pub struct Perf {
     child: Attached,
-    by: By,
-}
-
-/// What it records by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
-    Event(&'static str),
-    Timer,
+    /// Functions of the kernel are told by name.
+    names_kernel: bool,
 }
 
 fn tool(what: impl Into<String>) -> ProbeError {
@@ -61,36 +53,37 @@ impl Perf {
     /// # Errors
     /// When perf is missing or not allowed.
     pub fn start(pids: &[i32], output: &Path) -> Result<Perf, ProbeError> {
-        Perf::by(By::Event(usable_event()?), pids, output)
+        Perf::with_event(usable_event()?, pids, output, true)
     }
 
     /// The same by a timer, which is there on every machine: shares come out alike, and nothing has to be tried first, which takes a
-    /// quarter of a second of a processor. What the kernel does has no names, of which there are a hundred thousand to be read; the recording
-    /// is written as it grows.
+    /// quarter of a second of a processor. What the kernel does has no names, of which there are a hundred thousand to be read.
     ///
     /// # Errors
     /// As [`Perf::start`]; what is not allowed is told when it is finished.
     pub fn by_timer(pids: &[i32], output: &Path) -> Result<Perf, ProbeError> {
-        Perf::by(By::Timer, pids, output)
+        Perf::with_event("cpu-clock", pids, output, false)
     }
 
-    fn by(by: By, pids: &[i32], output: &Path) -> Result<Perf, ProbeError> {
+    fn with_event(event: &str, pids: &[i32], output: &Path, names_kernel: bool) -> Result<Perf, ProbeError> {
         let list = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let mut command = Command::new("perf");
         // It would look through all that was sampled for the libraries in it, and keep copies of them in the user's folder.
         let keep_nothing = ["--no-buildid", "--no-buildid-cache"];
-        command.args(["record", "-q", "-F", FREQUENCY, "-g"]).args(keep_nothing);
-        match by {
-            By::Event(event) => command.args(["-e", event]),
-            By::Timer => command.args(["-e", "cpu-clock", "-m", SMALL_BUFFER]),
-        };
+        command.args(["record", "-q", "-e", event, "-F", FREQUENCY, "-g"]).args(keep_nothing);
         command.args(["-p", &list, "-o"]).arg(output);
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = quiet.spawn().map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => tool(MISSING),
             _ => tool(e.to_string()),
         })?;
-        Ok(Perf { child: Attached(child), by })
+        Ok(Perf { child: Attached(child), names_kernel })
+    }
+
+    /// Processor time that the recording has taken so far.
+    #[must_use]
+    pub fn cost(&self) -> Duration {
+        i32::try_from(self.child.0.id()).ok().and_then(processor_time).unwrap_or_default()
     }
 
     /// Ends the recording; what `perf script` makes of it.
@@ -101,7 +94,7 @@ impl Perf {
         self.child.end();
         let mut command = Command::new("perf");
         command.args(["script", "--no-inline", "-F", "comm,pid,ip,sym,dso", "-i"]).arg(recording);
-        if self.by == By::Timer {
+        if !self.names_kernel {
             command.args(["--kallsyms", "/dev/null"]);
         }
         let output = command.output().map_err(|e| tool(e.to_string()))?;
