@@ -95,7 +95,6 @@ const NOT_YET: &[&str] = &[
     "softirq-one-core",
     "retransmits",
     "db-connect-per-request",
-    "access-log-unbuffered",
     "unshared-memory",
     "zombie-children",
     "memory-leak",

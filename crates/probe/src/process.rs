@@ -86,10 +86,18 @@ pub fn name(pid: i32) -> Option<String> {
     Some(std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_string())
 }
 
+/// A child that runs another program than its master and is younger than this was called for a moment: it serves no visitors.
+const MOMENT_S: f64 = 2.0;
+
 /// Process ids of a master's workers: its living children but for those that only help.
 #[must_use]
 pub fn worker_pids(master: i32, helpers: Helpers) -> Vec<i32> {
+    let program = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
     let mut pids = child_pids(master);
+    if let Some(own) = program(master) {
+        let is_young = |pid: i32| look(pid).is_none_or(|child| child.age_s() < MOMENT_S);
+        pids.retain(|pid| program(*pid).is_none_or(|other| other == own) || !is_young(*pid));
+    }
     if !helpers.is_empty() {
         pids.retain(|pid| !is_helper_title(helpers, &title(*pid)));
     }
@@ -295,5 +303,29 @@ mod tests {
             let value = |n: u64| (n != libc::RLIM64_INFINITY).then_some(n);
             assert_eq!((result, soft, hard), (0, value(limit.rlim_cur), value(limit.rlim_max)), "{resource}");
         }
+    }
+
+    #[test]
+    fn who_is_called_for_a_moment_is_no_worker() {
+        // A shell that waits for another program.
+        let mut shell = std::process::Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().expect("a shell");
+        let master = shell.id() as i32;
+        let program = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let child = loop {
+            let runs_else = |child: &ProcessInfo| program(child.pid) != program(master);
+            let before = child_pids(master).first().copied().and_then(look).filter(runs_else);
+            let workers = worker_pids(master, &[]);
+            match before {
+                Some(child) if !workers.is_empty() => break child,
+                _ => assert!(std::time::Instant::now() < deadline, "it stays"),
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        };
+        assert!(child.age_s() >= MOMENT_S, "{child:?}");
+        for pid in [child.pid, master] {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        }
+        let _ = shell.wait();
     }
 }

@@ -81,6 +81,8 @@ pub enum NamedBy {
     /// The same in a title; without the flag it is the file that the program is built with. Good for telling one master
     /// from another that is sought by its file, not for naming it: a relative path is relative to what no title tells.
     TitleFlag { flag: &'static str, otherwise: &'static str },
+    /// The folder of its data, in which it works: what follows this flag of its command line, else where it is.
+    Folder { flag: &'static str },
     /// A configuration file, in brackets in its title: `php-fpm: master process (/etc/php/8.2/fpm/php-fpm.conf)`.
     TitleBrackets,
     /// The id of any process.
@@ -89,15 +91,24 @@ pub enum NamedBy {
     Nothing,
 }
 
+/// The word after a flag; of one that ends with '=' what follows it.
+fn after(flag: &str, argv: &[String]) -> Option<PathBuf> {
+    let joined = || argv.iter().find_map(|w| w.strip_prefix(flag));
+    let apart = || argv.windows(2).find(|w| w[0] == flag).map(|w| w[1].as_str());
+    if flag.ends_with('=') { joined() } else { apart() }.map(PathBuf::from)
+}
+
+fn works_in(info: &ProcessInfo) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{}/cwd", info.pid)).ok()
+}
+
 impl NamedBy {
     /// The configuration file by which a server can be named.
     #[must_use]
     pub fn certain(&self, info: &ProcessInfo) -> Option<PathBuf> {
         match self {
-            NamedBy::Flag(flag) if flag.ends_with('=') => {
-                info.argv.iter().find_map(|w| w.strip_prefix(flag)).map(PathBuf::from)
-            }
-            NamedBy::Flag(flag) => info.argv.windows(2).find(|w| w[0] == *flag).map(|w| PathBuf::from(&w[1])),
+            NamedBy::Flag(flag) => after(flag, &info.argv),
+            NamedBy::Folder { flag } => after(flag, &info.argv).or_else(|| works_in(info)),
             NamedBy::TitleBrackets => Some(PathBuf::from(info.argv.first()?.split_once('(')?.1.split_once(')')?.0)),
             NamedBy::TitleFlag { .. } | NamedBy::ProcessId | NamedBy::Nothing => None,
         }
@@ -113,9 +124,9 @@ impl NamedBy {
                 Some(PathBuf::from(words.nth(1).unwrap_or(otherwise)))
             }
             // A relative path means one from where the server was started.
-            NamedBy::Flag(_) => self.certain(info).map(|file| {
-                std::fs::read_link(format!("/proc/{}/cwd", info.pid)).map_or_else(|_| file.clone(), |at| at.join(&file))
-            }),
+            NamedBy::Flag(_) => {
+                self.certain(info).map(|file| works_in(info).map_or_else(|| file.clone(), |at| at.join(&file)))
+            }
             _ => self.certain(info),
         }
     }

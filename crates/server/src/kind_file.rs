@@ -74,6 +74,8 @@ struct ConfigFile {
     otherwise: Option<String>,
     /// In brackets in its title.
     title_brackets: bool,
+    /// It is not a file but the folder that it works in, that of its data; `flag` goes before.
+    working_folder: bool,
     /// It is not a file but the id of a process.
     process_id: bool,
 }
@@ -189,14 +191,19 @@ pub fn parse(text: &str, name: String) -> Result<Kind, String> {
 }
 
 fn named_by(c: ConfigFile) -> Result<NamedBy, String> {
-    match (c.flag, c.title_flag, c.otherwise, c.title_brackets, c.process_id) {
-        (Some(flag), None, None, false, false) => Ok(NamedBy::Flag(keep(flag))),
-        (None, Some(flag), Some(otherwise), false, false) => {
+    let others = [c.title_brackets, c.working_folder, c.process_id];
+    match (c.flag, c.title_flag, c.otherwise, others) {
+        (Some(flag), None, None, [false, false, false]) => Ok(NamedBy::Flag(keep(flag))),
+        (Some(flag), None, None, [false, true, false]) => Ok(NamedBy::Folder { flag: keep(flag) }),
+        (None, Some(flag), Some(otherwise), [false, false, false]) => {
             Ok(NamedBy::TitleFlag { flag: keep(flag), otherwise: keep(otherwise) })
         }
-        (None, None, None, true, false) => Ok(NamedBy::TitleBrackets),
-        (None, None, None, false, true) => Ok(NamedBy::ProcessId),
-        _ => Err("config is one of: flag, title_flag with otherwise, title_brackets, process_id".into()),
+        (None, None, None, [true, false, false]) => Ok(NamedBy::TitleBrackets),
+        (None, None, None, [false, false, true]) => Ok(NamedBy::ProcessId),
+        _ => Err(
+            "config is one of: flag, flag with working_folder, title_flag with otherwise, title_brackets, process_id"
+                .into(),
+        ),
     }
 }
 
@@ -249,6 +256,7 @@ mod tests {
             ("programs = ['*']", "fit everything"),
             ("programs = ['x']\nconfig = { flag = '-f', title_brackets = true }", "config is one of"),
             ("programs = ['x']\nconfig = { title_flag = '-f' }", "config is one of"),
+            ("programs = ['x']\nconfig = { working_folder = true }", "config is one of"),
             ("programs = ['x']\nstatus = { format = 'json', paths = ['/s'] }", "unknown variant `json`"),
             ("programs = ['x']\nstatus = { format = 'mod_status', paths = [] }", "at least one"),
             ("programs = ['x']\nleave = { signal = 'TERM' }", "SIGQUIT"),

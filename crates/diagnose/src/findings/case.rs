@@ -64,13 +64,18 @@ impl<'a> Case<'a> {
         // Whoever finds no place in a queue tries again after a second: one of hundreds, of whom a mean says nothing.
         let turned_away = self.servers().iter().map(|v| v.moved("ListenOverflows")).max().unwrap_or(0);
         let refused = self.main.unanswered().max(turned_away) * 200 > self.main.due.max(1);
-        let errors = self.main.share_of_status(|s| s.starts_with('5')) > 0.01;
+        let errors = self.errors();
         // Where others fill the server one user alone waits as long as many.
         let queue = self.servers().iter().any(|v| v.queue() >= 0.9);
         match self.all.load {
             LoadShape::Foreign => queue || refused || errors,
             _ => queue || refused || errors || self.slower().is_none_or(|times| times > 1.3),
         }
+    }
+
+    /// Do some get an answer that says that something went wrong?
+    pub fn errors(&self) -> bool {
+        self.main.share_of_status(|s| s.starts_with('5')) > 0.01
     }
 
     /// Cores that ran something, of all.

@@ -154,7 +154,8 @@ fn fd_limit(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let lines = v.log("descriptors");
         let (fds, limit) = (v.seen.fds.unwrap_or(0), v.seen.fds_limit.unwrap_or(u64::MAX));
-        let at_limit = fds.saturating_add(2) >= limit && (case.main.unanswered() > 0 || v.queue() >= 1.0);
+        let goes_without = case.main.unanswered() > 0 || case.errors() || v.queue() >= 1.0;
+        let at_limit = fds.saturating_add(2) >= limit && goes_without;
         (lines > 0 || at_limit).then(|| {
             finding(if lines > 0 { 0.97 } else { 0.8 }, format!("{} has no descriptors left", v.about.server))
                 .of(&v)

@@ -1,8 +1,8 @@
 //! Those behind a server that it waits for: other servers, databases, name servers, locks.
 
 use lastdrop_analyze::services::service_at;
-use lastdrop_model::DatabaseLook;
 use lastdrop_model::documents::Finding;
+use lastdrop_model::{DatabaseLook, SessionState};
 use serde_json::json;
 
 use super::Rule;
@@ -24,6 +24,7 @@ pub(super) const WAITING: &[Rule] = &[
     Rule { id: "db-locked", look: |c| database(c, true) },
     Rule { id: "db-slow", look: |c| database(c, false) },
     Rule { id: "slow-log", look: slow_log },
+    Rule { id: "slow-log", look: slow_fsync },
     Rule { id: "slow-upstream", look: slow_upstream },
 ];
 
@@ -167,7 +168,7 @@ fn waiting_inside<'a>(case: &'a Case<'a>) -> Option<View<'a>> {
 
 /// The application's own pool of connections.
 fn own_pool(case: &Case<'_>) -> Option<Finding> {
-    let v = waiting_inside(case)?;
+    let Some(v) = waiting_inside(case) else { return pool_of_a_loop(case) };
     let peer = v.about.connects.iter().find(|peer| is_database(case, &v, peer))?;
     let db = behind(case, &v, peer);
     let cores = db.and_then(|b| b.seen.cpu_cores).unwrap_or(0.0);
@@ -182,6 +183,38 @@ fn own_pool(case: &Case<'_>) -> Option<Finding> {
             .unless("a database at work; threads that compute")
             .do_this(Vec::new(), "more connections in the application's pool (pool_size), held for the statement alone and not while something else is done")
             .check_by("threads in futex; statements that run")
+    })
+}
+
+/// Processes whose requests wait in an event loop, where no thread shows it: with nothing to compute, before a database.
+fn waiting_loop<'a>(case: &'a Case<'a>) -> Option<(View<'a>, &'a str)> {
+    let all = case.servers().into_iter().rev();
+    let mut loops = all.filter(|v| v.is(&["node"]) && v.seen.hottest_process_cores < 0.5);
+    let (v, peer) = loops.find_map(|v| {
+        let mut peers = v.about.connects.iter().filter(|peer| is_database(case, &v, peer));
+        peers.next().map(|peer| (v, peer.as_str()))
+    })?;
+    (case.cpu_idle() && case.slower().is_some_and(|t| t >= 2.0)).then_some((v, peer))
+}
+
+/// The same in an event loop: fewer sessions than requests, most of them in a transaction in which nothing runs.
+fn pool_of_a_loop(case: &Case<'_>) -> Option<Finding> {
+    let (v, peer) = waiting_loop(case)?;
+    let look = view_of(case, behind(case, &v, peer).as_ref())?;
+    let held = look.states.get(&SessionState::IdleInTransaction).copied().unwrap_or(0) as f64;
+    let (all, active) = (look.states.values().sum::<u64>() as f64, look.active_mean?);
+    // Little's law; where each had a connection, as many would be held.
+    let requests = case.main.answered_rps * case.main.response.mean / 1e6;
+    (held >= 1.0 && held >= MOST * all && active < MOST * all && requests >= 1.5 * all).then(|| {
+        finding(0.85, format!("requests wait inside {} for one of its connections to its database, which has time", v.about.server))
+            .of(&v)
+            .seen(&look.service, "sessions in a transaction in which nothing runs", held, MOST * all)
+            .seen(&look.service, "sessions with a statement that runs, on average", active, 0)
+            .seen("load", "requests at once, on average", requests, 1.5 * all)
+            .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 2)
+            .unless("statements that run or wait for a lock; a session for each request")
+            .do_this(Vec::new(), "hold a connection for the statements alone and not while something else is done; more connections in the application's pool (max, pool_size)")
+            .check_by("sessions that are idle in transaction; throughput")
     })
 }
 
@@ -300,11 +333,19 @@ pub(super) fn is_database(case: &Case<'_>, v: &View<'_>, peer: &str) -> bool {
         || service_at(peer, program.as_deref()).is_some_and(|s| s.is_database)
 }
 
-/// Where workers of the furthest server wait for a database: itself, and the share.
+/// Where workers of the furthest server wait for a database: itself, and the share. Of an event loop: that of its sessions in
+/// which a statement runs.
 fn at_database<'a>(case: &'a Case<'a>) -> Option<(View<'a>, &'a str, f64)> {
-    case.servers().into_iter().rev().filter(View::has_pool).find_map(|v| {
+    let of_a_pool = case.servers().into_iter().rev().filter(View::has_pool).find_map(|v| {
         let (peer, share) = peer(&v)?;
         (share >= MOST && v.busy() >= 0.8 && is_database(case, &v, peer)).then_some((v, peer, share))
+    });
+    of_a_pool.or_else(|| {
+        let (v, peer) = waiting_loop(case)?;
+        let look = view_of(case, behind(case, &v, peer).as_ref())?;
+        let active = look.active_mean.filter(|n| *n >= 0.8)?;
+        let share = active / (look.states.values().sum::<u64>() as f64).max(active);
+        (share >= MOST).then_some((v, peer, share))
     })
 }
 
@@ -348,12 +389,12 @@ fn database(case: &Case<'_>, locked: bool) -> Option<Finding> {
         (None, _) if cores >= 0.7 => 0.85,
         (None, _) => 0.65,
     };
-    let mut found = finding(confidence, title).of(&v).seen(
-        "/proc/PID/syscall",
-        &format!("share of the busy workers that wait for {peer}"),
-        share,
-        MOST,
-    );
+    let (source, what) = if v.has_pool() {
+        ("/proc/PID/syscall", format!("share of the busy workers that wait for {peer}"))
+    } else {
+        ("database", format!("share of the sessions at {peer} in which a statement runs"))
+    };
+    let mut found = finding(confidence, title).of(&v).seen(source, &what, share, MOST);
     if let Some(look) = view {
         found = found
             .seen(&look.service, "sessions that wait for a lock, on average", waits, if locked { 0.8 } else { 0.0 })
@@ -406,6 +447,26 @@ fn slow_log(case: &Case<'_>) -> Option<Finding> {
                 .unless("workers that write to clients")
                 .do_this(Vec::new(), "a program behind the pipe that keeps up, buffered logs (BufferedLogs On, buffer= in nginx), a faster disk")
                 .check_by("no L in the scoreboard")
+        })
+    })
+}
+
+/// A log that has to be on the disk before the answer goes out.
+fn slow_fsync(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().rev().filter(View::has_pool).find_map(|v| {
+        let share = v.seen.waiting("disk") / v.busy().max(0.5);
+        let inside = case.inside(&v.about.server)?;
+        let (file, calls) = (inside.objects.get("fsync")?, inside.calls.get("fsync")?);
+        (share >= MOST && v.busy() >= 0.8).then(|| {
+            let waited: f64 = inside.waits_s.iter().filter(|(what, _)| what.starts_with("file ")).map(|(_, s)| s).sum();
+            finding(0.85, format!("workers wait until a disk has what they write to {file}"))
+                .of(&v)
+                .seen("/proc/PID/syscall", "share of the busy workers that wait for a disk", share, MOST)
+                .seen("trace", "seconds that one worker waited for files", waited, 0)
+                .seen("trace", "calls of fsync meanwhile", calls * inside.requests.max(1.0), 1)
+                .unless("workers that read, or wait for a peer")
+                .do_this(Vec::new(), "write without waiting for the disk (no fsync; a buffer; a log server or a queue), or a faster disk; more workers only wait there, too")
+                .check_by("no worker in fsync (lastdrop trace)")
         })
     })
 }

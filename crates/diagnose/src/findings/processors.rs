@@ -298,7 +298,10 @@ fn loop_blocked(case: &Case<'_>) -> Option<Finding> {
         let stuck: f64 = elsewhere.iter().map(|what| v.seen.waiting(what)).sum::<f64>() / loops;
         let waits = stuck >= 0.7 && v.seen.waiting("events") <= 0.4 * loops;
         let stuck = if waits { stuck } else { in_no_events(&v, loops) };
-        let waits = waits || stuck >= 0.7;
+        // Connections wait for a loop that has nothing to do by all appearances: it is in another one, of its own making, until a
+        // program that it has called has ended.
+        let in_another = v.is_node() && v.queue() >= 1.0 && v.seen.hottest_process_cores < 0.5;
+        let waits = waits || stuck >= 0.7 || in_another;
         ((hot && (computes || uneven)) || waits).then(|| {
             finding(0.85, "one request holds the whole event loop while all others wait")
                 .of(&v)
@@ -306,6 +309,7 @@ fn loop_blocked(case: &Case<'_>) -> Option<Finding> {
                 .seen("load", "one user alone, ms", alone * 1e3, 8)
                 .seen("load", "the slowest of a hundred of one user alone, ms", service.p99 / 1e3, 0)
                 .seen("/proc/PID/syscall", "loops that wait for something else than events", stuck, 0.7)
+                .seen("sock_diag", "connections that wait until it takes them, on average", v.queue(), 1)
                 .unless("loops that wait for events while answers are slow")
                 .do_this(Vec::new(), "take the long work out of the loop (worker threads, a queue, asynchronous calls, aio threads in nginx)")
                 .check_by("the loop waits for events most of the time")

@@ -177,8 +177,10 @@ fn buffering(case: &Case<'_>) -> Option<Finding> {
 
 fn unbuffered(case: &Case<'_>) -> Option<Finding> {
     let (v, n, path) = calls(case, "access-log-write", 0.8, &["nginx", "apache"])?;
-    // A write costs some microseconds: worth a word where there are thousands of them, or time is short.
-    let worth = case.main.answered_rps * 6e-6 >= 0.02 && (case.cpu_full() || v.seen.hottest_thread_cores >= 0.8);
+    // A write costs some microseconds: worth a word where there are thousands of them and time is short, or much of it.
+    let cores = case.main.answered_rps * n * 6e-6;
+    let much = cores >= 0.1 * v.seen.cpu_cores.unwrap_or(f64::INFINITY) && case.main.busy(&v.about.cpus) >= 0.8;
+    let worth = cores >= 0.02 && (case.cpu_full() || v.seen.hottest_thread_cores >= 0.8 || much);
     worth.then(|| {
         finding(0.8, format!("a write to {path} for each request"))
             .of(&v)
