@@ -723,7 +723,12 @@ fn a_profile_finds_the_function_that_burns_the_time() {
     let (name, url) = (apache.name(), apache.url("/perl/heavy.pl"));
     let flame = folder.join("flame.svg").display().to_string();
     let args = ["profile", &name, "--url", &url, "-c", "3", "-d", "4s"];
-    let profile = folder.json(&[&args[..], &["--flame", &flame]].concat(), 0);
+    let home = folder.join("home");
+    fs::create_dir(&home).expect("made");
+    let with = [&args[..], &["--flame", &flame, "--json", "-"]].concat();
+    let output = folder.lastdrop(&with).env("HOME", &home).output().expect("runs");
+    let profile: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(!home.join(".debug").exists(), "perf keeps no copies of what was profiled");
     assert!(number(&profile["requests"]) > 0.0 && number(&profile["us_per_request"]) > 0.0, "{profile:#}");
     assert!(profile["how"].as_str().expect("text").starts_with("perf"), "./x test installs perf: {profile:#}");
     // Ten thousand logarithms: the time is Perl's and the mathematical library's. How much the kernel takes beside them is

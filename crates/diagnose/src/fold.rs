@@ -182,6 +182,7 @@ pub fn phase(phase: &PhaseReport, step: &mut Step) {
     step.bytes_received = phase.bytes.received;
     step.response = times(phase, Kind::Response);
     step.service = times(phase, Kind::Service);
+    step.first_byte = times(phase, Kind::FirstByte);
     step.connect = times(phase, Kind::Connect);
 }
 

@@ -12,6 +12,7 @@ use lastdrop_model::Look;
 use lastdrop_model::examination::{Inside, Step};
 use lastdrop_probe::host::{self, HostMemory, timed};
 use lastdrop_probe::namespace::{Namespace, longest_queue};
+use lastdrop_probe::process;
 use lastdrop_server::ServerRef;
 
 use crate::behind::{Following, Member, Members, Scope, named};
@@ -197,6 +198,13 @@ impl Site for Here {
         self.costs.add_all(&beside.costs());
         let cores = self.costs.total().as_secs_f64() / self.began.elapsed().as_secs_f64().max(1e-3);
         let (cost_cores, cost_s) = ((cores * 1e4).round() / 1e4, self.costs.seconds());
-        Ok(Rest { growth, unseen: std::mem::take(&mut beside.unread), cost_cores, cost_s })
+        let mut unseen = std::mem::take(&mut beside.unread);
+        // What could not be read of one that has ended is told by that.
+        for member in self.members.all.iter().filter(|m| process::look(m.found.master).is_none_or(|p| p.state == 'Z')) {
+            let (name, pid) = (&member.called, member.found.master);
+            unseen.retain(|line| !line.starts_with(&format!("{name}: ")));
+            unseen.push(format!("{name} once it had ended (process {pid}, while it was examined): its log may say why; steps without answers are of no server"));
+        }
+        Ok(Rest { growth, unseen, cost_cores, cost_s })
     }
 }

@@ -169,6 +169,8 @@ pub struct Step {
     pub bytes_received: u64,
     pub response: Times,
     pub service: Times,
+    /// From when a request was sent to the first byte of its answer.
+    pub first_byte: Times,
     pub connect: Times,
     pub generator: GeneratorSeen,
     /// Share of each processor of the servers' machine that was busy, and in interrupts of the network.

@@ -19,7 +19,11 @@ const LINES: &[(&str, &str)] = &[
     ("server-limit", "AH00513"), ("server-limit", "AH00515"), ("server-limit", "AH00180"),
     ("worker-timeout", "WORKER TIMEOUT"), ("worker-timeout", "execution timed out"), ("worker-timeout", "HARAKIRI"),
     ("killed", "exit signal Killed (9)"), ("killed", "exited on signal 9"), ("killed", "was sent SIGKILL"),
+    ("killed", "terminated due to signal 9"),
     ("crash", "exit signal"), ("crash", "exited on signal"), ("crash", "was sent SIG"), ("crash", "DAMN ! worker"),
+    // gunicorn 20: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV.
+    ("crash", "terminated due to signal 4"), ("crash", "terminated due to signal 6"), ("crash", "terminated due to signal 7"),
+    ("crash", "terminated due to signal 8"), ("crash", "terminated due to signal 11"),
     ("fork-failed", "Unable to fork new process"), ("fork-failed", "fork() failed"), ("fork-failed", "Resource temporarily unavailable) while forking"),
     ("upstream-full", "(11: Resource temporarily unavailable) while connecting to upstream"),
     ("upstream-full", "(11)Resource temporarily unavailable: AH0"),
@@ -130,9 +134,14 @@ mod tests {
             .expect("written");
         writeln!(log, "[notice] child pid 7 exit signal Killed (9)\nchild pid 8 exit signal Segmentation fault (11)")
             .expect("written");
+        writeln!(
+            log,
+            "Worker with pid 9 was terminated due to signal 11\nWorker with pid 9 was terminated due to signal 9"
+        )
+        .expect("written");
         let news = logs.news();
         let count = |what: &str| news.counts.get(what).copied().unwrap_or(0);
-        assert_eq!((count("worker-connections"), count("killed"), count("crash")), (2, 1, 1), "{news:?}");
+        assert_eq!((count("worker-connections"), count("killed"), count("crash")), (2, 2, 2), "{news:?}");
         assert!(logs.news().counts.is_empty());
         fs::remove_file(path).expect("removed");
     }

@@ -267,15 +267,23 @@ fn worker_timeout(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
+/// What the kernel says of a process that it ends for what it did.
+const FAULTS: &[&str] = &["segfault at", "general protection fault", "trap invalid opcode", "trap divide error"];
+
 fn worker_crash(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
+        // Where a log goes to nobody knows the kernel tells, by the first letters of the process's name.
+        let programs = if v.is(&["apache"]) { vec!["apache", "httpd"] } else { vec![v.kind()] };
+        let is_its = |line: &&String| programs.iter().any(|p| line.starts_with(p)) && FAULTS.iter().any(|f| line.contains(f));
+        let faults: Vec<&String> = case.main.kernel_log.iter().filter(is_its).collect();
         let lines = v.log("crash");
-        (lines > 0).then(|| {
+        (lines > 0 || (!faults.is_empty() && v.seen.born > 0)).then(|| {
             finding(0.92, "workers die by a signal")
                 .of(&v)
                 .seen("error log", v.line("crash"), lines, 1)
+                .seen("kernel log", faults.first().map_or("faults of its processes", |line| line), faults.len() as u64, 1)
                 .seen("processes", "workers born", v.seen.born, 1)
-                .unless("no exit by a signal in the log; oom_kill has not moved")
+                .unless("no exit by a signal in the log, no fault in the kernel's; oom_kill has not moved")
                 .do_this(Vec::new(), "a core dump says where (CoreDumpDirectory, ulimit -c, coredumpctl); an extension or module is the usual suspect")
                 .check_by("no more exit signals in the log")
         })

@@ -200,14 +200,33 @@ fn interpreter_lock(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
+/// In the names of their functions: V8's; HotSpot's serial, parallel, G1, Shenandoah and Z; Ruby's and Python's.
+const COLLECTORS: &[&str] = &[
+    "MarkCompact",
+    "Scavenge",
+    "MarkingVisitor",
+    "Sweeper",
+    "MarkSweep",
+    "CompactibleSpace",
+    "prepare_for_compaction",
+    "OopOopIterate",
+    "DefNew",
+    "PSParallel",
+    "PSPromotion",
+    "ParCompaction",
+    "ParNew",
+    "G1",
+    "ShenandoahHeap",
+    "ZMark",
+    "ZRelocate",
+    "gc_mark",
+    "rb_gc",
+    "gc_collect",
+];
+
 fn collector(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let share = share_of(
-            case,
-            &v,
-            &[],
-            &["MarkCompact", "Scavenge", "MarkingVisitor", "G1", "ParNew", "gc_mark", "rb_gc", "gc_collect", "Sweeper"],
-        );
+        let share = share_of(case, &v, &[], COLLECTORS);
         (share >= 0.25 && short_of_cpu(&v)).then(|| {
             finding(0.8, "the collector of garbage takes the time")
                 .of(&v)
@@ -282,7 +301,7 @@ fn saturated(case: &Case<'_>) -> Option<Finding> {
 fn loop_blocked(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let loops = v.seen.workers_most.max(1) as f64;
-        let one_loop = v.is(&["node", "nginx", "haproxy", "lighttpd"]) || v.about.software.contains("node");
+        let one_loop = v.is(&["node", "nginx", "haproxy", "lighttpd"]) || v.about.software.contains("node") || is_async(&v);
         if !one_loop || case.cpu_full() {
             return None;
         }
@@ -315,6 +334,12 @@ fn loop_blocked(case: &Case<'_>) -> Option<Finding> {
                 .check_by("the loop waits for events most of the time")
         })
     })
+}
+
+/// Workers of an application server that have a loop each.
+fn is_async(v: &View<'_>) -> bool {
+    let class = v.about.settings.get("worker_class").map(ToString::to_string).unwrap_or_default().to_lowercase();
+    ["gevent", "eventlet", "tornado", "uvicorn", "async", "aiohttp"].iter().any(|name| class.contains(name))
 }
 
 /// Of Node's two threads a process that wait for events when there is nothing to do (the loop, and the one with the timers of its
@@ -365,7 +390,9 @@ fn single_process(case: &Case<'_>) -> Option<Finding> {
         let is_database = v.is(&["mariadb", "postgresql"])
             || v.about.software.contains("maria")
             || v.about.software.contains("mysql");
-        (one && idle >= 0.3 && !is_database).then(|| {
+        // Threads of a process that compute side by side.
+        let has_threads = v.is(&["tomcat", "caddy"]) && v.seen.hottest_thread_cores < ONE_CORE;
+        (one && idle >= 0.3 && !is_database && !has_threads).then(|| {
             finding(0.85, format!("{} is one process, and its one processor is full", v.about.server))
                 .of(&v)
                 .seen("/proc/PID/stat", "cores of the process", hot, ONE_CORE)

@@ -204,19 +204,26 @@ fn delayed_ack(case: &Case<'_>) -> Option<Finding> {
     let alone = case.alone?;
     let plateau = |us: f64| (38_000.0..49_000.0).contains(&us);
     let again = v.moved("RetransSegs");
-    let acks = v.moved("DelayedACKs");
-    let writes = v.calls("client-write");
+    let acks = case.per_request(v.moved("DelayedACKs"));
+    // A page that takes 40 ms has all of its answer after them: the first write is with the client at once, or else with the front,
+    // while the worker has long gone on to wait for the next.
+    let after = alone.service.p50 - alone.first_byte.p50;
+    let at_the_client = alone.first_byte.count > 0 && (30_000.0..49_000.0).contains(&after);
+    let in_flight = case.main.answered_rps * case.main.response.mean / 1e6;
+    let at_rest = |b: &View<'_>| b.place > v.place && b.has_pool() && b.busy() < 0.3 * in_flight;
+    let at_the_front = acks > 0.3 && case.servers().last().is_some_and(at_rest);
     (plateau(alone.response.p50)
         && case.cpu_idle()
         && case.per_request(again) < 0.02
-        && (writes >= 1.8 || case.per_request(acks) > 0.3))
+        && (at_the_client || at_the_front))
         .then(|| {
             finding(0.8, "answers wait 40 ms for an acknowledgement between two small writes")
                 .of(&v)
                 .seen("load", "median of one user alone, ms", alone.response.p50 / 1e3, 38)
-                .seen("TcpExt", "delayed acknowledgements a request", case.per_request(acks), 0.3)
-                .seen("trace", "writes to the client a request", writes, 1.8)
-                .unless("segments that are sent again")
+                .seen("load", "of that, ms after the first byte", after / 1e3, 30)
+                .seen("TcpExt", "delayed acknowledgements a request", acks, 0.3)
+                .seen("trace", "writes to the client a request", v.calls("client-write"), 1.8)
+                .unless("segments that are sent again; a server that is at work meanwhile")
                 .do_this(Vec::new(), "TCP_NODELAY on the server's socket, or one write for head and body")
                 .check_by("the median of one user alone")
         })
