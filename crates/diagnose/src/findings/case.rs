@@ -11,6 +11,10 @@ const FULL: f64 = 0.9;
 pub const ONE_CORE: f64 = 0.88;
 /// Differences of times below this mean nothing.
 const NOISE_US: f64 = 1_000.0;
+/// Segments sent again for each answer from which on packets are said to be lost.
+pub(super) const SENT_AGAIN: f64 = 0.02;
+/// The least time until one is sent again.
+pub(super) const RETRANSMISSION_US: f64 = 190_000.0;
 /// A pool of which this share is at work has nobody left.
 const EVERYBODY: f64 = 0.85;
 /// The same by a status page, while connections wait all along.
@@ -69,8 +73,22 @@ impl<'a> Case<'a> {
         let queue = self.servers().iter().any(|v| v.queue() >= 0.9);
         match self.all.load {
             LoadShape::Foreign => queue || refused || errors,
-            _ => queue || refused || errors || self.slower().is_none_or(|times| times > 1.3),
+            // Lost packets make one user alone wait as well as many.
+            _ => queue || refused || errors || self.few_wait_long() || self.slower().is_none_or(|times| times > 1.3),
         }
+    }
+
+    /// Segments were sent again, of connections that somebody has taken: the first one of others is sent again, too.
+    pub fn sent_again(&self) -> f64 {
+        let first = self.servers().into_iter().next();
+        let again = first.map_or(0, |v| v.moved("RetransSegs").saturating_sub(v.moved("TCPSynRetrans")));
+        self.per_request(again)
+    }
+
+    /// Are a few answers very late, and segments sent again?
+    pub fn few_wait_long(&self) -> bool {
+        let r = self.main.response;
+        self.sent_again() > SENT_AGAIN && r.p99 >= RETRANSMISSION_US && r.p50 < 0.25 * r.p99
     }
 
     /// Do some get an answer that says that something went wrong?

@@ -3,7 +3,7 @@
 use lastdrop_model::documents::Finding;
 
 use super::Rule;
-use super::case::{Case, Says, finding};
+use super::case::{Case, RETRANSMISSION_US, SENT_AGAIN, Says, finding};
 
 pub(super) const OURSELVES: &[Rule] = &[
     Rule { id: "port-exhaustion", look: port_exhaustion },
@@ -24,10 +24,7 @@ pub(super) const DEATHS: &[Rule] = &[
 pub(super) const TAKEN_AWAY: &[Rule] =
     &[Rule { id: "memory-pressure", look: memory_pressure }, Rule { id: "cpu-throttled", look: cpu_throttled }];
 /// Most answers are fast, and some wait for a segment that was lost: the clients are not slow.
-pub(super) const LOST: &[Rule] = &[Rule {
-    id: "retransmits",
-    look: |c| retransmits(c).filter(|_| c.main.response.p50 < 0.25 * c.main.response.p99),
-}];
+pub(super) const LOST: &[Rule] = &[Rule { id: "retransmits", look: |c| retransmits(c).filter(|_| c.few_wait_long()) }];
 pub(super) const NETWORK: &[Rule] =
     &[Rule { id: "softirq-one-core", look: softirq }, Rule { id: "retransmits", look: retransmits }];
 
@@ -344,15 +341,14 @@ fn softirq(case: &Case<'_>) -> Option<Finding> {
 
 fn retransmits(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().next()?;
-    // Of connections that nobody takes the first segment is sent again.
-    let again = v.moved("RetransSegs").saturating_sub(v.moved("TCPSynRetrans"));
-    let slow =
-        case.main.response.p99 >= 190_000.0 && case.alone.is_none_or(|a| a.response.p50 < 0.5 * case.main.response.p99);
+    let again = case.sent_again();
+    let slow = case.main.response.p99 >= RETRANSMISSION_US
+        && case.alone.is_none_or(|a| a.response.p50 < 0.5 * case.main.response.p99);
     // Workers that wait for something else than the next request have no time for it; of those that cannot send clients are slow.
     let is_elsewhere = v.has_pool() && v.is_full() && v.seen.waiting("client") < 0.5 * v.busy();
-    (case.per_request(again) > 0.02 && slow && case.cpu_idle() && !is_elsewhere).then(|| {
+    (again > SENT_AGAIN && slow && case.cpu_idle() && !is_elsewhere).then(|| {
         finding(0.75, "packets are lost on the way: answers wait for retransmissions")
-            .seen("Tcp", "segments sent again, a request", case.per_request(again), 0.02)
+            .seen("Tcp", "segments sent again, a request", again, SENT_AGAIN)
             .seen("load", "p99, ms (200 ms and its doubles are retransmissions)", case.main.response.p99 / 1e3, 190)
             .unless("no segment is sent again")
             .do_this(Vec::new(), "look for drops: ethtool -S, tc -s qdisc, the switch; a policer or a bad cable")

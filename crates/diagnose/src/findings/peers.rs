@@ -514,7 +514,9 @@ fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
     let waits =
         case.inside(&v.about.server).and_then(|i| i.waits_s.get(&format!("peer {peer}"))).copied().unwrap_or(0.0);
     let rests = v.seen.waiting("events") >= 0.7 * v.seen.threads && v.seen.hottest_thread_cores < ONE_CORE;
-    (!behind_has_pool && rests && case.main.service.mean > 5_000.0).then(|| {
+    // The mean of a few that wait for lost packets tells nothing of the server behind.
+    let lost = case.few_wait_long();
+    (!behind_has_pool && rests && !lost && case.main.service.mean > 5_000.0).then(|| {
         finding(0.75, format!("{} waits for {named}", v.about.server))
             .of(v)
             .seen("trace", &format!("seconds a request waits for {peer}"), waits, 0)

@@ -29,7 +29,9 @@ pub(super) const ONE: &[Rule] = &[
 
 /// Workers that are born with the requests.
 fn churn(case: &Case<'_>) -> Option<Finding> {
-    case.servers().into_iter().find_map(|v| {
+    // A database has a process for each connection: its births are those of connections.
+    let all = case.servers().into_iter().filter(|v| !v.is(&["mariadb", "postgresql"]));
+    all.into_iter().find_map(|v| {
         let recycle = ["MaxConnectionsPerChild", "pm.max_requests", "max_requests", "max-requests", "max_requests_per_worker"]
             .iter()
             .find_map(|name| Some((*name, v.count(name)?)))

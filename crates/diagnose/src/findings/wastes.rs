@@ -89,9 +89,9 @@ fn opened_behind<'a>(case: &'a Case<'a>) -> Option<(View<'a>, f64, String)> {
 }
 
 fn upstream_connects(case: &Case<'_>) -> Option<Finding> {
-    let (v, n, peer) = calls(case, "connect", 0.8, &["nginx", "haproxy", "apache"])
-        .filter(|(v, _, peer)| !is_database(case, v, peer))
-        .or_else(|| opened_behind(case))?;
+    let is_other = |(v, _, peer): &(View<'_>, f64, String)| !is_database(case, v, peer);
+    let traced = calls(case, "connect", 0.8, &["nginx", "haproxy", "apache"]).filter(is_other);
+    let (v, n, peer) = traced.or_else(|| opened_behind(case).filter(is_other))?;
     // To one's own FastCGI pool by a path it costs next to nothing.
     let dear = !peer.starts_with("unix:") || v.is(&["haproxy"]);
     dear.then(|| {
