@@ -71,10 +71,19 @@ impl<'a> Case<'a> {
         let errors = self.errors();
         // Where others fill the server one user alone waits as long as many.
         let queue = self.servers().iter().any(|v| v.queue() >= 0.9);
+        // A lock that another program holds makes one user alone wait as well.
+        let locked = self.main.databases.iter().any(|look| look.lock_wait_mean.is_some_and(|n| n >= 1.0));
         match self.all.load {
-            LoadShape::Foreign => queue || refused || errors,
+            LoadShape::Foreign => queue || refused || errors || locked,
             // Lost packets make one user alone wait as well as many.
-            _ => queue || refused || errors || self.few_wait_long() || self.slower().is_none_or(|times| times > 1.3),
+            _ => {
+                queue
+                    || refused
+                    || errors
+                    || locked
+                    || self.few_wait_long()
+                    || self.slower().is_none_or(|times| times > 1.3)
+            }
         }
     }
 
@@ -238,13 +247,19 @@ impl<'a> View<'a> {
     /// that may not be seen are not known to be at work.
     pub fn busy(&self) -> f64 {
         let unseen = self.seen.waiting("unseen");
-        let at_rest = self.seen.waiting("idle") + self.seen.waiting("events");
+        // Ruby has threads of its own beside Puma's, which wait for what signals tell.
+        let own = if self.is(&["puma"]) { self.seen.waiting("pipe") + self.seen.waiting("other") } else { 0.0 };
+        let at_rest = self.seen.waiting("idle") + self.seen.waiting("events") + own;
         let by_threads = (self.seen.threads - at_rest - unseen).max(0.0);
         if self.one_thread_each() && (unseen < 0.1 * self.seen.threads || self.seen.status_busy.is_none()) {
             return by_threads;
         }
         // Threads of a pool that have nothing to do wait for a condition; so do some that have.
-        self.seen.status_busy.unwrap_or_else(|| (by_threads - self.seen.waiting("futex")).max(0.0))
+        // Only a request makes a thread of Apache's wait for these. A status page is made when others are between two requests,
+        // where all of them keep time.
+        let surely = |what: &&str| self.is(&["apache"]).then(|| self.seen.waiting(what));
+        let surely: f64 = ["sleep", "peer", "lock"].iter().filter_map(surely).sum();
+        self.seen.status_busy.map_or_else(|| (by_threads - self.seen.waiting("futex")).max(0.0), |n| n.max(surely))
     }
 
     /// How many may be at work at once.
