@@ -22,10 +22,16 @@ pub struct Sorts {
 
 const OPENS: &[&str] = &["open", "openat", "openat2", "creat"];
 const STATS: &[&str] = &["stat", "lstat", "newfstatat", "statx", "access", "faccessat", "faccessat2"];
-const WRITES: &[&str] = &["write", "writev", "pwrite64"];
+const WRITES: &[&str] = &["write", "writev", "pwrite64", "pwritev", "pwritev2"];
 /// Folders in which servers and programs put what does not fit into memory.
 const TEMPORARY: &[&str] =
     &["/proxy_temp", "/fastcgi_temp", "/uwsgi_temp", "/client_body", "/proxy/", "/fastcgi/", "/body/"];
+
+/// Such a file: in one of these folders, or with nginx's name of ten digits (`/srv/spool/7/00/0000000007`), wherever that is.
+fn is_temporary(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    TEMPORARY.iter().any(|t| path.contains(t)) || name.len() == 10 && name.bytes().all(|b| b.is_ascii_digit())
+}
 
 /// Sorts the calls of some workers of a server that listens on these ports.
 #[must_use]
@@ -90,7 +96,7 @@ fn of(call: &Syscall, object: &str) -> Vec<&'static str> {
             sorts.push("resolver-file");
         }
     }
-    if file && (is(WRITES) || is(OPENS)) && TEMPORARY.iter().any(|t| object.contains(t)) {
+    if file && (is(WRITES) || is(OPENS)) && is_temporary(object) {
         sorts.push("temporary-file");
     } else if file && is(WRITES) {
         sorts.push(if object.contains("access") { "access-log-write" } else { "file-write" });
@@ -109,6 +115,9 @@ fn of(call: &Syscall, object: &str) -> Vec<&'static str> {
     }
     if matches!(call.call.as_str(), "sendto" | "sendmmsg") && object.ends_with(":53") {
         sorts.push("dns");
+    }
+    if call.operation == "reverse" {
+        sorts.push("dns-reverse");
     }
     if is(&["clone", "fork", "vfork", "clone3"]) {
         sorts.push("fork");
@@ -147,12 +156,14 @@ mod tests {
             call("connect", "unix:/run/fpm.sock", Some("EAGAIN")),
             call("writev", client, None),
             call("write", "/var/log/access.log", None),
+            call("pwritev", "/srv/spool/7/00/0000000007", None),
         ];
         let calls: Vec<Syscall> = one.iter().chain(&one).cloned().collect();
         let found = sorts(&calls, &[80]);
         let a = |what: &str| found.calls.get(what).copied().unwrap_or(0.0);
         assert_eq!(found.requests, 2.0);
         assert_eq!((a("htaccess"), a("open"), a("access-log-write"), a("client-write")), (2.0, 1.0, 1.0, 1.0));
+        assert_eq!((a("temporary-file"), a("file-write")), (1.0, 0.0));
         assert_eq!((a("database-connect"), a("connect-full"), a("connect")), (1.0, 1.0, 0.0));
         assert_eq!(found.objects["database-connect"], "127.0.0.1:3306");
         assert!((found.waits_s["peer 127.0.0.1:3306"] - 0.02).abs() < 1e-9, "{:?}", found.waits_s);

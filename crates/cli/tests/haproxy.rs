@@ -252,10 +252,11 @@ fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     assert_eq!((haproxy.tree(), haproxy.masters(), haproxy.info("Pid")), before);
 
     // An address that is taken shows only when it reloads.
-    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    // Of an address from which nobody connects: once it is free nothing else takes it.
+    let taken = TcpListener::bind("127.0.9.9:0").expect("a port");
     let port = taken.local_addr().expect("its address").port();
     let site = fs::read_to_string(haproxy.site()).expect("readable");
-    let longer = format!("{site}frontend taken\n  bind 127.0.0.1:{port}\n  default_backend be_app\n");
+    let longer = format!("{site}frontend taken\n  bind 127.0.9.9:{port}\n  default_backend be_app\n");
     fs::write(haproxy.site(), &longer).expect("written");
     let kept = sweep("'be_app.balance' = 'leastconn'");
     assert!(kept.code == 1 && kept.stderr.contains("runs on") && kept.stderr.contains("frontend taken"), "{kept:?}");

@@ -268,6 +268,8 @@ fn gunicorn(folder: &Folder, titled: bool) -> Server {
     if !titled {
         fs::write(modules.join("setproctitle.py"), "raise ImportError('no titles here')\n").expect("written");
     }
+    // A class of workers that this machine may have or not is one that it has not.
+    fs::write(modules.join("gevent.py"), "raise ImportError('not installed')\n").expect("written");
     // Its title has the name of the application: what finds its processes.
     let application = format!("app_{port}:application");
     fs::rename(folder.join("app.py"), folder.join(format!("app_{port}.py").as_str())).expect("renamed");

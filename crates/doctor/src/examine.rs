@@ -5,7 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_diagnose::findings::suspicion;
+use lastdrop_diagnose::findings::{open_questions, suspicion};
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_model::examination::{Examination, Inside, LoadShape, Step, StepKind};
@@ -13,6 +13,7 @@ use lastdrop_model::plan::{KeepAlive, Load, Plan};
 use lastdrop_model::{Event, Look};
 use lastdrop_server::{ServerError, ServerRef};
 
+use crate::contrast;
 use crate::load_time::during;
 use crate::site::{Goal, Machine, Servers, Site, Tried};
 use crate::step;
@@ -308,6 +309,14 @@ fn steps(
         note(site, step)?;
     }
     suspect(lab, all);
+    let asked_about = if is_open { Vec::new() } else { open_questions(all) };
+    for (kind, other) in asked_about.into_iter().filter_map(|kind| Some((kind, contrast::plan(plan, kind)?))) {
+        site.settle()?;
+        say(lab, format!("{users} users, {}", step::name(kind)));
+        let step = put_on(lab, &other, machine, kind, Some(users), order.part(CONTRAST), Some(&mut *site))?;
+        all.steps.push(step);
+        suspect(lab, all);
+    }
     let Tried { mut modules, unseen } = site.modules()?;
     all.servers.iter_mut().for_each(|server| server.modules = modules.remove(&server.server));
     all.unseen.extend(unseen);

@@ -35,7 +35,9 @@ impl Readings {
             if let Some(master) = group.memory().iter().find(|m| m.pid == member.found.master) {
                 self.masters.insert(member.called.clone(), master.rss);
             }
-            if workers.len() > MOST_WORKERS || !(member.found.prefork || member.found.kind.one_request_a_worker) {
+            // A database fills its cache, and a JVM the heap that it was given: that they grow says nothing.
+            let fills = member.found.kind.database.is_some() || ["tomcat"].contains(&member.found.kind.name) || member.found.software.contains("java");
+            if workers.len() > MOST_WORKERS || fills {
                 continue;
             }
             let size = |w: &lastdrop_model::WorkerLook| Some((w.pid, (w.private_bytes?, w.rss_bytes?)));

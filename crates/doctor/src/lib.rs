@@ -4,6 +4,7 @@
 mod behind;
 mod beside;
 mod confirm;
+mod contrast;
 mod costs;
 mod examine;
 mod growth;

@@ -37,6 +37,8 @@ pub fn name(kind: StepKind) -> &'static str {
         StepKind::Main => "the load asked about",
         StepKind::Beyond => "twice as many users",
         StepKind::OtherKeepalive => "keep-alive the other way",
+        StepKind::Uncompressed => "without compression",
+        StepKind::OtherSessions => "a session for each user",
         StepKind::Inside => "look inside",
         StepKind::Observed => "watched",
     }

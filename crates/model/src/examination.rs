@@ -138,10 +138,27 @@ pub enum StepKind {
     Beyond,
     /// The load that is asked about, with keep-alive the other way.
     OtherKeepalive,
+    /// The same, where nobody asks for compressed answers.
+    Uncompressed,
+    /// The same, where each user has a session of its own: otherwise all have the cookies that the plan has.
+    OtherSessions,
     /// The same, while servers are traced and profiled: numbers of it are slower than the truth.
     Inside,
     /// No load of ours.
     Observed,
+}
+
+impl StepKind {
+    /// In what the load differed from the one that is asked about, but for how much it was.
+    #[must_use]
+    pub fn difference(self) -> Option<&'static str> {
+        match self {
+            StepKind::OtherKeepalive => Some("the other keep-alive"),
+            StepKind::Uncompressed => Some("without compression"),
+            StepKind::OtherSessions => Some("a session for each user"),
+            _ => None,
+        }
+    }
 }
 
 /// An experiment.

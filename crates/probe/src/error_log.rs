@@ -32,7 +32,10 @@ const LINES: &[(&str, &str)] = &[
     ("no-ports", "(99: Cannot assign requested address)"), ("no-ports", "(99)Cannot assign requested address"),
     ("upstream-timeout", "upstream timed out"),
     ("temporary-file", "buffered to a temporary file"),
+    // Apache's own authorisation says no with a number, mod_evasive without.
+    ("denied", "AH01630: client denied"), ("denied", "AH01797: client denied"),
     ("rate-limited", "limiting requests"), ("rate-limited", "limiting connections"), ("rate-limited", "client denied by server configuration"),
+    ("rate-limited", "mod_qos("),
     ("database-connections", "Too many connections"), ("database-connections", "too many clients already"), ("database-connections", "max_user_connections"),
     ("uwsgi-queue", "listen queue of socket"), ("uwsgi-queue", "your server socket listen backlog is limited"),
     ("opcode-cache-full", "opcache"), ("memory", "Allowed memory size"), ("memory", "Cannot allocate memory"),

@@ -203,10 +203,17 @@ fn parse_call(pid: &str, line: &str) -> Option<Syscall> {
     let error = result.strip_prefix("-1 ").and_then(|e| e.split_whitespace().next()).map(str::to_string);
     let arguments = arguments.trim_end().strip_suffix(')').unwrap_or(arguments);
     let path = object(name, arguments, result);
-    let operation = if OPERATIONS.contains(&name) { operation(arguments) } else { String::new() };
+    let operation = match name {
+        _ if OPERATIONS.contains(&name) => operation(arguments),
+        // A question to a name server says what it is about; strace writes it as a string of its own.
+        "sendto" | "sendmmsg" if arguments.contains("in-addr") || arguments.contains("ip6\\4arpa") => REVERSE.into(),
+        _ => String::new(),
+    };
     Some(Syscall { pid: pid.parse().ok()?, call: name.to_string(), path, operation, error, seconds })
 }
 
+/// The operation of a call that asks for the name of an address.
+pub const REVERSE: &str = "reverse";
 /// Calls whose second argument says what they do.
 const OPERATIONS: &[&str] = &["futex", "fcntl", "flock"];
 
@@ -359,6 +366,7 @@ mod tests {
 1 <... poll resumed>) = 1 ([{fd=8, revents=POLLIN}]) <0.200000>
 1 poll([{fd=7<TCP:[127.0.0.1:1->127.0.0.1:3306]>, events=POLLIN}], 1, 10) = 0 (Timeout) <0.010000>
 1 select(6, [4<pipe:[9]> 5<TCP:[127.0.0.1:3->127.0.0.1:5432]>], NULL, NULL, {tv_sec=1, tv_usec=0}) = 1 (in [5], left {tv_sec=0, tv_usec=9}) <0.1>
+1 sendto(6<UDP:[77]>, "\225\1\0\0\1\0\0\0\0\0\0\0011\0010\0010\003127\7in-addr\4arpa\0\0\f\0\1", 40, MSG_NOSIGNAL, NULL, 0) = 40 <0.1>
 1 epoll_wait(7<anon_inode:[eventpoll]>, [{events=EPOLLIN, data={u32=1, u64=1}}], 512, -1) = 1 <1.055430>
 "#;
         let seen: Vec<(String, String)> =
@@ -377,6 +385,7 @@ mod tests {
                 ("TCP:[127.0.0.1:2->127.0.0.1:6379]", ""),
                 ("TCP:[127.0.0.1:1->127.0.0.1:3306]", ""),
                 ("TCP:[127.0.0.1:3->127.0.0.1:5432]", ""),
+                ("UDP:[77]", "reverse"),
                 ("anon_inode:[eventpoll]", ""),
             ]
         );

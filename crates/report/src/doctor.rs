@@ -179,6 +179,11 @@ fn steps(steps: &[Step]) -> String {
                 _ if s.users == 0 => format!("{:.0}/s", s.rate_rps),
                 _ => format!("{}", s.users),
             };
+            // Keep-alive has a column of its own.
+            let load = match s.kind.difference().filter(|_| s.kind != StepKind::OtherKeepalive) {
+                Some(difference) => format!("{load}, {difference}"),
+                None => load,
+            };
             let load = if s.is_whole() { load } else { format!("{load} (lost {})", s.lost.join(", ")) };
             let time = |us: f64| if us > 0.0 { show_us(us) } else { "–".into() };
             vec![

@@ -72,6 +72,13 @@ server { listen 127.0.0.1:8082; root /var/www/html; access_log HOUSE/access.json
 
 const APACHE: &str = r#"
 set -e
+# Of the machine's modules those that Debian enables by itself: another one that somebody has installed may not even load.
+for link in /etc/apache2/mods-enabled/*.load; do
+  case $(basename "$link" .load) in
+    access_compat|alias|auth*|autoindex|deflate|dir|env|filter|mime|mpm_*|negotiation|perl|php*|reqtimeout|setenvif|status) ;;
+    *) rm -f "$link" "${link%.load}.conf" ;;
+  esac
+done
 for module in headers; do [ -e /etc/apache2/mods-enabled/$module.load ] || ln -s ../mods-available/$module.load /etc/apache2/mods-enabled/; done
 cat > /etc/apache2/conf-enabled/times.conf <<'END'
 ServerName 127.0.0.1

@@ -103,5 +103,6 @@ const ALL: &[About] = &[
     a("memory-overcommit", Risk, "the pool at its limit would not fit", "memory a worker × the configured limit", "lastdrop size: sharing"),
     a("memory-leak", Risk, "workers grow with each request", "private and resident memory rise in every step", "unshared-memory; caches that fill once"),
     a("greedy-client", Risk, "one address holds most connections", "its share of those that are not ours", "a proxy in front of many clients"),
+    a("rate-limited", Risk, "a limit that somebody has set turns clients away: said, and no fault", "429, or its lines in the error log with fast 503 or 403", "upstream-refused, workers-exhausted: nobody has asked for these errors"),
     a("obsolete-setting", Risk, "advice that is no longer true", "the setting, and since when", "the kernel's own value"),
 ];

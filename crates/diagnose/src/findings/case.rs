@@ -15,6 +15,8 @@ const NOISE_US: f64 = 1_000.0;
 pub(super) const SENT_AGAIN: f64 = 0.02;
 /// The least time until one is sent again.
 pub(super) const RETRANSMISSION_US: f64 = 190_000.0;
+/// From here on somebody who waits for an answer notices: seconds.
+const LONG_S: f64 = 0.15;
 /// A pool of which this share is at work has nobody left.
 const EVERYBODY: f64 = 0.85;
 /// The same by a status page, while connections wait all along.
@@ -85,6 +87,12 @@ impl<'a> Case<'a> {
                     || self.slower().is_none_or(|times| times > 1.3)
             }
         }
+    }
+
+    /// Do all users wait for long, each as long as if there were nobody else? Then it is what they wait for that bounds a closed loop:
+    /// N users, S each, give N / S and no more.
+    pub fn each_waits_long(&self) -> bool {
+        self.all.load == LoadShape::Closed && self.cpu_idle() && self.alone_s().is_some_and(|s| s >= LONG_S)
     }
 
     /// Segments were sent again, of connections that somebody has taken: the first one of others is sent again, too.

@@ -5,7 +5,7 @@ use lastdrop_model::examination::StepKind;
 use serde_json::json;
 
 use super::Rule;
-use super::case::{Case, Says, finding};
+use super::case::{Case, Says, View, finding};
 
 pub(super) const HOLDING: &[Rule] =
     &[Rule { id: "keepalive-hogging", look: keepalive }, Rule { id: "slow-clients", look: slow }];
@@ -71,17 +71,37 @@ fn slow(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
+/// Answers of a limit that somebody has set: no fault of the server's, and neither the throughput of what it does serve.
+pub(super) const TURNED_AWAY: Rule = Rule { id: "rate-limited", look: rate_limited };
+
+fn rate_limited(case: &Case<'_>) -> Option<Finding> {
+    let asked_to_wait = case.main.share_of_status(|s| s == "429");
+    let servers = case.servers();
+    let logged = servers.iter().find(|v| v.log("rate-limited") > 0);
+    // Modules of Apache say 403 or 500, nginx 503 unless told otherwise: what else says so, too, does not say it in the log.
+    let told = if logged.is_some() {
+        case.main.share_of_status(|s| ["429", "503", "403", "500"].contains(&s))
+    } else {
+        asked_to_wait
+    };
+    let v: &View<'_> = logged.or(servers.first())?;
+    (told > 0.01).then(|| {
+        finding(0.9, format!("{:.0} % of the answers are those of a limit that is configured: it does what it was told to", told * 100.0))
+            .of(v)
+            .seen("load", "answers that turn away (429, 503, 403), share", told, 0.01)
+            .seen("error log", v.line("rate-limited"), v.log("rate-limited"), 0)
+            .unless("errors of a server that is down or full: 502, 504, and lines that say so")
+            .do_this(
+                Vec::new(),
+                "nothing, where these are the clients that it is meant for; else limit_req, limit_conn (nginx), mod_qos, mod_evasive,                  mod_ratelimit (Apache), stick-table (HAProxy), or the application's own. Behind a proxy it has to count clients, not the proxy",
+            )
+            .check_by("the same load from several addresses")
+    })
+}
+
 /// What is no fault and worth a word.
 pub(super) fn notes(case: &Case<'_>) -> Vec<String> {
     let mut notes = Vec::new();
-    let told = case.main.share_of_status(|s| s == "429" || s == "503");
-    let lines: u64 = case.servers().iter().map(|v| v.log("rate-limited")).sum();
-    if told > 0.01 && (lines > 0 || case.main.share_of_status(|s| s == "429") > 0.01) {
-        notes.push(format!(
-            "{:.0} % of the answers are those of a rate limit (429, 503): it does what it was told to",
-            told * 100.0
-        ));
-    }
     let others = case.main.generator.others_cores;
     if others > 0.3 {
         let whose = case.main.generator.cores_here.map_or("", |_| " of the machines that the load comes from");

@@ -20,11 +20,9 @@ mod wastes;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-
 use lastdrop_model::documents::{DOCTOR_SCHEMA, DoctorDocument, Finding, Link, Severity};
 use lastdrop_model::event::{Suspect, Suspicion};
-use lastdrop_model::examination::{Examination, ServerSeen};
+use lastdrop_model::examination::{Examination, ServerSeen, StepKind};
 use serde_json::Value;
 
 pub use about::{About, about, all_about};
@@ -54,6 +52,8 @@ const LIMITS: &[&[Rule]] = &[
     pools::EXHAUSTED,
     kernel::NETWORK,
 ];
+/// What one user alone waits for as long as many do: nobody waits for another, and it is all the same what throughput ends at.
+const SIDE_BY_SIDE: &[&[Rule]] = &[peers::LONG];
 const WASTES: &[&[Rule]] = &[wastes::ALL];
 const RISKS: &[&[Rule]] = &[risks::ALL];
 
@@ -84,20 +84,44 @@ fn unseen_threads(examination: &Examination) -> Vec<String> {
 #[must_use]
 pub fn suspicion(examination: &Examination) -> Option<Suspicion<'static>> {
     let case = Case::of(examination)?;
-    let waits = case.somebody_waits();
-    let (mut suspects, mut excluded) = (Vec::<Suspect>::new(), Vec::new());
-    for rule in LIMITS.iter().flat_map(|table| table.iter()) {
-        match (rule.look)(&case).filter(|_| waits) {
-            // Some limits have several rules.
-            Some(_) if suspects.iter().any(|s| s.id == rule.id) => {}
-            Some(finding) => suspects.push(suspect(rule.id, &finding)),
-            None => excluded.push(rule.id.to_string()),
+    let mut suspects = Vec::<Suspect>::new();
+    for rule in tables_for(&case).iter().flat_map(|table| table.iter()) {
+        // Some limits have several rules.
+        if !suspects.iter().any(|s| s.id == rule.id) {
+            suspects.extend((rule.look)(&case).map(|finding| suspect(rule.id, &finding)));
         }
     }
-    let suspected = |id: &String| suspects.iter().any(|s| s.id == *id);
-    let mut told = BTreeSet::new();
-    excluded.retain(|id| !suspected(id) && told.insert(id.clone()));
+    let mut excluded = Vec::<String>::new();
+    for rule in LIMITS.iter().flat_map(|table| table.iter()) {
+        if !suspects.iter().any(|s| s.id == rule.id) && !excluded.iter().any(|id| id == rule.id) {
+            excluded.push(rule.id.into());
+        }
+    }
     Some(Suspicion { suspects: suspects.into(), excluded: excluded.into() })
+}
+
+/// Experiments that would tell what the others have left open.
+#[must_use]
+pub fn open_questions(examination: &Examination) -> Vec<StepKind> {
+    let Some(case) = Case::of(examination).filter(Case::somebody_waits) else { return Vec::new() };
+    let mut all = Vec::new();
+    // A program without names for its functions may be at anything; those that have them have said it.
+    if processors::may_compress(&case) {
+        all.push(StepKind::Uncompressed);
+    }
+    if peers::may_share_a_session(&case) {
+        all.push(StepKind::OtherSessions);
+    }
+    all
+}
+
+/// The rules about what bounds throughput, as far as something does.
+fn tables_for(case: &Case<'_>) -> &'static [&'static [Rule]] {
+    match () {
+        () if case.somebody_waits() => LIMITS,
+        () if case.each_waits_long() => SIDE_BY_SIDE,
+        () => &[],
+    }
 }
 
 fn suspect(id: &str, finding: &Finding) -> Suspect {
@@ -146,7 +170,7 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
         let rules = tables.iter().flat_map(|table| table.iter());
         rules.filter_map(|rule| Some(Finding { id: rule.id.into(), severity, ..(rule.look)(&case)? })).collect()
     };
-    let limits = if case.somebody_waits() { fire(LIMITS, Severity::Limit) } else { Vec::new() };
+    let limits = fire(tables_for(&case), Severity::Limit);
     if let Some(limit) = limits.into_iter().find(|l| !refuted.contains(&l.id.as_str())) {
         document.limit = Some(limit.id.clone());
         document.cannot_tell = peers::cannot_tell(&case, &limit);

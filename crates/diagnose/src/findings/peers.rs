@@ -2,6 +2,7 @@
 
 use lastdrop_analyze::services::service_at;
 use lastdrop_model::documents::Finding;
+use lastdrop_model::examination::{Step, StepKind};
 use lastdrop_model::{DatabaseLook, SessionState};
 use serde_json::json;
 
@@ -16,6 +17,7 @@ pub(super) const REFUSED: &[Rule] = &[
 ];
 pub(super) const WAITING: &[Rule] = &[
     Rule { id: "session-lock", look: session_lock },
+    Rule { id: "session-lock", look: sessions_apart },
     Rule { id: "db-pool-exhausted", look: own_pool },
     Rule { id: "serialized", look: serialized },
     Rule { id: "perl-interpreters-exhausted", look: perl_interpreters },
@@ -28,8 +30,21 @@ pub(super) const WAITING: &[Rule] = &[
     Rule { id: "slow-upstream", look: slow_upstream },
 ];
 
+/// Those that take as long for one user as for many.
+pub(super) const LONG: &[Rule] = &[
+    Rule { id: "dns-lookup", look: |c| names(c, true) },
+    Rule { id: "resolver-slow", look: |c| names(c, false) },
+    Rule { id: "db-slow", look: |c| database(c, false) },
+    Rule { id: "slow-upstream", look: slow_upstream },
+];
+
 /// Workers at work that have to be at the same thing.
 const MOST: f64 = 0.5;
+/// What helps where requests of one session wait for each other.
+const SESSIONS: &str = "session_write_close() as soon as the session is read; read_and_close; a session store without locks; the load is that \
+                        of one visitor: real ones have sessions of their own";
+/// A connect is tried again after a second, by the kernel and by HAProxy.
+const SECOND_TRY_US: f64 = 950_000.0;
 /// A statement that reads so many has no index that would do.
 const MANY_ROWS: u64 = 1_000;
 
@@ -73,19 +88,28 @@ fn upstream_full(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
-/// HAProxy tries again after a second, so that a server that refuses shows in steps of that and not only in errors.
+/// HAProxy tries again after a second, so that a server that refuses, or whose packets are lost, shows in steps of that and not only in
+/// errors.
 fn connect_retries(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().find(|v| v.is(&["haproxy"]))?;
     let failed = v.moved("AttemptFails");
-    let slow = case.alone.map_or(case.main.response.p99, |s| s.response.max.max(s.response.p99)) >= 950_000.0;
-    (case.per_request(failed) >= 0.1 && slow).then(|| {
-        finding(0.88, "a server behind HAProxy refuses connections; it tries again, a second each time")
+    // Connections of the load are made at once: those whose first packet is sent again are HAProxy's own.
+    let ours_are_quick = case.main.connect.max < SECOND_TRY_US && v.moved("ListenOverflows") == 0;
+    let unanswered = if ours_are_quick { v.moved("TCPSynRetrans") } else { 0 };
+    let slowest = case.alone.map_or(case.main.response.p99, |s| s.response.max.max(s.response.p99));
+    // A time limit of less than a second ends the first try.
+    let slow = slowest >= SECOND_TRY_US || unanswered > 0;
+    let tries = case.per_request(failed + unanswered);
+    (tries >= 0.1 && slow).then(|| {
+        finding(0.88, "a server behind HAProxy takes no connections; it tries again, a second each time")
             .of(&v)
-            .seen("Tcp", "connects that failed, a request", case.per_request(failed), 0.1)
-            .seen("load", "the slowest answer for one user alone, ms", case.alone.map_or(0.0, |s| s.response.max / 1e3), 950)
+            .seen("Tcp", "connects that were refused, a request", case.per_request(failed), 0.1)
+            .seen("TcpExt", "first packets that were sent again, a request", case.per_request(unanswered), 0.1)
+            .seen("load", "the slowest answer for one user alone, ms", slowest / 1e3, SECOND_TRY_US / 1e3)
             .seen("load", "answers 503, share", case.main.share_of_status(|s| s == "503"), 0.01)
             .unless("connects that succeed at once; a server that answers slowly")
-            .do_this(Vec::new(), "health checks (option httpchk, check) take a server out that is down; option redispatch and retries say what happens meanwhile")
+            .do_this(Vec::new(), "health checks (option httpchk, check) take a server out that is down; option redispatch and retries say what happens meanwhile; \
+                                  packets that are dropped: a firewall, a wrong address")
             .check_by("wretr and econ on its stats page")
     })
 }
@@ -146,9 +170,39 @@ fn session_lock(case: &Case<'_>) -> Option<Finding> {
             .unless("workers that wait for different files, or one that is no session's")
             .do_this(
                 Vec::new(),
-                "session_write_close() as soon as the session is read; read_and_close; a session store without locks; the load is that \
-                 of one visitor: real ones have sessions of their own",
+                SESSIONS,
             )
+            .check_by("throughput with a cookie for each user (a data file)")
+    })
+}
+
+/// Could it be that those wait for each other who have the same cookie? They are served one after the other, nobody computes, and no file
+/// is locked that would say it.
+pub(super) fn may_share_a_session(case: &Case<'_>) -> bool {
+    case.cpu_idle() && one_at_a_time(case) && session_lock(case).is_none()
+}
+
+/// As many answers as one user alone gets, or little more.
+fn one_at_a_time(case: &Case<'_>) -> bool {
+    case.alone.is_some_and(|alone| alone.answered_rps > 0.0 && case.main.answered_rps <= 2.0 * alone.answered_rps)
+}
+
+/// What the experiment showed in which each user has cookies of its own: a lock that is in no file (memcached, Redis, a database, the
+/// program's own memory).
+fn sessions_apart(case: &Case<'_>) -> Option<Finding> {
+    let apart = case.all.step(StepKind::OtherSessions)?;
+    // A visitor whom the server does not know may get another page.
+    let most = |step: &Step| step.status.iter().max_by_key(|(_, n)| **n).map(|(status, _)| status.clone());
+    let gain = apart.answered_rps / case.main.answered_rps.max(1e-9);
+    let v = case.servers().into_iter().rev().find(|v| v.has_pool() && v.busy() >= 0.8).or_else(|| case.servers().into_iter().next())?;
+    (gain >= 1.5 && most(apart) == most(case.main) && one_at_a_time(case) && case.cpu_idle()).then(|| {
+        finding(0.9, "requests of one session wait for each other")
+            .of(&v)
+            .seen("load", "throughput with cookies of each user's own, against shared ones", gain, 1.5)
+            .seen("load", "throughput against one user alone", case.main.answered_rps / case.alone.map_or(1.0, |s| s.answered_rps), 2)
+            .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
+            .unless("as few answers with cookies of each user's own")
+            .do_this(Vec::new(), SESSIONS)
             .check_by("throughput with a cookie for each user (a data file)")
     })
 }
@@ -274,10 +328,12 @@ fn names(case: &Case<'_>, reverse: bool) -> Option<Finding> {
         let share = v.names_asked() / v.busy().max(0.5);
         let letters = v.seen.scoreboard.get("D").copied().unwrap_or(0.0);
         let board: f64 = v.seen.scoreboard.values().sum();
-        let is_reverse = v.is(&["apache"])
-            && (letters >= 0.3 * board.max(1.0)
-                || v.setting("HostnameLookups").is_some_and(|s| s != "Off")
-                || v.about.directives.get("HostnameLookups").is_some_and(|s| !s.eq_ignore_ascii_case("off")));
+        let asks_for_names = asked > 0.0 && v.calls("dns-reverse") >= 0.3 * asked;
+        let is_reverse = asks_for_names
+            || v.is(&["apache"])
+                && (letters >= 0.3 * board.max(1.0)
+                    || v.setting("HostnameLookups").is_some_and(|s| s != "Off")
+                    || v.about.directives.get("HostnameLookups").is_some_and(|s| !s.eq_ignore_ascii_case("off")));
         let fires = (share >= 0.4 || letters >= 0.3 * board.max(1.0)) && v.busy() >= 0.5 && reverse == is_reverse;
         fires.then(|| {
             let found = finding(
@@ -291,13 +347,14 @@ fn names(case: &Case<'_>, reverse: bool) -> Option<Finding> {
             .of(&v)
             .seen("/proc/PID/syscall", "share of the busy workers that wait for port 53", share, 0.4)
             .seen("trace", "questions to it a request", asked, 0.5)
+            .seen("trace", "of them for the name of an address", v.calls("dns-reverse"), 0.3 * asked)
             .seen("scoreboard", "places with D", letters, 0.3 * board.max(1.0))
             .unless("no traffic to port 53");
             if reverse {
                 found
                     .do_this(
-                        vec![v.fix("HostnameLookups", json!("Off"))],
-                        "addresses in logs become names later, with logresolve",
+                        v.is(&["apache"]).then(|| v.fix("HostnameLookups", json!("Off"))).into_iter().collect(),
+                        "addresses in logs become names later, with logresolve; Require ip instead of Require host; no gethostbyaddr in scripts",
                     )
                     .check_by("no D in the scoreboard")
             } else {

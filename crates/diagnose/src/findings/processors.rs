@@ -1,12 +1,15 @@
 //! Processors: full, one of them full, spent on making workers, or on one thing that could be spared.
 
-use lastdrop_model::documents::Finding;
+use lastdrop_model::documents::{Expectation, Finding};
+use lastdrop_model::examination::{Step, StepKind};
 use lastdrop_model::units::show_us;
 use serde_json::json;
 
-use super::case::{Case, ONE_CORE, Says, View, finding};
+use super::case::{Case, ONE_CORE, Says, View, finding, round};
 use super::{Rule, peers};
 
+const LESS_COMPRESSION: &str = "a level of 1 to 4 costs a fraction of 9 for a few percent more bytes; compress static files once (gzip_static, \
+                                mod_deflate with pre-compressed files)";
 /// What holds a loop so much longer than other requests do holds up everybody.
 const LONG_HOLD_US: f64 = 20_000.0;
 
@@ -14,6 +17,7 @@ pub(super) const CHURN: &[Rule] = &[Rule { id: "process-churn", look: churn }];
 pub(super) const FULL: &[Rule] = &[
     Rule { id: "opcode-cache-off", look: opcode_cache },
     Rule { id: "compression-bound", look: compression },
+    Rule { id: "compression-bound", look: uncompressed },
     Rule { id: "tls-bound", look: tls },
     Rule { id: "interpreter-lock", look: interpreter_lock },
     Rule { id: "gc-pauses", look: collector },
@@ -100,8 +104,7 @@ fn compression(case: &Case<'_>) -> Option<Finding> {
                 .unless("compression below a third of the profile")
                 .do_this(
                     knob.map(|name| v.fix(name, json!(1))).into_iter().collect(),
-                    "a level of 1 to 4 costs a fraction of 9 for a few percent more bytes; compress static files once (gzip_static, \
-                     mod_deflate with pre-compressed files)",
+                    LESS_COMPRESSION,
                 )
                 .brings(case.bound(None).map(|mut e| {
                     e.ratio = (1.0 / (1.0 - 0.7 * share)).min(e.ratio.max(1.0 / (1.0 - 0.7 * share)));
@@ -111,6 +114,35 @@ fn compression(case: &Case<'_>) -> Option<Finding> {
                 .check_by("the share of libz in lastdrop profile")
         })
     })
+}
+
+/// Could it be compression that takes the processor, in a program whose profile does not say?
+pub(super) fn may_compress(case: &Case<'_>) -> bool {
+    let short = case.cpu_full() || case.servers().iter().any(short_of_cpu);
+    short && compression(case).is_none()
+}
+
+/// What the experiment showed in which nobody asks for compressed answers: more of them, and each is larger.
+fn uncompressed(case: &Case<'_>) -> Option<Finding> {
+    let plain = case.all.step(StepKind::Uncompressed)?;
+    let bytes = |step: &Step| step.bytes_received as f64 / step.answered.max(1) as f64;
+    let (gain, larger) = (plain.answered_rps / case.main.answered_rps.max(1e-9), bytes(plain) / bytes(case.main).max(1.0));
+    let v = case.servers().into_iter().find(|v| short_of_cpu(v)).filter(|_| gain >= 1.5 && larger >= 1.3)?;
+    let share = 1.0 - 1.0 / gain;
+    Some(
+        finding(0.88, "the processor's time goes into compressing answers")
+            .of(&v)
+            .seen("load", "throughput when nobody asks for compressed answers, against that", gain, 1.5)
+            .seen("load", "bytes of an answer then, against that", larger, 1.3)
+            .seen("/proc/PID/stat", "cores used", v.seen.cpu_cores.unwrap_or(0.0), 0)
+            .unless("as few answers without it")
+            .do_this(Vec::new(), LESS_COMPRESSION)
+            .brings(Some(Expectation {
+                ratio: round(1.0 / (1.0 - 0.7 * share)),
+                because: format!("{:.0} % of the time is compression, of which a low level saves about two thirds", share * 100.0),
+            }))
+            .check_by("the same load without Accept-Encoding"),
+    )
 }
 
 fn tls(case: &Case<'_>) -> Option<Finding> {

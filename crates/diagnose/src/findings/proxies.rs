@@ -1,6 +1,7 @@
 //! Queues of proxies.
 
 use lastdrop_model::documents::Finding;
+use lastdrop_model::examination::LoadShape;
 use serde_json::json;
 
 use super::Rule;
@@ -35,15 +36,19 @@ fn maxconn(case: &Case<'_>) -> Option<Finding> {
     // Those behind it have room, or are not known.
     let room = servers.iter().skip(v.place + 1).filter(|b| b.has_pool()).all(|b| !b.is_full());
     // A loop that has time and leaves connections in its listen queue has been told to take no more.
-    let not_accepting = v.queue() >= 0.9 && v.seen.hottest_thread_cores < ONE_CORE;
+    let named = v
+        .about
+        .settings
+        .keys()
+        .filter(|k| k.ends_with("maxconn") && v.count(k).is_some_and(|n| n > 0.0))
+        .min_by_key(|k| v.count(k).unwrap_or(f64::INFINITY) as u64)
+        .cloned();
+    // A limit that nobody reaches is none: then the loop does not come to it for want of a processor.
+    let reached = named.as_ref().and_then(|name| v.count(name)).is_none_or(|n| {
+        case.all.load != LoadShape::Closed || n <= f64::from(case.main.users) + v.seen.other_clients
+    });
+    let not_accepting = v.queue() >= 0.9 && v.seen.hottest_thread_cores < ONE_CORE && reached;
     ((queued >= 1 || not_accepting) && room && !case.cpu_full()).then(|| {
-        let named = v
-            .about
-            .settings
-            .keys()
-            .filter(|k| k.ends_with("maxconn") && v.count(k).is_some_and(|n| n > 0.0))
-            .min_by_key(|k| v.count(k).unwrap_or(f64::INFINITY) as u64)
-            .cloned();
         let fix = named.map(|name| {
             let to = (f64::from(case.main.users).max(v.count(&name).unwrap_or(1.0)) * 2.0).ceil() as i64;
             v.fix(&name, json!(to))

@@ -4,6 +4,7 @@ use lastdrop_model::documents::Finding;
 
 use super::Rule;
 use super::case::{Case, Says, finding};
+use super::clients;
 
 pub(super) const ALL: &[Rule] = &[
     Rule { id: "held-listener", look: held },
@@ -13,6 +14,7 @@ pub(super) const ALL: &[Rule] = &[
     Rule { id: "memory-leak", look: leak },
     Rule { id: "greedy-client", look: greedy },
     Rule { id: "obsolete-setting", look: obsolete },
+    clients::TURNED_AWAY,
 ];
 
 fn held(case: &Case<'_>) -> Option<Finding> {
@@ -87,11 +89,16 @@ fn overcommit(case: &Case<'_>) -> Option<Finding> {
 /// Grows step by step, in every step.
 const LEAK_BYTES: f64 = 1024.0;
 const LEAKED_BYTES: f64 = 4_000_000.0;
+/// A heap with a collector grows by more than that before it is collected, and not as much in each step.
+const UNCOLLECTED_BYTES: f64 = 16_000_000.0;
+const EVENLY: f64 = 0.5;
 
 fn leak(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let g = case.all.growth.iter().find(|g| g.server == v.about.server)?;
-        let grows = g.least_private_bytes >= LEAK_BYTES && g.gained_bytes >= LEAKED_BYTES;
+        let enough = if v.is_node() { UNCOLLECTED_BYTES } else { LEAKED_BYTES };
+        let evenly = !v.is_node() || g.least_private_bytes >= EVENLY * g.private_bytes;
+        let grows = g.least_private_bytes >= LEAK_BYTES && g.gained_bytes >= enough && evenly;
         // Pages that were shared and are written to are no growth of the process.
         let own = g.resident_bytes >= 0.6 * g.private_bytes;
         (grows && own).then(|| {
@@ -104,7 +111,7 @@ fn leak(case: &Case<'_>) -> Option<Finding> {
                 .of(&v)
                 .seen("smaps_rollup", "bytes of its own that a worker gains a request", g.private_bytes, LEAK_BYTES)
                 .seen("smaps_rollup", "the least of the steps", g.least_private_bytes, LEAK_BYTES)
-                .seen("smaps_rollup", "MB that all gained", g.gained_bytes / 1e6, LEAKED_BYTES / 1e6)
+                .seen("smaps_rollup", "MB that all gained", g.gained_bytes / 1e6, enough / 1e6)
                 .unless("growth in the first step only, or of pages that were shared before")
                 .do_this(fix.into_iter().collect(), "find what is kept from request to request; until then replace workers after some thousand requests (lastdrop guard does it by size)")
                 .check_by("lastdrop size --fit")

@@ -159,7 +159,6 @@ fn steps(all: &[Step]) -> Markup {
     let mut time = Chart::new("Latency at each step", axis(), Axis::around("response", Unit::Micros, times));
     for s in &shown {
         let busy = if s.cores.is_empty() { "–".into() } else { share(s.busy(&[])) };
-        let kind = if s.kind == StepKind::OtherKeepalive { "the other keep-alive" } else { "" };
         table.row(vec![
             load_of(s),
             if s.keepalive { "on" } else { "off" }.into(),
@@ -168,16 +167,16 @@ fn steps(all: &[Step]) -> Markup {
             show_us(s.response.p99),
             s.unanswered().to_string(),
             busy,
-            kind.into(),
+            s.kind.difference().unwrap_or_default().into(),
         ]);
     }
     for s in &charted {
-        let shape = if s.kind == StepKind::OtherKeepalive { Shape::Ring } else { Shape::Dot };
+        let shape = if s.kind.difference().is_some() { Shape::Ring } else { Shape::Dot };
         let x = x_of(s);
         let says = format!(
-            "{}, keep-alive {}: {}",
+            "{}, {}: {}",
             load_of(s),
-            if s.keepalive { "on" } else { "off" },
+            s.kind.difference().unwrap_or(if s.keepalive { "keep-alive on" } else { "keep-alive off" }),
             Unit::Rate.show(s.answered_rps)
         );
         rate.point("c1", shape, x, s.answered_rps, &says);
@@ -193,8 +192,8 @@ fn steps(all: &[Step]) -> Markup {
     time.legend("c1", "dot", "half within");
     time.legend("c2", "square", "99 of 100 within");
     rate.legend("c1", "dot", "answers");
-    if charted.iter().any(|s| s.kind == StepKind::OtherKeepalive) {
-        rate.legend("c1", "ring", "keep-alive the other way");
+    if charted.iter().any(|s| s.kind.difference().is_some()) {
+        rate.legend("c1", "ring", "with one thing otherwise");
     }
     html! {
         h2.group { "The experiments" }
