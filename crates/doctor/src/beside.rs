@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use lastdrop_diagnose::fold;
 use lastdrop_looks::databases::{DatabaseOptions, Databases};
 use lastdrop_model::Look;
-use lastdrop_model::examination::{ServerSeen, Step};
+use lastdrop_model::examination::{PeerSeen, ServerSeen, Step};
 use lastdrop_probe::census::{Census, Counted, Subject as Counting};
 use lastdrop_probe::error_log::ErrorLogs;
 use lastdrop_probe::host;
 use lastdrop_probe::listeners::is_local;
 use lastdrop_probe::looker::{Detail, Looker, Subject};
-use lastdrop_probe::namespace::Namespace;
+use lastdrop_probe::namespace::{Made, Namespace};
 use lastdrop_probe::process;
 
 use crate::behind::{Members, endpoint};
@@ -28,20 +28,38 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Whose connections there are is looked for at each so-manieth look: who holds many holds them for long.
 const CLIENTS_EVERY: usize = 3;
 
-/// Connections of others by the address of their other end, looked at as often as there are looks.
+/// Addresses to which connections are made beyond this are left out: a front may lead to thousands.
+const MOST_PEERS: usize = 64;
+
+/// Connections of others by the address of their other end, and those that were made by the address that they lead to; looked at as often as
+/// there are looks.
 #[derive(Debug, Default)]
 struct Clients {
     by_address: BTreeMap<IpAddr, u64>,
+    made: BTreeMap<SocketAddr, Made>,
     looks: u64,
 }
 
 impl Clients {
     fn look(&mut self, master: i32, ports: &[u16], load: &LoadFrom) {
         self.looks += 1;
-        let ends = Namespace::of(master).and_then(|n| n.others(ports)).unwrap_or_default();
+        let (ends, made) = Namespace::of(master).and_then(|n| n.others_and_made(ports)).unwrap_or_default();
+        for (to, now) in made {
+            if self.made.len() < MOST_PEERS || self.made.contains_key(&to) {
+                let sum = self.made.entry(to).or_default();
+                (sum.open, sum.opening) = (sum.open + now.open, sum.opening + now.opening);
+            }
+        }
         for end in ends.into_iter().filter(|end| !load.has(end)) {
             *self.by_address.entry(end.ip()).or_default() += 1;
         }
+    }
+
+    /// Connections by the address that they lead to, on average.
+    fn peers(&self) -> BTreeMap<String, PeerSeen> {
+        let mean = |n: u64| n as f64 / self.looks.max(1) as f64;
+        let seen = |made: &Made| PeerSeen { open: mean(made.open), opening: mean(made.opening) };
+        self.made.iter().map(|(to, made)| (to.to_string(), seen(made))).collect()
     }
 
     /// The address with the most, its share, and how many connections of others there were on average.
@@ -125,6 +143,7 @@ impl Beside {
             };
             let (asks, asked) = channel::<Ask>();
             let told = (place == 0).then(|| told.clone());
+            let is_loop = !found.prefork && found.kind.database.is_none();
             let load = load.clone();
             let cost_us = Arc::<AtomicU64>::default();
             let cost = Arc::clone(&cost_us);
@@ -156,8 +175,9 @@ impl Beside {
                                 let _ = told.send(look.clone());
                             }
                             looks.push(look);
-                            // Those of the others are servers of the chain. The kernel walks its whole table for it.
-                            if place == 0 && looks.len() % CLIENTS_EVERY == 1 {
+                            // Those of the others are servers of the chain, of which only event loops do not say by their threads whom
+                            // they wait for. The kernel walks its whole table for it.
+                            if (place == 0 || is_loop) && looks.len() % CLIENTS_EVERY == 1 {
                                 clients.look(subject.master, &ports, &load);
                             }
                         }
@@ -239,7 +259,8 @@ impl Beside {
             }
             let news = watched.logs.news();
             (seen.log, seen.log_samples) = (news.counts, news.samples);
-            if let Some((address, share, connections)) = clients.top() {
+            seen.peers = clients.peers();
+            if let Some((address, share, connections)) = clients.top().filter(|_| place == 0) {
                 (seen.top_client, seen.other_clients) = (Some((address, share)), connections);
             }
             seen.zombies = process::zombies_of(watched.master);

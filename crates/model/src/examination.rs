@@ -258,7 +258,8 @@ pub struct ServerSeen {
     /// Times that its threads were looked at, and how many threads of workers there were on average.
     pub readings: u64,
     pub threads: f64,
-    /// Threads by what they were at, on average: `running`, `idle`, `events`, `client`, `peer 127.0.0.1:3306`,
+    /// Threads by what they were at, on average: `running`, `idle`, `events`, `client` (`client kept`: for the next request of a connection,
+    /// `client request`: for one, where that is known), `peer 127.0.0.1:3306`,
     /// `lock /path`, `futex`, `sleep`, `disk`, `pipe`, `child` …
     pub waits: BTreeMap<String, f64>,
     pub cpu_cores: Option<f64>,
@@ -304,8 +305,19 @@ pub struct ServerSeen {
     /// Of the connections that are not ours: the address that has the most of them and its share, and how many there were.
     pub top_client: Option<(String, f64)>,
     pub other_clients: f64,
+    /// Connections by the address that they were made to, all of its network namespace.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub peers: BTreeMap<String, PeerSeen>,
     /// Children that have ended and that nobody has waited for.
     pub zombies: u64,
+}
+
+/// Connections to one address, on average.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct PeerSeen {
+    pub open: f64,
+    /// Those that the other side had not answered yet.
+    pub opening: f64,
 }
 
 /// What was seen by tracing and profiling a server.

@@ -95,6 +95,14 @@ pub fn counters(pid: i32) -> io::Result<BTreeMap<&'static str, u64>> {
 const CONNTRACK: &[(&str, &str)] =
     &[("drop", "conntrack_drop"), ("early_drop", "conntrack_early_drop"), ("insert_failed", "conntrack_insert_failed")];
 
+/// Connections that were made to one address.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Made {
+    pub open: u64,
+    /// The other side has not answered yet.
+    pub opening: u64,
+}
+
 /// Sockets that /proc/PID/net/sockstat counts, of the whole namespace: `time_wait`, `orphan`, `in_use`, `memory_pages`.
 ///
 /// # Errors
@@ -303,9 +311,28 @@ impl Namespace {
     /// # Errors
     /// As [`Namespace::look`].
     pub fn others(&self, ports: &[u16]) -> io::Result<Vec<SocketAddr>> {
+        self.others_and_made(ports).map(|(others, _)| others)
+    }
+
+    /// The same, and of each address the connections to it that are open, and those that are not yet: all that somebody in the namespace
+    /// has made, this process included. One walk of the table tells both.
+    ///
+    /// # Errors
+    /// As [`Namespace::look`].
+    pub fn others_and_made(&self, ports: &[u16]) -> io::Result<(Vec<SocketAddr>, HashMap<SocketAddr, Made>)> {
         let (mut seen, mut open) = (Vec::new(), HashMap::new());
+        let mut made: HashMap<SocketAddr, Made> = HashMap::new();
         let is_here = self.is_ours();
         self.each(|s| {
+            let counted = match state_name(s.state).filter(|_| !ports.contains(&s.local.port())) {
+                Some("established") => Some(Made { open: 1, opening: 0 }),
+                Some("syn_sent") => Some(Made { open: 0, opening: 1 }),
+                _ => None,
+            };
+            if let Some(one) = counted {
+                let sum = made.entry(s.remote).or_default();
+                (sum.open, sum.opening) = (sum.open + one.open, sum.opening + one.opening);
+            }
             if is_client(s, ports) {
                 seen.push(s.remote);
             }
@@ -322,7 +349,7 @@ impl Namespace {
             Some(inode) => *inode != 0 && !inodes.contains(inode),
             None => !is_here || !crate::listeners::is_local(end),
         };
-        Ok(seen.into_iter().filter(is_other).collect())
+        Ok((seen.into_iter().filter(is_other).collect(), made))
     }
 
     /// The other ends of open connections to the given ports.

@@ -80,12 +80,42 @@ const OLD_CALLS: &[(libc::c_long, Does)] = &[];
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Object {
     Listener,
-    Client,
+    /// Its connection: between two requests, in one, or not known.
+    Client(Option<Awaited>),
     /// `127.0.0.1:3306`, `unix:/run/x.sock`, `udp:127.0.0.1:53`.
     Peer(String),
     File(String),
     Pipe,
     Other,
+}
+
+/// What a server waits for on the connection of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Awaited {
+    /// The next request: what came last was answered.
+    Next,
+    /// The rest of a request, or the first one.
+    Request,
+}
+
+impl Awaited {
+    /// By what went over the connection, and which way last.
+    fn of(socket: &OwnedFd) -> Option<Awaited> {
+        // `struct tcp_info`: 8 bytes, then numbers of 32 bits, of which the 10th and 12th are how long ago data were sent and received
+        // (milliseconds), then some of 64: the third is how many bytes the other side has acknowledged (since Linux 4.1).
+        let mut info = [0u8; 128];
+        let mut length = info.len() as libc::socklen_t;
+        let (fd, to) = (socket.as_raw_fd(), info.as_mut_ptr().cast());
+        // SAFETY: the kernel writes no more than the length says.
+        let done = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut length) };
+        if done != 0 || (length as usize) < info.len() {
+            return None;
+        }
+        let ago = |number: usize| Some(u32::from_ne_bytes(*info.get(8 + 4 * (number - 1)..)?.first_chunk()?));
+        let acknowledged = u64::from_ne_bytes(*info.get(120..)?.first_chunk()?);
+        let answered = acknowledged > 1 && ago(10)? <= ago(12)?;
+        Some(if answered { Awaited::Next } else { Awaited::Request })
+    }
 }
 
 /// The sockets of a namespace, as they were when they were read last.
@@ -159,7 +189,7 @@ impl Sockets {
         let own = getsockname::<SockaddrStorage>(fd).ok()?;
         if own.as_unix_addr().is_some() {
             if name_of(&own).is_some() {
-                return Some(Object::Client);
+                return Some(Object::Client(None));
             }
             let other = getpeername::<SockaddrStorage>(fd).ok().and_then(|to| name_of(&to));
             return Some(other.map_or(Object::Pipe, |path| Object::Peer(format!("unix:{path}"))));
@@ -170,7 +200,7 @@ impl Sockets {
             return Some(Object::Peer(format!("udp:{to}")));
         }
         let is_client = self.listening.as_ref().is_some_and(|(_, ports)| ports.contains(&own.port()));
-        Some(if is_client { Object::Client } else { Object::Peer(to.to_string()) })
+        Some(if is_client { Object::Client(Awaited::of(socket)) } else { Object::Peer(to.to_string()) })
     }
 
     fn known(&self, inode: u64) -> Option<Object> {
@@ -181,11 +211,11 @@ impl Sockets {
         }
         if let Some(socket) = network.by_inode.get(&inode) {
             let is_client = network.listeners.contains_key(&socket.local.port());
-            return Some(if is_client { Object::Client } else { Object::Peer(socket.remote.to_string()) });
+            return Some(if is_client { Object::Client(None) } else { Object::Peer(socket.remote.to_string()) });
         }
         if let Some(socket) = network.unix.get(&inode) {
             if socket.path.is_some() {
-                return Some(Object::Client);
+                return Some(Object::Client(None));
             }
             let other = socket.peer.and_then(|peer| network.unix.get(&peer)).and_then(|s| s.path.clone());
             return Some(other.map_or(Object::Pipe, |path| Object::Peer(format!("unix:{path}"))));
@@ -244,7 +274,10 @@ fn named(what: &str, object: &Object) -> String {
 fn told(object: &Object, writes: bool) -> String {
     match object {
         Object::Listener => "idle".into(),
-        Object::Client => if writes { "client-write" } else { "client" }.into(),
+        Object::Client(_) if writes => "client-write".into(),
+        Object::Client(Some(Awaited::Next)) => "client kept".into(),
+        Object::Client(Some(Awaited::Request)) => "client request".into(),
+        Object::Client(None) => "client".into(),
         Object::Peer(peer) => format!("peer {peer}"),
         Object::File(path) => format!("{} {path}", if writes { "write" } else { "read" }),
         Object::Pipe => if writes { "pipe-write" } else { "pipe" }.into(),
@@ -261,7 +294,7 @@ fn of_any(descriptors: &[u64], pid: i32, sockets: &mut Sockets) -> String {
     let rank = |o: &&Object| match o {
         Object::Listener => 0,
         Object::Peer(_) => 1,
-        Object::Client => 2,
+        Object::Client(_) => 2,
         Object::Pipe => 3,
         Object::File(_) => 4,
         Object::Other => 5,
@@ -392,7 +425,13 @@ mod tests {
         seen(&format!("{listener} {say} IO::Select->new($l)->can_read;"), "idle");
         seen(&format!("{connected} {say} sysread($c, $x, 1);"), "peer 127.0.0.1:PORT");
         seen(&format!("{connected} {say} IO::Select->new($c)->can_read;"), "peer 127.0.0.1:PORT");
-        seen(&format!("{connected} {say} sysread($a, $x, 1);"), "client");
+        let waits = |said: &str| format!("{connected} {said} {say} sysread($a, $x, 9);");
+        seen_by(&waits(""), "client", true);
+        seen_by(&waits(""), "client request", false);
+        let answered = "syswrite($c, 'a'); sysread($a, $x, 1); syswrite($a, 'bb'); sysread($c, $x, 2);";
+        seen_by(&waits(answered), "client kept", false);
+        let asks_again = "select(undef, undef, undef, 0.1); syswrite($c, 'a'); sysread($a, $x, 1);";
+        seen_by(&waits(&format!("{answered} {asks_again}")), "client request", false);
         let path = tempfile("unix");
         let unix = format!(
             "unlink '{path}'; $l = IO::Socket::UNIX->new(Listen => 9, Local => '{path}') or die; \

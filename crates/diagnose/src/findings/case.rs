@@ -230,6 +230,23 @@ impl<'a> View<'a> {
         self.seen.kernel.get(counter).copied().unwrap_or(0)
     }
 
+    /// Connections to those that it connects to: open ones, and those that are not answered yet; with whom most of the latter are.
+    pub fn made(&self) -> (f64, f64, &'a str) {
+        // Whom nobody has ever reached is none of those that are known; the load itself makes connections to the front alone.
+        let port = |address: &str| address.rsplit(':').next().unwrap_or_default().to_string();
+        let own_ports: Vec<String> = self.about.listens.iter().map(|l| port(l)).collect();
+        let is_own = |to: &String| self.about.connects.contains(to) || self.place == 0 && !own_ports.contains(&port(to));
+        let own = self.seen.peers.iter().filter(|(to, _)| is_own(to));
+        let (mut open, mut opening, mut most) = (0.0, 0.0, ("", 0.0));
+        for (to, peer) in own {
+            (open, opening) = (open + peer.open, opening + peer.opening);
+            if peer.opening > most.1 {
+                most = (to.as_str(), peer.opening);
+            }
+        }
+        (open, opening, most.0)
+    }
+
     /// Traced calls of this sort a request.
     pub fn calls(&self, sort: &str) -> f64 {
         self.case.inside(&self.about.server).and_then(|i| i.calls.get(sort)).copied().unwrap_or(0.0)
@@ -244,6 +261,12 @@ impl<'a> View<'a> {
     pub fn has_pool(&self) -> bool {
         self.about.one_request_a_worker
             || self.is(&["apache", "php-fpm", "gunicorn", "uwsgi", "puma", "target", "tomcat"])
+    }
+
+    /// Do the workers of this application server have an event loop each?
+    pub fn is_async(&self) -> bool {
+        let class = self.setting("worker_class").unwrap_or_default().to_lowercase();
+        ["gevent", "eventlet", "tornado", "uvicorn", "async", "aiohttp"].iter().any(|name| class.contains(name))
     }
 
     /// Each of its workers is a process of one thread.

@@ -1,7 +1,7 @@
 //! What clients do to a server: hold its workers, read slowly, or are told to come back later.
 
 use lastdrop_model::documents::Finding;
-use lastdrop_model::examination::StepKind;
+use lastdrop_model::examination::{LoadShape, StepKind};
 use serde_json::json;
 
 use super::Rule;
@@ -15,8 +15,11 @@ fn keepalive(case: &Case<'_>) -> Option<Finding> {
         let places: f64 = v.seen.scoreboard.iter().filter(|(l, _)| *l != ".").map(|(_, n)| n).sum();
         let kept = v.seen.scoreboard.get("K").copied().unwrap_or(0.0);
         let by_board = places >= 1.0 && kept >= 0.5 * places;
-        let in_poll = v.seen.waiting("client");
-        let by_threads = v.one_thread_each() && v.has_pool() && in_poll >= 0.55 * v.seen.workers_most.max(1) as f64;
+        // Where it is known whether they wait for a request or for the next one, that decides.
+        let told = v.seen.waiting("client kept") + v.seen.waiting("client request") > 0.0;
+        let in_poll = v.seen.waiting(if told { "client kept" } else { "client" });
+        let workers = if v.one_thread_each() { v.seen.workers_most.max(1) as f64 } else { v.size().max(1.0) };
+        let by_threads = (told || v.one_thread_each()) && v.has_pool() && in_poll >= 0.55 * workers;
         // Without keep-alive the same workers serve more.
         let other = case.all.step(StepKind::OtherKeepalive).filter(|o| !o.keepalive && case.main.keepalive);
         let gain = other.map_or(1.0, |o| o.answered_rps / case.main.answered_rps.max(1e-9));
@@ -34,7 +37,7 @@ fn keepalive(case: &Case<'_>) -> Option<Finding> {
             )
             .of(&v)
             .seen("scoreboard", "places with K", kept, 0.5 * places)
-            .seen("/proc/PID/syscall", "workers that wait for a client", in_poll, 0.55 * v.seen.workers_most as f64)
+            .seen("/proc/PID/syscall", "workers that wait for the next request of a client", in_poll, 0.55 * workers)
             .seen("listen queue", "connections that wait", v.queue(), 0.7)
             .seen("load", "throughput without keep-alive, against with it", gain, 1.3)
             .unless("event MPM or a proxy, which hold no worker for it; workers that send")
@@ -53,7 +56,7 @@ fn keepalive(case: &Case<'_>) -> Option<Finding> {
 
 fn slow(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let at_client = v.seen.waiting("client") + v.seen.waiting("client-write");
+        let at_client = v.seen.waiting("client") - v.seen.waiting("client kept") + v.seen.waiting("client-write");
         let share = at_client / v.busy().max(0.5);
         let letters = v.seen.scoreboard.get("R").copied().unwrap_or(0.0);
         let places: f64 = v.seen.scoreboard.iter().filter(|(l, _)| *l != ".").map(|(_, n)| n).sum();
@@ -85,8 +88,13 @@ fn rate_limited(case: &Case<'_>) -> Option<Finding> {
         asked_to_wait
     };
     let v: &View<'_> = logged.or(servers.first())?;
-    (told > 0.01).then(|| {
-        finding(0.9, format!("{:.0} % of the answers are those of a limit that is configured: it does what it was told to", told * 100.0))
+    // What others are answered only the log tells.
+    let share = match case.all.load {
+        LoadShape::Foreign => "some".to_string(),
+        _ => format!("{:.0} %", told * 100.0),
+    };
+    (told > 0.01 || case.all.load == LoadShape::Foreign && v.log("rate-limited") >= 5).then(|| {
+        finding(0.9, format!("{share} of the answers are those of a limit that is configured: it does what it was told to"))
             .of(v)
             .seen("load", "answers that turn away (429, 503, 403), share", told, 0.01)
             .seen("error log", v.line("rate-limited"), v.log("rate-limited"), 0)

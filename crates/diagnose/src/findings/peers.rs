@@ -19,6 +19,7 @@ pub(super) const WAITING: &[Rule] = &[
     Rule { id: "session-lock", look: session_lock },
     Rule { id: "session-lock", look: sessions_apart },
     Rule { id: "db-pool-exhausted", look: own_pool },
+    Rule { id: "db-pool-exhausted", look: pooler },
     Rule { id: "serialized", look: serialized },
     Rule { id: "perl-interpreters-exhausted", look: perl_interpreters },
     Rule { id: "dns-lookup", look: |c| names(c, true) },
@@ -100,9 +101,13 @@ fn connect_retries(case: &Case<'_>) -> Option<Finding> {
     // A time limit of less than a second ends the first try.
     let slow = slowest >= SECOND_TRY_US || unanswered > 0;
     let tries = case.per_request(failed + unanswered);
-    (tries >= 0.1 && slow).then(|| {
+    let (_, opening, whom) = v.made();
+    let in_flight = case.main.answered_rps * case.main.response.mean / 1e6;
+    let most_wait = opening >= 1.0 && opening >= 0.3 * in_flight;
+    ((tries >= 0.1 || most_wait) && slow).then(|| {
         finding(0.88, "a server behind HAProxy takes no connections; it tries again, a second each time")
             .of(&v)
+            .seen("sock_diag", &format!("connections that are not answered yet, most of them to {}", if whom.is_empty() { "nobody" } else { whom }), opening, 0.3 * in_flight)
             .seen("Tcp", "connects that were refused, a request", case.per_request(failed), 0.1)
             .seen("TcpExt", "first packets that were sent again, a request", case.per_request(unanswered), 0.1)
             .seen("load", "the slowest answer for one user alone, ms", slowest / 1e3, SECOND_TRY_US / 1e3)
@@ -220,6 +225,50 @@ fn waiting_inside<'a>(case: &'a Case<'a>) -> Option<View<'a>> {
         .find(|v| v.is(&["gunicorn", "uwsgi", "puma", "tomcat"]) && waits(v) && case.slower().is_some_and(|t| t >= 2.0))
 }
 
+/// An Apache of threads: those that have nothing to do wait for each other, too, and the scoreboard says how many these are.
+fn apache_waiting_inside<'a>(case: &'a Case<'a>) -> Option<View<'a>> {
+    case.servers().into_iter().find(|v| {
+        let busy = v.seen.status_busy.unwrap_or(0.0);
+        let idle = v.seen.scoreboard.get("_").copied().unwrap_or(0.0);
+        v.is(&["apache"])
+            && !v.one_thread_each()
+            && busy >= 3.0
+            && v.seen.waiting("futex") - idle >= 0.6 * busy
+            && v.seen.hottest_process_cores < 0.5
+            && one_at_a_time(case)
+            && case.cpu_idle()
+            && perl_interpreters(case).is_none()
+    })
+}
+
+/// Programs between an application and its database that have fewer connections to that than there are to them.
+const POOLERS: &[&str] = &["pgbouncer", "pgcat", "odyssey", "pgpool", "proxysql", "maxscale"];
+
+/// Workers wait for a pooler, whose connections to the database are fewer than they are, while the database has time.
+fn pooler(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().rev().find_map(|v| {
+        let (peer, waiting) = v.seen.most_of("peer")?;
+        let between = behind(case, &v, peer).filter(|b| POOLERS.iter().any(|p| b.about.software.starts_with(p)))?;
+        let db = between.about.connects.first().and_then(|to| behind(case, &between, to));
+        let look = view_of(case, db.as_ref())?;
+        let (sessions, active) = (look.states.values().sum::<u64>() as f64, look.active_mean?);
+        let lacks = waiting >= 1.5 * sessions.max(1.0) && active < MOST * waiting && look.lock_wait_mean.unwrap_or(0.0) < 0.8;
+        (lacks && v.has_pool() && waiting >= MOST * v.busy() && case.cpu_idle()).then(|| {
+            let name = &between.about.server;
+            finding(0.88, format!("workers wait for one of the few connections that {name} has to the database"))
+                .of(&v)
+                .seen("/proc/PID/syscall", &format!("workers that wait for {peer}"), waiting, 1.5 * sessions)
+                .seen(&look.service, "sessions", sessions, 0)
+                .seen(&look.service, "sessions with a statement that runs, on average", active, MOST * waiting)
+                .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
+                .unless("as many sessions as workers that wait; statements that run or wait for a lock")
+                .do_this(Vec::new(), format!("a larger pool in {name} (default_pool_size, pool_size), as far as the database bears it; connections held for the statement alone: \
+                                              shorter transactions, pool_mode = transaction"))
+                .check_by("clients that wait in its own view (SHOW POOLS: cl_waiting)")
+        })
+    })
+}
+
 /// The application's own pool of connections.
 fn own_pool(case: &Case<'_>) -> Option<Finding> {
     let Some(v) = waiting_inside(case) else { return pool_of_a_loop(case) };
@@ -279,7 +328,10 @@ fn serialized(case: &Case<'_>) -> Option<Finding> {
     });
     let (v, share) = match found {
         Some(found) => found,
-        None => waiting_inside(case).map(|v| (v, v.seen.waiting("futex") / v.seen.threads.max(1.0)))?,
+        None => waiting_inside(case)
+            .map(|v| (v, v.seen.waiting("futex") / v.seen.threads.max(1.0)))
+            .or_else(|| apache_waiting_inside(case).map(|v| (v, v.seen.waiting("futex") / v.busy().max(1.0))))
+            .map(|(v, share)| (v, share.min(1.0)))?,
     };
     let (file, n) = v
         .seen
@@ -560,7 +612,38 @@ fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
                 .check_by("time that calls to it take (lastdrop trace)"),
         );
     }
-    // A front without a pool of its own, before somebody of whom it can only be seen that he does not compute.
+    front_waits(case).or_else(|| loop_waits(case))
+}
+
+/// An event loop or a program of few threads that has as many connections to one peer as there are requests, and nothing else to do.
+fn loop_waits(case: &Case<'_>) -> Option<Finding> {
+    let in_flight = case.main.answered_rps * case.main.response.mean / 1e6;
+    let all = case.servers().into_iter().rev();
+    let mut loops = all.filter(|v| !v.has_pool() || v.is_async()).filter(|v| !v.is(&["mariadb", "postgresql"]));
+    let (v, peer, open) = loops.find_map(|v| {
+        let open = |peer: &String| v.seen.peers.get(peer).map_or(0.0, |p| p.open + p.opening);
+        let peer = v.about.connects.iter().max_by(|a, b| open(a).total_cmp(&open(b)))?;
+        Some((v, peer, open(peer))).filter(|(_, _, open)| *open >= MOST * in_flight)
+    })?;
+    let rests = v.seen.hottest_process_cores < 0.5 && v.seen.waiting("running") < 0.5;
+    let passes_on = behind(case, &v, peer).is_some_and(|b| b.has_pool() || b.seen.cpu_cores.unwrap_or(0.0) >= 0.5);
+    let long = case.main.service.mean > 5_000.0 && !case.few_wait_long();
+    (rests && long && !passes_on && case.cpu_idle() && !is_database(case, &v, peer)).then(|| {
+        let name = behind(case, &v, peer).map_or_else(|| peer.clone(), |b| format!("{} ({peer})", b.about.server));
+        finding(0.78, format!("{} waits for {name}", v.about.server))
+            .of(&v)
+            .seen("sock_diag", &format!("connections to {peer}, on average"), open, MOST * in_flight)
+            .seen("load", "requests at once, on average", in_flight, 0)
+            .seen("/proc/PID/stat", "cores of its busiest process", v.seen.hottest_process_cores, 0.5)
+            .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 0)
+            .unless("a loop that computes; fewer connections to it than requests: a pool of its own, or another wait")
+            .do_this(Vec::new(), "look at that server; a time limit and a cache before it; calls that do not depend on each other side by side")
+            .check_by("time that calls to it take")
+    })
+}
+
+/// A front without a pool of its own, before somebody of whom it can only be seen that he does not compute.
+fn front_waits(case: &Case<'_>) -> Option<Finding> {
     let all = case.servers();
     let v =
         all.iter().rev().find(|v| v.is(&["nginx", "haproxy"]) && !v.about.connects.is_empty() && case.cpu_idle())?;

@@ -335,7 +335,7 @@ fn saturated(case: &Case<'_>) -> Option<Finding> {
 fn loop_blocked(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let loops = v.seen.workers_most.max(1) as f64;
-        let one_loop = v.is(&["node", "nginx", "haproxy", "lighttpd"]) || v.about.software.contains("node") || is_async(&v);
+        let one_loop = v.is(&["node", "nginx", "haproxy", "lighttpd"]) || v.about.software.contains("node") || v.is_async();
         if !one_loop || case.cpu_full() {
             return None;
         }
@@ -368,12 +368,6 @@ fn loop_blocked(case: &Case<'_>) -> Option<Finding> {
                 .check_by("the loop waits for events most of the time")
         })
     })
-}
-
-/// Workers of an application server that have a loop each.
-fn is_async(v: &View<'_>) -> bool {
-    let class = v.about.settings.get("worker_class").map(ToString::to_string).unwrap_or_default().to_lowercase();
-    ["gevent", "eventlet", "tornado", "uvicorn", "async", "aiohttp"].iter().any(|name| class.contains(name))
 }
 
 /// Of Node's two threads a process that wait for events when there is nothing to do (the loop, and the one with the timers of its

@@ -230,7 +230,9 @@ fn delayed_ack(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn unshared(case: &Case<'_>) -> Option<Finding> {
-    case.servers().into_iter().find_map(|v| {
+    // Workers that were forked and have not executed another program: only they have anything to share with their master.
+    let forks = |v: &View<'_>| v.is(&["apache", "php-fpm", "gunicorn", "uwsgi", "puma", "target"]);
+    case.servers().into_iter().filter(forks).find_map(|v| {
         let g = case.all.growth.iter().find(|g| g.server == v.about.server)?;
         let written = g.private_bytes - g.resident_bytes.max(0.0);
         let goes_on = written >= 1024.0 && written >= 0.5 * g.private_bytes && g.gained_bytes >= 8e6;
