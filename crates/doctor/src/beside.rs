@@ -41,11 +41,14 @@ struct Clients {
 }
 
 impl Clients {
-    fn look(&mut self, master: i32, ports: &[u16], load: &LoadFrom) {
+    fn look(&mut self, master: i32, ports: &[u16], load: &LoadFrom, connects: &[String]) {
         self.looks += 1;
         let (ends, made) = Namespace::of(master).and_then(|n| n.others_and_made(ports)).unwrap_or_default();
         for (to, now) in made {
-            if self.made.len() < MOST_PEERS || self.made.contains_key(&to) {
+            // The ends that other servers have accepted look like those that were made, unless it is known whom this one connects to, or
+            // nobody has answered yet.
+            let counts = now.opening > 0 || self.made.contains_key(&to) || connects.contains(&to.to_string());
+            if counts && (self.made.len() < MOST_PEERS || self.made.contains_key(&to)) {
                 let sum = self.made.entry(to).or_default();
                 (sum.open, sum.opening) = (sum.open + now.open, sum.opening + now.opening);
             }
@@ -143,6 +146,8 @@ impl Beside {
             };
             let (asks, asked) = channel::<Ask>();
             let told = (place == 0).then(|| told.clone());
+            let connects: Vec<String> =
+                members.links.links.iter().filter(|l| l.from == place).map(|l| l.via.to_string()).collect();
             let is_loop = !found.prefork && found.kind.database.is_none();
             let load = load.clone();
             let cost_us = Arc::<AtomicU64>::default();
@@ -178,7 +183,7 @@ impl Beside {
                             // Those of the others are servers of the chain, of which only event loops do not say by their threads whom
                             // they wait for. The kernel walks its whole table for it.
                             if (place == 0 || is_loop) && looks.len() % CLIENTS_EVERY == 1 {
-                                clients.look(subject.master, &ports, &load);
+                                clients.look(subject.master, &ports, &load, &connects);
                             }
                         }
                         Err(RecvTimeoutError::Disconnected) => return,

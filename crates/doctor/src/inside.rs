@@ -10,6 +10,7 @@ use lastdrop_analyze::stacks;
 use lastdrop_model::Url;
 use lastdrop_model::examination::Inside;
 use lastdrop_probe::host::{ended_children_cpu, timed};
+use lastdrop_probe::listeners;
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::perf::Perf;
 use lastdrop_probe::process;
@@ -29,6 +30,8 @@ const AT_WORK: Duration = Duration::from_millis(250);
 const PROFILE: Duration = Duration::from_secs(2);
 /// What perf may take for that: where processes end while it records it takes a whole processor.
 const PROFILE_COST: Duration = Duration::from_millis(400);
+/// Connections a request from which on it matters whose they are.
+const WORTH_A_WORD: f64 = 0.5;
 /// Of libraries and functions those with the largest shares are kept.
 const KEPT: usize = 15;
 
@@ -95,6 +98,9 @@ fn trace(member: &Member, url: &Url, inside: &mut Inside) {
     let found = sorts(&calls, &ports);
     (inside.requests, inside.calls) = (found.requests, found.calls);
     (inside.objects, inside.waits_s) = (found.objects, found.waits_s);
+    // A connection of some milliseconds may never have been met: who is at its other end listens there all the time.
+    let connects = inside.calls.get("connect").is_some_and(|n| *n >= WORTH_A_WORD);
+    inside.programs = listeners::programs(inside.objects.get("connect").filter(|_| connects).cloned());
 }
 
 /// By one perf: each that starts reads all symbols of the kernel.

@@ -1,6 +1,6 @@
 //! Which system calls a request is made of: a running server traced while a few requests are sent to it.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use lastdrop_load::{Prepared, RunClock};
 use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
 use lastdrop_model::look::Syscall;
 use lastdrop_model::{Event, KeepAlive, Plan, Wish};
-use lastdrop_probe::listeners::{self, Endpoint, is_local};
+use lastdrop_probe::listeners;
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::process;
 use lastdrop_probe::socket_names::SocketNames;
@@ -152,7 +152,7 @@ fn trace_found(found: Found, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocu
         }
     }
     let ports = found.ports();
-    let programs = programs(syscalls::peers(&calls, &ports));
+    let programs = listeners::programs(syscalls::peers(&calls, &ports));
     let sums = syscalls::per_request(&Traced {
         calls: &calls,
         requests: answered,
@@ -182,16 +182,6 @@ fn trace_found(found: Found, plan: &Plan, stop: &AtomicBool) -> Result<TraceDocu
 /// What sockets are connected to. None is no error: they are then told by numbers.
 fn socket_names(namespace: Option<&Namespace>) -> SocketNames {
     namespace.and_then(|n| n.socket_names().ok()).unwrap_or_default()
-}
-
-/// The programs that listen at these addresses, as far as they are on this machine and can be seen.
-fn programs(peers: BTreeSet<String>) -> BTreeMap<String, String> {
-    let endpoint = |peer: &str| match peer.strip_prefix("unix:") {
-        Some(path) => Some(Endpoint::Unix(path.into())),
-        None => peer.parse().ok().filter(is_local).map(Endpoint::Tcp),
-    };
-    let program = |peer: &str| process::name(listeners::owner(&endpoint(peer)?)?);
-    peers.into_iter().filter_map(|peer| Some((program(&peer)?, peer))).map(|(program, peer)| (peer, program)).collect()
 }
 
 /// A path as a server looks for it: without percent signs.

@@ -331,6 +331,9 @@ pub struct Inside {
     pub calls: BTreeMap<String, f64>,
     /// The object that stands for the most of them.
     pub objects: BTreeMap<String, String>,
+    /// Programs that listen where it connected to.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub programs: BTreeMap<String, String>,
     /// Time a request waits by what it waits for, seconds.
     pub waits_s: BTreeMap<String, f64>,
     /// Shares of processor time by library, and by function.

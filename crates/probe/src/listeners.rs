@@ -135,6 +135,17 @@ pub fn owner(endpoint: &Endpoint) -> Option<i32> {
     holder(&inodes)
 }
 
+/// The programs that listen at these addresses (`127.0.0.1:3306`, `unix:/run/x.sock`), as far as they are on this machine and can be seen.
+#[must_use]
+pub fn programs(peers: impl IntoIterator<Item = String>) -> BTreeMap<String, String> {
+    let endpoint = |peer: &str| match peer.strip_prefix("unix:") {
+        Some(path) => Some(Endpoint::Unix(path.into())),
+        None => peer.parse().ok().filter(is_local).map(Endpoint::Tcp),
+    };
+    let program = |peer: &str| crate::process::name(owner(&endpoint(peer)?)?);
+    peers.into_iter().filter_map(|peer| Some((program(&peer)?, peer))).map(|(program, peer)| (peer, program)).collect()
+}
+
 /// The sockets that listen at an address in the namespace of a process, those that fit it best.
 fn listening_at(pid: i32, endpoint: &Endpoint) -> HashSet<u64> {
     let mut all = sockets(pid).unwrap_or_default();

@@ -23,6 +23,8 @@ fn keepalive(case: &Case<'_>) -> Option<Finding> {
         // Without keep-alive the same workers serve more.
         let other = case.all.step(StepKind::OtherKeepalive).filter(|o| !o.keepalive && case.main.keepalive);
         let gain = other.map_or(1.0, |o| o.answered_rps / case.main.answered_rps.max(1e-9));
+        // The status page is asked beside others: what the threads of a process each wait for says more than its letters.
+        let by_board = by_board && !(v.one_thread_each() && v.has_pool() && v.seen.threads >= 1.0 && v.seen.waiting("client") < 0.3 * workers);
         let is_on = v.setting("KeepAlive").is_none_or(|s| !s.eq_ignore_ascii_case("off"));
         let waits = v.queue() >= 0.7 || case.main.timed_out > 0;
         // Where fewer were served without it, it is not what they wait for.

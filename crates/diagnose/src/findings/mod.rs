@@ -51,6 +51,7 @@ const LIMITS: &[&[Rule]] = &[
     clients::HOLDING,
     pools::EXHAUSTED,
     kernel::NETWORK,
+    peers::BY_EXCLUSION,
 ];
 /// What one user alone waits for as long as many do: nobody waits for another, and it is all the same what throughput ends at.
 const SIDE_BY_SIDE: &[&[Rule]] = &[peers::LONG];

@@ -328,7 +328,9 @@ fn serialized(case: &Case<'_>) -> Option<Finding> {
     });
     let (v, share) = match found {
         Some(found) => found,
+        // Idle threads wait for each other, too: one lock is told by the throughput.
         None => waiting_inside(case)
+            .filter(|_| one_at_a_time(case))
             .map(|v| (v, v.seen.waiting("futex") / v.seen.threads.max(1.0)))
             .or_else(|| apache_waiting_inside(case).map(|v| (v, v.seen.waiting("futex") / v.busy().max(1.0))))
             .map(|(v, share)| (v, share.min(1.0)))?,
@@ -353,6 +355,31 @@ fn serialized(case: &Case<'_>) -> Option<Finding> {
             .do_this(Vec::new(), "hold the lock for less, or have several of them; more workers change nothing")
             .check_by("throughput rises with users"),
     )
+}
+
+/// A lock inside a program of which no thread shows it: it has a loop, or threads of its own making. Told by what is left: one user gets as
+/// much as many do, and nobody computes, waits for somebody else or is full.
+pub(super) const BY_EXCLUSION: &[Rule] = &[Rule { id: "serialized", look: no_more_than_one }];
+
+fn no_more_than_one(case: &Case<'_>) -> Option<Finding> {
+    let alone = case.alone.filter(|s| s.answered >= 10)?;
+    let flat = |s: &Step| (0.8 * alone.answered_rps..=1.25 * alone.answered_rps).contains(&s.answered_rps);
+    let few = case.all.step(StepKind::Few).is_none_or(flat);
+    let rests = |v: &View<'_>| v.seen.hottest_process_cores < 0.5 && v.made().0 < 2.0 && !(v.has_pool() && v.is_full());
+    let all = case.servers();
+    let v = all.iter().rev().find(|v| !v.is(&["mariadb", "postgresql", "nginx", "haproxy"]))?;
+    let is_fast = case.main.unanswered() > 0 || case.errors();
+    (few && flat(case.main) && case.main.users >= 5 && !is_fast && case.cpu_idle() && all.iter().all(rests) && !v.has_pool()).then(|| {
+        finding(0.72, format!("{} serves one request at a time: a lock inside it, most likely", v.about.server))
+            .of(v)
+            .seen("load", "throughput against one user alone", case.main.answered_rps / alone.answered_rps.max(1e-9), 1.25)
+            .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 1.3)
+            .seen("/proc/PID/stat", "cores of its busiest process", v.seen.hottest_process_cores, 0.5)
+            .seen("sock_diag", "connections that it has to others, on average", v.made().0, 2)
+            .unless("throughput that rises with users; a loop that computes; a peer or a database that it waits for")
+            .do_this(Vec::new(), "look for a mutex, a queue of one, or a pool of one connection around what a request does; more processes serve side by side where each has its own")
+            .check_by("throughput rises with users")
+    })
 }
 
 fn perl_interpreters(case: &Case<'_>) -> Option<Finding> {
@@ -437,7 +464,8 @@ fn behind<'a>(case: &'a Case<'a>, v: &View<'_>, peer: &str) -> Option<View<'a>> 
 
 pub(super) fn is_database(case: &Case<'_>, v: &View<'_>, peer: &str) -> bool {
     let behind = behind(case, v, peer);
-    let program = behind.map(|b| b.about.software.clone());
+    let traced = || case.inside(&v.about.server)?.programs.get(peer).cloned();
+    let program = behind.map(|b| b.about.software.clone()).or_else(traced);
     behind.is_some_and(|b| b.is(&["mariadb", "mysql", "postgresql"]))
         || service_at(peer, program.as_deref()).is_some_and(|s| s.is_database)
 }

@@ -45,7 +45,8 @@ fn churn(case: &Case<'_>) -> Option<Finding> {
         // A pool that only grows is another matter.
         let replaced = born as f64 > (v.seen.workers_last as f64 - v.seen.workers_first as f64).max(0.0) * 1.5;
         let crashed = v.log("crash") > 0 || v.log("killed") > 0;
-        let often = a_request > 0.01 && a_second > 1.5 && replaced && !crashed;
+        // A worker that takes seconds to begin is not born often, and yet most of what is done.
+        let often = a_request > 0.01 && (a_second > 1.5 || a_request >= 0.05 && born >= 3) && replaced && !crashed;
         let due = recycle.is_none_or(|(_, n)| n < 200.0);
         (often && due).then(|| {
             let knob = recycle.map(|(name, _)| v.fix(name, json!(if v.is(&["apache"]) { 0 } else { 10_000 })));
