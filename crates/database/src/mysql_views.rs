@@ -153,8 +153,9 @@ fn session(row: &Row) -> Option<Session> {
         // Threads of the server itself.
         "Daemon" | "Binlog Dump" | "Binlog Dump GTID" | "Slave_IO" | "Slave_SQL" | "Slave_worker" => return None,
         "Query" | "Execute" | "Fetch" | "Prepare" | "Init DB" => {
-            let metadata = doing.starts_with("Waiting for") && doing.ends_with("lock");
-            let waits = transaction == Some("LOCK WAIT") || metadata;
+            // Those of metadata and tables, and GET_LOCK().
+            let no_row = doing.starts_with("Waiting for") && doing.ends_with("lock") || doing == "User lock";
+            let waits = transaction == Some("LOCK WAIT") || no_row;
             if waits { SessionState::LockWait } else { SessionState::Active }
         }
         _ => SessionState::Other,

@@ -53,6 +53,8 @@ const CONTRAST: f64 = 0.4;
 const SHORTEST: Duration = Duration::from_secs(2);
 /// Tracing and profiling take as long as they take.
 const INSIDE: Duration = Duration::from_secs(7);
+/// Parts of the load that is asked about, where it is a rate, after each of which memory is read.
+const READINGS: u32 = 3;
 const FEW_USERS: u32 = 4;
 const GENTLE_USERS: u32 = 2;
 /// Of the load's time, before the look inside begins.
@@ -114,7 +116,7 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Res
             wait(lab, Duration::from_secs(3));
             Ok(None)
         }
-        _ => put_on(lab, plan, &machine, StepKind::Alone, Some(1), order.part(ALONE), None).map(Some),
+        _ => put_on(lab, plan, &machine, StepKind::Alone, Some(1), order.part(ALONE), None, 0).map(Some),
     };
     take(&mut all, site.servers()?);
     let alone = alone?;
@@ -185,7 +187,7 @@ pub fn look_again(
     if servers.servers.len() < before.servers.len() {
         site.follow()?;
         let time = Duration::from_secs(2);
-        let step = put_on(lab, &order.plan, machine, StepKind::Few, Some(GENTLE_USERS), time, None);
+        let step = put_on(lab, &order.plan, machine, StepKind::Few, Some(GENTLE_USERS), time, None, 0);
         servers = site.servers()?;
         step?;
     }
@@ -194,7 +196,7 @@ pub fn look_again(
     let (users, is_open) = users_of(&order.plan);
     let users = (!is_open).then_some(users);
     let time = order.part(BEYOND);
-    let step = put_on(lab, &order.plan, machine, StepKind::Main, users, time, Some(&mut *site))?;
+    let step = put_on(lab, &order.plan, machine, StepKind::Main, users, time, Some(&mut *site), 0)?;
     if !step.is_whole() {
         return Err(LabError::Other(format!("agent {} was lost meanwhile", step.lost.join(", "))));
     }
@@ -242,12 +244,6 @@ fn steps(
 ) -> Result<(), LabError> {
     let plan = &order.plan;
     let (users, is_open) = users_of(plan);
-    let mut answered = all.steps.iter().map(|s| s.answered).sum::<u64>();
-    // Read after each step, so that what grows with requests is told from what settles.
-    let mut note = |site: &mut dyn Site, step: &Step| {
-        answered += step.answered;
-        site.memory(answered)
-    };
     let say = |lab: &mut Lab<'_>, what: String| lab.tell(&Event::Experiment { what: what.into() });
     if order.manner == Manner::Observe {
         say(lab, format!("watching what there is for {} s, without load of ours", order.time.as_secs()));
@@ -267,9 +263,8 @@ fn steps(
     if gentle || users > 2 * few || is_open {
         say(lab, format!("{few} users"));
         let (users, time) = (few_of(gentle, is_open, few), order.part(FEW));
-        let step = put_on(lab, plan, machine, StepKind::Few, users, time, Some(&mut *site))?;
-        note(site, &step)?;
-        all.steps.push(step);
+        all.steps.push(put_on(lab, plan, machine, StepKind::Few, users, time, Some(&mut *site), 0)?);
+        note(site, all)?;
     }
     if gentle {
         all.inside = inside_step(lab, plan, machine, few_of(gentle, is_open, few), &mut *site, all)?;
@@ -280,40 +275,36 @@ fn steps(
     let words = if is_open { "the rate that is asked about".into() } else { format!("{users} users") };
     say(lab, words);
     let asked = (!is_open).then_some(users);
-    let step = put_on(lab, plan, machine, StepKind::Main, asked, order.time, Some(&mut *site))?;
-    note(site, &step)?;
+    let step = put_on(lab, plan, machine, StepKind::Main, asked, order.time, Some(&mut *site), answered(all))?;
     all.steps.push(step);
+    note(site, all)?;
     suspect(lab, all);
     site.settle()?;
     if !is_open {
         say(lab, format!("twice as many: {} users", users.saturating_mul(2)));
         let (twice, time) = (Some(users.saturating_mul(2)), order.part(BEYOND));
-        let step = put_on(lab, plan, machine, StepKind::Beyond, twice, time, Some(&mut *site))?;
-        note(site, &step)?;
-        all.steps.push(step);
+        all.steps.push(put_on(lab, plan, machine, StepKind::Beyond, twice, time, Some(&mut *site), 0)?);
+        note(site, all)?;
         suspect(lab, all);
         site.settle()?;
         let mut other = plan.clone();
         other.keepalive = if plan.keepalive == KeepAlive::Off { KeepAlive::On } else { KeepAlive::Off };
         say(lab, format!("{users} users with keep-alive {}", other.keepalive));
         let (kind, time) = (StepKind::OtherKeepalive, order.part(CONTRAST));
-        let step = put_on(lab, &other, machine, kind, Some(users), time, Some(&mut *site))?;
-        note(site, &step)?;
-        all.steps.push(step);
+        all.steps.push(put_on(lab, &other, machine, kind, Some(users), time, Some(&mut *site), 0)?);
+        note(site, all)?;
         suspect(lab, all);
         site.settle()?;
     }
     say(lab, "the same load, and a look inside: system calls, profile".into());
     all.inside = inside_step(lab, plan, machine, asked, &mut *site, all)?;
-    if let Some(step) = all.steps.last() {
-        note(site, step)?;
-    }
+    note(site, all)?;
     suspect(lab, all);
     let asked_about = if is_open { Vec::new() } else { open_questions(all) };
     for (kind, other) in asked_about.into_iter().filter_map(|kind| Some((kind, contrast::plan(plan, kind)?))) {
         site.settle()?;
         say(lab, format!("{users} users, {}", step::name(kind)));
-        let step = put_on(lab, &other, machine, kind, Some(users), order.part(CONTRAST), Some(&mut *site))?;
+        let step = put_on(lab, &other, machine, kind, Some(users), order.part(CONTRAST), Some(&mut *site), 0)?;
         all.steps.push(step);
         suspect(lab, all);
     }
@@ -321,6 +312,16 @@ fn steps(
     all.servers.iter_mut().for_each(|server| server.modules = modules.remove(&server.server));
     all.unseen.extend(unseen);
     Ok(())
+}
+
+/// Requests that were answered so far.
+fn answered(all: &Examination) -> u64 {
+    all.steps.iter().map(|s| s.answered).sum()
+}
+
+/// Reads memory after a step, so that what grows with requests is told from what settles.
+fn note(site: &mut dyn Site, all: &Examination) -> Result<(), LabError> {
+    site.memory(answered(all))
 }
 
 /// Where looks go so that whoever watches the runs of a lab sees them.
@@ -372,7 +373,8 @@ fn wait(lab: &Lab<'_>, time: Duration) {
     }
 }
 
-/// One experiment: load of so many users, or as the plan has it; what is seen of the servers while it is on.
+/// One experiment: load of so many users, or as the plan has it; what is seen of the servers while it is on. `before`: requests that were
+/// answered before it.
 fn put_on(
     lab: &mut Lab<'_>,
     plan: &Plan,
@@ -381,10 +383,16 @@ fn put_on(
     users: Option<u32>,
     time: Duration,
     site: Option<&mut dyn Site>,
+    before: u64,
 ) -> Result<Step, LabError> {
     lab.check_stop()?;
     let plan = step::plan(plan, users, time);
     let label = step::label(kind);
+    let measured = plan.phases.iter().find(|p| p.measured).map(|p| &p.load);
+    let rate_rps = measured.and_then(|load| match load {
+        Load::Open { rate_rps, .. } if kind == StepKind::Main => Some(*rate_rps),
+        _ => None,
+    });
     let (run, seen) = match site {
         None => (lab.run(&plan, &label)?, Ok(None)),
         Some(site) => during(lab, &plan, &label, |on| {
@@ -393,6 +401,13 @@ fn put_on(
                 return Ok(None);
             }
             site.begin()?;
+            // With a rate there are few steps: readings of memory between make up for it.
+            for part in 1..READINGS {
+                let so_far = time * part / READINGS;
+                if let Some(rate_rps) = rate_rps.filter(|_| on.wait(so_far)) {
+                    site.memory(before + (rate_rps * so_far.as_secs_f64()) as u64)?;
+                }
+            }
             on.wait(time);
             site.end().map(Some)
         })?,

@@ -11,6 +11,9 @@ use lastdrop_server::{KnobsOf, ServerError, ServerRef, knobs_of, served_folders,
 use crate::behind::{Member, Members};
 use crate::site::Tried;
 
+/// What a server has started for one request is gone by then.
+const HELD_S: f64 = 10.0;
+
 /// Each server with its settings, as far as they can be read.
 pub fn examined(members: &Members, unseen: &mut Vec<String>) -> Vec<Examined> {
     let of = |(place, member): (usize, &Member)| {
@@ -92,12 +95,21 @@ fn reference(member: &Member) -> Result<ServerRef, ServerError> {
     member.named.clone().map_or_else(|| member.found.name.parse().map_err(ServerError::Setting), Ok)
 }
 
-/// Processes that have a listener of a server open and are neither below nor above it.
+/// Processes that have a listener of a server open and are none of its own: neither below nor above it, or below it and of another program,
+/// which has been there for longer than a request takes.
 fn foreign(master: i32) -> Vec<String> {
     let related = |pid: i32, of: i32| process::ancestry(pid).any(|p| p == of);
-    let holders = listeners::holders_of_listeners(master);
-    let others = holders.into_iter().filter(|pid| *pid != 1 && !related(*pid, master) && !related(master, *pid));
-    others.map(|pid| format!("{pid} {}", process::name(pid).unwrap_or_default())).collect()
+    let exe = |pid: i32| process::look(pid).and_then(|p| p.exe);
+    let own = exe(master);
+    let is_another = |pid: i32| exe(pid).is_some_and(|exe| own.as_ref().is_some_and(|own| *own != exe));
+    let stays = |pid: i32| process::look(pid).is_some_and(|p| p.age_s() >= HELD_S);
+    let is_foreign = |pid: &i32| match (related(*pid, master), related(master, *pid)) {
+        (false, false) => true,
+        (true, _) => is_another(*pid) && stays(*pid),
+        _ => false,
+    };
+    let holders = listeners::holders_of_listeners(master).into_iter().filter(|pid| *pid != 1 && *pid != master);
+    holders.filter(is_foreign).map(|pid| format!("{pid} {}", process::name(pid).unwrap_or_default())).collect()
 }
 
 /// Settings of the kernel that old advice names. Those that the kernel has not got are absent.

@@ -9,13 +9,15 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::listeners::{Endpoint, is_local};
+use crate::listeners::{Endpoint, inodes, is_local};
 use crate::namespace::Namespace;
 use crate::sock_diag::{LISTEN, StateFlags, TcpSocket, UnixSocket};
 use crate::stat::{self, Stat};
 
+/// Programs that are what they run.
+const INTERPRETERS: &[&str] = &["python", "pypy", "ruby", "perl", "node", "java", "php7", "php8"];
 /// More networks than this are not looked into: a machine full of containers.
 const MOST_NAMESPACES: usize = 64;
 /// What a control group's path ends with or has in it when it holds one service or container and nothing else.
@@ -99,8 +101,13 @@ impl Chain {
             if next.is_empty() {
                 break;
             }
-            for pid in next {
-                for end in networks.ends_of(pid, &table) {
+            // What they have open and the sockets of their networks are read at once: on a busy machine all the files of all processes take
+            // longer to read than many a connection lasts.
+            let open: Vec<(i32, Vec<u64>)> =
+                next.iter().map(|pid| (*pid, inodes(*pid).unwrap_or_default().into_iter().collect())).collect();
+            networks.read.clear();
+            for (pid, inodes) in open {
+                for end in networks.ends_of(pid, &inodes, &table) {
                     match end {
                         Some(other) if !self.is_below(other, &table) => {
                             let top = table.top_of_program(other);
@@ -141,7 +148,6 @@ struct Table {
     starts: HashMap<i32, u64>,
     /// Who has a socket open: of several the one with the smallest id, which is the oldest as a rule.
     holders: HashMap<u64, i32>,
-    sockets: HashMap<i32, Vec<u64>>,
 }
 
 impl Table {
@@ -151,13 +157,9 @@ impl Table {
             let Some((stat, _)) = Stat::of_any(pid) else { continue };
             table.parents.insert(pid, stat.parent);
             table.starts.insert(pid, stat.start_ticks);
-            let inodes: Vec<u64> = crate::listeners::inodes(pid).unwrap_or_default().into_iter().collect();
-            for inode in &inodes {
-                let holder = table.holders.entry(*inode).or_insert(pid);
+            for inode in inodes(pid).unwrap_or_default() {
+                let holder = table.holders.entry(inode).or_insert(pid);
                 *holder = pid.min(*holder);
-            }
-            if !inodes.is_empty() {
-                table.sockets.insert(pid, inodes);
             }
         }
         table
@@ -165,7 +167,10 @@ impl Table {
 
     /// The topmost process above this one that runs the same program.
     fn top_of_program(&self, pid: i32) -> i32 {
-        let program = |pid: i32| -> Option<PathBuf> { fs::read_link(format!("/proc/{pid}/exe")).ok() };
+        let program = |pid: i32| -> Option<(PathBuf, Vec<u8>)> {
+            let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+            Some((exe.clone(), script_of(&exe, pid)))
+        };
         let own = program(pid);
         let mut top = pid;
         while let Some(parent) = self.parents.get(&top).filter(|p| **p > 1 && own.is_some() && program(**p) == own) {
@@ -173,6 +178,21 @@ impl Table {
         }
         top
     }
+}
+
+/// What an interpreter runs: its command line, or the first word of the title that it gives itself. Nothing of other programs: whatever
+/// they call themselves they are the same. A supervisor in Python is no part of the gunicorn that it has started.
+fn script_of(exe: &Path, pid: i32) -> Vec<u8> {
+    let interprets = |name: &str| INTERPRETERS.iter().any(|one| name.starts_with(one));
+    if !interprets(&exe.file_name().unwrap_or_default().to_string_lossy()) {
+        return Vec::new();
+    }
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<&[u8]> = line.split(|b| *b == 0 || *b == b' ').filter(|w| !w.is_empty()).collect();
+    // "gunicorn: master [app]" and "gunicorn: worker [app]", "puma 6.3 (…)" and "puma: cluster worker 0".
+    let first = String::from_utf8_lossy(words.first().copied().unwrap_or_default()).into_owned();
+    let is_title = !first.starts_with('/') && !interprets(&first);
+    if is_title { first.trim_end_matches(':').into() } else { words.concat() }
 }
 
 /// The sockets of one network namespace.
@@ -244,8 +264,10 @@ impl Networks {
 
     /// The processes at the other ends of the connections that a process opened; None for one that is on this machine
     /// and cannot be seen.
-    fn ends_of(&mut self, pid: i32, table: &Table) -> Vec<Option<i32>> {
-        let Some(inodes) = table.sockets.get(&pid) else { return Vec::new() };
+    fn ends_of(&mut self, pid: i32, inodes: &[u64], table: &Table) -> Vec<Option<i32>> {
+        if inodes.is_empty() {
+            return Vec::new();
+        }
         let Some(name) = namespace_name(pid) else { return Vec::new() };
         let Some(own) = self.of(&name, pid) else { return Vec::new() };
         let mut ends = Vec::new();
@@ -255,8 +277,10 @@ impl Networks {
                 if own.listeners.contains_key(&socket.local.port()) {
                     continue;
                 }
+                // Whoever has taken the connection since the files were read listens there, too.
+                let listener = || own.listeners.get(&socket.remote.port()).and_then(|inode| table.holders.get(inode)).copied();
                 match own.by_remote.get(&socket.local) {
-                    Some(other) => ends.push(holder(own, other, table)),
+                    Some(other) => ends.push(holder(own, other, table).or_else(listener)),
                     None if !socket.remote.ip().is_loopback() => far.push(*socket),
                     // Its other end is closed already.
                     None => {}

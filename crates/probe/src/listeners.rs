@@ -175,17 +175,18 @@ pub fn owners_anywhere(address: SocketAddr) -> Vec<i32> {
     listening.filter(|(pid, found)| !found.is_empty() && has_it(*pid)).filter_map(|(_, found)| holder(&found)).collect()
 }
 
+/// The listeners of TCP that a process has open. None where its descriptors may not be read.
+#[must_use]
+pub fn inodes_of_listeners(pid: i32) -> HashSet<u64> {
+    let own = inodes(pid).unwrap_or_default();
+    let all = sockets(pid).unwrap_or_default().into_iter().filter(|s| s.state == TcpState::Listen);
+    all.map(|s| s.inode).filter(|inode| own.contains(inode)).collect()
+}
+
 /// All processes that have a listener of a process open, that process among them.
 #[must_use]
 pub fn holders_of_listeners(pid: i32) -> Vec<i32> {
-    let own = inodes(pid).unwrap_or_default();
-    let listening: HashSet<u64> = sockets(pid)
-        .unwrap_or_default()
-        .into_iter()
-        .filter(|s| s.state == TcpState::Listen)
-        .map(|s| s.inode)
-        .filter(|inode| own.contains(inode))
-        .collect();
+    let listening = inodes_of_listeners(pid);
     if listening.is_empty() {
         return Vec::new();
     }

@@ -1,5 +1,6 @@
 //! Which of the processes that run is the server that a name means.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -23,7 +24,24 @@ pub(crate) fn masters_anywhere(is_of: impl Fn(&ProcessInfo) -> bool) -> Vec<Proc
     group.retain(is_of);
     let pids: Vec<i32> = group.iter().map(|p| p.pid).collect();
     group.retain(|p| !pids.contains(&p.parent));
+    leave_out_heirs(&mut group);
     group
+}
+
+/// Leaves out what has all of its listening sockets from an older one of them: something that a server has started, in which its own program
+/// still runs, and that has left it. It holds the sockets, and serves nobody.
+fn leave_out_heirs(masters: &mut Vec<ProcessInfo>) {
+    if masters.len() < 2 {
+        return;
+    }
+    let own = |p: &ProcessInfo| (p.start_ticks, listeners::inodes_of_listeners(p.pid));
+    let all: Vec<_> = masters.iter().map(own).collect();
+    let is_heir = |(began, held): &(u64, HashSet<u64>)| {
+        let older = all.iter().filter(|(other, _)| other < began);
+        !held.is_empty() && older.into_iter().any(|(_, theirs)| held.is_subset(theirs))
+    };
+    let mut heirs = all.iter().map(is_heir);
+    masters.retain(|_| !heirs.next().unwrap_or(false));
 }
 
 /// Where a master listens. Its workers hold the same sockets: they tell where the master itself is another user's, or has

@@ -15,6 +15,9 @@ const NOISE_US: f64 = 1_000.0;
 pub(super) const SENT_AGAIN: f64 = 0.02;
 /// The least time until one is sent again.
 pub(super) const RETRANSMISSION_US: f64 = 190_000.0;
+/// Answers that take so many times as long as for one user alone.
+const SLOWER: f64 = 1.3;
+const MUCH_SLOWER: f64 = 2.0;
 /// From here on somebody who waits for an answer notices: seconds.
 const LONG_S: f64 = 0.15;
 /// A pool of which this share is at work has nobody left.
@@ -59,7 +62,13 @@ impl<'a> Case<'a> {
 
     /// How much longer answers take than for one user alone. None where that is not known.
     pub fn slower(&self) -> Option<f64> {
-        let alone = self.alone.filter(|s| s.response.count > 0)?.response.mean;
+        let step = self.alone.filter(|s| s.response.count > 0)?;
+        // One who is turned away most of the time is answered sooner: their times tell nothing of each other.
+        let turned_away = |s: &Step| s.share_of_status(|s| ["429", "503", "403"].contains(&s));
+        if (turned_away(step) - turned_away(self.main)).abs() > 0.1 && !self.errors() {
+            return Some(1.0);
+        }
+        let alone = step.response.mean;
         // A part of a millisecond more is the machine's noise.
         let noise = self.main.response.mean - alone < NOISE_US;
         (self.main.response.count > 0).then(|| if noise { 1.0 } else { self.main.response.mean / alone.max(1.0) })
@@ -75,17 +84,18 @@ impl<'a> Case<'a> {
         let queue = self.servers().iter().any(|v| v.queue() >= 0.9);
         // A lock that another program holds makes one user alone wait as well.
         let locked = self.main.databases.iter().any(|look| look.lock_wait_mean.is_some_and(|n| n >= 1.0));
+        // Users who have no descriptor or port do not even ask.
+        let ours = self.main.generator.no_descriptors + self.main.generator.no_ports > 0;
+        // A rate that is answered as it comes is bounded by nothing; answers that take several times as long are.
+        let slower = match self.all.load {
+            LoadShape::Open if self.main.answered_rps >= 0.98 * self.main.rate_rps => MUCH_SLOWER,
+            _ => SLOWER,
+        };
+        let certainly = queue || refused || errors || locked || ours;
         match self.all.load {
-            LoadShape::Foreign => queue || refused || errors || locked,
+            LoadShape::Foreign => certainly,
             // Lost packets make one user alone wait as well as many.
-            _ => {
-                queue
-                    || refused
-                    || errors
-                    || locked
-                    || self.few_wait_long()
-                    || self.slower().is_none_or(|times| times > 1.3)
-            }
+            _ => certainly || self.few_wait_long() || self.slower().is_none_or(|times| times > slower),
         }
     }
 
@@ -141,7 +151,10 @@ impl<'a> Case<'a> {
         // Workers that could run and may not lack processors, too, whoever has them.
         let could_run = |v: &View<'_>| {
             let of = if v.has_pool() { v.busy().max(1.5) } else { v.seen.threads };
-            of > 0.0 && v.seen.waiting("running") >= 0.6 * of && !v.is(&["mariadb", "postgresql", "pid"])
+            // Of a program of no known kind most threads may have nothing to do: it runs on as many processors as there are.
+            let unknown = v.is(&["pid"]);
+            let runs = v.seen.waiting("running") >= if unknown { 1.5 } else { 0.6 * of };
+            of > 0.0 && runs && !v.is(&["mariadb", "postgresql"])
         };
         let by_us = self.own_cores() >= 0.75 * busy || self.servers().iter().any(could_run);
         self.main.busy(cpus) >= FULL && by_us

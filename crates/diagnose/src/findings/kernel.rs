@@ -194,6 +194,11 @@ fn accept_queue(case: &Case<'_>) -> Option<Finding> {
     if overflows < 5 || case.per_second(overflows) < 0.5 {
         return None;
     }
+    // Another one's of the same network: its own never had anybody in it.
+    let is_its = case.servers().iter().skip(1).all(|b| b.seen.queue_most.unwrap_or(0) < b.seen.queue_limit.unwrap_or(u64::MAX)) || v.queue() >= 0.5;
+    if !is_its {
+        return None;
+    }
     // A pool that is full fills every queue, however long.
     let workers_busy = v.has_pool() && v.busy() >= 0.8 * v.size();
     if workers_busy || case.cpu_full() {

@@ -53,8 +53,12 @@ fn upstream_full(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let lines = v.log("upstream-full");
         let tried = v.calls("connect-full");
-        (lines > 0 || tried > 0.02).then(|| {
-            let behind = case.servers().into_iter().find(|b| v.about.to.contains(&b.about.server));
+        let behind = case.servers().into_iter().find(|b| v.about.to.contains(&b.about.server));
+        // By TCP nobody is refused: the kernel drops what is beyond the limit, and tells of the whole network. It is his whose queue is full.
+        let is_full = |v: &View<'_>| v.seen.queue_limit.is_some_and(|limit| v.seen.queue_most.unwrap_or(0) >= limit.max(1));
+        let dropped = v.moved("ListenOverflows");
+        let tcp = dropped >= 5 && behind.is_some_and(|b| is_full(&b) && !b.seen.queue_at.starts_with("unix:")) && !is_full(&v);
+        (lines > 0 || tried > 0.02 || tcp).then(|| {
             let limit = behind.and_then(|b| b.seen.queue_limit).unwrap_or(0);
             let found =
                 finding(0.95, format!("the listen queue behind {} is full: it refuses to wait", v.about.server))
@@ -68,6 +72,8 @@ fn upstream_full(case: &Case<'_>) -> Option<Finding> {
                         0.01,
                     )
                     .seen("sock_diag", "limit of that queue", limit, 0)
+                    .seen("sock_diag", "most that waited in it", behind.and_then(|b| b.seen.queue_most).unwrap_or(0), limit)
+                    .seen("TcpExt", "ListenOverflows", dropped, 5)
                     .unless("ECONNREFUSED: nobody listens there")
                     .check_by("no more errno 11 in the log of the front");
             match behind {
@@ -359,17 +365,48 @@ fn serialized(case: &Case<'_>) -> Option<Finding> {
 
 /// A lock inside a program of which no thread shows it: it has a loop, or threads of its own making. Told by what is left: one user gets as
 /// much as many do, and nobody computes, waits for somebody else or is full.
-pub(super) const BY_EXCLUSION: &[Rule] = &[Rule { id: "serialized", look: no_more_than_one }];
+pub(super) const BY_EXCLUSION: &[Rule] = &[
+    Rule { id: "db-pool-exhausted", look: |c| few_connections(c, true) },
+    Rule { id: "slow-upstream", look: |c| few_connections(c, false) },
+    Rule { id: "serialized", look: no_more_than_one },
+];
+
+/// A program without a pool of workers that has a few connections to somebody, and answers as many times more than one user gets: each is
+/// a place that requests wait for.
+fn few_connections(case: &Case<'_>, to_database: bool) -> Option<Finding> {
+    let alone = case.alone.filter(|s| s.answered >= 10)?;
+    let in_flight = case.main.answered_rps * case.main.response.mean / 1e6;
+    let times = case.main.answered_rps / alone.answered_rps.max(1e-9);
+    let mut all = case.servers().into_iter().rev().filter(|v| !v.has_pool() || v.is_async());
+    let (v, peer, open) = all.find_map(|v| {
+        let mut own = v.about.connects.iter().filter_map(|to| Some((to.as_str(), v.seen.peers.get(to)?.open)));
+        let (peer, open) = own.find(|(_, open)| *open >= 1.7 && (0.75..1.25).contains(&(times / open)))?;
+        Some((v, peer, open)).filter(|_| !v.is(&["nginx", "haproxy", "mariadb", "postgresql"]))
+    })?;
+    let rests = v.seen.hottest_process_cores < 0.5 && case.cpu_idle();
+    (rests && in_flight >= 1.5 * open && is_database(case, &v, peer) == to_database).then(|| {
+        finding(0.78, format!("requests wait inside {} for one of its {open:.0} connections to {peer}", v.about.server))
+            .of(&v)
+            .seen("sock_diag", &format!("connections to {peer}, on average"), open, in_flight / 1.5)
+            .seen("load", "requests at once, on average", in_flight, 1.5 * open)
+            .seen("load", "throughput against one user alone", times, open)
+            .seen("/proc/PID/stat", "cores of its busiest process", v.seen.hottest_process_cores, 0.5)
+            .unless("a connection for each request; throughput that does not go with their number")
+            .do_this(Vec::new(), "more connections in the program's own pool (pool size, MaxConnsPerHost, maxSockets), as far as the other side bears it; each held for less")
+            .check_by("throughput rises with the size of the pool")
+    })
+}
 
 fn no_more_than_one(case: &Case<'_>) -> Option<Finding> {
     let alone = case.alone.filter(|s| s.answered >= 10)?;
     let flat = |s: &Step| (0.8 * alone.answered_rps..=1.25 * alone.answered_rps).contains(&s.answered_rps);
     let few = case.all.step(StepKind::Few).is_none_or(flat);
-    let rests = |v: &View<'_>| v.seen.hottest_process_cores < 0.5 && v.made().0 < 2.0 && !(v.has_pool() && v.is_full());
+    let is_pool = |v: &View<'_>| v.has_pool() && !v.is_async();
+    let rests = |v: &View<'_>| v.seen.hottest_process_cores < 0.5 && v.made().0 < 2.0 && !(is_pool(v) && v.is_full());
     let all = case.servers();
     let v = all.iter().rev().find(|v| !v.is(&["mariadb", "postgresql", "nginx", "haproxy"]))?;
     let is_fast = case.main.unanswered() > 0 || case.errors();
-    (few && flat(case.main) && case.main.users >= 5 && !is_fast && case.cpu_idle() && all.iter().all(rests) && !v.has_pool()).then(|| {
+    (few && flat(case.main) && case.main.users >= 5 && !is_fast && case.cpu_idle() && all.iter().all(rests) && !is_pool(v)).then(|| {
         finding(0.72, format!("{} serves one request at a time: a lock inside it, most likely", v.about.server))
             .of(v)
             .seen("load", "throughput against one user alone", case.main.answered_rps / alone.answered_rps.max(1e-9), 1.25)
@@ -613,7 +650,9 @@ fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
         let (peer, share) = peer(&v)?;
         let next = behind(case, &v, peer);
         // One that is in the chain and full has its own finding.
-        let passes_on = next.is_some_and(|b| b.has_pool());
+        // What comes back to the server before it waits for its own workers.
+        let comes_back = next.is_some_and(|b| b.place < v.place);
+        let passes_on = comes_back || next.is_some_and(|b| b.has_pool());
         (v.has_pool() && share >= MOST && v.busy() >= 0.8 && !peer.ends_with(":53") && !passes_on)
             .then_some((v, peer, share))
     });
@@ -675,7 +714,8 @@ fn front_waits(case: &Case<'_>) -> Option<Finding> {
     let all = case.servers();
     let v =
         all.iter().rev().find(|v| v.is(&["nginx", "haproxy"]) && !v.about.connects.is_empty() && case.cpu_idle())?;
-    let behind_has_pool = all.iter().any(|b| v.about.to.contains(&b.about.server) && b.has_pool());
+    let computes = |b: &View<'_>| b.seen.waiting("running") >= 1.0 || b.seen.hottest_process_cores >= 0.5;
+    let behind_has_pool = all.iter().any(|b| v.about.to.contains(&b.about.server) && (b.has_pool() || computes(b)));
     let peer = v.about.connects.first()?;
     let named =
         v.about.to.first().filter(|to| !to.is_empty()).map_or_else(|| peer.clone(), |to| format!("{to} ({peer})"));

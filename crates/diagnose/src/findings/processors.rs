@@ -95,7 +95,7 @@ fn share_of(case: &Case<'_>, v: &View<'_>, libraries: &[&str], functions: &[&str
 
 fn compression(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let share = share_of(case, &v, &["libz", "libbrotli", "libzstd", "libdeflate"], &["deflate", "longest_match", "Brotli"]);
+        let share = share_of(case, &v, &["libz", "libbrotli", "libzstd", "libdeflate"], &["deflate", "longest_match", "Brotli", "compress/flate", "klauspost/compress"]);
         (share >= 0.33 && short_of_cpu(&v)).then(|| {
             let knob = ["gzip_comp_level", "DeflateCompressionLevel"].iter().find(|name| v.about.settings.contains_key(**name));
             finding(0.9, "the processor's time goes into compressing answers")
@@ -238,6 +238,7 @@ fn interpreter_lock(case: &Case<'_>) -> Option<Finding> {
 /// In the names of their functions: V8's; HotSpot's serial, parallel, G1, Shenandoah and Z; Ruby's and Python's.
 const COLLECTORS: &[&str] = &[
     "MarkCompact",
+    "ConcurrentMarking",
     "Scavenge",
     "MarkingVisitor",
     "Sweeper",
@@ -262,7 +263,9 @@ const COLLECTORS: &[&str] = &[
 fn collector(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let share = share_of(case, &v, &[], COLLECTORS);
-        (share >= 0.25 && short_of_cpu(&v)).then(|| {
+        // Collectors with threads of their own fill more than one processor between them.
+        let short = short_of_cpu(&v) || v.seen.cpu_cores.unwrap_or(0.0) >= 0.8;
+        (share >= 0.25 && short).then(|| {
             finding(0.8, "the collector of garbage takes the time")
                 .of(&v)
                 .seen("profile", "share of the collector", share, 0.25)
@@ -284,7 +287,9 @@ fn libuv(case: &Case<'_>) -> Option<Finding> {
         let full = (0.7 * all..=all + 0.8).contains(&pooled);
         let full_of_names = (0.85 * for_names..=for_names + 0.2).contains(&looking);
         let loops_idle = v.seen.waiting("events") >= 0.5 * processes;
-        (v.is_node() && loops_idle && (full || full_of_names)).then(|| {
+        // V8's own threads compute as well, for its collector.
+        let collects = share_of(case, &v, &[], COLLECTORS) >= 0.15;
+        (v.is_node() && loops_idle && !collects && (full || full_of_names)).then(|| {
             let (threads, most) = if full { (pooled, all) } else { (looking, for_names) };
             let title = if full {
                 format!("the {all:.0} pool threads of Node are busy, its loop is not")

@@ -14,6 +14,9 @@ use super::peers::is_database;
 /// the rest.
 const INHERITED: f64 = 0.45;
 
+/// So many calls are no chance.
+const ENOUGH_CALLS: f64 = 8.0;
+
 pub(super) const ALL: &[Rule] = &[
     Rule { id: "htaccess-lookups", look: htaccess },
     Rule { id: "db-connect-per-request", look: database_connects },
@@ -33,8 +36,10 @@ pub(super) const ALL: &[Rule] = &[
 /// Servers whose traced calls have so many of a sort in each request; with the number and the object.
 fn all_calls<'a>(case: &'a Case<'a>, sort: &str, least: f64) -> impl Iterator<Item = (View<'a>, f64, String)> {
     case.servers().into_iter().filter_map(move |v| {
-        let inside = case.inside(&v.about.server).filter(|i| i.requests >= 3.0)?;
-        let n = inside.calls.get(sort).copied().filter(|n| *n >= least)?;
+        // One or two requests tell as well where there are many such calls in each.
+        let inside = case.inside(&v.about.server).filter(|i| i.requests >= 1.0)?;
+        let enough = |n: f64| inside.requests >= 3.0 || n * inside.requests >= ENOUGH_CALLS;
+        let n = inside.calls.get(sort).copied().filter(|n| *n >= least && enough(*n))?;
         Some((v, n, inside.objects.get(sort).cloned().unwrap_or_default()))
     })
 }
@@ -140,7 +145,15 @@ fn growing(case: &Case<'_>, fpm: bool) -> Option<Finding> {
         .find(|v| v.is(&["php-fpm"]) == fpm && v.has_pool() && v.about.one_request_a_worker | v.is(&["apache"]))?;
     let (first, last) = (v.seen.workers_first as f64, v.seen.workers_last as f64);
     let busy_lines = v.log("seems-busy");
-    let grows = last >= first * 1.3 && last - first >= 3.0;
+    // Or in each step a little, and still afterwards.
+    let seen = |kind: StepKind| case.all.step(kind).and_then(|s| s.server(&v.about.server)).map(|s| (s.workers_first as f64, s.workers_last as f64));
+    let goes_on = |kind: StepKind| seen(kind).is_none_or(|(first, last)| last > first);
+    let slowly = last > first && goes_on(StepKind::Beyond) && goes_on(StepKind::OtherKeepalive) && {
+        let from = seen(StepKind::Few).map_or(first, |(first, _)| first);
+        let to = [StepKind::Beyond, StepKind::OtherKeepalive].into_iter().filter_map(seen).map(|(_, last)| last).fold(last, f64::max);
+        to >= 2.0 * from && to - from >= 4.0 && v.queue() >= 1.0
+    };
+    let grows = last >= first * 1.3 && last - first >= 3.0 || slowly;
     (grows || (fpm && busy_lines > 0)).then(|| {
         finding(0.85, "the pool was still growing while the load was on")
             .of(&v)
@@ -208,7 +221,9 @@ fn delayed_ack(case: &Case<'_>) -> Option<Finding> {
     // A page that takes 40 ms has all of its answer after them: the first write is with the client at once, or else with the front,
     // while the worker has long gone on to wait for the next.
     let after = alone.service.p50 - alone.first_byte.p50;
-    let at_the_client = alone.first_byte.count > 0 && (30_000.0..49_000.0).contains(&after);
+    // Whoever computes for that long has no need of an acknowledgement.
+    let computes = v.seen.cpu_cores.unwrap_or(0.0) / case.main.answered_rps.max(1e-9) >= 0.01;
+    let at_the_client = alone.first_byte.count > 0 && (30_000.0..49_000.0).contains(&after) && !computes;
     let in_flight = case.main.answered_rps * case.main.response.mean / 1e6;
     let at_rest = |b: &View<'_>| b.place > v.place && b.has_pool() && b.busy() < 0.3 * in_flight;
     let at_the_front = acks > 0.3 && case.servers().last().is_some_and(at_rest);
