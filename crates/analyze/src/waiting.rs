@@ -67,6 +67,7 @@ pub(crate) fn object(call: &Syscall, ports: &[u16]) -> String {
             let port = local.rsplit(':').next().and_then(|p| p.parse().ok());
             if port.is_some_and(|p: u16| ports.contains(&p)) { "client".into() } else { peer.to_string() }
         }
+        Some((_, peer)) if kind == "UDP" => peer.to_string(),
         // The end that was accepted has the name of its listener.
         Some(_) if kind.starts_with("UNIX") && inside.contains('"') => "client".into(),
         None if kind.starts_with("UNIX") && inside.contains('"') => "listener".into(),

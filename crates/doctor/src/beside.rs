@@ -1,6 +1,6 @@
 //! Looks at all servers of the chain beside a step: a thread for each, one for what their threads are at, their error logs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -115,6 +115,8 @@ struct Watched {
     cost_us: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
     logs: ErrorLogs,
+    /// Children that had ended at the end of the step before.
+    zombies: BTreeSet<i32>,
 }
 
 /// All of them. Dropped, they end.
@@ -200,6 +202,7 @@ impl Beside {
                 cost_us,
                 thread,
                 logs: ErrorLogs::of(found.master),
+                zombies: process::zombies_of(found.master),
             }
         };
         Beside {
@@ -268,7 +271,10 @@ impl Beside {
             if let Some((address, share, connections)) = clients.top().filter(|_| place == 0) {
                 (seen.top_client, seen.other_clients) = (Some((address, share)), connections);
             }
-            seen.zombies = process::zombies_of(watched.master);
+            // A master that looks after its children once a second is no parent who does not.
+            let zombies = process::zombies_of(watched.master);
+            seen.zombies = zombies.intersection(&watched.zombies).count() as u64;
+            watched.zombies = zombies;
             step.servers.push(seen);
             for what in unread {
                 let what = if self.unread.len() < 20 { format!("{}: {what}", watched.called) } else { continue };

@@ -30,7 +30,8 @@ fn other_sessions(plan: &Plan) -> Plan {
         for (_, value) in request.headers.iter_mut().filter(|(name, _)| name.eq_ignore_ascii_case("cookie")) {
             // With columns of a data file, or what answers said, users have their own already.
             if !value.contains("{{") {
-                *value = value.split(';').map(|one| format!("{}{{{{user}}}}", one.trim())).collect::<Vec<_>>().join("; ");
+                *value =
+                    value.split(';').map(|one| format!("{}{{{{user}}}}", one.trim())).collect::<Vec<_>>().join("; ");
             }
         }
     }

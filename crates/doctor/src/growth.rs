@@ -36,7 +36,9 @@ impl Readings {
                 self.masters.insert(member.called.clone(), master.rss);
             }
             // A database fills its cache, and a JVM the heap that it was given: that they grow says nothing.
-            let fills = member.found.kind.database.is_some() || ["tomcat"].contains(&member.found.kind.name) || member.found.software.contains("java");
+            let fills = member.found.kind.database.is_some()
+                || ["tomcat"].contains(&member.found.kind.name)
+                || member.found.software.contains("java");
             if workers.len() > MOST_WORKERS || fills {
                 continue;
             }

@@ -14,6 +14,7 @@ use lastdrop_probe::listeners;
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::perf::Perf;
 use lastdrop_probe::process;
+use lastdrop_probe::socket_names::SocketNames;
 use lastdrop_probe::strace::Strace;
 
 use crate::behind::{Member, Members};
@@ -82,7 +83,11 @@ fn trace(member: &Member, url: &Url, inside: &mut Inside) {
     let Ok(file) = tempfile::NamedTempFile::new() else { return };
     let pids = some_workers(member, TRACED);
     let namespace = Namespace::of(member.found.master).ok();
-    let sockets = || namespace.as_ref().and_then(|n| n.socket_names().ok()).unwrap_or_default();
+    let sockets = || {
+        let mut names = namespace.as_ref().and_then(|n| n.socket_names().ok()).unwrap_or_default();
+        names.extend(SocketNames::of_udp(member.found.master));
+        names
+    };
     let mut known = sockets();
     let Ok(mut strace) = Strace::attach(&pids, file.path()) else { return };
     let began = Instant::now();

@@ -308,7 +308,7 @@ pub struct ServerSeen {
     /// Connections by the address that they were made to, all of its network namespace.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<String, PeerSeen>,
-    /// Children that have ended and that nobody has waited for.
+    /// Children that have ended and that nobody has waited for since the step before.
     pub zombies: u64,
 }
 

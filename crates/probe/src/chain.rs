@@ -278,7 +278,8 @@ impl Networks {
                     continue;
                 }
                 // Whoever has taken the connection since the files were read listens there, too.
-                let listener = || own.listeners.get(&socket.remote.port()).and_then(|inode| table.holders.get(inode)).copied();
+                let listener =
+                    || own.listeners.get(&socket.remote.port()).and_then(|inode| table.holders.get(inode)).copied();
                 match own.by_remote.get(&socket.local) {
                     Some(other) => ends.push(holder(own, other, table).or_else(listener)),
                     None if !socket.remote.ip().is_loopback() => far.push(*socket),

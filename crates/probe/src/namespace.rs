@@ -31,6 +31,7 @@ pub const COUNTERS: &[&str] = &[
     "ListenDrops",
     "TCPLostRetransmit",
     "TCPTimeouts",
+    "TCPDSACKRecv",
     "TCPAbortOnMemory",
     "TCPAbortOnTimeout",
     "TCPMemoryPressures",

@@ -1,5 +1,6 @@
 //! Processes: who they are, whose children they are, and everything needed to start one again as it was.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -106,12 +107,12 @@ pub fn worker_pids(master: i32, helpers: Helpers) -> Vec<i32> {
 
 /// Children of a process, and of its children, that have ended and that nobody has waited for.
 #[must_use]
-pub fn zombies_of(parent: i32) -> u64 {
+pub fn zombies_of(parent: i32) -> BTreeSet<i32> {
     let mut parents: Vec<i32> = child_pids(parent);
     parents.push(parent);
     let ended =
         |pid: &i32| crate::stat::Stat::of_any(*pid).is_some_and(|(s, _)| s.state == 'Z' && parents.contains(&s.parent));
-    crate::stat::all_pids().filter(ended).count() as u64
+    crate::stat::all_pids().filter(ended).collect()
 }
 
 /// A process and those above it, but for the first of all.

@@ -23,6 +23,19 @@ impl SocketNames {
         self.by_inode.insert(inode, name);
     }
 
+    /// Those of UDP that are connected, of the network of a process: name servers are asked by them.
+    #[must_use]
+    pub fn of_udp(pid: i32) -> SocketNames {
+        let process = procfs::process::Process::new(pid);
+        let all =
+            process.map(|p| p.udp().into_iter().chain(p.udp6()).flatten().collect::<Vec<_>>()).unwrap_or_default();
+        let connected = all.into_iter().filter(|s| s.remote_address.port() > 0);
+        SocketNames {
+            by_inode: connected.map(|s| (s.inode, format!("UDP:[->{}]", s.remote_address))).collect(),
+            ..SocketNames::default()
+        }
+    }
+
     /// Those that others know, too.
     pub fn extend(&mut self, others: SocketNames) {
         self.by_inode.extend(others.by_inode);

@@ -105,11 +105,12 @@ impl<'a> Case<'a> {
         self.all.load == LoadShape::Closed && self.cpu_idle() && self.alone_s().is_some_and(|s| s >= LONG_S)
     }
 
-    /// Segments were sent again, of connections that somebody has taken: the first one of others is sent again, too.
+    /// Segments were sent again, of connections that somebody has taken: the first one of others is sent again, too. Those that had arrived
+    /// all the same are told by who got them twice (D-SACK, RFC 2883): on a busy machine the kernel loses patience (tail loss probes).
     pub fn sent_again(&self) -> f64 {
         let first = self.servers().into_iter().next();
-        let again = first.map_or(0, |v| v.moved("RetransSegs").saturating_sub(v.moved("TCPSynRetrans")));
-        self.per_request(again)
+        let needless = |v: &View<'_>| v.moved("TCPSynRetrans") + v.moved("TCPDSACKRecv");
+        self.per_request(first.map_or(0, |v| v.moved("RetransSegs").saturating_sub(needless(&v))))
     }
 
     /// Are a few answers very late, and segments sent again?
@@ -248,7 +249,8 @@ impl<'a> View<'a> {
         // Whom nobody has ever reached is none of those that are known; the load itself makes connections to the front alone.
         let port = |address: &str| address.rsplit(':').next().unwrap_or_default().to_string();
         let own_ports: Vec<String> = self.about.listens.iter().map(|l| port(l)).collect();
-        let is_own = |to: &String| self.about.connects.contains(to) || self.place == 0 && !own_ports.contains(&port(to));
+        let is_own =
+            |to: &String| self.about.connects.contains(to) || self.place == 0 && !own_ports.contains(&port(to));
         let own = self.seen.peers.iter().filter(|(to, _)| is_own(to));
         let (mut open, mut opening, mut most) = (0.0, 0.0, ("", 0.0));
         for (to, peer) in own {
@@ -412,7 +414,12 @@ impl Says for Finding {
             Value::Number(n) if n.is_f64() => json!(round(n.as_f64().unwrap_or(0.0))),
             other => other,
         };
-        self.evidence.push(Evidence { source: source.into(), name: name.into(), value, threshold: threshold.into() });
+        let threshold = threshold.into();
+        // One of several signs that was not there says nothing.
+        let is_absent = value.as_f64() == Some(0.0) && threshold.as_f64().is_some_and(|t| t > 0.0);
+        if !is_absent {
+            self.evidence.push(Evidence { source: source.into(), name: name.into(), value, threshold });
+        }
         self
     }
 

@@ -24,7 +24,11 @@ fn keepalive(case: &Case<'_>) -> Option<Finding> {
         let other = case.all.step(StepKind::OtherKeepalive).filter(|o| !o.keepalive && case.main.keepalive);
         let gain = other.map_or(1.0, |o| o.answered_rps / case.main.answered_rps.max(1e-9));
         // The status page is asked beside others: what the threads of a process each wait for says more than its letters.
-        let by_board = by_board && !(v.one_thread_each() && v.has_pool() && v.seen.threads >= 1.0 && v.seen.waiting("client") < 0.3 * workers);
+        let by_board = by_board
+            && !(v.one_thread_each()
+                && v.has_pool()
+                && v.seen.threads >= 1.0
+                && v.seen.waiting("client") < 0.3 * workers);
         let is_on = v.setting("KeepAlive").is_none_or(|s| !s.eq_ignore_ascii_case("off"));
         let waits = v.queue() >= 0.7 || case.main.timed_out > 0;
         // Where fewer were served without it, it is not what they wait for.
@@ -98,7 +102,7 @@ fn rate_limited(case: &Case<'_>) -> Option<Finding> {
     (told > 0.01 || case.all.load == LoadShape::Foreign && v.log("rate-limited") >= 5).then(|| {
         finding(0.9, format!("{share} of the answers are those of a limit that is configured: it does what it was told to"))
             .of(v)
-            .seen("load", "answers that turn away (429, 503, 403), share", told, 0.01)
+            .seen("load", "answers that turn away (429, 503, 403, 500), share", told, 0.01)
             .seen("error log", v.line("rate-limited"), v.log("rate-limited"), 0)
             .unless("errors of a server that is down or full: 502, 504, and lines that say so")
             .do_this(

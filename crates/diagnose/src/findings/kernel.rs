@@ -195,7 +195,9 @@ fn accept_queue(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     // Another one's of the same network: its own never had anybody in it.
-    let is_its = case.servers().iter().skip(1).all(|b| b.seen.queue_most.unwrap_or(0) < b.seen.queue_limit.unwrap_or(u64::MAX)) || v.queue() >= 0.5;
+    let is_its =
+        case.servers().iter().skip(1).all(|b| b.seen.queue_most.unwrap_or(0) < b.seen.queue_limit.unwrap_or(u64::MAX))
+            || v.queue() >= 0.5;
     if !is_its {
         return None;
     }
@@ -279,12 +281,19 @@ fn worker_crash(case: &Case<'_>) -> Option<Finding> {
         let is_its = |line: &&String| programs.iter().any(|p| line.starts_with(p)) && FAULTS.iter().any(|f| line.contains(f));
         let faults: Vec<&String> = case.main.kernel_log.iter().filter(is_its).collect();
         let lines = v.log("crash");
-        (lines > 0 || (!faults.is_empty() && v.seen.born > 0)).then(|| {
+        // A server that writes nothing about it: others take the places of workers whose requests have no answer, and nothing recycles them.
+        let broken = ["closed", "reset"].iter().filter_map(|what| case.main.failed.get(*what)).sum::<u64>();
+        let recycles = ["MaxConnectionsPerChild", "pm.max_requests", "max_requests", "max-requests"].iter().any(|name| v.count(name).is_some_and(|n| n > 0.0));
+        let killed = v.seen.group_oom_kills + case.main.oom_kills > 0 || v.log("killed") + v.log("worker-timeout") > 0;
+        let stays = v.seen.workers_last <= v.seen.workers_first + 1;
+        let replaced = v.has_pool() && v.seen.born >= 5 && stays && !recycles && !killed && broken * 3 >= v.seen.born;
+        (lines > 0 || (!faults.is_empty() && v.seen.born > 0) || replaced).then(|| {
             finding(0.92, "workers die by a signal")
                 .of(&v)
                 .seen("error log", v.line("crash"), lines, 1)
                 .seen("kernel log", faults.first().map_or("faults of its processes", |line| line), faults.len() as u64, 1)
                 .seen("processes", "workers born", v.seen.born, 1)
+                .seen("load", "requests whose connection was closed or reset", broken, 1)
                 .unless("no exit by a signal in the log, no fault in the kernel's; oom_kill has not moved")
                 .do_this(Vec::new(), "a core dump says where (CoreDumpDirectory, ulimit -c, coredumpctl); an extension or module is the usual suspect")
                 .check_by("no more exit signals in the log")

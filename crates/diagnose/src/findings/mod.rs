@@ -8,13 +8,16 @@
 mod about;
 mod case;
 mod clients;
+mod databases;
 mod kernel;
+mod locks;
 mod nodes;
 mod peers;
 mod pools;
 mod processors;
 mod proxies;
 mod risks;
+mod upstreams;
 mod wastes;
 
 #[cfg(test)]
@@ -52,6 +55,7 @@ const LIMITS: &[&[Rule]] = &[
     pools::EXHAUSTED,
     kernel::NETWORK,
     peers::BY_EXCLUSION,
+    processors::TAKEN_BY_OTHERS,
 ];
 /// What one user alone waits for as long as many do: nobody waits for another, and it is all the same what throughput ends at.
 const SIDE_BY_SIDE: &[&[Rule]] = &[peers::LONG];
@@ -110,7 +114,7 @@ pub fn open_questions(examination: &Examination) -> Vec<StepKind> {
     if processors::may_compress(&case) {
         all.push(StepKind::Uncompressed);
     }
-    if peers::may_share_a_session(&case) {
+    if locks::may_share_a_session(&case) {
         all.push(StepKind::OtherSessions);
     }
     all
@@ -174,7 +178,7 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
     let limits = fire(tables_for(&case), Severity::Limit);
     if let Some(limit) = limits.into_iter().find(|l| !refuted.contains(&l.id.as_str())) {
         document.limit = Some(limit.id.clone());
-        document.cannot_tell = peers::cannot_tell(&case, &limit);
+        document.cannot_tell = databases::cannot_tell(&case, &limit);
         document.findings.push(limit);
     }
     let mut rest = fire(WASTES, Severity::Waste);

@@ -1,12 +1,12 @@
 //! Processors: full, one of them full, spent on making workers, or on one thing that could be spared.
 
-use lastdrop_model::documents::{Expectation, Finding};
+use lastdrop_model::documents::{Expectation, Finding, Fix};
 use lastdrop_model::examination::{Step, StepKind};
 use lastdrop_model::units::show_us;
 use serde_json::json;
 
 use super::case::{Case, ONE_CORE, Says, View, finding, round};
-use super::{Rule, peers};
+use super::{Rule, databases};
 
 const LESS_COMPRESSION: &str = "a level of 1 to 4 costs a fraction of 9 for a few percent more bytes; compress static files once (gzip_static, \
                                 mod_deflate with pre-compressed files)";
@@ -22,7 +22,7 @@ pub(super) const FULL: &[Rule] = &[
     Rule { id: "interpreter-lock", look: interpreter_lock },
     Rule { id: "gc-pauses", look: collector },
     Rule { id: "libuv-pool", look: libuv },
-    Rule { id: "db-slow", look: peers::one_statement },
+    Rule { id: "db-slow", look: databases::one_statement },
     Rule { id: "cpu-saturated", look: saturated },
 ];
 pub(super) const ONE: &[Rule] = &[
@@ -95,21 +95,28 @@ fn share_of(case: &Case<'_>, v: &View<'_>, libraries: &[&str], functions: &[&str
 
 fn compression(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
-        let share = share_of(case, &v, &["libz", "libbrotli", "libzstd", "libdeflate"], &["deflate", "longest_match", "Brotli", "compress/flate", "klauspost/compress"]);
+        let share = share_of(
+            case,
+            &v,
+            &["libz", "libbrotli", "libzstd", "libdeflate"],
+            &["deflate", "longest_match", "Brotli", "compress/flate", "klauspost/compress"],
+        );
         (share >= 0.33 && short_of_cpu(&v)).then(|| {
-            let knob = ["gzip_comp_level", "DeflateCompressionLevel"].iter().find(|name| v.about.settings.contains_key(**name));
+            let knob = ["gzip_comp_level", "DeflateCompressionLevel"]
+                .iter()
+                .find(|name| v.about.settings.contains_key(**name));
             finding(0.9, "the processor's time goes into compressing answers")
                 .of(&v)
                 .seen("profile", "share of the compression library", share, 0.33)
                 .seen("/proc/PID/stat", "cores used", v.seen.cpu_cores.unwrap_or(0.0), 0)
                 .unless("compression below a third of the profile")
-                .do_this(
-                    knob.map(|name| v.fix(name, json!(1))).into_iter().collect(),
-                    LESS_COMPRESSION,
-                )
+                .do_this(knob.map(|name| v.fix(name, json!(1))).into_iter().collect(), LESS_COMPRESSION)
                 .brings(case.bound(None).map(|mut e| {
                     e.ratio = (1.0 / (1.0 - 0.7 * share)).min(e.ratio.max(1.0 / (1.0 - 0.7 * share)));
-                    e.because = format!("{:.0} % of the time is compression, of which a low level saves about two thirds", share * 100.0);
+                    e.because = format!(
+                        "{:.0} % of the time is compression, of which a low level saves about two thirds",
+                        share * 100.0
+                    );
                     e
                 }))
                 .check_by("the share of libz in lastdrop profile")
@@ -127,7 +134,8 @@ pub(super) fn may_compress(case: &Case<'_>) -> bool {
 fn uncompressed(case: &Case<'_>) -> Option<Finding> {
     let plain = case.all.step(StepKind::Uncompressed)?;
     let bytes = |step: &Step| step.bytes_received as f64 / step.answered.max(1) as f64;
-    let (gain, larger) = (plain.answered_rps / case.main.answered_rps.max(1e-9), bytes(plain) / bytes(case.main).max(1.0));
+    let (gain, larger) =
+        (plain.answered_rps / case.main.answered_rps.max(1e-9), bytes(plain) / bytes(case.main).max(1.0));
     let v = case.servers().into_iter().find(|v| short_of_cpu(v)).filter(|_| gain >= 1.5 && larger >= 1.3)?;
     let share = 1.0 - 1.0 / gain;
     Some(
@@ -140,7 +148,10 @@ fn uncompressed(case: &Case<'_>) -> Option<Finding> {
             .do_this(Vec::new(), LESS_COMPRESSION)
             .brings(Some(Expectation {
                 ratio: round(1.0 / (1.0 - 0.7 * share)),
-                because: format!("{:.0} % of the time is compression, of which a low level saves about two thirds", share * 100.0),
+                because: format!(
+                    "{:.0} % of the time is compression, of which a low level saves about two thirds",
+                    share * 100.0
+                ),
             }))
             .check_by("the same load without Accept-Encoding"),
     )
@@ -183,7 +194,7 @@ fn opcode_cache(case: &Case<'_>) -> Option<Finding> {
                 .seen("trace", "files opened a request", opens, 50)
                 .unless("files are opened by the dozen and the compiler is not in the profile")
                 .do_this(
-                    v.about.settings.contains_key("opcache.enable").then(|| v.fix("opcache.enable", json!(1))).into_iter().collect(),
+                    cache_of_code(&v),
                     "opcache.enable=1 with memory for all files (opcache.memory_consumption, opcache.max_accelerated_files)",
                 )
                 .brings(case.bound(None).map(|mut e| {
@@ -194,6 +205,19 @@ fn opcode_cache(case: &Case<'_>) -> Option<Finding> {
                 .check_by("files opened a request in lastdrop trace")
         })
     })
+}
+
+/// It is off; or it is on, and too small for the files.
+fn cache_of_code(v: &View<'_>) -> Vec<Fix> {
+    let Some(now) = v.about.settings.get("opcache.enable") else { return Vec::new() };
+    if !now.is_on() && v.count("opcache.enable") != Some(1.0) {
+        return vec![v.fix("opcache.enable", json!(1))];
+    }
+    let larger = |(name, least): (&str, f64)| Some(v.fix(name, json!((v.count(name)? * 8.0).max(least) as i64)));
+    [("opcache.memory_consumption", 128.0), ("opcache.max_accelerated_files", 10_000.0)]
+        .into_iter()
+        .filter_map(larger)
+        .collect()
 }
 
 /// Threads of one interpreter: together one processor, the others wait for its lock.
@@ -316,12 +340,22 @@ fn saturated(case: &Case<'_>) -> Option<Finding> {
     let used = v.seen.cpu_cores.unwrap_or(0.0);
     let own = case.main.generator.cores_beside_servers();
     let demand = case.busy_cores() / case.main.answered_rps.max(1e-9);
+    let others = case.main.generator.others_cores;
+    let title = if others >= 0.5 * case.busy_cores() {
+        format!(
+            "the processors are full, for the most part with programs that have nothing to do with {}",
+            v.about.server
+        )
+    } else {
+        format!("the processors are full: this is what the machine can do; {} uses most", v.about.server)
+    };
     Some(
-        finding(0.9, format!("the processors are full: this is what the machine can do; {} uses most", v.about.server))
+        finding(0.9, title)
             .of(&v)
             .seen("/proc/stat", "cores busy", case.busy_cores(), 0.9 * case.main.cores.len() as f64)
             .seen("/proc/PID/stat", &format!("cores of {}", v.about.server), used, 0)
             .seen("load", "cores of the generator", own, 0)
+            .seen("/proc/stat", "cores of other programs", others, 0)
             .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 1.3)
             .unless("processors that idle while somebody waits")
             .do_this(
@@ -335,6 +369,25 @@ fn saturated(case: &Case<'_>) -> Option<Finding> {
             )
             .check_by("processor time a request"),
     )
+}
+
+/// What is left where nothing of the servers themselves limits and other programs have the processors.
+pub(super) const TAKEN_BY_OTHERS: &[Rule] = &[Rule { id: "cpu-saturated", look: others_compute }];
+
+fn others_compute(case: &Case<'_>) -> Option<Finding> {
+    let (others, all) = (case.main.generator.others_cores, case.main.cores.len() as f64);
+    let v = case.servers().into_iter().next()?;
+    let slow = case.main.unanswered() * 200 > case.main.due || case.slower().is_some_and(|t| t >= 2.0);
+    (others >= 0.5 * all && case.busy_cores() >= 0.95 * all && slow).then(|| {
+        finding(0.7, "the processors are full with other programs, which the servers wait for")
+            .of(&v)
+            .seen("/proc/stat", "cores of other programs", others, 0.5 * all)
+            .seen("/proc/stat", "cores busy", case.busy_cores(), 0.95 * all)
+            .seen("/proc/PID/stat", &format!("cores of {}", v.about.server), v.seen.cpu_cores.unwrap_or(0.0), 0)
+            .unless("processors that idle while somebody waits; something that the servers themselves wait for")
+            .do_this(Vec::new(), "see who they are (top): give them less (nice, CPUWeight=, a quota), another time or another machine; then ask again")
+            .check_by("cores of other programs")
+    })
 }
 
 /// One event loop that does one long thing after the other.

@@ -44,9 +44,10 @@ fn maxconn(case: &Case<'_>) -> Option<Finding> {
         .min_by_key(|k| v.count(k).unwrap_or(f64::INFINITY) as u64)
         .cloned();
     // A limit that nobody reaches is none: then the loop does not come to it for want of a processor.
-    let reached = named.as_ref().and_then(|name| v.count(name)).is_none_or(|n| {
-        case.all.load != LoadShape::Closed || n <= f64::from(case.main.users) + v.seen.other_clients
-    });
+    let reached = named
+        .as_ref()
+        .and_then(|name| v.count(name))
+        .is_none_or(|n| case.all.load != LoadShape::Closed || n <= f64::from(case.main.users) + v.seen.other_clients);
     let not_accepting = v.queue() >= 0.9 && v.seen.hottest_thread_cores < ONE_CORE && reached;
     ((queued >= 1 || not_accepting) && room && !case.cpu_full()).then(|| {
         let fix = named.map(|name| {

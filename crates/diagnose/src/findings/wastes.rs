@@ -8,12 +8,15 @@ use serde_json::json;
 
 use super::Rule;
 use super::case::{Case, Says, View, finding};
-use super::peers::is_database;
+use super::databases::is_database;
 
 /// Of what a master has resident a good half is files, which stay shared; a worker that has this much of it for itself has written to
 /// the rest.
 const INHERITED: f64 = 0.45;
 
+/// What a worker has loaded for itself, and all of them together, bytes.
+const LOADED_EACH: f64 = 24e6;
+const LOADED_ALL: f64 = 150e6;
 /// So many calls are no chance.
 const ENOUGH_CALLS: f64 = 8.0;
 
@@ -95,13 +98,17 @@ fn opened_behind<'a>(case: &'a Case<'a>) -> Option<(View<'a>, f64, String)> {
 
 fn upstream_connects(case: &Case<'_>) -> Option<Finding> {
     let is_other = |(v, _, peer): &(View<'_>, f64, String)| !is_database(case, v, peer);
-    let traced = calls(case, "connect", 0.8, &["nginx", "haproxy", "apache"]).filter(is_other);
+    // Applications call others as well.
+    let traced = calls(case, "connect", 0.8, &["nginx", "haproxy", "apache"])
+        .filter(is_other)
+        .or_else(|| calls(case, "connect", 0.8, &[]).filter(is_other));
     let (v, n, peer) = traced.or_else(|| opened_behind(case).filter(is_other))?;
     // To one's own FastCGI pool by a path it costs next to nothing.
     let dear = !peer.starts_with("unix:") || v.is(&["haproxy"]);
     dear.then(|| {
         let fix = match v.kind() {
-            "haproxy" => vec![v.fix("http-reuse", json!("safe"))],
+            // That is its default.
+            "haproxy" if v.setting("http-reuse").is_some_and(|s| s == "never") => vec![v.fix("http-reuse", json!("safe"))],
             _ => Vec::new(),
         };
         finding(0.88, format!("{} opens a connection to {peer} for each request", v.about.server))
@@ -109,7 +116,7 @@ fn upstream_connects(case: &Case<'_>) -> Option<Finding> {
             .seen("trace", "connects a request", n, 0.8)
             .seen("sock_diag", "closed connections (TIME_WAIT)", v.seen.sockets.get("time_wait").copied().unwrap_or(0.0), 0)
             .unless("connections to it that are kept")
-            .do_this(fix, "nginx: keepalive N in the upstream, proxy_http_version 1.1 and an empty Connection header; Apache: no disablereuse, ProxyPass … enablereuse; HAProxy: http-reuse")
+            .do_this(fix, "nginx: keepalive N in the upstream, proxy_http_version 1.1 and an empty Connection header; Apache: no disablereuse, ProxyPass … enablereuse; HAProxy: http-reuse, without http-server-close or httpclose")
             .check_by("connects a request in lastdrop trace")
     })
 }
@@ -139,18 +146,24 @@ fn keepalive_off(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn growing(case: &Case<'_>, fpm: bool) -> Option<Finding> {
-    let v = case
-        .servers()
-        .into_iter()
-        .find(|v| v.is(&["php-fpm"]) == fpm && v.has_pool() && v.about.one_request_a_worker | v.is(&["apache"]))?;
+    let v = case.servers().into_iter().find(|v| v.is(&["php-fpm"]) == fpm && v.has_pool())?;
     let (first, last) = (v.seen.workers_first as f64, v.seen.workers_last as f64);
     let busy_lines = v.log("seems-busy");
     // Or in each step a little, and still afterwards.
-    let seen = |kind: StepKind| case.all.step(kind).and_then(|s| s.server(&v.about.server)).map(|s| (s.workers_first as f64, s.workers_last as f64));
+    let seen = |kind: StepKind| {
+        case.all
+            .step(kind)
+            .and_then(|s| s.server(&v.about.server))
+            .map(|s| (s.workers_first as f64, s.workers_last as f64))
+    };
     let goes_on = |kind: StepKind| seen(kind).is_none_or(|(first, last)| last > first);
     let slowly = last > first && goes_on(StepKind::Beyond) && goes_on(StepKind::OtherKeepalive) && {
         let from = seen(StepKind::Few).map_or(first, |(first, _)| first);
-        let to = [StepKind::Beyond, StepKind::OtherKeepalive].into_iter().filter_map(seen).map(|(_, last)| last).fold(last, f64::max);
+        let to = [StepKind::Beyond, StepKind::OtherKeepalive]
+            .into_iter()
+            .filter_map(seen)
+            .map(|(_, last)| last)
+            .fold(last, f64::max);
         to >= 2.0 * from && to - from >= 4.0 && v.queue() >= 1.0
     };
     let grows = last >= first * 1.3 && last - first >= 3.0 || slowly;
@@ -258,8 +271,18 @@ fn unshared(case: &Case<'_>) -> Option<Finding> {
             && g.worker_private_bytes * g.workers as f64 >= 64e6
             && g.worker_private_bytes >= INHERITED * inherited
             && g.worker_resident_bytes <= 1.3 * inherited;
-        (goes_on || is_over).then(|| {
-            let mut said = finding(0.82, "pages that workers shared become their own, request by request").of(&v);
+        // Nothing was ever shared: each has loaded for itself, after it was forked, what a master could have had.
+        let never = g.workers >= 3
+            && g.worker_private_bytes >= LOADED_EACH
+            && g.worker_private_bytes * g.workers as f64 >= LOADED_ALL
+            && g.worker_private_bytes >= 0.7 * g.worker_resident_bytes
+            && inherited > 0.0
+            && g.worker_resident_bytes >= 2.0 * inherited
+            && g.resident_bytes < 1024.0;
+        let never = never && !v.is(&["php-fpm"]);
+        (goes_on || is_over || never).then(|| {
+            let title = if never { "each worker has loaded for itself what all of them could share" } else { "pages that workers shared become their own, request by request" };
+            let mut said = finding(0.82, title).of(&v);
             if goes_on {
                 said = said
                     .seen("smaps_rollup", "bytes a request that are no longer shared", written, 1024)

@@ -1,0 +1,235 @@
+//! Servers behind a server: they refuse, their queue is full, or everybody waits for them.
+
+use lastdrop_model::documents::Finding;
+use serde_json::json;
+
+use super::case::{Case, ONE_CORE, Says, View, finding};
+use super::databases::is_database;
+use super::peers::{MOST, behind, peer};
+
+/// A connect is tried again after a second, by the kernel and by HAProxy.
+const SECOND_TRY_US: f64 = 950_000.0;
+
+pub(super) fn upstream_full(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let lines = v.log("upstream-full");
+        let tried = v.calls("connect-full");
+        let all = case.servers();
+        // Where nobody has met a connection between them, it is the next one.
+        let behind = all.iter().find(|b| v.about.to.contains(&b.about.server)).or(all.get(v.place + 1)).copied();
+        // By TCP nobody is refused: the kernel drops what is beyond the limit, and tells of the whole network. It is his whose queue is full.
+        let is_full =
+            |v: &View<'_>| v.seen.queue_limit.is_some_and(|limit| v.seen.queue_most.unwrap_or(0) >= limit.max(1));
+        let dropped = v.moved("ListenOverflows");
+        let tcp = dropped >= 5
+            && behind.is_some_and(|b| is_full(&b) && !b.seen.queue_at.starts_with("unix:"))
+            && !is_full(&v);
+        (lines > 0 || tried > 0.02 || tcp).then(|| {
+            let limit = behind.and_then(|b| b.seen.queue_limit).unwrap_or(0);
+            let found =
+                finding(0.95, format!("the listen queue behind {} is full: it refuses to wait", v.about.server))
+                    .of(&v)
+                    .seen("error log", v.line("upstream-full"), lines, 1)
+                    .seen("trace", "connects a request that the kernel refused (EAGAIN)", tried, 0.02)
+                    .seen(
+                        "load",
+                        "answers 502 and 503, share",
+                        case.main.share_of_status(|s| s == "502" || s == "503"),
+                        0.01,
+                    )
+                    .seen("sock_diag", "limit of that queue", limit, 0)
+                    .seen(
+                        "sock_diag",
+                        "most that waited in it",
+                        behind.and_then(|b| b.seen.queue_most).unwrap_or(0),
+                        limit,
+                    )
+                    .seen("TcpExt", "ListenOverflows", dropped, 5)
+                    .unless("ECONNREFUSED: nobody listens there")
+                    .check_by("no more errno 11 in the log of the front");
+            match behind {
+                Some(b) => {
+                    let knob = match b.kind() {
+                        "php-fpm" => "listen.backlog",
+                        "uwsgi" => "listen",
+                        _ => "backlog",
+                    };
+                    let mut fix = vec![b.fix(knob, json!((limit * 8).clamp(511, 4096)))];
+                    fix.extend(
+                        b.more_workers(b.wanted_workers()).into_iter().filter(|_| b.is_full() && case.cpu_idle()),
+                    );
+                    found.do_this(fix, "a longer queue only makes them wait there; the pool behind it has to keep up")
+                }
+                None => found.do_this(Vec::new(), "a longer backlog (and net.core.somaxconn), more workers behind it"),
+            }
+        })
+    })
+}
+
+/// HAProxy tries again after a second, so that a server that refuses, or whose packets are lost, shows in steps of that and not only in
+/// errors.
+pub(super) fn connect_retries(case: &Case<'_>) -> Option<Finding> {
+    let v = case.servers().into_iter().find(|v| v.is(&["haproxy"]))?;
+    let failed = v.moved("AttemptFails");
+    // Connections of the load are made at once: those whose first packet is sent again are HAProxy's own.
+    let ours_are_quick = case.main.connect.max < SECOND_TRY_US && v.moved("ListenOverflows") == 0;
+    let unanswered = if ours_are_quick { v.moved("TCPSynRetrans") } else { 0 };
+    let slowest = case.alone.map_or(case.main.response.p99, |s| s.response.max.max(s.response.p99));
+    // A time limit of less than a second ends the first try.
+    let slow = slowest >= SECOND_TRY_US || unanswered > 0;
+    let tries = case.per_request(failed + unanswered);
+    let (_, opening, whom) = v.made();
+    let in_flight = case.main.answered_rps * case.main.response.mean / 1e6;
+    let most_wait = opening >= 1.0 && opening >= 0.3 * in_flight;
+    ((tries >= 0.1 || most_wait) && slow).then(|| {
+        finding(0.88, "a server behind HAProxy takes no connections; it tries again, a second each time")
+            .of(&v)
+            .seen("sock_diag", &format!("connections that are not answered yet, most of them to {}", if whom.is_empty() { "nobody" } else { whom }), opening, 0.3 * in_flight)
+            .seen("Tcp", "connects that were refused, a request", case.per_request(failed), 0.1)
+            .seen("TcpExt", "first packets that were sent again, a request", case.per_request(unanswered), 0.1)
+            .seen("load", "the slowest answer for one user alone, ms", slowest / 1e3, SECOND_TRY_US / 1e3)
+            .seen("load", "answers 503, share", case.main.share_of_status(|s| s == "503"), 0.01)
+            .unless("connects that succeed at once; a server that answers slowly")
+            .do_this(Vec::new(), "health checks (option httpchk, check) take a server out that is down; option redispatch and retries say what happens meanwhile; \
+                                  packets that are dropped: a firewall, a wrong address")
+            .check_by("wretr and econ on its stats page")
+    })
+}
+
+pub(super) fn upstream_refused(case: &Case<'_>) -> Option<Finding> {
+    case.servers().into_iter().find_map(|v| {
+        let lines = v.log("upstream-refused");
+        let errors = case.main.share_of_status(|s| s == "502" || s == "503");
+        (lines > 0 && errors > 0.01).then(|| {
+            finding(0.95, format!("what is behind {} refuses connections, or is down", v.about.server))
+                .of(&v)
+                .seen("error log", v.line("upstream-refused"), lines, 1)
+                .seen("load", "answers 502 and 503, share", errors, 0.01)
+                .unless("EAGAIN: a full queue of somebody who is there")
+                .do_this(Vec::new(), "start it, or mend the address; a server that comes and goes: its own error log")
+                .check_by("answers 200")
+        })
+    })
+}
+
+/// A program without a pool of workers that has a few connections to somebody, and answers as many times more than one user gets: each is
+/// a place that requests wait for.
+pub(super) fn few_connections(case: &Case<'_>, to_database: bool) -> Option<Finding> {
+    let alone = case.alone.filter(|s| s.answered >= 10)?;
+    let in_flight = case.main.answered_rps * case.main.response.mean / 1e6;
+    let times = case.main.answered_rps / alone.answered_rps.max(1e-9);
+    let mut all = case.servers().into_iter().rev().filter(|v| !v.has_pool() || v.is_async());
+    let (v, peer, open) = all.find_map(|v| {
+        let mut own = v.about.connects.iter().filter_map(|to| Some((to.as_str(), v.seen.peers.get(to)?.open)));
+        let (peer, open) = own.find(|(_, open)| *open >= 1.7 && (0.75..1.25).contains(&(times / open)))?;
+        Some((v, peer, open)).filter(|_| !v.is(&["nginx", "haproxy", "mariadb", "postgresql"]))
+    })?;
+    let rests = v.seen.hottest_process_cores < 0.5 && case.cpu_idle();
+    (rests && in_flight >= 1.5 * open && is_database(case, &v, peer) == to_database).then(|| {
+        finding(0.78, format!("requests wait inside {} for one of its {open:.0} connections to {peer}", v.about.server))
+            .of(&v)
+            .seen("sock_diag", &format!("connections to {peer}, on average"), open, in_flight / 1.5)
+            .seen("load", "requests at once, on average", in_flight, 1.5 * open)
+            .seen("load", "throughput against one user alone", times, open)
+            .seen("/proc/PID/stat", "cores of its busiest process", v.seen.hottest_process_cores, 0.5)
+            .unless("a connection for each request; throughput that does not go with their number")
+            .do_this(Vec::new(), "more connections in the program's own pool (pool size, MaxConnsPerHost, maxSockets), as far as the other side bears it; each held for less")
+            .check_by("throughput rises with the size of the pool")
+    })
+}
+
+pub(super) fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
+    let found = case.servers().into_iter().rev().find_map(|v| {
+        let (peer, share) = peer(&v)?;
+        let next = behind(case, &v, peer);
+        // One that is in the chain and full has its own finding.
+        // What comes back to the server before it waits for its own workers.
+        let comes_back = next.is_some_and(|b| b.place < v.place);
+        let passes_on = comes_back || next.is_some_and(|b| b.has_pool());
+        (v.has_pool() && share >= MOST && v.busy() >= 0.8 && !peer.ends_with(":53") && !passes_on)
+            .then_some((v, peer, share))
+    });
+    if let Some((v, peer, share)) = found.filter(|_| case.cpu_idle()) {
+        let worker_s = v.busy() / case.main.answered_rps.max(1e-9);
+        let times = case.alone_s().map_or(1.0, |alone| worker_s / alone.max(1e-6));
+        let more = times < 1.5 && v.is_full();
+        let name = behind(case, &v, peer).map_or_else(|| peer.to_string(), |b| format!("{} ({peer})", b.about.server));
+        let advice = if more {
+            "it takes as long for one as for many: more workers would wait there side by side, until it is full; a time limit and a \
+             cache before it"
+        } else {
+            "it takes longer the more ask at once: it is full itself, more workers would only queue there; look at that server"
+        };
+        return Some(
+            finding(0.88, format!("workers of {} wait for {name}", v.about.server))
+                .of(&v)
+                .seen("/proc/PID/syscall", &format!("share of the busy workers that wait for {peer}"), share, MOST)
+                .seen("load", "time a worker is held by a request, against one user alone", times, 1.5)
+                .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
+                .unless("workers that compute, or wait for a lock")
+                .do_this(if more { v.more_workers(v.wanted_workers()) } else { Vec::new() }, advice)
+                .brings(if more { case.bound(Some(v.wanted_workers())) } else { None })
+                .check_by("time that calls to it take (lastdrop trace)"),
+        );
+    }
+    front_waits(case).or_else(|| loop_waits(case))
+}
+
+/// An event loop or a program of few threads that has as many connections to one peer as there are requests, and nothing else to do.
+fn loop_waits(case: &Case<'_>) -> Option<Finding> {
+    let in_flight = case.main.answered_rps * case.main.response.mean / 1e6;
+    let all = case.servers().into_iter().rev();
+    let mut loops = all.filter(|v| !v.has_pool() || v.is_async()).filter(|v| !v.is(&["mariadb", "postgresql"]));
+    let (v, peer, open) = loops.find_map(|v| {
+        let open = |peer: &String| v.seen.peers.get(peer).map_or(0.0, |p| p.open + p.opening);
+        let peer = v.about.connects.iter().max_by(|a, b| open(a).total_cmp(&open(b)))?;
+        Some((v, peer, open(peer))).filter(|(_, _, open)| *open >= MOST * in_flight)
+    })?;
+    let rests = v.seen.hottest_process_cores < 0.5 && v.seen.waiting("running") < 0.5;
+    let passes_on = behind(case, &v, peer).is_some_and(|b| b.has_pool() || b.seen.cpu_cores.unwrap_or(0.0) >= 0.5);
+    let long = case.main.service.mean > 5_000.0 && !case.few_wait_long();
+    (rests && long && !passes_on && case.cpu_idle() && !is_database(case, &v, peer)).then(|| {
+        let name = behind(case, &v, peer).map_or_else(|| peer.clone(), |b| format!("{} ({peer})", b.about.server));
+        finding(0.78, format!("{} waits for {name}", v.about.server))
+            .of(&v)
+            .seen("sock_diag", &format!("connections to {peer}, on average"), open, MOST * in_flight)
+            .seen("load", "requests at once, on average", in_flight, 0)
+            .seen("/proc/PID/stat", "cores of its busiest process", v.seen.hottest_process_cores, 0.5)
+            .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 0)
+            .unless("a loop that computes; fewer connections to it than requests: a pool of its own, or another wait")
+            .do_this(Vec::new(), "look at that server; a time limit and a cache before it; calls that do not depend on each other side by side")
+            .check_by("time that calls to it take")
+    })
+}
+
+/// A front without a pool of its own, before somebody of whom it can only be seen that he does not compute.
+fn front_waits(case: &Case<'_>) -> Option<Finding> {
+    let all = case.servers();
+    let v =
+        all.iter().rev().find(|v| v.is(&["nginx", "haproxy"]) && !v.about.connects.is_empty() && case.cpu_idle())?;
+    let computes = |b: &View<'_>| b.seen.waiting("running") >= 1.0 || b.seen.hottest_process_cores >= 0.5;
+    let behind_has_pool = all.iter().any(|b| v.about.to.contains(&b.about.server) && (b.has_pool() || computes(b)));
+    let peer = v.about.connects.first()?;
+    let named =
+        v.about.to.first().filter(|to| !to.is_empty()).map_or_else(|| peer.clone(), |to| format!("{to} ({peer})"));
+    let waits =
+        case.inside(&v.about.server).and_then(|i| i.waits_s.get(&format!("peer {peer}"))).copied().unwrap_or(0.0);
+    let rests = v.seen.waiting("events") >= 0.7 * v.seen.threads && v.seen.hottest_thread_cores < ONE_CORE;
+    // The mean of a few that wait for lost packets tells nothing of the server behind.
+    let lost = case.few_wait_long();
+    (!behind_has_pool && rests && !lost && case.main.service.mean > 5_000.0).then(|| {
+        finding(0.75, format!("{} waits for {named}", v.about.server))
+            .of(v)
+            .seen("trace", &format!("seconds a request waits for {peer}"), waits, 0)
+            .seen(
+                "/proc/PID/syscall",
+                "its threads that wait for events",
+                v.seen.waiting("events"),
+                0.7 * v.seen.threads,
+            )
+            .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 1.3)
+            .unless("a front that computes, or a pool behind it whose workers tell more")
+            .do_this(Vec::new(), "look at that server: it answers one after the other, or waits itself")
+            .check_by("$upstream_response_time in the log")
+    })
+}
