@@ -21,6 +21,8 @@ const PAUSE: Duration = Duration::from_millis(15);
 /// Pauses are so many times as long as what a look takes of a processor, which is milliseconds on a machine with many sockets; each is
 /// longer by once that than the one before: most is found at the beginning.
 const PAUSES: std::ops::Range<u32> = 10..40;
+/// So many listeners are looked for whom a server is connected to.
+const MOST_ENDS: usize = 32;
 /// Servers beyond this are left out: a front may lead to a hundred.
 const MOST_SERVERS: usize = 8;
 
@@ -167,6 +169,14 @@ impl Drop for Following {
     }
 }
 
+/// The topmost process that listens there, in whichever network.
+fn owner_of(end: &Endpoint) -> Option<i32> {
+    match end {
+        Endpoint::Tcp(address) => listeners::owners_anywhere(*address).first().copied(),
+        Endpoint::Unix(_) => listeners::owner(end),
+    }
+}
+
 /// Follows connections until `over` is set, while somebody puts load on.
 fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBool) -> Members {
     let mut chain = scope.chain();
@@ -177,7 +187,7 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
     let mut takes_part = vec![true; members.len()];
     members.extend(scope.candidates(&members));
     takes_part.resize(members.len(), false);
-    let (mut links, mut hidden) = (links::Following::default(), BTreeSet::new());
+    let (mut links, mut hidden, mut asked) = (links::Following::default(), BTreeSet::new(), BTreeSet::new());
     let mut turn = 0u32;
     loop {
         let begun = thread_cpu();
@@ -206,6 +216,28 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
         turn += 1;
         let masters: Vec<i32> = members.iter().map(|m| m.found.master).collect();
         let now = links.look(&masters);
+        // Whom one of them has just been seen to be connected to is looked for once; that reads the files of the whole machine, too.
+        for end in now
+            .others
+            .iter()
+            .filter(|end| asked.len() < MOST_ENDS && !asked.contains(*end))
+            .cloned()
+            .collect::<Vec<_>>()
+        {
+            asked.insert(end.clone());
+            let new = |pid: &i32| members.len() < MOST_SERVERS && !belongs(&members, *pid);
+            let Some(found) = owner_of(&end).filter(new).and_then(found_of_process) else { continue };
+            chain.add(found.master);
+            known.insert(found.master);
+            let what = free_name(&[], found.kind.name, found.master);
+            match scope.member(&members, found) {
+                Some(member) => {
+                    members.push(member);
+                    takes_part.push(true);
+                }
+                None => _ = hidden.insert(what),
+            }
+        }
         let before = std::mem::replace(&mut seen, now);
         seen.links.extend(before.links);
         if last {
@@ -256,6 +288,7 @@ fn in_order(members: Vec<Member>, takes_part: &[bool], seen: Links, to: Option<&
             .collect(),
         listens: order.iter().map(|o| seen.listens.get(*o).cloned().unwrap_or_default()).collect(),
         unseen: seen.unseen.iter().filter_map(|o| new_place(*o)).collect(),
+        others: BTreeSet::new(),
     };
     let mut taken: Vec<Option<Member>> = members.into_iter().map(Some).collect();
     Members { all: order.iter().filter_map(|o| taken[*o].take()).collect(), links, hidden: Vec::new() }
@@ -289,7 +322,7 @@ mod tests {
         let links = [link(1, 0), link(0, 4), link(2, 3)].into();
         let listens = vec![BTreeSet::new(); all.len()];
         // Known are the first two; the rest may be behind them.
-        let seen = Links { links, listens, unseen: vec![2, 4] };
+        let seen = Links { links, listens, unseen: vec![2, 4], others: BTreeSet::new() };
         let known = [true, true, false, false, false];
         let in_order = in_order(members, &known, seen, Some(&to));
         let called: Vec<&str> = in_order.all.iter().map(|m| m.called.as_str()).collect();

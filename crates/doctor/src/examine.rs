@@ -53,6 +53,8 @@ const CONTRAST: f64 = 0.4;
 const SHORTEST: Duration = Duration::from_secs(2);
 /// Tracing and profiling take as long as they take.
 const INSIDE: Duration = Duration::from_secs(7);
+/// Connections a request from which on they are no chance.
+const CONNECTS: f64 = 0.5;
 /// Parts of the load that is asked about, where it is a rate, after each of which memory is read.
 const READINGS: u32 = 3;
 const FEW_USERS: u32 = 4;
@@ -299,6 +301,7 @@ fn steps(
     say(lab, "the same load, and a look inside: system calls, profile".into());
     all.inside = inside_step(lab, plan, machine, asked, &mut *site, all)?;
     note(site, all)?;
+    complete(all);
     suspect(lab, all);
     let asked_about = if is_open { Vec::new() } else { open_questions(all) };
     for (kind, other) in asked_about.into_iter().filter_map(|kind| Some((kind, contrast::plan(plan, kind)?))) {
@@ -312,6 +315,22 @@ fn steps(
     all.servers.iter_mut().for_each(|server| server.modules = modules.remove(&server.server));
     all.unseen.extend(unseen);
     Ok(())
+}
+
+/// Whom a server connects to by its traced calls, where no connection has been met: it may have lasted for a millisecond each time.
+fn complete(all: &mut Examination) {
+    for inside in all.inside.iter().filter(|i| i.calls.get("connect").is_some_and(|n| *n >= CONNECTS)) {
+        let Some(peer) = inside.objects.get("connect") else { continue };
+        let to = all
+            .servers
+            .iter()
+            .find(|s| s.server != inside.server && s.listens.contains(peer))
+            .map(|s| s.server.clone());
+        if let Some(server) = all.servers.iter_mut().find(|s| s.server == inside.server && !s.connects.contains(peer)) {
+            server.connects.push(peer.clone());
+            server.to.push(to.unwrap_or_default());
+        }
+    }
 }
 
 /// Requests that were answered so far.

@@ -12,7 +12,7 @@ use crate::behind::{Member, Members};
 use crate::site::Tried;
 
 /// What a server has started for one request is gone by then.
-const HELD_S: f64 = 10.0;
+const HELD_S: f64 = 3.0;
 
 /// Each server with its settings, as far as they can be read.
 pub fn examined(members: &Members, unseen: &mut Vec<String>) -> Vec<Examined> {

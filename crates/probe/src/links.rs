@@ -28,6 +28,8 @@ pub struct Links {
     pub listens: Vec<BTreeSet<Endpoint>>,
     /// Servers of which no process may be looked into.
     pub unseen: Vec<usize>,
+    /// Listeners of this machine that one of them is connected to and none of them has.
+    pub others: BTreeSet<Endpoint>,
 }
 
 /// Looks once at the sockets of servers, each given by its master: that, and all that descends from it.
@@ -60,7 +62,8 @@ fn links_of(masters: &[i32], processes: &[(i32, usize)]) -> Links {
     let networks = networks(masters);
     // At once: a connection has to be there at both looks, and may last for a millisecond.
     let (held, unseen) = held(processes, masters.len());
-    let mut seen = Links { links: BTreeSet::new(), listens: vec![BTreeSet::new(); masters.len()], unseen };
+    let listens = vec![BTreeSet::new(); masters.len()];
+    let mut seen = Links { links: BTreeSet::new(), listens, unseen, others: BTreeSet::new() };
     for network in &networks {
         for (address, inode) in &network.tcp_listeners {
             if let Some(server) = held.get(inode) {
@@ -78,8 +81,10 @@ fn links_of(masters: &[i32], processes: &[(i32, usize)]) -> Links {
             .filter_map(|s| Some((*held.get(&s.inode)?, of_tcp(s, network, &networks, &held)?)));
         let unix = network.unix.keys().filter_map(|inode| Some((*held.get(inode)?, of_unix(*inode, network, &held)?)));
         for (from, (to, via)) in tcp.chain(unix) {
-            if from != to {
-                seen.links.insert(Link { from, to, via });
+            match to {
+                Some(to) if from != to => _ = seen.links.insert(Link { from, to, via }),
+                Some(_) => {}
+                None => _ = seen.others.insert(via),
             }
         }
     }
@@ -133,13 +138,14 @@ fn held(processes: &[(i32, usize)], servers: usize) -> (HashMap<u64, usize>, Vec
     (held, unseen)
 }
 
-/// The server that has the other end of a connection that this end has opened.
+/// The server that has the other end of a connection that this end has opened, and where that listens; None for the server where
+/// somebody else does, None at all where it is no such end.
 fn of_tcp(
     socket: &TcpSocket,
     own: &Network,
     networks: &[Network],
     held: &HashMap<u64, usize>,
-) -> Option<(usize, Endpoint)> {
+) -> Option<(Option<usize>, Endpoint)> {
     if own.listeners.contains_key(&socket.local.port()) {
         return None;
     }
@@ -150,17 +156,25 @@ fn of_tcp(
         let accepted = held.get(&end.inode).filter(|_| end.inode != 0);
         accepted.or_else(|| held.get(network.listeners.get(&end.local.port())?)).copied()
     });
-    servers.map(|to| (to, Endpoint::Tcp(socket.remote))).next()
+    let via = Endpoint::Tcp(socket.remote);
+    // Whoever connects to an address of its own machine does so from that address.
+    let is_here = socket.remote.ip().is_loopback() || socket.remote.ip() == socket.local.ip();
+    let listener = own.listeners.get(&socket.remote.port()).filter(|_| is_here);
+    match servers.into_iter().next().or_else(|| held.get(listener?).copied()) {
+        Some(to) => Some((Some(to), via)),
+        None => listener.map(|_| (None, via)),
+    }
 }
 
-fn of_unix(inode: u64, network: &Network, held: &HashMap<u64, usize>) -> Option<(usize, Endpoint)> {
+fn of_unix(inode: u64, network: &Network, held: &HashMap<u64, usize>) -> Option<(Option<usize>, Endpoint)> {
     let socket = network.unix.get(&inode).filter(|s| s.path.is_none())?;
     // One that is not accepted yet has no inode by which its other end could be found.
     let other = network.unix.get(&socket.peer.filter(|inode| *inode != 0)?)?;
     // Pairs of a process and its children have no name.
     let path = other.path.as_ref()?;
-    let to = held.get(&other.inode).or_else(|| held.get(network.unix_listeners.get(path)?))?;
-    Some((*to, Endpoint::Unix(path.into())))
+    let listener = network.unix_listeners.get(path);
+    let to = held.get(&other.inode).or_else(|| held.get(listener?)).copied();
+    (to.is_some() || listener.is_some()).then(|| (to, Endpoint::Unix(path.into())))
 }
 
 #[cfg(test)]
@@ -213,7 +227,13 @@ mod tests {
         }
         assert_eq!(seen.listens, [BTreeSet::new(), BTreeSet::from([unix]), BTreeSet::from([tcp.clone()])]);
         assert!(seen.unseen.is_empty(), "{seen:?}");
-        assert_eq!(links(&[masters[0], masters[2]]).links, BTreeSet::new(), "the one between is not asked for");
+        let without = links(&[masters[0], masters[2]]);
+        assert_eq!(without.links, BTreeSet::new(), "the one between is not asked for");
+        assert_eq!(
+            without.others,
+            BTreeSet::from([Endpoint::Unix(format!("@{name}").into())]),
+            "and told as another's"
+        );
         assert_eq!(
             following.look(&[masters[1], masters[2]]).links,
             BTreeSet::from([link(0, 1, &tcp)]),

@@ -13,11 +13,15 @@ pub const ONE_CORE: f64 = 0.88;
 const NOISE_US: f64 = 1_000.0;
 /// Segments sent again for each answer from which on packets are said to be lost.
 pub(super) const SENT_AGAIN: f64 = 0.02;
+/// Times a request that nobody has answered until a timer ran out.
+const LOST_FOR_LONG: f64 = 1e-3;
 /// The least time until one is sent again.
 pub(super) const RETRANSMISSION_US: f64 = 190_000.0;
+/// Of all requests so many wait for a connection to be answered.
+pub(super) const UNANSWERED: f64 = 0.3;
 /// Answers that take so many times as long as for one user alone.
 const SLOWER: f64 = 1.3;
-const MUCH_SLOWER: f64 = 2.0;
+const MUCH_SLOWER: f64 = 3.0;
 /// From here on somebody who waits for an answer notices: seconds.
 const LONG_S: f64 = 0.15;
 /// A pool of which this share is at work has nobody left.
@@ -91,7 +95,10 @@ impl<'a> Case<'a> {
             LoadShape::Open if self.main.answered_rps >= 0.98 * self.main.rate_rps => MUCH_SLOWER,
             _ => SLOWER,
         };
-        let certainly = queue || refused || errors || locked || ours;
+        // Nobody answers when a server behind is connected to: one user alone meets that as well.
+        let unanswered =
+            self.servers().iter().any(|v| v.made().1 >= 1.0 && v.made().1 >= UNANSWERED * self.in_flight());
+        let certainly = queue || refused || errors || locked || ours || unanswered;
         match self.all.load {
             LoadShape::Foreign => certainly,
             // Lost packets make one user alone wait as well as many.
@@ -105,6 +112,11 @@ impl<'a> Case<'a> {
         self.all.load == LoadShape::Closed && self.cpu_idle() && self.alone_s().is_some_and(|s| s >= LONG_S)
     }
 
+    /// Requests at once, on average (Little's law).
+    pub fn in_flight(&self) -> f64 {
+        self.main.answered_rps * self.main.response.mean / 1e6
+    }
+
     /// Segments were sent again, of connections that somebody has taken: the first one of others is sent again, too. Those that had arrived
     /// all the same are told by who got them twice (D-SACK, RFC 2883): on a busy machine the kernel loses patience (tail loss probes).
     pub fn sent_again(&self) -> f64 {
@@ -113,10 +125,15 @@ impl<'a> Case<'a> {
         self.per_request(first.map_or(0, |v| v.moved("RetransSegs").saturating_sub(needless(&v))))
     }
 
-    /// Are a few answers very late, and segments sent again?
+    /// Are a few answers very late, and segments sent again? Be it one of a hundred, or of so many that the mean is theirs.
     pub fn few_wait_long(&self) -> bool {
         let r = self.main.response;
-        self.sent_again() > SENT_AGAIN && r.p99 >= RETRANSMISSION_US && r.p50 < 0.25 * r.p99
+        let first = self.servers().into_iter().next();
+        let timeouts =
+            self.per_request(first.map_or(0, |v| v.moved("TCPTimeouts").saturating_sub(v.moved("TCPSynRetrans"))));
+        let one_of_a_hundred = r.p99 >= RETRANSMISSION_US && r.p50 < 0.25 * r.p99;
+        let the_mean = r.max >= RETRANSMISSION_US && r.mean >= 3.0 * r.p50 && timeouts >= LOST_FOR_LONG;
+        self.sent_again() > SENT_AGAIN && (one_of_a_hundred || the_mean)
     }
 
     /// Do some get an answer that says that something went wrong?
@@ -149,15 +166,16 @@ impl<'a> Case<'a> {
     pub fn cpu_full(&self) -> bool {
         let cpus = self.all.servers.first().map_or(&[][..], |s| &s.cpus[..]);
         let busy = self.busy_cores();
-        // Workers that could run and may not lack processors, too, whoever has them.
+        // Workers that could run and may not lack processors, too, whoever has them. Where there is no pool most threads may have nothing
+        // to do: it runs on as many processors as there are.
         let could_run = |v: &View<'_>| {
-            let of = if v.has_pool() { v.busy().max(1.5) } else { v.seen.threads };
-            // Of a program of no known kind most threads may have nothing to do: it runs on as many processors as there are.
-            let unknown = v.is(&["pid"]);
-            let runs = v.seen.waiting("running") >= if unknown { 1.5 } else { 0.6 * of };
-            of > 0.0 && runs && !v.is(&["mariadb", "postgresql"])
+            let least = if v.has_pool() { 0.6 * v.busy().max(1.5) } else { 1.5 };
+            v.seen.waiting("running") >= least && !v.is(&["mariadb", "postgresql"])
         };
-        let by_us = self.own_cores() >= 0.75 * busy || self.servers().iter().any(could_run);
+        // What a server starts for each request is gone before its time is read; it is none of others' either.
+        let others = self.main.generator.others_cores;
+        let hardly_others = others > 0.0 && others <= 0.25 * busy;
+        let by_us = self.own_cores() >= 0.75 * busy || hardly_others || self.servers().iter().any(could_run);
         self.main.busy(cpus) >= FULL && by_us
     }
 
@@ -276,6 +294,14 @@ impl<'a> View<'a> {
     pub fn has_pool(&self) -> bool {
         self.about.one_request_a_worker
             || self.is(&["apache", "php-fpm", "gunicorn", "uwsgi", "puma", "target", "tomcat"])
+    }
+
+    /// Does its only process compute all the time, be it that others have the processor now and then?
+    pub fn one_computes(&self) -> bool {
+        let starved = self.case.main.generator.others_cores >= 0.3
+            && self.case.busy_cores() >= FULL * self.case.main.cores.len() as f64;
+        let runs = self.seen.workers_most <= 1 && self.seen.waiting("running") >= ONE_CORE;
+        self.seen.hottest_process_cores >= ONE_CORE || starved && runs
     }
 
     /// Do the workers of this application server have an event loop each?

@@ -95,8 +95,8 @@ fn pool_of_a_loop(case: &Case<'_>) -> Option<Finding> {
     let look = view_of(case, behind(case, &v, peer).as_ref())?;
     let held = look.states.get(&SessionState::IdleInTransaction).copied().unwrap_or(0) as f64;
     let (all, active) = (look.states.values().sum::<u64>() as f64, look.active_mean?);
-    // Little's law; where each had a connection, as many would be held.
-    let requests = case.main.answered_rps * case.main.response.mean / 1e6;
+    // Where each had a connection, as many would be held.
+    let requests = case.in_flight();
     (held >= 1.0 && held >= MOST * all && active < MOST * all && requests >= 1.5 * all).then(|| {
         finding(0.85, format!("requests wait inside {} for one of its connections to its database, which has time", v.about.server))
             .of(&v)

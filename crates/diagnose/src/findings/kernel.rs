@@ -357,7 +357,8 @@ fn retransmits(case: &Case<'_>) -> Option<Finding> {
     let v = case.servers().into_iter().next()?;
     let again = case.sent_again();
     let slow = case.main.response.p99 >= RETRANSMISSION_US
-        && case.alone.is_none_or(|a| a.response.p50 < 0.5 * case.main.response.p99);
+        && case.alone.is_none_or(|a| a.response.p50 < 0.5 * case.main.response.p99)
+        || case.few_wait_long();
     // Workers that wait for something else than the next request have no time for it; of those that cannot send clients are slow.
     let is_elsewhere = v.has_pool() && v.is_full() && v.seen.waiting("client") < 0.5 * v.busy();
     (again > SENT_AGAIN && slow && case.cpu_idle() && !is_elsewhere).then(|| {

@@ -471,8 +471,10 @@ fn single_worker(case: &Case<'_>) -> Option<Finding> {
 fn single_process(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let hot = v.seen.hottest_process_cores;
-        let idle = case.main.cores.len() as f64 - case.busy_cores() + case.main.generator.cores_beside_servers();
-        let one = v.seen.workers_most <= 1 && hot >= ONE_CORE && v.seen.cpu_cores.unwrap_or(0.0) < 1.3;
+        // What the load and other programs have is not the one processor that a process can use.
+        let beside = case.main.generator.cores_beside_servers() + case.main.generator.others_cores;
+        let idle = case.main.cores.len() as f64 - case.busy_cores() + beside;
+        let one = v.seen.workers_most <= 1 && v.one_computes() && v.seen.cpu_cores.unwrap_or(0.0) < 1.3;
         // Databases have rules of their own.
         let is_database = v.is(&["mariadb", "postgresql"])
             || v.about.software.contains("maria")

@@ -3,7 +3,7 @@
 use lastdrop_model::documents::Finding;
 use serde_json::json;
 
-use super::case::{Case, ONE_CORE, Says, View, finding};
+use super::case::{Case, ONE_CORE, Says, UNANSWERED, View, finding};
 use super::databases::is_database;
 use super::peers::{MOST, behind, peer};
 
@@ -79,12 +79,12 @@ pub(super) fn connect_retries(case: &Case<'_>) -> Option<Finding> {
     let slow = slowest >= SECOND_TRY_US || unanswered > 0;
     let tries = case.per_request(failed + unanswered);
     let (_, opening, whom) = v.made();
-    let in_flight = case.main.answered_rps * case.main.response.mean / 1e6;
-    let most_wait = opening >= 1.0 && opening >= 0.3 * in_flight;
+    let in_flight = case.in_flight();
+    let most_wait = opening >= 1.0 && opening >= UNANSWERED * in_flight;
     ((tries >= 0.1 || most_wait) && slow).then(|| {
         finding(0.88, "a server behind HAProxy takes no connections; it tries again, a second each time")
             .of(&v)
-            .seen("sock_diag", &format!("connections that are not answered yet, most of them to {}", if whom.is_empty() { "nobody" } else { whom }), opening, 0.3 * in_flight)
+            .seen("sock_diag", &format!("connections that are not answered yet, most of them to {}", if whom.is_empty() { "nobody" } else { whom }), opening, UNANSWERED * in_flight)
             .seen("Tcp", "connects that were refused, a request", case.per_request(failed), 0.1)
             .seen("TcpExt", "first packets that were sent again, a request", case.per_request(unanswered), 0.1)
             .seen("load", "the slowest answer for one user alone, ms", slowest / 1e3, SECOND_TRY_US / 1e3)
@@ -116,7 +116,7 @@ pub(super) fn upstream_refused(case: &Case<'_>) -> Option<Finding> {
 /// a place that requests wait for.
 pub(super) fn few_connections(case: &Case<'_>, to_database: bool) -> Option<Finding> {
     let alone = case.alone.filter(|s| s.answered >= 10)?;
-    let in_flight = case.main.answered_rps * case.main.response.mean / 1e6;
+    let in_flight = case.in_flight();
     let times = case.main.answered_rps / alone.answered_rps.max(1e-9);
     let mut all = case.servers().into_iter().rev().filter(|v| !v.has_pool() || v.is_async());
     let (v, peer, open) = all.find_map(|v| {
@@ -175,9 +175,15 @@ pub(super) fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
     front_waits(case).or_else(|| loop_waits(case))
 }
 
+/// Whoever computes for requests is at work for them, and nobody's upstream that waits.
+fn computes(v: &View<'_>) -> bool {
+    let most = (0.5 * v.case.in_flight()).clamp(0.8, 1.5);
+    v.one_computes() || v.seen.waiting("running") >= most || v.seen.cpu_cores.unwrap_or(0.0) >= 0.5
+}
+
 /// An event loop or a program of few threads that has as many connections to one peer as there are requests, and nothing else to do.
 fn loop_waits(case: &Case<'_>) -> Option<Finding> {
-    let in_flight = case.main.answered_rps * case.main.response.mean / 1e6;
+    let in_flight = case.in_flight();
     let all = case.servers().into_iter().rev();
     let mut loops = all.filter(|v| !v.has_pool() || v.is_async()).filter(|v| !v.is(&["mariadb", "postgresql"]));
     let (v, peer, open) = loops.find_map(|v| {
@@ -186,7 +192,7 @@ fn loop_waits(case: &Case<'_>) -> Option<Finding> {
         Some((v, peer, open(peer))).filter(|(_, _, open)| *open >= MOST * in_flight)
     })?;
     let rests = v.seen.hottest_process_cores < 0.5 && v.seen.waiting("running") < 0.5;
-    let passes_on = behind(case, &v, peer).is_some_and(|b| b.has_pool() || b.seen.cpu_cores.unwrap_or(0.0) >= 0.5);
+    let passes_on = behind(case, &v, peer).is_some_and(|b| b.has_pool() || computes(&b));
     let long = case.main.service.mean > 5_000.0 && !case.few_wait_long();
     (rests && long && !passes_on && case.cpu_idle() && !is_database(case, &v, peer)).then(|| {
         let name = behind(case, &v, peer).map_or_else(|| peer.clone(), |b| format!("{} ({peer})", b.about.server));
@@ -207,7 +213,6 @@ fn front_waits(case: &Case<'_>) -> Option<Finding> {
     let all = case.servers();
     let v =
         all.iter().rev().find(|v| v.is(&["nginx", "haproxy"]) && !v.about.connects.is_empty() && case.cpu_idle())?;
-    let computes = |b: &View<'_>| b.seen.waiting("running") >= 1.0 || b.seen.hottest_process_cores >= 0.5;
     let behind_has_pool = all.iter().any(|b| v.about.to.contains(&b.about.server) && (b.has_pool() || computes(b)));
     let peer = v.about.connects.first()?;
     let named =

@@ -70,7 +70,7 @@ fn htaccess(case: &Case<'_>) -> Option<Finding> {
 
 fn database_connects(case: &Case<'_>) -> Option<Finding> {
     // One that listens where no database does by default is known by its program.
-    let elsewhere = || all_calls(case, "connect", 0.7).find(|(v, _, peer)| v.has_pool() && is_database(case, v, peer));
+    let elsewhere = || all_calls(case, "connect", 0.7).find(|(v, _, peer)| is_database(case, v, peer));
     let (v, n, peer) = calls(case, "database-connect", 0.7, &[]).or_else(elsewhere)?;
     Some(
         finding(0.93, format!("each request opens a connection of its own to the database {peer}"))
@@ -97,28 +97,26 @@ fn opened_behind<'a>(case: &'a Case<'a>) -> Option<(View<'a>, f64, String)> {
 }
 
 fn upstream_connects(case: &Case<'_>) -> Option<Finding> {
-    let is_other = |(v, _, peer): &(View<'_>, f64, String)| !is_database(case, v, peer);
-    // Applications call others as well.
-    let traced = calls(case, "connect", 0.8, &["nginx", "haproxy", "apache"])
-        .filter(is_other)
-        .or_else(|| calls(case, "connect", 0.8, &[]).filter(is_other));
-    let (v, n, peer) = traced.or_else(|| opened_behind(case).filter(is_other))?;
     // To one's own FastCGI pool by a path it costs next to nothing.
-    let dear = !peer.starts_with("unix:") || v.is(&["haproxy"]);
-    dear.then(|| {
-        let fix = match v.kind() {
-            // That is its default.
-            "haproxy" if v.setting("http-reuse").is_some_and(|s| s == "never") => vec![v.fix("http-reuse", json!("safe"))],
-            _ => Vec::new(),
-        };
+    let is_dear = |(v, _, peer): &(View<'_>, f64, String)| {
+        !is_database(case, v, peer) && (!peer.starts_with("unix:") || v.is(&["haproxy"]))
+    };
+    let traced = all_calls(case, "connect", 0.8).find(is_dear);
+    let (v, n, peer) = traced.or_else(|| opened_behind(case).filter(is_dear))?;
+    let fix = match v.kind() {
+        // That is its default.
+        "haproxy" if v.setting("http-reuse").is_some_and(|s| s == "never") => vec![v.fix("http-reuse", json!("safe"))],
+        _ => Vec::new(),
+    };
+    Some(
         finding(0.88, format!("{} opens a connection to {peer} for each request", v.about.server))
             .of(&v)
             .seen("trace", "connects a request", n, 0.8)
             .seen("sock_diag", "closed connections (TIME_WAIT)", v.seen.sockets.get("time_wait").copied().unwrap_or(0.0), 0)
             .unless("connections to it that are kept")
             .do_this(fix, "nginx: keepalive N in the upstream, proxy_http_version 1.1 and an empty Connection header; Apache: no disablereuse, ProxyPass … enablereuse; HAProxy: http-reuse, without http-server-close or httpclose")
-            .check_by("connects a request in lastdrop trace")
-    })
+            .check_by("connects a request in lastdrop trace"),
+    )
 }
 
 fn keepalive_off(case: &Case<'_>) -> Option<Finding> {
@@ -237,7 +235,7 @@ fn delayed_ack(case: &Case<'_>) -> Option<Finding> {
     // Whoever computes for that long has no need of an acknowledgement.
     let computes = v.seen.cpu_cores.unwrap_or(0.0) / case.main.answered_rps.max(1e-9) >= 0.01;
     let at_the_client = alone.first_byte.count > 0 && (30_000.0..49_000.0).contains(&after) && !computes;
-    let in_flight = case.main.answered_rps * case.main.response.mean / 1e6;
+    let in_flight = case.in_flight();
     let at_rest = |b: &View<'_>| b.place > v.place && b.has_pool() && b.busy() < 0.3 * in_flight;
     let at_the_front = acks > 0.3 && case.servers().last().is_some_and(at_rest);
     (plateau(alone.response.p50)
