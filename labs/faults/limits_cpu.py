@@ -134,6 +134,17 @@ def interpreters(place, most=2, workers=25, seconds=0.1):
     return Case([server], server.url + "/page", MANY)
 
 
+def zipped_by_caddy(place, zipped=True, size=200000):
+    """A program without names for its functions: what takes its time only an experiment tells."""
+    place.write("docs/page.html", text(size))
+    port = place.port()
+    encode = "encode {\n\t\tgzip 9\n\t}\n" if zipped else ""
+    config = place.write("Caddyfile", f"{{\n\tadmin off\n\tauto_https off\n}}\nhttp://127.0.0.1:{port} {{\n\troot * {place.folder}/docs\n\t{encode}\tfile_server\n}}\n")
+    server = place.start(["/usr/bin/caddy", "run", "--config", config, "--adapter", "caddyfile"], place.listens(port), what="caddy",
+                         name=f"caddy@http://127.0.0.1:{port}/", env={"HOME": str(place.folder)})
+    return Case([server], f"http://127.0.0.1:{port}/page.html", [*KEPT, "--compressed"])
+
+
 LIMITS = [
     Fault("cpu-saturated", honest, strengths=({}, {"work": 60000}), cure={"work": 1000}, near="workers-exhausted",
           other={"workers": 20}),
@@ -154,6 +165,7 @@ LIMITS = [
           other={"workers": 4}),
     Fault("compression-bound", zipped_by_apache, variant="apache", cure={"level": 0}, near="cpu-saturated",
           other={"workers": 20}),
+    Fault("compression-bound", zipped_by_caddy, variant="caddy", cure={"zipped": False}, near="cpu-saturated"),
     Fault("tls-bound", handshakes, strengths=({}, {"key": "rsa:3072"}), cure={"key": "ec"}, near="compression-bound",
           other={"workers": 4}),
     Fault("opcode-cache-off", compiling, strengths=({}, {"files": 200}), cure={"opcache": True}, near="cpu-saturated",

@@ -5,6 +5,7 @@ from .fault import Case, Fault
 from .haproxy import haproxy
 from .nginx import fpm, nginx, php_before, proxied
 from .peers import service
+from .place import LabError
 from .python import gunicorn, uwsgi
 
 MANY = ["-c", "20", "--keepalive", "off"]
@@ -28,6 +29,13 @@ def kept(place, workers=12, users=40, think="500ms", keepalive="On", seconds=0.0
                         lines=f"KeepAliveTimeout {timeout}\n"
                               + web.perl(place, f"select(undef, undef, undef, {seconds});"))
     return Case([server], server.url + "/page", ["-c", str(users), "--keepalive", "on", "--think", think])
+
+
+def kept_by_threads(place, workers=16, users=40, keepalive="On"):
+    """The same of the worker MPM: threads that wait for the next request, until the status page finds no one free."""
+    server = web.apache(place, mpm="worker", workers=workers, threads=8, keepalive=keepalive, log=web.buffered_log(place),
+                        lines="KeepAliveTimeout 5\n")
+    return Case([server], server.url + "/index.html", ["-c", str(users), "--keepalive", "on", "--think", "500ms"])
 
 
 def clamped(place, wanted=40, clamp=4, seconds=0.1, mpm="prefork"):
@@ -179,6 +187,19 @@ def refusing_backend(place, gone=1, present=1, retries=3, threads=2):
     return Case([front], front.url + "/", MANY)
 
 
+def silent_backend(place, drops=True):
+    """One of two servers whose machine does not answer at all: packets to it are dropped, and a second later HAProxy tries the other."""
+    there, away = service(place, 0.01), service(place, 0.01)
+    if drops:
+        rule = f"add table ip lab; add chain ip lab in {{ type filter hook input priority 0; }}; add rule ip lab in tcp dport {away.port} tcp flags syn drop"
+        done = place.call(["nft", rule])
+        if done.returncode:
+            raise LabError(f"nft: {done.stderr}")
+    lines = f"  balance roundrobin\n  retries 3\n  option redispatch 1\n  server one 127.0.0.1:{there.port}\n  server two 127.0.0.1:{away.port}"
+    front = haproxy(place, lines, defaults="  timeout connect 1s\n  option http-server-close")
+    return Case([front], front.url + "/", MANY)
+
+
 LIMITS = [
     Fault("workers-exhausted", sleeping_perl, strengths=({}, {"workers": 6, "seconds": 0.3, "users": 30}),
           cure={"workers": 40}, near="accept-queue-overflow", other={"backlog": 4000}),
@@ -223,4 +244,6 @@ LIMITS = [
           other={"threads": 1}),
     Fault("proxy-connect-retries", refusing_backend, strengths=({}, {"gone": 2, "retries": 2}), cure={"gone": 0},
           near="slow-upstream", other={"threads": 1}),
+    Fault("proxy-connect-retries", silent_backend, variant="dropped", cure={"drops": False}, near="slow-upstream"),
+    Fault("keepalive-hogging", kept_by_threads, variant="worker", cure={"keepalive": "Off"}, near="slow-clients"),
 ]

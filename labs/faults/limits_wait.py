@@ -4,6 +4,7 @@ from . import apache as web
 from .database import connect, mariadb
 from .fault import Case, Fault
 from .nginx import fpm, nginx, php_before, proxied
+from .node import node
 from .peers import RESOLVER, names, service
 from .python import gunicorn
 
@@ -68,7 +69,56 @@ def reverse_lookups(place, delay=0.2, workers=6, lookups="On"):
     return Case([server], server.url + "/index.html", [*MANY, "--source", "127.0.1.1,127.0.1.2"])
 
 
+def required_host(place, delay=0.2, workers=6, host=True):
+    """Apache looks up who asks, and the name that it is told, to let them in."""
+    names(place, delay)
+    require = "Require host nobody.example" if host else "Require ip 192.0.2.1"
+    server = web.apache(place, workers=workers, modules=("authz_host",), log=web.buffered_log(place), ready=None,
+                        lines=f'<Location "/index.html">\n<RequireAny>\n{require}\nRequire all granted\n</RequireAny>\n</Location>\n')
+    return Case([server], server.url + "/index.html", [*MANY, "--source", "127.0.1.1,127.0.1.2"])
+
+
+def resolving_nginx(place, delay=0.2, lookup=True):
+    """nginx asks for the name of what is behind it for each request: a variable in proxy_pass."""
+    names(place, delay)
+    peer = service(place, 0)
+    host = "$request_id.api.example" if lookup else "127.0.0.1"
+    front = nginx(place, f""" resolver 127.0.0.1 ipv6=off; server {{ listen 127.0.0.1:PORT;
+  location / {{ set $back {host}; proxy_pass http://$back:{peer.port}; }} }}""")
+    return Case([front], front.url + "/", ["-c", "10", "--keepalive", "on"])
+
+
+def side_by_side(place, children=40, delay=0.6):
+    """A service that takes as long for one as for many, and children enough."""
+    peer = service(place, delay)
+    return php_site(place, f"file_get_contents('{peer.url}');", children)
+
+
+def side_by_side_node(place, delay=0.4):
+    """The same of an event loop, of which no thread waits."""
+    peer = service(place, delay)
+    server = node(place, f"""await new Promise((done) => http.get("{peer.url}", {{agent}}, (from) => {{ from.resume(); from.on("end", done); }}));""",
+                  before="const agent = new http.Agent({keepAlive: true, maxSockets: 100});")
+    return Case([server], server.url + "/", ["-c", "20", "--keepalive", "on"])
+
+
+def own_site(place, children=6):
+    """A page that asks its own site for a part of itself: children wait for children."""
+    place.write("docs/part.php", "<?php usleep(20000); echo 'part';")
+    pool = fpm(place, children=children)
+    front = php_before(place, pool)
+    place.write("docs/page.php", f"<?php file_get_contents('{front.url}/part.php'); echo 'ok';")
+    return Case([front, pool], front.url + "/page.php", MANY)
+
+
 # Locks.
+
+def one_at_a_time_node(place, seconds=0.02, shared=True):
+    """A queue of one inside an event loop: no thread waits, nothing is locked."""
+    wait = f"await (last = last.then(() => sleep({seconds * 1000})));" if shared else f"await sleep({seconds * 1000});"
+    server = node(place, wait, before="let last = Promise.resolve();")
+    return Case([server], server.url + "/", ["-c", "20", "--keepalive", "on"])
+
 
 def one_lock(place, workers=20, seconds=0.02, shared=True):
     file = "one" if shared else '$$'
@@ -201,6 +251,12 @@ LIMITS = [
           near="slow-upstream"),
     Fault("dns-lookup", reverse_lookups, strengths=({}, {"delay": 1.0}), cure={"lookups": "Off"}, mounts=RESOLVER,
           near="resolver-slow"),
+    Fault("dns-lookup", required_host, variant="require-host", cure={"host": False}, mounts=RESOLVER, near="resolver-slow"),
+    Fault("resolver-slow", resolving_nginx, variant="nginx", cure={"lookup": False}, mounts=RESOLVER, near="slow-upstream"),
+    Fault("slow-upstream", side_by_side, variant="side-by-side", cure={"delay": 0.01}, near="workers-exhausted", other={"children": 60}),
+    Fault("slow-upstream", side_by_side_node, variant="node", cure={"delay": 0.01}, near="event-loop-blocked"),
+    Fault("fpm-children-exhausted", own_site, variant="own-site", cure={"children": 60}, near="slow-upstream"),
+    Fault("serialized", one_at_a_time_node, variant="node", cure={"shared": False}, near="event-loop-blocked"),
     Fault("serialized", one_lock, strengths=({}, {"seconds": 0.1}), cure={"shared": False},
           near="workers-exhausted", other={"workers": 25}),
     Fault("serialized", one_lock_python, variant="gunicorn", cure={"shared": False}, near="sync-workers-waiting",

@@ -7,6 +7,7 @@ from pathlib import Path
 from . import apache as web
 from .fault import RISK, Case, Fault
 from .measure import environment, lastdrop
+from .node import node
 from .place import family, processes
 from .python import script
 
@@ -42,15 +43,23 @@ def needed(place, case):
     return max(sizes) * limit / (os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1024)
 
 
+def taken(server):
+    """Kilobytes that its processes have written to."""
+    return sum(int(Path(f"/proc/{pid}/smaps_rollup").read_text().split("Private_Dirty:")[1].split()[0])
+               for pid in family({server.pid}))
+
+
 def leaking(place, kilobytes=20, workers=6):
     keep = f"our @kept; push @kept, 'x' x ({kilobytes} << 10);" if kilobytes else ""
     server = web.apache(place, workers=workers, log=web.buffered_log(place),
                         lines=web.perl(place, f"select(undef, undef, undef, 0.01); {keep}"))
+    return Case([server], server.url + "/page", FEW, count=lambda: taken(server))
 
-    def taken():
-        return sum(int(Path(f"/proc/{pid}/smaps_rollup").read_text().split("Private_Dirty:")[1].split()[0])
-                   for pid in family({server.pid}))
-    return Case([server], server.url + "/page", FEW, count=taken)
+
+def leaking_node(place, kilobytes=20):
+    keep = f"kept.push(Buffer.alloc({kilobytes} << 10, 1));" if kilobytes else ""
+    server = node(place, f"await sleep(5); {keep}", before="const kept = [];")
+    return Case([server], server.url + "/", FEW, count=lambda: taken(server))
 
 
 def forking(place, every=40):
@@ -136,6 +145,7 @@ RISKS = [
           near="port-exhaustion"),
     Fault("memory-overcommit", too_many, RISK, cure={"workers": 20}, measure=needed, gain=0.5),
     Fault("memory-leak", leaking, RISK, cure={"kilobytes": 0}, measure="per_request", gain=0.3, near="unshared-memory"),
+    Fault("memory-leak", leaking_node, RISK, variant="node", cure={"kilobytes": 0}, measure="per_request", gain=0.5, near="unshared-memory"),
     Fault("zombie-children", forking, RISK, cure={"every": 0}, measure="per_request", gain=0.3),
     Fault("obsolete-setting", obsolete, RISK),
     Fault("greedy-client", greedy, RISK, cure={"users": 0}, measure=share_of_one, gain=0.5),

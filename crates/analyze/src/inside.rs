@@ -116,6 +116,9 @@ fn of(call: &Syscall, object: &str) -> Vec<&'static str> {
     if matches!(call.call.as_str(), "sendto" | "sendmmsg") && object.ends_with(":53") {
         sorts.push("dns");
     }
+    if call.operation == "refused" && object != "client" {
+        sorts.push("database-refused");
+    }
     if call.operation == "reverse" {
         sorts.push("dns-reverse");
     }

@@ -33,6 +33,7 @@ pub fn machine(looks: &[Look], step: &mut Step) {
     let sum = |of: fn(&Look) -> Option<u64>| looks.iter().filter_map(of).sum::<u64>();
     step.swapped_pages = sum(|l| l.host.swap_in_pages) + sum(|l| l.host.swap_out_pages);
     step.oom_kills = sum(|l| l.host.oom_kills);
+    step.memory_available_bytes = looks.iter().filter_map(|l| l.host.memory_available_bytes).min();
     step.kernel_log = looks.iter().flat_map(|l| l.log.iter().cloned()).take(10).collect();
 }
 

@@ -197,6 +197,9 @@ pub struct Step {
     /// Share of the time in which tasks of the machine waited: `memory_full`, `io_some` …
     pub pressure: BTreeMap<String, f64>,
     pub swapped_pages: u64,
+    /// The least of the machine's memory that was to be had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_available_bytes: Option<u64>,
     pub oom_kills: u64,
     /// Databases behind the servers, by their own views.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -97,7 +97,14 @@ pub fn worker_pids(master: i32, helpers: Helpers) -> Vec<i32> {
     let mut pids = child_pids(master);
     if let Some(own) = program(master) {
         let is_young = |pid: i32| look(pid).is_none_or(|child| child.age_s() < MOMENT_S);
-        pids.retain(|pid| program(*pid).is_none_or(|other| other == own) || !is_young(*pid));
+        let mut others: Vec<i32> = pids.clone();
+        others.retain(|pid| program(*pid).is_some_and(|other| other != own));
+        // Beside a server that listens itself they are its loggers and jobs; below another they may be the server.
+        if !others.is_empty() && !crate::listeners::inodes_of_listeners(master).is_empty() {
+            pids.retain(|pid| !others.contains(pid));
+        } else {
+            pids.retain(|pid| !others.contains(pid) || !is_young(*pid));
+        }
     }
     if !helpers.is_empty() {
         pids.retain(|pid| !is_helper_title(helpers, &title(*pid)));

@@ -207,6 +207,7 @@ fn parse_call(pid: &str, line: &str) -> Option<Syscall> {
         _ if OPERATIONS.contains(&name) => operation(arguments),
         // A question to a name server says what it is about; strace writes it as a string of its own.
         "sendto" | "sendmmsg" if arguments.contains("in-addr") || arguments.contains("ip6\\4arpa") => REVERSE.into(),
+        "read" | "recvfrom" | "recvmsg" if REFUSALS.iter().any(|words| arguments.contains(words)) => REFUSED.into(),
         _ => String::new(),
     };
     Some(Syscall { pid: pid.parse().ok()?, call: name.to_string(), path, operation, error, seconds })
@@ -214,6 +215,17 @@ fn parse_call(pid: &str, line: &str) -> Option<Syscall> {
 
 /// The operation of a call that asks for the name of an address.
 pub const REVERSE: &str = "reverse";
+/// The operation of one that reads that a database takes no more connections.
+pub const REFUSED: &str = "refused";
+/// How databases say so: MariaDB and MySQL, PostgreSQL, Redis.
+const REFUSALS: &[&str] = &[
+    "Too many connections",
+    "max_user_connections",
+    "too many clients already",
+    "remaining connection slots",
+    "too many connections for",
+    "max number of clients reached",
+];
 /// Calls whose second argument says what they do.
 const OPERATIONS: &[&str] = &["futex", "fcntl", "flock"];
 
@@ -367,6 +379,7 @@ mod tests {
 1 poll([{fd=7<TCP:[127.0.0.1:1->127.0.0.1:3306]>, events=POLLIN}], 1, 10) = 0 (Timeout) <0.010000>
 1 select(6, [4<pipe:[9]> 5<TCP:[127.0.0.1:3->127.0.0.1:5432]>], NULL, NULL, {tv_sec=1, tv_usec=0}) = 1 (in [5], left {tv_sec=0, tv_usec=9}) <0.1>
 1 sendto(6<UDP:[77]>, "\225\1\0\0\1\0\0\0\0\0\0\0011\0010\0010\003127\7in-addr\4arpa\0\0\f\0\1", 40, MSG_NOSIGNAL, NULL, 0) = 40 <0.1>
+1 recvfrom(5<TCP:[127.0.0.1:3->127.0.0.1:3306]>, "\27\0\0\0\377\20\4Too many connections", 8192, 0, NULL, NULL) = 27 <0.1>
 1 epoll_wait(7<anon_inode:[eventpoll]>, [{events=EPOLLIN, data={u32=1, u64=1}}], 512, -1) = 1 <1.055430>
 "#;
         let seen: Vec<(String, String)> =
@@ -386,6 +399,7 @@ mod tests {
                 ("TCP:[127.0.0.1:1->127.0.0.1:3306]", ""),
                 ("TCP:[127.0.0.1:3->127.0.0.1:5432]", ""),
                 ("UDP:[77]", "reverse"),
+                ("TCP:[127.0.0.1:3->127.0.0.1:3306]", "refused"),
                 ("anon_inode:[eventpoll]", ""),
             ]
         );

@@ -17,6 +17,17 @@ pub(super) const SENT_AGAIN: f64 = 0.02;
 const LOST_FOR_LONG: f64 = 1e-3;
 /// The least time until one is sent again.
 pub(super) const RETRANSMISSION_US: f64 = 190_000.0;
+/// Lines of error logs that say that a request had no answer, or not its own.
+const GOES_WITHOUT: &[&str] = &[
+    "worker-connections",
+    "descriptors",
+    "upstream-full",
+    "no-ports",
+    "database-connections",
+    "fork-failed",
+    "crash",
+    "killed",
+];
 /// Of all requests so many wait for a connection to be answered.
 pub(super) const UNANSWERED: f64 = 0.3;
 /// Answers that take so many times as long as for one user alone.
@@ -98,7 +109,9 @@ impl<'a> Case<'a> {
         // Nobody answers when a server behind is connected to: one user alone meets that as well.
         let unanswered =
             self.servers().iter().any(|v| v.made().1 >= 1.0 && v.made().1 >= UNANSWERED * self.in_flight());
-        let certainly = queue || refused || errors || locked || ours || unanswered;
+        // A few of thousands are no share, and yet somebody: their server has said so.
+        let told = self.servers().iter().any(|v| GOES_WITHOUT.iter().map(|what| v.log(what)).sum::<u64>() >= 5);
+        let certainly = queue || refused || errors || locked || ours || unanswered || told;
         match self.all.load {
             LoadShape::Foreign => certainly,
             // Lost packets make one user alone wait as well as many.
@@ -174,8 +187,9 @@ impl<'a> Case<'a> {
         };
         // What a server starts for each request is gone before its time is read; it is none of others' either.
         let others = self.main.generator.others_cores;
-        let hardly_others = others > 0.0 && others <= 0.25 * busy;
-        let by_us = self.own_cores() >= 0.75 * busy || hardly_others || self.servers().iter().any(could_run);
+        let starts = self.servers().iter().any(|v| v.calls("exec") >= 0.3);
+        let by_children = starts && others > 0.0 && others <= 0.4 * busy;
+        let by_us = self.own_cores() >= 0.75 * busy || by_children || self.servers().iter().any(could_run);
         self.main.busy(cpus) >= FULL && by_us
     }
 
@@ -319,8 +333,12 @@ impl<'a> View<'a> {
     /// that may not be seen are not known to be at work.
     pub fn busy(&self) -> f64 {
         let unseen = self.seen.waiting("unseen");
-        // Ruby has threads of its own beside Puma's, which wait for what signals tell.
-        let own = if self.is(&["puma"]) { self.seen.waiting("pipe") + self.seen.waiting("other") } else { 0.0 };
+        // Ruby has threads of its own beside Puma's, which wait for what signals tell; so does the first thread of each of Apache's processes.
+        let own = match self.kind() {
+            "puma" => self.seen.waiting("pipe") + self.seen.waiting("other"),
+            "apache" if !self.one_thread_each() => self.seen.waiting("pipe").min(self.seen.workers_most as f64),
+            _ => 0.0,
+        };
         let at_rest = self.seen.waiting("idle") + self.seen.waiting("events") + own;
         let by_threads = (self.seen.threads - at_rest - unseen).max(0.0);
         if self.one_thread_each() && (unseen < 0.1 * self.seen.threads || self.seen.status_busy.is_none()) {
@@ -347,9 +365,18 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Threads of an Apache that serve: beside them each process has one that listens and one that does nothing.
+    pub fn apache_threads(&self) -> f64 {
+        (self.seen.threads - 2.0 * self.seen.workers_most as f64).max(1.0)
+    }
+
     /// Is everybody at work who could be?
     pub fn is_full(&self) -> bool {
-        let living = if self.one_thread_each() { self.seen.workers_most as f64 } else { self.size() };
+        let living = match () {
+            () if self.one_thread_each() => self.seen.workers_most as f64,
+            () if self.is(&["apache"]) => self.apache_threads(),
+            () => self.size(),
+        };
         let most = self.size().min(living.max(1.0)).max(1.0);
         // A status page is read by a worker that was free a moment ago, beside others between two requests.
         let by_page = !self.one_thread_each() && self.seen.status_busy.is_some() && self.queue() >= 1.0;

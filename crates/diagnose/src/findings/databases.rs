@@ -18,11 +18,13 @@ pub(super) fn database_refuses(case: &Case<'_>) -> Option<Finding> {
         let lines = v.log("database-connections");
         let refused: u64 = case.main.databases.iter().filter_map(DatabaseLook::refused_connections).sum();
         let errors = case.main.share_of_status(|s| s.starts_with('5')) > 0.01;
-        (((lines > 0 && errors) || refused > 10) && v.has_pool()).then(|| {
+        let read = v.calls("database-refused");
+        (((lines > 0 && errors) || refused > 10 || read >= 0.2) && (v.has_pool() || read >= 0.2)).then(|| {
             finding(0.9, "the database takes no more connections")
                 .of(&v)
                 .seen("error log", v.line("database-connections"), lines, 1)
                 .seen("database", "connections that it refused", refused, 10)
+                .seen("trace", "answers a request that say so", read, 0.2)
                 .seen("load", "answers 5xx, share", case.main.share_of_status(|s| s.starts_with('5')), 0.01)
                 .do_this(
                     Vec::new(),

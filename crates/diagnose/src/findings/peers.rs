@@ -64,7 +64,9 @@ fn names(case: &Case<'_>, reverse: bool) -> Option<Finding> {
         let share = v.names_asked() / v.busy().max(0.5);
         let letters = v.seen.scoreboard.get("D").copied().unwrap_or(0.0);
         let board: f64 = v.seen.scoreboard.values().sum();
-        let asks_for_names = asked > 0.0 && v.calls("dns-reverse") >= 0.3 * asked;
+        // Each is followed by one about the name that was told, where that is to be believed.
+        let reversed = v.calls("dns-reverse");
+        let asks_for_names = reversed >= 0.3 && reversed >= 0.15 * asked;
         let is_reverse = asks_for_names
             || v.is(&["apache"])
                 && (letters >= 0.3 * board.max(1.0)
@@ -99,7 +101,7 @@ fn names(case: &Case<'_>, reverse: bool) -> Option<Finding> {
             .of(&v)
             .seen("/proc/PID/syscall", "share of the busy workers that wait for port 53", share, 0.4)
             .seen("trace", "questions to it a request", asked, 0.5)
-            .seen("trace", "of them for the name of an address", v.calls("dns-reverse"), 0.3 * asked)
+            .seen("trace", "of them for the name of an address", reversed, 0.3)
             .seen("scoreboard", "places with D", letters, 0.3 * board.max(1.0))
             .unless("no traffic to port 53");
             if reverse {

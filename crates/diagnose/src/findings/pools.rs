@@ -64,7 +64,8 @@ fn clamp(case: &Case<'_>) -> Option<Finding> {
     let v = full(case, &[]).filter(|v| v.is(&["apache"]) && case.cpu_idle())?;
     let asked =
         v.about.directives.get("MaxRequestWorkers").or(v.about.directives.get("MaxClients"))?.parse::<f64>().ok()?;
-    let real = v.seen.scoreboard.values().sum::<f64>().max(v.seen.workers_most as f64).min(v.size().max(1.0));
+    let seen = if v.one_thread_each() { v.seen.workers_most as f64 } else { v.apache_threads() };
+    let real = v.seen.scoreboard.values().sum::<f64>().max(seen).min(v.size().max(1.0));
     (asked > real * 1.05).then(|| {
         finding(0.93, "fewer workers than configured can exist: another limit clamps them")
             .of(&v)

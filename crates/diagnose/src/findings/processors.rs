@@ -8,6 +8,8 @@ use serde_json::json;
 use super::case::{Case, ONE_CORE, Says, View, finding, round};
 use super::{Rule, databases};
 
+/// Answers that take so long because of others are worth a word: a machine that others use now and then is none.
+const LONG_US: f64 = 100_000.0;
 const LESS_COMPRESSION: &str = "a level of 1 to 4 costs a fraction of 9 for a few percent more bytes; compress static files once (gzip_static, \
                                 mod_deflate with pre-compressed files)";
 /// What holds a loop so much longer than other requests do holds up everybody.
@@ -377,11 +379,11 @@ pub(super) const TAKEN_BY_OTHERS: &[Rule] = &[Rule { id: "cpu-saturated", look: 
 fn others_compute(case: &Case<'_>) -> Option<Finding> {
     let (others, all) = (case.main.generator.others_cores, case.main.cores.len() as f64);
     let v = case.servers().into_iter().next()?;
-    let slow = case.main.unanswered() * 200 > case.main.due || case.slower().is_some_and(|t| t >= 2.0);
-    (others >= 0.5 * all && case.busy_cores() >= 0.95 * all && slow).then(|| {
+    let slow = case.main.response.mean >= LONG_US && case.slower().is_some_and(|t| t >= 5.0);
+    (others >= 0.7 * all && case.busy_cores() >= 0.95 * all && slow).then(|| {
         finding(0.7, "the processors are full with other programs, which the servers wait for")
             .of(&v)
-            .seen("/proc/stat", "cores of other programs", others, 0.5 * all)
+            .seen("/proc/stat", "cores of other programs", others, 0.7 * all)
             .seen("/proc/stat", "cores busy", case.busy_cores(), 0.95 * all)
             .seen("/proc/PID/stat", &format!("cores of {}", v.about.server), v.seen.cpu_cores.unwrap_or(0.0), 0)
             .unless("processors that idle while somebody waits; something that the servers themselves wait for")
