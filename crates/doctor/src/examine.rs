@@ -118,7 +118,7 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Res
             wait(lab, Duration::from_secs(3));
             Ok(None)
         }
-        _ => put_on(lab, plan, &machine, StepKind::Alone, Some(1), order.part(ALONE), None, 0).map(Some),
+        _ => put_on(lab, plan, &machine, StepKind::Alone, Some(1), order.part(ALONE), None).map(Some),
     };
     take(&mut all, site.servers()?);
     let alone = alone?;
@@ -189,7 +189,7 @@ pub fn look_again(
     if servers.servers.len() < before.servers.len() {
         site.follow()?;
         let time = Duration::from_secs(2);
-        let step = put_on(lab, &order.plan, machine, StepKind::Few, Some(GENTLE_USERS), time, None, 0);
+        let step = put_on(lab, &order.plan, machine, StepKind::Few, Some(GENTLE_USERS), time, None);
         servers = site.servers()?;
         step?;
     }
@@ -198,7 +198,7 @@ pub fn look_again(
     let (users, is_open) = users_of(&order.plan);
     let users = (!is_open).then_some(users);
     let time = order.part(BEYOND);
-    let step = put_on(lab, &order.plan, machine, StepKind::Main, users, time, Some(&mut *site), 0)?;
+    let step = put_on(lab, &order.plan, machine, StepKind::Main, users, time, Some((&mut *site, 0)))?;
     if !step.is_whole() {
         return Err(LabError::Other(format!("agent {} was lost meanwhile", step.lost.join(", "))));
     }
@@ -265,7 +265,7 @@ fn steps(
     if gentle || users > 2 * few || is_open {
         say(lab, format!("{few} users"));
         let (users, time) = (few_of(gentle, is_open, few), order.part(FEW));
-        all.steps.push(put_on(lab, plan, machine, StepKind::Few, users, time, Some(&mut *site), 0)?);
+        all.steps.push(put_on(lab, plan, machine, StepKind::Few, users, time, Some((&mut *site, 0)))?);
         note(site, all)?;
     }
     if gentle {
@@ -277,7 +277,7 @@ fn steps(
     let words = if is_open { "the rate that is asked about".into() } else { format!("{users} users") };
     say(lab, words);
     let asked = (!is_open).then_some(users);
-    let step = put_on(lab, plan, machine, StepKind::Main, asked, order.time, Some(&mut *site), answered(all))?;
+    let step = put_on(lab, plan, machine, StepKind::Main, asked, order.time, Some((&mut *site, answered(all))))?;
     all.steps.push(step);
     note(site, all)?;
     suspect(lab, all);
@@ -285,7 +285,7 @@ fn steps(
     if !is_open {
         say(lab, format!("twice as many: {} users", users.saturating_mul(2)));
         let (twice, time) = (Some(users.saturating_mul(2)), order.part(BEYOND));
-        all.steps.push(put_on(lab, plan, machine, StepKind::Beyond, twice, time, Some(&mut *site), 0)?);
+        all.steps.push(put_on(lab, plan, machine, StepKind::Beyond, twice, time, Some((&mut *site, 0)))?);
         note(site, all)?;
         suspect(lab, all);
         site.settle()?;
@@ -293,7 +293,7 @@ fn steps(
         other.keepalive = if plan.keepalive == KeepAlive::Off { KeepAlive::On } else { KeepAlive::Off };
         say(lab, format!("{users} users with keep-alive {}", other.keepalive));
         let (kind, time) = (StepKind::OtherKeepalive, order.part(CONTRAST));
-        all.steps.push(put_on(lab, &other, machine, kind, Some(users), time, Some(&mut *site), 0)?);
+        all.steps.push(put_on(lab, &other, machine, kind, Some(users), time, Some((&mut *site, 0)))?);
         note(site, all)?;
         suspect(lab, all);
         site.settle()?;
@@ -307,7 +307,7 @@ fn steps(
     for (kind, other) in asked_about.into_iter().filter_map(|kind| Some((kind, contrast::plan(plan, kind)?))) {
         site.settle()?;
         say(lab, format!("{users} users, {}", step::name(kind)));
-        let step = put_on(lab, &other, machine, kind, Some(users), order.part(CONTRAST), Some(&mut *site), 0)?;
+        let step = put_on(lab, &other, machine, kind, Some(users), order.part(CONTRAST), Some((&mut *site, 0)))?;
         all.steps.push(step);
         suspect(lab, all);
     }
@@ -392,8 +392,8 @@ fn wait(lab: &Lab<'_>, time: Duration) {
     }
 }
 
-/// One experiment: load of so many users, or as the plan has it; what is seen of the servers while it is on. `before`: requests that were
-/// answered before it.
+/// One experiment: load of so many users, or as the plan has it; what is seen of the servers while it is on. With the site go the
+/// requests that were answered before.
 fn put_on(
     lab: &mut Lab<'_>,
     plan: &Plan,
@@ -401,8 +401,7 @@ fn put_on(
     kind: StepKind,
     users: Option<u32>,
     time: Duration,
-    site: Option<&mut dyn Site>,
-    before: u64,
+    site: Option<(&mut dyn Site, u64)>,
 ) -> Result<Step, LabError> {
     lab.check_stop()?;
     let plan = step::plan(plan, users, time);
@@ -414,7 +413,7 @@ fn put_on(
     });
     let (run, seen) = match site {
         None => (lab.run(&plan, &label)?, Ok(None)),
-        Some(site) => during(lab, &plan, &label, |on| {
+        Some((site, before)) => during(lab, &plan, &label, |on| {
             // Without a beginning there is nothing to see.
             if !on.wait(Duration::ZERO) {
                 return Ok(None);

@@ -10,7 +10,7 @@ use procfs::process::{FDTarget, Process};
 
 use crate::ProbeError;
 use crate::namespace::{self, Namespace};
-use crate::sock_diag::SockDiag;
+use crate::sock_diag::{SockDiag, StateFlags};
 
 /// What somebody connects to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -175,12 +175,27 @@ pub fn owners_anywhere(address: SocketAddr) -> Vec<i32> {
     listening.filter(|(pid, found)| !found.is_empty() && has_it(*pid)).filter_map(|(_, found)| holder(&found)).collect()
 }
 
-/// The listeners of TCP that a process has open. None where its descriptors may not be read.
+/// The listeners of TCP that a process has open. None where its descriptors may not be read. The kernel is asked for listeners alone: its
+/// whole table takes milliseconds.
 #[must_use]
 pub fn inodes_of_listeners(pid: i32) -> HashSet<u64> {
     let own = inodes(pid).unwrap_or_default();
-    let all = sockets(pid).unwrap_or_default().into_iter().filter(|s| s.state == TcpState::Listen);
-    all.map(|s| s.inode).filter(|inode| own.contains(inode)).collect()
+    if own.is_empty() {
+        return HashSet::new();
+    }
+    let mut listening = HashSet::new();
+    let asked = Namespace::of(pid).and_then(|n| n.sock_diag()).and_then(|mut ask| {
+        ask.tcp(StateFlags::LISTEN, 0, |s| {
+            if own.contains(&s.inode) {
+                listening.insert(s.inode);
+            }
+        })
+    });
+    if asked.is_err() {
+        let all = sockets(pid).unwrap_or_default().into_iter().filter(|s| s.state == TcpState::Listen);
+        listening = all.map(|s| s.inode).filter(|inode| own.contains(inode)).collect();
+    }
+    listening
 }
 
 /// All processes that have a listener of a process open, that process among them.

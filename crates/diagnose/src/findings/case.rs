@@ -313,7 +313,7 @@ impl<'a> View<'a> {
     /// Does its only process compute all the time, be it that others have the processor now and then?
     pub fn one_computes(&self) -> bool {
         let starved = self.case.main.generator.others_cores >= 0.3
-            && self.case.busy_cores() >= FULL * self.case.main.cores.len() as f64;
+            && self.case.busy_cores() >= 0.8 * self.case.main.cores.len() as f64;
         let runs = self.seen.workers_most <= 1 && self.seen.waiting("running") >= ONE_CORE;
         self.seen.hottest_process_cores >= ONE_CORE || starved && runs
     }

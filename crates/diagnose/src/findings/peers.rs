@@ -72,17 +72,20 @@ fn names(case: &Case<'_>, reverse: bool) -> Option<Finding> {
                 && (letters >= 0.3 * board.max(1.0)
                     || v.setting("HostnameLookups").is_some_and(|s| s != "Off")
                     || v.about.directives.get("HostnameLookups").is_some_and(|s| !s.eq_ignore_ascii_case("off")));
-        // An event loop waits for everybody in one call: what came next was the name server's.
-        let waited: f64 = case.inside(&v.about.server).map_or(0.0, |i| {
-            i.waits_s.iter().filter(|(what, _)| what.starts_with("peer ") && what.ends_with(":53")).map(|(_, s)| s).sum()
-        });
-        let in_a_loop = !v.has_pool() && asked >= 0.3 && waited >= 0.4 * case.alone_s().unwrap_or(f64::INFINITY);
-        if in_a_loop && !reverse && !asks_for_names {
+        // An event loop waits for everybody in one call: what came next was the name server's, more often than anybody else's.
+        let (mut all_peers, mut waited) = (0.0, 0.0);
+        for (what, seconds) in case.inside(&v.about.server).map(|i| &i.waits_s).into_iter().flatten() {
+            all_peers += if what.starts_with("peer ") { *seconds } else { 0.0 };
+            waited += if what.starts_with("peer ") && what.ends_with(":53") { *seconds } else { 0.0 };
+        }
+        let in_a_loop = !v.has_pool() && asked >= 0.3 * v.calls("client-write") && waited > 0.0 && waited >= MOST * all_peers;
+        if in_a_loop && !reverse && !asks_for_names && case.alone_s().is_some_and(|s| s >= 0.02) {
             return Some(
                 finding(0.8, format!("{} asks a name server for each request, and waits for it", v.about.server))
                     .of(&v)
-                    .seen("trace", "questions to it a request", asked, 0.3)
-                    .seen("trace", "seconds a request waits for it", waited, 0.4 * case.alone_s().unwrap_or(0.0))
+                    .seen("trace", "questions to it for each write to a client", asked / v.calls("client-write").max(1e-3), 0.3)
+                    .seen("trace", "share of it in what is waited for", waited / all_peers, MOST)
+                    .seen("load", "answers of one user alone, ms", case.alone_s().unwrap_or(0.0) * 1e3, 20)
                     .unless("no traffic to port 53")
                     .do_this(Vec::new(), "resolver … valid=60s (nginx), a name in an upstream block instead of a variable, a caching resolver on this machine")
                     .check_by("no questions to port 53 in lastdrop trace"),

@@ -91,7 +91,7 @@ const LEAK_BYTES: f64 = 1024.0;
 const LEAKED_BYTES: f64 = 4_000_000.0;
 /// A heap with a collector grows by more than that before it is collected, and not as much in each step.
 const UNCOLLECTED_BYTES: f64 = 16_000_000.0;
-const EVENLY: f64 = 0.5;
+const EVENLY: f64 = 0.3;
 
 fn leak(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
