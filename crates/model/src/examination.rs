@@ -317,6 +317,7 @@ pub struct ServerSeen {
 
 /// Connections to one address, on average.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PeerSeen {
     pub open: f64,
     /// Those that the other side had not answered yet.

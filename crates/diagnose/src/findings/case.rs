@@ -314,7 +314,8 @@ impl<'a> View<'a> {
     pub fn one_computes(&self) -> bool {
         let starved = self.case.main.generator.others_cores >= 0.3
             && self.case.busy_cores() >= 0.8 * self.case.main.cores.len() as f64;
-        let runs = self.seen.workers_most <= 1 && self.seen.waiting("running") >= ONE_CORE;
+        // One thread of it, not several side by side.
+        let runs = self.seen.workers_most <= 1 && (ONE_CORE..1.5).contains(&self.seen.waiting("running"));
         self.seen.hottest_process_cores >= ONE_CORE || starved && runs
     }
 

@@ -143,8 +143,8 @@ pub(super) fn no_more_than_one(case: &Case<'_>) -> Option<Finding> {
     let rests = |v: &View<'_>| v.seen.hottest_process_cores < 0.5 && v.made().0 < 2.0 && !(is_pool(v) && v.is_full());
     let all = case.servers();
     let v = all.iter().rev().find(|v| !v.is(&["mariadb", "postgresql", "nginx", "haproxy"]))?;
-    let is_fast = case.main.unanswered() > 0 || case.errors();
-    (few && flat(case.main) && case.main.users >= 5 && !is_fast && case.cpu_idle() && all.iter().all(rests) && !is_pool(v)).then(|| {
+    let fails = case.main.unanswered() > 0 || case.errors();
+    (few && flat(case.main) && case.main.users >= 5 && !fails && case.cpu_idle() && all.iter().all(rests) && !is_pool(v)).then(|| {
         finding(0.72, format!("{} serves one request at a time: a lock inside it, most likely", v.about.server))
             .of(v)
             .seen("load", "throughput against one user alone", case.main.answered_rps / alone.answered_rps.max(1e-9), 1.25)

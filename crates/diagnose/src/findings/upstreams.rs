@@ -142,8 +142,7 @@ pub(super) fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
     let found = case.servers().into_iter().rev().find_map(|v| {
         let (peer, share) = peer(&v)?;
         let next = behind(case, &v, peer);
-        // One that is in the chain and full has its own finding.
-        // What comes back to the server before it waits for its own workers.
+        // One that is in the chain and full has its own finding; what comes back to the server before it waits for its own workers.
         let comes_back = next.is_some_and(|b| b.place < v.place);
         let passes_on = comes_back || next.is_some_and(|b| b.has_pool());
         (v.has_pool() && share >= MOST && v.busy() >= 0.8 && !peer.ends_with(":53") && !passes_on)
