@@ -380,7 +380,9 @@ fn others_compute(case: &Case<'_>) -> Option<Finding> {
     let (others, all) = (case.main.generator.others_cores, case.main.cores.len() as f64);
     let v = case.servers().into_iter().next()?;
     let slow = case.main.response.mean >= LONG_US && case.slower().is_some_and(|t| t >= 5.0);
-    (others >= 0.7 * all && case.busy_cores() >= 0.95 * all && slow).then(|| {
+    // What may not be seen may be what they wait for.
+    let all_seen = case.servers().iter().all(|v| v.seen.waiting("unseen") < 0.5);
+    (others >= 0.7 * all && case.busy_cores() >= 0.95 * all && slow && all_seen).then(|| {
         finding(0.7, "the processors are full with other programs, which the servers wait for")
             .of(&v)
             .seen("/proc/stat", "cores of other programs", others, 0.7 * all)

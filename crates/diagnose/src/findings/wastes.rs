@@ -98,8 +98,10 @@ fn opened_behind<'a>(case: &'a Case<'a>) -> Option<(View<'a>, f64, String)> {
 
 fn upstream_connects(case: &Case<'_>) -> Option<Finding> {
     // To one's own FastCGI pool by a path it costs next to nothing.
-    let is_dear = |(v, _, peer): &(View<'_>, f64, String)| {
-        !is_database(case, v, peer) && (!peer.starts_with("unix:") || v.is(&["haproxy"]))
+    // An application that calls somebody once a request has mostly no way to keep the connection; several times it is worth a word.
+    let calls_often = |v: &View<'_>, n: f64| v.is(&["nginx", "haproxy", "apache"]) || n >= 3.0;
+    let is_dear = |(v, n, peer): &(View<'_>, f64, String)| {
+        !is_database(case, v, peer) && (!peer.starts_with("unix:") || v.is(&["haproxy"])) && calls_often(v, *n)
     };
     let traced = all_calls(case, "connect", 0.8).find(is_dear);
     let (v, n, peer) = traced.or_else(|| opened_behind(case).filter(is_dear))?;
