@@ -177,6 +177,15 @@ fn owner_of(end: &Endpoint) -> Option<i32> {
     }
 }
 
+/// Has one that was found take part, at the end of the list: places in it stay the same. What it is called where it may not be looked at.
+fn take_in(found: Found, scope: &Scope, members: &mut Vec<Member>, takes_part: &mut Vec<bool>) -> Option<String> {
+    let what = free_name(&[], found.kind.name, found.master);
+    let Some(member) = scope.member(members, found) else { return Some(what) };
+    members.push(member);
+    takes_part.push(true);
+    None
+}
+
 /// Follows connections until `over` is set, while somebody puts load on.
 fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBool) -> Members {
     let mut chain = scope.chain();
@@ -202,15 +211,7 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
                 }
                 let fresh = fresh && members.len() < MOST_SERVERS && !belongs(&members, pid);
                 let Some(found) = fresh.then(|| found_of_process(pid)).flatten() else { continue };
-                let what = free_name(&[], found.kind.name, found.master);
-                match scope.member(&members, found) {
-                    // Places in the list have stayed the same.
-                    Some(member) => {
-                        members.push(member);
-                        takes_part.push(true);
-                    }
-                    None => _ = hidden.insert(what),
-                }
+                hidden.extend(take_in(found, scope, &mut members, &mut takes_part));
             }
         }
         turn += 1;
@@ -229,14 +230,7 @@ fn follow(mut members: Vec<Member>, goal: &Goal, scope: &Scope, over: &AtomicBoo
             let Some(found) = owner_of(&end).filter(new).and_then(found_of_process) else { continue };
             chain.add(found.master);
             known.insert(found.master);
-            let what = free_name(&[], found.kind.name, found.master);
-            match scope.member(&members, found) {
-                Some(member) => {
-                    members.push(member);
-                    takes_part.push(true);
-                }
-                None => _ = hidden.insert(what),
-            }
+            hidden.extend(take_in(found, scope, &mut members, &mut takes_part));
         }
         let before = std::mem::replace(&mut seen, now);
         seen.links.extend(before.links);

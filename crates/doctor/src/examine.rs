@@ -14,6 +14,7 @@ use lastdrop_model::{Event, Look};
 use lastdrop_server::{ServerError, ServerRef};
 
 use crate::contrast;
+use crate::inside::CONNECTS_EACH;
 use crate::load_time::during;
 use crate::site::{Goal, Machine, Servers, Site, Tried};
 use crate::step;
@@ -53,8 +54,6 @@ const CONTRAST: f64 = 0.4;
 const SHORTEST: Duration = Duration::from_secs(2);
 /// Tracing and profiling take as long as they take.
 const INSIDE: Duration = Duration::from_secs(7);
-/// Connections a request from which on they are no chance.
-const CONNECTS: f64 = 0.5;
 /// Parts of the load that is asked about, where it is a rate, after each of which memory is read.
 const READINGS: u32 = 3;
 const FEW_USERS: u32 = 4;
@@ -319,7 +318,7 @@ fn steps(
 
 /// Whom a server connects to by its traced calls, where no connection has been met: it may have lasted for a millisecond each time.
 fn complete(all: &mut Examination) {
-    for inside in all.inside.iter().filter(|i| i.calls.get("connect").is_some_and(|n| *n >= CONNECTS)) {
+    for inside in all.inside.iter().filter(|i| i.calls.get("connect").is_some_and(|n| *n >= CONNECTS_EACH)) {
         let Some(peer) = inside.objects.get("connect") else { continue };
         let to = all
             .servers

@@ -37,7 +37,7 @@ impl Readings {
             }
             // A database fills its cache, and a JVM the heap that it was given: that they grow says nothing.
             let fills = member.found.kind.database.is_some()
-                || ["tomcat"].contains(&member.found.kind.name)
+                || member.found.kind.name == "tomcat"
                 || member.found.software.contains("java");
             if workers.len() > MOST_WORKERS || fills {
                 continue;

@@ -32,7 +32,7 @@ const PROFILE: Duration = Duration::from_secs(2);
 /// What perf may take for that: where processes end while it records it takes a whole processor.
 const PROFILE_COST: Duration = Duration::from_millis(400);
 /// Connections a request from which on it matters whose they are.
-const WORTH_A_WORD: f64 = 0.5;
+pub const CONNECTS_EACH: f64 = 0.5;
 /// Of libraries and functions those with the largest shares are kept.
 const KEPT: usize = 15;
 
@@ -104,7 +104,7 @@ fn trace(member: &Member, url: &Url, inside: &mut Inside) {
     (inside.requests, inside.calls) = (found.requests, found.calls);
     (inside.objects, inside.waits_s) = (found.objects, found.waits_s);
     // A connection of some milliseconds may never have been met: who is at its other end listens there all the time.
-    let connects = inside.calls.get("connect").is_some_and(|n| *n >= WORTH_A_WORD);
+    let connects = inside.calls.get("connect").is_some_and(|n| *n >= CONNECTS_EACH);
     inside.programs = listeners::programs(inside.objects.get("connect").filter(|_| connects).cloned());
 }
 

@@ -103,13 +103,13 @@ enum Awaited {
 impl Awaited {
     /// By what went over the connection, and which way last.
     fn of(socket: &OwnedFd) -> Option<Awaited> {
-        // `struct tcp_info`: 8 bytes, then numbers of 32 bits, of which the 10th and 12th are how long ago data were sent and received
-        // (milliseconds), then some of 64: the third is how many bytes the other side has acknowledged (since Linux 4.1).
         let mut unsent: libc::c_int = 0;
         // SAFETY: the kernel writes one number there: bytes that are not sent, or not acknowledged (tcp(7), SIOCOUTQ).
         if unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unsent) } == 0 && unsent > 0 {
             return Some(Awaited::Room);
         }
+        // `struct tcp_info`: 8 bytes, then numbers of 32 bits, of which the 10th and 12th are how long ago data were sent and received
+        // (milliseconds), then some of 64: the third is how many bytes the other side has acknowledged (since Linux 4.1).
         let mut info = [0u8; 128];
         let mut length = info.len() as libc::socklen_t;
         let (fd, to) = (socket.as_raw_fd(), info.as_mut_ptr().cast());

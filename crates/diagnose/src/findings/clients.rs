@@ -107,7 +107,8 @@ fn rate_limited(case: &Case<'_>) -> Option<Finding> {
             .unless("errors of a server that is down or full: 502, 504, and lines that say so")
             .do_this(
                 Vec::new(),
-                "nothing, where these are the clients that it is meant for; else limit_req, limit_conn (nginx), mod_qos, mod_evasive,                  mod_ratelimit (Apache), stick-table (HAProxy), or the application's own. Behind a proxy it has to count clients, not the proxy",
+                "nothing, where these are the clients that it is meant for; else limit_req, limit_conn (nginx), mod_qos, mod_evasive, \
+                 mod_ratelimit (Apache), stick-table (HAProxy), or the application's own. Behind a proxy it has to count clients, not the proxy",
             )
             .check_by("the same load from several addresses")
     })
