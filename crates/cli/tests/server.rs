@@ -423,6 +423,21 @@ fn a_server_in_another_network_namespace_is_seen_from_outside() {
 }
 
 #[test]
+fn of_servers_with_one_address_in_several_namespaces_our_own_is_meant() {
+    let folder = Folder::new();
+    let servers = [Alone::start(&["--workers", "1"]), Alone::start(&["--workers", "1"])];
+    let name = "target@http://127.0.0.1:8080/";
+    let look = ["watch", name, "--once", "--interval", "200ms", "--json", "-"];
+    for server in &servers {
+        let watch = json_of(server.inside(&folder, &look));
+        assert_eq!(watch["master"].to_string(), server.pid, "{watch:#}");
+    }
+    // Of those of others neither is nearer.
+    let outside = folder.run(&look);
+    assert!(outside.code != 0 && outside.stderr.contains("could be any of "), "{outside:?}");
+}
+
+#[test]
 fn a_shortage_of_local_ports_shows_in_its_second() {
     let folder = Folder::new();
     let server = Alone::start(&["--workers", "2"]);

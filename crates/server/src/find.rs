@@ -12,7 +12,7 @@ use crate::adapters::{find_adapter, no_program, not_elsewhere};
 use crate::kind::{AdapterName, Kind, Leave, program_of};
 use crate::kinds;
 use crate::left::or_restore;
-use crate::meant::{choose, listeners_of, masters_anywhere};
+use crate::meant::{Candidate, choose, listeners_of, masters_anywhere};
 use crate::status_page::status_of;
 use crate::{ServerError, ServerRef, container};
 
@@ -189,12 +189,12 @@ pub(crate) fn master_of(server: &ServerRef) -> Result<Master, ServerError> {
     let candidate = |p: ProcessInfo| {
         let config = kind.named_by.likely(&p).map(|config| container::seen_from_here(p.pid, &config));
         let listeners = listeners_of(p.pid);
-        (p, config, listeners)
+        Candidate { pid: p.pid, found: p, config, listeners }
     };
     let not_found =
         || ServerError::NotFound { what: format!("no running {} is meant", kind.name), advice: kind.advice.into() };
-    let (info, config, listeners) = choose(masters.into_iter().map(candidate).collect(), server, not_found)?;
-    Ok(Master { info, config, listeners })
+    let meant = choose(masters.into_iter().map(candidate).collect(), server, not_found)?;
+    Ok(Master { info: meant.found, config: meant.config, listeners: meant.listeners })
 }
 
 /// It, with all that its row tells.

@@ -1,12 +1,12 @@
 //! Which of the processes that run is the server that a name means.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use lastdrop_model::Url;
-use lastdrop_probe::listeners;
 use lastdrop_probe::process::{self, ProcessInfo};
+use lastdrop_probe::{listeners, namespace};
 
 use crate::{ServerError, ServerRef, container};
 
@@ -54,29 +54,50 @@ pub(crate) fn listeners_of(master: i32) -> Vec<SocketAddr> {
     })
 }
 
+/// A master that may be meant, with what was found of it.
+pub(crate) struct Candidate<T> {
+    pub pid: i32,
+    pub found: T,
+    pub config: Option<PathBuf>,
+    pub listeners: Vec<SocketAddr>,
+}
+
+/// Leaves those that have the port of a URL; of several those of our own network namespace, if the URL is one of ours.
+fn at<T>(url: &Url, candidates: &mut Vec<Candidate<T>>) {
+    candidates.retain(|c| c.listeners.iter().any(|l| l.port() == url.port));
+    let ours = namespace::inode_of(std::process::id() as i32);
+    let is_ours = |c: &Candidate<T>| namespace::inode_of(c.pid) == ours;
+    if candidates.len() > 1 && candidates.iter().any(is_ours) {
+        let addresses = (url.host.as_str(), url.port).to_socket_addrs();
+        if addresses.is_ok_and(|mut all| all.any(|a| listeners::is_local(&a))) {
+            candidates.retain(is_ours);
+        }
+    }
+}
+
 /// Chooses the one master that is meant: by configuration, by the port of the URL, or because it is the only one.
 pub(crate) fn choose<T>(
-    mut candidates: Vec<(T, Option<PathBuf>, Vec<SocketAddr>)>,
+    mut candidates: Vec<Candidate<T>>,
     server: &ServerRef,
     not_found: impl FnOnce() -> ServerError,
-) -> Result<(T, Option<PathBuf>, Vec<SocketAddr>), ServerError> {
+) -> Result<Candidate<T>, ServerError> {
     if let Some(wanted) = &server.config {
         std::fs::metadata(wanted).map_err(ServerError::io(format!("cannot read {}", wanted.display())))?;
         let is_wanted = |config: &PathBuf| container::is_same_file(config, wanted) == Some(true);
-        candidates.retain(|(_, config, _)| config.as_ref().is_some_and(is_wanted));
+        candidates.retain(|c| c.config.as_ref().is_some_and(is_wanted));
     }
     if let Some(url) = &server.url {
-        candidates.retain(|(_, _, listeners)| listeners.iter().any(|l| l.port() == url.port));
+        at(url, &mut candidates);
     }
     // A process that only tests a configuration listens nowhere; of another user's it is not known.
-    if candidates.iter().any(|(_, _, listeners)| !listeners.is_empty()) {
-        candidates.retain(|(_, _, listeners)| !listeners.is_empty());
+    if candidates.iter().any(|c| !c.listeners.is_empty()) {
+        candidates.retain(|c| !c.listeners.is_empty());
     }
     if candidates.len() > 1 {
         let names: Vec<String> = candidates
             .iter()
-            .map(|(_, c, _)| {
-                c.as_ref().map_or("(no file)".to_string(), |c| format!("{}:{}", server.kind.name, c.display()))
+            .map(|c| {
+                c.config.as_ref().map_or("(no file)".to_string(), |c| format!("{}:{}", server.kind.name, c.display()))
             })
             .collect();
         return Err(ServerError::NotFound {

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 
 use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
-use crate::meant::choose;
+use crate::meant::{Candidate, choose};
 use crate::private::write_durably;
 use crate::{ServerError, ServerRef, restart};
 
@@ -91,9 +91,9 @@ impl Target {
                 other => other?,
             };
             let config = option(&birth.argv, "--config").map(|c| birth.directory.join(c));
-            candidates.push((birth, config, listeners));
+            candidates.push(Candidate { pid: p, found: birth, config, listeners });
         }
-        let (birth, config, listeners) = choose(candidates, server, not_found)?;
+        let Candidate { found: birth, config, listeners, .. } = choose(candidates, server, not_found)?;
         let config = config.map(|c| std::fs::canonicalize(&c).unwrap_or(c));
         let address = listeners.first().copied();
         let status_url = address.map(|a| Url {

@@ -26,7 +26,7 @@ use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
 use crate::edited::EditedFile;
 use crate::edits::Flat;
-use crate::meant::{choose, masters};
+use crate::meant::{Candidate, choose, masters};
 use crate::private::write_durably;
 use crate::{ServerError, ServerRef};
 
@@ -55,7 +55,7 @@ impl Apache {
                 Ok((birth, located)) => {
                     let config = located.config.clone();
                     let listeners = listeners::of_process(p.pid).unwrap_or_default();
-                    candidates.push(((birth, located), Some(config), listeners));
+                    candidates.push(Candidate { pid: p.pid, found: (birth, located), config: Some(config), listeners });
                 }
                 Err(e) => refused = Some(e),
             }
@@ -65,7 +65,8 @@ impl Apache {
         {
             return Err(e);
         }
-        let ((birth, located), config, listeners) = choose(candidates, server, || not_found(server))?;
+        let Candidate { found: (birth, located), config, listeners, .. } =
+            choose(candidates, server, || not_found(server))?;
         let config = config.unwrap_or_default();
         let config = std::fs::canonicalize(&config).unwrap_or(config);
         let modules = text(&ask(&birth, Some(&located.started_on), &["-M"])?.stdout);

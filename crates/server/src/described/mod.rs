@@ -19,7 +19,7 @@ use crate::edited::{EditedFile, beside};
 
 use crate::kind::{Kind, NamedBy, program_of};
 use crate::means::{Lines, Means, Spelled, Written};
-use crate::meant::{choose, listeners_of, masters, url_of};
+use crate::meant::{Candidate, choose, listeners_of, masters, url_of};
 use crate::private::{Like, prepare, remove_if_there, write_durably};
 use crate::restart::Launch;
 use crate::{ServerError, ServerRef, restart};
@@ -60,9 +60,9 @@ impl Described {
         let candidates = found.map(|p| {
             let config = config_of(kind, means, &p).or_else(|| server.config.clone().filter(|_| is_titled(kind, &p)));
             let listeners = listeners_of(p.pid);
-            (p, config, listeners)
+            Candidate { pid: p.pid, found: p, config, listeners }
         });
-        let (info, config, listeners) = choose(candidates.collect(), server, not_found)?;
+        let Candidate { found: info, config, listeners, .. } = choose(candidates.collect(), server, not_found)?;
         let config = config.map(|c| fs::canonicalize(&c).unwrap_or(c));
         // One that ends while it is looked at was no server, or is none any more.
         let mut birth = Birth::of(info.pid).map_err(|e| match e {

@@ -27,7 +27,7 @@ use knobs::{BACKLOG, CHILDREN, IDLE, KNOBS, PM, SPARE_MAX, SPARE_MIN, START, ful
 use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
 use crate::fpm_config::{Line, Scan};
-use crate::meant::{choose, masters};
+use crate::meant::{Candidate, choose, masters};
 use crate::private::write_durably;
 use crate::restart::Launch;
 use crate::status_page::status_of;
@@ -82,11 +82,11 @@ impl Fpm {
                 // One on a unix socket listens nowhere else, and is as good as another.
                 let asked = server.url.is_some();
                 let listeners = if asked { listeners::of_process(p.pid).unwrap_or_default() } else { Vec::new() };
-                candidates.push((p, Some(main), listeners));
+                candidates.push(Candidate { pid: p.pid, found: p, config: Some(main), listeners });
             }
         }
-        let (p, main, _) = choose(candidates, server, || not_found(server))?;
-        let main = main.unwrap_or_default();
+        let Candidate { found: p, config, .. } = choose(candidates, server, || not_found(server))?;
+        let main = config.unwrap_or_default();
         let birth = birth_of(p.pid, &p.argv, &main)?;
         let listeners = listeners::of_process(p.pid).unwrap_or_default();
         let config = fs::canonicalize(&main).unwrap_or_else(|_| main.clone());

@@ -27,7 +27,7 @@ use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
 use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
-use crate::meant::{choose, listeners_of, masters};
+use crate::meant::{Candidate, choose, listeners_of, masters};
 use crate::private::{Like, prepare};
 use crate::{ServerError, ServerRef, restart};
 
@@ -81,7 +81,8 @@ impl Haproxy {
                         configs.iter().find(|c| fs::canonicalize(c).is_ok_and(|c| c == wanted)).cloned()
                     });
                     let config = named.or_else(|| configs.first().cloned());
-                    candidates.push(((birth, has_master, command_line, configs), config, listeners_of(p.pid)));
+                    let found = (birth, has_master, command_line, configs);
+                    candidates.push(Candidate { pid: p.pid, found, config, listeners: listeners_of(p.pid) });
                 }
                 Err(e) => refused = Some(e),
             }
@@ -89,8 +90,8 @@ impl Haproxy {
         if let (true, Some(e)) = (candidates.is_empty(), refused) {
             return Err(e);
         }
-        let ((mut birth, has_master, command_line, configs), _, listeners) =
-            choose(candidates, server, || not_found(server))?;
+        let Candidate { found, listeners, .. } = choose(candidates, server, || not_found(server))?;
+        let (mut birth, has_master, command_line, configs) = found;
         birth.relative = command_line.configs.iter().any(|config| config.is_relative());
         let first = configs.first().ok_or_else(|| ServerError::NotFound {
             what: format!("process {} was started on no configuration", birth.pid),

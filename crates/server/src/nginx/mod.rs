@@ -25,7 +25,7 @@ use crate::change::Change;
 use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
 use crate::health::ASK_TIMEOUT;
-use crate::meant::{choose, masters};
+use crate::meant::{Candidate, choose, masters};
 use crate::private::{Like, prepare};
 use crate::status_page::status_of;
 use crate::{ServerError, ServerRef, host, restart};
@@ -108,7 +108,7 @@ impl Nginx {
                 Ok(Some((birth, built))) => {
                     let main = built.main_of(&birth);
                     let listeners = listeners::of_process(p.pid).unwrap_or_default();
-                    candidates.push(((birth, built), Some(main), listeners));
+                    candidates.push(Candidate { pid: p.pid, found: (birth, built), config: Some(main), listeners });
                 }
                 Ok(None) => {}
                 Err(e) => refused = Some(e),
@@ -117,8 +117,9 @@ impl Nginx {
         if let (true, Some(e)) = (candidates.is_empty(), refused) {
             return Err(e);
         }
-        let ((birth, built), main, listeners) = choose(candidates, server, || not_found(server))?;
-        let main = main.unwrap_or_else(|| built.config.clone());
+        let Candidate { found: (birth, built), config, listeners, .. } =
+            choose(candidates, server, || not_found(server))?;
+        let main = config.unwrap_or_else(|| built.config.clone());
         let config = fs::canonicalize(&main).unwrap_or_else(|_| main.clone());
         let status_url = match status_of(server, Some(&config), &listeners) {
             Some(StatusSource::Page { url, .. }) => Some(url),
