@@ -1,10 +1,13 @@
 """Limits of the host and of the way to it, workers that die, and a generator that is the bottleneck."""
 
+import os
+
 from . import apache as web
 from .fault import Case, Fault
 from .limits_wait import php_site
 from .nginx import nginx, proxied
 from .peers import service
+from .place import LabError
 from .python import gunicorn, script
 
 MANY = ["-c", "20", "--keepalive", "off"]
@@ -141,6 +144,33 @@ def held_back_generator(place, percent=8):
     return Case([front], front.url + "/", KEPT, wrap)
 
 
+def short_of_memory(place, limit=140, megabytes=220, reads=40, workers=6):
+    """Workers that read here and there in a file that fits into the machine's memory, and not into that of their control group."""
+    data = place.write("data.bin", bytes(range(256)) * (megabytes << 12), 0o644)
+    # Whoever reads it first is charged for it: that was to be the servers, and not this lab.
+    with open(data, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    groups = [place.group("memory", memory__limit_in_bytes=limit << 20)] if limit else []
+    server = gunicorn(place, f"for _ in range({reads}): os.pread(data, 65536, random.randrange(0, {megabytes} << 20, 65536))",
+                      before=f"import random\ndata = os.open('{data}', os.O_RDONLY)\nos.posix_fadvise(data, 0, 0, os.POSIX_FADV_RANDOM)",
+                      workers=workers, groups=groups)
+    return Case([server], server.url + "/", ["-c", "10", "--keepalive", "off"])
+
+
+def packets_on_one_core(place, processors=1, rules=1500, workers=2):
+    """A filter that costs, and packets of which one processor takes care, as with a card of one queue. `processors` is a mask."""
+    nowhere = "".join(f"add rule inet t c tcp dport {n + 1} drop\n" for n in range(rules))
+    filters = place.write("filter.nft", f"add table inet t\nadd chain inet t c {{ type filter hook input priority 0; }}\n{nowhere}")
+    steer = f"mount -t sysfs sysfs /sys && echo {processors} > /sys/class/net/lo/queues/rx-0/rps_cpus"
+    for command in (["nft", "-f", filters], ["unshare", "-m", "sh", "-c", steer]):
+        done = place.call(command)
+        if done.returncode:
+            raise LabError(f"{command[0]}: {done.stderr}")
+    front = nginx(place, ' server { listen 127.0.0.1:PORT; location / { return 200 "hello"; } }', workers=workers)
+    return Case([front], front.url + "/", KEPT)
+
+
 LIMITS = [
     Fault("conntrack-full", tracked, strengths=({}, {"room": 30}), cure={"rules": False},
           near="accept-queue-overflow", other={"workers": 20}),
@@ -161,8 +191,10 @@ LIMITS = [
           gain=1.1),
     Fault("generator-saturated", held_back_generator, strengths=({}, {"percent": 4}), cure={"percent": 0},
           near="cpu-saturated"),
-    Fault("memory-pressure", None, impossible="there is no swap, and memory.events and memory.high are of cgroup v2, "
+    Fault("memory-pressure", short_of_memory, strengths=({}, {"limit": 110}), cure={"limit": 0}, near="oom-kill",
+          other={"workers": 8}),
+    Fault("softirq-one-core", packets_on_one_core, strengths=({}, {"rules": 3000}), cure={"processors": 0},
+          near="single-worker-cpu", other={"workers": 4}, gain=1.25),
+    Fault("memory-pressure", None, variant="swap", impossible="there is no swap, and memory.events and memory.high are of cgroup v2, "
           "which has no memory controller here"),
-    Fault("softirq-one-core", None, impossible="a virtual network card with one queue, and loopback, whose packets are "
-          "processed where they are sent"),
 ]

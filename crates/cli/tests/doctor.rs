@@ -4,16 +4,16 @@
 mod common;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use common::servers::{Daemon, Fpm, Mariadb, nginx, open_folder, php, php_site};
-use common::{Apache, Folder, Target, free_port, get, number, processes_with};
-use serde_json::Value;
+use common::{Apache, Folder, Target, free_port, get, n, number, processes_with, signal};
+use serde_json::{Value, json};
 
 /// What the doctor says of a server under the load of so many users.
 fn ask(folder: &Folder, servers: &[&str], url: &str, more: &[&str]) -> Value {
@@ -268,7 +268,7 @@ fn a_server_that_has_room_has_no_limit() {
     assert_eq!(text.code, 0, "{text:?}");
 }
 
-/// Whoever uses the server is not pushed beyond what it can do.
+/// Whoever uses the server is not pushed beyond what it can do, by no rate either.
 #[test]
 fn with_other_peoples_traffic_it_is_gentle_by_itself() {
     let folder = Folder::new();
@@ -285,14 +285,36 @@ fn with_other_peoples_traffic_it_is_gentle_by_itself() {
                 thread::sleep(Duration::from_millis(30));
             }
         });
-        let said = ask(&folder, &[&target.name()], &target.url(), &["-c", "20"]);
+        let said = ask(&folder, &[&target.name()], &target.url(), &["-r", "300"]);
         over.store(true, Ordering::Relaxed);
         said
     });
-    let steps: Vec<&str> =
-        said["examination"]["steps"].as_array().expect("steps").iter().filter_map(|s| s["kind"].as_str()).collect();
-    assert!(!steps.contains(&"main") && steps.contains(&"few"), "{steps:?}");
+    let steps = said["examination"]["steps"].as_array().expect("steps");
+    assert!(!steps.iter().any(|s| s["kind"] == "main"), "{steps:#?}");
+    let few = steps.iter().find(|s| s["kind"] == "few").expect("a few users");
+    assert_eq!(n(&few["users"]), 2, "{few:#}");
     assert!(said["notes"].to_string().contains("--live"), "{}", said["notes"]);
+}
+
+#[test]
+fn stopped_before_anything_could_be_judged_it_reports_that() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 2\nservice = '20ms'\n");
+    let args = ["doctor", &target.name(), "--url", &target.url(), "-d", "20s", "--no-store", "--json", "-"];
+    let mut command = folder.lastdrop(&args);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut told = BufReader::new(child.stderr.take().expect("piped"));
+    let mut text = String::new();
+    while !text.contains("one user alone") {
+        assert_ne!(told.read_line(&mut text).expect("text"), 0, "{text}");
+    }
+    signal(&child, libc::SIGINT);
+    told.read_to_string(&mut text).expect("text");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130), "{text}");
+    let said: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    assert_eq!((&said["interrupted"], &said["limit"]), (&json!(true), &Value::Null), "{said:#}");
+    assert!(text.contains("NOTHING WAS MEASURED"), "{text}");
 }
 
 #[test]
@@ -309,16 +331,33 @@ fn what_was_found_can_be_concluded_again_and_explained() {
     let again = folder.json(&["doctor", "--from", &file], 0);
     assert_eq!(again["limit"], "workers-exhausted", "{:#} {:#}", again["findings"], again["examination"]["steps"]);
     assert_eq!(again, first);
+    // What an experiment has refuted does not come back.
+    let mut refuted = first.clone();
+    refuted["confirmed"] =
+        json!({"id": "workers-exhausted", "ratio": 1.0, "interval": [0.98, 1.01], "limit_after": null, "kept": false});
+    fs::write(&file, refuted.to_string()).expect("written");
+    let again = folder.json(&["doctor", "--from", &file], 0);
+    assert!(!ids(&again).contains(&"workers-exhausted"), "{:#}", again["findings"]);
+    assert!(folder.run(&["doctor", "--from", &file]).stdout.contains("REFUTED"));
     let list = folder.run(&["doctor", "--list"]);
     for finding in ids(&first) {
         assert!(list.stdout.contains(finding), "{}", list.stdout);
         assert!(folder.run(&["doctor", "--explain", finding]).stdout.contains("looks like"));
     }
+    assert_eq!(folder.run(&["doctor", "--list", "--json", "-"]).code, 2, "it is no document");
     let wrong = folder.run(&["doctor", "--explain", "workers-exhausted2"]);
     assert_eq!(wrong.code, 2);
     assert!(wrong.stderr.contains("did you mean workers-exhausted"), "{}", wrong.stderr);
     assert_eq!(folder.run(&["doctor", "target"]).code, 2, "no URL");
     assert_eq!(folder.run(&["doctor", "--url", "http://127.0.0.1:1/", "-n", "5"]).code, 2);
+    let plan = folder.join("ramp.toml").display().to_string();
+    fs::write(
+        &plan,
+        "url = 'http://127.0.0.1:1/'\n[[phase]]\nname = 'ramp'\nduration = '2s'\nrate = 5\nto_rate = 50\n",
+    )
+    .expect("written");
+    let ramp = folder.run(&["doctor", "--url", &plan]);
+    assert!(ramp.code == 2 && ramp.stderr.contains("changes its load"), "{ramp:?}");
     fs::write(&file, "{\"schema\":").expect("written");
     assert_eq!(folder.run(&["doctor", "--from", &file]).code, 2, "a torn document");
     assert_eq!(folder.run(&["doctor", "--url", "http://127.0.0.1:1/", "--no-store"]).code, 1, "nobody there");

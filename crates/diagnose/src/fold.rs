@@ -73,11 +73,18 @@ pub fn server(called: &str, looks: &[Look]) -> ServerSeen {
         {
             (seen.ports_held, seen.ports_held_to) = (Some(held.time_wait), held.to.clone());
         }
+        // What waits in a group waits in those above it, too, and not the other way round.
+        let stalled = look.cgroups.iter().filter_map(|group| group.pressure.get("memory_some").copied());
+        seen.memory_stalled += stalled.reduce(f64::min).unwrap_or(0.0) / looks.len() as f64;
         for group in &look.cgroups {
             seen.throttled_us += group.throttled_us.unwrap_or(0);
             seen.throttled_periods += group.throttled_periods.unwrap_or(0);
             seen.memory_high += group.memory_high.unwrap_or(0);
             seen.memory_max += group.memory_max.unwrap_or(0);
+            seen.refaulted_pages += group.refaulted_pages.unwrap_or(0);
+            if let Some(limit) = group.memory_limit_bytes {
+                seen.memory_limit_bytes = Some(seen.memory_limit_bytes.map_or(limit, |l| l.min(limit)));
+            }
             seen.group_oom_kills += group.oom_kills.unwrap_or(0);
             seen.pids_refused += group.pids_refused.unwrap_or(0);
             if let Some(limit) = group.cpu_limit_cores {

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use lastdrop_diagnose::findings::{all_about, diagnose};
-use lastdrop_model::examination::{Examination, StepKind};
+use lastdrop_model::examination::{Examination, LoadShape, ServerSeen, Step, StepKind};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -113,4 +113,135 @@ fn a_load_that_is_busy_with_being_turned_away_is_not_the_limit() {
     let main = examination.steps.iter_mut().find(|step| step.kind == StepKind::Main).expect("the load");
     main.answered += main.unanswered() + 1;
     assert_eq!(diagnose(&examination).limit.as_deref(), Some("generator-saturated"));
+}
+
+/// What the rules say of a stored examination of which something is another machine's.
+fn limit_of(name: &str, change: impl Fn(&mut Examination)) -> Option<String> {
+    let all = cases();
+    let (_, case) = all.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("no case {name}"));
+    let mut examination = case.examination.clone();
+    change(&mut examination);
+    diagnose(&examination).limit
+}
+
+fn main_of(all: &mut Examination) -> &mut Step {
+    all.steps.iter_mut().find(|step| step.kind == StepKind::Main).expect("the load")
+}
+
+/// A virtual machine whose share of the processor is used up looks idle by its own counters.
+#[test]
+fn time_that_the_hypervisor_has_taken_is_not_idle() {
+    let stolen = |all: &mut Examination| {
+        for step in &mut all.steps {
+            step.steal = 0.7;
+            step.cores.iter_mut().for_each(|busy| *busy *= 0.3);
+            step.generator.cores *= 0.3;
+            for server in &mut step.servers {
+                server.cpu_cores = server.cpu_cores.map(|cores| cores * 0.3);
+            }
+        }
+    };
+    assert_eq!(limit_of("cpu-saturated.modphp", stolen).as_deref(), Some("cpu-saturated"));
+    let idle = |all: &mut Examination| {
+        stolen(all);
+        all.steps.iter_mut().for_each(|step| step.steal = 0.0);
+    };
+    assert_eq!(limit_of("cpu-saturated.modphp", idle).as_deref(), Some("workers-exhausted"));
+}
+
+/// What happens to others on the same machine is not the server's limit.
+#[test]
+fn what_neighbours_lack_is_not_the_servers_limit() {
+    let swaps = |available: u64| {
+        move |all: &mut Examination| {
+            main_of(all).swapped_pages = 50_000;
+            main_of(all).memory_available_bytes = Some(available);
+        }
+    };
+    assert_eq!(limit_of("workers-exhausted", swaps(20_000_000_000)).as_deref(), Some("workers-exhausted"));
+    assert_eq!(limit_of("workers-exhausted", swaps(100_000_000)).as_deref(), Some("memory-pressure"));
+    // A control group that has reached its limit lacks memory only where what it gave up is wanted again.
+    let full = |again: u64, stalled: f64| {
+        move |all: &mut Examination| {
+            let server = &mut main_of(all).servers[0];
+            (server.memory_max, server.memory_limit_bytes) = (500, Some(200_000_000));
+            (server.refaulted_pages, server.memory_stalled) = (again, stalled);
+        }
+    };
+    assert_eq!(limit_of("workers-exhausted", full(0, 0.0)).as_deref(), Some("workers-exhausted"));
+    assert_eq!(limit_of("workers-exhausted", full(500_000, 0.02)).as_deref(), Some("workers-exhausted"));
+    assert_eq!(limit_of("workers-exhausted", full(500_000, 0.4)).as_deref(), Some("memory-pressure"));
+}
+
+/// Of other people's load it is not known how much there was: a few births of workers, or one packet that was sent again, are then few.
+#[test]
+fn what_is_seen_of_other_peoples_load_is_no_number_a_request() {
+    let watched = |all: &mut Examination| {
+        all.load = LoadShape::Foreign;
+        all.steps.retain(|step| step.kind == StepKind::Main);
+        let main = main_of(all);
+        (main.answered, main.answered_rps) = (0, 0.0);
+        main.failed.clear();
+        for server in &mut main.servers {
+            server.queue_mean = Some(5.0);
+            server.kernel.insert("PassiveOpens".into(), 3000);
+        }
+    };
+    let with_births = |all: &mut Examination| {
+        watched(all);
+        let pool = main_of(all).servers.iter_mut().find(|s| s.workers_most > 2).expect("a pool");
+        pool.born = 4;
+    };
+    assert_eq!(limit_of("workers-exhausted", with_births).as_deref(), Some("workers-exhausted"));
+}
+
+/// A loop that has no time leaves connections in its queue, however long that is; several are full while a large machine is not.
+#[test]
+fn loops_without_time_on_a_large_machine() {
+    let large = |all: &mut Examination| {
+        all.processors = 16;
+        for step in &mut all.steps {
+            step.cores = vec![0.05; 16];
+            step.generator.others_cores = 0.0;
+        }
+    };
+    let by_a_loop = |all: &mut Examination| {
+        large(all);
+        all.servers[0].kind = "node".into();
+        all.servers[0].pool = None;
+        let main = main_of(all);
+        main.cores[0] = 1.0;
+        let server = &mut main.servers[0];
+        (server.workers_most, server.threads) = (1, 11.0);
+        (server.hottest_thread_cores, server.hottest_process_cores, server.cpu_cores) = (0.98, 1.0, Some(1.0));
+        server.waits = [("running".to_string(), 1.0), ("futex".to_string(), 9.0), ("events".to_string(), 1.0)].into();
+    };
+    assert_eq!(limit_of("accept-queue-overflow", by_a_loop).as_deref(), Some("single-process"));
+    let by_four = |all: &mut Examination| {
+        large(all);
+        all.servers.truncate(1);
+        (all.servers[0].kind, all.servers[0].cpus) = ("nginx".into(), Vec::new());
+        for step in &mut all.steps {
+            step.servers.truncate(1);
+            // None of many thousands a second waits for a millisecond.
+            (step.response.mean, step.service.mean) = (60.0, 60.0);
+        }
+        let main = main_of(all);
+        main.cores[..4].fill(1.0);
+        (main.answered, main.answered_rps, main.response.mean) = (480_000, 40_000.0, 500.0);
+        let server = &mut main.servers[0];
+        *server = ServerSeen {
+            server: server.server.clone(),
+            workers_most: 4,
+            workers_first: 4,
+            workers_last: 4,
+            threads: 4.0,
+            cpu_cores: Some(3.9),
+            hottest_thread_cores: 0.98,
+            hottest_process_cores: 0.98,
+            waits: [("running".to_string(), 4.0)].into(),
+            ..ServerSeen::default()
+        };
+    };
+    assert_eq!(limit_of("slow-upstream.nginx", by_four).as_deref(), Some("single-worker-cpu"));
 }

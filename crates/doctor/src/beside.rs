@@ -49,8 +49,7 @@ impl Clients {
             // nobody has answered yet.
             let counts = now.opening > 0 || self.made.contains_key(&to) || connects.contains(&to.to_string());
             if counts && (self.made.len() < MOST_PEERS || self.made.contains_key(&to)) {
-                let sum = self.made.entry(to).or_default();
-                (sum.open, sum.opening) = (sum.open + now.open, sum.opening + now.opening);
+                *self.made.entry(to).or_default() += now;
             }
         }
         for end in ends.into_iter().filter(|end| !load.has(end)) {

@@ -20,8 +20,6 @@ use crate::site::Site;
 const PAIRS: usize = 4;
 const BLOCK: Duration = Duration::from_secs(4);
 const SETTLING: Duration = Duration::from_secs(1);
-/// A change that brings less than this with 95 % confidence has not moved the limit.
-const WORTH: f64 = 1.05;
 
 /// How a change is tried.
 pub struct Trying<'a> {
@@ -84,9 +82,9 @@ pub fn confirm(
     };
     let measured = ratio::paired(&pairs, 0.95);
     let (ratio, interval) = measured.map_or((0.0, [0.0, 0.0]), |r| (r.ratio, [r.low, r.high]));
-    let refuted = measured.is_some_and(|r| r.high < WORTH);
-    let kept = trying.keep && !refuted && interval[0] > 1.0;
-    if kept {
+    let mut confirmation = Confirmation { id: limit.id.clone(), ratio, interval, ..Confirmation::default() };
+    confirmation.kept = trying.keep && !confirmation.is_refuted() && interval[0] > 1.0;
+    if confirmation.kept {
         lab.tell(&Event::Keeping { settings: std::borrow::Cow::Borrowed(&settings) });
         stack.keep(&settings)?;
     } else {
@@ -94,17 +92,17 @@ pub fn confirm(
         let restored = stack.restore()?;
         document.notes.extend(restored.iter().flat_map(Restored::notes));
     }
-    let limit_after = after?;
-    document.confirmed =
-        Some(Confirmation { id: limit.id.clone(), ratio, interval, limit_after: limit_after.clone(), kept });
-    if refuted {
+    confirmation.limit_after = after?;
+    if confirmation.is_refuted() {
         let again = diagnose_without(&document.examination, &[limit.id.as_str()]);
         document.notes.push(format!(
             "{} is withdrawn: {said} gives {ratio:.2} times the throughput, between {:.2} and {:.2}",
             limit.id, interval[0], interval[1]
         ));
         (document.findings, document.limit) = (again.findings, again.limit);
+        document.cannot_tell = again.cannot_tell;
     }
+    document.confirmed = Some(confirmation);
     Ok(())
 }
 

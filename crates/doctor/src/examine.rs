@@ -89,7 +89,14 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Res
         },
         other => other,
     };
-    let order = &Order { manner, ..order.clone() };
+    let mut plan = order.plan.clone();
+    if unasked.is_some() {
+        // A rate in full is no load of a few users; with --gentle it was asked for.
+        for phase in plan.phases.iter_mut().filter(|p| matches!(p.load, Load::Open { .. })) {
+            phase.load = Load::closed(GENTLE_USERS);
+        }
+    }
+    let order = &Order { manner, plan, ..order.clone() };
     let plan = &order.plan;
     let (_, is_open) = users_of(plan);
     let mut all = Examination {
@@ -357,7 +364,7 @@ fn suspect(lab: &mut Lab<'_>, all: &Examination) {
     }
 }
 
-/// Gentle, a rate that is asked for is kept; else a few users.
+/// Gentle by order, a rate that is asked for is kept; else a few users.
 fn few_of(gentle: bool, is_open: bool, few: u32) -> Option<u32> {
     (!(gentle && is_open)).then_some(few)
 }

@@ -11,11 +11,12 @@ use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_model::Look;
 use lastdrop_model::examination::{Inside, Step};
 use lastdrop_probe::host::{self, HostMemory, timed};
+use lastdrop_probe::listeners;
 use lastdrop_probe::namespace::{Namespace, longest_queue};
 use lastdrop_probe::process;
 use lastdrop_server::ServerRef;
 
-use crate::behind::{Following, Member, Members, Scope, named};
+use crate::behind::{Following, Member, Members, Scope, endpoint, named};
 use crate::beside::Beside;
 use crate::costs::Costs;
 use crate::growth::Readings;
@@ -110,7 +111,11 @@ impl Site for Here {
     }
 
     fn visitors(&mut self) -> Result<Option<String>, LabError> {
-        let Some(front) = self.members.all.first() else { return Ok(None) };
+        // Servers are named in any order: visitors are those of the one at the URL.
+        let at = endpoint(self.goal()?);
+        let met = self.costs.timed("visitors", || at.and_then(|e| listeners::owner(&e)));
+        let is_met = |m: &&Member| met.is_some_and(|pid| process::ancestry(pid).any(|p| p == m.found.master));
+        let Some(front) = self.members.all.iter().find(is_met).or(self.members.all.first()) else { return Ok(None) };
         let Ok(namespace) = Namespace::of(front.found.master) else { return Ok(None) };
         let ignore: Vec<IpAddr> = self.goal()?.ignore.iter().map(IpAddr::to_canonical).collect();
         let ports = front.found.ports();

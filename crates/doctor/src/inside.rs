@@ -2,6 +2,7 @@
 //! where all of them spend their processor time.
 
 use std::collections::{BTreeMap, HashSet};
+use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -80,7 +81,13 @@ fn some_workers(member: &Member, n: usize) -> Vec<i32> {
 }
 
 fn trace(member: &Member, url: &Url, inside: &mut Inside) {
-    let Ok(file) = tempfile::NamedTempFile::new() else { return };
+    if let Err(why) = try_trace(member, url, inside) {
+        inside.unseen.push(format!("the system calls of {}: {why}", member.called));
+    }
+}
+
+fn try_trace(member: &Member, url: &Url, inside: &mut Inside) -> Result<(), Box<dyn Error>> {
+    let file = tempfile::NamedTempFile::new()?;
     let pids = some_workers(member, TRACED);
     let namespace = Namespace::of(member.found.master).ok();
     let sockets = || {
@@ -89,13 +96,13 @@ fn trace(member: &Member, url: &Url, inside: &mut Inside) {
         names
     };
     let mut known = sockets();
-    let Ok(mut strace) = Strace::attach(&pids, file.path()) else { return };
+    let mut strace = Strace::attach(&pids, file.path())?;
     let began = Instant::now();
     while began.elapsed() < TRACE && (began.elapsed() < LEAST_TRACE || strace.requests() < ENOUGH) {
         thread::sleep(PAUSE);
     }
     known.extend(sockets());
-    let Ok(calls) = strace.finish(known) else { return };
+    let calls = strace.finish(known)?;
     let mut ports = member.found.ports();
     if ports.is_empty() {
         ports.push(url.port);
@@ -106,11 +113,21 @@ fn trace(member: &Member, url: &Url, inside: &mut Inside) {
     // A connection of some milliseconds may never have been met: who is at its other end listens there all the time.
     let connects = inside.calls.get("connect").is_some_and(|n| *n >= CONNECTS_EACH);
     inside.programs = listeners::programs(inside.objects.get("connect").filter(|_| connects).cloned());
+    Ok(())
+}
+
+fn profile(members: &Members, all: &mut [Inside]) {
+    // It is about all of them, and said once.
+    if let Err(why) = try_profile(members, all)
+        && let Some(first) = all.first_mut()
+    {
+        first.unseen.push(format!("where processors' time goes: {why}"));
+    }
 }
 
 /// By one perf: each that starts reads all symbols of the kernel.
-fn profile(members: &Members, all: &mut [Inside]) {
-    let Ok(file) = tempfile::NamedTempFile::new() else { return };
+fn try_profile(members: &Members, all: &mut [Inside]) -> Result<(), Box<dyn Error>> {
+    let file = tempfile::NamedTempFile::new()?;
     let of = |member: &Member| {
         let mut pids = process::child_pids(member.found.master);
         pids.truncate(64);
@@ -118,12 +135,12 @@ fn profile(members: &Members, all: &mut [Inside]) {
         pids
     };
     let pids: Vec<Vec<i32>> = members.all.iter().map(of).collect();
-    let Ok(perf) = Perf::by_timer(&pids.concat(), file.path()) else { return };
+    let perf = Perf::by_timer(&pids.concat(), file.path())?;
     let began = Instant::now();
     while began.elapsed() < PROFILE && perf.cost() < PROFILE_COST {
         thread::sleep(PAUSE);
     }
-    let Ok(script) = perf.finish(file.path()) else { return };
+    let script = perf.finish(file.path())?;
     let largest = |mut all: Vec<(String, f64)>| -> BTreeMap<String, f64> {
         all.sort_by(|a, b| b.1.total_cmp(&a.1));
         all.into_iter().take(KEPT).collect()
@@ -138,4 +155,5 @@ fn profile(members: &Members, all: &mut [Inside]) {
         let functions = stacks::functions(&stacks, None).into_iter().map(|f| (f.function, f.self_share)).collect();
         (inside.libraries, inside.functions) = (largest(libraries), largest(functions));
     }
+    Ok(())
 }

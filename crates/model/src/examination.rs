@@ -298,6 +298,11 @@ pub struct ServerSeen {
     pub cpu_limit_cores: Option<f64>,
     pub memory_high: u64,
     pub memory_max: u64,
+    /// The tightest limit of memory of its control groups, pages that they gave up and soon wanted again, and the share of the time in
+    /// which something in one of them waited for memory.
+    pub memory_limit_bytes: Option<u64>,
+    pub refaulted_pages: u64,
+    pub memory_stalled: f64,
     pub group_oom_kills: u64,
     pub pids_refused: u64,
     pub real_memory_bytes: Option<u64>,
@@ -343,6 +348,9 @@ pub struct Inside {
     /// Shares of processor time by library, and by function.
     pub libraries: BTreeMap<String, f64>,
     pub functions: BTreeMap<String, f64>,
+    /// What could not be traced or profiled, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<String>,
 }
 
 /// What workers gained a request, of those that lived through all steps.

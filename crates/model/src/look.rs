@@ -93,6 +93,9 @@ pub struct CgroupLook {
     /// Times that it ran into its limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_max: Option<u64>,
+    /// Pages that had to leave for want of room and were soon wanted again: `workingset_refault`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refaulted_pages: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_kills: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -93,6 +93,12 @@ fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
+/// Of files and of anonymous memory. Kernels before 5.9 have one number for both, and call it so.
+fn refaults(stat: &str, of: &str) -> Option<u64> {
+    let one = |sort: &str| field(stat, &format!("{of}workingset_refault{sort}"));
+    one("_file").map(|files| files + one("_anon").unwrap_or(0)).or_else(|| one(""))
+}
+
 /// No limit of version 1 is a number close to 2^63.
 fn limit(value: u64) -> Option<u64> {
     (value < 1 << 62).then_some(value)
@@ -142,14 +148,21 @@ impl Group {
             look.memory_limit_bytes = number(f, "memory.max");
             look.swap_bytes = number(f, "memory.swap.current");
             if self.own || look.memory_limit_bytes.is_some() {
-                look.anonymous_bytes = text("memory.stat").and_then(|s| field(&s, "anon"));
+                let stat = text("memory.stat").unwrap_or_default();
+                look.anonymous_bytes = field(&stat, "anon");
+                look.refaulted_pages = refaults(&stat, "");
             }
-            if let Some(events) = text("memory.events") {
+            // Of a group above those events count that its own limits caused: its other ones happened to groups beside ours.
+            let events = |file: &str| {
+                let local = text(&format!("{file}.local")).filter(|_| !self.own);
+                local.or_else(|| text(file))
+            };
+            if let Some(events) = events("memory.events") {
                 look.memory_high = field(&events, "high");
                 look.memory_max = field(&events, "max");
                 look.oom_kills = field(&events, "oom_kill");
             }
-            look.pids_refused = text("pids.events").and_then(|s| field(&s, "max"));
+            look.pids_refused = events("pids.events").and_then(|s| field(&s, "max"));
             look.pids = number(f, "pids.current");
             look.pids_limit = number(f, "pids.max");
             for resource in ["cpu", "memory", "io"] {
@@ -176,6 +189,7 @@ impl Group {
             if self.own || look.memory_limit_bytes.is_some() {
                 let stat = text("memory.stat").unwrap_or_default();
                 look.anonymous_bytes = field(&stat, "total_rss");
+                look.refaulted_pages = refaults(&stat, "total_");
                 look.swap_bytes = field(&stat, "total_swap");
             }
         }
@@ -204,6 +218,7 @@ impl Reading {
             throttled_periods: delta(|l| l.throttled_periods),
             memory_high: delta(|l| l.memory_high),
             memory_max: delta(|l| l.memory_max),
+            refaulted_pages: delta(|l| l.refaulted_pages),
             oom_kills: delta(|l| l.oom_kills),
             pids_refused: delta(|l| l.pids_refused),
             pressure: shares(&self.stalls, &earlier.stalls, span_s),
@@ -225,6 +240,7 @@ impl Reading {
             throttled_periods: look.throttled_periods.filter(|n| *n == 0),
             memory_high: look.memory_high.filter(|n| *n == 0),
             memory_max: look.memory_max.filter(|n| *n == 0),
+            refaulted_pages: look.refaulted_pages.filter(|n| *n == 0),
             oom_kills: look.oom_kills.filter(|n| *n == 0),
             pids_refused: look.pids_refused.filter(|n| *n == 0),
             pressure: if look.pressure.values().all(|p| *p < 0.01) { look.pressure.clone() } else { BTreeMap::new() },

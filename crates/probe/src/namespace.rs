@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::AddAssign;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -102,6 +103,13 @@ pub struct Made {
     pub open: u64,
     /// The other side has not answered yet.
     pub opening: u64,
+}
+
+impl AddAssign for Made {
+    fn add_assign(&mut self, more: Made) {
+        self.open += more.open;
+        self.opening += more.opening;
+    }
 }
 
 /// Sockets that /proc/PID/net/sockstat counts, of the whole namespace: `time_wait`, `orphan`, `in_use`, `memory_pages`.
@@ -331,8 +339,7 @@ impl Namespace {
                 _ => None,
             };
             if let Some(one) = counted {
-                let sum = made.entry(s.remote).or_default();
-                (sum.open, sum.opening) = (sum.open + one.open, sum.opening + one.opening);
+                *made.entry(s.remote).or_default() += one;
             }
             if is_client(s, ports) {
                 seen.push(s.remote);

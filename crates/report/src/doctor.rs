@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::nodes::differing_lines;
 use crate::table::aligned;
 
-/// Findings that are told unless all are wanted.
+/// Wastes and risks that are told, a line each, unless all are wanted.
 const TOLD: usize = 10;
 
 /// The report of `doctor`.
@@ -38,19 +38,28 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
         );
     }
     let rest: Vec<&Finding> = d.findings.iter().filter(|f| f.severity != Severity::Limit).collect();
-    let shown = if all { rest.len() } else { rest.len().min(TOLD) };
-    for finding in &rest[..shown] {
-        let word = if finding.severity == Severity::Waste { "WASTE" } else { "RISK" };
-        let _ = writeln!(out, "\n{word:<6} {}   ({})", finding.title, finding.id);
-        out.push_str(&whole(finding));
-    }
-    if shown < rest.len() {
-        let _ = writeln!(out, "\n{} more: --all", rest.len() - shown);
+    if all {
+        for finding in &rest {
+            let _ = writeln!(out, "\n{:<6} {}   ({})", word(finding), finding.title, finding.id);
+            out.push_str(&whole(finding));
+        }
+    } else if !rest.is_empty() {
+        out.push('\n');
+        rest.iter().take(TOLD).for_each(|finding| out.push_str(&line(finding)));
+        let more = if rest.len() > TOLD { format!("{} more, ", rest.len() - TOLD) } else { String::new() };
+        let _ = writeln!(out, "{more}how each is known, and what to do: --all");
     }
     if let Some(c) = &d.confirmed {
+        let came = match () {
+            () if c.is_refuted() => "REFUTED",
+            () if c.interval[0] > 1.0 => "CONFIRMED",
+            () => "TRIED",
+        };
+        // The limit above is another one where this has been withdrawn.
         let _ = writeln!(
             out,
-            "\nCONFIRMED  the change gives {:.2} times the throughput (between {:.2} and {:.2}); the limit is {} then{}",
+            "\n{came}  the change for {} gives {:.2} times the throughput (between {:.2} and {:.2}); the limit is {} then{}",
+            c.id,
             c.ratio,
             c.interval[0],
             c.interval[1],
@@ -91,15 +100,29 @@ pub(crate) fn machine(examination: &Examination) -> Option<String> {
 /// A limit in a line, for commands that are about something else.
 #[must_use]
 pub fn limit_line(limit: &Finding) -> String {
-    let known = limit.evidence.iter().find(|e| speaks(e)).map_or_else(String::new, |e| format!("; {}", told(e)));
+    let known = limit.evidence.iter().find(|e| e.speaks()).map_or_else(String::new, |e| format!("; {}", told(e)));
     format!("limit: {} ({}{known})\n", limit.title, limit.id)
+}
+
+fn word(f: &Finding) -> &'static str {
+    match f.severity {
+        Severity::Limit => "LIMIT",
+        Severity::Waste => "WASTE",
+        Severity::Risk => "RISK",
+    }
+}
+
+/// A finding in a line, with its first change where there is one.
+fn line(f: &Finding) -> String {
+    let fix = f.fix.first().map_or_else(String::new, |fix| format!(": {}", from_to(fix, &f.server)));
+    format!("{:<6} {}{fix}   ({})\n", word(f), f.title, f.id)
 }
 
 /// How it is known, what to change, what that should bring, how to check.
 fn whole(f: &Finding) -> String {
     let mut out = String::new();
     // The numbers that decide come first; a tired person reads three.
-    for evidence in f.evidence.iter().filter(|e| speaks(e)).take(4) {
+    for evidence in f.evidence.iter().filter(|e| e.speaks()).take(4) {
         let _ = writeln!(out, "  known by   {}", told(evidence));
     }
     for against in f.against.iter().take(1) {
@@ -121,21 +144,14 @@ fn whole(f: &Finding) -> String {
     out
 }
 
-/// Is the number on the side of the finding? Others stand in the document, for whoever wants to see all of them.
-pub(crate) fn speaks(e: &Evidence) -> bool {
-    match (e.value.as_f64(), e.threshold.as_f64()) {
-        (Some(value), Some(threshold)) => value >= threshold,
-        (Some(value), None) => value > 0.0,
-        _ => e.value != Value::String(String::new()),
-    }
-}
-
 fn told(e: &Evidence) -> String {
     let value = number(&e.value);
     let worth = match &e.threshold {
         Value::Null => String::new(),
         Value::Number(n) if n.as_f64() == Some(0.0) => String::new(),
-        Value::String(s) if s.is_empty() => String::new(),
+        Value::String(reason) if reason.is_empty() => String::new(),
+        // Why it speaks, where no number says from when on.
+        Value::String(reason) => format!(" ({reason})"),
         threshold => format!(" (from {})", number(threshold)),
     };
     format!("{}: {value}{worth}   [{}]", e.name, e.source)
@@ -153,10 +169,16 @@ pub(crate) fn number(value: &Value) -> String {
     }
 }
 
+/// A change of a finding about this server, and where it is made.
 pub(crate) fn change(fix: &Fix, server: &str) -> String {
-    let of = if fix.server.is_empty() || fix.server == server { String::new() } else { format!("{}: ", fix.server) };
     let place = if fix.place.is_empty() { String::new() } else { format!(", {}", fix.place) };
-    format!("{of}{} {} → {}   ({}{place})", fix.knob, number(&fix.from), number(&fix.to), fix.needs)
+    format!("{}   ({}{place})", from_to(fix, server), fix.needs)
+}
+
+/// The setting, what it is and what it should be.
+fn from_to(fix: &Fix, server: &str) -> String {
+    let of = if fix.server.is_empty() || fix.server == server { String::new() } else { format!("{}: ", fix.server) };
+    format!("{of}{} {} → {}", fix.knob, number(&fix.from), number(&fix.to))
 }
 
 fn chain(d: &DoctorDocument) -> String {
@@ -224,4 +246,70 @@ pub fn explain_text(id: &str, severity: Severity, what: &str, decides: &str, unl
         Severity::Risk => "a risk: it will bite",
     };
     format!("{id}: {what}\n\n  {means}\n  decided by    {decides}\n  looks like    {unlike}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::documents::Confirmation;
+    use serde_json::json;
+
+    use super::*;
+
+    fn known(value: Value, threshold: Value) -> Evidence {
+        Evidence { source: "load".into(), name: "connections a request".into(), value, threshold }
+    }
+
+    #[test]
+    fn wastes_and_risks_are_a_line_each_unless_all_are_wanted() {
+        let waste = Finding {
+            id: "keepalive-off".into(),
+            severity: Severity::Waste,
+            title: "the server closes each connection".into(),
+            server: "apache".into(),
+            evidence: vec![known(json!(1.0), json!(0.5))],
+            fix: vec![Fix {
+                server: "apache".into(),
+                knob: "KeepAlive".into(),
+                from: json!("Off"),
+                to: json!("On"),
+                needs: "reload".into(),
+                place: "apache2.conf:7".into(),
+            }],
+            ..Finding::default()
+        };
+        let document = DoctorDocument { findings: vec![waste; 12], ..DoctorDocument::default() };
+        let (short, long) = (doctor_text(&document, false), doctor_text(&document, true));
+        let line = "WASTE  the server closes each connection: KeepAlive Off → On   (keepalive-off)\n";
+        assert!(short.contains(&format!("\n\n{line}{line}")) && short.matches(line).count() == 10, "{short}");
+        assert!(short.contains("\n2 more, how each is known, and what to do: --all\n"), "{short}");
+        assert!(!short.contains("known by") && !short.contains("apache2.conf"), "{short}");
+        assert_eq!(long.matches("  change     KeepAlive Off → On   (reload, apache2.conf:7)\n").count(), 12, "{long}");
+        assert!(long.matches("known by").count() == 12 && !long.contains("--all"), "{long}");
+    }
+
+    #[test]
+    fn a_change_is_called_confirmed_only_where_it_helped() {
+        let cases = [(1.2, 1.9, "CONFIRMED"), (0.9, 1.3, "TRIED"), (0.9, 1.01, "REFUTED"), (1.01, 1.04, "REFUTED")];
+        for (low, high, word) in cases {
+            let confirmed = Confirmation {
+                id: "a-limit".into(),
+                ratio: (low + high) / 2.0,
+                interval: [low, high],
+                ..Confirmation::default()
+            };
+            let document = DoctorDocument { confirmed: Some(confirmed), ..DoctorDocument::default() };
+            let text = doctor_text(&document, false);
+            assert!(text.contains(&format!("\n{word}  the change for a-limit gives")), "{word}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_threshold_in_words_is_a_reason() {
+        assert_eq!(told(&known(json!(3), json!(2))), "connections a request: 3 (from 2)   [load]");
+        assert_eq!(
+            told(&known(json!(3), json!("more than users"))),
+            "connections a request: 3 (more than users)   [load]"
+        );
+        assert_eq!(told(&known(json!(3), json!(""))), "connections a request: 3   [load]");
+    }
 }

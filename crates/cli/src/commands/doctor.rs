@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lastdrop_diagnose::findings::{about, all_about, diagnose};
+use lastdrop_diagnose::findings::{about, all_about, diagnose, diagnose_without};
 use lastdrop_doctor::{Manner, Order, Trying, confirm, examine};
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::documents::DoctorDocument;
-use lastdrop_model::plan::Load;
+use lastdrop_model::examination::Examination;
 use lastdrop_report::export::Runs;
 use lastdrop_report::{doctor_list, doctor_text, explain_text};
 use lastdrop_server::{Elsewhere, Kind, Others, ServerRef, check_called_apart, kinds};
@@ -26,6 +26,14 @@ use crate::stdio::{self, note};
 
 #[derive(Debug, Args)]
 #[command(
+    mut_arg("users", |a| a.help("Users of the load that is asked about (closed loop) [default: 20]")),
+    mut_arg("duration", |a| a.help("How long the load that is asked about is on, or traffic is watched; the other steps follow it [default: 12s; --observe: 30s]")),
+    mut_arg("live", |a| a.help("The whole load although other people use the server; with --confirm by a graceful reload where that is enough")),
+    // Refused: a doctor has steps of its own.
+    mut_arg("requests", |a| a.hide(true)),
+    mut_arg("ramp_to", |a| a.hide(true)),
+    mut_arg("ramp_steps", |a| a.hide(true)),
+    mut_arg("warm_up", |a| a.hide(true)),
     after_help = "Examples:\n  lastdrop doctor apache --url http://127.0.0.1/app\n  lastdrop doctor nginx php-fpm --url http://127.0.0.1/index.php -c 50\n  lastdrop doctor nginx --url http://127.0.0.1/ --gentle\n  lastdrop doctor apache --url http://127.0.0.1/ --observe -d 60s\n  lastdrop doctor web-1/apache --url http://shop.example/ --nats tls://10.0.0.1:4222 --token-file FILE\n  lastdrop doctor --explain workers-exhausted"
 )]
 pub struct DoctorArgs {
@@ -56,17 +64,17 @@ pub struct DoctorArgs {
     pub on: RunsOnArgs,
     #[command(flatten)]
     pub database: DatabaseArgs,
-    /// All findings, not only the ten that weigh most
+    /// All wastes and risks, each with how it is known and what to change, not only a line for the ten that weigh most
     #[arg(long)]
     pub all: bool,
     /// List what can be found
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["json", "format"])]
     pub list: bool,
     /// Diagnose again what an earlier --json has in it, without the server
     #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "gentle", "observe", "servers"])]
     pub from: Option<PathBuf>,
     /// The background of a finding
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["json", "format"])]
     pub explain: Option<String>,
     #[command(flatten)]
     pub load: LoadArgs,
@@ -131,7 +139,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     let (mut plan, origin) = run_plan::plan(&target, &load, &args.request, &args.network)?;
     plan.keep_secrets = args.output.keep_secrets;
     origin.check(&plan)?;
-    if let Some(phase) = plan.phases.iter().find(|p| matches!(p.load, Load::Closed { to_users: Some(_), .. })) {
+    if let Some(phase) = plan.phases.iter().find(|p| p.load.changes()) {
         return Err(UsageError(format!("phase '{}' changes its load; a doctor's steps do not", phase.name)).into());
     }
     let report = Report::of(&args.output)?.with_format(args.form)?;
@@ -155,7 +163,13 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     let observers = observers_of(&args.output, store.clone(), Runs::Several, &stop)?;
     let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     let mut site = site_of(reach.as_ref(), &order, &mut lab)?;
-    let examination = examine(&mut lab, &order, site.as_mut())?;
+    let examination = match examine(&mut lab, &order, site.as_mut()) {
+        // The report says that nothing was measured by then.
+        Err(LabError::Interrupted) if stop.signal().is_some() => {
+            Examination { url: order.plan.url.to_string(), ..Examination::default() }
+        }
+        other => other?,
+    };
     let mut document = diagnose(&examination);
     let mut confirmed = Ok(());
     if args.confirm && stop.signal().is_none() {
@@ -206,5 +220,8 @@ fn again(file: &Path) -> Result<DoctorDocument> {
     let text = lastdrop_load::files::read_text(file).with_context(|| format!("cannot read {}", file.display()))?;
     let then: DoctorDocument = serde_json::from_str(&text)
         .map_err(|e| UsageError(format!("{} is no document of doctor --json: {e}", file.display())))?;
-    Ok(DoctorDocument { confirmed: then.confirmed, interrupted: then.interrupted, ..diagnose(&then.examination) })
+    // What an experiment has refuted does not come back.
+    let refuted: Vec<&str> = then.confirmed.iter().filter(|c| c.is_refuted()).map(|c| c.id.as_str()).collect();
+    let now = diagnose_without(&then.examination, &refuted);
+    Ok(DoctorDocument { confirmed: then.confirmed, interrupted: then.interrupted, ..now })
 }

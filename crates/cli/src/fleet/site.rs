@@ -246,7 +246,10 @@ impl Site for Elsewhere {
     fn inside(&mut self) -> Result<Vec<Inside>, LabError> {
         match self.ask(Examine::Inside)? {
             Examined::Inside(mut all) => {
-                all.iter_mut().for_each(|inside| inside.server = self.name(&inside.server));
+                for inside in &mut all {
+                    inside.server = self.name(&inside.server);
+                    inside.unseen.iter_mut().for_each(|what| *what = self.there(what));
+                }
                 Ok(all)
             }
             other => Err(self.odd(other)),

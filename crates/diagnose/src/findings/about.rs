@@ -50,7 +50,7 @@ const ALL: &[About] = &[
     a("oom-kill", Limit, "the kernel kills workers for lack of memory", "oom_kill has moved", "worker-timeout: the master's own signal; worker-crash: another signal"),
     a("worker-timeout", Limit, "the master ends workers that take too long", "its log says so (WORKER TIMEOUT, execution timed out, HARAKIRI)", "oom-kill: the kernel's counter has moved"),
     a("worker-crash", Limit, "workers die by a signal", "exit signals in the log or the kernel's while workers are born; or others take the places of workers whose requests were cut off, and nothing recycles them", "oom-kill, worker-timeout"),
-    a("memory-pressure", Limit, "memory is short: swapping or reclaim", "pages swapped in and out meanwhile, tasks that wait for memory", "swap that is used and not moved is no fault"),
+    a("memory-pressure", Limit, "memory is short: swapping or reclaim", "pages swapped in and out meanwhile, tasks that wait for memory; or a control group at its limit that reads again what it gave up", "swap that is used and not moved is no fault"),
     a("cpu-throttled", Limit, "a quota takes the processor away", "periods in which the group or one above it was throttled", "cpu-saturated: the host has time left here"),
     a("uwsgi-queue-full", Limit, "uWSGI's listen queue is full", "its log, or as many waiting as the limit (100 unless said)", "workers-exhausted with room in the queue"),
     a("proxy-maxconn", Limit, "HAProxy's maxconn keeps requests waiting", "requests in its queue (qcur) while those behind it have idle workers", "slow-upstream: the servers themselves take long"),

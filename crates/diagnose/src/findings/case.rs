@@ -33,6 +33,8 @@ pub(super) const UNANSWERED: f64 = 0.3;
 /// Answers that take so many times as long as for one user alone.
 const SLOWER: f64 = 1.3;
 const MUCH_SLOWER: f64 = 3.0;
+/// A limit is shown by so many numbers at least, where there are so many.
+const NUMBERS: usize = 3;
 /// From here on somebody who waits for an answer notices: seconds.
 const LONG_S: f64 = 0.15;
 /// A pool of which this share is at work has nobody left.
@@ -85,8 +87,12 @@ impl<'a> Case<'a> {
         }
         let alone = step.response.mean;
         // A part of a millisecond more is the machine's noise.
-        let noise = self.main.response.mean - alone < NOISE_US;
-        (self.main.response.count > 0).then(|| if noise { 1.0 } else { self.main.response.mean / alone.max(1.0) })
+        let times = self.main.response.mean / alone.max(1.0);
+        // Whoever answers tens of thousands a second by one thread is full long before anybody waits for a millisecond.
+        let is_full = |v: &View<'_>| v.seen.hottest_thread_cores >= ONE_CORE;
+        let full = self.all.load == LoadShape::Closed && times >= MUCH_SLOWER && self.servers().iter().any(is_full);
+        let noise = !full && self.main.response.mean - alone < NOISE_US;
+        (self.main.response.count > 0).then(|| if noise { 1.0 } else { times })
     }
 
     /// Does anybody wait, or go without? Otherwise nothing limits: it is the users who do not ask for more.
@@ -111,6 +117,8 @@ impl<'a> Case<'a> {
             self.servers().iter().any(|v| v.made().1 >= 1.0 && v.made().1 >= UNANSWERED * self.in_flight());
         // A few of thousands are no share, and yet somebody: their server has said so.
         let told = self.servers().iter().any(|v| GOES_WITHOUT.iter().map(|what| v.log(what)).sum::<u64>() >= 5);
+        let told =
+            told || self.all.load == LoadShape::Foreign && self.servers().iter().any(|v| v.is_told("upstream-refused"));
         let certainly = queue || refused || errors || locked || ours || unanswered || told;
         match self.all.load {
             LoadShape::Foreign => certainly,
@@ -171,7 +179,7 @@ impl<'a> Case<'a> {
         let used = (self.busy_cores() - others).max(self.own_cores());
         // Whoever is turned away costs something, too.
         let asked = self.main.answered_rps + self.per_second(self.main.unanswered());
-        (used / asked, self.main.cores.len() as f64 - others)
+        (used / asked, self.main.cores.len() as f64 * (1.0 - self.main.steal) - others)
     }
 
     /// Are the processors full on which the servers may run, and is it them who fill them? Where other programs do, servers
@@ -190,17 +198,49 @@ impl<'a> Case<'a> {
         let starts = self.servers().iter().any(|v| v.calls("exec") >= 0.3);
         let by_children = starts && others > 0.0 && others <= 0.4 * busy;
         let by_us = self.own_cores() >= 0.75 * busy || by_children || self.servers().iter().any(could_run);
-        self.main.busy(cpus) >= FULL && by_us
+        // Time that the hypervisor gave to others is time in which somebody here wanted to run.
+        self.main.busy(cpus) + self.main.steal >= FULL && by_us
+    }
+
+    /// Processors on which a server may run.
+    pub fn cpus_of(&self, v: &View<'_>) -> f64 {
+        if v.about.cpus.is_empty() { self.main.cores.len() as f64 } else { v.about.cpus.len() as f64 }
     }
 
     /// Is it not processors that lack?
     pub fn cpu_idle(&self) -> bool {
         let cpus = self.all.servers.first().map_or(&[][..], |s| &s.cpus[..]);
-        self.main.busy(cpus) < FULL - 0.05 || !self.cpu_full()
+        self.main.busy(cpus) + self.main.steal < FULL - 0.05 || !self.cpu_full()
+    }
+
+    /// Adds to a limit that one or two counters prove what the load felt of it, up to [`NUMBERS`].
+    pub fn felt(&self, mut limit: Finding) -> Finding {
+        let share = self.main.unanswered() as f64 / self.main.due.max(1) as f64;
+        let errors = self.main.share_of_status(|s| s.starts_with('5'));
+        let felt = [
+            ("load", "share of the requests without an answer", share, 0.005),
+            ("load", "share of the answers with a status of 5xx", errors, 0.01),
+            ("load", "time of an answer, against one user alone", self.slower().unwrap_or(0.0), SLOWER),
+            ("/proc/stat", "cores busy", self.busy_cores(), 0.0),
+            ("load", "answers a second", self.main.answered_rps, 0.0),
+        ];
+        for (source, name, value, from) in felt.into_iter().filter(|(_, _, value, from)| value > from) {
+            if limit.evidence.iter().filter(|e| e.speaks()).count() < NUMBERS
+                && !limit.evidence.iter().any(|e| e.source == source && e.name == name)
+            {
+                limit = limit.seen(source, name, value, from);
+            }
+        }
+        limit
     }
 
     pub fn per_request(&self, n: u64) -> f64 {
-        n as f64 / self.main.answered.max(1) as f64
+        // What others ask is not counted; one request at least came with each of their connections.
+        let asked = match self.all.load {
+            LoadShape::Foreign => self.servers().first().map_or(0, |v| v.moved("PassiveOpens")),
+            _ => self.main.answered,
+        };
+        n as f64 / asked.max(1) as f64
     }
 
     pub fn per_second(&self, n: u64) -> f64 {
@@ -262,6 +302,13 @@ impl<'a> View<'a> {
         self.about.settings.get(name)?.count().map(|n| n as f64)
     }
 
+    /// The setting that says after how many requests (Apache: connections) a worker is replaced, and their number; 0: never.
+    pub fn recycling(&self) -> Option<(&'static str, f64)> {
+        const NAMES: [&str; 5] =
+            ["MaxConnectionsPerChild", "pm.max_requests", "max_requests", "max-requests", "max_requests_per_worker"];
+        NAMES.into_iter().find_map(|name| Some((name, self.count(name)?)))
+    }
+
     /// Lines of this sort in its error log, and one of them.
     pub fn log(&self, what: &str) -> u64 {
         self.seen.log.get(what).copied().unwrap_or(0)
@@ -269,6 +316,11 @@ impl<'a> View<'a> {
 
     pub fn line(&self, what: &str) -> &'a str {
         self.seen.log_samples.get(what).map_or("", String::as_str)
+    }
+
+    /// Does its log say so again and again? Of other people's load that is all that is known of what came of it.
+    pub fn is_told(&self, what: &str) -> bool {
+        self.case.per_second(self.log(what)) >= 1.0
     }
 
     /// By how much a counter of its network moved.
@@ -443,6 +495,11 @@ pub fn round(x: f64) -> f64 {
 }
 
 /// A finding in the making.
+/// A listen queue that is longer than one of `limit` which has overflown.
+pub fn longer_queue(limit: u64) -> u64 {
+    (limit * 8).clamp(511, 4096).max(limit * 2)
+}
+
 pub fn finding(confidence: f64, title: impl Into<String>) -> Finding {
     Finding { confidence: round(confidence), title: title.into(), severity: Severity::Limit, ..Finding::default() }
 }

@@ -1,9 +1,10 @@
 //! What the kernel refuses, takes away or ends, and our own limits.
 
-use lastdrop_model::documents::Finding;
+use lastdrop_model::documents::{Finding, Fix};
+use lastdrop_model::examination::LoadShape;
 
 use super::Rule;
-use super::case::{Case, RETRANSMISSION_US, SENT_AGAIN, Says, finding};
+use super::case::{Case, ONE_CORE, RETRANSMISSION_US, SENT_AGAIN, Says, finding, longer_queue};
 
 pub(super) const OURSELVES: &[Rule] = &[
     Rule { id: "port-exhaustion", look: port_exhaustion },
@@ -25,8 +26,12 @@ pub(super) const TAKEN_AWAY: &[Rule] =
     &[Rule { id: "memory-pressure", look: memory_pressure }, Rule { id: "cpu-throttled", look: cpu_throttled }];
 /// Most answers are fast, and some wait for a segment that was lost: the clients are not slow.
 pub(super) const LOST: &[Rule] = &[Rule { id: "retransmits", look: |c| retransmits(c).filter(|_| c.few_wait_long()) }];
-pub(super) const NETWORK: &[Rule] =
-    &[Rule { id: "softirq-one-core", look: softirq }, Rule { id: "retransmits", look: retransmits }];
+/// Whoever waits for packets looks like a pool that is full.
+pub(super) const PACKETS: &[Rule] = &[Rule { id: "softirq-one-core", look: softirq }];
+pub(super) const NETWORK: &[Rule] = &[Rule { id: "retransmits", look: retransmits }];
+
+/// Pages a second that a control group gives up and soon wants again.
+const REFAULTS: f64 = 500.0;
 
 /// A generator that may not run for this share of the time is what it measures.
 const HELD_BACK: f64 = 0.2;
@@ -153,6 +158,7 @@ fn fd_limit(case: &Case<'_>) -> Option<Finding> {
         let (fds, limit) = (v.seen.fds.unwrap_or(0), v.seen.fds_limit.unwrap_or(u64::MAX));
         let goes_without = case.main.unanswered() > 0 || case.errors() || v.queue() >= 1.0;
         let at_limit = fds.saturating_add(2) >= limit && goes_without;
+        let more = v.seen.fds_limit.unwrap_or(0).saturating_mul(4).clamp(65_536, 1_048_576);
         (lines > 0 || at_limit).then(|| {
             finding(if lines > 0 { 0.97 } else { 0.8 }, format!("{} has no descriptors left", v.about.server))
                 .of(&v)
@@ -160,7 +166,7 @@ fn fd_limit(case: &Case<'_>) -> Option<Finding> {
                 .seen("/proc/PID/fd", "open files of the worker closest to its limit", fds, limit)
                 .unless("open files far below the limit")
                 .do_this(
-                    if v.is(&["nginx"]) { vec![v.fix("worker_rlimit_nofile", 65_536.into())] } else { Vec::new() },
+                    if v.is(&["nginx"]) { vec![v.fix("worker_rlimit_nofile", more.into())] } else { Vec::new() },
                     "raise the soft limit where the server is started: LimitNOFILE= of its unit (limits.conf does not count for \
                      services), worker_rlimit_nofile in nginx, rlimit_files in PHP-FPM",
                 )
@@ -203,7 +209,9 @@ fn accept_queue(case: &Case<'_>) -> Option<Finding> {
     }
     // A pool that is full fills every queue, however long.
     let workers_busy = v.has_pool() && v.busy() >= 0.8 * v.size();
-    if workers_busy || case.cpu_full() {
+    // So does a loop that has no time to accept.
+    let no_time = v.seen.hottest_thread_cores >= ONE_CORE || v.one_computes();
+    if workers_busy || no_time || case.cpu_full() {
         return None;
     }
     let limit = v.seen.queue_limit.unwrap_or(0);
@@ -215,6 +223,14 @@ fn accept_queue(case: &Case<'_>) -> Option<Finding> {
         "lighttpd" => Some("server.listen-backlog"),
         _ => None,
     };
+    let to = longer_queue(limit);
+    let somaxconn = case.all.sysctls.get("net.core.somaxconn").and_then(|s| s.parse::<u64>().ok());
+    let mut fix: Vec<Fix> = knob.map(|name| v.fix(name, to.into())).into_iter().collect();
+    if let Some(now) = somaxconn.filter(|n| *n < to) {
+        let of_the_host =
+            Fix { server: "host".into(), needs: "sysctl".into(), place: "kernel".into(), ..Fix::default() };
+        fix.push(Fix { knob: "net.core.somaxconn".into(), from: now.into(), to: to.into(), ..of_the_host });
+    }
     let connect = case.main.connect;
     Some(
         finding(0.9, "connections are dropped: the listen queue is too short for how they come")
@@ -225,7 +241,7 @@ fn accept_queue(case: &Case<'_>) -> Option<Finding> {
             .seen("workers", "share at work", v.busy() / v.size().max(1.0), 0.8)
             .unless("all workers at work: then the queue is full because of them")
             .do_this(
-                knob.map(|name| v.fix(name, (limit * 8).clamp(511, 4096).into())).into_iter().collect(),
+                fix,
                 "the smaller of the server's backlog and net.core.somaxconn counts: raise both; the server has to listen anew",
             )
             .brings(case.bound(None))
@@ -259,7 +275,12 @@ fn oom_kill(case: &Case<'_>) -> Option<Finding> {
 fn worker_timeout(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let lines = v.log("worker-timeout");
-        (lines > 0).then(|| {
+        // One request of thousands that took too long limits nobody; mostly it waits for what does.
+        let goes_without = match case.all.load {
+            LoadShape::Foreign => lines as f64 >= 0.1 * v.size().max(1.0),
+            _ => case.errors() || case.main.unanswered() * 200 > case.main.due.max(1),
+        };
+        (lines > 0 && goes_without).then(|| {
             finding(0.9, "the master ends workers whose request takes too long")
                 .of(&v)
                 .seen("error log", v.line("worker-timeout"), lines, 1)
@@ -283,7 +304,7 @@ fn worker_crash(case: &Case<'_>) -> Option<Finding> {
         let lines = v.log("crash");
         // A server that writes nothing about it: others take the places of workers whose requests have no answer, and nothing recycles them.
         let broken = ["closed", "reset"].iter().filter_map(|what| case.main.failed.get(*what)).sum::<u64>();
-        let recycles = ["MaxConnectionsPerChild", "pm.max_requests", "max_requests", "max-requests"].iter().any(|name| v.count(name).is_some_and(|n| n > 0.0));
+        let recycles = v.recycling().is_some_and(|(_, most)| most > 0.0);
         let killed = v.seen.group_oom_kills + case.main.oom_kills > 0 || v.log("killed") + v.log("worker-timeout") > 0;
         let stays = v.seen.workers_last <= v.seen.workers_first + 1;
         let replaced = v.has_pool() && v.seen.born >= 5 && stays && !recycles && !killed && broken * 3 >= v.seen.born;
@@ -304,19 +325,42 @@ fn worker_crash(case: &Case<'_>) -> Option<Finding> {
 fn memory_pressure(case: &Case<'_>) -> Option<Finding> {
     let swapped = case.per_second(case.main.swapped_pages);
     // Another control group of the machine may be short of memory, and nobody else.
-    let plenty =
-        case.main.memory_available_bytes.is_some_and(|bytes| bytes as f64 >= 0.1 * case.all.memory_bytes as f64);
-    let stalled = case.main.pressure.get("memory_full").copied().filter(|_| !plenty).unwrap_or(0.0);
+    let enough = (0.1 * case.all.memory_bytes as f64).max(512e6);
+    let plenty = case.main.memory_available_bytes.is_some_and(|bytes| bytes as f64 >= enough);
+    let pressure = |of: &str| case.main.pressure.get(of).copied().unwrap_or(0.0);
+    let stalled = if plenty { 0.0 } else { pressure("memory_full") };
     case.servers().into_iter().find_map(|v| {
-        (swapped > 100.0 || stalled > 0.1 || v.seen.memory_high > 10).then(|| {
-            finding(0.9, "memory is short: pages are swapped or reclaimed while requests wait")
+        // A group at its limit gives up pages whatever they are; only where they are wanted again, and waited for, it lacks them. Version 1
+        // of control groups does not tell who in it waits: then it is the machine's tasks.
+        let again = case.per_second(v.seen.refaulted_pages);
+        let waits = if v.seen.memory_stalled > 0.0 { v.seen.memory_stalled } else { pressure("memory_some") };
+        let is_tight = v.seen.memory_max > 10 && again > REFAULTS && waits > 0.1;
+        // Another group may swap its own.
+        let swaps = swapped > 100.0 && (!plenty || v.seen.memory_max > 10 && waits > 0.1);
+        (swaps || stalled > 0.1 || v.seen.memory_high > 10 || is_tight).then(|| {
+            let limit = v.seen.memory_limit_bytes.filter(|_| is_tight).map(|bytes| bytes as f64 / 1e6);
+            let said = match limit {
+                Some(limit) => format!("memory is short: {limit:.0} MB are its control group's, pages that it gave up are read again while requests wait"),
+                None => "memory is short: pages are swapped or reclaimed while requests wait".into(),
+            };
+            finding(0.9, said)
                 .of(&v)
-                .seen("/proc/vmstat", "pages swapped a second", swapped, 100)
+                .seen("/proc/vmstat", "pages swapped a second", if swaps { swapped } else { 0.0 }, 100)
                 .seen("pressure", "share of the time in which all wait for memory", stalled, 0.1)
                 .seen("memory.events", "high", v.seen.memory_high, 10)
-                .unless("no swap traffic (swap that is only used is no fault)")
-                .do_this(Vec::new(), "fewer workers (lastdrop size says how many fit), or more memory")
-                .check_by("pswpin and pswpout stand still")
+                .seen("memory.stat", "pages given up and soon wanted again, a second", if is_tight { again } else { 0.0 }, REFAULTS)
+                .seen("memory.events", "times at the limit", if is_tight { v.seen.memory_max } else { 0 }, 10)
+                .seen("pressure", "share of the time in which some wait for memory", if is_tight { waits } else { 0.0 }, 0.1)
+                .unless("no swap traffic (swap that is only used is no fault), and no page that was given up is wanted again")
+                .do_this(
+                    Vec::new(),
+                    if is_tight {
+                        "a higher limit of its control group (MemoryMax= of the unit, memory.max, the container's --memory), or fewer workers: what is left caches files"
+                    } else {
+                        "fewer workers (lastdrop size says how many fit), or more memory"
+                    },
+                )
+                .check_by("pswpin and pswpout, and workingset_refault of the group, stand still")
         })
     })
 }
@@ -350,7 +394,8 @@ fn softirq(case: &Case<'_>) -> Option<Finding> {
             .seen("/proc/stat", "share of the others", rest, 0.4)
             .do_this(
                 Vec::new(),
-                "spread the interrupts (RSS queues, RPS: /sys/class/net/*/queues/rx-*/rps_cpus, irqbalance)",
+                "spread the packets (queues of the card: ethtool -L, irqbalance; RPS: /sys/class/net/*/queues/rx-*/rps_cpus), or have each cost less (sets and maps in \
+                 place of long chains: nft list ruleset, iptables-save)",
             )
             .check_by("softirq is spread over processors (mpstat -P ALL)")
     })
@@ -363,7 +408,9 @@ fn retransmits(case: &Case<'_>) -> Option<Finding> {
         && case.alone.is_none_or(|a| a.response.p50 < 0.5 * case.main.response.p99)
         || case.few_wait_long();
     // Workers that wait for something else than the next request have no time for it; of those that cannot send clients are slow.
-    let is_elsewhere = v.has_pool() && v.is_full() && v.seen.waiting("client") < 0.5 * v.busy();
+    // Where only a few answers are late, what cannot be sent waits for a lost segment, too.
+    let unsent = if case.few_wait_long() { v.seen.waiting("client-write") } else { 0.0 };
+    let is_elsewhere = v.has_pool() && v.is_full() && v.seen.waiting("client") + unsent < 0.5 * v.busy();
     (again > SENT_AGAIN && slow && case.cpu_idle() && !is_elsewhere).then(|| {
         finding(0.75, "packets are lost on the way: answers wait for retransmissions")
             .seen("Tcp", "segments sent again, a request", again, SENT_AGAIN)

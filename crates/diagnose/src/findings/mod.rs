@@ -48,6 +48,7 @@ const LIMITS: &[&[Rule]] = &[
     kernel::TAKEN_AWAY,
     processors::CHURN,
     processors::FULL,
+    kernel::PACKETS,
     processors::ONE,
     peers::WAITING,
     kernel::LOST,
@@ -148,7 +149,12 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
     let mut document = DoctorDocument {
         schema: DOCTOR_SCHEMA.into(),
         url: examination.url.clone(),
-        unseen: [examination.unseen.clone(), unseen_threads(examination)].concat(),
+        unseen: [
+            examination.unseen.clone(),
+            examination.inside.iter().flat_map(|i| i.unseen.clone()).collect(),
+            unseen_threads(examination),
+        ]
+        .concat(),
         cost_cores: examination.cost_cores,
         chain: examination
             .servers
@@ -179,7 +185,7 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
     if let Some(limit) = limits.into_iter().find(|l| !refuted.contains(&l.id.as_str())) {
         document.limit = Some(limit.id.clone());
         document.cannot_tell = databases::cannot_tell(&case, &limit);
-        document.findings.push(limit);
+        document.findings.push(case.felt(limit));
     }
     let mut rest = fire(WASTES, Severity::Waste);
     rest.extend(fire(RISKS, Severity::Risk));

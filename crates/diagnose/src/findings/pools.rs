@@ -41,6 +41,7 @@ fn exhausted(case: &Case<'_>, kinds: &[&str], title: &str) -> Option<Finding> {
         at.sort_by(|a, b| b.1.total_cmp(a.1));
         let (what, n) = at.first().map_or(("unknown", 0.0), |(w, n)| (w.as_str(), **n));
         let to = v.wanted_workers();
+        let title = if what == "running" { "every worker computes, and they are fewer than processors" } else { title };
         finding(0.9, title)
             .of(&v)
             .seen("/proc/PID/syscall", "workers at work", v.busy(), 0.85 * v.size())

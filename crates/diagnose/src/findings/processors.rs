@@ -1,7 +1,7 @@
 //! Processors: full, one of them full, spent on making workers, or on one thing that could be spared.
 
 use lastdrop_model::documents::{Expectation, Finding, Fix};
-use lastdrop_model::examination::{Step, StepKind};
+use lastdrop_model::examination::{LoadShape, Step, StepKind};
 use lastdrop_model::units::show_us;
 use serde_json::json;
 
@@ -38,18 +38,17 @@ fn churn(case: &Case<'_>) -> Option<Finding> {
     // A database has a process for each connection: its births are those of connections.
     let all = case.servers().into_iter().filter(|v| !v.is(&["mariadb", "postgresql"]));
     all.into_iter().find_map(|v| {
-        let recycle = ["MaxConnectionsPerChild", "pm.max_requests", "max_requests", "max-requests", "max_requests_per_worker"]
-            .iter()
-            .find_map(|name| Some((*name, v.count(name)?)))
-            .filter(|(_, n)| *n > 0.0);
+        let recycle = v.recycling().filter(|(_, most)| *most > 0.0);
         let born = v.seen.born.max(unseen_births(case, &v, recycle));
         let (a_request, a_second) = (case.per_request(born), case.per_second(born));
         // A pool that only grows is another matter.
         let replaced = born as f64 > (v.seen.workers_last as f64 - v.seen.workers_first as f64).max(0.0) * 1.5;
         let crashed = v.log("crash") > 0 || v.log("killed") > 0;
+        // A pool that follows other people's load up and down bears workers as well.
+        let counted = case.all.load != LoadShape::Foreign;
         // A worker that takes seconds to begin is not born often, and yet most of what is done.
-        let often = a_request > 0.01 && (a_second > 1.5 || a_request >= 0.05 && born >= 3) && replaced && !crashed;
-        let due = recycle.is_none_or(|(_, n)| n < 200.0);
+        let often = a_request > 0.01 && (a_second > 1.5 || counted && a_request >= 0.05 && born >= 3) && replaced && !crashed;
+        let due = recycle.map_or(counted, |(_, n)| n < 200.0);
         (often && due).then(|| {
             let knob = recycle.map(|(name, _)| v.fix(name, json!(if v.is(&["apache"]) { 0 } else { 10_000 })));
             let source = if born > v.seen.born { "requests, by what a worker may serve" } else { "processes" };
@@ -188,8 +187,10 @@ fn opcode_cache(case: &Case<'_>) -> Option<Finding> {
         let inside = case.inside(&v.about.server)?;
         let opens = inside.calls.get("open").copied().unwrap_or(0.0);
         let compiles = share_of(case, &v, &[], &["zendparse", "lex_scan", "zend_compile", "zendlex", "zend_hash_add", "zend_ast"]);
+        // On a large machine a small pool has no time either.
+        let computes = v.has_pool() && v.is_full() && v.seen.waiting("running") >= 0.6 * v.busy();
         let is_php = v.is(&["php-fpm"]) || v.about.software.contains("PHP") || inside.libraries.keys().any(|l| l.contains("libphp"));
-        (is_php && (compiles >= 0.1 || (opens >= 50.0 && short_of_cpu(&v))) && case.cpu_full()).then(|| {
+        (is_php && (compiles >= 0.1 || (opens >= 50.0 && (short_of_cpu(&v) || computes))) && (case.cpu_full() || computes)).then(|| {
             finding(0.9, "PHP compiles its files again for each request")
                 .of(&v)
                 .seen("profile", "share of the compiler (zendparse, lex_scan …)", compiles, 0.1)
@@ -236,7 +237,9 @@ fn interpreter_lock(case: &Case<'_>) -> Option<Finding> {
         let processes = v.seen.workers_most.max(1) as f64;
         // Each process has what one interpreter can give, and all of them together less than the machine.
         let all = v.seen.cpu_cores.unwrap_or(0.0);
+        // Where there is one for each processor already, more of them bring nothing.
         let fires = (is_python || is_ruby)
+            && processes < case.cpus_of(&v)
             && (one >= ONE_CORE || disturbed)
             && one < 1.35
             && v.seen.threads >= 2.0 * processes
@@ -354,7 +357,8 @@ fn saturated(case: &Case<'_>) -> Option<Finding> {
     Some(
         finding(0.9, title)
             .of(&v)
-            .seen("/proc/stat", "cores busy", case.busy_cores(), 0.9 * case.main.cores.len() as f64)
+            .seen("/proc/stat", "cores busy", case.busy_cores(), (0.9 - case.main.steal).max(0.0) * case.main.cores.len() as f64)
+            .seen("/proc/stat", "share of the time that the hypervisor gave to others", case.main.steal, 0.02)
             .seen("/proc/PID/stat", &format!("cores of {}", v.about.server), used, 0)
             .seen("load", "cores of the generator", own, 0)
             .seen("/proc/stat", "cores of other programs", others, 0)
@@ -457,12 +461,22 @@ fn single_worker(case: &Case<'_>) -> Option<Finding> {
         let idle = case.main.cores.len() as f64 - case.busy_cores();
         // The generator takes what is left of a small machine.
         let spare = idle + case.main.generator.cores_beside_servers();
-        (hot >= ONE_CORE && all < hot + 0.35 && spare >= 0.3).then(|| {
+        // Loops that have all of theirs, and are fewer than processors.
+        let loops = if v.is(&["haproxy"]) { v.seen.threads } else { v.seen.workers_most as f64 };
+        let is_of_loops = v.is(&["nginx", "haproxy", "lighttpd"]) && loops >= 2.0;
+        let all_full = is_of_loops && loops < case.cpus_of(&v) && all >= 0.85 * loops;
+        (hot >= ONE_CORE && (all < hot + 0.35 || all_full) && spare >= 0.3).then(|| {
             let to = if v.is(&["nginx"]) { json!("auto") } else { json!(case.main.cores.len()) };
-            finding(0.88, format!("one worker of {} computes alone while processors idle", v.about.server))
+            let name = &v.about.server;
+            let title = if all_full {
+                format!("all {loops:.0} workers of {name} compute while processors idle")
+            } else {
+                format!("one worker of {name} computes alone while processors idle")
+            };
+            finding(0.88, title)
                 .of(&v)
                 .seen("/proc/PID/task", "cores of the busiest thread", hot, ONE_CORE)
-                .seen("/proc/PID/stat", "cores of the whole server", all, hot + 0.35)
+                .seen("/proc/PID/stat", "cores of the whole server", all, 0)
                 .seen("/proc/stat", "cores idle or the generator's", spare, 0.3)
                 .unless("work that is spread over several threads")
                 .do_this(vec![v.fix(knob, to)], "as many as processors")
@@ -471,6 +485,9 @@ fn single_worker(case: &Case<'_>) -> Option<Finding> {
         })
     })
 }
+
+/// What runs code by one thread at a time, however many there are.
+const INTERPRETERS: &[&str] = &["node", "python", "ruby", "perl", "php", "lua"];
 
 fn single_process(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
@@ -484,7 +501,10 @@ fn single_process(case: &Case<'_>) -> Option<Finding> {
             || v.about.software.contains("maria")
             || v.about.software.contains("mysql");
         // Threads of a process that compute side by side.
-        let has_threads = v.is(&["tomcat", "caddy"]) && v.seen.hottest_thread_cores < ONE_CORE;
+        let is_interpreted =
+            v.is_node() || INTERPRETERS.iter().any(|name| v.about.software.to_lowercase().contains(name));
+        let side_by_side = !is_interpreted && v.seen.threads >= 2.0 && v.seen.hottest_thread_cores < 0.6 * hot;
+        let has_threads = v.is(&["tomcat", "caddy"]) && v.seen.hottest_thread_cores < ONE_CORE || side_by_side;
         (one && idle >= 0.3 && !is_database && !has_threads).then(|| {
             finding(0.85, format!("{} is one process, and its one processor is full", v.about.server))
                 .of(&v)

@@ -5,7 +5,7 @@ use lastdrop_model::examination::LoadShape;
 use serde_json::json;
 
 use super::Rule;
-use super::case::{Case, ONE_CORE, Says, finding};
+use super::case::{Case, ONE_CORE, Says, finding, longer_queue};
 
 pub(super) const QUEUES: &[Rule] =
     &[Rule { id: "uwsgi-queue-full", look: uwsgi_queue }, Rule { id: "proxy-maxconn", look: maxconn }];
@@ -22,7 +22,7 @@ fn uwsgi_queue(case: &Case<'_>) -> Option<Finding> {
             .seen("sock_diag", "most that waited", most, limit)
             .seen("TcpExt", "ListenOverflows", overflows, 5)
             .do_this(
-                vec![v.fix("listen", json!((limit * 8).clamp(511, 4096)))],
+                vec![v.fix("listen", json!(longer_queue(limit)))],
                 "and more workers where they all wait; net.core.somaxconn has to allow it",
             )
             .check_by("no such line in its log")

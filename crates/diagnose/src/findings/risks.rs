@@ -72,15 +72,20 @@ fn overcommit(case: &Case<'_>) -> Option<Finding> {
         if workers < 2.0 || !v.one_thread_each() {
             return None;
         }
-        let each = real / workers;
-        let whole = each * v.size();
+        // What is shared is there once, however many come; a control group may have less than the machine.
+        let memory = v.seen.memory_limit_bytes.map_or(memory, |limit| memory.min(limit as f64));
+        let each = v.seen.private_bytes.map_or(real, |bytes| bytes as f64) / workers;
+        let whole = real + each * (v.size() - workers).max(0.0);
         (whole > 0.9 * memory && v.size() > workers).then(|| {
             finding(0.85, "the pool at its limit would not fit into memory")
                 .of(&v)
                 .seen("configuration", v.about.pool.as_deref().unwrap_or("workers"), v.size(), 0)
                 .seen("smaps_rollup", "MB a worker", each / 1048576.0, 0)
                 .seen("model", "MB of the whole pool", whole / 1048576.0, 0.9 * memory / 1048576.0)
-                .do_this(v.more_workers((0.8 * memory / each).floor()), "lastdrop size says how many fit")
+                .do_this(
+                    v.more_workers((workers + (0.8 * memory - real) / each.max(1.0)).floor().max(1.0)),
+                    "lastdrop size says how many fit",
+                )
                 .check_by("lastdrop size")
         })
     })
@@ -104,8 +109,7 @@ fn leak(case: &Case<'_>) -> Option<Finding> {
         // Pages that were shared and are written to are no growth of the process.
         let own = g.resident_bytes >= 0.6 * g.private_bytes;
         (grows && own).then(|| {
-            let recycling = ["MaxConnectionsPerChild", "pm.max_requests", "max_requests"].iter().find(|n| v.about.settings.contains_key(**n));
-            let fix = recycling.filter(|name| v.count(name) == Some(0.0)).map(|name| {
+            let fix = v.recycling().filter(|(_, most)| *most == 0.0).map(|(name, _)| {
                 let requests = (64e6 / g.private_bytes).clamp(500.0, 100_000.0);
                 v.fix(name, ((requests / 100.0).round() as i64 * 100).into())
             });
@@ -131,22 +135,24 @@ fn greedy(case: &Case<'_>) -> Option<Finding> {
         if v.has_pool() && v.busy() < 0.5 * v.size() {
             return None;
         }
-        if most < 3.0 || most < 0.4 * room.min(f64::from(case.main.users).max(10.0)) {
+        let least = if v.has_pool() { room.min(f64::from(case.main.users).max(10.0)) } else { room };
+        if most < 3.0 || most < 0.4 * least {
             return None;
         }
         let with = match v.kind() {
             "nginx" => "limit_conn, limit_req",
-            "apache" => "mod_qos, mod_evasive, RequestReadTimeout",
+            "apache" => "QS_SrvMaxConnPerIP (mod_qos), DOSSiteCount (mod_evasive)",
             "haproxy" => "stick-table with http-request deny",
+            "lighttpd" => "evasive.max-conns-per-ip (mod_evasive)",
             _ => "a limit in the front",
         };
         Some(
-            finding(0.85, format!("{address} holds most of the connections"))
+            finding(0.7, format!("{address} holds most of the connections"))
                 .of(&v)
                 .seen("sock_diag", "share of the connections that are not ours", share, 0.5)
                 .seen("sock_diag", "connections that it holds", most, 3)
                 .unless("many clients behind one proxy (X-Forwarded-For)")
-                .do_this(Vec::new(), format!("throttle it: {with}"))
+                .do_this(Vec::new(), format!("if it is no proxy of yours (whose clients are told apart by X-Forwarded-For: RemoteIPHeader, real_ip): throttle it by {with}"))
                 .check_by("its share of the connections"),
         )
     })
@@ -179,6 +185,9 @@ fn obsolete(case: &Case<'_>) -> Option<Finding> {
     if let Some(v) = value("net.ipv4.tcp_syncookies").filter(|v| v == "0") {
         found.push(("net.ipv4.tcp_syncookies".into(), v, "leaves the server open to a flood of SYNs; no gain"));
     }
+    if let Some(v) = value("net.ipv4.tcp_low_latency").filter(|v| v != "0") {
+        found.push(("net.ipv4.tcp_low_latency".into(), v, "does nothing since Linux 4.14"));
+    }
     for server in &case.all.servers {
         for (old, new) in [
             ("MaxClients", "MaxRequestWorkers since Apache 2.4"),
@@ -189,14 +198,16 @@ fn obsolete(case: &Case<'_>) -> Option<Finding> {
             }
         }
     }
-    let (name, now, why) = found.first().cloned()?;
-    let mut finding = finding(0.9, format!("{name}: old advice, no longer true"));
+    let (first, _, _) = found.first()?;
+    let mut finding = finding(0.9, format!("{first}: old advice, no longer true"));
     for (name, now, why) in &found {
-        finding = finding.seen("configuration", name, now.clone(), *why);
+        let source = if name.starts_with("net.") { "sysctl" } else { "configuration" };
+        finding = finding.seen(source, name, now.clone(), *why);
     }
+    let all: Vec<String> = found.iter().map(|(name, now, why)| format!("{name} = {now}: {why}")).collect();
     Some(
         finding
-            .do_this(Vec::new(), format!("take {name} = {now} out: {why}"))
+            .do_this(Vec::new(), format!("take out {}", all.join("; ")))
             .check_by("the setting is the kernel's own again"),
     )
 }

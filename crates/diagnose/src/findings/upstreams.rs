@@ -1,9 +1,10 @@
 //! Servers behind a server: they refuse, their queue is full, or everybody waits for them.
 
 use lastdrop_model::documents::Finding;
+use lastdrop_model::examination::LoadShape;
 use serde_json::json;
 
-use super::case::{Case, ONE_CORE, Says, UNANSWERED, View, finding};
+use super::case::{Case, ONE_CORE, Says, UNANSWERED, View, finding, longer_queue};
 use super::databases::is_database;
 use super::peers::{MOST, behind, peer};
 
@@ -54,7 +55,7 @@ pub(super) fn upstream_full(case: &Case<'_>) -> Option<Finding> {
                         "uwsgi" => "listen",
                         _ => "backlog",
                     };
-                    let mut fix = vec![b.fix(knob, json!((limit * 8).clamp(511, 4096)))];
+                    let mut fix = vec![b.fix(knob, json!(longer_queue(limit)))];
                     fix.extend(
                         b.more_workers(b.wanted_workers()).into_iter().filter(|_| b.is_full() && case.cpu_idle()),
                     );
@@ -100,10 +101,17 @@ pub(super) fn upstream_refused(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
         let lines = v.log("upstream-refused");
         let errors = case.main.share_of_status(|s| s == "502" || s == "503");
-        (lines > 0 && errors > 0.01).then(|| {
+        // Where its log goes to a pipe, as in a container, connects that failed are counted by the kernel: those of the load apart.
+        let own = case.main.failed.get("connect").copied().unwrap_or(0);
+        let failed = case.per_request(v.moved("AttemptFails").saturating_sub(own)).max(v.calls("connect-failed"));
+        let is_front = v.place == 0 && v.is(&["nginx", "apache", "caddy"]);
+        let seen = lines > 0 || is_front && failed >= 0.5 * errors.max(0.02);
+        let told = case.all.load == LoadShape::Foreign && v.is_told("upstream-refused");
+        (seen && errors > 0.01 || told).then(|| {
             finding(0.95, format!("what is behind {} refuses connections, or is down", v.about.server))
                 .of(&v)
                 .seen("error log", v.line("upstream-refused"), lines, 1)
+                .seen("Tcp", "connects that were refused, a request", failed, 0.01)
                 .seen("load", "answers 502 and 503, share", errors, 0.01)
                 .unless("EAGAIN: a full queue of somebody who is there")
                 .do_this(Vec::new(), "start it, or mend the address; a server that comes and goes: its own error log")

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lastdrop_model::documents::Finding;
-use lastdrop_model::examination::{ModulesTried, StepKind};
+use lastdrop_model::examination::{ModulesTried, Step, StepKind};
 use serde_json::json;
 
 use super::Rule;
@@ -122,12 +122,17 @@ fn upstream_connects(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn keepalive_off(case: &Case<'_>) -> Option<Finding> {
-    let asked =
-        case.all.whole_steps().filter(|s| matches!(s.kind, StepKind::Main | StepKind::OtherKeepalive | StepKind::Few));
-    let step = asked.into_iter().find(|s| s.keepalive && s.answered >= 20)?;
-    let a_request = step.connections as f64 / step.answered.max(1) as f64;
     let v = case.servers().into_iter().next()?;
     let knob = ["KeepAlive", "keepalive_timeout"].iter().find(|name| v.about.settings.contains_key(**name));
+    let is_off = knob.is_some_and(|name| {
+        if *name == "KeepAlive" { !v.about.settings[*name].is_on() } else { v.count(name) == Some(0.0) }
+    });
+    let asked =
+        case.all.whole_steps().filter(|s| matches!(s.kind, StepKind::Main | StepKind::OtherKeepalive | StepKind::Few));
+    // As many as there are users are opened anyway, however few are answered.
+    let tells = |s: &&Step| s.keepalive && s.answered >= 20 && (is_off || s.answered >= 3 * u64::from(s.users));
+    let step = asked.into_iter().find(tells)?;
+    let a_request = step.connections as f64 / step.answered.max(1) as f64;
     // Where it is on, something else closes: answers that are errors, an application, threads that are all busy.
     let is_on = knob.is_some_and(|name| *name == "KeepAlive" && v.about.settings[*name].is_on());
     (a_request >= 0.8 && !is_on).then(|| {

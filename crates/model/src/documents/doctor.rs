@@ -89,6 +89,18 @@ pub struct Evidence {
     pub threshold: Value,
 }
 
+impl Evidence {
+    /// Is the number on the side of the finding? Others are there for whoever wants to see all of them.
+    #[must_use]
+    pub fn speaks(&self) -> bool {
+        match (self.value.as_f64(), self.threshold.as_f64()) {
+            (Some(value), Some(threshold)) => value >= threshold,
+            (Some(value), None) => value > 0.0,
+            _ => self.value != Value::String(String::new()),
+        }
+    }
+}
+
 /// A setting and what it should be.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fix {
@@ -118,4 +130,15 @@ pub struct Confirmation {
     pub interval: [f64; 2],
     pub limit_after: Option<String>,
     pub kept: bool,
+}
+
+/// A change that brings less than this with 95 % confidence has not moved the limit.
+const WORTH: f64 = 1.05;
+
+impl Confirmation {
+    /// Is it no limit, after all, whose change was tried? Without a ratio nobody knows.
+    #[must_use]
+    pub fn is_refuted(&self) -> bool {
+        self.ratio > 0.0 && self.interval[1] < WORTH
+    }
 }

@@ -116,14 +116,21 @@ fn of_tune(d: &TuneDocument) -> Suite {
 
 fn of_doctor(d: &DoctorDocument) -> Suite {
     let case = |f: &lastdrop_model::documents::Finding| {
-        let came = match f.severity {
-            Severity::Waste => Came::Skipped(f.title.clone()),
-            Severity::Limit | Severity::Risk => Came::Failed(f.title.clone(), f.advice.clone()),
+        // A rate limit is what somebody wants.
+        let is_fault = f.severity != Severity::Waste && f.id != "rate-limited";
+        let came = match is_fault {
+            true => Came::Failed(f.title.clone(), f.advice.clone()),
+            false => Came::Skipped(f.title.clone()),
         };
         (f.id.clone(), came)
     };
     let mut cases: Vec<(String, Came)> = d.findings.iter().map(case).collect();
-    if cases.is_empty() {
+    if d.examination.has_lost_main() {
+        let why = "nothing is concluded: an agent was lost while the load that is asked about was on";
+        cases.push(("examination".into(), Came::Error(why.into())));
+    } else if d.examination.main().is_none() {
+        cases.push(("examination".into(), Came::Error("nothing was measured".into())));
+    } else if cases.is_empty() {
         cases.push(("nothing was found".into(), Came::Passed));
     }
     Suite { of: d.url.clone(), seconds: 0.0, cases }
@@ -186,4 +193,28 @@ fn written(suites: &[Suite]) -> String {
     }
     out.push_str("</testsuites>\n");
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::documents::Finding;
+    use lastdrop_model::examination::{Examination, Step};
+
+    use super::*;
+
+    #[test]
+    fn what_was_not_measured_has_not_passed_and_a_rate_limit_is_no_fault() {
+        let came = |steps: Vec<Step>, findings: Vec<Finding>| -> Vec<Came> {
+            let examination = Examination { steps, ..Examination::default() };
+            let suite = of_doctor(&DoctorDocument { findings, examination, ..DoctorDocument::default() });
+            suite.cases.into_iter().map(|(_, came)| came).collect()
+        };
+        assert_eq!(came(Vec::new(), Vec::new()), [Came::Error("nothing was measured".into())]);
+        let main = || vec![Step::default()];
+        assert_eq!(came(main(), Vec::new()), [Came::Passed]);
+        let risk =
+            |id: &str| Finding { id: id.into(), severity: Severity::Risk, title: "so".into(), ..Finding::default() };
+        assert_eq!(came(main(), vec![risk("rate-limited")]), [Came::Skipped("so".into())]);
+        assert_eq!(came(main(), vec![risk("memory-leak")]), [Came::Failed("so".into(), String::new())]);
+    }
 }

@@ -15,7 +15,7 @@ use super::page::Section;
 use super::table::{NOTES, Table};
 use super::text::{Said, short};
 use super::verdict::{Told, Tone};
-use crate::doctor::{change, machine, number, speaks};
+use crate::doctor::{change, machine, number};
 use crate::nodes::differing_lines;
 
 pub(super) fn section(d: &DoctorDocument) -> Section {
@@ -104,7 +104,7 @@ fn found(f: &Finding) -> Markup {
             // Beyond five times the threshold is far beyond.
             value: ratio.clamp(0.0, 5.0),
             says: format!("{} (from {})", number(&e.value), number(&e.threshold)),
-            colour: if speaks(e) { "c2" } else { "c4" },
+            colour: if e.speaks() { "c2" } else { "c4" },
             mark: Some(1.0),
         })
         .collect();

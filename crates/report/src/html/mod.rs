@@ -117,7 +117,8 @@ impl Shown {
             Shown::Pair(d, ..) | Shown::Compare(d) => crate::compare_text(d),
             Shown::Capacity(d) => crate::capacity_text(d),
             Shown::Tune(d) => crate::tune_text(d, false),
-            Shown::Doctor(d) => crate::doctor_text(d, false),
+            // Of what is kept it is all that is asked for: there is no --all.
+            Shown::Doctor(d) => crate::doctor_text(d, true),
             Shown::Sweep(d) => crate::sweep_text(d),
             Shown::Size(d) => crate::size_text(d),
             Shown::Trace(d) => crate::trace_text(d, false),
