@@ -223,6 +223,7 @@ impl<'a> Case<'a> {
             ("load", "time of an answer, against one user alone", self.slower().unwrap_or(0.0), SLOWER),
             ("/proc/stat", "cores busy", self.busy_cores(), 0.0),
             ("load", "answers a second", self.main.answered_rps, 0.0),
+            ("load", "mean time of an answer, ms", self.main.response.mean / 1e3, 0.0),
         ];
         for (source, name, value, from) in felt.into_iter().filter(|(_, _, value, from)| value > from) {
             if limit.evidence.iter().filter(|e| e.speaks()).count() < NUMBERS

@@ -53,7 +53,9 @@ fn generator_saturated(case: &Case<'_>) -> Option<Finding> {
     let by_cpu = (g.saturated || throttled >= HELD_BACK)
         && !is_turned_away
         && !case.servers().iter().any(|v| v.is_full() && v.has_pool())
-        && !case.cpu_full();
+        && !case.cpu_full()
+        // What a processor does for packets counts for whoever runs on it.
+        && packets_on_one_core(case).is_none();
     (by_cpu || g.no_descriptors > 0).then(|| {
         finding(0.9, "the load generator itself is the limit, not the server")
             .seen("generator", "cores used by it", g.cores, if throttled >= HELD_BACK { 0.0 } else { 1.0 })
@@ -384,11 +386,16 @@ fn cpu_throttled(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
-fn softirq(case: &Case<'_>) -> Option<Finding> {
+/// The share of its time for which one processor is in softirq, where that is all it does, and of the others.
+fn packets_on_one_core(case: &Case<'_>) -> Option<(f64, f64)> {
     let all = &case.main.softirq;
     let most = all.iter().copied().fold(0.0, f64::max);
     let rest = (all.iter().sum::<f64>() - most) / (all.len().max(2) - 1) as f64;
-    (all.len() > 1 && most > 0.9 && rest < 0.4).then(|| {
+    (all.len() > 1 && most > 0.9 && rest < 0.4).then_some((most, rest))
+}
+
+fn softirq(case: &Case<'_>) -> Option<Finding> {
+    packets_on_one_core(case).map(|(most, rest)| {
         finding(0.85, "one processor does all the packets")
             .seen("/proc/stat", "share of the busiest processor in softirq", most, 0.9)
             .seen("/proc/stat", "share of the others", rest, 0.4)
