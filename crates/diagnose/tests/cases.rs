@@ -244,3 +244,25 @@ fn loops_without_time_on_a_large_machine() {
     };
     assert_eq!(limit_of("slow-upstream.nginx", by_four).as_deref(), Some("single-worker-cpu"));
 }
+
+/// An application that does something of its own as well waits for a full peer less than half of the time, and all that it takes longer.
+#[test]
+fn what_a_request_takes_longer_is_what_limits_it() {
+    let less = |slower: f64| {
+        move |all: &mut Examination| {
+            let alone = all.step(StepKind::Alone).map_or(0.0, |step| step.service.mean / 1e6);
+            let main = main_of(all);
+            let pool = main.servers.iter_mut().find(|s| s.server == "php-fpm").expect("the pool");
+            pool.waits = [("peer 127.0.0.1:18001".to_string(), 9.0), ("sleep".to_string(), 11.0)].into();
+            (pool.status_busy, pool.threads, pool.workers_most) = (Some(20.0), 20.0, 20);
+            (pool.workers_first, pool.workers_last) = (20, 20);
+            main.answered_rps = 20.0 / (slower * alone);
+            main.answered = (main.answered_rps * main.duration_s) as u64;
+            for server in &mut all.servers {
+                server.settings.insert("pm.max_children".into(), 40.into());
+            }
+        }
+    };
+    assert_eq!(limit_of("slow-upstream.fpm", less(1.7)).as_deref(), Some("slow-upstream"));
+    assert_ne!(limit_of("slow-upstream.fpm", less(4.0)).as_deref(), Some("slow-upstream"));
+}

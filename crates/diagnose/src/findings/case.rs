@@ -252,12 +252,22 @@ impl<'a> Case<'a> {
         self.all.inside.iter().find(|i| i.server == server)
     }
 
+    /// Answers a second, but for those that a server gives for want of something. Where most are turned away it is chance how many are not:
+    /// then of all the time for which this load was on.
+    fn good_rps(&self) -> f64 {
+        let inside = self.all.step(StepKind::Inside).filter(|_| self.main.unanswered() > self.main.answered);
+        let steps = [Some(self.main), inside];
+        let good = |step: &Step| step.answered as f64 * (1.0 - step.share_of_status(|s| s.starts_with('5')));
+        let (answered, seconds) =
+            steps.iter().flatten().fold((0.0, 0.0), |(n, s), step| (n + good(step), s + step.duration_s));
+        answered / seconds.max(1e-3)
+    }
+
     /// The largest throughput that users and processors allow, as a ratio to now: N / S of one user alone, and cores / D.
     /// `workers`: no more of them than that at once, each for as long as one user alone takes.
     /// (Bottleneck bounds of operational analysis; Denning and Buzen 1978.)
     pub fn bound(&self, workers: Option<f64>) -> Option<Expectation> {
-        // Answers that a server gives for want of something are none.
-        let now = self.main.answered_rps * (1.0 - self.main.share_of_status(|s| s.starts_with('5')));
+        let now = self.good_rps();
         let service = self.alone_s().filter(|s| *s > 0.0)?;
         if now <= 0.0 {
             return None;

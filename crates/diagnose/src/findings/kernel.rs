@@ -218,7 +218,7 @@ fn accept_queue(case: &Case<'_>) -> Option<Finding> {
     }
     let limit = v.seen.queue_limit.unwrap_or(0);
     let knob = match v.kind() {
-        "apache" => Some("ListenBackLog"),
+        "apache" => Some("ListenBacklog"),
         "nginx" | "gunicorn" => Some("backlog"),
         "php-fpm" => Some("listen.backlog"),
         "uwsgi" => Some("listen"),

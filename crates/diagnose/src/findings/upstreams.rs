@@ -153,8 +153,11 @@ pub(super) fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
         // One that is in the chain and full has its own finding; what comes back to the server before it waits for its own workers.
         let comes_back = next.is_some_and(|b| b.place < v.place);
         let passes_on = comes_back || next.is_some_and(|b| b.has_pool());
-        (v.has_pool() && share >= MOST && v.busy() >= 0.8 && !peer.ends_with(":53") && !passes_on)
-            .then_some((v, peer, share))
+        // What a request takes longer than one user's alone is what it waits for there, whatever else it always takes.
+        let held = v.busy() / case.main.answered_rps.max(1e-9);
+        let grows = |alone: f64| held >= 1.5 * alone && share >= 0.3 && share * held >= 0.8 * (held - alone);
+        let waits = share >= MOST || case.alone_s().is_some_and(grows);
+        (v.has_pool() && waits && v.busy() >= 0.8 && !peer.ends_with(":53") && !passes_on).then_some((v, peer, share))
     });
     if let Some((v, peer, share)) = found.filter(|_| case.cpu_idle()) {
         let worker_s = v.busy() / case.main.answered_rps.max(1e-9);
@@ -170,7 +173,12 @@ pub(super) fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
         return Some(
             finding(0.88, format!("workers of {} wait for {name}", v.about.server))
                 .of(&v)
-                .seen("/proc/PID/syscall", &format!("share of the busy workers that wait for {peer}"), share, MOST)
+                .seen(
+                    "/proc/PID/syscall",
+                    &format!("share of the busy workers that wait for {peer}"),
+                    share,
+                    MOST.min(share),
+                )
                 .seen("load", "time a worker is held by a request, against one user alone", times, 1.5)
                 .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
                 .unless("workers that compute, or wait for a lock")
