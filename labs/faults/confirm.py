@@ -78,7 +78,7 @@ def report(rows):
     for row in rows:
         at = f"| {row['name']} | {row['strength']} |"
         if row.get("brought") is None:
-            lines.append(f"{at} | | | | | | {row.get('limit') or ''}: {row.get('why', '')[:200]} |")
+            lines.append(f"{at} | | | | | | {row.get('limit') or ''}: {' '.join(row.get('why', '').split())[-200:]} |")
             continue
         promised = f"× {row['promised']:.2f}" if row["promised"] else "–"
         now = "kept" if row["kept"] else "as before" if row["as_before"] else "CHANGED"

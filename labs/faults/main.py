@@ -152,6 +152,25 @@ def sections(text):
     return {part.split("\n", 1)[0]: part.split("\n", 1)[1].strip("\n") + "\n" for part in parts}
 
 
+KEEPS = {"Look-alikes, several tries each": 1, "What was planted": 2}
+"""Tables that keep the rows of earlier programs where there are none of now, and how many cells name a row."""
+
+
+def with_rows_of(before, text, cells):
+    """A section with those rows of an earlier one that it has not got, in order of their names."""
+    name = lambda line: tuple(line.split("|")[1:cells + 1])
+    rows = lambda section: [line for line in section.splitlines() if line.startswith("| ")][1:]
+    new = rows(text)
+    old = [line for line in rows(before) if name(line) not in {name(line) for line in new}]
+    lines = text.splitlines()
+    if not new or not old:
+        return text
+    first, last = lines.index(new[0]), lines.index(new[-1])
+    # What somebody has written about them, where the table of now says nothing of its own.
+    said = [] if not lines[0].startswith("|") else before.strip("\n").split("\n|")[0].splitlines()
+    return "\n".join([*said, *lines[:first], *sorted(new + old, key=name), *lines[last + 1:], "", f"{len(old)} rows are of earlier programs."]) + "\n"
+
+
 def publish():
     """Writes the page: of each fault what was answered, tried and measured last, of whatever program. Of what there are no rows here the page
     keeps what it has."""
@@ -165,6 +184,8 @@ def publish():
             ("What was planted", "doctor-verify.jsonl", "strength", rows.proofs)):
         found = list(rows.latest(name, {}, number).values())
         text = table(found) if found else before.get(heading)
+        if found and heading in KEEPS:
+            text = with_rows_of(before.get(heading, ""), text, KEEPS[heading])
         if text:
             page += f"\n## {heading}\n\n{text}"
     PAGE.write_text(page)

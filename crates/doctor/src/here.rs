@@ -28,6 +28,9 @@ const VISITOR_LOOKS: u32 = 60;
 const VISITOR_PAUSE: Duration = Duration::from_millis(20);
 /// So many times as long as what a look takes of a processor, at least.
 const VISITOR_PAUSES: u32 = 4;
+/// The pause between looks whether connections still wait, and so many times as long as one takes of a processor, at least.
+const SETTLING_PAUSE: Duration = Duration::from_millis(100);
+const SETTLING_PAUSES: u32 = 50;
 /// A queue that requests have left who gave up takes a while to empty.
 const MOST_SETTLING: Duration = Duration::from_secs(6);
 
@@ -185,11 +188,14 @@ impl Site for Here {
     fn settle(&mut self) -> Result<(), LabError> {
         let end = Instant::now() + MOST_SETTLING;
         let waits = |m: &Member| longest_queue(m.found.master).unwrap_or(0) > 0;
-        self.costs.timed("steps", || {
-            while Instant::now() < end && self.members.all.iter().any(waits) {
-                thread::sleep(Duration::from_millis(100));
+        while Instant::now() < end {
+            let (waiting, cost) = timed(|| self.members.all.iter().any(waits));
+            self.costs.add("settling", cost);
+            if !waiting {
+                break;
             }
-        });
+            thread::sleep(SETTLING_PAUSE.max(cost * SETTLING_PAUSES));
+        }
         Ok(())
     }
 
