@@ -92,7 +92,7 @@ impl<'a> Case<'a> {
         let is_full = |v: &View<'_>| v.seen.hottest_thread_cores >= ONE_CORE;
         let full = self.all.load == LoadShape::Closed && times >= MUCH_SLOWER && self.servers().iter().any(is_full);
         let noise = !full && self.main.response.mean - alone < NOISE_US;
-        (self.main.response.count > 0).then(|| if noise { 1.0 } else { times })
+        (self.main.response.count > 0).then_some(if noise { 1.0 } else { times })
     }
 
     /// Does anybody wait, or go without? Otherwise nothing limits: it is the users who do not ask for more.
