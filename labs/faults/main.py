@@ -167,8 +167,9 @@ def with_rows_of(before, text, cells):
         return text
     first, last = lines.index(new[0]), lines.index(new[-1])
     # What somebody has written about them, where the table of now says nothing of its own.
-    said = [] if not lines[0].startswith("|") else before.strip("\n").split("\n|")[0].splitlines()
-    return "\n".join([*said, *[""][:len(said)], *lines[:first], *sorted(new + old, key=name), *lines[last + 1:], "", f"{len(old)} rows are of earlier programs."]) + "\n"
+    prose = [line for line in before.split("\n|")[0].splitlines() if line and not line.startswith("|")]
+    said = [*prose, ""] if prose and lines[0].startswith("|") else []
+    return "\n".join([*said, *lines[:first], *sorted(new + old, key=name), *lines[last + 1:], "", f"{len(old)} rows are of earlier programs."]) + "\n"
 
 
 def publish():

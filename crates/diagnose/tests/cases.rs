@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lastdrop_diagnose::findings::{all_about, diagnose};
 use lastdrop_model::documents::Severity;
@@ -18,15 +18,22 @@ struct Case {
     examination: Examination,
 }
 
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases")
+}
+
+fn case(name: &str) -> Case {
+    let text = fs::read_to_string(folder().join(format!("{name}.json"))).unwrap_or_else(|e| panic!("{name}: {e}"));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
 fn cases() -> Vec<(String, Case)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
-    let mut all: Vec<(String, Case)> = fs::read_dir(folder)
+    let mut all: Vec<(String, Case)> = fs::read_dir(folder())
         .expect("cases")
         .map(|entry| {
             let path = entry.expect("an entry").path();
             let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
-            let case = serde_json::from_str(&fs::read_to_string(&path).expect("readable"));
-            (name.clone(), case.unwrap_or_else(|e| panic!("{name}: {e}")))
+            (name.clone(), case(&name))
         })
         .collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
@@ -116,9 +123,7 @@ fn a_load_that_is_busy_with_being_turned_away_is_not_the_limit() {
 
 /// What the rules say of a stored examination of which something is another machine's.
 fn limit_of(name: &str, change: impl Fn(&mut Examination)) -> Option<String> {
-    let all = cases();
-    let (_, case) = all.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("no case {name}"));
-    let mut examination = case.examination.clone();
+    let mut examination = case(name).examination;
     change(&mut examination);
     diagnose(&examination).limit
 }

@@ -65,9 +65,12 @@ pub(crate) struct Candidate<T> {
 /// Leaves those that have the port of a URL; of several those of our own network namespace, if the URL is one of ours.
 fn at<T>(url: &Url, candidates: &mut Vec<Candidate<T>>) {
     candidates.retain(|c| c.listeners.iter().any(|l| l.port() == url.port));
+    if candidates.len() < 2 {
+        return;
+    }
     let ours = namespace::inode_of(std::process::id() as i32);
     let is_ours = |c: &Candidate<T>| namespace::inode_of(c.pid) == ours;
-    if candidates.len() > 1 && candidates.iter().any(is_ours) {
+    if candidates.iter().any(is_ours) {
         let addresses = (url.host.as_str(), url.port).to_socket_addrs();
         if addresses.is_ok_and(|mut all| all.any(|a| listeners::is_local(&a))) {
             candidates.retain(is_ours);

@@ -86,11 +86,11 @@ impl<'a> Case<'a> {
             return Some(1.0);
         }
         let alone = step.response.mean;
-        // A part of a millisecond more is the machine's noise.
         let times = self.main.response.mean / alone.max(1.0);
         // Whoever answers tens of thousands a second by one thread is full long before anybody waits for a millisecond.
         let is_full = |v: &View<'_>| v.seen.hottest_thread_cores >= ONE_CORE;
         let full = self.all.load == LoadShape::Closed && times >= MUCH_SLOWER && self.servers().iter().any(is_full);
+        // Else a part of a millisecond more is the machine's noise.
         let noise = !full && self.main.response.mean - alone < NOISE_US;
         (self.main.response.count > 0).then_some(if noise { 1.0 } else { times })
     }
@@ -116,9 +116,10 @@ impl<'a> Case<'a> {
         let unanswered =
             self.servers().iter().any(|v| v.made().1 >= 1.0 && v.made().1 >= UNANSWERED * self.in_flight());
         // A few of thousands are no share, and yet somebody: their server has said so.
-        let told = self.servers().iter().any(|v| GOES_WITHOUT.iter().map(|what| v.log(what)).sum::<u64>() >= 5);
-        let told =
-            told || self.all.load == LoadShape::Foreign && self.servers().iter().any(|v| v.is_told("upstream-refused"));
+        let told = self.servers().iter().any(|v| {
+            let lines: u64 = GOES_WITHOUT.iter().map(|what| v.log(what)).sum();
+            lines >= 5 || v.is_told_of_others("upstream-refused")
+        });
         let certainly = queue || refused || errors || locked || ours || unanswered || told;
         match self.all.load {
             LoadShape::Foreign => certainly,
@@ -185,7 +186,6 @@ impl<'a> Case<'a> {
     /// Are the processors full on which the servers may run, and is it them who fill them? Where other programs do, servers
     /// whose workers mostly sleep do not lack processors.
     pub fn cpu_full(&self) -> bool {
-        let cpus = self.all.servers.first().map_or(&[][..], |s| &s.cpus[..]);
         let busy = self.busy_cores();
         // Workers that could run and may not lack processors, too, whoever has them. Where there is no pool most threads may have nothing
         // to do: it runs on as many processors as there are.
@@ -198,8 +198,14 @@ impl<'a> Case<'a> {
         let starts = self.servers().iter().any(|v| v.calls("exec") >= 0.3);
         let by_children = starts && others > 0.0 && others <= 0.4 * busy;
         let by_us = self.own_cores() >= 0.75 * busy || by_children || self.servers().iter().any(could_run);
-        // Time that the hypervisor gave to others is time in which somebody here wanted to run.
-        self.main.busy(cpus) + self.main.steal >= FULL && by_us
+        self.used() >= FULL && by_us
+    }
+
+    /// The share that is used of the processors on which the servers may run. Time that the hypervisor gave to others is time in which
+    /// somebody here wanted to run.
+    fn used(&self) -> f64 {
+        let cpus = self.all.servers.first().map_or(&[][..], |s| &s.cpus[..]);
+        self.main.busy(cpus) + self.main.steal
     }
 
     /// Processors on which a server may run.
@@ -209,8 +215,7 @@ impl<'a> Case<'a> {
 
     /// Is it not processors that lack?
     pub fn cpu_idle(&self) -> bool {
-        let cpus = self.all.servers.first().map_or(&[][..], |s| &s.cpus[..]);
-        self.main.busy(cpus) + self.main.steal < FULL - 0.05 || !self.cpu_full()
+        self.used() < FULL - 0.05 || !self.cpu_full()
     }
 
     /// Adds to a limit that one or two counters prove what the load felt of it, up to [`NUMBERS`].
@@ -329,9 +334,9 @@ impl<'a> View<'a> {
         self.seen.log_samples.get(what).map_or("", String::as_str)
     }
 
-    /// Does its log say so again and again? Of other people's load that is all that is known of what came of it.
-    pub fn is_told(&self, what: &str) -> bool {
-        self.case.per_second(self.log(what)) >= 1.0
+    /// Does its log say so of other people's load, again and again? That is all that is known of what came of it.
+    pub fn is_told_of_others(&self, what: &str) -> bool {
+        self.case.all.load == LoadShape::Foreign && self.case.per_second(self.log(what)) >= 1.0
     }
 
     /// By how much a counter of its network moved.
@@ -505,12 +510,12 @@ pub fn round(x: f64) -> f64 {
     (x * 100.0).round() / 100.0
 }
 
-/// A finding in the making.
 /// A listen queue that is longer than one of `limit` which has overflown.
 pub fn longer_queue(limit: u64) -> u64 {
     (limit * 8).clamp(511, 4096).max(limit * 2)
 }
 
+/// A finding in the making.
 pub fn finding(confidence: f64, title: impl Into<String>) -> Finding {
     Finding { confidence: round(confidence), title: title.into(), severity: Severity::Limit, ..Finding::default() }
 }

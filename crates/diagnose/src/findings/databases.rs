@@ -2,7 +2,6 @@
 
 use lastdrop_analyze::services::service_at;
 use lastdrop_model::documents::Finding;
-use lastdrop_model::examination::LoadShape;
 use lastdrop_model::{DatabaseLook, SessionState};
 
 use super::case::{Case, Says, View, finding};
@@ -21,7 +20,7 @@ pub(super) fn database_refuses(case: &Case<'_>) -> Option<Finding> {
         let errors = case.main.share_of_status(|s| s.starts_with('5')) > 0.01;
         // What a proxy reads may be a page about such errors.
         let read = if v.is(&["nginx", "haproxy", "caddy", "lighttpd"]) { 0.0 } else { v.calls("database-refused") };
-        let told = case.all.load == LoadShape::Foreign && v.is_told("database-connections");
+        let told = v.is_told_of_others("database-connections");
         (((lines > 0 && errors) || told || refused > 10 || read >= 0.2) && (v.has_pool() || read >= 0.2)).then(|| {
             finding(0.9, "the database takes no more connections")
                 .of(&v)

@@ -1,7 +1,6 @@
 //! Servers behind a server: they refuse, their queue is full, or everybody waits for them.
 
 use lastdrop_model::documents::Finding;
-use lastdrop_model::examination::LoadShape;
 use serde_json::json;
 
 use super::case::{Case, ONE_CORE, Says, UNANSWERED, View, finding, longer_queue};
@@ -106,7 +105,7 @@ pub(super) fn upstream_refused(case: &Case<'_>) -> Option<Finding> {
         let failed = case.per_request(v.moved("AttemptFails").saturating_sub(own)).max(v.calls("connect-failed"));
         let is_front = v.place == 0 && v.is(&["nginx", "apache", "caddy"]);
         let seen = lines > 0 || is_front && failed >= 0.5 * errors.max(0.02);
-        let told = case.all.load == LoadShape::Foreign && v.is_told("upstream-refused");
+        let told = v.is_told_of_others("upstream-refused");
         (seen && errors > 0.01 || told).then(|| {
             finding(0.95, format!("what is behind {} refuses connections, or is down", v.about.server))
                 .of(&v)
@@ -147,6 +146,8 @@ pub(super) fn few_connections(case: &Case<'_>, to_database: bool) -> Option<Find
 }
 
 pub(super) fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
+    // How long a request holds a worker.
+    let held_s = |v: &View<'_>| v.busy() / case.main.answered_rps.max(1e-9);
     let found = case.servers().into_iter().rev().find_map(|v| {
         let (peer, share) = peer(&v)?;
         let next = behind(case, &v, peer);
@@ -154,14 +155,13 @@ pub(super) fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
         let comes_back = next.is_some_and(|b| b.place < v.place);
         let passes_on = comes_back || next.is_some_and(|b| b.has_pool());
         // What a request takes longer than one user's alone is what it waits for there, whatever else it always takes.
-        let held = v.busy() / case.main.answered_rps.max(1e-9);
+        let held = held_s(&v);
         let grows = |alone: f64| held >= 1.5 * alone && share >= 0.3 && share * held >= 0.8 * (held - alone);
         let waits = share >= MOST || case.alone_s().is_some_and(grows);
         (v.has_pool() && waits && v.busy() >= 0.8 && !peer.ends_with(":53") && !passes_on).then_some((v, peer, share))
     });
     if let Some((v, peer, share)) = found.filter(|_| case.cpu_idle()) {
-        let worker_s = v.busy() / case.main.answered_rps.max(1e-9);
-        let times = case.alone_s().map_or(1.0, |alone| worker_s / alone.max(1e-6));
+        let times = case.alone_s().map_or(1.0, |alone| held_s(&v) / alone.max(1e-6));
         let more = times < 1.5 && v.is_full();
         let name = behind(case, &v, peer).map_or_else(|| peer.to_string(), |b| format!("{} ({peer})", b.about.server));
         let advice = if more {
