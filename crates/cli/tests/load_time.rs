@@ -70,8 +70,8 @@ impl Site for FromElsewhere {
         self.0.end().map(sent)
     }
 
-    fn inside(&mut self) -> Result<Vec<Inside>, LabError> {
-        self.0.inside().map(sent)
+    fn inside(&mut self, profile: bool) -> Result<Vec<Inside>, LabError> {
+        self.0.inside(profile).map(sent)
     }
 
     fn memory(&mut self, requests: u64) -> Result<(), LabError> {

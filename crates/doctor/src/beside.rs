@@ -17,7 +17,7 @@ use lastdrop_probe::error_log::ErrorLogs;
 use lastdrop_probe::host;
 use lastdrop_probe::listeners::is_local;
 use lastdrop_probe::looker::{Detail, Looker, Subject};
-use lastdrop_probe::namespace::{Made, Namespace};
+use lastdrop_probe::namespace::{Made, Walks};
 use lastdrop_probe::process;
 
 use crate::behind::{Members, endpoint};
@@ -41,9 +41,9 @@ struct Clients {
 }
 
 impl Clients {
-    fn look(&mut self, master: i32, ports: &[u16], load: &LoadFrom, connects: &[String]) {
+    fn look(&mut self, walks: &Walks, master: i32, ports: &[u16], load: &LoadFrom, connects: &[String]) {
         self.looks += 1;
-        let (ends, made) = Namespace::of(master).and_then(|n| n.others_and_made(ports)).unwrap_or_default();
+        let (ends, made) = walks.others_and_made(master, ports).unwrap_or_default();
         for (to, now) in made {
             // The ends that other servers have accepted look like those that were made, unless it is known whom this one connects to, or
             // nobody has answered yet.
@@ -135,6 +135,7 @@ impl Beside {
         let census = Census::start(
             members.all.iter().map(|m| Counting { master: m.found.master, helpers: m.found.helpers }).collect(),
         );
+        let walks = Walks::default();
         let known: Vec<(String, i32)> = members.all.iter().map(|m| (m.called.clone(), m.found.master)).collect();
         let watch = |(place, member): (usize, &crate::behind::Member)| {
             let found = &member.found;
@@ -144,6 +145,7 @@ impl Beside {
                 listeners: found.listeners.clone(),
                 status: found.status.clone(),
                 url: url.clone().filter(|_| place == 0),
+                walks: walks.clone(),
             };
             let (asks, asked) = channel::<Ask>();
             let told = (place == 0).then(|| told.clone());
@@ -184,7 +186,7 @@ impl Beside {
                             // Those of the others are servers of the chain, of which only event loops do not say by their threads whom
                             // they wait for. The kernel walks its whole table for it.
                             if (place == 0 || is_loop) && looks.len() % CLIENTS_EVERY == 1 {
-                                clients.look(subject.master, &ports, &load, &connects);
+                                clients.look(&subject.walks, subject.master, &ports, &load, &connects);
                             }
                         }
                         Err(RecvTimeoutError::Disconnected) => return,

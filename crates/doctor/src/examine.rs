@@ -5,7 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_diagnose::findings::{open_questions, suspicion};
+use lastdrop_diagnose::findings::{open_questions, suspicion, wants_profile};
 use lastdrop_lab::{Lab, LabError};
 use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_model::examination::{Examination, Inside, LoadShape, Step, StepKind};
@@ -262,7 +262,7 @@ fn steps(
         all.steps.push(Step { kind: StepKind::Observed, duration_s, ..site.end()? });
         lab.check_stop()?;
         suspect(lab, all);
-        all.inside = site.inside()?;
+        all.inside = site.inside(wants_profile(all))?;
         suspect(lab, all);
         return Ok(());
     }
@@ -381,8 +381,16 @@ fn inside_step(
     lab.check_stop()?;
     let plan = step::plan(plan, users, INSIDE);
     let label = step::label(StepKind::Inside);
+    let profile = wants_profile(all);
     let (run, inside) =
-        during(lab, &plan, &label, |time| if time.wait(BEFORE_INSIDE) { site.inside() } else { Ok(Vec::new()) })?;
+        during(
+            lab,
+            &plan,
+            &label,
+            |time| {
+                if time.wait(BEFORE_INSIDE) { site.inside(profile) } else { Ok(Vec::new()) }
+            },
+        )?;
     let step = step::of(&run, StepKind::Inside, &plan, users.unwrap_or(0), None, machine);
     lab.check_stop()?;
     let whole = step.is_whole();

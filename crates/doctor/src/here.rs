@@ -12,7 +12,7 @@ use lastdrop_model::Look;
 use lastdrop_model::examination::{Inside, Step};
 use lastdrop_probe::host::{self, HostMemory, timed};
 use lastdrop_probe::listeners;
-use lastdrop_probe::namespace::{Namespace, longest_queue};
+use lastdrop_probe::namespace::{Namespace, longest_queue, taken};
 use lastdrop_probe::process;
 use lastdrop_server::ServerRef;
 
@@ -34,6 +34,10 @@ const SETTLING_PAUSES: u32 = 50;
 /// A queue that requests have left who gave up takes a while to empty.
 const MOST_SETTLING: Duration = Duration::from_secs(6);
 
+/// A server that used fewer processors than this does not lack any: where their time goes tells nothing, and perf takes half a second of
+/// one to say it.
+const WORTH_A_PROFILE: f64 = 0.25;
+
 /// The servers of this machine.
 pub struct Here {
     /// Servers that are known by what they are called when they are shown: a kind of the user's own has no name that could be read back.
@@ -49,6 +53,8 @@ pub struct Here {
     members: Members,
     beside: Option<Beside>,
     readings: Readings,
+    /// Processors that each of the members used in the step in which it used most, as far as that could be read.
+    used: Vec<Option<f64>>,
     began: Instant,
     /// What looking has taken, but for what goes on beside a step.
     costs: Costs,
@@ -74,6 +80,7 @@ impl Here {
             members: Members::default(),
             beside: None,
             readings: Readings::default(),
+            used: Vec::new(),
             began: Instant::now(),
             costs: Costs::default(),
         }
@@ -104,10 +111,11 @@ impl Site for Here {
             None => name.parse::<ServerRef>().map_err(LabError::Other),
         };
         let servers = goal.servers.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-        self.scope = if self.only_known { Scope::only(&self.known) } else { Scope::All };
-        self.members = Members { all: named(&servers, goal, &self.scope)?, ..Members::default() };
         (self.beside, self.following, self.readings) = (None, None, Readings::default());
         (self.began, self.costs) = (Instant::now(), Costs::default());
+        self.scope = if self.only_known { Scope::only(&self.known) } else { Scope::All };
+        let all = self.costs.timed("finding", || named(&servers, goal, &self.scope))?;
+        self.members = Members { all, ..Members::default() };
         self.goal = Some(goal.clone());
         let memory_bytes = HostMemory::now().map_or(0, |m| m.total);
         Ok(Machine { processors: host::processors(), memory_bytes, ..Machine::default() })
@@ -122,10 +130,16 @@ impl Site for Here {
         let Ok(namespace) = Namespace::of(front.found.master) else { return Ok(None) };
         let ignore: Vec<IpAddr> = self.goal()?.ignore.iter().map(IpAddr::to_canonical).collect();
         let ports = front.found.ports();
-        let mut seen = BTreeMap::<String, usize>::new();
+        let (mut seen, mut before) = (BTreeMap::<String, usize>::new(), None);
         for _ in 0..VISITOR_LOOKS {
             let mut now = BTreeMap::<String, usize>::new();
-            let (ends, cost) = timed(|| namespace.others(&ports).unwrap_or_default());
+            // The kernel walks its whole table to tell connections, which is not asked for again before another has come.
+            let (ends, cost) = timed(|| {
+                let so_far = taken(front.found.master).ok();
+                let same = so_far.is_some() && so_far == before;
+                before = so_far;
+                if same { Vec::new() } else { namespace.others(&ports).unwrap_or_default() }
+            });
             self.costs.add("visitors", cost);
             for end in ends.into_iter().filter(|end| !ignore.contains(&end.ip().to_canonical())) {
                 *now.entry(end.ip().to_string()).or_default() += 1;
@@ -155,6 +169,7 @@ impl Site for Here {
         let hidden = |what: &String| format!("{what}, which takes part, is none of the servers that may be looked at");
         let mut unseen: Vec<String> = self.members.hidden.iter().map(hidden).collect();
         let servers = self.costs.timed("settings", || settings::examined(&self.members, &mut unseen));
+        self.used = vec![None; self.members.all.len()];
         let goal = self.goal()?;
         self.beside = Some(Beside::start(&self.members, goal, &self.databases, &self.told));
         Ok(Servers { servers, sysctls: settings::sysctls(), unseen })
@@ -171,11 +186,16 @@ impl Site for Here {
         let beside = self.beside()?;
         let (step, cost) = timed(|| beside.end());
         self.costs.add("steps", cost);
+        for (most, seen) in self.used.iter_mut().zip(&step.servers) {
+            *most = seen.cpu_cores.into_iter().chain(*most).reduce(f64::max);
+        }
         Ok(step)
     }
 
-    fn inside(&mut self) -> Result<Vec<Inside>, LabError> {
-        let (seen, costs) = inside::look(&self.members, &self.goal()?.url);
+    fn inside(&mut self, profile: bool) -> Result<Vec<Inside>, LabError> {
+        let computes = |used: &Option<f64>| used.is_none_or(|cores| cores >= WORTH_A_PROFILE);
+        let profiled: Vec<bool> = self.used.iter().map(|used| profile && computes(used)).collect();
+        let (seen, costs) = inside::look(&self.members, &self.goal()?.url, &profiled);
         self.costs.add_all(&costs);
         Ok(seen)
     }

@@ -27,18 +27,23 @@ const TRACE: Duration = Duration::from_millis(2000);
 const LEAST_TRACE: Duration = Duration::from_millis(300);
 const ENOUGH: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
+/// What strace may take for a few requests, which tell most, and what for any: of a server that makes thousands of calls it fills a
+/// processor.
+const TRACE_COST: Duration = Duration::from_millis(80);
+const A_FEW: usize = 4;
+const MOST_TRACE_COST: Duration = Duration::from_millis(300);
 /// Who does nothing for so long has no client, and calls nothing.
 const AT_WORK: Duration = Duration::from_millis(250);
 const PROFILE: Duration = Duration::from_secs(2);
 /// What perf may take for that: where processes end while it records it takes a whole processor.
-const PROFILE_COST: Duration = Duration::from_millis(400);
+const PROFILE_COST: Duration = Duration::from_millis(300);
 /// Connections a request from which on it matters whose they are.
 pub const CONNECTS_EACH: f64 = 0.5;
 /// Of libraries and functions those with the largest shares are kept.
 const KEPT: usize = 15;
 
-/// What was seen of each; and what it took, with the tools.
-pub fn look(members: &Members, url: &Url) -> (Vec<Inside>, Costs) {
+/// What was seen of each, of those that are to be profiled also where their time goes; and what it took, with the tools.
+pub fn look(members: &Members, url: &Url, profiled: &[bool]) -> (Vec<Inside>, Costs) {
     let tools = ended_children_cpu();
     let mut all: Vec<Inside> =
         members.all.iter().map(|m| Inside { server: m.called.clone(), ..Inside::default() }).collect();
@@ -55,7 +60,7 @@ pub fn look(members: &Members, url: &Url) -> (Vec<Inside>, Costs) {
     });
     let mut costs = Costs::default();
     let strace = ended_children_cpu();
-    costs.timed("profile", || profile(members, &mut all));
+    costs.timed("profile", || profile(members, profiled, &mut all));
     costs.add("trace", traced + strace.saturating_sub(tools));
     costs.add("profile", ended_children_cpu().saturating_sub(strace));
     (all, costs)
@@ -98,8 +103,14 @@ fn try_trace(member: &Member, url: &Url, inside: &mut Inside) -> Result<(), Box<
     let mut known = sockets();
     let mut strace = Strace::attach(&pids, file.path())?;
     let began = Instant::now();
-    while began.elapsed() < TRACE && (began.elapsed() < LEAST_TRACE || strace.requests() < ENOUGH) {
+    while began.elapsed() < TRACE {
         thread::sleep(PAUSE);
+        let (requests, cost) = (strace.requests(), strace.cost());
+        let is_enough = began.elapsed() >= LEAST_TRACE && requests >= ENOUGH;
+        let is_dear = cost >= if requests >= A_FEW { TRACE_COST } else { MOST_TRACE_COST };
+        if is_enough || is_dear {
+            break;
+        }
     }
     known.extend(sockets());
     let calls = strace.finish(known)?;
@@ -116,25 +127,30 @@ fn try_trace(member: &Member, url: &Url, inside: &mut Inside) -> Result<(), Box<
     Ok(())
 }
 
-fn profile(members: &Members, all: &mut [Inside]) {
+fn profile(members: &Members, profiled: &[bool], all: &mut [Inside]) {
+    let wanted = members.all.iter().zip(profiled).zip(all).filter(|((_, wanted), _)| **wanted);
+    let mut wanted: Vec<(&Member, &mut Inside)> = wanted.map(|((member, _), inside)| (member, inside)).collect();
     // It is about all of them, and said once.
-    if let Err(why) = try_profile(members, all)
-        && let Some(first) = all.first_mut()
+    if let Err(why) = try_profile(&mut wanted)
+        && let Some((_, first)) = wanted.first_mut()
     {
         first.unseen.push(format!("where processors' time goes: {why}"));
     }
 }
 
 /// By one perf: each that starts reads all symbols of the kernel.
-fn try_profile(members: &Members, all: &mut [Inside]) -> Result<(), Box<dyn Error>> {
+fn try_profile(of: &mut [(&Member, &mut Inside)]) -> Result<(), Box<dyn Error>> {
+    if of.is_empty() {
+        return Ok(());
+    }
     let file = tempfile::NamedTempFile::new()?;
-    let of = |member: &Member| {
+    let processes = |member: &Member| {
         let mut pids = process::child_pids(member.found.master);
         pids.truncate(64);
         pids.push(member.found.master);
         pids
     };
-    let pids: Vec<Vec<i32>> = members.all.iter().map(of).collect();
+    let pids: Vec<Vec<i32>> = of.iter().map(|(member, _)| processes(member)).collect();
     let perf = Perf::by_timer(&pids.concat(), file.path())?;
     let began = Instant::now();
     while began.elapsed() < PROFILE && perf.cost() < PROFILE_COST {
@@ -146,7 +162,7 @@ fn try_profile(members: &Members, all: &mut [Inside]) -> Result<(), Box<dyn Erro
         all.into_iter().take(KEPT).collect()
     };
     let known: HashSet<i32> = pids.iter().flatten().copied().collect();
-    for ((member, own), inside) in members.all.iter().zip(pids).zip(all) {
+    for ((member, inside), own) in of.iter_mut().zip(pids) {
         // Those that were forked meanwhile are below the master, too.
         let is_below = |pid: i32| process::ancestry(pid).any(|p| p == member.found.master);
         let is_its = |pid: i32| own.contains(&pid) || !known.contains(&pid) && is_below(pid);

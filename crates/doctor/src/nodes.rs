@@ -208,9 +208,9 @@ impl Site for Nodes {
         Ok(all)
     }
 
-    fn inside(&mut self) -> Result<Vec<Inside>, LabError> {
+    fn inside(&mut self, profile: bool) -> Result<Vec<Inside>, LabError> {
         let mut all = Vec::new();
-        for (node, own) in self.ask(|site| site.inside())? {
+        for (node, own) in self.ask(|site| site.inside(profile))? {
             all.extend(own.iter().cloned());
             node.inside = own;
         }
@@ -307,7 +307,7 @@ mod tests {
             let servers = vec![ServerSeen { server: self.server(), ..ServerSeen::default() }];
             Ok(Step { cores: self.cores.clone(), servers, ..Step::default() })
         }
-        fn inside(&mut self) -> Result<Vec<Inside>, LabError> {
+        fn inside(&mut self, _profile: bool) -> Result<Vec<Inside>, LabError> {
             Ok(vec![Inside { server: self.server(), ..Inside::default() }])
         }
         fn memory(&mut self, requests: u64) -> Result<(), LabError> {

@@ -91,8 +91,8 @@ pub trait Site: Send {
     /// It is over: a step with all that was seen since, and nothing of the load itself.
     fn end(&mut self) -> Result<Step, LabError>;
 
-    /// Traces and profiles the servers for some seconds, while there is load.
-    fn inside(&mut self) -> Result<Vec<Inside>, LabError>;
+    /// Traces the servers for some seconds, while there is load; with `profile`, those that were seen to compute are profiled, too.
+    fn inside(&mut self, profile: bool) -> Result<Vec<Inside>, LabError>;
 
     /// Reads how much memory workers have, now that so many requests were answered.
     fn memory(&mut self, requests: u64) -> Result<(), LabError>;

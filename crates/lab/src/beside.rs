@@ -14,6 +14,7 @@ use lastdrop_model::run::Pool;
 use lastdrop_model::{Look, Observed, Plan, Timeline};
 use lastdrop_probe::listeners::{Endpoint, is_local};
 use lastdrop_probe::looker::{Detail, Looker, Subject};
+use lastdrop_probe::namespace::Walks;
 use lastdrop_probe::process::{self, Helpers};
 use lastdrop_server::{Found, find_listening_at};
 
@@ -124,7 +125,8 @@ fn look_on(
     };
     tell.send(News::Found { name: found.name.clone(), pool, helpers: found.helpers }).ok()?;
     let (listeners, status) = (found.listeners.clone(), found.status.clone());
-    let subject = Subject { master: found.master, helpers: found.helpers, listeners, status, url };
+    let subject =
+        Subject { master: found.master, helpers: found.helpers, listeners, status, url, walks: Walks::default() };
     let mut looker = Looker::new(&subject, Detail::Timeline);
     let seconds = |us: u64| us as f64 / 1e6;
     // From here on differences count.

@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use lastdrop_model::Settings;
 use lastdrop_model::documents::{WATCH_SCHEMA, WatchDocument};
 use lastdrop_probe::looker::{Detail, Looker, Subject};
+use lastdrop_probe::namespace::Walks;
 use lastdrop_server::{Found, ServerError, ServerRef, find};
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +63,8 @@ pub struct Watcher {
 
 fn looker(found: &Found) -> Looker {
     let (listeners, status) = (found.listeners.clone(), found.status.clone());
-    let subject = Subject { master: found.master, helpers: found.helpers, listeners, status, url: None };
+    let subject =
+        Subject { master: found.master, helpers: found.helpers, listeners, status, url: None, walks: Walks::default() };
     Looker::new(&subject, Detail::Whole)
 }
 

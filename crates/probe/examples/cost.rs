@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_probe::looker::{Detail, Looker, Subject};
+use lastdrop_probe::namespace::Walks;
 
 fn main() {
     let mut words = std::env::args().skip(1).filter_map(|w| w.parse::<i32>().ok());
@@ -13,7 +14,8 @@ fn main() {
         eprintln!("usage: cost PID SECONDS");
         std::process::exit(2);
     };
-    let subject = Subject { master, helpers: &[], listeners: Vec::new(), status: None, url: None };
+    let subject =
+        Subject { master, helpers: &[], listeners: Vec::new(), status: None, url: None, walks: Walks::default() };
     let mut looker = Looker::new(&subject, Detail::Timeline);
     let start = Instant::now();
     let mut workers = 0;

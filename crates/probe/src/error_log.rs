@@ -7,6 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
+use std::sync::LazyLock;
+
+use aho_corasick::AhoCorasick;
 
 /// What lines say, by words that they have. The first that fits counts.
 #[rustfmt::skip]
@@ -41,6 +44,9 @@ const LINES: &[(&str, &str)] = &[
     ("opcode-cache-full", "opcache"), ("memory", "Allowed memory size"), ("memory", "Cannot allocate memory"),
     ("slow-script", "executing too slow"),
 ];
+/// All of those words at once: a server that fails writes thousands of lines a second, and looking for each word in each takes a processor.
+static WORDS: LazyLock<Option<AhoCorasick>> =
+    LazyLock::new(|| AhoCorasick::new(LINES.iter().map(|(_, words)| words)).ok());
 /// Of one log so much is read at once; what is beyond is not read.
 const MOST_AT_ONCE: u64 = 4 << 20;
 /// Of a line so much is kept.
@@ -112,9 +118,15 @@ pub fn is_for_writing(fdinfo: &str) -> bool {
     flags.and_then(|f| u32::from_str_radix(f, 8).ok()).is_some_and(|f| f & 3 != 0)
 }
 
+/// The first of the words that a line has, and what they say.
+fn meaning(line: &str) -> Option<&'static (&'static str, &'static str)> {
+    let first = WORDS.as_ref()?.find_overlapping_iter(line).map(|found| found.pattern().as_usize()).min()?;
+    LINES.get(first)
+}
+
 impl News {
     fn add(&mut self, line: &str) {
-        let Some((what, _)) = LINES.iter().find(|(_, words)| line.contains(words)) else { return };
+        let Some((what, _)) = meaning(line) else { return };
         *self.counts.entry((*what).to_string()).or_default() += 1;
         let sample = || line.chars().take(MOST_OF_A_LINE).collect();
         self.samples.entry((*what).to_string()).or_insert_with(sample);

@@ -69,6 +69,21 @@ pub fn is_local(address: &SocketAddr) -> bool {
         .is_ok_and(|own| own.ip() == address.ip())
 }
 
+/// TCP listeners in the network namespace of a process, with their inodes, those of IPv4 first. The kernel is asked for listeners alone,
+/// where it may be: its whole table takes milliseconds, and as long again for each ten thousand connections.
+fn listening(pid: i32) -> Result<Vec<(SocketAddr, u64)>, ProbeError> {
+    let mut all = Vec::new();
+    let asked = Namespace::of(pid)
+        .and_then(|n| n.sock_diag())
+        .and_then(|mut ask| ask.tcp(StateFlags::LISTEN, 0, |s| all.push((s.local, s.inode))));
+    if asked.is_err() {
+        let listens = |s: &TcpNetEntry| s.state == TcpState::Listen;
+        all = sockets(pid)?.into_iter().filter(listens).map(|s| (s.local_address, s.inode)).collect();
+    }
+    all.sort_unstable();
+    Ok(all)
+}
+
 /// TCP sockets in the network namespace of a process.
 fn sockets(pid: i32) -> Result<Vec<TcpNetEntry>, ProbeError> {
     let e = |what: &'static str| move |e| ProbeError::of(pid, what, e);
@@ -109,11 +124,7 @@ pub fn of_process(pid: i32) -> Result<Vec<SocketAddr>, ProbeError> {
             _ => None,
         })
         .collect();
-    Ok(sockets(pid)?
-        .into_iter()
-        .filter(|s| s.state == TcpState::Listen && inodes.contains(&s.inode))
-        .map(|s| s.local_address)
-        .collect())
+    Ok(listening(pid)?.into_iter().filter(|(_, inode)| inodes.contains(inode)).map(|(address, _)| address).collect())
 }
 
 /// The process that owns the listener of an address or path of this machine: of several that share it, the one whose
@@ -148,10 +159,9 @@ pub fn programs(peers: impl IntoIterator<Item = String>) -> BTreeMap<String, Str
 
 /// The sockets that listen at an address in the namespace of a process, those that fit it best.
 fn listening_at(pid: i32, endpoint: &Endpoint) -> HashSet<u64> {
-    let mut all = sockets(pid).unwrap_or_default();
-    all.retain(|s| s.state == TcpState::Listen && endpoint.fitness(&s.local_address) > 0);
-    let best = all.iter().map(|s| endpoint.fitness(&s.local_address)).max();
-    all.into_iter().filter(|s| Some(endpoint.fitness(&s.local_address)) == best).map(|s| s.inode).collect()
+    let all = listening(pid).unwrap_or_default();
+    let best = all.iter().map(|(address, _)| endpoint.fitness(address)).max().filter(|best| *best > 0);
+    all.into_iter().filter(|(address, _)| Some(endpoint.fitness(address)) == best).map(|(_, inode)| inode).collect()
 }
 
 /// The owners of the listeners of an address in all network namespaces that can be seen and have that address: the one of
@@ -175,27 +185,15 @@ pub fn owners_anywhere(address: SocketAddr) -> Vec<i32> {
     listening.filter(|(pid, found)| !found.is_empty() && has_it(*pid)).filter_map(|(_, found)| holder(&found)).collect()
 }
 
-/// The listeners of TCP that a process has open. None where its descriptors may not be read. The kernel is asked for listeners alone: its
-/// whole table takes milliseconds.
+/// The listeners of TCP that a process has open. None where its descriptors may not be read.
 #[must_use]
 pub fn inodes_of_listeners(pid: i32) -> HashSet<u64> {
     let own = inodes(pid).unwrap_or_default();
     if own.is_empty() {
         return HashSet::new();
     }
-    let mut listening = HashSet::new();
-    let asked = Namespace::of(pid).and_then(|n| n.sock_diag()).and_then(|mut ask| {
-        ask.tcp(StateFlags::LISTEN, 0, |s| {
-            if own.contains(&s.inode) {
-                listening.insert(s.inode);
-            }
-        })
-    });
-    if asked.is_err() {
-        let all = sockets(pid).unwrap_or_default().into_iter().filter(|s| s.state == TcpState::Listen);
-        listening = all.map(|s| s.inode).filter(|inode| own.contains(inode)).collect();
-    }
-    listening
+    let all = listening(pid).unwrap_or_default();
+    all.into_iter().map(|(_, inode)| inode).filter(|inode| own.contains(inode)).collect()
 }
 
 /// All processes that have a listener of a process open, that process among them.

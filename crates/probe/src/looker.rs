@@ -15,7 +15,7 @@ use crate::group::Group;
 use crate::host::HostCounters;
 use crate::kernel_log::KernelLog;
 use crate::listeners::{self, Endpoint};
-use crate::namespace::{self, Inside, Namespace, TcpListener};
+use crate::namespace::{self, Inside, Namespace, TcpListener, Walks};
 use crate::process::Helpers;
 use crate::status::{AskError, StatusReading, StatusSource};
 
@@ -29,8 +29,6 @@ const CONNECTIONS_EVERY: Duration = Duration::from_secs(15);
 const MOST_LISTENERS: usize = 16;
 /// Fewer closed connections than this share of the local ports are no shortage, wherever they went to.
 const PORTS_WORTH_A_LOOK: f64 = 0.8;
-/// Of the time, this much may go into finding out where closed connections went to.
-const PORTS_COST: u32 = 200;
 
 /// What is looked at.
 #[derive(Debug, Clone)]
@@ -43,6 +41,8 @@ pub struct Subject {
     pub status: Option<StatusSource>,
     /// What the load connects to, where there is one: the listener that its queue is told of.
     pub url: Option<Endpoint>,
+    /// Shared with those who look at other servers at the same time.
+    pub walks: Walks,
 }
 
 /// How much a look tells.
@@ -173,8 +173,7 @@ pub struct Looker {
     one_request_a_worker: bool,
     before: Totals,
     connections: Option<(Instant, BTreeMap<String, u64>)>,
-    /// When closed connections may be sorted by destination again.
-    ports_due: Option<Instant>,
+    walks: Walks,
     unread: BTreeSet<String>,
     workers: Vec<WorkerLook>,
     started_cpu: Duration,
@@ -212,7 +211,7 @@ impl Looker {
             one_request_a_worker: matches!(subject.status, Some(StatusSource::FastCgi { .. })),
             before: Totals::default(),
             connections: None,
-            ports_due: None,
+            walks: subject.walks.clone(),
             unread,
             workers: Vec::new(),
             started_cpu: crate::host::thread_cpu(),
@@ -306,7 +305,7 @@ impl Looker {
             }
         }
         if patient || self.connections.as_ref().is_none_or(|(at, _)| now - *at >= CONNECTIONS_EVERY) {
-            match namespace.connections(&self.ports) {
+            match self.walks.connections(namespace, self.master, &self.ports) {
                 Ok(states) => self.connections = Some((now, states)),
                 Err(e) => self.note("connections by state", &e),
             }
@@ -314,7 +313,7 @@ impl Looker {
         if let Some((_, states)) = &self.connections {
             look.sockets.extend(states.clone());
         }
-        self.look_at_ports(now, look);
+        self.look_at_ports(look);
     }
 
     /// The largest and the mean of what was read since the look before, this moment included.
@@ -373,19 +372,17 @@ impl Looker {
     }
 
     /// Where closed connections hold nearly as many ports as there are: is it one destination that has them?
-    fn look_at_ports(&mut self, now: Instant, look: &mut Look) {
+    fn look_at_ports(&mut self, look: &mut Look) {
         let (Some(ports), Some(closed)) = (look.local_ports, look.sockets.get("time_wait")) else { return };
         let few = (*closed as f64) < PORTS_WORTH_A_LOOK * ports as f64;
-        if ports == 0 || few || self.ports_due.is_some_and(|due| now < due) {
+        if ports == 0 || few {
             return;
         }
         let Some(namespace) = &self.namespace else { return };
-        let begun = crate::host::thread_cpu();
-        match namespace.ports_held() {
+        match self.walks.ports_held(namespace, self.master) {
             Ok(held) => look.ports_held = held,
             Err(e) => self.note("closed connections by destination", &e),
         }
-        self.ports_due = Some(now + crate::host::thread_cpu().saturating_sub(begun) * PORTS_COST);
     }
 
     fn look_at_limits(&mut self, first: bool, span_s: f64, look: &mut Look) {

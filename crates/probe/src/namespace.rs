@@ -3,7 +3,7 @@
 //! Counters are read below /proc/PID/net, which is the namespace of that process. Listen queues with their limits are
 //! only to be had over netlink from inside it: the thread that asks goes there and comes back.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,9 @@ use std::ops::AddAssign;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use lastdrop_model::{ListenQueue, PortsHeld};
 use nix::sched::{CloneFlags, setns};
@@ -60,7 +62,7 @@ pub const COUNTERS: &[&str] = &[
 pub fn counters(pid: i32) -> io::Result<BTreeMap<&'static str, u64>> {
     let mut all = BTreeMap::new();
     let netstat = fs::read_to_string(format!("/proc/{pid}/net/netstat"))?;
-    let snmp = fs::read_to_string(format!("/proc/{pid}/net/snmp"))?;
+    let snmp = read_snmp(pid)?;
     for text in [&netstat, &snmp] {
         let lines: Vec<&str> = text.lines().collect();
         // A line of names and a line of values, each beginning with the protocol: columns differ from kernel to kernel.
@@ -92,6 +94,22 @@ pub fn counters(pid: i32) -> io::Result<BTreeMap<&'static str, u64>> {
         }
     }
     Ok(all)
+}
+
+fn read_snmp(pid: i32) -> io::Result<String> {
+    fs::read_to_string(format!("/proc/{pid}/net/snmp"))
+}
+
+/// Connections that listeners of a process's namespace were given so far.
+///
+/// # Errors
+/// As [`counters`]; where it is not told.
+pub fn taken(pid: i32) -> io::Result<u64> {
+    let text = read_snmp(pid)?;
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: ")).map(|line| line.split(' '));
+    let mut columns = lines.next().into_iter().flatten().zip(lines.next().into_iter().flatten());
+    let value = columns.find(|(name, _)| *name == "PassiveOpens").and_then(|(_, value)| value.parse().ok());
+    value.ok_or_else(|| io::Error::other("/proc/net/snmp has no PassiveOpens"))
 }
 
 const CONNTRACK: &[(&str, &str)] =
@@ -175,6 +193,116 @@ pub struct UnixListener {
     pub path: String,
     pub inode: u64,
     pub queue: ListenQueue,
+}
+
+/// The connections of a namespace that were not over when it was looked at.
+#[derive(Debug)]
+struct Walk {
+    sockets: Vec<TcpSocket>,
+    /// Inodes of the connections of our own namespace, and of those that this process has open.
+    open: HashMap<SocketAddr, u64>,
+    own: BTreeSet<u64>,
+    is_here: bool,
+}
+
+impl Walk {
+    fn others(&self, ports: &[u16]) -> Vec<SocketAddr> {
+        // Of this machine only those count whose end is open, and by somebody else: one of ours may be closed meanwhile.
+        let is_other = |end: &SocketAddr| match self.open.get(end) {
+            Some(inode) => *inode != 0 && !self.own.contains(inode),
+            None => !self.is_here || !crate::listeners::is_local(end),
+        };
+        self.sockets.iter().filter(|s| is_client(s, ports)).map(|s| s.remote).filter(is_other).collect()
+    }
+
+    fn made(&self, ports: &[u16]) -> HashMap<SocketAddr, Made> {
+        let mut made: HashMap<SocketAddr, Made> = HashMap::new();
+        for s in self.sockets.iter().filter(|s| !ports.contains(&s.local.port())) {
+            let one = match state_name(s.state) {
+                Some("established") => Made { open: 1, opening: 0 },
+                Some("syn_sent") => Made { open: 0, opening: 1 },
+                _ => continue,
+            };
+            *made.entry(s.remote).or_default() += one;
+        }
+        made
+    }
+}
+
+/// Connections of servers that are looked at side by side: the kernel's table is walked once for all that are in one namespace. Clones
+/// share what they have seen.
+#[derive(Debug, Default, Clone)]
+pub struct Walks(Arc<Mutex<Walked>>);
+
+/// What was seen last, by the inode of the namespace.
+#[derive(Debug, Default)]
+struct Walked {
+    open: HashMap<u64, (Instant, Arc<Walk>)>,
+    /// And when closed ones may be sorted by destination again.
+    held: HashMap<u64, (Instant, Option<PortsHeld>)>,
+}
+
+/// Who asks within this after another gets the same answer.
+const SAME_WALK: Duration = Duration::from_millis(300);
+/// Of the time, this much may go into finding out where closed connections went to.
+const PORTS_COST: u32 = 200;
+
+impl Walks {
+    /// As [`Namespace::others`] of the namespace of a process; and of each address the connections to it that are open, and those that
+    /// are not yet: all that somebody in the namespace has made, this process included.
+    ///
+    /// # Errors
+    /// As [`Namespace::look`].
+    pub fn others_and_made(&self, pid: i32, ports: &[u16]) -> io::Result<(Vec<SocketAddr>, HashMap<SocketAddr, Made>)> {
+        let walk = self.walk(&Namespace::of(pid)?, pid)?;
+        Ok((walk.others(ports), walk.made(ports)))
+    }
+
+    /// Connections to the given ports by state, TIME_WAIT left out (sockstat has it for less).
+    pub(crate) fn connections(
+        &self,
+        namespace: &Namespace,
+        pid: i32,
+        ports: &[u16],
+    ) -> io::Result<BTreeMap<String, u64>> {
+        // These two are asked after most: none of them is an answer.
+        let mut states = BTreeMap::from(["established", "close_wait"].map(|name| (name.to_string(), 0)));
+        let walk = self.walk(namespace, pid)?;
+        for s in walk.sockets.iter().filter(|s| ports.contains(&s.local.port())) {
+            if let Some(name) = state_name(s.state) {
+                *states.entry(name.to_string()).or_default() += 1;
+            }
+        }
+        Ok(states)
+    }
+
+    /// The same as [`Namespace::ports_held`], as of some seconds ago: as long as it takes to be worth its cost.
+    pub(crate) fn ports_held(&self, namespace: &Namespace, pid: i32) -> io::Result<Option<PortsHeld>> {
+        let (inode, mut last) = self.at(pid)?;
+        if let Some((_, held)) = last.held.get(&inode).filter(|(due, _)| Instant::now() < *due) {
+            return Ok(held.clone());
+        }
+        let (held, cost) = host::timed(|| namespace.ports_held());
+        let held = held?;
+        last.held.insert(inode, (Instant::now() + cost * PORTS_COST, held.clone()));
+        Ok(held)
+    }
+
+    fn walk(&self, namespace: &Namespace, pid: i32) -> io::Result<Arc<Walk>> {
+        let (inode, mut last) = self.at(pid)?;
+        if let Some((_, walk)) = last.open.get(&inode).filter(|(at, _)| at.elapsed() < SAME_WALK) {
+            return Ok(Arc::clone(walk));
+        }
+        let walk = Arc::new(namespace.walk()?);
+        last.open.insert(inode, (Instant::now(), Arc::clone(&walk)));
+        Ok(walk)
+    }
+
+    /// The namespace of a process, and what was seen; others wait meanwhile.
+    fn at(&self, pid: i32) -> io::Result<(u64, MutexGuard<'_, Walked>)> {
+        let inode = inode_of(pid).ok_or_else(|| io::Error::other("its namespace is hidden"))?;
+        Ok((inode, self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
 }
 
 /// By what a network namespace is known again.
@@ -291,18 +419,6 @@ impl Namespace {
         Ok(ports)
     }
 
-    /// Connections to the given ports by state, TIME_WAIT left out (sockstat has it for less). It walks the whole table.
-    pub(crate) fn connections(&self, ports: &[u16]) -> io::Result<BTreeMap<String, u64>> {
-        // These two are asked after most: none of them is an answer.
-        let mut states = BTreeMap::from(["established", "close_wait"].map(|name| (name.to_string(), 0)));
-        self.each_connection(ports, |s| {
-            if let Some(name) = state_name(s.state) {
-                *states.entry(name.to_string()).or_default() += 1;
-            }
-        })?;
-        Ok(states)
-    }
-
     /// Inodes of the sockets that are connected to the given ports.
     ///
     /// # Errors
@@ -320,44 +436,21 @@ impl Namespace {
     /// # Errors
     /// As [`Namespace::look`].
     pub fn others(&self, ports: &[u16]) -> io::Result<Vec<SocketAddr>> {
-        self.others_and_made(ports).map(|(others, _)| others)
+        self.walk().map(|walk| walk.others(ports))
     }
 
-    /// The same, and of each address the connections to it that are open, and those that are not yet: all that somebody in the namespace
-    /// has made, this process included. One walk of the table tells both.
-    ///
-    /// # Errors
-    /// As [`Namespace::look`].
-    pub fn others_and_made(&self, ports: &[u16]) -> io::Result<(Vec<SocketAddr>, HashMap<SocketAddr, Made>)> {
-        let (mut seen, mut open) = (Vec::new(), HashMap::new());
-        let mut made: HashMap<SocketAddr, Made> = HashMap::new();
+    fn walk(&self) -> io::Result<Walk> {
+        let mut sockets = Vec::new();
+        self.each(|s| sockets.push(*s))?;
+        let own = crate::listeners::inodes(std::process::id() as i32)?;
+        let mut open = HashMap::new();
         let is_here = self.is_ours();
-        self.each(|s| {
-            let counted = match state_name(s.state).filter(|_| !ports.contains(&s.local.port())) {
-                Some("established") => Some(Made { open: 1, opening: 0 }),
-                Some("syn_sent") => Some(Made { open: 0, opening: 1 }),
-                _ => None,
-            };
-            if let Some(one) = counted {
-                *made.entry(s.remote).or_default() += one;
-            }
-            if is_client(s, ports) {
-                seen.push(s.remote);
-            }
-            if is_here {
-                open.insert(s.local, s.inode);
-            }
-        })?;
-        // Of this machine only those count whose end is open, and by somebody else: one of ours may be closed meanwhile.
-        let inodes = crate::listeners::inodes(std::process::id() as i32)?;
-        if !is_here {
+        if is_here {
+            open.extend(sockets.iter().map(|s| (s.local, s.inode)));
+        } else {
             SockDiag::open()?.tcp(connected(), 0, |s| _ = open.insert(s.local, s.inode))?;
         }
-        let is_other = |end: &SocketAddr| match open.get(end) {
-            Some(inode) => *inode != 0 && !inodes.contains(inode),
-            None => !is_here || !crate::listeners::is_local(end),
-        };
-        Ok((seen.into_iter().filter(is_other).collect(), made))
+        Ok(Walk { sockets, open, own, is_here })
     }
 
     /// The other ends of open connections to the given ports.

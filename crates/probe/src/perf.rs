@@ -11,7 +11,6 @@ use lastdrop_model::printable::lossless;
 
 use crate::ProbeError;
 use crate::attached::Attached;
-use crate::process::processor_time;
 
 /// Samples a second of each processor. Not a round number, so as not to keep time with what is sampled.
 const FREQUENCY: &str = "199";
@@ -22,8 +21,8 @@ const MISSING: &str = "it is not installed; on Debian: apt-get install linux-per
 #[derive(Debug)]
 pub struct Perf {
     child: Attached,
-    /// Functions of the kernel are told by name.
-    names_kernel: bool,
+    /// Functions of the kernel are told by name, and those of C++ by the name that their source has.
+    has_full_names: bool,
 }
 
 fn tool(what: impl Into<String>) -> ProbeError {
@@ -57,7 +56,8 @@ impl Perf {
     }
 
     /// The same by a timer, which is there on every machine: shares come out alike, and nothing has to be tried first, which takes a
-    /// quarter of a second of a processor. What the kernel does has no names, of which there are a hundred thousand to be read.
+    /// quarter of a second of a processor. What the kernel does has no names, of which there are a hundred thousand to be read; those of C++
+    /// stay as the linker has them.
     ///
     /// # Errors
     /// As [`Perf::start`]; what is not allowed is told when it is finished.
@@ -65,7 +65,7 @@ impl Perf {
         Perf::with_event("cpu-clock", pids, output, false)
     }
 
-    fn with_event(event: &str, pids: &[i32], output: &Path, names_kernel: bool) -> Result<Perf, ProbeError> {
+    fn with_event(event: &str, pids: &[i32], output: &Path, has_full_names: bool) -> Result<Perf, ProbeError> {
         let list = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let mut command = Command::new("perf");
         // It would look through all that was sampled for the libraries in it, and keep copies of them in the user's folder.
@@ -77,13 +77,13 @@ impl Perf {
             std::io::ErrorKind::NotFound => tool(MISSING),
             _ => tool(e.to_string()),
         })?;
-        Ok(Perf { child: Attached(child), names_kernel })
+        Ok(Perf { child: Attached(child), has_full_names })
     }
 
     /// Processor time that the recording has taken so far.
     #[must_use]
     pub fn cost(&self) -> Duration {
-        i32::try_from(self.child.0.id()).ok().and_then(processor_time).unwrap_or_default()
+        self.child.cost()
     }
 
     /// Ends the recording; what `perf script` makes of it.
@@ -94,8 +94,8 @@ impl Perf {
         self.child.end();
         let mut command = Command::new("perf");
         command.args(["script", "--no-inline", "-F", "comm,pid,ip,sym,dso", "-i"]).arg(recording);
-        if !self.names_kernel {
-            command.args(["--kallsyms", "/dev/null"]);
+        if !self.has_full_names {
+            command.args(["--kallsyms", "/dev/null", "--no-demangle"]);
         }
         let output = command.output().map_err(|e| tool(e.to_string()))?;
         if !output.status.success() {

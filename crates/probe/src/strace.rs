@@ -101,6 +101,12 @@ impl Strace {
         self.requests
     }
 
+    /// Processor time that it has taken so far.
+    #[must_use]
+    pub fn cost(&self) -> Duration {
+        self.child.cost()
+    }
+
     /// Lets go of the processes; the calls that were seen. `known` are the sockets that there were before.
     ///
     /// # Errors

@@ -74,7 +74,7 @@ impl ExaminedHere {
             }
             Examine::Looks => examined(Examined::Looks(told.try_iter().collect())),
             Examine::End => examined(Examined::Step(Box::new(site.end()?))),
-            Examine::Inside => examined(Examined::Inside(site.inside()?)),
+            Examine::Inside { profile } => examined(Examined::Inside(site.inside(profile)?)),
             Examine::Memory { requests } => done(site.memory(requests)?),
             Examine::Settle => done(site.settle()?),
             // The server is asked for the URL, and nobody else is.
@@ -115,7 +115,7 @@ mod tests {
             ignore: Vec::new(),
         });
         let mut here = ExaminedHere::default();
-        for what in [Examine::Begin, Examine::End, Examine::Inside, Examine::Modules] {
+        for what in [Examine::Begin, Examine::End, Examine::Inside { profile: true }, Examine::Modules] {
             let answer = here.answer(&servers, &servers.named[0], what).expect("an answer");
             assert!(matches!(&answer, Answer::Failed { what, .. } if what.contains("looked for")), "{answer:?}");
         }

@@ -75,7 +75,10 @@ pub enum Examine {
     /// Looks at the first server that were made since they were asked for.
     Looks,
     End,
-    Inside,
+    Inside {
+        /// With a profile of those that compute.
+        profile: bool,
+    },
     Memory {
         requests: u64,
     },
@@ -193,7 +196,7 @@ mod tests {
             (Question::BringToStay(settings), true),
             (Question::Restore { dry_run: true }, false),
             (Question::Restore { dry_run: false }, true),
-            (Question::Examine(Examine::Inside), false),
+            (Question::Examine(Examine::Inside { profile: true }), false),
             (Question::Examine(Examine::Modules), true),
         ];
         for (what, changes) in all {

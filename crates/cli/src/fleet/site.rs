@@ -243,8 +243,8 @@ impl Site for Elsewhere {
         Ok(step)
     }
 
-    fn inside(&mut self) -> Result<Vec<Inside>, LabError> {
-        match self.ask(Examine::Inside)? {
+    fn inside(&mut self, profile: bool) -> Result<Vec<Inside>, LabError> {
+        match self.ask(Examine::Inside { profile })? {
             Examined::Inside(mut all) => {
                 for inside in &mut all {
                     inside.server = self.name(&inside.server);

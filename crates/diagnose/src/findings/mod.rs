@@ -121,6 +121,12 @@ pub fn open_questions(examination: &Examination) -> Vec<StepKind> {
     all
 }
 
+/// Would it tell anything where processors' time goes? Not where nobody waits for them.
+#[must_use]
+pub fn wants_profile(examination: &Examination) -> bool {
+    Case::of(examination).is_none_or(|case| case.somebody_waits())
+}
+
 /// The rules about what bounds throughput, as far as something does.
 fn tables_for(case: &Case<'_>) -> &'static [&'static [Rule]] {
     match () {
