@@ -141,10 +141,18 @@ def refused(place, gone=1, present=0, spare=False):
     return Case([front], front.url + "/", MANY)
 
 
-def refused_by_apache(place, there=False, workers=50):
+def refused_by_haproxy(place, there=False, threads=2):
+    """Nobody listens there, as its health checks have found out."""
+    port = service(place, 0.01).port if there else place.port()
+    front = haproxy(place, f"  server one 127.0.0.1:{port} check inter 1s", threads=threads)
+    return Case([front], front.url + "/", MANY)
+
+
+def refused_by_apache(place, there=False, workers=50, retry=0):
+    """`retry`: seconds for which Apache does not ask again whoever has refused (its default is 60)."""
     port = service(place, 0.01).port if there else place.port()
     server = web.apache(place, mpm="event", workers=workers, modules=("proxy", "proxy_http"), log=web.buffered_log(place),
-                        lines=f"ProxyPass /page http://127.0.0.1:{port}/ retry=0\n")
+                        lines=f"ProxyPass /page http://127.0.0.1:{port}/ retry={retry}\n")
     return Case([server], server.url + "/page", MANY)
 
 
@@ -232,8 +240,10 @@ LIMITS = [
           near="upstream-refused", other={"seconds": 0.049}, measure="good_share"),
     Fault("upstream-refused", refused, strengths=({}, {"present": 1}), cure={"spare": True},
           near="upstream-backlog-overflow", measure="good_share"),
-    Fault("upstream-refused", refused_by_apache, variant="mod_proxy", cure={"there": True},
+    Fault("upstream-refused", refused_by_apache, variant="mod_proxy", strengths=({}, {"retry": 60}), cure={"there": True},
           near="upstream-backlog-overflow", other={"workers": 100}, measure="good_share"),
+    Fault("upstream-refused", refused_by_haproxy, variant="haproxy", cure={"there": True},
+          near="proxy-maxconn", other={"threads": 1}, measure="good_share"),
     Fault("sync-workers-waiting", one_sync, strengths=({}, {"workers": 3, "seconds": 0.3}), cure={"workers": 12},
           near="interpreter-lock", other={"backlog": 4000}, accept=("slow-upstream",)),
     Fault("uwsgi-queue-full", short_uwsgi_queue, strengths=({}, {"listen": 2, "tick": 0.2}), cure={"listen": 1000},

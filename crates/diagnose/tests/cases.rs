@@ -2,13 +2,14 @@
 //! say of each. A rule has a case that fires it; all others are cases in which it must not, those that look like it among
 //! them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use lastdrop_diagnose::findings::{all_about, diagnose};
+use lastdrop_model::SessionState;
 use lastdrop_model::documents::Severity;
-use lastdrop_model::examination::{Examination, LoadShape, ServerSeen, Step, StepKind};
+use lastdrop_model::examination::{Examination, LoadShape, PeerSeen, ServerSeen, Step, StepKind};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -270,4 +271,148 @@ fn what_a_request_takes_longer_is_what_limits_it() {
     };
     assert_eq!(limit_of("slow-upstream.fpm", less(1.7)).as_deref(), Some("slow-upstream"));
     assert_ne!(limit_of("slow-upstream.fpm", less(4.0)).as_deref(), Some("slow-upstream"));
+}
+
+fn server<'a>(all: &'a mut Examination, called: &str) -> &'a mut ServerSeen {
+    main_of(all).servers.iter_mut().find(|s| s.server == called).expect("it takes part")
+}
+
+fn waits<const N: usize>(all: [(&str, f64); N]) -> BTreeMap<String, f64> {
+    all.into_iter().map(|(what, n)| (what.to_string(), n)).collect()
+}
+
+/// A pool that grew until it was full had fewer workers on average than it has then.
+#[test]
+fn a_pool_that_has_grown_to_its_limit_is_full() {
+    let grows_to_12_of = |most: u64| {
+        move |all: &mut Examination| {
+            all.servers[1].settings.insert("pm.max_children".into(), most.into());
+            let pool = server(all, "php-fpm");
+            (pool.workers_first, pool.workers_last, pool.workers_most, pool.born) = (5, 12, 12, 7);
+            (pool.threads, pool.waits) = (9.7, waits([("sleep", 9.6), ("idle", 0.1)]));
+        }
+    };
+    assert_eq!(limit_of("fpm-children-exhausted", grows_to_12_of(12)).as_deref(), Some("fpm-children-exhausted"));
+    let limit = limit_of("fpm-children-exhausted", grows_to_12_of(16));
+    assert_ne!(limit.as_deref(), Some("fpm-children-exhausted"), "it is not there yet");
+}
+
+/// Health checks that are refused take a server out: then nobody is asked, and nobody waits.
+#[test]
+fn a_front_that_asks_nobody_any_more_has_somebody_down() {
+    let down = |refused: u64, queued: u64| {
+        move |all: &mut Examination| {
+            all.servers[0].kind = "haproxy".into();
+            all.servers[0].settings.insert("maxconn".into(), 4000.into());
+            let main = main_of(all);
+            let answered = main.answered;
+            main.status = [("503".to_string(), answered)].into();
+            let front = &mut main.servers[0];
+            (front.queued, front.log) = (Some(queued), BTreeMap::new());
+            front.kernel = [("AttemptFails".to_string(), refused), ("PassiveOpens".to_string(), answered)].into();
+        }
+    };
+    assert_eq!(limit_of("upstream-refused", down(6, 0)).as_deref(), Some("upstream-refused"));
+    assert_ne!(limit_of("upstream-refused", down(0, 0)).as_deref(), Some("upstream-refused"), "no check was refused");
+    assert_ne!(limit_of("upstream-refused", down(6, 9)).as_deref(), Some("upstream-refused"), "it waits for somebody");
+}
+
+/// However fast: whoever is turned away by order waits for nothing.
+#[test]
+fn what_a_limit_turns_away_is_not_limited() {
+    let turned_away = |code: &'static str, share: f64, logged: u64| {
+        move |all: &mut Examination| {
+            let main = main_of(all);
+            let away = (main.answered as f64 * share) as u64;
+            main.status = [(code.to_string(), away), ("200".to_string(), main.answered - away)].into();
+            main.servers[0].log = [("rate-limited".to_string(), logged)].into();
+        }
+    };
+    assert_eq!(limit_of("cpu-saturated.modphp", turned_away("503", 0.9, 12_000)), None);
+    assert_eq!(limit_of("cpu-saturated.modphp", turned_away("429", 0.9, 0)), None);
+    assert_eq!(limit_of("cpu-saturated.modphp", turned_away("503", 0.2, 3_000)).as_deref(), Some("cpu-saturated"));
+    assert!(limit_of("cpu-saturated.modphp", turned_away("503", 0.9, 0)).is_some(), "nobody has ordered it");
+}
+
+/// A program that is a pool of workers itself, and has some free, is waited for as any other.
+#[test]
+fn who_waits_for_a_pool_with_room_waits_for_it() {
+    let is_pool = |busy: f64| {
+        move |all: &mut Examination| {
+            let behind = all.servers.iter_mut().find(|s| s.kind == "python3" || s.server == "python3").expect("it");
+            (behind.kind, behind.pool) = ("gunicorn".into(), Some("workers".into()));
+            behind.settings = [("workers".to_string(), 2.into()), ("threads".to_string(), 12.into())].into();
+            let alone = all.step(StepKind::Alone).map_or(0.0, |step| step.answered_rps);
+            let main = main_of(all);
+            main.answered_rps = 4.0 * alone;
+            main.answered = (main.answered_rps * main.duration_s) as u64;
+            (main.response.mean, main.service.mean) = (20e6 / main.answered_rps, 20e6 / main.answered_rps);
+            server(all, "php-fpm").waits = waits([("peer 127.0.0.1:18001", 3.9), ("idle", 0.1)]);
+            let seen = server(all, "python3");
+            (seen.workers_first, seen.workers_last, seen.workers_most, seen.threads) = (2, 2, 2, 26.0);
+            seen.waits = waits([("events", 2.0), ("sleep", busy), ("futex", 24.0 - busy)]);
+        }
+    };
+    assert_eq!(limit_of("slow-upstream.few-children", is_pool(8.0)).as_deref(), Some("slow-upstream"));
+    assert_ne!(limit_of("slow-upstream.few-children", is_pool(24.0)).as_deref(), Some("slow-upstream"));
+}
+
+/// What a queue's limit lets through is that limit, by what one request alone takes.
+#[test]
+fn a_limit_of_a_proxy_binds_only_where_so_many_are_served() {
+    let with = |queued: Option<u64>, answered_rps: f64| {
+        move |all: &mut Examination| {
+            let main = main_of(all);
+            main.answered_rps = answered_rps;
+            main.answered = (answered_rps * main.duration_s) as u64;
+            let mean = 20e6 / answered_rps;
+            (main.response.mean, main.response.p50, main.service.mean) = (mean, mean, mean);
+            server(all, "haproxy").queued = queued;
+        }
+    };
+    assert_eq!(limit_of("proxy-maxconn", with(None, 76.0)).as_deref(), Some("proxy-maxconn"), "no socket to ask");
+    assert_ne!(
+        limit_of("proxy-maxconn", with(None, 140.0)).as_deref(),
+        Some("proxy-maxconn"),
+        "more than that are served"
+    );
+    assert_ne!(
+        limit_of("proxy-maxconn", with(Some(16), 19.6)).as_deref(),
+        Some("proxy-maxconn"),
+        "one after the other"
+    );
+}
+
+/// A database that rests would answer more statements, whatever they take.
+#[test]
+fn few_connections_to_a_database_that_rests_are_the_limit_though_statements_take_long() {
+    let sleeps = |open: f64, cores: f64| {
+        move |all: &mut Examination| {
+            let alone = all.step(StepKind::Alone).map_or(0.0, |step| step.answered_rps);
+            let peer = all.servers.iter().find(|s| s.server == "node").expect("it").connects[0].clone();
+            let main = main_of(all);
+            main.answered_rps = open * alone;
+            main.answered = (main.answered_rps * main.duration_s) as u64;
+            (main.response.mean, main.service.mean) = (20e6 / main.answered_rps, 20e6 / main.answered_rps);
+            let look = &mut main.databases[0];
+            look.states = [(SessionState::Active, open as u64)].into();
+            look.active_mean = Some(open);
+            let node = server(all, "node");
+            node.peers.insert(peer, PeerSeen { open, opening: 0.0 });
+            server(all, "postgresql").cpu_cores = Some(cores);
+        }
+    };
+    assert_eq!(limit_of("db-pool-exhausted.node", sleeps(2.0, 0.03)).as_deref(), Some("db-pool-exhausted"));
+    assert_eq!(limit_of("db-pool-exhausted.node", sleeps(10.0, 0.03)).as_deref(), Some("db-slow"), "most have one");
+    assert_eq!(limit_of("db-pool-exhausted.node", sleeps(2.0, 0.9)).as_deref(), Some("db-slow"), "it works for them");
+}
+
+/// Workers that end after some requests, beside others of which all serve as many as they can, are not in the way.
+#[test]
+fn workers_that_are_replaced_are_the_limit_only_where_they_are_missing() {
+    let recycled = |all: &mut Examination| {
+        all.servers[1].settings.insert("pm.max_requests".into(), 10.into());
+        server(all, "php-fpm").born = 25;
+    };
+    assert_eq!(limit_of("db-slow.sleep", recycled).as_deref(), Some("db-slow"));
 }

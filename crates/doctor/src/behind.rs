@@ -20,7 +20,7 @@ use crate::site::Goal;
 const PAUSE: Duration = Duration::from_millis(15);
 /// Pauses are so many times as long as what a look takes of a processor, which is milliseconds on a machine with many sockets; each is
 /// longer by once that than the one before: most is found at the beginning.
-const PAUSES: std::ops::Range<u32> = 10..40;
+const PAUSES: std::ops::Range<u32> = 12..48;
 /// So many listeners are looked for whom a server is connected to.
 const MOST_ENDS: usize = 32;
 /// Servers beyond this are left out: a front may lead to a hundred.

@@ -26,7 +26,7 @@ use crate::site::Goal;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Whose connections there are is looked for at each so-manieth look: who holds many holds them for long.
-const CLIENTS_EVERY: usize = 3;
+const CLIENTS_EVERY: usize = 4;
 
 /// Addresses to which connections are made beyond this are left out: a front may lead to thousands.
 const MOST_PEERS: usize = 64;

@@ -34,9 +34,11 @@ const SETTLING_PAUSES: u32 = 50;
 /// A queue that requests have left who gave up takes a while to empty.
 const MOST_SETTLING: Duration = Duration::from_secs(6);
 
-/// A server that used fewer processors than this does not lack any: where their time goes tells nothing, and perf takes half a second of
-/// one to say it.
+/// A server that used fewer processors than this does not lack any, where some of the machine's were free: where their time goes tells
+/// nothing, and perf takes half a second of one to say it.
 const WORTH_A_PROFILE: f64 = 0.25;
+/// This share of all processors was in use: none was free.
+const FULL: f64 = 0.85;
 
 /// The servers of this machine.
 pub struct Here {
@@ -136,9 +138,12 @@ impl Site for Here {
             // The kernel walks its whole table to tell connections, which is not asked for again before another has come.
             let (ends, cost) = timed(|| {
                 let so_far = taken(front.found.master).ok();
-                let same = so_far.is_some() && so_far == before;
-                before = so_far;
-                if same { Vec::new() } else { namespace.others(&ports).unwrap_or_default() }
+                if so_far.is_some() && so_far == before {
+                    return Vec::new();
+                }
+                let ends = namespace.others(&ports);
+                before = so_far.filter(|_| ends.is_ok());
+                ends.unwrap_or_default()
             });
             self.costs.add("visitors", cost);
             for end in ends.into_iter().filter(|end| !ignore.contains(&end.ip().to_canonical())) {
@@ -169,10 +174,11 @@ impl Site for Here {
         let hidden = |what: &String| format!("{what}, which takes part, is none of the servers that may be looked at");
         let mut unseen: Vec<String> = self.members.hidden.iter().map(hidden).collect();
         let servers = self.costs.timed("settings", || settings::examined(&self.members, &mut unseen));
+        let sysctls = settings::sysctls(&self.members, &mut unseen);
         self.used = vec![None; self.members.all.len()];
         let goal = self.goal()?;
         self.beside = Some(Beside::start(&self.members, goal, &self.databases, &self.told));
-        Ok(Servers { servers, sysctls: settings::sysctls(), unseen })
+        Ok(Servers { servers, sysctls, unseen })
     }
 
     fn begin(&mut self) -> Result<(), LabError> {
@@ -186,8 +192,11 @@ impl Site for Here {
         let beside = self.beside()?;
         let (step, cost) = timed(|| beside.end());
         self.costs.add("steps", cost);
+        // What a program that is started for each request has used is not among it, where it was born and gone between two looks.
+        let is_full = step.cores.iter().sum::<f64>() >= FULL * step.cores.len() as f64;
         for (most, seen) in self.used.iter_mut().zip(&step.servers) {
-            *most = seen.cpu_cores.into_iter().chain(*most).reduce(f64::max);
+            let used = if is_full { Some(WORTH_A_PROFILE) } else { None };
+            *most = seen.cpu_cores.into_iter().chain(used).chain(*most).reduce(f64::max);
         }
         Ok(step)
     }

@@ -24,23 +24,27 @@ use crate::costs::Costs;
 /// Tracing stops a process at each call: as few as possible, for a moment, and no longer than it takes to see some requests.
 const TRACED: usize = 2;
 const TRACE: Duration = Duration::from_millis(2000);
-const LEAST_TRACE: Duration = Duration::from_millis(300);
+const LEAST_TRACE: Duration = Duration::from_millis(200);
 const ENOUGH: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
-/// What strace may take for a few requests, which tell most, and what for any: of a server that makes thousands of calls it fills a
+/// What strace may take for a few answers, which tell most, and what for any: of a server that makes thousands of calls it fills a
 /// processor.
 const TRACE_COST: Duration = Duration::from_millis(80);
-const A_FEW: usize = 4;
+const A_FEW: usize = 8;
 const MOST_TRACE_COST: Duration = Duration::from_millis(300);
 /// Who does nothing for so long has no client, and calls nothing.
 const AT_WORK: Duration = Duration::from_millis(250);
-const PROFILE: Duration = Duration::from_secs(2);
+const PROFILE: Duration = Duration::from_millis(1500);
+/// It takes a part of a second until it records.
+const LEAST_PROFILE: Duration = Duration::from_millis(700);
 /// What perf may take for that: where processes end while it records it takes a whole processor.
 const PROFILE_COST: Duration = Duration::from_millis(300);
+/// Processes of one server that are profiled: perf reads the memory map of each.
+const MOST_PROFILED: usize = 24;
 /// Connections a request from which on it matters whose they are.
 pub const CONNECTS_EACH: f64 = 0.5;
 /// Of libraries and functions those with the largest shares are kept.
-const KEPT: usize = 15;
+const KEPT: usize = 25;
 
 /// What was seen of each, of those that are to be profiled also where their time goes; and what it took, with the tools.
 pub fn look(members: &Members, url: &Url, profiled: &[bool]) -> (Vec<Inside>, Costs) {
@@ -102,13 +106,12 @@ fn try_trace(member: &Member, url: &Url, inside: &mut Inside) -> Result<(), Box<
     };
     let mut known = sockets();
     let mut strace = Strace::attach(&pids, file.path())?;
-    let began = Instant::now();
+    let (began, attached) = (Instant::now(), strace.cost());
     while began.elapsed() < TRACE {
         thread::sleep(PAUSE);
-        let (requests, cost) = (strace.requests(), strace.cost());
-        let is_enough = began.elapsed() >= LEAST_TRACE && requests >= ENOUGH;
-        let is_dear = cost >= if requests >= A_FEW { TRACE_COST } else { MOST_TRACE_COST };
-        if is_enough || is_dear {
+        let (requests, cost) = (strace.requests(), strace.cost().saturating_sub(attached));
+        let is_enough = requests >= ENOUGH || strace.answers() >= A_FEW && cost >= TRACE_COST;
+        if is_enough && began.elapsed() >= LEAST_TRACE || cost >= MOST_TRACE_COST {
             break;
         }
     }
@@ -145,15 +148,14 @@ fn try_profile(of: &mut [(&Member, &mut Inside)]) -> Result<(), Box<dyn Error>> 
     }
     let file = tempfile::NamedTempFile::new()?;
     let processes = |member: &Member| {
-        let mut pids = process::child_pids(member.found.master);
-        pids.truncate(64);
-        pids.push(member.found.master);
-        pids
+        let children = process::child_pids(member.found.master);
+        let step = children.len().div_ceil(MOST_PROFILED).max(1);
+        children.into_iter().step_by(step).chain([member.found.master]).collect::<Vec<i32>>()
     };
     let pids: Vec<Vec<i32>> = of.iter().map(|(member, _)| processes(member)).collect();
     let perf = Perf::by_timer(&pids.concat(), file.path())?;
     let began = Instant::now();
-    while began.elapsed() < PROFILE && perf.cost() < PROFILE_COST {
+    while began.elapsed() < PROFILE && (began.elapsed() < LEAST_PROFILE || perf.cost() < PROFILE_COST) {
         thread::sleep(PAUSE);
     }
     let script = perf.finish(file.path())?;
@@ -167,6 +169,9 @@ fn try_profile(of: &mut [(&Member, &mut Inside)]) -> Result<(), Box<dyn Error>> 
         let is_below = |pid: i32| process::ancestry(pid).any(|p| p == member.found.master);
         let is_its = |pid: i32| own.contains(&pid) || !known.contains(&pid) && is_below(pid);
         let stacks = stacks::perf_script_of(&script, is_its);
+        if stacks.is_empty() {
+            inside.unseen.push(format!("where processors' time of {} goes: perf took no sample of it", member.called));
+        }
         let libraries = stacks::libraries(&stacks, None).into_iter().map(|l| (l.name, l.share)).collect();
         let functions = stacks::functions(&stacks, None).into_iter().map(|f| (f.function, f.self_share)).collect();
         (inside.libraries, inside.functions) = (largest(libraries), largest(functions));

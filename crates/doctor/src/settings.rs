@@ -1,10 +1,12 @@
 //! What servers of the chain are set to.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use lastdrop_model::examination::Examined;
 use lastdrop_model::{Role, Url};
 use lastdrop_probe::listeners;
+use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::process;
 use lastdrop_server::{KnobsOf, ServerError, ServerRef, knobs_of, served_folders, unused_extensions, unused_modules};
 
@@ -42,7 +44,10 @@ pub fn examined(members: &Members, unseen: &mut Vec<String>) -> Vec<Examined> {
         if found.kind.can_change() {
             let reference = member.named.clone().or_else(|| found.name.parse().ok());
             match reference.map(|r| knobs_of(&r)) {
-                Some(Ok(knobs)) => settle(&mut one, &knobs),
+                Some(Ok(knobs)) => {
+                    let asked = members.links.links.iter().filter(|l| l.to == place).map(|l| l.via.to_string());
+                    settle(&mut one, &knobs, &asked.collect::<Vec<_>>());
+                }
                 Some(Err(e)) => unseen.push(format!("the settings of {}: {e}", member.called)),
                 None => unseen.push(format!("the settings of {}", member.called)),
             }
@@ -52,15 +57,30 @@ pub fn examined(members: &Members, unseen: &mut Vec<String>) -> Vec<Examined> {
     members.all.iter().enumerate().map(of).collect()
 }
 
-fn settle(one: &mut Examined, of: &KnobsOf) {
+/// `asked` is where others were seen to connect to it: of several pools that one counts which listens there.
+fn settle(one: &mut Examined, of: &KnobsOf, asked: &[String]) {
     one.settings.clone_from(&of.effective.settings);
     one.directives.clone_from(&of.directives);
     one.sources = of.effective.sources.clone().into_iter().collect();
     for knob in &of.knobs {
         one.needs.insert(knob.name.into(), knob.needs.name().into());
         if knob.role == Some(Role::PoolSize) {
-            one.pool = Some(knob.name.into());
+            let is_asked = |name: &str| {
+                let listens = name.split_once('.').and_then(|(pool, _)| of.directives.get(&format!("{pool}.listen")));
+                listens.is_some_and(|listens| asked.iter().any(|via| is_at(via, listens)))
+            };
+            if !one.pool.as_deref().is_some_and(is_asked) {
+                one.pool = Some(knob.name.into());
+            }
         }
+    }
+}
+
+/// Is what somebody connects to (`127.0.0.1:9000`, `unix:/run/x.sock`) where a pool listens (the same, `9000`, `[::]:9000`, `/run/x.sock`)?
+fn is_at(via: &str, listens: &str) -> bool {
+    match via.strip_prefix("unix:") {
+        Some(path) => path == listens,
+        None => via.rsplit(':').next() == listens.rsplit(':').next(),
     }
 }
 
@@ -112,8 +132,21 @@ fn foreign(master: i32) -> Vec<String> {
     holders.filter(is_foreign).map(|pid| format!("{pid} {}", process::name(pid).unwrap_or_default())).collect()
 }
 
-/// Settings of the kernel that old advice names. Those that the kernel has not got are absent.
-pub fn sysctls() -> std::collections::BTreeMap<String, String> {
+/// Settings of the kernel that old advice names, as the server at the URL has them: a container has a network of its own. Those that the
+/// kernel has not got are absent, and those of another network that may not be entered. Whoever may not know where the server is, is told
+/// ours: it is most often there.
+pub fn sysctls(members: &Members, unseen: &mut Vec<String>) -> BTreeMap<String, String> {
+    let Some(front) = members.all.first() else { return sysctls_here() };
+    let Ok(namespace) = Namespace::of(front.found.master) else { return sysctls_here() };
+    namespace.apart(|| Ok(sysctls_here())).unwrap_or_else(|e| {
+        unseen.push(format!("settings of the network that {} is in: {e}; root may enter it", front.called));
+        let mut own = sysctls_here();
+        own.retain(|name, _| !name.starts_with("net."));
+        own
+    })
+}
+
+fn sysctls_here() -> BTreeMap<String, String> {
     const NAMES: &[&str] = &[
         "net/ipv4/tcp_tw_recycle",
         "net/ipv4/tcp_tw_reuse",
@@ -132,4 +165,18 @@ pub fn sysctls() -> std::collections::BTreeMap<String, String> {
         .filter_map(read)
         .map(|(name, value)| (name.replace('/', "."), value.trim().replace('\t', " ")))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pool_that_somebody_connects_to_is_known_by_where_it_listens() {
+        let at = |via: &str, listens: &str| is_at(via, listens);
+        assert!(at("unix:/run/php/www.sock", "/run/php/www.sock") && at("127.0.0.1:9000", "9000"));
+        assert!(at("127.0.0.1:9000", "[::]:9000") && at("127.0.0.1:9000", "127.0.0.1:9000"));
+        assert!(!at("unix:/run/php/www.sock", "/run/php/admin.sock") && !at("127.0.0.1:9000", "9001"));
+        assert!(!at("unix:/run/9000", "9000"));
+    }
 }

@@ -6,14 +6,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
+use memchr::{memchr, memrchr};
 
 /// What lines say, by words that they have. The first that fits counts.
 #[rustfmt::skip]
 const LINES: &[(&str, &str)] = &[
+    // Idle connections are closed for it, nobody is turned away.
+    ("reused-connections", "worker_connections are not enough, reusing connections"),
     ("worker-connections", "worker_connections are not enough"),
     ("descriptors", "Too many open files"), ("descriptors", "(24:"),
     ("max-children", "server reached pm.max_children"),
@@ -32,6 +36,8 @@ const LINES: &[(&str, &str)] = &[
     ("upstream-full", "(11)Resource temporarily unavailable: AH0"),
     ("upstream-refused", "(111: Connection refused) while connecting to upstream"), ("upstream-refused", "no live upstreams"),
     ("upstream-refused", "(111)Connection refused"), ("upstream-refused", "(2: No such file or directory) while connecting to upstream"),
+    // mod_proxy_fcgi without the socket; mod_proxy within a minute after a refusal; mod_proxy_balancer.
+    ("upstream-refused", "AH02454"), ("upstream-refused", "disabled connection for"), ("upstream-refused", "All workers are in error state"),
     ("no-ports", "(99: Cannot assign requested address)"), ("no-ports", "(99)Cannot assign requested address"),
     ("upstream-timeout", "upstream timed out"),
     ("temporary-file", "buffered to a temporary file"),
@@ -39,14 +45,16 @@ const LINES: &[(&str, &str)] = &[
     ("denied", "AH01630: client denied"), ("denied", "AH01797: client denied"),
     ("rate-limited", "limiting requests"), ("rate-limited", "limiting connections"), ("rate-limited", "client denied by server configuration"),
     ("rate-limited", "mod_qos("),
-    ("database-connections", "Too many connections"), ("database-connections", "too many clients already"), ("database-connections", "max_user_connections"),
+    ("database-connections", "Too many connections"), ("database-connections", "too many clients already"), ("database-connections", "remaining connection slots are reserved"), ("database-connections", "max_user_connections"),
     ("uwsgi-queue", "listen queue of socket"), ("uwsgi-queue", "your server socket listen backlog is limited"),
     ("opcode-cache-full", "opcache"), ("memory", "Allowed memory size"), ("memory", "Cannot allocate memory"),
     ("slow-script", "executing too slow"),
 ];
 /// All of those words at once: a server that fails writes thousands of lines a second, and looking for each word in each takes a processor.
-static WORDS: LazyLock<Option<AhoCorasick>> =
-    LazyLock::new(|| AhoCorasick::new(LINES.iter().map(|(_, words)| words)).ok());
+static WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
+    let words = LINES.iter().map(|(_, words)| words);
+    AhoCorasick::builder().kind(Some(AhoCorasickKind::DFA)).build(words).ok()
+});
 /// Of one log so much is read at once; what is beyond is not read.
 const MOST_AT_ONCE: u64 = 4 << 20;
 /// Of a line so much is kept.
@@ -104,7 +112,7 @@ impl ErrorLogs {
             let read = file.seek(SeekFrom::Start(from)).and_then(|_| file.take(MOST_AT_ONCE).read_to_end(&mut bytes));
             *at = end;
             if read.is_ok() {
-                String::from_utf8_lossy(&bytes).lines().for_each(|line| news.add(line));
+                news.add_all(&bytes);
             }
         }
         news
@@ -118,17 +126,35 @@ pub fn is_for_writing(fdinfo: &str) -> bool {
     flags.and_then(|f| u32::from_str_radix(f, 8).ok()).is_some_and(|f| f & 3 != 0)
 }
 
-/// The first of the words that a line has, and what they say.
-fn meaning(line: &str) -> Option<&'static (&'static str, &'static str)> {
-    let first = WORDS.as_ref()?.find_overlapping_iter(line).map(|found| found.pattern().as_usize()).min()?;
-    LINES.get(first)
-}
-
 impl News {
-    fn add(&mut self, line: &str) {
-        let Some((what, _)) = meaning(line) else { return };
+    /// Adds what lines say. Most say nothing, and are never taken apart.
+    fn add_all(&mut self, text: &[u8]) {
+        let Some(words) = WORDS.as_ref() else { return };
+        // The line of the word before, and the first in the table of all the words that it has.
+        let mut line: Option<(Range<usize>, usize)> = None;
+        for found in words.find_overlapping_iter(text) {
+            let entry = found.pattern().as_usize();
+            match &mut line {
+                Some((within, first)) if within.contains(&found.start()) => *first = entry.min(*first),
+                _ => {
+                    let begin = memrchr(b'\n', &text[..found.start()]).map_or(0, |at| at + 1);
+                    let end = memchr(b'\n', &text[found.end()..]).map_or(text.len(), |at| found.end() + at);
+                    if let Some((before, entry)) = line.replace((begin..end, entry)) {
+                        self.add(&text[before], entry);
+                    }
+                }
+            }
+        }
+        if let Some((last, entry)) = line {
+            self.add(&text[last], entry);
+        }
+    }
+
+    fn add(&mut self, line: &[u8], entry: usize) {
+        let Some((what, _)) = LINES.get(entry) else { return };
         *self.counts.entry((*what).to_string()).or_default() += 1;
-        let sample = || line.chars().take(MOST_OF_A_LINE).collect();
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let sample = || String::from_utf8_lossy(line).chars().take(MOST_OF_A_LINE).collect();
         self.samples.entry((*what).to_string()).or_insert_with(sample);
     }
 }
@@ -158,6 +184,12 @@ mod tests {
         let count = |what: &str| news.counts.get(what).copied().unwrap_or(0);
         assert_eq!((count("worker-connections"), count("killed"), count("crash")), (2, 2, 2), "{news:?}");
         assert!(logs.news().counts.is_empty());
+        // Of a line that says two things the first of the table counts; one that has no end yet is one.
+        write!(log, "gone: exit signal Killed (9), Too many open files\r\n\nnothing\nserver reached pm.max_children")
+            .expect("written");
+        let news = logs.news();
+        assert_eq!(news.counts, [("descriptors".to_string(), 1), ("max-children".to_string(), 1)].into(), "{news:?}");
+        assert_eq!(news.samples["max-children"], "server reached pm.max_children");
         fs::remove_file(path).expect("removed");
     }
 

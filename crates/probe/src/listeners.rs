@@ -69,7 +69,7 @@ pub fn is_local(address: &SocketAddr) -> bool {
         .is_ok_and(|own| own.ip() == address.ip())
 }
 
-/// TCP listeners in the network namespace of a process, with their inodes, those of IPv4 first. The kernel is asked for listeners alone,
+/// TCP listeners in the network namespace of a process, with their inodes, those of all addresses first. The kernel is asked for listeners alone,
 /// where it may be: its whole table takes milliseconds, and as long again for each ten thousand connections.
 fn listening(pid: i32) -> Result<Vec<(SocketAddr, u64)>, ProbeError> {
     let mut all = Vec::new();
@@ -80,7 +80,7 @@ fn listening(pid: i32) -> Result<Vec<(SocketAddr, u64)>, ProbeError> {
         let listens = |s: &TcpNetEntry| s.state == TcpState::Listen;
         all = sockets(pid)?.into_iter().filter(listens).map(|s| (s.local_address, s.inode)).collect();
     }
-    all.sort_unstable();
+    all.sort_unstable_by_key(|(address, inode)| (!address.ip().is_unspecified(), *address, *inode));
     Ok(all)
 }
 

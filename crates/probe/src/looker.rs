@@ -305,7 +305,7 @@ impl Looker {
             }
         }
         if patient || self.connections.as_ref().is_none_or(|(at, _)| now - *at >= CONNECTIONS_EVERY) {
-            match self.walks.connections(namespace, self.master, &self.ports) {
+            match self.walks.connections(namespace, &self.ports) {
                 Ok(states) => self.connections = Some((now, states)),
                 Err(e) => self.note("connections by state", &e),
             }
@@ -379,7 +379,7 @@ impl Looker {
             return;
         }
         let Some(namespace) = &self.namespace else { return };
-        match self.walks.ports_held(namespace, self.master) {
+        match self.walks.ports_held(namespace) {
             Ok(held) => look.ports_held = held,
             Err(e) => self.note("closed connections by destination", &e),
         }

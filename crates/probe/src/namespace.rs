@@ -238,14 +238,16 @@ pub struct Walks(Arc<Mutex<Walked>>);
 #[derive(Debug, Default)]
 struct Walked {
     open: HashMap<u64, (Instant, Arc<Walk>)>,
-    /// And when closed ones may be sorted by destination again.
-    held: HashMap<u64, (Instant, Option<PortsHeld>)>,
+    /// Closed ones by destination: when they were sorted, and when they may be again.
+    held: HashMap<u64, (Instant, Instant, Option<PortsHeld>)>,
 }
 
 /// Who asks within this after another gets the same answer.
 const SAME_WALK: Duration = Duration::from_millis(300);
+/// The same of closed connections, which stay for a minute.
+const SAME_PORTS: Duration = Duration::from_secs(1);
 /// Of the time, this much may go into finding out where closed connections went to.
-const PORTS_COST: u32 = 200;
+const PORTS_COST: u32 = 300;
 
 impl Walks {
     /// As [`Namespace::others`] of the namespace of a process; and of each address the connections to it that are open, and those that
@@ -254,20 +256,15 @@ impl Walks {
     /// # Errors
     /// As [`Namespace::look`].
     pub fn others_and_made(&self, pid: i32, ports: &[u16]) -> io::Result<(Vec<SocketAddr>, HashMap<SocketAddr, Made>)> {
-        let walk = self.walk(&Namespace::of(pid)?, pid)?;
+        let walk = self.walk(&Namespace::of(pid)?)?;
         Ok((walk.others(ports), walk.made(ports)))
     }
 
     /// Connections to the given ports by state, TIME_WAIT left out (sockstat has it for less).
-    pub(crate) fn connections(
-        &self,
-        namespace: &Namespace,
-        pid: i32,
-        ports: &[u16],
-    ) -> io::Result<BTreeMap<String, u64>> {
+    pub(crate) fn connections(&self, namespace: &Namespace, ports: &[u16]) -> io::Result<BTreeMap<String, u64>> {
         // These two are asked after most: none of them is an answer.
         let mut states = BTreeMap::from(["established", "close_wait"].map(|name| (name.to_string(), 0)));
-        let walk = self.walk(namespace, pid)?;
+        let walk = self.walk(namespace)?;
         for s in walk.sockets.iter().filter(|s| ports.contains(&s.local.port())) {
             if let Some(name) = state_name(s.state) {
                 *states.entry(name.to_string()).or_default() += 1;
@@ -276,20 +273,20 @@ impl Walks {
         Ok(states)
     }
 
-    /// The same as [`Namespace::ports_held`], as of some seconds ago: as long as it takes to be worth its cost.
-    pub(crate) fn ports_held(&self, namespace: &Namespace, pid: i32) -> io::Result<Option<PortsHeld>> {
-        let (inode, mut last) = self.at(pid)?;
-        if let Some((_, held)) = last.held.get(&inode).filter(|(due, _)| Instant::now() < *due) {
-            return Ok(held.clone());
+    /// As [`Namespace::ports_held`]; None where that was asked for too short a while ago for what it costs.
+    pub(crate) fn ports_held(&self, namespace: &Namespace) -> io::Result<Option<PortsHeld>> {
+        let (inode, mut last) = self.at(namespace)?;
+        if let Some((at, _, held)) = last.held.get(&inode).filter(|(_, due, _)| Instant::now() < *due) {
+            return Ok(held.clone().filter(|_| at.elapsed() < SAME_PORTS));
         }
         let (held, cost) = host::timed(|| namespace.ports_held());
-        let held = held?;
-        last.held.insert(inode, (Instant::now() + cost * PORTS_COST, held.clone()));
-        Ok(held)
+        let now = Instant::now();
+        last.held.insert(inode, (now, now + cost * PORTS_COST, held.as_ref().ok().cloned().flatten()));
+        held
     }
 
-    fn walk(&self, namespace: &Namespace, pid: i32) -> io::Result<Arc<Walk>> {
-        let (inode, mut last) = self.at(pid)?;
+    fn walk(&self, namespace: &Namespace) -> io::Result<Arc<Walk>> {
+        let (inode, mut last) = self.at(namespace)?;
         if let Some((_, walk)) = last.open.get(&inode).filter(|(at, _)| at.elapsed() < SAME_WALK) {
             return Ok(Arc::clone(walk));
         }
@@ -298,9 +295,12 @@ impl Walks {
         Ok(walk)
     }
 
-    /// The namespace of a process, and what was seen; others wait meanwhile.
-    fn at(&self, pid: i32) -> io::Result<(u64, MutexGuard<'_, Walked>)> {
-        let inode = inode_of(pid).ok_or_else(|| io::Error::other("its namespace is hidden"))?;
+    /// By what a namespace is known here, and what was seen; others wait meanwhile.
+    fn at(&self, namespace: &Namespace) -> io::Result<(u64, MutexGuard<'_, Walked>)> {
+        let inode = match &namespace.theirs {
+            Some(file) => file.metadata()?.ino(),
+            None => fs::metadata("/proc/thread-self/ns/net")?.ino(),
+        };
         Ok((inode, self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
@@ -642,5 +642,18 @@ mod tests {
         let c = counters(std::process::id() as i32).expect("our own");
         assert!(c.contains_key("ListenOverflows") && c.contains_key("PassiveOpens"), "{c:?}");
         assert!(socket_counts(std::process::id() as i32).expect("our own").contains_key("time_wait"));
+    }
+
+    #[test]
+    fn a_connection_is_counted_once_it_is_taken_and_told_by_where_it_was_made_to() {
+        let own = std::process::id() as i32;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listens");
+        let address = listener.local_addr().expect("its address");
+        let before = taken(own).expect("counted");
+        let _client = std::net::TcpStream::connect(address).expect("connected");
+        assert!(taken(own).expect("counted") > before);
+        let (others, made) = Walks::default().others_and_made(own, &[address.port()]).expect("the kernel answers");
+        // Its other end is ours.
+        assert_eq!((others, made.get(&address)), (Vec::new(), Some(&Made { open: 1, opening: 0 })));
     }
 }

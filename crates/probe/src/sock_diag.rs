@@ -221,12 +221,12 @@ impl SockDiag {
                 let length = u32::from_ne_bytes([a, b, c, d]) as usize;
                 let message = rest.get(..length).unwrap_or_default();
                 match u16::from_ne_bytes([kind, kind_high]) {
-                    NLMSG_DONE => return Ok(()),
-                    NLMSG_ERROR => {
+                    // What goes wrong while sockets are told stands in the end of them.
+                    NLMSG_DONE | NLMSG_ERROR => {
                         let code = message.get(HEADER..).and_then(|m| m.first_chunk()).map(|b| i32::from_ne_bytes(*b));
                         return match code.unwrap_or(0) {
                             0 => Ok(()),
-                            code => Err(io::Error::from_raw_os_error(-code)),
+                            code => Err(io::Error::from_raw_os_error(code.saturating_neg())),
                         };
                     }
                     _ => show(message),

@@ -24,6 +24,9 @@ const CALLS: &str = "trace=%file,%network,read,readv,pread64,preadv,write,writev
     semop,semtimedop,io_getevents,?pause,rt_sigtimedwait,rt_sigsuspend";
 /// How a request begins, as strace writes bytes: three methods, and `FCGI_BEGIN_REQUEST`.
 const BEGINNINGS: [&str; 4] = ["\"GET /", "\"POST /", "\"HEAD /", r#""\1\1\0\1\0\10"#];
+/// Calls that write, and how answers begin.
+const WRITES: [&str; 4] = [" write(", " writev(", " sendto(", " sendmsg("];
+const ANSWERS: [&str; 2] = ["\"HTTP/1.", r#""\1\6\0\1"#];
 /// How long attaching may take.
 const ATTACH_LIMIT: Duration = Duration::from_secs(15);
 
@@ -33,6 +36,7 @@ pub struct Strace {
     child: Attached,
     output: PathBuf,
     requests: usize,
+    answers: usize,
     /// So far the output has been looked through for them.
     counted_to: u64,
 }
@@ -62,7 +66,8 @@ impl Strace {
                 let _ = tell.send(line);
             }
         });
-        let strace = Strace { child: Attached(child), output: output.to_path_buf(), requests: 0, counted_to: 0 };
+        let strace =
+            Strace { child: Attached(child), output: output.to_path_buf(), requests: 0, answers: 0, counted_to: 0 };
         let deadline = Instant::now() + ATTACH_LIMIT;
         let (mut attached, mut gone, mut problem) = (0, 0, String::new());
         while attached + gone < pids.len() {
@@ -98,7 +103,17 @@ impl Strace {
         // What is cut in two between two readings is not counted.
         let text = String::from_utf8_lossy(&news);
         self.requests += BEGINNINGS.iter().map(|words| text.matches(words).count()).sum::<usize>();
+        let answers = |line: &&str| {
+            WRITES.iter().any(|call| line.contains(call)) && ANSWERS.iter().any(|words| line.contains(words))
+        };
+        self.answers += text.lines().filter(answers).count();
         self.requests
+    }
+
+    /// Answers of HTTP and FastCGI that were written, as of when requests were counted last. Who waits for them knows what a request takes.
+    #[must_use]
+    pub fn answers(&self) -> usize {
+        self.answers
     }
 
     /// Processor time that it has taken so far.

@@ -37,6 +37,8 @@ const MUCH_SLOWER: f64 = 3.0;
 const NUMBERS: usize = 3;
 /// From here on somebody who waits for an answer notices: seconds.
 const LONG_S: f64 = 0.15;
+/// A pool that has this share of the workers that it may have has grown.
+const GROWN: f64 = 0.95;
 /// A pool of which this share is at work has nobody left.
 const EVERYBODY: f64 = 0.85;
 /// The same by a status page, while connections wait all along.
@@ -158,9 +160,10 @@ impl<'a> Case<'a> {
         self.sent_again() > SENT_AGAIN && (one_of_a_hundred || the_mean)
     }
 
-    /// Do some get an answer that says that something went wrong?
+    /// Do some get an answer that says that something went wrong? Those that a limit turns away, which says so in the log, do not.
     pub fn errors(&self) -> bool {
-        self.main.share_of_status(|s| s.starts_with('5')) > 0.01
+        let limits = self.servers().iter().any(|v| v.log("rate-limited") > 0);
+        self.main.share_of_status(|s| s.starts_with('5') && !(limits && s == "503")) > 0.01
     }
 
     /// Cores that ran something, of all.
@@ -442,6 +445,8 @@ impl<'a> View<'a> {
     /// Is everybody at work who could be?
     pub fn is_full(&self) -> bool {
         let living = match () {
+            // One that has grown to its limit meanwhile was smaller before, and as full.
+            () if self.one_thread_each() && self.seen.workers_last as f64 >= GROWN * self.size() => self.seen.threads,
             () if self.one_thread_each() => self.seen.workers_most as f64,
             () if self.is(&["apache"]) => self.apache_threads(),
             () => self.size(),

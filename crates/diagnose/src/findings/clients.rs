@@ -83,16 +83,22 @@ fn slow(case: &Case<'_>) -> Option<Finding> {
 /// Answers of a limit that somebody has set: no fault of the server's, and neither the throughput of what it does serve.
 pub(super) const TURNED_AWAY: Rule = Rule { id: "rate-limited", look: rate_limited };
 
+/// Share of the answers that are those of such a limit.
+fn turned_away(case: &Case<'_>) -> f64 {
+    // Modules of Apache say 403 or 500, nginx 503 unless told otherwise: what else says so, too, does not say it in the log.
+    let is_logged = case.servers().iter().any(|v| v.log("rate-limited") > 0);
+    case.main.share_of_status(|s| s == "429" || is_logged && ["503", "403", "500"].contains(&s))
+}
+
+/// Does it turn most of them away?
+pub(super) fn turns_most_away(case: &Case<'_>) -> bool {
+    turned_away(case) >= 0.5
+}
+
 fn rate_limited(case: &Case<'_>) -> Option<Finding> {
-    let asked_to_wait = case.main.share_of_status(|s| s == "429");
     let servers = case.servers();
     let logged = servers.iter().find(|v| v.log("rate-limited") > 0);
-    // Modules of Apache say 403 or 500, nginx 503 unless told otherwise: what else says so, too, does not say it in the log.
-    let told = if logged.is_some() {
-        case.main.share_of_status(|s| ["429", "503", "403", "500"].contains(&s))
-    } else {
-        asked_to_wait
-    };
+    let told = turned_away(case);
     let v: &View<'_> = logged.or(servers.first())?;
     // What others are answered only the log tells.
     let share = match case.all.load {

@@ -345,14 +345,16 @@ fn memory_pressure(case: &Case<'_>) -> Option<Finding> {
                 Some(limit) => format!("memory is short: {limit:.0} MB are its control group's, pages that it gave up are read again while requests wait"),
                 None => "memory is short: pages are swapped or reclaimed while requests wait".into(),
             };
+            // A number whose sign is not there as a whole speaks for nothing.
+            let with = |sign: bool, value: f64| if sign { value } else { 0.0 };
             finding(0.9, said)
                 .of(&v)
-                .seen("/proc/vmstat", "pages swapped a second", if swaps { swapped } else { 0.0 }, 100)
+                .seen("/proc/vmstat", "pages swapped a second", with(swaps, swapped), 100)
                 .seen("pressure", "share of the time in which all wait for memory", stalled, 0.1)
                 .seen("memory.events", "high", v.seen.memory_high, 10)
-                .seen("memory.stat", "pages given up and soon wanted again, a second", if is_tight { again } else { 0.0 }, REFAULTS)
-                .seen("memory.events", "times at the limit", if is_tight { v.seen.memory_max } else { 0 }, 10)
-                .seen("pressure", "share of the time in which some wait for memory", if is_tight { waits } else { 0.0 }, 0.1)
+                .seen("memory.stat", "pages given up and soon wanted again, a second", with(is_tight, again), REFAULTS)
+                .seen("memory.events", "times at the limit", with(is_tight, v.seen.memory_max as f64), 10)
+                .seen("pressure", "share of the time in which some wait for memory", with(is_tight, waits), 0.1)
                 .unless("no swap traffic (swap that is only used is no fault), and no page that was given up is wanted again")
                 .do_this(
                     Vec::new(),

@@ -144,7 +144,7 @@ pub(super) fn no_more_than_one(case: &Case<'_>) -> Option<Finding> {
     let all = case.servers();
     let v = all.iter().rev().find(|v| !v.is(&["mariadb", "postgresql", "nginx", "haproxy"]))?;
     let fails = case.main.unanswered() > 0 || case.errors();
-    (few && flat(case.main) && case.main.users >= 5 && !fails && case.cpu_idle() && all.iter().all(rests) && !is_pool(v)).then(|| {
+    (few && flat(case.main) && (case.main.users >= 5 || case.in_flight() >= 5.0) && !fails && case.cpu_idle() && all.iter().all(rests) && !is_pool(v)).then(|| {
         finding(0.72, format!("{} serves one request at a time: a lock inside it, most likely", v.about.server))
             .of(v)
             .seen("load", "throughput against one user alone", case.main.answered_rps / alone.answered_rps.max(1e-9), 1.25)

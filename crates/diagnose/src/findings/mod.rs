@@ -130,6 +130,8 @@ pub fn wants_profile(examination: &Examination) -> bool {
 /// The rules about what bounds throughput, as far as something does.
 fn tables_for(case: &Case<'_>) -> &'static [&'static [Rule]] {
     match () {
+        // What most are told at once is no answer that could be given faster.
+        () if clients::turns_most_away(case) => &[],
         () if case.somebody_waits() => LIMITS,
         () if case.each_waits_long() => SIDE_BY_SIDE,
         () => &[],

@@ -8,7 +8,9 @@ use super::Rule;
 use super::case::{Case, Says, View, finding};
 use super::databases::{database, database_refuses, own_pool, pooler};
 use super::locks::{no_more_than_one, perl_interpreters, serialized, session_lock, sessions_apart};
-use super::upstreams::{connect_retries, few_connections, slow_upstream, upstream_full, upstream_refused};
+use super::upstreams::{
+    connect_retries, few_connections, few_to_idle_database, slow_upstream, upstream_full, upstream_refused,
+};
 
 pub(super) const REFUSED: &[Rule] = &[
     Rule { id: "upstream-backlog-overflow", look: upstream_full },
@@ -27,6 +29,7 @@ pub(super) const WAITING: &[Rule] = &[
     Rule { id: "dns-lookup", look: |c| names(c, true) },
     Rule { id: "resolver-slow", look: |c| names(c, false) },
     Rule { id: "db-locked", look: |c| database(c, true) },
+    Rule { id: "db-pool-exhausted", look: few_to_idle_database },
     Rule { id: "db-slow", look: |c| database(c, false) },
     Rule { id: "slow-log", look: slow_log },
     Rule { id: "slow-log", look: slow_fsync },

@@ -48,7 +48,10 @@ fn churn(case: &Case<'_>) -> Option<Finding> {
         let counted = case.all.load != LoadShape::Foreign;
         // A worker that takes seconds to begin is not born often, and yet most of what is done.
         let often = a_request > 0.01 && (a_second > 1.5 || counted && a_request >= 0.05 && born >= 3) && replaced && !crashed;
-        let due = recycle.map_or(counted, |(_, n)| n < 200.0);
+        // Where all of the pool serves as many as it could if nobody were born, births take none of it.
+        let serves = case.alone_s().map_or(0.0, |s| case.main.answered_rps * s / v.size().max(1.0));
+        let in_the_way = !(case.cpu_idle() && serves >= 0.85);
+        let due = recycle.map_or(counted, |(_, n)| n < 200.0) && in_the_way;
         (often && due).then(|| {
             let knob = recycle.map(|(name, _)| v.fix(name, json!(if v.is(&["apache"]) { 0 } else { 10_000 })));
             let source = if born > v.seen.born { "requests, by what a worker may serve" } else { "processes" };
@@ -264,7 +267,7 @@ fn interpreter_lock(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
-/// In the names of their functions: V8's; HotSpot's serial, parallel, G1, Shenandoah and Z; Ruby's and Python's.
+/// In the names of their functions, those of C++ as the linker has them: V8's; HotSpot's serial, parallel, G1, Shenandoah and Z; Ruby's and Python's.
 const COLLECTORS: &[&str] = &[
     "MarkCompact",
     "ConcurrentMarking",
@@ -280,7 +283,25 @@ const COLLECTORS: &[&str] = &[
     "PSPromotion",
     "ParCompaction",
     "ParNew",
-    "G1",
+    "G1Par",
+    "G1CM",
+    "G1Full",
+    "G1Root",
+    "G1Scan",
+    "G1Evac",
+    "G1Rem",
+    "G1Young",
+    "G1Collect",
+    "G1Concurrent",
+    "G1Merge",
+    "G1Card",
+    "G1Dirty",
+    "G1Refine",
+    "G1Rebuild",
+    "G1Mark",
+    "G1Adjust",
+    "G1Compact",
+    "G1Block",
     "ShenandoahHeap",
     "ZMark",
     "ZRelocate",

@@ -49,7 +49,17 @@ fn maxconn(case: &Case<'_>) -> Option<Finding> {
         .and_then(|name| v.count(name))
         .is_none_or(|n| case.all.load != LoadShape::Closed || n <= f64::from(case.main.users) + v.seen.other_clients);
     let not_accepting = v.queue() >= 0.9 && v.seen.hottest_thread_cores < ONE_CORE && reached;
-    ((queued >= 1 || not_accepting) && room && !case.cpu_full()).then(|| {
+    // By Little's law so many requests are with those behind it, each for as long as that of one user alone. Without a socket for
+    // statistics that is what tells; with one, whether it is the limit that they meet, or somebody behind who takes one after the other.
+    let most = named.as_ref().and_then(|name| v.count(name));
+    let served = case.alone_s().map(|s| case.main.answered_rps * s);
+    let of_most = served.zip(most).map(|(served, most)| served / most);
+    let waits = if v.seen.queued.is_some() || not_accepting {
+        (queued >= 1 || not_accepting) && of_most.is_none_or(|share| share >= 0.6)
+    } else {
+        of_most.is_some_and(|share| (0.8..1.25).contains(&share)) && most.is_some_and(|n| case.in_flight() >= 1.5 * n)
+    };
+    (waits && room && !case.cpu_full()).then(|| {
         let fix = named.map(|name| {
             let to = (f64::from(case.main.users).max(v.count(&name).unwrap_or(1.0)) * 2.0).ceil() as i64;
             v.fix(&name, json!(to))
@@ -58,6 +68,12 @@ fn maxconn(case: &Case<'_>) -> Option<Finding> {
             .of(v)
             .seen("stats socket", "requests in its queue (qcur)", queued, 1)
             .seen("sock_diag", "connections that it leaves in its listen queue", v.queue(), 0.9)
+            .seen(
+                "load",
+                "requests with those behind it, by what one alone takes (Little), of the maxconn",
+                of_most.unwrap_or(0.0),
+                0.6,
+            )
             .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
             .unless("servers behind it whose workers are all at work")
             .do_this(fix.into_iter().collect(), "the maxconn of a server should be what that can do at once, not less")

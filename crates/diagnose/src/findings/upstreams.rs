@@ -104,13 +104,18 @@ pub(super) fn upstream_refused(case: &Case<'_>) -> Option<Finding> {
         let own = case.main.failed.get("connect").copied().unwrap_or(0);
         let failed = case.per_request(v.moved("AttemptFails").saturating_sub(own)).max(v.calls("connect-failed"));
         let is_front = v.place == 0 && v.is(&["nginx", "apache", "caddy"]);
-        let seen = lines > 0 || is_front && failed >= 0.5 * errors.max(0.02);
+        // HAProxy whose health checks are refused asks nobody, and keeps nobody waiting.
+        let away =
+            v.is(&["haproxy"]) && case.main.share_of_status(|s| s == "503") >= 0.3 && v.seen.queued.unwrap_or(0) == 0;
+        let checks = case.per_second(v.moved("AttemptFails").saturating_sub(own));
+        let seen = lines > 0 || is_front && failed >= 0.5 * errors.max(0.02) || away && checks >= 0.2;
         let told = v.is_told_of_others("upstream-refused");
         (seen && errors > 0.01 || told).then(|| {
             finding(0.95, format!("what is behind {} refuses connections, or is down", v.about.server))
                 .of(&v)
                 .seen("error log", v.line("upstream-refused"), lines, 1)
                 .seen("Tcp", "connects that were refused, a request", failed, 0.01)
+                .seen("Tcp", "connects that were refused, a second", checks, 0.2)
                 .seen("load", "answers 502 and 503, share", errors, 0.01)
                 .unless("EAGAIN: a full queue of somebody who is there")
                 .do_this(Vec::new(), "start it, or mend the address; a server that comes and goes: its own error log")
@@ -122,6 +127,19 @@ pub(super) fn upstream_refused(case: &Case<'_>) -> Option<Finding> {
 /// A program without a pool of workers that has a few connections to somebody, and answers as many times more than one user gets: each is
 /// a place that requests wait for.
 pub(super) fn few_connections(case: &Case<'_>, to_database: bool) -> Option<Finding> {
+    few_of_many(case, to_database, 1.5)
+}
+
+/// The same where several times as many requests wait as there are connections, to a database that has time: whatever its statements take,
+/// it would answer more of them.
+pub(super) fn few_to_idle_database(case: &Case<'_>) -> Option<Finding> {
+    let mut databases = case.servers().into_iter().filter(|v| v.is(&["mariadb", "mysql", "postgresql"])).peekable();
+    databases.peek()?;
+    let rest = databases.all(|v| v.seen.cpu_cores.is_some_and(|cores| cores < 0.3));
+    if rest { few_of_many(case, true, 3.0) } else { None }
+}
+
+fn few_of_many(case: &Case<'_>, to_database: bool, many: f64) -> Option<Finding> {
     let alone = case.alone.filter(|s| s.answered >= 10)?;
     let in_flight = case.in_flight();
     let times = case.main.answered_rps / alone.answered_rps.max(1e-9);
@@ -132,11 +150,11 @@ pub(super) fn few_connections(case: &Case<'_>, to_database: bool) -> Option<Find
         Some((v, peer, open)).filter(|_| !v.is(&["nginx", "haproxy", "mariadb", "postgresql"]))
     })?;
     let rests = v.seen.hottest_process_cores < 0.5 && case.cpu_idle();
-    (rests && in_flight >= 1.5 * open && is_database(case, &v, peer) == to_database).then(|| {
+    (rests && in_flight >= many * open && is_database(case, &v, peer) == to_database).then(|| {
         finding(0.78, format!("requests wait inside {} for one of its {open:.0} connections to {peer}", v.about.server))
             .of(&v)
-            .seen("sock_diag", &format!("connections to {peer}, on average"), open, in_flight / 1.5)
-            .seen("load", "requests at once, on average", in_flight, 1.5 * open)
+            .seen("sock_diag", &format!("connections to {peer}, on average"), open, in_flight / many)
+            .seen("load", "requests at once, on average", in_flight, many * open)
             .seen("load", "throughput against one user alone", times, open)
             .seen("/proc/PID/stat", "cores of its busiest process", v.seen.hottest_process_cores, 0.5)
             .unless("a connection for each request; throughput that does not go with their number")
@@ -153,7 +171,9 @@ pub(super) fn slow_upstream(case: &Case<'_>) -> Option<Finding> {
         let next = behind(case, &v, peer);
         // One that is in the chain and full has its own finding; what comes back to the server before it waits for its own workers.
         let comes_back = next.is_some_and(|b| b.place < v.place);
-        let passes_on = comes_back || next.is_some_and(|b| b.has_pool());
+        // Long pages behind an Apache are its own application's.
+        let is_ours = |b: &View<'_>| b.has_pool() && (b.is_full() || v.place == 0 && v.is(&["apache"]));
+        let passes_on = comes_back || next.is_some_and(|b| is_ours(&b));
         // What a request takes longer than one user's alone is what it waits for there, whatever else it always takes.
         let held = held_s(&v);
         let grows = |alone: f64| held >= 1.5 * alone && share >= 0.3 && share * held >= 0.8 * (held - alone);

@@ -8,6 +8,7 @@ pub mod knobs;
 mod references;
 mod script;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -268,6 +269,13 @@ fn seconds(text: &str) -> Option<i64> {
 }
 
 impl Adapter for Fpm {
+    /// Where each pool listens.
+    fn directives(&self) -> BTreeMap<String, String> {
+        let scan = Scan::read(&self.main);
+        let listens = |pool: &String| Some((format!("{pool}.listen"), scan.last(pool, "listen")?.value.clone()));
+        self.pools.iter().filter_map(listens).collect()
+    }
+
     fn facts(&self) -> &Facts {
         &self.facts
     }
