@@ -26,6 +26,8 @@ const TRACED: usize = 2;
 const TRACE: Duration = Duration::from_millis(2000);
 const LEAST_TRACE: Duration = Duration::from_millis(200);
 const ENOUGH: usize = 20;
+/// So many answers say it at once.
+const MANY: usize = 100;
 const PAUSE: Duration = Duration::from_millis(50);
 /// What strace may take for a few answers, which tell most, and what for any: of a server that makes thousands of calls it fills a
 /// processor.
@@ -111,7 +113,8 @@ fn try_trace(member: &Member, url: &Url, inside: &mut Inside) -> Result<(), Box<
         thread::sleep(PAUSE);
         let (requests, cost) = (strace.requests(), strace.cost().saturating_sub(attached));
         let is_enough = requests >= ENOUGH || strace.answers() >= A_FEW && cost >= TRACE_COST;
-        if is_enough && began.elapsed() >= LEAST_TRACE || cost >= MOST_TRACE_COST {
+        let is_more = strace.answers() >= MANY;
+        if is_enough && began.elapsed() >= LEAST_TRACE || is_more || cost >= MOST_TRACE_COST {
             break;
         }
     }
