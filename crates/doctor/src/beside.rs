@@ -25,6 +25,9 @@ use crate::costs::Costs;
 use crate::site::Goal;
 
 const EVERY: Duration = Duration::from_secs(1);
+/// Of the machine, looks at all servers take one part of so many: the pauses get longer for it, up to this.
+const PARTS: usize = 300;
+const LONGEST: Duration = Duration::from_secs(2);
 /// Whose connections there are is looked for at each so-manieth look: who holds many holds them for long.
 const CLIENTS_EVERY: usize = 4;
 
@@ -136,6 +139,7 @@ impl Beside {
             members.all.iter().map(|m| Counting { master: m.found.master, helpers: m.found.helpers }).collect(),
         );
         let walks = Walks::default();
+        let rest = (PARTS * members.all.len() / host::processors().max(1) as usize) as u32;
         let known: Vec<(String, i32)> = members.all.iter().map(|m| (m.called.clone(), m.found.master)).collect();
         let watch = |(place, member): (usize, &crate::behind::Member)| {
             let found = &member.found;
@@ -160,7 +164,7 @@ impl Beside {
                 let began = Instant::now();
                 let (mut looks, mut clients) = (Vec::new(), Clients::default());
                 let ports: Vec<u16> = subject.listeners.iter().map(std::net::SocketAddr::port).collect();
-                let mut next = began + EVERY;
+                let (mut next, mut before) = (began + EVERY, looker.cost());
                 loop {
                     match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
                         Ok(Ask::Begin) => {
@@ -191,8 +195,11 @@ impl Beside {
                         }
                         Err(RecvTimeoutError::Disconnected) => return,
                     }
-                    cost.store(looker.cost().as_micros() as u64, Ordering::Relaxed);
-                    next = Instant::now() + EVERY;
+                    let so_far = looker.cost();
+                    cost.store(so_far.as_micros() as u64, Ordering::Relaxed);
+                    let pause = so_far.saturating_sub(before) * rest;
+                    before = so_far;
+                    next = Instant::now() + pause.clamp(EVERY, LONGEST);
                 }
             };
             let thread = thread::Builder::new().name("looks".into()).spawn(work).ok();

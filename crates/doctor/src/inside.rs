@@ -36,7 +36,7 @@ const A_FEW: usize = 8;
 const MOST_TRACE_COST: Duration = Duration::from_millis(300);
 /// Who does nothing for so long has no client, and calls nothing.
 const AT_WORK: Duration = Duration::from_millis(250);
-const PROFILE: Duration = Duration::from_millis(1500);
+const PROFILE: Duration = Duration::from_millis(1200);
 /// It takes a part of a second until it records.
 const LEAST_PROFILE: Duration = Duration::from_millis(700);
 /// What perf may take for that: where processes end while it records it takes a whole processor.
