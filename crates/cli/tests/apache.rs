@@ -387,7 +387,6 @@ fn a_pool_that_still_grows_makes_a_run_doubtful() {
     // Five workers at first, 40 users who each want one: Apache makes more, second by second.
     let cold = rules(&["-d", "5s"]);
     assert!(cold.contains(&"growing-pool".to_string()), "{cold:?}");
-    // On a busy machine it takes longer.
-    let grows = |warm_up: &&str| rules(&["--warm-up", warm_up, "-d", "4s"]).contains(&"growing-pool".to_string());
-    assert!(!["10s", "30s"].iter().all(grows), "it grows after half a minute");
+    let warm = rules(&["--warm-up", "10s", "-d", "4s"]);
+    assert!(!warm.contains(&"growing-pool".to_string()), "{warm:?}");
 }

@@ -195,8 +195,8 @@ impl Site for Here {
         // What a program that is started for each request has used is not among it, where it was born and gone between two looks.
         let is_full = step.cores.iter().sum::<f64>() >= FULL * step.cores.len() as f64;
         for (most, seen) in self.used.iter_mut().zip(&step.servers) {
-            let used = if is_full { Some(WORTH_A_PROFILE) } else { None };
-            *most = seen.cpu_cores.into_iter().chain(used).chain(*most).reduce(f64::max);
+            let at_least = is_full.then_some(WORTH_A_PROFILE);
+            *most = seen.cpu_cores.into_iter().chain(at_least).chain(*most).reduce(f64::max);
         }
         Ok(step)
     }

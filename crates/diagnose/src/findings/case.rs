@@ -162,8 +162,13 @@ impl<'a> Case<'a> {
 
     /// Do some get an answer that says that something went wrong? Those that a limit turns away, which says so in the log, do not.
     pub fn errors(&self) -> bool {
-        let limits = self.servers().iter().any(|v| v.log("rate-limited") > 0);
+        let limits = self.says_that_it_limits();
         self.main.share_of_status(|s| s.starts_with('5') && !(limits && s == "503")) > 0.01
+    }
+
+    /// Does a log say that a configured limit turns clients away?
+    pub fn says_that_it_limits(&self) -> bool {
+        self.servers().iter().any(|v| v.log("rate-limited") > 0)
     }
 
     /// Cores that ran something, of all.

@@ -86,7 +86,7 @@ pub(super) const TURNED_AWAY: Rule = Rule { id: "rate-limited", look: rate_limit
 /// Share of the answers that are those of such a limit.
 fn turned_away(case: &Case<'_>) -> f64 {
     // Modules of Apache say 403 or 500, nginx 503 unless told otherwise: what else says so, too, does not say it in the log.
-    let is_logged = case.servers().iter().any(|v| v.log("rate-limited") > 0);
+    let is_logged = case.says_that_it_limits();
     case.main.share_of_status(|s| s == "429" || is_logged && ["503", "403", "500"].contains(&s))
 }
 

@@ -102,12 +102,13 @@ pub(super) fn upstream_refused(case: &Case<'_>) -> Option<Finding> {
         let errors = case.main.share_of_status(|s| s == "502" || s == "503");
         // Where its log goes to a pipe, as in a container, connects that failed are counted by the kernel: those of the load apart.
         let own = case.main.failed.get("connect").copied().unwrap_or(0);
-        let failed = case.per_request(v.moved("AttemptFails").saturating_sub(own)).max(v.calls("connect-failed"));
+        let refused = v.moved("AttemptFails").saturating_sub(own);
+        let failed = case.per_request(refused).max(v.calls("connect-failed"));
         let is_front = v.place == 0 && v.is(&["nginx", "apache", "caddy"]);
         // HAProxy whose health checks are refused asks nobody, and keeps nobody waiting.
         let away =
             v.is(&["haproxy"]) && case.main.share_of_status(|s| s == "503") >= 0.3 && v.seen.queued.unwrap_or(0) == 0;
-        let checks = case.per_second(v.moved("AttemptFails").saturating_sub(own));
+        let checks = case.per_second(refused);
         let seen = lines > 0 || is_front && failed >= 0.5 * errors.max(0.02) || away && checks >= 0.2;
         let told = v.is_told_of_others("upstream-refused");
         (seen && errors > 0.01 || told).then(|| {
