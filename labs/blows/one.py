@@ -87,6 +87,8 @@ def _carried_out(blow, scene, rng, path, seconds, wrong):
 
 def next_one(scene, before, path, wrong):
     """The agents have stayed: the next run is as any other, and nothing is left of the one before that nobody has taken."""
+    # An agent that has just come back tells first what it could not tell before.
+    scene.wait("empty journals", lambda: check.journals_are_empty(scene), 30)
     path = f"{path}-next"
     outcome = scene.begin(path, "-n", 60, "-c", 6, "--drain", "1s").wait(LIMIT_S)
     code, document, said = outcome

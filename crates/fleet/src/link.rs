@@ -182,6 +182,11 @@ impl Link {
         // The sender lives as long as the client, and so as long as we.
         let _ = self.up.clone().wait_for(|up| *up).await;
     }
+
+    /// Waits until there is none.
+    pub async fn wait_down(&self) {
+        let _ = self.up.clone().wait_for(|up| !*up).await;
+    }
 }
 
 /// Asks JetStream for something, and for up to 5 s again: it is away for a moment while nats-server starts, or reads its list of users

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
+use async_nats::jetstream::context::PublishAckFuture;
+use futures_util::future::join_all;
 
 use crate::journal::{END, Journal, Left, Place, Whose};
 use crate::link::{Driver, Link, chain};
@@ -262,19 +264,18 @@ async fn send(link: &Link, batch: &[(Item, u8, Vec<u8>)], twice: bool) -> Vec<Re
         }
         acknowledgements.push(sent);
     }
-    let mut results = Vec::new();
-    for parts in acknowledgements {
-        let mut result = Ok(());
-        for part in parts {
-            let acknowledged = match part {
-                Ok(part) => {
-                    part.await.map(drop).map_err(|e| format!("the broker does not take records: {}", chain(&e)))
-                }
-                Err(e) => Err(e),
-            };
-            result = result.and(acknowledged);
+    // All at once: each waits for as long as the broker is given for an answer, and not after the others.
+    join_all(acknowledgements.into_iter().map(|parts| whole(link, parts))).await
+}
+
+/// What came of the parts of one record. A connection that breaks answers nothing more of what went over it.
+async fn whole(link: &Link, parts: Vec<Result<PublishAckFuture, String>>) -> Result<(), String> {
+    let parts = parts.into_iter().map(async |part| {
+        tokio::select! {
+            biased;
+            answer = part?.into_future() => answer.map(drop).map_err(|e| format!("the broker does not take records: {}", chain(&e))),
+            () = link.wait_down() => Err("the connection to the broker broke".into()),
         }
-        results.push(result);
-    }
-    results
+    });
+    join_all(parts).await.into_iter().collect()
 }

@@ -10,8 +10,10 @@ use lastdrop_store::{KeptWord, Store, Word};
 
 use crate::stdio::note;
 
-/// Nothing more waits when nothing has come for so long.
-const QUIET: Duration = Duration::from_millis(1500);
+/// When nothing has come for so long the broker is asked whether anything waits still.
+const QUIET: Duration = Duration::from_millis(500);
+/// What waits and does not come within so many of these is of no use: parts of a record of which the others never came.
+const QUIETS: u32 = 20;
 
 /// Adds to kept runs what came late of them. Says which are another than they were.
 ///
@@ -31,12 +33,19 @@ pub fn catch_up(fleet: &Fleet, store: &Store) -> Result<Vec<Run>> {
         // Of a run that is whole all was taken; that it was, never reached the broker.
         let again = have.is_empty() && store.load(&run)?.agents.iter().filter(|a| a.complete).count() == names.len();
         let mut flight = fleet.resume(&run, &names, &have, &Departure::default())?;
-        while let Some(news) = flight.next(QUIET)? {
-            let (id, what) = match news {
-                News::Arrived(arrived) => (arrived.id, Word::Record(arrived.bytes)),
-                News::Ended(end) => (end.id, Word::Last(end.error)),
-                News::Lost { .. } | News::Back { .. } | News::Status(_) => continue,
+        let mut quiet = 0;
+        while quiet < QUIETS {
+            let (id, what) = match flight.next(QUIET)? {
+                Some(News::Arrived(arrived)) => (arrived.id, Word::Record(arrived.bytes)),
+                Some(News::Ended(end)) => (end.id, Word::Last(end.error)),
+                Some(News::Lost { .. } | News::Back { .. } | News::Status(_)) => continue,
+                None if fleet.waiting()?.iter().any(|w| w.run == run) => {
+                    quiet += 1;
+                    continue;
+                }
+                None => break,
             };
+            quiet = 0;
             if !again {
                 store.keep_word(&run, &KeptWord { agent: id.agent.clone(), epoch: id.epoch, seq: id.seq, what })?;
             }
