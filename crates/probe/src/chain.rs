@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::listeners::{Endpoint, inodes, is_local};
 use crate::namespace::Namespace;
-use crate::sock_diag::{LISTEN, StateFlags, TcpSocket, UnixSocket};
+use crate::sock_diag::{ESTABLISHED, LISTEN, SYN_SENT, SockDiag, StateFlags, TcpSocket, UnixSocket};
 use crate::stat::{self, Stat};
 
 /// Programs that are what they run.
@@ -90,7 +90,7 @@ impl Chain {
         let mut networks = Networks::default();
         let own = service_of(std::process::id() as i32);
         self.unknown = false;
-        if let Some(end) = to.and_then(|to| networks.listener(std::process::id() as i32, to, &table)) {
+        if let Some(end) = to.and_then(|to| Networks::listener(std::process::id() as i32, to, &table)) {
             self.members.insert(end, table.starts.get(&end).copied().unwrap_or(0));
             self.groups.extend(service_of(end).filter(|g| Some(g) != own.as_ref()));
         }
@@ -211,9 +211,18 @@ pub(crate) struct Network {
 
 impl Network {
     pub fn read(pid: i32) -> Option<Network> {
+        Network::of_states(pid, StateFlags::all() - StateFlags::TIME_WAIT)
+    }
+
+    /// Listeners alone, which are found without a walk over the kernel's table of connections.
+    fn of_listeners(pid: i32) -> Option<Network> {
+        Network::of_states(pid, StateFlags::LISTEN)
+    }
+
+    fn of_states(pid: i32, states: StateFlags) -> Option<Network> {
         let mut ask = Namespace::of(pid).and_then(|n| n.sock_diag()).ok()?;
         let mut network = Network::default();
-        ask.tcp(StateFlags::all() - StateFlags::TIME_WAIT, 0, |s| {
+        ask.tcp(states, 0, |s| {
             if s.state == LISTEN {
                 network.listeners.insert(s.local.port(), s.inode);
                 network.tcp_listeners.push((s.local, s.inode));
@@ -235,6 +244,10 @@ impl Network {
 struct Networks {
     /// By the name that /proc gives to the namespace.
     read: HashMap<PathBuf, Option<Network>>,
+    /// The same of connections that were translated on their way: read once, however many there are.
+    translated: HashMap<PathBuf, Option<Network>>,
+    /// Ways to ask for one connection.
+    asks: HashMap<PathBuf, Option<SockDiag>>,
     /// A process in each.
     known: Option<HashMap<PathBuf, i32>>,
 }
@@ -252,8 +265,8 @@ impl Networks {
     }
 
     /// The topmost process of the program that listens there, seen from where `pid` is.
-    fn listener(&mut self, pid: i32, to: &Endpoint, table: &Table) -> Option<i32> {
-        let network = self.of(&namespace_name(pid)?, pid)?;
+    fn listener(pid: i32, to: &Endpoint, table: &Table) -> Option<i32> {
+        let network = Network::of_listeners(pid)?;
         let inode = match to {
             Endpoint::Tcp(address) if is_local(address) => network.listeners.get(&address.port()),
             Endpoint::Tcp(_) => None,
@@ -316,8 +329,20 @@ impl Networks {
         });
         let others: Vec<(PathBuf, i32)> =
             known.iter().filter(|(name, _)| *name != from).map(|(n, p)| (n.clone(), *p)).collect();
+        for (name, pid) in &others {
+            let open = || Namespace::of(*pid).and_then(|n| n.sock_diag()).ok();
+            let Some(ask) = self.asks.entry(name.clone()).or_insert_with(open) else { continue };
+            if let Ok(Some(other)) = ask.connection(&socket.remote, &socket.local) {
+                let accepted = table.holders.get(&other.inode).filter(|_| other.inode != 0).copied();
+                return Some(accepted.or_else(|| holder(&Network::of_listeners(*pid)?, &other, table)));
+            }
+        }
+        if !matches!(socket.state, ESTABLISHED | SYN_SENT) {
+            return None;
+        }
+        // A port that a container publishes, an address of a service: the other end knows itself by another address than we do.
         others.into_iter().find_map(|(name, pid)| {
-            let network = self.of(&name, pid)?;
+            let network = self.translated.entry(name).or_insert_with(|| Network::read(pid)).as_ref()?;
             let other = network.by_remote.get(&socket.local)?;
             Some(holder(network, other, table))
         })
@@ -338,9 +363,15 @@ mod tests {
 
     /// A process that prints a line with a port and lives until its input ends.
     fn perl(script: &str) -> (Child, u16) {
-        let script = format!("$| = 1; {script} <STDIN>;");
-        let mut child = Command::new("perl")
-            .args(["-MIO::Socket::INET", "-e", &script])
+        perl_by(&["env".into()], script)
+    }
+
+    /// The same, started by another program.
+    fn perl_by(by: &[String], script: &str) -> (Child, u16) {
+        let script = format!("$| = 1; alarm 60; {script} <STDIN>;");
+        let mut child = Command::new(&by[0])
+            .args(&by[1..])
+            .args(["perl", "-MIO::Socket::INET", "-e", &script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -372,6 +403,68 @@ mod tests {
         for child in [&mut own, &mut client, &mut server, &mut behind] {
             drop(child.stdin.take());
             let _ = child.wait();
+        }
+    }
+
+    /// A process in a network of its own, and how to start others there.
+    struct There(Child);
+
+    impl There {
+        fn new() -> There {
+            let own = namespace_name(std::process::id() as i32);
+            let there = There(Command::new("unshare").args(["-n", "sleep", "600"]).spawn().expect("util-linux"));
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            while namespace_name(there.0.id() as i32) == own {
+                assert!(std::time::Instant::now() < deadline, "no namespace: it wants root");
+                std::thread::yield_now();
+            }
+            there
+        }
+
+        fn enter(&self) -> [String; 4] {
+            ["nsenter".into(), "-t".into(), self.0.id().to_string(), "-n".into()]
+        }
+
+        fn does(&self, line: &str) {
+            let [program, args @ ..] = self.enter();
+            let status = Command::new(program).args(args).args(["sh", "-c", line]).status().expect("util-linux");
+            assert!(status.success(), "{line}");
+        }
+    }
+
+    impl Drop for There {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn connections_into_another_network_are_followed_also_where_their_address_is_translated() {
+        let (near, away) = (There::new(), There::new());
+        near.does(&format!("ip link add v0 type veth peer name v0 netns {}", away.0.id()));
+        for (there, own) in [(&near, 1), (&away, 2)] {
+            there.does(&format!("ip addr add 10.9.0.{own}/24 dev v0 && ip link set v0 up && ip link set lo up"));
+        }
+        let listen = "$l = IO::Socket::INET->new(Listen => 9); print $l->sockport, \"\\n\"; $a = $l->accept;";
+        for address in ["10.9.0.2", "10.9.9.9"] {
+            let (mut server, port) = perl_by(&away.enter(), listen);
+            near.does(&format!(
+                "ip route replace 10.9.9.0/24 via 10.9.0.2; nft 'table ip t {{ chain c {{ type nat hook output priority -100; \
+                 ip daddr 10.9.9.9 tcp dport {port} dnat to 10.9.0.2:{port}; }}; }}'"
+            ));
+            let (mut client, _) = perl_by(
+                &near.enter(),
+                &format!("$c = IO::Socket::INET->new('{address}:{port}') or die $!; print \"1\\n\";"),
+            );
+            let mut chain = Chain::of_pids(&[client.id() as i32]);
+            chain.look(None);
+            assert!(chain.has(server.id() as i32, |_| None), "{address}: {chain:?}");
+            near.does("nft delete table ip t");
+            for child in [&mut client, &mut server] {
+                drop(child.stdin.take());
+                let _ = child.wait();
+            }
         }
     }
 }

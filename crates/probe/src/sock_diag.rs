@@ -89,7 +89,10 @@ impl UnixSocket {
     }
 }
 
-/// The state of a listener, as the kernel numbers them.
+/// Some states, as the kernel numbers them.
+pub(crate) const ESTABLISHED: u8 = 1;
+pub(crate) const SYN_SENT: u8 = 2;
+pub(crate) const TIME_WAIT: u8 = 6;
 pub(crate) const LISTEN: u8 = 10;
 
 /// Names of TCP states by their number in the kernel.
@@ -155,19 +158,39 @@ impl SockDiag {
     /// The one listener at exactly this address. Of several that share it (SO_REUSEPORT) the kernel gives any. None where
     /// there is none.
     pub fn listener(&mut self, address: &SocketAddr) -> io::Result<Option<TcpSocket>> {
-        let (source_address, source_port) = (address.ip(), address.port());
+        self.one(address, None).map(|found| found.filter(|s| s.state == LISTEN))
+    }
+
+    /// The end of a connection that has this address and is connected to that one. None where there is none, or it is over. This is found at
+    /// once, where all of a namespace are found by a walk over the kernel's table.
+    pub fn connection(&mut self, local: &SocketAddr, remote: &SocketAddr) -> io::Result<Option<TcpSocket>> {
+        // Without one the kernel gives a listener to which it might be made.
+        self.one(local, Some(remote)).map(|found| found.filter(|s| s.state != LISTEN && s.state != TIME_WAIT))
+    }
+
+    fn one(&mut self, local: &SocketAddr, remote: Option<&SocketAddr>) -> io::Result<Option<TcpSocket>> {
         let (family, any) =
-            if address.is_ipv4() { (AF_INET, SocketId::new_v4()) } else { (AF_INET6, SocketId::new_v6()) };
+            if local.is_ipv4() { (AF_INET, SocketId::new_v4()) } else { (AF_INET6, SocketId::new_v6()) };
+        let (destination_address, destination_port) =
+            remote.map_or((any.destination_address, 0), |remote| (remote.ip(), remote.port()));
+        let socket_id = SocketId {
+            source_address: local.ip(),
+            source_port: local.port(),
+            destination_address,
+            destination_port,
+            cookie: [0xff; 8],
+            ..any
+        };
         let request = SockDiagMessage::InetRequest(InetRequest {
             family,
             protocol: IPPROTO_TCP,
             extensions: ExtensionFlags::empty(),
-            states: StateFlags::LISTEN,
-            socket_id: SocketId { source_address, source_port, cookie: [0xff; 8], ..any },
+            states: StateFlags::all(),
+            socket_id,
         });
         let mut found = None;
         let result = self.ask(request, NLM_F_REQUEST, |message| {
-            found = message.get(HEADER..).and_then(TcpSocket::parse).filter(|s| s.state == LISTEN);
+            found = message.get(HEADER..).and_then(TcpSocket::parse);
         });
         match result {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -285,6 +308,26 @@ mod tests {
         // The socket is good for other questions after a question without an answer.
         let mut listeners = 0;
         ask.tcp(StateFlags::LISTEN, 0, |_| listeners += 1).expect("answers");
+    }
+
+    #[test]
+    fn one_connection_is_asked_for_by_both_its_addresses() {
+        let mut ask = SockDiag::open().expect("opens");
+        // A listener for both families has connections that are IPv4's to us.
+        for (bound, to) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "127.0.0.1")] {
+            let Ok(listener) = std::net::TcpListener::bind(bound) else { continue };
+            let port = listener.local_addr().expect("its address").port();
+            let client = std::net::TcpStream::connect((to, port)).expect("connected");
+            let (own, far) = (client.local_addr().expect("its own"), client.peer_addr().expect("the other"));
+            let waits = ask.connection(&far, &own).expect("answers").expect("it is there");
+            assert_eq!((waits.local, waits.remote, waits.inode), (far, own, 0), "nobody has taken it: {bound}");
+            let taken = listener.accept().expect("accepted");
+            assert_ne!(ask.connection(&far, &own).expect("answers").expect("it is there").inode, 0, "{bound}");
+            assert_eq!(ask.connection(&own, &far).expect("answers").map(|s| s.local), Some(own), "{bound}");
+            drop((client, taken));
+            // A listener would take it, which is no connection.
+            assert_eq!(ask.connection(&far, &own).expect("answers"), None, "{bound}");
+        }
     }
 
     #[test]
