@@ -11,7 +11,7 @@ SCHEMES = ("light", "dark")
 LARGEST = 1_000_000
 """Bytes of a page."""
 SETTLING = 20
-RULES = Path("crates/cli/tests/common/accessible.js")
+RULES = Path("crates/cli/tests/program/common/accessible.js")
 """What the tests hold pages against as well: a body of a function that returns sentences."""
 SERIOUS = """return axe.run({resultTypes: ['violations']}).then((result) => result.violations
     .filter((v) => ['serious', 'critical'].includes(v.impact))

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lastdrop_model::printable::lossless;
 
@@ -14,6 +14,9 @@ use crate::attached::Attached;
 
 /// Samples a second of each processor. Not a round number, so as not to keep time with what is sampled.
 const FREQUENCY: &str = "199";
+
+/// It begins within this time, or is told to end and says why it did not.
+const BEGINNING: Duration = Duration::from_secs(10);
 
 const MISSING: &str = "it is not installed; on Debian: apt-get install linux-perf";
 
@@ -77,7 +80,15 @@ impl Perf {
             std::io::ErrorKind::NotFound => tool(MISSING),
             _ => tool(e.to_string()),
         })?;
-        Ok(Perf { child: Attached(child), has_full_names })
+        let mut child = Attached(child);
+        // It writes the head of its file when it has its events. Told to end before it leaves an empty one: on a machine that is busy this
+        // may take longer than a short recording.
+        let begins = Instant::now();
+        let is_empty = || fs::metadata(output).is_ok_and(|m| m.len() == 0);
+        while is_empty() && begins.elapsed() < BEGINNING && matches!(child.0.try_wait(), Ok(None)) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(Perf { child, has_full_names })
     }
 
     /// Processor time that the recording has taken so far.

@@ -1,0 +1,372 @@
+//! The manual is true: every command of its chapters and of the README is carried out, in the order in which they stand there, on a
+//! machine of its own (`common/house.rs`) that is as the text takes it to be. What is changed about them is in the tables below: how long
+//! things go on, and names that stand for something. Its links lead somewhere, and the chapters that are made of the program's tables are
+//! those of this program. It wants root.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::chapters::{Step, anchors, commands, links};
+use crate::common::house::{Front, House};
+use crate::common::{Done, Folder};
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// Commands that are not carried out, by what is in them, each with the reason. A chapter may say it, too: `<!-- not run: REASON -->`.
+const NOT_RUN: &[(&str, &str)] = &[
+    ("./x ", "builds lastdrop; the tests are part of it"),
+    ("record-…/ca.pem", "the name of a folder is left out"),
+    ("4318", "a collector of OTLP is elsewhere; exports.rs has one"),
+    ("chromium ", "opens a browser; record.rs does it"),
+    ("--flame page.svg", "page.svg is made in looks.rs, which has perf where that may be used"),
+];
+/// More of them than this want a better test.
+const MOST_NOT_RUN: usize = 20;
+
+/// What stands for something else in a command.
+const MEANT: &[(&str, &str)] = &[
+    ("URL_A", "http://127.0.0.1:8080/"),
+    ("URL_B", "http://127.0.0.1:8081/"),
+    (" URL", " http://127.0.0.1:8080/"),
+    // Which plan, the comment behind it says.
+    ("sweep plan.toml            # server = \"nginx\"", "sweep nginx.toml # "),
+    ("sweep plan.toml            # server = \"php-fpm\"", "sweep php-fpm.toml # "),
+    ("sweep plan.toml            # server = \"haproxy\"", "sweep haproxy.toml # "),
+    // The one that writes such a log.
+    ("http://127.0.0.1:8080/ --server-time log:", "http://127.0.0.1:8082/ --server-time log:"),
+];
+
+/// Options that make a command short, where it does not say them itself, by its name.
+const SHORT: &[(&str, &[(&str, &str)])] = &[
+    ("capacity", &[("--max-time", "8s")]),
+    ("doctor", &[("-d", "1s")]),
+    ("guard", &[("-d", "1s"), ("--every", "200ms")]),
+    ("profile", &[("-d", "1s")]),
+    ("run", &[("-d", "1s")]),
+    ("top", &[("-d", "1s")]),
+    ("trace", &[("-n", "3")]),
+    ("tune", &[("--trials", "2"), ("--blocks", "4"), ("-d", "300ms"), ("--warm-up", "100ms")]),
+    ("watch", &[("-d", "1s"), ("--interval", "300ms")]),
+];
+/// The same beside a word of the command.
+const SHORT_WITH: &[(&str, &[(&str, &str)])] = &[
+    ("--live", &[("--blocks", "4"), ("-d", "200ms")]),
+    ("--fit", &[("--sizes", "2,3,4"), ("--requests-per-worker", "8")]),
+];
+/// Where one of these stands, none is needed: it ends by itself.
+const ENDS: &[&str] =
+    &["-n ", "--once", "doctor --list", "doctor --explain", "--from ", "--replay", "--dry-run", ".toml "];
+/// What a longer time in a command becomes.
+const SHORTER: &[(&str, &str)] = &[
+    ("-d", "1s"),
+    ("--max-time", "8s"),
+    ("--time", "20s"),
+    ("--trials", "2"),
+    ("--blocks", "4"),
+    ("--interval", "300ms"),
+    ("--warm-up", "100ms"),
+    ("--watch", "1s"),
+];
+
+/// Where the words of a command end and its comment, pipe or redirection begins.
+fn split(command: &str) -> (&str, &str) {
+    let mut quote = None;
+    let mut before = ' ';
+    for (at, c) in command.char_indices() {
+        match quote {
+            Some(q) if q == c => quote = None,
+            Some(_) => {}
+            None if c == '\'' || c == '"' => quote = Some(c),
+            None if before == ' ' && matches!(c, '#' | '|' | '>') => return command.split_at(at),
+            None => {}
+        }
+        before = c;
+    }
+    (command, "")
+}
+
+/// A command as it is carried out.
+fn short(command: &str) -> String {
+    let mut command = command.to_string();
+    for (word, meant) in MEANT {
+        command = command.replace(word, meant);
+    }
+    let (words, rest) = split(&command);
+    if !words.trim_start().starts_with("lastdrop ") {
+        return command;
+    }
+    let mut words: Vec<String> = words.split_whitespace().map(str::to_string).collect();
+    for at in 1..words.len() {
+        if let Some((_, time)) = SHORTER.iter().find(|(flag, _)| words[at - 1] == *flag) {
+            words[at] = (*time).into();
+        }
+    }
+    let name = words.get(1).cloned().unwrap_or_default();
+    let line = words.join(" ") + " ";
+    let by_name = SHORT.iter().filter(|(sub, _)| *sub == name && !ENDS.iter().any(|e| line.contains(e)));
+    let by_word = SHORT_WITH.iter().filter(|(word, _)| line.contains(word) && name != "tune");
+    for (flag, value) in by_name.chain(by_word).flat_map(|(_, options)| options.iter()) {
+        if !line.contains(&format!(" {flag} ")) {
+            words.splice(2..2, [(*flag).to_string(), (*value).to_string()]);
+        }
+    }
+    format!("{} {rest}", words.join(" "))
+}
+
+/// Which machine a command of a page is for.
+fn front(page: &str, command: &str) -> Front {
+    let words = ["nginx", "php-fpm", "haproxy", "chain.toml"];
+    if page.contains("nginx") || !command.contains("apache") && words.iter().any(|word| command.contains(word)) {
+        Front::Nginx
+    } else {
+        Front::Apache
+    }
+}
+
+/// Exit codes with which a command has done what its text says, on a machine that may be busy with anything.
+fn done_with(command: &str) -> BTreeSet<i32> {
+    let mut codes = BTreeSet::from([0]);
+    let name = command.split_whitespace().nth(1).unwrap_or_default();
+    // Two that are equal are still two measurements, on a machine that does other things meanwhile.
+    if ["--objective", "--fail-on-worse", "examples/ci/regression"].iter().any(|word| command.contains(word)) {
+        codes.insert(3);
+    }
+    if ["run", "replay", "capacity", "compare"].contains(&name) {
+        codes.insert(4);
+    }
+    if ["target", "record", "ui"].contains(&name) {
+        codes.extend([143, 130]);
+    }
+    codes
+}
+
+/// Commands that go on until they are ended: they are, when they have done something.
+fn ended(command: &str) -> Option<String> {
+    let visit = if command.starts_with("lastdrop target") {
+        "curl -s -o /dev/null --max-time 5 http://127.0.0.1:9801/"
+    } else if command.starts_with("lastdrop record --host") {
+        "curl -sk -o /dev/null --max-time 5 --proxy http://127.0.0.1:8888 https://shop.example/"
+    } else if command.starts_with("lastdrop record") {
+        "curl -s -o /dev/null --max-time 5 http://127.0.0.1:8888/"
+    } else if command.starts_with("lastdrop ui") {
+        // In TLS or not: whoever is there answers, if only that there is no token.
+        "{ curl -sk -o /dev/null --max-time 5 https://127.0.0.1:8484/ || curl -s -o /dev/null --max-time 5 http://127.0.0.1:8484/; }"
+    } else if command.starts_with("lastdrop fleet up") {
+        "lastdrop fleet status"
+    } else {
+        return None;
+    };
+    let command = command.replace("lastdrop fleet up", "lastdrop fleet up --listen 127.0.0.1:0");
+    let command = command.replace("lastdrop target", "lastdrop target --listen 127.0.0.1:9801");
+    let listens = command.contains("--listen ");
+    let command = if listens { command } else { command.replace("lastdrop ui", "lastdrop ui --listen 127.0.0.1:8484") };
+    let (words, _) = split(&command);
+    Some(format!(
+        "rm -f plan.toml; {words} & pid=$!; for i in $(seq 300); do {visit} && break; kill -0 $pid || break; sleep 0.1; done; kill -TERM $pid; wait $pid"
+    ))
+}
+
+/// What the pages take to be there: logs, plans, recordings, runs.
+const FILES: &str = r#"
+set -e
+for i in $(seq 200); do
+    echo "10.0.0.$((i % 9)) - - [31/Jan/2026:12:00:0$((i % 2)) +0000] \"GET /page?i=$i HTTP/1.1\" 200 36 $((1000 + i))"
+done | sort -t: -k4,4 > access.log
+cp access.log access.log.1
+gzip -c access.log > access.log.2.gz
+mkdir -p /var/log/nginx && cp access.log /var/log/nginx/access.log
+echo secret > "$HOME/.db" && chmod 600 "$HOME/.db"
+echo 'url = "http://127.0.0.1/app"' > plan.toml
+echo 'url = "http://127.0.0.1:8080/"' > old.toml
+echo 'url = "http://127.0.0.1:8081/"' > new.toml
+printf '%s\n' 'http://127.0.0.1:8080/a' 'http://127.0.0.1:8080/b' > urls.txt
+printf '/a think=1\n/b\n\n/c\n' > sess.log
+echo "curl 'http://127.0.0.1:8080/page' -H 'Accept: text/html'" > copied.txt
+cat > shop.har <<'END'
+{"log":{"version":"1.2","creator":{"name":"browser","version":"1"},"pages":[],"entries":[
+{"startedDateTime":"2026-01-31T12:00:00.000Z","time":5,"request":{"method":"GET","url":"http://127.0.0.1:8080/","httpVersion":"HTTP/1.1",
+"cookies":[],"headers":[{"name":"Accept","value":"text/html"}],"queryString":[],"headersSize":-1,"bodySize":0},"response":{"status":200,
+"statusText":"OK","httpVersion":"HTTP/1.1","cookies":[],"headers":[{"name":"Content-Type","value":"text/html"}],"content":{"size":5,
+"mimeType":"text/html","text":"hello"},"redirectURL":"","headersSize":-1,"bodySize":5},"cache":{},"timings":{"send":0,"wait":5,"receive":0}}]}}
+END
+common='url = "http://127.0.0.1/index.php"
+users = 4
+requests = 20'
+printf 'server = "nginx"\n%s\n[settings]\nworker_processes = [1, 2]\n' "$common" > nginx.toml
+printf 'server = "php-fpm"\n%s\n[settings]\npm = ["static", "dynamic"]\n' "$common" > php-fpm.toml
+printf 'server = "haproxy"\nurl = "http://127.0.0.1:8090/"\nusers = 4\nrequests = 20\n[settings]\nnbthread = [1, 2]\n"be_app/app1.maxconn" = [5, 20]\n' > haproxy.toml
+lastdrop run http://127.0.0.1:8080/ -n 200 -c 2 --quiet --json before.json
+lastdrop run http://127.0.0.1:8080/ -n 200 -c 2 --quiet --json after.json
+for run in before after; do lastdrop ab -n 200 -c 2 http://127.0.0.1:8080/ > ab-$run.txt; done
+lastdrop size target@http://127.0.0.1:8080/ --quiet --json size.json
+lastdrop profile target@http://127.0.0.1:8080/ -d 300ms --quiet --json profile.json
+"#;
+
+/// Why one that a table has is not carried out.
+fn left_out(step: &Step) -> Option<String> {
+    let known = NOT_RUN.iter().find(|(word, _)| step.text.contains(word)).map(|(_, why)| (*why).to_string());
+    step.not_run.clone().or(known)
+}
+
+fn read(page: &str) -> String {
+    fs::read_to_string(Path::new(SOURCE).join(page)).unwrap_or_else(|e| panic!("{page}: {e}"))
+}
+
+/// Carries out all commands of a page.
+fn carry_out(page: &str) {
+    let mut houses: BTreeMap<Front, House> = BTreeMap::new();
+    let mut troubles = Vec::new();
+    let mut count = 0;
+    for step in commands(&read(page)) {
+        if left_out(&step).is_some() {
+            continue;
+        }
+        count += 1;
+        let house = houses.entry(front(page, &step.text)).or_insert_with_key(|front| {
+            let house = House::new(*front);
+            let examples = format!(
+                "cp -r '{SOURCE}/examples' examples && sed -i 's/^duration = .*/duration = \"300ms\"/; s/^rounds = .*/rounds = 2/' examples/*.toml"
+            );
+            for script in [&examples, FILES] {
+                let done = house.sh(script);
+                assert_eq!(done.code, 0, "{done:?}");
+            }
+            house
+        });
+        let mut command = short(&step.text);
+        if command.contains("3fa2") {
+            let first = house.sh("sed 's/.*\"id\": *\"\\([^\"]*\\)\".*/\\1/; t end; d; :end q' before.json").stdout;
+            command = command.replace("3fa2", first.trim());
+        }
+        let script = ended(&command).unwrap_or_else(|| command.clone());
+        let done = house.sh(&script);
+        let no_time =
+            command.starts_with("lastdrop capacity") && done.code == 1 && done.stdout.contains("the time was over");
+        // A machine whose processors do something else has none left for settings.
+        let no_cpu = command.contains("cpu<") && done.code == 1 && done.stdout.contains("INFEASIBLE");
+        if !done_with(&command).contains(&done.code) && !no_time && !no_cpu {
+            troubles.push(format!("{page}:{}: {}\n  as {script}: {done:?}", step.line, step.text));
+        }
+    }
+    for house in houses.values() {
+        let done = house.sh("lastdrop restore");
+        if done.code != 0 {
+            troubles.push(format!("{:?}: {done:?}", house.front()));
+        }
+    }
+    assert!(count > 0, "{page} has no command");
+    assert!(troubles.is_empty(), "{} of {count} commands of {page}:\n{}", troubles.len(), troubles.join("\n"));
+}
+
+macro_rules! pages {
+    ($($test:ident $page:literal,)*) => {
+        /// The pages that have commands, each a test.
+        const PAGES: &[&str] = &[$($page),*];
+        $(
+            #[test]
+            fn $test() {
+                carry_out($page);
+            }
+        )*
+    };
+}
+
+pages! {
+    the_readme_does_what_it_says "README.md",
+    the_manual_does_what_it_says "docs/manual.md",
+    the_first_minutes_with_apache_do_what_they_say "docs/first-minutes-apache.md",
+    the_first_minutes_with_nginx_do_what_they_say "docs/first-minutes-nginx-fpm.md",
+    the_chapter_about_an_application_does_what_it_says "docs/tune-an-application.md",
+    the_chapter_about_ci_does_what_it_says "docs/ci.md",
+    the_chapter_about_plans_does_what_it_says "docs/plan-file.md",
+    the_chapter_about_the_method_does_what_it_says "docs/method.md",
+}
+
+/// All pages of the book, as paths below docs.
+fn chapters() -> Vec<PathBuf> {
+    let files = fs::read_dir(Path::new(SOURCE).join("docs")).expect("readable").filter_map(|e| Some(e.ok()?.path()));
+    files.filter(|f| f.extension().is_some_and(|e| e == "md")).collect()
+}
+
+#[test]
+fn no_page_with_commands_is_forgotten_and_few_are_left_out() {
+    let mut out = Vec::new();
+    let all = chapters().into_iter().map(|f| format!("docs/{}", f.file_name().expect("a name").to_string_lossy()));
+    for page in all.chain(["README.md".to_string()]) {
+        let steps = commands(&read(&page));
+        let (left, run): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(|s| left_out(s).is_some());
+        out.extend(left.iter().map(|s| format!("{page}:{}: {}: {}", s.line, s.text, left_out(s).expect("a reason"))));
+        // What is made of the tables, and what is about this repository, has no commands of its own.
+        assert!(
+            run.is_empty() || PAGES.contains(&page.as_str()),
+            "{page} has commands that no test carries out: {run:?}"
+        );
+    }
+    println!("{} commands are not carried out:\n{}", out.len(), out.join("\n"));
+    assert!(out.len() <= MOST_NOT_RUN, "{} commands are not carried out:\n{}", out.len(), out.join("\n"));
+    for (word, why) in NOT_RUN {
+        assert!(out.iter().any(|line| line.contains(word)), "nothing is left out for '{word}' ({why}) any more");
+    }
+}
+
+#[test]
+fn every_link_of_the_book_leads_somewhere_and_every_page_is_in_it() {
+    let docs = Path::new(SOURCE).join("docs");
+    let summary: BTreeSet<String> = links(&read("docs/SUMMARY.md")).into_iter().collect();
+    for page in chapters() {
+        let name = page.file_name().expect("a name").to_string_lossy().into_owned();
+        assert!(name == "SUMMARY.md" || summary.contains(&name), "{name} is not in SUMMARY.md");
+    }
+    let mut wrong = Vec::new();
+    for page in chapters().into_iter().chain([docs.join("../README.md"), docs.join("../CONTRIBUTING.md")]) {
+        let text = fs::read_to_string(&page).expect("readable");
+        for link in links(&text).into_iter().filter(|l| !l.contains("://")) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link.as_str(), ""));
+            let to = if file.is_empty() { page.clone() } else { page.parent().expect("a folder").join(file) };
+            let found = fs::read(&to).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            match found {
+                Err(e) => wrong.push(format!("{}: {link}: {e}", page.display())),
+                Ok(text) if !anchor.is_empty() && !anchors(&text).contains(anchor) => {
+                    wrong.push(format!("{}: {link}: no such heading", page.display()));
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn chapters_of_tables_are_those_of_this_program() {
+    let folder = Folder::new();
+    for chapter in ["findings", "knobs"] {
+        let done = folder.run(&["chapter", chapter]);
+        assert_eq!(done.code, 0, "{done:?}");
+        let page = format!("docs/{chapter}.md");
+        assert_eq!(read(&page), done.stdout, "write it anew: lastdrop chapter {chapter} > {page}");
+    }
+}
+
+#[test]
+fn the_help_of_every_command_has_examples() {
+    let lastdrop = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_lastdrop")).args(args).output().expect("it runs");
+        Done::of(output, args)
+    };
+    let help = lastdrop(&["-h"]).stdout;
+    let listed = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
+    let names: Vec<&str> =
+        listed.filter(|l| !l.starts_with("   ")).filter_map(|l| l.split_whitespace().next()).collect();
+    assert!(names.len() > 20, "{help}");
+    for name in names.into_iter().filter(|n| *n != "help") {
+        for flag in ["-h", "--help"] {
+            let text = lastdrop(&[name, flag]).stdout;
+            let examples =
+                text.split("Examples:\n").nth(1).unwrap_or_else(|| panic!("{name} {flag} has no examples: {text}"));
+            assert!(examples.contains(&format!("lastdrop {name}")), "{name} {flag}: {examples}");
+        }
+    }
+    assert!(lastdrop(&["--help"]).stdout.contains("Examples:\n  lastdrop "), "the program itself");
+}

@@ -1,0 +1,439 @@
+//! Servers on other machines: two Apaches behind HAProxy, an agent beside each with a state folder of its own, and commands that reach
+//! them through a broker. All of it on this machine.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::common::servers::{Daemon, haproxy};
+use crate::common::{Apache, Done, Folder, alone, free_port, get, n, signal, wait_until};
+use serde_json::{Value, json};
+
+/// A program that goes on, with what it says on stderr; dropped, it ends.
+struct Running {
+    child: Child,
+    said: Arc<Mutex<String>>,
+}
+
+impl Running {
+    fn start(mut command: Command) -> Running {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+        let said = Arc::new(Mutex::new(String::new()));
+        let (lines, heard) = (BufReader::new(child.stderr.take().expect("its stderr")).lines(), Arc::clone(&said));
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).for_each(|line| *heard.lock().expect("lock") += &(line + "\n"));
+        });
+        Running { child, said }
+    }
+
+    fn said(&self) -> String {
+        self.said.lock().expect("lock").clone()
+    }
+
+    fn says(&self, what: &str) {
+        wait_until(what, || self.said().contains(what));
+    }
+
+    fn kill(&mut self) {
+        signal(&self.child, libc::SIGKILL);
+        self.child.wait().expect("it ends");
+    }
+
+    /// Its exit code after it was asked to end.
+    fn end(&mut self) -> Option<i32> {
+        signal(&self.child, libc::SIGTERM);
+        self.child.wait().expect("it ends").code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended is nobody's process any more.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.end();
+        }
+    }
+}
+
+/// A machine with a server: its folder, and the agent there.
+struct Node {
+    name: &'static str,
+    agent: Running,
+    apache: Apache,
+    before: Vec<(PathBuf, Vec<u8>)>,
+    folder: Folder,
+}
+
+struct Site {
+    nodes: Vec<Node>,
+    // After the agents: whoever is left without a broker would go on trying.
+    _broker: Running,
+    _haproxy: Daemon,
+    url: String,
+    nats: String,
+    token: PathBuf,
+    agent_token: String,
+    folder: Folder,
+}
+
+/// A script that waits, so that a pool of few is held back by nothing else.
+const WAIT: &str = "select(undef, undef, undef, 0.05);\nprint \"Content-Type: text/plain\\n\\nok\\n\";\n";
+
+impl Site {
+    /// Nodes a and b, whose agents are started with these options, and pools of these sizes.
+    fn start(options: [&[&str]; 2], pools: [u64; 2]) -> Site {
+        let folder = Folder::new();
+        let mut up = folder.lastdrop(&["fleet", "up", "--listen", &format!("127.0.0.1:{}", free_port())]);
+        let mut broker = Running::start({
+            up.stdout(Stdio::piped());
+            up
+        });
+        let mut lines = BufReader::new(broker.child.stdout.take().expect("its stdout")).lines().map_while(Result::ok);
+        let mut value = |name: &str| {
+            let line = lines.next().unwrap_or_else(|| panic!("no line for {name}; is nats-server installed?"));
+            line.strip_prefix(name).unwrap_or_else(|| panic!("{name} in {line:?}")).trim().to_string()
+        };
+        let (nats, token_text, agent_token) = (value("url "), value("token "), value("agent-token "));
+        let token = folder.join("token");
+        fs::write(&token, token_text).expect("written");
+        let mut nodes = Vec::new();
+        for ((name, options), pool) in ["a", "b"].into_iter().zip(options).zip(pools) {
+            let own = Folder::new();
+            let apache = Apache::start_with(&own, |text| {
+                text.replace("MaxRequestWorkers 50", &format!("MaxRequestWorkers {pool}"))
+                    .replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0")
+            });
+            let script = apache.folder.join("htdocs/perl/wait.pl");
+            fs::write(&script, WAIT).expect("written");
+            Command::new("chmod").arg("755").arg(&script).status().expect("chmod");
+            wait_until("the script", || get(apache.port, "/perl/wait.pl").is_some_and(|b| b.contains("ok")));
+            let agent = agent(&own, &nats, &agent_token, name, &apache, options);
+            let before = apache.tree();
+            nodes.push(Node { name, agent, apache, before, folder: own });
+        }
+        let port = free_port();
+        let servers: String =
+            nodes.iter().map(|node| format!("  server {} 127.0.0.1:{}\n", node.name, node.apache.port)).collect();
+        let config = format!(
+            "defaults\n  mode http\n  timeout connect 5s\n  timeout client 20s\n  timeout server 20s\n  retries 3\n  option redispatch\n\
+             frontend front\n  bind 127.0.0.1:{port}\n  default_backend nodes\nbackend nodes\n  balance roundrobin\n{servers}"
+        );
+        let haproxy = haproxy(&folder, &config, port);
+        let url = format!("http://127.0.0.1:{port}/perl/wait.pl");
+        let site = Site { nodes, _broker: broker, _haproxy: haproxy, url, nats, token, agent_token, folder };
+        wait_until("both agents in the fleet", || site.agents().len() == 2);
+        site
+    }
+
+    fn agents(&self) -> Vec<Value> {
+        self.folder.json(&["fleet", "status"], 0)["agents"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// A plan that varies the pool of servers that are named so.
+    fn plan(&self, servers: &str, setting: &str, duration: &str) -> String {
+        let file = self.folder.join("plan.toml");
+        let head = format!("server = {servers}\nurl = '{}'\nusers = 2\nkeepalive = 'off'\n", self.url);
+        fs::write(&file, format!("{head}duration = '{duration}'\n[settings]\n{setting}\n")).expect("written");
+        file.display().to_string()
+    }
+
+    fn pools(&self) -> Vec<Option<usize>> {
+        self.nodes.iter().map(|node| node.apache.pool()).collect()
+    }
+
+    /// Every file as it was, and the pools.
+    fn is_as_it_was(&self, pools: [usize; 2]) {
+        // The journal goes last, when the server has answered.
+        let undone = || self.nodes.iter().all(|node| node.folder.journal().is_none());
+        wait_until("the pools that they had", || undone() && self.pools() == pools.map(Some));
+        for node in &self.nodes {
+            assert_eq!(node.apache.tree(), node.before, "{}", node.name);
+        }
+    }
+
+    fn run(&self, args: &[&str]) -> Done {
+        self.folder.run(args)
+    }
+}
+
+fn agent(folder: &Folder, nats: &str, token: &str, name: &str, apache: &Apache, options: &[&str]) -> Running {
+    let mut command =
+        folder.lastdrop(&[&["agent", nats, "--name", name, "--server", &apache.name()], options].concat());
+    command.env("LASTDROP_TOKEN", token).stdout(Stdio::null());
+    let agent = Running::start(command);
+    agent.says("is in the fleet");
+    agent
+}
+
+#[test]
+fn nodes_are_watched_side_by_side_and_the_one_that_differs_is_named() {
+    let mut site = Site::start([&[], &[]], [50, 20]);
+    // As from a third machine: nothing but the broker's address and the token.
+    let (third, token) = (Folder::new(), site.token.display().to_string());
+    let fleet = ["--nats", &site.nats, "--token-file", &token];
+    let watch = [&["watch", "a,b/apache", "--once", "--interval", "300ms"], &fleet[..]].concat();
+    let seen = third.json(&watch, 0);
+    let looks = seen["looks"].as_array().expect("looks");
+    let names: Vec<&str> = looks.iter().map(|l| l["server"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["a/apache", "b/apache"]);
+    let named = looks[0]["named"].as_str().expect("a name");
+    assert_eq!(named, format!("a/{}", site.nodes[0].apache.name()));
+    assert!(looks.iter().all(|l| n(&l["real_memory_bytes"]) > 0 && n(&l["worker_count"]) > 0), "{looks:#?}");
+    assert!(seen["workers"].as_array().expect("workers").iter().any(|w| w["server"] == "b/apache"));
+    let differs = |document: &Value| -> Vec<Value> {
+        document["differs"].as_array().expect("differs").iter().filter(|d| d["what"] == "settings").cloned().collect()
+    };
+    let wanted =
+        json!([{"server": "b/apache", "what": "settings", "name": "MaxRequestWorkers", "value": 20, "others": 50}]);
+    assert_eq!(json!(differs(&seen)), wanted);
+    let line = "b/apache differs: MaxRequestWorkers is 20, on the others 50";
+    let text = third.run(&watch);
+    assert!(text.code == 0 && text.stdout.contains(line), "{text:?}");
+    // Again and again, a line a look.
+    let lines = third.run(&[&["watch", "a,b/apache", "--interval", "300ms", "-d", "6s"], &fleet[..]].concat());
+    assert!(lines.code == 0 && lines.stdout.matches(line).count() >= 2, "{lines:?}");
+    let knobs = third.json(&[&["knobs", "a,b/apache"], &fleet[..]].concat(), 0);
+    assert_eq!(json!(differs(&knobs)), wanted);
+    let row = |name: &str| {
+        let rows = knobs["knobs"].as_array().expect("rows");
+        rows.iter().find(|r| r["setting"] == name).unwrap_or_else(|| panic!("{name}: {knobs:#}")).clone()
+    };
+    assert_eq!(
+        (n(&row("a/apache.MaxRequestWorkers")["value"]), n(&row("b/apache.MaxRequestWorkers")["value"])),
+        (50, 20)
+    );
+    // All that look at such a server; so many of them; by name.
+    let all = |who| [&["watch", "apache", "--fleet", who, "--once", "--interval", "300ms"], &fleet[..]].concat();
+    let seen = third.json(&all("all"), 0);
+    assert_eq!(json!(differs(&seen)), wanted);
+    for who in ["1", "a"] {
+        let one = third.json(&all(who), 0);
+        assert!(one["server"].as_str().is_some_and(|s| s.starts_with("a/apache:")), "{who}: {one:#}");
+    }
+    let refused = [
+        (["watch", "nginx", "--fleet", "all"], "no agent of the fleet looks at nginx"),
+        (["watch", "nginx", "--fleet", "b"], "agent b looks at apache:"),
+        (["watch", "apache", "--fleet", "a*2"], "weights share out a load"),
+        (["watch", "apache", "--fleet", "3"], "3 agents are wanted, the fleet has 2"),
+        (["watch", "a/apache", "--fleet", "all"], "and so does 'a/apache'"),
+    ];
+    for (words, why) in refused {
+        let done = third.run(&[&words[..], &fleet[..], &["--once"]].concat());
+        assert!(done.code == 2 && done.stderr.contains(why), "{words:?}: {done:?}");
+    }
+    // One alone is as one here.
+    let one = third.json(&[&["watch", "a/apache", "--once", "--interval", "300ms"], &fleet[..]].concat(), 0);
+    assert!(
+        one["server"].as_str().is_some_and(|s| s.starts_with("a/apache:")) && one.get("looks").is_none(),
+        "{one:#}"
+    );
+    // Looks beside a run come from there, also where the same agent puts the load on.
+    let run = ["run", &site.url, "-c", "2", "-d", "3s", "--server", "a/apache", "--fleet", "all"];
+    let run = site.folder.json(&run, 0);
+    assert_eq!(run["server"]["name"], named, "{:#}", run["server"]);
+    let looks = run["server"]["looks"].as_array().expect("looks");
+    assert!(looks.len() >= 2 && looks.iter().any(|l| n(&l["worker_count"]) > 0), "{looks:#?}");
+    // What was not named at its start is not looked at, whatever it is.
+    let other = site.run(&["watch", "a/nginx", "--once"]);
+    assert!(other.code == 1 && other.stderr.contains("agent a: it looks at apache:"), "{other:?}");
+    let other = site.run(&["knobs", "a/apache:/etc/passwd"]);
+    assert!(other.code == 1 && other.stderr.contains("and not at 'apache:/etc/passwd'"), "{other:?}");
+    let nobody = site.run(&["watch", "c/apache", "--once"]);
+    assert!(nobody.code == 2 && nobody.stderr.contains("no agent c in the fleet, which has a, b"), "{nobody:?}");
+    let here = site.run(&["size", "a/apache"]);
+    assert!(here.code == 1 && here.stderr.contains("is on another machine"), "{here:?}");
+    // The other node goes on being seen where one is lost, and the lost one is named.
+    let watch = ["watch", "a,b/apache", "--interval", "300ms", "--json", "-"];
+    let mut command = site.folder.lastdrop(&watch);
+    let mut watching = Running::start({
+        command.stdout(Stdio::piped());
+        command
+    });
+    let lines = BufReader::new(watching.child.stdout.take().expect("its stdout")).lines().map_while(Result::ok);
+    let mut documents = lines.map(|line| serde_json::from_str::<Value>(&line).expect("JSON"));
+    let servers = |d: &Value| d["looks"].as_array().map_or(0, Vec::len);
+    assert!(documents.any(|d| servers(&d) == 2));
+    site.nodes[0].agent.kill();
+    assert!(documents.any(|d| servers(&d) == 1 && d["looks"][0]["server"] == "b/apache"));
+}
+
+#[test]
+fn an_agent_that_may_only_look_changes_nothing_and_counts_who_tries() {
+    let site = Site::start([&["--act"], &[]], [6, 6]);
+    let plan = site.plan("'b/apache'", "MaxRequestWorkers = [3, 4]", "300ms");
+    let refused = site.run(&["sweep", &plan]);
+    assert!(
+        refused.code == 1 && refused.stderr.contains("agent b: ") && refused.stderr.contains("--act"),
+        "{refused:?}"
+    );
+    let refused = site.run(&["restore", "b/apache"]);
+    assert!(refused.code == 1 && refused.stderr.contains("--act"), "{refused:?}");
+    // Of a pair none is changed where one refuses.
+    let plan = site.plan("'a,b/apache'", "MaxRequestWorkers = [3, 4]", "300ms");
+    let refused = site.run(&["sweep", &plan]);
+    assert!(refused.code == 1 && refused.stderr.contains("agent b: "), "{refused:?}");
+    site.is_as_it_was([6, 6]);
+    site.nodes[1].agent.says("it was started without --act");
+    let agents = site.agents();
+    assert_eq!((n(&agents[0]["refused"]["declined"]), n(&agents[1]["refused"]["declined"])), (0, 3), "{agents:#?}");
+    // The one that may is changed for each row, and put back.
+    let plan = site.plan("'a/apache'", "MaxRequestWorkers = [3, 4]", "500ms");
+    let document = site.folder.json(&["sweep", &plan, "--quiet"], 0);
+    let rows = document["rows"].as_array().expect("rows");
+    let values: Vec<u64> = rows.iter().map(|r| n(&r["settings"]["MaxRequestWorkers"])).collect();
+    assert_eq!(values, [3, 4]);
+    assert!(rows.iter().all(|r| n(&r["answered"]) > 0 && n(&r["failed"]) == 0), "{document:#}");
+    assert_eq!(document["server"], format!("a/{}", site.nodes[0].apache.name()));
+    site.is_as_it_was([6, 6]);
+}
+
+#[test]
+fn a_pair_behind_a_balancer_is_tuned_as_one_and_restored_byte_for_byte() {
+    let _alone = alone();
+    let site = Site::start([&["--act"], &["--act"]], [1, 1]);
+    let args = [
+        "tune",
+        "a,b/apache",
+        "--url",
+        &site.url,
+        "--only",
+        "MaxRequestWorkers",
+        "-c",
+        "8",
+        "-d",
+        "2s",
+        "--trials",
+        "4",
+        "--blocks",
+        "4",
+    ];
+    let document = site.folder.json(&args, 0);
+    // Eight users that wait for 50 ms each get more from more workers; on a machine that is busy with others that may not be certain.
+    let verdict = document["verdict"].as_str().expect("a verdict");
+    assert!(["improved", "no_gain", "inconclusive"].contains(&verdict), "{document:#}");
+    let trials = document["trials"].as_array().expect("trials");
+    let larger = |t: &Value| t["settings"]["MaxRequestWorkers"].as_u64().is_some_and(|n| n > 1);
+    assert!(trials.iter().any(|t| larger(t) && t["valid"] == true), "{document:#}");
+    if verdict == "improved" {
+        assert!(larger(&document["winner"]), "{document:#}");
+    }
+    let names: Vec<String> = site.nodes.iter().map(|node| format!("{}/{}", node.name, node.apache.name())).collect();
+    assert_eq!(document["server"], names.join(" + "));
+    assert!(trials[0]["real_memory_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{document:#}");
+    site.is_as_it_was([1, 1]);
+}
+
+#[test]
+fn a_doctor_examines_each_node_and_names_the_one_that_holds_the_site_back() {
+    let _alone = alone();
+    let site = Site::start([&["--act"], &["--act"]], [2, 40]);
+    let args = [
+        &["doctor", "a,b/apache", "--url", &site.url, "-c", "24", "-d", "5s", "--keepalive", "off", "--confirm"][..],
+        // The balancer's own connections are no visitors.
+        &["--no-store", "--ignore-source", "127.0.0.1"],
+    ];
+    let document = site.folder.json(&args.concat(), 0);
+    let examination = &document["examination"];
+    let each = examination["nodes"].as_array().expect("nodes");
+    let machines: Vec<&str> = each.iter().map(|e| e["machine"].as_str().expect("a name")).collect();
+    assert_eq!((machines, examination["machine"].as_str()), (vec!["a", "b"], Some("a, b")));
+    for (node, name) in each.iter().zip(["a/apache", "b/apache"]) {
+        let steps = node["steps"].as_array().expect("steps");
+        let main = steps.iter().find(|s| s["kind"] == "main").expect("the load that is asked about");
+        assert_eq!((&main["servers"][0]["server"], n(&main["users"])), (&json!(name), 12), "{main:#}");
+    }
+    assert_eq!(document["limit"], "workers-exhausted", "{:#}", document["findings"]);
+    let limit = &document["findings"][0];
+    assert!(limit["title"].as_str().is_some_and(|t| t.contains("a/apache") && !t.contains("b/apache")), "{limit:#}");
+    assert_eq!(limit["fix"][0]["server"], "a/apache", "{limit:#}");
+    let differs = document["differs"].as_array().expect("differs");
+    let pool = json!({"server": "b/apache", "what": "settings", "name": "MaxRequestWorkers", "value": 40, "others": 2});
+    assert!(differs.contains(&pool), "{differs:#?}");
+    // The change is made on both, and put back on both.
+    assert!(document["confirmed"]["ratio"].as_f64().is_some_and(|r| r > 1.0), "{:#}", document["confirmed"]);
+    site.is_as_it_was([2, 40]);
+}
+
+/// A sweep of both, in the middle of a row.
+fn changed(site: &Site) -> Running {
+    let plan = site.plan("'a,b/apache'", "MaxRequestWorkers = [3, 4]", "60s");
+    let mut command = site.folder.lastdrop(&["sweep", &plan, "--quiet"]);
+    command.stdout(Stdio::null());
+    let sweep = Running::start(command);
+    let stage = |node: &Node| -> Option<Value> {
+        let journal: Value = serde_json::from_slice(&fs::read(node.folder.journal()?).ok()?).ok()?;
+        Some(journal["stage"].clone())
+    };
+    // Their status pages are left alone until then: whoever asks is a visitor.
+    let changed = || site.nodes.iter().all(|node| stage(node) == Some("changed".into()));
+    wait_until("a change of both", || changed() || !sweep.said().is_empty());
+    let small = |pool: &Option<usize>| matches!(pool, Some(3 | 4));
+    wait_until("small pools", || site.pools().iter().all(small) || !sweep.said().is_empty());
+    assert_eq!(sweep.said(), "");
+    sweep
+}
+
+#[test]
+fn when_all_is_killed_restore_on_each_machine_puts_its_server_back() {
+    let mut site = Site::start([&["--act"], &["--act"]], [6, 6]);
+    let mut sweep = changed(&site);
+    for node in &mut site.nodes {
+        node.agent.kill();
+    }
+    sweep.kill();
+    for node in &site.nodes {
+        let done = node.folder.run(&["restore"]);
+        assert!(done.code == 0 && done.stdout.contains("put back as it was found"), "{done:?}");
+    }
+    site.is_as_it_was([6, 6]);
+
+    // The same from afar, when the agents are there again; until then nothing is changed anew.
+    let restart = |site: &mut Site| {
+        let (nats, token) = (site.nats.clone(), site.agent_token.clone());
+        for node in &mut site.nodes {
+            node.agent = agent(&node.folder, &nats, &token, node.name, &node.apache, &["--act"]);
+        }
+    };
+    restart(&mut site);
+    wait_until("both agents in the fleet", || site.agents().len() == 2);
+    let mut sweep = changed(&site);
+    for node in &mut site.nodes {
+        node.agent.kill();
+    }
+    sweep.kill();
+    restart(&mut site);
+    let plan = site.plan("'a/apache'", "MaxRequestWorkers = [3, 4]", "300ms");
+    let refused = site.run(&["sweep", &plan]);
+    assert!(refused.code == 1 && refused.stderr.contains("left its settings changed"), "{refused:?}");
+    let dry = site.run(&["restore", "a,b/apache", "--dry-run"]);
+    assert!(dry.code == 0 && dry.stdout.matches("would be put back").count() == 2, "{dry:?}");
+    let done = site.run(&["restore", "a,b/apache"]);
+    assert!(done.code == 0 && done.stdout.matches("put back as it was found").count() == 2, "{done:?}");
+    assert!(done.stdout.contains("a/apache:") && done.stdout.contains("b/apache:"), "{done:?}");
+    site.is_as_it_was([6, 6]);
+    let nothing = site.run(&["restore", "a,b/apache"]);
+    assert!(nothing.code == 0 && nothing.stdout.contains("Nothing to put back"), "{nothing:?}");
+}
+
+#[test]
+fn agents_put_back_by_themselves_what_nobody_leads_any_more() {
+    let mut site = Site::start([&["--act"], &["--act"]], [6, 6]);
+    let mut sweep = changed(&site);
+    sweep.kill();
+    site.is_as_it_was([6, 6]);
+    for node in &site.nodes {
+        node.agent.says("nothing was heard for");
+    }
+    // An agent that is asked to end puts back first.
+    let mut sweep = changed(&site);
+    for node in &mut site.nodes {
+        assert_eq!(node.agent.end(), Some(0));
+    }
+    site.is_as_it_was([6, 6]);
+    // Whoever led it hears of it, and does not hang.
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(sweep.end().is_some_and(|code| code != 0));
+}

@@ -1,0 +1,384 @@
+//! The settings of a real PHP-FPM behind a real nginx: read, changed in a file that it includes, refused, and put back
+//! whatever happens.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::servers::{Daemon, Fpm, children_of, nginx, open_folder, php, php_site};
+use crate::common::{Done, Folder, free_port, get, processes_with, signal, wait_until};
+use serde_json::Value;
+
+/// A pool of three whose settings are in a file that the main one includes, and a page of it.
+struct Site {
+    fpm: Fpm,
+    _nginx: Daemon,
+    port: u16,
+    pool: PathBuf,
+}
+
+const SPARES: &str = "pm.start_servers = 1\npm.min_spare_servers = 1\npm.max_spare_servers = 2";
+
+impl Site {
+    fn start(folder: &Folder, lines: &str) -> Site {
+        Site::start_by(folder, lines, &["-F", "-y"])
+    }
+
+    fn start_by(folder: &Folder, lines: &str, words: &[&str]) -> Site {
+        let fpm = Fpm::start_by(folder, 3, &format!("{SPARES}\n{lines}"), true, words);
+        let (port, root) = (free_port(), open_folder(folder, "docs"));
+        php(&root, "pid.php", "echo getmypid();");
+        let nginx = nginx(folder, &php_site(port, &root, &fpm.socket), port);
+        wait_until("a page", || get(port, "/pid.php").is_some());
+        Site { pool: folder.join("pool.d/www.conf"), fpm, _nginx: nginx, port }
+    }
+
+    fn master(&self) -> i32 {
+        self.fpm.master()
+    }
+
+    fn children(&self) -> usize {
+        children_of(self.master())
+    }
+
+    fn ours(&self) -> PathBuf {
+        self.pool.with_file_name("zz-lastdrop.conf")
+    }
+
+    fn tree(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let folder = self.pool.parent().expect("has one");
+        let mut files: Vec<PathBuf> =
+            fs::read_dir(folder).expect("readable").filter_map(|e| Some(e.ok()?.path())).collect();
+        files.push(self.fpm.config.clone());
+        files.sort();
+        files.into_iter().map(|f| (f.clone(), fs::read(f).expect("readable"))).collect()
+    }
+
+    fn plan(&self, folder: &Folder, duration: &str, settings: &str) -> String {
+        let file = folder.join("plan.toml");
+        let head = format!(
+            "server = '{}'\nurl = 'http://127.0.0.1:{}/pid.php'\nusers = 2\nduration = '{duration}'\nkeepalive = 'off'",
+            self.fpm.name(),
+            self.port
+        );
+        fs::write(&file, format!("{head}\n[settings]\n{settings}")).expect("written");
+        file.display().to_string()
+    }
+}
+
+fn start_sweep(folder: &Folder, plan: &str) -> Child {
+    let args = ["sweep", plan, "--live", "--quiet", "--json", "-"];
+    folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs")
+}
+
+#[test]
+fn settings_are_those_that_it_tells() {
+    let folder = Folder::new();
+    let site = Site::start(&folder, "pm.max_requests = 900\npm.process_idle_timeout = 20s");
+    let exe = fs::read_link(format!("/proc/{}/exe", site.master())).expect("its program");
+    let told = Command::new(exe).arg("-tt").arg("-y").arg(&site.fpm.config).output().expect("it runs");
+    let told = String::from_utf8_lossy(&told.stderr).into_owned();
+    let knobs = folder.json(&["knobs", &site.fpm.name()], 0);
+    let rows = knobs["knobs"].as_array().expect("rows");
+    assert_eq!(rows.len(), 11, "{knobs:#}");
+    let told_by_php =
+        Command::new(fs::read_link(format!("/proc/{}/exe", site.master())).expect("its program")).arg("-i").output();
+    let told_by_php = String::from_utf8_lossy(&told_by_php.expect("it runs").stdout).into_owned();
+    for row in &rows[8..] {
+        let name = row["name"].as_str().expect("text");
+        let said = told_by_php.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(" => ")).expect(name);
+        let said = said.split(" => ").next().expect("a value").to_lowercase();
+        assert_eq!(row["value"].to_string().trim_matches('"'), said, "{knobs:#}");
+    }
+    for row in &rows[..8] {
+        let name = row["name"].as_str().expect("text");
+        let said = told.lines().find_map(|l| l.split_once(&format!("\t{name} = "))).expect(name).1;
+        assert_eq!(row["value"].to_string().trim_matches('"'), said, "{name}: {knobs:#}");
+        if name == "listen.backlog" {
+            assert_eq!((&row["source"], &row["needs"]), (&"default of PHP-FPM".into(), &"restart".into()));
+            continue;
+        }
+        assert!(row["source"].as_str().expect("text").contains("www.conf:") && row["needs"] == "reload", "{row}");
+    }
+    let size = folder.json(&["size", &site.fpm.name(), "--memory", "400M"], 0);
+    let notes = size["notes"].to_string();
+    assert!(notes.contains("process_control_timeout is 0") && !notes.contains("was loaded"), "{size:#}");
+    assert!(size["version"].as_str().expect("text").starts_with("PHP-FPM 8."), "{size:#}");
+    let text = fs::read_to_string(&site.pool).expect("readable");
+    fs::write(&site.pool, text.replace("max_children = 3", "max_children = 4")).expect("written");
+    let size = folder.json(&["size", &site.fpm.name()], 0);
+    assert!(size["notes"].to_string().contains("pm.max_children 4, the running server has 3"), "{size:#}");
+}
+
+#[test]
+fn a_sweep_acts_on_the_pool_and_leaves_it_as_it_was() {
+    let folder = Folder::new();
+    let site = Site::start(&folder, "pm.status_path = /status");
+    let before = site.tree();
+    // Nobody else asks anything of it: the status page counts.
+    let plan = site.plan(&folder, "1s", "'pm.max_children' = [2, 5]\npm = ['static', 'dynamic']");
+    let args = ["sweep", plan.as_str(), "--quiet", "--json", "-"];
+    let mut sweep = folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+    let mut seen = BTreeSet::new();
+    while sweep.try_wait().expect("waited for").is_none() {
+        let text = fs::read_to_string(site.ours()).unwrap_or_default();
+        if text.contains("pm = static") {
+            let size = if text.contains("pm.max_children = 2") { 2 } else { 5 };
+            seen.insert((size, site.children()));
+        } else if text.contains("pm = dynamic") {
+            seen.insert((0, site.children()));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(seen.contains(&(2, 2)) && seen.contains(&(5, 5)) && seen.contains(&(0, 1)), "{seen:?}");
+    let document: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_eq!(document["rows"].as_array().map(Vec::len), Some(4), "{document:#}");
+    wait_until("its own pool", || site.children() == 3);
+    assert_eq!((site.tree(), folder.journal()), (before, None));
+}
+
+#[test]
+fn settings_of_php_act_and_what_the_pool_sets_for_good_is_refused() {
+    let folder = Folder::new();
+    let site = Site::start(&folder, "php_admin_value[opcache.revalidate_freq] = 7");
+    let root = folder.join("docs");
+    php(
+        &root,
+        "ini.php",
+        "foreach (['enable', 'validate_timestamps'] as $k) echo ini_get(\"opcache.$k\") ? 'Y' : 'N';",
+    );
+    let before = site.tree();
+    let says = || {
+        let page = get(site.port, "/ini.php")?;
+        ["YY", "YN", "NY", "NN"].into_iter().find(|words| page.contains(words))
+    };
+    assert_eq!(says(), Some("YY"));
+    let plan =
+        site.plan(&folder, "1s", "'opcache.enable' = ['on', 'off']\n'opcache.validate_timestamps' = ['on', 'off']");
+    let mut sweep = start_sweep(&folder, &plan);
+    let mut seen = BTreeSet::new();
+    while sweep.try_wait().expect("waited for").is_none() {
+        seen.extend(says());
+        thread::sleep(Duration::from_millis(20));
+    }
+    let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(["YY", "YN", "NY", "NN"].iter().all(|wanted| seen.contains(wanted)), "{seen:?}");
+    let refused = folder.run(&["sweep", &site.plan(&folder, "200ms", "'opcache.revalidate_freq' = 5"), "--live"]);
+    assert!(refused.stdout.contains("over which nothing later counts"), "{refused:?}");
+    wait_until("as it was", || says() == Some("YY"));
+    assert_eq!((site.tree(), folder.journal()), (before, None));
+}
+
+#[test]
+fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
+    let folder = Folder::new();
+    let site = Site::start(&folder, "");
+    let before = (site.tree(), site.children());
+    let sweep = |settings: &str, live: bool| {
+        let plan = site.plan(&folder, "200ms", settings);
+        let args = ["sweep", plan.as_str(), "--json", "-", "--live"];
+        folder.run(&args[..if live { 5 } else { 4 }])
+    };
+    let wrong = sweep("pm = 'dynamic'\n'pm.min_spare_servers' = 2\n'pm.max_spare_servers' = 1", true);
+    assert!(wrong.stdout.contains("pm.max_spare_servers(1) must not be less than"), "{wrong:?}");
+    let unknown = sweep("'pm.threads' = 5", true);
+    assert!(unknown.code == 2 && unknown.stderr.contains("it knows pm, pm.max_children"), "{unknown:?}");
+    let blind = sweep("'pm.max_children' = 2", false);
+    assert!(blind.code == 1 && blind.stderr.contains("pm.status_path"), "{blind:?}");
+    assert_eq!((site.tree(), site.children()), before);
+
+    let text = fs::read_to_string(&site.pool).expect("readable");
+    fs::write(&site.pool, format!("{text}pm.oops = 1\n")).expect("written");
+    let before = site.tree();
+    let broken = sweep("'pm.max_children' = 2", true);
+    assert!(broken.code == 1 && broken.stderr.contains("unknown entry 'pm.oops'"), "{broken:?}");
+    assert_eq!((site.tree(), site.children(), folder.journal()), (before, 3, None));
+
+    fs::write(&site.pool, text).expect("written");
+
+    let other = Folder::new();
+    let whole = Fpm::start(&other, 1, "");
+    let plan = site.plan(&folder, "200ms", "'pm.max_children' = 2");
+    let text = fs::read_to_string(&plan).expect("readable").replace(&site.fpm.name(), &whole.name());
+    fs::write(&plan, text).expect("written");
+    let nowhere = folder.run(&["sweep", &plan, "--live"]);
+    assert!(nowhere.code == 1 && nowhere.stderr.contains("add as its last line: include = "), "{nowhere:?}");
+}
+
+#[test]
+fn a_killed_sweep_is_put_back_byte_for_byte() {
+    let folder = Folder::new();
+    let site = Site::start(&folder, "");
+    let before = site.tree();
+    let plan = site.plan(&folder, "300ms", "'pm.max_children' = [2, 5]\npm = ['static', 'ondemand']");
+    for moment in 0..4 {
+        let mut sweep = start_sweep(&folder, &plan);
+        match moment {
+            0 => wait_until("a journal", || folder.journal().is_some()),
+            1 => wait_until("an override", || site.ours().exists()),
+            _ => wait_until("a changed pool", || site.ours().exists() && site.children() == 2),
+        }
+        signal(&sweep, libc::SIGKILL);
+        sweep.wait().expect("ends");
+        let restored = folder.run(&["restore"]);
+        assert!(restored.code == 0, "{moment}: {restored:?}");
+        wait_until("its own pool", || site.children() == 3 && get(site.port, "/pid.php").is_some());
+        assert_eq!((site.tree(), folder.journal()), (before.clone(), None), "{moment}");
+    }
+}
+
+/// The longest queue of a unix socket, as the kernel has it.
+fn longest_queue(socket: &Path) -> Option<u64> {
+    let filter = format!("src {}", socket.display());
+    let out = Command::new("ss").args(["-lxnH", &filter]).output().expect("ss runs").stdout;
+    String::from_utf8_lossy(&out).split_whitespace().nth(3)?.parse().ok()
+}
+
+#[test]
+fn its_listen_queue_is_changed_by_a_start_with_the_words_and_variables_that_it_was_started_with() {
+    let folder = Folder::new();
+    let words = ["-d", "memory_limit=77M", "-F", "--fpm-config"];
+    let site = Site::start_by(&folder, "listen.backlog = 200\nenv[SITE] = $SITE", &words);
+    php(&folder.join("docs"), "how.php", "echo ini_get('memory_limit'), '|', getenv('SITE'), '|';");
+    let says = || get(site.port, "/how.php").is_some_and(|page| page.contains("77M|with = sign|"));
+    wait_until("its own page", says);
+    let before = site.tree();
+    let queue = || longest_queue(&site.fpm.socket);
+    assert_eq!(queue(), Some(200));
+
+    let most = fs::read_to_string("/proc/sys/net/core/somaxconn").expect("readable");
+    let beyond = site.plan(&folder, "200ms", "'listen.backlog' = 65535");
+    if most.trim().parse::<u64>().expect("a number") < 65_535 {
+        let refused = folder.run(&["sweep", &beyond, "--live"]);
+        assert!(refused.stderr.contains("no queue gets longer than that"), "{refused:?}");
+    }
+
+    let plan = site.plan(&folder, "1s", "'listen.backlog' = [33, 77]\n'pm.max_children' = [2, 4]");
+    let mut sweep = start_sweep(&folder, &plan);
+    let (mut seen, mut words) = (BTreeSet::new(), String::new());
+    while sweep.try_wait().expect("waited for").is_none() {
+        let journal = folder.journal().and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default();
+        if journal.contains("\"launch_is_known\": true") {
+            words = journal;
+        }
+        if let (Some(queue), true) = (queue(), says()) {
+            seen.insert((queue, children_of(site.fpm.master())));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!([(33, 2), (33, 4), (77, 2), (77, 4)].iter().all(|row| seen.contains(row)), "{seen:?}");
+    let words: Value = serde_json::from_str(&words).expect("a journal");
+    assert_eq!(
+        (words["birth"]["argv"][1].as_str(), words["daemonizes"].as_bool()),
+        (Some("-d"), Some(false)),
+        "{words:#}"
+    );
+    assert!(!words["birth"]["environment"].to_string().contains("FPM_SOCKETS"));
+    assert_eq!((queue(), site.tree(), folder.journal(), says()), (Some(200), before.clone(), None, true));
+
+    for moment in 0..3 {
+        let mut sweep = start_sweep(&folder, &plan);
+        match moment {
+            0 => wait_until("a journal", || folder.journal().is_some()),
+            1 => wait_until("an override", || site.ours().exists()),
+            _ => wait_until("another queue", || queue() == Some(33)),
+        }
+        signal(&sweep, libc::SIGKILL);
+        sweep.wait().expect("ends");
+        let restored = folder.run(&["restore"]);
+        assert!(restored.code == 0, "{moment}: {restored:?}");
+        wait_until("its own page", || says() && queue() == Some(200));
+        assert_eq!((site.tree(), folder.journal()), (before.clone(), None), "{moment}");
+    }
+}
+
+#[test]
+fn each_of_several_pools_has_settings_of_its_own() {
+    let folder = Folder::new();
+    let second = format!(
+        "[other.site]\nuser = www-data\ngroup = www-data\nlisten = {0}\nlisten.owner = www-data\npm = dynamic\n\
+         pm.max_children = 3\npm.start_servers = 1\npm.min_spare_servers = 1\npm.max_spare_servers = 1",
+        folder.join("other.sock").display()
+    );
+    let site = Site::start(&folder, &second);
+    let workers = |pool: &str| {
+        let title = format!("php-fpm: pool {pool}");
+        let pids = processes_with(&title).into_iter();
+        pids.filter(|pid| {
+            fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| s.contains(&format!(" {} ", site.master())))
+        })
+        .count()
+    };
+    let all = || (workers("www"), workers("other.site"));
+    wait_until("both pools", || all() == (3, 1));
+    let before = site.tree();
+    let knobs = folder.json(&["knobs", &site.fpm.name()], 0);
+    let of = |name: &str| {
+        knobs["knobs"].as_array().expect("rows").iter().find(|k| k["name"] == name).map(|k| k["value"].clone())
+    };
+    assert_eq!(of("www.pm.max_children"), Some(3.into()), "{knobs:#}");
+    assert_eq!((of("other.site.pm.max_children"), of("pm")), (Some(3.into()), None));
+    let size = folder.json(&["size", &site.fpm.name(), "--memory", "2G"], 0);
+    assert!(size["suggested"]["www.pm.max_children"] == size["suggested"]["other.site.pm.max_children"], "{size:#}");
+
+    let plan = site.plan(
+        &folder,
+        "1s",
+        "'www.pm.max_children' = [2, 5]\n'other.site.pm' = 'static'\n'other.site.pm.max_children' = [1, 4]",
+    );
+    let mut sweep = start_sweep(&folder, &plan);
+    let mut seen = BTreeSet::new();
+    while sweep.try_wait().expect("waited for").is_none() {
+        seen.insert(all());
+        thread::sleep(Duration::from_millis(20));
+    }
+    let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!([(2, 1), (2, 4), (5, 1), (5, 4)].iter().all(|row| seen.contains(row)), "{seen:?}");
+    wait_until("its own pools", || all() == (3, 1));
+    assert_eq!((site.tree(), folder.journal()), (before.clone(), None));
+
+    let url = format!("http://127.0.0.1:{}/pid.php", site.port);
+    let tune = [
+        "tune",
+        &site.fpm.name(),
+        "--url",
+        &url,
+        "--live",
+        "-c",
+        "8",
+        "-d",
+        "200ms",
+        "--warm-up",
+        "50ms",
+        "--trials",
+        "8",
+        "--quiet",
+    ];
+    let tune = folder.json(&tune, 0);
+    let tried = |name: &str| {
+        let trials = tune["trials"].as_array().expect("trials").iter();
+        trials.filter_map(|t| t["settings"][name].as_u64()).collect::<BTreeSet<_>>()
+    };
+    assert!(tried("www.pm.max_children").len() > 1 && tried("other.site.pm.max_children").len() > 1, "{tune:#}");
+    let fit = folder.run(&["size", &site.fpm.name(), "--fit", "--url", &url, "--live"]);
+    assert!(fit.code == 1 && fit.stderr.contains("has several pools (www.pm.max_children, other.site"), "{fit:?}");
+    wait_until("its own pools", || all() == (3, 1));
+    assert_eq!((site.tree(), folder.journal()), (before.clone(), None));
+
+    let mut sweep = start_sweep(&folder, &plan);
+    wait_until("changed pools", || site.ours().exists() && all() == (2, 4));
+    signal(&sweep, libc::SIGKILL);
+    sweep.wait().expect("ends");
+    assert_eq!(folder.run(&["restore"]).code, 0);
+    wait_until("its own pools", || all() == (3, 1));
+    assert_eq!((site.tree(), folder.journal()), (before, None));
+}

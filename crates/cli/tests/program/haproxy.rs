@@ -1,0 +1,336 @@
+//! The settings of a real HAProxy before two servers: read, changed in its own files, refused, and put back whatever
+//! happens; with a master and without.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::TcpListener;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::haproxy::Haproxy;
+use crate::common::{Done, Folder, free_port, get, signal, wait_until};
+use serde_json::Value;
+
+fn start_sweep(folder: &Folder, plan: &str) -> Child {
+    let args = ["sweep", plan, "--live", "--quiet", "--json", "-"];
+    folder.lastdrop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs")
+}
+
+fn end(child: Child) -> Done {
+    Done::of(child.wait_with_output().expect("ends"), &[])
+}
+
+#[test]
+fn settings_are_those_that_it_says_itself() {
+    let folder = Folder::new();
+    let haproxy = Haproxy::start(&folder, &["-W"]);
+    let knobs = folder.json(&["knobs", &haproxy.name()], 0);
+    let row = |knobs: &Value, name: &str| {
+        let rows = knobs["knobs"].as_array().expect("rows");
+        rows.iter().find(|row| row["name"] == name).cloned().unwrap_or_else(|| panic!("{name}: {knobs:#}"))
+    };
+    let value = |name: &str| row(&knobs, name)["value"].to_string().trim_matches('"').to_string();
+    let said = |name: &str| haproxy.info(name).expect("it says so").to_string();
+    assert_eq!((value("maxconn"), value("nbthread")), (said("Maxconn"), said("Nbthread")));
+    let stat = |proxy: &str, part: &str, column: &str| haproxy.stat(proxy, part, column).expect("it says so");
+    assert_eq!(value("fe_main.maxconn"), stat("fe_main", "FRONTEND", "slim"));
+    assert_eq!(value("be_app/app1.maxconn"), stat("be_app", "app1", "slim"));
+    assert_eq!(value("be_app/app2.maxconn"), stat("be_app", "app2", "slim"));
+    assert_eq!(value("be_app.balance"), stat("be_app", "BACKEND", "algo"));
+    assert_eq!((value("be_app/app2.maxconn"), value("be_app.http-reuse")), ("50".into(), "safe".into()));
+    let from = |name: &str| row(&knobs, name)["source"].as_str().expect("text").to_string();
+    assert!(from("maxconn").ends_with("haproxy.cfg:3") && from("nbthread").ends_with("haproxy.cfg:4"), "{knobs:#}");
+    assert!(from("be_app/app1.maxconn").ends_with("conf.d/site.cfg:11"), "{knobs:#}");
+    assert!(from("be_app/app2.maxconn").ends_with("conf.d/site.cfg:10"), "{knobs:#}");
+    assert_eq!(
+        (from("fe_main.maxconn"), &row(&knobs, "nbthread")["needs"]),
+        ("the global maxconn".into(), &"reload".into())
+    );
+    assert!(knobs["knobs"].as_array().expect("rows").iter().all(|row| row["name"] != "never.maxconn"), "{knobs:#}");
+    assert_eq!(knobs["notes"].as_array().map(Vec::len), Some(0), "{knobs:#}");
+
+    // Its frontends count; looking at it does not.
+    let url = format!("http://127.0.0.1:{}/", haproxy.port);
+    let look = || folder.json(&["watch", &haproxy.name(), "--once", "--interval", "300ms"], 0);
+    assert_eq!((&look()["requests_rps"], &look()["queued"]), (&0.0.into(), &0.into()));
+    let mut load = folder.lastdrop(&["run", &url, "-c", "100", "-d", "60s", "--quiet"]).spawn().expect("runs");
+    let mut looks = Vec::new();
+    wait_until("a queue before its servers", || {
+        looks.push(look());
+        looks.iter().any(|l| l["queued"].as_u64() > Some(0) && l["requests_rps"].as_f64() > Some(0.0))
+    });
+    signal(&load, libc::SIGTERM);
+    load.wait().expect("ends");
+
+    let text = fs::read_to_string(haproxy.config()).expect("readable");
+    fs::write(haproxy.config(), text.replace("nbthread 2", "nbthread 1")).expect("written");
+    let knobs = folder.json(&["knobs", &haproxy.name()], 0);
+    assert_eq!(row(&knobs, "nbthread")["value"], 2, "it has not read that yet");
+    assert!(knobs["notes"].to_string().contains("has changed since"), "{knobs:#}");
+
+    let plain = Folder::new();
+    let other = Haproxy::start(&plain, &["-D"]);
+    let text = fs::read_to_string(other.config()).expect("readable");
+    fs::write(other.config(), text.replace("stats socket", "# ")).expect("written");
+    let knobs = folder.json(&["knobs", &other.name()], 0);
+    assert_eq!(row(&knobs, "maxconn")["needs"], "restart", "{knobs:#}");
+    let notes = knobs["notes"].to_string();
+    assert!(notes.contains("no stats socket") && notes.contains("it has no master"), "{knobs:#}");
+    let unnamed = folder.run(&["knobs", "haproxy"]);
+    assert!(unnamed.code == 1 && unnamed.stderr.contains("could be any of"), "{unnamed:?}");
+}
+
+/// Of both servers: new connections and requests.
+type Counts = [[usize; 2]; 2];
+
+/// What was seen while it ran with some settings.
+#[derive(Debug, Default)]
+struct Seen {
+    threads: BTreeSet<usize>,
+    /// Most connections of clients, and most requests at once at the first server.
+    clients: u64,
+    most: usize,
+    counts: Counts,
+}
+
+/// Sweeps, and tells what each of the configurations did.
+fn sweep(folder: &Folder, haproxy: &Haproxy, settings: &str) -> BTreeMap<String, Seen> {
+    let plan = haproxy.plan(folder, "1s", settings);
+    let mut child = start_sweep(folder, &plan);
+    let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
+    let key = || {
+        let text = fs::read_to_string(haproxy.config()).ok()? + &fs::read_to_string(haproxy.site()).ok()?;
+        // Who runs may not have read yet what stands there.
+        let is_read = haproxy.info("Nbthread").is_some_and(|n| text.contains(&format!("nbthread {n}\n")))
+            && haproxy.info("Maxconn").is_some_and(|n| text.contains(&format!("maxconn  {n} ")))
+            && haproxy.stat("be_app", "app1", "slim").is_some_and(|n| text.contains(&format!(" maxconn {n}   # few")));
+        Some((text, haproxy.info("Pid").filter(|_| is_read)?))
+    };
+    let counts = || -> Counts { [haproxy.behind[0].counts(), haproxy.behind[1].counts()] };
+    let mut before: Option<((String, u64), Counts)> = None;
+    while child.try_wait().expect("waited for").is_none() {
+        let (now, clients) = (counts(), haproxy.info("CurrConns"));
+        let most = haproxy.behind[0].most.swap(0, SeqCst);
+        let after = key();
+        if let (Some((key, earlier)), Some(after)) = (&before, &after)
+            && key == after
+        {
+            let of = seen.entry(key.0.clone()).or_default();
+            of.threads.insert(haproxy.threads(key.1));
+            of.clients = of.clients.max(clients.unwrap_or(0));
+            of.most = of.most.max(most);
+            for server in 0..2 {
+                for what in 0..2 {
+                    of.counts[server][what] += now[server][what] - earlier[server][what];
+                }
+            }
+        }
+        before = after.map(|key| (key, now));
+        thread::sleep(Duration::from_millis(20));
+    }
+    let done = end(child);
+    assert_eq!(done.code, 0, "{done:?}");
+    // What is only passed by is of no use.
+    seen.retain(|_, of| of.counts[0][1] + of.counts[1][1] > 20);
+    seen
+}
+
+/// Each knob is set to two values, and does what it is for.
+fn acts(flags: &[&'static str]) {
+    let folder = Folder::new();
+    let haproxy = Haproxy::start(&folder, flags);
+    let (tree, masters) = (haproxy.tree(), haproxy.masters());
+    let with = |seen: &BTreeMap<String, Seen>, part: &str, check: &dyn Fn(&Seen) -> bool| {
+        let all: Vec<&Seen> = seen.iter().filter(|(text, _)| text.contains(part)).map(|(_, of)| of).collect();
+        assert!(!all.is_empty() && all.into_iter().all(check), "{part}: {seen:#?}");
+    };
+    let seen = sweep(&folder, &haproxy, "nbthread = [1, 2]\n'be_app.balance' = ['roundrobin', 'source']");
+    with(&seen, "nbthread 1\n", &|of| of.threads == BTreeSet::from([1]));
+    with(&seen, "nbthread 2\n", &|of| of.threads == BTreeSet::from([2]));
+    with(&seen, "balance roundrobin", &|of| of.counts[0][1] > 0 && of.counts[1][1] > 0);
+    with(&seen, "balance source", &|of| of.counts[0][1] == 0 || of.counts[1][1] == 0);
+
+    let seen = sweep(&folder, &haproxy, "maxconn = [5, 100]\n'be_app/app1.maxconn' = [1, 3]");
+    with(&seen, "maxconn  5 ", &|of| of.clients <= 5);
+    let most = seen.iter().filter(|(text, _)| text.contains("maxconn  100 ")).map(|(_, of)| of.clients).max();
+    assert!(most > Some(5), "{seen:#?}");
+    with(&seen, " maxconn 1   # few", &|of| of.most <= 1);
+    with(&seen, " maxconn 3   # few", &|of| of.most <= 3);
+    assert!(seen.values().any(|of| of.most > 1), "{seen:#?}");
+
+    let seen = sweep(&folder, &haproxy, "'be_app.http-reuse' = ['never', 'always']");
+    let sum = |of: &Seen, what: usize| of.counts[0][what] + of.counts[1][what];
+    // A connection that a client opens is a connection to a server, or it is not.
+    with(&seen, "http-reuse never", &|of| sum(of, 0) * 5 > sum(of, 1) * 4);
+    with(&seen, "http-reuse always", &|of| sum(of, 0) * 2 < sum(of, 1));
+
+    wait_until("it is as it was", || haproxy.masters().len() == 1 && get(haproxy.port, "/").is_some());
+    assert_eq!((haproxy.tree(), folder.journal()), (tree, None));
+    let now = haproxy.masters();
+    assert_eq!(now[0].1, masters[0].1);
+    assert_eq!(now == masters, flags.contains(&"-W"), "only one without a master is started again");
+    assert_eq!((haproxy.info("Nbthread"), haproxy.info("Maxconn")), (Some(2), Some(200)));
+}
+
+#[test]
+fn a_sweep_acts_on_one_with_a_master() {
+    acts(&["-W"]);
+}
+
+#[test]
+fn a_sweep_acts_on_one_without_a_master() {
+    acts(&["-D"]);
+}
+
+#[test]
+fn one_that_has_locked_itself_up_is_started_by_root_again() {
+    let folder = Folder::new();
+    let jail = folder.join("jail");
+    fs::create_dir(&jail).expect("a folder");
+    let global = format!("\tuser nobody\n\tchroot {}\n\tdaemon\n", jail.display());
+    let haproxy = Haproxy::start_by(&folder, &[], &[], &global, "");
+    let tree = haproxy.tree();
+    let looks = || {
+        let pid = haproxy.info("Pid").expect("it runs");
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("readable");
+        let line = |name: &str| status.lines().find(|line| line.starts_with(name)).map(str::to_string);
+        (haproxy.threads(pid), line("Uid:"), fs::read_link(format!("/proc/{pid}/root")).ok(), haproxy.masters().len())
+    };
+    let before = looks();
+    assert_eq!((before.0, before.2.as_ref(), before.3), (2, Some(&jail), 1));
+    let plan = haproxy.plan(&folder, "200ms", "nbthread = 1");
+    let done = end(start_sweep(&folder, &plan));
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!((haproxy.tree(), looks()), (tree, before));
+}
+
+#[test]
+fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
+    let folder = Folder::new();
+    let more = format!("  bind 127.0.0.1:{} thread 2\n", free_port());
+    let launcher =
+        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "prlimit", "--nofile=2000:2000", "--"];
+    fs::create_dir_all(folder.join("haproxy")).expect("a folder");
+    std::os::unix::fs::chown(folder.join("haproxy"), Some(65_534), Some(65_534)).expect("its owner");
+    let haproxy = Haproxy::start_by(&folder, &launcher, &["-W"], "", &more);
+    let before = (haproxy.tree(), haproxy.masters(), haproxy.info("Pid"));
+    let sweep = |settings: &str| {
+        let plan = haproxy.plan(&folder, "200ms", settings);
+        folder.run(&["sweep", &plan, "--live", "--json", "-"])
+    };
+    for (settings, words) in [
+        ("nbthread = 1", "contains threads that belong to no group"),
+        ("maxconn = 5000", "it may have 2000 at most and is not root"),
+        ("'fe_main.maxconn' = 500", "the global maxconn is 200"),
+    ] {
+        let refused = sweep(settings);
+        assert!(refused.stdout.contains(words), "{settings}: {refused:?}");
+    }
+    let unknown = sweep("'be_app/app3.maxconn' = 5");
+    assert!(unknown.code == 2 && unknown.stderr.contains("it knows maxconn, nbthread"), "{unknown:?}");
+    let wrong = sweep("'be_app.balance' = 'best'");
+    assert!(wrong.code == 2 && wrong.stderr.contains("is one of roundrobin"), "{wrong:?}");
+    // Its frontends count who else asks.
+    let stop = AtomicBool::new(false);
+    let busy = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(SeqCst) {
+                let _ = get(haproxy.port, "/visitor");
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let plan = haproxy.plan(&folder, "200ms", "maxconn = 100");
+        let busy = folder.run(&["sweep", &plan, "--quiet"]);
+        stop.store(true, SeqCst);
+        busy
+    });
+    assert!(busy.code == 1 && busy.stderr.contains("is serving other people"), "{busy:?}");
+    assert_eq!((haproxy.tree(), haproxy.masters(), haproxy.info("Pid")), before);
+
+    // An address that is taken shows only when it reloads.
+    // Of an address from which nobody connects: once it is free nothing else takes it.
+    let taken = TcpListener::bind("127.0.9.9:0").expect("a port");
+    let port = taken.local_addr().expect("its address").port();
+    let site = fs::read_to_string(haproxy.site()).expect("readable");
+    let longer = format!("{site}frontend taken\n  bind 127.0.9.9:{port}\n  default_backend be_app\n");
+    fs::write(haproxy.site(), &longer).expect("written");
+    let kept = sweep("'be_app.balance' = 'leastconn'");
+    assert!(kept.code == 1 && kept.stderr.contains("runs on") && kept.stderr.contains("frontend taken"), "{kept:?}");
+    assert!(get(haproxy.port, "/").is_some() && folder.journal().is_some(), "{kept:?}");
+    drop(taken);
+    let restored = folder.run(&["restore"]);
+    assert!(restored.code == 0 && folder.journal().is_none(), "{restored:?}");
+    assert_eq!(fs::read_to_string(haproxy.site()).expect("readable"), longer);
+
+    fs::write(haproxy.site(), format!("{site}  oops 1\n")).expect("written");
+    let before = (haproxy.tree(), haproxy.info("Pid"));
+    let broken = sweep("nbthread = 2");
+    assert!(broken.code == 1 && broken.stderr.contains("unknown keyword 'oops'"), "{broken:?}");
+    assert_eq!((haproxy.tree(), haproxy.info("Pid"), folder.journal()), (before.0, before.1, None));
+}
+
+/// A sweep that is killed at some moments leaves nothing.
+fn is_put_back(flags: &[&'static str]) {
+    let folder = Folder::new();
+    let haproxy = Haproxy::start(&folder, flags);
+    let (tree, line) = (haproxy.tree(), haproxy.masters()[0].1.clone());
+    let settings = "nbthread = 1\nmaxconn = [50, 60]\n'be_app.balance' = 'leastconn'";
+    let plan = haproxy.plan(&folder, "300ms", settings);
+    let edited = || fs::read_to_string(haproxy.site()).is_ok_and(|text| text.contains("leastconn"));
+    for moment in 0..6 {
+        let mut sweep = start_sweep(&folder, &plan);
+        let is_over = |sweep: &mut Child| sweep.try_wait().expect("waited for").is_some();
+        match moment {
+            0 => wait_until("a journal", || folder.journal().is_some() || is_over(&mut sweep)),
+            1..4 => wait_until("an edit", || edited() || is_over(&mut sweep)),
+            _ => wait_until("one thread", || haproxy.info("Nbthread") == Some(1) || is_over(&mut sweep)),
+        }
+        thread::sleep(Duration::from_millis(40 * (moment as u64 % 4)));
+        assert!(!is_over(&mut sweep), "it was to be killed at work");
+        signal(&sweep, libc::SIGKILL);
+        sweep.wait().expect("ends");
+        if moment == 5 {
+            // The machine was short of memory.
+            haproxy.end(libc::SIGKILL);
+        }
+        let restored = folder.run(&["restore"]);
+        assert!(restored.code == 0, "{moment}: {restored:?}");
+        assert_eq!((haproxy.tree(), folder.journal()), (tree.clone(), None), "{moment}");
+        let is_as_before = || {
+            let masters = haproxy.masters();
+            masters.len() == 1 && masters[0].1 == line && haproxy.info("Nbthread") == Some(2)
+        };
+        wait_until("it is as it was", || is_as_before() && get(haproxy.port, "/").is_some());
+        assert_eq!(haproxy.info("Maxconn"), Some(200), "{moment}");
+        let workers = usize::from(flags.contains(&"-W"));
+        wait_until("no process more", || haproxy.processes().len() == 1 + workers);
+    }
+}
+
+#[test]
+fn a_killed_sweep_is_put_back_with_a_master() {
+    is_put_back(&["-W", "-D"]);
+}
+
+#[test]
+fn a_killed_sweep_is_put_back_without_a_master() {
+    is_put_back(&["-db"]);
+}
+
+#[test]
+fn a_tune_without_anything_to_try_says_so() {
+    let folder = Folder::new();
+    let haproxy = Haproxy::start(&folder, &["-W"]);
+    let url = format!("http://127.0.0.1:{}/", haproxy.port);
+    let args =
+        ["tune", &haproxy.name(), "--url", &url, "-c", "2", "-d", "150ms", "--warm-up", "50ms", "--live", "--quiet"];
+    let document = folder.json(&args, 0);
+    assert!(
+        document["verdict"] == "no_gain" && document["because"].to_string().contains("nothing to try"),
+        "{document:#}"
+    );
+    assert!(document["trials"].as_array().expect("trials").iter().all(|t| t["role"] == "baseline"), "{document:#}");
+    assert_eq!(folder.journal(), None);
+}

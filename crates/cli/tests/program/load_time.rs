@@ -1,0 +1,132 @@
+//! What is seen beside a load is of the time in which the load is on, however late it begins after its run does, and however long
+//! after it the run comes back. In a file of its own: the load comes from this process, below which no other server may be.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::{Folder, Target};
+use lastdrop_doctor::{Goal, Here, Machine, Manner, Order, Rest, Servers, Site, Tried, examine};
+use lastdrop_lab::{Carried, CarriedRun, Carrier, Lab, LabError};
+use lastdrop_load::{Prepared, RunClock};
+use lastdrop_looks::databases::DatabaseOptions;
+use lastdrop_model::examination::{Inside, Step, StepKind};
+use lastdrop_model::{Event, KeepAlive, Load, Plan, Wish};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+const BEFORE: Duration = Duration::from_secs(2);
+const AFTER: Duration = Duration::from_secs(3);
+
+/// This process, with the pauses that many machines have before and after.
+struct Late;
+
+impl Carrier for Late {
+    fn carry(&mut self, run: &CarriedRun<'_>, report: &mut dyn FnMut(&Event<'_>)) -> Result<Carried, String> {
+        let at = Instant::now() + BEFORE;
+        let prepared = Prepared::new(run.plan).map_err(|e| e.to_string())?.starting(at);
+        (run.begins)(at);
+        let (clock, wish) = (RunClock::start(), Wish::default());
+        let finished = lastdrop_load::run(run.plan, &prepared, clock, run.stop, run.enough, wish, report);
+        thread::sleep(AFTER);
+        let finished = finished.map_err(|e| e.to_string())?;
+        Ok(Carried { unreachable: finished.unreachable, stopped: finished.stopped, ..Carried::default() })
+    }
+}
+
+/// A machine that is asked from elsewhere: every question and every answer is written down and read again.
+struct FromElsewhere(Here);
+
+fn sent<T: Serialize + DeserializeOwned>(what: T) -> T {
+    let text = serde_json::to_string(&what).expect("it is data");
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+impl Site for FromElsewhere {
+    fn find(&mut self, goal: &Goal) -> Result<Machine, LabError> {
+        self.0.find(&sent(goal.clone())).map(sent)
+    }
+
+    fn visitors(&mut self) -> Result<Option<String>, LabError> {
+        self.0.visitors().map(sent)
+    }
+
+    fn follow(&mut self) -> Result<(), LabError> {
+        self.0.follow()
+    }
+
+    fn servers(&mut self) -> Result<Servers, LabError> {
+        self.0.servers().map(sent)
+    }
+
+    fn begin(&mut self) -> Result<(), LabError> {
+        self.0.begin()
+    }
+
+    fn end(&mut self) -> Result<Step, LabError> {
+        self.0.end().map(sent)
+    }
+
+    fn inside(&mut self, profile: bool) -> Result<Vec<Inside>, LabError> {
+        self.0.inside(profile).map(sent)
+    }
+
+    fn memory(&mut self, requests: u64) -> Result<(), LabError> {
+        self.0.memory(requests)
+    }
+
+    fn settle(&mut self) -> Result<(), LabError> {
+        self.0.settle()
+    }
+
+    fn modules(&mut self) -> Result<Tried, LabError> {
+        self.0.modules().map(sent)
+    }
+
+    fn rest(&mut self) -> Result<Rest, LabError> {
+        self.0.rest().map(sent)
+    }
+}
+
+#[test]
+fn pauses_of_a_run_before_and_after_its_load_do_not_thin_out_what_is_seen() {
+    let folder = Folder::new();
+    // One worker, always at work for one of two users, while the other one waits.
+    let target = Target::with_config(&folder, "workers = 1\nservice = '50ms'\n");
+    let servers = [target.name().parse().expect("a server")];
+    let mut plan = Plan::new(target.url().parse().expect("valid"), 7);
+    (plan.phases[0].load, plan.keepalive) = (Load::closed(2), KeepAlive::Off);
+    let order = Order {
+        servers: &servers,
+        plan,
+        manner: Manner::Gentle,
+        live: false,
+        ignore: Vec::new(),
+        databases: DatabaseOptions::default(),
+        time: Duration::from_secs(6),
+    };
+    let stop = AtomicBool::new(false);
+    let look = |carrier: Option<Box<dyn Carrier>>| {
+        let is_late = carrier.is_some();
+        let mut lab = Lab { carrier, ..Lab::new(&stop, Vec::new()) };
+        let (told, _looks) = channel();
+        let mut here = Here::new(&servers, DatabaseOptions::default(), told);
+        if !is_late {
+            return examine(&mut lab, &order, &mut here).expect("an examination");
+        }
+        examine(&mut lab, &order, &mut FromElsewhere(here)).expect("an examination")
+    };
+    for carrier in [None, Some(Box::new(Late) as Box<dyn Carrier>)] {
+        let is_late = carrier.is_some();
+        let all = look(carrier);
+        let step = all.step(StepKind::Few).expect("a step");
+        let seen = step.server("target").unwrap_or_else(|| panic!("late: {is_late}: {step:#?}"));
+        // Two seconds of load in seven would leave less than a third of each.
+        let (asleep, queue) = (seen.waiting("sleep"), seen.queue_mean.expect("a listener"));
+        assert!(seen.threads > 0.9 && asleep > 0.75 * seen.threads, "late: {is_late}: {:?}", seen.waits);
+        assert!(queue > 0.6, "late: {is_late}: {queue}");
+        // The look inside was made under load, too.
+        assert!(all.inside.iter().any(|i| i.requests > 0.0), "late: {is_late}: {:?}", all.inside);
+    }
+}

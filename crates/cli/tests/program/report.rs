@@ -1,0 +1,348 @@
+//! Pages of real runs, opened from disk in a real browser without a network: they draw their plots, break no rule of their own
+//! policy, say nothing on the console, take nothing that a server said for markup, and keep nobody out.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::accessible::{assert_accessible, faults};
+use crate::common::browser::Browser;
+use crate::common::{Folder, Target, answer, head, serve};
+use lastdrop_model::{Counts, HostLook, KeptPlan, Kind, ListenQueue, Look, Plan, Slice};
+use lastdrop_store::Store;
+
+/// What a browser makes of a page.
+struct Opened {
+    /// The document after its scripts ran.
+    dom: String,
+    /// Lines of the console: errors and violations of the policy are there.
+    console: Vec<String>,
+    /// Addresses that were asked for, other than the page.
+    requests: Vec<String>,
+}
+
+/// Opens a page from disk in a browser of its own that has no network.
+fn open(folder: &Folder, page: &Path) -> Opened {
+    let profile = folder.join("browser");
+    let log = folder.join("net.json");
+    let output = Command::new("chromium")
+        .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"])
+        .args(["--disable-component-update", "--disable-sync", "--disable-extensions", "--enable-logging=stderr"])
+        // Of the network there is only what answers at once that it is not there.
+        .args(["--proxy-server=127.0.0.1:1", "--virtual-time-budget=20000", "--timeout=120000", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .arg(format!("--log-net-log={}", log.display()))
+        .arg(format!("file://{}", page.display()))
+        .output()
+        .expect("chromium runs");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let net = fs::read_to_string(&log).unwrap_or_default();
+    // Each request of the page names who began it: a page from a file has no origin but this.
+    let requests =
+        net.lines().filter(|l| l.contains("\"initiator\":\"null\"") && l.contains("\"url\":")).map(String::from);
+    Opened {
+        dom: String::from_utf8_lossy(&output.stdout).into_owned(),
+        console: errors.lines().filter(|l| l.contains("CONSOLE")).map(String::from).collect(),
+        requests: requests.collect(),
+    }
+}
+
+/// One who reads pages, without a network.
+fn reader(folder: &Folder) -> Browser {
+    Browser::start(folder, &["--proxy-server=127.0.0.1:1"])
+}
+
+/// The page is small, quiet, keeps nobody out, and drew what it has to draw.
+fn assert_sound(folder: &Folder, reader: &Browser, page: &Path, over_time: usize) -> Opened {
+    let size = fs::metadata(page).expect("a page").len();
+    assert!(size < 1_000_000, "{size} bytes");
+    let opened = open(folder, page);
+    assert!(opened.dom.contains("</html>"), "it was opened: {}", opened.dom);
+    assert_eq!(opened.console, Vec::<String>::new(), "nothing on the console");
+    assert_eq!(opened.requests, Vec::<String>::new(), "nothing is asked for");
+    // uPlot puts a canvas where the script has drawn.
+    let drawn = opened.dom.matches("<canvas").count();
+    assert!(drawn >= over_time, "{drawn} plots over time");
+    reader.go(&format!("file://{}", page.display()));
+    assert_accessible(reader, &page.display().to_string());
+    assert_eq!(reader.console(), Vec::<String>::new(), "nothing on the console, however wide it is");
+    opened
+}
+
+/// The page of some ids.
+fn page(folder: &Folder, ids: &[&str], name: &str) -> PathBuf {
+    let path = folder.join(name);
+    let text = path.display().to_string();
+    let mut args = vec!["report"];
+    args.extend(ids);
+    args.extend(["-o", &text]);
+    let done = folder.run(&args);
+    assert_eq!(done.code, 0, "{done:?}");
+    path
+}
+
+const EVIL: &str =
+    "</script><script>document.title='taken'</script><img src='http://127.0.0.1:9/x.png' onerror='alert(1)'>";
+
+#[test]
+fn the_browser_of_these_tests_sees_what_is_wrong_with_a_page() {
+    let folder = Folder::new();
+    let path = folder.join("open.html");
+    fs::write(&path, "<!doctype html><html><img src='http://127.0.0.1:9/x.png'><script>nobody.knows()</script></html>")
+        .expect("written");
+    let opened = open(&folder, &path);
+    assert!(!opened.requests.is_empty() && !opened.console.is_empty(), "{:?} {:?}", opened.requests, opened.console);
+    let policy = "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'\">";
+    fs::write(&path, format!("<!doctype html><html>{policy}<p style='color:red'>x</p></html>")).expect("written");
+    assert!(open(&folder, &path).console.iter().any(|l| l.contains("Content Security Policy")));
+}
+
+#[test]
+fn a_page_that_keeps_somebody_out_is_found() {
+    let folder = Folder::new();
+    let reader = reader(&folder);
+    let path = folder.join("page.html");
+    let show = |body: &str| {
+        let page = format!("<!doctype html><html lang=en><title>t</title><main><h1>one</h1>{body}</main></html>");
+        fs::write(&path, page).expect("written");
+        reader.go(&format!("file://{}", path.display()));
+        faults(&reader)
+    };
+    assert_eq!(show("<p>text</p>"), Vec::<String>::new());
+    for (body, rule) in [
+        ("<button></button>", "no name"),
+        ("<input type=text>", "no name"),
+        ("<div tabindex=0>x</div>", "no name"),
+        ("<svg><path class=line d='M0 0L5 5'/></svg>", "a picture"),
+        ("<div aria-label=x>x</div>", "a name of nothing"),
+        ("<p style='color:#999'>x</p>", "contrast 2.85 of text"),
+        ("<p style='opacity:.4'>x</p>", "contrast"),
+        (
+            "<svg role=img aria-label=x><path class=line style='fill:none;stroke:#ccc' d='M0 0L5 5'/></svg>",
+            "contrast 1.6",
+        ),
+        ("<h3>x</h3>", "a level left out"),
+        ("<h1>x</h1>", "not one h1"),
+        ("<table><caption>c</caption><tr><th>x</th></tr></table>", "a heading of what"),
+        ("<table><tr><th scope=col>x</th></tr></table>", "no caption"),
+        ("<p id=a>x</p><p id=a>y</p>", "an id twice"),
+        ("<label for=nobody>x</label>", "refers to nothing"),
+        ("<pre style='width:5em;overflow-x:auto'>a very long line of text</pre>", "scrolls, but not by keyboard"),
+        ("<p style='width:5000px'>x</p>", "wider than the window"),
+        ("<ul><p>x</p></ul>", "a list of other things"),
+        ("<p aria-hidden=true><a href=x>x</a></p>", "reached, though hidden"),
+        ("</main><p>x</p>", "outside of all parts"),
+        ("</main><main>x</main>", "not one main"),
+    ] {
+        let found = show(body);
+        assert!(found.iter().any(|f| f.starts_with(rule)), "{body}: {found:?}");
+    }
+}
+
+#[test]
+fn runs_long_and_short_are_pages_that_need_nobody() {
+    let folder = Folder::new();
+    let reader = reader(&folder);
+    let target = Target::start(&folder, &["--workers", "2", "--service", "2ms", "--reset-every", "40"]);
+    let plan = folder.join("plan.toml");
+    let text = format!(
+        "[[phase]]\nname = 'first'\nusers = 2\nduration = '4s'\n[[phase]]\nname = 'second'\nrate = 50\nto_rate = 150\nduration = '4s'\n\
+         [[request]]\nurl = '{0}'\nname = \"\"\"{EVIL}\"\"\"\n[[request]]\nurl = \"{0}item/1?a=%3Cb%3E&c='d'\"\n",
+        target.url()
+    );
+    fs::write(&plan, text).expect("written");
+    let whole = folder.json(&["run", plan.to_str().expect("text"), "--keepalive", "off"], 0);
+    let opened = assert_sound(&folder, &reader, &page(&folder, &["last"], "whole.html"), 4);
+    assert!(!opened.dom.contains("<img") && !opened.dom.contains("taken</title>"), "it was taken for markup");
+    assert!(opened.dom.contains("&lt;/script&gt;&lt;script&gt;document.title"), "the name of the class is there");
+    let id = whole["id"].as_str().expect("an id");
+    assert!(opened.dom.contains(&format!("run {id}")) && opened.dom.contains("second"));
+    // One request is a run, too, with a curve and a map.
+    folder.json(&["run", &target.url(), "-n", "1", "-c", "1"], 0);
+    let short = assert_sound(&folder, &reader, &page(&folder, &["last"], "short.html"), 2);
+    assert!(short.dom.contains("heat-cell") && short.dom.contains("Latency by percentile"), "{}", short.dom);
+    // Two of them are compared.
+    let both = assert_sound(&folder, &reader, &page(&folder, &[&id[..6], "last"], "both.html"), 6);
+    assert!(both.dom.contains("B against A") && both.dom.matches("Every answer, by when and how long").count() == 2);
+}
+
+#[test]
+fn a_replay_is_a_page_with_what_was_asked_for() {
+    let folder = Folder::new();
+    let reader = reader(&folder);
+    let target = Target::start(&folder, &["--service", "1ms"]);
+    let log = folder.join("access.log");
+    let line = |i: u32| {
+        let (client, second, item) = (i % 7, i / 40, i % 30);
+        format!(
+            "10.0.0.{client} - - [10/Oct/2025:12:00:{second:02} +0000] \"GET /item/{item} HTTP/1.1\" 200 12 \"-\" \"{EVIL}\"\n"
+        )
+    };
+    fs::write(&log, (0..400).map(line).collect::<String>()).expect("written");
+    folder.json(&["replay", log.to_str().expect("text"), "--to", &target.url(), "--speed", "4"], 0);
+    let opened = assert_sound(&folder, &reader, &page(&folder, &["last"], "replay.html"), 2);
+    assert!(opened.dom.contains("replay of ") && opened.dom.contains("GET /item/{n}"), "{}", opened.dom);
+    assert!(!opened.dom.contains("<img"));
+}
+
+/// Seconds of a run of a million requests a second, as a machine with many processors would have them.
+const MILLIONS: u32 = 300;
+
+#[test]
+fn a_million_requests_a_second_are_a_page() {
+    let folder = Folder::new();
+    let reader = reader(&folder);
+    let store = Store::open(&folder.join("runs.sqlite")).expect("a store");
+    let mut plan = Plan::new("http://127.0.0.1/".parse().expect("a URL"), 1);
+    plan.phases[0].duration = Some(Duration::from_secs(MILLIONS.into()));
+    let id = "3111100000000001";
+    store.begin(id, 1_700_000_000_000, "", &KeptPlan::from(&plan), &serde_json::json!({})).expect("written");
+    // From tens of microseconds to a second, as in a heap of machines: all of the map has something in it.
+    let mut second = Slice::new(0, 0);
+    let n = 1_000_000;
+    second.counts =
+        Counts { due: n + 30, sent: n + 20, timed_out: 20, answered: n, answered_in_time: n, ..Counts::default() };
+    second.status[200] = n - 1000;
+    second.status[503] = 1000;
+    for i in 0..n {
+        let us = (30.0 * (i as f64 / n as f64 * 10.4).exp()) as u64;
+        for kind in [Kind::Response, Kind::Service] {
+            second.record(kind, us);
+        }
+    }
+    for t in 0..MILLIONS {
+        second.second = t;
+        store.second(id, &second).expect("written");
+        let queue = ListenQueue { address: "127.0.0.1:80".into(), queue: 4096, limit: 4096, ..ListenQueue::default() };
+        let look = Look {
+            t_s: f64::from(t) + 1.0,
+            span_s: 1.0,
+            worker_count: 4096,
+            busy: Some(4096),
+            cpu_cores: Some(190.5),
+            real_memory_bytes: Some(900 << 30),
+            listen: vec![queue],
+            kernel: [("ListenOverflows".to_string(), 1_000_000)].into(),
+            host: HostLook { cores: vec![0.99; 192], ..HostLook::default() },
+            ..Look::default()
+        };
+        store.look(id, &look).expect("written");
+    }
+    store.phase_end(id, 0, u64::from(MILLIONS) * 1_000_000, 10_000).expect("written");
+    let opened = assert_sound(&folder, &reader, &page(&folder, &[id], "million.html"), 6);
+    assert!(opened.dom.contains("1,000,000") && opened.dom.contains("ListenOverflows"), "{}", opened.dom);
+}
+
+#[test]
+fn what_a_server_says_is_text() {
+    let folder = Folder::new();
+    let reader = reader(&folder);
+    let garbage = format!("{EVIL}\u{1b}[31m\r\n\r\n");
+    let (address, _) = serve(head, move |()| garbage.clone().into_bytes());
+    folder.json(&["run", &format!("http://{address}/'b'&amp;"), "-n", "3", "-c", "1"], 1);
+    let opened = assert_sound(&folder, &reader, &page(&folder, &["last"], "evil.html"), 0);
+    assert!(opened.dom.contains("Nothing was answered") && !opened.dom.contains("<img"), "{}", opened.dom);
+    assert!(!opened.dom.contains('\u{1b}'));
+    let (address, _) = serve(head, |()| answer("200 OK", format!("Server: {EVIL}\r\n"), EVIL));
+    folder.json(&["run", &format!("http://{address}/"), "-n", "5", "-c", "1"], 0);
+    let opened = assert_sound(&folder, &reader, &page(&folder, &["last"], "headers.html"), 2);
+    assert!(!opened.dom.contains("<img"));
+}
+
+#[test]
+fn questions_of_several_runs_are_pages() {
+    let folder = Folder::new();
+    let reader = reader(&folder);
+    let target = Target::with_config(&folder, "workers = 2\nservice = '4ms'");
+    let url = target.url();
+    let server = format!("target:{}", folder.join("target.toml").display());
+    let sweep = folder.join("sweep.toml");
+    fs::write(
+        &sweep,
+        format!("server = '{server}'\nurl = '{url}'\nusers = [1, 4]\nrequests = 60\n[settings]\nworkers = [1, 3]\n"),
+    )
+    .expect("written");
+    for (args, plots) in [
+        (
+            vec![
+                "capacity",
+                &url,
+                "--objective",
+                "p99<2s",
+                "-d",
+                "1s",
+                "--max-time",
+                "12s",
+                "-c",
+                "4",
+                "--max-rate",
+                "300",
+            ],
+            0,
+        ),
+        (vec!["compare", "--live", &url, &url, "--blocks", "4", "-d", "200ms", "-c", "2"], 0),
+        (vec!["sweep", sweep.to_str().expect("text")], 0),
+        (vec!["tune", &server, "--url", &url, "-c", "8", "-d", "300ms", "--blocks", "4"], 0),
+    ] {
+        let done = folder.run(&args);
+        assert!([0, 1, 3].contains(&done.code), "{done:?}");
+        let id = done.stdout.lines().find_map(|l| l.strip_prefix("kept as ")).and_then(|l| l.split(';').next());
+        let id = id.unwrap_or_else(|| panic!("{done:?}"));
+        let opened = assert_sound(&folder, &reader, &page(&folder, &[id], "document.html"), plots);
+        assert!(opened.dom.contains("class=\"verdict"), "{}", opened.dom);
+        // It is listed, and shown as the text that it was.
+        assert!(folder.run(&["history"]).stdout.lines().any(|l| l.trim_start().starts_with(id)), "{args:?}");
+        let shown = folder.run(&["show", id]);
+        assert!(shown.code == 0 && done.stdout.contains(shown.stdout.trim_end()), "{shown:?}\n{done:?}");
+        // What is about several runs was kept after them.
+        assert_eq!(fs::read(page(&folder, &["last"], "last.html")).ok(), fs::read(folder.join("document.html")).ok());
+    }
+    // Others are read from the files that they were written to.
+    let file = folder.join("size.json");
+    let file = file.to_str().expect("text");
+    assert_eq!(folder.run(&["size", &server, "--memory", "200M", "--json", file]).code, 0);
+    assert_sound(&folder, &reader, &page(&folder, &[file, "last"], "two.html"), 0);
+}
+
+#[test]
+fn what_cannot_be_shown_is_said() {
+    let folder = Folder::new();
+    let done = folder.run(&["report", "last"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    let file = folder.join("other.json");
+    fs::write(&file, "{\"schema\":\"lastdrop.watch/1\"}").expect("written");
+    let done =
+        folder.run(&["report", file.to_str().expect("text"), "-o", folder.join("x.html").to_str().expect("text")]);
+    assert_eq!(done.code, 2, "{done:?}");
+    assert!(done.stderr.contains("no page for lastdrop.watch/1") && !folder.join("x.html").exists(), "{done:?}");
+}
+
+#[test]
+fn seconds_go_to_other_programs_as_they_were() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &["--service", "2ms"]);
+    let run = folder.json(&["run", &target.url(), "-d", "3s", "-c", "2"], 0);
+    let answered = run["phases"][0]["requests"]["answered"].as_u64();
+    let csv = folder.run(&["export", "last"]);
+    assert_eq!(csv.code, 0, "{csv:?}");
+    let mut lines = csv.stdout.lines().map(|l| l.split(',').collect::<Vec<_>>());
+    let heading = lines.next().expect("a heading");
+    let seconds: Vec<_> = lines.collect();
+    assert!(seconds.len() >= 3 && seconds.iter().all(|l| l.len() == heading.len()), "{}", csv.stdout);
+    assert_eq!(Some(seconds.iter().filter_map(|l| l[2].parse::<u64>().ok()).sum()), answered);
+    let file = folder.join("latency.hlog");
+    let done = folder.run(&["export", "last", "--format", "hdr", "-o", file.to_str().expect("text")]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let log = fs::read_to_string(&file).expect("written");
+    let intervals: Vec<&str> = log.lines().filter(|l| !l.starts_with(['#', '"'])).collect();
+    let stored: Vec<&str> = run["phases"][0]["seconds"]
+        .as_array()
+        .expect("seconds")
+        .iter()
+        .filter(|s| s["answered"] != 0)
+        .filter_map(|s| s["response_hdr"].as_str())
+        .collect();
+    assert_eq!(intervals.iter().filter_map(|l| l.rsplit(',').next()).collect::<Vec<_>>(), stored);
+    assert_eq!(folder.run(&["export", "last", "--format", "xml"]).code, 2);
+}

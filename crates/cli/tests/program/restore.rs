@@ -1,0 +1,485 @@
+//! Changing a server's settings and putting them back, whatever happens in between. Judged on the target, which
+//! restarts in no time; `apache.rs` does the same on a real Apache.
+
+use std::fs;
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{Done, Folder, Target, alone, get, processes_with, signal, wait_until};
+use serde_json::Value;
+
+const SETTINGS: &str = "workers = 3\nmax_requests_per_worker = 10\nservice = '5ms'\nstartup = '20ms'";
+
+/// Starts a tune with blocks as short as they go, which nobody watches over.
+fn start_tune(folder: &Folder, target: &Target, more: &[&str]) -> Child {
+    let (name, url) = (target.name(), target.url());
+    let mut args = vec!["tune", &name, "--url", &url, "-c", "8", "--warm-up", "50ms", "--quiet", "--dead-man", "0s"];
+    if !more.contains(&"-d") {
+        args.extend(["-d", "150ms"]);
+    }
+    args.extend(more);
+    folder.lastdrop(&args).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs")
+}
+
+fn end(child: Child) -> Done {
+    Done::of(child.wait_with_output().expect("ends"), &[])
+}
+
+/// The target runs once, as it was started, with its own pool.
+fn assert_as_found(folder: &Folder, target: &Target, moment: &str) {
+    assert_eq!(target.scoreboard().map(|s| s.len()), Some(3), "{moment}");
+    let config = folder.join("target.toml");
+    assert_eq!(
+        fs::read_to_string(&config).expect("there"),
+        format!("{SETTINGS}\nlisten = '127.0.0.1:{}'\n", target.port)
+    );
+    let with = |text: &str| processes_with(text).len();
+    assert!(with(&config.to_string_lossy()) > 0, "{moment}");
+    assert_eq!(with(&folder.join("state").to_string_lossy()), 0, "{moment}: it runs on a file of ours");
+    assert_eq!(left_in_state(folder), [""; 0], "{moment}: journals, locks, trials");
+}
+
+/// Names of the files in the state folder.
+fn left_in_state(folder: &Folder) -> Vec<String> {
+    let entries = fs::read_dir(folder.join("state")).map(|d| d.filter_map(|e| e.ok()?.file_name().into_string().ok()));
+    entries.map(Iterator::collect).unwrap_or_default()
+}
+
+fn journal(folder: &Folder) -> Option<std::path::PathBuf> {
+    let name = left_in_state(folder).into_iter().find(|name| name.ends_with(".journal"))?;
+    Some(folder.join("state").join(name))
+}
+
+/// Kills a tune in a trial: the server runs with changed settings.
+fn kill_a_tune(folder: &Folder, target: &Target) {
+    let changed = || {
+        processes_with(".trial.conf").iter().any(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&*folder.path().to_string_lossy())
+        }) && target.scoreboard().is_some()
+    };
+    for _ in 0..10 {
+        // Trials that last, so that a busy machine sees one before it is over.
+        let mut tune = start_tune(folder, target, &["-d", "2s"]);
+        wait_until("a trial", || changed() || tune.try_wait().expect("a child").is_some());
+        tune.kill().expect("killed, or gone");
+        tune.wait().expect("ends");
+        // It may have told the server to end just before.
+        thread::sleep(Duration::from_millis(200));
+        if changed() {
+            return;
+        }
+        assert_eq!(folder.run(&["restore"]).code, 0);
+    }
+    panic!("no tune was killed in a trial, ten times");
+}
+
+/// Ends every process of the target, and waits until each is gone: one whose command line is gone may still listen.
+fn end_target(folder: &Folder) {
+    let pids = processes_with(&folder.join("target.toml").display().to_string());
+    for pid in &pids {
+        // SAFETY: a plain call on a process of ours.
+        unsafe { libc::kill(*pid, libc::SIGTERM) };
+    }
+    let is_over =
+        |pid: &i32| fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "));
+    wait_until("the end of the target", || pids.iter().all(is_over));
+}
+
+#[test]
+fn whoever_misses_a_server_that_a_killed_tune_left_stopped_is_told_to_restore() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    kill_a_tune(&folder, &target);
+    // As a tune that is killed between two trials leaves it.
+    end_target(&folder);
+    let (name, url) = (target.name(), target.url());
+    let by_url = format!("target@{url}");
+    let commands: [&[&str]; 9] = [
+        &["tune", &name, "--url", &url],
+        &["size", &name],
+        &["size", &by_url],
+        &["watch", &by_url, "--once"],
+        &["guard", &name, "--max-age", "1h"],
+        &["profile", &name, "-d", "1s"],
+        &["run", &url, "--server", &name, "-n", "1"],
+        &["run", &url, "-n", "1"],
+        &["capacity", &url, "--objective", "p50<1s"],
+    ];
+    for args in commands {
+        let done = folder.run(args);
+        assert!(done.code == 1 && done.stderr.contains("lastdrop restore"), "{done:?}");
+    }
+    // Of another server nothing is said.
+    let other = folder.run(&["watch", &format!("target@http://127.0.0.1:{}/", crate::common::free_port()), "--once"]);
+    assert!(other.code == 1 && !other.stderr.contains("restore"), "{other:?}");
+    let restored = folder.run(&["restore"]);
+    assert!(restored.code == 0 && restored.stdout.contains("put back"), "{restored:?}");
+    assert_as_found(&folder, &target, "started again");
+}
+
+#[test]
+fn a_journal_that_cannot_be_used_says_what_to_do_and_can_be_forgotten() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    kill_a_tune(&folder, &target);
+    let path = journal(&folder).expect("a journal");
+    let whole = fs::read_to_string(&path).expect("readable");
+    let version = whole.replace("lastdrop.journal/1", "lastdrop.journal/7");
+    let (name, url) = (target.name(), target.url());
+    for (text, fault) in [
+        ("", "empty"),
+        (&whole[..whole.len() / 2], "ends in the middle"),
+        ("hello", "no journal"),
+        (&version, "journal/7"),
+    ] {
+        fs::write(&path, text).expect("written");
+        for args in [&["restore"][..], &["tune", &name, "--url", &url]] {
+            let done = folder.run(args);
+            assert_eq!(done.code, 1, "{done:?}");
+            let trial = path.with_extension("trial.conf").display().to_string();
+            for part in [fault, "By hand", "--forget", &path.to_string_lossy(), &trial] {
+                assert!(done.stderr.contains(part), "{part}: {done:?}");
+            }
+        }
+        assert!(target.scoreboard().is_some(), "nothing was changed");
+    }
+    // One that can be used is not forgotten by the way.
+    fs::write(&path, &whole).expect("written");
+    let kept = folder.run(&["restore", "--forget"]);
+    assert!(kept.code == 0 && path.exists(), "{kept:?}");
+    fs::write(&path, "").expect("written");
+    // By hand, as it was said: the server that was started on the trial is ended, and its own started.
+    end_target(&folder);
+    let forgotten = folder.run(&["restore", "--forget"]);
+    assert!(forgotten.code == 0 && forgotten.stdout.contains("forgotten"), "{forgotten:?}");
+    assert_eq!(left_in_state(&folder), [""; 0]);
+    let mut own = folder.lastdrop(&["target", "--config", &folder.join("target.toml").to_string_lossy()]);
+    let mut own = own.stderr(Stdio::null()).spawn().expect("starts");
+    wait_until("its own", || target.scoreboard().is_some());
+    assert_as_found(&folder, &target, "by hand");
+    signal(&own, libc::SIGTERM);
+    own.wait().expect("ends");
+}
+
+#[test]
+fn a_server_that_somebody_started_otherwise_is_left_as_it_runs() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    kill_a_tune(&folder, &target);
+    end_target(&folder);
+    let config = folder.join("target.toml").display().to_string();
+    // Another has its port: that is said at once, and nothing is lost.
+    let other = std::net::TcpListener::bind(("127.0.0.1", target.port)).expect("its port");
+    let refused = folder.run(&["restore"]);
+    let own = format!("process {} ", std::process::id());
+    assert!(refused.code == 1 && refused.stderr.contains(&own) && journal(&folder).is_some(), "{refused:?}");
+    drop(other);
+    // Somebody starts it with one option more.
+    let pid_file = folder.join("pid").display().to_string();
+    let mut theirs = folder.lastdrop(&["target", "--config", &config, "--pid-file", &pid_file]);
+    let mut theirs = theirs.stderr(Stdio::null()).spawn().expect("starts");
+    wait_until("theirs", || target.scoreboard().is_some());
+    let restored = folder.run(&["restore"]);
+    assert!(restored.code == 0 && restored.stdout.contains("--pid-file"), "{restored:?}");
+    assert!(theirs.try_wait().expect("a child").is_none(), "it runs on");
+    assert_as_found(&folder, &target, "left as it runs");
+    signal(&theirs, libc::SIGTERM);
+    theirs.wait().expect("ends");
+}
+
+#[test]
+fn a_broken_configuration_stops_no_running_server() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    kill_a_tune(&folder, &target);
+    let config = folder.join("target.toml");
+    let good = fs::read_to_string(&config).expect("readable");
+    fs::write(&config, format!("{good}\nno_such_setting = 1\n")).expect("written");
+    let (name, url) = (target.name(), target.url());
+    let master = || processes_with(&config.to_string_lossy()).into_iter().min();
+    let before = master();
+    let refused = folder.run(&["restore"]);
+    assert!(refused.code == 1 && refused.stderr.contains("no_such_setting"), "{refused:?}");
+    assert!(before.is_some() && master() == before && target.scoreboard().is_some(), "it runs on");
+    fs::write(&config, &good).expect("written");
+    assert_eq!(folder.run(&["restore"]).code, 0);
+    assert_as_found(&folder, &target, "mended");
+    // A tune does not even begin.
+    fs::write(&config, format!("{good}\nno_such_setting = 1\n")).expect("written");
+    let refused = folder.run(&["tune", &name, "--url", &url]);
+    assert!(refused.code == 1 && refused.stderr.contains("no_such_setting"), "{refused:?}");
+    assert!(target.scoreboard().is_some());
+    // One that is down and cannot start says so at once.
+    fs::write(&config, &good).expect("written");
+    kill_a_tune(&folder, &target);
+    end_target(&folder);
+    fs::write(&config, format!("{good}\nno_such_setting = 1\n")).expect("written");
+    let began = std::time::Instant::now();
+    let refused = folder.run(&["restore"]);
+    assert!(refused.code == 1 && refused.stderr.contains("ended as soon as"), "{refused:?}");
+    assert!(began.elapsed() < Duration::from_secs(15), "it is not waited for: {:?}", began.elapsed());
+    fs::write(&config, &good).expect("written");
+    assert_eq!(folder.run(&["restore"]).code, 0);
+    assert_as_found(&folder, &target, "started again");
+}
+
+#[test]
+fn what_a_kill_left_half_written_is_taken_away() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    let state = folder.join("state");
+    fs::create_dir_all(&state).expect("made");
+    // As a kill leaves it in the middle of writing a file, before there is a journal; the lock is of a process that is gone.
+    for (name, text) in
+        [(".lock", "1999999999\n"), (".trial.conf.new", "half"), (".journal.new", "{"), (".test.conf", "x = 1")]
+    {
+        fs::write(state.join(format!("target--somewhere{name}")), text).expect("written");
+    }
+    let done = folder.run(&["restore"]);
+    assert_eq!((done.code, done.stdout.as_str()), (0, "Nothing to put back.\n"));
+    assert_eq!(left_in_state(&folder), [""; 0]);
+    assert_as_found(&folder, &target, "not touched");
+}
+
+#[test]
+fn a_tune_killed_at_any_moment_is_undone_by_restore() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    for i in 0..14 {
+        // The first two seconds only watch for visitors; the trials take some eight more. The last has begun them.
+        let moment = Duration::from_millis(2200 + 470 * i);
+        let mut tune = start_tune(&folder, &target, &[]);
+        thread::sleep(moment);
+        if i == 13 {
+            wait_until("a run in the store", || {
+                folder.run(&["history", "-n", "1000"]).stdout.contains("tune baseline")
+            });
+        }
+        signal(&tune, libc::SIGKILL);
+        tune.wait().expect("ends");
+        let restored = folder.run(&["restore"]);
+        assert_eq!(restored.code, 0, "killed after {moment:?}: {restored:?}");
+        assert!(!restored.stdout.contains("but "), "{restored:?}");
+        assert_as_found(&folder, &target, &format!("killed after {moment:?}"));
+    }
+    // What the killed tunes measured is there.
+    let history = folder.run(&["history", "-n", "1000"]);
+    assert!(history.stdout.contains("tune baseline"), "{}", history.stdout);
+}
+
+#[test]
+fn restore_with_nothing_to_do_is_no_error() {
+    let done = Folder::new().run(&["restore"]);
+    assert_eq!((done.code, done.stdout.as_str()), (0, "Nothing to put back.\n"));
+}
+
+#[test]
+fn signals_put_everything_back_before_they_end_it() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    for (number, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143), (libc::SIGHUP, 129)] {
+        let tune = start_tune(&folder, &target, &[]);
+        thread::sleep(Duration::from_millis(4000));
+        signal(&tune, number);
+        let done = end(tune);
+        assert_eq!(done.code, code, "{done:?}");
+        assert_as_found(&folder, &target, &format!("signal {number}"));
+    }
+}
+
+#[test]
+fn one_server_is_tuned_by_one_lastdrop() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    let mut first = start_tune(&folder, &target, &[]);
+    wait_until("the lock", || folder.join("state").read_dir().is_ok_and(|mut d| d.next().is_some()));
+    let second = end(start_tune(&folder, &target, &[]));
+    assert_eq!(second.code, 1);
+    assert!(second.stderr.contains(&format!("process {}", first.id())), "{second:?}");
+    // A restore leaves a server alone that somebody is at work on.
+    wait_until("a journal", || journal(&folder).is_some());
+    let restore = folder.run(&["restore"]);
+    assert!(restore.code == 1 && restore.stderr.contains("at work"), "{restore:?}");
+    signal(&first, libc::SIGKILL);
+    first.wait().expect("ends");
+    let third = end(start_tune(&folder, &target, &[]));
+    assert!(third.code == 1 && third.stderr.contains("lastdrop restore"), "{third:?}");
+    assert_eq!(folder.run(&["restore"]).code, 0);
+    assert_as_found(&folder, &target, "after the restore");
+}
+
+#[test]
+fn a_server_with_visitors_is_not_touched_without_live() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    let port = target.port;
+    let (leave, stays) = std::sync::mpsc::channel::<()>();
+    let visitor = thread::spawn(move || {
+        while stays.recv_timeout(Duration::from_millis(50)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            let _ = get(port, "/");
+        }
+    });
+    let done = end(start_tune(&folder, &target, &[]));
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.stderr.contains("--live"), "{done:?}");
+    drop(leave);
+    visitor.join().expect("ends");
+    assert_eq!(target.counts()["generation"], 0);
+    assert_as_found(&folder, &target, "not touched");
+}
+
+#[test]
+fn kept_settings_stay_and_can_be_tuned_again() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    let out = folder.join("tune.json");
+    // Blocks that have their answers also where others take the processors.
+    let done = end(start_tune(&folder, &target, &["-d", "600ms", "--keep", "--json", out.to_str().expect("text")]));
+    assert_eq!(done.code, 0, "{done:?}");
+    let tune: Value = serde_json::from_str(&fs::read_to_string(&out).expect("written")).expect("JSON");
+    assert_eq!((&tune["verdict"], &tune["kept"]), (&"improved".into(), &true.into()), "{tune}");
+    let workers = tune["winner"]["settings"]["workers"].as_u64().unwrap_or(3);
+    assert_eq!(target.scoreboard().map(|s| s.len() as u64), Some(workers));
+    // A killed second tune goes back to what was kept, and not to what was there before.
+    let mut again = start_tune(&folder, &target, &[]);
+    thread::sleep(Duration::from_millis(4000));
+    signal(&again, libc::SIGKILL);
+    again.wait().expect("ends");
+    assert_eq!(folder.run(&["restore"]).code, 0);
+    assert_eq!(target.scoreboard().map(|s| s.len() as u64), Some(workers));
+    assert!(!processes_with("kept.conf").is_empty());
+}
+
+#[test]
+fn a_restarted_server_has_the_limits_cpus_environment_and_folder_that_it_had() {
+    let folder = Folder::new();
+    let port = crate::common::free_port();
+    let config = folder.join("target.toml");
+    fs::write(&config, format!("{SETTINGS}\nlisten = '127.0.0.1:{port}'\n")).expect("written");
+    let program = env!("CARGO_BIN_EXE_lastdrop");
+    // A relative name of the configuration, too: it means something in the server's own folder only.
+    let script = format!("ulimit -n 777; umask 027; exec taskset -c 0 {program} target --config target.toml");
+    let mut child = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(folder.path())
+        .env("PLANTED", "a value")
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("sh");
+    wait_until("the target", || get(port, "/").is_some());
+    let facts = |pid: i32| {
+        let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).expect("readable");
+        let lines = |text: String, names: &[&str]| -> Vec<String> {
+            text.lines().filter(|l| names.iter().any(|n| l.starts_with(n))).map(str::to_string).collect()
+        };
+        (
+            read("limits"),
+            lines(read("status"), &["Cpus_allowed_list", "Umask", "Uid", "Groups"]),
+            read("environ").split('\0').any(|v| v == "PLANTED=a value"),
+            fs::read_link(format!("/proc/{pid}/cwd")).expect("a folder"),
+            read("cmdline"),
+            read("cgroup"),
+        )
+    };
+    let before = facts(child.id() as i32);
+    let server = format!("target:{}", config.display());
+    let url = format!("http://127.0.0.1:{port}/");
+    let args = ["tune", &server, "--url", &url, "-c", "4", "-d", "100ms", "--warm-up", "50ms", "--quiet"];
+    let done = folder.run(&args);
+    assert_eq!(done.code, 0, "{done:?}");
+    child.wait().expect("the first one was ended");
+    // Relative, so found by its port: the master is the one whose parent is not a target.
+    let masters: Vec<i32> = processes_with("target.toml")
+        .into_iter()
+        .filter(|pid| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|d| d == folder.path()))
+        .collect();
+    let master = *masters.iter().min().expect("it runs again");
+    assert_eq!(facts(master), before);
+    assert!(before.2 && before.0.contains("777"), "the case is one: {before:?}");
+    // SAFETY: a plain call on a process of ours.
+    unsafe { libc::kill(master, libc::SIGTERM) };
+}
+
+#[test]
+fn planted_memory_is_found_by_size() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 5\nmemory = '20M'\nshared_memory = '30M'");
+    let name = target.name();
+    wait_until("workers that have their memory", || target.scoreboard().is_some_and(|s| !s.contains('S')));
+    let size = folder.json(&["size", &name, "--memory", "400M"], 0);
+    let mb = |v: &Value| v.as_u64().expect("bytes") as f64 / f64::from(1 << 20);
+    assert_eq!(size["workers"]["count"], 5);
+    let private = mb(&size["workers"]["private_bytes"]["mean"]);
+    assert!((20.0..20.9).contains(&private), "{private}");
+    let shared = mb(&size["workers"]["shared_bytes"]["mean"]);
+    assert!((30.0..36.0).contains(&shared), "{shared}");
+    let real = mb(&size["real_memory_bytes"]);
+    assert!((130.0..142.0).contains(&real), "five times 20 and 30 once: {real}");
+    assert!(mb(&size["sum_rss_bytes"]) > 250.0);
+    // (400 − 30 and the program) / 20
+    let fits = size["fits"]["independent"].as_u64().expect("a number");
+    assert!((16..=18).contains(&fits), "{fits}");
+    assert_eq!(size["suggested"]["workers"], fits);
+}
+
+#[test]
+fn a_sweep_measures_every_row_and_puts_the_server_back() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    let plan = folder.join("plan.toml");
+    let text = format!(
+        "server = 'target:target.toml'\nurl = '{}'\nusers = [2, 6]\nrequests = 60\nwarm_up = '100ms'\n\
+         [settings]\nmax_requests_per_worker = [0, 10]\n[[series]]\nsettings.workers = [2, 4]\n",
+        target.url()
+    );
+    fs::write(&plan, text).expect("written");
+    let csv = folder.join("table.csv");
+    let sweep = folder.json(&["sweep", plan.to_str().expect("text"), "--csv", csv.to_str().expect("text")], 0);
+    let rows = sweep["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 8);
+    assert_eq!(sweep["varying"], serde_json::json!(["users", "max_requests_per_worker", "workers"]));
+    for row in rows {
+        assert_eq!((&row["answered"], &row["failed"]), (&60.into(), &0.into()), "{row}");
+        // Ten requests a worker do not last for sixty: such rows are warmed by load.
+        let warmed = if row["settings"]["max_requests_per_worker"] == 10 { "0.1s" } else { "each" };
+        assert_eq!(row["warmed"], warmed, "{row}");
+        assert_eq!(folder.run(&["show", row["run"].as_str().expect("an id")]).code, 0);
+    }
+    assert_eq!(fs::read_to_string(csv).expect("written").lines().count(), 9);
+    assert_as_found(&folder, &target, "after the sweep");
+}
+
+#[test]
+fn wrong_plans_of_a_sweep_change_nothing() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    let plan = folder.join("plan.toml");
+    for (setting, word) in
+        [("wokers = 3", "wokers"), ("workers = 0", "1 to 2048"), ("keepalive = 'perhaps'", "On or Off")]
+    {
+        let text = format!("server = 'target:target.toml'\nurl = '{}'\n[settings]\n{setting}\n", target.url());
+        fs::write(&plan, text).expect("written");
+        let done = folder.run(&["sweep", plan.to_str().expect("text")]);
+        assert_eq!(done.code, 2, "{done:?}");
+        assert!(done.stderr.contains(word), "{done:?}");
+    }
+    fs::write(&plan, "url = 5 5\n").expect("written");
+    let done = folder.run(&["sweep", plan.to_str().expect("text")]);
+    assert!(done.code == 2 && done.stderr.contains("line 1"), "{done:?}");
+    assert_as_found(&folder, &target, "after wrong plans");
+}
+
+#[test]
+fn the_demo_finds_the_planted_best() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let demo = folder.json(&["demo"], 0);
+    assert_eq!(demo["verdict"], "improved");
+    assert_eq!(demo["restored"], true);
+    // 16 workers that stay answer 206 a second: planted in crates/trials/src/demo.rs.
+    let reached = demo["winner"]["objective"].as_f64().expect("a rate");
+    assert!(reached >= 0.8 * 206.4, "{reached}");
+    assert!(demo["winner"]["interval"][0].as_f64().is_some_and(|low| low > 1.0), "{demo:#}");
+}

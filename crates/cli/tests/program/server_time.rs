@@ -1,0 +1,456 @@
+//! Server time beside client time: what is planted in front of a server, in it, behind it and on the way to it is found.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::common::link::{FAR, Link, NEAR};
+use crate::common::servers::{Daemon, nginx};
+use crate::common::{
+    Apache, Folder, Namespace, Target, alone, answer, free_port, get, json_of, n, number, serve, signal, wait_until,
+};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+fn main_phase(run: &Value) -> &Value {
+    run["phases"].as_array().expect("phases").iter().find(|p| p["measured"] == true).expect("a measured one")
+}
+
+fn median(v: &Value, part: &str) -> Option<f64> {
+    v["latency_us"][part]["p50"].as_f64()
+}
+
+/// Within 5 % or 1 ms of what was planted, microseconds.
+fn close(seen: f64, planted: f64) -> bool {
+    (seen - planted).abs() <= (0.05 * planted).max(1000.0)
+}
+
+/// What was planted is found, each part by itself. A machine that is busy with something else adds time of its own to all
+/// of them: one of a few measurements has to be undisturbed.
+fn found(measure: impl Fn() -> Value, planted: &[(&str, f64)]) -> Value {
+    let mut last = String::new();
+    for _ in 0..6 {
+        let run = measure();
+        let p = main_phase(&run);
+        let off: Vec<_> = planted
+            .iter()
+            .map(|(part, us)| (*part, *us, median(p, part)))
+            .filter(|(_, us, seen)| !seen.is_some_and(|seen| close(seen, *us)))
+            .collect();
+        if off.is_empty() {
+            return run;
+        }
+        last = format!("planted, but seen: {off:?} in {}", p["latency_us"]);
+    }
+    panic!("{last}");
+}
+
+#[test]
+fn a_queue_before_a_server_and_its_own_time_are_found() {
+    let _alone = alone();
+    let folder = Folder::new();
+    // One worker of 20 ms and three users: each waits for two others.
+    let target = Target::start(&folder, &["--workers", "1", "--service", "20ms", "--server-time"]);
+    let args = ["run", &target.url(), "-c", "3", "-n", "150", "--keepalive", "off", "--server-time", "auto"];
+    let run = found(
+        || folder.json(&args, 0),
+        &[("queue", 40_000.0), ("server", 20_000.0), ("link", 0.0), ("service", 60_000.0)],
+    );
+    let p = main_phase(&run);
+    for part in ["queue", "server", "link", "transfer"] {
+        assert_eq!(n(&p["latency_us"][part]["count"]), 150, "{part}: {p}");
+    }
+    assert!(p["latency_us"]["upstream"].is_null(), "nobody said anything of a server behind: {p}");
+    // Over time, too.
+    let seconds = p["seconds"].as_array().expect("seconds");
+    assert!(seconds.iter().any(|s| s["parts_us"]["queue"]["p50"].as_f64().is_some()), "{seconds:?}");
+    let text = folder.run(&["show", "last"]).stdout;
+    assert!(text.contains("of it upstream") && text.contains("all requests"), "{text}");
+    // The queue is in the table of means, and in that over time: it is there from the first second on.
+    let over_time = text.split("second  ").nth(1).expect("a table over time");
+    assert!(over_time.lines().nth(1).is_some_and(|l| l.trim_start().starts_with('0')), "{text}");
+    let shown: Value = serde_json::from_str(&folder.run(&["show", "last", "--json"]).stdout).expect("JSON");
+    assert_eq!(shown["phases"], run["phases"], "what is kept is what was measured");
+    // With nobody in front there is no queue.
+    let args = ["run", &target.url(), "-c", "1", "-n", "50", "--keepalive", "off", "--server-time", "auto"];
+    found(|| folder.json(&args, 0), &[("queue", 0.0), ("server", 20_000.0)]);
+    // Nobody asked: nothing of it is there.
+    let plain = folder.json(&["run", &target.url(), "-n", "20"], 0);
+    assert!(
+        ["link", "queue", "server", "transfer"].iter().all(|part| main_phase(&plain)["latency_us"][*part].is_null())
+    );
+}
+
+#[test]
+fn the_delay_of_the_link_is_found_and_is_in_nothing_else() {
+    let _alone = alone();
+    let (folder, space) = (Folder::new(), Namespace::new());
+    let Some(_link) = Link::start(&space, Duration::from_millis(5)) else {
+        eprintln!("skipped: no link can be made here (/dev/net/tun)");
+        return;
+    };
+    let port = free_port();
+    let listen = format!("{NEAR}:{port}");
+    let target = ["target", "--listen", &listen, "--workers", "1", "--service", "20ms", "--server-time"];
+    let mut server = space.inside(&folder.lastdrop(&target)).stderr(Stdio::null()).spawn().expect("starts");
+    let url = format!("http://{FAR}:{port}/");
+    let probe = ["run", &url, "-n", "1", "--quiet"];
+    wait_until("the target", || space.inside(&folder.lastdrop(&probe)).output().is_ok_and(|o| o.status.success()));
+    for (args, planted) in [
+        (&["-c", "1", "-n", "60"][..], &[("link", 10_000.0), ("server", 20_000.0), ("queue", 0.0)][..]),
+        (
+            &["-c", "1", "-n", "30", "--keepalive", "off"],
+            &[("link", 10_000.0), ("server", 20_000.0), ("connect", 10_000.0), ("queue", 0.0)],
+        ),
+        // A new connection each: the first way there and back makes it, the second is the request's.
+        (
+            &["-c", "5", "-n", "100", "--keepalive", "off"],
+            // Of each cycle of 100 ms a user's own request takes 20 ms, two ways there and back 20 ms.
+            &[("link", 10_000.0), ("server", 20_000.0), ("connect", 10_000.0), ("queue", 60_000.0)],
+        ),
+    ] {
+        let all = [&["run", &url][..], args, &["--server-time", "auto", "--json", "-"]].concat();
+        let run = found(|| json_of(space.inside(&folder.lastdrop(&all))), planted);
+        // The parts are all of it: nothing of the link is in the queue, nothing of the queue in the link.
+        let p = main_phase(&run);
+        let mean = |part: &str| number(&p["latency_us"][part]["mean"]);
+        let connecting = if args.contains(&"off") { mean("connect") } else { 0.0 };
+        let sum = connecting + mean("link") + mean("queue") + mean("server") + mean("transfer");
+        assert!(close(sum, mean("service")), "{sum} of {}", mean("service"));
+    }
+    signal(&server, libc::SIGTERM);
+    server.wait().expect("ends");
+}
+
+#[test]
+fn classes_have_their_own_server_time() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let start = |service| Target::start(&folder, &["--workers", "4", "--service", service, "--server-time"]);
+    let (quick, slow) = (start("5ms"), start("30ms"));
+    let plan = folder.join("two.toml");
+    let text = format!(
+        "server_time = \"auto\"\n[[request]]\nname = \"quick\"\nurl = \"{}\"\n[[request]]\nname = \"slow\"\nurl = \"{}\"\n",
+        quick.url(),
+        slow.url()
+    );
+    fs::write(&plan, text).expect("a plan");
+    let args = ["run", &plan.to_string_lossy(), "-c", "2", "-n", "120", "-t", "2"];
+    let mut seen = Vec::new();
+    for _ in 0..6 {
+        let run = folder.json(&args, 0);
+        let of = |name: &str| {
+            let classes = main_phase(&run)["classes"].as_array().expect("classes").clone();
+            median(classes.iter().find(|c| c["name"] == name).expect("the class"), "server").expect("its time")
+        };
+        seen.push((of("quick"), of("slow")));
+        if seen.last().is_some_and(|(quick, slow)| close(*quick, 5000.0) && close(*slow, 30_000.0)) {
+            let met = folder.run(&[&args[..], &["--objective", "slow.server.p50<1ms"]].concat());
+            assert_eq!(met.code, 3, "{met:?}");
+            return;
+        }
+    }
+    panic!("{seen:?}");
+}
+
+#[test]
+fn a_real_apache_says_when_it_began_and_how_long_it_took() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let apache = Apache::start_with(&folder, |text| {
+        text.replace(
+            "LoadModule perl_module",
+            "LoadModule headers_module @MODULES@/mod_headers.so\nLoadModule perl_module",
+        )
+        .replace("@MODULES@", "/usr/lib/apache2/modules")
+        .replace("StartServers 5", "StartServers 1")
+        .replace("MinSpareServers 5", "MinSpareServers 1")
+        .replace("MaxSpareServers 10", "MaxSpareServers 1")
+        .replace("MaxRequestWorkers 50", "MaxRequestWorkers 1")
+        .replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0")
+            + "Header always set X-Request-Received \"%t %D\"\n"
+    });
+    let script = apache.folder.join("htdocs/perl/wait.pl");
+    fs::write(&script, "select(undef, undef, undef, 0.03); print \"Content-Type: text/plain\\n\\nok\\n\";\n")
+        .expect("a script");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&script, mode).expect("its mode");
+    let url = apache.url("/perl/wait.pl");
+    // Two users and one worker of 30 ms: each waits for the other.
+    let args = ["run", &url, "-c", "2", "-n", "60", "--keepalive", "off", "--server-time", "header:X-Request-Received"];
+    let run = found(|| folder.json(&args, 0), &[("server", 30_000.0), ("queue", 30_000.0)]);
+    assert_eq!(n(&main_phase(&run)["status"]["200"]), 60);
+}
+
+#[test]
+fn what_a_proxy_waits_for_the_server_behind_is_upstream() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let target = Target::start(&folder, &["--workers", "4", "--service", "25ms"]);
+    let port = free_port();
+    let http = format!(
+        "server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://127.0.0.1:{}/;
+           add_header X-Upstream-Response-Time $upstream_header_time; add_header X-Request-Time $request_time; }} }}",
+        target.port
+    );
+    let _nginx = nginx(&folder, &http, port);
+    let url = format!("http://127.0.0.1:{port}/");
+    let args = ["run", &url, "-c", "2", "-n", "60", "--server-time", "auto"];
+    let run = found(|| folder.json(&args, 0), &[("server", 25_000.0), ("upstream", 25_000.0)]);
+    assert!(main_phase(&run)["latency_us"]["queue"].is_null(), "nobody said when it began");
+}
+
+#[test]
+fn a_server_that_says_nothing_is_told() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &[]);
+    let done = folder.run(&["run", &target.url(), "-n", "20", "--server-time", "header:X-Nothing:ms"]);
+    assert!(done.stdout.contains("no answer says it (header:X-Nothing:ms)"), "{done:?}");
+    let wrong = folder.run(&["run", &target.url(), "--server-time", "X-Nothing"]);
+    assert_eq!(wrong.code, 2);
+    assert!(wrong.stderr.contains("header:NAME"), "{}", wrong.stderr);
+}
+
+#[test]
+fn a_server_whose_clock_is_another_is_measured_all_the_same() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let read = |reader: &mut BufReader<TcpStream>| {
+        let mut line = String::new();
+        while reader.read_line(&mut line).ok().filter(|n| *n > 0)? > 2 {}
+        Some(())
+    };
+    // Its clock is five seconds ahead; it takes 10 ms.
+    let (address, _) = serve(read, |()| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() + 5_000_000;
+        thread::sleep(Duration::from_millis(10));
+        answer("200 OK", format!("X-Request-Received: t={now} D=10000\r\n"), "ok")
+    });
+    let url = format!("http://{address}/");
+    let args = ["run", &url, "-c", "1", "-n", "60", "--server-time", "auto"];
+    found(|| folder.json(&args, 0), &[("queue", 0.0), ("server", 10_000.0)]);
+}
+
+const NGINX_FIELDS: &str = "$remote_addr [$time_local] \"$request\" $status $body_bytes_sent $request_time \
+                            $upstream_response_time \"$http_x_request_id\"";
+
+/// Where lines of a log and their format are, for `--server-time`.
+fn from_log(log: &Path, format: &str) -> String {
+    format!("log:{},{format}", log.display())
+}
+
+fn lines_of(log: &Path) -> usize {
+    fs::read_to_string(log).unwrap_or_default().lines().count()
+}
+
+#[test]
+fn the_log_of_a_real_nginx_says_where_the_time_went() {
+    let _alone = alone();
+    let (folder, port) = (Folder::new(), free_port());
+    let target = Target::start(&folder, &["--workers", "4", "--service", "25ms"]);
+    let log = folder.join("access.log");
+    let http = format!(
+        "log_format timed '{NGINX_FIELDS}'; server {{ listen 127.0.0.1:{port}; access_log {} timed;
+           location / {{ return 200 ok; }} location /slow {{ proxy_pass http://127.0.0.1:{}/; }} }}",
+        log.display(),
+        target.port
+    );
+    let _nginx = nginx(&folder, &http, port);
+    let (plan, url) = (folder.join("two.toml"), format!("http://127.0.0.1:{port}/"));
+    // A log is named as seen from the plan's own folder.
+    let text = format!(
+        "server_time = 'log:access.log,{NGINX_FIELDS}'\npick = \"order\"\n[[request]]\nname = \"quick\"\nurl = \"{url}\"\n\
+         [[request]]\nname = \"slow\"\nurl = \"{url}slow\"\n"
+    );
+    fs::write(&plan, text).expect("a plan");
+    let plan = plan.to_string_lossy();
+    let mut seen = Vec::new();
+    for _ in 0..6 {
+        let run = folder.json(&["run", &plan, "-c", "2", "-n", "120", "-t", "2"], 0);
+        let (p, joined) = (main_phase(&run), &run["joined_log"]);
+        assert_eq!((n(&joined["joined"]), n(&joined["without_line"])), (120, 0), "{joined}");
+        assert_eq!(n(&p["latency_us"]["server"]["count"]), 120);
+        let classes = p["classes"].as_array().expect("classes");
+        let class = |name: &str| classes.iter().find(|c| c["name"] == name).expect("the class");
+        assert!(class("quick")["latency_us"]["upstream"].is_null(), "nobody is behind it");
+        let seconds = p["seconds"].as_array().expect("seconds");
+        let timed: u64 = seconds.iter().filter_map(|s| s["parts_us"]["server"]["count"].as_u64()).sum();
+        assert_eq!(timed, 120, "by second, too: {seconds:?}");
+        let of = |name, part| median(class(name), part).expect("its time");
+        let (quick, slow, upstream) = (of("quick", "server"), of("slow", "server"), of("slow", "upstream"));
+        seen.push((quick, slow, upstream));
+        // nginx counts milliseconds.
+        if !(close(quick, 0.0) && close(slow, 25_000.0) && close(upstream, 25_000.0)) {
+            continue;
+        }
+        let shown: Value = serde_json::from_str(&folder.run(&["show", "last", "--json"]).stdout).expect("JSON");
+        assert_eq!((&shown["phases"], &shown["joined_log"]), (&run["phases"], joined), "what is kept is the same");
+        let text = folder.run(&["show", "last"]).stdout;
+        assert!(text.contains("120 of 120 answers have their line") && text.contains("of it upstream"), "{text}");
+        // Where nobody asks, requests are what they were.
+        let before = lines_of(&log);
+        folder.json(&["run", &url, "-n", "5"], 0);
+        wait_until("the last lines", || lines_of(&log) >= before + 5);
+        assert!(fs::read_to_string(&log).expect("a log").trim_end().ends_with("\"-\""));
+        return;
+    }
+    panic!("{seen:?}");
+}
+
+#[test]
+fn the_log_of_a_real_apache_says_how_long_it_took() {
+    let _alone = alone();
+    let folder = Folder::new();
+    let fields = r#"%h %l %u %t "%r" %>s %b %D %{X-Request-Id}i"#;
+    let quoted = fields.replace('"', r#"\""#);
+    let apache = Apache::start_with(&folder, |text| {
+        let log = folder.join("apache/logs/timed.log");
+        text + &format!("\nLogFormat \"{quoted}\" timed\nCustomLog {} timed\n", log.display())
+    });
+    let script = apache.folder.join("htdocs/perl/wait.pl");
+    fs::write(&script, "select(undef, undef, undef, 0.03); print \"Content-Type: text/plain\\n\\nok\\n\";\n")
+        .expect("a script");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&script, mode).expect("its mode");
+    let from = from_log(&apache.folder.join("logs/timed.log"), fields);
+    let url = apache.url("/perl/wait.pl");
+    for keepalive in ["on", "off"] {
+        let args = ["run", &url, "-c", "2", "-n", "60", "--keepalive", keepalive, "--server-time", &from];
+        let run = found(|| folder.json(&args, 0), &[("server", 30_000.0)]);
+        assert_eq!(n(&run["joined_log"]["joined"]), 60, "{}", run["joined_log"]);
+    }
+}
+
+#[test]
+fn the_log_of_a_real_haproxy_says_how_long_requests_waited_there() {
+    let _alone = alone();
+    let (folder, port) = (Folder::new(), free_port());
+    let target = Target::start(&folder, &["--workers", "4", "--service", "20ms"]);
+    let (log, config) = (folder.join("haproxy.log"), folder.join("haproxy.cfg"));
+    let text = format!(
+        "global\n log stdout format raw local0\ndefaults\n mode http\n log global\n option httplog\n timeout connect 5s\n \
+         timeout client 1m\n timeout server 1m\nfrontend front\n bind 127.0.0.1:{port}\n \
+         capture request header X-Request-Id len 64\n default_backend back\nbackend back\n \
+         server one 127.0.0.1:{} maxconn 1\n",
+        target.port
+    );
+    fs::write(&config, text).expect("written");
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec /usr/sbin/haproxy -db -f \"$0\" > \"$1\""]).arg(&config).arg(&log);
+    let _haproxy = Daemon::start(command, "haproxy", |_| get(port, "/").is_some());
+    // Three users and one place: each waits for two others.
+    let url = format!("http://127.0.0.1:{port}/");
+    let args = ["run", &url, "-c", "3", "-n", "150", "--server-time", &from_log(&log, "haproxy")];
+    let planted = [("queue", 40_000.0), ("server", 20_000.0), ("upstream", 20_000.0), ("service", 60_000.0)];
+    let run = found(|| folder.json(&args, 0), &planted);
+    assert_eq!(n(&run["joined_log"]["joined"]), 150, "{}", run["joined_log"]);
+}
+
+#[test]
+fn every_request_has_an_id_of_its_own_however_it_is_sent() {
+    let (folder, port) = (Folder::new(), free_port());
+    let log = folder.join("access.log");
+    let http = format!(
+        "log_format timed escape=json '{{\"time\":\"$time_iso8601\",\"request\":\"$request\",\"status\":$status,'
+           '\"request_time\":$request_time,\"id\":\"$http_x_request_id\"}}';
+         server {{ listen 127.0.0.1:{port}; access_log {} timed; location / {{ return 200 ok; }}
+           location /moved {{ return 302 /; }} }}",
+        log.display()
+    );
+    let _nginx = nginx(&folder, &http, port);
+    wait_until("the line of the first request", || lines_of(&log) > 0);
+    // JSON is recognised.
+    let from = format!("log:{}", log.display());
+    let mut answers = 0;
+    for (path, more) in [
+        ("/", &["-t", "2"][..]),
+        ("/", &["--pipeline", "4"]),
+        ("/", &["--cookies"]),
+        ("/", &["-H", "X-User: {{user}}"]),
+        ("/moved", &["--redirects", "2"]),
+        ("/", &["--body", "some words", "--expect-continue"]),
+        ("/", &["--body", "some words", "--chunked", "4"]),
+        ("/", &["-r", "200"]),
+    ] {
+        let url = format!("http://127.0.0.1:{port}{path}");
+        let users = if more[0] == "-r" { &[][..] } else { &["-c", "2"] };
+        let args = [&["run", &url, "-n", "60", "--server-time", &from], users, more].concat();
+        let run = folder.json(&args, 0);
+        let (joined, answered) = (&run["joined_log"], n(&main_phase(&run)["requests"]["answered"]));
+        assert!(answered >= 60 && joined["format"] == "json", "{more:?}: {joined}");
+        assert_eq!((n(&joined["joined"]), n(&joined["without_line"])), (answered, 0), "{more:?}: {joined}");
+        assert_eq!(n(&main_phase(&run)["latency_us"]["server"]["count"]), answered, "{more:?}");
+        answers += answered as usize;
+    }
+    let text = fs::read_to_string(&log).expect("a log");
+    let ids: HashSet<&str> = text.split('"').filter(|word| word.starts_with("lastdrop-")).collect();
+    assert_eq!(ids.len(), answers);
+}
+
+#[test]
+fn a_log_is_followed_through_rotation_and_lines_of_others_are_left_out() {
+    let (folder, port) = (Folder::new(), free_port());
+    let log = folder.join("access.log");
+    let http = format!(
+        "log_format timed '{NGINX_FIELDS}'; server {{ listen 127.0.0.1:{port}; access_log {} timed; location / {{ return 200 ok; }} }}",
+        log.display()
+    );
+    let daemon = nginx(&folder, &http, port);
+    let (json, url) = (folder.join("run.json"), format!("http://127.0.0.1:{port}/"));
+    let (json, from) = (json.to_string_lossy(), from_log(&log, NGINX_FIELDS));
+    let args = ["run", &url, "-r", "100", "-d", "6s", "--server-time", &from, "--json", &json];
+    wait_until("the line of the first request", || lines_of(&log) > 0);
+    let before = lines_of(&log);
+    let mut run = folder.lastdrop(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
+    wait_until("some lines", || lines_of(&log) > before + 20);
+    get(port, "/of-somebody-else").expect("an answer");
+    fs::rename(&log, folder.join("access.log.1")).expect("renamed");
+    kill(Pid::from_raw(daemon.pid()), Signal::SIGUSR1).expect("told");
+    wait_until("lines in the new log", || lines_of(&log) > 20);
+    run.wait().expect("it ends");
+    let run: Value = serde_json::from_str(&fs::read_to_string(&*json).expect("a report")).expect("JSON");
+    let (joined, answered) = (&run["joined_log"], n(&main_phase(&run)["requests"]["answered"]));
+    assert_eq!((n(&joined["joined"]), n(&joined["without_line"])), (answered, 0), "{joined}");
+    assert_eq!((n(&joined["others"]), n(&joined["rotations"]), n(&joined["unparsed"])), (1, 1, 0), "{joined}");
+}
+
+#[test]
+fn a_log_that_cannot_be_joined_is_an_error_with_what_to_write() {
+    let (folder, port) = (Folder::new(), free_port());
+    let log = folder.join("access.log");
+    let without = "$remote_addr [$time_local] \"$request\" $status $request_time -";
+    let http = format!(
+        "log_format timed '{without}'; server {{ listen 127.0.0.1:{port}; access_log {} timed; location / {{ return 200 ok; }} }}",
+        log.display()
+    );
+    let _nginx = nginx(&folder, &http, port);
+    let url = format!("http://127.0.0.1:{port}/");
+    wait_until("the line of the first request", || lines_of(&log) > 0);
+    let before = lines_of(&log);
+    for (format, why) in [("combined", "no time that the server took"), (without, "no id of a request")] {
+        let done = folder.run(&["run", &url, "-n", "20", "--server-time", &from_log(&log, format)]);
+        assert!(done.code == 1 && done.stderr.contains(why), "{done:?}");
+        for directive in ["%D %{X-Request-Id}i", "$request_time $upstream_response_time $http_x_request_id"] {
+            assert!(done.stderr.contains(directive), "{done:?}");
+        }
+    }
+    assert_eq!(lines_of(&log), before, "nothing was sent");
+    // A field that the server leaves empty: found out while the run is on, long before its end.
+    let with = "$remote_addr [$time_local] \"$request\" $status $request_time $http_x_request_id";
+    let done = folder.run(&["run", &url, "-r", "50", "-d", "10m", "--server-time", &from_log(&log, with)]);
+    assert!(done.code == 1 && done.stderr.contains("has the X-Request-Id of its request"), "{done:?}");
+    // A log that nobody writes to.
+    let empty = from_log(&folder.join("empty.log"), with);
+    fs::write(folder.join("empty.log"), "").expect("a file");
+    let done = folder.run(&["run", &url, "-n", "20", "--server-time", &empty]);
+    assert!(done.code == 0 && done.stdout.contains("0 of 20 answers have their line"), "{done:?}");
+    // And requests that have ids of their own.
+    let done = folder.run(&["run", &url, "-n", "1", "-H", "x-request-id: mine", "--server-time", &empty]);
+    assert!(done.code == 2 && done.stderr.contains("X-Request-Id of its own"), "{done:?}");
+}
