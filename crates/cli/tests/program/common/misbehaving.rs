@@ -41,13 +41,6 @@ pub struct Heard {
     pub body: Vec<u8>,
 }
 
-impl Heard {
-    /// Its lines, as text.
-    pub fn lines(&self) -> Vec<String> {
-        String::from_utf8_lossy(&self.head).split("\r\n").filter(|l| !l.is_empty()).map(str::to_string).collect()
-    }
-}
-
 #[derive(Default)]
 struct Memory {
     seen: HashMap<String, u64>,

@@ -88,6 +88,7 @@ impl Folder {
 
 #[derive(Debug)]
 pub struct Done {
+    #[expect(dead_code, reason = "it is shown where a test fails")]
     pub args: Vec<String>,
     pub code: i32,
     pub stdout: String,

@@ -2,7 +2,6 @@
 //! makes something with a number of its own, and a page that changes it; each thing belongs to the session that made it.
 
 use std::fs;
-use std::path::PathBuf;
 
 use super::servers::{Daemon, Fpm, Mariadb, nginx, open_folder, php};
 use super::{Folder, free_port, get};
@@ -100,7 +99,6 @@ pub const PASSWORD: &str = "correct horse 7 battery";
 /// The application, on nginx with PHP-FPM and MariaDB. Dropped, all of them end.
 pub struct Shop {
     pub port: u16,
-    pub root: PathBuf,
     _nginx: Daemon,
     _fpm: Fpm,
     _database: Mariadb,
@@ -154,7 +152,7 @@ impl Shop {
         let nginx = nginx(folder, &site, port);
         let made = get(port, "/setup.php");
         assert!(made.as_deref().is_some_and(|body| body.contains("made")), "{made:?}");
-        Shop { port, root, _nginx: nginx, _fpm: fpm, _database: database }
+        Shop { port, _nginx: nginx, _fpm: fpm, _database: database }
     }
 
     pub fn url(&self, path: &str) -> String {
