@@ -43,7 +43,7 @@ def mariadb(place, *options, sql="", groups=()):
     daemon = place.start(
         ["/usr/sbin/mariadbd", "--no-defaults", "--user=www-data", f"--datadir={data}", f"--socket={socket}",
          "--bind-address=127.0.0.1", f"--port={port}", "--innodb-buffer-pool-size=64M", "--skip-log-bin",
-         "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve", *options],
+         "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve", f"--tmpdir={place.open_folder('db-tmp')}", *options],
         unix_ready(socket), what="mariadbd", groups=groups)
     daemon.port, daemon.socket = port, socket
 

@@ -10,7 +10,7 @@ use procfs::process::{FDTarget, Process};
 
 use crate::ProbeError;
 use crate::namespace::{self, Namespace};
-use crate::sock_diag::{SockDiag, StateFlags};
+use crate::sock_diag::{ESTABLISHED, SockDiag, StateFlags, TIME_WAIT};
 
 /// What somebody connects to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -253,16 +253,27 @@ pub struct Connection {
 /// # Errors
 /// When the socket table cannot be read.
 pub fn connections(pid: i32, ports: &[u16]) -> Result<Vec<Connection>, ProbeError> {
-    Ok(sockets(pid)?
-        .into_iter()
-        .filter(|s| s.state != TcpState::Listen && ports.contains(&s.local_address.port()))
-        .map(|s| Connection {
-            peer: s.remote_address,
-            local: s.local_address,
+    let mut all = Vec::new();
+    let asked = Namespace::of(pid).and_then(|n| n.sock_diag()).and_then(|mut ask| {
+        ask.tcp(StateFlags::all() - StateFlags::LISTEN, 0, |s| {
+            let (open, time_wait) = (s.state == ESTABLISHED, s.state == TIME_WAIT);
+            all.push(Connection { peer: s.remote, local: s.local, open, time_wait });
+        })
+    });
+    if asked.is_err() {
+        // The same as text, where another's namespace may not be entered.
+        let there = |s: &TcpNetEntry| s.state != TcpState::Listen;
+        let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+        let told = sockets(pid)?.into_iter().filter(there).map(|s| Connection {
+            peer: canonical(s.remote_address),
+            local: canonical(s.local_address),
             open: s.state == TcpState::Established,
             time_wait: s.state == TcpState::TimeWait,
-        })
-        .collect())
+        });
+        all = told.collect();
+    }
+    all.retain(|c| ports.contains(&c.local.port()));
+    Ok(all)
 }
 
 #[cfg(test)]

@@ -196,7 +196,9 @@ fn an_included_folder_takes_the_override() {
     let (name, url) = (apache.name(), apache.url(HEAVY));
     // What is only tried leaves nothing behind.
     let plan = folder.join("plan.toml");
-    let text = format!("server = '{name}'\nurl = '{url}'\nrequests = 50\n[settings]\nMaxRequestWorkers = [20, 30]\n");
+    let text = format!(
+        "server = '{name}'\nurl = '{url}'\nrequests = 50\ntimeout = '30s'\n[settings]\nMaxRequestWorkers = [20, 30]\n"
+    );
     fs::write(&plan, text).expect("written");
     let sweep = folder.json(&["sweep", plan.to_str().expect("text")], 0);
     assert_eq!(sweep["rows"][1]["answered"], 50, "{sweep}");

@@ -50,7 +50,7 @@ struct Session {
 fn command(folder: &Folder, server: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command
-        .args(["session_of_another_process", "--exact", "--ignored", "--nocapture"])
+        .args(["host::session_of_another_process", "--exact", "--ignored", "--nocapture"])
         .env("LASTDROP_STATE", folder.join("state"))
         .env("HOST_SERVER", server);
     command

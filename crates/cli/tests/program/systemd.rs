@@ -139,7 +139,7 @@ impl Machine {
     fn session(&self, orders: &str) -> Vec<String> {
         let done = self
             .command(&std::env::current_exe().expect("this program"))
-            .args(["session_of_another_process", "--exact", "--ignored", "--nocapture"])
+            .args(["systemd::session_of_another_process", "--exact", "--ignored", "--nocapture"])
             .env("SERVER", self.name())
             .env("ORDERS", orders)
             .output()

@@ -208,7 +208,10 @@ pub struct Mariadb {
 impl Mariadb {
     pub fn start(folder: &Folder, options: &[&str]) -> Mariadb {
         let data = open_folder(folder, "db");
+        // Each takes away what it finds of an earlier one in /tmp when it starts, and with it another's that is at work.
+        let temporary = open_folder(folder, "db-tmp");
         let made = Command::new("mariadb-install-db")
+            .env("TMPDIR", &temporary)
             .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db", "--user=www-data"])
             .arg(format!("--datadir={}", data.display()))
             .output()
@@ -217,6 +220,7 @@ impl Mariadb {
         let socket = data.join("mysqld.sock");
         let mut command = Command::new("/usr/sbin/mariadbd");
         command
+            .env("TMPDIR", &temporary)
             .args(["--no-defaults", "--user=www-data", "--skip-networking", "--innodb-buffer-pool-size=8M"])
             .args(["--skip-log-bin", "--performance-schema=off"])
             .arg(format!("--datadir={}", data.display()))
