@@ -198,9 +198,11 @@ fn script_of(exe: &Path, pid: i32) -> Vec<u8> {
 /// The sockets of one network namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Network {
-    /// Connections by inode, and by the address of their other end.
+    /// Connections by inode, by their own address and that of their other end, and by that of their other end alone: many may have the
+    /// same, as a client's port is good for one connection to each server.
     pub by_inode: HashMap<u64, TcpSocket>,
-    pub by_remote: HashMap<SocketAddr, TcpSocket>,
+    by_ends: HashMap<(SocketAddr, SocketAddr), TcpSocket>,
+    by_remote: HashMap<SocketAddr, TcpSocket>,
     /// Inodes of listeners by port.
     pub listeners: HashMap<u16, u64>,
     /// Addresses of listeners with their inodes.
@@ -219,17 +221,33 @@ impl Network {
         Network::of_states(pid, StateFlags::LISTEN)
     }
 
+    pub fn add(&mut self, s: TcpSocket) {
+        if s.state == LISTEN {
+            self.listeners.insert(s.local.port(), s.inode);
+            self.tcp_listeners.push((s.local, s.inode));
+        } else {
+            self.by_inode.insert(s.inode, s);
+            self.by_ends.insert((s.local, s.remote), s);
+            self.by_remote.insert(s.remote, s);
+        }
+    }
+
+    /// The other end of a connection, where it is in this network.
+    pub fn other_end(&self, socket: &TcpSocket) -> Option<&TcpSocket> {
+        self.by_ends.get(&(socket.remote, socket.local))
+    }
+
+    /// The other end of a connection whose address was translated on its way: it knows itself by another than we do. Only for those that
+    /// nobody has by their own address.
+    pub fn translated_end(&self, socket: &TcpSocket) -> Option<&TcpSocket> {
+        self.by_remote.get(&socket.local)
+    }
+
     fn of_states(pid: i32, states: StateFlags) -> Option<Network> {
         let mut ask = Namespace::of(pid).and_then(|n| n.sock_diag()).ok()?;
         let mut network = Network::default();
         ask.tcp(states, 0, |s| {
-            if s.state == LISTEN {
-                network.listeners.insert(s.local.port(), s.inode);
-                network.tcp_listeners.push((s.local, s.inode));
-            } else {
-                network.by_inode.insert(s.inode, s);
-                network.by_remote.insert(s.remote, s);
-            }
+            network.add(s);
         })
         .ok()?;
         ask.unix_connections(|s| _ = network.unix.insert(s.inode, s)).ok()?;
@@ -291,9 +309,10 @@ impl Networks {
                     continue;
                 }
                 // Whoever has taken the connection since the files were read listens there, too.
-                let listener =
-                    || own.listeners.get(&socket.remote.port()).and_then(|inode| table.holders.get(inode)).copied();
-                match own.by_remote.get(&socket.local) {
+                let listening = own.listeners.get(&socket.remote.port());
+                let listener = || listening.and_then(|inode| table.holders.get(inode)).copied();
+                let translated = || own.translated_end(socket).filter(|_| listening.is_none());
+                match own.other_end(socket).or_else(translated) {
                     Some(other) => ends.push(holder(own, other, table).or_else(listener)),
                     None if !socket.remote.ip().is_loopback() => far.push(*socket),
                     // Its other end is closed already.
@@ -343,7 +362,7 @@ impl Networks {
         // A port that a container publishes, an address of a service: the other end knows itself by another address than we do.
         others.into_iter().find_map(|(name, pid)| {
             let network = self.translated.entry(name).or_insert_with(|| Network::read(pid)).as_ref()?;
-            let other = network.by_remote.get(&socket.local)?;
+            let other = network.translated_end(socket)?;
             Some(holder(network, other, table))
         })
     }

@@ -149,17 +149,18 @@ fn of_tcp(
     if own.listeners.contains_key(&socket.local.port()) {
         return None;
     }
-    // The other end may be in the network of a container.
-    let ends = networks.iter().filter_map(|network| Some((network, network.by_remote.get(&socket.local)?)));
-    let servers = ends.filter_map(|(network, end)| {
+    // Whoever connects to an address of its own machine does so from that address.
+    let is_here = socket.remote.ip().is_loopback() || socket.remote.ip() == socket.local.ip();
+    let listener = own.listeners.get(&socket.remote.port()).filter(|_| is_here);
+    // The other end may be in the network of a container, and behind a port that that publishes.
+    let ends = networks.iter().filter_map(|network| Some((network, network.other_end(socket)?)));
+    let translated = networks.iter().filter_map(|network| Some((network, network.translated_end(socket)?)));
+    let servers = ends.chain(translated.filter(|_| listener.is_none())).filter_map(|(network, end)| {
         // One that is not accepted yet is its listener's.
         let accepted = held.get(&end.inode).filter(|_| end.inode != 0);
         accepted.or_else(|| held.get(network.listeners.get(&end.local.port())?)).copied()
     });
     let via = Endpoint::Tcp(socket.remote);
-    // Whoever connects to an address of its own machine does so from that address.
-    let is_here = socket.remote.ip().is_loopback() || socket.remote.ip() == socket.local.ip();
-    let listener = own.listeners.get(&socket.remote.port()).filter(|_| is_here);
     match servers.into_iter().next().or_else(|| held.get(listener?).copied()) {
         Some(to) => Some((Some(to), via)),
         None => listener.map(|_| (None, via)),
@@ -185,6 +186,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::sock_diag::{ESTABLISHED, LISTEN};
 
     /// A process that prints a line, of which nobody reads more, and lives until its input ends.
     fn perl(script: &str) -> (Child, String) {
@@ -200,6 +202,27 @@ mod tests {
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it says a line");
         (child, line.trim().to_string())
+    }
+
+    #[test]
+    fn a_port_that_two_clients_have_to_two_servers_mixes_up_neither() {
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let socket = |local, remote, inode, state| TcpSocket { local, remote, inode, state, queues: (0, 0) };
+        let (front, back, client) = (at(80), at(3306), at(40_000));
+        // A visitor of the front and a worker of its have the same port: the one to the front, the other to what is behind.
+        let worker = socket(client, back, 5, ESTABLISHED);
+        let ends = [worker, socket(back, client, 6, ESTABLISHED), socket(client, front, 7, ESTABLISHED)];
+        let listening = [(front, 1), (back, 2)].map(|(address, inode)| socket(address, at(0), inode, LISTEN));
+        let held = HashMap::from([(1, 0), (8, 0), (5, 1), (2, 2), (6, 2)]);
+        let told = |seen: &[TcpSocket]| {
+            let mut network = Network::default();
+            seen.iter().chain(&listening).for_each(|s| network.add(*s));
+            of_tcp(&worker, &network, std::slice::from_ref(&network), &held)
+        };
+        let accepted = socket(front, client, 8, ESTABLISHED);
+        let to_back = Some((Some(2), Endpoint::Tcp(back)));
+        assert_eq!(told(&[&ends[..], &[accepted]].concat()), to_back);
+        assert_eq!(told(&[worker, accepted]), to_back, "its other end is not there any more");
     }
 
     #[test]
