@@ -199,8 +199,10 @@ pub struct UnixListener {
 #[derive(Debug)]
 struct Walk {
     sockets: Vec<TcpSocket>,
-    /// Inodes of the connections of our own namespace, and of those that this process has open.
-    open: HashMap<SocketAddr, u64>,
+    /// Inodes of the connections of our own namespace by both addresses, and by their own alone, of which several may have the same; and of
+    /// those that this process has open.
+    open: HashMap<(SocketAddr, SocketAddr), u64>,
+    open_at: HashMap<SocketAddr, u64>,
     own: BTreeSet<u64>,
     is_here: bool,
 }
@@ -208,11 +210,15 @@ struct Walk {
 impl Walk {
     fn others(&self, ports: &[u16]) -> Vec<SocketAddr> {
         // Of this machine only those count whose end is open, and by somebody else: one of ours may be closed meanwhile.
-        let is_other = |end: &SocketAddr| match self.open.get(end) {
-            Some(inode) => *inode != 0 && !self.own.contains(inode),
-            None => !self.is_here || !crate::listeners::is_local(end),
+        let is_other = |s: &&TcpSocket| {
+            // Into another namespace a connection may be translated on its way: there it is known by one end.
+            let translated = || self.open_at.get(&s.remote).filter(|_| !self.is_here);
+            match self.open.get(&(s.remote, s.local)).or_else(translated) {
+                Some(inode) => *inode != 0 && !self.own.contains(inode),
+                None => !self.is_here || !crate::listeners::is_local(&s.remote),
+            }
         };
-        self.sockets.iter().filter(|s| is_client(s, ports)).map(|s| s.remote).filter(is_other).collect()
+        self.sockets.iter().filter(|s| is_client(s, ports)).filter(is_other).map(|s| s.remote).collect()
     }
 
     fn made(&self, ports: &[u16]) -> HashMap<SocketAddr, Made> {
@@ -443,14 +449,17 @@ impl Namespace {
         let mut sockets = Vec::new();
         self.each(|s| sockets.push(*s))?;
         let own = crate::listeners::inodes(std::process::id() as i32)?;
-        let mut open = HashMap::new();
+        let (mut open, mut open_at) = (HashMap::new(), HashMap::new());
         let is_here = self.is_ours();
         if is_here {
-            open.extend(sockets.iter().map(|s| (s.local, s.inode)));
+            open.extend(sockets.iter().map(|s| ((s.local, s.remote), s.inode)));
         } else {
-            SockDiag::open()?.tcp(connected(), 0, |s| _ = open.insert(s.local, s.inode))?;
+            SockDiag::open()?.tcp(connected(), 0, |s| {
+                open.insert((s.local, s.remote), s.inode);
+                open_at.insert(s.local, s.inode);
+            })?;
         }
-        Ok(Walk { sockets, open, own, is_here })
+        Ok(Walk { sockets, open, open_at, own, is_here })
     }
 
     /// The other ends of open connections to the given ports.
