@@ -41,16 +41,21 @@ class Daemon:
         return self.process.pid
 
 
+def stat(pid):
+    """The fields of /proc/PID/stat from the state on; None where the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return text[text.rindex(")") + 2:].split()
+
+
 def processes():
     """Every process: pid → (parent, session, state)."""
     found = {}
     for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                stat = Path(f"/proc/{entry}/stat").read_text(errors="replace")
-            except OSError:
-                continue
-            fields = stat[stat.rindex(")") + 2:].split()
+        fields = stat(entry) if entry.isdigit() else None
+        if fields:
             found[int(entry)] = (int(fields[1]), int(fields[3]), fields[0])
     return found
 
@@ -302,11 +307,8 @@ def take_away(groups, folder):
 
 def born(pid):
     """When a process began, in ticks since the start of the machine; a number that is used again has another."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    return int(stat[stat.rindex(")") + 2:].split()[19])
+    fields = stat(pid)
+    return int(fields[19]) if fields else None
 
 
 def clear_up():
@@ -327,11 +329,8 @@ def clear_up():
 
 
 def _alive(pid):
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return stat[stat.rindex(")") + 2] != "Z"
+    fields = stat(pid)
+    return bool(fields) and fields[0] != "Z"
 
 
 def _kill(pids):

@@ -8,11 +8,12 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use crate::listeners::{Endpoint, inodes, is_local};
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, connected};
 use crate::sock_diag::{ESTABLISHED, LISTEN, SYN_SENT, SockDiag, StateFlags, TcpSocket, UnixSocket};
 use crate::stat::{self, Stat};
 
@@ -90,7 +91,7 @@ impl Chain {
         let mut networks = Networks::default();
         let own = service_of(std::process::id() as i32);
         self.unknown = false;
-        if let Some(end) = to.and_then(|to| Networks::listener(std::process::id() as i32, to, &table)) {
+        if let Some(end) = to.and_then(|to| Networks::listener(to, &table)) {
             self.members.insert(end, table.starts.get(&end).copied().unwrap_or(0));
             self.groups.extend(service_of(end).filter(|g| Some(g) != own.as_ref()));
         }
@@ -213,12 +214,19 @@ pub(crate) struct Network {
 
 impl Network {
     pub fn read(pid: i32) -> Option<Network> {
-        Network::of_states(pid, StateFlags::all() - StateFlags::TIME_WAIT)
+        let mut ask = Namespace::of(pid).and_then(|n| n.sock_diag()).ok()?;
+        let mut network = Network::of_listeners(&mut ask).ok()?;
+        ask.tcp(connected(), 0, |s| network.add(s)).ok()?;
+        ask.unix_connections(|s| _ = network.unix.insert(s.inode, s)).ok()?;
+        Some(network)
     }
 
     /// Listeners alone, which are found without a walk over the kernel's table of connections.
-    fn of_listeners(pid: i32) -> Option<Network> {
-        Network::of_states(pid, StateFlags::LISTEN)
+    fn of_listeners(ask: &mut SockDiag) -> io::Result<Network> {
+        let mut network = Network::default();
+        ask.tcp(StateFlags::LISTEN, 0, |s| network.add(s))?;
+        ask.unix_listeners(|s| network.unix_listeners.extend(s.path.map(|path| (path, s.inode))))?;
+        Ok(network)
     }
 
     pub fn add(&mut self, s: TcpSocket) {
@@ -243,17 +251,10 @@ impl Network {
         self.by_remote.get(&socket.local)
     }
 
-    fn of_states(pid: i32, states: StateFlags) -> Option<Network> {
-        let mut ask = Namespace::of(pid).and_then(|n| n.sock_diag()).ok()?;
-        let mut network = Network::default();
-        ask.tcp(states, 0, |s| {
-            network.add(s);
-        })
-        .ok()?;
-        ask.unix_connections(|s| _ = network.unix.insert(s.inode, s)).ok()?;
-        let listeners = &mut network.unix_listeners;
-        ask.unix_listeners(|s| listeners.extend(s.path.map(|path| (path, s.inode)))).ok()?;
-        Some(network)
+    /// Who has the end of a connection that is in this network, of those who have sockets open; before it is accepted: its listener.
+    pub fn holder<T: Copy>(&self, end: &TcpSocket, holders: &HashMap<u64, T>) -> Option<T> {
+        let accepted = holders.get(&end.inode).filter(|_| end.inode != 0);
+        accepted.or_else(|| holders.get(self.listeners.get(&end.local.port())?)).copied()
     }
 }
 
@@ -264,8 +265,8 @@ struct Networks {
     read: HashMap<PathBuf, Option<Network>>,
     /// The same of connections that were translated on their way: read once, however many there are.
     translated: HashMap<PathBuf, Option<Network>>,
-    /// Ways to ask for one connection.
-    asks: HashMap<PathBuf, Option<SockDiag>>,
+    /// Ways to ask for one connection, and who listens there.
+    asks: HashMap<PathBuf, Option<(SockDiag, Network)>>,
     /// A process in each.
     known: Option<HashMap<PathBuf, i32>>,
 }
@@ -282,9 +283,9 @@ impl Networks {
         self.read.get(name)?.as_ref()
     }
 
-    /// The topmost process of the program that listens there, seen from where `pid` is.
-    fn listener(pid: i32, to: &Endpoint, table: &Table) -> Option<i32> {
-        let network = Network::of_listeners(pid)?;
+    /// The topmost process of the program that listens there, seen from where we are.
+    fn listener(to: &Endpoint, table: &Table) -> Option<i32> {
+        let network = Network::of_listeners(&mut SockDiag::open().ok()?).ok()?;
         let inode = match to {
             Endpoint::Tcp(address) if is_local(address) => network.listeners.get(&address.port()),
             Endpoint::Tcp(_) => None,
@@ -313,7 +314,7 @@ impl Networks {
                 let listener = || listening.and_then(|inode| table.holders.get(inode)).copied();
                 let translated = || own.translated_end(socket).filter(|_| listening.is_none());
                 match own.other_end(socket).or_else(translated) {
-                    Some(other) => ends.push(holder(own, other, table).or_else(listener)),
+                    Some(other) => ends.push(own.holder(other, &table.holders).or_else(listener)),
                     None if !socket.remote.ip().is_loopback() => far.push(*socket),
                     // Its other end is closed already.
                     None => {}
@@ -349,11 +350,14 @@ impl Networks {
         let others: Vec<(PathBuf, i32)> =
             known.iter().filter(|(name, _)| *name != from).map(|(n, p)| (n.clone(), *p)).collect();
         for (name, pid) in &others {
-            let open = || Namespace::of(*pid).and_then(|n| n.sock_diag()).ok();
-            let Some(ask) = self.asks.entry(name.clone()).or_insert_with(open) else { continue };
+            let open = || {
+                let mut ask = Namespace::of(*pid).and_then(|n| n.sock_diag()).ok()?;
+                let listening = Network::of_listeners(&mut ask).ok()?;
+                Some((ask, listening))
+            };
+            let Some((ask, listening)) = self.asks.entry(name.clone()).or_insert_with(open) else { continue };
             if let Ok(Some(other)) = ask.connection(&socket.remote, &socket.local) {
-                let accepted = table.holders.get(&other.inode).filter(|_| other.inode != 0).copied();
-                return Some(accepted.or_else(|| holder(&Network::of_listeners(*pid)?, &other, table)));
+                return Some(listening.holder(&other, &table.holders));
             }
         }
         if !matches!(socket.state, ESTABLISHED | SYN_SENT) {
@@ -363,15 +367,9 @@ impl Networks {
         others.into_iter().find_map(|(name, pid)| {
             let network = self.translated.entry(name).or_insert_with(|| Network::read(pid)).as_ref()?;
             let other = network.translated_end(socket)?;
-            Some(holder(network, other, table))
+            Some(network.holder(other, &table.holders))
         })
     }
-}
-
-/// Who has the end of a connection; before it is accepted: its listener.
-fn holder(network: &Network, end: &TcpSocket, table: &Table) -> Option<i32> {
-    let accepted = table.holders.get(&end.inode).filter(|_| end.inode != 0);
-    accepted.or_else(|| table.holders.get(network.listeners.get(&end.local.port())?)).copied()
 }
 
 #[cfg(test)]

@@ -155,11 +155,8 @@ fn of_tcp(
     // The other end may be in the network of a container, and behind a port that that publishes.
     let ends = networks.iter().filter_map(|network| Some((network, network.other_end(socket)?)));
     let translated = networks.iter().filter_map(|network| Some((network, network.translated_end(socket)?)));
-    let servers = ends.chain(translated.filter(|_| listener.is_none())).filter_map(|(network, end)| {
-        // One that is not accepted yet is its listener's.
-        let accepted = held.get(&end.inode).filter(|_| end.inode != 0);
-        accepted.or_else(|| held.get(network.listeners.get(&end.local.port())?)).copied()
-    });
+    let servers =
+        ends.chain(translated.filter(|_| listener.is_none())).filter_map(|(network, end)| network.holder(end, held));
     let via = Endpoint::Tcp(socket.remote);
     match servers.into_iter().next().or_else(|| held.get(listener?).copied()) {
         Some(to) => Some((Some(to), via)),

@@ -5,12 +5,11 @@ use std::fmt;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
-use procfs::net::{TcpNetEntry, TcpState};
 use procfs::process::{FDTarget, Process};
 
 use crate::ProbeError;
 use crate::namespace::{self, Namespace};
-use crate::sock_diag::{ESTABLISHED, SockDiag, StateFlags, TIME_WAIT};
+use crate::sock_diag::{ESTABLISHED, SockDiag, StateFlags, TIME_WAIT, TcpSocket};
 
 /// What somebody connects to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,26 +71,38 @@ pub fn is_local(address: &SocketAddr) -> bool {
 /// TCP listeners in the network namespace of a process, with their inodes, those of all addresses first. The kernel is asked for listeners alone,
 /// where it may be: its whole table takes milliseconds, and as long again for each ten thousand connections.
 fn listening(pid: i32) -> Result<Vec<(SocketAddr, u64)>, ProbeError> {
-    let mut all = Vec::new();
-    let asked = Namespace::of(pid)
-        .and_then(|n| n.sock_diag())
-        .and_then(|mut ask| ask.tcp(StateFlags::LISTEN, 0, |s| all.push((s.local, s.inode))));
-    if asked.is_err() {
-        let listens = |s: &TcpNetEntry| s.state == TcpState::Listen;
-        all = sockets(pid)?.into_iter().filter(listens).map(|s| (s.local_address, s.inode)).collect();
-    }
+    let told = sockets(pid, StateFlags::LISTEN)?;
+    let mut all: Vec<(SocketAddr, u64)> = told.into_iter().map(|s| (s.local, s.inode)).collect();
     all.sort_unstable_by_key(|(address, inode)| (!address.ip().is_unspecified(), *address, *inode));
     Ok(all)
 }
 
-/// TCP sockets in the network namespace of a process.
-fn sockets(pid: i32) -> Result<Vec<TcpNetEntry>, ProbeError> {
+/// TCP sockets in some states in the network namespace of a process. The kernel tells them as numbers; as text where another's namespace may
+/// not be entered.
+fn sockets(pid: i32, states: StateFlags) -> Result<Vec<TcpSocket>, ProbeError> {
+    let mut all = Vec::new();
+    let ask = Namespace::of(pid).and_then(|n| n.sock_diag());
+    match ask.and_then(|mut ask| ask.tcp(states.clone(), 0, |s| all.push(s))) {
+        Ok(()) => Ok(all),
+        Err(_) => sockets_by_text(pid, &states),
+    }
+}
+
+fn sockets_by_text(pid: i32, states: &StateFlags) -> Result<Vec<TcpSocket>, ProbeError> {
     let e = |what: &'static str| move |e| ProbeError::of(pid, what, e);
     let p = Process::new(pid).map_err(e("stat"))?;
-    let mut all = p.tcp().map_err(e("net/tcp"))?;
+    let mut told = p.tcp().map_err(e("net/tcp"))?;
     // No IPv6 is no error.
-    all.extend(p.tcp6().unwrap_or_default());
-    Ok(all)
+    told.extend(p.tcp6().unwrap_or_default());
+    let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+    let all = told.into_iter().map(|s| TcpSocket {
+        local: canonical(s.local_address),
+        remote: canonical(s.remote_address),
+        inode: s.inode,
+        state: s.state as u8,
+        queues: (s.rx_queue, s.tx_queue),
+    });
+    Ok(all.filter(|s| states.bits() & (1 << s.state) != 0).collect())
 }
 
 /// Inodes of the sockets that a process holds.
@@ -253,27 +264,16 @@ pub struct Connection {
 /// # Errors
 /// When the socket table cannot be read.
 pub fn connections(pid: i32, ports: &[u16]) -> Result<Vec<Connection>, ProbeError> {
-    let mut all = Vec::new();
-    let asked = Namespace::of(pid).and_then(|n| n.sock_diag()).and_then(|mut ask| {
-        ask.tcp(StateFlags::all() - StateFlags::LISTEN, 0, |s| {
-            let (open, time_wait) = (s.state == ESTABLISHED, s.state == TIME_WAIT);
-            all.push(Connection { peer: s.remote, local: s.local, open, time_wait });
+    let told = sockets(pid, StateFlags::all() - StateFlags::LISTEN)?;
+    let ours = told.into_iter().filter(|s| ports.contains(&s.local.port()));
+    Ok(ours
+        .map(|s| Connection {
+            peer: s.remote,
+            local: s.local,
+            open: s.state == ESTABLISHED,
+            time_wait: s.state == TIME_WAIT,
         })
-    });
-    if asked.is_err() {
-        // The same as text, where another's namespace may not be entered.
-        let there = |s: &TcpNetEntry| s.state != TcpState::Listen;
-        let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-        let told = sockets(pid)?.into_iter().filter(there).map(|s| Connection {
-            peer: canonical(s.remote_address),
-            local: canonical(s.local_address),
-            open: s.state == TcpState::Established,
-            time_wait: s.state == TcpState::TimeWait,
-        });
-        all = told.collect();
-    }
-    all.retain(|c| ports.contains(&c.local.port()));
-    Ok(all)
+        .collect())
 }
 
 #[cfg(test)]
@@ -289,6 +289,25 @@ mod tests {
         assert_eq!(fitness, [3, 2, 1, 0, 0, 0]);
         let six = Endpoint::Tcp(at("[::1]:80"));
         assert_eq!(["[::]:80", "0.0.0.0:80"].map(|l| six.fitness(&at(l))), [2, 0]);
+    }
+
+    #[test]
+    fn text_tells_of_a_connection_what_numbers_tell() {
+        let listener = std::net::TcpListener::bind("[::]:0").or_else(|_| std::net::TcpListener::bind("127.0.0.1:0"));
+        let listener = listener.expect("listens");
+        let port = listener.local_addr().expect("its address").port();
+        let client = std::net::TcpStream::connect(("127.0.0.1", port)).expect("connected");
+        let _taken = listener.accept().expect("accepted");
+        let (own, pid) = (client.local_addr().expect("its own"), std::process::id() as i32);
+        let ours = |all: Vec<TcpSocket>| {
+            let mut all: Vec<_> = all.into_iter().filter(|s| s.local.port() == port || s.local == own).collect();
+            all.sort_unstable_by_key(|s| (s.local, s.remote));
+            all.into_iter().map(|s| (s.local, s.remote, s.inode, s.state)).collect::<Vec<_>>()
+        };
+        for (states, count) in [(StateFlags::LISTEN, 1), (StateFlags::all() - StateFlags::LISTEN, 2)] {
+            let by_text = ours(sockets_by_text(pid, &states).expect("told"));
+            assert_eq!((ours(sockets(pid, states).expect("told")), by_text.len()), (by_text, count));
+        }
     }
 
     #[test]

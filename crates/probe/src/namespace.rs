@@ -20,7 +20,7 @@ use nix::sched::{CloneFlags, setns};
 use serde::{Deserialize, Serialize};
 
 use crate::host;
-use crate::sock_diag::{LISTEN, SockDiag, StateFlags, TcpSocket, state_name};
+use crate::sock_diag::{ESTABLISHED, LISTEN, SYN_SENT, SockDiag, StateFlags, TcpSocket, state_name};
 use crate::socket_names::SocketNames;
 
 /// Counters of /proc/net/netstat and /proc/net/snmp that say something about a web server (kernel-limits of the manual).
@@ -199,8 +199,8 @@ pub struct UnixListener {
 #[derive(Debug)]
 struct Walk {
     sockets: Vec<TcpSocket>,
-    /// Inodes of the connections of our own namespace by both addresses, and by their own alone, of which several may have the same; and of
-    /// those that this process has open.
+    /// Inodes of the connections of our own namespace by both addresses; where the walk is of another one, by their own alone as well, of
+    /// which several may have the same; and of those that this process has open.
     open: HashMap<(SocketAddr, SocketAddr), u64>,
     open_at: HashMap<SocketAddr, u64>,
     own: BTreeSet<u64>,
@@ -212,8 +212,7 @@ impl Walk {
         // Of this machine only those count whose end is open, and by somebody else: one of ours may be closed meanwhile.
         let is_other = |s: &&TcpSocket| {
             // Into another namespace a connection may be translated on its way: there it is known by one end.
-            let translated = || self.open_at.get(&s.remote).filter(|_| !self.is_here);
-            match self.open.get(&(s.remote, s.local)).or_else(translated) {
+            match self.open.get(&(s.remote, s.local)).or_else(|| self.open_at.get(&s.remote)) {
                 Some(inode) => *inode != 0 && !self.own.contains(inode),
                 None => !self.is_here || !crate::listeners::is_local(&s.remote),
             }
@@ -224,9 +223,9 @@ impl Walk {
     fn made(&self, ports: &[u16]) -> HashMap<SocketAddr, Made> {
         let mut made: HashMap<SocketAddr, Made> = HashMap::new();
         for s in self.sockets.iter().filter(|s| !ports.contains(&s.local.port())) {
-            let one = match state_name(s.state) {
-                Some("established") => Made { open: 1, opening: 0 },
-                Some("syn_sent") => Made { open: 0, opening: 1 },
+            let one = match s.state {
+                ESTABLISHED => Made { open: 1, opening: 0 },
+                SYN_SENT => Made { open: 0, opening: 1 },
                 _ => continue,
             };
             *made.entry(s.remote).or_default() += one;
@@ -528,13 +527,13 @@ impl Namespace {
 }
 
 /// Neither listening nor over.
-fn connected() -> StateFlags {
+pub(crate) fn connected() -> StateFlags {
     StateFlags::all() - StateFlags::LISTEN - StateFlags::TIME_WAIT
 }
 
 /// Is it the end of an open connection to one of these ports?
 fn is_client(socket: &TcpSocket, ports: &[u16]) -> bool {
-    ports.contains(&socket.local.port()) && state_name(socket.state) == Some("established")
+    ports.contains(&socket.local.port()) && socket.state == ESTABLISHED
 }
 
 /// The cookie of the namespace that this thread is in.
