@@ -34,6 +34,27 @@ pub enum Way {
     Unix(PathBuf),
 }
 
+/// Whether a connection over TCP is encrypted; a unix socket never is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TlsMode {
+    Never,
+    /// Where the server has it; a certificate that cannot be verified is like no encryption.
+    #[default]
+    Offered,
+    /// Always, whether or not the certificate can be verified.
+    Required,
+    /// Always, and the certificate is verified with the host's name.
+    Verified,
+}
+
+/// How TLS is spoken to a database.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TlsChoice {
+    pub mode: TlsMode,
+    /// A PEM file of authorities, or of the server's own certificate, trusted besides the system's.
+    pub ca: Option<PathBuf>,
+}
+
 /// Where a database is asked, and as whom. As text it has no password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
@@ -42,6 +63,9 @@ pub struct Access {
     pub user: String,
     pub password: Option<Password>,
     pub database: Option<String>,
+    pub tls: TlsChoice,
+    /// The user as whom the server at a unix socket has to run (`requirepeer`).
+    pub server_user: Option<String>,
     /// The process whose namespaces the way is in; None for ours.
     pub within: Option<i32>,
     /// The user of this machine as whom it is asked (peer authentication); None for who we are.
@@ -54,13 +78,35 @@ impl Access {
     pub fn of_ourselves(service: DatabaseService, way: Way) -> Access {
         let own = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten();
         let user = own.map_or_else(|| "root".into(), |u| u.name);
-        Access { service, way, user, password: None, database: None, within: None, as_user: None }
+        Access {
+            service,
+            way,
+            user,
+            password: None,
+            database: None,
+            tls: TlsChoice::default(),
+            server_user: None,
+            within: None,
+            as_user: None,
+        }
     }
 
     /// The same with a password, where none was given with it.
     #[must_use]
     pub fn or_password(self, password: Option<&Password>) -> Access {
         Access { password: self.password.or_else(|| password.cloned()), ..self }
+    }
+
+    /// The same with the authority that has signed the server's certificate, where the URL names none.
+    #[must_use]
+    pub fn or_ca(mut self, ca: Option<&Path>) -> Access {
+        if let (None, Some(ca)) = (&self.tls.ca, ca) {
+            self.tls.ca = Some(ca.to_path_buf());
+            if self.tls.mode == TlsMode::Offered {
+                self.tls.mode = TlsMode::Verified;
+            }
+        }
+        self
     }
 
     /// As the user that a local database trusts: for MariaDB and MySQL ourselves; for PostgreSQL, whose administrator is the
@@ -115,14 +161,26 @@ impl FromStr for Access {
             None => service.port(),
         };
         let mut way = Way::Tcp(decoded(host.trim_start_matches('[').trim_end_matches(']'))?, port);
-        for part in query.split('&').filter(|p| !p.is_empty()) {
-            match part.split_once('=') {
-                Some(("socket", path)) => way = Way::Unix(decoded(path)?.into()),
+        let (mut mode, mut ca, mut server_user) = (None, None, None);
+        for parameter in query.split('&').filter(|p| !p.is_empty()) {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let value = decoded(value)?;
+            match name {
+                "socket" => way = Way::Unix(value.into()),
                 // As PostgreSQL has it: the folder of its socket.
-                Some(("host", folder)) if service == DatabaseService::Postgresql && folder.starts_with('/') => {
-                    way = Way::Unix(Path::new(&decoded(folder)?).join(format!(".s.PGSQL.{port}")));
+                "host" if service == DatabaseService::Postgresql && value.starts_with('/') => {
+                    way = Way::Unix(Path::new(&value).join(format!(".s.PGSQL.{port}")));
                 }
-                _ => return Err("of a database's URL only '?socket=/path' is known after the '?'".into()),
+                "sslmode" | "ssl-mode" => mode = Some(tls_mode(&value)?),
+                "sslrootcert" | "ssl-ca" => ca = Some(PathBuf::from(value)),
+                "requirepeer" => server_user = Some(value),
+                _ => {
+                    return Err(
+                        "after the '?' of a database's URL these are known: socket=/path, host=/folder (PostgreSQL), \
+                                sslmode=, sslrootcert=FILE, requirepeer=USER"
+                            .into(),
+                    );
+                }
             }
         }
         if matches!(&way, Way::Tcp(host, _) if host.is_empty()) {
@@ -134,8 +192,21 @@ impl FromStr for Access {
         }
         access.password = password.map(decoded).transpose()?.map(Password);
         access.database = Some(decoded(name)?).filter(|name| !name.is_empty());
-        Ok(access)
+        access.tls.mode = mode.unwrap_or_default();
+        access.server_user = server_user;
+        Ok(access.or_ca(ca.as_deref()))
     }
+}
+
+/// By the names of PostgreSQL (`sslmode=`) and of MySQL (`ssl-mode=`). A certificate is always verified with its name.
+fn tls_mode(value: &str) -> Result<TlsMode, String> {
+    Ok(match value.to_ascii_lowercase().replace('_', "-").as_str() {
+        "disable" | "disabled" => TlsMode::Never,
+        "allow" | "prefer" | "preferred" => TlsMode::Offered,
+        "require" | "required" => TlsMode::Required,
+        "verify-ca" | "verify-full" | "verify-identity" => TlsMode::Verified,
+        _ => return Err("a database's sslmode is one of disable, prefer, require and verify-full".into()),
+    })
 }
 
 impl fmt::Display for Access {
@@ -195,6 +266,11 @@ mod tests {
         assert_eq!(a.to_string().parse::<Access>(), Ok(a));
         let a: Access = "postgresql:///shop?host=/run/postgresql".parse().expect("valid");
         assert_eq!(a.way, Way::Unix("/run/postgresql/.s.PGSQL.5432".into()));
+        let a: Access = "postgres://u@h/?sslmode=require".parse().expect("valid");
+        assert_eq!(a.tls, TlsChoice { mode: TlsMode::Required, ca: None });
+        let a: Access = "mysql://u@h/?ssl-ca=/etc/ca.pem&requirepeer=db".parse().expect("valid");
+        assert_eq!(a.tls, TlsChoice { mode: TlsMode::Verified, ca: Some("/etc/ca.pem".into()) });
+        assert_eq!(a.server_user.as_deref(), Some("db"));
         let a: Access = "mysql://u@[::1]".parse().expect("valid");
         assert_eq!((&a.way, a.to_string().as_str()), (&Way::Tcp("::1".into(), 3306), "mysql://u@[::1]:3306/"));
     }
@@ -209,6 +285,7 @@ mod tests {
             "mysql://u:secret@h:0/",
             "mysql://u:%se@h/",
             "mysql://h/?ssl=1&secret",
+            "mysql://h/?ssl-mode=secret",
         ] {
             let error = bad.parse::<Access>().expect_err(bad);
             assert!(!error.contains("secret"), "{error}");

@@ -9,14 +9,18 @@
 mod access;
 mod failure;
 mod fold;
+#[cfg(test)]
+mod hostile;
 mod mysql;
 mod mysql_views;
 mod postgres_views;
 mod postgresql;
 mod stream;
+mod tls;
 mod views;
 mod watcher;
 mod window;
 
-pub use access::{Access, Password, Way};
+pub use access::{Access, Password, TlsChoice, TlsMode, Way};
+pub use tls::certificates;
 pub use watcher::DatabaseWatcher;

@@ -9,27 +9,30 @@ use lastdrop_model::TroubleKind;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-use crate::access::{Access, Password};
-use crate::failure::{Ask, Failure, Row};
+use crate::access::{Access, Password, TlsChoice, TlsMode};
+use crate::failure::{Ask, Failure, MOST_COLUMNS, MOST_ROWS, Row, beginning};
 use crate::stream::Stream;
 
 /// Larger packets have nothing that is asked for.
 const MOST_BYTES: usize = 1 << 20;
-/// Rows of an answer that are read.
-const MOST_ROWS: usize = 20_000;
 
 const LONG_PASSWORD: u32 = 1;
 const CONNECT_WITH_DB: u32 = 8;
 const PROTOCOL_41: u32 = 0x200;
+const SSL: u32 = 0x800;
 const TRANSACTIONS: u32 = 0x2000;
 const SECURE_CONNECTION: u32 = 0x8000;
 const PLUGIN_AUTH: u32 = 0x8_0000;
 const UTF8MB4: u8 = 45;
 const COM_QUERY: u8 = 3;
+/// Bytes of a challenge.
+const NONCE: usize = 20;
 
 pub(crate) struct Mysql {
     stream: Stream,
     sequence: u8,
+    /// Why nothing can be asked any more.
+    ended: Option<Failure>,
     /// As it says: `10.11.6-MariaDB-0+deb12u1`.
     pub version: String,
 }
@@ -37,18 +40,35 @@ pub(crate) struct Mysql {
 impl Mysql {
     pub fn connect(access: &Access) -> Result<Mysql, Failure> {
         let stream = Stream::connect(access)?;
-        let mut server = Mysql { stream, sequence: 0, version: String::new() };
+        let mut server = Mysql { stream, sequence: 0, ended: None, version: String::new() };
         let hello = server.packet()?;
         let hello = Hello::read(&hello)?;
-        server.version = hello.version;
+        server.version = beginning(hello.version.as_bytes());
+        let with_name = access.database.as_ref().map_or(0, |_| CONNECT_WITH_DB);
+        let mut flags = LONG_PASSWORD | PROTOCOL_41 | TRANSACTIONS | SECURE_CONNECTION | PLUGIN_AUTH | with_name;
+        if server.stream.wants_tls(access) {
+            if hello.has_tls {
+                flags |= SSL;
+                server.send(&login_head(flags))?;
+                server.stream = match server.stream.encrypted(access) {
+                    Ok(stream) => stream,
+                    // A server whose TLS is too old for us is asked as one without.
+                    Err(_) if access.tls.mode == TlsMode::Offered => {
+                        let tls = TlsChoice { mode: TlsMode::Never, ca: None };
+                        return Mysql::connect(&Access { tls, ..access.clone() });
+                    }
+                    Err(e) => return Err(e),
+                };
+            } else if access.tls.mode != TlsMode::Offered {
+                return Err(Failure::new(
+                    TroubleKind::Other,
+                    "it has no TLS (have_ssl), and sslmode or --db-ca wants it",
+                ));
+            }
+        }
         let password = access.password.as_ref();
         let proof = server.proof(&hello.plugin, &hello.nonce, password)?;
-        let with_name = access.database.as_ref().map_or(0, |_| CONNECT_WITH_DB);
-        let flags = LONG_PASSWORD | PROTOCOL_41 | TRANSACTIONS | SECURE_CONNECTION | PLUGIN_AUTH | with_name;
-        let mut answer = flags.to_le_bytes().to_vec();
-        answer.extend((MOST_BYTES as u32).to_le_bytes());
-        answer.push(UTF8MB4);
-        answer.extend([0; 23]);
+        let mut answer = login_head(flags);
         answer.extend([access.user.as_bytes(), &[0, proof.len() as u8], &proof].concat());
         if let Some(name) = &access.database {
             answer.extend([name.as_bytes(), &[0]].concat());
@@ -76,10 +96,10 @@ impl Mysql {
                 }
                 // caching_sha2_password: 3 is that it knows us, 4 that it wants the password itself.
                 Some((0x01, [3])) => {}
-                Some((0x01, [4])) if self.stream.is_private() => {
-                    self.send(&[password.map_or(&[][..], Password::bytes), &[0]].concat())?;
+                Some((0x01, [4])) => {
+                    let whole = self.in_clear("caching_sha2_password's full authentication", password)?;
+                    self.send(&whole)?;
                 }
-                Some((0x01, [4])) => return Err(in_clear()),
                 _ => return Err(Failure::protocol("its answer to the login")),
             }
         }
@@ -92,6 +112,10 @@ impl Mysql {
             // The socket tells who asks.
             "auth_socket" | "unix_socket" | "" => Ok(Vec::new()),
             "mysql_native_password" | "caching_sha2_password" if secret.is_empty() => Ok(Vec::new()),
+            // A shorter one would make the answer the same each time.
+            "mysql_native_password" | "caching_sha2_password" if nonce.len() != NONCE => {
+                Err(Failure::protocol("a challenge of another length"))
+            }
             "mysql_native_password" => {
                 let once = Sha1::digest(secret);
                 let twice = Sha1::digest(once);
@@ -104,15 +128,24 @@ impl Mysql {
                 let mask = Sha256::new().chain_update(twice).chain_update(nonce).finalize();
                 Ok(once.iter().zip(mask).map(|(a, b)| a ^ b).collect())
             }
-            "mysql_clear_password" if self.stream.is_private() => Ok([secret, &[0]].concat()),
-            "mysql_clear_password" => Err(in_clear()),
+            "mysql_clear_password" => self.in_clear("the password itself (mysql_clear_password)", password),
             other => Err(Failure::new(
                 TroubleKind::Denied,
                 format!(
-                    "it wants the authentication '{other}', which is not spoken here; give the user of the look one of \
-                     mysql_native_password, caching_sha2_password or unix_socket"
+                    "it wants the authentication '{}', which is not spoken here; give the user of the look one of \
+                     mysql_native_password, caching_sha2_password or unix_socket",
+                    beginning(other.as_bytes())
                 ),
             )),
+        }
+    }
+
+    /// The password itself, for a server that was verified.
+    fn in_clear(&self, method: &str, password: Option<&Password>) -> Result<Vec<u8>, Failure> {
+        let secret = password.map_or(&[][..], Password::bytes);
+        match self.stream.distrust() {
+            Some(why) if !secret.is_empty() => Err(Failure::not_sent(method, why, ADVICE)),
+            _ => Ok([secret, &[0]].concat()),
         }
     }
 
@@ -134,12 +167,37 @@ impl Mysql {
         packet.push(self.sequence);
         packet.extend(body);
         self.sequence = self.sequence.wrapping_add(1);
-        self.stream.write_all(&packet).map_err(|e| Failure::io(&e))
+        self.stream.write_all(&packet).and_then(|()| self.stream.flush()).map_err(|e| Failure::io(&e))
     }
+}
+
+/// What is said to go instead.
+const ADVICE: &str = "ask at its unix socket (mysql://user@localhost/?socket=/run/mysqld/mysqld.sock), over TLS with a \
+                      certificate that is verified (--db-ca FILE), or give the user of the look mysql_native_password";
+
+/// What a login begins with, and a request for TLS is.
+fn login_head(flags: u32) -> Vec<u8> {
+    let mut head = flags.to_le_bytes().to_vec();
+    head.extend((MOST_BYTES as u32).to_le_bytes());
+    head.push(UTF8MB4);
+    head.extend([0; 23]);
+    head
 }
 
 impl Ask for Mysql {
     fn rows(&mut self, sql: &str) -> Result<Vec<Row>, Failure> {
+        // What is left of an answer that broke off would be taken for the next.
+        if let Some(ended) = &self.ended {
+            return Err(ended.clone());
+        }
+        let answer = self.exchange(sql);
+        self.ended = answer.as_ref().err().filter(|e| matches!(e, Failure::Ended { .. })).cloned();
+        answer
+    }
+}
+
+impl Mysql {
+    fn exchange(&mut self, sql: &str) -> Result<Vec<Row>, Failure> {
         self.stream.begin();
         self.sequence = 0;
         self.send(&[&[COM_QUERY], sql.as_bytes()].concat())?;
@@ -147,9 +205,20 @@ impl Ask for Mysql {
         match packet.split_first() {
             Some((0x00, _)) => return Ok(Vec::new()),
             Some((0xff, rest)) => return Err(refusal(rest)),
+            // LOCAL INFILE: a file of this machine is asked for, which was not offered. Without a file the answer is an empty packet.
+            Some((0xfb, name)) => {
+                let _ = self.send(&[]);
+                return Err(Failure::new(
+                    TroubleKind::Other,
+                    format!(
+                        "it asks for a file of this machine instead of answering (LOCAL INFILE '{}'), which it does not get",
+                        beginning(name)
+                    ),
+                ));
+            }
             _ => {}
         }
-        let columns = Cursor(&packet).number().filter(|n| *n > 0 && *n < 4096);
+        let columns = Cursor(&packet).number().filter(|n| *n > 0 && *n <= MOST_COLUMNS);
         let columns = columns.ok_or_else(|| Failure::protocol("a number of columns"))?;
         for _ in 0..columns {
             self.packet()?;
@@ -179,20 +248,12 @@ impl Ask for Mysql {
     }
 }
 
-fn in_clear() -> Failure {
-    Failure::new(
-        TroubleKind::Denied,
-        "it asks for the password itself over a connection on which others may listen; ask at its local socket, or give the \
-         user of the look mysql_native_password",
-    )
-}
-
 /// An error packet after its first byte: a number, a mark with the SQL state, the text.
 fn refusal(rest: &[u8]) -> Failure {
     let code = rest.get(..2).map_or(0, |b| u16::from_le_bytes([b[0], b[1]]));
     let text = rest.get(2..).unwrap_or_default();
     let text = if text.first() == Some(&b'#') { text.get(6..).unwrap_or_default() } else { text };
-    let message = String::from_utf8_lossy(text).into_owned();
+    let message = beginning(text);
     match code {
         // Too many connections: of all, of this user.
         1040 | 1203 | 1226 => Failure::new(TroubleKind::Full, message),
@@ -207,6 +268,7 @@ struct Hello {
     version: String,
     nonce: Vec<u8>,
     plugin: String,
+    has_tls: bool,
 }
 
 impl Hello {
@@ -226,13 +288,14 @@ impl Hello {
             cursor.take(4)?;
             let mut nonce = cursor.take(8)?.to_vec();
             // A filler, flags, a character set, a status, more flags.
-            cursor.take(1 + 2 + 1 + 2 + 2)?;
+            let has_tls = cursor.take(1 + 2)?[2] & (SSL >> 8) as u8 != 0;
+            cursor.take(1 + 2 + 2)?;
             let length = usize::from(cursor.take(1)?[0]);
             cursor.take(10)?;
             let more = cursor.take(length.saturating_sub(8).max(13))?;
             nonce.extend(more.strip_suffix(&[0]).unwrap_or(more));
             let plugin = cursor.until_zero().unwrap_or_else(|| "mysql_native_password".into());
-            Some(Hello { version, nonce, plugin })
+            Some(Hello { version, nonce, plugin, has_tls })
         };
         read().ok_or_else(|| Failure::protocol("its greeting is not MySQL's"))
     }
@@ -291,7 +354,7 @@ mod tests {
         packet.extend(b"ijklmnopqrst\0mysql_native_password\0");
         let hello = Hello::read(&packet).expect("a greeting");
         assert_eq!((hello.version.as_str(), hello.nonce.as_slice()), ("10.11.6-MariaDB", &b"abcdefghijklmnopqrst"[..]));
-        assert_eq!(hello.plugin, "mysql_native_password");
+        assert_eq!((hello.plugin.as_str(), hello.has_tls), ("mysql_native_password", true));
         for length in 0..60 {
             let _ = Hello::read(&packet[..length]);
         }

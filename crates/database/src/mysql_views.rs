@@ -40,7 +40,10 @@ impl MysqlViews {
         let mut constants = Constants { software: format!("{name} {number_only}"), ..Constants::default() };
         let bounded = if is_mariadb { "max_statement_time = 2" } else { "max_execution_time = 2000" };
         server.rows(&format!("SET SESSION {bounded}, SESSION lock_wait_timeout = 1, SESSION transaction_isolation = 'READ-UNCOMMITTED'"))
-            .or_else(|_| server.rows(&format!("SET SESSION {bounded}")))?;
+            .or_else(|e| match e {
+                Failure::Query { .. } => server.rows(&format!("SET SESSION {bounded}")),
+                ended => Err(ended),
+            })?;
         server.rows("SET SESSION TRANSACTION READ ONLY")?;
         let limit = server.rows("SELECT @@max_connections")?;
         constants.max_connections = limit.first().and_then(|row| number(row, 0));

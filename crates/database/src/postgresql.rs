@@ -10,15 +10,16 @@ use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, Scr
 use postgres_protocol::message::backend::{ErrorResponseBody, Message};
 use postgres_protocol::message::frontend;
 
-use crate::access::{Access, Password};
-use crate::failure::{Ask, Failure, Row};
+use crate::access::{Access, Password, TlsChoice, TlsMode};
+use crate::failure::{Ask, Failure, MOST_COLUMNS, MOST_ROWS, Row, beginning};
 use crate::stream::Stream;
 
 /// A message is not longer.
 const MOST_BYTES: usize = 1 << 20;
-const MOST_ROWS: usize = 20_000;
 /// Rounds of a password's hash; PostgreSQL has 4,096 by default. More would keep a processor busy for whoever asks.
 const MOST_ROUNDS: u64 = 1_000_000;
+/// With fewer (RFC 7677 wants as many) a server that is not the database could guess the password from the answer.
+const LEAST_ROUNDS: u64 = 4096;
 
 pub(crate) struct Postgres {
     stream: Stream,
@@ -27,7 +28,18 @@ pub(crate) struct Postgres {
 
 impl Postgres {
     pub fn connect(access: &Access) -> Result<Postgres, Failure> {
-        let mut server = Postgres { stream: Stream::connect(access)?, input: BytesMut::new() };
+        let mut stream = Stream::connect(access)?;
+        if stream.wants_tls(access) {
+            stream = match encrypted(stream, access) {
+                // A server whose TLS is too old for us is asked as one without.
+                Err(_) if access.tls.mode == TlsMode::Offered => {
+                    let tls = TlsChoice { mode: TlsMode::Never, ca: None };
+                    return Postgres::connect(&Access { tls, ..access.clone() });
+                }
+                other => other?,
+            };
+        }
+        let mut server = Postgres { stream, input: BytesMut::new() };
         let name = access.database.as_deref().unwrap_or("postgres");
         let options = "-c statement_timeout=2000 -c lock_timeout=1000 -c default_transaction_read_only=on";
         let parameters = [
@@ -50,21 +62,18 @@ impl Postgres {
             })
         };
         let mut scram: Option<ScramSha256> = None;
+        let mut is_proven = false;
         loop {
             match self.message()? {
-                Message::AuthenticationCleartextPassword if self.stream.is_private() => {
+                Message::AuthenticationCleartextPassword => {
                     let secret = wanted()?;
+                    self.trust("the password itself")?;
                     self.send(|to| frontend::password_message(secret, to))?;
                 }
-                Message::AuthenticationCleartextPassword => {
-                    return Err(Failure::new(
-                        TroubleKind::Denied,
-                        "it asks for the password itself over a connection on which others may listen; ask at its local \
-                         socket, or let pg_hba.conf say scram-sha-256",
-                    ));
-                }
                 Message::AuthenticationMd5Password(body) => {
-                    let hash = md5_hash(access.user.as_bytes(), wanted()?, body.salt());
+                    let secret = wanted()?;
+                    self.trust("the password's MD5 hash")?;
+                    let hash = md5_hash(access.user.as_bytes(), secret, body.salt());
                     self.send(|to| frontend::password_message(hash.as_bytes(), to))?;
                 }
                 Message::AuthenticationSasl(body) => {
@@ -83,8 +92,10 @@ impl Postgres {
                     let exchange = scram.as_mut().ok_or_else(|| Failure::protocol("its login"))?;
                     let text = String::from_utf8_lossy(body.data());
                     let rounds = text.split(',').find_map(|part| part.strip_prefix("i=")?.parse::<u64>().ok());
-                    if rounds.is_none_or(|rounds| rounds > MOST_ROUNDS) {
-                        return Err(Failure::protocol("a password's hash of very many rounds"));
+                    let rounds = rounds.filter(|rounds| *rounds <= MOST_ROUNDS);
+                    if rounds.ok_or_else(|| Failure::protocol("a password's hash of very many rounds"))? < LEAST_ROUNDS
+                    {
+                        self.trust("a hash of the password of very few rounds (scram_iterations)")?;
                     }
                     exchange.update(body.data()).map_err(|_| Failure::protocol("its login"))?;
                     let next = exchange.message().to_vec();
@@ -95,6 +106,11 @@ impl Postgres {
                     exchange
                         .finish(body.data())
                         .map_err(|_| Failure::protocol("it does not know the password itself"))?;
+                    is_proven = true;
+                }
+                // Who lets us in without a proof of its own does not know the password.
+                Message::AuthenticationOk if scram.is_some() && !is_proven => {
+                    return Err(Failure::protocol("it has not proven that it knows the password"));
                 }
                 Message::ReadyForQuery(_) => return Ok(()),
                 Message::ErrorResponse(body) => {
@@ -122,10 +138,15 @@ impl Postgres {
         }
     }
 
+    /// Before the password is sent in a way that would tell it.
+    fn trust(&self, method: &str) -> Result<(), Failure> {
+        self.stream.distrust().map_or(Ok(()), |why| Err(Failure::not_sent(method, why, ADVICE)))
+    }
+
     fn send(&mut self, write: impl FnOnce(&mut BytesMut) -> std::io::Result<()>) -> Result<(), Failure> {
         let mut out = BytesMut::new();
         write(&mut out).map_err(|e| Failure::new(TroubleKind::Other, e.to_string()))?;
-        self.stream.write_all(&out).map_err(|e| Failure::io(&e))
+        self.stream.write_all(&out).and_then(|()| self.stream.flush()).map_err(|e| Failure::io(&e))
     }
 
     fn message(&mut self) -> Result<Message, Failure> {
@@ -150,6 +171,25 @@ impl Postgres {
     }
 }
 
+/// What is said to go instead.
+const ADVICE: &str = "ask at its unix socket (postgres:///NAME?host=/run/postgresql), over TLS with a certificate that is \
+                      verified (--db-ca FILE), or let pg_hba.conf say scram-sha-256";
+
+/// Agrees on TLS, where the server has it.
+/// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-SSL>
+fn encrypted(mut stream: Stream, access: &Access) -> Result<Stream, Failure> {
+    let mut request = BytesMut::new();
+    frontend::ssl_request(&mut request);
+    let mut answer = [0];
+    stream.write_all(&request).and_then(|()| stream.read_exact(&mut answer)).map_err(|e| Failure::io(&e))?;
+    match &answer {
+        b"S" => stream.encrypted(access),
+        b"N" if access.tls.mode == TlsMode::Offered => Ok(stream),
+        b"N" => Err(Failure::new(TroubleKind::Other, "it has no TLS (ssl = off), and sslmode or --db-ca wants it")),
+        _ => Err(Failure::protocol("its answer to a request for TLS")),
+    }
+}
+
 pub(crate) const PASSWORD_ADVICE: &str = "give it by --db-password-file FILE or LASTDROP_DB_PASSWORD";
 
 impl Ask for Postgres {
@@ -165,7 +205,11 @@ impl Ask for Postgres {
                         let bytes = range.map(|r| body.buffer().get(r).unwrap_or_default());
                         Ok(bytes.map(|b| String::from_utf8_lossy(b).into_owned()))
                     };
-                    rows.push(body.ranges().map(cell).collect().map_err(|_| Failure::protocol("a row"))?);
+                    let row: Row = body.ranges().map(cell).collect().map_err(|_| Failure::protocol("a row"))?;
+                    if row.len() > MOST_COLUMNS {
+                        return Err(Failure::protocol("a row"));
+                    }
+                    rows.push(row);
                     if rows.len() > MOST_ROWS {
                         return Err(Failure::protocol("an answer without an end"));
                     }
@@ -185,7 +229,7 @@ fn refusal(body: &ErrorResponseBody) -> Failure {
     let (mut code, mut message) = (String::new(), String::new());
     let mut fields = body.fields();
     while let Ok(Some(field)) = fields.next() {
-        let text = || String::from_utf8_lossy(field.value_bytes()).into_owned();
+        let text = || beginning(field.value_bytes());
         match field.type_() {
             b'C' => code = text(),
             b'M' => message = text(),

@@ -1,7 +1,8 @@
-//! A socket to a database with one deadline for each exchange, however slowly its bytes come.
+//! A connection to a database. Each exchange over it has one deadline, however slowly its bytes come, and a bound for what is
+//! read. It also knows whether the other end may be told a password: see [`Stream::distrust`].
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -9,73 +10,127 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use lastdrop_model::TroubleKind;
+use lastdrop_model::{DatabaseService, TroubleKind};
 use lastdrop_probe::namespace::Namespace;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use nix::sys::time::{TimeVal, TimeValLike};
+use nix::unistd::{Uid, User};
+use rustls::{ClientConnection, StreamOwned};
 
-use crate::access::{Access, Way};
+use crate::access::{Access, TlsMode, Way};
 use crate::failure::Failure;
+use crate::tls;
 
 /// How long one exchange may take.
 pub(crate) const EXCHANGE: Duration = Duration::from_secs(2);
+/// How much may be read in one exchange. A thousand sessions with statements of 2,000 characters are 2 MB.
+const MOST_BYTES: usize = 16 << 20;
 
 enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-pub(crate) struct Stream {
+/// A socket with a deadline and a bound.
+struct Bounded {
     socket: Socket,
     deadline: Instant,
+    bytes_left: usize,
+}
+
+enum Wire {
+    Plain(Bounded),
+    Tls(Box<StreamOwned<ClientConnection, Bounded>>),
+}
+
+pub(crate) struct Stream {
+    wire: Wire,
+    distrust: Option<String>,
 }
 
 impl Stream {
     /// Connects, within the namespaces of the process that is said to have the listener, and as the user that is said to ask.
     pub fn connect(access: &Access) -> Result<Stream, Failure> {
-        let deadline = Instant::now() + EXCHANGE;
-        let socket = match &access.way {
+        let (socket, distrust) = match &access.way {
             Way::Tcp(host, port) => {
                 let inside = |pid: i32| Namespace::of(pid).and_then(|n| n.apart(|| tcp(host, *port)));
-                Socket::Tcp(access.within.map_or_else(|| tcp(host, *port), inside).map_err(|e| refused(&e, access))?)
+                let tcp = access.within.map_or_else(|| tcp(host, *port), inside).map_err(|e| refused(&e, access))?;
+                (Socket::Tcp(tcp), Some("the connection is not encrypted".into()))
             }
-            Way::Unix(path) => Socket::Unix(unix(path, access).map_err(|e| refused(&e, access))?),
+            Way::Unix(path) => {
+                let unix = unix(path, access).map_err(|e| refused(&e, access))?;
+                let distrust = distrust_of_peer(&unix, access)?;
+                (Socket::Unix(unix), distrust)
+            }
         };
-        Ok(Stream { socket, deadline })
+        let bounded = Bounded { socket, deadline: Instant::now() + EXCHANGE, bytes_left: MOST_BYTES };
+        Ok(Stream { wire: Wire::Plain(bounded), distrust })
     }
 
-    /// Is it a socket of this machine, on which nobody listens in?
-    pub fn is_private(&self) -> bool {
-        match &self.socket {
-            Socket::Unix(_) => true,
-            Socket::Tcp(tcp) => tcp.peer_addr().is_ok_and(|peer| peer.ip().is_loopback()),
+    /// Is TLS to be asked for on this connection?
+    pub fn wants_tls(&self, access: &Access) -> bool {
+        matches!(&self.wire, Wire::Plain(Bounded { socket: Socket::Tcp(_), .. })) && access.tls.mode != TlsMode::Never
+    }
+
+    /// The same connection with TLS, after both sides have agreed on it.
+    pub fn encrypted(self, access: &Access) -> Result<Stream, Failure> {
+        let (Wire::Plain(mut bounded), Way::Tcp(host, _)) = (self.wire, &access.way) else {
+            return Err(Failure::protocol("TLS within TLS"));
+        };
+        let (session, distrust) = tls::handshake(host, &access.tls, &mut bounded)?;
+        let distrust = distrust.map(|why| format!("its certificate is not trusted ({why})"));
+        if let (TlsMode::Verified, Some(why)) = (access.tls.mode, &distrust) {
+            let advice =
+                "name its authority, or the certificate itself, with --db-ca FILE, and the host as it is named there";
+            return Err(Failure::new(TroubleKind::Other, format!("{why}; {advice}")));
         }
+        Ok(Stream { wire: Wire::Tls(Box::new(StreamOwned::new(session, bounded))), distrust })
+    }
+
+    /// Why the other end may not be told a password: nobody has verified who it is. None for TLS with a verified certificate,
+    /// and for a unix socket of root, of the database's user, or of our own.
+    pub fn distrust(&self) -> Option<&str> {
+        self.distrust.as_deref()
     }
 
     /// What is read from now on belongs to a new exchange.
     pub fn begin(&mut self) {
-        self.deadline = Instant::now() + EXCHANGE;
-    }
-
-    fn left(&self) -> io::Result<Duration> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+        let bounded = match &mut self.wire {
+            Wire::Plain(bounded) => bounded,
+            Wire::Tls(stream) => &mut stream.sock,
+        };
+        bounded.deadline = Instant::now() + EXCHANGE;
+        bounded.bytes_left = MOST_BYTES;
     }
 }
 
-impl Read for Stream {
+impl Bounded {
+    fn time_left(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+impl Read for Bounded {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let left = Some(self.left()?);
-        match &mut self.socket {
+        let left = Some(self.time_left()?);
+        if self.bytes_left == 0 {
+            return Err(ErrorKind::FileTooLarge.into());
+        }
+        let most = into.len().min(self.bytes_left);
+        let into = &mut into[..most];
+        let n = match &mut self.socket {
             Socket::Tcp(s) => s.set_read_timeout(left).and_then(|()| s.read(into)),
             Socket::Unix(s) => s.set_read_timeout(left).and_then(|()| s.read(into)),
-        }
+        }?;
+        self.bytes_left -= n;
+        Ok(n)
     }
 }
 
-impl Write for Stream {
+impl Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let left = Some(self.left()?);
+        let left = Some(self.time_left()?);
         match &mut self.socket {
             Socket::Tcp(s) => s.set_write_timeout(left).and_then(|()| s.write(bytes)),
             Socket::Unix(s) => s.set_write_timeout(left).and_then(|()| s.write(bytes)),
@@ -84,6 +139,59 @@ impl Write for Stream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match &mut self.wire {
+            Wire::Plain(bounded) => bounded.read(into),
+            Wire::Tls(stream) => stream.read(into),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.wire {
+            Wire::Plain(bounded) => bounded.write(bytes),
+            Wire::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.wire {
+            Wire::Plain(bounded) => bounded.flush(),
+            Wire::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+/// The users as whom databases run by default.
+fn users_of(service: DatabaseService) -> &'static [&'static str] {
+    match service {
+        DatabaseService::Mysql => &["mysql", "mariadb"],
+        DatabaseService::Postgresql => &["postgres"],
+    }
+}
+
+/// Why the process at the other end of a unix socket is not trusted. With `requirepeer` nothing is said to any other user.
+fn distrust_of_peer(unix: &UnixStream, access: &Access) -> Result<Option<String>, Failure> {
+    let peer = socket::getsockopt(unix, socket::sockopt::PeerCredentials).map_err(|e| refused(&e.into(), access))?;
+    let uid = Uid::from_raw(peer.uid());
+    let name = User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name);
+    let usual = users_of(access.service);
+    match &access.server_user {
+        Some(required) if *required == name || *required == uid.to_string() => Ok(None),
+        Some(required) => Err(Failure::new(
+            TroubleKind::Denied,
+            format!("the socket of {access} is of user {name}, and requirepeer says {required}"),
+        )),
+        None if uid.is_root() || uid == Uid::current() || usual.contains(&name.as_str()) => Ok(None),
+        None => Ok(Some(format!(
+            "its socket is of user {name}, who is neither root nor {} (if that is as it should be: &requirepeer={name})",
+            usual.join(" nor ")
+        ))),
     }
 }
 
@@ -98,8 +206,14 @@ fn refused(e: &io::Error, access: &Access) -> Failure {
 
 fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut last = io::Error::other("the name has no address");
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, EXCHANGE) {
+    let addresses = (host, port).to_socket_addrs()?;
+    let deadline = Instant::now() + EXCHANGE;
+    for address in addresses {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        match TcpStream::connect_timeout(&address, left) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
                 return Ok(stream);
@@ -138,12 +252,12 @@ fn unix(path: &Path, access: &Access) -> io::Result<UnixStream> {
 }
 
 /// As long as it lives, this thread alone acts as another user.
-struct AsUser {
+pub(crate) struct AsUser {
     before: u32,
 }
 
 impl AsUser {
-    fn new(user: u32) -> io::Result<AsUser> {
+    pub(crate) fn new(user: u32) -> io::Result<AsUser> {
         let before = nix::unistd::geteuid().as_raw();
         become_user(user)?;
         Ok(AsUser { before })

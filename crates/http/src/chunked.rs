@@ -2,6 +2,9 @@
 
 use crate::{MAX_HEAD_BYTES, ProtocolError};
 
+/// Digits of a chunk's size, zeros before it among them.
+const MOST_DIGITS: u8 = 64;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Reading the hex digits of a size; how many there were.
@@ -27,7 +30,7 @@ enum State {
 pub struct ChunkDecoder {
     state: State,
     remaining: u64,
-    /// Bytes of extensions and trailers so far: they carry nothing, so a peer may not send them for ever.
+    /// Bytes of the present extension, or of the trailers: they carry nothing, so a peer may not send them for ever.
     overhead: usize,
 }
 
@@ -58,7 +61,8 @@ impl ChunkDecoder {
                     continue;
                 }
                 State::Size(digits) => match (char::from(byte).to_digit(16), byte) {
-                    (Some(d), _) if digits < 15 => {
+                    // Zeros may come before it, though not without an end.
+                    (Some(d), _) if digits < MOST_DIGITS && self.remaining >> 56 == 0 => {
                         self.remaining = self.remaining * 16 + u64::from(d);
                         self.state = State::Size(digits + 1);
                     }
@@ -103,7 +107,14 @@ impl ChunkDecoder {
         Ok((at, self.state == State::Done))
     }
 
+    /// Is the chunk of size zero there, so that nothing but trailers is missing?
+    #[must_use]
+    pub fn has_last_chunk(&self) -> bool {
+        matches!(self.state, State::TrailerStart | State::Trailer | State::End | State::Done)
+    }
+
     fn size_read(&mut self) {
+        self.overhead = 0;
         self.state = if self.remaining == 0 { State::TrailerStart } else { State::Data };
     }
 
@@ -140,6 +151,13 @@ mod tests {
             assert_eq!(body, b"Wikipedia in \r\nchunks");
             assert_eq!((used, done), (wire.len() - 3, true));
         }
+    }
+
+    #[test]
+    fn sizes_may_have_zeros_before_and_blanks_behind_them_in_any_number_of_chunks() {
+        let wire = [b"0000000000000000000003   \r\nabc\r\n".repeat(30_000), b"0\r\n\r\n".to_vec()].concat();
+        let (body, used, done) = decode(&wire, 4096).expect("valid");
+        assert_eq!((body.len(), used, done), (90_000, wire.len(), true));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use brotli_decompressor::{BrotliDecompressStream, BrotliResult, BrotliState, StandardAlloc};
-use flate2::write::{MultiGzDecoder, ZlibDecoder};
+use flate2::write::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 
 use crate::ProtocolError;
 
@@ -83,7 +83,11 @@ impl<W: Write> Brotli<W> {
 
 enum Coding<W: Write> {
     Gzip(MultiGzDecoder<Bounded<W>>),
-    Deflate(ZlibDecoder<Bounded<W>>),
+    Zlib(ZlibDecoder<Bounded<W>>),
+    /// What some servers send as "deflate": without zlib's frame. Browsers and curl take it, too.
+    RawDeflate(DeflateDecoder<Bounded<W>>),
+    /// "deflate" before its first byte.
+    Deflate(Option<Bounded<W>>),
     Brotli(Box<Brotli<Bounded<W>>>),
 }
 
@@ -105,7 +109,7 @@ impl<W: Write> Decoder<W> {
         let bounded = |inner| Bounded { inner, bytes: 0 };
         match coding.trim_ascii().to_ascii_lowercase().as_slice() {
             b"gzip" | b"x-gzip" => Ok(Decoder(Coding::Gzip(MultiGzDecoder::new(bounded(inner))))),
-            b"deflate" => Ok(Decoder(Coding::Deflate(ZlibDecoder::new(bounded(inner))))),
+            b"deflate" => Ok(Decoder(Coding::Deflate(Some(bounded(inner))))),
             b"br" => Ok(Decoder(Coding::Brotli(Box::new(Brotli::new(bounded(inner)))))),
             _ => Err(inner),
         }
@@ -116,9 +120,22 @@ impl<W: Write> Decoder<W> {
     /// # Errors
     /// When it is not what it says, or becomes more than [`MOST_DECODED_BYTES`].
     pub fn feed(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
+        if let (Coding::Deflate(undecided), Some(first)) = (&mut self.0, data.first())
+            && let Some(inner) = undecided.take()
+        {
+            // RFC 1950: the method is 8 and the window at most 32 KB.
+            let is_zlib = first & 0x0f == 8 && first >> 4 <= 7;
+            self.0 = if is_zlib {
+                Coding::Zlib(ZlibDecoder::new(inner))
+            } else {
+                Coding::RawDeflate(DeflateDecoder::new(inner))
+            };
+        }
         let result = match &mut self.0 {
             Coding::Gzip(d) => d.write_all(data).and_then(|()| d.flush()),
-            Coding::Deflate(d) => d.write_all(data).and_then(|()| d.flush()),
+            Coding::Zlib(d) => d.write_all(data).and_then(|()| d.flush()),
+            Coding::RawDeflate(d) => d.write_all(data).and_then(|()| d.flush()),
+            Coding::Deflate(_) => Ok(()),
             Coding::Brotli(d) => d.feed(data),
         };
         result.map_err(|_| self.broken())
@@ -131,7 +148,9 @@ impl<W: Write> Decoder<W> {
     pub fn finish(&mut self) -> Result<(), ProtocolError> {
         let result = match &mut self.0 {
             Coding::Gzip(d) => d.try_finish(),
-            Coding::Deflate(d) => d.try_finish(),
+            Coding::Zlib(d) => d.try_finish(),
+            Coding::RawDeflate(d) => d.try_finish(),
+            Coding::Deflate(_) => Err(io::ErrorKind::UnexpectedEof.into()),
             Coding::Brotli(d) => d.finish(),
         };
         result.map_err(|_| self.broken())
@@ -140,7 +159,9 @@ impl<W: Write> Decoder<W> {
     fn bounded(&self) -> &Bounded<W> {
         match &self.0 {
             Coding::Gzip(d) => d.get_ref(),
-            Coding::Deflate(d) => d.get_ref(),
+            Coding::Zlib(d) => d.get_ref(),
+            Coding::RawDeflate(d) => d.get_ref(),
+            Coding::Deflate(inner) => inner.as_ref().expect("it is taken only to be put into a decoder"),
             Coding::Brotli(d) => &d.out,
         }
     }
@@ -163,7 +184,7 @@ impl<W: Write> Decoder<W> {
     #[must_use]
     pub fn window_bytes(&self) -> u64 {
         match &self.0 {
-            Coding::Gzip(_) | Coding::Deflate(_) => 32 * 1024,
+            Coding::Gzip(_) | Coding::Zlib(_) | Coding::RawDeflate(_) | Coding::Deflate(_) => 32 * 1024,
             Coding::Brotli(_) => self.bytes().min(BROTLI_WINDOW_BYTES),
         }
     }
@@ -204,6 +225,23 @@ mod tests {
             }
             d.finish().expect("whole");
             assert_eq!(d.inner(), &text);
+        }
+    }
+
+    #[test]
+    fn deflate_is_undone_with_and_without_the_frame_of_zlib() {
+        let text = b"hello hello hello hello ".repeat(100);
+        let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), Compression::default());
+        let mut raw = flate2::write::DeflateEncoder::new(Vec::new(), Compression::default());
+        zlib.write_all(&text).and_then(|()| raw.write_all(&text)).expect("memory");
+        for wire in [zlib.finish().expect("memory"), raw.finish().expect("memory")] {
+            for step in [1, wire.len()] {
+                let mut d = Decoder::new(b"deflate", Vec::new()).expect("known");
+                wire.chunks(step).try_for_each(|part| d.feed(part)).expect("valid");
+                assert_eq!((d.finish(), d.inner()), (Ok(()), &text));
+            }
+            let mut d = Decoder::new(b"deflate", Vec::new()).expect("known");
+            assert!(d.feed(&wire[..wire.len() / 2]).is_err() || d.finish().is_err(), "it is cut off");
         }
     }
 

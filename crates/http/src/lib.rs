@@ -10,6 +10,7 @@ pub mod content;
 pub mod cookies;
 pub mod digest;
 pub mod form;
+mod odd_head;
 pub mod request;
 pub mod response;
 pub mod server_time;
@@ -23,15 +24,16 @@ pub use server_time::ServerTime;
 #[error("{0}")]
 pub struct ProtocolError(pub &'static str);
 
-/// Most bytes of a head, of all chunk extensions or of all trailers. Apache's own limit for a head is about 800 KB,
+/// Most bytes of a request's head, of all chunk extensions or of all trailers of a body. Apache's own limit for a head is about 800 KB,
 /// nginx's 32 KB; what is larger than this is not an answer that anybody wants.
 pub const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// Most header fields in a head (Apache's LimitRequestFields is 100).
+/// Most header fields in a request's head (Apache's LimitRequestFields is 100); answers with more are read all the same.
 pub const MAX_HEADERS: usize = 100;
 
 /// Is `token` among the comma-separated words of a header value? Case does not matter.
-pub(crate) fn has_token(value: &[u8], token: &str) -> bool {
+#[must_use]
+pub fn has_token(value: &[u8], token: &str) -> bool {
     if value.len() == token.len() {
         return value.eq_ignore_ascii_case(token.as_bytes());
     }

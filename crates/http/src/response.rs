@@ -3,7 +3,8 @@
 use std::mem::MaybeUninit;
 
 use crate::chunked::ChunkDecoder;
-use crate::{MAX_HEAD_BYTES, MAX_HEADERS, ProtocolError, content_length, has_token};
+use crate::odd_head::{self, MOST_BYTES};
+use crate::{MAX_HEADERS, ProtocolError, content_length, has_token};
 
 #[derive(Debug)]
 enum State {
@@ -261,7 +262,13 @@ impl ResponseParser {
 
     /// The server closed the connection. True when that completes the answer.
     pub fn close(&mut self) -> bool {
-        if matches!(self.state, State::UntilClose) {
+        // RFC 9112 section 8: a chunked body is whole once its last chunk is there, with or without the empty line.
+        let whole = match &self.state {
+            State::UntilClose => true,
+            State::Chunked(decoder) => decoder.has_last_chunk(),
+            _ => false,
+        };
+        if whole {
             self.state = State::Done;
         }
         matches!(self.state, State::Done)
@@ -282,7 +289,7 @@ impl ResponseParser {
             if self.head.is_empty() {
                 self.head.extend_from_slice(data);
             }
-            if self.head.len() > MAX_HEAD_BYTES {
+            if self.head.len() > MOST_BYTES {
                 return Err(ProtocolError("a head without an end"));
             }
             return Ok(None);
@@ -309,67 +316,99 @@ impl ResponseParser {
 fn parse_head(data: &[u8], head_request: bool, sink: &mut impl Sink) -> Result<Option<Head>, ProtocolError> {
     let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut []);
-    let parsed = httparse::ParserConfig::default()
-        .parse_response_with_uninit_headers(&mut response, data, &mut headers)
-        .map_err(|e| {
-            ProtocolError(match e {
-                httparse::Error::TooManyHeaders => "more than 100 header fields",
-                httparse::Error::Version => "an answer that is not HTTP/1.0 or 1.1",
-                httparse::Error::Status => "a status line without a status",
-                _ => "a head that is not HTTP",
-            })
-        })?;
-    let httparse::Status::Complete(len) = parsed else { return Ok(None) };
-    let status = response.code.unwrap_or(0);
-    if !(100..1000).contains(&status) {
-        return Err(ProtocolError("a status code outside 100 to 999"));
+    let parsed =
+        httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut response, data, &mut headers);
+    match parsed {
+        Ok(httparse::Status::Complete(len)) => {
+            let mut framing = Framing::new(response.version != Some(1), response.code.unwrap_or(0))?;
+            for h in response.headers.iter() {
+                framing.field(h.name, h.value, sink);
+            }
+            framing.head(len, head_request).map(Some)
+        }
+        Ok(httparse::Status::Partial) => Ok(None),
+        // Not by the letter, but a client may make sense of it: slower, and rare.
+        Err(_) => {
+            let Some(odd) = odd_head::read(data)? else { return Ok(None) };
+            let mut framing = Framing::new(odd.http10, odd.status)?;
+            for (name, value) in &odd.fields {
+                framing.field(name, value, sink);
+            }
+            framing.head(odd.bytes, head_request).map(Some)
+        }
     }
-    let mut keep_alive = response.version == Some(1);
-    let mut length = None;
-    let (mut chunked, mut other_coding) = (false, false);
-    for h in response.headers.iter() {
-        if status >= 200 {
-            sink.field(h.name, h.value);
+}
+
+/// What the fields of a head say about the rest of the answer.
+struct Framing {
+    status: u16,
+    http10: bool,
+    keep_alive: bool,
+    /// What is wrong with it counts only where it is needed.
+    length: Option<Result<u64, ProtocolError>>,
+    chunked: bool,
+    other_coding: bool,
+}
+
+impl Framing {
+    #[inline]
+    fn new(http10: bool, status: u16) -> Result<Framing, ProtocolError> {
+        if !(100..1000).contains(&status) {
+            return Err(ProtocolError("a status code outside 100 to 999"));
+        }
+        Ok(Framing { status, http10, keep_alive: !http10, length: None, chunked: false, other_coding: false })
+    }
+
+    #[inline]
+    fn field(&mut self, name: &str, value: &[u8], sink: &mut impl Sink) {
+        if self.status >= 200 {
+            sink.field(name, value);
         }
         // The length of the name tells most fields apart without comparing.
-        match h.name.len() {
-            14 if h.name.eq_ignore_ascii_case("content-length") => {
-                let n = content_length(h.value)?;
-                if length.is_some_and(|other| other != n) {
-                    return Err(ProtocolError("two Content-Lengths that differ"));
-                }
-                length = Some(n);
+        match name.len() {
+            14 if name.eq_ignore_ascii_case("content-length") => {
+                self.length = Some(match (self.length, content_length(value)) {
+                    (Some(Ok(other)), Ok(n)) if other != n => Err(ProtocolError("two Content-Lengths that differ")),
+                    (Some(wrong @ Err(_)), _) => wrong,
+                    (_, this) => this,
+                });
             }
-            10 if h.name.eq_ignore_ascii_case("connection") => {
-                if has_token(h.value, "close") {
-                    keep_alive = false;
-                } else if has_token(h.value, "keep-alive") {
-                    keep_alive = true;
+            10 if name.eq_ignore_ascii_case("connection") => {
+                if has_token(value, "close") {
+                    self.keep_alive = false;
+                } else if has_token(value, "keep-alive") {
+                    self.keep_alive = true;
                 }
             }
-            17 if h.name.eq_ignore_ascii_case("transfer-encoding") => {
-                let last = h.value.rsplit(|b| *b == b',').next().unwrap_or_default();
-                chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
-                other_coding = !chunked;
+            17 if name.eq_ignore_ascii_case("transfer-encoding") => {
+                let last = value.rsplit(|b| *b == b',').next().unwrap_or_default().trim_ascii();
+                self.chunked = last.eq_ignore_ascii_case(b"chunked");
+                // "identity" is from before RFC 7230, and says nothing.
+                self.other_coding = !self.chunked && !last.eq_ignore_ascii_case(b"identity");
             }
             _ => {}
         }
     }
-    // RFC 9112 section 6.3, in its order.
-    let framing = if head_request || status < 200 || status == 204 || status == 304 {
-        State::Done
-    } else if chunked {
-        if length.is_some() {
+
+    /// RFC 9112 section 6.3, in its order.
+    #[inline]
+    fn head(self, len: usize, head_request: bool) -> Result<Head, ProtocolError> {
+        let Framing { status, http10, mut keep_alive, length, chunked, other_coding } = self;
+        let framing = if head_request || status < 200 || status == 204 || status == 304 {
+            State::Done
+        } else if chunked {
+            // Section 6.1: HTTP/1.0 has no transfer codings, and a length beside one is suspicious.
+            keep_alive &= length.is_none() && !http10;
+            State::Chunked(ChunkDecoder::default())
+        } else if let (Some(length), false) = (length, other_coding) {
+            let n = length?;
+            if n == 0 { State::Done } else { State::Length(n) }
+        } else {
             keep_alive = false;
-        }
-        State::Chunked(ChunkDecoder::default())
-    } else if let (Some(n), false) = (length, other_coding) {
-        if n == 0 { State::Done } else { State::Length(n) }
-    } else {
-        keep_alive = false;
-        State::UntilClose
-    };
-    Ok(Some(Head { len, status, http10: response.version == Some(0), keep_alive, framing }))
+            State::UntilClose
+        };
+        Ok(Head { len, status, http10, keep_alive, framing })
+    }
 }
 
 #[cfg(test)]
@@ -459,6 +498,100 @@ mod tests {
     }
 
     #[test]
+    fn what_the_rfcs_let_a_client_accept_is_accepted_however_it_is_cut() {
+        let many = format!("HTTP/1.1 200 OK\r\n{}Content-Length: 2\r\n\r\nok", "X-Field: y\r\n".repeat(900));
+        let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\nContent-Length: 2\r\n\r\nok", "y".repeat(200_000));
+        let odd: [(&str, &[u8], bool); 22] = [
+            ("bare line feeds", b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok", true),
+            ("empty lines before it", b"\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", true),
+            ("no reason phrase", b"HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nok", true),
+            ("more blanks in the status line", b"HTTP/1.1  200   Very OK\r\nContent-Length: 2\r\n\r\nok", true),
+            ("a reason in Latin-1", b"HTTP/1.1 200 D\xe9j\xe0\r\nContent-Length: 2\r\n\r\nok", true),
+            ("a later minor version", b"HTTP/1.2 200 OK\r\nContent-Length: 2\r\n\r\nok", true),
+            ("a folded field", b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length: 2\r\n\r\nok", true),
+            ("a folded length", b"HTTP/1.1 200 OK\r\nContent-Length:\r\n\t2\r\n\r\nok", true),
+            ("a fold before the first field", b"HTTP/1.1 200 OK\r\n X: a\r\nContent-Length: 2\r\n\r\nok", true),
+            ("a blank before the colon", b"HTTP/1.1 200 OK\r\nContent-Length : 2\r\n\r\nok", true),
+            ("a line without a colon", b"HTTP/1.1 200 OK\r\nwhatever\r\nContent-Length: 2\r\n\r\nok", true),
+            ("a name with a blank", b"HTTP/1.1 200 OK\r\nA b: c\r\nContent-Length: 2\r\n\r\nok", true),
+            ("control characters", b"HTTP/1.1 200 OK\r\nX: a\x00\x01b\r\nContent-Length: 2\r\n\r\nok", true),
+            ("one length twice", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nok", true),
+            ("a list of one length", b"HTTP/1.1 200 OK\r\nContent-Length: 2, 2\r\n\r\nok", true),
+            ("identity", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: 2\r\n\r\nok", true),
+            (
+                "early hints",
+                b"HTTP/1.1 103 Hints\r\nLink: </a>\r\n b\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+                true,
+            ),
+            (
+                "chunks in HTTP/1.0",
+                b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+                false,
+            ),
+            (
+                "a last chunk and the end",
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n02 ;x=y\r\nok\r\n0\r\n",
+                true,
+            ),
+            (
+                "chunks beside a wrong length",
+                b"HTTP/1.1 200 OK\r\nContent-Length: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+                false,
+            ),
+            ("900 fields", many.as_bytes(), true),
+            ("a field of 200,000 bytes", long.as_bytes(), true),
+        ];
+        for (what, wire, keeps) in odd {
+            for step in [wire.len(), wire.len() / 2, if wire.len() > 1000 { 997 } else { 1 }] {
+                let (status, body, used, complete, keep_alive) = parse(wire, step, false).expect(what);
+                let whole = (status, body.as_slice(), used, complete, keep_alive);
+                assert_eq!(whole, (200, &b"ok"[..], wire.len(), true, keeps), "{what}, {step} bytes at a time");
+            }
+        }
+        let not_modified = b"HTTP/1.1 304 Not Modified\r\nContent-Length: none\r\n\r\n";
+        assert!(parse(not_modified, 100, false).expect("a length that nobody needs").3);
+    }
+
+    #[test]
+    fn the_value_of_a_folded_field_is_one_line() {
+        #[derive(Default)]
+        struct Fields(Vec<(String, String)>);
+        impl Sink for Fields {
+            fn field(&mut self, name: &str, value: &[u8]) {
+                self.0.push((name.into(), String::from_utf8_lossy(value).into_owned()));
+            }
+        }
+        let mut fields = Fields::default();
+        let mut parser = ResponseParser::default();
+        parser.start(false);
+        let wire = b"HTTP/1.1 200 OK\r\nX: a\r\n  b\r\n\tc\r\nY : z\r\nContent-Length: 0\r\n\r\n";
+        assert!(parser.feed(wire, &mut fields).expect("accepted").complete);
+        let wanted = [("X", "a b c"), ("Y", "z"), ("Content-Length", "0")];
+        assert_eq!(fields.0, wanted.map(|(n, v)| (n.to_string(), v.to_string())));
+    }
+
+    #[test]
+    fn what_is_refused_is_refused_with_what_is_wrong() {
+        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(1100));
+        for (wire, why) in [
+            (&b"SSH-2.0-OpenSSH_9.2\r\n"[..], "it does not begin with HTTP/"),
+            (b"<html>hello</html>\n", "it does not begin with HTTP/"),
+            (b"http/1.1 200 OK\r\n\r\n", "it begins with http/ in lower case"),
+            (b"ICY 200 OK\r\n\r\n", "it does not begin with HTTP/"),
+            (b"HTTP/2 200\r\n\r\n", "HTTP/2"),
+            (b"HTTP/3.0 200\r\n\r\n", "neither HTTP/1.0 nor HTTP/1.1"),
+            (b"HTTP/1.1 OK\r\n\r\n", "without a status code"),
+            (b"HTTP/1.1 20 OK\r\n\r\n", "without a status code"),
+            (b"\x15\x03\x01\x00\x02\x02\x50", "TLS"),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: five\r\n\r\n", "a Content-Length that is not a number"),
+            (many.as_bytes(), "more than 1,000 header fields"),
+        ] {
+            let e = parse(wire, wire.len(), false).expect_err(why);
+            assert!(e.0.contains(why), "{:?}: {e}", String::from_utf8_lossy(&wire[..wire.len().min(30)]));
+        }
+    }
+
+    #[test]
     fn lies_are_errors() {
         for bad in [
             &b"garbage\r\n\r\n"[..],
@@ -466,6 +599,7 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n",
             b"HTTP/2 200\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length:\r\n\r\n",
             b"HTTP/1.1 099 X\r\n\r\n",
             b"HTTP/1.1 101 Switching\r\n\r\n",
         ] {
@@ -476,7 +610,7 @@ mod tests {
     #[test]
     fn an_endless_head_is_an_error_before_it_fills_the_memory() {
         let mut wire = b"HTTP/1.1 200 OK\r\nX: ".to_vec();
-        wire.resize(10 * MAX_HEAD_BYTES, b'a');
+        wire.resize(4 * MOST_BYTES, b'a');
         assert!(parse(&wire, 1000, false).is_err());
     }
 

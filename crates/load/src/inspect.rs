@@ -196,6 +196,10 @@ impl Capture {
 
     /// The answer is whole.
     pub fn finish(&mut self) {
+        // Answers to HEAD, 204 and 304 say how a body would be coded, and have none; an empty body has nothing to undo.
+        if self.coded_bytes == 0 {
+            return;
+        }
         if let Content::Coded { decoder, cut: false, .. } = &mut self.content {
             self.damaged |= decoder.finish().is_err();
         }
@@ -340,6 +344,22 @@ mod tests {
         let mut one = Capture::new(&wanted);
         (0..5).for_each(|_| Sink::body(&mut one, &piece));
         assert!(one.left_out() && one.body().len() == MOST_KEPT_BYTES);
+    }
+
+    #[test]
+    fn a_coded_answer_without_a_body_is_not_damaged_and_one_that_breaks_off_is() {
+        let wanted = Wanted { decode: true, ..Wanted::default() };
+        for coding in [&b"gzip"[..], b"deflate", b"br"] {
+            let mut capture = Capture::new(&wanted);
+            Sink::field(&mut capture, "Content-Encoding", coding);
+            capture.finish();
+            assert!(!capture.damaged, "{:?}", String::from_utf8_lossy(coding));
+            let mut capture = Capture::new(&wanted);
+            Sink::field(&mut capture, "Content-Encoding", coding);
+            Sink::body(&mut capture, &[0x1f]);
+            capture.finish();
+            assert!(capture.damaged, "{:?}", String::from_utf8_lossy(coding));
+        }
     }
 
     #[test]

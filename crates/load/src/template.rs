@@ -146,6 +146,16 @@ impl Template {
         self.parts.extend(other.parts);
     }
 
+    /// How long it is; None where that changes.
+    #[must_use]
+    pub fn literal_bytes(&self) -> Option<usize> {
+        let length = |part: &Part| match part {
+            Part::Literal(bytes) => Some(bytes.len()),
+            Part::Variable(..) => None,
+        };
+        self.parts.iter().map(length).sum()
+    }
+
     pub fn is_literal(&self) -> bool {
         self.parts.iter().all(|p| matches!(p, Part::Literal(_)))
     }

@@ -21,6 +21,8 @@ pub struct DatabaseOptions {
     pub urls: Vec<Access>,
     /// For all that are named without one.
     pub password: Option<Password>,
+    /// A PEM file of authorities that have signed the certificates of databases.
+    pub ca: Option<PathBuf>,
 }
 
 /// Databases under watch.
@@ -65,7 +67,7 @@ impl Databases {
     }
 
     fn add(&mut self, server: Option<String>, access: Access) {
-        let access = access.or_password(self.options.password.as_ref());
+        let access = access.or_password(self.options.password.as_ref()).or_ca(self.options.ca.as_deref());
         self.watched.push((server, DatabaseWatcher::start(access)));
     }
 

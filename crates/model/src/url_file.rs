@@ -1,7 +1,7 @@
 //! Files of URLs as siege and http_load read them: one request a line.
 //!
 //! `# comment`; `NAME = value` and then `$(NAME)` or `${NAME}`, also for the environment's; `URL`, `URL POST body`,
-//! `URL PUT <file`; a URL without a scheme is http. http_load's files are the lines that are only URLs.
+//! `URL PUT <file`; a URL without a scheme is http. A body that is markup (`<?xml …>`) is no file's name. http_load's files are the lines that are only URLs.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ pub fn parse(
                 return Err(error(format!("'{method}' is not a method; write URL POST body, or URL POST <file")));
             }
             request.method = method.to_string();
-            request.body = match body.strip_prefix('<') {
+            request.body = match body.strip_prefix('<').filter(|_| !is_markup(body)) {
                 Some(file) if file.trim().is_empty() => return Err(error("no file after '<'".into())),
                 Some(file) => Body::File(folder.join(PathBuf::from(file.trim()))),
                 None if body.is_empty() => Body::None,
@@ -91,6 +91,13 @@ pub fn parse(
         return Err(UrlFileError { line: 1, what: "there is no URL in it".into() });
     }
     Ok(requests)
+}
+
+/// Is a body that begins with `<` a text of XML or HTML? Its first tag closes, and begins as a tag does; a file's name with a
+/// `>` in it can be written with its folder.
+fn is_markup(body: &str) -> bool {
+    let begins = |c: char| c.is_alphabetic() || matches!(c, '?' | '!' | '_');
+    body.contains('>') && body.strip_prefix('<').is_some_and(|tag| tag.starts_with(begins))
 }
 
 /// `NAME = value`, where the name is a word. A URL with `=` in its query is none.
@@ -161,6 +168,19 @@ mod tests {
         );
         assert_eq!(all[1].body, Body::Text("user=me&x=$5".into()));
         assert_eq!(all[2].body, Body::File("/tmp/body".into()));
+    }
+
+    #[test]
+    fn a_body_of_markup_is_sent_and_not_taken_for_the_name_of_a_file() {
+        let bodies =
+            ["<?xml version=\"1.0\"?><a/>", "<soap:Envelope><b>1</b></soap:Envelope>", "<!DOCTYPE html><p>", "<é/>"];
+        for body in bodies {
+            assert_eq!(read(&format!("http://h/ POST {body}\n")).expect(body)[0].body, Body::Text(body.into()));
+        }
+        for file in ["<a.xml", "< a.xml", "</tmp/a.xml", "<./a>b.xml"] {
+            let body = &read(&format!("http://h/ POST {file}\n")).expect(file)[0].body;
+            assert!(matches!(body, Body::File(_)), "{file}: {body:?}");
+        }
     }
 
     #[test]

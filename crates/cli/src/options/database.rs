@@ -22,6 +22,10 @@ pub struct DatabaseArgs {
     /// Read the database's password from the first line of this file [default: LASTDROP_DB_PASSWORD]
     #[arg(long, value_name = "FILE")]
     pub db_password_file: Option<PathBuf>,
+    /// Trust these authorities, or these certificates, of databases, a PEM file; TLS is then required over TCP [default: the
+    /// system's, where the database has TLS]
+    #[arg(long, value_name = "FILE")]
+    pub db_ca: Option<PathBuf>,
 }
 
 impl DatabaseArgs {
@@ -43,6 +47,13 @@ impl DatabaseArgs {
                 Some(text.lines().next().unwrap_or_default().to_string())
             }
         };
-        Ok(DatabaseOptions { urls: self.db.clone(), password: password.filter(|p| !p.is_empty()).map(Password::new) })
+        if let Some(path) = &self.db_ca {
+            lastdrop_database::certificates(path).map_err(|what| UsageError(format!("--db-ca: {what}")))?;
+        }
+        Ok(DatabaseOptions {
+            urls: self.db.clone(),
+            password: password.filter(|p| !p.is_empty()).map(Password::new),
+            ca: self.db_ca.clone(),
+        })
     }
 }

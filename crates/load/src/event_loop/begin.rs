@@ -196,7 +196,7 @@ impl<W: World> EventLoop<'_, W> {
             filling.authorization = Some(&mut respond);
         }
         let body_at = spec.render(e, &plan.http, errand.detour.as_ref(), &target, &mut filling, c.wire.out());
-        if plan.http.expect_continue {
+        if spec.expects_continue {
             c.wire.hold_at(body_at);
         }
         s.errand = Some(errand);

@@ -47,10 +47,12 @@ impl<W: World> EventLoop<'_, W> {
         let Place { stream, slot } = place;
         let c = &self.transport.connections[slot];
         let s = &self.streams[stream];
+        let request = &self.job.prepared.requests[s.request as usize];
         let keep = reusable
             && !c.peer_closed
             && c.served < self.transport.requests_per_connection
-            && !self.job.prepared.requests[s.request as usize].last;
+            && !request.last
+            && !request.closes;
         self.record_answer(place, now, keep);
         self.streams.remove(stream);
         let c = &mut self.transport.connections[slot];

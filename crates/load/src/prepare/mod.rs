@@ -3,6 +3,7 @@
 
 mod body;
 mod choice;
+mod framing;
 mod request;
 
 use std::sync::Arc;

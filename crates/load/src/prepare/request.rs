@@ -8,6 +8,7 @@ use lastdrop_model::request::{Auth, Expectation, RequestSpec, Think};
 use lastdrop_model::{raw, secrets};
 
 use super::body::{Bodies, prepare_body};
+use super::framing::Framing;
 use crate::endpoint::{Endpoint, basic};
 use crate::extract::Extraction;
 use crate::inspect::{Wanted, wanted};
@@ -37,6 +38,10 @@ pub struct Request {
     pub once: bool,
     /// A session ends with it.
     pub last: bool,
+    /// It asks for the end of its connection.
+    pub closes: bool,
+    /// Its body waits for `100 Continue`.
+    pub expects_continue: bool,
 }
 
 /// What a request is written from.
@@ -47,8 +52,10 @@ struct Text {
     /// The plan's own Proxy-Authorization, where there is a proxy.
     for_proxy: Option<Template>,
     own_host: bool,
-    /// The plan says how long the body is.
+    /// The plan says how long the body is, in lines of its own.
     own_length: bool,
+    /// The body goes in chunks of so many bytes.
+    chunk_bytes: Option<usize>,
     body: Option<Template>,
 }
 
@@ -177,18 +184,18 @@ impl Request {
                 out.len()
             }
             Some(body) => {
-                if http.expect_continue {
+                if self.expects_continue {
                     write_field(out, "Expect", b"100-continue");
                 }
-                match http.chunked {
-                    Some(size) if !http.http10 => {
+                match self.text.chunk_bytes {
+                    Some(size) => {
                         write_field(out, "Transfer-Encoding", b"chunked");
                         out.extend_from_slice(b"\r\n");
                         let start = out.len();
-                        write_chunked(out, &body, size as usize);
+                        write_chunked(out, &body, size);
                         start
                     }
-                    _ => {
+                    None => {
                         if !self.text.own_length {
                             write_field(out, "Content-Length", body.len().to_string().as_bytes());
                         }
@@ -248,7 +255,14 @@ pub(super) fn prepare(
     headers.retain(|(name, _)| !is_for_proxy(name));
     let body = prepare_body(&spec.body, &template, &encoded, bodies, &mut headers)?;
     let own_host = spec.lines.is_some() || has(&headers, "host");
-    let own_length = spec.lines.is_some() || has(&headers, "content-length");
+    let own_length = spec.lines.is_some();
+    let framing = match &spec.lines {
+        Some(lines) => Framing::of_lines(lines, http),
+        None => Framing::take(&mut headers, body.as_ref(), http, spec.literal)?,
+    };
+    if framing.closes && http.pipeline > 1 {
+        return Err("'Connection: close' ends the connection on which other requests would be pipelined".into());
+    }
     let fields = |extra: &[(String, String)]| {
         if let Some(lines) = &spec.lines {
             return template(lines, Encode::Field);
@@ -298,7 +312,15 @@ pub(super) fn prepare(
         class: 0,
         method: spec.method.clone(),
         wire: None,
-        text: Text { target: template(&spec.url.path, Encode::Target)?, fields, for_proxy, own_host, own_length, body },
+        text: Text {
+            target: template(&spec.url.path, Encode::Target)?,
+            fields,
+            for_proxy,
+            own_host,
+            own_length,
+            chunk_bytes: framing.chunk_bytes,
+            body,
+        },
         digest,
         answer: Expected {
             expect: spec.expect.clone(),
@@ -309,11 +331,13 @@ pub(super) fn prepare(
         think: spec.think.or(plan.think),
         once: spec.once,
         last: spec.last,
+        closes: framing.closes,
+        expects_continue: framing.expects_continue,
     };
     let changes = !request.text.is_literal()
         || request.digest.is_some()
         || http.cookies
-        || http.expect_continue && request.text.body.is_some();
+        || request.expects_continue && request.text.body.is_some();
     if !changes {
         let mut rng = <rand_xoshiro::Xoshiro256PlusPlus as rand_core::SeedableRng>::seed_from_u64(0);
         let mut values = Values { user: 0, iteration: 0, values: &[], rng: &mut rng };

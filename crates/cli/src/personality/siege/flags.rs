@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use lastdrop_model::bounds::USERS;
-use lastdrop_model::request::header_line;
 
 use super::report::{YELLOW, config, tagged};
-use super::settings::{Order, Reps, count, delay, reps, time};
+use super::settings::{Order, Reps, count, delay, header, reps, time};
 use crate::personality::getopt::{Opt, Style, Takes, opt, parse};
 use crate::personality::{Refusal, path_of, refuse};
 use crate::stdio::{err, note, out};
@@ -110,13 +109,7 @@ pub fn read(args: &[String]) -> Result<Order, Refusal> {
                 o.logging = true;
                 o.mark = Some(value);
             }
-            'H' => match header_line(&value) {
-                Ok(header) => o.headers.push(header),
-                Err(_) if !value.contains(':') => {
-                    return refuse(1, tagged("\x1b[1;31m", "fatal", "no ':' in http-header"));
-                }
-                Err(e) => return refuse(1, format!("siege: -H: {e}")),
-            },
+            'H' => o.headers.push(header("-H", &value)?),
             'A' => o.agent = value,
             'T' => o.content_type = Some(value),
             'j' => o.json = true,

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use lastdrop_load::files;
 use lastdrop_model::bounds::{Bound, DURATION, PAUSE, REQUESTS, TIMEOUT, USERS};
+use lastdrop_model::request::header_line;
 
+use super::report::tagged;
 use crate::personality::{Refusal, beyond, host_and_port, out_of_bounds, refuse, whole};
 
 const AGENT: &str = "Mozilla/5.0 (pc-x86_64-linux-gnu) Siege/4.0.7";
@@ -99,6 +101,15 @@ pub fn time(flag: &str, text: &str) -> Result<Option<Duration>, Refusal> {
 pub fn delay(flag: &str, text: &str) -> Result<f64, Refusal> {
     beyond("siege", flag, text, PAUSE)?;
     Ok(text.trim().parse::<f64>().unwrap_or(0.0).max(0.0))
+}
+
+/// A field of requests, `Name: value`, as siege has it in its file and after -H.
+pub fn header(setting: &str, text: &str) -> Result<(String, String), Refusal> {
+    match header_line(text) {
+        Ok(header) => Ok(header),
+        Err(_) if !text.contains(':') => refuse(1, tagged("\x1b[1;31m", "fatal", "no ':' in http-header")),
+        Err(e) => refuse(1, format!("siege: {setting}: {e}")),
+    }
 }
 
 /// A whole number, at least 1.
@@ -214,6 +225,7 @@ impl Order {
             "ssl-cert" => self.certificate = Some(PathBuf::from(value)),
             "ssl-key" => self.key = Some(PathBuf::from(value)),
             "nofollow" => self.no_follow.push(text()),
+            "header" => self.headers.push(header(&format!("header in {}", self.rc.display()), value)?),
             "cookies" => self.cookies = truth(value),
             "login-url" | "ftp-login" | "ssl-ciphers" => {
                 let instead = match name {
