@@ -7,7 +7,9 @@
 mod curl;
 mod har;
 mod httperf;
+mod rules;
 mod siege;
+mod sources;
 mod steps;
 mod values;
 mod write;
@@ -182,12 +184,24 @@ pub struct RecordingError(pub String);
 /// # Errors
 /// When nothing of it is a step.
 pub fn plan(exchanges: Vec<Exchange>, options: &PlanOptions) -> Result<Recorded, RecordingError> {
+    plan_with_progress(exchanges, options, &mut |_| {})
+}
+
+/// The same of many exchanges, telling how much of it is done, in percent.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_with_progress(
+    exchanges: Vec<Exchange>,
+    options: &PlanOptions,
+    progress: &mut dyn FnMut(u8),
+) -> Result<Recorded, RecordingError> {
     let mut notes = Vec::new();
     let mut steps = steps::steps(exchanges, options, &mut notes);
     if steps.is_empty() {
         return Err(RecordingError("there is no request in it that a plan could send".into()));
     }
-    let columns = if options.independent { Vec::new() } else { values::connect(&mut steps) };
+    let columns = if options.independent { Vec::new() } else { values::connect(&mut steps, progress) };
     Ok(write::write(&steps, &columns, options, notes))
 }
 

@@ -1,5 +1,7 @@
 //! Which exchanges are steps: not what pages embed, not what other hosts were asked, not the end of a redirect.
 
+use std::collections::HashMap;
+
 use lastdrop_model::Url;
 use lastdrop_model::request::check_header;
 
@@ -54,16 +56,18 @@ pub(crate) fn steps(exchanges: Vec<Exchange>, options: &PlanOptions, notes: &mut
     // Of commands there is no answer that would give a cookie: those that they have are all there are.
     let has_answers = exchanges.iter().any(|e| e.answer.is_some());
     let mut elsewhere: Vec<(String, usize)> = Vec::new();
+    let mut elsewhere_at: HashMap<String, usize> = HashMap::new();
     let mut steps: Vec<Step> = Vec::new();
     // When the last thing ended that the user waited for.
     let mut busy_us = i64::MIN;
     for exchange in exchanges {
         if !is_ours(&exchange.url.host) {
             if !exchange.is_part {
-                match elsewhere.iter_mut().find(|(host, _)| *host == exchange.url.host) {
-                    Some((_, n)) => *n += 1,
-                    None => elsewhere.push((exchange.url.host.clone(), 1)),
+                let at = *elsewhere_at.entry(exchange.url.host.clone()).or_insert(elsewhere.len());
+                if at == elsewhere.len() {
+                    elsewhere.push((exchange.url.host.clone(), 0));
                 }
+                elsewhere[at].1 += 1;
             }
             continue;
         }
@@ -145,8 +149,10 @@ fn step(exchange: Exchange, keeps_cookies: bool) -> Step {
     };
     // A plan has a name once. What comes several times means the same as its values in one line (RFC 9110, section 5.3; RFC 6265).
     let mut headers: Vec<(String, String)> = Vec::new();
+    let mut headers_at: HashMap<String, usize> = HashMap::new();
     for (name, value) in exchange.headers.iter().filter(|(n, v)| keeps(n, v)) {
-        match headers.iter_mut().find(|(n, _)| n.eq_ignore_ascii_case(name)) {
+        let at = *headers_at.entry(name.to_ascii_lowercase()).or_insert(headers.len());
+        match headers.get_mut(at) {
             Some((_, all)) => {
                 all.push_str(if name.eq_ignore_ascii_case("cookie") { "; " } else { ", " });
                 all.push_str(&literal(value));

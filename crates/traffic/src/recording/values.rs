@@ -4,44 +4,58 @@
 //! any text that has the same before it. A rule is kept only if it takes a value of the recorded answer: that very one, or, of
 //! links alone, another of its kind (the first item of a list).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use lastdrop_model::class;
 use lastdrop_model::secrets::is_secret;
-use regex::Regex;
 use serde_json::Value;
 
+use super::Sent;
+use super::rules::{Regexes, rule_of};
+use super::sources::{Index, Needles, Search, walk};
 use super::steps::{Rule, Step, literal};
-use super::{Answer, Sent, find};
 
 /// Shorter values are found everywhere by chance.
-const LEAST_TOKEN: usize = 8;
-/// So much of what stands before a value tells where it is.
-const LONGEST_CONTEXT: usize = 32;
-const LEAST_CONTEXT: usize = 4;
+pub(crate) const LEAST_TOKEN: usize = 8;
 /// Values of a JSON document that are compared.
-const MOST_LEAVES: usize = 20_000;
+pub(crate) const MOST_LEAVES: usize = 20_000;
+/// Segments of a path that may be values: each is looked for with all that stands before it.
+const MOST_SEGMENTS: usize = 100;
 
 /// A column of the data file, and its value.
 pub(crate) type Column = (String, String);
 
-/// Replaces values in the steps by names, and says which names the data file has.
-pub(crate) fn connect(steps: &mut [Step]) -> Vec<Column> {
+/// Replaces values in the steps by names, and says which names the data file has. `progress` gets the percentage done.
+pub(crate) fn connect(steps: &mut [Step], progress: &mut dyn FnMut(u8)) -> Vec<Column> {
+    connect_counted(steps, progress).0
+}
+
+/// The same with the number of answers on which rules were tried: it must not grow by the square of the steps.
+fn connect_counted(steps: &mut [Step], progress: &mut dyn FnMut(u8)) -> (Vec<Column>, usize) {
+    let steps_total = steps.len().max(1);
+    // Twice over all requests: what they have is gathered first, so that each answer is searched only once.
+    let mut needles = Needles::default();
     let mut names = Names::default();
+    for step in steps.iter() {
+        let mut request = Request { source: &mut needles, names: &mut names };
+        request.path(&step.path);
+        request.headers(step.headers.clone());
+        request.body(step.body.clone());
+    }
+    let index = Index::new(&needles, steps, &mut |done| progress((done * 50 / steps_total) as u8));
+    drop(needles);
+    let mut names = Names::default();
+    let mut earlier = Earlier::new(&index);
     for at in 0..steps.len() {
         let (before, rest) = steps.split_at_mut(at);
-        let mut request = Request { before, names: &mut names };
         let step = &mut rest[0];
-        request.path(step);
-        request.headers(step);
-        match std::mem::take(&mut step.body) {
-            Sent::Form(fields) => step.body = Sent::Form(request.fields(fields)),
-            Sent::Multipart(fields) => step.body = Sent::Multipart(request.fields(fields)),
-            Sent::Text(text) => step.body = Sent::Text(request.text(text)),
-            body => step.body = body,
-        }
+        let mut request = Request { source: &mut EarlierSteps { before, earlier: &mut earlier }, names: &mut names };
+        step.path = request.path(&step.path);
+        step.headers = request.headers(std::mem::take(&mut step.headers));
+        step.body = request.body(std::mem::take(&mut step.body));
+        progress((50 + at * 50 / steps_total) as u8);
     }
-    names.columns
+    (names.columns, earlier.tried)
 }
 
 /// Names of values, each for one.
@@ -50,31 +64,45 @@ struct Names {
     /// Of a value that an answer gave.
     taken: HashMap<String, String>,
     columns: Vec<Column>,
+    /// Of a value of the user's.
+    column_names: HashMap<String, String>,
+    used: HashSet<String>,
+    /// The number that was given last to a name that several wanted.
+    numbers: HashMap<String, usize>,
 }
 
 impl Names {
     /// A name that nobody has, like the one that is given.
-    fn free(&self, like: &str) -> String {
+    fn free(&mut self, like: &str) -> String {
         let mut name: String = like.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
         name = name.trim_matches('_').to_ascii_lowercase();
         // These are built in.
         if name.is_empty() || ["user", "iteration", "random"].contains(&name.as_str()) {
             name.push_str("_value");
         }
-        let name = name.trim_start_matches('_').to_string();
-        let is_taken = |n: &str| self.taken.values().any(|t| t == n) || self.columns.iter().any(|(c, _)| c == n);
-        if !is_taken(&name) {
-            return name;
+        let mut name = name.trim_start_matches('_').to_string();
+        if self.used.contains(&name) {
+            // Names are never given up, so the search goes on where it ended last.
+            let number = self.numbers.entry(name.clone()).or_insert(1);
+            name = loop {
+                *number += 1;
+                let next = format!("{name}_{number}");
+                if !self.used.contains(&next) {
+                    break next;
+                }
+            };
         }
-        (2..).map(|n| format!("{name}_{n}")).find(|n| !is_taken(n)).unwrap_or(name)
+        self.used.insert(name.clone());
+        name
     }
 
     /// The column that has a value of the user's.
     fn column(&mut self, like: &str, value: &str) -> String {
-        if let Some((name, _)) = self.columns.iter().find(|(_, v)| v == value) {
+        if let Some(name) = self.column_names.get(value) {
             return name.clone();
         }
         let name = self.free(like);
+        self.column_names.insert(value.to_string(), name.clone());
         self.columns.push((name.clone(), value.to_string()));
         name
     }
@@ -84,28 +112,85 @@ fn template(name: &str) -> String {
     format!("{{{{{name}}}}}")
 }
 
-/// A request, and the steps before it, whose answers its values may be from.
-struct Request<'a> {
+/// Where the values of requests are looked for.
+trait Source {
+    /// Finds an earlier answer that gave the value, and the rule that takes it from there.
+    fn find(&mut self, search: &Search<'_>) -> Option<(usize, Rule)>;
+
+    /// Takes the value there under a name.
+    fn extract(&mut self, at: usize, name: &str, rule: Rule);
+}
+
+/// The first time over all requests: what they have is written down.
+impl Source for Needles {
+    fn find(&mut self, search: &Search<'_>) -> Option<(usize, Rule)> {
+        self.add(search);
+        None
+    }
+
+    fn extract(&mut self, _: usize, _: &str, _: Rule) {}
+}
+
+/// Searches of earlier answers, so far.
+struct Earlier<'a> {
+    index: &'a Index,
+    regexes: Regexes,
+    /// What was not found, and the number of answers that do not have it.
+    missing: HashMap<String, usize>,
+    /// Answers that were tried.
+    tried: usize,
+}
+
+impl<'a> Earlier<'a> {
+    fn new(index: &'a Index) -> Earlier<'a> {
+        Earlier { index, regexes: Regexes::default(), missing: HashMap::new(), tried: 0 }
+    }
+}
+
+/// The second time: the answers before a request.
+struct EarlierSteps<'a, 'b> {
     before: &'a mut [Step],
+    earlier: &'a mut Earlier<'b>,
+}
+
+impl Source for EarlierSteps<'_, '_> {
+    fn find(&mut self, search: &Search<'_>) -> Option<(usize, Rule)> {
+        let key = search.key();
+        let without = self.earlier.missing.get(&key).copied().unwrap_or(0);
+        let index = self.earlier.index;
+        for at in index.candidates(search, without..self.before.len()) {
+            self.earlier.tried += 1;
+            let step = &self.before[at];
+            let Some(answer) = &step.exchange.answer else { continue };
+            let leaf = |name: &str, value: &str| index.pointer(at, name, value);
+            if let Some(rule) = rule_of(search, answer, step, &leaf, &mut self.earlier.regexes) {
+                return Some((at, rule));
+            }
+        }
+        self.earlier.missing.insert(key, self.before.len());
+        None
+    }
+
+    fn extract(&mut self, at: usize, name: &str, rule: Rule) {
+        self.before[at].extract.push((name.to_string(), rule));
+    }
+}
+
+/// A request whose values are replaced.
+struct Request<'a, S> {
+    source: &'a mut S,
     names: &'a mut Names,
 }
 
-impl Request<'_> {
-    /// The name of a value that an earlier answer gave, with the rule that takes it there.
-    fn taken(&mut self, like: &str, value: &str, rules: impl Fn(&Answer, &Step) -> Option<Rule>) -> Option<String> {
+impl<S: Source> Request<'_, S> {
+    /// The name of a value that an earlier answer gave. Its rule is put there.
+    fn taken(&mut self, like: &str, value: &str, search: &Search<'_>) -> Option<String> {
         if let Some(name) = self.names.taken.get(value) {
             return Some(name.clone());
         }
-        let mut found = None;
-        for (at, step) in self.before.iter().enumerate().rev() {
-            if let Some(rule) = step.exchange.answer.as_ref().and_then(|answer| rules(answer, step)) {
-                found = Some((at, rule));
-                break;
-            }
-        }
-        let (at, rule) = found?;
+        let (at, rule) = self.source.find(search)?;
         let name = self.names.free(like);
-        self.before[at].extract.push((name.clone(), rule));
+        self.source.extract(at, &name, rule);
         self.names.taken.insert(value.to_string(), name.clone());
         Some(name)
     }
@@ -114,13 +199,22 @@ impl Request<'_> {
         if !is_worth_taking(name, value) {
             return None;
         }
-        self.taken(name, value, |answer, _| of_field(answer, name, value))
+        self.taken(name, value, &Search::Field { name, value })
     }
 
     /// A number of a form, where a hidden field had it.
     fn hidden(&mut self, name: &str, value: &str) -> Option<String> {
         let is_number = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
-        is_number.then(|| self.taken(name, value, |answer, _| of_hidden(answer, name, value))).flatten()
+        is_number.then(|| self.taken(name, value, &Search::Hidden { name, value })).flatten()
+    }
+
+    fn body(&mut self, body: Sent) -> Sent {
+        match body {
+            Sent::Form(fields) => Sent::Form(self.fields(fields)),
+            Sent::Multipart(fields) => Sent::Multipart(self.fields(fields)),
+            Sent::Text(text) => Sent::Text(self.text(text)),
+            body => body,
+        }
     }
 
     /// Fields of a form: given by an answer, the user's password with the name beside it, or as they were.
@@ -140,8 +234,8 @@ impl Request<'_> {
         all
     }
 
-    fn headers(&mut self, step: &mut Step) {
-        for (name, value) in &mut step.headers {
+    fn headers(&mut self, mut headers: Vec<(String, String)>) -> Vec<(String, String)> {
+        for (name, value) in &mut headers {
             let (scheme, token) = match value.split_once(' ') {
                 Some((scheme, token)) if name.eq_ignore_ascii_case("authorization") => (format!("{scheme} "), token),
                 _ => (String::new(), value.as_str()),
@@ -153,38 +247,41 @@ impl Request<'_> {
                 *value = format!("{scheme}{}", template(&self.names.column(name, &token)));
             }
         }
+        headers
     }
 
     /// Numbers and ids of the path, and fields of the query.
-    fn path(&mut self, step: &mut Step) {
-        let (path, query) = match step.path.split_once('?') {
-            Some((path, query)) => (path.to_string(), Some(query.to_string())),
-            None => (step.path.clone(), None),
+    fn path(&mut self, whole: &str) -> String {
+        let (path, query) = match whole.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (whole, None),
         };
         let mut new = String::new();
+        let mut start = 0;
         for (at, segment) in path.split('/').enumerate() {
             if at > 0 {
                 new.push('/');
             }
             let is_id = class::fold(segment).starts_with(['{']) && !segment.contains('{');
-            let before = format!("{}/", path.split('/').take(at).collect::<Vec<_>>().join("/"));
-            let like = before.trim_end_matches('/').rsplit('/').next().unwrap_or("id").to_string();
-            let given = if is_id && at > 0 {
-                self.taken(&like, segment, |answer, step| of_link(answer, step, &before, segment))
+            let before = &path[..start];
+            let given = if is_id && (1..MOST_SEGMENTS).contains(&at) {
+                let like = before.trim_end_matches('/').rsplit('/').next().unwrap_or("id");
+                self.taken(like, segment, &Search::Link { before, value: segment })
             } else {
                 None
             };
             new.push_str(&given.map_or_else(|| segment.to_string(), |name| template(&name)));
+            start += segment.len() + 1;
         }
         if let Some(query) = query {
             // What is another each time is no sign of where the query is.
             let own = new.rsplit('/').next().filter(|file| !file.contains("{{"));
             let file = own.unwrap_or_default().to_string();
-            let pairs: Vec<String> = query.split('&').map(|pair| self.pair(&file, &query, pair)).collect();
+            let pairs: Vec<String> = query.split('&').map(|pair| self.pair(&file, query, pair)).collect();
             new.push('?');
             new.push_str(&pairs.join("&"));
         }
-        step.path = new;
+        new
     }
 
     fn pair(&mut self, file: &str, query: &str, pair: &str) -> String {
@@ -193,14 +290,8 @@ impl Request<'_> {
         let folds = class::fold(raw).starts_with('{') && !raw.contains('{');
         let first = query.starts_with(pair);
         let given = self.field(name, &value).or_else(|| {
-            let sign = if first { "?" } else { "&" };
-            folds
-                .then(|| {
-                    self.taken(name, &value, |a, step| {
-                        of_link(a, step, &format!("{}{sign}{name}=", if first { file } else { "" }), raw)
-                    })
-                })
-                .flatten()
+            let before = if first { format!("{file}?{name}=") } else { format!("&{name}=") };
+            folds.then(|| self.taken(name, &value, &Search::Link { before: &before, value: raw })).flatten()
         });
         match given {
             Some(given) => format!("{name}={}", template(&given)),
@@ -216,7 +307,9 @@ impl Request<'_> {
         let Ok(document) = serde_json::from_str::<Value>(&text) else { return text };
         let mut leaves = Vec::new();
         walk(&document, String::new(), &mut leaves);
-        let mut new = text;
+        let mut new = String::with_capacity(text.len());
+        // Values come in the order of the text, so each is looked for after the one before.
+        let mut rest = text.as_str();
         for (pointer, value) in leaves {
             let key = pointer.rsplit('/').find(|k| k.parse::<usize>().is_err()).unwrap_or("value").to_string();
             let Value::String(value) = value else { continue };
@@ -225,9 +318,13 @@ impl Request<'_> {
                 None if is_secret(&key) && !value.is_empty() => self.names.column(&key, value),
                 None => continue,
             };
-            let quoted = |v: &str| serde_json::to_string(v).unwrap_or_default();
-            new = new.replacen(&literal(&quoted(value)), &format!("\"{}\"", template(&name)), 1);
+            let quoted = literal(&serde_json::to_string(value).unwrap_or_default());
+            if let Some((before, after)) = rest.split_once(quoted.as_str()) {
+                new.push_str(&format!("{before}\"{}\"", template(&name)));
+                rest = after;
+            }
         }
+        new.push_str(rest);
         new
     }
 }
@@ -251,108 +348,57 @@ fn is_worth_taking(name: &str, value: &str) -> bool {
     (value.len() >= LEAST_TOKEN && (has_digit || is_secret(name)) && !is_password(name)) || (is_number && names_id)
 }
 
-/// The rule that takes a field's value from an answer.
-fn of_field(answer: &Answer, name: &str, value: &str) -> Option<Rule> {
-    if let Some((header, _)) = answer.headers.iter().find(|(n, v)| v == value && !n.eq_ignore_ascii_case("location")) {
-        return Some(Rule::Header(header.clone()));
-    }
-    if answer.content_type.contains("json") {
-        return of_json(answer, name, value);
-    }
-    let of_name = of_name(answer, name, value);
-    // What is short is only sure where its name stands beside it.
-    let rule = of_name.or_else(|| (value.len() >= LEAST_TOKEN).then(|| by_context(&answer.text, value)).flatten());
-    rule.map(Rule::Regex)
-}
+#[cfg(test)]
+mod tests {
+    use super::super::{Answer, Exchange, PlanOptions, plan, steps};
+    use super::*;
 
-/// By the name that a field of a page has.
-fn of_name(answer: &Answer, name: &str, value: &str) -> Option<String> {
-    let n = regex::escape(name);
-    let quoted = [
-        format!(r#"name=["']{n}["'][^>]*\bvalue=["']([^"']*)"#),
-        format!(r#"\bvalue=["']([^"']*)["'][^>]*name=["']{n}["']"#),
-    ];
-    quoted.into_iter().find(|rule| takes(rule, &answer.text).as_deref() == Some(value))
-}
-
-/// The same of a field that no user sees.
-fn of_hidden(answer: &Answer, name: &str, value: &str) -> Option<Rule> {
-    let tag = format!(r#"(<input\b[^>]*\bname=["']{}["'][^>]*>)"#, regex::escape(name));
-    let is_hidden = takes(&tag, &answer.text)?.to_ascii_lowercase().contains("hidden");
-    is_hidden.then(|| of_name(answer, name, value)).flatten().map(Rule::Regex)
-}
-
-fn of_json(answer: &Answer, name: &str, value: &str) -> Option<Rule> {
-    let document: Value = serde_json::from_str(&answer.text).ok()?;
-    let mut leaves = Vec::new();
-    walk(&document, String::new(), &mut leaves);
-    let same = |leaf: &Value| match leaf {
-        Value::String(text) => text == value,
-        Value::Number(n) => n.to_string() == value,
-        _ => false,
-    };
-    let named = |pointer: &str| pointer.rsplit('/').next().is_some_and(|key| key.eq_ignore_ascii_case(name));
-    let mut places = leaves.iter().filter(|(_, leaf)| same(leaf)).map(|(pointer, _)| pointer);
-    let place = places.clone().find(|p| named(p)).or_else(|| places.next())?;
-    Some(Rule::Json(place.clone()))
-}
-
-/// Values of a JSON document with the pointers to them.
-fn walk<'a>(value: &'a Value, pointer: String, to: &mut Vec<(String, &'a Value)>) {
-    if to.len() >= MOST_LEAVES {
-        return;
+    /// Requests of which each takes a token and a link from the page before it, and an id that no page has.
+    fn chain(length: usize) -> Vec<Exchange> {
+        let exchange = |n: usize| {
+            let url = format!("http://shop.test/item/{}/of/{}?page={n}", 1000 + n, 77_000_000 + n % 7);
+            let page = format!(
+                r#"<a href="/item/{}/of/x">next</a><form><input type="hidden" name="token" value="tok{:08}"></form><p>77</p>"#,
+                1001 + n,
+                n
+            );
+            let answer = Answer { status: 200, content_type: "text/html".into(), text: page, ..Answer::default() };
+            let fields = vec![("token".into(), format!("tok{:08}", n.wrapping_sub(1))), ("id".into(), "5".into())];
+            let url = url.parse().expect("a URL");
+            Exchange { answer: Some(answer), body: Sent::Form(fields), ..Exchange::of("POST", url) }
+        };
+        (0..length).map(exchange).collect()
     }
-    match value {
-        Value::Object(map) => {
-            for (key, value) in map {
-                walk(value, format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1")), to);
-            }
-        }
-        Value::Array(list) => {
-            for (index, value) in list.iter().enumerate() {
-                walk(value, format!("{pointer}/{index}"), to);
-            }
-        }
-        leaf => to.push((pointer, leaf)),
-    }
-}
 
-/// What a regex takes from a text: its first group.
-fn takes(rule: &str, text: &str) -> Option<String> {
-    let regex = Regex::new(rule).ok()?;
-    Some(regex.captures(text)?.get(1)?.as_str().to_string())
-}
+    fn tried(length: usize) -> usize {
+        let mut steps = steps::steps(chain(length), &PlanOptions::default(), &mut Vec::new());
+        connect_counted(&mut steps, &mut |_| {}).1
+    }
 
-/// The value by the text before it, as far as that stands nowhere else before.
-fn by_context(text: &str, value: &str) -> Option<String> {
-    text.match_indices(value).take(20).find_map(|(at, _)| {
-        let line = text[..at].rfind(['\n', '\r']).map_or(0, |n| n + 1);
-        let mut from = at.saturating_sub(LONGEST_CONTEXT).max(line);
-        while !text.is_char_boundary(from) {
-            from += 1;
-        }
-        let context = &text[from..at];
-        let rule = format!(r#"{}([^"'&<>\s]+)"#, regex::escape(context));
-        (context.len() >= LEAST_CONTEXT && takes(&rule, text).as_deref() == Some(value)).then_some(rule)
-    })
-}
+    #[test]
+    fn the_answers_that_are_tried_grow_in_proportion_to_the_requests() {
+        let (some, four_times) = (tried(300), tried(1200));
+        assert!(some >= 300, "{some}");
+        assert!(four_times <= 5 * some, "{some} of 300, {four_times} of 1200");
+    }
 
-/// A number or an id by the link that it stands in: that one, or the first of its kind.
-fn of_link(answer: &Answer, step: &Step, before: &str, value: &str) -> Option<Rule> {
-    let led_to = find(&answer.headers, "location").or_else(|| step.landed.as_ref().map(|url| url.path.as_str()));
-    let in_url = format!(r#"{}([^/?&\#]+)"#, regex::escape(before));
-    if before.len() >= 2 && led_to.and_then(|url| takes(&in_url, url)).as_deref() == Some(value) {
-        return Some(Rule::Url(in_url));
+    #[test]
+    fn values_of_long_recordings_are_found_in_the_answer_before() {
+        let plan = plan(chain(2000), &PlanOptions::default()).expect("a plan").plan;
+        // The first token is from nowhere: the user has it.
+        assert_eq!(plan.matches(r#"form = { "token" = "{{token"#).count(), 2000, "{}", &plan[..3000]);
+        assert!(plan.contains(r#""token" = "{{token_2000}}""#), "{}", &plan[plan.len() - 1000..]);
+        assert!(plan.contains("http://shop.test/item/{{item_1999}}/of/7700000"), "{}", &plan[plan.len() - 1000..]);
     }
-    if answer.content_type.contains("json") {
-        return (value.len() >= 2).then(|| of_json(answer, "id", value)).flatten();
+
+    #[test]
+    fn progress_goes_from_nothing_to_all() {
+        let mut steps = steps::steps(chain(50), &PlanOptions::default(), &mut Vec::new());
+        let mut seen = Vec::new();
+        connect(&mut steps, &mut |percent| seen.push(percent));
+        assert!(
+            seen.is_sorted() && seen.first() == Some(&0) && seen.last().is_some_and(|last| *last >= 98),
+            "{seen:?}"
+        );
     }
-    let written = before.replace('&', "&amp;");
-    let before = if answer.text.contains(&format!("{before}{value}")) { before } else { &written };
-    if before.len() < 2 || !answer.text.contains(&format!("{before}{value}")) {
-        return None;
-    }
-    let rule = format!(r#"{}([^"'&<>\s/?\#]+)"#, regex::escape(before));
-    let taken = takes(&rule, &answer.text)?;
-    (class::fold(&taken) == class::fold(value)).then_some(Rule::Regex(rule))
 }

@@ -1,5 +1,7 @@
 //! The plan file of a recording: short enough to be read and edited.
 
+use std::collections::HashSet;
+
 use lastdrop_model::class;
 
 use super::steps::{Rule, Step};
@@ -117,7 +119,8 @@ fn write_step(step: &Step, is_last: bool, to: &mut String) {
 
 /// A table has each name once.
 fn has_one_of_each(fields: &[(String, String)]) -> bool {
-    fields.iter().enumerate().all(|(at, (name, _))| !fields[..at].iter().any(|(n, _)| n == name))
+    let mut names = HashSet::new();
+    fields.iter().all(|(name, _)| names.insert(name))
 }
 
 /// Percent-encoded, but for the names of values.
