@@ -36,7 +36,7 @@ pub enum AuthorityError {
 /// What servers of these names speak TLS by.
 pub(crate) type Certificates = Arc<HashMap<String, Arc<ServerConfig>>>;
 
-/// Dropped, its key is gone from the disk, whoever still uses the certificates.
+/// Its key is in memory alone, so that nothing of it outlives the recording, however that ends.
 #[derive(Debug)]
 pub struct Authority {
     _folder: PrivateFolder,
@@ -64,7 +64,6 @@ impl Authority {
         own.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         own.name_constraints = Some(constraints(names));
         let certificate = own.self_signed(&key)?;
-        folder.write("ca.key", &key.serialize_pem())?;
         let path = folder.write("ca.pem", &certificate.pem())?;
         let fingerprint = BASE64.encode(Sha256::digest(key.subject_public_key_info()));
         let issuer = Issuer::new(own, key);
@@ -125,7 +124,9 @@ mod tests {
         assert_eq!(known, ["127.0.0.1", "shop.test"]);
         assert_eq!(authority.fingerprint.len(), 44);
         let path = authority.certificate.clone();
-        assert!(path.exists() && path.with_file_name("ca.key").exists());
+        let files = std::fs::read_dir(path.parent().expect("a folder")).expect("readable");
+        let names: Vec<_> = files.map(|f| f.expect("an entry").file_name()).collect();
+        assert_eq!(names, ["ca.pem"], "its key is in no file");
         drop(authority);
         assert!(!path.exists());
         assert!(Authority::new(&["bücher".to_string()]).is_err());

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use lastdrop_http::RequestParser;
 use lastdrop_model::Url;
-use lastdrop_wire::{Timed, Wire};
+use lastdrop_wire::{Slot, Timed, Wire};
 use rustls::ServerConfig;
 
 use crate::incoming::{self, NoRequest, Request};
@@ -20,12 +20,12 @@ const TLS_HANDSHAKE: u8 = 0x16;
 struct Refusal(u16, String, Option<String>);
 
 /// Serves a connection until it ends.
-pub fn serve(wire: Wire, shared: &Shared) {
-    requests(wire, shared, None);
+pub fn serve(wire: Wire, slot: &Slot, shared: &Shared) {
+    requests(wire, slot, shared, None);
 }
 
 /// Requests; within a tunnel all of them are for the server at its other end.
-fn requests(mut wire: Wire, shared: &Shared, tunnel: Option<&Url>) {
+fn requests(mut wire: Wire, slot: &Slot, shared: &Shared, tunnel: Option<&Url>) {
     let mut parser = RequestParser::default();
     loop {
         let request = match incoming::read(&mut wire, &mut parser, &shared.recorder) {
@@ -46,9 +46,10 @@ fn requests(mut wire: Wire, shared: &Shared, tunnel: Option<&Url>) {
                 news.into_iter().for_each(|news| shared.recorder.trouble(news));
                 return refuse(&mut wire, status, &why);
             }
-            Ok(url) if is_connect && parser.is_empty() => return enter_tunnel(wire, shared, url),
+            Ok(url) if is_connect && parser.is_empty() => return enter_tunnel(wire, slot, shared, url),
             Ok(_) if is_connect => return refuse(&mut wire, 400, "A tunnel begins when it is granted."),
             Ok(url) => {
+                let _busy = slot.busy();
                 if !exchange::pass(&mut wire, shared, &request, &url) {
                     return wire.linger();
                 }
@@ -68,6 +69,10 @@ fn refuse(wire: &mut Wire, status: u16, why: &str) {
 fn target(request: &Request<'_>, shared: &Shared, tunnel: Option<&Url>) -> Result<Url, Refusal> {
     let bad = |why: &str| Refusal(400, why.to_string(), None);
     let path = request.head.path.as_str();
+    // Servers and proxies before them could otherwise take it for different sites (RFC 9112, section 3.2).
+    if request.fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case("host")).count() > 1 {
+        return Err(bad("A request has one Host field."));
+    }
     let url = |origin: &str| format!("{origin}{path}").parse::<Url>().map_err(|e| bad(&e.to_string()));
     if request.text("upgrade").is_some_and(|to| to.to_ascii_lowercase().contains("websocket")) {
         let news = "refused: a WebSocket, which no plan can speak; many pages then ask by HTTP instead";
@@ -116,7 +121,7 @@ fn shown(name: &str) -> String {
 }
 
 /// Grants a tunnel: TLS by a certificate of the recording, or HTTP, and nothing else.
-fn enter_tunnel(mut wire: Wire, shared: &Shared, url: Url) {
+fn enter_tunnel(mut wire: Wire, slot: &Slot, shared: &Shared, url: Url) {
     let Way::Forward(certificates) = &shared.way else { return };
     let Some(config) = certificates.get(&url.host.to_ascii_lowercase()) else { return };
     wire.within(bounds::HEAD);
@@ -127,11 +132,11 @@ fn enter_tunnel(mut wire: Wire, shared: &Shared, url: Url) {
     match timed.first_byte() {
         Ok(Some(TLS_HANDSHAKE)) => {
             if let Some(wire) = handshake(timed, config, shared, &url) {
-                requests(wire, shared, Some(&url));
+                requests(wire, slot, shared, Some(&url));
             }
         }
         Ok(Some(byte)) if byte.is_ascii_uppercase() => {
-            requests(Wire::Plain(timed), shared, Some(&Url { tls: false, ..url }));
+            requests(Wire::Plain(timed), slot, shared, Some(&Url { tls: false, ..url }));
         }
         Ok(Some(_)) => {
             let place = format!("{}:{}", url.host, url.port);

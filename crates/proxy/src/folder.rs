@@ -27,7 +27,7 @@ impl PrivateFolder {
     /// When none can be made.
     pub fn new() -> io::Result<PrivateFolder> {
         let temporary = std::env::temp_dir();
-        remove_leftovers(&temporary);
+        remove_those_in(&temporary);
         loop {
             let folder = tempfile::Builder::new()
                 .prefix(PREFIX)
@@ -57,7 +57,12 @@ impl PrivateFolder {
     }
 }
 
-fn remove_leftovers(temporary: &Path) {
+/// Removes what killed recordings of this user have left among the temporary files.
+pub fn remove_leftovers() {
+    remove_those_in(&std::env::temp_dir());
+}
+
+fn remove_those_in(temporary: &Path) {
     for entry in fs::read_dir(temporary).into_iter().flatten().filter_map(Result::ok) {
         if entry.file_name().to_string_lossy().starts_with(PREFIX)
             && let Some(_lock) = lock_leftover(&entry.path())

@@ -22,5 +22,6 @@ mod rewrite;
 mod upstream;
 
 pub use authority::{Authority, AuthorityError};
+pub use folder::remove_leftovers;
 pub use listener::{Proxy, ProxyError, Way};
 pub use recorder::{Notice, Recorder};

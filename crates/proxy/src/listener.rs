@@ -1,10 +1,10 @@
 //! Who comes in, and in which of the two ways the proxy stands.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use lastdrop_model::Url;
-use lastdrop_wire::{Acceptor, Refused, Timed, Wire};
+use lastdrop_wire::{Acceptor, Refused, Slot, Timed, Wire, listen_on};
 use rustls::ClientConfig;
 
 use crate::authority::{Authority, Certificates};
@@ -67,21 +67,21 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens, in threads of its own, as long as the process lives; `tls` is how servers are verified.
+    /// Listens on the first of the addresses that this machine has, in threads of its own, as long as the process lives; `tls` is how servers are verified.
     ///
     /// # Errors
     /// When it cannot, or would be seen by other machines.
     pub fn start(
-        listen: SocketAddr,
+        listen: &[SocketAddr],
         way: Way,
         tls: Arc<ClientConfig>,
         recorder: Recorder,
     ) -> Result<Proxy, ProxyError> {
-        if !listen.ip().is_loopback() {
-            return Err(ProxyError::NotLoopback(listen));
+        if let Some(other) = listen.iter().find(|address| !address.ip().is_loopback()) {
+            return Err(ProxyError::NotLoopback(*other));
         }
-        let failed = |e| ProxyError::Listen(listen, e);
-        let listener = TcpListener::bind(listen).map_err(failed)?;
+        let listener = listen_on(listen).map_err(|(address, e)| ProxyError::Listen(address, e))?;
+        let failed = |e| ProxyError::Listen(listen[0], e);
         let address = listener.local_addr().map_err(failed)?;
         let own = vec![address.to_string(), format!("localhost:{}", address.port())];
         let names = match &way {
@@ -92,7 +92,9 @@ impl Proxy {
         let shared = Arc::new(Shared { way, names, own, tls, recorder, acceptor });
         let accepting = Arc::clone(&shared);
         let telling = Arc::clone(&shared);
-        let serve = move |socket| connection::serve(Wire::Plain(Timed::new(socket, bounds::HEAD)), &accepting);
+        let serve = move |socket, slot: &Slot| {
+            connection::serve(Wire::Plain(Timed::new(socket, bounds::HEAD)), slot, &accepting);
+        };
         let refuse = move |socket: Option<TcpStream>, why| {
             telling.recorder.trouble(match why {
                 Refused::TooMany => format!("refused: more than {} connections at once", bounds::CONNECTIONS),

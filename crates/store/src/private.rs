@@ -31,7 +31,7 @@ pub fn prepare(store: &Path) -> io::Result<()> {
 /// Takes away what others may do with something of ours.
 fn close(path: &Path, is_ours_by_kind: fn(&Metadata) -> bool, mode: u32) -> io::Result<()> {
     let Ok(metadata) = fs::metadata(path) else { return Ok(()) };
-    let ours = metadata.uid() == fs::metadata("/proc/self")?.uid();
+    let ours = metadata.uid() == nix::unistd::geteuid().as_raw();
     if ours && is_ours_by_kind(&metadata) && metadata.permissions().mode() & 0o077 != 0 {
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }

@@ -13,10 +13,12 @@ pub const HEAD_BYTES: usize = 16 << 10;
 /// A note of 4,000 characters, each of which may be twelve bytes on its way.
 pub const BODY_BYTES: usize = 64 << 10;
 
-/// A connection on which nothing is asked.
+/// A connection on which nothing is asked any more.
 pub const IDLE: Duration = Duration::from_secs(60);
+/// One on which nothing has been asked yet. Browsers connect some seconds ahead.
+pub const FIRST: Duration = Duration::from_secs(10);
 /// A handshake, or a whole request, from its first byte.
-pub const REQUEST: Duration = Duration::from_secs(10);
+pub const REQUEST: Duration = Duration::from_secs(5);
 /// An answer, or a piece of news, on its way out.
 pub const ANSWER: Duration = Duration::from_secs(30);
 /// How often is looked for news in the store, which gets some each second.

@@ -20,7 +20,7 @@ mod start;
 mod stop;
 
 use std::fmt;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use lastdrop_model::Run;
 use lastdrop_model::documents::CompareDocument;
 use lastdrop_store::Store;
-use lastdrop_wire::{Acceptor, Refused, Timed, Wire};
+use lastdrop_wire::{Acceptor, Refused, Slot, Timed, Wire, listen_on};
 
 use crate::door::Door;
 use crate::site::Site;
@@ -57,7 +57,8 @@ pub trait Program: fmt::Debug + Send + Sync {
 /// Where it listens, and as whom.
 #[derive(Debug)]
 pub struct Options {
-    pub listen: SocketAddr,
+    /// The first of them that this machine has.
+    pub listen: Vec<SocketAddr>,
     /// Other machines may connect.
     pub anyway: bool,
     /// By which it is called, beside its address.
@@ -103,13 +104,13 @@ impl Ui {
     /// # Errors
     /// When it cannot, or would be seen by other machines.
     pub fn start(options: Options, program: Box<dyn Program>) -> Result<Ui, UiError> {
-        let listen = options.listen;
-        let is_own = listen.ip().is_loopback();
-        if !is_own && !options.anyway {
-            return Err(UiError::NotLoopback(listen));
+        let beyond = options.listen.iter().find(|address| !address.ip().is_loopback());
+        let is_own = beyond.is_none();
+        if let Some(address) = beyond.filter(|_| !options.anyway) {
+            return Err(UiError::NotLoopback(*address));
         }
-        let listener = TcpListener::bind(listen).map_err(|e| UiError::Listen(listen, e))?;
-        let address = listener.local_addr().map_err(|e| UiError::Listen(listen, e))?;
+        let listener = listen_on(&options.listen).map_err(|(address, e)| UiError::Listen(address, e))?;
+        let address = listener.local_addr().map_err(|e| UiError::Listen(options.listen[0], e))?;
         let mut names = vec!["localhost".to_string()];
         names.extend(options.names.iter().map(|name| name.to_ascii_lowercase()));
         let (tls, fingerprint) = match &options.certificate {
@@ -127,7 +128,7 @@ impl Ui {
         let acceptor = Acceptor::default();
         let site = Arc::new(Site::new(door, program, Started::default(), options.made, acceptor.clone()));
         let serving = Arc::clone(&site);
-        let serve = move |socket: TcpStream| {
+        let serve = move |socket: TcpStream, slot: &Slot| {
             let Ok(local) = socket.local_addr() else { return };
             let timed = Timed::new(socket, bounds::REQUEST);
             let wire = match &tls {
@@ -135,12 +136,12 @@ impl Ui {
                 Some(config) => Wire::server(timed, config).ok(),
             };
             if let Some(wire) = wire {
-                serving.serve(wire, local.ip().to_canonical());
+                serving.serve(wire, slot, local.ip().to_canonical());
             }
         };
         acceptor
             .start(listener, bounds::CONNECTIONS, bounds::STACK_BYTES, serve, refuse)
-            .map_err(|e| UiError::Listen(listen, e))?;
+            .map_err(|e| UiError::Listen(address, e))?;
         Ok(Ui { url, fingerprint, acceptor, site })
     }
 

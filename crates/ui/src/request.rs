@@ -1,6 +1,6 @@
 //! A request of a browser, read whole within bounds.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lastdrop_http::{RequestParser, Sink, form};
 use lastdrop_wire::Wire;
@@ -80,12 +80,13 @@ impl Sink for Incoming {
     }
 }
 
-/// Reads the next request of a connection; what comes after it stays in the parser.
+/// Reads the next request of a connection, which is waited for so long; what comes after it stays in the parser.
 ///
 /// # Errors
 /// With what to do about it.
-pub fn read(wire: &mut Wire, parser: &mut RequestParser) -> Result<Request, NoRequest> {
+pub fn read(wire: &mut Wire, parser: &mut RequestParser, wait: Duration) -> Result<Request, NoRequest> {
     let mut incoming = Incoming::default();
+    let idle_until = Instant::now() + wait;
     let mut until = None;
     let mut head_bytes = 0;
     let mut buffer = [0; 4096];
@@ -114,7 +115,7 @@ pub fn read(wire: &mut Wire, parser: &mut RequestParser) -> Result<Request, NoRe
         if until.is_none() && !parser.is_empty() {
             until = Some(Instant::now() + bounds::REQUEST);
         }
-        wire.until(until.unwrap_or_else(|| Instant::now() + bounds::IDLE));
+        wire.until(until.unwrap_or(idle_until));
         match wire.read(&mut buffer) {
             Ok(0) | Err(_) => return Err(NoRequest::Over),
             Ok(n) => {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lastdrop_http::RequestParser;
 use lastdrop_report::html::{Content, Shown, served_page};
 use lastdrop_store::{Found, Remark, State, Store, StoreError, What};
-use lastdrop_wire::{Acceptor, Wire};
+use lastdrop_wire::{Acceptor, Slot, Wire};
 use maud::Markup;
 
 use crate::answer::Answer;
@@ -93,11 +93,13 @@ impl Site {
     }
 
     /// Serves a connection until it ends.
-    pub fn serve(&self, mut wire: Wire, local: IpAddr) {
+    pub fn serve(&self, mut wire: Wire, slot: &Slot, local: IpAddr) {
         let mut parser = RequestParser::default();
         let mut store = None;
+        let mut is_first = true;
         loop {
-            let request = match request::read(&mut wire, &mut parser) {
+            let wait = if std::mem::take(&mut is_first) { bounds::FIRST } else { bounds::IDLE };
+            let request = match request::read(&mut wire, &mut parser, wait) {
                 Ok(request) => request,
                 Err(NoRequest::Over) => return,
                 Err(NoRequest::Refused(status)) => {
@@ -106,7 +108,13 @@ impl Site {
                 }
             };
             let keep = request.keep_alive && !self.acceptor.is_over();
-            let answer = match self.door.enter(&request, local) {
+            let entry = self.door.enter(&request, local);
+            // Who has not shown the token gives way to others, also while he is told so.
+            let _busy = (!matches!(entry, Entry::Refused)).then(|| {
+                slot.trust();
+                slot.busy()
+            });
+            let answer = match entry {
                 Entry::Refused => Answer::empty(403),
                 Entry::Exchange(cookie) => Answer::see("/").with("Set-Cookie", cookie),
                 Entry::In => {

@@ -5,6 +5,7 @@ mod accept;
 mod anybody;
 pub mod certificate;
 pub mod verify;
+mod slots;
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -14,10 +15,11 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, ConnectionCommon, ServerConfig, ServerConnection, StreamOwned};
 
-pub use accept::{Acceptor, Refused};
+pub use accept::{Acceptor, Refused, listen_on, loopback};
 pub use anybody::Anybody;
 pub use certificate::Certificate;
 pub use verify::Verifier;
+pub use slots::{Busy, Slot};
 
 /// How long is read on after the last word, so that the other side gets to see it, and how much.
 const LINGER: Duration = Duration::from_secs(2);

@@ -1,6 +1,7 @@
 //! `lastdrop import FILE -o plan.toml`
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -8,7 +9,8 @@ use lastdrop_load::files;
 use lastdrop_model::Url;
 use lastdrop_model::printable::line;
 use lastdrop_traffic::recording::{
-    Exchange, PlanOptions, Recorded, RecordingError, plan, read_curl, read_har, read_siege, read_wlog, read_wsesslog,
+    Exchange, PlanOptions, Recorded, RecordingError, plan_with_progress, read_curl, read_har, read_siege, read_wlog,
+    read_wsesslog,
 };
 
 use crate::exit::{Exit, UsageError};
@@ -80,7 +82,9 @@ pub fn import(args: &ImportArgs) -> Result<Exit> {
         ..PlanOptions::default()
     };
     let in_file = |e: RecordingError| UsageError(format!("{}: {e}", args.file.display()));
-    let recorded = read(&text, kind, args.to.as_ref())?.and_then(|all| plan(all, &options)).map_err(in_file)?;
+    let exchanges = read(&text, kind, args.to.as_ref())?.map_err(in_file)?;
+    let mut progress = Progress::new(exchanges.len(), args.quiet);
+    let recorded = plan_with_progress(exchanges, &options, &mut |percent| progress.show(percent)).map_err(in_file)?;
     let steps = recorded.plan.matches("\n[[request]]").count();
     let values = recorded.plan.matches("\nextract.").count();
     if !args.quiet {
@@ -101,6 +105,30 @@ fn read(text: &str, kind: Kind, to: Option<&Url>) -> Result<Result<Vec<Exchange>
         Kind::Wlog => read_wlog(text, server()?),
         Kind::Wsesslog => read_wsesslog(text, server()?),
     })
+}
+
+/// Says from time to time how much of a long recording is done.
+#[derive(Debug)]
+pub struct Progress {
+    requests: usize,
+    quiet: bool,
+    told: Instant,
+}
+
+impl Progress {
+    /// What is done within this time needs no words.
+    const EACH: Duration = Duration::from_secs(1);
+
+    pub fn new(requests: usize, quiet: bool) -> Progress {
+        Progress { requests, quiet, told: Instant::now() }
+    }
+
+    pub fn show(&mut self, percent: u8) {
+        if !self.quiet && self.told.elapsed() >= Progress::EACH {
+            self.told = Instant::now();
+            note!("finding values of {} requests: {percent} % done", self.requests);
+        }
+    }
 }
 
 /// A plan, and the data file beside it, which only its owner may read.

@@ -13,15 +13,17 @@ use lastdrop_load::tls_configs;
 use lastdrop_model::Url;
 use lastdrop_model::plan::{HttpOptions, TlsOptions};
 use lastdrop_model::printable::line;
-use lastdrop_proxy::{Authority, Notice, Proxy, Recorder, Way};
-use lastdrop_traffic::recording::{PlanOptions, plan};
+use lastdrop_proxy::{Authority, Notice, Proxy, Recorder, Way, remove_leftovers};
+use lastdrop_traffic::recording::{PlanOptions, plan_with_progress};
+use lastdrop_wire::loopback;
 
-use super::import::PlanFiles;
+use super::import::{PlanFiles, Progress};
 use crate::exit::{Exit, UsageError};
 use crate::signals::Stop;
 use crate::stdio::{note, say};
 
 const DEFAULT_OUTPUT: &str = "plan.toml";
+const DEFAULT_PORT: u16 = 8888;
 /// How soon a signal is noticed.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -37,9 +39,9 @@ pub struct RecordArgs {
     /// A host that is passed on to, by a browser that has this as its proxy; may be several
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', value_parser = host)]
     pub host: Vec<String>,
-    /// Address of this machine alone, and port; port 0 takes a free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8888")]
-    pub listen: SocketAddr,
+    /// Address of this machine alone, and port; port 0 takes a free one [default: 127.0.0.1:8888; where there is only IPv6, [::1]:8888]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
     /// The plan; values that were entered go to FILE with the ending .csv beside it, both of mode 0600 [default: a new plan.toml]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,
@@ -70,6 +72,7 @@ pub fn record(args: &RecordArgs) -> Result<Exit> {
     if args.output.is_none() && Path::new(output).exists() {
         return Err(UsageError(format!("{output} exists already; -o FILE names another, or that one")).into());
     }
+    remove_leftovers();
     let files = PlanFiles::open(output)?;
     let ca = args.ca.as_deref().map(std::path::absolute).transpose()?;
     let tls = TlsOptions { insecure: args.insecure, ca: ca.clone(), ..TlsOptions::default() };
@@ -83,7 +86,8 @@ pub fn record(args: &RecordArgs) -> Result<Exit> {
         (None, None) => return Err(UsageError("--to URL or --host NAME says what is recorded".into()).into()),
     };
     let (recorder, told) = Recorder::new();
-    let proxy = Proxy::start(args.listen, way, tls, recorder).map_err(|e| UsageError(e.to_string()))?;
+    let addresses = args.listen.map_or_else(|| loopback(DEFAULT_PORT).to_vec(), |address| vec![address]);
+    let proxy = Proxy::start(&addresses, way, tls, recorder).map_err(|e| UsageError(e.to_string()))?;
     introduce(args, &proxy, authority.as_ref(), output);
     listen(&told, &stop, args.quiet);
     let recorder = proxy.end();
@@ -101,7 +105,8 @@ pub fn record(args: &RecordArgs) -> Result<Exit> {
         ca: ca.map(|path| path.to_string_lossy().into_owned()),
         ..PlanOptions::default()
     };
-    let recorded = plan(exchanges, &options)?;
+    let mut progress = Progress::new(exchanges.len(), args.quiet);
+    let recorded = plan_with_progress(exchanges, &options, &mut |percent| progress.show(percent))?;
     let requests = recorded.plan.matches("\n[[request]]").count();
     let values = recorded.plan.matches("\nextract.").count();
     for (what, times) in troubles {

@@ -71,8 +71,8 @@ pub struct TuneArgs {
     /// format has times; else its status page]
     #[arg(long, value_name = "FILE[,LOGFORMAT]", requires = "live", value_parser = access_log)]
     pub access_log: Option<(PathBuf, Option<Format>)>,
-    /// A process beside it puts the servers back when it dies, or nothing happens for so long; 0s: none
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = within::<Duration>(PAUSE))]
+    /// A process beside it puts the servers back when it dies, or nothing happens for so long, 5s at least; 0s: none
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = dead_man)]
     pub dead_man: Duration,
     #[command(flatten)]
     pub others: OthersArgs,
@@ -133,6 +133,17 @@ fn range(text: &str) -> Result<(String, u64, u64), String> {
     };
     let error = || format!("'{text}' is no range: write SETTING=A..B, such as MaxRequestWorkers=10..200");
     read().filter(|(name, low, high)| !name.is_empty() && low < high).ok_or_else(error)
+}
+
+/// A watchdog that acts sooner would end tunes that only wait for a server to start.
+const LEAST_DEAD_MAN: Duration = Duration::from_secs(5);
+
+fn dead_man(text: &str) -> Result<Duration, String> {
+    let time = PAUSE.read::<Duration>(text).map_err(|e| e.to_string())?;
+    if time.is_zero() || time >= LEAST_DEAD_MAN {
+        return Ok(time);
+    }
+    Err("a tune says nothing for some seconds while a server starts, and would be ended then; write 5s or more, or 0s for no watchdog".into())
 }
 
 /// Reads `FILE` or `FILE,LOGFORMAT`.

@@ -12,6 +12,7 @@ use lastdrop_model::Run;
 use lastdrop_model::documents::CompareDocument;
 use lastdrop_store::Store;
 use lastdrop_ui::{Options, Program, Ui, UiError};
+use lastdrop_wire::loopback;
 
 use crate::commands::compare::compare_runs;
 use crate::commands::default_store;
@@ -27,9 +28,9 @@ const LOOK: Duration = Duration::from_millis(50);
     after_help = "The URL that is printed first lets in whoever has it. Runs that are under way are seen, whichever process makes them.\n\nExamples:\n  lastdrop ui\n  lastdrop ui --listen 127.0.0.1:8484\n  lastdrop ui --listen 0.0.0.0:8484 --listen-anyway --name box.example --tls-cert box.pem --tls-key box.key"
 )]
 pub struct UiArgs {
-    /// Address of this machine alone, and port; port 0 takes a free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
-    pub listen: SocketAddr,
+    /// Address of this machine alone, and port; port 0 takes a free one [default: 127.0.0.1:0; where there is only IPv6, [::1]:0]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
     /// Listen also where other machines can connect, by TLS
     #[arg(long)]
     pub listen_anyway: bool,
@@ -84,7 +85,7 @@ pub fn ui(args: UiArgs) -> Result<Exit> {
     let program = std::env::current_exe().context("the program cannot be found by its own name")?;
     let stop = Stop::on_signals(true)?;
     let options = Options {
-        listen: args.listen,
+        listen: args.listen.map_or_else(|| loopback(0).to_vec(), |address| vec![address]),
         anyway: args.listen_anyway,
         names: args.name,
         certificate: args.tls_cert.zip(args.tls_key),

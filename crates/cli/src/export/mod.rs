@@ -34,7 +34,7 @@ pub fn export_to(text: &str) -> Result<ExportTo, String> {
     match exporter.pieces() {
         Pieces::Lines if to == "-" => Err("stdout is for the report; name a file".into()),
         Pieces::Lines => Ok(()),
-        Pieces::State => serve::address(to).map(|_| ()),
+        Pieces::State => serve::addresses(to).map(|_| ()),
         Pieces::Messages => collector(to).map(|_| ()),
     }?;
     Ok(ExportTo { exporter, to: to.to_string() })

@@ -1,33 +1,33 @@
 //! The latest state over HTTP: `/metrics`, for as long as the runs go on.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lastdrop_http::request::RequestParser;
-use lastdrop_wire::{Acceptor, Timed, Wire};
+use lastdrop_wire::{Acceptor, Slot, Timed, Wire, listen_on, loopback};
 
 use super::Sink;
 use crate::stdio::note;
 
 /// Who has not got his answer by then does not get it.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Scrapers at a time; others are closed.
+/// Scrapers at a time; the oldest gives way to one more.
 const MOST: usize = 16;
 const STACK_BYTES: usize = 1 << 20;
 
-/// Where it listens: an address and port, or a port on loopback.
+/// Where it listens: an address and port, or a port on loopback, by whichever of its addresses this machine has.
 ///
 /// # Errors
 /// What to write.
-pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
-    let loopback =
-        || text.trim_start_matches(':').parse().ok().map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port)));
-    let local = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
-    local.as_deref().unwrap_or(text).parse().ok().or_else(loopback).ok_or_else(|| {
-        format!("'{text}' is no address to listen at; write a port, which is on 127.0.0.1, or ADDRESS:PORT")
-    })
+pub(super) fn addresses(text: &str) -> Result<Vec<SocketAddr>, String> {
+    let port = text.strip_prefix("localhost:").unwrap_or(text.trim_start_matches(':'));
+    match (text.parse(), port.parse()) {
+        (Ok(address), _) => Ok(vec![address]),
+        (_, Ok(port)) => Ok(loopback(port).to_vec()),
+        _ => Err(format!("'{text}' is no address to listen at; write a port, which is on 127.0.0.1, or ADDRESS:PORT")),
+    }
 }
 
 /// Whoever asks gets the page that was put here last.
@@ -41,14 +41,16 @@ impl Server {
     /// # Errors
     /// When the address is not to be had.
     pub fn open(at: &str, quiet: bool) -> io::Result<Server> {
-        let listener = TcpListener::bind(address(at).map_err(io::Error::other)?)?;
+        let addresses = addresses(at).map_err(io::Error::other)?;
+        let listener = listen_on(&addresses).map_err(|(_, e)| e)?;
         let address = listener.local_addr()?;
         if !quiet {
             note!("metrics at http://{address}/metrics");
         }
         let server = Server::default();
         let page = Arc::clone(&server.page);
-        let serve = move |stream| {
+        // All are idle to the acceptor: whoever asks is answered at once, or gives way to the next.
+        let serve = move |stream, _: &Slot| {
             let page = Arc::clone(&page.lock().unwrap_or_else(PoisonError::into_inner));
             // A scraper who has gone, or talks no HTTP, gets nothing.
             let _ = answer(stream, &page);
@@ -124,9 +126,9 @@ mod tests {
             ("0.0.0.0:80", "0.0.0.0:80"),
             ("[::1]:80", "[::1]:80"),
         ] {
-            assert_eq!(address(text).map(|a| a.to_string()), Ok(at.to_string()));
+            assert_eq!(addresses(text).map(|all| all[0].to_string()), Ok(at.to_string()));
         }
-        assert!(address("70000").is_err() && address("example.org:80").is_err());
+        assert!(addresses("70000").is_err() && addresses("example.org:80").is_err());
     }
 
     #[test]
@@ -135,7 +137,7 @@ mod tests {
         let address = *server.acceptor.address().expect("it listens");
         server.take(b"old 1\n".to_vec());
         server.take(b"new 2\n".to_vec());
-        let _silent: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(address).expect("connects")).collect();
+        let _silent: Vec<TcpStream> = (0..3 * MOST).map(|_| TcpStream::connect(address).expect("connects")).collect();
         let get = |path: &str| {
             let mut stream = TcpStream::connect(address).expect("connects");
             write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").expect("written");

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::common::browser::Browser;
 use crate::common::shop::{PASSWORD, Shop, USER};
 use crate::common::tls_server::TlsServer;
-use crate::common::{Done, Folder, answer, assert_sums, n, serve, signal, wait_until};
+use crate::common::{Done, Folder, answer, assert_sums, head, n, serve, signal, wait_until};
 
 /// A recording that goes on.
 struct Recording {
@@ -232,8 +232,8 @@ fn a_browser_that_has_it_as_its_proxy_speaks_tls_to_an_authority_of_the_recordin
     let plan = folder.join("plan.toml").display().to_string();
     let ca = server.ca.display().to_string();
     let recording = Recording::start(&folder, &["--host", "localhost", "-o", &plan, "--ca", &ca]);
-    let (certificate, key) = authority(&folder).expect("an authority");
-    assert_eq!((mode(&key), mode(key.parent().expect("a folder"))), (0o600, 0o700));
+    let certificate = authority(&folder).expect("an authority");
+    assert_eq!((mode(&certificate), mode(certificate.parent().expect("a folder"))), (0o600, 0o700));
     let proxy = recording.url("");
     let trusted = ["--proxy", &proxy, "--cacert", certificate.to_str().expect("text")];
     let by_proxy = |args: &[&str]| curl(&folder, &[&trusted[..], args].concat());
@@ -275,7 +275,7 @@ fn a_browser_that_has_it_as_its_proxy_speaks_tls_to_an_authority_of_the_recordin
     {
         assert!(done.stderr.contains(said), "{said}: {}", done.stderr);
     }
-    assert!(!certificate.exists() && !key.exists() && authority(&folder).is_none());
+    assert!(!certificate.exists() && authority(&folder).is_none());
     let plan = fs::read_to_string(plan).expect("a plan");
     assert!(
         plan.contains("\"ticket\" = \"{{ticket}}\"") && plan.contains("\"passphrase\" = \"{{passphrase}}\""),
@@ -296,7 +296,7 @@ fn a_browser_gets_through_by_the_fingerprint_alone() {
     let plan = folder.join("plan.toml").display().to_string();
     let recording = Recording::start(&folder, &["--host", "localhost", "-o", &plan, "--insecure"]);
     let proxy = format!("--proxy-server={}", recording.url(""));
-    let (certificate, _) = authority(&folder).expect("an authority");
+    let certificate = authority(&folder).expect("an authority");
     let trust = format!("--ignore-certificate-errors-spki-list={}", fingerprint(&certificate));
     let browser = Browser::start(&folder, &[&proxy, "--proxy-bypass-list=<-loopback>", &trust]);
     browser.go(&server.url("/form"));
@@ -320,12 +320,14 @@ fn fingerprint(certificate: &Path) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_string()
 }
 
-/// Certificate and key of the recording that goes on.
-fn authority(folder: &Folder) -> Option<(PathBuf, PathBuf)> {
+/// The certificate of the recording that goes on. Its key is in no file.
+fn authority(folder: &Folder) -> Option<PathBuf> {
     let entries = fs::read_dir(folder.path()).expect("readable");
     let mut paths = entries.filter_map(|e| Some(e.ok()?.path()));
     let private = paths.find(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("lastdrop-record-")))?;
-    Some((private.join("ca.pem"), private.join("ca.key")))
+    let names: Vec<_> = fs::read_dir(&private).ok()?.map(|e| e.expect("an entry").file_name()).collect();
+    assert!(names.iter().all(|name| name == "ca.pem"), "{names:?}");
+    Some(private.join("ca.pem"))
 }
 
 #[test]
@@ -333,16 +335,35 @@ fn what_a_killed_recording_leaves_is_no_listener_and_goes_with_the_next() {
     let folder = Folder::new();
     let plan = folder.join("plan.toml").display().to_string();
     let recording = Recording::start(&folder, &["--host", "localhost", "-o", &plan]);
-    let (port, (_, key)) = (recording.port(), authority(&folder).expect("an authority"));
+    let (port, certificate) = (recording.port(), authority(&folder).expect("an authority"));
     assert!(TcpStream::connect(("127.0.0.1", port)).is_ok());
     recording.end(libc::SIGKILL);
-    assert!(key.exists() && TcpStream::connect(("127.0.0.1", port)).is_err());
-    let next = Recording::start(&folder, &["--host", "localhost", "-o", &plan]);
-    assert!(!key.exists());
+    assert!(certificate.exists() && TcpStream::connect(("127.0.0.1", port)).is_err());
+    // Also one that needs no authority.
+    let next = Recording::start(&folder, &["--to", "http://127.0.0.1:1/", "-o", &plan]);
+    assert!(!certificate.exists());
     // Nothing was recorded: there is no plan, and what could be one day is left alone.
     let done = next.end(libc::SIGINT);
     assert!(done.code == 1 && done.stderr.contains("nothing was recorded"), "{done:?}");
     assert!(authority(&folder).is_none() && !Path::new(&plan).exists());
+}
+
+#[test]
+fn a_request_with_two_hosts_is_passed_on_to_none() {
+    let folder = Folder::new();
+    let (address, seen) = serve(head, |()| answer("200 OK", "", "x"));
+    let plan = folder.join("plan.toml").display().to_string();
+    let recording = Recording::start(&folder, &["--to", &format!("http://{address}/"), "-o", &plan]);
+    let own = format!("Host: 127.0.0.1:{}\r\n", recording.port());
+    for other in ["Host: other.test\r\n", "HOST: other.test\r\n", &own] {
+        for hosts in [format!("{own}{other}"), format!("{other}{own}")] {
+            let text = recording.send(format!("GET / HTTP/1.1\r\n{hosts}Connection: close\r\n\r\n").as_bytes());
+            assert!(text.starts_with("HTTP/1.1 400 "), "{hosts}{text}");
+        }
+    }
+    assert!(seen.lock().expect("nobody panicked").is_empty());
+    let text = recording.send(format!("GET / HTTP/1.1\r\n{own}Connection: close\r\n\r\n").as_bytes());
+    assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
 }
 
 #[test]
