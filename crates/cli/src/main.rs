@@ -19,15 +19,19 @@ mod title;
 mod view;
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use args::Command;
 use exit::{Exit, UsageError};
 use lastdrop_lab::LabError;
 use lastdrop_load::LoadError;
+use signal_hook::consts::SIGHUP;
 
 fn main() -> ExitCode {
     names::only_what_is_linked();
+    stdio::begin();
+    signals::survive_large_files();
     let args: Vec<OsString> = std::env::args_os().collect();
     let personality = personality::programs::chosen(&args);
     title::hide_secrets(personality.as_ref().map(|p| p.name), &args);
@@ -35,8 +39,14 @@ fn main() -> ExitCode {
         return personality::programs::run(&chosen);
     }
     let exit = run(&args);
-    // A report that nobody got is no success.
     match exit {
+        // The work is done and kept, but the terminal has gone: as by SIGHUP, whatever the command makes of an early end.
+        Exit::Done | Exit::Missed | Exit::Invalid | Exit::Signal(_)
+            if signals::is_hung_up() || stdio::has_lost_terminal() =>
+        {
+            Exit::Signal(SIGHUP).into()
+        }
+        // A report that nobody got is no success.
         Exit::Done | Exit::Missed | Exit::Invalid if stdio::lost_something() => Exit::Failed.into(),
         exit => exit.into(),
     }
@@ -54,6 +64,12 @@ fn run(args: &[OsString]) -> Exit {
             return Exit::Done;
         }
     };
+    if needs_proc(&cli.command) && !Path::new("/proc/self/stat").exists() {
+        stdio::note!(
+            "lastdrop: /proc is not mounted, and processes, memory and sockets are read there: mount -t proc proc /proc"
+        );
+        return Exit::Failed;
+    }
     let result = match cli.command {
         Command::Run(args) => commands::run::run(&args),
         Command::Replay(args) => commands::replay::replay(&args),
@@ -91,9 +107,30 @@ fn run(args: &[OsString]) -> Exit {
         Err(e) => {
             stdio::note!("lastdrop: {}", explain(&e));
             let usage = e.downcast_ref::<UsageError>().is_some() || is_wrong_plan(&e);
-            if usage { Exit::Usage } else { Exit::Failed }
+            match e.downcast_ref::<LabError>() {
+                _ if usage => Exit::Usage,
+                Some(LabError::Interrupted) if signals::is_hung_up() => Exit::Signal(SIGHUP),
+                _ => Exit::Failed,
+            }
         }
     }
+}
+
+/// Does a command look at this machine? Others read and write files alone.
+fn needs_proc(command: &Command) -> bool {
+    !matches!(
+        command,
+        Command::Import(_)
+            | Command::Compare(_)
+            | Command::History(_)
+            | Command::Export(_)
+            | Command::Report(_)
+            | Command::Ui(_)
+            | Command::Show(_)
+            | Command::Completions(_)
+            | Command::Man(_)
+            | Command::Chapter(_)
+    )
 }
 
 /// Is it about what was asked for, found only when it was to be carried out: a file of the plan, a certificate?

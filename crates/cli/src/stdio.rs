@@ -5,20 +5,53 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use lastdrop_model::Printable;
+
+use crate::signals;
+use crate::view::tty;
 
 /// Why stdout could not be written, the first time.
 static OUT_LOST: Mutex<Option<io::Error>> = Mutex::new(None);
 /// Its reader has gone.
 static OUT_CLOSED: AtomicBool = AtomicBool::new(false);
 static ERR_LOST: AtomicBool = AtomicBool::new(false);
+/// Which of stdin, stdout and stderr were terminals at the start: one that has gone is none any more.
+static TERMINALS: OnceLock<[bool; 3]> = OnceLock::new();
+/// A terminal that we wrote to has gone.
+static TERMINAL_LOST: AtomicBool = AtomicBool::new(false);
 /// Who has the whole terminal.
 static OCCUPANT: Mutex<Option<Box<dyn Occupant>>> = Mutex::new(None);
 static OCCUPIED: AtomicBool = AtomicBool::new(false);
 /// What was to go to stderr meanwhile.
 static HELD: Mutex<String> = Mutex::new(String::new());
+
+/// Looks at what stdout and stderr are. To be called before anything is written.
+pub fn begin() {
+    TERMINALS.get_or_init(|| [0, 1, 2].map(tty::is_terminal));
+}
+
+fn was_terminal(fd: usize) -> bool {
+    TERMINALS.get().is_some_and(|all| all[fd])
+}
+
+/// What writing to a terminal that has gone says.
+pub fn is_hangup(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EPIPE | libc::ENXIO | libc::ENODEV))
+}
+
+/// The terminal has gone: nobody can be told anything any more, and the command ends as by SIGHUP.
+pub fn lose_terminal() {
+    if !TERMINAL_LOST.swap(true, Ordering::SeqCst) {
+        signals::hang_up();
+    }
+}
+
+/// Has the terminal gone?
+pub fn has_lost_terminal() -> bool {
+    TERMINAL_LOST.load(Ordering::SeqCst)
+}
 
 /// Somebody who draws on the whole terminal, until there is something to say on stdout.
 pub trait Occupant: Send {
@@ -64,10 +97,10 @@ pub fn err(text: impl Into<Printable>) {
 fn write_err(bytes: &[u8]) {
     #[allow(clippy::disallowed_methods)]
     let result = io::stderr().lock().write_all(bytes);
-    if let Err(e) = result
-        && e.kind() != io::ErrorKind::BrokenPipe
-    {
-        ERR_LOST.store(true, Ordering::Relaxed);
+    match result {
+        Err(e) if was_terminal(2) && is_hangup(&e) => lose_terminal(),
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => ERR_LOST.store(true, Ordering::Relaxed),
+        _ => {}
     }
 }
 
@@ -97,6 +130,10 @@ fn write_out(bytes: &[u8]) {
     // At once: whoever reads a pipe waits for it, and an error belongs to the text that it is about.
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Ok(()) => {}
+        Err(e) if was_terminal(1) && is_hangup(&e) => {
+            OUT_CLOSED.store(true, Ordering::Relaxed);
+            lose_terminal();
+        }
         // A reader that has gone (head, less) has seen what it wanted.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => OUT_CLOSED.store(true, Ordering::Relaxed),
         Err(e) => *OUT_LOST.lock().unwrap_or_else(PoisonError::into_inner) = Some(e),
@@ -106,6 +143,7 @@ fn write_out(bytes: &[u8]) {
 /// Somebody else has written to stdout.
 pub fn printed(result: io::Result<()>) {
     match result {
+        Err(e) if was_terminal(1) && is_hangup(&e) => lose_terminal(),
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
             *OUT_LOST.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
         }

@@ -12,15 +12,16 @@ use lastdrop_model::documents::TopDocument;
 use lastdrop_report::{TopBy, TopView, draw_top, log_text, top_line, top_text};
 use lastdrop_server::{Kind, kinds};
 use lastdrop_traffic::{Format, Window};
-use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{KeyCode, KeyModifiers};
 
 use self::source::Source;
-use crate::commands::watch::{Recorder, leave};
+use crate::commands::watch::{Recorder, leave, until_terminal_is_gone};
 use crate::exit::Exit;
 use crate::options::within;
 use crate::signals::Stop;
 use crate::stdio;
+use crate::view::canvas::{Canvas, Input};
+use crate::view::tty::{KeySignals, Stream};
 
 #[derive(Debug, Args)]
 #[command(
@@ -72,10 +73,11 @@ pub fn top(args: &TopArgs) -> Result<Exit> {
     let to_stdout = args.json.as_deref() == Some("-");
     if stdio::out_is_terminal() && !to_stdout && !args.quiet {
         // Sets the terminal back also after a panic.
-        let mut terminal = ratatui::try_init().context("cannot draw on this terminal; try it in a pipe: … | cat")?;
-        let result = top.screen(&mut terminal, &stop);
-        ratatui::restore();
-        result?;
+        let mut canvas = Canvas::take(Stream::Stdout, KeySignals::Key)
+            .context("cannot draw on this terminal; try it in a pipe: … | cat")?;
+        let result = top.screen(&mut canvas, &stop);
+        drop(canvas);
+        until_terminal_is_gone(result)?;
     } else {
         top.lines(&stop)?;
     }
@@ -161,8 +163,9 @@ impl Top<'_> {
         Ok(())
     }
 
-    fn screen(&mut self, terminal: &mut DefaultTerminal, stop: &Stop) -> Result<()> {
+    fn screen(&mut self, canvas: &mut Canvas, stop: &Stop) -> Result<()> {
         let mut view = TopView { by: self.args.sort, ..TopView::default() };
+        let mut keyboard = canvas.keyboard();
         let mut due = Instant::now();
         while !self.is_over(stop) {
             self.read(stop);
@@ -170,11 +173,8 @@ impl Top<'_> {
                 due = Instant::now() + self.args.interval;
                 self.look(stop)?;
             }
-            terminal.draw(|frame| draw_top(frame, &self.latest, &view)).context("cannot draw")?;
-            if event::poll(BETWEEN_READS).context("cannot read keys")?
-                && let Event::Key(key) = event::read().context("cannot read keys")?
-                && key.kind == KeyEventKind::Press
-            {
+            canvas.draw(|frame| draw_top(frame, &self.latest, &view)).context("cannot draw")?;
+            if let Input::Key(key) = keyboard.next(BETWEEN_READS).context("cannot read keys")? {
                 match key.code {
                     KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
                     KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),

@@ -17,8 +17,7 @@ use lastdrop_report::watch::{SortBy, View};
 use lastdrop_report::watch_stack::{draw_watched, most_workers, watched_news};
 use lastdrop_report::{limit_line, watched_line, watched_text};
 use lastdrop_server::{Kind, ServerError, ServerRef, check_called_apart, kinds};
-use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{KeyCode, KeyModifiers};
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
@@ -27,6 +26,8 @@ use crate::options::{DatabaseArgs, FleetArgs, within};
 use crate::outfile::json_line;
 use crate::signals::Stop;
 use crate::stdio::{self, note};
+use crate::view::canvas::{Canvas, Input};
+use crate::view::tty::{KeySignals, Stream};
 
 #[derive(Debug, Args)]
 #[command(
@@ -281,20 +282,28 @@ fn screen(
     stop: &Stop,
 ) -> Result<Exit> {
     // Sets the terminal back also after a panic.
-    let mut terminal = ratatui::try_init().context("cannot draw on this terminal; try --once")?;
-    let result = draw_until_left(&mut terminal, source, view, record, limit, stop);
-    ratatui::restore();
-    result.map(|()| leave(stop))
+    let mut canvas =
+        Canvas::take(Stream::Stdout, KeySignals::Key).context("cannot draw on this terminal; try --once")?;
+    let result = draw_until_left(&mut canvas, source, view, record, limit, stop);
+    drop(canvas);
+    until_terminal_is_gone(result)?;
+    Ok(leave(stop))
+}
+
+/// A view ends with its terminal, which is no failure of it.
+pub(super) fn until_terminal_is_gone(result: Result<()>) -> Result<()> {
+    if stdio::has_lost_terminal() { Ok(()) } else { result }
 }
 
 fn draw_until_left(
-    terminal: &mut DefaultTerminal,
+    canvas: &mut Canvas,
     mut source: impl Source,
     mut view: View,
     mut record: Option<Recorder>,
     limit: Option<Instant>,
     stop: &Stop,
 ) -> Result<()> {
+    let mut keyboard = canvas.keyboard();
     let mut due = Instant::now() + source.interval().min(Duration::from_millis(500));
     let mut shown: Option<Watched> = None;
     let mut over = false;
@@ -328,13 +337,11 @@ fn draw_until_left(
         }
         if let Some(document) = &shown {
             view.skip = view.skip.min(most_workers(document).saturating_sub(1));
-            terminal.draw(|frame| draw_watched(frame, document, &view)).context("cannot draw")?;
+            canvas.draw(|frame| draw_watched(frame, document, &view)).context("cannot draw")?;
         }
         let wait = if over || view.paused { Duration::from_millis(200) } else { due - Instant::now().min(due) };
-        if event::poll(wait.min(Duration::from_millis(200))).context("cannot read keys")?
-            && let Event::Key(key) = event::read().context("cannot read keys")?
-            && key.kind == KeyEventKind::Press
-        {
+        let input = keyboard.next(wait.min(Duration::from_millis(200))).context("cannot read keys")?;
+        if let Input::Key(key) = input {
             match key.code {
                 KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
                 KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),

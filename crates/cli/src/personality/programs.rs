@@ -6,9 +6,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use lastdrop_model::raw;
+use signal_hook::consts::SIGHUP;
 
 use super::{Manner, Refusal, ab, http_load, httperf, lwp_bench, siege, wrk};
-use crate::stdio;
+use crate::exit::Exit;
+use crate::{signals, stdio};
 
 /// Arguments to an exit code, or why not.
 type Main = fn(&[String], Manner) -> Result<u8, Refusal>;
@@ -67,6 +69,9 @@ pub fn run(chosen: &Chosen) -> ExitCode {
         }
         refusal.code
     });
+    if signals::is_hung_up() || stdio::has_lost_terminal() {
+        return Exit::Signal(SIGHUP).into();
+    }
     // A report that nobody got is no success.
     let lost = stdio::lost_something();
     ExitCode::from(if code == 0 { u8::from(lost) } else { code })

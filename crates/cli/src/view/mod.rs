@@ -1,5 +1,6 @@
 //! An experiment on a terminal while it goes on: which view there is, and the one that takes the whole screen.
 
+pub mod canvas;
 mod keys;
 mod screen;
 pub mod tty;
@@ -10,6 +11,7 @@ use std::str::FromStr;
 use lastdrop_lab::Observer;
 
 pub use self::screen::Screen;
+use self::tty::Stream;
 use crate::narrator::Terminal;
 use crate::signals::Stop;
 use crate::stdio::{self, note};
@@ -59,7 +61,7 @@ impl Progress {
     }
 
     fn is_full(self) -> bool {
-        let drawable = tty::is_ours() && can_draw(std::env::var_os("TERM").as_deref());
+        let drawable = tty::is_ours(Stream::Stderr) && can_draw(std::env::var_os("TERM").as_deref());
         match self.view {
             View::Lines => false,
             View::Full if !drawable => {

@@ -4,7 +4,7 @@
 //! most four times a second and only where something has changed. Between the two is a lock that is held while cells are
 //! painted in memory, never while the terminal is written: a slow line delays pictures, not measurements.
 
-use std::io::{self, BufWriter};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -13,12 +13,11 @@ use std::time::{Duration, Instant};
 use lastdrop_lab::Observer;
 use lastdrop_model::Event;
 use lastdrop_report::live::{Live, Manner, draw};
-use ratatui::Terminal;
-use ratatui::backend::CrosstermBackend;
-use ratatui::crossterm::event::{self, Event as Input, KeyEventKind};
+use ratatui::crossterm::event::KeyEvent;
 
+use super::canvas::{Canvas, Input, Keyboard};
 use super::keys::{Asked, Keys};
-use super::tty::{self, Tty};
+use super::tty::{self, KeySignals, Stream};
 use crate::signals::Stop;
 use crate::stdio::{self, Occupant};
 
@@ -26,8 +25,6 @@ use crate::stdio::{self, Occupant};
 const FRAME: Duration = Duration::from_millis(250);
 /// How soon a key is heard.
 const HEARING: Duration = Duration::from_millis(50);
-/// A frame is one write.
-const FRAME_BYTES: usize = 64 << 10;
 
 /// What the observer and the thread that draws share.
 #[derive(Default)]
@@ -43,7 +40,7 @@ pub struct Screen {
     shared: Arc<Shared>,
 }
 
-type Drawn = Arc<Mutex<Option<Terminal<CrosstermBackend<BufWriter<Tty>>>>>>;
+type Drawn = Arc<Mutex<Option<Canvas>>>;
 
 /// Who has the terminal.
 struct Taken {
@@ -61,16 +58,17 @@ impl Screen {
     /// # Errors
     /// When it cannot be drawn on, or there can be no thread.
     pub fn new(stop: Stop, colour: bool) -> io::Result<Screen> {
-        tty::take()?;
+        let mut canvas = Canvas::take(Stream::Stderr, KeySignals::Signal)?;
+        let keyboard = canvas.keyboard();
         let shared = Arc::new(Shared::default());
-        let backend = CrosstermBackend::new(BufWriter::with_capacity(FRAME_BYTES, Tty));
-        let terminal: Drawn = Arc::new(Mutex::new(Some(Terminal::new(backend).inspect_err(|_| tty::give_back())?)));
+        let terminal: Drawn = Arc::new(Mutex::new(Some(canvas)));
         stdio::occupy(Box::new(Taken { shared: Arc::clone(&shared), terminal: Arc::clone(&terminal) }));
         let drawing = Drawing {
             shared: Arc::clone(&shared),
             terminal,
             stop,
             manner: Manner { colour, ..Manner::default() },
+            keyboard,
             keys: Keys::default(),
             held: None,
             began: Instant::now(),
@@ -105,7 +103,6 @@ impl Occupant for Taken {
         self.shared.gone.store(true, Ordering::Relaxed);
         // Waits for a frame that is under way, and none comes after it.
         drop(lock(&self.terminal).take());
-        tty::give_back();
     }
 }
 
@@ -114,12 +111,13 @@ struct Drawing {
     terminal: Drawn,
     stop: Stop,
     manner: Manner,
+    keyboard: Keyboard,
     keys: Keys,
     /// The picture that is held.
     held: Option<Box<Live>>,
     began: Instant,
-    /// What was drawn last: the version of it, and the second of the clock.
-    drawn: Option<(u64, u64)>,
+    /// What was drawn last: the version of it, the second of the clock, and the size of the terminal.
+    drawn: Option<(u64, u64, (u16, u16))>,
 }
 
 impl Drawing {
@@ -133,26 +131,15 @@ impl Drawing {
                     return;
                 }
             }
-            match event::poll(HEARING) {
-                Ok(true) => match event::read() {
-                    Ok(input) => {
-                        // A key is answered at once.
-                        if self.take(&input) {
-                            (self.drawn, due) = (None, Instant::now());
-                        }
-                    }
-                    Err(_) => return self.watch_only(),
-                },
-                Ok(false) => {}
-                Err(_) => return self.watch_only(),
+            match self.keyboard.next(HEARING) {
+                // A key is answered at once.
+                Ok(Input::Key(key)) => {
+                    self.take(key);
+                    (self.drawn, due) = (None, Instant::now());
+                }
+                Ok(Input::Nothing) => {}
+                Err(_) => return,
             }
-        }
-    }
-
-    /// Without keys, where there is nothing to read them from.
-    fn watch_only(mut self) {
-        while !self.shared.gone.load(Ordering::Relaxed) && self.frame().is_ok() {
-            thread::sleep(FRAME);
         }
     }
 
@@ -163,26 +150,22 @@ impl Drawing {
         let Some(terminal) = terminal.as_mut() else { return Ok(()) };
         let clock = self.manner.elapsed.as_secs() * 2 + u64::from(self.manner.stopping);
         let version = self.held.as_ref().map_or_else(|| lock(&self.shared.live).version, |held| held.version);
-        if self.drawn == Some((version, clock)) {
+        let now = (version, clock, tty::size()?);
+        if self.drawn == Some(now) && !tty::is_to_be_drawn_again() {
             return Ok(());
         }
-        self.drawn = Some((version, clock));
+        self.drawn = Some(now);
         let (shared, held, manner) = (&self.shared, &self.held, &self.manner);
         // Painted under the lock, written after it.
         let paint = |frame: &mut ratatui::Frame<'_>| match held {
             Some(held) => draw(frame, held, manner),
             None => draw(frame, &lock(&shared.live), manner),
         };
-        terminal.draw(paint).map(|_| ())
+        terminal.draw(paint)
     }
 
-    /// Takes something that the user has done. Does it change the picture?
-    fn take(&mut self, input: &Input) -> bool {
-        let key = match input {
-            Input::Key(key) if key.kind != KeyEventKind::Release => *key,
-            Input::Resize(..) => return true,
-            _ => return false,
-        };
+    /// Takes a key.
+    fn take(&mut self, key: KeyEvent) {
         let panes = lock(&self.shared.live).panes();
         match self.keys.press(key, &mut self.manner, &panes, Instant::now()) {
             Asked::Nothing => {}
@@ -197,10 +180,9 @@ impl Drawing {
             Asked::Mark(at, text) => lock(&self.shared.remarks).push((at, text)),
             Asked::Redraw => {
                 if let Some(terminal) = lock(&self.terminal).as_mut() {
-                    let _ = terminal.clear();
+                    let _ = terminal.redraw();
                 }
             }
         }
-        true
     }
 }

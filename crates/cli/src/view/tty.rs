@@ -7,28 +7,114 @@ use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
 
-use ratatui::crossterm::cursor::Hide;
-use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::EnterAlternateScreen;
+use signal_hook::consts::{SIGABRT, SIGCONT, SIGQUIT, SIGTSTP};
+use signal_hook::low_level;
 
-/// The view is drawn on what stderr is: stdout is for the report.
-const FD: RawFd = libc::STDERR_FILENO;
+use crate::stdio;
 
+/// Which of the two is drawn on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// For a view that is all that a command prints.
+    Stdout,
+    /// For a view beside a report.
+    Stderr,
+}
+
+impl Stream {
+    fn fd(self) -> RawFd {
+        match self {
+            Stream::Stdout => libc::STDOUT_FILENO,
+            Stream::Stderr => libc::STDERR_FILENO,
+        }
+    }
+}
+
+/// What Ctrl-C is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeySignals {
+    /// A signal for all processes of the terminal.
+    Signal,
+    /// A key.
+    Key,
+}
+
+/// Alternate screen, cursor off.
+const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l";
 /// Colours off, cursor on, back to the normal screen: what leaving takes, for a place where nothing may allocate.
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
+/// It is ours, but given back while the process is stopped.
+static SUSPENDED: AtomicBool = AtomicBool::new(false);
+/// All of it has to be drawn again.
+static TAKEN_AGAIN: AtomicBool = AtomicBool::new(false);
+static FD: AtomicI32 = AtomicI32::new(libc::STDERR_FILENO);
 static mut BEFORE: MaybeUninit<libc::termios> = MaybeUninit::uninit();
+static mut DURING: MaybeUninit<libc::termios> = MaybeUninit::uninit();
 
-/// May the terminal be taken? Not by a process in the background: the terminal would stop it.
-pub fn is_ours() -> bool {
-    // SAFETY: plain calls.
-    unsafe { libc::isatty(FD) == 1 && libc::tcgetpgrp(FD) == libc::getpgrp() }
+fn fd() -> RawFd {
+    FD.load(Ordering::SeqCst)
 }
 
-/// stderr for the view.
+/// May the terminal be taken? Not by a process in the background: the terminal would stop it.
+pub fn is_ours(stream: Stream) -> bool {
+    is_terminal(stream.fd()) && is_in_foreground(stream.fd())
+}
+
+pub fn is_terminal(fd: RawFd) -> bool {
+    // SAFETY: a plain call.
+    unsafe { libc::isatty(fd) == 1 }
+}
+
+fn is_in_foreground(fd: RawFd) -> bool {
+    // SAFETY: plain calls, which are safe in handlers.
+    unsafe { libc::tcgetpgrp(fd) == libc::getpgrp() }
+}
+
+/// Columns and rows of the terminal that is taken.
+///
+/// # Errors
+/// When it has gone.
+pub fn size() -> io::Result<(u16, u16)> {
+    // SAFETY: all zeros are a value of it, and the call writes nothing else.
+    let mut size: libc::winsize = unsafe { std::mem::zeroed() };
+    // SAFETY: it is as large as the call writes.
+    if unsafe { libc::ioctl(fd(), libc::TIOCGWINSZ, &raw mut size) } != 0 {
+        return Err(gone(io::Error::last_os_error()));
+    }
+    Ok((size.ws_col, size.ws_row))
+}
+
+/// Notes that the terminal has gone.
+fn gone(error: io::Error) -> io::Error {
+    stdio::lose_terminal();
+    error
+}
+
+/// Waits until there is input to read. Without a descriptor of keys there is none, and only the end of the terminal is seen.
+///
+/// # Errors
+/// When the terminal has gone.
+pub fn wait_for_input(keys: Option<RawFd>, wait: Duration) -> io::Result<bool> {
+    let of_keys = libc::pollfd { fd: keys.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
+    let mut both = [of_keys, libc::pollfd { fd: fd(), events: 0, revents: 0 }];
+    let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: two descriptors, as it is told.
+    if unsafe { libc::poll(both.as_mut_ptr(), 2, wait_ms) } < 0 {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) };
+    }
+    if both.iter().any(|one| one.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0) {
+        return Err(gone(io::Error::from_raw_os_error(libc::EIO)));
+    }
+    Ok(both[0].revents & libc::POLLIN != 0 && is_in_foreground(both[0].fd))
+}
+
+/// The terminal for the view.
 #[derive(Debug)]
 pub struct Tty;
 
@@ -38,8 +124,12 @@ impl Write for Tty {
         if !TAKEN.load(Ordering::SeqCst) {
             return Ok(bytes.len());
         }
-        #[allow(clippy::disallowed_methods)]
-        io::stderr().write(bytes)
+        // SAFETY: the bytes are there for the time of the call.
+        let written = unsafe { libc::write(fd(), bytes.as_ptr().cast(), bytes.len()) };
+        usize::try_from(written).map_err(|_| match io::Error::last_os_error() {
+            error if stdio::is_hangup(&error) => gone(error),
+            error => error,
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -51,46 +141,116 @@ impl Write for Tty {
 ///
 /// # Errors
 /// When it is none, or gone.
-pub fn take() -> io::Result<()> {
-    static HOOK: Once = Once::new();
-    // SAFETY: `BEFORE` is written here, before `TAKEN` says that it may be read, and by one thread: there is one view.
+pub fn take(stream: Stream, signals: KeySignals) -> io::Result<()> {
+    static HOOKS: Once = Once::new();
+    let fd = stream.fd();
+    FD.store(fd, Ordering::SeqCst);
+    // SAFETY: `BEFORE` and `DURING` are written here, before `TAKEN` says that they may be read, and by one thread: there is one view.
     unsafe {
         let before = &raw mut BEFORE;
-        if libc::tcgetattr(FD, (*before).as_mut_ptr()) != 0 {
+        if libc::tcgetattr(fd, (*before).as_mut_ptr()) != 0 {
             return Err(io::Error::last_os_error());
         }
         let mut keys = (*before).assume_init();
         keys.c_lflag &= !(libc::ICANON | libc::ECHO | libc::IEXTEN);
+        if signals == KeySignals::Key {
+            keys.c_lflag &= !libc::ISIG;
+        }
         // Ctrl-S would stop the view, Ctrl-Z and Ctrl-\ would leave the screen behind.
         keys.c_iflag &= !(libc::IXON | libc::ICRNL);
         (keys.c_cc[libc::VSUSP], keys.c_cc[libc::VQUIT]) = (0, 0);
         (keys.c_cc[libc::VMIN], keys.c_cc[libc::VTIME]) = (1, 0);
-        if libc::tcsetattr(FD, libc::TCSADRAIN, &raw const keys) != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let during = &raw mut DURING;
+        (*during).write(keys);
     }
-    TAKEN.store(true, Ordering::SeqCst);
-    HOOK.call_once(|| {
+    HOOKS.call_once(|| {
         let tell = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |what| {
             give_back();
             tell(what);
         }));
+        // Without them the view works as well; only whoever sends such a signal finds the screen left behind.
+        let _ = give_back_on_signals();
     });
-    execute!(Tty, EnterAlternateScreen, Hide).inspect_err(|_| give_back())
+    enter()
+}
+
+/// The settings and the screen of the view.
+fn enter() -> io::Result<()> {
+    // SAFETY: `take` has written `DURING`; the calls are safe in handlers, and the bytes are constant.
+    unsafe {
+        let during = &raw const DURING;
+        if libc::tcsetattr(fd(), libc::TCSANOW, (*during).as_ptr()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        TAKEN.store(true, Ordering::SeqCst);
+        libc::write(fd(), ENTER.as_ptr().cast(), ENTER.len());
+    }
+    Ok(())
 }
 
 /// Gives the terminal back as it was. Once, whoever calls it first; calls nothing that a handler of signals must not.
 pub fn give_back() {
+    SUSPENDED.store(false, Ordering::SeqCst);
+    leave();
+}
+
+fn leave() {
     if !TAKEN.swap(false, Ordering::SeqCst) {
         return;
     }
     // SAFETY: write and tcsetattr are safe in handlers (POSIX.1-2017, 2.4.3), the bytes are constant, and `BEFORE` was
-    // written before `TAKEN` was set.
+    // written before `TAKEN` was set. Nothing is waited for: a terminal that takes no more would keep us from our end.
     unsafe {
-        libc::write(FD, LEAVE.as_ptr().cast(), LEAVE.len());
+        libc::write(fd(), LEAVE.as_ptr().cast(), LEAVE.len());
         let before = &raw const BEFORE;
-        libc::tcsetattr(FD, libc::TCSADRAIN, (*before).as_ptr());
+        libc::tcsetattr(fd(), libc::TCSANOW, (*before).as_ptr());
+    }
+}
+
+/// Has the terminal been ours again since the last picture?
+pub fn is_to_be_drawn_again() -> bool {
+    TAKEN_AGAIN.load(Ordering::SeqCst)
+}
+
+/// Has the terminal been ours again since the last time this was asked?
+pub fn was_taken_again() -> bool {
+    TAKEN_AGAIN.swap(false, Ordering::SeqCst)
+}
+
+/// Signals that end or stop the process do so after the terminal is as it was.
+fn give_back_on_signals() -> io::Result<()> {
+    // SAFETY: giving back and the default action are safe in handlers.
+    unsafe {
+        for signal in [SIGQUIT, SIGABRT].into_iter().filter(|signal| !is_ignored(*signal)) {
+            low_level::register(signal, move || {
+                give_back();
+                let _ = low_level::emulate_default_handler(signal);
+            })?;
+        }
+        if !is_ignored(SIGTSTP) {
+            low_level::register(SIGTSTP, || {
+                SUSPENDED.store(TAKEN.load(Ordering::SeqCst), Ordering::SeqCst);
+                leave();
+                let _ = low_level::emulate_default_handler(SIGTSTP);
+            })?;
+        }
+        low_level::register(SIGCONT, || {
+            // In the background the terminal is another's; the next SIGCONT comes with the foreground.
+            if is_in_foreground(fd()) && SUSPENDED.swap(false, Ordering::SeqCst) && enter().is_ok() {
+                TAKEN_AGAIN.store(true, Ordering::SeqCst);
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Was a signal ignored when the process began? Then it stays so.
+pub fn is_ignored(signal: i32) -> bool {
+    // SAFETY: all zeros are a value of it; asking changes nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
     }
 }
 
@@ -131,7 +291,7 @@ mod tests {
     #[test]
     fn a_panic_gives_the_terminal_back_before_it_tells_why() {
         if std::env::var_os(PANICS).is_some() {
-            take().expect("a terminal");
+            take(Stream::Stderr, KeySignals::Signal).expect("a terminal");
             panic!("on purpose");
         }
         let (mut master, slave) = terminal();

@@ -1,0 +1,264 @@
+//! What becomes of a command whose terminal goes away, is stopped, or is of an absurd size. The terminal is a real pseudo-terminal.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use crate::common::{Folder, Target, signal, wait_until};
+use serde_json::Value;
+
+/// How a process has its terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tie {
+    /// As the leader of its session, to whom the kernel says that it has gone.
+    Session,
+    /// Only as its output: nobody says anything.
+    Output,
+    /// As nohup and `disown` leave it.
+    HangupIgnored,
+}
+
+/// A process on a terminal of its own.
+struct OnTerminal {
+    child: Child,
+    /// Who has the other end.
+    reader: Option<JoinHandle<()>>,
+    gone: Arc<AtomicBool>,
+    /// Our handle of the end that the process has.
+    terminal: File,
+    /// All that it has written.
+    written: Arc<Mutex<Vec<u8>>>,
+}
+
+fn resize(terminal: &File, rows: u16, columns: u16) {
+    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the size is there for the time of the call.
+    assert_eq!(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }, 0);
+}
+
+/// Reads what a process writes, until the terminal shall go away.
+fn read_until(gone: &AtomicBool, mut master: File, to: &Mutex<Vec<u8>>) {
+    let mut buffer = [0; 64 << 10];
+    while !gone.load(Ordering::SeqCst) {
+        let mut ready = libc::pollfd { fd: master.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, as it is told.
+        if unsafe { libc::poll(&raw mut ready, 1, 10) } <= 0 {
+            continue;
+        }
+        match master.read(&mut buffer) {
+            Ok(n @ 1..) => to.lock().expect("nobody panicked").extend_from_slice(&buffer[..n]),
+            // Its processes have ended.
+            _ => return,
+        }
+    }
+}
+
+impl OnTerminal {
+    fn start(folder: &Folder, args: &[&str], tie: Tie, rows: u16, columns: u16) -> OnTerminal {
+        let (mut master, mut slave) = (-1, -1);
+        let none = std::ptr::null_mut();
+        // SAFETY: it writes two descriptors that nobody else has; name and settings may be left out.
+        let (master, slave) = unsafe {
+            assert_eq!(libc::openpty(&raw mut master, &raw mut slave, none, none.cast(), none.cast()), 0);
+            libc::fcntl(master, libc::F_SETFD, libc::FD_CLOEXEC);
+            libc::fcntl(slave, libc::F_SETFD, libc::FD_CLOEXEC);
+            (File::from_raw_fd(master), File::from_raw_fd(slave))
+        };
+        resize(&slave, rows, columns);
+        let mut command = folder.lastdrop(args);
+        let other = |file: &File| Stdio::from(file.try_clone().expect("a second handle"));
+        command.stdin(other(&slave)).stdout(other(&slave)).stderr(other(&slave));
+        command.env("TERM", "xterm").env_remove("CI").env_remove("NO_COLOR");
+        // SAFETY: calls that are safe between fork and exec.
+        unsafe {
+            command.pre_exec(move || {
+                libc::setsid();
+                if tie != Tie::Output {
+                    libc::ioctl(0, libc::TIOCSCTTY, 0);
+                }
+                if tie == Tie::HangupIgnored {
+                    libc::signal(libc::SIGHUP, libc::SIG_IGN);
+                }
+                Ok(())
+            })
+        };
+        let child = command.spawn().expect("it starts");
+        let (written, gone) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let reader = {
+            let (to, gone) = (Arc::clone(&written), Arc::clone(&gone));
+            thread::spawn(move || read_until(&gone, master, &to))
+        };
+        OnTerminal { child, reader: Some(reader), gone, terminal: slave, written }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.written.lock().expect("nobody panicked")).into_owned()
+    }
+
+    fn shows(&self, what: &str) {
+        wait_until(&format!("{what:?} on the terminal"), || self.text().contains(what));
+    }
+
+    fn times(&self, what: &str) -> usize {
+        self.text().matches(what).count()
+    }
+
+    /// The terminal goes away, as by a closed window or a broken connection.
+    fn hang_up(&mut self) {
+        self.gone.store(true, Ordering::SeqCst);
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("it reads");
+        }
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("the end of the program", || {
+            status = self.child.try_wait().expect("it is ours");
+            status.is_some()
+        });
+        status.expect("it has ended")
+    }
+}
+
+impl Drop for OnTerminal {
+    fn drop(&mut self) {
+        self.gone.store(true, Ordering::SeqCst);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The document that a run has written, and the run that the store has.
+fn kept(folder: &Folder, document: &str) -> (Value, String) {
+    let text = fs::read_to_string(document).expect("a document");
+    (serde_json::from_str(&text).expect("whole"), folder.run(&["show", "last"]).stdout)
+}
+
+#[test]
+fn a_run_whose_terminal_goes_away_keeps_its_report_and_ends_as_by_sighup() {
+    for tie in [Tie::Session, Tie::Output] {
+        for view in ["full", "lines"] {
+            let folder = Folder::new();
+            let target = Target::start(&folder, &[]);
+            let (url, document) = (target.url(), folder.join("run.json").display().to_string());
+            let args = ["run", &url, "-c", "2", "-d", "10m", "--view", view, "--json", &document];
+            let mut run = OnTerminal::start(&folder, &args, tie, 24, 80);
+            run.shows("p99");
+            run.hang_up();
+            let status = run.wait();
+            assert_eq!(status.code(), Some(129), "{tie:?} {view}: {status} {}", run.text());
+            let (run, shown) = kept(&folder, &document);
+            assert!(run["phases"][0]["requests"]["answered"].as_u64() > Some(0), "{run}");
+            assert!(shown.contains("ended early: interrupted"), "{shown}");
+        }
+    }
+}
+
+#[test]
+fn a_run_that_ignores_sighup_goes_on_to_its_end_without_its_terminal() {
+    for view in ["full", "lines"] {
+        let folder = Folder::new();
+        let target = Target::start(&folder, &[]);
+        let (url, document) = (target.url(), folder.join("run.json").display().to_string());
+        let args = ["run", &url, "-c", "2", "-d", "3s", "--view", view, "--json", &document];
+        let mut run = OnTerminal::start(&folder, &args, Tie::HangupIgnored, 24, 80);
+        run.shows("p99");
+        run.hang_up();
+        assert_eq!(run.wait().code(), Some(129), "{view}");
+        let (run, shown) = kept(&folder, &document);
+        assert!(run["phases"][0]["duration_s"].as_f64() > Some(2.5), "{run}");
+        assert!(!shown.contains("ended early"), "{shown}");
+    }
+}
+
+#[test]
+fn what_has_no_report_ends_with_its_terminal_too() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &[]);
+    let log = folder.join("access.log");
+    fs::write(&log, "").expect("written");
+    let (url, log) = (target.url(), log.display().to_string());
+    let commands: [(&[&str], &str); 4] = [
+        (&["top", &log], "\x1b[?1049h"),
+        (&["compare", "--live", &url, "--aa", "--blocks", "200", "-d", "300ms"], "block 2"),
+        (&["capacity", &url, "-d", "1s"], "p99"),
+        (&["ab", "-n", "100000000", "-c", "2", &url], "Benchmarking"),
+    ];
+    for (args, shown) in commands {
+        let mut command = OnTerminal::start(&folder, args, Tie::Session, 24, 80);
+        command.shows(shown);
+        command.hang_up();
+        let status = command.wait();
+        assert_eq!(status.code(), Some(129), "{args:?}: {status}: {}", command.text());
+    }
+}
+
+#[test]
+fn signals_that_end_or_stop_it_find_the_terminal_as_it_was() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &[]);
+    let url = target.url();
+    let start = || {
+        let run = OnTerminal::start(&folder, &["run", &url, "-c", "2", "-d", "10m"], Tie::Session, 24, 80);
+        run.shows("p99");
+        run
+    };
+    let (enter, leave) = ("\x1b[?1049h", "\x1b[?25h\x1b[?1049l");
+    for number in [libc::SIGQUIT, libc::SIGABRT] {
+        let mut run = start();
+        signal(&run.child, number);
+        let status = run.wait();
+        assert_eq!(status.signal(), Some(number), "{status}");
+        run.shows(leave);
+        assert!(run.text().ends_with(leave), "{:?}", run.text());
+    }
+    let run = start();
+    signal(&run.child, libc::SIGTSTP);
+    let state = || fs::read_to_string(format!("/proc/{}/stat", run.child.id())).expect("it is there");
+    wait_until("that it is stopped", || state().contains(") T "));
+    run.shows(leave);
+    assert_eq!((run.times(enter), run.text().ends_with(leave)), (1, true), "{:?}", run.text());
+    signal(&run.child, libc::SIGCONT);
+    wait_until("the view again", || run.times(enter) == 2);
+    let again = || run.text().rsplit(enter).next().is_some_and(|text| text.contains("p99"));
+    wait_until("the whole picture again", again);
+}
+
+/// The most memory that a process has had, in bytes.
+fn peak_bytes(child: &Child) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it is there");
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).expect("a peak").trim();
+    line.trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}
+
+#[test]
+fn a_terminal_of_absurd_size_takes_no_absurd_memory() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &[]);
+    let log = folder.join("access.log");
+    fs::write(&log, "").expect("written");
+    let (url, log) = (target.url(), log.display().to_string());
+    let commands: [(&[&str], &str); 2] =
+        [(&["run", &url, "-c", "2", "-d", "10m"], "p99"), (&["top", &log], "\x1b[?1049h")];
+    for (args, shown) in commands {
+        for (rows, columns) in [(24, 80), (u16::MAX, u16::MAX)] {
+            let mut command = OnTerminal::start(&folder, args, Tie::Session, rows, columns);
+            command.shows(shown);
+            if rows < u16::MAX {
+                resize(&command.terminal, u16::MAX, u16::MAX);
+                // All is drawn anew on what is new.
+                command.shows("\x1b[2J");
+            }
+            thread::sleep(std::time::Duration::from_millis(600));
+            assert!(command.child.try_wait().expect("it is ours").is_none(), "{args:?} has ended");
+            let peak = peak_bytes(&command.child);
+            assert!(peak < 300 << 20, "{args:?} at {rows} x {columns}: {peak} bytes");
+        }
+    }
+}
