@@ -12,6 +12,7 @@ mod options;
 mod outfile;
 mod personality;
 mod replay;
+mod resident;
 mod run_plan;
 mod signals;
 mod stdio;
@@ -64,6 +65,8 @@ fn run(args: &[OsString]) -> Exit {
             return Exit::Done;
         }
     };
+    // Options are read once, by much code.
+    resident::release_code();
     if needs_proc(&cli.command) && !Path::new("/proc/self/stat").exists() {
         stdio::note!(
             "lastdrop: /proc is not mounted, and processes, memory and sockets are read there: mount -t proc proc /proc"

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lastdrop_model::class;
 use lastdrop_traffic::recording::{Exchange, Sent};
@@ -172,9 +172,11 @@ fn size(exchange: &Exchange) -> usize {
     exchange.url.path.len() + pairs(&exchange.headers) + body + answer + 300
 }
 
-/// µs since 1970.
+/// µs since 1970, as it was when this was first asked: a clock that is set while a user is recorded makes no pause of his.
 pub(crate) fn now_us() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64)
+    static BEGIN: LazyLock<(SystemTime, Instant)> = LazyLock::new(|| (SystemTime::now(), Instant::now()));
+    let (begin, since) = *BEGIN;
+    (begin + since.elapsed()).duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64)
 }
 
 #[cfg(test)]

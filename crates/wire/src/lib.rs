@@ -4,8 +4,8 @@
 mod accept;
 mod anybody;
 pub mod certificate;
-pub mod verify;
 mod slots;
+pub mod verify;
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -18,8 +18,8 @@ use rustls::{ClientConnection, ConnectionCommon, ServerConfig, ServerConnection,
 pub use accept::{Acceptor, Refused, listen_on, loopback};
 pub use anybody::Anybody;
 pub use certificate::Certificate;
-pub use verify::Verifier;
 pub use slots::{Busy, Slot};
+pub use verify::Verifier;
 
 /// How long is read on after the last word, so that the other side gets to see it, and how much.
 const LINGER: Duration = Duration::from_secs(2);

@@ -23,6 +23,7 @@ use crate::fleet::reach;
 use crate::junit::Junit;
 use crate::options::{FormatArgs, LoadArgs, NetworkArgs, Objectives, OutputArgs, RequestArgs, RunsOnArgs, objectives};
 use crate::outfile::Outfile;
+use crate::resident;
 use crate::run_plan::{self, Origin};
 use crate::signals::Stop;
 use crate::stdio::{self, note};
@@ -134,7 +135,10 @@ pub fn run(args: &RunArgs) -> Result<Exit> {
     };
     lab.observers.extend(log.as_mut().map(|log| -> Box<dyn Observer> { Box::new(log) }));
     lab.observers.extend(junit.as_mut().map(|junit| -> Box<dyn Observer> { Box::new(junit) }));
-    let mut run = match lab.run_prepared(&plan, Some(prepared), "") {
+    resident::release_code();
+    let run = lab.run_prepared(&plan, Some(prepared), "");
+    resident::release_code();
+    let mut run = match run {
         Err(LabError::Interrupted) => return Ok(Exit::Signal(stop.signal().unwrap_or(2))),
         other => other?,
     };

@@ -16,6 +16,13 @@ fn after(folder: &Folder, first: &str, args: &[&str]) -> Command {
     shell
 }
 
+/// The log of requests that a run could not finish.
+fn unfinished(folder: &Folder) -> fs::DirEntry {
+    let mut entries = fs::read_dir(folder.path()).expect("readable").map(|e| e.expect("an entry"));
+    let partial = |e: &fs::DirEntry| e.file_name().to_string_lossy().ends_with(".partial");
+    entries.find(partial).expect("the part that was written")
+}
+
 fn without_proc(folder: &Folder, args: &[&str]) -> Done {
     let inner = after(folder, "umount -l /proc", args);
     let mut unshare = Command::new("unshare");
@@ -29,7 +36,8 @@ fn without_proc_it_is_proc_that_is_missed() {
     let folder = Folder::new();
     let target = Target::start(&folder, &[]);
     let url = target.url();
-    for args in [&["run", &url, "-n", "10"][..], &["knobs", "nginx"], &["doctor", "--url", &url], &["watch", "--once"]]
+    for args in
+        [&["run", &url, "-n", "10"][..], &["knobs", "nginx"], &["doctor", "--url", &url], &["watch", "nginx", "--once"]]
     {
         let done = without_proc(&folder, args);
         assert!(done.code == 1 && done.stderr.contains("/proc is not mounted"), "{done:?}");
@@ -38,7 +46,7 @@ fn without_proc_it_is_proc_that_is_missed() {
     let run = folder.run(&["run", &url, "-n", "10", "-c", "1"]);
     assert_eq!(run.code, 0, "{run:?}");
     let done = without_proc(&folder, &["show", "last"]);
-    assert!(done.code == 0 && done.stdout.contains("10 answered") || done.stdout.contains("answered"), "{done:?}");
+    assert!(done.code == 0 && done.stdout.contains("answered"), "{done:?}");
 }
 
 #[test]
@@ -71,16 +79,18 @@ fn where_there_is_only_ipv6_loopback_is_that_of_ipv6() {
 fn a_limit_on_the_size_of_files_is_a_full_disk_and_no_end() {
     let folder = Folder::new();
     let target = Target::start(&folder, &[]);
-    // Blocks of 512 bytes: the store is full after some seconds, and a log of requests at once.
+    // Blocks of 512 bytes: a log of requests is soon full.
     let log = folder.join("requests.csv").display().to_string();
     let args = ["run", &target.url(), "-c", "2", "-d", "3s", "--log", &log];
-    let done = Done::of(after(&folder, "ulimit -f 300", &args).output().expect("it runs"), &args);
+    let done = Done::of(after(&folder, "ulimit -f 3000", &args).output().expect("it runs"), &args);
     assert!(done.code >= 0 && done.stdout.contains("answered"), "{done:?}");
     assert!(done.stderr.contains("File too large"), "{done:?}");
-    let written = fs::metadata(&log).expect("it is there").len();
-    assert!(written > 0 && written <= 300 * 512, "{written}");
+    let written = unfinished(&folder).metadata().expect("it is there").len();
+    assert!(written > 0 && written <= 3000 * 512, "{written}");
+    // There is no room for a store, and a run is not kept then.
     let args = ["run", &target.url(), "-c", "2", "-d", "2s", "--json", "-"];
-    let done = Done::of(after(&folder, "ulimit -f 1", &args).output().expect("it runs"), &args);
+    let first = format!("unset LASTDROP_STORE XDG_DATA_HOME && export HOME={} && ulimit -f 1", folder.path().display());
+    let done = Done::of(after(&folder, &first, &args).output().expect("it runs"), &args);
     let run: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done:?}"));
     assert!(run["phases"][0]["requests"]["answered"].as_u64() > Some(0), "{run}");
 }

@@ -187,7 +187,7 @@ fn what_has_no_report_ends_with_its_terminal_too() {
     let commands: [(&[&str], &str); 4] = [
         (&["top", &log], "\x1b[?1049h"),
         (&["compare", "--live", &url, "--aa", "--blocks", "200", "-d", "300ms"], "block 2"),
-        (&["capacity", &url, "-d", "1s"], "p99"),
+        (&["capacity", &url, "-d", "1s", "--objective", "p99<1s"], "p99"),
         (&["ab", "-n", "100000000", "-c", "2", &url], "Benchmarking"),
     ];
     for (args, shown) in commands {

@@ -84,7 +84,7 @@ impl Needles {
         self.wholes.extend(search.whole().map(str::to_string));
         match search {
             Search::Field { name, .. } | Search::Hidden { name, .. } => {
-                drop(self.names.insert(name.to_ascii_lowercase()))
+                self.names.insert(name.to_ascii_lowercase());
             }
             Search::Link { before, value } => {
                 self.names.insert("id".into());
