@@ -4,6 +4,7 @@
 //! `Terminal` prints with `eprintln!` when it cannot show the cursor again, which panics where the terminal has gone; a picture
 //! takes memory for each cell that a terminal claims to have; and crossterm, asked for keys of a terminal that has gone, never returns.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::os::fd::AsRawFd as _;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use ratatui::backend::{Backend, ClearType, CrosstermBackend, WindowSize};
 use ratatui::buffer::Cell;
-use ratatui::crossterm::event::{self, Event};
+use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use ratatui::layout::{Position, Size};
 use ratatui::{Frame, Terminal};
 
@@ -71,7 +72,7 @@ impl Drop for Canvas {
 /// What comes from a keyboard.
 #[derive(Debug)]
 pub enum Input {
-    Key(event::KeyEvent),
+    Key(KeyEvent),
     /// Nothing within the time.
     Nothing,
 }
@@ -96,12 +97,16 @@ impl KeySource {
 
 /// Keys of the terminal that is drawn on.
 #[derive(Debug)]
-pub struct Keyboard(Option<KeySource>);
+pub struct Keyboard {
+    source: Option<KeySource>,
+    /// Keys that came together with others.
+    pressed: VecDeque<KeyEvent>,
+}
 
 impl Canvas {
     /// The keys, for whoever listens to them.
     pub fn keyboard(&mut self) -> Keyboard {
-        Keyboard(self.keys.take())
+        Keyboard { source: self.keys.take(), pressed: VecDeque::new() }
     }
 }
 
@@ -111,22 +116,27 @@ impl Keyboard {
     /// # Errors
     /// When the terminal has gone.
     pub fn next(&mut self, wait: Duration) -> io::Result<Input> {
-        let fd = self.0.as_ref().map(KeySource::fd);
+        let wait = if self.pressed.is_empty() { wait } else { Duration::ZERO };
+        let fd = self.source.as_ref().map(KeySource::fd);
         // Only where there is something to read: of a terminal that has gone, or as a process in the background, crossterm
         // would try again for ever.
-        if !tty::wait_for_input(fd, wait)? {
-            return Ok(Input::Nothing);
-        }
-        let input = event::poll(Duration::ZERO).and_then(|some| if some { event::read().map(Some) } else { Ok(None) });
-        match input {
-            Ok(Some(Event::Key(key))) if key.kind != event::KeyEventKind::Release => Ok(Input::Key(key)),
-            Ok(_) => Ok(Input::Nothing),
+        if tty::wait_for_input(fd, wait)? && self.read().is_err() {
             // Without keys, where there is nothing to read them from.
-            Err(_) => {
-                self.0 = None;
-                Ok(Input::Nothing)
+            self.source = None;
+        }
+        Ok(self.pressed.pop_front().map_or(Input::Nothing, Input::Key))
+    }
+
+    /// Takes all keys that are there: what crossterm has read is no input of the terminal any more.
+    fn read(&mut self) -> io::Result<()> {
+        while event::poll(Duration::ZERO)? {
+            if let Event::Key(key) = event::read()?
+                && key.kind != KeyEventKind::Release
+            {
+                self.pressed.push_back(key);
             }
         }
+        Ok(())
     }
 }
 

@@ -399,7 +399,7 @@ fn what_cannot_be_passed_on_is_said_and_nothing_hangs() {
         "/endless" => b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nbeginning".to_vec(),
         "/chunk" => b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n".to_vec(),
         "/garbage" => b"SSH-2.0-x\r\n\r\n".to_vec(),
-        "/long" => [&b"HTTP/1.1 200 OK\r\nX: "[..], &vec![b'x'; 200_000]].concat(),
+        "/long" => [&b"HTTP/1.1 200 OK\r\nX: "[..], &vec![b'x'; 300_000]].concat(),
         "/moved" => answer("302 Found", "Location: http://elsewhere.test/\r\n", ""),
         "/cookie" => answer("200 OK", "Set-Cookie: __Host-a=1; Secure; Path=/; Domain=127.0.0.1\r\n", "c"),
         _ => answer(
