@@ -18,6 +18,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use lastdrop_files::TrustedFile;
 use serde::{Deserialize, Serialize};
 
 const HEADER: u8 = b'h';
@@ -84,7 +85,7 @@ impl Journal {
     /// # Errors
     /// `InvalidData` when it has not even a header; what else the system says.
     pub fn open(path: &Path) -> io::Result<(Journal, Left)> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let file = TrustedFile::create(path)?.into_file();
         let torn = || io::Error::new(ErrorKind::InvalidData, "the journal has no whole header");
         let Some(header) = entry(&file, 0)?.filter(|e| e.kind == HEADER) else { return Err(torn()) };
         let mut end = header.end;

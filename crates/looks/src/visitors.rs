@@ -7,7 +7,7 @@
 //! what waits in the kernel's queue before the server sees it.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -119,7 +119,8 @@ fn logs_of(pid: i32) -> Vec<GrowingLog> {
         let Some(path) = fs::read_link(entry.path()).ok().filter(|_| flags.is_ok_and(|f| is_for_writing(&f))) else {
             continue;
         };
-        let about = File::open(entry.path()).and_then(|file| file.metadata());
+        // Not opened: a named pipe would wait.
+        let about = fs::metadata(entry.path());
         let Ok(about) = about.map(|m| (m.is_file(), m.dev(), m.ino())) else { continue };
         if !about.0 || !seen.insert((about.1, about.2)) || logs.len() >= MOST_LOGS {
             continue;

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lastdrop_files::input;
+
 use crate::process;
 
 /// A limit and where it was found.
@@ -87,7 +89,7 @@ fn limit(kind: &Kind, argv: &[String]) -> ConnectionLimit {
 
 /// The last value in a configuration and what it includes.
 fn in_file(kind: &Kind, file: &Path, depth: u32) -> Option<(u64, PathBuf)> {
-    let text = fs::read_to_string(file).ok()?;
+    let text = input::read_regular_text(file).ok()?;
     let mut found = None;
     for line in text.lines().map(str::trim) {
         let include = line.strip_prefix("!include").or_else(|| line.strip_prefix("include"));

@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
+use lastdrop_files::input;
 use memchr::{memchr, memrchr};
 
 /// What lines say, by words that they have. The first that fits counts.
@@ -91,7 +92,7 @@ impl ErrorLogs {
             }
             let flags = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.to_string_lossy()));
             let writes = flags.is_ok_and(|f| is_for_writing(&f));
-            let Ok(file) = File::open(entry.path()) else { continue };
+            let Ok(file) = input::open_regular(&entry.path()) else { continue };
             let Ok(about) = file.metadata().map(|m| (m.is_file(), m.dev(), m.ino(), m.len())) else { continue };
             let is_log = name.contains("log") || name.contains("err") || number == "2" || number == "1";
             if writes && is_log && about.0 && seen.insert((about.1, about.2)) {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use lastdrop_model::Knob;
+use lastdrop_probe::process::Birth;
 
 use crate::adapter::{Adapter, Effective};
 use crate::apache::Apache;
@@ -79,6 +80,23 @@ pub(crate) fn find_adapter(server: &ServerRef) -> Result<Box<dyn Adapter>, Serve
         AdapterName::Target => Box::new(Target::discover(server)?),
         AdapterName::Host => return Err(no_program(server)),
     })
+}
+
+/// Tests the configuration that a server has when it is started with a command line, whatever it runs on now. None: its kind is
+/// tested only as it runs.
+pub(crate) fn test_start(server: &ServerRef, birth: &Birth) -> Option<Result<(), ServerError>> {
+    // Nobody knows a command line behind a title.
+    if birth.argv.is_empty() {
+        return None;
+    }
+    match server.kind.adapter? {
+        AdapterName::Apache => Some(crate::apache::test_start(birth)),
+        AdapterName::Described => crate::described::test_start(server, birth),
+        AdapterName::Haproxy => Some(crate::haproxy::test_start(birth)),
+        AdapterName::Nginx => Some(crate::nginx::test_start(birth)),
+        AdapterName::Target => Some(crate::target::test_start(birth)),
+        AdapterName::PhpFpm | AdapterName::Host => None,
+    }
 }
 
 /// What is wanted of the host and only a program can give.

@@ -1,8 +1,10 @@
 //! What a server writes into its log from some moment on.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+
+use lastdrop_files::input;
 
 /// More than that is not read.
 const MOST: u64 = 1 << 20;
@@ -19,7 +21,7 @@ impl Complaints {
 
     /// What has come since; none where the log is no file that can be read.
     pub fn text(&self) -> Option<String> {
-        let mut file = File::open(&self.file).ok().filter(|f| f.metadata().is_ok_and(|m| m.is_file()))?;
+        let mut file = input::open_regular(&self.file).ok()?;
         file.seek(SeekFrom::Start(self.from)).ok()?;
         let mut bytes = Vec::new();
         file.take(MOST).read_to_end(&mut bytes).ok()?;

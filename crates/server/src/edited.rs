@@ -1,24 +1,36 @@
 //! A server's own files, where there is no other place for a change: what stood in them is in the journal before the
 //! first byte is changed, and each is replaced whole, with the owner and mode that it had.
+//!
+//! Such a file may belong to another user, who may replace it or a folder above it by a link at any time. So the folder is
+//! held open from the first look to the last, and what is replaced is the very file that was read there. Owner and mode are
+//! those of that file, never those that a journal names.
 
-use std::fs;
-use std::io;
+use std::ffi::OsString;
+use std::fs::Metadata;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use lastdrop_files::Folder;
 use serde::{Deserialize, Serialize};
 
 use crate::ServerError;
 use crate::patch::Rewrite;
-use crate::private::{Like, prepare, remove_if_there};
+use crate::private::{Like, hold, prepare_in};
+
+/// A larger file is no configuration.
+const MOST_BYTES: u64 = 256 << 20;
 
 /// A file as it was and as a change makes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EditedFile {
     /// Behind all symbolic links.
     pub path: PathBuf,
-    like: Like,
     before: Content,
     after: Content,
+    /// Device and inode of the file that was read, while lastdrop runs.
+    #[serde(skip)]
+    identity: Option<(u64, u64)>,
 }
 
 /// Text where it is text, so that a person can read it in the journal.
@@ -55,8 +67,11 @@ const SHOWN: usize = 5;
 impl EditedFile {
     /// A file that holds `before` now.
     pub fn new(path: PathBuf, before: Vec<u8>, after: Vec<u8>) -> Result<EditedFile, ServerError> {
-        let like = Like::of(&path).map_err(ServerError::io(format!("cannot read {}", path.display())))?;
-        Ok(EditedFile { path, like, before: Content::of(before), after: Content::of(after) })
+        let held = HeldFile::open(&path).map_err(ServerError::io(format!("cannot read {}", path.display())))?;
+        let is_as_read = held.bytes == before;
+        let identity = Some(held.identity());
+        let file = EditedFile { path, before: Content::of(before), after: Content::of(after), identity };
+        if is_as_read { Ok(file) } else { Err(changed_by_others(&[&file])) }
     }
 
     /// The same for people.
@@ -65,18 +80,78 @@ impl EditedFile {
         Rewrite { path: self.path.clone(), before: Some(text(&self.before)), after: text(&self.after) }
     }
 
-    /// Where its new content is until it is whole. Hidden: a server that includes all files of a folder takes no hidden
-    /// ones.
-    fn unfinished(&self) -> PathBuf {
-        beside(&self.path, "new")
+    /// The file, where it is the one that was read and holds this.
+    fn hold(&self, content: &Content) -> Option<HeldFile> {
+        let held = HeldFile::open(&self.path).ok()?;
+        let is_the_same = self.identity.is_none_or(|known| known == held.identity());
+        (is_the_same && held.bytes == content.bytes()).then_some(held)
     }
 
-    fn holds(&self, content: &Content) -> io::Result<bool> {
-        Ok(fs::read(&self.path)? == content.bytes())
+    /// What a restore would do with it.
+    pub fn undo_action(&self) -> &'static str {
+        if self.hold(&self.before).is_some() {
+            "leave as it is: it holds what stood in it"
+        } else if self.hold(&self.after).is_some() {
+            "bring back what stood in it"
+        } else {
+            "leave as it is: somebody else has changed it"
+        }
     }
 
     fn cannot(&self, what: &str) -> impl FnOnce(io::Error) -> ServerError {
         ServerError::io(format!("cannot {what} {}", self.path.display()))
+    }
+}
+
+/// A regular file in a folder that is held open.
+#[derive(Debug)]
+struct HeldFile {
+    folder: Folder,
+    name: OsString,
+    about: Metadata,
+    bytes: Vec<u8>,
+}
+
+impl HeldFile {
+    /// Opens and reads it, without following a link and without waiting.
+    fn open(path: &Path) -> io::Result<HeldFile> {
+        let (folder, name) = hold(path)?;
+        let file = folder.open(&name)?;
+        let about = file.metadata()?;
+        if !about.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        }
+        let mut bytes = Vec::new();
+        file.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MOST_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        Ok(HeldFile { folder, name, about, bytes })
+    }
+
+    fn identity(&self) -> (u64, u64) {
+        (self.about.dev(), self.about.ino())
+    }
+
+    /// Where its new content is until it is whole. Hidden: a server that includes all files of a folder takes no hidden
+    /// ones.
+    fn unfinished(&self) -> OsString {
+        beside(Path::new(&self.name), "new").into_os_string()
+    }
+
+    /// Writes the new content beside it, for the same owner and with the same mode.
+    fn prepare(&self, content: &Content) -> io::Result<()> {
+        prepare_in(&self.folder, &self.unfinished(), &Like::from(&self.about), content.bytes())
+    }
+
+    /// Puts the new content in its place, if it is still the file of that name.
+    fn replace(&self) -> io::Result<()> {
+        if self.folder.identity(&self.name)? != Some(self.identity()) {
+            let _ = self.folder.remove_if_there(&self.unfinished());
+            return Err(io::Error::other("another file has its name now"));
+        }
+        self.folder.rename(&self.unfinished(), &self.name)?;
+        self.folder.sync()
     }
 }
 
@@ -88,20 +163,19 @@ pub fn beside(path: &Path, what: &str) -> PathBuf {
 
 /// Makes the change. Where a file cannot be written, or is not as it was, none is changed.
 pub fn change(files: &[EditedFile]) -> Result<(), ServerError> {
-    let made = files
-        .iter()
-        .try_for_each(|file| prepare(&file.unfinished(), &file.like, file.after.bytes()).map_err(file.cannot("write")));
-    let as_before = made.and_then(|()| {
-        let other = files.iter().find(|file| !file.holds(&file.before).unwrap_or(false));
-        other.map_or(Ok(()), |file| Err(changed_by_others(&[file])))
-    });
-    if let Err(e) = as_before {
-        for file in files {
-            let _ = remove_if_there(&file.unfinished());
+    let as_before = |file: &EditedFile| file.hold(&file.before).ok_or_else(|| changed_by_others(&[file]));
+    let held = files.iter().map(as_before).collect::<Result<Vec<HeldFile>, ServerError>>()?;
+    let mut both = files.iter().zip(&held);
+    let made = both.try_for_each(|(file, held)| held.prepare(&file.after).map_err(file.cannot("write")));
+    // Somebody may have written into one meanwhile.
+    let still = made.and_then(|()| files.iter().try_for_each(|file| as_before(file).map(drop)));
+    if let Err(e) = still {
+        for held in &held {
+            let _ = held.folder.remove_if_there(&held.unfinished());
         }
         return Err(e);
     }
-    files.iter().try_for_each(|file| put_in_place(file).map_err(file.cannot("replace")))
+    files.iter().zip(&held).try_for_each(|(file, held)| held.replace().map_err(file.cannot("replace")))
 }
 
 /// Puts back what stood there before. True when something of ours was there. What somebody else has changed since is
@@ -109,24 +183,22 @@ pub fn change(files: &[EditedFile]) -> Result<(), ServerError> {
 pub fn put_back(files: &[EditedFile]) -> Result<bool, ServerError> {
     let (mut ours, mut others) = (false, Vec::new());
     for file in files {
-        remove_if_there(&file.unfinished()).map_err(file.cannot("put back"))?;
-        if file.holds(&file.before).unwrap_or(false) {
+        let Ok(held) = HeldFile::open(&file.path) else {
+            others.push(file);
+            continue;
+        };
+        held.folder.remove_if_there(&held.unfinished()).map_err(file.cannot("put back"))?;
+        if held.bytes == file.before.bytes() {
             continue;
         }
-        if !file.holds(&file.after).unwrap_or(false) {
+        if held.bytes != file.after.bytes() {
             others.push(file);
             continue;
         }
         ours = true;
-        let written = prepare(&file.unfinished(), &file.like, file.before.bytes()).and_then(|()| put_in_place(file));
-        written.map_err(file.cannot("put back"))?;
+        held.prepare(&file.before).and_then(|()| held.replace()).map_err(file.cannot("put back"))?;
     }
     if others.is_empty() { Ok(ours) } else { Err(changed_by_others(&others)) }
-}
-
-fn put_in_place(file: &EditedFile) -> io::Result<()> {
-    fs::rename(file.unfinished(), &file.path)?;
-    fs::File::open(file.path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
 fn changed_by_others(files: &[&EditedFile]) -> ServerError {
@@ -139,6 +211,7 @@ fn changed_by_others(files: &[&EditedFile]) -> ServerError {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     use super::*;
@@ -177,5 +250,86 @@ mod tests {
         assert_eq!(read(), [befores[0].clone(), b"theirs".to_vec()]);
         assert!(change(&files).is_err());
         assert_eq!((read()[0].clone(), fs::read_dir(dir.path()).expect("readable").count()), (befores[0].clone(), 2));
+    }
+
+    #[test]
+    fn a_change_follows_no_link_that_was_put_in_its_way() {
+        if !nix::unistd::geteuid().is_root() {
+            // Nobody else can make files of other users.
+            return;
+        }
+        const NOBODY: u32 = 65_534;
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| dir.path().join(name);
+        let give = |name: &str| std::os::unix::fs::lchown(at(name), Some(NOBODY), Some(NOBODY)).expect("given away");
+        let file = || EditedFile::new(at("theirs/site.conf"), b"theirs\n".to_vec(), b"changed\n".to_vec());
+        let begin = || {
+            for name in ["theirs", "moved", "roots"] {
+                let _ = fs::remove_dir_all(at(name)).or_else(|_| fs::remove_file(at(name)));
+            }
+            for name in ["theirs", "roots"] {
+                fs::create_dir(at(name)).expect("made");
+                fs::write(at(name).join("site.conf"), "theirs\n").expect("written");
+            }
+            give("theirs");
+            give("theirs/site.conf");
+        };
+        let roots = || {
+            let about = fs::metadata(at("roots/site.conf")).expect("there");
+            let names = fs::read_dir(at("roots")).expect("readable").count();
+            (fs::read_to_string(at("roots/site.conf")).expect("there"), about.uid(), names)
+        };
+        let as_it_was = ("theirs\n".to_string(), 0, 1);
+        // The folder becomes a link between the look and the change.
+        begin();
+        let read = file().expect("read");
+        fs::rename(at("theirs"), at("moved")).expect("moved");
+        std::os::unix::fs::symlink("roots", at("theirs")).expect("linked");
+        give("theirs");
+        assert!(change(std::slice::from_ref(&read)).is_err() && put_back(std::slice::from_ref(&read)).is_err());
+        assert!(file().is_err());
+        assert_eq!(roots(), as_it_was);
+        // The file does.
+        begin();
+        let read = file().expect("read");
+        fs::remove_file(at("theirs/site.conf")).expect("removed");
+        std::os::unix::fs::symlink("../roots/site.conf", at("theirs/site.conf")).expect("linked");
+        give("theirs/site.conf");
+        assert!(change(std::slice::from_ref(&read)).is_err() && file().is_err());
+        assert_eq!(roots(), as_it_was);
+        // A second name of root's file is another file than the one that was read.
+        begin();
+        let read = file().expect("read");
+        fs::remove_file(at("theirs/site.conf")).expect("removed");
+        fs::hard_link(at("roots/site.conf"), at("theirs/site.conf")).expect("linked");
+        assert!(change(std::slice::from_ref(&read)).is_err());
+        assert_eq!(roots(), as_it_was);
+        // Where nobody interferes the file of another user is changed, stays that user's, and is put back.
+        begin();
+        let read = file().expect("read");
+        change(std::slice::from_ref(&read)).expect("changed");
+        assert_eq!(fs::read_to_string(at("theirs/site.conf")).expect("there"), "changed\n");
+        assert_eq!(fs::metadata(at("theirs/site.conf")).expect("there").uid(), NOBODY);
+        assert!(put_back(&[read]).expect("put back"));
+    }
+
+    #[test]
+    fn owner_and_mode_are_those_of_the_file_and_not_those_of_a_journal() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("a.conf");
+        fs::write(&path, "after").expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
+        // As an older lastdrop wrote it, or an attacker.
+        let journal = serde_json::json!({
+            "path": path,
+            "like": { "uid": 65_534, "gid": 65_534, "mode": 0o4755 },
+            "before": "before",
+            "after": "after",
+        });
+        let file: EditedFile = serde_json::from_value(journal).expect("an older journal's");
+        assert!(put_back(&[file]).expect("put back"));
+        let about = fs::metadata(&path).expect("there");
+        assert_eq!((about.mode() & 0o7777, about.uid()), (0o600, nix::unistd::geteuid().as_raw()));
+        assert_eq!(fs::read_to_string(&path).expect("there"), "before");
     }
 }

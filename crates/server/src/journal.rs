@@ -1,14 +1,15 @@
 //! What is needed to undo a change, on disk before the change is made; and the lock that keeps two at bay.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lastdrop_files::{TrustedFile, check_folder};
 use lastdrop_model::{Settings, Url};
 use lastdrop_probe::process::{self, Birth};
 use nix::fcntl::{Flock, FlockArg};
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::ServerError;
 use crate::edited::EditedFile;
 use crate::private::{keep_to_ourselves, make_folder, remove_if_there, unfinished, write_durably};
+use crate::streams::Streams;
 use crate::systemd::DropIn;
 
 /// Where journals, locks and overrides live: /var/lib/lastdrop for root, the user's state folder otherwise.
@@ -115,6 +117,9 @@ pub struct Journal {
     /// It is changed together with others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<StackPlace>,
+    /// Where it writes.
+    #[serde(default)]
+    pub streams: Streams,
     #[serde(skip)]
     pub path: PathBuf,
 }
@@ -144,7 +149,7 @@ impl Journal {
     }
 
     pub fn read(path: &Path) -> Result<Journal, ServerError> {
-        let bytes = fs::read(path).map_err(ServerError::io(format!("cannot read the journal {}", path.display())))?;
+        let bytes = read_bytes(path)?;
         let mut journal = parse(&bytes).map_err(|fault| unusable(path, &bytes, fault))?;
         journal.path = path.to_path_buf();
         Ok(journal)
@@ -180,6 +185,10 @@ impl Journal {
     /// When the folder cannot be read.
     pub fn all() -> Result<Vec<PathBuf>, ServerError> {
         let folder = state_folder()?;
+        match check_folder(&folder) {
+            Err(e) if e.is_not_found() => return Ok(Vec::new()),
+            checked => checked?,
+        }
         match fs::read_dir(&folder) {
             Ok(entries) => {
                 // What an older version left open to others.
@@ -196,6 +205,22 @@ impl Journal {
             Err(e) => Err(ServerError::io(format!("cannot read {}", folder.display()))(e)),
         }
     }
+}
+
+/// A journal holds what stood in the files that a run has edited.
+const MOST_JOURNAL_BYTES: u64 = 256 << 20;
+
+/// The bytes of a journal that only root and the user who runs lastdrop can have written: what it says is executed.
+///
+/// # Errors
+/// With its owner and mode where it is another's.
+pub fn read_bytes(path: &Path) -> Result<Vec<u8>, ServerError> {
+    TrustedFile::open(path).and_then(|file| file.read(MOST_JOURNAL_BYTES)).map_err(|e| match e {
+        lastdrop_files::FileError::Io { source, .. } => {
+            ServerError::io(format!("cannot read the journal {}", path.display()))(source)
+        }
+        e => ServerError::Journal { path: path.into(), what: e.to_string() },
+    })
 }
 
 /// What is wrong with a journal that says nothing.
@@ -245,10 +270,15 @@ pub struct StateFiles {
 impl StateFiles {
     pub fn of(server: &str) -> Result<StateFiles, ServerError> {
         let folder = state_folder()?;
-        make_folder(&folder).map_err(ServerError::io(format!(
-            "cannot make {} for the journal (LASTDROP_STATE names another folder)",
-            folder.display()
-        )))?;
+        let cannot = || {
+            let what = format!("cannot use {} for the journal (LASTDROP_STATE names another folder)", folder.display());
+            ServerError::io(what)
+        };
+        // In a folder that another user may change nothing is made.
+        let existing = folder.ancestors().find(|f| f.exists() || f.as_os_str().is_empty()).unwrap_or(Path::new("/"));
+        check_folder(existing).map_err(|e| cannot()(e.into()))?;
+        make_folder(&folder).map_err(cannot())?;
+        check_folder(&folder).map_err(|e| cannot()(e.into()))?;
         Ok(StateFiles::named(&folder, &name_of(server)))
     }
 
@@ -291,6 +321,9 @@ fn name_of(server: &str) -> String {
 /// Takes away what killed runs left besides their journals: half-written files, locks that nobody holds.
 pub fn tidy_all() -> Result<(), ServerError> {
     let folder = state_folder()?;
+    if check_folder(&folder).is_err() {
+        return Ok(());
+    }
     let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
     let suffixes =
         [".lock", ".journal.new", ".trial.conf", ".trial.conf.new", ".kept.conf.new", ".test.conf", ".test.conf.new"];
@@ -321,15 +354,9 @@ impl Lock {
     pub fn take(path: &Path) -> Result<Lock, ServerError> {
         let deadline = Instant::now() + DEAD_HOLDER_PATIENCE;
         loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(path)
-                .map_err(ServerError::io(format!("cannot open the lock {}", path.display())))?;
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            let file = TrustedFile::create(path)
+                .map_err(|e| ServerError::io(format!("cannot open the lock {}", path.display()))(io::Error::from(e)))?;
+            match Flock::lock(file.into_file(), FlockArg::LockExclusiveNonblock) {
                 // Whoever held it may have taken the file away between our open and our lock: then it is the lock of
                 // nobody, and another may hold the file that is there now.
                 Ok(lock) if !is_at(&lock, path) => {}
@@ -354,7 +381,10 @@ impl Lock {
 
     /// Is somebody at work who holds it?
     pub fn is_held(path: &Path) -> bool {
-        fs::read_to_string(path).is_ok_and(|pid| is_alive(pid.trim()))
+        /// A lock holds the number of a process.
+        const MOST_BYTES: u64 = 64;
+        let bytes = TrustedFile::open(path).and_then(|file| file.read(MOST_BYTES));
+        bytes.is_ok_and(|pid| is_alive(String::from_utf8_lossy(&pid).trim()))
     }
 }
 
@@ -379,7 +409,7 @@ fn is_alive(pid: &str) -> bool {
 /// Is the open file still the one that has this name?
 fn is_at(file: &File, path: &Path) -> bool {
     let id = |m: fs::Metadata| (m.dev(), m.ino());
-    file.metadata().ok().map(id).is_some_and(|open| fs::metadata(path).ok().map(id) == Some(open))
+    file.metadata().ok().map(id).is_some_and(|open| fs::symlink_metadata(path).ok().map(id) == Some(open))
 }
 
 /// The error about a journal that cannot be used: what it was about, and what a person can do without it.

@@ -4,10 +4,10 @@
 //! nobody but root and the user who runs lastdrop could have written it.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use lastdrop_files::TrustedFile;
 use lastdrop_probe::process::ProcessInfo;
 
 use crate::kind::Kind;
@@ -77,7 +77,8 @@ fn read(folders: &[PathBuf]) -> Kinds {
         for file in files {
             let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             let known = |word: &str| own.iter().chain(&all).any(|k| k.name == word || k.aliases.contains(&word));
-            let kind = from_file(&file, name).and_then(|kind| {
+            let opened = TrustedFile::open(&file).map_err(|e| e.to_string());
+            let kind = opened.and_then(|file| from_file(&file, name)).and_then(|kind| {
                 let taken = std::iter::once(kind.name).chain(kind.aliases.iter().copied()).find(|word| known(word));
                 match taken {
                     Some(word) => Err(format!("'{word}' is a kind of server already; give it another name")),
@@ -95,30 +96,12 @@ fn read(folders: &[PathBuf]) -> Kinds {
 }
 
 /// The kind that a file is.
-fn from_file(file: &Path, name: String) -> Result<Kind, String> {
+fn from_file(file: &TrustedFile, name: String) -> Result<Kind, String> {
     if name.is_empty() || (!name.starts_with(CUSTOM) && name.contains([':', '@', '=', '/', ' '])) {
         return Err("the file's name is the kind's: letters, digits and '-' only".into());
     }
-    for path in [file, file.parent().unwrap_or(Path::new("."))] {
-        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        let of = fs::metadata(path).map_err(|e| format!("it cannot be read: {e}"))?;
-        let ours = of.uid() == 0 || of.uid() == nix::unistd::geteuid().as_raw();
-        // In a folder such as /tmp only the owner of a file may put another in its place.
-        let others_write = of.mode() & 0o022 != 0 && of.mode() & 0o1000 == 0;
-        if !ours || others_write {
-            return Err(format!(
-                "it is not read, because somebody else may write {} (owner {}, mode {:o}); it has to be root's or yours, and \
-                 writable for its owner alone",
-                path.display(),
-                of.uid(),
-                of.mode() & 0o7777
-            ));
-        }
-        if of.is_file() && of.len() > MOST_BYTES {
-            return Err(format!("it has {} bytes; a kind of server fits into {MOST_BYTES}", of.len()));
-        }
-    }
-    let text = fs::read_to_string(file).map_err(|e| format!("it cannot be read: {e}"))?;
+    let bytes = file.read(MOST_BYTES).map_err(|e| e.to_string())?;
+    let text = String::from_utf8(bytes).map_err(|_| "it is not text in UTF-8".to_string())?;
     kind_file::parse(&text, name)
 }
 
@@ -127,8 +110,8 @@ fn from_file(file: &Path, name: String) -> Result<Kind, String> {
 /// # Errors
 /// With the file and what is wrong with it.
 pub fn custom(file: &str) -> Result<&'static Kind, String> {
-    let path = fs::canonicalize(file).map_err(|e| format!("{file}: it cannot be read: {e}"))?;
-    let kind = from_file(&path, format!("{CUSTOM}:{}", path.display()));
+    let opened = TrustedFile::open(Path::new(file)).map_err(|e| format!("{file}: {e}"))?;
+    let kind = from_file(&opened, format!("{CUSTOM}:{}", opened.path().display()));
     kind.map(|kind| &*Box::leak(Box::new(kind))).map_err(|why| format!("{file}: {why}"))
 }
 
@@ -236,7 +219,7 @@ mod tests {
         let told = kinds.troubles.join("\n");
         assert_eq!(kinds.troubles.len(), 5, "{told}");
         for words in
-            ["nginx.toml: 'nginx' is a kind", "open.toml: it is not read", "torn.toml: line 1", "large.toml: it has"]
+            ["nginx.toml: 'nginx' is a kind", "open.toml: it is not read", "torn.toml: line 1", "large.toml has"]
         {
             assert!(told.contains(words), "{words}: {told}");
         }

@@ -44,9 +44,11 @@ mod server_ref;
 mod session;
 mod stack;
 mod status_page;
+mod streams;
 mod systemd;
 mod tables;
 mod target;
+mod undo_step;
 mod visitors;
 
 use std::path::PathBuf;
@@ -71,6 +73,7 @@ pub use server_ref::{At, ServerRef, check_called_apart};
 pub use session::Session;
 pub use stack::{Halves, Server, Stack, Staying};
 pub use tables::{KnobRow, KnobTable, knob_tables};
+pub use undo_step::{StepKind, UndoStep};
 pub use visitors::Others;
 
 /// Why a server cannot be found, changed or put back: what, where, and what to try.
@@ -142,6 +145,8 @@ pub enum ServerError {
     Of { server: String, what: Box<ServerError> },
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Several(Vec<ServerError>),
+    #[error(transparent)]
+    File(#[from] lastdrop_files::FileError),
     #[error(transparent)]
     Probe(#[from] lastdrop_probe::ProbeError),
 }

@@ -4,12 +4,14 @@
 //!
 //! An override is another matter: the server has to read it, perhaps as another user.
 
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File, Metadata};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use lastdrop_files::Folder;
+use nix::fcntl::OFlag;
 
 /// Who may read a file of ours.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +33,7 @@ const OURS_FOLDER: u32 = 0o700;
 /// A server of another user must be able to come by to its override; nobody can list what else is there.
 const PASSABLE_FOLDER: u32 = 0o711;
 const OTHERS: u32 = 0o077;
+const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
 /// Replaces a file that is for us alone: the old content or the new, never a part, also after a crash.
@@ -40,24 +43,31 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// The same for a file that others may have to read.
 pub fn write_durably_for(readers: Readers<'_>, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let temporary = unfinished(path);
+    let (folder, name) = hold(path)?;
+    let temporary = unfinished_name(&name);
     // One that a crash has left may be open to others, and somebody may have it open.
-    let _ = fs::remove_file(&temporary);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(OURS).open(&temporary)?;
+    let _ = folder.remove_if_there(&temporary);
+    let mut file = folder.create_new(&temporary)?;
     // Before anything is in it.
-    let foreign = give_to(&file, path, readers)?;
+    let foreign = give_to(&file, &folder, &name, readers)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    fs::rename(&temporary, path)?;
+    folder.rename(&temporary, &name)?;
     if foreign {
-        keep_to_ourselves(folder)?;
+        keep_to_ourselves(folder.path())?;
     }
-    File::open(folder)?.sync_all()
+    folder.sync()
+}
+
+/// Holds the folder of a file, and gives the file's name in it. Nobody can redirect what is done in a folder that is held.
+pub fn hold(path: &Path) -> io::Result<(Folder, OsString)> {
+    let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok((Folder::of_anybody(folder)?, name.to_os_string()))
 }
 
 /// Whose a file is, and what may be done with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Like {
     pub uid: u32,
     pub gid: u32,
@@ -66,15 +76,27 @@ pub struct Like {
 
 impl Like {
     pub fn of(path: &Path) -> io::Result<Like> {
-        let metadata = fs::metadata(path)?;
-        Ok(Like { uid: metadata.uid(), gid: metadata.gid(), mode: metadata.mode() & 0o7777 })
+        Ok(Like::from(&fs::metadata(path)?))
+    }
+}
+
+impl From<&Metadata> for Like {
+    /// No file of settings runs as its owner: the bits for that are left out.
+    fn from(metadata: &Metadata) -> Like {
+        Like { uid: metadata.uid(), gid: metadata.gid(), mode: metadata.mode() & 0o777 }
     }
 }
 
 /// Makes a file with this content, on disk when this returns, that can take the place of one like it.
 pub fn prepare(path: &Path, like: &Like, bytes: &[u8]) -> io::Result<()> {
-    let _ = fs::remove_file(path);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(OURS).open(path)?;
+    let (folder, name) = hold(path)?;
+    prepare_in(&folder, &name, like, bytes)
+}
+
+/// The same in a folder that is held.
+pub fn prepare_in(folder: &Folder, name: &OsStr, like: &Like, bytes: &[u8]) -> io::Result<()> {
+    let _ = folder.remove_if_there(name);
+    let mut file = folder.create_new(name)?;
     let made = file.metadata()?;
     if (made.uid(), made.gid()) != (like.uid, like.gid) {
         fchown(&file, Some(like.uid), Some(like.gid))?;
@@ -93,13 +115,17 @@ pub fn remove_if_there(path: &Path) -> std::io::Result<()> {
 
 /// Where the new content of a file is until it is whole.
 pub fn unfinished(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_os_string();
+    PathBuf::from(unfinished_name(path.as_os_str()))
+}
+
+fn unfinished_name(name: &OsStr) -> OsString {
+    let mut name = name.to_os_string();
     name.push(".new");
-    PathBuf::from(name)
+    name
 }
 
 /// Lets the right people read a file. Says whether it is another user's now.
-fn give_to(file: &File, path: &Path, readers: Readers<'_>) -> io::Result<bool> {
+fn give_to(file: &File, folder: &Folder, name: &OsStr, readers: Readers<'_>) -> io::Result<bool> {
     match readers {
         Readers::Us => Ok(false),
         Readers::Server { uid, gid } => {
@@ -110,7 +136,8 @@ fn give_to(file: &File, path: &Path, readers: Readers<'_>) -> io::Result<bool> {
             Ok(other)
         }
         Readers::AsBefore { or_like } => {
-            let like = fs::metadata(path).ok().or_else(|| fs::metadata(or_like?).ok());
+            let entry = folder.open_with(name, OFlag::O_PATH, 0).and_then(|entry| entry.metadata());
+            let like = entry.ok().filter(Metadata::is_file).or_else(|| fs::metadata(or_like?).ok());
             if let Some(like) = &like
                 && (like.uid(), like.gid()) != (own_uid(), nix::unistd::getegid().as_raw())
             {
@@ -164,9 +191,13 @@ pub fn keep_to_ourselves(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes away what others may do with something of ours.
+/// Takes away that others may read something of ours. What others may write stays as it is: somebody may have written it, and
+/// whoever reads it has to find out.
 fn close(path: &Path, metadata: &Metadata, mode: u32) -> io::Result<()> {
     let now = metadata.permissions().mode() & 0o7777;
+    if now & OTHERS_WRITE != 0 {
+        return Ok(());
+    }
     if metadata.uid() != own_uid() || metadata.is_symlink() || now & OTHERS == mode & OTHERS {
         return Ok(());
     }
@@ -198,6 +229,10 @@ mod tests {
         open_up(&journal, 0o644);
         make_folder(&state).expect("mended");
         assert_eq!((mode(&state), mode(&journal)), (0o700, 0o600));
+        // One that others could write is not made to look like ours.
+        open_up(&journal, 0o620);
+        make_folder(&state).expect("looked at");
+        assert_eq!(mode(&journal), 0o620);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! CPUs, cgroup.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::ServerError;
+use crate::streams::Streams;
 
 const POLL: Duration = Duration::from_millis(20);
 /// One that does not detach itself has to be there for so long: until it has read its configuration it lives, whatever that says.
@@ -136,17 +137,22 @@ pub fn check_known(birth: &Birth, launch: &Launch) -> Result<(), ServerError> {
     })
 }
 
-/// Starts the server, and waits for its master. Returns the master's pid.
-pub fn start(birth: &Birth, launch: &Launch, daemonizes: bool) -> Result<i32, ServerError> {
+/// Starts the server, writing where it wrote, and waits for its master. Returns the master's pid.
+pub fn start(birth: &Birth, launch: &Launch, streams: &Streams, daemonizes: bool) -> Result<i32, ServerError> {
     let argv = launch.argv.as_slice();
     let birth = &Birth { environment: launch.environment.clone(), ..birth.clone() };
     let deadline = Instant::now() + START_TIMEOUT;
     let shown = argv.join(" ");
     let (tell, ended) = mpsc::channel();
+    let attached = |hear_errors| {
+        let mut command = command(birth, argv, hear_errors);
+        streams.attach(&mut command, birth, hear_errors).map(|()| command)
+    };
     if daemonizes {
         // The port may be free only a moment after the old server is gone.
         loop {
-            let (success, said) = start_daemon(command(birth, argv, true))
+            let (success, said) = attached(true)
+                .and_then(start_daemon)
                 .map_err(ServerError::io(format!("cannot start {}", birth.exe.display())))?;
             if success {
                 break;
@@ -158,8 +164,8 @@ pub fn start(birth: &Birth, launch: &Launch, daemonizes: bool) -> Result<i32, Se
             return Err(ServerError::ConfigTest { command: shown, output: said });
         }
     } else {
-        let mut child = command(birth, argv, false)
-            .spawn()
+        let mut child = attached(false)
+            .and_then(|mut command| command.spawn())
             .map_err(ServerError::io(format!("cannot start {}", birth.exe.display())))?;
         // Somebody has to take note of its end, or its process entry stays for as long as we run.
         thread::spawn(move || tell.send(child.wait()));
@@ -220,6 +226,8 @@ fn start_daemon(mut command: Command) -> io::Result<(bool, String)> {
     Ok((status.success(), String::from_utf8_lossy(&all).trim().to_string()))
 }
 
+/// A command with everything that the server has but its standard streams: they are /dev/null, and standard error may be
+/// kept for us.
 pub fn command(birth: &Birth, argv: &[String], keep_output: bool) -> Command {
     let exe = PathBuf::from(birth.exe.to_string_lossy().trim_end_matches(" (deleted)"));
     let mut command = Command::new(exe);
@@ -227,12 +235,8 @@ pub fn command(birth: &Birth, argv: &[String], keep_output: bool) -> Command {
         command.arg0(name).args(rest);
     }
     command.env_clear().envs(birth.environment.iter().map(|(k, v)| (k, v))).current_dir(&birth.directory);
-    command.stdin(Stdio::null());
-    let file = |path: &Option<PathBuf>| {
-        path.as_ref().and_then(|p| OpenOptions::new().append(true).open(p).ok()).map_or_else(Stdio::null, Stdio::from)
-    };
-    command.stdout(file(&birth.output));
-    command.stderr(if keep_output { Stdio::piped() } else { file(&birth.errors) });
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.stderr(if keep_output { Stdio::piped() } else { Stdio::null() });
     let birth = birth.clone();
     // SAFETY: between fork and exec only system calls are made, and memory that was allocated before is read.
     // (Writing the cgroup allocates a path; the process has one thread of ours in the child, and glibc's allocator is

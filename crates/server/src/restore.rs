@@ -13,13 +13,15 @@ use lastdrop_probe::process::{self, Birth, ProcessInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::adapter::Adapter;
-use crate::adapters::find_adapter;
+use crate::adapters::{find_adapter, test_start};
 use crate::change::Change;
 use crate::complaints::Complaints;
 use crate::health::{Health, wait_healthy};
 use crate::journal::{Journal, Lock, Stage, StateFiles, lock_all, tidy_all};
 use crate::private::{Readers, keep_to_ourselves, remove_if_there, unfinished, write_durably_for};
 use crate::restart::Launch;
+use crate::streams::Streams;
+use crate::undo_step::{UndoStep, steps_of};
 use crate::{ServerError, ServerRef, edited, haproxy, host, nginx, restart, systemd};
 
 /// How long workers of an old generation may take to finish what they do.
@@ -40,12 +42,21 @@ pub struct Restored {
     pub started_by_others: Option<String>,
     /// Settings that are not what they were, `name: was X, is Y`.
     pub differences: Vec<String>,
+    /// What a dry run says that it would do.
+    #[serde(default)]
+    pub steps: Vec<UndoStep>,
 }
 
 impl Restored {
     /// Nothing had been changed.
     pub(crate) fn untouched(server: &str) -> Restored {
-        Restored { server: server.into(), was_changed: false, started_by_others: None, differences: Vec::new() }
+        Restored {
+            server: server.into(),
+            was_changed: false,
+            started_by_others: None,
+            differences: Vec::new(),
+            steps: Vec::new(),
+        }
     }
 
     /// What the report of an experiment says of it.
@@ -76,8 +87,10 @@ pub fn switch(journal: &Journal, launch: &Launch) -> Result<i32, ServerError> {
         return systemd::restart(journal, unit, launch);
     }
     restart::check_known(&journal.birth, launch)?;
+    let family = restart::family(&journal.birth, &journal.argvs());
+    let streams = journal.streams.or_of(restart::masters(&family).first().map(|master| master.pid));
     restart::stop(&journal.birth, &journal.argvs(), journal.stop_signal()?)?;
-    restart::start(&journal.birth, launch, journal.daemonizes)
+    restart::start(&journal.birth, launch, &streams, journal.daemonizes)
 }
 
 /// Makes the server read its configuration again, and waits until the workers of the old generation are gone. One that is
@@ -334,8 +347,9 @@ fn start_again(journal: &Journal, adapter: &dyn Adapter, launch: &Launch) -> Res
         return switch(journal, launch);
     }
     restart::check_known(birth, launch)?;
+    let streams = Streams::of(birth);
     restart::stop(birth, &[&birth.argv], journal.stop_signal()?)?;
-    restart::start(birth, launch, adapter.daemonizes())
+    restart::start(birth, launch, &streams, adapter.daemonizes())
 }
 
 /// Compares the settings that the server has with those that it had.
@@ -425,7 +439,10 @@ fn restore(journals: &[Journal], dry_run: bool) -> Vec<Result<Restored, ServerEr
         .iter()
         .map(|journal| {
             let lock = locks.remove(&journal.server).unwrap_or(Err(ServerError::Unrestored))?;
-            let half = if dry_run { PutBack::none(journal) } else { check_and_put_back(journal)? };
+            let half = match dry_run {
+                true => PutBack::whole(Restored { steps: steps_of(journal), ..PutBack::none(journal).restored }),
+                false => check_and_put_back(journal)?,
+            };
             Ok((lock, half))
         })
         .collect();
@@ -442,14 +459,24 @@ fn restore(journals: &[Journal], dry_run: bool) -> Vec<Result<Restored, ServerEr
 
 fn check_and_put_back(journal: &Journal) -> Result<PutBack, ServerError> {
     if journal.stage == Stage::Changed && journal.has_to_pass() {
-        // Where the server runs, its configuration is tested before it is stopped.
-        match journal.server.parse().map_err(ServerError::Setting).and_then(|s| find_adapter(&s)) {
-            Ok(adapter) => adapter.check(&Change::default(), &StateFiles::of(&journal.server)?.test)?,
-            Err(ServerError::NotFound { .. }) => {}
-            Err(e) => return Err(e),
-        }
+        check_start(journal)?;
     }
     put_back(journal)
+}
+
+/// Tests the configuration of a server that runs before it is stopped: the one that it will be started on. The file of ours
+/// that it runs on may be lost, and says nothing about that.
+fn check_start(journal: &Journal) -> Result<(), ServerError> {
+    let server: ServerRef = journal.server.parse().map_err(ServerError::Setting)?;
+    let runs_as_known = !restart::family(&journal.birth, &journal.argvs()).is_empty();
+    if runs_as_known && let Some(tested) = test_start(&server, &journal.birth) {
+        return tested;
+    }
+    match find_adapter(&server) {
+        Ok(adapter) => adapter.check(&Change::default(), &StateFiles::of(&journal.server)?.test),
+        Err(ServerError::NotFound { .. }) => Ok(()),
+        Err(e) => Err(e),
+    }
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use crate::kept::Kept;
 use crate::private::{Readers, remove_if_there, write_durably_for};
 use crate::restart::Launch;
 use crate::restore::{PutBack, Restored, confirm, put_back, put_back_files, reload, switch};
+use crate::streams::Streams;
 use crate::systemd::DropIn;
 use crate::visitors::{Lookout, Others};
 use crate::{ServerError, edited, launch, restart, systemd};
@@ -162,6 +163,7 @@ impl Session {
             url: url.cloned(),
             status: health.as_ref().map(|h| h.status),
             stack,
+            streams: Streams::of(&facts.birth),
             path: files.journal.clone(),
             birth: facts.birth.clone(),
         };

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lastdrop_files::input;
 use lastdrop_probe::process::Birth;
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +52,7 @@ impl DropIn {
     }
 
     fn at(path: PathBuf) -> Result<DropIn, ServerError> {
-        let before = match fs::read_to_string(&path) {
+        let before = match input::read_regular_text(&path) {
             Ok(text) => Some(text),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
             Err(e) => return Err(ServerError::io(format!("cannot read {}", path.display()))(e)),
@@ -70,7 +71,7 @@ impl DropIn {
 
     /// Takes ours away, or brings back what stood in its place. True when something of ours was there.
     pub fn put_back(&self) -> Result<bool, ServerError> {
-        let now = fs::read_to_string(&self.path).ok();
+        let now = input::read_regular_text(&self.path).ok();
         let put_back = || {
             remove_if_there(&unfinished(&self.path))?;
             match &self.before {

@@ -74,6 +74,30 @@ fn option(argv: &[String], name: &str) -> Option<String> {
     found
 }
 
+/// Tests what a command line names.
+pub fn test_start(birth: &Birth) -> Result<(), ServerError> {
+    test(birth, &birth.argv)
+}
+
+fn test(birth: &Birth, argv: &[String]) -> Result<(), ServerError> {
+    let exe = birth.exe.to_string_lossy().trim_end_matches(" (deleted)").to_string();
+    let output = Command::new(&exe)
+        .args(argv.iter().skip(1))
+        .arg("--test")
+        .env_clear()
+        .envs(birth.environment.iter().map(|(k, v)| (k, v)))
+        .current_dir(&birth.directory)
+        .output()
+        .map_err(ServerError::io(format!("cannot run {exe}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(ServerError::ConfigTest {
+        command: format!("{} --test", argv.join(" ")),
+        output: String::from_utf8_lossy(&output.stderr).trim().to_string(),
+    })
+}
+
 impl Target {
     pub fn discover(server: &ServerRef) -> Result<Target, ServerError> {
         let own = std::env::current_exe().ok().and_then(|e| e.file_name().map(|n| n.to_string_lossy().into_owned()));
@@ -255,32 +279,14 @@ impl Adapter for Target {
         if let Some(line) = change.directives.lines().first() {
             return Err(ServerError::Setting(format!("the target has no directives such as '{line}', only settings")));
         }
-        let test = |argv: &[String]| -> Result<(), ServerError> {
-            let birth = &self.facts.birth;
-            let exe = birth.exe.to_string_lossy().trim_end_matches(" (deleted)").to_string();
-            let output = Command::new(&exe)
-                .args(argv.iter().skip(1))
-                .arg("--test")
-                .env_clear()
-                .envs(birth.environment.iter().map(|(k, v)| (k, v)))
-                .current_dir(&birth.directory)
-                .output()
-                .map_err(ServerError::io(format!("cannot run {exe}")))?;
-            if output.status.success() {
-                return Ok(());
-            }
-            Err(ServerError::ConfigTest {
-                command: format!("{} --test", argv.join(" ")),
-                output: String::from_utf8_lossy(&output.stderr).trim().to_string(),
-            })
-        };
+        let birth = &self.facts.birth;
         if change.is_empty() {
-            return test(&self.facts.birth.argv);
+            return test(birth, &birth.argv);
         }
         let kept = self.kept.as_ref().and_then(|k| std::fs::read_to_string(k).ok());
         write_durably(file, self.render(change, &Placement::OwnFile, kept.as_deref()).as_bytes())
             .map_err(ServerError::io(format!("cannot write {}", file.display())))?;
-        let result = test(&self.argv_with(file));
+        let result = test(birth, &self.argv_with(file));
         let _ = std::fs::remove_file(file);
         result
     }

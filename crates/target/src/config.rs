@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use lastdrop_files::input;
 use lastdrop_model::bounds::{BACKLOG, BODY, EVERY, PLANTED, SERVICE, STRETCH, WORKERS};
 use serde::{Deserialize, Deserializer};
 
@@ -204,7 +205,7 @@ impl Layers {
 fn read_table(path: &Path) -> Result<toml::Table, ConfigError> {
     let mut text = String::new();
     // Not a device without an end.
-    let read = std::fs::File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
+    let read = input::open_stream(path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
     read.map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
     text.parse().map_err(|e: toml::de::Error| ConfigError::Parse { path: path.to_path_buf(), message: e.to_string() })
 }

@@ -1,10 +1,10 @@
 //! A log that grows as requests: its lines in the format that they have, known or recognised as soon as there are some.
 
-use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lastdrop_files::input;
 use lastdrop_model::documents::LogFile;
 
 use crate::entry::Entry;
@@ -34,7 +34,7 @@ impl GrowingLog {
     pub fn open(path: &Path, format: Option<&Format>, from_start: bool) -> io::Result<GrowingLog> {
         let tail = Tail::open(path, from_start)?;
         let mut magic = Vec::new();
-        fs::File::open(path)?.take(4).read_to_end(&mut magic)?;
+        input::open_regular(path)?.take(4).read_to_end(&mut magic)?;
         if Packing::of(&magic) != Packing::Plain {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is packed: it does not grow"));
         }

@@ -1,10 +1,10 @@
 //! Lines of a file, plain or packed with gzip or zstd, which its first bytes tell. What is held of a file is one buffer.
 
-use std::fs::File;
 use std::io::{self, BufRead, Cursor, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
+use lastdrop_files::input;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
@@ -65,16 +65,13 @@ impl Lines {
     /// Opens a file; `-` is stdin.
     ///
     /// # Errors
-    /// When it cannot be read, or is a folder.
+    /// When it cannot be read, or is neither a regular file nor a pipe that somebody writes to.
     pub fn open(path: &Path) -> io::Result<Lines> {
         if path.as_os_str() == "-" {
+            input::check_stdin()?;
             return Lines::new(io::stdin());
         }
-        let file = File::open(path)?;
-        if file.metadata()?.is_dir() {
-            return Err(io::ErrorKind::IsADirectory.into());
-        }
-        Lines::new(file)
+        Lines::new(input::open_stream(path)?)
     }
 
     /// # Errors

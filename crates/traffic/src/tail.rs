@@ -9,6 +9,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use lastdrop_files::input;
+
 use crate::lines::MOST_LINE_BYTES;
 
 const BUFFER_BYTES: usize = 256 << 10;
@@ -115,7 +117,7 @@ impl Tail {
 
 impl Part {
     fn open(path: &Path) -> io::Result<Part> {
-        let file = File::open(path)?;
+        let file = input::open_regular(path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file that grows"));

@@ -1,10 +1,10 @@
 //! How TLS is spoken: by the user's certificate, or by one that is made for this time and told by its fingerprint.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use lastdrop_files::input;
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -18,7 +18,7 @@ const AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The certificates and the key of the user's files, in PEM form.
 pub fn of_files(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, UiError> {
-    let read = |path: &Path| fs::read(path).map_err(|e| wrong(path, e));
+    let read = |path: &Path| input::read(path).map_err(|e| wrong(path, e));
     let (chain, key_pem) = (read(certificate)?, read(key)?);
     let chain =
         CertificateDer::pem_slice_iter(&chain).collect::<Result<Vec<_>, _>>().map_err(|e| wrong(certificate, e))?;

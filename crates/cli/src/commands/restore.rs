@@ -3,7 +3,9 @@
 use anyhow::Result;
 use clap::Args;
 use lastdrop_server::{Restored, ServerError, ServerRef, forget, restore_all};
+use serde_json::json;
 
+use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
 use crate::fleet::{Reach, reach};
 use crate::options::FleetArgs;
@@ -12,10 +14,10 @@ use crate::stdio::{note, say};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A journal that cannot be used any more (a full disk, an edited file) says what can be done by hand; --forget takes\nit away, so that the server can be tuned again.\n\nExamples:\n  lastdrop restore\n  lastdrop restore --dry-run\n  lastdrop restore web-1,web-2/apache --nats tls://10.0.0.1:4222 --token-file FILE\n  lastdrop restore --forget apache:/etc/apache2/apache2.conf"
+    after_help = "A journal that cannot be used any more (a full disk, an edited file) says what can be done by hand; --forget takes\nit away, so that the server can be tuned again.\n\nExamples:\n  lastdrop restore\n  lastdrop restore --dry-run\n  lastdrop restore --dry-run --json -\n  lastdrop restore web-1,web-2/apache --nats tls://10.0.0.1:4222 --token-file FILE\n  lastdrop restore --forget apache:/etc/apache2/apache2.conf"
 )]
 pub struct RestoreArgs {
-    /// Show what would be put back and change nothing
+    /// List what would be undone (files, drop-ins, processes, commands, sysctls, limits) and change nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Put nothing back: take away the journals that cannot be used, or the one of this server or file
@@ -27,6 +29,9 @@ pub struct RestoreArgs {
     pub servers: Vec<ServerRef>,
     #[command(flatten)]
     pub fleet: FleetArgs,
+    /// Write the result as JSON to a file, or to stdout with '-'
+    #[arg(long, value_name = "FILE", conflicts_with = "forget")]
+    pub json: Option<String>,
 }
 
 const ONLY_ELSEWHERE: &str = "restore puts back all servers of this machine, without a name; a server that is named is one of an agent: AGENT/KIND";
@@ -59,36 +64,46 @@ pub fn restore(args: RestoreArgs) -> Result<Exit> {
         }
         return Ok(Exit::Done);
     }
+    let report = Report::open(args.json.as_deref(), false)?;
     let results = match reach(&args.servers, &args.fleet)? {
         Some(reach) => elsewhere(&reach, &args)?,
         None if !args.servers.is_empty() => return Err(UsageError(ONLY_ELSEWHERE.into()).into()),
         None => restore_all(args.dry_run)?,
     };
-    if results.is_empty() {
-        say!("Nothing to put back.");
+    let exit = if results.iter().all(Result::is_ok) { Exit::Done } else { Exit::Failed };
+    let (servers, errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    let servers: Vec<Restored> = servers.into_iter().filter_map(Result::ok).collect();
+    let errors: Vec<String> = errors.into_iter().filter_map(Result::err).map(|e| e.to_string()).collect();
+    let mut text = String::new();
+    if servers.is_empty() && errors.is_empty() {
+        text.push_str("Nothing to put back.\n");
     }
-    let mut exit = Exit::Done;
-    for result in results {
-        match result {
-            Ok(r) if args.dry_run && r.was_changed => say!("{}: would be put back", r.server),
-            Ok(r) if r.was_changed => {
-                match &r.started_by_others {
-                    None => say!("{}: put back as it was found", r.server),
-                    Some(argv) => say!(
-                        "{}: nothing of ours is left; somebody has started it meanwhile, and it runs on as: {argv}",
-                        r.server
-                    ),
-                }
-                for difference in r.differences {
-                    say!("  but {difference}");
-                }
-            }
-            Ok(r) => say!("{}: was not changed", r.server),
-            Err(e) => {
-                note!("lastdrop: {e}");
-                exit = Exit::Failed;
-            }
-        }
+    text.extend(servers.iter().map(|restored| in_words(restored, args.dry_run)));
+    let document = json!({
+        "schema": "lastdrop.restore/1",
+        "dry_run": args.dry_run,
+        "servers": servers,
+        "errors": errors,
+    });
+    report.give(&text, &document)?;
+    for error in &errors {
+        note!("lastdrop: {error}");
     }
     Ok(exit)
+}
+
+/// What was, or would be, done with one server.
+fn in_words(restored: &Restored, dry_run: bool) -> String {
+    let Restored { server, was_changed, started_by_others, differences, steps } = restored;
+    let what = match started_by_others {
+        _ if !was_changed => "was not changed".into(),
+        _ if dry_run => "would be put back".into(),
+        None => "put back as it was found".into(),
+        Some(argv) => {
+            format!("nothing of ours is left; somebody has started it meanwhile, and it runs on as: {argv}")
+        }
+    };
+    let steps = steps.iter().map(|step| format!("  {step}\n"));
+    let differences = differences.iter().map(|difference| format!("  but {difference}\n"));
+    format!("{server}: {what}\n") + &steps.chain(differences).collect::<String>()
 }

@@ -1,11 +1,11 @@
 //! `lastdrop trace SERVER… --url URL`
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use lastdrop_files::input;
 use lastdrop_lab::LabError;
 use lastdrop_looks::trace::{trace as run_trace, trace_with};
 use lastdrop_model::bounds::{TIMEOUT, TRACED};
@@ -129,7 +129,7 @@ fn trace_each(args: &TraceArgs, plan: &Plan, report: Report, stop: &Stop) -> Res
 }
 
 fn read(path: &Path) -> Result<TraceDocument> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = input::read_text(path).with_context(|| format!("cannot read {}", path.display()))?;
     let document: TraceDocument = serde_json::from_str(&text)
         .with_context(|| format!("{} is no trace that --json has written", path.display()))?;
     anyhow::ensure!(document.schema == TRACE_SCHEMA, "{} is no {TRACE_SCHEMA}", path.display());

@@ -1,6 +1,6 @@
 //! `lastdrop watch SERVER…`
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_diagnose::findings::certain;
 use lastdrop_diagnose::fold;
+use lastdrop_files::input;
 use lastdrop_looks::watch_stack::Watchers;
 use lastdrop_model::bounds::{DURATION, INTERVAL};
 use lastdrop_model::documents::{WatchDocument, Watched};
@@ -202,7 +203,7 @@ impl Source for Live {
 }
 
 struct Recording {
-    lines: std::io::Lines<BufReader<File>>,
+    lines: std::io::Lines<BufReader<input::Input>>,
     number: usize,
     interval: Duration,
 }
@@ -226,7 +227,7 @@ impl Source for Recording {
 }
 
 fn replay(path: &Path, args: &WatchArgs, view: View, stop: &Stop) -> Result<Exit> {
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let file = input::open_stream(path).with_context(|| format!("cannot read {}", path.display()))?;
     let source = Recording { lines: BufReader::new(file).lines(), number: 0, interval: args.interval };
     if stdio::out_is_terminal() && !args.once && !args.quiet && args.json.is_none() {
         screen(source, view, None, None, stop)

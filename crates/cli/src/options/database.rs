@@ -1,6 +1,5 @@
 //! How the databases at the end of a chain are asked.
 
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -8,10 +7,7 @@ use clap::Args;
 use lastdrop_database::{Access, Password};
 use lastdrop_looks::databases::DatabaseOptions;
 
-use crate::exit::UsageError;
-
-/// A password is not longer, and what is named by mistake is not read.
-const MOST_BYTES: u64 = 4096;
+use crate::options::secret::first_line;
 
 #[derive(Debug, Args)]
 pub struct DatabaseArgs {
@@ -37,14 +33,7 @@ impl DatabaseArgs {
             None => by_environment(),
             Some(path) => {
                 let about = || format!("the database's password: {}", path.display());
-                let size = fs::metadata(path).with_context(about)?.len();
-                if size > MOST_BYTES {
-                    return Err(
-                        UsageError(format!("{} is no password's file: it has {size} bytes", path.display())).into()
-                    );
-                }
-                let text = fs::read_to_string(path).with_context(about)?;
-                Some(text.lines().next().unwrap_or_default().to_string())
+                Some(first_line(path).with_context(about)?)
             }
         };
         if let Some(path) = &self.db_ca {

@@ -1,7 +1,6 @@
 //! Which fleet, and the token for it. A token is a secret: it comes by the environment or a file, and on a command line only with a
 //! warning, because everybody on a machine can read everybody's command line.
 
-use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +9,7 @@ use clap::Args;
 use lastdrop_fleet::{AgentToken, Fleet, Token};
 
 use crate::exit::UsageError;
+use crate::options::secret::first_line;
 use crate::stdio::note;
 
 /// Where `fleet up` leaves the address of its broker, for commands on the same machine.
@@ -71,8 +71,8 @@ fn first_line_of_stdin() -> Result<String> {
 }
 
 fn read_token(path: &Path) -> Result<String> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read the token from {}", path.display()))?;
-    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+    let line = first_line(path).with_context(|| format!("cannot read the token from {}", path.display()))?;
+    Ok(line.trim().to_owned())
 }
 
 #[derive(Debug, Clone, Args)]
@@ -136,8 +136,11 @@ pub fn default_folder() -> Result<PathBuf> {
 
 fn of_this_machine() -> Result<(String, String)> {
     let folder = default_folder()?;
-    match (fs::read_to_string(folder.join(URL_FILE)), fs::read_to_string(folder.join("token"))) {
-        (Ok(url), Ok(token)) => Ok((url.trim().to_owned(), token)),
+    match (first_line(&folder.join(URL_FILE)), first_line(&folder.join("token"))) {
+        (Ok(url), Ok(token)) => Ok((url.trim().to_owned(), token.trim().to_owned())),
+        (Err(e), _) | (_, Err(e)) if e.kind() != io::ErrorKind::NotFound => {
+            Err(e).context("cannot read what the broker of this machine left")
+        }
         _ => Err(UsageError(
             "which fleet? Give --nats tls://HOST:PORT and its token (LASTDROP_TOKEN=… or --token-file FILE); `lastdrop fleet up` starts one and prints both".into(),
         )

@@ -10,6 +10,7 @@ mod others;
 mod output;
 mod request;
 mod runs_on;
+mod secret;
 mod values;
 
 pub use self::database::DatabaseArgs;

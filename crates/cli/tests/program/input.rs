@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Folder, Target, answer, free_port, n, serve};
+use crate::common::{Done, Folder, Target, answer, free_port, n, serve};
 use serde_json::Value;
 
 /// A request as it came: head and body.
@@ -422,4 +422,78 @@ fn siege_says_why_a_connection_failed() {
     assert!(refused.contains("unable to connect sock.c:282: Connection refused"), "{refused}");
     let other = siege(format!("https://{address}/"));
     assert!(other.contains("unable to connect sock.c:282: TLS") && !other.contains("refused"), "{other}");
+}
+
+// ---- files without an end -------------------------------------------------------------------------------------------
+
+#[test]
+fn pipes_devices_and_sockets_are_refused_where_a_file_is_wanted() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &[]);
+    let url = target.url();
+    let pipe = folder.join("pipe.toml").display().to_string();
+    let socket = folder.join("socket.toml").display().to_string();
+    nix::unistd::mkfifo(pipe.as_str(), nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("made");
+    let _socket = std::os::unix::net::UnixListener::bind(&socket).expect("made");
+    let plan = folder.join("plan.toml").display().to_string();
+    let mut running = Vec::new();
+    for name in [pipe.as_str(), &socket, "/dev/zero", "/"] {
+        let (custom, log) = (format!("custom:{name}"), format!("log:{name}"));
+        for args in [
+            &["watch", &custom, "--once"][..],
+            &["knobs", &custom],
+            &["run", name],
+            &["replay", name, "--to", &url],
+            &["import", name, "-o", &plan],
+            &["run", &url, "-n", "5", "--server-time", &log],
+            &["watch", "--replay", name],
+            &["run", "-n", "1", "--urls", name],
+            &["fleet", "status", "--nats", "tls://127.0.0.1:1", "--token-file", name],
+        ] {
+            let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+            let words: Vec<&str> = args.iter().map(String::as_str).collect();
+            let mut command = folder.lastdrop(&words);
+            let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
+            running.push((args, child.expect("runs")));
+        }
+    }
+    // Each is told within seconds; a named pipe has some to find its writer.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    for (args, mut child) in running {
+        while child.try_wait().expect("a child").is_none() {
+            if Instant::now() > deadline {
+                let _ = child.kill();
+                panic!("it hangs: {args:?}");
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        let words: Vec<&str> = args.iter().map(String::as_str).collect();
+        let done = Done::of(child.wait_with_output().expect("ended"), &words);
+        assert!(done.code != 0 && !done.stderr.is_empty() && !done.stderr.contains("panicked"), "{done:?}");
+    }
+}
+
+#[test]
+fn a_log_comes_through_a_pipe_of_the_shell_or_a_named_one() {
+    let folder = Folder::new();
+    let log = folder.join("access.log");
+    let line = |n: u32| format!("h - - [10/Oct/2000:13:00:0{n} +0000] \"GET /{n} HTTP/1.1\" 200 5\n");
+    fs::write(&log, (0..3).map(line).collect::<String>()).expect("written");
+    let pipe = folder.join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("made");
+    let lastdrop = format!("{} replay", env!("CARGO_BIN_EXE_lastdrop"));
+    let (log, pipe) = (log.display(), pipe.display());
+    let rest = "--analyse --json - 2>/dev/null";
+    for script in [
+        format!("{lastdrop} <(cat {log}) {rest}"),
+        format!("{lastdrop} /dev/stdin {rest} < {log}"),
+        format!("cat {log} | {lastdrop} /dev/stdin {rest}"),
+        format!("cat {log} | {lastdrop} - {rest}"),
+        format!("{{ sleep 0.3; cat {log}; }} > {pipe} & {lastdrop} {pipe} {rest}"),
+    ] {
+        let output = Command::new("bash").args(["-c", &script]).output().expect("bash runs");
+        let document: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|e| panic!("{script}: {e}: {}", String::from_utf8_lossy(&output.stderr)));
+        assert_eq!(n(&document["requests"]), 3, "{script}");
+    }
 }

@@ -226,6 +226,161 @@ fn a_broken_configuration_stops_no_running_server() {
 }
 
 #[test]
+fn a_server_whose_override_is_lost_is_put_back() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    kill_a_tune(&folder, &target);
+    let trial = left_in_state(&folder).into_iter().find(|name| name.ends_with(".trial.conf")).expect("an override");
+    fs::remove_file(folder.join("state").join(trial)).expect("removed");
+    let restored = folder.run(&["restore"]);
+    assert!(restored.code == 0 && restored.stdout.contains("put back as it was found"), "{restored:?}");
+    assert_as_found(&folder, &target, "its own configuration was tested, not the lost one");
+}
+
+#[test]
+fn a_dry_run_lists_what_would_be_undone_and_changes_nothing() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    kill_a_tune(&folder, &target);
+    let left = || {
+        let mut names = left_in_state(&folder);
+        names.retain(|name| !name.ends_with(".lock"));
+        names
+    };
+    let (before, config) = (left(), folder.join("target.toml").display().to_string());
+    let document = folder.json(&["restore", "--dry-run"], 0);
+    assert_eq!((document["schema"].as_str(), document["dry_run"].as_bool()), (Some("lastdrop.restore/1"), Some(true)));
+    let steps = document["servers"][0]["steps"].as_array().expect("steps");
+    let of = |kind: &str| {
+        let step = steps.iter().find(|step| step["kind"] == kind).unwrap_or_else(|| panic!("{kind}: {document:#}"));
+        (step["target"].as_str().expect("text").to_string(), step["action"].as_str().expect("text").to_string())
+    };
+    assert!(of("file").0.ends_with(".trial.conf") && of("file").1 == "remove", "{document:#}");
+    assert!(of("process").1.contains("end"), "{document:#}");
+    let user = nix::unistd::geteuid();
+    assert!(of("command").0.contains(&config) && of("command").1 == format!("start as user {user}"), "{document:#}");
+    let text = folder.run(&["restore", "--dry-run"]).stdout;
+    for words in ["would be put back\n", "  file /", "  process ", "  command "] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert_eq!((left(), target.scoreboard().is_some()), (before, true));
+    assert_eq!(folder.json(&["restore"], 0)["servers"][0]["was_changed"], true);
+    assert_as_found(&folder, &target, "after the dry run");
+}
+
+#[test]
+fn a_log_that_became_a_link_or_a_pipe_gets_nothing_of_a_server_that_is_started_again() {
+    const NOBODY: u32 = 65_534;
+    let folder = Folder::new();
+    let (logs, secret) = (folder.join("logs"), folder.join("secret"));
+    let log = logs.join("log");
+    fs::create_dir(&logs).expect("made");
+    fs::write(&log, "").expect("written");
+    fs::write(&secret, "").expect("written");
+    for path in [&logs, &log] {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("given away");
+    }
+    let read = |path: &std::path::Path| fs::read_to_string(path).expect("there");
+    let target = Target::with_config_as(&folder, SETTINGS, NOBODY, &log);
+    // In a tune: the server keeps the file that it had, under whatever name.
+    let moved = logs.join("moved");
+    let tune = start_tune(&folder, &target, &[]);
+    wait_until("a trial", || processes_with(&folder.join("state").to_string_lossy()).len() > 1);
+    fs::rename(&log, &moved).expect("moved");
+    std::os::unix::fs::symlink(&secret, &log).expect("linked");
+    let before = read(&moved).lines().count();
+    wait_until("another start", || read(&moved).lines().count() > before);
+    signal(&tune, libc::SIGTERM);
+    end(tune);
+    assert_as_found(&folder, &target, "after a tune");
+    assert_eq!(read(&secret), "", "root's file was written for another user");
+    // After a kill of both nobody has the file any more, and its name leads to root's file, or to a pipe without a reader.
+    fs::remove_file(&log).expect("removed");
+    fs::rename(&moved, &log).expect("moved");
+    for is_link in [true, false] {
+        end_target(&folder);
+        let mut own = folder.lastdrop(&["target", "--config", &folder.join("target.toml").to_string_lossy()]);
+        std::os::unix::process::CommandExt::uid(&mut own, NOBODY);
+        let mut own = own.stderr(fs::File::options().append(true).open(&log).expect("a log")).spawn().expect("starts");
+        wait_until("the target", || target.scoreboard().is_some());
+        kill_a_tune(&folder, &target);
+        end_target(&folder);
+        own.wait().expect("ended");
+        fs::rename(&log, &moved).expect("moved");
+        if is_link {
+            std::os::unix::fs::symlink(&secret, &log).expect("linked");
+        } else {
+            nix::unistd::mkfifo(&log, nix::sys::stat::Mode::from_bits_truncate(0o666)).expect("made");
+        }
+        let began = std::time::Instant::now();
+        let restored = folder.run(&["restore"]);
+        assert!(restored.code == 0 && began.elapsed() < Duration::from_secs(20), "{restored:?}");
+        assert_as_found(&folder, &target, "after a kill");
+        assert_eq!(read(&secret), "", "root's file was written for another user");
+        fs::remove_file(&log).expect("removed");
+        fs::rename(&moved, &log).expect("moved");
+    }
+}
+
+#[test]
+fn journals_and_locks_that_others_had_a_hand_in_are_refused_by_name_and_the_rest_is_put_back() {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, SETTINGS);
+    kill_a_tune(&folder, &target);
+    let own = journal(&folder).expect("a journal");
+    let state = |name: &str| folder.join("state").join(name);
+    let victim = folder.join("victim");
+    fs::write(&victim, "text").expect("written");
+    // Each would start the server again if it were obeyed.
+    for (name, mode, owner) in [("theirs", 0o600, 65_534), ("of-all", 0o666, 0), ("of-group", 0o660, 0)] {
+        let path = state(&format!("{name}.journal"));
+        fs::copy(&own, &path).expect("copied");
+        chown(&path, Some(owner), None).expect("its owner");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its mode");
+    }
+    nix::unistd::mkfifo(&state("pipe.journal"), nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("made");
+    symlink(&own, state("link.journal")).expect("linked");
+    let lock = own.with_extension("lock");
+    let _ = fs::remove_file(&lock);
+    symlink(&victim, &lock).expect("linked");
+    let refused = folder.run(&["restore"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    for words in
+        ["theirs.journal (owner 65534, mode 600)", "of-all.journal", "of-group.journal", "pipe.journal", "link.journal"]
+    {
+        assert!(refused.stderr.contains(words), "{words}: {refused:?}");
+    }
+    assert!(refused.stderr.contains(&lock.display().to_string()), "{refused:?}");
+    assert_eq!(fs::read_to_string(&victim).expect("there"), "text");
+    fs::remove_file(&lock).expect("removed");
+    let restored = folder.run(&["restore"]);
+    assert!(restored.code == 1 && restored.stdout.contains("put back as it was found"), "{restored:?}");
+    for name in ["theirs", "of-all", "of-group", "pipe", "link"] {
+        fs::remove_file(state(&format!("{name}.journal"))).expect("still there");
+    }
+    assert_as_found(&folder, &target, "the rest");
+    // A folder of somebody else's, sticky or not, is no place for journals.
+    let shared = folder.join("shared");
+    fs::create_dir(&shared).expect("made");
+    chown(&shared, Some(65_534), None).expect("given away");
+    let evil = shared.join("evil.journal");
+    fs::write(&evil, "{}").expect("written");
+    for mode in [0o1777, 0o755] {
+        fs::set_permissions(&shared, fs::Permissions::from_mode(mode)).expect("its mode");
+        for args in [&["restore"][..], &["tune", &target.name(), "--url", &target.url()]] {
+            for at in [&shared, &shared.join("new")] {
+                let done = Done::of(folder.lastdrop(args).env("LASTDROP_STATE", at).output().expect("runs"), args);
+                let is_told = done.stderr.contains("shared (owner 65534");
+                let has_nothing = done.stdout == "Nothing to put back.\n" && at != &shared;
+                assert!(is_told || has_nothing, "{done:?}");
+            }
+        }
+    }
+    assert_eq!(fs::read_dir(&shared).expect("readable").count(), 1, "nothing was made there");
+}
+
+#[test]
 fn what_a_kill_left_half_written_is_taken_away() {
     let folder = Folder::new();
     let target = Target::with_config(&folder, SETTINGS);

@@ -13,6 +13,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use lastdrop_files::TrustedFile;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +73,9 @@ pub enum HomeError {
     Disk { path: PathBuf, source: io::Error },
 }
 
+/// A state has a line for each conversation.
+const MOST_STATE_BYTES: u64 = 64 << 20;
+
 impl Home {
     /// Takes the folder, and begins a new life in it.
     pub fn open(folder: &Path) -> Result<Home, HomeError> {
@@ -84,17 +88,12 @@ impl Home {
             DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed(&path))?;
         }
         let path = folder.join("lock");
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed(&path))?;
+        let file = TrustedFile::create(&path).map_err(|e| failed(&path)(e.into()))?.into_file();
         let lock =
             Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| HomeError::Taken(folder.to_owned()))?;
         let path = folder.join("state.json");
-        let mut state = match fs::read(&path) {
+        let state = TrustedFile::open(&path).and_then(|file| file.read(MOST_STATE_BYTES)).map_err(io::Error::from);
+        let mut state = match state {
             Ok(bytes) => serde_json::from_slice::<State>(&bytes)
                 .map_err(|e| HomeError::Damaged { path: path.clone(), why: e.to_string() })?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => State {
@@ -158,7 +157,9 @@ impl Home {
 /// Replaces a file by one that is on the disk as a whole. Private to its owner.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let partial = path.with_extension("partial");
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&partial)?;
+    // What is there may be a link.
+    let _ = fs::remove_file(&partial);
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&partial)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&partial, path)?;

@@ -17,16 +17,17 @@ mod door;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lastdrop_files::TrustedFile;
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::agent::write_whole;
@@ -199,7 +200,8 @@ struct Users {
 impl Users {
     fn read(&self) -> Result<BTreeMap<String, String>, BrokerError> {
         let path = self.folder.join("agents.json");
-        match fs::read(&path) {
+        let read = TrustedFile::open(&path).and_then(|file| file.read(MOST_FILE_BYTES)).map_err(io::Error::from);
+        match read {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|_| BrokerError::Damaged(path)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
             Err(source) => Err(BrokerError::Disk { path, source }),
@@ -341,17 +343,19 @@ fn folder(path: &Path) -> Result<(PathBuf, Flock<File>), BrokerError> {
     let failed = |source| BrokerError::Disk { path: path.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
     let path = path.canonicalize().map_err(failed)?;
-    let lock = path.join("lock");
-    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(lock).map_err(failed)?;
+    let file = TrustedFile::create(&path.join("lock")).map_err(|e| failed(e.into()))?.into_file();
     let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| BrokerError::Taken(path.clone()))?;
     Ok((path, lock))
 }
 
+/// The names of all agents fit into it.
+const MOST_FILE_BYTES: u64 = 64 << 20;
+
 /// The certificate and the token, made if they are not there.
 fn credentials(folder: &Path) -> Result<Token, BrokerError> {
     let path = folder.join("token");
-    match fs::read_to_string(&path) {
-        Ok(text) => return Token::parse(&text).map_err(|_| BrokerError::Damaged(path)),
+    match TrustedFile::open(&path).and_then(|file| file.read(MOST_FILE_BYTES)).map_err(io::Error::from) {
+        Ok(text) => return Token::parse(&String::from_utf8_lossy(&text)).map_err(|_| BrokerError::Damaged(path)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(BrokerError::Disk { path, source }),
     }

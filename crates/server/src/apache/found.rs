@@ -86,15 +86,12 @@ pub struct Located {
     pub mpm: String,
 }
 
-pub fn locate(birth: &Birth) -> Result<Located, ServerError> {
+/// The file on a server's command line, and the folder by which names go.
+///
+/// # Errors
+/// When the program cannot be asked where it has them by default.
+pub fn started_on(birth: &Birth) -> Result<(PathBuf, PathBuf), ServerError> {
     let file = flag_value(&birth.argv, "-f").map(PathBuf::from);
-    let output = ask(birth, None, &["-v"])?;
-    let version = text(&output.stdout)
-        .lines()
-        .find_map(|l| l.strip_prefix("Server version: "))
-        .unwrap_or("Apache")
-        .trim()
-        .to_string();
     // -V reads the configuration, for the MPM may be a module; where the default one is broken or missing it still
     // prints how the program was built.
     let built = text(&ask(birth, None, &["-V"])?.stdout);
@@ -103,7 +100,18 @@ pub fn locate(birth: &Birth) -> Result<Located, ServerError> {
         .or_else(|| compiled(&built, "HTTPD_ROOT"))
         .unwrap_or_else(|| PathBuf::from("/etc/apache2"));
     let file = file.or_else(|| compiled(&built, "SERVER_CONFIG_FILE")).unwrap_or_else(|| PathBuf::from("apache2.conf"));
-    let started_on = root.join(file);
+    Ok((root.join(file), root))
+}
+
+pub fn locate(birth: &Birth) -> Result<Located, ServerError> {
+    let output = ask(birth, None, &["-v"])?;
+    let version = text(&output.stdout)
+        .lines()
+        .find_map(|l| l.strip_prefix("Server version: "))
+        .unwrap_or("Apache")
+        .trim()
+        .to_string();
+    let (started_on, root) = started_on(birth)?;
     let content = std::fs::read_to_string(&started_on)
         .map_err(ServerError::io(format!("cannot read {}", started_on.display())))?;
     let kept = content.starts_with(MARK).then(|| started_on.clone());

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use config::{Conditions, Scan};
-use found::{ask, locate, not_found, status_url, text};
+use found::{ask, locate, not_found, started_on, status_url, text};
 use knobs::{CLAMPS, OLD_NAMES, directive_needs};
 use lastdrop_model::settings::Spares;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
@@ -43,6 +43,11 @@ pub struct Apache {
     defines: BTreeSet<String>,
     kept: Option<PathBuf>,
     knobs: &'static [Knob],
+}
+
+/// Tests the file that a command line names.
+pub fn test_start(birth: &Birth) -> Result<(), ServerError> {
+    Apache::test_of(birth, &started_on(birth)?.0).map(drop)
 }
 
 impl Apache {
@@ -127,11 +132,15 @@ impl Apache {
 
     /// Runs the configuration test; gives what it warned about.
     fn test(&self, file: &Path) -> Result<Vec<String>, ServerError> {
-        let output = ask(&self.facts.birth, Some(file), &["-t"])?;
+        Apache::test_of(&self.facts.birth, file)
+    }
+
+    fn test_of(birth: &Birth, file: &Path) -> Result<Vec<String>, ServerError> {
+        let output = ask(birth, Some(file), &["-t"])?;
         let said = text(&output.stderr);
         if !output.status.success() {
             return Err(ServerError::ConfigTest {
-                command: format!("{} -t -f {}", self.facts.birth.exe.display(), file.display()),
+                command: format!("{} -t -f {}", birth.exe.display(), file.display()),
                 output: said.trim().to_string(),
             });
         }

@@ -48,6 +48,26 @@ fn is_titled(kind: &Kind, info: &ProcessInfo) -> bool {
     kind.titles.iter().any(|begins| first.starts_with(begins)) || (info.argv.len() == 1 && first.contains(' '))
 }
 
+/// Asks a program to test itself as a command line would start it. None: nobody can tell its configuration.
+pub fn test_start(server: &ServerRef, birth: &Birth) -> Option<Result<(), ServerError>> {
+    let means = server.kind.means.as_ref()?;
+    let facts = Facts {
+        kind: server.kind,
+        name: server.to_string(),
+        version: String::new(),
+        model: String::new(),
+        config: server.config.clone(),
+        birth: birth.clone(),
+        listeners: Vec::new(),
+        status_url: None,
+    };
+    let file = server.config.clone().unwrap_or_default();
+    Some(match ask(means.test, &facts, &Launch::as_found(birth), &file) {
+        Ok(Some(told)) if !told.passed => Err(ServerError::ConfigTest { command: told.command, output: told.said }),
+        other => other.map(drop),
+    })
+}
+
 impl Described {
     pub fn discover(server: &ServerRef) -> Result<Described, ServerError> {
         let kind = server.kind;

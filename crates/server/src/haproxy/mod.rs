@@ -65,7 +65,24 @@ fn birth_of(pid: i32) -> Result<(Birth, bool), ServerError> {
     Ok((birth, has_master))
 }
 
+/// Tests the files that a command line names.
+pub fn test_start(birth: &Birth) -> Result<(), ServerError> {
+    let line = CommandLine::read(&birth.argv);
+    let files: Vec<PathBuf> = line.configs.iter().map(|config| birth.directory.join(config)).collect();
+    Haproxy::check_files(birth, &line, &files).map(drop)
+}
+
 impl Haproxy {
+    /// Do these files pass the test of their server? Gives what it says of them.
+    fn check_files(birth: &Birth, line: &CommandLine, files: &[PathBuf]) -> Result<String, ServerError> {
+        let (passed, said) = Haproxy::test_of(birth, line, files)?;
+        if passed {
+            return Ok(said);
+        }
+        let command = line.test(&program_of(birth), files).join(" ");
+        Err(ServerError::ConfigTest { command, output: complaints(&said, "[ALERT]").join("\n") })
+    }
+
     pub fn discover(server: &ServerRef) -> Result<Haproxy, ServerError> {
         let mut candidates = Vec::new();
         let mut refused = None;
@@ -150,9 +167,12 @@ impl Haproxy {
 
     /// Runs the configuration test as the server would run it, with its limits; gives what it says.
     fn test(&self, files: &[PathBuf]) -> Result<(bool, String), ServerError> {
-        let birth = &self.facts.birth;
+        Haproxy::test_of(&self.facts.birth, &self.command_line, files)
+    }
+
+    fn test_of(birth: &Birth, line: &CommandLine, files: &[PathBuf]) -> Result<(bool, String), ServerError> {
         let name = birth.argv.first().map_or("haproxy", String::as_str);
-        let output = restart::command(birth, &self.command_line.test(name, files), true)
+        let output = restart::command(birth, &line.test(name, files), true)
             .stdout(Stdio::null())
             .output()
             .map_err(ServerError::io(format!("cannot run {}", birth.exe.display())))?;
@@ -398,11 +418,7 @@ impl Adapter for Haproxy {
                 "HAProxy takes no directives such as '{line}' here, only settings"
             )));
         }
-        let (passed, said) = self.test(&self.configs)?;
-        if !passed {
-            let command = self.command_line.test(&program_of(&self.facts.birth), &self.configs).join(" ");
-            return Err(ServerError::ConfigTest { command, output: complaints(&said, "[ALERT]").join("\n") });
-        }
+        let said = Haproxy::check_files(&self.facts.birth, &self.command_line, &self.configs)?;
         if change.is_empty() { Ok(()) } else { self.check_settings(change, &said) }
     }
 

@@ -10,7 +10,7 @@ use super::kept::KeptFile;
 use super::limits::LimitBefore;
 use super::place::Process;
 use crate::ServerError;
-use crate::journal::{JournalFault, Stage, StateFiles, parse_as};
+use crate::journal::{JournalFault, Stage, StateFiles, parse_as, read_bytes};
 use crate::private::{remove_if_there, unfinished, write_durably};
 
 pub const SCHEMA: &str = "lastdrop.host-journal/1";
@@ -74,8 +74,7 @@ impl HostJournal {
     }
 
     pub fn read(path: &Path) -> Result<HostJournal, ServerError> {
-        let bytes =
-            std::fs::read(path).map_err(ServerError::io(format!("cannot read the journal {}", path.display())))?;
+        let bytes = read_bytes(path)?;
         let journal = parse_as::<HostJournal>(&bytes, SCHEMA);
         journal
             .map(|journal| HostJournal { path: path.to_path_buf(), ..journal })

@@ -3,9 +3,9 @@
 //! It is ours alone. What an earlier `--keep` left in it stays, but for the settings that are kept again.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
 
+use lastdrop_files::input;
 use lastdrop_model::Settings;
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,7 @@ use super::knobs;
 use super::place::in_words;
 use crate::ServerError;
 use crate::private::{Readers, remove_if_there, unfinished, write_durably_for};
+use crate::undo_step::{StepKind, UndoStep, action_of};
 
 const NAME: &str = "90-lastdrop.conf";
 const HEAD: &str = "# Settings that lastdrop was told to keep. Read at every start; at once with: sysctl --system\n";
@@ -34,7 +35,7 @@ impl KeptFile {
     /// The file with these settings in it.
     pub fn with(settings: &Settings) -> Result<KeptFile, ServerError> {
         let path = named_folder().unwrap_or_else(|| PathBuf::from("/etc/sysctl.d")).join(NAME);
-        let before = match fs::read_to_string(&path) {
+        let before = match input::read_regular_text(&path) {
             Ok(text) => Some(text),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
             Err(e) => return Err(ServerError::io(format!("cannot read {}", path.display()))(e)),
@@ -48,9 +49,17 @@ impl KeptFile {
             .map_err(ServerError::io(format!("cannot write {}", self.path.display())))
     }
 
+    /// What a restore would do with it, if anything.
+    pub fn undo_step(&self) -> Option<UndoStep> {
+        let now = input::read_regular_text(&self.path).ok();
+        let is_ours = now.as_ref() == Some(&self.after);
+        let step = || UndoStep::new(StepKind::File, self.path.display(), action_of(self.before.as_ref()));
+        (is_ours && now != self.before).then(step)
+    }
+
     /// Brings back what stood there before. What somebody else has written into it is left, and told.
     pub fn put_back(&self) -> Result<Option<String>, ServerError> {
-        let now = fs::read_to_string(&self.path).ok();
+        let now = input::read_regular_text(&self.path).ok();
         let removed = remove_if_there(&unfinished(&self.path));
         let done = match (&now, &self.before) {
             (now, before) if now == before => removed,
@@ -99,6 +108,8 @@ fn merged(text: &str, settings: &Settings) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use lastdrop_model::Setting;
 
     use super::*;

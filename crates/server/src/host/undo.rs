@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::journal::{HostJournal, ValueBefore, files_of, lock_of_the_machine};
+use super::kept::KeptFile;
 use super::knobs::{self, Scope};
 use super::limits;
 use super::place::Place;
@@ -12,6 +13,7 @@ use crate::ServerError;
 use crate::journal::{Lock, Stage};
 use crate::private::keep_to_ourselves;
 use crate::restore::Restored;
+use crate::undo_step::{StepKind, UndoStep};
 
 /// Tells one start of the machine from the next.
 pub fn boot() -> String {
@@ -34,7 +36,7 @@ pub fn undo(journal: &HostJournal, place: &Place) -> Result<Restored, ServerErro
     if let Some(folder) = journal.path.parent() {
         let _ = keep_to_ourselves(folder);
     }
-    Ok(Restored { server: journal.server.clone(), was_changed, started_by_others: None, differences })
+    Ok(Restored { was_changed, differences, ..Restored::untouched(&journal.server) })
 }
 
 fn put_back(journal: &HostJournal, place: &Place) -> Result<Vec<String>, ServerError> {
@@ -78,7 +80,31 @@ pub fn restore(path: &Path, dry_run: bool) -> Result<Restored, ServerError> {
     let journal = HostJournal::read(path)?;
     if dry_run {
         let was_changed = journal.stage == Stage::Changed;
-        return Ok(Restored { server: journal.server, was_changed, started_by_others: None, differences: Vec::new() });
+        let place = Place::again(journal.namespace, journal.process)?;
+        let steps = if was_changed { steps_of(&journal, &place) } else { Vec::new() };
+        return Ok(Restored { was_changed, steps, ..Restored::untouched(&journal.server) });
     }
     undo(&journal, &Place::again(journal.namespace, journal.process)?)
+}
+
+/// What [`undo`] would do.
+fn steps_of(journal: &HostJournal, place: &Place) -> Vec<UndoStep> {
+    let mut steps = Vec::new();
+    if journal.boot == boot() {
+        for ValueBefore { name, before, ours } in &journal.values {
+            let now = knobs::named(name).and_then(|knob| place.read(knob).ok().flatten());
+            if let Some(now) = now.filter(|now| now != before && ours.contains(now)) {
+                steps.push(UndoStep::new(StepKind::Sysctl, name, format!("set from {now} to {before}")));
+            }
+        }
+        for of in &journal.limits {
+            let now = limits::shown(of.process.0).map(|(soft, _)| soft);
+            if let Some(now) = now.filter(|now| *now != of.soft && journal.our_limits.contains(now)) {
+                let action = format!("set its limit of open files from {now} to {}", of.soft);
+                steps.push(UndoStep::new(StepKind::Limit, of.process.0, action));
+            }
+        }
+    }
+    steps.extend(journal.kept.as_ref().and_then(KeptFile::undo_step));
+    steps
 }

@@ -99,7 +99,19 @@ fn birth_of(pid: i32) -> Result<Option<Birth>, ServerError> {
     Ok(Some(birth))
 }
 
+/// Tests the file that a command line names.
+pub fn test_start(birth: &Birth) -> Result<(), ServerError> {
+    Nginx::check_main(birth, &Built::of(birth)?.main_of(birth))
+}
+
 impl Nginx {
+    /// Does this main file pass the test of its server?
+    fn check_main(birth: &Birth, main: &Path) -> Result<(), ServerError> {
+        let (passed, output) = Nginx::test_of(birth, main)?;
+        let command = format!("{} -t -c {}", birth.exe.display(), main.display());
+        if passed { Ok(()) } else { Err(ServerError::ConfigTest { command, output }) }
+    }
+
     pub fn discover(server: &ServerRef) -> Result<Nginx, ServerError> {
         let mut candidates = Vec::new();
         let mut refused = None;
@@ -159,7 +171,10 @@ impl Nginx {
 
     /// Runs the configuration test as the server would run it, with its limits; gives what it warned about.
     fn test(&self, file: &Path) -> Result<(bool, String), ServerError> {
-        let birth = &self.facts.birth;
+        Nginx::test_of(&self.facts.birth, file)
+    }
+
+    fn test_of(birth: &Birth, file: &Path) -> Result<(bool, String), ServerError> {
         let mut argv = title::with_config(&birth.argv, &file.to_string_lossy());
         argv.push("-t".into());
         let output = restart::command(birth, &argv, true)
@@ -371,11 +386,7 @@ impl Adapter for Nginx {
                 "nginx takes no directives such as '{line}' here, only settings"
             )));
         }
-        let (passed, said) = self.test(&self.main)?;
-        if !passed {
-            let command = format!("{} -t -c {}", self.facts.birth.exe.display(), self.main.display());
-            return Err(ServerError::ConfigTest { command, output: said });
-        }
+        Nginx::check_main(&self.facts.birth, &self.main)?;
         if change.is_empty() { Ok(()) } else { self.check_settings(change) }
     }
 

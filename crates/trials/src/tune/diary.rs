@@ -5,11 +5,12 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use lastdrop_files::{FileError, Folder, TrustedFile};
 use lastdrop_lab::LabError;
 use lastdrop_model::documents::{Proposal, Trial};
 use serde::{Deserialize, Serialize};
@@ -55,12 +56,22 @@ pub(super) fn digest(text: &str) -> String {
     })
 }
 
-/// Head and trials of a file; a last line that is torn is as if it had not been written.
-fn read(path: &Path) -> Option<(Head, Vec<Trial>)> {
-    let text = std::fs::read(path).ok()?;
+/// A longer diary is none of ours.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// Head and trials of a file; a last line that is torn is as if it had not been written. None where there is no diary.
+///
+/// # Errors
+/// When another user may have written it: it decides which settings are tried and which are left in force.
+fn read(path: &Path) -> Result<Option<(Head, Vec<Trial>)>, FileError> {
+    let text = match TrustedFile::open(path).and_then(|file| file.read(MOST_BYTES)) {
+        Err(FileError::Io { .. }) => return Ok(None),
+        text => text?,
+    };
     let mut lines = text.split(|b| *b == b'\n');
-    let head: Head = serde_json::from_slice(lines.next()?).ok().filter(|h: &Head| h.schema == SCHEMA)?;
-    Some((head, lines.map_while(|line| serde_json::from_slice(line).ok()).collect()))
+    let head: Option<Head> = lines.next().and_then(|line| serde_json::from_slice(line).ok());
+    let head = head.filter(|head| head.schema == SCHEMA);
+    Ok(head.map(|head| (head, lines.map_while(|line| serde_json::from_slice(line).ok()).collect())))
 }
 
 impl Diary {
@@ -76,7 +87,10 @@ impl Diary {
         proposals: &[Proposal],
     ) -> Result<(Diary, u64, Vec<Proposal>), LabError> {
         let path = order.folder.join(format!("{}.jsonl", &digest(server)[..16]));
-        let before = read(&path);
+        let before = match order.resume {
+            true => read(&path).map_err(|e| LabError::Other(format!("cannot go on with a tune of {server}: {e}")))?,
+            false => None,
+        };
         let (known, seed, proposals) = match (order.resume, before) {
             (true, Some((head, trials))) if head.order == fingerprint => (trials, head.seed, head.proposals),
             (true, Some(_)) => {
@@ -139,16 +153,19 @@ fn append(file: &mut File, line: &impl Serialize) -> io::Result<()> {
 
 /// Writes a new file with what is known, in place of the old one.
 fn begin(path: &Path, head: &Head, known: &[Trial]) -> io::Result<File> {
-    if let Some(folder) = path.parent() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    }
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let folder = Folder::trusted(folder)?;
+    let name = path.file_name().unwrap_or_default();
     let new = path.with_extension("new");
-    let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new)?;
+    let new = new.file_name().unwrap_or_default();
+    folder.remove_if_there(new)?;
+    let mut file = folder.create_new(new)?;
     append(&mut file, head)?;
     for trial in known {
         append(&mut file, trial)?;
     }
-    std::fs::rename(&new, path)?;
+    folder.rename(new, name)?;
     Ok(file)
 }
 

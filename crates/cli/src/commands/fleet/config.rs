@@ -1,12 +1,13 @@
 //! `lastdrop fleet config`: a fleet at a nats-server of one's own.
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use lastdrop_files::input;
 use lastdrop_fleet::{Token, authorization_of, is_agent_name};
 
 use crate::exit::{Exit, UsageError};
@@ -40,7 +41,7 @@ pub fn config(args: &ConfigArgs) -> Result<Exit> {
         return Err(UsageError(why).into());
     }
     let path = args.certificate.display();
-    let certificate = fs::read(&args.certificate).with_context(|| format!("cannot read the certificate {path}"))?;
+    let certificate = input::read(&args.certificate).with_context(|| format!("cannot read the certificate {path}"))?;
     let token = match args.token.text()? {
         None => Token::of_pem(&certificate).with_context(|| format!("cannot use the certificate {path}"))?,
         Some(text) => {

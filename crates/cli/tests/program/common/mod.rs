@@ -240,6 +240,19 @@ impl Target {
         Target::spawn(folder, &["target", "--config", &path], Some(config))
     }
 
+    /// The same as a process of another user, which writes to a log.
+    pub fn with_config_as(folder: &Folder, settings: &str, user: u32, log: &Path) -> Target {
+        use std::os::unix::process::CommandExt;
+        let (config, port) = (folder.join("target.toml"), free_port());
+        fs::write(&config, format!("{settings}\nlisten = '127.0.0.1:{port}'\n")).expect("written");
+        let mut command = folder.lastdrop(&["target", "--config", config.to_str().expect("text")]);
+        let log = fs::File::options().append(true).open(log).expect("a log");
+        command.uid(user).gid(user).stdout(Stdio::null()).stderr(log);
+        let target = Target { child: command.spawn().expect("the target starts"), port, config: Some(config) };
+        wait_until("the target", || target.scoreboard().is_some());
+        target
+    }
+
     fn spawn(folder: &Folder, args: &[&str], config: Option<PathBuf>) -> Target {
         let mut child =
             folder.lastdrop(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the target starts");

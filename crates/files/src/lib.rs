@@ -1,0 +1,18 @@
+//! Opens files that other users of the machine may have had a hand in.
+//!
+//! Three questions come before reading or writing, and each has a module:
+//!
+//! * May lastdrop obey this file? [`TrustedFile`]: only root and the user who runs lastdrop can have written it.
+//! * Where does this name lead? [`Folder`]: a folder that is held open, so that nobody can swap it for a link between a
+//!   check and a write.
+//! * Has this input an end? [`input`]: regular files and pipes with a writer; no devices, and no waiting for ever.
+//!
+//! Every check is made on the descriptor that is used afterwards, never on a name.
+
+mod folder;
+pub mod input;
+mod owner;
+mod trusted;
+
+pub use folder::Folder;
+pub use trusted::{FileError, TrustedFile, check_folder};

@@ -1,0 +1,61 @@
+//! Whose files are trusted: those of root and of the user who runs lastdrop.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
+
+const OTHERS_WRITE: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+/// The owner that a user namespace shows for users that it does not know.
+const OVERFLOW_UID: u32 = 65_534;
+
+pub fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == nix::unistd::geteuid().as_raw()
+}
+
+/// May only its owner write it?
+pub fn is_written_by_its_owner_alone(metadata: &Metadata) -> bool {
+    metadata.mode() & OTHERS_WRITE == 0
+}
+
+/// May nobody but root and the user who runs lastdrop rename or remove files of theirs in this folder? In a sticky one,
+/// such as /tmp, others may only add files.
+pub fn is_trusted_folder(metadata: &Metadata) -> bool {
+    let is_closed = is_written_by_its_owner_alone(metadata) || metadata.mode() & STICKY != 0;
+    is_closed && (is_trusted(metadata.uid()) || is_outside_of_our_users(metadata.uid()))
+}
+
+/// In a user namespace the folders of the machine belong to nobody that it knows. They are passed through: without them
+/// there would be no way to any file. Files that lastdrop obeys have to belong to a known user all the same.
+fn is_outside_of_our_users(uid: u32) -> bool {
+    static UNKNOWN_IS_SHOWN_AS: OnceLock<Option<u32>> = OnceLock::new();
+    let unknown = UNKNOWN_IS_SHOWN_AS.get_or_init(|| {
+        let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
+        let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+        unknown_user(&map, overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(OVERFLOW_UID))
+    });
+    *unknown == Some(uid)
+}
+
+/// What an unknown user is shown as under a map of users; None where the map has that number for somebody.
+fn unknown_user(map: &str, overflow: u32) -> Option<u32> {
+    let is_known = map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().filter_map(|n| n.parse::<u64>().ok());
+        let (first, _, count) = (numbers.next(), numbers.next(), numbers.next());
+        matches!((first, count), (Some(first), Some(count)) if (first..first + count).contains(&u64::from(overflow)))
+    });
+    (!is_known && !map.trim().is_empty()).then_some(overflow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_users_exist_only_where_the_map_leaves_them_out() {
+        assert_eq!(unknown_user("         0          0 4294967295\n", 65_534), None);
+        assert_eq!(unknown_user("0 1000 1\n1 100000 65536\n", 65_534), None);
+        assert_eq!(unknown_user("0 1000 1\n", 65_534), Some(65_534));
+        assert_eq!(unknown_user("", 65_534), None);
+    }
+}
