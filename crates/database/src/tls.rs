@@ -5,10 +5,10 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use lastdrop_files::input;
 use lastdrop_model::TroubleKind;
-use lastdrop_wire::{Anybody, Verifier, verify};
+use lastdrop_wire::{Anybody, Verifier, pem, verify};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
@@ -21,10 +21,7 @@ use crate::failure::Failure;
 /// When it cannot be read, or has none.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let wrong = |what: String| format!("no certificates can be read from {}: {what}", path.display());
-    let pem = std::fs::read(path).map_err(|e| wrong(e.to_string()))?;
-    let found: Vec<_> =
-        CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|e| wrong(e.to_string()))?;
-    if found.is_empty() { Err(wrong("it holds none in PEM form".into())) } else { Ok(found) }
+    pem::certificates(&input::read(path).map_err(|e| wrong(e.to_string()))?).map_err(wrong)
 }
 
 /// The session of TLS, and why the server's certificate is not trusted; None: it was verified, with the host's name.

@@ -10,6 +10,7 @@ use lastdrop_lab::{Lab, LabError};
 use lastdrop_looks::databases::DatabaseOptions;
 use lastdrop_model::examination::{Examination, Inside, LoadShape, Step, StepKind};
 use lastdrop_model::plan::{KeepAlive, Load, Plan};
+use lastdrop_model::run::with_question;
 use lastdrop_model::{Event, Look};
 use lastdrop_server::{ServerError, ServerRef};
 
@@ -131,10 +132,7 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Res
     // Of one that was lost nothing is known, not that nothing was answered.
     if let Some(step) = alone.as_ref().filter(|s| s.is_whole() && s.answered == 0 && s.timed_out == 0) {
         let why = step.connect_errors.keys().next().cloned().unwrap_or_else(|| "nothing was answered".into());
-        return Err(LabError::Other(format!(
-            "{}: {why}; is the server running, and is that its port? try: curl -v {0}",
-            plan.url
-        )));
+        return Err(LabError::Other(format!("{}: {}; try: curl -v {0}", plan.url, with_question(&why))));
     }
     all.steps.extend(alone);
     let outcome = steps(lab, order, site, &machine, &mut all);

@@ -30,7 +30,10 @@ pub fn read(data: &[u8]) -> Result<Option<OddHead>, ProtocolError> {
             Some([]) => {}
             Some(line) => break line,
             None => {
-                begins_well(data.trim_ascii_start())?;
+                let begun = data.trim_ascii_start();
+                if begun.len() >= NAME.len() {
+                    begins_well(begun)?;
+                }
                 return Ok(None);
             }
         }
@@ -94,9 +97,10 @@ fn is_token(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b))
 }
 
-/// What can be said of an answer before its first line is whole.
+const NAME: &[u8] = b"HTTP/";
+
+/// What can be said of an answer before its first line is whole, by its first five bytes: the same however it is cut.
 fn begins_well(data: &[u8]) -> Result<(), ProtocolError> {
-    const NAME: &[u8] = b"HTTP/";
     let n = data.len().min(NAME.len());
     if data[..n] == NAME[..n] {
         return Ok(());
@@ -104,7 +108,7 @@ fn begins_well(data: &[u8]) -> Result<(), ProtocolError> {
     Err(ProtocolError(match data {
         // An alert, or a handshake.
         [0x15 | 0x16, 3, ..] => "an answer in TLS; is the URL to begin with https://?",
-        [first @ (b'h' | b'H'), ..] if data[..n].eq_ignore_ascii_case(&NAME[..n]) && first.is_ascii() => {
+        [_, ..] if data[..n].eq_ignore_ascii_case(&NAME[..n]) => {
             "it begins with http/ in lower case, and the name of the protocol is HTTP/"
         }
         // The preface of HTTP/2 is a frame of settings.
@@ -114,7 +118,7 @@ fn begins_well(data: &[u8]) -> Result<(), ProtocolError> {
 }
 
 fn read_status(line: &[u8]) -> Result<(bool, u16), ProtocolError> {
-    begins_well(line)?;
+    begins_well(line.trim_ascii_start())?;
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let http10 = match words.next().unwrap_or_default() {
         b"HTTP/1.0" => true,

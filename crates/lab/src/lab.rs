@@ -415,6 +415,7 @@ impl Lab<'_> {
                 .collect(),
             connect_errors: finished.connect_errors.clone(),
             protocol_errors: finished.protocol_errors.clone(),
+            unverified: finished.unverified.clone(),
             shortage: finished.shortage,
             descriptor_limit: finished.descriptor_limit,
             local_ports: host::local_ports(),

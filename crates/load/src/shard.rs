@@ -43,6 +43,8 @@ pub struct Finished {
     pub connect_errors: BTreeMap<String, u64>,
     pub protocol_errors: BTreeMap<String, u64>,
     pub shortage: Shortage,
+    /// What is weak about a certificate that was taken unverified; None where each was verified, or there was none.
+    pub unverified: Option<Vec<String>>,
     /// Nothing could be connected at all, and the run was given up.
     pub unreachable: bool,
     /// The run was told to stop.
@@ -290,6 +292,9 @@ impl Collector<'_> {
                         }
                     }
                     finished.shortage.add(outcome.shortage);
+                    if finished.unverified.is_none() {
+                        finished.unverified = outcome.unverified;
+                    }
                     if finished.first_answer.is_none() {
                         finished.first_answer = outcome.first_answer;
                     }

@@ -4,11 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lastdrop_model::plan::{HttpOptions, TlsOptions};
-use lastdrop_wire::Anybody;
-use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use lastdrop_wire::{Anybody, Verifier, pem, verify};
+use rustls::client::Resumption;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 
 use crate::error::LoadError;
 use crate::files::Files;
@@ -53,18 +52,22 @@ fn config(options: &TlsOptions, files: &Files) -> Result<ClientConfig, LoadError
     let builder = if options.insecure {
         builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody::new(provider)))
     } else {
-        let roots = roots(options.ca.as_deref(), files)?;
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
-            .build()
-            .map_err(|e| wrong(format!("{e}; name your own authority with --ca FILE, or look away with --insecure")))?;
-        builder.with_webpki_verifier(verifier)
+        let given = options.ca.as_deref().map(|path| certificates(path, files)).transpose()?.unwrap_or_default();
+        let mut roots = RootCertStore::empty();
+        // A machine without certificates is no error where --ca names one.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let of = options.ca.as_deref().map_or(String::new(), |path| format!("{}: ", path.display()));
+        let verifier = Verifier::new(roots, given, provider).map_err(|e| {
+            wrong(format!("{of}{e}; name your own authority with --ca FILE, or look away with --insecure"))
+        })?;
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
     };
     let mut config = match (&options.certificate, &options.key) {
         (Some(certificate), Some(key)) => {
-            let no_key =
-                |e: &dyn std::fmt::Display| wrong(format!("no private key can be read from {}: {e}", key.display()));
-            let pem = files.read(key).map_err(|e| no_key(&e))?;
-            let key_der = PrivateKeyDer::from_pem_slice(&pem).map_err(|e| no_key(&e))?;
+            let file = key.display().to_string();
+            let no_key = |e: &dyn std::fmt::Display| wrong(format!("no private key can be read from {file}: {e}"));
+            let text = files.read(key).map_err(|e| no_key(&e))?;
+            let key_der = pem::private_key(&text, &file).map_err(|e| no_key(&e))?;
             builder
                 .with_client_auth_cert(certificates(certificate, files)?, key_der)
                 .map_err(|e| wrong(format!("the client certificate {}: {e}", certificate.display())))?
@@ -80,24 +83,23 @@ fn config(options: &TlsOptions, files: &Files) -> Result<ClientConfig, LoadError
 
 fn certificates(path: &Path, files: &Files) -> Result<Vec<CertificateDer<'static>>, LoadError> {
     let wrong = |what: String| LoadError::Tls(format!("no certificates can be read from {}: {what}", path.display()));
-    let pem = files.read(path).map_err(|e| wrong(e.to_string()))?;
-    let found: Vec<_> =
-        CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|e| wrong(e.to_string()))?;
-    if found.is_empty() { Err(wrong("it holds none in PEM form".into())) } else { Ok(found) }
+    pem::certificates(&files.read(path).map_err(|e| wrong(e.to_string()))?).map_err(wrong)
 }
 
-fn roots(ca: Option<&Path>, files: &Files) -> Result<RootCertStore, LoadError> {
-    let mut roots = RootCertStore::empty();
-    // A machine without certificates is no error where --ca names one.
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if let Some(path) = ca {
-        for certificate in certificates(path, files)? {
-            roots
-                .add(certificate)
-                .map_err(|e| LoadError::Tls(format!("a certificate of {} cannot be used: {e}", path.display())))?;
-        }
-    }
-    Ok(roots)
+/// What went wrong with TLS, and the option that helps.
+#[must_use]
+pub fn failure(e: &rustls::Error) -> String {
+    let help = match e {
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForNameContext { .. } | CertificateError::NotValidForName,
+        ) => "; use a name of its own in the URL, verify another with --server-name NAME, or take any with --insecure",
+        e if verify::can_be_given(e) => "; name it, or its authority, with --ca FILE, or take any with --insecure",
+        rustls::Error::InvalidCertificate(_) => "; --insecure takes any certificate",
+        rustls::Error::AlertReceived(AlertDescription::UnrecognisedName) => "; --server-name NAME asks for another",
+        e if verify::is_about_client_certificate(e) => "; --cert FILE --key FILE give one",
+        _ => "",
+    };
+    format!("TLS: {}{help}", verify::why(e))
 }
 
 /// The name to ask for and to verify.

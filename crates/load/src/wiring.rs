@@ -39,6 +39,8 @@ pub struct Outcome {
     /// What was wrong with answers.
     pub protocol_errors: BTreeMap<String, u64>,
     pub shortage: Shortage,
+    /// What is weak about the first certificate that was taken unverified.
+    pub unverified: Option<Vec<String>>,
     /// What the first answer says of its server, where each request is handed over.
     pub first_answer: Option<FirstAnswer>,
 }

@@ -49,6 +49,9 @@ pub fn run_text(run: &Run) -> String {
     for (error, n) in &run.generator.protocol_errors {
         let _ = writeln!(out, "  not HTTP: {n} × {}", line(error));
     }
+    if let Some(weak) = &run.generator.unverified {
+        let _ = writeln!(out, "  TLS: {}", line(&unverified_text(weak)));
+    }
     let g = &run.generator;
     let _ = writeln!(
         out,
@@ -173,6 +176,13 @@ pub(crate) fn describe_load(phase: &Phase) -> String {
             format!("{rate}{burst}, {arrivals}, over at most {connections} connections")
         }
     }
+}
+
+/// That a certificate was not verified, and what a careful client would object to.
+#[must_use]
+pub fn unverified_text(weak: &[String]) -> String {
+    let but = if weak.is_empty() { String::new() } else { format!("; it {}", weak.join(", ")) };
+    format!("the server's certificate was not verified (--insecure){but}")
 }
 
 fn phase_text(out: &mut String, p: &PhaseReport) {

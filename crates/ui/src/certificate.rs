@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use lastdrop_files::input;
+use lastdrop_wire::pem;
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use sha2::{Digest, Sha256};
 
@@ -20,12 +20,8 @@ const AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
 pub fn of_files(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, UiError> {
     let read = |path: &Path| input::read(path).map_err(|e| wrong(path, e));
     let (chain, key_pem) = (read(certificate)?, read(key)?);
-    let chain =
-        CertificateDer::pem_slice_iter(&chain).collect::<Result<Vec<_>, _>>().map_err(|e| wrong(certificate, e))?;
-    if chain.is_empty() {
-        return Err(wrong(certificate, "there is no certificate in it"));
-    }
-    let key_der = PrivateKeyDer::from_pem_slice(&key_pem).map_err(|e| wrong(key, e))?;
+    let chain = pem::certificates(&chain).map_err(|e| wrong(certificate, e))?;
+    let key_der = pem::private_key(&key_pem, &key.display().to_string()).map_err(|e| wrong(key, e))?;
     config(chain, key_der).map_err(|e| wrong(certificate, e))
 }
 

@@ -2,7 +2,7 @@
 //! is verified here, and certificates that a verifier refuses to parse (version 1) are read, too. Our own reader of eighty
 //! lines, because the crates that parse whole certificates add ten more to the build.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 /// <https://www.rfc-editor.org/rfc/rfc5280#section-4.1>
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,7 +165,7 @@ impl<'a> Der<'a> {
         }
         let written = format!("{}T{}Z", day.join("-"), time.join(":"));
         // A leap second, or a day that this reader does not know, is not worth an error.
-        humantime::parse_rfc3339(&written).ok().or(Some(SystemTime::UNIX_EPOCH + Duration::ZERO))
+        Some(humantime::parse_rfc3339(&written).unwrap_or(SystemTime::UNIX_EPOCH))
     }
 }
 

@@ -4,6 +4,7 @@
 mod accept;
 mod anybody;
 pub mod certificate;
+pub mod pem;
 mod slots;
 pub mod verify;
 

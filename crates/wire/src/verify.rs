@@ -92,11 +92,15 @@ fn is_authoritys(e: &rustls::Error) -> bool {
 
 /// The reason why a certificate is not trusted, where rustls alone cannot know it.
 #[derive(Debug)]
-struct Reason(String);
+struct Reason {
+    text: String,
+    /// It would be trusted if it, or its authority, were given.
+    can_be_given: bool,
+}
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -104,27 +108,42 @@ impl std::error::Error for Reason {}
 
 fn with_reason(e: rustls::Error, certificate: &CertificateDer<'_>) -> rustls::Error {
     let read = Certificate::read(certificate);
-    let reason = match &e {
-        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => if read.is_some_and(|c| c.self_signed) {
-            "it is self-signed"
-        } else {
-            "its issuer is not an authority that this machine knows"
+    let self_signed = read.as_ref().is_some_and(|c| c.self_signed);
+    let (text, can_be_given) = match &e {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) if self_signed => {
+            ("it is self-signed".to_string(), true)
         }
-        .to_string(),
-        _ if is_authoritys(&e) => {
-            let by_itself =
-                if read.is_some_and(|c| c.self_signed) { "it is self-signed" } else { "it is not a server's" };
-            format!("{by_itself}, the certificate of an authority (CA:TRUE)")
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            ("its issuer is not an authority that this machine knows".into(), true)
         }
+        _ if is_authoritys(&e) && self_signed => {
+            ("it is self-signed, as the certificate of an authority (CA:TRUE)".into(), true)
+        }
+        _ if is_authoritys(&e) => ("it is the certificate of an authority (CA:TRUE), not of a server".into(), true),
         rustls::Error::InvalidCertificate(CertificateError::Other(_) | CertificateError::BadEncoding) => {
             match read.map(|c| c.version) {
-                Some(version @ 1..=2) => format!("it is of X.509 version {version}, which has no names to verify"),
+                Some(version @ 1..=2) => {
+                    (format!("it is of X.509 version {version}, which has no names to verify"), false)
+                }
                 _ => return e,
             }
         }
         _ => return e,
     };
-    rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(Reason(reason)))))
+    let reason = Reason { text, can_be_given };
+    rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(reason))))
+}
+
+/// Would the server's certificate be trusted if it, or its authority, were given?
+#[must_use]
+pub fn can_be_given(e: &rustls::Error) -> bool {
+    match e {
+        rustls::Error::InvalidCertificate(CertificateError::Other(other)) => {
+            other.0.downcast_ref::<Reason>().is_some_and(|reason| reason.can_be_given)
+        }
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => true,
+        _ => false,
+    }
 }
 
 /// What went wrong with TLS, in words for a user; without advice, which depends on the options of who asks.
@@ -152,10 +171,22 @@ pub fn why_not(e: &rustls::Error) -> String {
     }
 }
 
-/// Is it about the server's certificate?
+/// Does the server not accept our certificate, or miss one? With TLS 1.3 it says so after the handshake is over for us.
 #[must_use]
-pub fn is_distrust(e: &rustls::Error) -> bool {
-    matches!(e, rustls::Error::InvalidCertificate(_))
+pub fn is_about_client_certificate(e: &rustls::Error) -> bool {
+    matches!(
+        e,
+        rustls::Error::AlertReceived(
+            AlertDescription::CertificateRequired
+                | AlertDescription::BadCertificate
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::UnknownCA
+                | AlertDescription::AccessDenied
+        )
+    )
 }
 
 fn why_not_trusted(e: &CertificateError) -> String {
@@ -205,7 +236,7 @@ fn why_alert(alert: AlertDescription) -> String {
         | AlertDescription::UnknownCA
         | AlertDescription::AccessDenied => "the server does not accept the client certificate",
         AlertDescription::HandshakeFailure | AlertDescription::InsufficientSecurity => {
-            "the server found no version, cipher or certificate in common"
+            "the server found no version, cipher or certificate in common, or requires a client certificate"
         }
         AlertDescription::ProtocolVersion => "the server speaks none of the TLS versions offered (1.2 and 1.3)",
         AlertDescription::UnrecognisedName => "the server does not know this name (SNI)",
@@ -234,6 +265,44 @@ mod tests {
             of(other),
             "the server's certificate is not trusted: it is for a.example, *.b.example, not for shop.example"
         );
+    }
+
+    fn judged(given: &[&[u8]], presented: &[u8], name: &str, at: &str) -> Result<(), String> {
+        let der = |bytes: &[u8]| CertificateDer::from(bytes.to_vec());
+        let given = given.iter().copied().map(der).collect();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(der(P256)).expect("an authority");
+        let verifier = Verifier::new(roots, given, provider).expect("something to trust");
+        let at = humantime::parse_rfc3339(at).expect("a time").duration_since(SystemTime::UNIX_EPOCH).expect("later");
+        let name = ServerName::try_from(name).expect("a name");
+        let verified = verifier.verify_server_cert(&der(presented), &[], &name, &[], UnixTime::since_unix_epoch(at));
+        verified.map(|_| ()).map_err(|e| format!("{}{}", why_not(&e), if can_be_given(&e) { " (--ca)" } else { "" }))
+    }
+
+    /// Made by `openssl req -x509`: authorities by their own word, for localhost.
+    const OWN: &[u8] = include_bytes!("../tests/rsa-2048.der");
+    const P256: &[u8] = include_bytes!("../tests/p256.der");
+    const VERSION_1: &[u8] = include_bytes!("../tests/version-1-rsa-1024-sha1.der");
+    const NOW: &str = "2030-01-01T00:00:00Z";
+
+    #[test]
+    fn a_certificate_that_was_given_is_trusted_with_its_name_and_dates() {
+        assert_eq!(judged(&[OWN], OWN, "localhost", NOW), Ok(()));
+        let other_name = judged(&[OWN], OWN, "shop.example", NOW).expect_err("another name");
+        assert_eq!(other_name, "it is for localhost, not for shop.example");
+        let late = judged(&[OWN], OWN, "localhost", "2199-01-01T00:00:00Z").expect_err("too late");
+        assert!(late.starts_with("it expired on 2126-"), "{late}");
+        let early = judged(&[OWN], OWN, "localhost", "2020-01-01T00:00:00Z").expect_err("too early");
+        assert!(early.starts_with("it is not valid before 2026-"), "{early}");
+    }
+
+    #[test]
+    fn a_certificate_that_nobody_knows_is_refused_with_what_it_is() {
+        let unknown = judged(&[], OWN, "localhost", NOW).expect_err("nobody knows it");
+        assert!(unknown.starts_with("it is self-signed") && unknown.ends_with("(--ca)"), "{unknown}");
+        let old = judged(&[VERSION_1], VERSION_1, "localhost", "2021-01-01T12:00:00Z").expect_err("no names");
+        assert_eq!(old, "it is of X.509 version 1, which has no names to verify");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `lastdrop run URL`
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -9,7 +10,7 @@ use lastdrop_diagnose::fold;
 use lastdrop_lab::fleet::put_together;
 use lastdrop_lab::observers::RequestLog;
 use lastdrop_lab::{Lab, LabError, Observer};
-use lastdrop_model::run::End;
+use lastdrop_model::run::{End, with_question};
 use lastdrop_model::{Judged, Plan, Run, Verdict};
 use lastdrop_report::export::Runs;
 use lastdrop_report::{limit_line, run_text};
@@ -189,11 +190,15 @@ pub(crate) fn exit_of(run: &Run, stop: &Stop) -> Exit {
         return Exit::Signal(signal);
     }
     if run.end == End::Unreachable || !run.answered_anything() {
-        let why = run.generator.connect_errors.iter().max_by_key(|(_, n)| **n);
-        match why {
-            Some((why, _)) => {
-                note!("lastdrop: nothing at {}: {why}; is the server running, and is that its port?", run.plan.url)
-            }
+        let most = |errors: &BTreeMap<String, u64>| errors.iter().max_by_key(|(_, n)| **n).map(|(why, _)| why.clone());
+        let g = &run.generator;
+        match most(&g.connect_errors) {
+            Some(why) => note!("lastdrop: no answer from {}: {}", run.plan.url, with_question(&why)),
+            None if !g.protocol_errors.is_empty() => note!(
+                "lastdrop: what {} answers is not HTTP: {}",
+                run.plan.url,
+                most(&g.protocol_errors).unwrap_or_default()
+            ),
             None => note!("lastdrop: {} answered nothing; try: curl -v {}", run.plan.url, run.plan.url),
         }
         hint_of_restore(&run.plan.url);

@@ -4,11 +4,11 @@
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixListener;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::common::databases::Postgres;
 use crate::common::servers::Mariadb;
-use crate::common::{Folder, n, number, signal, wait_until};
+use crate::common::{Folder, free_port, n, number, signal, wait_until};
 use serde_json::{Value, json};
 
 /// Looks once, at whatever is named, for half a second.
@@ -196,6 +196,55 @@ fn mariadb_that_is_full_or_does_not_let_us_in_says_so() {
     let line = folder.run(&asked).stdout;
     assert!(line.contains("mysql: Too many connections"), "{line}");
     drop(sites);
+}
+
+#[test]
+fn a_database_over_tcp_is_asked_over_tls_and_its_certificate_is_verified() {
+    let folder = Folder::new();
+    let port = free_port();
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=db", "-keyout", "db.key"])
+        .args(["-out", "db.pem", "-addext", "subjectAltName=DNS:localhost"])
+        .current_dir(folder.path())
+        .output()
+        .expect("openssl");
+    assert!(made.status.success(), "{made:?}");
+    let files = ["db.pem", "db.key"].map(|name| folder.join(name));
+    for file in &files {
+        // Its user is another than ours.
+        std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o644)).expect("its mode");
+    }
+    let [certificate, key] = files.map(|file| file.display().to_string());
+    let options = [
+        "--skip-networking=0".to_string(),
+        format!("--port={port}"),
+        "--bind-address=127.0.0.1".into(),
+        format!("--ssl-cert={certificate}"),
+        format!("--ssl-key={key}"),
+    ];
+    let db = Mariadb::start(&folder, &options.each_ref().map(String::as_str));
+    db.run("CREATE USER look@'%' IDENTIFIED BY 'right-and-secret' REQUIRE SSL; GRANT PROCESS ON *.* TO look@'%';");
+    let trouble = |host: &str, more: &[&str]| {
+        let url = format!("mysql://look@{host}:{port}/{}", more.first().copied().unwrap_or_default());
+        let mut args = vec!["watch", "--db", &url, "--once", "--interval", "100ms", "--json", "-"];
+        let us = ourselves();
+        args.push(&us);
+        args.extend(more.iter().skip(1));
+        let output = folder.lastdrop(&args).env("LASTDROP_DB_PASSWORD", "right-and-secret").output().expect("it runs");
+        let seen = serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
+        seen["databases"][0]["trouble"].clone()
+    };
+    assert_eq!(trouble("localhost", &["", "--db-ca", &certificate]), Value::Null);
+    // Encrypted all the same: this way of proving the password does not tell it.
+    assert_eq!(trouble("localhost", &[""]), Value::Null);
+    assert_eq!(trouble("localhost", &["?ssl-mode=DISABLED"])["kind"], "denied");
+    let other = trouble("127.0.0.1", &["", "--db-ca", &certificate]);
+    assert!(
+        other["what"].as_str().is_some_and(|what| what.contains("it is for localhost, not for 127.0.0.1")),
+        "{other}"
+    );
+    let wrong = folder.run(&["watch", &ourselves(), "--once", "--db-ca", &key]);
+    assert!(wrong.code == 2 && wrong.stderr.contains("but: PRIVATE KEY"), "{wrong:?}");
 }
 
 #[test]

@@ -343,7 +343,7 @@ fn tls_is_verified_counted_and_resumed() {
     let refused = run(&[&url], 1);
     assert_eq!(n(&main_phase(&refused)["requests"]["failed"]["connect"]), 40);
     let errors = refused["generator"]["connect_errors"].to_string();
-    assert!(errors.contains("UnknownIssuer"), "{errors}");
+    assert!(errors.contains("its issuer is not an authority") && errors.contains("--ca FILE"), "{errors}");
     for good in [vec![url.as_str(), "--ca", &ca], vec![&url, "--insecure"], vec![&url, "--ca", &ca, "--tls", "1.2"]] {
         let p = main_phase(&run(&good, 0)).clone();
         assert_eq!((n(&p["requests"]["answered"]), n(&p["connections"]["handshakes_full"])), (40, 4), "{p}");
@@ -351,7 +351,7 @@ fn tls_is_verified_counted_and_resumed() {
     }
     // The certificate is for 127.0.0.1 and localhost.
     let other = run(&[&url, "--ca", &ca, "--server-name", "example.org"], 1);
-    assert!(other["generator"]["connect_errors"].to_string().contains("not valid for name"), "{other}");
+    assert!(other["generator"]["connect_errors"].to_string().contains("localhost, not for example.org"), "{other}");
     run(&[&url, "--ca", &ca, "--server-name", "localhost"], 0);
     for version in ["1.2", "1.3"] {
         let resumed = run(&[&url, "--ca", &ca, "--keepalive", "off", "--tls", version], 0);
@@ -956,11 +956,11 @@ fn every_hostile_end_is_counted_and_memory_stays_small() {
             }),
         ),
         (
-            "a thousand headers",
+            "ten thousand headers",
             &["protocol"],
             Box::new(|mut s| {
                 wait_for_request(&mut s);
-                let _ = s.write_all(format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(1000)).as_bytes());
+                let _ = s.write_all(format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(10_000)).as_bytes());
             }),
         ),
         (

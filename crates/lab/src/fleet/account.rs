@@ -430,6 +430,8 @@ fn add(sum: &mut Generator, one: &Generator) {
             *sum.entry(printable::lossless(what.as_bytes())).or_insert(0) += n;
         }
     }
+    let escaped = |all: &Vec<String>| all.iter().map(|what| printable::lossless(what.as_bytes())).collect();
+    sum.unverified = sum.unverified.take().or_else(|| one.unverified.as_ref().map(escaped));
     sum.shortage.add(one.shortage);
     // Of the machine that has least, or suffered most.
     let least = |a: u64, b: u64| if a == 0 { b } else { a.min(b) };

@@ -1,11 +1,14 @@
 //! What comes on a connection: bytes, TLS records, the end of the stream.
 
 use std::io;
+use std::time::SystemTime;
 
 use lastdrop_model::{Failure, Kind, Micros};
+use lastdrop_wire::{Certificate, verify};
 
 use super::EventLoop;
 use crate::ids::{Place, Slot};
+use crate::tls_config;
 use crate::transport::{READ_BUFFER_BYTES, State};
 use crate::world::{Outgoing, World};
 
@@ -132,6 +135,10 @@ impl<W: World> EventLoop<'_, W> {
         let ready = done && fed.is_ok();
         if ready {
             c.wire.ready(tls.agreed());
+            if self.job.plan.tls.insecure && self.record.outcome.unverified.is_none() {
+                let weak = Certificate::read(&tls.facts().certificate).map(|c| c.weaknesses(SystemTime::now()));
+                self.record.outcome.unverified = Some(weak.unwrap_or_else(|| vec!["cannot be read".into()]));
+            }
         }
         c.layers.tls = Some(tls);
         if ready {
@@ -161,11 +168,13 @@ impl<W: World> EventLoop<'_, W> {
             return false;
         }
         if let Err(e) = fed {
-            if state == State::Handshaking {
-                self.record.note_connect_error(&format!("TLS: {e}"));
+            let what = tls_config::failure(&e);
+            // With TLS 1.3 a server judges our certificate when the handshake is over for us.
+            if state == State::Handshaking || verify::is_about_client_certificate(&e) {
+                self.record.note_connect_error(&what);
                 self.fail(slot, Failure::Connect, now);
             } else {
-                self.record.note_protocol_error(&format!("TLS: {e}"));
+                self.record.note_protocol_error(&what);
                 self.fail(slot, Failure::Protocol, now);
             }
             return false;

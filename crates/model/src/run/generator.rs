@@ -38,6 +38,9 @@ pub struct Generator {
     pub connect_errors: BTreeMap<String, u64>,
     /// What was wrong with answers that are not HTTP.
     pub protocol_errors: BTreeMap<String, u64>,
+    /// What is weak about the server's certificate, which was not verified (`--insecure`); None where it was, or there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unverified: Option<Vec<String>>,
     /// What the generator itself ran out of.
     pub shortage: Shortage,
     /// Open files that this process may have.
@@ -64,6 +67,12 @@ pub struct Generator {
     /// Those of them that used most.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<OtherProgram>,
+}
+
+/// Why nothing was answered, as a user reads it: errors of TLS come from a server that is there, and say what helps.
+#[must_use]
+pub fn with_question(why: &str) -> String {
+    if why.starts_with("TLS: ") { why.into() } else { format!("{why}; is the server running, and is that its port?") }
 }
 
 /// A program that has nothing to do with a run.

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 pub use agent::AgentReport;
 pub use builder::RunBuilder;
-pub use generator::{Generator, OtherProgram, Shortage};
+pub use generator::{Generator, OtherProgram, Shortage, with_question};
 pub use joined_log::JoinedLog;
 pub use mark::Mark;
 pub use phase::{

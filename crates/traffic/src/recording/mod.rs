@@ -104,12 +104,17 @@ impl Sent {
             let parts = har::parts(content_type, &text);
             return if parts.is_empty() { Sent::Text(text) } else { Sent::Multipart(parts) };
         }
-        let form = kind.starts_with("application/x-www-form-urlencoded");
+        let form = kind.starts_with("application/x-www-form-urlencoded") && is_written_as_form(&text);
         match form.then(|| fields(&text)).flatten() {
             Some(fields) => Sent::Form(fields),
             None => Sent::Text(text),
         }
     }
+}
+
+/// Has the text no blanks and nothing else that an encoded form does not have? XML or JSON that is sent as a form would come out changed.
+fn is_written_as_form(text: &str) -> bool {
+    text.bytes().all(|b| (b.is_ascii_graphic() || !b.is_ascii()) && !b"<>\"{}\\^`|".contains(&b))
 }
 
 /// Could the text be a method's name?

@@ -353,3 +353,12 @@ fn a_number_that_a_redirect_or_a_hidden_field_gave_is_taken_there() {
     assert_eq!(plan.requests[2].url.path, "/thing.php?id={{id}}");
     assert!(matches!(&plan.requests[1].body, Body::Form(f) if f[0] == ("draft".to_string(), "{{draft}}".to_string())));
 }
+
+#[test]
+fn a_body_that_is_sent_as_a_form_and_is_none_stays_as_it_is() {
+    let of = |text: &str| Sent::of("application/x-www-form-urlencoded", text.into());
+    for text in ["<?xml version=\"1.0\"?><id>7</id>", "{\"a\":\"b=c\"}", "a=b c"] {
+        assert_eq!(of(text), Sent::Text(text.into()));
+    }
+    assert_eq!(of("a=b+c&d=%3C"), Sent::Form(vec![("a".into(), "b c".into()), ("d".into(), "<".into())]));
+}

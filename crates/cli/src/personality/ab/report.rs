@@ -6,6 +6,7 @@ use std::fs;
 use lastdrop_analyze::samples::Samples;
 use lastdrop_load::{TlsFacts, describe};
 use lastdrop_model::{Micros, Url, printable, secrets};
+use lastdrop_wire::Certificate;
 
 use super::flags::{BANNER, HTML_BANNER, Order};
 use super::tally::Tally;
@@ -361,21 +362,7 @@ fn protocol(tls: &TlsFacts) -> String {
 
 /// Bits of the public key of a certificate: an RSA modulus or the field of a curve.
 fn key_bits(der: &[u8]) -> usize {
-    let find = |oid: &[u8]| der.windows(oid.len()).position(|w| w == oid).map(|at| at + oid.len());
-    if let Some(at) = find(&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01]) {
-        // NULL, BIT STRING, SEQUENCE, then the modulus: INTEGER and its length.
-        let rest = der.get(at..).unwrap_or_default();
-        let modulus = rest.windows(4).position(|w| w[0] == 0x02 && w[1] == 0x82 && w[2] < 0x10);
-        return modulus.map_or(0, |at| {
-            let length = usize::from(rest[at + 2]) << 8 | usize::from(rest[at + 3]);
-            // A leading zero keeps it positive.
-            length.saturating_sub(usize::from(rest.get(at + 4) == Some(&0))) * 8
-        });
-    }
-    if find(&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07]).is_some() {
-        return 256;
-    }
-    if find(&[0x2b, 0x81, 0x04, 0x00, 0x22]).is_some() { 384 } else { 0 }
+    Certificate::read(der).map_or(0, |certificate| certificate.key.bits())
 }
 
 /// The key of the exchange as OpenSSL names it.
