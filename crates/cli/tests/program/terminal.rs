@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use crate::common::{Folder, Target, signal, wait_until};
+use crate::common::{Folder, Target, processes_with, signal, wait_until};
 use serde_json::Value;
 
 /// How a process has its terminal.
@@ -260,5 +260,24 @@ fn a_terminal_of_absurd_size_takes_no_absurd_memory() {
             let peak = peak_bytes(&command.child);
             assert!(peak < 300 << 20, "{args:?} at {rows} x {columns}: {peak} bytes");
         }
+    }
+}
+
+#[test]
+fn a_tune_whose_terminal_goes_away_restores_its_server_by_itself() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 4\nservice = '5ms'");
+    let (name, url, ours) = (target.name(), target.url(), folder.path().display().to_string());
+    let line = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let in_a_trial = || processes_with(".trial.conf").iter().any(|pid| line(pid).contains(&ours));
+    for tie in [Tie::Session, Tie::Output] {
+        // Without a watchdog, which would do it as well.
+        let args = ["tune", &name, "--url", &url, "-c", "8", "-d", "1s", "--warm-up", "50ms", "--dead-man", "0s"];
+        let mut tune = OnTerminal::start(&folder, &args, tie, 24, 80);
+        wait_until("a trial", in_a_trial);
+        tune.hang_up();
+        assert_eq!(tune.wait().code(), Some(129), "{tie:?}: {}", tune.text());
+        assert_eq!(folder.run(&["restore"]).stdout, "Nothing to put back.\n");
+        assert!(!in_a_trial() && target.scoreboard().is_some_and(|workers| workers.len() == 4), "{tie:?}");
     }
 }
