@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use lastdrop_model::{Url, plan_file};
-use lastdrop_traffic::recording::{PlanOptions, plan, read_curl, read_har, read_siege, read_wlog, read_wsesslog};
+use lastdrop_traffic::recording::{Imported, PlanOptions, plan, read_curl, read_har, read_siege, read_wlog, read_wsesslog};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -14,14 +14,14 @@ fuzz_target!(|text: &str| {
     let read = match choice {
         'h' => read_har(text),
         'c' => read_curl(text),
-        's' => read_siege(text),
-        'w' => read_wlog(text, &server),
-        _ => read_wsesslog(text, &server),
+        's' => read_siege(text).map(Imported::from),
+        'w' => read_wlog(text, &server).map(Imported::from),
+        _ => read_wsesslog(text, &server).map(Imported::from),
     };
-    let Ok(exchanges) = read else { return };
+    let Ok(Imported { exchanges, settings, left_out }) = read else { return };
     let independent = matches!(choice, 's' | 'w');
     let options =
-        PlanOptions { hosts: Vec::new(), data_file: "plan.csv".into(), independent, insecure: false, ca: None };
+        PlanOptions { data_file: "plan.csv".into(), independent, settings, left_out, ..PlanOptions::default() };
     let count = exchanges.len();
     let Ok(recorded) = plan(exchanges, &options) else { return };
     let again = plan_file::parse(&recorded.plan, Path::new("/folder"));

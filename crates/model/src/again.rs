@@ -91,8 +91,7 @@ mod tests {
         assert_eq!(with(|p| p.requests[0].body = Body::Text("{}".into())), NotAgain::Secrets);
         assert_eq!(with(|p| p.requests[0].body = Body::File("f".into())), NotAgain::Files);
         let part = |p: &mut Plan| {
-            p.requests[0].body =
-                Body::Multipart(vec![Part { name: "a".into(), content: PartContent::File("f".into()) }]);
+            p.requests[0].body = Body::Multipart(vec![Part::new("a", PartContent::File("f".into()))]);
         };
         assert_eq!(with(part), NotAgain::Files);
         assert_eq!(with(|p| p.tls.ca = Some("ca.pem".into())), NotAgain::Files);

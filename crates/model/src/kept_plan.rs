@@ -131,7 +131,7 @@ mod tests {
             ..RequestSpec::get(url.clone())
         };
         let (user, password) = (String::from("seen4"), String::from("hidden6"));
-        let part = |name: &str, content| Part { name: name.into(), content };
+        let part = |name: &str, content| Part::new(name, content);
         plan.requests = vec![
             with(Some(Auth::Basic { user: user.clone(), password: password.clone() }), Body::Text("hidden7".into())),
             with(

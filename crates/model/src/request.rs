@@ -104,13 +104,26 @@ pub enum Body {
 pub struct Part {
     pub name: String,
     pub content: PartContent,
+    /// The name of a file, as it is sent; that of the file itself without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_name: Option<String>,
+    /// Its type; `application/octet-stream` for a file without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+}
+
+impl Part {
+    /// A part with a name and a content.
+    #[must_use]
+    pub fn new(name: &str, content: PartContent) -> Part {
+        Part { name: name.into(), content, file_name: None, content_type: None }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PartContent {
     Text(String),
-    /// Sent with its name and `application/octet-stream`.
     File(PathBuf),
 }
 

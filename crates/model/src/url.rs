@@ -36,9 +36,10 @@ impl FromStr for Url {
         let err = |why: &str| UrlError { url: secrets::url(text).into_owned(), why: why.to_string() };
         let full = if text.contains("://") { text.to_string() } else { format!("http://{text}") };
         let without_fragment = full.split('#').next().unwrap_or_default();
-        let uri: http::Uri = without_fragment
-            .parse()
-            .map_err(|e: http::uri::InvalidUri| err(&format!("{e}; write it as http://127.0.0.1:8080/path")))?;
+        let uri: http::Uri = without_fragment.parse().map_err(|e: http::uri::InvalidUri| match bad_sign(text) {
+            Some(why) => err(&why),
+            None => err(&format!("{e}; write it as http://127.0.0.1:8080/path")),
+        })?;
         let tls = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
@@ -153,6 +154,17 @@ impl From<Url> for String {
     fn from(url: Url) -> String {
         url.in_full()
     }
+}
+
+/// The first sign of a text that may not stand in a URL, its place, and what to write for it.
+fn bad_sign(text: &str) -> Option<String> {
+    let is_blank = |c: char| c.is_whitespace() || c.is_control();
+    let first = |is_bad: &dyn Fn(char) -> bool| text.chars().enumerate().find(|(_, c)| is_bad(*c));
+    let (at, c) = first(&is_blank).or_else(|| first(&|c| !c.is_ascii() || "<>\\^`\"{}|".contains(c)))?;
+    let mut encoded = String::new();
+    c.to_string().bytes().for_each(|b| percent(b, &mut encoded));
+    let name = if c == ' ' { "a blank".into() } else { format!("'{}'", c.escape_debug()) };
+    Some(format!("{name} (character {}) may not stand in it; write {encoded}", at + 1))
 }
 
 fn default_port(tls: bool) -> u16 {
@@ -290,6 +302,15 @@ mod tests {
             "http://[a:b]/",
         ] {
             assert!(bad.parse::<Url>().is_err(), "{bad}");
+        }
+        for (bad, why) in [
+            ("http://h/a b", "a blank (character 11) may not stand in it; write %20"),
+            ("http://h/a?q=<x>", "'<' (character 14) may not stand in it; write %3C"),
+            ("http://h/a\tb", "'\\t' (character 11) may not stand in it; write %09"),
+            ("http://a b/", "a blank (character 9) may not stand in it"),
+        ] {
+            let error = bad.parse::<Url>().expect_err(bad).to_string();
+            assert!(error.ends_with(why), "{error}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use lastdrop_http::request::{write_field, write_line};
 use lastdrop_model::Url;
-use lastdrop_traffic::recording::{Exchange, Sent};
+use lastdrop_traffic::recording::{Exchange, Sent, uploaded_files};
 use lastdrop_wire::Wire;
 
 use crate::back::Back;
@@ -161,6 +161,7 @@ fn described(
     exchange.begin_us = begin_us;
     exchange.end_us = begin_us;
     exchange.headers = headers;
+    exchange.files = uploaded_files(&sent, &content_type, body);
     exchange.body = sent;
     exchange.classified()
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::entry::Entry;
-use crate::format::{Format, Outcome, recognise};
+use crate::format::{Format, Outcome, Unrecognised, recognise};
 use crate::lines::{Got, Lines};
 use crate::order::Order;
 use crate::tally::Tally;
@@ -42,10 +42,10 @@ pub enum LogError {
     #[error("cannot read {}: {error}", path.display())]
     Unreadable { path: PathBuf, error: io::Error },
     #[error(
-        "the format of {} is not recognised (its first line: {first}); --format takes the LogFormat or log_format that it was written with",
+        "the format of {} is not recognised (its first line: {first}){nearest}; --format takes the LogFormat or log_format that it was written with",
         path.display()
     )]
-    Unknown { path: PathBuf, first: String },
+    Unknown { path: PathBuf, first: String, nearest: String },
 }
 
 /// A file that is being read.
@@ -171,11 +171,14 @@ impl Source {
     fn look(path: &Path, number: u32, given: Option<&Arc<Format>>) -> Result<Option<Source>, LogError> {
         let unreadable = |error| LogError::Unreadable { path: path.to_path_buf(), error };
         let mut lines = Lines::open(path).map_err(unreadable)?;
+        let sample = lines.sample().map_err(unreadable)?;
         let format = match given {
-            Some(format) => Some(Arc::clone(format)),
-            None => recognise(lines.sample().map_err(unreadable)?),
+            Some(format) => format.fitted(sample),
+            None => match recognise(sample) {
+                Ok(format) => format,
+                Err(unrecognised) => return Source::unknown(path, &mut lines, unrecognised),
+            },
         };
-        let Some(format) = format else { return Source::unknown(path, &mut lines) };
         let mut entry = Entry::default();
         let first_us = lines.sample().ok().and_then(|sample| {
             let times = sample.filter_map(|line| {
@@ -190,14 +193,15 @@ impl Source {
         Ok(Some(Source::new(path, number, format, (!again).then_some(lines), first_us.unwrap_or(i64::MIN))))
     }
 
-    fn unknown(path: &Path, lines: &mut Lines) -> Result<Option<Source>, LogError> {
+    fn unknown(path: &Path, lines: &mut Lines, unrecognised: Unrecognised) -> Result<Option<Source>, LogError> {
         let unreadable = |error| LogError::Unreadable { path: path.to_path_buf(), error };
         let mut sample = lines.sample().map_err(unreadable)?;
         match sample.find(|line| !line.is_empty()) {
             None => Ok(None),
             Some(line) => {
                 let first = lastdrop_model::printable::lossless(&line[..line.len().min(120)]);
-                Err(LogError::Unknown { path: path.to_path_buf(), first })
+                let nearest = unrecognised.nearest.map_or(String::new(), |n| format!("; nearest is {n}"));
+                Err(LogError::Unknown { path: path.to_path_buf(), first, nearest })
             }
         }
     }
@@ -270,7 +274,7 @@ impl Source {
                 }
                 Got::TooLong(length) => {
                     tally.too_long += 1;
-                    tally.reject(&self.path, number, b"", || format!("a line of {length} bytes"));
+                    tally.reject(&self.path, number, b"", 0, || format!("a line of {length} bytes"));
                     continue;
                 }
                 Got::Line | Got::Torn => {}
@@ -278,13 +282,14 @@ impl Source {
             match self.format.read(&mut entry) {
                 Outcome::Request => {
                     tally.requests += 1;
+                    tally.note_unitless(&entry.unitless);
                     (entry.file, entry.number) = (self.number, number);
                     return Ok(Some(entry));
                 }
                 Outcome::Nothing => tally.nothing += 1,
                 Outcome::Rejected(misread) => {
                     tally.torn += u64::from(got == Got::Torn);
-                    tally.reject(&self.path, number, &entry.line, || self.format.explain(misread));
+                    tally.reject(&self.path, number, &entry.line, misread.at(), || self.format.explain(misread));
                 }
             }
             entry.reset();
@@ -375,7 +380,10 @@ mod tests {
         let numbers: Vec<u64> = tally.rejected.iter().map(|r| r.line).collect();
         assert_eq!(numbers, [2, 5, 7]);
         assert!(tally.rejected[0].text.contains("rubbish \\xff"), "{:?}", tally.rejected[0]);
-        assert_eq!(tally.rejected[2].why, "%t expected at byte 13");
+        assert_eq!(
+            tally.rejected[2].why,
+            "%t expected at byte 13: a time such as 10/Oct/2000:13:55:36 -0700 after \" [\""
+        );
     }
 
     #[test]
@@ -395,6 +403,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = file(&folder, "log", b"who knows what\nthis is\n");
         let error = Entries::open(&[path], &LogOptions::default()).expect_err("unknown");
-        assert!(error.to_string().contains("who knows what"), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("who knows what") && text.contains("; nearest is ") && text.contains(" expected at byte "),
+            "{text}"
+        );
     }
 }

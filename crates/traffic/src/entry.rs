@@ -57,6 +57,8 @@ pub struct Entry {
     /// Fields that are times, as they were read.
     pub(crate) stamps: Vec<(usize, Stamp)>,
     pub(crate) format: Option<Arc<Format>>,
+    /// The key of a duration that is left out, because nothing says its unit.
+    pub(crate) unitless: Vec<u8>,
     /// When the request came: µs since 1970 (UTC). Where the log has the time of its end and how long it took, that is taken off.
     pub time_us: i64,
     /// What the log's time is a multiple of, µs: 1,000,000 in most logs.
@@ -189,13 +191,22 @@ impl Entry {
         }
     }
 
+    /// The time is a multiple of this, or of what is known already where that is finer.
+    pub(crate) fn note_resolution(&mut self, resolution_us: u32) {
+        if self.resolution_us == 0 || resolution_us < self.resolution_us {
+            self.resolution_us = resolution_us;
+        }
+    }
+
     /// Forgets everything but the memory that it has.
     pub(crate) fn reset(&mut self) {
         let line = std::mem::take(&mut self.line);
         let fields = std::mem::take(&mut self.fields);
         let stamps = std::mem::take(&mut self.stamps);
         let format = self.format.take();
-        *self = Entry { line, fields, stamps, format, ..Entry::default() };
+        let unitless = std::mem::take(&mut self.unitless);
+        *self = Entry { line, fields, stamps, format, unitless, ..Entry::default() };
+        self.unitless.clear();
         self.line.clear();
         self.fields.clear();
         self.stamps.clear();
@@ -205,6 +216,7 @@ impl Entry {
     pub(crate) fn weight(&self) -> usize {
         size_of::<Entry>()
             + self.line.capacity()
+            + self.unitless.capacity()
             + self.fields.capacity() * size_of::<Span>()
             + self.stamps.capacity() * size_of::<(usize, Stamp)>()
     }

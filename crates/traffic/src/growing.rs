@@ -9,7 +9,7 @@ use lastdrop_model::documents::LogFile;
 
 use crate::entry::Entry;
 use crate::format::{Format, Outcome, SAMPLE_LINES, recognise};
-use crate::lines::{Lines, Packing};
+use crate::lines::{Lines, MAGIC_BYTES, Packing};
 use crate::tail::Tail;
 use crate::tally::Tally;
 
@@ -34,13 +34,14 @@ impl GrowingLog {
     pub fn open(path: &Path, format: Option<&Format>, from_start: bool) -> io::Result<GrowingLog> {
         let tail = Tail::open(path, from_start)?;
         let mut magic = Vec::new();
-        input::open_regular(path)?.take(4).read_to_end(&mut magic)?;
+        input::open_regular(path)?.take(MAGIC_BYTES).read_to_end(&mut magic)?;
         if Packing::of(&magic) != Packing::Plain {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is packed: it does not grow"));
         }
+        let mut lines = Lines::open(path)?;
         let format = match format {
-            Some(format) => Some(Arc::new(format.clone())),
-            None => recognise(Lines::open(path)?.sample()?),
+            Some(format) => Some(Arc::new(format.clone()).fitted(lines.sample()?)),
+            None => recognise(lines.sample()?).ok(),
         };
         Ok(GrowingLog {
             path: path.into(),
@@ -64,7 +65,7 @@ impl GrowingLog {
             let Some(known) = format.clone() else {
                 unknown.push(line.to_vec());
                 if unknown.len() >= SAMPLE_LINES {
-                    *format = recognise(unknown.iter().map(Vec::as_slice));
+                    *format = recognise(unknown.iter().map(Vec::as_slice)).ok();
                     read_all(unknown, format.as_ref(), entry, tally, path, &mut take);
                 }
                 return true;
@@ -77,7 +78,7 @@ impl GrowingLog {
         tally.torn += found.torn;
         self.rotations += found.rotations;
         if self.format.is_none() && !self.unknown.is_empty() {
-            self.format = recognise(self.unknown.iter().map(Vec::as_slice));
+            self.format = recognise(self.unknown.iter().map(Vec::as_slice)).ok();
             if self.format.is_some() {
                 let Self { unknown, format, entry, tally, path, .. } = self;
                 read_all(unknown, format.as_ref(), entry, tally, path, &mut take);
@@ -123,7 +124,7 @@ fn read_all(
     for line in lines.drain(..) {
         match format {
             Some(format) => drop(read(&line, format, entry, tally, path, take)),
-            None => tally.reject(path, tally.lines, &line, || "the format is not recognised".into()),
+            None => tally.reject(path, tally.lines, &line, 0, || "the format is not recognised".into()),
         }
     }
 }
@@ -141,10 +142,13 @@ fn read(
     match format.read(entry) {
         Outcome::Request => {
             tally.requests += 1;
+            tally.note_unitless(&entry.unitless);
             return take(entry);
         }
         Outcome::Nothing => tally.nothing += 1,
-        Outcome::Rejected(misread) => tally.reject(path, tally.lines, &entry.line, || format.explain(misread)),
+        Outcome::Rejected(misread) => {
+            tally.reject(path, tally.lines, &entry.line, misread.at(), || format.explain(misread));
+        }
     }
     true
 }

@@ -12,18 +12,43 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 pub const MOST_LINE_BYTES: usize = 64 << 10;
 const BUFFER_BYTES: usize = 256 << 10;
 
+/// So many first bytes tell what a file is packed with.
+pub(crate) const MAGIC_BYTES: u64 = 6;
+
+/// What to do with a file that is packed with a program whose files are not read.
+fn unpack_first(program: &str) -> String {
+    let unpack = match program {
+        "zip" => "unzip -p",
+        "bzip2" => "bzip2 -dc",
+        "lzip" => "lzip -dc",
+        "lz4" => "lz4 -dc",
+        _ => "xz -dc",
+    };
+    format!(
+        "it is packed with {program}, and only gzip and zstd are unpacked here; write `{unpack} FILE > access.log`, or for an analysis \
+         `{unpack} FILE | lastdrop replay - --analyse`"
+    )
+}
+
 /// What a file is packed with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Packing {
     Plain,
     Gzip,
     Zstd,
+    /// Of another program, which unpacks it.
+    Other(&'static str),
 }
 
 impl Packing {
-    /// By the first four bytes.
+    /// By the first six bytes.
     pub(crate) fn of(magic: &[u8]) -> Packing {
         match magic {
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Packing::Other("xz"),
+            [b'B', b'Z', b'h', b'1'..=b'9', b'1', b'A', ..] => Packing::Other("bzip2"),
+            [b'L', b'Z', b'I', b'P', ..] => Packing::Other("lzip"),
+            [0x04, 0x22, 0x4d, 0x18, ..] => Packing::Other("lz4"),
+            [b'P', b'K', 3, 4, ..] => Packing::Other("zip"),
             [0x1f, 0x8b, ..] => Packing::Gzip,
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Packing::Zstd,
             _ => Packing::Plain,
@@ -78,13 +103,14 @@ impl Lines {
     /// When the first bytes cannot be read.
     pub fn new(mut input: impl Read + Send + 'static) -> io::Result<Lines> {
         let mut magic = Vec::new();
-        input.by_ref().take(4).read_to_end(&mut magic)?;
+        input.by_ref().take(MAGIC_BYTES).read_to_end(&mut magic)?;
         let packing = Packing::of(&magic);
         let whole = Cursor::new(magic).chain(input);
         let input: Box<dyn Read + Send> = match packing {
             Packing::Gzip => Box::new(MultiGzDecoder::new(io::BufReader::new(whole))),
             Packing::Zstd => Box::new(Frames::new(io::BufReader::new(whole))),
             Packing::Plain => Box::new(whole),
+            Packing::Other(program) => return Err(io::Error::new(io::ErrorKind::Unsupported, unpack_first(program))),
         };
         Ok(Lines { input, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, number: 0, over: false, broken: None })
     }
@@ -277,6 +303,19 @@ mod tests {
         let got = all(text);
         assert_eq!(got[..2], ["1048576 bytes".to_string(), "next".into()]);
         assert_eq!(got[2].len(), MOST_LINE_BYTES);
+    }
+
+    #[test]
+    fn a_file_that_another_program_packed_says_how_to_unpack_it() {
+        for (magic, command) in [
+            (&b"\xfd7zXZ\0\0\x04"[..], "`xz -dc FILE | lastdrop"),
+            (b"BZh91AY&SY", "`bzip2 -dc FILE | lastdrop"),
+            (b"PK\x03\x04..", "unzip -p"),
+        ] {
+            let error = Lines::new(Cursor::new(magic.to_vec())).expect_err("packed");
+            assert!(error.to_string().contains(command), "{error}");
+        }
+        assert_eq!(all(b"BZh is a word\n".to_vec()), ["BZh is a word"]);
     }
 
     #[test]

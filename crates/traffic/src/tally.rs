@@ -30,6 +30,8 @@ pub struct Tally {
     pub damaged: Vec<String>,
     /// The first lines that were not understood.
     pub rejected: Vec<Rejected>,
+    /// Keys of durations that were left out, because nothing says their unit, and how often.
+    pub unitless: Vec<(String, u64)>,
 }
 
 /// A line that was not understood.
@@ -39,7 +41,7 @@ pub struct Rejected {
     /// From 1.
     pub line: u64,
     pub why: String,
-    /// Its beginning; bytes that are no text are shown.
+    /// The line about the place that does not fit; bytes that are no text are shown.
     pub text: String,
 }
 
@@ -57,12 +59,49 @@ impl Tally {
         self.damaged.extend_from_slice(&other.damaged);
         let room = MOST_REJECTED.saturating_sub(self.rejected.len());
         self.rejected.extend(other.rejected.iter().take(room).cloned());
+        other.unitless.iter().for_each(|(key, n)| self.add_unitless(key, *n));
     }
 
-    pub(crate) fn reject(&mut self, file: &Path, line: u64, text: &[u8], why: impl FnOnce() -> String) {
+    fn add_unitless(&mut self, key: &str, times: u64) {
+        if let Some((_, n)) = self.unitless.iter_mut().find(|(known, _)| known == key) {
+            *n += times;
+        } else if self.unitless.len() < MOST_REJECTED {
+            self.unitless.push((key.into(), times));
+        }
+    }
+
+    /// Counts a duration whose unit is not known, by its key.
+    pub(crate) fn note_unitless(&mut self, key: &[u8]) {
+        if !key.is_empty() {
+            self.add_unitless(&String::from_utf8_lossy(key), 1);
+        }
+    }
+
+    /// What there is to be said of durations that were left out.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let note = |(key, n): &(String, u64)| {
+            let key = lossless(key.as_bytes());
+            format!(
+                "{key} says no unit, so that of {n} requests is not used; --format json,{key}:ms (or s, us, ns) says it"
+            )
+        };
+        self.unitless.iter().map(note).collect()
+    }
+
+    /// Counts a line that is not understood; `at` is the place that does not fit.
+    pub(crate) fn reject(&mut self, file: &Path, line: u64, text: &[u8], at: usize, why: impl FnOnce() -> String) {
         self.unparsed += 1;
         if self.rejected.len() < MOST_REJECTED {
-            let text = lossless(&text[..text.len().min(MOST_SHOWN_BYTES)]);
+            // A place far in a long line is shown with what is before it.
+            let from = if at + MOST_SHOWN_BYTES / 4 > MOST_SHOWN_BYTES {
+                at.min(text.len()).saturating_sub(MOST_SHOWN_BYTES / 2)
+            } else {
+                0
+            };
+            let dots = if from > 0 { "…" } else { "" };
+            let shown = lossless(&text[from..text.len().min(from + MOST_SHOWN_BYTES)]);
+            let text = format!("{dots}{shown}");
             self.rejected.push(Rejected { file: file.display().to_string(), line, why: why(), text });
         }
     }

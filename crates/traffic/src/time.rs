@@ -86,6 +86,45 @@ impl TimeForm {
     }
 }
 
+impl TimeForm {
+    /// What the forms of one format do not say of a day, all together. A form that is no pattern of strftime says all of it.
+    pub(crate) fn missing<'a>(forms: impl Iterator<Item = &'a TimeForm>) -> Option<&'static str> {
+        let mut all: Vec<&Item> = Vec::new();
+        for form in forms {
+            match form {
+                TimeForm::Strftime(items) => all.extend(items),
+                TimeForm::Fraction(_) => {}
+                _ => return None,
+            }
+        }
+        if all.contains(&&Item::Epoch) {
+            return None;
+        }
+        let needed: [(&str, &[Item]); 5] = [
+            ("year (%Y)", &[Item::Year, Item::ShortYear]),
+            ("month (%b or %m)", &[Item::Month, Item::MonthName]),
+            ("day (%d)", &[Item::DayOfMonth]),
+            ("hour (%H)", &[Item::Hour, Item::Hour12]),
+            ("minute (%M)", &[Item::Minute]),
+        ];
+        needed.iter().find(|(_, any)| !any.iter().any(|item| all.contains(&item))).map(|(name, _)| *name)
+    }
+
+    /// For people: what a time of it looks like.
+    pub(crate) fn describe(&self) -> &'static str {
+        match self {
+            TimeForm::Common => "a time such as 10/Oct/2000:13:55:36 -0700",
+            TimeForm::Iso => "a time such as 2000-10-10T13:55:36-07:00",
+            TimeForm::Epoch(1_000_000) => "seconds since 1970",
+            TimeForm::Epoch(1_000) => "milliseconds since 1970",
+            TimeForm::Epoch(_) => "microseconds since 1970",
+            TimeForm::Fraction(_) => "a part of a second",
+            TimeForm::Epa => "a time such as 29:23:53:25",
+            TimeForm::Strftime(_) => "a time of that form",
+        }
+    }
+}
+
 fn expand(format: &str, items: &mut Vec<Item>) -> Result<(), String> {
     let mut letters = format.chars();
     while let Some(c) = letters.next() {
@@ -257,55 +296,102 @@ fn epa(text: &[u8]) -> Option<Stamp> {
 }
 
 fn by_items(text: &[u8], items: &[Item]) -> Option<Stamp> {
-    let (mut year, mut month_, mut day, mut hour, mut minute, mut second) = (1970, 1, 1, 0, 0, 0);
-    let (mut east, mut afternoon, mut epoch_s) = (0, None, None);
-    let mut at = 0;
-    for item in items {
-        let rest = text.get(at..)?;
-        // Padded with a blank, as %e does it.
-        let number = |most| {
-            let blanks = rest.iter().take_while(|b| **b == b' ').count();
-            digits(&rest[blanks..], most).map(|(n, length)| (n, length + blanks))
-        };
-        let letters = rest.iter().position(|b| !b.is_ascii_alphabetic()).unwrap_or(rest.len());
-        let (value, length) = match item {
-            Item::Literal(literal) => (0, rest.starts_with(literal).then_some(literal.len())?),
-            Item::Year => number(4)?,
-            Item::Epoch => number(17)?,
-            Item::MonthName => (month(rest)?, letters),
-            Item::DayName | Item::ZoneName => (0, Some(letters).filter(|n| *n > 0)?),
-            Item::Half => (i64::from(rest.first()?.eq_ignore_ascii_case(&b'p')), 2),
-            Item::Zone => zone(rest)?,
-            _ => number(2)?,
-        };
-        match item {
-            Item::Year => year = value,
-            Item::ShortYear => year = if value < 69 { 2000 + value } else { 1900 + value },
-            Item::Month | Item::MonthName => month_ = value,
-            Item::DayOfMonth => day = value,
-            Item::Hour | Item::Hour12 => hour = value,
-            Item::Half => afternoon = Some(value == 1),
-            Item::Minute => minute = value,
-            Item::Second => second = value,
-            Item::Zone => east = value,
-            Item::Epoch => epoch_s = Some(value),
-            Item::Literal(_) | Item::DayName | Item::ZoneName => {}
+    let mut moment = Moment::default();
+    let length = moment.read(text, items)?;
+    moment.stamp(length)
+}
+
+/// A moment that is read piece by piece; what no piece says is the beginning of 1970.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    year: i64,
+    month: i64,
+    day: i64,
+    hour: i64,
+    minute: i64,
+    second: i64,
+    east_s: i64,
+    is_afternoon: Option<bool>,
+    epoch_s: Option<i64>,
+    part_us: i64,
+    resolution_us: u32,
+}
+
+impl Default for Moment {
+    fn default() -> Moment {
+        Moment {
+            year: 1970,
+            month: 1,
+            day: 1,
+            hour: 0,
+            minute: 0,
+            second: 0,
+            east_s: 0,
+            is_afternoon: None,
+            epoch_s: None,
+            part_us: 0,
+            resolution_us: SECOND_US as u32,
         }
-        at += length;
     }
-    if let Some(afternoon) = afternoon {
-        hour = hour % 12 + if afternoon { 12 } else { 0 };
+}
+
+impl Moment {
+    /// Reads a piece that a text begins with; its length.
+    pub(crate) fn read(&mut self, text: &[u8], items: &[Item]) -> Option<usize> {
+        let mut at = 0;
+        for item in items {
+            let rest = text.get(at..)?;
+            // Padded with a blank, as %e does it.
+            let number = |most| {
+                let blanks = rest.iter().take_while(|b| **b == b' ').count();
+                digits(&rest[blanks..], most).map(|(n, length)| (n, length + blanks))
+            };
+            let letters = rest.iter().position(|b| !b.is_ascii_alphabetic()).unwrap_or(rest.len());
+            let (value, length) = match item {
+                Item::Literal(literal) => (0, rest.starts_with(literal).then_some(literal.len())?),
+                Item::Year => number(4)?,
+                Item::Epoch => number(17)?,
+                Item::MonthName => (month(rest)?, letters),
+                Item::DayName | Item::ZoneName => (0, Some(letters).filter(|n| *n > 0)?),
+                Item::Half => (i64::from(rest.first()?.eq_ignore_ascii_case(&b'p')), 2),
+                Item::Zone => zone(rest)?,
+                _ => number(2)?,
+            };
+            match item {
+                Item::Year => self.year = value,
+                Item::ShortYear => self.year = if value < 69 { 2000 + value } else { 1900 + value },
+                Item::Month | Item::MonthName => self.month = value,
+                Item::DayOfMonth => self.day = value,
+                Item::Hour | Item::Hour12 => self.hour = value,
+                Item::Half => self.is_afternoon = Some(value == 1),
+                Item::Minute => self.minute = value,
+                Item::Second => self.second = value,
+                Item::Zone => self.east_s = value,
+                Item::Epoch => self.epoch_s = Some(value),
+                Item::Literal(_) | Item::DayName | Item::ZoneName => {}
+            }
+            at += length;
+        }
+        if matches!(items.last(), Some(Item::Second | Item::Epoch)) {
+            let (part_us, resolution_us, length) = fraction(text.get(at..)?);
+            (self.part_us, self.resolution_us) = (part_us, resolution_us);
+            at += length;
+        }
+        Some(at)
     }
-    let us = match epoch_s {
-        Some(s) => s.checked_mul(SECOND_US)?,
-        None => moment(year, month_, day, hour, minute, second)? - east * SECOND_US,
-    };
-    let (part, resolution_us, length) = if matches!(items.last(), Some(Item::Second | Item::Epoch)) {
-        fraction(text.get(at..)?)
-    } else {
-        (0, SECOND_US as u32, 0)
-    };
-    Some(Stamp { us: us.checked_add(part)?, resolution_us, length: at + length })
+
+    /// The moment, as a stamp of a length.
+    pub(crate) fn stamp(&self, length: usize) -> Option<Stamp> {
+        let hour = match self.is_afternoon {
+            Some(is_afternoon) => self.hour % 12 + if is_afternoon { 12 } else { 0 },
+            None => self.hour,
+        };
+        let us = match self.epoch_s {
+            Some(s) => s.checked_mul(SECOND_US)?,
+            None => moment(self.year, self.month, self.day, hour, self.minute, self.second)? - self.east_s * SECOND_US,
+        };
+        Some(Stamp { us: us.checked_add(self.part_us)?, resolution_us: self.resolution_us, length })
+    }
 }
 
 #[cfg(test)]

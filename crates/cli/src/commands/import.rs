@@ -9,7 +9,7 @@ use lastdrop_load::files;
 use lastdrop_model::Url;
 use lastdrop_model::printable::line;
 use lastdrop_traffic::recording::{
-    Exchange, PlanOptions, Recorded, RecordingError, plan_with_progress, read_curl, read_har, read_siege, read_wlog,
+    Imported, PlanOptions, Recorded, RecordingError, plan_with_progress, read_curl, read_har, read_siege, read_wlog,
     read_wsesslog,
 };
 
@@ -63,11 +63,20 @@ impl Kind {
         match first.trim_start_matches('\u{feff}') {
             _ if text.contains('\0') => Kind::Wlog,
             l if l.starts_with('{') => Kind::Har,
-            l if l.starts_with("curl ") => Kind::Curl,
-            l if l.starts_with('/') => Kind::Wsesslog,
+            l if l.starts_with('/') && !is_curl(l) => Kind::Wsesslog,
+            // Lines before it may give variables their values.
+            _ if text.lines().any(|l| is_curl(l.trim())) => Kind::Curl,
             _ => Kind::Siege,
         }
     }
+}
+
+/// Does a command of curl begin here, perhaps behind a prompt?
+fn is_curl(line: &str) -> bool {
+    let line = line.trim_start_matches('\u{feff}');
+    let line = line.strip_prefix("$ ").unwrap_or(line).trim_start();
+    let program = line.split_whitespace().next().unwrap_or_default();
+    matches!(program, "curl" | "curl.exe") || program.ends_with("/bin/curl")
 }
 
 pub fn import(args: &ImportArgs) -> Result<Exit> {
@@ -75,16 +84,19 @@ pub fn import(args: &ImportArgs) -> Result<Exit> {
     let kind = args.kind.unwrap_or_else(|| Kind::of(&text));
     let files = PlanFiles::open(&args.output)?;
     let independent = matches!(kind, Kind::Siege | Kind::Wlog);
+    let in_file = |e: RecordingError| UsageError(format!("{}: {e}", args.file.display()));
+    let imported = read(&text, kind, args.to.as_ref())?.map_err(in_file)?;
     let options = PlanOptions {
         hosts: args.host.clone(),
         data_file: files.data_name.clone(),
         independent,
+        settings: imported.settings,
+        left_out: imported.left_out,
         ..PlanOptions::default()
     };
-    let in_file = |e: RecordingError| UsageError(format!("{}: {e}", args.file.display()));
-    let exchanges = read(&text, kind, args.to.as_ref())?.map_err(in_file)?;
-    let mut progress = Progress::new(exchanges.len(), args.quiet);
-    let recorded = plan_with_progress(exchanges, &options, &mut |percent| progress.show(percent)).map_err(in_file)?;
+    let mut progress = Progress::new(imported.exchanges.len(), args.quiet);
+    let recorded =
+        plan_with_progress(imported.exchanges, &options, &mut |percent| progress.show(percent)).map_err(in_file)?;
     let steps = recorded.plan.matches("\n[[request]]").count();
     let values = recorded.plan.matches("\nextract.").count();
     if !args.quiet {
@@ -96,14 +108,14 @@ pub fn import(args: &ImportArgs) -> Result<Exit> {
 }
 
 /// The exchanges of a text.
-fn read(text: &str, kind: Kind, to: Option<&Url>) -> Result<Result<Vec<Exchange>, RecordingError>, UsageError> {
+fn read(text: &str, kind: Kind, to: Option<&Url>) -> Result<Result<Imported, RecordingError>, UsageError> {
     let server = || to.ok_or_else(|| UsageError("a workload of httperf names no server: --to URL does".into()));
     Ok(match kind {
         Kind::Har => read_har(text),
         Kind::Curl => read_curl(text),
-        Kind::Siege => read_siege(text),
-        Kind::Wlog => read_wlog(text, server()?),
-        Kind::Wsesslog => read_wsesslog(text, server()?),
+        Kind::Siege => read_siege(text).map(Imported::from),
+        Kind::Wlog => read_wlog(text, server()?).map(Imported::from),
+        Kind::Wsesslog => read_wsesslog(text, server()?).map(Imported::from),
     })
 }
 

@@ -92,8 +92,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", value_parser = within::<u32>(SEED))]
     pub seed: Option<u32>,
 
-    /// Format of the logs where it is not recognised: a name (common, combined, json, haproxy) or the text of Apache's LogFormat or
-    /// nginx's log_format
+    /// Format of the logs where it is not recognised: a name (common, combined, ingress-nginx, haproxy, squid), json with units and keys
+    /// (`json,duration:ms,client=from`), or the text of Apache's LogFormat, nginx's log_format or HAProxy's log-format
     #[arg(long, value_name = "FORMAT", value_parser = str::parse::<Format>, help_heading = "The log")]
     pub format: Option<Format>,
     /// Lines may be out of order by so much; what is beyond is counted and sent at once [default: 1m]

@@ -125,9 +125,8 @@ impl RequestArgs {
         if self.parts.is_empty() {
             return Body::None;
         }
-        let part = |(name, value): &(String, String)| Part {
-            name: name.clone(),
-            content: file(value).map_or_else(|| PartContent::Text(value.clone()), PartContent::File),
+        let part = |(name, value): &(String, String)| {
+            Part::new(name, file(value).map_or_else(|| PartContent::Text(value.clone()), PartContent::File))
         };
         Body::Multipart(self.parts.iter().map(part).collect())
     }

@@ -186,7 +186,7 @@ impl Feed {
         (tally.lines, tally.unparsed) = (lines.lines, lines.unparsed);
         // Where they are and not what they say: a line may have anything in it, and a run is kept.
         let rejected = lines.rejected.iter().map(|r| format!("{}:{}: {}", r.file, r.line, r.why));
-        tally.rejected = rejected.chain(lines.damaged.iter().cloned()).collect();
+        tally.rejected = rejected.chain(lines.damaged.iter().cloned()).chain(lines.notes()).collect();
         tally
     }
 }

@@ -170,3 +170,40 @@ fn what_cannot_be_analysed_is_refused_in_words() {
     let empty: Value = folder.json(&["replay", &log(&folder, "empty", ""), "--analyse"], 1);
     assert_eq!(n(&empty["requests"]), 0);
 }
+
+#[test]
+fn a_log_in_another_log_is_read_and_a_duration_without_a_unit_is_not_used() {
+    let folder = Folder::new();
+    let line = |n: u32| {
+        format!(
+            "2026-05-13T10:00:0{n}.5Z stdout F {{\"time\":\"2026-05-13T10:00:0{n}Z\",\"remote_ip\":\"203.0.113.{n}\",\"method\":\"GET\",\
+             \"path\":\"/a\",\"status\":200,\"duration\":26}}\n"
+        )
+    };
+    let text: String = (0..5).map(line).collect();
+    let log = log(&folder, "app.log", text + "2026-05-13T10:00:09.5Z stdout F rubbish\n");
+    let d = folder.json(&["replay", &log, "--analyse"], 0);
+    assert_eq!((n(&d["requests"]), n(&d["unparsed"])), (5, 1), "{d}");
+    assert!(d["server_time_us"].is_null(), "{d}");
+    assert!(d["clients"][0]["address"].as_str().is_some_and(|a| a.starts_with("203.0.113.")), "{d}");
+    assert!(d["notes"].to_string().contains("duration says no unit, so that of 5 requests is not used"), "{d}");
+    assert_eq!(d["rejected"][0]["line"], 6, "{d}");
+    assert!(d["rejected"][0]["why"].as_str().is_some_and(|why| why.contains("stops being one at byte 33")), "{d}");
+    let d = folder.json(&["replay", &log, "--analyse", "--format", "json,duration:ms"], 0);
+    assert!((25_000..27_000).contains(&n(&d["server_time_us"]["p50"])), "{d}");
+}
+
+#[test]
+fn a_log_that_is_not_recognised_says_where_it_stops_to_fit() {
+    let folder = Folder::new();
+    let tail = "[13/May/2026:10:00:00 +0000] \"GET / HTTP/1.1\" 200 5";
+    let strange = log(&folder, "strange", format!("prod web1 203.0.113.7 - - {tail}\n"));
+    let packed = log(&folder, "access.log.xz", b"\xfd7zXZ\0\0\x04\xe6\xd6");
+    for (file, word) in [
+        (&strange, "; nearest is combined: %u expected at byte 10"),
+        (&packed, "`xz -dc FILE | lastdrop replay - --analyse`"),
+    ] {
+        let done = folder.run(&["replay", file, "--analyse"]);
+        assert!(done.code == 1 && done.stderr.contains(word), "{done:?}");
+    }
+}

@@ -139,12 +139,39 @@ fn what_cannot_be_imported_is_told() {
     for (text, args, word) in [
         ("{\"log\":1}", vec!["-o", "plan.toml"], "no HAR file"),
         ("/a\n", vec!["-o", "plan.toml"], "--to"),
-        ("curl -d @/etc/passwd http://h/", vec!["-o", "plan.toml"], "no other file"),
+        ("curl -b jar.txt http://h/", vec!["-o", "plan.toml"], "no other file"),
+        ("curl http://h/?a=1&b=2", vec!["-o", "plan.toml"], "put the URL in quotes"),
         ("http://h/", vec!["-o", "-"], "no name for a plan"),
         ("http://h/", vec![], "--output"),
     ] {
         fs::write(&file, text).expect("written");
         let done = folder.run(&[&["import", name][..], &args].concat());
         assert!(done.code == 2 && done.stderr.contains(word), "{done:?}");
+    }
+}
+
+#[test]
+fn an_uploaded_file_is_sent_as_it_was_and_what_is_left_out_is_in_the_plan() {
+    let (address, seen) = serve(read, |_| answer("200 OK", "", "ok"));
+    let folder = Folder::new();
+    let (file, plan) = (folder.join("copied.txt"), folder.join("plan.toml"));
+    fs::write(folder.join("a.csv"), "id,n\n1,2\n").expect("written");
+    let command = format!(
+        "$ curl http://{address}/up -F 'doc=@a.csv;type=text/csv' -F 'j={{}};type=application/json' --http2 | jq .\n"
+    );
+    fs::write(&file, command).expect("written");
+    let (file, plan) = (file.to_str().expect("text"), plan.to_str().expect("text"));
+    let done = folder.run(&["import", file, "-o", plan]);
+    assert!(done.code == 0 && done.stderr.contains("note: command 1: left out: --http2"), "{done:?}");
+    let text = fs::read_to_string(plan).expect("a plan");
+    assert!(text.contains("# command 1: left out: --http2") && text.contains("piped to: jq ."), "{text}");
+    folder.json(&["run", plan, "-c", "1", "-n", "1", "--no-store"], 0);
+    let seen = seen.lock().expect("nobody panicked");
+    let body = &seen.last().expect("a request").body;
+    for part in [
+        "name=\"doc\"; filename=\"a.csv\"\r\nContent-Type: text/csv\r\n\r\nid,n\n1,2\n",
+        "name=\"j\"\r\nContent-Type: application/json\r\n\r\n{}",
+    ] {
+        assert!(body.contains(part), "{part}: {body}");
     }
 }

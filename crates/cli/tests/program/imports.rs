@@ -127,7 +127,9 @@ fn reports_of_others_are_read_and_what_they_cannot_say_is_said() {
         ("oha", 97.5, "B is by oha: what was cut off at its end is left out"),
         ("k6_export", 99.5, "B is by k6: no p99 unless"),
         ("k6_handled", 99.5, "B is by k6: its times leave out connecting"),
+        ("oha_text", 97.5, "B is by oha: what was cut off at its end is left out"),
         ("vegeta", 98.0, "B is by vegeta: its times begin when a request is sent"),
+        ("vegeta_text", 98.0, "B is by vegeta: its times begin when a request is sent"),
     ] {
         let document = folder.json(&["compare", &ab, &example(name)], 0);
         assert_eq!((number(&document["metrics"]["rps"]["b"]) * 100.0).round() / 100.0, rps, "{name} {document:#}");

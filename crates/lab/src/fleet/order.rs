@@ -184,7 +184,7 @@ mod tests {
         plan.tls.ca = Some("ca".into());
         plan.requests[0].body = Body::File("body".into());
         plan.requests.push(plan.requests[0].clone());
-        let part = |name: &str| Part { name: "f".into(), content: PartContent::File(name.into()) };
+        let part = |name: &str| Part::new("f", PartContent::File(name.into()));
         plan.requests[1].body = Body::Multipart(vec![part("b"), part("a")]);
         let names: Vec<_> = files_of(&plan).into_iter().map(|p| p.display().to_string()).collect();
         assert_eq!(names, ["a", "b", "body", "ca"]);

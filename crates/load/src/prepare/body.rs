@@ -70,22 +70,27 @@ pub(super) fn prepare_body(
             content_type(format!("multipart/form-data; boundary={BOUNDARY}"));
             let mut whole = Template::default();
             for part in parts {
-                let name = part.name.replace('"', "%22").replace(['\r', '\n'], "");
-                let head = format!("--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"");
-                match &part.content {
-                    PartContent::Text(text) => {
-                        whole.append(Template::literal(format!("{head}\r\n\r\n").into_bytes()));
-                        whole.append(template(text, Encode::Raw)?);
-                    }
+                let escaped = |text: &str| text.replace('"', "%22").replace(['\r', '\n'], "");
+                let mut head =
+                    format!("--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{}\"", escaped(&part.name));
+                let (file_name, kind) = match &part.content {
+                    PartContent::Text(_) => (None, None),
                     PartContent::File(path) => {
-                        let file =
-                            path.file_name().map(|n| n.to_string_lossy().replace('"', "%22")).unwrap_or_default();
-                        let mut bytes =
-                            format!("{head}; filename=\"{file}\"\r\nContent-Type: application/octet-stream\r\n\r\n")
-                                .into_bytes();
-                        bytes.extend_from_slice(&bodies.read(path)?);
-                        whole.append(Template::literal(bytes));
+                        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+                        (Some(name), Some("application/octet-stream"))
                     }
+                };
+                if let Some(name) = part.file_name.as_ref().or(file_name.as_ref()) {
+                    head.push_str(&format!("; filename=\"{}\"", escaped(name)));
+                }
+                if let Some(kind) = part.content_type.as_deref().or(kind) {
+                    head.push_str(&format!("\r\nContent-Type: {kind}"));
+                }
+                head.push_str("\r\n\r\n");
+                whole.append(Template::literal(head.into_bytes()));
+                match &part.content {
+                    PartContent::Text(text) => whole.append(template(text, Encode::Raw)?),
+                    PartContent::File(path) => whole.append(Template::literal(bodies.read(path)?)),
                 }
                 whole.append(Template::literal(b"\r\n".to_vec()));
             }

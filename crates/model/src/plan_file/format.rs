@@ -349,6 +349,11 @@ pub(super) struct PartFile {
     pub(super) name: String,
     pub(super) value: Option<String>,
     pub(super) file: Option<PathBuf>,
+    /// The name of a file, as it is sent [that of the file].
+    pub(super) filename: Option<String>,
+    /// Its Content-Type [application/octet-stream for a file].
+    #[serde(rename = "type")]
+    pub(super) content_type: Option<String>,
 }
 
 /// One of the three.

@@ -29,7 +29,11 @@ pub(super) fn read_request(r: &RequestFile, url: Option<&Url>, folder: &Path) ->
                 (None, Some(file)) => PartContent::File(folder.join(file)),
                 _ => return Err(("a part of a multipart body needs a value or a file", "write value = or file =")),
             };
-            all.push(Part { name: part.name.clone(), content });
+            let (file_name, content_type) = (part.filename.clone(), part.content_type.clone());
+            if content_type.as_ref().is_some_and(|kind| check_header("Content-Type", kind).is_err()) {
+                return Err(("a type of a part that is no header's value", "write type = \"text/plain\""));
+            }
+            all.push(Part { name: part.name.clone(), content, file_name, content_type });
         }
         bodies.push(Body::Multipart(all));
     }

@@ -260,6 +260,7 @@ impl Analysis {
             document.end_unix_s = self.last_us as f64 / 1e6;
         }
         document.notes = notes(&document);
+        document.notes.extend(tally.notes());
         document
     }
 }

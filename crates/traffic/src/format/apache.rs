@@ -1,6 +1,6 @@
 //! Apache's LogFormat (mod_log_config) as a pattern.
 
-use super::pattern::{Field, Pattern, Piece, Took};
+use super::pattern::{Field, Notation, Pattern, Piece, Took};
 use crate::entry::Role;
 use crate::time::TimeForm;
 
@@ -76,6 +76,7 @@ pub(super) fn push(c: char, to: &mut Vec<u8>) {
 fn field(letter: char, argument: Option<&str>) -> Result<Field, String> {
     Ok(match (letter, argument) {
         ('h' | 'a', _) => Field::Text(Role::Client),
+        ('l', _) => Field::Ident,
         ('u', _) => Field::Text(Role::User),
         ('r', _) => Field::RequestLine,
         ('m', _) => Field::Text(Role::Method),
@@ -84,11 +85,12 @@ fn field(letter: char, argument: Option<&str>) -> Result<Field, String> {
         ('H', _) => Field::Text(Role::Protocol),
         ('s', _) => Field::Status,
         ('b' | 'B' | 'O', _) => Field::Bytes,
+        ('I' | 'S' | 'k' | 'p' | 'P', _) => Field::Digits,
         ('v' | 'V', _) => Field::Text(Role::Host),
-        ('D', _) => Field::Took(Took::Server, 1),
-        ('T', None | Some("s")) => Field::Took(Took::Server, 1_000_000),
-        ('T', Some("ms")) => Field::Took(Took::Server, 1_000),
-        ('T', Some("us")) => Field::Took(Took::Server, 1),
+        ('D', _) => Field::Took(Took::Server, 1, Notation::Any),
+        ('T', None | Some("s")) => Field::Took(Took::Server, 1_000_000, Notation::Any),
+        ('T', Some("ms")) => Field::Took(Took::Server, 1_000, Notation::Any),
+        ('T', Some("us")) => Field::Took(Took::Server, 1, Notation::Any),
         ('T', Some(_)) => return Err("the unit is s, ms or us".into()),
         ('t', Some(form)) => Field::Time(time(form)?),
         ('i', Some(name)) => match name.to_ascii_lowercase().as_str() {
@@ -96,8 +98,10 @@ fn field(letter: char, argument: Option<&str>) -> Result<Field, String> {
             "referer" | "referrer" => Field::Text(Role::Referer),
             "user-agent" => Field::Text(Role::Agent),
             "cookie" => Field::Text(Role::Cookies),
-            _ => Field::Other,
+            "x-forwarded-for" => Field::Forwarded,
+            _ => Field::Free,
         },
+        ('o' | 'C' | 'e' | 'n', _) => Field::Free,
         (letter, _) if letter.is_ascii_alphabetic() || letter == '^' => Field::Other,
         _ => return Err("is no field of LogFormat".into()),
     })

@@ -1,57 +1,155 @@
-//! HAProxy's `option httplog` (and httpslog), with what syslog puts before it. What `option tcplog` writes, and what HAProxy says of
+//! HAProxy: `option httplog` (and httpslog), and the text of a `log-format`. What `option tcplog` writes, and what HAProxy says of
 //! itself, is no request.
 
-use super::pattern::{Field, Misfit, Pattern, Piece, Took};
+use super::apache::push;
+use super::pattern::{Field, Misfit, Notation, Pattern, Piece, Took};
 use crate::entry::{Entry, Role};
 use crate::time::TimeForm;
 
 const PROGRAM: &[u8] = b"haproxy[";
 
-/// `client:port [accepted] frontend backend/server TR/Tw/Tc/Tr/Ta status bytes cookies cookies state connections queues
-/// {captured} {captured} "request"`, as the manual of HAProxy 2.6 has it in section 8.2.3.
-pub(super) fn pattern() -> Pattern {
-    let text = Field::Text;
-    let took = |what| Field::Took(what, 1_000);
-    let pieces = [
-        ("", text(Role::Client), "%ci"),
-        (":", Field::Digits, "%cp"),
-        (" [", Field::Time(TimeForm::Common), "%tr"),
-        ("] ", Field::Other, "%ft"),
-        (" ", Field::Other, "%b/%s"),
-        (" ", Field::Other, "%TR"),
-        ("/", took(Took::Queue), "%Tw"),
-        ("/", Field::Other, "%Tc"),
-        ("/", took(Took::Upstream), "%Tr"),
-        ("/", took(Took::Server), "%Ta"),
-        (" ", Field::Status, "%ST"),
-        (" ", Field::Bytes, "%B"),
-        (" ", Field::Other, "%CC"),
-        (" ", Field::Other, "%CS"),
-        (" ", Field::Other, "%tsc"),
-        (" ", Field::Other, "%ac/%fc/%bc/%sc/%rc"),
-        (" ", Field::Other, "%sq/%bq %hr %hs"),
-        (" \"", Field::RequestLine, "%r"),
-    ];
-    Pattern {
-        pieces: pieces
-            .into_iter()
-            .map(|(before, field, name)| Piece { before: before.into(), field, name: name.into() })
-            .collect(),
-        tail: b"\"".to_vec(),
-        open: true,
-        stamped_at_end: false,
+/// As the manual of HAProxy 2.6 has it in section 8.2.3. `option logasap` writes before an answer is over, with a `+` before what
+/// still grows.
+const HTTPLOG: &str =
+    r#"%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r"#;
+
+pub(super) fn pattern() -> Result<Pattern, String> {
+    // httpslog has more behind it.
+    read_format(HTTPLOG).map(|pattern| Pattern { open: true, ..pattern })
+}
+
+/// Whether the line is that of a request; `at` is where HAProxy's own text begins.
+pub(super) fn read(pattern: &Pattern, entry: &mut Entry, at: usize) -> Result<bool, Misfit> {
+    let line = entry.line.get(at..).unwrap_or_default();
+    let program = memchr::memmem::find(line, PROGRAM);
+    let message =
+        program.and_then(|start| memchr::memmem::find(&line[start..], b"]: ").map(|end| at + start + end + 3));
+    let is_prefixed = message.is_some() || at > 0;
+    // Where HAProxy writes to a file or to stdout, there is nothing before it.
+    match pattern.read(entry, message.unwrap_or(at)) {
+        Ok(()) => Ok(true),
+        Err(_) if is_prefixed && memchr::memchr(b'"', &entry.line).is_none() => Ok(false),
+        Err(misfit) => Err(misfit),
     }
 }
 
-/// Whether the line is that of a request.
-pub(super) fn read(pattern: &Pattern, entry: &mut Entry) -> Result<bool, Misfit> {
-    let line = &entry.line;
-    let program = memchr::memmem::find(line, PROGRAM);
-    let message = program.and_then(|at| memchr::memmem::find(&line[at..], b"]: ").map(|end| at + end + 3));
-    // Where HAProxy writes to a file or to stdout, there is nothing before it.
-    match pattern.read(entry, message.unwrap_or(0)) {
-        Ok(()) => Ok(true),
-        Err(_) if message.is_some() && memchr::memchr(b'"', &entry.line).is_none() => Ok(false),
-        Err(misfit) => Err(misfit),
+/// Is the text of a format HAProxy's? Apache has no variables of two letters, nor expressions in brackets.
+pub(super) fn is_format(text: &str) -> bool {
+    ["%ci", "%ST", "%HM", "%HU", "%HP", "%[", "%{+", "%{-", "%tsc"].iter().any(|mark| text.contains(mark))
+}
+
+/// Reads the text of a `log-format`.
+///
+/// # Errors
+/// With the variable that is not understood.
+pub(super) fn read_format(text: &str) -> Result<Pattern, String> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut before = Vec::new();
+    let mut all_quoted = false;
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        if c == '\\' {
+            let escaped = rest.chars().next().unwrap_or('\\');
+            rest = rest.get(escaped.len_utf8()..).unwrap_or_default();
+            push(escaped, &mut before);
+            continue;
+        }
+        if c != '%' {
+            push(c, &mut before);
+            continue;
+        }
+        if let Some(after) = rest.strip_prefix('%') {
+            before.push(b'%');
+            rest = after;
+            continue;
+        }
+        let mut quoted = all_quoted;
+        let mut flags = "";
+        if let Some((inside, after)) = rest.strip_prefix('{').and_then(|r| r.split_once('}')) {
+            flags = inside;
+            rest = after;
+        }
+        for flag in flags.split(',') {
+            match flag.trim() {
+                "+Q" => quoted = true,
+                "-Q" => quoted = false,
+                _ => {}
+            }
+        }
+        let (name, field) = if let Some(inside) = rest.strip_prefix('[') {
+            let end = end_of_expression(inside).ok_or("an expression %[…] is not closed")?;
+            rest = &inside[end + 1..];
+            let expression = &inside[..end];
+            let field = if expression == "src" { Field::Text(Role::Client) } else { Field::Free };
+            (format!("%[{expression}]"), Some(field))
+        } else {
+            let length = rest.bytes().take(3).take_while(u8::is_ascii_alphabetic).count();
+            let known = (1..=length).rev().find_map(|n| Some((&rest[..n], variable(&rest[..n])?)));
+            let (name, field) = known.ok_or_else(|| format!("%{} is no variable of HAProxy", &rest[..length]))?;
+            rest = &rest[name.len()..];
+            (format!("%{name}"), field)
+        };
+        // %o only says how those after it are written.
+        let Some(field) = field else {
+            all_quoted = quoted;
+            continue;
+        };
+        if quoted {
+            before.push(b'"');
+        }
+        // A name and what stands behind it in the same word are one word.
+        pieces.push(Piece { before: std::mem::take(&mut before), field, name });
+        if quoted {
+            before.push(b'"');
+        }
     }
+    Ok(Pattern { pieces, tail: before, open: false, stamped_at_end: false })
+}
+
+/// Where the bracket of an expression is closed.
+fn end_of_expression(text: &str) -> Option<usize> {
+    let mut depth = 0;
+    text.char_indices().find_map(|(at, c)| {
+        match c {
+            '[' | '(' => depth += 1,
+            ')' => depth -= 1,
+            ']' if depth == 0 => return Some(at),
+            ']' => depth -= 1,
+            _ => {}
+        }
+        None
+    })
+}
+
+/// What a variable says; None within for one that writes nothing, None where there is none of that name (section 8.2.6 of the manual).
+fn variable(name: &str) -> Option<Option<Field>> {
+    let ms = |what| Field::Took(what, 1_000, Notation::Whole);
+    Some(Some(match name {
+        "o" => return Some(None),
+        "ci" => Field::Text(Role::Client),
+        "cp" | "bp" | "fp" | "sp" | "ac" | "fc" | "bc" | "sc" | "rc" | "sq" | "bq" | "lc" | "rt" | "pid" | "U" => {
+            Field::Digits
+        }
+        "t" | "tr" | "T" | "Tl" | "trg" | "trl" => Field::Time(TimeForm::Common),
+        "Ts" => Field::Time(TimeForm::Epoch(1_000_000)),
+        "ms" => Field::Time(TimeForm::Fraction(1_000)),
+        "Tw" => ms(Took::Queue),
+        "Tr" => ms(Took::Upstream),
+        "Ta" | "Tt" => ms(Took::Server),
+        "TR" | "Tc" | "Td" | "Th" | "Ti" | "Tq" | "Tu" => Field::Elapsed,
+        "ST" => Field::Status,
+        "B" => Field::Bytes,
+        "hr" | "hs" => Field::Captured,
+        "r" => Field::RequestLine,
+        "HM" => Field::Text(Role::Method),
+        "HP" | "HU" | "HPO" => Field::Text(Role::Target),
+        "HQ" => Field::Text(Role::Query),
+        "HV" => Field::Text(Role::Protocol),
+        "H" | "ID" | "CC" | "CS" | "b" | "s" | "f" | "ft" | "bi" | "fi" | "si" | "ts" | "tsc" | "sslv" | "sslc" => {
+            Field::Other
+        }
+        "hrl" | "hsl" => Field::Free,
+        _ => return None,
+    }))
 }

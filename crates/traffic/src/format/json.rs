@@ -1,17 +1,81 @@
 //! JSON lines: an object a line, of which the keys that servers and proxies use are known (nginx's variables, Apache, Caddy,
-//! Traefik, Elastic's names). `request.uri` is `uri` inside of `request`; of a list the first value counts.
+//! Traefik, Envoy, lograge, Elastic's names). `request.uri` is `uri` inside of `request`; of a list the first value counts.
+//!
+//! A duration counts only where its unit is known: by its key (`duration_ms`), by its text (`"26ms"`), by what wrote the line
+//! (lograge's `duration` is in ms, Caddy's in s), or because the user has said it ([`Json::units`]). Any other is left out,
+//! and that is counted.
 
 use std::sync::LazyLock;
 
-use super::pattern::{Field, Misfit, Took};
+use super::pattern::{Field, Misfit};
 use super::value;
 use crate::entry::{Entry, Role, Span};
-use crate::time::TimeForm;
+use crate::time::{Stamp, TimeForm};
 
 /// Deeper is only skipped.
 const MOST_DEPTH: usize = 32;
 /// Longer paths of keys name nothing that is known.
 const MOST_PATH_BYTES: usize = 96;
+
+/// What the user says of a log of JSON lines, beside what is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Json {
+    /// Keys of durations, and their units in ns.
+    pub units: Vec<(String, u64)>,
+    /// Keys, and what they say.
+    pub keys: Vec<(String, Field)>,
+}
+
+/// Units of durations, in ns.
+pub(crate) const UNITS: [(&str, u64); 4] = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
+
+/// Where a line stops being a request: the field of a [`Misfit`].
+const NO_JSON: usize = 0;
+const NO_TIME: usize = 1;
+const NO_TARGET: usize = 2;
+const UNREADABLE_TIME: usize = 3;
+const NO_METHOD: usize = 4;
+
+/// Says what a line lacks.
+pub(super) fn explain(misfit: Misfit) -> String {
+    let at = misfit.at + 1;
+    match misfit.field {
+        NO_TIME => {
+            "it has no time: none of time, ts, timestamp, @timestamp, date, time_local, time_iso8601, msec, start_time \
+                    (--format json,time=KEY says which key it is)"
+                .into()
+        }
+        NO_TARGET => {
+            "it has no request: none of request, request_uri, uri, url, path, request.uri, url.original (--format \
+                      json,path=KEY says which key it is)"
+                .into()
+        }
+        NO_METHOD => "it has a path, but neither a method nor a status: it is not of a request".into(),
+        UNREADABLE_TIME => format!("what stands at byte {at} is no time that is understood"),
+        _ => format!("no whole JSON object: it stops being one at byte {at}"),
+    }
+}
+
+/// What a key of the user's is called in `--format json,NAME=KEY`.
+pub(super) fn role(name: &str) -> Option<Field> {
+    Some(match name {
+        "client" => Field::Text(Role::Client),
+        "user" => Field::Text(Role::User),
+        "method" => Field::Text(Role::Method),
+        "path" => Field::Text(Role::Target),
+        "query" => Field::Text(Role::Query),
+        "protocol" => Field::Text(Role::Protocol),
+        "host" => Field::Text(Role::Host),
+        "referer" => Field::Text(Role::Referer),
+        "agent" => Field::Text(Role::Agent),
+        "cookies" => Field::Text(Role::Cookies),
+        "request" => Field::RequestLine,
+        "status" => Field::Status,
+        "bytes" => Field::Bytes,
+        "time" => Field::Time(TimeForm::Iso),
+        _ => return None,
+    })
+}
 
 /// Keys, and what they say. Of several that say the same the first in a line counts, of times the finest.
 const KEYS: &[(&str, Field)] = &[
@@ -99,19 +163,24 @@ const KEYS: &[(&str, Field)] = &[
     ("size", Field::Bytes),
     ("downstreamcontentsize", Field::Bytes),
     ("http.response.body.bytes", Field::Bytes),
-    ("request_time", Field::Took(Took::Server, 1_000_000)),
-    ("duration_s", Field::Took(Took::Server, 1_000_000)),
-    ("duration_ms", Field::Took(Took::Server, 1_000)),
-    ("latency_ms", Field::Took(Took::Server, 1_000)),
-    ("response_time_ms", Field::Took(Took::Server, 1_000)),
-    ("elapsed_ms", Field::Took(Took::Server, 1_000)),
-    ("duration_us", Field::Took(Took::Server, 1)),
-    ("time_us", Field::Took(Took::Server, 1)),
-    ("upstream_response_time", Field::Took(Took::Upstream, 1_000_000)),
-    // Of Caddy in seconds; Traefik's and Elastic's own are told apart below.
-    ("duration", Field::Took(Took::Server, 1_000_000)),
-    ("originduration", Field::Took(Took::Upstream, 1)),
-    ("event.duration", Field::Took(Took::Server, 1)),
+    // Envoy, pino, Google's load balancers.
+    ("downstream_remote_address", Field::Text(Role::Client)),
+    ("req.remoteaddress", Field::Text(Role::Client)),
+    ("httprequest.remoteip", Field::Text(Role::Client)),
+    ("x_forwarded_for", Field::Forwarded),
+    ("http_x_forwarded_for", Field::Forwarded),
+    ("req.method", Field::Text(Role::Method)),
+    ("httprequest.requestmethod", Field::Text(Role::Method)),
+    ("req.url", Field::Text(Role::Target)),
+    ("httprequest.requesturl", Field::Text(Role::Target)),
+    ("authority", Field::Text(Role::Host)),
+    ("req.headers.host", Field::Text(Role::Host)),
+    ("req.headers.user-agent", Field::Text(Role::Agent)),
+    ("httprequest.useragent", Field::Text(Role::Agent)),
+    ("res.statuscode", Field::Status),
+    ("httprequest.status", Field::Status),
+    ("httprequest.responsesize", Field::Bytes),
+    ("start_time", Field::Time(TimeForm::Iso)),
     ("time", Field::Time(TimeForm::Iso)),
     ("ts", Field::Time(TimeForm::Iso)),
     ("t", Field::Time(TimeForm::Iso)),
@@ -131,27 +200,194 @@ static BY_LENGTH: LazyLock<Vec<Vec<&(&str, Field)>>> = LazyLock::new(|| {
     (0..=MOST_PATH_BYTES).map(of).collect()
 });
 
-/// Times of these keys are counted in ns.
-const IN_NANOSECONDS: [&str; 3] = ["Duration", "OriginDuration", "event.duration"];
+/// Times of the beginning of a request, and not of its end.
+const BEGINNINGS: [&[u8]; 2] = [b"startutc", b"start_time"];
 
-/// Finds the fields of the line that the entry has.
-pub(super) fn read(entry: &mut Entry) -> Result<(), Misfit> {
+/// What writes lines with a duration whose key does not say the unit, known by other keys of the line.
+mod writer {
+    /// Of Rails: `controller` and `action`.
+    pub const LOGRAGE: u8 = 3;
+    pub const CONTROLLER: u8 = 1;
+    pub const ACTION: u8 = 2;
+    /// `response_flags`.
+    pub const ENVOY: u8 = 4;
+    /// `req.method` or `req.url`.
+    pub const PINO: u8 = 8;
+    /// `request.headers` and its like.
+    pub const CADDY: u8 = 16;
+    /// Variables with the names that they have there.
+    pub const NGINX: u8 = 32;
+}
+
+/// Which writer a key speaks for.
+fn speaks_for(path: &[u8]) -> u8 {
+    let is = |key: &str| path.eq_ignore_ascii_case(key.as_bytes());
+    match path.len() {
+        10 if is("controller") => writer::CONTROLLER,
+        6 if is("action") => writer::ACTION,
+        14 if is("response_flags") => writer::ENVOY,
+        10 if is("req.method") => writer::PINO,
+        7 if is("req.url") => writer::PINO,
+        13 if is("request.proto") => writer::CADDY,
+        17 if is("request.remote_ip") => writer::CADDY,
+        15 if is("body_bytes_sent") || is("http_user_agent") => writer::NGINX,
+        10 if is("time_local") => writer::NGINX,
+        12 if is("time_iso8601") => writer::NGINX,
+        11 if is("remote_addr") => writer::NGINX,
+        _ => 0,
+    }
+}
+
+/// Names of a duration, without signs between their words.
+const DURATIONS: [&str; 18] = [
+    "duration",
+    "latency",
+    "elapsed",
+    "elapsedtime",
+    "responsetime",
+    "responselatency",
+    "requesttime",
+    "requestduration",
+    "responseduration",
+    "processingtime",
+    "timetaken",
+    "totaltime",
+    "took",
+    "rt",
+    "upstreamresponsetime",
+    "upstreamtime",
+    "upstreamduration",
+    "upstreamservicetime",
+];
+
+/// Ends of such a name that say the unit, in ns. Longer ones come first.
+const ENDS: [(&str, u64); 17] = [
+    ("milliseconds", 1_000_000),
+    ("microseconds", 1_000),
+    ("nanoseconds", 1),
+    ("seconds", 1_000_000_000),
+    ("millis", 1_000_000),
+    ("micros", 1_000),
+    ("nanos", 1),
+    ("msecs", 1_000_000),
+    ("msec", 1_000_000),
+    ("usecs", 1_000),
+    ("usec", 1_000),
+    ("secs", 1_000_000_000),
+    ("sec", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+    ("s", 1_000_000_000),
+];
+
+/// Is it the key of a duration? With its unit in ns, where the key says it.
+fn duration(path: &[u8]) -> Option<Option<u64>> {
+    // event.duration of Elastic's schema, and Traefik's keys, which begin with capitals.
+    if matches!(path, b"event.duration" | b"Duration" | b"OriginDuration") {
+        return Some(Some(1));
+    }
+    let last = path.rsplit(|b| *b == b'.').next().unwrap_or_default();
+    if last.len() > 40 || last.len() < 2 {
+        return None;
+    }
+    let mut name = [0u8; 40];
+    let mut length = 0;
+    for b in last.iter().filter(|b| !b"_- ".contains(b)) {
+        name[length] = b.to_ascii_lowercase();
+        length += 1;
+    }
+    let name = &name[..length];
+    let is_known = |name: &[u8]| DURATIONS.iter().any(|known| known.as_bytes() == name);
+    if is_known(name) {
+        // Envoy's.
+        let ms = (name == b"upstreamservicetime").then_some(1_000_000);
+        return Some(ms);
+    }
+    let with_end = |(end, ns): &(&str, u64)| {
+        let stem = name.strip_suffix(end.as_bytes())?;
+        (is_known(stem) || (stem == b"time" && matches!(*end, "ms" | "us" | "ns"))).then_some(*ns)
+    };
+    ENDS.iter().find_map(with_end).map(Some)
+}
+
+/// A duration whose text says its unit, in µs: `26ms`, `1m2.5s`.
+fn with_unit(text: &[u8]) -> Option<u64> {
+    let mut rest = std::str::from_utf8(text).ok()?.trim();
+    let mut us = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let n: f64 = rest[..digits].parse().ok()?;
+        rest = rest[digits..].trim_start();
+        let letters = rest.find(|c: char| !c.is_alphabetic()).unwrap_or(rest.len());
+        us += n * match &rest[..letters] {
+            "ns" => 1e-3,
+            "us" | "µs" | "μs" => 1.0,
+            "ms" => 1e3,
+            "s" | "sec" | "secs" => 1e6,
+            "m" => 60e6,
+            "h" => 3600e6,
+            _ => return None,
+        };
+        rest = &rest[letters..];
+    }
+    (us.is_finite() && us < 1e15 && !text.is_empty()).then_some(us.round() as u64)
+}
+
+/// A duration in units of so many ns, in µs.
+fn in_units(text: &[u8], ns: u64) -> Option<u64> {
+    let plain = if ns >= 1000 {
+        value::times(text, (ns / 1000) as u32)
+    } else {
+        value::times(text, 1).map(|n| n.saturating_mul(ns) / 1000)
+    };
+    // 9.2e-05
+    let scientific = || {
+        let n: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+        let us = n * ns as f64 / 1e3;
+        (us.is_finite() && (0.0..1e15).contains(&us)).then_some(us.round() as u64)
+    };
+    plain.or_else(scientific)
+}
+
+/// Finds the fields of the line that the entry has, from a place in it on. `outer` is the time of what the line is wrapped in.
+pub(super) fn read(known: &Json, entry: &mut Entry, at: usize, outer: Option<Stamp>) -> Result<(), Misfit> {
     let line = std::mem::take(&mut entry.line);
     entry.fields.clear();
-    let mut found = Found { line: &line, entry, path: Path::default(), stamp: None };
-    let at = found.value(skip_blanks(&line, 0), 0);
-    let stamp = found.stamp;
-    let whole = at.map(|at| skip_blanks(&line, at)) == Ok(line.len());
+    let mut found = Found {
+        known,
+        line: &line,
+        entry,
+        stamp: None,
+        writers: 0,
+        unclear: None,
+        unreadable: None,
+        is_weak: false,
+        is_malformed: false,
+    };
+    let walked = walk(&line, skip_blanks(&line, at), &mut |path, span| found.scalar(path, span));
+    found.settle();
+    let (stamp, unreadable, is_malformed) = (found.stamp, found.unreadable, found.is_malformed);
+    let whole = walked.map(|at| skip_blanks(&line, at)) == Ok(line.len());
     entry.line = line;
-    let misfit = |at| Misfit { at, field: 0 };
-    match at {
-        Err(at) => return Err(misfit(at)),
-        Ok(at) if !whole => return Err(misfit(at)),
+    let misfit = |at, field| Err(Misfit { at, field });
+    match walked {
+        Err(at) => return misfit(at, NO_JSON),
+        Ok(at) if !whole => return misfit(at, NO_JSON),
         Ok(_) => {}
     }
-    let Some(stamp) = stamp else { return Err(misfit(entry.line.len())) };
-    if entry.roles[Role::Target as usize] == Span::default() {
-        return Err(misfit(entry.line.len()));
+    let end = entry.line.len();
+    let outer = outer.map(|s| When { us: s.us, resolution_us: s.resolution_us, is_begin: false });
+    let Some(stamp) = stamp.or(outer) else {
+        return unreadable.map_or(misfit(end, NO_TIME), |at| misfit(at, UNREADABLE_TIME));
+    };
+    let has = |role: Role| entry.roles[role as usize] != Span::default();
+    let is_request = has(Role::Target) || (is_malformed && entry.status > 0);
+    if !is_request {
+        return misfit(end, NO_TARGET);
+    }
+    if !has(Role::Method) && entry.status == 0 {
+        return misfit(end, NO_METHOD);
     }
     (entry.time_us, entry.resolution_us) = (stamp.us, stamp.resolution_us);
     if !stamp.is_begin {
@@ -178,12 +414,6 @@ struct Path {
     length: usize,
 }
 
-impl Default for Path {
-    fn default() -> Path {
-        Path { bytes: [0; MOST_PATH_BYTES], length: 0 }
-    }
-}
-
 impl Path {
     /// Adds a key; where it is too long, all of the path is one that nobody knows.
     fn push(&mut self, key: &[u8]) {
@@ -201,13 +431,6 @@ impl Path {
     fn get(&self) -> Option<&[u8]> {
         self.bytes.get(..self.length)
     }
-}
-
-struct Found<'a> {
-    line: &'a [u8],
-    entry: &'a mut Entry,
-    path: Path,
-    stamp: Option<When>,
 }
 
 fn skip_blanks(line: &[u8], at: usize) -> usize {
@@ -228,7 +451,28 @@ fn end_of_text(line: &[u8], start: usize) -> Result<usize, usize> {
     }
 }
 
-impl Found<'_> {
+/// Gives each value of the object at a place with the path of its keys (None for a long one); where the object ends, or where it is none.
+fn walk(line: &[u8], at: usize, take: &mut dyn FnMut(Option<&[u8]>, Span)) -> Result<usize, usize> {
+    Walk { line, path: Path { bytes: [0; MOST_PATH_BYTES], length: 0 }, take }.value(at, 0)
+}
+
+/// The members of an object that are texts or numbers, by their keys.
+pub(super) fn members(line: &[u8], mut take: impl FnMut(&[u8], Span)) -> Result<(), usize> {
+    let at = skip_blanks(line, 0);
+    if line.get(at) != Some(&b'{') {
+        return Err(at);
+    }
+    let end = walk(line, at, &mut |path, span| path.into_iter().for_each(|path| take(path, span)))?;
+    if skip_blanks(line, end) == line.len() { Ok(()) } else { Err(end) }
+}
+
+struct Walk<'a, 'b> {
+    line: &'a [u8],
+    path: Path,
+    take: &'b mut dyn FnMut(Option<&[u8]>, Span),
+}
+
+impl Walk<'_, '_> {
     /// Goes through the value that begins at a place; where it ends, or where it is none.
     fn value(&mut self, at: usize, depth: usize) -> Result<usize, usize> {
         if depth > MOST_DEPTH {
@@ -239,14 +483,14 @@ impl Found<'_> {
             Some(b'[') => self.list(at + 1, depth),
             Some(b'"') if depth > 0 => {
                 let end = end_of_text(self.line, at + 1)?;
-                self.scalar(Span::new(at + 1, end));
+                (self.take)(self.path.get(), Span::new(at + 1, end));
                 Ok(end + 1)
             }
             Some(b) if depth > 0 && (b.is_ascii_alphanumeric() || *b == b'-') => {
                 let ends = |b: &u8| matches!(b, b',' | b'}' | b']') || b.is_ascii_whitespace();
                 let length = self.line[at..].iter().position(ends).unwrap_or(self.line.len() - at);
                 if &self.line[at..at + length] != b"null" {
-                    self.scalar(Span::new(at, at + length));
+                    (self.take)(self.path.get(), Span::new(at, at + length));
                 }
                 Ok(at + length)
             }
@@ -296,18 +540,145 @@ impl Found<'_> {
             }
         }
     }
+}
 
-    fn scalar(&mut self, span: Span) {
+/// A duration of which no unit is known yet: where it is, and whether its key says that it is nginx's.
+#[derive(Clone, Copy)]
+struct Unclear {
+    value: Span,
+    is_nginx_name: bool,
+    is_upstream: bool,
+}
+
+struct Found<'a> {
+    known: &'a Json,
+    line: &'a [u8],
+    entry: &'a mut Entry,
+    stamp: Option<When>,
+    writers: u8,
+    unclear: Option<Unclear>,
+    /// Where a time is that is not understood.
+    unreadable: Option<usize>,
+    /// The target is that of a key that has other meanings, too: `path` may be that of a file.
+    is_weak: bool,
+    /// There is a request line that is none: what a client sent was no HTTP.
+    is_malformed: bool,
+}
+
+impl Found<'_> {
+    fn scalar(&mut self, path: Option<&[u8]>, span: Span) {
         self.entry.fields.push(span);
-        let Some(path) = self.path.get() else { return };
-        let same = |key: &&&(&str, Field)| key.0.as_bytes().eq_ignore_ascii_case(path);
-        let Some((_, field)) = BY_LENGTH[path.len()].iter().find(same) else { return };
+        let Some(path) = path else { return };
+        self.writers |= speaks_for(path);
+        let same = |key: &str| key.as_bytes().eq_ignore_ascii_case(path);
+        if let Some((_, ns)) = self.known.units.iter().find(|(key, _)| same(key)) {
+            let took = in_units(span.of(self.line), *ns);
+            return self.took(path, took);
+        }
+        if let Some((_, field)) = self.known.keys.iter().find(|(key, _)| same(key)) {
+            return self.field(field, path, span, false);
+        }
+        if let Some((_, field)) = BY_LENGTH[path.len()].iter().find(|key| same(key.0)) {
+            // What the user says of a key goes before what is known of others.
+            let said = self.known.keys.iter().any(|(_, known)| known == field);
+            if !said {
+                self.field(field, path, span, same("path"));
+            }
+            return;
+        }
+        if let Some(unit_ns) = duration(path) {
+            self.duration(path, span, unit_ns);
+        }
+    }
+
+    fn took(&mut self, path: &[u8], took: Option<u64>) {
+        let of_upstream = |part: &[u8]| path.windows(part.len()).any(|w| w.eq_ignore_ascii_case(part));
+        let place = if of_upstream(b"upstream") || of_upstream(b"origin") {
+            &mut self.entry.upstream_us
+        } else {
+            &mut self.entry.server_us
+        };
+        *place = place.or(took);
+    }
+
+    fn duration(&mut self, path: &[u8], span: Span, unit_ns: Option<u64>) {
+        let text = span.of(self.line);
+        if let Some(us) = with_unit(text) {
+            return self.took(path, Some(us));
+        }
+        if let Some(ns) = unit_ns {
+            return self.took(path, in_units(text, ns));
+        }
+        // Nothing is nothing in all units, and nginx writes - for none.
+        if in_units(text, 1_000_000_000) == Some(0) {
+            return self.took(path, Some(0));
+        }
+        if in_units(text, 1_000_000_000).is_none() {
+            return;
+        }
+        let is_nginx_name = [&b"request_time"[..], b"upstream_response_time"].contains(&path);
+        let is_upstream = path.len() > 8 && path[..8].eq_ignore_ascii_case(b"upstream");
+        if is_nginx_name && text.contains(&b'.') {
+            return self.took(path, in_units(text, 1_000_000_000));
+        }
+        if self.unclear.is_none() {
+            self.unclear = Some(Unclear { value: span, is_nginx_name, is_upstream });
+            self.entry.unitless.clear();
+            self.entry.unitless.extend_from_slice(path);
+        }
+    }
+
+    /// What wrote the line says the unit of a duration, or nothing does.
+    fn settle(&mut self) {
+        let Some(Unclear { value, is_nginx_name, is_upstream }) = self.unclear else { return };
+        let writes = |writer: u8| self.writers & writer == writer;
+        let ns = if is_nginx_name && writes(writer::NGINX) {
+            Some(1_000_000_000)
+        } else if writes(writer::LOGRAGE) || writes(writer::ENVOY) || writes(writer::PINO) {
+            Some(1_000_000)
+        } else if writes(writer::CADDY) {
+            Some(1_000_000_000)
+        } else {
+            None
+        };
+        if let Some(ns) = ns {
+            let took = in_units(value.of(self.line), ns);
+            let place = if is_upstream { &mut self.entry.upstream_us } else { &mut self.entry.server_us };
+            *place = place.or(took);
+        }
+        if ns.is_some() || (!is_upstream && self.entry.server_us.is_some()) {
+            self.entry.unitless.clear();
+        }
+    }
+
+    fn text(&mut self, role: Role, span: Span) {
+        let place = &mut self.entry.roles[role as usize];
+        if *place == Span::default() {
+            *place = span;
+        }
+    }
+
+    fn field(&mut self, field: &Field, path: &[u8], span: Span, is_weak: bool) {
         let text = span.of(self.line);
         match field {
-            Field::Text(role) => {
-                let place = &mut self.entry.roles[*role as usize];
-                if *place == Span::default() {
-                    *place = span;
+            Field::Text(Role::Client) if value::is_client(text) => {
+                self.text(Role::Client, value::without_port(self.line, span));
+            }
+            Field::Text(Role::Client) => {}
+            Field::Forwarded => {
+                let first = value::first_of_list(self.line, span);
+                if value::is_client(first.of(self.line)) {
+                    self.text(Role::Client, first);
+                }
+            }
+            Field::Text(Role::Target) => self.target(span, is_weak),
+            Field::Text(role) => self.text(*role, span),
+            // Logstash's pattern of a combined log has the target alone there.
+            Field::RequestLine if !text.contains(&b' ') => {
+                if text.first() == Some(&b'/') {
+                    self.target(span, false);
+                } else {
+                    self.is_malformed = true;
                 }
             }
             Field::RequestLine => value::request_line(self.line, span, &mut self.entry.roles),
@@ -317,26 +688,26 @@ impl Found<'_> {
                 }
             }
             Field::Bytes => self.entry.bytes = self.entry.bytes.or(value::number(text)),
-            Field::Took(what, unit_us) => {
-                let in_ns = IN_NANOSECONDS.iter().any(|key| key.as_bytes() == path);
-                let took = if in_ns { value::times(text, 1).map(|ns| ns / 1000) } else { value::times(text, *unit_us) };
-                let place = match what {
-                    Took::Server => &mut self.entry.server_us,
-                    Took::Upstream => &mut self.entry.upstream_us,
-                    Took::Queue => &mut self.entry.queue_us,
-                };
-                *place = place.or(took);
-            }
             Field::Time(_) => {
-                let is_begin = path.eq_ignore_ascii_case(b"startutc");
+                let is_begin = BEGINNINGS.iter().any(|key| path.eq_ignore_ascii_case(key));
                 let better = |w: &When| {
                     self.stamp.is_none_or(|s| is_begin || (!s.is_begin && w.resolution_us < s.resolution_us))
                 };
-                if let Some(when) = when(text, is_begin).filter(better) {
-                    self.stamp = Some(when);
+                match when(text, is_begin) {
+                    Some(when) if better(&when) => self.stamp = Some(when),
+                    Some(_) => {}
+                    None => self.unreadable = self.unreadable.or(Some(span.start as usize)),
                 }
             }
-            Field::Other | Field::Digits => {}
+            _ => {}
+        }
+    }
+
+    fn target(&mut self, span: Span, is_weak: bool) {
+        let place = &mut self.entry.roles[Role::Target as usize];
+        if *place == Span::default() || (self.is_weak && !is_weak) {
+            *place = span;
+            self.is_weak = is_weak;
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Formats of access logs: as their servers' configuration has them, by name, or recognised.
 
 mod apache;
+mod envelope;
 mod haproxy;
 mod json;
 mod nginx;
@@ -10,20 +11,25 @@ pub(crate) mod value;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use self::pattern::{Misfit, Pattern};
-use crate::entry::Entry;
+use self::envelope::Envelope;
+use self::json::Json;
+use self::pattern::{Field, Misfit, Notation, Pattern, Piece, Took};
+use crate::entry::{Entry, Role};
+use crate::time::TimeForm;
 
 /// How lines are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Format {
     name: String,
     how: How,
+    /// What its lines are wrapped in.
+    envelope: Option<Envelope>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum How {
     Pattern(Pattern),
-    Json,
+    Json(Json),
     Haproxy(Pattern),
 }
 
@@ -39,12 +45,32 @@ pub enum Outcome {
 
 /// Where a line stops being one of its format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Misread(Misfit);
+pub struct Misread {
+    misfit: Misfit,
+    /// Its envelope is missing already.
+    is_unwrapped: bool,
+}
+
+impl Misread {
+    /// The place in the line, from 0.
+    #[must_use]
+    pub fn at(&self) -> usize {
+        self.misfit.at
+    }
+}
 
 const COMMON: &str = r#"%h %l %u %t "%r" %>s %b"#;
 const COMBINED: &str = r#"%h %l %u %t "%r" %>s %O "%{Referer}i" "%{User-Agent}i""#;
 const VHOST_COMBINED: &str = r#"%v:%p %h %l %u %t "%r" %>s %O "%{Referer}i" "%{User-Agent}i""#;
-const EPA: &str = r#"%h [%{day}t] "%r" %>s %b"#;
+/// The host before a common or combined line, without its port.
+const VHOST_FIRST: &str = r#"%v %h %l %u %t "%r" %>s %b"#;
+const VHOST_FIRST_COMBINED: &str = r#"%v %h %l %u %t "%r" %>s %O "%{Referer}i" "%{User-Agent}i""#;
+/// The addresses that proxies wrote down, before a combined line.
+const FORWARDED_COMBINED: &str = r#"%{X-Forwarded-For}i %l %u %t "%r" %>s %O "%{Referer}i" "%{User-Agent}i""#;
+const EPA: &str = r#"%h [%{sec}t] "%r" %>s %b"#;
+/// The default of ingress-nginx (log-format-upstream), now and before it had an alternative upstream.
+const INGRESS_NGINX: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent" $request_length $request_time [$proxy_upstream_name] [$proxy_alternative_upstream_name] $upstream_addr $upstream_response_length $upstream_response_time $upstream_status $req_id"#;
+const OLD_INGRESS_NGINX: &str = r#"$remote_addr - [$the_real_ip] - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent" $request_length $request_time [$proxy_upstream_name] $upstream_addr $upstream_response_length $upstream_response_time $upstream_status"#;
 
 /// Lines by which a format is recognised, at most.
 pub const SAMPLE_LINES: usize = 200;
@@ -56,33 +82,66 @@ impl Format {
         &self.name
     }
 
-    fn of(name: &str, pattern: Pattern) -> Format {
-        Format { name: name.into(), how: How::Pattern(pattern) }
+    fn of(name: &str, how: How) -> Format {
+        Format { name: name.into(), how, envelope: None }
     }
 
     fn known(name: &str) -> Option<Format> {
-        let apache = |text: &str| apache::read(text).ok().map(|pattern| Format::of(name, pattern));
-        match name {
-            "common" => apache(COMMON),
-            "combined" => apache(COMBINED),
-            "vhost_combined" => {
-                let mut format = apache(VHOST_COMBINED)?;
-                if let How::Pattern(pattern) = &mut format.how {
-                    pattern.pieces[1].field = pattern::Field::Digits;
-                }
-                Some(format)
-            }
+        let apache = |text: &str| apache::read(text).ok();
+        let nginx = |text: &str| nginx::read(text).ok();
+        let pattern = match name {
+            "common" => apache(COMMON)?,
+            "combined" => apache(COMBINED)?,
+            "vhost_combined" => apache(VHOST_COMBINED)?,
+            "host and common" => named_host(apache(VHOST_FIRST)?),
+            "host and combined" => named_host(apache(VHOST_FIRST_COMBINED)?),
+            "forwarded combined" => apache(FORWARDED_COMBINED)?,
+            "ingress-nginx" => nginx(INGRESS_NGINX)?,
+            "ingress-nginx (old)" => nginx(OLD_INGRESS_NGINX)?,
+            "squid" => squid(),
             "epa" => {
-                let mut format = apache(&EPA.replace("[%{day}t]", "[%{sec}t]"))?;
-                if let How::Pattern(pattern) = &mut format.how {
-                    pattern.pieces[1].field = pattern::Field::Time(crate::time::TimeForm::Epa);
-                }
-                Some(format)
+                let mut pattern = apache(EPA)?;
+                pattern.pieces[1].field = Field::Time(TimeForm::Epa);
+                pattern
             }
-            "json" => Some(Format { name: name.into(), how: How::Json }),
-            "haproxy" => Some(Format { name: name.into(), how: How::Haproxy(haproxy::pattern()) }),
-            _ => None,
+            "json" => return Some(Format::of(name, How::Json(Json::default()))),
+            "haproxy" => return haproxy::pattern().ok().map(|pattern| Format::of(name, How::Haproxy(pattern))),
+            _ => return None,
+        };
+        Some(Format::of(name, How::Pattern(pattern)))
+    }
+
+    /// JSON of which the user says more: `json,duration:ms,client=ip`.
+    fn json(text: &str) -> Result<Format, String> {
+        let mut json = Json::default();
+        for item in text.split(',').skip(1).map(str::trim) {
+            let wrong = || {
+                format!(
+                    "'{item}' in the format '{text}': write KEY:UNIT (s, ms, us, ns) for a duration, or client=KEY, \
+                         time=KEY, path=KEY, request=KEY, method=KEY, status=KEY, bytes=KEY and so on"
+                )
+            };
+            if let Some((name, key)) = item.split_once('=') {
+                json.keys.push((key.into(), json::role(name).filter(|_| !key.is_empty()).ok_or_else(wrong)?));
+            } else {
+                let (key, unit) = item.rsplit_once(':').filter(|(key, _)| !key.is_empty()).ok_or_else(wrong)?;
+                let (_, ns) = json::UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+                json.units.push((key.into(), *ns));
+            }
         }
+        Ok(Format::of(text, How::Json(json)))
+    }
+
+    /// The same, of lines in an envelope.
+    fn within(&self, envelope: Envelope) -> Format {
+        let name = format!("{} {}", self.name, envelope.name());
+        Format { name, how: self.how.clone(), envelope: Some(envelope) }
+    }
+
+    /// A format that the user named, as it is in the lines of a file: in an envelope, where they only fit there.
+    #[must_use]
+    pub fn fitted<'a>(self: &Arc<Format>, lines: impl Iterator<Item = &'a [u8]>) -> Arc<Format> {
+        best(vec![Arc::clone(self)], lines).unwrap_or_else(|_| Arc::clone(self))
     }
 
     /// The same, with anything after what it has: fields that a site has added.
@@ -99,10 +158,17 @@ impl Format {
         if matches!(entry.line.first(), None | Some(b'#')) {
             return Outcome::Nothing;
         }
+        let (at, outer) = match self.envelope.map(|envelope| envelope.open(entry)) {
+            None => (0, None),
+            Some(Ok(inside)) => inside,
+            Some(Err(at)) => {
+                return Outcome::Rejected(Misread { misfit: Misfit { at, field: 0 }, is_unwrapped: true });
+            }
+        };
         let read = match &self.how {
-            How::Pattern(pattern) => pattern.read(entry, 0).map(|()| true),
-            How::Json => json::read(entry).map(|()| true),
-            How::Haproxy(pattern) => haproxy::read(pattern, entry),
+            How::Pattern(pattern) => pattern.read(entry, at).map(|()| true),
+            How::Json(known) => json::read(known, entry, at, outer).map(|()| true),
+            How::Haproxy(pattern) => haproxy::read(pattern, entry, at),
         };
         match read {
             Ok(true) => {
@@ -112,20 +178,20 @@ impl Format {
                 Outcome::Request
             }
             Ok(false) => Outcome::Nothing,
-            Err(misfit) => Outcome::Rejected(Misread(misfit)),
+            Err(misfit) => Outcome::Rejected(Misread { misfit, is_unwrapped: false }),
         }
     }
 
-    /// Says why a line was rejected.
+    /// Says why a line was rejected: the field that did not fit, where it is and what it should be.
     #[must_use]
     pub fn explain(&self, misread: Misread) -> String {
-        let Misread(Misfit { at, field }) = misread;
+        let Misread { misfit, is_unwrapped } = misread;
+        if let Some(envelope) = self.envelope.filter(|_| is_unwrapped) {
+            return format!("{} expected at byte {}", envelope.describe(), misfit.at + 1);
+        }
         match &self.how {
-            How::Json => format!("no JSON object with a time and a request, from byte {}", at + 1),
-            How::Pattern(pattern) | How::Haproxy(pattern) => {
-                let name = pattern.pieces.get(field).map_or("the end of the line", |p| &p.name);
-                format!("{name} expected at byte {}", at + 1)
-            }
+            How::Json(_) => json::explain(misfit),
+            How::Pattern(pattern) | How::Haproxy(pattern) => pattern.explain(misfit),
         }
     }
 
@@ -141,9 +207,9 @@ impl Format {
     pub fn may_have_id(&self) -> bool {
         match &self.how {
             How::Pattern(pattern) => {
-                pattern.open || pattern.pieces.iter().any(|p| p.field == pattern::Field::Other && p.name != "%l")
+                pattern.open || pattern.pieces.iter().any(|p| matches!(p.field, Field::Other | Field::Free))
             }
-            How::Json | How::Haproxy(_) => true,
+            How::Json(_) | How::Haproxy(_) => true,
         }
     }
 
@@ -152,9 +218,9 @@ impl Format {
     pub fn has_server_time(&self) -> bool {
         match &self.how {
             How::Pattern(pattern) | How::Haproxy(pattern) => {
-                pattern.pieces.iter().any(|p| matches!(p.field, pattern::Field::Took(..)))
+                pattern.pieces.iter().any(|p| matches!(p.field, Field::Took(..)))
             }
-            How::Json => true,
+            How::Json(_) => true,
         }
     }
 }
@@ -162,8 +228,9 @@ impl Format {
 impl FromStr for Format {
     type Err = String;
 
-    /// A name (`common`, `combined`, `vhost_combined`, `nginx`, `json`, `haproxy`, `epa`), the text of a LogFormat or log_format, or the
-    /// whole directive as the configuration has it.
+    /// A name (`common`, `combined`, `vhost_combined`, `nginx`, `ingress-nginx`, `json`, `haproxy`, `squid`, `epa`), `json` with units and keys
+    /// (`json,duration:ms,client=ip`), the text of a LogFormat, a log_format or a log-format, or the whole directive as the configuration
+    /// has it.
     fn from_str(text: &str) -> Result<Format, String> {
         let text = text.trim();
         if text == "nginx" {
@@ -172,25 +239,63 @@ impl FromStr for Format {
         if let Some(known) = Format::known(text) {
             return Ok(known);
         }
+        if text.starts_with("json,") {
+            return Format::json(text);
+        }
         let format = format_of(text);
         let pattern = match (format.contains('%'), format.contains('$')) {
             (false, false) => {
                 return Err(format!(
-                    "'{text}' is no format; write common, combined, vhost_combined, nginx, json, haproxy, epa, a LogFormat (%h …) or a \
-                     log_format ($remote_addr …)"
+                    "'{text}' is no format; write common, combined, vhost_combined, nginx, ingress-nginx, json, haproxy, squid, epa, \
+                     json,KEY:UNIT, a LogFormat (%h …), a log_format ($remote_addr …) or a log-format of HAProxy (%ci …)"
                 ));
+            }
+            (true, _) if haproxy::is_format(&format) => haproxy::read_format(&format),
+            (true, _) if format.contains("%>a") || format.contains("%ts.") => {
+                Err("Squid's logformat is not read; 'squid' is its own format of access.log".into())
             }
             (true, _) if !format.contains("$remote_addr") && !format.contains("$request") => apache::read(&format),
             _ => nginx::read(&format),
         };
         let pattern = pattern.map_err(|e| format!("the format '{text}': {e}"))?;
         pattern.check().map_err(|e| format!("the format '{text}': {e}"))?;
-        Ok(Format::of(text, pattern))
+        Ok(Format::of(text, How::Pattern(pattern)))
     }
 }
 
-/// The format in a directive: `LogFormat "…" name`, `log_format name escape=json '…' '…';`. Other text is the format.
+/// A pattern that begins with the name of a host: an address there may be the client's as well, so it is none.
+fn named_host(mut pattern: Pattern) -> Pattern {
+    pattern.pieces[0].field = Field::HostName;
+    pattern
+}
+
+/// Squid's own format (`logformat squid`): time, elapsed ms, client, result and status, bytes, method, URL, user, hierarchy and peer, type.
+fn squid() -> Pattern {
+    let pieces = [
+        ("", Field::Time(TimeForm::Epoch(1_000_000)), "%ts"),
+        (".", Field::Time(TimeForm::Fraction(1_000)), "%03tu"),
+        (" ", Field::Took(Took::Server, 1_000, Notation::Whole), "%6tr"),
+        (" ", Field::Text(Role::Client), "%>a"),
+        (" ", Field::Other, "%Ss"),
+        ("/", Field::Status, "%03>Hs"),
+        (" ", Field::Bytes, "%<st"),
+        (" ", Field::Text(Role::Method), "%rm"),
+        (" ", Field::Text(Role::Target), "%ru"),
+        (" ", Field::Text(Role::User), "%[un"),
+        (" ", Field::Other, "%Sh/%<a"),
+        (" ", Field::Other, "%mt"),
+    ];
+    let piece = |(before, field, name): (&str, Field, &str)| Piece { before: before.into(), field, name: name.into() };
+    Pattern { pieces: pieces.map(piece).into(), tail: Vec::new(), open: false, stamped_at_end: true }
+}
+
+/// The format in a directive: `LogFormat "…" name`, `log_format name escape=json '…' '…';`, `log-format "…"`. Other text is the format.
 fn format_of(text: &str) -> String {
+    if let Some(rest) = text.strip_prefix("log-format").filter(|rest| rest.starts_with(char::is_whitespace)) {
+        let rest = rest.trim();
+        let inside = rest.strip_prefix('"').and_then(|r| r.strip_suffix('"'));
+        return inside.or(rest.strip_prefix('\'').and_then(|r| r.strip_suffix('\''))).unwrap_or(rest).to_string();
+    }
     let lower = text.to_ascii_lowercase();
     if let Some(rest) = lower.strip_prefix("logformat").filter(|rest| rest.starts_with(char::is_whitespace)) {
         let rest = text[text.len() - rest.len()..].trim();
@@ -219,31 +324,89 @@ fn format_of(text: &str) -> String {
     text.to_string()
 }
 
-/// The format that most of the lines have; None where it is less than half of them.
-pub fn recognise<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Arc<Format>> {
-    let names = ["json", "haproxy", "vhost_combined", "combined", "common"];
-    let closed = names.into_iter().filter_map(Format::known);
-    let open = names[2..].iter().filter_map(|name| Format::known(name).map(Format::open));
-    let mut candidates: Vec<(Arc<Format>, usize)> =
-        closed.chain(open).chain(Format::known("epa")).map(|format| (Arc::new(format), 0)).collect();
+/// Formats that lines are tried with. Of several that fit, the first says most.
+const CLOSED: [&str; 11] = [
+    "json",
+    "haproxy",
+    "ingress-nginx",
+    "ingress-nginx (old)",
+    "squid",
+    "vhost_combined",
+    "combined",
+    "forwarded combined",
+    "common",
+    "host and combined",
+    "host and common",
+];
+/// And with more behind what they have.
+const OPEN: [&str; 6] =
+    ["vhost_combined", "combined", "forwarded combined", "common", "host and combined", "host and common"];
+
+/// Where lines that no format fits come nearest to one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unrecognised {
+    /// The format that the first line fits furthest, and the first place that does not.
+    pub nearest: Option<String>,
+}
+
+/// The format that most of the lines have.
+///
+/// # Errors
+/// Where it is less than half of them.
+pub fn recognise<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Result<Arc<Format>, Unrecognised> {
+    let closed = CLOSED.into_iter().filter_map(Format::known);
+    let open = OPEN.into_iter().filter_map(|name| Format::known(name).map(Format::open));
+    best(closed.chain(open).chain(Format::known("epa")).map(Arc::new).collect(), lines)
+}
+
+/// Which of some formats most of the lines have, as they are or in an envelope.
+fn best<'a>(formats: Vec<Arc<Format>>, lines: impl Iterator<Item = &'a [u8]>) -> Result<Arc<Format>, Unrecognised> {
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with(b"#"));
+    let lines: Vec<&[u8]> = lines.take(SAMPLE_LINES).collect();
     let mut entry = Entry::default();
-    let mut most = 0;
-    for line in lines.filter(|line| !line.is_empty() && !line.starts_with(b"#")).take(SAMPLE_LINES) {
-        most += 1;
-        for (format, count) in &mut candidates {
-            entry.reset();
-            entry.line.extend_from_slice(line);
-            *count += usize::from(format.read(&mut entry) == Outcome::Request);
-        }
+    let load = |entry: &mut Entry, line: &[u8]| {
+        entry.reset();
+        entry.line.extend_from_slice(line);
+    };
+    let mut wrapped = |envelope: &Envelope| {
+        let mut is_in = |line: &&&[u8]| {
+            load(&mut entry, line);
+            envelope.open(&mut entry).is_ok()
+        };
+        lines.iter().filter(|line| is_in(line)).count() * 2 >= lines.len()
+    };
+    let envelopes: Vec<Envelope> = Envelope::ALL.into_iter().filter(|envelope| wrapped(envelope)).collect();
+    let mut candidates = formats.clone();
+    for envelope in envelopes {
+        candidates.extend(formats.iter().map(|format| Arc::new(format.within(envelope))));
     }
     let (mut best, mut fits) = (None, 0);
-    for (format, count) in candidates {
+    let mut nearest: Option<(usize, String)> = None;
+    for format in candidates {
+        let mut count = 0;
+        for (index, line) in lines.iter().enumerate() {
+            load(&mut entry, line);
+            match format.read(&mut entry) {
+                Outcome::Request => count += 1,
+                Outcome::Rejected(misread) if index == 0 => {
+                    let at = misread.at();
+                    let is_nearer = |best: usize| at > best || (at == best && format.name() == "combined");
+                    // What is no object is no JSON that has gone wrong.
+                    let may_be =
+                        format.envelope.is_some() || !matches!(format.how, How::Json(_)) || line.starts_with(b"{");
+                    if may_be && nearest.as_ref().is_none_or(|(best, _)| is_nearer(*best)) {
+                        nearest = Some((at, format!("{}: {}", format.name(), format.explain(misread))));
+                    }
+                }
+                _ => {}
+            }
+        }
         // The first of several is the one that says most.
         if count > fits {
             (best, fits) = (Some(format), count);
         }
     }
-    best.filter(|_| fits * 2 >= most)
+    best.filter(|_| fits * 2 >= lines.len()).ok_or(Unrecognised { nearest: nearest.map(|(_, nearest)| nearest) })
 }
 
 #[cfg(test)]

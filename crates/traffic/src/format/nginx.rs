@@ -1,7 +1,7 @@
 //! nginx's log_format (ngx_http_log_module) as a pattern.
 
 use super::apache::push;
-use super::pattern::{Field, Pattern, Piece, Took};
+use super::pattern::{Field, Notation, Pattern, Piece, Took};
 use crate::entry::Role;
 use crate::time::TimeForm;
 
@@ -44,7 +44,9 @@ pub(super) fn read(text: &str) -> Result<Pattern, String> {
 
 fn field(name: &str) -> Field {
     match name {
-        "remote_addr" | "realip_remote_addr" => Field::Text(Role::Client),
+        "remote_addr" | "realip_remote_addr" | "the_real_ip" | "proxy_protocol_addr" | "http_x_real_ip" => {
+            Field::Text(Role::Client)
+        }
         "remote_user" => Field::Text(Role::User),
         "time_local" => Field::Time(TimeForm::Common),
         "time_iso8601" => Field::Time(TimeForm::Iso),
@@ -60,9 +62,24 @@ fn field(name: &str) -> Field {
         "http_referer" => Field::Text(Role::Referer),
         "http_user_agent" => Field::Text(Role::Agent),
         "http_cookie" => Field::Text(Role::Cookies),
-        "request_time" => Field::Took(Took::Server, 1_000_000),
-        "upstream_response_time" => Field::Took(Took::Upstream, 1_000_000),
-        "upstream_queue_time" => Field::Took(Took::Queue, 1_000_000),
-        _ => Field::Other,
+        "http_x_forwarded_for" | "proxy_add_x_forwarded_for" => Field::Forwarded,
+        "remote_port"
+        | "realip_remote_port"
+        | "server_port"
+        | "proxy_protocol_port"
+        | "connection"
+        | "connection_requests"
+        | "request_length"
+        | "pid" => Field::Digits,
+        "request_time" => Field::Took(Took::Server, 1_000_000, Notation::List),
+        "upstream_response_time" => Field::Took(Took::Upstream, 1_000_000, Notation::List),
+        "upstream_queue_time" => Field::Took(Took::Queue, 1_000_000, Notation::List),
+        "upstream_addr" => Field::Peers,
+        "upstream_status" => Field::Statuses,
+        "upstream_response_length" | "upstream_bytes_received" | "upstream_bytes_sent" => Field::Numbers,
+        name => {
+            let is_free = ["http_", "sent_http_", "upstream_http_", "cookie_", "upstream_cookie_", "arg_"];
+            if is_free.iter().any(|prefix| name.starts_with(prefix)) { Field::Free } else { Field::Other }
+        }
     }
 }

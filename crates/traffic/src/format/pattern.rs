@@ -1,27 +1,61 @@
 //! Formats that are fields with text between them: LogFormat, log_format, HAProxy's.
 //!
+//! A line fits a format whole, or it is refused with the first place that does not fit: each field has a type, and a value that
+//! is none of it ends the reading. Without that, a line of another format would be read with its fields shifted.
+//!
 //! A field ends where the text after it begins; in quotes, at the quote that the log did not escape. Where what follows does
-//! not fit then (servers of the nineties escaped nothing), later ends are tried, so many in all that no line can take long.
+//! not fit then (servers of the nineties escaped nothing), later ends are tried, so many in all that no line can take long. Only a
+//! value that may have the separator in it is extended: text in quotes, a list (`0.010, 0.036`), a request line, and a header
+//! before a field whose type is told from any word.
 
 use crate::entry::{Entry, Role, Span};
 use crate::format::value;
-use crate::time::TimeForm;
+use crate::time::{Moment, TimeForm};
 
 /// What a field of a format says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Field {
-    /// Nothing that is needed here; it may still tell users apart.
+    /// A word that is not needed here; it may still tell users apart.
     Other,
-    /// The same, of digits alone.
+    /// The same, with blanks in it: a header, a cookie.
+    Free,
+    /// A whole number that is not needed.
     Digits,
+    /// A duration of HAProxy that is not needed: whole, `-1` or `+3002`.
+    Elapsed,
+    /// nginx's list of whole numbers, one for each upstream server: `0, 1173`.
+    Numbers,
+    /// The same of statuses.
+    Statuses,
+    /// The same of addresses.
+    Peers,
+    /// HAProxy's captured headers, `{a|b}`, which are left out where none is captured.
+    Captured,
     Text(Role),
+    /// The name of a host, and no address.
+    HostName,
+    /// The name of identd, nearly always `-`.
+    Ident,
+    /// X-Forwarded-For: a list of addresses, of which the first is the client where the format has no other.
+    Forwarded,
     /// `GET /path HTTP/1.1`
     RequestLine,
     Status,
     Bytes,
     Time(TimeForm),
     /// How long something took, in units of so many µs.
-    Took(Took, u32),
+    Took(Took, u32, Notation),
+}
+
+/// How a duration is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notation {
+    /// A whole number; of HAProxy `-1` (none) and `+3002` (not over yet).
+    Whole,
+    /// A number, with decimals or without.
+    Any,
+    /// nginx's seconds, which always have decimals, one for each upstream server: `0.010, 0.036 : -`.
+    List,
 }
 
 /// What took a time.
@@ -85,6 +119,13 @@ impl Pattern {
         if !has(|f| matches!(f, Field::Time(form) if !matches!(form, TimeForm::Fraction(_)))) {
             return Err("it has no time (%t, $time_local, $time_iso8601 or $msec)".into());
         }
+        let forms = self.pieces.iter().filter_map(|p| match &p.field {
+            Field::Time(form) => Some(form),
+            _ => None,
+        });
+        if let Some(missing) = TimeForm::missing(forms) {
+            return Err(format!("its time has no {missing}"));
+        }
         if !has(|f| matches!(f, Field::RequestLine | Field::Text(Role::Target))) {
             return Err("it has no request (%r, %U, $request or $uri)".into());
         }
@@ -119,11 +160,29 @@ impl Pattern {
             let ends = |rest: &[u8]| rest.is_empty() || (self.open && rest[0] == b' ');
             return begins(rest, &self.tail) && ends(&rest[self.tail.len()..]);
         };
+        if piece.field == Field::Captured {
+            return self.captured(index, at, r);
+        }
         if !begins(&line[at..], &piece.before) {
             return false;
         }
         let start = at + piece.before.len();
-        let text = &line[start..];
+        // Blanks that pad a value to a width, as Squid's, are none of it.
+        let padding = match piece.before.last() {
+            Some(b' ') => line[start..].iter().take_while(|b| **b == b' ').count(),
+            _ => 0,
+        };
+        if self.value(index, start + padding, r) {
+            return true;
+        }
+        // Or the value is empty, as nginx writes a variable that is.
+        padding > 0 && r.attempts > 0 && self.value(index, start, r)
+    }
+
+    /// The same, from where the value of a piece begins.
+    fn value(&self, index: usize, start: usize, r: &mut Reading) -> bool {
+        let piece = &self.pieces[index];
+        let text = &r.line[start..];
         if let Field::Time(form) = &piece.field {
             let Some(mut stamp) = form.read(text) else { return false };
             if self.has_fraction_after(index) {
@@ -137,8 +196,9 @@ impl Pattern {
             }
             return self.from(index + 1, start + stamp.length, r);
         }
-        let after = self.pieces.get(index + 1).map_or(&self.tail, |next| &next.before).as_slice();
+        let after = self.after(index, text);
         let quoted = piece.before.last() == Some(&b'"') && after.first() == Some(&b'"');
+        let separator = (!quoted).then(|| after.first().or(piece.before.last()).copied()).flatten();
         let mut from = 0;
         loop {
             let found = if after.is_empty() {
@@ -150,18 +210,60 @@ impl Pattern {
                 next(text, from, after)
             };
             let Some(length) = found else { return false };
-            let value = &text[..length];
-            if piece.field.may_be(value) {
+            if piece.field.may_be(&text[..length], separator) {
                 r.entry.fields[index] = Span::new(start, start + length);
                 if self.from(index + 1, start + length, r) {
                     return true;
                 }
             }
-            if after.is_empty() || r.attempts == 0 {
+            if after.is_empty() || r.attempts == 0 || !(quoted || self.may_be_longer(index)) {
                 return false;
             }
             r.attempts -= 1;
             from = length + 1;
+        }
+    }
+
+    /// What stands between a piece's field and the next one that is in the text.
+    fn after(&self, index: usize, text: &[u8]) -> &[u8] {
+        let is_there = |p: &&Piece| p.field != Field::Captured || next(text, 0, &p.before).is_some();
+        self.pieces[index + 1..].iter().find(is_there).map_or(&self.tail, |next| &next.before)
+    }
+
+    /// Headers that HAProxy captured, or nothing at all.
+    fn captured(&self, index: usize, at: usize, r: &mut Reading) -> bool {
+        let piece = &self.pieces[index];
+        let start = at + piece.before.len();
+        if begins(&r.line[at..], &piece.before)
+            && r.line.get(start) == Some(&b'{')
+            && let Some(length) = memchr::memchr(b'}', &r.line[start..])
+        {
+            r.entry.fields[index] = Span::new(start, start + length + 1);
+            if self.from(index + 1, start + length + 1, r) {
+                return true;
+            }
+        }
+        r.entry.fields[index] = Span::default();
+        self.from(index + 1, at, r)
+    }
+
+    /// May a value that is not in quotes have the text after it in it?
+    fn may_be_longer(&self, index: usize) -> bool {
+        match &self.pieces[index].field {
+            Field::Numbers | Field::Statuses | Field::Peers | Field::Forwarded | Field::RequestLine => true,
+            Field::Took(_, _, notation) => *notation == Notation::List,
+            // The address of `$remote_addr:$remote_port`.
+            Field::Text(Role::Client) => {
+                self.pieces.get(index + 1).is_some_and(|next| next.before.first() == Some(&b':'))
+            }
+            Field::Text(Role::User) => true,
+            Field::Text(Role::Host) => {
+                self.pieces.get(index + 1).is_some_and(|next| next.before.first() == Some(&b':'))
+            }
+            Field::Free | Field::Text(Role::Target | Role::Query | Role::Referer | Role::Agent | Role::Cookies) => {
+                self.pieces.get(index + 1).is_none_or(|next| next.field.is_told_from_words())
+            }
+            _ => false,
         }
     }
 
@@ -179,20 +281,44 @@ impl Pattern {
             }
         }
         let (mut us, mut part_us) = (None, 0);
+        // A time that is written in several fields, and the last of them.
+        let mut moment: Option<(Moment, usize)> = None;
+        let in_pieces =
+            self.pieces.iter().filter(|p| matches!(p.field, Field::Time(TimeForm::Strftime(_)))).count() > 1;
         for (index, piece) in self.pieces.iter().enumerate() {
             let span = entry.fields[index];
             let text = span.of(&entry.line);
             match &piece.field {
-                Field::Other | Field::Digits => {}
-                Field::Text(role) => {
+                Field::Other
+                | Field::Free
+                | Field::Digits
+                | Field::Elapsed
+                | Field::Numbers
+                | Field::Statuses
+                | Field::Peers
+                | Field::Captured
+                | Field::Ident => {}
+                Field::Text(Role::Client) => {
                     // The first one counts: %h before %a.
+                    if entry.roles[Role::Client as usize] == Span::default() {
+                        entry.roles[Role::Client as usize] = value::without_port(&entry.line, span);
+                    }
+                }
+                Field::HostName => entry.roles[Role::Host as usize] = span,
+                Field::Text(role) => {
                     if entry.roles[*role as usize] == Span::default() {
                         entry.roles[*role as usize] = span;
                     }
                 }
+                Field::Forwarded => {}
                 Field::RequestLine => value::request_line(&entry.line, span, &mut entry.roles),
                 Field::Status => entry.status = value::number(text).unwrap_or(0) as u16,
                 Field::Bytes => entry.bytes = value::number(text),
+                Field::Time(TimeForm::Strftime(items)) if in_pieces => {
+                    let (moment, last) = moment.get_or_insert_default();
+                    moment.read(text, items).ok_or(index)?;
+                    *last = index;
+                }
                 Field::Time(form) => {
                     let known = entry.stamps.iter().find(|(place, _)| *place == index).map(|(_, stamp)| *stamp);
                     let stamp = known.or_else(|| form.read(text)).ok_or(index)?;
@@ -200,12 +326,9 @@ impl Pattern {
                         TimeForm::Fraction(_) => part_us = stamp.us,
                         _ => us = Some(stamp.us),
                     }
-                    let finer = entry.resolution_us == 0 || stamp.resolution_us < entry.resolution_us;
-                    if finer {
-                        entry.resolution_us = stamp.resolution_us;
-                    }
+                    entry.note_resolution(stamp.resolution_us);
                 }
-                Field::Took(what, unit_us) => {
+                Field::Took(what, unit_us, _) => {
                     let took = value::times(text, *unit_us);
                     let place = match what {
                         Took::Server => &mut entry.server_us,
@@ -216,6 +339,16 @@ impl Pattern {
                 }
             }
         }
+        if let Some((moment, last)) = moment {
+            let stamp = moment.stamp(0).ok_or(last)?;
+            us = Some(stamp.us);
+            entry.note_resolution(stamp.resolution_us);
+        }
+        if entry.client().is_none()
+            && let Some(index) = self.pieces.iter().position(|p| p.field == Field::Forwarded)
+        {
+            entry.roles[Role::Client as usize] = value::first_of_list(&entry.line, entry.fields[index]);
+        }
         let Some(us) = us else { return Err(self.pieces.len()) };
         entry.time_us = us.saturating_add(part_us);
         if self.stamped_at_end {
@@ -223,19 +356,109 @@ impl Pattern {
         }
         Ok(())
     }
+
+    /// Says what was expected where a line stopped to fit.
+    pub(crate) fn explain(&self, misfit: Misfit) -> String {
+        let Misfit { at, field } = misfit;
+        let Some(piece) = self.pieces.get(field) else {
+            return match self.tail.as_slice() {
+                [] => format!("the end of the line expected at byte {}", at + 1),
+                tail => {
+                    format!("{:?} and the end of the line expected at byte {}", String::from_utf8_lossy(tail), at + 1)
+                }
+            };
+        };
+        let what = piece.field.describe();
+        let before = match piece.before.as_slice() {
+            [] => String::new(),
+            before => format!(" after {:?}", String::from_utf8_lossy(before)),
+        };
+        format!("{} expected at byte {}: {what}{before}", piece.name, at + 1)
+    }
 }
 
 impl Field {
-    /// Can a text be a value of it? Only what is quickly told: it decides where a field ends.
-    fn may_be(&self, text: &[u8]) -> bool {
+    /// Can a text be a value of it? `separator` is what ends it, where it is not in quotes. Only what is quickly told: it decides where a field
+    /// ends.
+    fn may_be(&self, text: &[u8], separator: Option<u8>) -> bool {
+        let quoted = separator.is_none();
+        let is_word = || !separator.is_some_and(|sep| sep.is_ascii_whitespace() && text.contains(&b' '));
         match self {
-            Field::Status => matches!(text, b"-" | b"-1") || (text.len() <= 3 && value::number(text).is_some()),
-            Field::Digits => text.iter().all(u8::is_ascii_digit),
+            Field::Status => value::is_status(text) || matches!(text, b"-" | b"-1" | b"0"),
+            Field::Digits => text == b"-" || value::number(text).is_some(),
             Field::Bytes => text == b"-" || value::number(text).is_some(),
-            Field::Took(..) => {
-                text.iter().all(|b| b.is_ascii_digit() || b".-,: ".contains(b)) && text.last() != Some(&b',')
+            Field::Took(_, _, Notation::Whole) | Field::Elapsed => {
+                matches!(text, b"-" | b"-1") || value::number(text).is_some()
             }
-            Field::RequestLine | Field::Text(_) | Field::Other | Field::Time(_) => true,
+            Field::Took(_, unit_us, Notation::Any) => {
+                matches!(text, b"-" | b"-1") || value::time(text, *unit_us).is_some()
+            }
+            Field::Took(_, _, Notation::List) => (quoted && text.is_empty()) || value::is_list(text, value::is_decimal),
+            Field::Numbers => (quoted && text.is_empty()) || value::is_list(text, |t| value::number(t).is_some()),
+            Field::Statuses => (quoted && text.is_empty()) || value::is_list(text, value::is_status),
+            Field::Peers => (quoted && text.is_empty()) || value::is_list(text, value::is_peer),
+            Field::Forwarded => {
+                (quoted && text.is_empty()) || value::is_list(text, |t| value::is_client(t) || t == b"unknown")
+            }
+            Field::Text(Role::Client) => (quoted && text.is_empty()) || value::is_client(text),
+            Field::Text(Role::User) => value::is_user(text),
+            Field::Ident => text == b"-" || (is_word() && !text.is_empty() && !value::is_address(text)),
+            Field::HostName => value::is_client(text) && !value::is_address(text) && text != b"-",
+            Field::RequestLine => quoted || text == b"-" || value::is_request_line(text),
+            Field::Text(Role::Target) => quoted || value::is_target(text),
+            Field::Text(Role::Method | Role::Protocol | Role::Host) => quoted || !text.contains(&b' '),
+            Field::Text(_) | Field::Free => true,
+            Field::Other => is_word(),
+            Field::Time(_) | Field::Captured => true,
+        }
+    }
+
+    /// Can a value of it be told from any word? A text before it that is not in quotes may have blanks in it then.
+    fn is_told_from_words(&self) -> bool {
+        match self {
+            Field::Status
+            | Field::Digits
+            | Field::Bytes
+            | Field::Took(..)
+            | Field::Elapsed
+            | Field::Numbers
+            | Field::Statuses
+            | Field::RequestLine
+            | Field::Time(_)
+            | Field::Text(Role::Client | Role::Target) => true,
+            Field::Other
+            | Field::Free
+            | Field::Peers
+            | Field::Captured
+            | Field::Ident
+            | Field::HostName
+            | Field::Forwarded
+            | Field::Text(_) => false,
+        }
+    }
+
+    /// For people: what a value of it looks like.
+    fn describe(&self) -> &'static str {
+        match self {
+            Field::Other | Field::Text(Role::Host | Role::Method | Role::Protocol) => "a word without blanks",
+            Field::Digits => "a whole number",
+            Field::Numbers => "whole numbers such as '0, 1173'",
+            Field::Statuses => "statuses such as '502, 200'",
+            Field::Peers => "addresses such as '10.0.0.1:80, 10.0.0.2:80'",
+            Field::Captured => "headers in braces",
+            Field::Text(Role::Client) => "an address or a host name",
+            Field::HostName => "the name of a host",
+            Field::Text(Role::User) | Field::Ident => "'-' or a user's name",
+            Field::Forwarded => "addresses such as '203.0.113.7, 10.0.0.1'",
+            Field::RequestLine => "a request such as 'GET / HTTP/1.1'",
+            Field::Text(Role::Target) => "a path or a URL",
+            Field::Text(_) | Field::Free => "a text",
+            Field::Status => "a status of three digits",
+            Field::Bytes => "a number of bytes, or '-'",
+            Field::Time(form) => form.describe(),
+            Field::Took(_, _, Notation::Whole) | Field::Elapsed => "a whole number",
+            Field::Took(_, _, Notation::Any) => "a number",
+            Field::Took(_, _, Notation::List) => "seconds with decimals, such as '0.010' or '0.010, 0.036'",
         }
     }
 }

@@ -33,7 +33,8 @@ fn read_by(format: &Arc<Format>, line: &str) -> String {
 }
 
 fn recognised(line: &str) -> (String, String) {
-    let format = recognise(std::iter::once(line.as_bytes())).unwrap_or_else(|| panic!("not recognised: {line}"));
+    let format =
+        recognise(std::iter::once(line.as_bytes())).unwrap_or_else(|e| panic!("not recognised: {line}: {e:?}"));
     (format.name().into(), read_by(&format, line))
 }
 
@@ -172,15 +173,22 @@ fn bytes_that_are_no_text_come_through_as_they_are() {
 #[test]
 fn what_does_not_fit_says_where() {
     for (format, line, why) in [
-        ("combined", "10.0.0.7 - - [10/Okt/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5", "%t expected at byte 14"),
+        ("combined", "10.0.0.7 - - [10/Okt/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5", "%t expected at byte 13"),
         ("common", "rubbish", "%h expected at byte 1"),
-        ("common", &(r#"h - - [10/Oct/2000:13:55:36 -0700] "#.to_string() + &"\"".repeat(60_000)), "%r expected"),
-        ("json", r#"{"time":"2000-10-10T20:55:36Z","status":200}"#, "no JSON object with a time and a request"),
-        ("json", r#"{"time":"2000-10-10T20:55:36Z","uri":"/"#, "no JSON object"),
-        ("json", &"[".repeat(10_000), "no JSON object"),
+        ("common", &(r#"h - - [10/Oct/2000:13:55:36 -0700] "#.to_string() + &"\"".repeat(60_000)), "%>s expected"),
+        ("json", r#"{"time":"2000-10-10T20:55:36Z","status":200}"#, "it has no request: none of request"),
+        ("json", r#"{"uri":"/","status":200}"#, "it has no time: none of time"),
+        ("json", r#"{"time":"noon","uri":"/","status":200}"#, "what stands at byte 10 is no time"),
+        (
+            "json",
+            r#"{"time":"2000-10-10T20:55:36Z","path":"/var/log/x"}"#,
+            "it has a path, but neither a method nor a status",
+        ),
+        ("json", r#"{"time":"2000-10-10T20:55:36Z","uri":"/"#, "no whole JSON object"),
+        ("json", &"[".repeat(10_000), "no whole JSON object"),
     ] {
         let got = read(format, line);
-        assert!(got.starts_with(why) || got.contains(" expected at byte "), "{got}");
+        assert!(got.contains(why), "{why}: {got}");
     }
     assert_eq!(
         read("haproxy", "x haproxy[1]: 10.0.0.1:5 [06/Feb/2009:12:12:51.443] f b/s 0/0/7 212 -- 0/0/0/0/3 0/0"),
@@ -220,4 +228,296 @@ fn users_are_told_apart_by_address_cookie_and_field() {
     let mut entry = Entry { line: line.as_bytes().to_vec(), ..Entry::default() };
     assert_eq!(format.read(&mut entry), Outcome::Request);
     assert_eq!((text(entry.cookie("sid")), entry.cookie("c")), ("x".into(), None));
+}
+
+/// The client that a line is recognised to be of, or why it is of none.
+fn client_of(line: &str) -> String {
+    match recognise(std::iter::once(line.as_bytes())) {
+        Ok(format) => {
+            let mut entry = Entry { line: line.as_bytes().to_vec(), ..Entry::default() };
+            assert_eq!(format.read(&mut entry), Outcome::Request, "{line}");
+            text(entry.client())
+        }
+        Err(unrecognised) => unrecognised.nearest.unwrap_or_default(),
+    }
+}
+
+const TAIL: &str = r#"[10/Oct/2000:20:55:36 +0000] "GET / HTTP/1.1" 200 5"#;
+
+#[test]
+fn what_stands_before_a_line_is_no_client() {
+    let combined = format!(r#"203.0.113.7 - - {TAIL} "-" "curl""#);
+    let json = r#"{"time":"2000-10-10T20:55:36Z","remote_addr":"203.0.113.7","request":"GET / HTTP/1.1","status":200}"#;
+    let haproxy = r#"203.0.113.7:33317 [06/Feb/2009:12:14:14.655] in be/s 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 "GET / HTTP/1.1""#;
+    for line in [&combined[..], json, haproxy] {
+        for before in [
+            "2026-05-13T10:00:00.123456789Z stdout F ",
+            "2026-05-13T10:00:00.123456789+02:00 stderr F ",
+            "May 13 10:00:00 web1 nginx: ",
+            "May  3 10:00:00 web1 nginx[77]: ",
+            "Wed May 13 10:00:00 web1 nginx[77]: ",
+            "<134>May 13 10:00:00 web1 nginx[77]: ",
+            "<134>May 13 10:00:00 nginx: ",
+            "2026-05-13T10:00:00+00:00 web1 nginx[77]:  ",
+            "2026-05-13T10:00:00.123456+00:00 app[web.1]: ",
+            "<134>1 2026-05-13T10:00:00.123Z lb1 haproxy 9 - - ",
+            "<134>1 2026-05-13T10:00:00.123Z lb1 haproxy 9 ID [x@1 a=\"b ] c\\\"\"][y] ",
+            "<134>1 - - haproxy - - - \u{feff}",
+            "web-1  | ",
+            "[pod/web-7d9/nginx] ",
+            "2026-05-13T10:00:00.123456789Z ",
+            "I, [2026-05-13T10:00:00.123456 #77]  INFO -- : ",
+            "",
+        ] {
+            assert_eq!(client_of(&format!("{before}{line}")), "203.0.113.7", "{before}{line}");
+        }
+        let quoted = serde_json::to_string(&format!("{line}\n")).expect("a text");
+        for wrapped in [
+            format!(r#"{{"log":{quoted},"stream":"stdout","time":"2026-05-13T10:00:00.1Z"}}"#),
+            format!(r#"{{"_HOSTNAME":"web1","MESSAGE":{quoted},"PRIORITY":"6"}}"#),
+            format!(
+                r#"{{"@timestamp":"2026-05-13T10:00:00.1Z","path":"/var/log/nginx/access.log","message":{quoted}}}"#
+            ),
+        ] {
+            assert_eq!(client_of(&wrapped), "203.0.113.7", "{wrapped}");
+        }
+        for before in ["2026-05-13T10:00:00Z stdout P ", "prod web1 ", "prod 13 web1 nginx: ", "a b c d: "] {
+            let got = client_of(&format!("{before}{line}"));
+            assert!(got.contains(" expected at byte ") || got.contains("stops being one"), "{before}{line}: {got}");
+        }
+    }
+}
+
+#[test]
+fn a_line_with_a_field_more_has_its_client_or_is_refused_with_the_place() {
+    for (line, client) in [
+        (format!("shop.example 203.0.113.7 - - {TAIL}"), "203.0.113.7"),
+        (format!(r#"shop.example 203.0.113.7 - frank {TAIL} "-" "curl" more"#), "203.0.113.7"),
+        (format!("shop.example ::1 - - {TAIL}"), "::1"),
+        (format!("shop.example:443 203.0.113.7 - - {TAIL} \"-\" \"-\""), "203.0.113.7"),
+        (format!("203.0.113.7:51234 - - {TAIL}"), "203.0.113.7"),
+        (format!("[2001:db8::7]:51234 - - {TAIL}"), "2001:db8::7"),
+        (format!("2001:db8::7 - - {TAIL}"), "2001:db8::7"),
+        (format!("203.0.113.7, 10.0.0.1 - - {TAIL} \"-\" \"-\""), "203.0.113.7"),
+        (format!("host.example - Ann Lee {TAIL}"), "host.example"),
+        (format!("203.0.113.7 shop.example - {TAIL} \"-\" \"-\""), "203.0.113.7"),
+        (
+            format!(
+                "203.0.113.7 - [203.0.113.7] - - {TAIL} \"-\" \"curl\" 321 0.012 [shop-80] 10.0.0.1:80 5 0.012 200"
+            ),
+            "203.0.113.7",
+        ),
+        (
+            "1286536308.779    180 192.168.0.224 TCP_MISS/200 411 GET http://h/x - DIRECT/88.80.16.72 text/html".into(),
+            "192.168.0.224",
+        ),
+        ("1286536308.779  12180 ::1 TCP_MISS/200 411 CONNECT h:443 ann HIER_DIRECT/88.80.16.72 -".into(), "::1"),
+    ] {
+        assert_eq!(client_of(&line), client, "{line}");
+    }
+    for (line, place) in [
+        (format!("198.51.100.1 203.0.113.7 - - {TAIL}"), "%l expected at byte 13"),
+        (format!("203.0.113.7 - - - {TAIL}"), "%u expected at byte 14"),
+        (format!("13 - - {TAIL}"), "%03tu expected at byte 3"),
+        (
+            r#"203.0.113.7 - - [10/Oct/2000:20:55:36 +0000] "GET / HTTP/1.1" 0.005 200 5"#.into(),
+            "%>s expected at byte 61",
+        ),
+        (r#"203.0.113.7 - - [10/Oct/2000:20:55:36 +0000] "GET / HTTP/1.1" 200 0.005 5"#.into(), " expected at byte 66"),
+        (r#"203.0.113.7 - - [2000-10-10T20:55:36Z] "GET / HTTP/1.1" 200 5"#.into(), "%t expected at byte 16"),
+    ] {
+        let got = client_of(&line);
+        assert!(got.contains(place), "{line}: {got}");
+    }
+}
+
+#[test]
+fn the_parts_of_a_line_that_nginx_repeats_for_each_upstream_are_lists() {
+    let head =
+        r#"203.0.113.7 - - [10/Oct/2000:20:55:36 +0000] "GET /a HTTP/1.1" 200 1173 "-" "curl" 321 0.047 [shop-80] []"#;
+    for (rest, upstream_us) in [
+        ("10.0.0.1:80, 10.0.0.2:80 0, 1173 0.010, 0.036 502, 200 4ac9", "46000"),
+        ("10.0.0.1:80, 10.0.0.2:80 : 10.0.0.3:80 0, 0 : 1173 0.010, 0.030 : 0.006 502, 502 : 200 4ac9", "46000"),
+        ("10.0.0.1:80, [2001:db8::1]:80 -, 1173 -, 0.036 504, 200 4ac9", "36000"),
+        ("unix:/run/app.sock 1173 0.036 200 4ac9", "36000"),
+        ("- - - - 4ac9", "-"),
+    ] {
+        let line = format!("{head} {rest}");
+        let parts = format!("GET /a 200 1173 203.0.113.7 curl 47000 {upstream_us} 971211336000000");
+        assert_eq!(recognised(&line), ("ingress-nginx".into(), parts.clone()), "{line}");
+        assert_eq!(read(INGRESS_NGINX, &line), parts, "{line}");
+    }
+    // Without the length of the answer, and with a field more.
+    let without = format!("{head} 10.0.0.1:80 0.036 200 4ac9");
+    let (name, parts) = recognised(&without);
+    assert_eq!((&name[..], &parts[..]), ("combined and more", "GET /a 200 1173 203.0.113.7 curl - - 971211336000000"));
+    let why = read(INGRESS_NGINX, &without);
+    assert!(why.starts_with("$upstream_response_length expected at byte 118: whole numbers"), "{why}");
+    let own = r#"$remote_addr - $remote_user [$time_local] "$request" $status $upstream_addr $upstream_response_time $upstream_status"#;
+    let line = |rest: &str| format!(r#"203.0.113.7 - - [10/Oct/2000:20:55:36 +0000] "GET /a HTTP/1.1" 200 {rest}"#);
+    assert!(read(own, &line("10.0.0.1:80 0.036 200")).ends_with("- 36000 971211336000000"));
+    assert!(read(own, &line("10.0.0.1:80 1173 0.036 200")).starts_with("$upstream_response_time expected"));
+    assert!(read(own, &line("10.0.0.1:80 0.036 200 more")).contains(" expected at byte "));
+}
+
+#[test]
+fn a_line_fits_a_format_of_the_user_whole() {
+    let common = |rest: &str| format!("{rest} [10/Oct/2000:20:55:36 +0000]");
+    for (format, line, parts) in [
+        (
+            r#"$remote_addr:$remote_port - [$time_local] "$request" $status"#,
+            r#"2001:db8::1:51234 - [10/Oct/2000:20:55:36 +0000] "GET / HTTP/1.1" 200"#.to_string(),
+            "GET / 200 - 2001:db8::1 - - - 971211336000000",
+        ),
+        (
+            r#"$remote_addr [$time_local] $request $http_host $status"#,
+            common("203.0.113.7") + " GET /a?b=1 HTTP/1.1 shop.example 200",
+            "GET /a?b=1 200 - 203.0.113.7 - - - 971211336000000",
+        ),
+        (
+            r#"%{X-Forwarded-For}i %l %u %t "%r" %>s %b"#,
+            common("203.0.113.7, 10.0.0.1 - -") + r#" "GET / HTTP/1.1" 200 5"#,
+            "GET / 200 5 203.0.113.7 - - - 971211336000000",
+        ),
+        (
+            r#"%h [%{%d/%b/%Y:%T}t.%{msec_frac}t %{%z}t] "%r" %>s"#,
+            r#"203.0.113.7 [10/Oct/2000:13:55:36.250 -0700] "GET / HTTP/1.1" 200"#.to_string(),
+            "GET / 200 - 203.0.113.7 - - - 971211336250000",
+        ),
+        (
+            r#"%{%F}t %{%T}t %h "%r" %>s"#,
+            r#"2000-10-10 20:55:36 203.0.113.7 "GET / HTTP/1.1" 200"#.to_string(),
+            "GET / 200 - 203.0.113.7 - - - 971211336000000",
+        ),
+        (
+            "%{sec}t %D %h \"%r\" %>s",
+            "971211336      12 203.0.113.7 \"GET / HTTP/1.1\"  200".to_string(),
+            "GET / 200 - 203.0.113.7 - 12 - 971211336000000",
+        ),
+        (
+            r#"log-format "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r""#,
+            r#"203.0.113.7:5 [10/Oct/2000:20:55:36.250] in~ be/s1 10/0/30/69/+3002 200 +2750 - - ---- 1/1/1/1/+1 0/0 {shop.example|a b} {} "GET /a HTTP/1.1""#.to_string(),
+            "GET /a 200 2750 203.0.113.7 - 3002000 69000 971211336250000",
+        ),
+        (
+            r#"%[src] [%t] %HM %HU %ST %Ta"#,
+            r#"203.0.113.7 [10/Oct/2000:20:55:36.250] GET /a?b=1 200 12"#.to_string(),
+            "GET /a?b=1 200 - 203.0.113.7 - 12000 - 971211336250000",
+        ),
+    ] {
+        assert_eq!(read(format, &line), parts, "{format}");
+    }
+    for (format, line, why) in [
+        (
+            r#"$remote_addr [$time_local] $request $http_host $status"#,
+            common("203.0.113.7") + " GET /a shop.example 200",
+            "$request expected",
+        ),
+        (r#"%h %t "%r" %>s %b %D"#, common("203.0.113.7") + r#" "GET / HTTP/1.1" 200 5"#, "%b expected"),
+        (r#"%h %t "%r" %>s %b"#, common("203.0.113.7") + r#" "GET / HTTP/1.1" 200 5 12"#, "%b expected"),
+        (r#"%h %t "%r" %>s %b %{x}e"#, common("203.0.113.7") + r#" "GET / HTTP/1.1" - - 200 5"#, ""),
+    ] {
+        let got = read(format, &line);
+        assert!(got.starts_with(why) && (why.is_empty() || got.contains(" expected at byte ")), "{format}: {got}");
+    }
+    let error = r#"%{%T}t %h "%r""#.parse::<Format>().expect_err("a time without a day");
+    assert!(error.contains("its time has no year"), "{error}");
+}
+
+#[test]
+fn haproxy_says_what_is_not_over_yet_and_what_it_captured() {
+    for (line, parts) in [
+        (
+            r#"203.0.113.7:5 [10/Oct/2000:20:55:36.250] in be/s1 3/0/0/7/+3002 200 +24 - - ---- 1/1/1/1/0 0/0 "GET /a HTTP/1.1""#,
+            "GET /a 200 24 203.0.113.7 - 3002000 7000 971211336250000",
+        ),
+        (
+            r#"203.0.113.7:5 [10/Oct/2000:20:55:36.250] in be/<NOSRV> -1/-1/-1/-1/0 503 0 - - SC-- 1/1/0/0/+1 0/0 {shop.example|Mozilla/5.0 (X)} {||} "GET /a HTTP/1.1""#,
+            "GET /a 503 0 203.0.113.7 - 0 - 971211336250000",
+        ),
+        (
+            r#"203.0.113.7:5 [10/Oct/2000:20:55:36.250] in~ be/s1 3/0/0/7/12 200 24 - - ---- 1/1/1/1/0 0/0 {a} "GET /a HTTP/2.0" 0/0/0/0/0 -/TLSv1.3/TLS_AES"#,
+            "GET /a 200 24 203.0.113.7 - 12000 7000 971211336250000",
+        ),
+    ] {
+        assert_eq!(recognised(line), ("haproxy".into(), parts.into()), "{line}");
+    }
+}
+
+#[test]
+fn a_duration_counts_only_where_its_unit_is_known() {
+    let with =
+        |more: &str| format!(r#"{{"time":"2000-10-10T20:55:36.500Z","method":"GET","path":"/a","status":200,{more}}}"#);
+    let read_as = |format: &str, more: &str| {
+        let format = Arc::new(format.parse::<Format>().expect("a format"));
+        let mut entry = Entry { line: with(more).into_bytes(), ..Entry::default() };
+        assert_eq!(format.read(&mut entry), Outcome::Request, "{more}");
+        (entry.server_us, entry.time_us - 971_211_336_500_000, String::from_utf8(entry.unitless).expect("a key"))
+    };
+    let none = |key: &str| (None, 0, key.to_string());
+    let known = |us: u64, moved_us: i64| (Some(us), moved_us, String::new());
+    for (more, expected) in [
+        (r#""duration":26"#, none("duration")),
+        (r#""duration":26.5"#, none("duration")),
+        (r#""latency":26"#, none("latency")),
+        (r#""response_time":"26""#, none("response_time")),
+        (r#""http.elapsed":26"#, none("http.elapsed")),
+        (r#""duration":0"#, known(0, 0)),
+        (r#""duration":26,"controller":"Home","action":"index","view":20.1"#, known(26_000, -26_000)),
+        (r#""duration":26.25,"action":"index","controller":"Home""#, known(26_250, -26_000)),
+        (r#""duration":26,"response_flags":"-","upstream_service_time":"20""#, known(26_000, -26_000)),
+        (r#""req":{"method":"GET","url":"/"},"responseTime":26"#, known(26_000, -26_000)),
+        (r#""duration":0.026,"request":{"remote_ip":"::1","proto":"HTTP/1.1"}"#, known(26_000, -26_000)),
+        (r#""duration":9.2e-05,"request":{"remote_ip":"::1","proto":"HTTP/1.1"}"#, known(92, 0)),
+        (r#""duration":"26ms""#, known(26_000, -26_000)),
+        (r#""latency":"1m2.5s""#, known(62_500_000, -62_500_000)),
+        (r#""elapsed":"350µs""#, known(350, 0)),
+        (r#""duration_ms":26"#, known(26_000, -26_000)),
+        (r#""durationMs":26"#, known(26_000, -26_000)),
+        (r#""elapsed_us":26000"#, known(26_000, -26_000)),
+        (r#""time_taken_ms":26"#, known(26_000, -26_000)),
+        (r#""responseTimeMillis":26"#, known(26_000, -26_000)),
+        (r#""latency_seconds":0.026"#, known(26_000, -26_000)),
+        (r#""event":{"duration":26000000}"#, known(26_000, -26_000)),
+        (r#""request_time":0.026"#, known(26_000, -26_000)),
+        (r#""request_time":"0.026""#, known(26_000, -26_000)),
+        (r#""request_time":26"#, none("request_time")),
+        (r#""request_time":2,"body_bytes_sent":5"#, known(2_000_000, -2_000_000)),
+        (r#""duration":26,"duration_ms":26"#, known(26_000, -26_000)),
+    ] {
+        assert_eq!(read_as("json", more), expected, "{more}");
+    }
+    assert_eq!(read_as("json,duration:ms", r#""duration":26"#), known(26_000, -26_000));
+    assert_eq!(read_as("json,http.took:us,latency:s", r#""http":{"took":26000}"#), known(26_000, -26_000));
+    for (format, word) in
+        [("json,duration", "KEY:UNIT"), ("json,duration:days", "KEY:UNIT"), ("json,what=x", "KEY:UNIT")]
+    {
+        assert!(format.parse::<Format>().expect_err(format).contains(word));
+    }
+    let own = r#"{"when":"2000-10-10T20:55:36Z","verb":"GET","route":"/x","from":"203.0.113.7","n":7}"#;
+    assert_eq!(
+        read("json,time=when,path=route,client=from,bytes=n", own),
+        "GET /x 0 7 203.0.113.7 - - - 971211336000000"
+    );
+}
+
+#[test]
+fn lines_of_lograge_take_the_time_of_what_wraps_them() {
+    let line = r#"{"method":"GET","path":"/a","format":"html","controller":"Home","action":"index","status":200,"duration":26.0}"#;
+    for before in ["2000-10-10T20:55:36.500Z stdout F ", "I, [2000-10-10T20:55:36.500000 #7]  INFO -- : "] {
+        assert_eq!(recognised(&format!("{before}{line}")).1, "GET /a 200 - - - 26000 - 971211336474000");
+    }
+    assert!(client_of(line).contains("it has no time"), "{}", client_of(line));
+    // What Logstash makes of a combined line: the target alone, and the file's path.
+    let parsed = r#"{"@timestamp":"2000-10-10T20:55:36.000Z","path":"/var/log/x","clientip":"203.0.113.7","verb":"GET","request":"/a","response":"200","bytes":"5","message":"x"}"#;
+    assert_eq!(recognised(parsed).1, "GET /a 200 5 203.0.113.7 - - - 971211336000000");
+}
+
+#[test]
+fn a_format_of_the_user_is_found_in_an_envelope() {
+    let format = Arc::new(r#"%h %t "%r" %>s"#.parse::<Format>().expect("a format"));
+    let line = r#"May 13 10:00:00 web1 httpd: 203.0.113.7 [10/Oct/2000:20:55:36 +0000] "GET / HTTP/1.1" 200"#;
+    let fitted = format.fitted(std::iter::once(line.as_bytes()));
+    assert!(read_by(&fitted, line).contains(" 203.0.113.7 "), "{}", read_by(&fitted, line));
+    assert!(read_by(&fitted, "rubbish").starts_with("syslog's head (time, host, program) expected at byte 1"));
 }

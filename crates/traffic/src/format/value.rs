@@ -91,6 +91,120 @@ pub(crate) fn time(text: &[u8], unit_us: u32) -> Option<u64> {
     whole.checked_add(part_us.round() as u64)
 }
 
+/// nginx's lists, an item for each upstream server (`, `) and for each group of them (` : `). An item may be `-`.
+pub(crate) fn is_list(text: &[u8], is_item: impl Fn(&[u8]) -> bool) -> bool {
+    let mut rest = text;
+    loop {
+        let end = rest.windows(2).position(|two| two == b", " || two == b" :").unwrap_or(rest.len());
+        let item = &rest[..end];
+        if item != b"-" && !is_item(item) {
+            return false;
+        }
+        if end == rest.len() {
+            return true;
+        }
+        let separator = if rest[end] == b',' { 2 } else { 3 };
+        if separator == 3 && rest.get(end + 2) != Some(&b' ') {
+            return false;
+        }
+        rest = &rest[end + separator..];
+    }
+}
+
+/// Three digits.
+pub(crate) fn is_status(text: &[u8]) -> bool {
+    text.len() == 3 && text.iter().all(u8::is_ascii_digit)
+}
+
+/// Digits, a point, digits.
+pub(crate) fn is_decimal(text: &[u8]) -> bool {
+    let Some(point) = memchr::memchr(b'.', text) else { return false };
+    let digits = |text: &[u8]| !text.is_empty() && text.len() <= 15 && text.iter().all(u8::is_ascii_digit);
+    digits(&text[..point]) && digits(&text[point + 1..])
+}
+
+fn parsed<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// Is it an IP address?
+pub(crate) fn is_address(text: &[u8]) -> bool {
+    text.iter().any(|b| matches!(b, b'.' | b':')) && parsed::<std::net::IpAddr>(text).is_some()
+}
+
+/// `10.0.0.1:80`, `[::1]:80`, `unix:/run/app.sock`, or the name of a group.
+pub(crate) fn is_peer(text: &[u8]) -> bool {
+    text.starts_with(b"unix:") || is_client(text)
+}
+
+/// A host name, an address, either with a port, or `-`. A name has a letter: a bare number is none.
+pub(crate) fn is_client(text: &[u8]) -> bool {
+    let in_name = |b: &u8| b.is_ascii_alphanumeric() || b"-._*?%~".contains(b);
+    if text.iter().all(in_name) {
+        let number = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
+        return !number(text) && (text.contains(&b'.') || !text.starts_with(b"-") || text == b"-") && !is_decimal(text);
+    }
+    if text == b"unix:" {
+        return true;
+    }
+    let Some(colon) = memchr::memrchr(b':', text) else { return false };
+    let (host, port) = (&text[..colon], &text[colon + 1..]);
+    let is_port = (1..=5).contains(&port.len()) && port.iter().all(u8::is_ascii_digit);
+    if is_port && !host.contains(&b':') {
+        return is_client(host);
+    }
+    // A zone may follow: fe80::1%eth0.
+    let address = text.split(|b| *b == b'%').next().unwrap_or_default();
+    parsed::<std::net::Ipv6Addr>(address).is_some()
+        || (is_port && host.first() == Some(&b'[') && parsed::<std::net::SocketAddrV6>(text).is_some())
+}
+
+/// A client's address without the port that some formats write behind it.
+pub(crate) fn without_port(line: &[u8], span: Span) -> Span {
+    let text = span.of(line);
+    let Some(colon) = memchr::memrchr(b':', text) else { return span };
+    let (start, end) = (span.start as usize, span.start as usize + colon);
+    match text {
+        [b'[', ..] if text[..colon].ends_with(b"]") => Span::new(start + 1, end - 1),
+        _ if text[..colon].contains(&b':') || text == b"unix:" => span,
+        _ => Span::new(start, end),
+    }
+}
+
+/// The first of several addresses, `203.0.113.7, 10.0.0.1`.
+pub(crate) fn first_of_list(line: &[u8], span: Span) -> Span {
+    let text = span.of(line);
+    let end = memchr::memchr(b',', text).unwrap_or(text.len());
+    without_port(line, Span::new(span.start as usize, span.start as usize + end))
+}
+
+/// A user's name: one word, or several of letters as in `Ann Lee`. Words with other signs are fields that have moved here.
+pub(crate) fn is_user(text: &[u8]) -> bool {
+    if !text.contains(&b' ') {
+        return !text.is_empty() && !is_address(text);
+    }
+    let is_name = |word: &[u8]| {
+        let moved = |b: &u8| matches!(b, b':' | b'/' | b'[' | b']' | b'|' | b'=' | b'"' | b',');
+        !word.is_empty() && word.iter().any(u8::is_ascii_alphabetic) && !word.iter().any(moved) && !is_address(word)
+    };
+    text.split(|b| *b == b' ').all(is_name)
+}
+
+/// `GET /path HTTP/1.1`, whole.
+pub(crate) fn is_request_line(text: &[u8]) -> bool {
+    let mut words = text.split(|b| *b == b' ');
+    let method = words.next().unwrap_or_default();
+    let is_method = !method.is_empty() && method.iter().all(|b| b.is_ascii_uppercase() || *b == b'-' || *b == b'_');
+    is_method
+        && words.next().is_some_and(|target| !target.is_empty())
+        && words.next_back().is_some_and(|p| p.starts_with(b"HTTP/"))
+}
+
+/// A path, a URL, the authority of CONNECT, or nothing at all.
+pub(crate) fn is_target(text: &[u8]) -> bool {
+    matches!(text, b"-" | b"*") || text.first() == Some(&b'/') || (text.contains(&b':') && !text.starts_with(b" "))
+}
+
 /// One time, or nginx's list of them, `0.010, 0.020 : 0.005`: their sum. None where there is none in it.
 pub(crate) fn times(text: &[u8], unit_us: u32) -> Option<u64> {
     if let Some(one) = time(text, unit_us) {

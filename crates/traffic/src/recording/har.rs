@@ -2,9 +2,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use lastdrop_model::Url;
 use serde_json::Value;
 
-use super::{Answer, Exchange, MOST_ANSWER_BYTES, RecordingError, Sent, find, is_method};
+use super::{Answer, Exchange, Imported, MOST_ANSWER_BYTES, RecordingError, Sent, UploadedFile, find, is_method};
 use crate::time::TimeForm;
 
 /// What browsers fetch for a page, by Chromium's name of its kind or by `Sec-Fetch-Dest`.
@@ -30,6 +31,9 @@ const PARTS: [&str; 19] = [
     "serviceworker",
 ];
 
+/// More reasons why entries are left out are counted together.
+const MOST_REASONS: usize = 10;
+
 /// What never ends is no step.
 const STREAMS: [&str; 2] = ["websocket", "eventsource"];
 
@@ -37,55 +41,122 @@ const STREAMS: [&str; 2] = ["websocket", "eventsource"];
 ///
 /// # Errors
 /// When it is none. Entries that are no requests over HTTP (`data:`, WebSockets), streams without an end, and what got no answer because it was
-/// blocked or given up, are left out.
-pub fn read_har(text: &str) -> Result<Vec<Exchange>, RecordingError> {
+/// blocked or given up, are left out; how many, and why, is said.
+pub fn read_har(text: &str) -> Result<Imported, RecordingError> {
     let wrong = |what: String| RecordingError(format!("this is no HAR file: {what}"));
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let document: Value = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
     let entries = document["log"]["entries"].as_array().ok_or_else(|| wrong("it has no log with entries".into()))?;
     // Where nothing has a status, none is no sign.
     let answered = entries.iter().any(|e| status(&e["response"]).is_some());
-    let came_through = |e: &&Value| !answered || e["response"]["status"].as_i64() != Some(0);
-    let mut exchanges: Vec<Exchange> = entries.iter().filter(came_through).filter_map(exchange).collect();
+    let came_through = |e: &Value| !answered || e["response"]["status"].as_i64() != Some(0);
+    let mut exchanges: Vec<Exchange> = Vec::new();
+    let mut reasons: Vec<(String, usize)> = Vec::new();
+    let mut others = 0;
+    for entry in entries {
+        let read = if came_through(entry) {
+            exchange(entry, exchanges.last().map(|e| &e.url))
+        } else {
+            Err("no answer, blocked or given up".into())
+        };
+        let reason = match read {
+            Ok(exchange) => {
+                exchanges.push(exchange);
+                continue;
+            }
+            Err(reason) => reason,
+        };
+        if let Some((_, n)) = reasons.iter_mut().find(|(known, _)| *known == reason) {
+            *n += 1;
+        } else if reasons.len() < MOST_REASONS {
+            reasons.push((reason, 1));
+        } else {
+            others += 1;
+        }
+    }
     // Firefox and some proxies write them in the order of their ends.
     exchanges.sort_by_key(|e| e.begin_us);
-    Ok(exchanges)
+    let note = |(reason, n): &(String, usize)| {
+        let entries = if *n == 1 { "entry is" } else { "entries are" };
+        format!("{n} {entries} left out: {reason}")
+    };
+    let mut left_out: Vec<String> = reasons.iter().map(note).collect();
+    if others > 0 {
+        left_out.push(format!("{others} entries are left out for other reasons"));
+    }
+    Ok(Imported { exchanges, settings: None, left_out })
 }
 
-fn exchange(entry: &Value) -> Option<Exchange> {
-    let request = &entry["request"];
-    let url = request["url"].as_str()?;
-    let url = match url.split_once('#') {
-        Some((url, _)) => url.parse().ok()?,
-        None => url.parse().ok()?,
+/// The URL of a request. Blanks and their like are percent-encoded, as a browser sends them; a path alone is of the host that the request names, or of the
+/// request before it.
+fn url_of(request: &Value, before: Option<&Url>) -> Result<Url, String> {
+    let written = request["url"].as_str().ok_or("it has no URL")?;
+    let is_whole =
+        written.split_once("://").is_some_and(|(scheme, _)| scheme.bytes().all(|b| b.is_ascii_alphanumeric()));
+    let headers = pairs(&request["headers"]);
+    let host = find(&headers, "host").and_then(|host| {
+        let scheme = if before.is_some_and(|b| b.tls) { "https" } else { "http" };
+        format!("{scheme}://{host}/").parse::<Url>().ok()
+    });
+    let any = Url { tls: false, host: "localhost".into(), port: 80, path: "/".into() };
+    let shown = || lastdrop_model::secrets::url(written.get(..100).unwrap_or(written)).into_owned();
+    let base = match (is_whole, host.as_ref().or(before)) {
+        (true, _) => &any,
+        (false, Some(base)) => base,
+        (false, None) if lastdrop_model::url::is_of_other_scheme(written.as_bytes()) => &any,
+        (false, None) => return Err(format!("the URL '{}' names no host", shown())),
     };
-    let method = request["method"].as_str()?.to_ascii_uppercase();
+    base.join(written).map_err(|e| match written.split_once(':') {
+        Some((scheme, _))
+            if !matches!(scheme, "http" | "https") && scheme.len() < 20 && !scheme.contains(['/', '?']) =>
+        {
+            format!("{scheme}: is not HTTP")
+        }
+        _ => e.to_string(),
+    })
+}
+
+/// The exchange of an entry, or why there is none. `before` is the URL of the one before it.
+fn exchange(entry: &Value, before: Option<&Url>) -> Result<Exchange, String> {
+    let request = &entry["request"];
+    let url = url_of(request, before)?;
+    let method = request["method"].as_str().ok_or("it has no method")?.to_ascii_uppercase();
     // What was asked of the cache was asked of no server.
     let from_cache = entry["_fromCache"].is_string();
     let is_stream = entry["_resourceType"].as_str().is_some_and(|kind| STREAMS.contains(&kind))
         || status(&entry["response"]) == Some(101)
         || text_of(&entry["response"]["content"]["mimeType"]).starts_with("text/event-stream");
-    if !is_method(&method) || method == "CONNECT" || from_cache || is_stream {
-        return None;
+    let why = if !is_method(&method) {
+        Some("its method is none")
+    } else if method == "CONNECT" {
+        Some("CONNECT to a proxy")
+    } else if from_cache {
+        Some("from the browser's cache")
+    } else if is_stream {
+        Some("WebSockets and streams of events, which never end")
+    } else {
+        None
+    };
+    if let Some(why) = why {
+        return Err(why.into());
     }
     let begin_us = entry["startedDateTime"].as_str().and_then(|t| TimeForm::Iso.read(t.as_bytes())).map_or(0, |s| s.us);
     let took_us =
         entry["time"].as_f64().filter(|t| t.is_finite() && *t > 0.0).map_or(0, |ms| (ms.min(1e9) * 1e3) as i64);
     let headers = pairs(&request["headers"]);
     let answer = answer(&entry["response"]);
+    let (body, files) = body(request);
     let mut exchange = Exchange {
         begin_us,
         end_us: begin_us.saturating_add(took_us),
-        body: body(request),
-        is_part: false,
-        is_last: false,
-        method,
-        url,
+        body,
+        files,
         headers,
         answer,
+        ..Exchange::of(&method, url)
     };
     exchange.is_part = is_part(entry, &exchange);
-    Some(exchange)
+    Ok(exchange)
 }
 
 fn pairs(list: &Value) -> Vec<(String, String)> {
@@ -100,13 +171,17 @@ fn text_of(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn body(request: &Value) -> Sent {
+fn body(request: &Value) -> (Sent, Vec<UploadedFile>) {
     let post = &request["postData"];
     let content_type = text_of(&post["mimeType"]);
     let params = pairs(&post["params"]);
     let written = text_of(&post["text"]);
+    let is_multipart = content_type.to_ascii_lowercase().starts_with("multipart/form-data");
     let text = if post["encoding"] == "base64" {
-        BASE64.decode(written).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
+        let bytes = BASE64.decode(written).unwrap_or_default();
+        // Parts that are text are kept beside those that are none.
+        let lossy = is_multipart.then(|| String::from_utf8_lossy(&bytes).into_owned());
+        lossy.or_else(|| String::from_utf8(bytes).ok()).unwrap_or_default()
     } else {
         // Firefox had the body's own head before it.
         let head = written.starts_with("Content-Type:") || written.starts_with("Content-Length:");
@@ -114,28 +189,64 @@ fn body(request: &Value) -> Sent {
     };
     if text.is_empty() && params.is_empty() {
         let had_some = !written.is_empty() || request["bodySize"].as_i64().is_some_and(|n| n > 0);
-        return if had_some { Sent::Lost } else { Sent::Nothing };
+        return (if had_some { Sent::Lost } else { Sent::Nothing }, Vec::new());
     }
-    if content_type.to_ascii_lowercase().starts_with("multipart/form-data") {
-        let parts = if params.is_empty() { parts(content_type, &text) } else { params };
-        return if parts.is_empty() { Sent::Text(text) } else { Sent::Multipart(parts) };
+    if is_multipart {
+        // The text has the content of files, where it is there.
+        let (mut parts, mut files) = parts(content_type, &text);
+        if parts.is_empty() {
+            files = uploads(&post["params"]);
+            parts = params;
+        }
+        return if parts.is_empty() { (Sent::Text(text), Vec::new()) } else { (Sent::Multipart(parts), files) };
     }
-    match Sent::of(content_type, text) {
+    let body = match Sent::of(content_type, text) {
         Sent::Nothing => Sent::Form(params),
         body => body,
-    }
+    };
+    (body, Vec::new())
 }
 
-/// Parts of a multipart body that was written down as text.
-pub(crate) fn parts(content_type: &str, text: &str) -> Vec<(String, String)> {
-    let Some(boundary) = content_type.split("boundary=").nth(1).map(|b| b.trim_matches('"')) else { return Vec::new() };
-    let part = |part: &str| {
-        let (head, value) = part.split_once("\r\n\r\n")?;
-        let name = head.split("name=\"").nth(1)?.split('"').next()?.to_string();
-        let is_file = head.contains("filename=");
-        Some((name, if is_file { String::new() } else { value.strip_suffix("\r\n").unwrap_or(value).to_string() }))
+/// The files among parameters: those with a file's name.
+fn uploads(params: &Value) -> Vec<UploadedFile> {
+    let text = |value: &Value| value.as_str().filter(|t| !t.is_empty()).map(str::to_string);
+    let params = params.as_array().into_iter().flatten().filter(|p| p["name"].is_string()).enumerate();
+    let file = |(part, p): (usize, &Value)| {
+        let (name, content_type) = (text(&p["fileName"]), text(&p["contentType"]));
+        (name.is_some() || content_type.is_some()).then_some(UploadedFile { part, name, content_type, path: None })
     };
-    text.split(&format!("--{boundary}")).filter_map(part).collect()
+    params.filter(|(_, p)| !p["name"].as_str().is_some_and(|n| n.starts_with(':'))).filter_map(file).collect()
+}
+
+/// Parts of a multipart body that was written down as text, and what it says of files among them. What is no text in a file is lost, and its part is
+/// empty.
+pub(crate) fn parts(content_type: &str, text: &str) -> (Vec<(String, String)>, Vec<UploadedFile>) {
+    let (mut parts, mut files) = (Vec::new(), Vec::new());
+    let boundary =
+        content_type.split("boundary=").nth(1).map(|b| b.split(';').next().unwrap_or(b).trim().trim_matches('"'));
+    let Some(boundary) = boundary.filter(|b| !b.is_empty()) else { return (parts, files) };
+    for part in text.split(&format!("--{boundary}")) {
+        let ends = if part.contains("\r\n\r\n") { ("\r\n\r\n", "\r\n") } else { ("\n\n", "\n") };
+        let Some((head, value)) = part.split_once(ends.0) else { continue };
+        // `filename="` ends with the same letters.
+        let quoted = |key: &str| {
+            let at = head.match_indices(key).map(|(at, _)| at).find(|at| head[..*at].ends_with([' ', ';', '\t']))?;
+            head[at + key.len()..].split('"').next().map(str::to_string)
+        };
+        let Some(name) = quoted("name=\"") else { continue };
+        let file_name = quoted("filename=\"");
+        let kind =
+            head.lines().find_map(|l| l.split_once(':').filter(|(n, _)| n.trim().eq_ignore_ascii_case("content-type")));
+        let value = value.strip_suffix(ends.1).unwrap_or(value);
+        // What was no text has become U+FFFD.
+        let is_lost = file_name.is_some() && value.contains('\u{fffd}');
+        if file_name.is_some() || kind.is_some() {
+            let content_type = kind.map(|(_, kind)| kind.trim().to_string());
+            files.push(UploadedFile { part: parts.len(), name: file_name, content_type, path: None });
+        }
+        parts.push((name, if is_lost { String::new() } else { value.to_string() }));
+    }
+    (parts, files)
 }
 
 /// A number; of some proxies a text.

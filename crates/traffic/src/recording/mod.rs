@@ -8,6 +8,8 @@ mod curl;
 mod har;
 mod httperf;
 mod rules;
+mod settings;
+mod shell;
 mod siege;
 mod sources;
 mod steps;
@@ -19,6 +21,7 @@ use lastdrop_model::Url;
 pub use self::curl::read_curl;
 pub use self::har::read_har;
 pub use self::httperf::{read_wlog, read_wsesslog};
+pub use self::settings::Settings;
 pub use self::siege::read_siege;
 
 /// Answers are looked at for values up to here.
@@ -41,6 +44,38 @@ pub struct Exchange {
     pub is_part: bool,
     /// The last of its session.
     pub is_last: bool,
+    /// What is known of files among the parts of a multipart body.
+    pub files: Vec<UploadedFile>,
+    /// Somebody wrote down each of its headers to be sent: none is a browser's own.
+    pub is_exact: bool,
+}
+
+/// A part of a multipart body that has a file's name or a type, beside its name and text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UploadedFile {
+    /// The part's place among the parts.
+    pub part: usize,
+    /// The file's name, as it is sent.
+    pub name: Option<String>,
+    pub content_type: Option<String>,
+    /// A file that has the content; the part's text is empty then.
+    pub path: Option<String>,
+}
+
+/// What a file to be imported has in it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Imported {
+    pub exchanges: Vec<Exchange>,
+    /// What is sent beside requests, where the file says it; otherwise a plan asks as browsers do.
+    pub settings: Option<Settings>,
+    /// What the plan cannot say, each in words.
+    pub left_out: Vec<String>,
+}
+
+impl From<Vec<Exchange>> for Imported {
+    fn from(exchanges: Vec<Exchange>) -> Imported {
+        Imported { exchanges, ..Imported::default() }
+    }
 }
 
 impl Exchange {
@@ -57,6 +92,8 @@ impl Exchange {
             answer: None,
             is_part: false,
             is_last: false,
+            files: Vec::new(),
+            is_exact: false,
         }
     }
 
@@ -86,8 +123,10 @@ pub enum Sent {
     Text(String),
     /// `application/x-www-form-urlencoded`, decoded.
     Form(Vec<(String, String)>),
-    /// `multipart/form-data`; what files had in them is not known.
+    /// `multipart/form-data`: names and texts of the parts. What else there is of files among them is in [`Exchange::files`].
     Multipart(Vec<(String, String)>),
+    /// What a file has in it, which is read when the plan runs.
+    File(String),
     /// The recording does not have it, or it is no text.
     Lost,
 }
@@ -101,7 +140,7 @@ impl Sent {
         }
         let kind = content_type.trim_start().to_ascii_lowercase();
         if kind.starts_with("multipart/form-data") {
-            let parts = har::parts(content_type, &text);
+            let (parts, _) = har::parts(content_type, &text);
             return if parts.is_empty() { Sent::Text(text) } else { Sent::Multipart(parts) };
         }
         let form = kind.starts_with("application/x-www-form-urlencoded") && is_written_as_form(&text);
@@ -115,6 +154,15 @@ impl Sent {
 /// Has the text no blanks and nothing else that an encoded form does not have? XML or JSON that is sent as a form would come out changed.
 fn is_written_as_form(text: &str) -> bool {
     text.bytes().all(|b| (b.is_ascii_graphic() || !b.is_ascii()) && !b"<>\"{}\\^`|".contains(&b))
+}
+
+/// What a body of parts says of files among them.
+#[must_use]
+pub fn uploaded_files(sent: &Sent, content_type: &str, body: &[u8]) -> Vec<UploadedFile> {
+    match sent {
+        Sent::Multipart(_) => har::parts(content_type, &String::from_utf8_lossy(body)).1,
+        _ => Vec::new(),
+    }
 }
 
 /// Could the text be a method's name?
@@ -167,6 +215,10 @@ pub struct PlanOptions {
     pub insecure: bool,
     /// A file of authorities that the server's certificate is verified by.
     pub ca: Option<String>,
+    /// What is sent beside requests, where what is imported says it.
+    pub settings: Option<Settings>,
+    /// What has been left out already.
+    pub left_out: Vec<String>,
 }
 
 /// A plan and what belongs to it.
@@ -201,7 +253,7 @@ pub fn plan_with_progress(
     options: &PlanOptions,
     progress: &mut dyn FnMut(u8),
 ) -> Result<Recorded, RecordingError> {
-    let mut notes = Vec::new();
+    let mut notes = options.left_out.clone();
     let mut steps = steps::steps(exchanges, options, &mut notes);
     if steps.is_empty() {
         return Err(RecordingError("there is no request in it that a plan could send".into()));

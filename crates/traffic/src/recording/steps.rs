@@ -92,6 +92,10 @@ pub(crate) fn steps(exchanges: Vec<Exchange>, options: &PlanOptions, notes: &mut
         busy_us = exchange.end_us;
         steps.push(step(exchange, !has_answers));
     }
+    let names = left_out_headers(&steps);
+    if !names.is_empty() {
+        notes.push(format!("headers of the browser's own are left out: {}", names.join(", ")));
+    }
     if let Some(cookies) = steps.first().and_then(|s| s.exchange.header("cookie")).filter(|_| has_answers) {
         let names: Vec<&str> = cookies.split(';').filter_map(|c| Some(c.split_once('=')?.0.trim())).collect();
         notes.push(format!(
@@ -138,8 +142,22 @@ fn without_fragment(url: &Url) -> Url {
 
 fn step(exchange: Exchange, keeps_cookies: bool) -> Step {
     let is_form = matches!(exchange.body, Sent::Form(_) | Sent::Multipart(_));
+    let authority = exchange.url.authority();
     let keeps = |name: &str, value: &str| {
         let name = name.to_ascii_lowercase();
+        // A host other than the URL's is what was meant.
+        if name == "host" {
+            return !value.eq_ignore_ascii_case(&authority) && check_header(&name, value).is_ok();
+        }
+        // The type of a form is written with it, but for what else it says; the boundary of parts is a new one.
+        if exchange.is_exact {
+            let follows = name == "content-length"
+                || (name == "content-type" && matches!(exchange.body, Sent::Multipart(_)))
+                || (name == "content-type"
+                    && is_form
+                    && value.eq_ignore_ascii_case("application/x-www-form-urlencoded"));
+            return !follows && check_header(&name, value).is_ok();
+        }
         let said = name.starts_with("x-") && name != "x-forwarded-for" && name != "x-client-data";
         let accepts = name == "accept" && value.starts_with("application/");
         // Where it is known what is sent, its type follows; a GET has no origin that anybody looks at.
@@ -166,11 +184,30 @@ fn step(exchange: Exchange, keeps_cookies: bool) -> Step {
         Sent::Text(text) => Sent::Text(literal(text)),
         Sent::Form(form) => Sent::Form(fields(form)),
         Sent::Multipart(parts) => Sent::Multipart(fields(parts)),
+        Sent::File(path) => Sent::File(path.clone()),
         Sent::Lost => Sent::Lost,
     };
     let path = literal(&without_fragment(&exchange.url).path);
     let (extract, expect) = (Vec::new(), Vec::new());
     Step { path, headers, body, extract, expect, think_us: 0, parts: 0, redirects: 0, landed: None, exchange }
+}
+
+/// Names of headers that were sent and that the plan does not send. Those that follow from the request, and cookies, are not among them.
+fn left_out_headers(steps: &[Step]) -> Vec<String> {
+    const FOLLOW: [&str; 7] =
+        ["host", "content-length", "content-type", "connection", "accept-encoding", "cookie", "transfer-encoding"];
+    let mut names: Vec<String> = Vec::new();
+    for step in steps {
+        for (name, _) in &step.exchange.headers {
+            let name = name.to_ascii_lowercase();
+            let is_kept = find(&step.headers, &name).is_some() || FOLLOW.contains(&name.as_str());
+            if !is_kept && !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    names.sort();
+    names
 }
 
 /// A text as a template that gives it.

@@ -10,6 +10,12 @@ fn options() -> PlanOptions {
     PlanOptions { data_file: "plan.csv".into(), ..PlanOptions::default() }
 }
 
+/// The plan of what was imported.
+fn planned(imported: Imported) -> Recorded {
+    let Imported { exchanges, settings, left_out } = imported;
+    plan(exchanges, &PlanOptions { settings, left_out, ..options() }).expect("a plan")
+}
+
 /// The plan as it is read back.
 fn read(recorded: &Recorded) -> lastdrop_model::Plan {
     let read = plan_file::parse(&recorded.plan, Path::new("/f"));
@@ -81,7 +87,7 @@ fn shop() -> String {
 
 #[test]
 fn a_path_through_a_shop_is_a_plan_that_is_short_and_true() {
-    let recorded = plan(read_har(&shop()).expect("a HAR file"), &options()).expect("a plan");
+    let recorded = planned(read_har(&shop()).expect("a HAR file"));
     let plan = read(&recorded);
     let urls: Vec<String> = plan.requests.iter().map(|r| format!("{} {}", r.method, r.url.path)).collect();
     assert_eq!(
@@ -125,12 +131,13 @@ curl -X POST "http://h/b" \
   --data-raw $'name=O\'Brien&t=\u00e9' ; curl http://h/c -d '{"a":"$(touch /tmp/no)"}' -H "Content-Type: application/json" -Hx-a:b
 curl -G http://h/d -d q=1 -u ann:secret
 "#;
-    let exchanges = read_curl(text).expect("commands");
+    let imported = read_curl(text).expect("commands");
+    let exchanges = imported.exchanges.clone();
     let shown: Vec<String> = exchanges.iter().map(|e| format!("{} {}", e.method, e.url.path)).collect();
     assert_eq!(shown, ["GET /a?x=1", "POST /b", "POST /c", "GET /d?q=1"]);
     assert_eq!(exchanges[1].body, Sent::Form(vec![("name".into(), "O'Brien".into()), ("t".into(), "é".into())]));
     assert_eq!(exchanges[2].body, Sent::Text("{\"a\":\"$(touch /tmp/no)\"}".into()));
-    let recorded = plan(exchanges, &options()).expect("a plan");
+    let recorded = planned(imported);
     assert_eq!(
         read(&recorded).requests[3].headers,
         [("Authorization".to_string(), "Basic {{authorization}}".to_string())]
@@ -138,14 +145,25 @@ curl -G http://h/d -d q=1 -u ann:secret
     assert!(recorded.data.is_some_and(|d| d.contains("YW5uOnNlY3JldA==")));
     for (text, word) in [
         ("wget http://h/", "is not curl"),
-        ("curl -d @/etc/passwd http://h/", "no other file"),
+        ("curl -d a -d @/etc/passwd http://h/", "no other file"),
+        ("curl -d @- http://h/", "stdin"),
+        ("curl -F 'a=<x' http://h/", "no other file"),
         ("curl 'http://h/", "not closed"),
         ("curl -H", "no value"),
         ("curl ftp://h/", "http"),
         ("curl", "no URL"),
         ("curl -b jar.txt http://h/", "no other file"),
         ("curl -K x http://h/", "no other file"),
-        ("curl http://h/ --new-option 7", "two URLs"),
+        ("curl http://h/ --new-option 7", "--new-option is no option"),
+        ("curl -H \"Authorization: Bearer $TOKEN\" http://h/", "$TOKEN is a variable"),
+        ("curl http://h/ -d \"$(cat f)\"", "output of a command"),
+        ("curl http://h/ -d `cat f`", "output of a command"),
+        ("curl http://h/?a=1&b=2", "put the URL in quotes"),
+        ("curl http://h/ < x", "< reads a file"),
+        ("curl 'http://h/{a'", "neither a list"),
+        ("curl 'http://h/[a]'", "neither a list"),
+        ("curl 'http://h/[1-99999]'", "more than 1000"),
+        ("curl 'http://h/a b'", "a blank (character 11)"),
         ("curl \"http://h/\" ^\r\n  -H \"accept: */*\"\r\n", "cmd.exe"),
         ("curl ^\"http://h/^\" -H ^\"a: b^\"", "cmd.exe"),
         ("# nothing", "no curl command"),
@@ -165,7 +183,7 @@ fn a_path_is_about_the_host_that_it_was_sent_on_to() {
         entry(5.0, "document", get("https://www.shop.test/b"), on("https://pay.test/")),
         entry(5.1, "document", get("https://pay.test/"), html("")),
     ]}});
-    let recorded = plan(read_har(&har.to_string()).expect("a HAR file"), &options()).expect("a plan");
+    let recorded = planned(read_har(&har.to_string()).expect("a HAR file"));
     let urls: Vec<String> = read(&recorded).requests.iter().map(|r| r.url.to_string()).collect();
     assert_eq!(urls, ["https://www.shop.test/", "https://www.shop.test/b"]);
 }
@@ -174,7 +192,7 @@ fn a_path_is_about_the_host_that_it_was_sent_on_to() {
 fn what_is_sent_several_times_is_one_header_of_the_plan() {
     let text = "curl http://h/ -H 'X-A: 1' -H 'x-a: 2' -H 'Authorization: Basic YTpi' -u c:d\n\
                 curl http://h/p -H 'X-A: 1' -d 'q=1&q=2'\n";
-    let recorded = plan(read_curl(text).expect("commands"), &options()).expect("a plan");
+    let recorded = planned(read_curl(text).expect("commands"));
     let requests = read(&recorded).requests;
     let get = |n: usize, name: &str| requests[n].headers.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str());
     assert_eq!((get(0, "X-A"), get(1, "X-A")), (Some("1, 2"), Some("1")));
@@ -199,10 +217,11 @@ curl 'http://shop.test/search' --compressed -sSL -X POST -H 'Content-Type: appli
 
 #[test]
 fn what_browsers_copy_is_what_they_sent() {
-    let exchanges = read_curl(COPIED).expect("commands");
+    let imported = read_curl(COPIED).expect("commands");
+    let exchanges = imported.exchanges.clone();
     assert_eq!(exchanges[0].body, Sent::Text("{\"note\":\"it's ! é 😀\",\"n\":1}".into()));
     assert_eq!(exchanges[1].body, Sent::Form(vec![("q".into(), "a b".into()), ("empty".into(), String::new())]));
-    let recorded = plan(exchanges, &options()).expect("a plan");
+    let recorded = planned(imported);
     let plan = read(&recorded);
     let methods: Vec<&str> = plan.requests.iter().map(|r| r.method.as_str()).collect();
     assert_eq!((methods, plan.http.cookies), (vec!["POST", "POST"], false));
@@ -219,7 +238,7 @@ fn a_query_after_an_id_is_found_whatever_the_id_is() {
         entry(1.0, "document", get("/item/4711?rev=17&v=x"), html("x")),
     ];
     let har = json!({"log": {"entries": entries}}).to_string();
-    let recorded = plan(read_har(&har).expect("a HAR file"), &options()).expect("a plan");
+    let recorded = planned(read_har(&har).expect("a HAR file"));
     assert_eq!(read(&recorded).requests[1].url.path, "/item/{{item}}?rev={{rev}}&v=x");
     assert!(!recorded.plan.contains("4711"), "{}", recorded.plan);
 }
@@ -284,7 +303,7 @@ fn har_files_of_all_programs_are_read() {
         json!(null),
     ];
     let text = format!("\u{feff}{}", json!({"log": {"entries": entries, "pages": null}}));
-    let recorded = plan(read_har(&text).expect("a HAR file"), &options()).expect("a plan");
+    let recorded = planned(read_har(&text).expect("a HAR file"));
     let plan = read(&recorded);
     let shown: Vec<String> = plan.requests.iter().map(|r| format!("{} {}", r.method, r.url.path)).collect();
     assert_eq!(shown, ["GET /first", "GET /second", "POST /text", "POST /form", "POST /old", "POST /binary"]);
@@ -324,7 +343,7 @@ fn what_is_no_recording_is_told() {
     }
     let empty =
         json!({"log": {"entries": [{"request": {"method": "GET", "url": "data:text/plain,x"}}, 7]}}).to_string();
-    assert!(plan(read_har(&empty).expect("a HAR file"), &options()).is_err());
+    assert!(plan(read_har(&empty).expect("a HAR file").exchanges, &options()).is_err());
 }
 
 #[test]
@@ -346,7 +365,7 @@ fn a_number_that_a_redirect_or_a_hidden_field_gave_is_taken_there() {
         entry(2.0, "document", post("/thing.php?id=17", "price=12"), html("saved")),
     ];
     let text = json!({"log": {"version": "1.2", "entries": entries}}).to_string();
-    let recorded = plan(read_har(&text).expect("a HAR file"), &options()).expect("a plan");
+    let recorded = planned(read_har(&text).expect("a HAR file"));
     let plan = read(&recorded);
     assert_eq!(plan.requests.len(), 3);
     assert_eq!(plan.requests[1].extract[0].from, Place::Url(r"thing\.php\?id=([^/?&\#]+)".into()));
@@ -361,4 +380,185 @@ fn a_body_that_is_sent_as_a_form_and_is_none_stays_as_it_is() {
         assert_eq!(of(text), Sent::Text(text.into()));
     }
     assert_eq!(of("a=b+c&d=%3C"), Sent::Form(vec![("a".into(), "b c".into()), ("d".into(), "<".into())]));
+}
+
+/// The one request that a command becomes, and what is said of it.
+fn imported(command: &str) -> (lastdrop_model::Plan, lastdrop_model::RequestSpec, Vec<String>) {
+    let recorded = planned(read_curl(command).unwrap_or_else(|e| panic!("{command}: {e}")));
+    let plan = read(&recorded);
+    for note in &recorded.notes {
+        let shown = note.lines().next().unwrap_or_default();
+        assert!(recorded.plan.contains(&format!("# {shown}")), "{note} is no comment of {}", recorded.plan);
+    }
+    let request = plan.requests[0].clone();
+    (plan, request, recorded.notes)
+}
+
+#[test]
+fn what_a_command_says_of_its_request_is_in_the_plan() {
+    let form = "application/x-www-form-urlencoded";
+    for (options, method, url, headers) in [
+        ("-H 'Host: shop.example' http://10.0.0.1/", "GET", "http://10.0.0.1/", vec![("Host", "shop.example")]),
+        ("-d '{\"a\":\"b=c\"}' http://h/", "POST", "http://h/", vec![("Content-Type", form)]),
+        ("-d x http://h/", "POST", "http://h/", vec![("Content-Type", form)]),
+        ("-d x -H 'Content-Type: text/csv' http://h/", "POST", "http://h/", vec![("Content-Type", "text/csv")]),
+        ("-d x -H 'Content-Type:' http://h/", "POST", "http://h/", vec![]),
+        (
+            "--json '{\"a\":1}' http://h/",
+            "POST",
+            "http://h/",
+            vec![("Accept", "application/json"), ("Content-Type", "application/json")],
+        ),
+        ("-A me -e http://p/ http://h/", "GET", "http://h/", vec![("Referer", "http://p/"), ("User-Agent", "me")]),
+        (
+            "-H 'Accept-Language: de' -H 'Accept:' http://h/",
+            "GET",
+            "http://h/",
+            vec![("Accept", ""), ("Accept-Language", "de")],
+        ),
+        ("-r 0-99 h/x", "GET", "http://h/x", vec![("Range", "bytes=0-99")]),
+        ("-X DELETE http://h/", "DELETE", "http://h/", vec![]),
+        ("-I http://h/", "HEAD", "http://h/", vec![]),
+        ("-G -d a=1 --data-urlencode 'q=b c' http://h", "GET", "http://h/?a=1&q=b%20c", vec![]),
+        ("--url-query a=1 'http://h/?b=2'", "GET", "http://h/?b=2&a=1", vec![]),
+        (
+            "--resolve shop.example:80:10.0.0.1 http://shop.example/",
+            "GET",
+            "http://10.0.0.1/",
+            vec![("Host", "shop.example")],
+        ),
+        (
+            "--connect-to ::10.0.0.1:81 http://shop.example/",
+            "GET",
+            "http://10.0.0.1:81/",
+            vec![("Host", "shop.example")],
+        ),
+        ("-g 'http://h/{a}'", "GET", "http://h/{a}", vec![]),
+        ("-sSLo out.json http://h/ > out.json 2>&1", "GET", "http://h/", vec![]),
+        ("http://h/ 2>/dev/null &", "GET", "http://h/", vec![]),
+    ] {
+        let (_, request, notes) = imported(&format!("$ curl {options}\n"));
+        assert_eq!((request.method.as_str(), request.url.in_full().as_str()), (method, url), "{options}");
+        let got: Vec<(&str, &str)> = request.headers.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        assert_eq!(got, headers, "{options}");
+        assert!(notes.is_empty(), "{options}: {notes:?}");
+    }
+}
+
+#[test]
+fn what_a_command_says_of_its_connection_is_in_the_plan() {
+    let (plan, _, notes) = imported(
+        "curl -k -L --compressed -0 -m 2.5 --cacert ca.pem --cert me.pem --key me.key -x proxy.example:3128 -c jar -4 https://h/",
+    );
+    assert!(notes.is_empty(), "{notes:?}");
+    assert!(plan.tls.insecure && plan.http.compressed && plan.http.http10 && plan.http.cookies, "{plan:?}");
+    assert_eq!((plan.http.redirects, plan.timeout.as_millis()), (50, 2_500));
+    assert!(plan.network.proxy.is_some(), "{plan:?}");
+    let (plan, _, _) = imported("curl http://h/ -L --max-redirs 3");
+    assert_eq!(
+        (plan.http.redirects, plan.http.compressed, plan.http.cookies, plan.tls.insecure),
+        (3, false, false, false)
+    );
+    let (plan, request, _) = imported("curl --resolve shop.example:443:10.0.0.1 https://shop.example/");
+    assert_eq!((request.url.host.as_str(), plan.tls.server_name.as_deref()), ("10.0.0.1", Some("shop.example")));
+}
+
+#[test]
+fn what_a_plan_has_nothing_like_is_named() {
+    for (command, word) in [
+        ("curl http://h/ --http2", "--http2"),
+        ("curl http://h/ -X delete", "small letters of the method delete"),
+        ("curl http://h/ --limit-rate 10k", "--limit-rate 10k"),
+        ("curl http://h/ --connect-timeout 5", "--connect-timeout 5"),
+        ("curl http://h/ --digest -u a:b", "--digest"),
+        ("curl http://h/ -x socks5://p:1", "-x"),
+        ("curl http://h/ | jq '.a' | sort", "piped to: jq .a | sort"),
+        ("curl http://h/ -d @body.json", "body.json is read when the plan runs"),
+        ("curl http://h/ -H 'X-Empty;'", "X-Empty"),
+        ("curl https://h/ --key k.pem", "--key k.pem, there is no --cert"),
+        ("curl https://h/ --cert c.pem:hidden", "the password of --cert"),
+        ("curl http://h/ --unix-socket s -x p:1", "beside --unix-socket"),
+        ("curl http://h/ --cacert a.pem; curl http://h/ --cacert b.pem", "b.pem, the plan has a.pem"),
+    ] {
+        let (_, _, notes) = imported(command);
+        assert!(notes.iter().any(|note| note.contains(word)), "{command}: {notes:?}");
+    }
+    let (_, _, notes) = imported("curl http://h/ --proxy-pass hidden");
+    assert!(!notes.is_empty() && !notes.iter().any(|n| n.contains("hidden")), "{notes:?}");
+}
+
+#[test]
+fn one_line_may_be_many_requests() {
+    let urls = |command: &str| {
+        let imported = read_curl(command).unwrap_or_else(|e| panic!("{command}: {e}"));
+        imported.exchanges.iter().map(|e| format!("{} {}", e.method, e.url.path)).collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(urls("curl 'http://h/{one,two}/[9-10]'"), "GET /one/9, GET /one/10, GET /two/9, GET /two/10");
+    assert_eq!(urls("curl 'http://h/[01-05:2]' 'http://h/[a-c]'"), "GET /01, GET /03, GET /05, GET /a, GET /b, GET /c");
+    assert_eq!(urls("curl 'http://[::1]/x' http://h/a http://h/b -d x"), "POST /x, POST /a, POST /b");
+    assert_eq!(urls("curl http://h/a -d x --next http://h/b -: http://h/c"), "POST /a, GET /b, GET /c");
+    assert_eq!(urls("curl http://h/a && curl http://h/b || /usr/bin/curl http://h/c"), "GET /a, GET /b, GET /c");
+    assert_eq!(urls("ID=7\nexport T=x\ncurl \"http://h/$ID/${T}\""), "GET /7/x");
+    assert_eq!(urls("$ curl http://h/a \\\n> -X PUT \\\n> -d x"), "PUT /a");
+    assert_eq!(urls("curl http://ann:secret@h/a#part"), "GET /a");
+}
+
+#[test]
+fn an_uploaded_file_keeps_its_name_its_type_and_what_is_in_it() {
+    let body = "--b\r\nContent-Disposition: form-data; name=\"note\"\r\n\r\nhello\r\n--b\r\nContent-Disposition: form-data; name=\"doc\"; filename=\"a.csv\"\r\nContent-Type: text/csv\r\n\r\nid,n\r\n1,2\r\n\r\n--b\r\nContent-Disposition: form-data; filename=\"b.png\"; name=\"pic\"\r\nContent-Type: image/png\r\n\r\n\u{fffd}PNG\r\n--b--\r\n";
+    let har = |post: Value| {
+        let request = json!({"method": "POST", "url": "http://h/up", "headers": [], "postData": post});
+        let text = json!({"log": {"entries": [entry(0.0, "document", request, html("ok"))]}}).to_string();
+        let recorded = planned(read_har(&text).expect("a HAR file"));
+        let Body::Multipart(parts) = read(&recorded).requests[0].body.clone() else { panic!("{}", recorded.plan) };
+        let text =
+            |p: &lastdrop_model::request::Part| format!("{:?} {:?} {:?}", p.content, p.file_name, p.content_type);
+        (parts.iter().map(text).collect::<Vec<_>>(), recorded.notes)
+    };
+    let (parts, notes) = har(json!({"mimeType": "multipart/form-data; boundary=b", "text": body}));
+    assert_eq!(
+        parts,
+        [
+            r#"Text("hello") None None"#,
+            r#"Text("id,n\r\n1,2\r\n") Some("a.csv") Some("text/csv")"#,
+            r#"Text("") Some("b.png") Some("image/png")"#,
+        ]
+    );
+    assert!(notes.iter().any(|n| n.contains("what was in a file that was sent is not known")), "{notes:?}");
+    let params = json!([{"name": "doc", "fileName": "a.csv", "contentType": "text/csv", "value": "1,2"}]);
+    let (parts, _) = har(json!({"mimeType": "multipart/form-data; boundary=b", "params": params, "text": ""}));
+    assert_eq!(parts, [r#"Text("1,2") Some("a.csv") Some("text/csv")"#]);
+    let (plan, request, notes) =
+        imported("curl -F 'doc=@in/a.csv;type=text/csv' -F n=1 -F 'j={};type=application/json' http://h/");
+    let Body::Multipart(parts) = &request.body else { panic!("{plan:?}") };
+    let kinds: Vec<_> = parts.iter().map(|p| (p.name.as_str(), p.content_type.as_deref())).collect();
+    assert_eq!(kinds, [("doc", Some("text/csv")), ("n", None), ("j", Some("application/json"))]);
+    assert!(notes.iter().any(|n| n.contains("in/a.csv is read when the plan runs")), "{notes:?}");
+}
+
+#[test]
+fn entries_of_a_har_file_are_kept_or_counted_with_the_reason() {
+    let get = |url: &str| json!({"method": "GET", "url": url, "headers": [{"name": "Host", "value": "shop.test"}, {"name": "Accept-Language", "value": "de"}]});
+    let entries = [
+        entry(0.0, "document", get("http://shop.test/a b?q=c d"), html("")),
+        entry(1.0, "document", get("/next page"), html("")),
+        entry(2.0, "document", get("data:text/plain,x"), html("")),
+        entry(2.0, "document", get("data:text/plain,y"), html("")),
+        entry(3.0, "document", get("http://[broken/"), html("")),
+        entry(4.0, "document", get("/blocked"), json!({"status": 0})),
+        entry(5.0, "websocket", get("/socket"), json!({"status": 101})),
+    ];
+    let recorded = planned(read_har(&json!({"log": {"entries": entries}}).to_string()).expect("a HAR file"));
+    let urls: Vec<String> = read(&recorded).requests.iter().map(|r| r.url.in_full()).collect();
+    assert_eq!(urls, ["http://shop.test/a%20b?q=c%20d", "http://shop.test/next%20page"]);
+    for note in [
+        "2 entries are left out: data: is not HTTP",
+        "1 entry is left out: 'http://[broken/' is not a URL",
+        "1 entry is left out: no answer, blocked or given up",
+        "1 entry is left out: WebSockets",
+        "headers of the browser's own are left out: accept-language",
+    ] {
+        assert!(recorded.notes.iter().any(|n| n.starts_with(note)), "{note}: {:?}", recorded.notes);
+        assert!(recorded.plan.contains(&format!("\n# {note}")), "{note}: {}", recorded.plan);
+    }
 }

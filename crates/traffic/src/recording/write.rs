@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use lastdrop_model::class;
+use lastdrop_model::request::check_header;
 
 use super::steps::{Rule, Step};
 use super::values::Column;
@@ -11,16 +12,18 @@ use super::{PlanOptions, Recorded, Sent, find};
 pub(crate) fn write(steps: &[Step], columns: &[Column], options: &PlanOptions, mut notes: Vec<String>) -> Recorded {
     let several = steps.iter().any(|s| s.exchange.is_last) && steps.len() > 1;
     let what = if options.independent { "requests, one at random each time" } else { "one user's path" };
-    let mut plan = format!("# Recorded: {what}. `lastdrop run FILE -c 50 -d 1m` has fifty users.\n");
+    let mut plan = String::new();
     let pick = match (options.independent, several) {
         (true, _) => "weighted",
         (false, true) => "sessions",
         (false, false) => "session",
     };
     plan.push_str(&format!("pick = \"{pick}\"\n"));
-    if !options.independent {
-        // Two Cookie headers would be one too many.
-        let own = steps.iter().any(|s| find(&s.headers, "cookie").is_some());
+    // Two Cookie headers would be one too many.
+    let own = steps.iter().any(|s| find(&s.headers, "cookie").is_some());
+    if let Some(settings) = &options.settings {
+        settings.write(own, &mut plan);
+    } else if !options.independent {
         plan.push_str(&format!("\n[http]\ncookies = {}\n", !own));
         plan.push_str("compressed = true\ndecode = true\n");
         if steps.iter().any(|s| s.redirects > 0) {
@@ -50,15 +53,28 @@ pub(crate) fn write(steps: &[Step], columns: &[Column], options: &PlanOptions, m
     }
     for (at, step) in steps.iter().enumerate() {
         write_step(step, several && (step.exchange.is_last || at + 1 == steps.len()), &mut plan);
-        if matches!(&step.exchange.body, Sent::Multipart(parts) if parts.iter().any(|p| p.1.is_empty())) {
+        let files = &step.exchange.files;
+        if let Sent::Multipart(parts) = &step.exchange.body
+            && files.iter().any(|f| f.path.is_none() && parts.get(f.part).is_some_and(|p| p.1.is_empty()))
+        {
             notes.push(format!("step {}: what was in a file that was sent is not known; its part is empty", at + 1));
+        }
+        let body = match &step.exchange.body {
+            Sent::File(path) => Some(path),
+            _ => None,
+        };
+        for path in files.iter().filter_map(|f| f.path.as_ref()).chain(body) {
+            notes.push(format!("step {}: {path} is read when the plan runs, from the plan's folder", at + 1));
         }
         if step.exchange.body == Sent::Lost {
             notes
                 .push(format!("step {}: what was sent is no text, or not in the recording; its body is empty", at + 1));
         }
     }
-    Recorded { plan, data, notes }
+    let head = format!("# Recorded: {what}. `lastdrop run FILE -c 50 -d 1m` has fifty users.\n");
+    let comment = |note: &String| format!("# {}\n", lastdrop_model::printable::line(note));
+    let comments: String = notes.iter().map(comment).collect();
+    Recorded { plan: format!("{head}{comments}{plan}"), data, notes }
 }
 
 fn write_step(step: &Step, is_last: bool, to: &mut String) {
@@ -81,6 +97,7 @@ fn write_step(step: &Step, is_last: bool, to: &mut String) {
     }
     match &step.body {
         Sent::Nothing | Sent::Lost => {}
+        Sent::File(path) => to.push_str(&format!("body_file = {}\n", quoted(path))),
         Sent::Text(text) => to.push_str(&format!("body = {}\n", quoted(text))),
         Sent::Form(fields) if has_one_of_each(fields) => {
             let all: Vec<String> = fields.iter().map(|(n, v)| format!("{} = {}", quoted(n), quoted(v))).collect();
@@ -92,8 +109,27 @@ fn write_step(step: &Step, is_last: bool, to: &mut String) {
             to.push_str(&format!("body = {}\n", quoted(&all.join("&"))));
         }
         Sent::Multipart(parts) => {
-            let part = |(n, v): &(String, String)| format!("{{ name = {}, value = {} }}", quoted(n), quoted(v));
-            to.push_str(&format!("multipart = [{}]\n", parts.iter().map(part).collect::<Vec<_>>().join(", ")));
+            let part = |(at, (n, v)): (usize, &(String, String))| {
+                let file = e.files.iter().find(|f| f.part == at);
+                let more = |name: &str, value: Option<&String>| {
+                    value.map_or(String::new(), |value| format!(", {name} = {}", quoted(value)))
+                };
+                let content = match file.and_then(|f| f.path.as_ref()) {
+                    Some(path) => format!("file = {}", quoted(path)),
+                    None => format!("value = {}", quoted(v)),
+                };
+                let file_name = more("filename", file.and_then(|f| f.name.as_ref()));
+                let kind = more(
+                    "type",
+                    file.and_then(|f| f.content_type.as_ref())
+                        .filter(|kind| check_header("Content-Type", kind).is_ok()),
+                );
+                format!("{{ name = {}, {content}{file_name}{kind} }}", quoted(n))
+            };
+            to.push_str(&format!(
+                "multipart = [{}]\n",
+                parts.iter().enumerate().map(part).collect::<Vec<_>>().join(", ")
+            ));
         }
     }
     if !step.expect.is_empty() {
@@ -145,7 +181,7 @@ fn encoded(text: &str) -> String {
 }
 
 /// A string of TOML; one with backslashes as it is, where it may be.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     if text.contains(['\\', '"']) && !text.contains(['\'', '\n']) && !text.chars().any(char::is_control) {
         return format!("'{text}'");
     }

@@ -11,6 +11,7 @@ pub(super) fn read(text: &str) -> Report {
         number(kinds[at..].trim_start_matches(':').trim_start().split([',', ')']).next()?)
     };
     let lengths = kind("Length").unwrap_or(0.0);
+    let lost: f64 = ["Connect", "Receive", "Exceptions"].iter().filter_map(|name| kind(name)).sum();
     let failed = number_of(text, "Failed requests").map(|failed| (failed - lengths).max(0.0));
     let not_2xx = number_of(text, "Non-2xx responses").unwrap_or(0.0);
     let millis = |percent: &str| {
@@ -37,7 +38,9 @@ pub(super) fn read(text: &str) -> Report {
         tool: "ab",
         url,
         requests: Some(complete as u64).filter(|n| *n > 0),
-        rps: number_of(text, "Requests per second"),
+        // Its rate counts requests without an answer, too.
+        rps: number_of(text, "Requests per second")
+            .map(|rps| if lost > 0.0 { rps * share((complete - lost).max(0.0), complete).unwrap_or(0.0) } else { rps }),
         p50_us,
         p90_us: millis("90"),
         p99_us: millis("99"),

@@ -23,11 +23,7 @@ pub(super) fn read(text: &str) -> Report {
     let bad: f64 = statuses.iter().filter(|(code, _)| *code >= 400).map(|(_, n)| n).sum();
     let told = number_of(text, "Requests/sec");
     // Its rate counts requests without an answer, too.
-    let rps = if lost > 0.0 {
-        number_of(text, "Total").filter(|_| answered > 0.0).and_then(|total| share(answered, total))
-    } else {
-        told
-    };
+    let rps = if lost > 0.0 { number_of(text, "Total").and_then(|total| share(answered, total)) } else { told };
     let mut limits = vec!["no percentile above p99".to_string(), "its times are tenths of a millisecond".into()];
     if seconds("50").is_none() {
         limits.push("no percentiles in this report".into());

@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::{Report, share, siege};
+use super::{Report, oha, share, siege};
 
 pub(super) fn read(value: &Value) -> Option<Report> {
     let has = |name: &str| value.get(name).is_some();
     if has("latencyPercentiles") && has("summary") {
-        Some(oha(value))
+        Some(of_oha(value))
     } else if has("metrics") && value["metrics"].get("http_reqs").is_some() {
         Some(k6(&value["metrics"]))
     } else if has("latencies") {
@@ -34,19 +34,17 @@ fn counts(value: &Value) -> impl Iterator<Item = (&str, f64)> {
     value.as_object().into_iter().flatten().filter_map(|(name, n)| Some((name.as_str(), n.as_f64()?)))
 }
 
-/// What oha calls requests that were under way when its time was over.
-const OHA_CUT_OFF: &str = "aborted due to deadline";
-
-fn oha(value: &Value) -> Report {
+fn of_oha(value: &Value) -> Report {
     let statuses: Vec<(&str, f64)> = counts(&value["statusCodeDistribution"]).collect();
     let answered: f64 = statuses.iter().map(|(_, n)| n).sum();
     let bad: f64 = statuses.iter().filter(|(code, _)| code.starts_with(['4', '5'])).map(|(_, n)| n).sum();
-    let lost: f64 = counts(&value["errorDistribution"]).filter(|(why, _)| *why != OHA_CUT_OFF).map(|(_, n)| n).sum();
+    let lost: f64 = counts(&value["errorDistribution"]).filter(|(why, _)| *why != oha::CUT_OFF).map(|(_, n)| n).sum();
     let micros = |percentile: &str| value["latencyPercentiles"][percentile].as_f64().map(|s| s * 1e6);
     let total = value["summary"]["total"].as_f64().filter(|t| *t > 0.0);
-    // Its own rate counts requests without an answer, too.
-    let rps =
-        if statuses.is_empty() { value["summary"]["requestsPerSec"].as_f64() } else { total.map(|t| answered / t) };
+    // Its own rate counts requests without an answer, too. One that says nothing of statuses says nothing of answers.
+    let rps = total.filter(|_| value["statusCodeDistribution"].is_object()).map(|t| answered / t);
+    // What has no answer has no response time.
+    let micros = |percentile: &str| micros(percentile).filter(|_| answered > 0.0);
     Report {
         tool: "oha",
         url: None,
@@ -69,6 +67,8 @@ fn k6(metrics: &Value) -> Report {
     };
     let micros = |name: &str| of("http_req_duration", name).map(|ms| ms * 1e3);
     let (requests, p99_us) = (of("http_reqs", "count"), micros("p(99)"));
+    // Nothing came back: none of them is an answer.
+    let nothing = of("data_received", "count") == Some(0.0);
     let failed = of("http_req_failed", "rate").or_else(|| of("http_req_failed", "value"));
     let mut limits = vec![
         "its times leave out connecting and waiting for a connection".to_string(),
@@ -81,7 +81,7 @@ fn k6(metrics: &Value) -> Report {
         tool: "k6",
         url: None,
         requests: requests.map(|n| n as u64),
-        rps: of("http_reqs", "rate"),
+        rps: of("http_reqs", "rate").map(|rps| if nothing { 0.0 } else { rps }),
         p50_us: micros("med"),
         p90_us: micros("p(90)"),
         p99_us,
@@ -94,6 +94,8 @@ fn k6(metrics: &Value) -> Report {
 fn vegeta(value: &Value) -> Report {
     let micros = |name: &str| value["latencies"][name].as_f64().map(|ns| ns / 1e3);
     let answered: f64 = counts(&value["status_codes"]).filter(|(code, _)| *code != "0").map(|(_, n)| n).sum();
+    // The time of a request without an answer is none of an answer.
+    let micros = |name: &str| micros(name).filter(|_| answered > 0.0);
     let nanos = |name: &str| value[name].as_f64();
     let rps = match (nanos("duration"), nanos("wait")) {
         (Some(duration), Some(wait)) => share(answered, (duration + wait) / 1e9),

@@ -4,7 +4,9 @@
 mod ab;
 mod hey;
 mod json;
+mod oha;
 mod siege;
+mod vegeta;
 mod wrk;
 
 use serde_json::Value;
@@ -44,7 +46,10 @@ pub fn read(text: &str) -> Result<Vec<Report>, NoReport> {
     let text_reports = read_text(text);
     let reports = if text_reports.is_empty() { read_json(text)? } else { text_reports };
     if reports.is_empty() {
-        return Err(NoReport("it is no report of ab, siege, wrk, wrk2, hey, oha --json, k6 or vegeta".into()));
+        return Err(NoReport(format!(
+            "it is no report of ab, siege, wrk, wrk2, hey, oha, k6 (--summary-export) or vegeta (report){}",
+            of_another(text)
+        )));
     }
     let silent = |r: &Report| r.rps.is_none() && r.p50_us.is_none();
     match reports.iter().find(|r| silent(r)) {
@@ -53,6 +58,20 @@ pub fn read(text: &str) -> Result<Vec<Report>, NoReport> {
         }
         None => Ok(reports.into_iter().map(tidy).collect()),
     }
+}
+
+/// What a text is that is known, but not read.
+fn of_another(text: &str) -> &'static str {
+    const MARKS: [(&str, &str); 7] = [
+        ("http_req_duration", "; this is k6's text, its numbers are in --summary-export FILE"),
+        ("finished in ", "; this is h2load's"),
+        ("Bombarding ", "; this is bombardier's"),
+        ("response-time,DNS+dialup", "; this is hey's CSV, its summary is read"),
+        ("Running ", "; the line of wrk that says its URL is not whole"),
+        ("Summary report @", "; this is artillery's"),
+        ("summary =", "; this is JMeter's"),
+    ];
+    MARKS.iter().find(|(mark, _)| text.contains(mark)).map_or("", |(_, what)| what)
 }
 
 /// Numbers that cannot be are none. A time of zero is one below what the program can tell.
@@ -97,8 +116,18 @@ fn begin_of_json(text: &str) -> Option<usize> {
 /// A program whose reports are text: the beginning of a line by which each report is known.
 type TextReport = (&'static str, fn(&str) -> Report);
 
-const TEXTS: [TextReport; 4] =
-    [("Server Software:", ab::read), ("Transactions:", siege::read), ("Running ", wrk::read), ("Summary:", hey::read)];
+const TEXTS: [TextReport; 5] = [
+    ("Server Software:", ab::read),
+    ("Transactions:", siege::read),
+    ("Running ", wrk::read),
+    ("Requests      [", vegeta::read),
+    ("Summary:", hey_or_oha),
+];
+
+/// oha imitates hey, and says a rate of success first.
+fn hey_or_oha(text: &str) -> Report {
+    if field(text, "Success rate").is_some() { oha::read(text) } else { hey::read(text) }
+}
 
 fn read_text(text: &str) -> Vec<Report> {
     let begins = |line: &str, mark: &str| {

@@ -46,7 +46,7 @@ Percentage of the requests served within a certain time (ms)
 #[test]
 fn ab_says_what_it_says() {
     let r = one(AB);
-    assert_eq!(numbers(&r), [Some(1865.32), Some(1e3), Some(2e3), Some(15e3), Some(0.1)]);
+    assert_eq!(numbers(&r), [Some(1772.054), Some(1e3), Some(2e3), Some(15e3), Some(0.1)]);
     assert_eq!((r.tool, r.url.as_deref(), r.requests), ("ab", Some("http://127.0.0.1:8080/x"), Some(200)));
     assert!(r.limits.iter().any(|l| l.contains("20 answers of another length")), "{:?}", r.limits);
 }
@@ -156,4 +156,50 @@ fn what_is_no_report_is_said() {
         read("Transaction rate: NaN\nTransactions: 3 hits\nTransaction rate: 1e999 trans/sec\n")
             .is_ok_and(|r| r[0].rps.is_none())
     );
+}
+
+const VEGETA: &str = "Requests      [total, rate, throughput]  1000, 100.10, 90.00\nDuration      [total, attack, wait]      10s, 9.9s, 100ms\nLatencies     [min, mean, 50, 90, 95, 99, max]  100µs, 1ms, 900µs, 1.5ms, 2ms, 5ms, 9ms\nBytes In      [total, mean]  100, 0.10\nBytes Out     [total, mean]  0, 0.00\nSuccess       [ratio]  90.00%\nStatus Codes  [code:count]  0:20  200:900  500:80\nError Set:\nEOF\n";
+
+#[test]
+fn text_of_vegeta_and_of_oha_says_the_same_as_their_json() {
+    assert_eq!(numbers(&one(VEGETA)), [Some(98.0), Some(900.0), Some(1500.0), Some(5000.0), Some(0.1)]);
+    let old =
+        VEGETA.replace("10s, 9.9s", "1m40s, 1m39.9s").replace("50, 90, 95", "50, 95").replace("1.5ms, 2ms", "2ms");
+    assert_eq!(numbers(&one(&old)), [Some(9.8), Some(900.0), None, Some(5000.0), Some(0.1)]);
+    let oha = "Summary:\n  Success rate:\t97.50%\n  Total:\t2000.0000 ms\n  Slowest:\t0.0400 sec\n  Requests/sec:\t110.0\n\nResponse time distribution:\n  10.00% in 0.1000 ms\n  50.00% in 0.3000 ms\n  90.00% in 0.5000 ms\n  99.00% in 0.0125 sec\n\nStatus code distribution:\n  [200] 190 responses\n  [503] 5 responses\n\nError distribution:\n  [20] aborted due to deadline\n  [5] connection refused\n";
+    let r = one(oha);
+    assert_eq!((r.tool, numbers(&r)), ("oha", [Some(97.5), Some(300.0), Some(500.0), Some(12500.0), Some(0.05)]));
+}
+
+#[test]
+fn refused_connections_are_no_answers() {
+    let oha = r#"{"summary":{"successRate":0.0,"total":0.0032,"slowest":null,"requestsPerSec":62231.0},"latencyPercentiles":{"p50":null,"p99":0.001},
+        "statusCodeDistribution":{},"errorDistribution":{"Connection refused (os error 111)":200}}"#;
+    let hey = "\nSummary:\n  Total:\t0.0100 secs\n  Requests/sec:\t20000.0\n\nStatus code distribution:\n\nError distribution:\n  [200]\tGet \"http://127.0.0.1/\": connection refused\n";
+    let vegeta = VEGETA.replace("0:20  200:900  500:80", "0:1000").replace("90.00%", "0.00%");
+    let k6 = r#"{"metrics":{"http_req_duration":{"med":0,"p(90)":0},"http_reqs":{"count":200,"rate":9000},"http_req_failed":{"value":1},"data_received":{"count":0,"rate":0}}}"#;
+    for text in [oha, hey, &vegeta, k6] {
+        let r = one(text);
+        assert_eq!((r.rps, r.errors), (Some(0.0), Some(1.0)), "{r:?}");
+        assert_eq!((r.p50_us, r.p99_us), (None, None), "{r:?}");
+    }
+    let ab = AB
+        .replace("Receive: 10, Length: 20", "Receive: 200, Length: 0")
+        .replace("requests:        30", "requests:        200");
+    assert_eq!(one(&ab).rps, Some(0.0));
+}
+
+#[test]
+fn a_report_that_is_not_read_is_named() {
+    for (text, word) in [
+        (
+            "     http_req_duration..............: avg=1ms\n     http_reqs......................: 10  5/s\n",
+            "--summary-export",
+        ),
+        ("finished in 1.00s, 500.00 req/s, 1MB/s\nrequests: 500 total\n", "h2load"),
+        ("Bombarding http://h/ with 10 requests\n", "bombardier"),
+    ] {
+        let error = read(text).expect_err(text);
+        assert!(error.to_string().contains(word), "{error}");
+    }
 }
