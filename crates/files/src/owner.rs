@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
 const OTHERS_WRITE: u32 = 0o022;
+const GROUP_WRITES: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 /// The owner that a user namespace shows for users that it does not know.
 const OVERFLOW_UID: u32 = 65_534;
@@ -13,9 +14,42 @@ pub fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == nix::unistd::geteuid().as_raw()
 }
 
-/// May only its owner write it?
+/// May only its owner write it? Where users have groups of their own (umask 002), that group is nobody else.
 pub fn is_written_by_its_owner_alone(metadata: &Metadata) -> bool {
-    metadata.mode() & OTHERS_WRITE == 0
+    match metadata.mode() & OTHERS_WRITE {
+        0 => true,
+        GROUP_WRITES => is_trusted(metadata.uid()) && is_our_own_group(metadata.gid()),
+        _ => false,
+    }
+}
+
+fn is_our_own_group(group: u32) -> bool {
+    static OWN: OnceLock<Option<u32>> = OnceLock::new();
+    let own = OWN.get_or_init(|| {
+        let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+        own_group(nix::unistd::geteuid().as_raw(), &read("/etc/passwd"), &read("/etc/group"))
+    });
+    *own == Some(group)
+}
+
+/// The group of a user that nobody else is in, by the files of users and groups; root has none.
+fn own_group(user: u32, passwd: &str, groups: &str) -> Option<u32> {
+    let users: Vec<(&str, u32, u32)> = passwd
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(':');
+            let name = fields.next()?;
+            Some((name, fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?))
+        })
+        .collect();
+    let (name, _, group) = users.iter().find(|(_, id, _)| *id == user && user != 0)?;
+    let is_first_group_of_others = users.iter().any(|(_, id, first)| first == group && *id != user);
+    let mut lines = groups.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let has_no_others = lines.any(|fields| {
+        matches!(fields[..], [named, _, id, members] if named == *name && id.parse() == Ok(*group)
+            && members.split(',').all(|member| member.is_empty() || member == *name))
+    });
+    (has_no_others && !is_first_group_of_others).then_some(*group)
 }
 
 /// May nobody but root and the user who runs lastdrop rename or remove files of theirs in this folder? In a sticky one,
@@ -50,6 +84,18 @@ fn unknown_user(map: &str, overflow: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_is_ones_own_where_nobody_else_is_in_it() {
+        let passwd = "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\nbob:x:1001:1001::/:/bin/sh\n";
+        let groups = |ann: &str| format!("root:x:0:\nann:x:1000:{ann}\nbob:x:1001:\n");
+        let of = |user, ann: &str, more: &str| own_group(user, &format!("{passwd}{more}"), &groups(ann));
+        assert_eq!((of(1000, "", ""), of(1000, "ann", ""), of(1001, "", "")), (Some(1000), Some(1000), Some(1001)));
+        assert_eq!(of(1000, "bob", ""), None, "bob is in it");
+        assert_eq!(of(1000, "", "eve:x:1002:1000::/:/bin/sh\n"), None, "it is eve's first group");
+        assert_eq!((of(0, "", ""), of(7, "", "")), (None, None));
+        assert_eq!(own_group(1000, passwd, "staff:x:1000:\n"), None, "a group of another name");
+    }
 
     #[test]
     fn unknown_users_exist_only_where_the_map_leaves_them_out() {

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lastdrop_files::input;
 use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process::{self, Birth, ProcessInfo};
 use serde::{Deserialize, Serialize};
@@ -72,7 +73,7 @@ pub fn put_back_files(journal: &Journal) -> Result<bool, ServerError> {
         edited |= file.put_back()?;
     }
     let Some(file) = &journal.included_file else { return Ok(edited) };
-    let now = std::fs::read_to_string(file).ok();
+    let now = input::read_regular_text(file).ok();
     let result = match &journal.included_before {
         Some(text) => write_durably_for(Readers::AsBefore { or_like: None }, file, text.as_bytes()),
         None => remove_if_there(&unfinished(file)).and_then(|()| remove_if_there(file)),

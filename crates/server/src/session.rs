@@ -7,11 +7,11 @@
 //! master serves nobody, and when its old workers are gone only its listening sockets and shared zones are older than the
 //! settings. Stopping it would prove nothing more.
 
-use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use lastdrop_files::input;
 use lastdrop_model::{Knob, Printable, ReloadClass, Settings, Url};
 use lastdrop_probe::process;
 
@@ -128,7 +128,7 @@ impl Session {
             lookout.look_for_others(u64::from(asked) + u64::from(health.is_some()))?;
         }
         let (included_file, included_before) = match &placement {
-            Placement::IncludedFile(file) => (Some(file.clone()), fs::read_to_string(file).ok()),
+            Placement::IncludedFile(file) => (Some(file.clone()), input::read_regular_text(file).ok()),
             Placement::OwnFile | Placement::Edited | Placement::StartedWith => (None, None),
         };
         let journal = Journal {
@@ -360,7 +360,7 @@ impl Session {
         let kept = match placement {
             Placement::IncludedFile(_) => self.journal.included_before.clone(),
             Placement::OwnFile | Placement::Edited | Placement::StartedWith => {
-                self.adapter.kept_override().and_then(|file| fs::read_to_string(file).ok())
+                self.adapter.kept_override().and_then(|file| input::read_regular_text(&file).ok())
             }
         };
         self.adapter.render(change, placement, kept.as_deref())
