@@ -37,7 +37,9 @@ use rusqlite::Connection;
 pub use crate::agents::{KeptAgent, KeptWord, Word};
 pub use crate::documents::Found;
 pub use crate::latest::{LatestLook, LatestSecond, Progress};
-pub use crate::listing::{Listed, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS, Remark, State, What};
+pub use crate::listing::{
+    Listed, ListedPart, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS, Remark, State, What,
+};
 pub use crate::maker::Maker;
 pub use crate::runs::Entry;
 use crate::timelines::{Looks, Seconds};
@@ -72,6 +74,8 @@ pub struct Store {
     connection: Arc<Mutex<Connection>>,
     /// What went wrong first with reading entries of a timeline one after the other.
     trouble: Arc<OnceLock<String>>,
+    /// The id of what this process may do that takes several runs.
+    experiment: Arc<OnceLock<String>>,
 }
 
 /// Memory for pages of the file, negative as SQLite wants it: a run writes to the end and reads little, and shall not grow
@@ -115,7 +119,7 @@ impl Store {
     }
 
     fn on(connection: Connection) -> Store {
-        Store { connection: Arc::new(Mutex::new(connection)), trouble: Arc::default() }
+        Store { connection: Arc::new(Mutex::new(connection)), trouble: Arc::default(), experiment: Arc::default() }
     }
 
     fn connection(&self) -> MutexGuard<'_, Connection> {

@@ -41,6 +41,18 @@ pub struct Listed {
     pub at_unix_ms: u64,
     pub what: What,
     pub remark: Remark,
+    /// The runs of the experiment that it stands for, the first ones first; empty for a run by itself.
+    pub parts: Vec<ListedPart>,
+    /// How many there are.
+    pub part_count: usize,
+}
+
+/// A run of an experiment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedPart {
+    pub id: String,
+    pub label: String,
+    pub url: String,
 }
 
 #[derive(Debug, Clone)]
@@ -66,11 +78,20 @@ pub struct Listing {
     pub all: usize,
 }
 
-/// What can be searched. The index of runs has all of their columns, so that none of their documents is read.
-const ALL: &str = "SELECT runs.id AS id, started_unix_ms AS at, label AS label, url AS url, NULL AS schema, tags, note
+/// All that is kept, with the experiment that it belongs to. The index of runs has all of their columns, so that none of their
+/// documents is read.
+const ALL: &str =
+    "SELECT runs.id AS id, ifnull(experiment, runs.id) AS whole, started_unix_ms AS at, label AS label, url AS url,
+        NULL AS schema, tags, note
         FROM runs LEFT JOIN remarks ON remarks.id = runs.id
-    UNION ALL SELECT documents.id, kept_unix_ms, '', '', schema, tags, note
+    UNION ALL SELECT documents.id, documents.id, kept_unix_ms, '', '', schema, tags, note
         FROM documents LEFT JOIN remarks ON remarks.id = documents.id";
+/// Of an experiment one row is listed: its document or, until there is one, its latest run. SQLite takes the other columns from the
+/// row that has the maximum.
+const HEADS: &str = "SELECT id, whole, at, label, url, schema, ifnull(tags, '') AS tags, ifnull(note, '') AS note,
+    max(at + (schema IS NOT NULL) * 4611686018427387904)";
+/// Runs of an experiment that are listed with it.
+pub const MOST_PARTS: usize = 200;
 /// Words that are searched for, at most.
 const MOST_WORDS: usize = 10;
 
@@ -84,17 +105,49 @@ impl Store {
         let (rows, all) = self.rows(&words, from, most)?;
         let mut entries = Vec::new();
         for row in rows {
-            let what = match row.schema {
-                Some(schema) => What::Document { schema },
-                None => What::Run {
-                    label: row.label,
-                    url: secrets::url(&row.url).into_owned(),
-                    state: self.state(&row.id)?,
-                },
-            };
-            entries.push(Listed { id: row.id, at_unix_ms: row.at, what, remark: row.remark });
+            entries.push(self.listed(row)?);
         }
         Ok(Listing { entries, all })
+    }
+
+    /// A run or a document by its id, also one of an experiment.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn listed_one(&self, id: &str) -> Result<Option<Listed>, StoreError> {
+        let sql = format!(
+            "SELECT id, id, at, label, url, schema, ifnull(tags, ''), ifnull(note, '') FROM ({ALL}) WHERE id = ?"
+        );
+        let row = self.connection().query_row(&sql, [id], Row::of).optional()?;
+        row.map(|row| self.listed(row)).transpose()
+    }
+
+    fn listed(&self, row: Row) -> Result<Listed, StoreError> {
+        let (parts, part_count) = self.parts(&row.whole)?;
+        let what = match row.schema {
+            Some(schema) => What::Document { schema },
+            None => {
+                What::Run { label: row.label, url: secrets::url(&row.url).into_owned(), state: self.state(&row.id)? }
+            }
+        };
+        Ok(Listed { id: row.id, at_unix_ms: row.at, what, remark: row.remark, parts, part_count })
+    }
+
+    /// The first runs of an experiment, and how many it has.
+    fn parts(&self, experiment: &str) -> Result<(Vec<ListedPart>, usize), StoreError> {
+        let connection = self.connection();
+        let sql = "SELECT count(*) FROM runs WHERE experiment = ?";
+        let count: i64 = connection.prepare_cached(sql)?.query_row([experiment], |r| r.get(0))?;
+        let sql = format!(
+            "SELECT id, label, url FROM runs WHERE experiment = ? ORDER BY started_unix_ms, rowid LIMIT {MOST_PARTS}"
+        );
+        let mut statement = connection.prepare_cached(&sql)?;
+        let part = |r: &rusqlite::Row<'_>| {
+            let url: String = r.get(2)?;
+            Ok(ListedPart { id: r.get(0)?, label: r.get(1)?, url: secrets::url(&url).into_owned() })
+        };
+        let parts = statement.query_map([experiment], part)?.collect::<Result<_, _>>()?;
+        Ok((parts, count as usize))
     }
 
     /// How many runs and documents are kept.
@@ -107,19 +160,23 @@ impl Store {
 
     fn rows(&self, words: &[&str], from: usize, most: usize) -> Result<(Vec<Row>, usize), StoreError> {
         let connection = self.connection();
-        if words.is_empty() {
-            let all = count(&connection)?;
-            return Ok((rows_of(&connection, "TRUE", &[], from, most)?, all));
-        }
         let condition: Vec<String> = (1..=words.len())
             .map(|i| format!("instr(lower(id || ' ' || label || ' ' || url || ' ' || ifnull(schema, '') || ' ' || ifnull(tags, '') || ' ' || ifnull(note, '')), ?{i}) > 0"))
             .collect();
         let words: Vec<String> = words.iter().map(|w| w.to_ascii_lowercase()).collect();
         let values: Vec<&dyn ToSql> = words.iter().map(|w| w as &dyn ToSql).collect();
-        let condition = condition.join(" AND ");
-        let sql = format!("SELECT count(*) FROM ({ALL}) WHERE {condition}");
+        // An experiment is found by what any of its runs has.
+        let found = match condition.join(" AND ").as_str() {
+            "" => String::new(),
+            condition => format!("WHERE whole IN (SELECT whole FROM ({ALL}) WHERE {condition})"),
+        };
+        let sql = format!("SELECT count(DISTINCT whole) FROM ({ALL}) {found}");
         let all: i64 = connection.query_row(&sql, values.as_slice(), |r| r.get(0))?;
-        Ok((rows_of(&connection, &condition, &values, from, most)?, all as usize))
+        let sql =
+            format!("{HEADS} FROM ({ALL}) {found} GROUP BY whole ORDER BY at DESC, id LIMIT {most} OFFSET {from}");
+        let mut statement = connection.prepare(&sql)?;
+        let rows = statement.query_map(values.as_slice(), Row::of)?.collect::<Result<_, _>>()?;
+        Ok((rows, all as usize))
     }
 
     /// How a run stands.
@@ -173,6 +230,8 @@ fn count(connection: &Connection) -> Result<usize, StoreError> {
 
 struct Row {
     id: String,
+    /// The experiment that it belongs to; of others their own id.
+    whole: String,
     at: u64,
     label: String,
     url: String,
@@ -180,29 +239,18 @@ struct Row {
     remark: Remark,
 }
 
-fn rows_of(
-    connection: &Connection,
-    condition: &str,
-    values: &[&dyn ToSql],
-    from: usize,
-    most: usize,
-) -> Result<Vec<Row>, StoreError> {
-    let sql = format!(
-        "SELECT id, at, label, url, schema, ifnull(tags, ''), ifnull(note, '') FROM ({ALL}) WHERE {condition}
-         ORDER BY at DESC, id LIMIT {most} OFFSET {from}"
-    );
-    let mut statement = connection.prepare(&sql)?;
-    let row = |r: &rusqlite::Row<'_>| {
+impl Row {
+    fn of(r: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
         Ok(Row {
             id: r.get(0)?,
-            at: r.get::<_, i64>(1)? as u64,
-            label: r.get(2)?,
-            url: r.get(3)?,
-            schema: r.get(4)?,
-            remark: Remark::new(&r.get::<_, String>(5)?, &r.get::<_, String>(6)?),
+            whole: r.get(1)?,
+            at: r.get::<_, i64>(2)? as u64,
+            label: r.get(3)?,
+            url: r.get(4)?,
+            schema: r.get(5)?,
+            remark: Remark::new(&r.get::<_, String>(6)?, &r.get::<_, String>(7)?),
         })
-    };
-    Ok(statement.query_map(values, row)?.collect::<Result<_, _>>()?)
+    }
 }
 
 #[cfg(test)]
@@ -247,6 +295,47 @@ mod tests {
         assert!(matches!(store.state("aa2").expect("reads"), State::Ended(_)));
         store.keep_remark("aa1", &Remark::default()).expect("writes");
         assert_eq!(store.remark("aa1").expect("reads"), Remark::default());
+    }
+
+    #[test]
+    fn an_experiment_is_one_row_with_its_runs_in_it() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let path = dir.path().join("s");
+        let begin = |store: &Store, id: &str, at: u64, label: &str| {
+            store.begin(id, at, label, &plan(), &serde_json::json!({})).expect("writes");
+        };
+        let before = Store::open(&path).expect("opens");
+        begin(&before, "alone", 5, "");
+        let store = Store::open(&path).expect("opens");
+        for block in 1..=2 {
+            for side in ["a", "b"] {
+                let id = format!("{side}{block}");
+                begin(&store, &id, 5 + block, &format!("compare {side} {block}"));
+                store.clone().keep_as_part(&id).expect("writes");
+            }
+        }
+        let rows = |words: &[&str]| -> Vec<(String, Vec<String>)> {
+            let listing = store.list(words, 0, 9).expect("reads");
+            assert_eq!(listing.all, listing.entries.len());
+            let ids = |parts: &[ListedPart]| parts.iter().map(|p| p.id.clone()).collect();
+            listing.entries.into_iter().map(|e| (e.id, ids(&e.parts))).collect()
+        };
+        let four: Vec<String> = ["a1", "b1", "a2", "b2"].map(String::from).into();
+        // Until it has ended its latest run stands for it.
+        let under_way = rows(&[]);
+        assert_eq!((under_way.len(), &under_way[0].1), (2, &four), "{under_way:?}");
+        assert!(["a2", "b2"].contains(&under_way[0].0.as_str()) && under_way[1] == ("alone".into(), Vec::new()));
+        let experiment = store.experiment().expect("reads");
+        store.keep_document(&experiment, 9, "lastdrop.compare/1", "{}").expect("writes");
+        assert_eq!(rows(&[]), [(experiment.clone(), four.clone()), ("alone".into(), Vec::new())]);
+        for words in [&["compare b 2"][..], &["b2"], &["lastdrop.compare"]] {
+            assert_eq!(rows(words), [(experiment.clone(), four.clone())], "{words:?}");
+        }
+        let one = store.listed_one("b2").expect("reads").expect("is there");
+        assert!(one.id == "b2" && one.parts.is_empty() && matches!(one.what, What::Run { .. }));
+        assert!(store.listed_one("b3").expect("reads").is_none());
+        // What another process does is another experiment.
+        assert_ne!(Store::open(&path).expect("opens").experiment().expect("reads"), experiment);
     }
 
     #[test]

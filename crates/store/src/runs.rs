@@ -56,6 +56,28 @@ impl Store {
         self.keep_maker(id)
     }
 
+    /// Returns the id of the experiment that this store's runs belong to: the same for all copies of this store.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn experiment(&self) -> Result<String, StoreError> {
+        if let Some(id) = self.experiment.get() {
+            return Ok(id.clone());
+        }
+        let id = self.connection().query_row("SELECT lower(hex(randomblob(4)))", [], |r| r.get(0))?;
+        Ok(self.experiment.get_or_init(|| id).clone())
+    }
+
+    /// Writes down that a run is part of this store's experiment.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn keep_as_part(&self, id: &str) -> Result<(), StoreError> {
+        let experiment = self.experiment()?;
+        self.connection().execute("UPDATE runs SET experiment = ? WHERE id = ?", params![experiment, id])?;
+        Ok(())
+    }
+
     /// The requests of a run, where they are not in its plan.
     fn requests(&self, id: &str) -> Result<Option<Vec<RequestSpec>>, StoreError> {
         let damaged = |what: String| StoreError::Damaged { id: id.to_string(), what };

@@ -14,7 +14,8 @@ CREATE TABLE IF NOT EXISTS runs (
     plan TEXT NOT NULL,
     environment TEXT NOT NULL,
     document TEXT,             -- lastdrop.run/1, once the run has ended
-    requests TEXT              -- which of the table requests; NULL: they are in the plan and in the document
+    requests TEXT,             -- which of the table requests; NULL: they are in the plan and in the document
+    experiment TEXT            -- the compare, sweep, tune … that it is a part of, and the id of its document; NULL: none
 );
 CREATE TABLE IF NOT EXISTS requests (
     hash TEXT PRIMARY KEY,     -- SHA-256 of the list
@@ -90,12 +91,18 @@ CREATE TABLE IF NOT EXISTS remarks (
     tags TEXT NOT NULL,        -- by spaces between them
     note TEXT NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS runs_listed ON runs (started_unix_ms, id, label, url);
 CREATE TABLE IF NOT EXISTS noise (
     measured_unix_ms INTEGER NOT NULL,
     url TEXT NOT NULL,
     document TEXT NOT NULL     -- JSON: what the noise of this machine does to each metric
 );
+";
+
+/// Indexes over columns that older stores get only when they are opened. The first has all that is listed and searched.
+const RUN_INDEXES: &str = "
+DROP INDEX IF EXISTS runs_listed;
+CREATE INDEX IF NOT EXISTS runs_by_time ON runs (started_unix_ms, id, label, url, experiment);
+CREATE INDEX IF NOT EXISTS runs_by_experiment ON runs (experiment, started_unix_ms) WHERE experiment IS NOT NULL;
 ";
 
 /// Until 0.1 these tables had no rowid, and pages of their own for most rows. They stay as they are, for the runs in them.
@@ -130,6 +137,10 @@ pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     if connection.prepare("SELECT requests FROM runs LIMIT 0").is_err() {
         connection.execute_batch("ALTER TABLE runs ADD COLUMN requests TEXT")?;
     }
+    if connection.prepare("SELECT experiment FROM runs LIMIT 0").is_err() {
+        connection.execute_batch("ALTER TABLE runs ADD COLUMN experiment TEXT")?;
+    }
+    connection.execute_batch(RUN_INDEXES)?;
     Ok(())
 }
 

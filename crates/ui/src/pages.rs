@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use lastdrop_model::{Judged, Printable, Run, Verdict};
 use lastdrop_report::html::Said;
 use lastdrop_report::{history_line, utc};
-use lastdrop_store::{Listed, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS, Remark, State, What};
+use lastdrop_store::{Listed, ListedPart, Listing, MOST_NOTE_CHARS, MOST_TAG_CHARS, MOST_TAGS, Remark, State, What};
 use maud::{Markup, html};
 
 use crate::door::Door;
@@ -156,7 +156,8 @@ fn row(one: &Listed, asked: &Asked, so_far: Option<&SoFar>) -> Markup {
             (so_far.map_or_else(|| vec![String::new(); 4], SoFar::cells), Some(("note", "under way")))
         }
         What::Run { state: State::Unfinished, .. } => (vec![String::new(); 4], Some(("warning", "unfinished"))),
-        What::Document { .. } => (vec![String::new(); 4], Some(("quiet", "several runs"))),
+        What::Document { .. } if one.parts.is_empty() => (vec![String::new(); 4], Some(("quiet", "several runs"))),
+        What::Document { .. } => (vec![String::new(); 4], None),
     };
     // Only runs with numbers are compared.
     let comparable = matches!(&one.what, What::Run { state: State::Ended(_) | State::Unfinished, .. });
@@ -169,6 +170,7 @@ fn row(one: &Listed, asked: &Asked, so_far: Option<&SoFar>) -> Markup {
                 @for tag in &one.remark.tags {
                     " " a.tag href=(Asked { search: tag.clone(), page: 0, first: asked.first.clone() }.link()) { (Said(tag)) }
                 }
+                @if !one.parts.is_empty() { (parts(one)) }
                 @if !one.remark.note.is_empty() { p.note-text { (Said(&short(&one.remark.note))) } }
             }
             td.when { (when(one.at_unix_ms)) }
@@ -179,6 +181,26 @@ fn row(one: &Listed, asked: &Asked, so_far: Option<&SoFar>) -> Markup {
             td.compare { @if comparable { (compare(id, asked, &what(one))) } }
         }
     }
+}
+
+/// The runs of an experiment, folded.
+fn parts(one: &Listed) -> Markup {
+    let left = one.part_count.saturating_sub(one.parts.len());
+    html! {
+        details.parts id=(format!("parts-{}", one.id)) {
+            summary { (one.part_count) @if one.part_count == 1 { " run" } @else { " runs" } }
+            ol {
+                @for part in &one.parts {
+                    li { a href=(format!("/run/{}", part.id)) { (Said(&part_name(part))) } }
+                }
+                @if left > 0 { li.quiet { (left) " more: lastdrop history -n " (one.part_count) } }
+            }
+        }
+    }
+}
+
+fn part_name(part: &ListedPart) -> String {
+    if part.label.is_empty() { format!("{} {}", part.id, part.url) } else { part.label.clone() }
 }
 
 /// Two clicks: one for the first, one for the second.
@@ -291,6 +313,8 @@ mod tests {
             at_unix_ms: 5,
             what: What::Run { label: evil.into(), url: evil.into(), state: State::Unfinished },
             remark: Remark { tags: vec![evil.into()], note: evil.into() },
+            parts: vec![ListedPart { id: "a2".into(), label: evil.into(), url: evil.into() }],
+            part_count: 7,
         };
         let asked = Asked { search: evil.into(), page: 1, first: Some(evil.into()) };
         let listing = Listing { entries: vec![one.clone()], all: 500 };

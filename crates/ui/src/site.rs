@@ -206,7 +206,7 @@ impl Site {
         let listing = store.list(&words, asked.page * pages::ROWS, pages::ROWS)?;
         // The first of a pair is shown by what it was, wherever in the list it is.
         let first = match &asked.first {
-            Some(id) => store.list(&[id], 0, pages::ROWS)?.entries.into_iter().find(|e| e.id == *id),
+            Some(id) => store.listed_one(id)?,
             None => None,
         };
         let mut under_way = HashMap::new();

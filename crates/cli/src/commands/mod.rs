@@ -35,7 +35,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use lastdrop_doctor::{Here, Order, Site, telling};
-use lastdrop_lab::lab::random_u32;
 use lastdrop_lab::observers::Keeper;
 use lastdrop_lab::{Lab, Observer};
 use lastdrop_model::Url;
@@ -128,9 +127,14 @@ pub fn diary_folder(output: &OutputArgs) -> Option<PathBuf> {
 }
 
 /// Who is shown what happens in a command that makes runs: whoever is to be shown it in all of them stands here.
-pub fn observers(progress: Progress, store: Option<Store>, stop: &Stop) -> Vec<Box<dyn Observer>> {
+pub fn observers(progress: Progress, store: Option<Store>, runs: Runs, stop: &Stop) -> Vec<Box<dyn Observer>> {
     // What has happened is on disk before anything else is done with it.
-    let keeper = store.map(|store| -> Box<dyn Observer> { Box::new(Keeper::new(store)) });
+    let keeper = store.map(|store| -> Box<dyn Observer> {
+        Box::new(match runs {
+            Runs::One => Keeper::new(store),
+            Runs::Several => Keeper::of_experiment(store),
+        })
+    });
     keeper.into_iter().chain([progress.observer(stop)]).collect()
 }
 
@@ -144,7 +148,7 @@ pub fn observers_of(
     runs: Runs,
     stop: &Stop,
 ) -> Result<Vec<Box<dyn Observer>>> {
-    let mut all = observers(output.progress(), store, stop);
+    let mut all = observers(output.progress(), store, runs, stop);
     all.extend(exports(&output.export, runs, output.keep_secrets, output.quiet)?);
     Ok(all)
 }
@@ -265,8 +269,9 @@ impl Report {
     pub fn keep_and_give(self, store: Option<&Store>, text: &str, document: &impl serde::Serialize) -> Result<()> {
         let Some(store) = store else { return self.give(text, document) };
         let kept = serde_json::to_value(document)?;
-        let id = format!("{:08x}", random_u32());
         let schema = kept["schema"].as_str().unwrap_or_default();
+        // By its id the document is known as that of its runs.
+        let id = store.experiment()?;
         let line = match store.keep_document(&id, unix_ms(), schema, &kept.to_string()) {
             Ok(()) => format!("kept as {id}; a page of it: lastdrop report {id}\n"),
             Err(e) => format!("note: it could not be kept: {e}\n"),

@@ -262,7 +262,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     let mut carrier = args.on.carrier(&[&look.plan], store.as_ref())?;
     let mut before = None;
     if args.doctor {
-        let observers = observers(args.output.progress(), store.clone(), &stop);
+        let observers = observers(args.output.progress(), store.clone(), Runs::Several, &stop);
         let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
         let mut site = site_of(reach.as_ref(), &look, &mut lab)?;
         before = match examine(&mut lab, &look, site.as_mut()) {

@@ -294,6 +294,47 @@ fn ten_thousand_runs_are_listed_in_parts() {
 }
 
 /// A browser with the pages open in it.
+#[test]
+fn a_comparison_is_one_row_with_its_blocks_folded() {
+    let folder = Folder::new();
+    let target = Target::start(&folder, &["--workers", "2"]);
+    let id = short_run(&folder, &target);
+    let url = target.url();
+    let args = ["compare", "--live", &url, &url, "--blocks", "4", "-n", "20", "-c", "2"];
+    let compared = folder.json(&args, 0);
+    let runs: Vec<&str> = ["a", "b"]
+        .iter()
+        .flat_map(|side| compared[side]["runs"].as_array().expect("runs"))
+        .map(|run| run.as_str().expect("an id"))
+        .collect();
+    assert!(runs.len() >= 4, "{compared:#}");
+    let pages = Pages::start(&folder, &[]);
+    let cookie = pages.cookie();
+    for search in ["/", "/?q=compare", "/?q=compare%20A%202"] {
+        let page = pages.get(&cookie, search);
+        assert_eq!(
+            page.body.matches("id=\"run-").count(),
+            if search == "/" { 2 } else { 1 },
+            "{search}: {}",
+            page.body
+        );
+        let (_, row) = page.body.split_once("<details").expect("what is folded");
+        let (row, _) = row.split_once("</details>").expect("its end");
+        assert!(row.contains(&format!("{} runs", runs.len())), "{row}");
+        assert!(runs.iter().all(|run| row.contains(&format!("/run/{run}\""))), "{runs:?}: {row}");
+        assert!(!row.contains(&id), "a run by itself is none of them");
+    }
+    let page = pages.get(&cookie, "/");
+    let at = page.body.find("id=\"run-").expect("a row");
+    let document = page.body[at..].split("/run/").nth(1).and_then(|r| r.split('"').next()).expect("an id");
+    let shown = pages.get(&cookie, &format!("/run/{document}"));
+    assert!(shown.status == 200 && !runs.contains(&document), "the row leads to the comparison: {}", shown.status);
+    // A block is still found, shown, and compared with another run.
+    assert_eq!(pages.get(&cookie, &format!("/run/{}", runs[0])).status, 200);
+    assert!(pages.get(&cookie, &format!("/?a={}", runs[0])).body.contains("Compare "));
+    assert!(folder.run(&["history"]).stdout.contains(runs[0]), "history lists each run");
+}
+
 fn browser(folder: &Folder, pages: &Pages) -> Browser {
     let browser = Browser::start(folder, &["--window-size=1280,900", "--force-prefers-reduced-motion"]);
     browser.go(&pages.url);

@@ -9,6 +9,8 @@ use super::Observer;
 #[derive(Debug)]
 pub struct Keeper {
     store: Store,
+    /// Its runs are parts of one experiment.
+    several: bool,
     /// Id of the present run.
     run: String,
     /// What went wrong first; nothing is written after it.
@@ -18,7 +20,13 @@ pub struct Keeper {
 impl Keeper {
     #[must_use]
     pub fn new(store: Store) -> Keeper {
-        Keeper { store, run: String::new(), error: None }
+        Keeper { store, several: false, run: String::new(), error: None }
+    }
+
+    /// One whose runs are parts of the store's experiment.
+    #[must_use]
+    pub fn of_experiment(store: Store) -> Keeper {
+        Keeper { several: true, ..Keeper::new(store) }
     }
 
     fn write(&mut self, event: &Event<'_>) -> Result<(), StoreError> {
@@ -26,6 +34,9 @@ impl Keeper {
         match event {
             Event::Began { id, started_unix_ms, label, plan, environment } => {
                 store.begin(id, *started_unix_ms, label, plan, environment)?;
+                if self.several {
+                    store.keep_as_part(id)?;
+                }
                 self.run = id.to_string();
                 Ok(())
             }

@@ -77,6 +77,7 @@
       if (!answer.ok) return;
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("kept");
       const focused = list.contains(document.activeElement) ? document.activeElement.id : "";
+      list.querySelectorAll("details[open]").forEach((open) => fresh.querySelector("#" + CSS.escape(open.id))?.setAttribute("open", ""));
       list.replaceChildren(...fresh.childNodes);
       if (focused && input(focused)) input(focused).focus();
     };
