@@ -128,6 +128,24 @@ pub fn requests_of(target: &str, network: &NetworkArgs) -> Result<(ReadPlan, Ori
     Ok((read, Origin::default()))
 }
 
+/// The plan of a command that says how much load by itself: `--url URL`, or `--url PLAN.toml` with its requests, sessions and logins.
+///
+/// # Errors
+/// [`UsageError`] for a plan or a URL that cannot be used.
+pub fn with_load(target: &str, load: &LoadArgs, duration: Duration, keepalive: KeepAlive) -> Result<Plan> {
+    let (read, origin) = requests_of(target, &NetworkArgs::default())?;
+    let mut plan = Plan { phases: load.phases(duration)?, keepalive, ..read.plan };
+    if !read.has_seed {
+        plan.seed = load.seed();
+    }
+    load.adjust(&mut plan)?;
+    for request in &mut plan.requests {
+        request.headers.extend(load.headers.iter().cloned());
+    }
+    origin.check(&plan)?;
+    Ok(plan)
+}
+
 /// A plan file says how connections are made; an option that it would ignore is a mistake.
 fn refuse_network(network: &NetworkArgs, plan: &str) -> Result<()> {
     if *network == NetworkArgs::default() {

@@ -76,6 +76,11 @@ struct Moment {
     cpu_s: f64,
 }
 
+/// The first request of a session (its login page) says little about what the others cost.
+fn has_several_requests(plan: &Plan) -> bool {
+    plan.requests.len() > 1
+}
+
 impl Fitting<'_, '_> {
     fn run(&mut self) -> Result<SizeDocument, LabError> {
         let effective = self.session.original().clone();
@@ -240,7 +245,11 @@ impl Fitting<'_, '_> {
         let each = (to - from).round().max(0.0) as u64;
         // One by one every worker surely gets its own. That takes a moment each time, and plain HTTP.
         let plan = &self.order.plan;
-        let one_by_one = if plan.url.tls || plan.network.unix_socket.is_some() { 0 } else { each.min(ONE_BY_ONE) };
+        let one_by_one = if plan.url.tls || plan.network.unix_socket.is_some() || has_several_requests(plan) {
+            0
+        } else {
+            each.min(ONE_BY_ONE)
+        };
         let mut answered = 0;
         if each > one_by_one {
             answered += self.grow(workers as u64, (each - one_by_one) * workers as u64 * threads)?;
@@ -249,6 +258,17 @@ impl Fitting<'_, '_> {
             answered += warm_each(&self.order.plan, workers) as u64;
         }
         Ok(answered)
+    }
+
+    /// Gives each worker a request, or as many sessions as there are workers to all of them.
+    fn serve_once(&mut self, workers: usize) -> Result<(), LabError> {
+        if has_several_requests(&self.order.plan) {
+            let workers = workers as u64;
+            self.grow(workers, workers * self.order.plan.requests.len() as u64)?;
+        } else {
+            let _ = warm_each(&self.order.plan, workers);
+        }
+        Ok(())
     }
 
     /// Puts `requests` on the pool, from as many users as it has workers.
@@ -311,9 +331,9 @@ impl Fitting<'_, '_> {
         let change = Change::read(directives, takes_directives).map_err(ServerError::Setting)?;
         self.session.apply(change)?;
         let workers = complete_pool(|| self.session.workers().len());
-        let _ = warm_each(&self.order.plan, workers);
+        self.serve_once(workers)?;
         let first = self.moment(&[])?;
-        let _ = warm_each(&self.order.plan, workers);
+        self.serve_once(workers)?;
         let second = self.moment(&[])?;
         let pids: Vec<i32> = second.workers.iter().map(|w| w.pid).collect();
         let group = as_workers(&memory::of_group(&pids)?);

@@ -10,7 +10,7 @@ use lastdrop_looks::profile::profile as run_profile;
 use lastdrop_model::bounds::{DURATION, RATE, USERS};
 use lastdrop_model::documents::PROFILE_SCHEMA;
 use lastdrop_model::request::header_line;
-use lastdrop_model::{KeepAlive, Plan, Url};
+use lastdrop_model::{KeepAlive, Plan};
 use lastdrop_report::{flame_graph, profile_text};
 use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 
@@ -18,11 +18,12 @@ use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
 use crate::options::{LoadArgs, within};
 use crate::outfile::Outfile;
+use crate::run_plan;
 use crate::signals::Stop;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Uses perf where it is installed and allowed; otherwise it looks at /proc and says so. Without --url the server's own\nvisitors are the load.\n\nExamples:\n  lastdrop profile apache --url http://127.0.0.1/app -c 8 --flame app.svg\n  lastdrop profile nginx php-fpm --url http://127.0.0.1/app\n  lastdrop profile php-fpm -d 30s\n  lastdrop profile pid:1234 --json -"
+    after_help = "Uses perf where it is installed and allowed; otherwise it looks at /proc and says so. Without --url the server's own\nvisitors are the load.\n\nExamples:\n  lastdrop profile apache --url http://127.0.0.1/app -c 8 --flame app.svg\n  lastdrop profile nginx php-fpm --url http://127.0.0.1/app\n  lastdrop profile php-fpm --url shop.toml -c 8          pages behind a login: the sessions of a plan\n  lastdrop profile php-fpm -d 30s\n  lastdrop profile pid:1234 --json -"
 )]
 pub struct ProfileArgs {
     #[arg(required = true, value_name = "SERVER", help = format!(
@@ -30,9 +31,9 @@ pub struct ProfileArgs {
         kinds::list(Kind::is_program)
     ))]
     pub servers: Vec<ServerRef>,
-    /// Put load on this while it is profiled
-    #[arg(long)]
-    pub url: Option<Url>,
+    /// Put load on this while it is profiled; of a plan its requests and sessions (a login), not its load
+    #[arg(long, value_name = "URL|PLAN")]
+    pub url: Option<String>,
     /// Users of that load [default: 10]
     #[arg(short = 'c', long, value_name = "N", value_parser = within::<u32>(USERS))]
     pub users: Option<u32>,
@@ -63,7 +64,7 @@ pub fn profile(args: &ProfileArgs) -> Result<Exit> {
     if args.url.is_none() && (args.users.is_some() || args.rate.is_some()) {
         return Err(UsageError("a load wants something to ask for: --url".into()).into());
     }
-    let plan_for = |url: &Url| -> Result<Plan, UsageError> {
+    let plan_for = |target: &String| -> Result<Plan> {
         let load = LoadArgs {
             users: args.users,
             rate: args.rate,
@@ -72,7 +73,7 @@ pub fn profile(args: &ProfileArgs) -> Result<Exit> {
             ..LoadArgs::default()
         };
         let most = Duration::from_secs_f64(DURATION.most);
-        load.plan(url.clone(), (args.duration + BEYOND).min(most), KeepAlive::On)
+        run_plan::with_load(target, &load, (args.duration + BEYOND).min(most), KeepAlive::On)
     };
     let plan = args.url.as_ref().map(plan_for).transpose()?;
     check_called_apart(&args.servers).map_err(UsageError)?;

@@ -8,7 +8,8 @@ use lastdrop_lab::{Lab, LabError};
 use lastdrop_model::bounds::{MEMORY, PER_WORKER, POOL};
 use lastdrop_model::documents::{SIZE_SCHEMA, SizeDocument};
 use lastdrop_model::request::header_line;
-use lastdrop_model::{KeepAlive, Role, Url};
+use lastdrop_model::{KeepAlive, Role};
+use lastdrop_report::export::Runs;
 use lastdrop_report::size_text;
 use lastdrop_server::{Change, Directives, ServerRef, Session, check_called_apart, discover, kinds};
 use lastdrop_trials::fit::{FitOrder, fit};
@@ -17,12 +18,13 @@ use lastdrop_trials::size::size_of;
 use crate::commands::{Report, observers};
 use crate::exit::{Exit, UsageError};
 use crate::options::{FormatArgs, LoadArgs, OthersArgs, pair, within};
+use crate::run_plan;
 use crate::signals::Stop;
 use crate::view::{Progress, View};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "size alone only looks. --fit and --variant restart the server several times with other settings and put it\nback; what a killed one leaves, lastdrop restore undoes. Of several servers each is changed while the others stay.\n\nExamples:\n  lastdrop size apache\n  lastdrop size apache:/srv/www/apache2.conf --memory 400M --json -\n  lastdrop size apache --fit --url http://127.0.0.1/app --memory 2G\n  lastdrop size apache --url http://127.0.0.1/app --variant plain= --variant 'preloaded=PerlModule POSIX; PerlModule CGI'\n  lastdrop size nginx php-fpm --fit --url http://127.0.0.1/app --variant 'plain=php-fpm.opcache.enable off'"
+    after_help = "size alone only looks. --fit and --variant restart the server several times with other settings and put it\nback; what a killed one leaves, lastdrop restore undoes. Of several servers each is changed while the others stay.\n\nExamples:\n  lastdrop size apache\n  lastdrop size apache:/srv/www/apache2.conf --memory 400M --json -\n  lastdrop size apache --fit --url http://127.0.0.1/app --memory 2G\n  lastdrop size apache --url http://127.0.0.1/app --variant plain= --variant 'preloaded=PerlModule POSIX; PerlModule CGI'\n  lastdrop size nginx php-fpm --fit --url http://127.0.0.1/app --variant 'plain=php-fpm.opcache.enable off'\n  lastdrop size php-fpm --fit --url shop.toml            pages behind a login: the sessions of a plan"
 )]
 pub struct SizeArgs {
     #[arg(required = true, value_name = "SERVER", help = format!(
@@ -36,9 +38,9 @@ pub struct SizeArgs {
     /// Try several pool sizes and let workers grow older; fits a model and says how sure it is
     #[arg(long, requires = "url")]
     pub fit: bool,
-    /// What workers are asked for while they are measured
-    #[arg(long)]
-    pub url: Option<Url>,
+    /// What workers are asked for while they are measured; of a plan its requests and sessions (a login), not its load
+    #[arg(long, value_name = "URL|PLAN")]
+    pub url: Option<String>,
     /// Pool sizes to try, in worker processes: 4,8,16 [default: four up to the present one]
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', requires = "fit", value_parser = within::<u64>(POOL))]
     pub sizes: Vec<u64>,
@@ -122,7 +124,7 @@ fn variants_of(args: &SizeArgs) -> Result<Vec<Vec<(String, String)>>, UsageError
 fn measure(
     args: &SizeArgs,
     server: &ServerRef,
-    url: &Url,
+    target: &str,
     variants: Vec<(String, String)>,
 ) -> Result<Result<SizeDocument, Exit>> {
     for (_, text) in &variants {
@@ -136,8 +138,10 @@ fn measure(
         ..LoadArgs::default()
     };
     let adapter = discover(server)?;
+    let plan = run_plan::with_load(target, &load, TIMEOUT, KeepAlive::Off)?;
+    let url = plan.url.clone();
     let order = FitOrder {
-        plan: load.plan(url.clone(), TIMEOUT, KeepAlive::Off)?,
+        plan,
         memory: args.memory,
         sizes: args.sizes.clone(),
         requests_per_worker: args.requests_per_worker,
@@ -150,9 +154,9 @@ fn measure(
         return Ok(Ok(size_of(adapter.as_ref(), &effective.settings, args.memory, effective.notes)?));
     }
     let stop = Stop::on_signals(false)?;
-    let session = Session::open(adapter, Some(url), &(&args.others).into())?;
+    let session = Session::open(adapter, Some(&url), &(&args.others).into())?;
     let progress = Progress { view: View::Auto, quiet: args.quiet, document: args.json.as_deref() == Some("-") };
-    let mut lab = Lab::new(&stop.flag, observers(progress, None, &stop));
+    let mut lab = Lab::new(&stop.flag, observers(progress, None, Runs::Several, &stop));
     match fit(&mut lab, session, &order) {
         Err(LabError::Interrupted) => Ok(Err(Exit::Signal(stop.signal().unwrap_or(2)))),
         other => Ok(Ok(other?)),

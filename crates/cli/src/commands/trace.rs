@@ -11,18 +11,19 @@ use lastdrop_looks::trace::{trace as run_trace, trace_with};
 use lastdrop_model::bounds::{TIMEOUT, TRACED};
 use lastdrop_model::documents::{TRACE_SCHEMA, TraceDocument};
 use lastdrop_model::request::header_line;
-use lastdrop_model::{KeepAlive, Plan, Url};
+use lastdrop_model::{KeepAlive, Plan};
 use lastdrop_report::{trace_compare_text, trace_text};
 use lastdrop_server::{Directives, Kind, Others, ServerRef, check_called_apart, kinds};
 
 use crate::commands::Report;
 use crate::exit::{Exit, UsageError};
 use crate::options::{LoadArgs, OthersArgs, within};
+use crate::run_plan;
 use crate::signals::Stop;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Needs strace, and root or the server's user. Tracing slows the traced workers down while it lasts; on a server in\nuse it also counts what visitors do.\n\nExamples:\n  lastdrop trace apache --url http://127.0.0.1/app/list\n  lastdrop trace apache --url http://127.0.0.1/ --json before.json\n  (change something) lastdrop trace apache --url http://127.0.0.1/ --against before.json\n  lastdrop trace apache --url http://127.0.0.1/ --with '<Directory />; AllowOverride None; </Directory>'"
+    after_help = "Needs strace, and root or the server's user. Tracing slows the traced workers down while it lasts; on a server in\nuse it also counts what visitors do.\n\nExamples:\n  lastdrop trace apache --url http://127.0.0.1/app/list\n  lastdrop trace apache --url http://127.0.0.1/ --json before.json\n  (change something) lastdrop trace apache --url http://127.0.0.1/ --against before.json\n  lastdrop trace apache --url http://127.0.0.1/ --with '<Directory />; AllowOverride None; </Directory>'\n  lastdrop trace php-fpm --url shop.toml -n 40          pages behind a login: a session of a plan"
 )]
 pub struct TraceArgs {
     #[arg(required = true, value_name = "SERVER", help = format!(
@@ -30,9 +31,9 @@ pub struct TraceArgs {
         kinds::list(Kind::is_program)
     ))]
     pub servers: Vec<ServerRef>,
-    /// What is asked for while it is traced
-    #[arg(long)]
-    pub url: Url,
+    /// What is asked for while it is traced; of a plan its requests and sessions (a login), not its load
+    #[arg(long, value_name = "URL|PLAN")]
+    pub url: String,
     /// How many requests are traced
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = within::<u64>(TRACED))]
     pub requests: u64,
@@ -82,7 +83,7 @@ pub fn trace(args: &TraceArgs) -> Result<Exit> {
         headers: args.headers.clone(),
         ..LoadArgs::default()
     };
-    let plan = load.plan(args.url.clone(), LIMIT, KeepAlive::Off)?;
+    let plan = run_plan::with_load(&args.url, &load, LIMIT, KeepAlive::Off)?;
     let [server] = args.servers.as_slice() else {
         if args.with.is_some() || before.is_some() {
             return Err(UsageError("--with and --against are about one server: name that alone".into()).into());

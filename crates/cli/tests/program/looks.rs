@@ -5,7 +5,7 @@ use std::fs;
 use std::thread;
 
 use crate::common::servers::{Fpm, Hog, Mariadb, ask_and_leave, haproxy, nginx, open_folder, php, php_site};
-use crate::common::{Apache, Folder, Target, alone, free_port, number, wait_until};
+use crate::common::{Apache, Folder, Target, alone, free_port, n, number, wait_until};
 use serde_json::Value;
 
 fn list<'a>(v: &'a Value, what: &str) -> &'a Vec<Value> {
@@ -280,6 +280,57 @@ fn a_row_that_was_measured_beside_another_program_is_measured_again_a_few_times_
     assert!(done.stderr.contains("stay busy"), "{}", done.stderr);
     let rows = folder.json(&["sweep", plan.to_str().expect("text"), "--quiet"], 0);
     assert_eq!(list(&rows["rows"], "rows").len(), 3);
+}
+
+#[test]
+fn pages_behind_a_login_are_traced_profiled_and_sized_by_the_sessions_of_a_plan() {
+    let folder = Folder::new();
+    let sessions = open_folder(&folder, "sessions");
+    let fpm = Fpm::start(&folder, 2, &format!("php_admin_value[session.save_path] = {}", sessions.display()));
+    let (_nginx, port, root) = site(&folder, &fpm);
+    fs::write(root.join("secret.txt"), "for members").expect("written");
+    let hits = open_folder(&folder, "hits").join("hits");
+    php(
+        &root,
+        "login.php",
+        "session_start(); if (($_POST['password'] ?? '') === 'open') $_SESSION['in'] = 1; echo 'hello';",
+    );
+    php(
+        &root,
+        "member.php",
+        &format!(
+            "session_start(); if (!isset($_SESSION['in'])) {{ http_response_code(403); exit; }} \
+             echo file_get_contents(__DIR__ . '/secret.txt'); file_put_contents('{}', 'x', FILE_APPEND);",
+            hits.display()
+        ),
+    );
+    let plan = folder.join("members.toml").display().to_string();
+    let text = format!(
+        "pick = \"session\"\nusers = 50\nduration = \"1h\"\n[http]\ncookies = true\n\
+         [[request]]\nurl = \"http://127.0.0.1:{port}/login.php\"\nform = {{ password = \"open\" }}\n\
+         [[request]]\nurl = \"http://127.0.0.1:{port}/member.php\"\nexpect = [\"status=200\"]\n"
+    );
+    fs::write(&plan, text).expect("written");
+    let seen = || fs::metadata(&hits).map_or(0, |m| m.len());
+    let server = fpm.name();
+    // Of the plan its requests, not its load: ten requests are five sessions.
+    let traced = folder.json(&["trace", &server, "--url", &plan, "-n", "10"], 0);
+    assert_eq!((n(&traced["requests"]), seen()), (10, 5), "{traced:#}");
+    let calls = list(&traced["calls"], "calls");
+    let secret = calls.iter().find(|c| {
+        c["path"].as_str().is_some_and(|p| p.ends_with("/secret.txt"))
+            && c["call"].as_str().is_some_and(|c| c.starts_with("open"))
+    });
+    let secret = secret.unwrap_or_else(|| panic!("the page behind the login was not reached: {traced:#}"));
+    assert!((0.4..=0.6).contains(&number(&secret["per_request"])), "{secret}");
+    let before = seen();
+    let profiled = folder.json(&["profile", &server, "--url", &plan, "-c", "2", "-d", "1s"], 0);
+    assert!(n(&profiled["requests"]) > 4 && seen() > before, "{}", profiled["requests"]);
+    let before = seen();
+    let sized = folder.json(&["size", &server, "--url", &plan, "--variant", "as it is="], 0);
+    assert!(list(&sized["variants"], "variants").len() == 1 && seen() > before, "{sized:#}");
+    let wrong = folder.run(&["trace", &server, "--url", "nowhere.toml"]);
+    assert!(wrong.code != 0 && wrong.stderr.contains("nowhere.toml"), "{wrong:?}");
 }
 
 #[test]
