@@ -11,6 +11,7 @@ use crc32fast::Hasher as Crc32;
 use lastdrop_http::Sink;
 use lastdrop_http::content::Decoder;
 use lastdrop_http::digest::hex;
+use lastdrop_model::class;
 use lastdrop_model::request::{Checksum, Expectation};
 use md5::Md5;
 use memchr::memmem;
@@ -234,13 +235,14 @@ impl Capture {
         self.seen().crc32.clone().map(Crc32::finalize)
     }
 
-    /// Is the answer what was expected? `first` is the CRC-32 of the first answer to the same request.
+    /// Is the answer to a request for `target` what was expected? `first` is the CRC-32 of the first answer to the same request.
     #[must_use]
-    pub fn meets(&self, expectation: &Expectation, status: u16, first: &OnceLock<u32>) -> bool {
+    pub fn meets(&self, expectation: &Expectation, status: u16, target: &[u8], first: &OnceLock<u32>) -> bool {
         let body = self.seen();
         match expectation {
             Expectation::Status(list) => list.iter().any(|s| if *s < 10 { status / 100 == *s } else { status == *s }),
             Expectation::Length(n) => body.bytes == *n,
+            Expectation::Url(pattern) => class::leads_to(pattern, &String::from_utf8_lossy(target)),
             Expectation::Text(text) => memmem::find(self.body(), text.as_bytes()).is_some(),
             Expectation::NoText(text) => memmem::find(self.body(), text.as_bytes()).is_none(),
             Expectation::Checksum(Checksum::Crc32(sum)) => self.crc32().is_some_and(|c| format!("{c:08x}") == *sum),
@@ -303,7 +305,7 @@ pub fn wanted(expect: &[Expectation], extract: &[Extraction]) -> Wanted {
     let mut w = Wanted::default();
     for e in expect {
         match e {
-            Expectation::Status(_) | Expectation::Length(_) => {}
+            Expectation::Status(_) | Expectation::Length(_) | Expectation::Url(_) => {}
             Expectation::Text(_) | Expectation::NoText(_) => w.body = true,
             Expectation::Checksum(Checksum::Crc32(_)) | Expectation::Same => w.crc32 = true,
             Expectation::Checksum(Checksum::Md5(_)) => w.md5 = true,
@@ -373,6 +375,7 @@ mod tests {
             "checksum=sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824",
             "status=2xx,404",
             "checksum=same",
+            "url=/a/{n}",
         ]
         .iter()
         .map(|t| t.parse().expect("valid"))
@@ -381,11 +384,11 @@ mod tests {
         let mut capture = Capture::new(&wanted(&all, &[]));
         Sink::body(&mut capture, b"hel");
         Sink::body(&mut capture, b"lo");
-        assert!(all.iter().all(|e| capture.meets(e, 200, &first)));
-        assert!(!capture.meets(&all[6], 500, &first));
+        assert!(all.iter().all(|e| capture.meets(e, 200, b"/a/7", &first)));
+        assert!(!capture.meets(&all[6], 500, b"/", &first));
         let mut other = Capture::new(&wanted(&all, &[]));
         Sink::body(&mut other, b"jello");
-        let met: Vec<bool> = all.iter().map(|e| other.meets(e, 404, &first)).collect();
-        assert_eq!(met, [true, true, true, false, false, false, true, false]);
+        let met: Vec<bool> = all.iter().map(|e| other.meets(e, 404, b"/login", &first)).collect();
+        assert_eq!(met, [true, true, true, false, false, false, true, false, false]);
     }
 }

@@ -136,6 +136,19 @@ pub fn fold_into(target: &str, out: &mut String) {
     }
 }
 
+/// Returns whether a target is one that `pattern` means: both are folded, and a segment `*` of the pattern is any one segment.
+#[must_use]
+pub fn leads_to(pattern: &str, target: &str) -> bool {
+    let (pattern, target) = (fold(pattern), fold(target));
+    let parts = |text: &str| -> (Vec<String>, Option<String>) {
+        let (path, query) = text.split_once('?').map_or((text, None), |(path, query)| (path, Some(query)));
+        (path.split('/').map(String::from).collect(), query.map(String::from))
+    };
+    let ((wanted, wanted_query), (path, query)) = (parts(&pattern), parts(&target));
+    let same = |(wanted, segment): (&String, &String)| wanted == "*" || wanted == segment;
+    wanted.len() == path.len() && wanted_query == query && wanted.iter().zip(&path).all(same)
+}
+
 /// Fields of a query that are told apart.
 const MOST_FIELDS: usize = 16;
 /// Shorter words of hexadecimal digits are words.
@@ -228,6 +241,22 @@ mod tests {
             assert_eq!(fold(target), folded);
         }
         assert_eq!(pattern("POST", "/login"), "POST /login");
+    }
+
+    #[test]
+    fn where_a_redirect_led_is_known_by_its_pattern() {
+        for (pattern, target, leads) in [
+            ("/order/{n}?tab", "/order/17?tab=2", true),
+            ("/order/4", "/order/17", true),
+            ("/order/{n}", "/order/17?tab=2", false),
+            ("/order/{n}", "/login", false),
+            ("/user/*/home", "/user/ann/home", true),
+            ("/user/*/home", "/user/ann/b/home", false),
+            ("/", "/", true),
+            ("/", "/login", false),
+        ] {
+            assert_eq!(leads_to(pattern, target), leads, "{pattern} {target}");
+        }
     }
 
     fn plan(paths: &[&str]) -> Plan {

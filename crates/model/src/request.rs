@@ -154,6 +154,8 @@ pub enum Expectation {
     Length(u64),
     Text(String),
     NoText(String),
+    /// Path and query of the request that was answered, after redirects; see [`class::leads_to`](crate::class::leads_to).
+    Url(String),
     /// `crc32:…`, `md5:…` or `sha256:…` of the body, in hex.
     Checksum(Checksum),
     /// The body is the same as in the first answer to this request.
@@ -172,7 +174,7 @@ impl FromStr for Expectation {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, value) = text.split_once('=').ok_or_else(|| {
-            format!("'{text}' is not an expectation; write status=200, length=1234, text=Hello, no-text=Error, checksum=sha256:… or checksum=same")
+            format!("'{text}' is not an expectation; write status=200, length=1234, text=Hello, no-text=Error, url=/path, checksum=sha256:… or checksum=same")
         })?;
         match kind {
             "status" => value
@@ -187,6 +189,8 @@ impl FromStr for Expectation {
             "length" => LENGTH.read(value).map(Expectation::Length).map_err(|e| e.to_string()),
             "text" if !value.is_empty() => Ok(Expectation::Text(value.to_string())),
             "no-text" if !value.is_empty() => Ok(Expectation::NoText(value.to_string())),
+            "url" if value.starts_with('/') => Ok(Expectation::Url(value.to_string())),
+            "url" => Err(format!("'{value}' is not a path; write url=/orders/{{n}}?tab")),
             "checksum" if value == "same" => Ok(Expectation::Same),
             "checksum" => {
                 let hex = |sum: &str, len: usize| {
@@ -203,7 +207,7 @@ impl FromStr for Expectation {
                     format!("'{value}' is not a checksum; write crc32:, md5: or sha256: and its hex digits, or same")
                 })
             }
-            _ => Err(format!("'{kind}' cannot be expected; status, length, text, no-text and checksum can")),
+            _ => Err(format!("'{kind}' cannot be expected; status, length, text, no-text, url and checksum can")),
         }
     }
 }
@@ -219,6 +223,7 @@ impl fmt::Display for Expectation {
             Expectation::Length(n) => write!(f, "length={n}"),
             Expectation::Text(text) => write!(f, "text={text}"),
             Expectation::NoText(text) => write!(f, "no-text={text}"),
+            Expectation::Url(path) => write!(f, "url={path}"),
             Expectation::Checksum(Checksum::Crc32(sum)) => write!(f, "checksum=crc32:{sum}"),
             Expectation::Checksum(Checksum::Md5(sum)) => write!(f, "checksum=md5:{sum}"),
             Expectation::Checksum(Checksum::Sha256(sum)) => write!(f, "checksum=sha256:{sum}"),

@@ -36,6 +36,11 @@ const CONDITIONS: [&str; 3] = ["accept-encoding", "if-modified-since", "if-none-
 /// A longer text in a plan is nothing that a person could read.
 const MOST_TEXT_BYTES: usize = 256 * 1024;
 
+/// Is a field, by its name in lower case, about the request and not about the connection or an earlier visit?
+pub(crate) fn is_passed_on(name: &str) -> bool {
+    !OWN_FIELDS.contains(&name) && !CONDITIONS.contains(&name)
+}
+
 /// A whole answer of our own, after which the connection ends.
 pub fn plain_answer(status: u16, text: &str) -> Vec<u8> {
     let text = format!("lastdrop record: {text}\n");
@@ -108,9 +113,7 @@ fn fields_for_server(shared: &Shared, request: &Request<'_>) -> Vec<(String, Vec
     let named = request.text("connection").unwrap_or_default().to_ascii_lowercase();
     let stays = |name: &str| {
         let name = name.to_ascii_lowercase();
-        !OWN_FIELDS.contains(&name.as_str())
-            && !CONDITIONS.contains(&name.as_str())
-            && !named.split(',').any(|word| word.trim() == name)
+        is_passed_on(&name) && !named.split(',').any(|word| word.trim() == name)
     };
     let changed = |name: &str, value: &[u8]| match (&shared.names, str::from_utf8(value)) {
         (None, _) => value.to_vec(),

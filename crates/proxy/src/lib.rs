@@ -19,9 +19,14 @@ mod incoming;
 mod listener;
 mod recorder;
 mod rewrite;
+mod stranger;
 mod upstream;
+
+/// How servers are spoken to over TLS.
+pub type ServerTls = std::sync::Arc<rustls::ClientConfig>;
 
 pub use authority::{Authority, AuthorityError};
 pub use folder::remove_leftovers;
 pub use listener::{Proxy, ProxyError, Way};
 pub use recorder::{Notice, Recorder};
+pub use stranger::ask_without_cookies;

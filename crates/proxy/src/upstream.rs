@@ -2,6 +2,7 @@
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lastdrop_http::{ResponseParser, Sink};
 use lastdrop_model::Url;
@@ -35,9 +36,16 @@ pub struct Upstream {
     wire: Wire,
     parser: ResponseParser,
     is_over: bool,
+    /// How long the server may be silent.
+    patience: Duration,
 }
 
 impl Upstream {
+    /// The same with another patience.
+    pub fn patient(self, patience: Duration) -> Upstream {
+        Upstream { patience, ..self }
+    }
+
     /// Sends a request.
     ///
     /// # Errors
@@ -68,7 +76,7 @@ impl Upstream {
         }
         let mut parser = ResponseParser::default();
         parser.start(is_head);
-        Ok(Upstream { wire, parser, is_over: false })
+        Ok(Upstream { wire, parser, is_over: false, patience: bounds::SILENCE })
     }
 
     /// The next piece; None at the end.
@@ -79,7 +87,7 @@ impl Upstream {
         let mut buffer = [0; 16 * 1024];
         let mut piece = Piece::default();
         while !self.is_over {
-            self.wire.within(bounds::SILENCE);
+            self.wire.within(self.patience);
             let n = self.wire.read(&mut buffer).map_err(|e| format!("no whole answer: {e}"))?;
             if n == 0 {
                 self.is_over = true;

@@ -1,10 +1,11 @@
 //! `lastdrop record --to URL` and `lastdrop record --host NAME…`
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{ArgGroup, Args};
@@ -13,8 +14,10 @@ use lastdrop_load::tls_configs;
 use lastdrop_model::Url;
 use lastdrop_model::plan::{HttpOptions, TlsOptions};
 use lastdrop_model::printable::line;
-use lastdrop_proxy::{Authority, Notice, Proxy, Recorder, Way, remove_leftovers};
-use lastdrop_traffic::recording::{PlanOptions, plan_with_progress};
+use lastdrop_proxy::{
+    Authority, Notice, Proxy, Recorder, ServerTls, Way, ask_without_cookies, remove_leftovers,
+};
+use lastdrop_traffic::recording::{Answer, Exchange, PlanOptions, pages_with_cookies, plan_with_progress};
 use lastdrop_wire::loopback;
 
 use super::import::{PlanFiles, Progress};
@@ -26,6 +29,9 @@ const DEFAULT_OUTPUT: &str = "plan.toml";
 const DEFAULT_PORT: u16 = 8888;
 /// How soon a signal is noticed.
 const LOOK: Duration = Duration::from_millis(50);
+/// Pages that are asked for once more without cookies, and how long that may take.
+const MOST_ASKED: usize = 40;
+const LONGEST_ASKING: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 #[command(
@@ -87,7 +93,7 @@ pub fn record(args: &RecordArgs) -> Result<Exit> {
     };
     let (recorder, told) = Recorder::new();
     let addresses = args.listen.map_or_else(|| loopback(DEFAULT_PORT).to_vec(), |address| vec![address]);
-    let proxy = Proxy::start(&addresses, way, tls, recorder).map_err(|e| UsageError(e.to_string()))?;
+    let proxy = Proxy::start(&addresses, way, ServerTls::clone(&tls), recorder).map_err(|e| UsageError(e.to_string()))?;
     introduce(args, &proxy, authority.as_ref(), output);
     listen(&told, &stop, args.quiet);
     let recorder = proxy.end();
@@ -98,8 +104,16 @@ pub fn record(args: &RecordArgs) -> Result<Exit> {
         note!("lastdrop: nothing was recorded, and no plan is written");
         return Ok(Exit::Failed);
     }
+    let strangers = without_cookies(&exchanges, &hosts, &tls);
+    if !strangers.is_empty() {
+        note!(
+            "note: {} pages were asked for once more without cookies, to know what only this user sees",
+            strangers.len()
+        );
+    }
     let options = PlanOptions {
         hosts,
+        without_cookies: strangers,
         data_file: files.data_name.clone(),
         insecure: args.insecure,
         ca: ca.map(|path| path.to_string_lossy().into_owned()),
@@ -117,6 +131,17 @@ pub fn record(args: &RecordArgs) -> Result<Exit> {
     say!("{}: {requests} requests, {values} values taken from answers", line(output));
     say!("fifty users do the same by: lastdrop run {} -c 50 -d 1m", line(output));
     Ok(Exit::Done)
+}
+
+/// Asks for recorded pages once without cookies, by GET. A server that gives no answer is not asked again.
+fn without_cookies(exchanges: &[Exchange], hosts: &[String], tls: &ServerTls) -> HashMap<String, Answer> {
+    let began = Instant::now();
+    pages_with_cookies(exchanges, hosts)
+        .into_iter()
+        .take(MOST_ASKED)
+        .take_while(|_| began.elapsed() < LONGEST_ASKING)
+        .map_while(|page| Some((page.url.in_full(), ask_without_cookies(page, tls)?)))
+        .collect()
 }
 
 /// Says how a browser gets there.

@@ -40,7 +40,7 @@ pub struct RequestArgs {
     /// Bearer authentication
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["basic", "digest"])]
     pub bearer: Option<String>,
-    /// What an answer has to be: status=200, length=1234, text=Hello, no-text=Error, checksum=sha256:…, checksum=same
+    /// What an answer has to be: status=200, length=1234, text=Hello, no-text=Error, url=/orders/{n}, checksum=sha256:…, checksum=same
     #[arg(long, value_name = "WHAT", value_parser = str::parse::<Expectation>)]
     pub expect: Vec<Expectation>,
     /// Pause between an answer and the next request: 2s, 1s-3s (uniform) or 'exp 2s' (exponential)

@@ -7,6 +7,8 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -181,6 +183,114 @@ fn what_a_client_does_in_an_application_fifty_users_can_do() {
     let done = recording.end(libc::SIGINT);
     assert!(done.stdout.contains("lastdrop run"), "{done:?}");
     replays(&folder, &shop, &done);
+}
+
+/// A request as a small application needs it.
+#[derive(Debug, Clone, Default)]
+struct Asked {
+    method: String,
+    path: String,
+    fields: Vec<(String, String)>,
+    body: String,
+}
+
+impl Asked {
+    fn read(stream: &mut BufReader<TcpStream>) -> Option<Asked> {
+        let mut asked = Asked::default();
+        let mut line = String::new();
+        if stream.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        let mut words = line.split_whitespace();
+        (asked.method, asked.path) = (words.next()?.into(), words.next()?.into());
+        loop {
+            let mut line = String::new();
+            stream.read_line(&mut line).ok()?;
+            let Some((name, value)) = line.trim_end().split_once(": ") else { break };
+            asked.fields.push((name.to_ascii_lowercase(), value.into()));
+        }
+        let length = asked.field("content-length").and_then(|l| l.parse().ok()).unwrap_or(0);
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).ok()?;
+        asked.body = String::from_utf8_lossy(&body).into_owned();
+        Some(asked)
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+    }
+}
+
+/// An application that takes a form only from its own page, which it knows by the Referer; without it the user is asked again, with
+/// status 200. Its home page differs for those who have a cookie in nothing but a link.
+fn careful_application() -> (String, Arc<Mutex<Vec<Asked>>>, Arc<AtomicBool>) {
+    let careless = Arc::new(AtomicBool::new(true));
+    let takes = Arc::clone(&careless);
+    let page = |title: &str, body: &str| {
+        answer(
+            "200 OK",
+            "Content-Type: text/html\r\nSet-Cookie: sid=1\r\n",
+            format!("<title>{title}</title><p>{body}</p>"),
+        )
+    };
+    let (address, seen) = serve(Asked::read, move |asked: &Asked| {
+        let path = asked.path.split('?').next().unwrap_or_default();
+        let own = format!("http://{}/form", asked.field("host").unwrap_or_default());
+        let from_form = asked.field("referer").is_some_and(|r| r.starts_with(&own));
+        match (asked.method.as_str(), path) {
+            ("POST", "/save") if from_form && takes.load(Ordering::Relaxed) => {
+                answer("302 Found", "Location: /saved?id=17\r\n", "")
+            }
+            ("POST", _) => page("Notes", "please confirm that you mean it"),
+            (_, "/home") if asked.field("cookie").is_some() => page("Notes", "<a href=/out>Log out</a>"),
+            (_, "/home") => page("Notes", "<a href=/in>Log in</a>"),
+            _ => page("Notes", "the same for everybody"),
+        }
+    });
+    (address, seen, careless)
+}
+
+#[test]
+fn a_form_that_is_taken_from_its_own_page_alone_is_taken_again_and_a_run_that_writes_nothing_is_not_good() {
+    let folder = Folder::new();
+    let (address, seen, takes) = careful_application();
+    let plan = folder.join("plan.toml").display().to_string();
+    let recording = Recording::start(&folder, &["--to", &format!("http://{address}/"), "-o", &plan]);
+    curl(&folder, &[&recording.url("/form?token=s3cretValue99")]);
+    let (form, own) = (recording.url("/form?token=s3cretValue99"), format!("Origin: {}", recording.url("")));
+    let save = recording.url("/save");
+    curl(&folder, &["-L", "-e", &form, "-H", &own, "-d", "note=hello", &save]);
+    curl(&folder, &["-e", "http://elsewhere.example/secret", &recording.url("/home")]);
+    let done = recording.end(libc::SIGINT);
+    assert_eq!(done.code, 0, "{done:?}");
+    let text = fs::read_to_string(&plan).expect("a plan");
+    let steps: Vec<&str> = text.split("[[request]]").skip(1).collect();
+    assert_eq!(steps.len(), 3, "{text}");
+    assert!(steps[1].contains(&format!("\"Referer\" = \"http://{address}/form?token={{{{token}}}}\"")), "{text}");
+    assert!(!text.contains("s3cretValue99") && !text.contains("elsewhere.example"), "{text}");
+    // Its status, where its redirect led, its title.
+    assert!(steps[1].contains(r#"expect = ["status=200", "url=/saved?id", "text=<title>Notes</title>"]"#), "{text}");
+    // What only this user sees: the page was asked for once more, without cookies.
+    assert!(steps[2].contains("\"text=Log out\"") && !steps[0].contains("everybody"), "{text}");
+    let strangers = |path: &str| {
+        let seen = seen.lock().expect("unpoisoned");
+        seen.iter().filter(|a| a.path == path && a.field("cookie").is_none()).count()
+    };
+    assert_eq!((strangers("/home"), strangers("/save")), (1, 0), "asked once, and by GET alone");
+    let saved = |seen: &[Asked]| seen.iter().filter(|a| a.path.starts_with("/saved")).count() as u64;
+    let before = saved(&seen.lock().expect("unpoisoned"));
+    let run = folder.json(&["run", &plan, "-c", "2", "-n", "40"], 0);
+    assert_sums(&run);
+    let missed = |run: &serde_json::Value| n(&run["phases"][0]["expectations"]["missed"]);
+    assert_eq!(missed(&run), 0, "{run:#}");
+    assert!(saved(&seen.lock().expect("unpoisoned")) > before + 5, "what was recorded is done again");
+    assert!(folder.run(&["show", "last"]).stdout.starts_with("Good: "));
+    // The application does not take it any more, and says so with status 200 and the same title.
+    takes.store(false, Ordering::Relaxed);
+    let run = folder.json(&["run", &plan, "-c", "2", "-n", "40"], 0);
+    assert!(missed(&run) >= 10, "{run:#}");
+    let shown = folder.run(&["show", "last"]).stdout;
+    assert!(shown.starts_with("Careful: ") && shown.contains("not what was expected"), "{shown}");
 }
 
 /// The id of the newest thing.

@@ -87,6 +87,15 @@ impl<W: World> EventLoop<'_, W> {
         Some(Errand { detour: Some(detour), hops: errand.hops + 1, embedded: errand.embedded, ..Errand::default() })
     }
 
+    /// Would an answer lead to another request if the phase were not over? Then it is not the one that the plan expects something of.
+    pub(super) fn is_cut_off(&self, index: usize, errand: &Errand, status: u16, seen: &Capture) -> bool {
+        let redirects = matches!(status, 301 | 302 | 303 | 307 | 308)
+            && seen.location.is_some()
+            && errand.hops < self.job.plan.http.redirects;
+        let challenges = status == 401 && self.job.prepared.requests[index].digest.is_some() && !errand.challenged;
+        redirects || challenges
+    }
+
     /// The server of a URL: one of the plan's, or the same host on another port. Nobody else is loaded.
     pub(super) fn endpoint_of(&mut self, url: &Url) -> Option<usize> {
         let same_host = |host: &str| host.eq_ignore_ascii_case(&url.host);
@@ -136,7 +145,7 @@ impl<W: World> EventLoop<'_, W> {
             return met;
         }
         for expectation in &request.answer.expect {
-            met &= seen.meets(expectation, status, &request.answer.first_sum);
+            met &= seen.meets(expectation, status, &errand.target, &request.answer.first_sum);
         }
         let mut found_all = true;
         let url = seen.location.as_deref().unwrap_or(&errand.target);

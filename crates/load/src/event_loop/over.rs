@@ -72,15 +72,16 @@ impl<W: World> EventLoop<'_, W> {
         if let Some(seen) = &mut capture {
             seen.finish();
             self.keep_cookies(user, endpoint, &errand, seen);
-            if self.phases.may_follow(now)
-                && let Some(next) = self.what_follows(user, request, endpoint, &errand, status, seen)
-            {
+            let may_follow = self.phases.may_follow(now);
+            if may_follow && let Some(next) = self.what_follows(user, request, endpoint, &errand, status, seen) {
                 // What follows from an answer is a request like any other: due now, and due in this phase.
                 let phase = self.phases.phase;
                 self.record.slice(phase).counts.due += 1;
                 return self.issue(user, request, now, phase, Some(Box::new(next)), now, true);
             }
-            good &= self.judge(user, request, phase, status, seen, &errand);
+            if may_follow || !self.is_cut_off(request, &errand, status, seen) {
+                good &= self.judge(user, request, phase, status, seen, &errand);
+            }
         }
         if self.job.plan.page.is_some() {
             return self.page_part_over(user, place.slot, &errand, endpoint, (good, status), refused, capture, now);

@@ -297,7 +297,7 @@ pub(super) struct RequestFile {
     /// "user:password"
     pub(super) digest: Option<String>,
     pub(super) bearer: Option<String>,
-    /// "status=200", "length=1234", "text=Hello", "no-text=Error", "checksum=sha256:…", "checksum=same".
+    /// "status=200", "length=1234", "text=Hello", "no-text=Error", "url=/orders/{n}", "checksum=sha256:…", "checksum=same".
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub(super) expect: Vec<Text<Expectation>>,

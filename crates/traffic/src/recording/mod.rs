@@ -5,6 +5,7 @@
 //! neither what a recording names nor a shell.
 
 mod curl;
+mod expect;
 mod har;
 mod httperf;
 mod rules;
@@ -16,7 +17,9 @@ mod steps;
 mod values;
 mod write;
 
-use lastdrop_model::Url;
+use std::collections::HashMap;
+
+use lastdrop_model::{Url, secrets};
 
 pub use self::curl::read_curl;
 pub use self::har::read_har;
@@ -219,6 +222,8 @@ pub struct PlanOptions {
     pub settings: Option<Settings>,
     /// What has been left out already.
     pub left_out: Vec<String>,
+    /// Answers to the same URLs without cookies, by URL, where somebody has asked for them.
+    pub without_cookies: HashMap<String, Answer>,
 }
 
 /// A plan and what belongs to it.
@@ -235,6 +240,29 @@ pub struct Recorded {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RecordingError(pub String);
+
+/// Pages that a user with cookies got by GET: whether a stranger gets the same can be asked without changing anything. Those with a
+/// secret in their URL are left out, because such a link may work once.
+#[must_use]
+pub fn pages_with_cookies<'a>(exchanges: &'a [Exchange], hosts: &[String]) -> Vec<&'a Exchange> {
+    let mut pages: Vec<&Exchange> = Vec::new();
+    for e in exchanges {
+        let is_page = e.answer.as_ref().is_some_and(|a| a.status == 200 && a.content_type.contains("html"));
+        let is_ours = hosts.iter().any(|h| h.eq_ignore_ascii_case(&e.url.host));
+        let is_plain = secrets::url(&e.url.path) == e.url.path;
+        if e.method == "GET"
+            && !e.is_part
+            && is_page
+            && is_ours
+            && is_plain
+            && e.header("cookie").is_some()
+            && !pages.iter().any(|other| other.url == e.url)
+        {
+            pages.push(e);
+        }
+    }
+    pages
+}
 
 /// Makes a plan of what was recorded.
 ///
@@ -259,6 +287,12 @@ pub fn plan_with_progress(
         return Err(RecordingError("there is no request in it that a plan could send".into()));
     }
     let columns = if options.independent { Vec::new() } else { values::connect(&mut steps, progress) };
+    let stranger = |step: &steps::Step| {
+        let url = step.landed.as_ref().unwrap_or(&step.exchange.url);
+        let is_get = step.landed.is_some() || step.exchange.method == "GET";
+        options.without_cookies.get(&url.in_full()).filter(|_| is_get).cloned()
+    };
+    expect::expect(&mut steps, &columns, &stranger);
     Ok(write::write(&steps, &columns, options, notes))
 }
 

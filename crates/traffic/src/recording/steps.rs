@@ -41,10 +41,10 @@ pub(crate) enum Rule {
 const LEAST_THINK_US: i64 = 100_000;
 /// Nobody waits longer for a load test.
 const MOST_THINK_US: i64 = 300_000_000;
-const LONGEST_TITLE: usize = 60;
 
 /// Headers that say something to the application, beside those that begin with `X-`.
-const KEPT: [&str; 6] = ["authorization", "content-type", "origin", "soapaction", "api-key", "idempotency-key"];
+const KEPT: [&str; 7] =
+    ["authorization", "content-type", "origin", "referer", "soapaction", "api-key", "idempotency-key"];
 
 pub(crate) fn steps(exchanges: Vec<Exchange>, options: &PlanOptions, notes: &mut Vec<String>) -> Vec<Step> {
     let first = main_host(&exchanges);
@@ -90,7 +90,7 @@ pub(crate) fn steps(exchanges: Vec<Exchange>, options: &PlanOptions, notes: &mut
             last.think_us = if pause < LEAST_THINK_US { 0 } else { pause.min(MOST_THINK_US) };
         }
         busy_us = exchange.end_us;
-        steps.push(step(exchange, !has_answers));
+        steps.push(step(exchange, !has_answers, &is_ours));
     }
     let names = left_out_headers(&steps);
     if !names.is_empty() {
@@ -107,7 +107,6 @@ pub(crate) fn steps(exchanges: Vec<Exchange>, options: &PlanOptions, notes: &mut
     for (host, n) in elsewhere {
         notes.push(format!("{n} requests to {host} are left out; --host {host} takes them in"));
     }
-    steps.iter_mut().for_each(|s| s.expect = expectations(s.exchange.answer.as_ref()));
     steps
 }
 
@@ -140,7 +139,7 @@ fn without_fragment(url: &Url) -> Url {
     url.with_path(url.path.split('#').next().unwrap_or_default())
 }
 
-fn step(exchange: Exchange, keeps_cookies: bool) -> Step {
+fn step(exchange: Exchange, keeps_cookies: bool, is_ours: &dyn Fn(&str) -> bool) -> Step {
     let is_form = matches!(exchange.body, Sent::Form(_) | Sent::Multipart(_));
     let authority = exchange.url.authority();
     let keeps = |name: &str, value: &str| {
@@ -163,7 +162,12 @@ fn step(exchange: Exchange, keeps_cookies: bool) -> Step {
         // Where it is known what is sent, its type follows; a GET has no origin that anybody looks at.
         let follows = (name == "content-type" && is_form) || (name == "origin" && exchange.method == "GET");
         let cookie = keeps_cookies && name == "cookie";
-        (said || accepts || cookie || KEPT.contains(&name.as_str())) && !follows && check_header(&name, value).is_ok()
+        // Which page of another site the user came from is nobody's business.
+        let foreign = name == "referer" && !value.parse::<Url>().is_ok_and(|page| is_ours(&page.host));
+        (said || accepts || cookie || KEPT.contains(&name.as_str()))
+            && !follows
+            && !foreign
+            && check_header(&name, value).is_ok()
     };
     // A plan has a name once. What comes several times means the same as its values in one line (RFC 9110, section 5.3; RFC 6265).
     let mut headers: Vec<(String, String)> = Vec::new();
@@ -213,24 +217,4 @@ fn left_out_headers(steps: &[Step]) -> Vec<String> {
 /// A text as a template that gives it.
 pub(crate) fn literal(text: &str) -> String {
     text.replace("{{", "{{{{")
-}
-
-fn expectations(answer: Option<&Answer>) -> Vec<String> {
-    let Some(answer) = answer.filter(|a| a.status > 0) else { return Vec::new() };
-    // What a cache had, or a part of it: the plan asks for all of it.
-    let status = if matches!(answer.status, 206 | 304) { 200 } else { answer.status };
-    let mut all = vec![format!("status={status}")];
-    if let Some(title) = title(&answer.text).filter(|_| answer.content_type.contains("html")) {
-        all.push(format!("text={title}"));
-    }
-    all
-}
-
-/// The title of a page, where it looks as if it were always the same.
-fn title(text: &str) -> Option<&str> {
-    let start = text.find("<title>")? + "<title>".len();
-    let title = &text[start..start + text[start..].find("</title>")?];
-    let same = |c: char| !c.is_ascii_digit() && !c.is_control();
-    let trimmed = title.trim();
-    (trimmed == title && !title.is_empty() && title.len() <= LONGEST_TITLE && title.chars().all(same)).then_some(title)
 }

@@ -123,6 +123,62 @@ fn a_path_through_a_shop_is_a_plan_that_is_short_and_true() {
 }
 
 #[test]
+fn a_referer_has_the_values_of_its_page_and_is_nobody_elses() {
+    let from = |path: &str, page: &str| json!({"method": "GET", "url": format!("http://shop.test{path}"), "headers": [{"name": "Referer", "value": page}]});
+    let entries = [
+        entry(0.0, "document", from("/", "https://search.test/?q=shop"), html("<a href=\"/item/4712\">first</a>")),
+        entry(1.0, "document", from("/item/4712", "http://shop.test/"), html("")),
+        entry(2.0, "document", from("/basket", "http://shop.test/item/4712"), html("")),
+        entry(
+            3.0,
+            "document",
+            from("/pay", "http://shop.test/basket?session_token=abc123def&item=4712&x={{y}}"),
+            html(""),
+        ),
+    ];
+    let har = json!({"log": {"version": "1.2", "entries": entries}}).to_string();
+    let recorded = plan(read_har(&har).expect("a HAR file"), &options()).expect("a plan");
+    let referers: Vec<Option<String>> = read(&recorded)
+        .requests
+        .iter()
+        .map(|r| r.headers.iter().find(|(n, _)| n == "Referer").map(|(_, v)| v.clone()))
+        .collect();
+    let page = |path: &str| Some(format!("http://shop.test{path}"));
+    assert_eq!(
+        referers,
+        [
+            None,
+            page("/"),
+            page("/item/{{item}}"),
+            page("/basket?session_token={{session_token}}&item={{item}}&x={{{{y}}")
+        ]
+    );
+    assert!(!recorded.plan.contains("abc123def") && !recorded.plan.contains("search.test"), "{}", recorded.plan);
+}
+
+#[test]
+fn a_step_expects_where_it_led_and_what_a_stranger_does_not_get() {
+    let exchanges = read_har(&shop()).expect("a HAR file");
+    let stranger = |text: &str| Answer { status: 200, text: text.into(), ..Answer::default() };
+    let without_cookies: HashMap<String, Answer> =
+        [("http://shop.test/search?q=blue+shoes&page=1".to_string(), stranger("<a href=\"/item/4711\">first</a>"))]
+            .into();
+    let expected = |options: &PlanOptions| -> Vec<Vec<String>> {
+        let recorded = plan(exchanges.clone(), options).expect("a plan");
+        read(&recorded).requests.iter().map(|r| r.expect.iter().map(ToString::to_string).collect()).collect()
+    };
+    let plain = expected(&options());
+    assert_eq!(plain[0], ["status=200", "url=/login", "text=<title>Log in</title>"]);
+    assert_eq!(plain[1], ["status=200", "url=/home", "text=<title>Hello</title>"]);
+    assert_eq!(plain[2], ["status=200", "url=/search?q&page"]);
+    assert_eq!(plain[4], ["status=201", "url=/api/order"]);
+    assert_eq!(plain[5], ["status=200", "url=/order/{n}"], "a title with a number is another each time");
+    let asked = expected(&PlanOptions { without_cookies, ..options() });
+    assert_eq!(asked[2], ["status=200", "url=/search?q&page", "text=second"]);
+    assert_eq!((&asked[..2], &asked[3..]), (&plain[..2], &plain[3..]));
+}
+
+#[test]
 fn commands_of_curl_are_read_and_not_run() {
     let text = r#"
 # Chromium, Firefox

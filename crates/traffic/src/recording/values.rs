@@ -6,8 +6,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use lastdrop_model::class;
 use lastdrop_model::secrets::is_secret;
+use lastdrop_model::{Url, class};
 use serde_json::Value;
 
 use super::Sent;
@@ -39,20 +39,35 @@ fn connect_counted(steps: &mut [Step], progress: &mut dyn FnMut(u8)) -> (Vec<Col
     for step in steps.iter() {
         let mut request = Request { source: &mut needles, names: &mut names };
         request.path(&step.path);
-        request.headers(step.headers.clone());
+        request.headers(step.headers.iter().filter(|(name, _)| !is_referer(name)).cloned().collect());
         request.body(step.body.clone());
     }
     let index = Index::new(&needles, steps, &mut |done| progress((done * 50 / steps_total) as u8));
     drop(needles);
     let mut names = Names::default();
     let mut earlier = Earlier::new(&index);
+    // Steps by the URL of their page.
+    let mut pages: HashMap<String, usize> = HashMap::new();
     for at in 0..steps.len() {
         let (before, rest) = steps.split_at_mut(at);
         let step = &mut rest[0];
         let mut request = Request { source: &mut EarlierSteps { before, earlier: &mut earlier }, names: &mut names };
         step.path = request.path(&step.path);
+        let referer = step.headers.iter().position(|(name, _)| is_referer(name));
+        let referer = referer.map(|at| (at, step.headers.remove(at).0));
         step.headers = request.headers(std::mem::take(&mut step.headers));
         step.body = request.body(std::mem::take(&mut step.body));
+        let page = super::find(&step.exchange.headers, "referer").and_then(|page| page.parse::<Url>().ok());
+        if let (Some((place, name)), Some(page)) = (referer, page) {
+            let path = match pages.get(&page.in_full()) {
+                Some(at) => before[*at].path.clone(),
+                None => path_of_page(&page, &mut names),
+            };
+            step.headers.insert(place, (name, format!("{}{path}", page.origin())));
+        }
+        if step.landed.is_none() {
+            pages.insert(step.exchange.url.in_full(), at);
+        }
         progress((50 + at * 50 / steps_total) as u8);
     }
     (names.columns, earlier.tried)
@@ -110,6 +125,29 @@ impl Names {
 
 fn template(name: &str) -> String {
     format!("{{{{{name}}}}}")
+}
+
+fn is_referer(name: &str) -> bool {
+    name.eq_ignore_ascii_case("referer")
+}
+
+/// The path of the page that a request came from, with the values that have a name. A secret of its query becomes a column.
+fn path_of_page(page: &Url, names: &mut Names) -> String {
+    let (path, query) = page.path.split_once('?').map_or((page.path.as_str(), None), |(p, q)| (p, Some(q)));
+    let known = |names: &Names, text: &str| names.taken.get(text).map_or_else(|| literal(text), |n| template(n));
+    let path = path.split('/').map(|segment| known(names, segment)).collect::<Vec<_>>().join("/");
+    let Some(query) = query else { return path };
+    let pairs: Vec<String> = query
+        .split('&')
+        .map(|pair| match pair.split_once('=') {
+            Some((name, value)) if is_secret(name) && !value.is_empty() && !names.taken.contains_key(value) => {
+                format!("{}={}", literal(name), template(&names.column(name, value)))
+            }
+            Some((name, value)) => format!("{}={}", literal(name), known(names, value)),
+            None => literal(pair),
+        })
+        .collect();
+    format!("{path}?{}", pairs.join("&"))
 }
 
 /// Where the values of requests are looked for.
