@@ -238,7 +238,7 @@ pub fn tail(objectives: &[Objective]) -> f64 {
             "p99_99" => 0.0001,
             _ => 0.5,
         },
-        Metric::Errors => o.limit.max(1e-4),
+        Metric::Errors | Metric::Mismatch => o.limit.max(1e-4),
         Metric::Rate | Metric::Cpu | Metric::CpuPerRequest => 0.5,
     };
     objectives.iter().map(of).fold(0.5, f64::min)

@@ -29,6 +29,15 @@ pub fn judge(objectives: &[Objective], plan: &Plan, phases: &[PhaseReport], serv
                     None => return nothing(),
                 },
                 Metric::Errors => (bad_share(expects_of(plan, class), results), false),
+                Metric::Mismatch => match results.mismatch.as_ref().filter(|m| m.compared > 0) {
+                    Some(mismatch) => (mismatch.share(), false),
+                    None => {
+                        return Judged {
+                            seen: "not known: the log does not say what its answers were".into(),
+                            ..nothing()
+                        };
+                    }
+                },
                 Metric::Rate => (results.rate.answered_rps, false),
                 metric @ (Metric::Cpu | Metric::CpuPerRequest) => match server.and_then(|s| cpu(metric, phases, s)) {
                     Some(value) => (value, false),

@@ -416,6 +416,7 @@ impl Lab<'_> {
             connect_errors: finished.connect_errors.clone(),
             protocol_errors: finished.protocol_errors.clone(),
             unverified: finished.unverified.clone(),
+            page_errors: finished.page_errors.clone(),
             shortage: finished.shortage,
             descriptor_limit: finished.descriptor_limit,
             local_ports: host::local_ports(),

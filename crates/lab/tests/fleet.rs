@@ -329,12 +329,12 @@ fn what_a_lost_agent_did_not_tell_of_a_tape_is_unsent() {
     let mut tape = tempfile::NamedTempFile::new().expect("a file");
     for number in 1..=600 {
         let (due, target) = ((number - 1) / 50 * 250_000, format!("/{number}"));
-        let played = Played { due, request: 0, method: "GET".into(), target, host: None, who: 0, number };
+        let played = Played { due, request: 0, method: "GET".into(), target, host: None, who: 0, number, logged: None };
         lastdrop_load::tape_file::write(&played, &mut tape).expect("written");
     }
     tape.flush().expect("written");
     let path = Some(tape.path().into());
-    plan.replay = Some(Replay { logs: Vec::new(), pace: Pace::Original { speed: 1.0 }, tape: path });
+    plan.replay = Some(Replay { logs: Vec::new(), pace: Pace::Original { speed: 1.0 }, tape: path, usual: Vec::new() });
     let (run, _) = run(&plan, &[1, 1], &[Fate::Good, Fate::DiesAfter(1)]);
     let r = &run.phases[0].requests;
     let [a, b] = run.agents.as_slice() else { panic!("{:?}", run.agents) };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::Receiver;
 
 use lastdrop_http::Sink;
-use lastdrop_model::{ClassAnswer, Counts, Exchange, Failure, Kind, Micros, Slice, Wish};
+use lastdrop_model::{ClassAnswer, Counts, Exchange, Failure, Kind, Micros, Slice, Url, Wish};
 
 use crate::request_ids::RequestIds;
 use crate::server_time::ClockOffset;
@@ -13,6 +13,9 @@ use crate::wiring::Outcome;
 
 /// Different error texts that are kept.
 const MOST_ERRORS: usize = 64;
+
+/// Characters of a URL in an error.
+const LONGEST_URL_SHOWN: usize = 300;
 
 /// A phase that has begun and of which not every request has ended.
 #[derive(Debug)]
@@ -132,6 +135,12 @@ impl Record {
 
     pub fn note_protocol_error(&mut self, what: &str) {
         count(&mut self.outcome.protocol_errors, what);
+    }
+
+    /// A part of a page got no good answer.
+    pub fn note_page_error(&mut self, why: &str, url: &Url) {
+        let shown: String = url.to_string().chars().take(LONGEST_URL_SHOWN).collect();
+        count(&mut self.outcome.page_errors, &format!("{why} {shown}"));
     }
 
     pub fn latency(&mut self, phase: u16, kind: Kind, us: Micros) {

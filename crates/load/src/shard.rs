@@ -39,9 +39,10 @@ const SPARE_DESCRIPTORS: u64 = 500;
 pub struct Finished {
     /// CPU time of each load thread and the time it lived, microseconds.
     pub threads: Vec<(u64, u64)>,
-    /// Why connections failed, and what was wrong with answers.
+    /// Why connections failed, what was wrong with answers, and which parts of pages got no good one.
     pub connect_errors: BTreeMap<String, u64>,
     pub protocol_errors: BTreeMap<String, u64>,
+    pub page_errors: BTreeMap<String, u64>,
     pub shortage: Shortage,
     /// What is weak about a certificate that was taken unverified; None where each was verified, or there was none.
     pub unverified: Option<Vec<String>>,
@@ -286,6 +287,7 @@ impl Collector<'_> {
                     for (sum, part) in [
                         (&mut finished.connect_errors, &outcome.connect_errors),
                         (&mut finished.protocol_errors, &outcome.protocol_errors),
+                        (&mut finished.page_errors, &outcome.page_errors),
                     ] {
                         for (what, n) in part {
                             *sum.entry(what.clone()).or_insert(0) += n;

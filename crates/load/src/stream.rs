@@ -8,6 +8,7 @@ use lastdrop_model::Micros;
 
 use crate::ids::StreamId;
 use crate::inspect::Capture;
+use crate::logged::LoggedAnswer;
 use crate::prepare::Detour;
 
 const NONE: u32 = u32::MAX;
@@ -24,6 +25,8 @@ pub struct Errand {
     pub challenged: bool,
     /// Part of a page, not its HTML.
     pub embedded: bool,
+    /// What a log says of its answer.
+    pub logged: Option<LoggedAnswer>,
 }
 
 /// When what became of a request. Where 0 is not a time, it has not been yet.

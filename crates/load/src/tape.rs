@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use lastdrop_model::Micros;
 
+use crate::logged::LoggedAnswer;
 use crate::tape_file::Progress;
 
 /// A closed loop looks so far ahead for a request of each user.
@@ -40,6 +41,8 @@ pub struct Played {
     pub who: u64,
     /// Its place where it is from, from 1.
     pub number: u64,
+    /// What the answer was then, where that is known.
+    pub logged: Option<LoggedAnswer>,
 }
 
 /// Where requests come from.
@@ -176,7 +179,16 @@ mod tests {
     use std::sync::mpsc::sync_channel;
 
     fn played(due: Micros, who: u64) -> Played {
-        Played { due, request: 0, method: "GET".into(), target: "/".into(), host: None, who, number: due + 1 }
+        Played {
+            due,
+            request: 0,
+            method: "GET".into(),
+            target: "/".into(),
+            host: None,
+            who,
+            number: due + 1,
+            logged: None,
+        }
     }
 
     #[test]

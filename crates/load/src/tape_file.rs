@@ -11,7 +11,9 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use lastdrop_model::Micros;
+use serde::Deserialize;
 
+use crate::logged::LoggedAnswer;
 use crate::share::Share;
 use crate::tape::{Played, Tape};
 
@@ -33,14 +35,18 @@ pub enum Dealt {
 /// # Errors
 /// Those of the writing.
 pub fn write(played: &Played, out: &mut impl Write) -> io::Result<()> {
-    let Played { due, request, method, target, host, who, number } = played;
-    serde_json::to_writer(&mut *out, &(due, request, method, target, host, who, number))?;
+    let Played { due, request, method, target, host, who, number, logged } = played;
+    serde_json::to_writer(&mut *out, &(due, request, method, target, host, who, number, logged))?;
     out.write_all(b"\n")
 }
 
+/// The fields of [`Played`], in its order.
+#[derive(Deserialize)]
+struct Line(u64, u32, String, String, Option<String>, u64, u64, Option<LoggedAnswer>);
+
 /// Reads a line of a tape of a plan with so many requests.
 fn read(line: &[u8], requests: usize) -> Result<Played, String> {
-    let (due, request, method, target, host, who, number): (u64, u32, String, String, Option<String>, u64, u64) =
+    let Line(due, request, method, target, host, who, number, logged) =
         serde_json::from_slice(line).map_err(|e| e.to_string())?;
     let plain = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
     if request as usize >= requests {
@@ -50,7 +56,7 @@ fn read(line: &[u8], requests: usize) -> Result<Played, String> {
     if !plain(&method) || !target.starts_with('/') || !plain(&target) || !host.as_deref().is_none_or(is_line) {
         return Err("its method, target or host is none".into());
     }
-    Ok(Played { due, request, method, target, host, who, number })
+    Ok(Played { due, request, method, target, host, who, number, logged })
 }
 
 fn lines(tape: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -166,7 +172,8 @@ mod tests {
 
     fn played(place: u64, who: u64) -> Played {
         let target = format!("/{place}?a=\"ü\"").replace('ü', "%C3%BC");
-        Played { due: place * 10, request: 1, method: "GET".into(), target, host: None, who, number: place + 7 }
+        let logged = LoggedAnswer::new((place % 4) as u16 * 100, Some("/\"ü".into()));
+        Played { due: place * 10, request: 1, method: "GET".into(), target, host: None, who, number: place + 7, logged }
     }
 
     fn tape(n: u64, dealt: Dealt) -> (Vec<Played>, TapeFile) {
@@ -206,15 +213,15 @@ mod tests {
 
     #[test]
     fn what_is_no_request_is_refused() {
-        let good = r#"[0,0,"GET","/",null,0,1]"#;
+        let good = r#"[0,0,"GET","/",null,0,1,null]"#;
         assert!(TapeFile::new(format!("{good}\n").into_bytes(), 1, Dealt::ByPlace).is_ok());
         for bad in [
-            r#"[0,1,"GET","/",null,0,1]"#,
-            r#"[0,0,"GET","/a b",null,0,1]"#,
-            r#"[0,0,"GET","/a\r\nX: y",null,0,1]"#,
-            r#"[0,0,"GET","http://elsewhere/",null,0,1]"#,
-            r#"[0,0,"","/",null,0,1]"#,
-            r#"[0,0,"GET","/","a\nb",0,1]"#,
+            r#"[0,1,"GET","/",null,0,1,null]"#,
+            r#"[0,0,"GET","/a b",null,0,1,null]"#,
+            r#"[0,0,"GET","/a\r\nX: y",null,0,1,null]"#,
+            r#"[0,0,"GET","http://elsewhere/",null,0,1,null]"#,
+            r#"[0,0,"","/",null,0,1,null]"#,
+            r#"[0,0,"GET","/","a\nb",0,1,null]"#,
             r#"[0,0,"GET"]"#,
             "no JSON",
         ] {
@@ -222,7 +229,7 @@ mod tests {
             let why = TapeFile::new(tape, 1, Dealt::ByPlace).expect_err(bad);
             assert!(why.starts_with("line 2 of the tape"), "{why}");
         }
-        let back = "[5,0,\"GET\",\"/\",null,0,1]\n[4,0,\"GET\",\"/\",null,0,2]\n";
+        let back = "[5,0,\"GET\",\"/\",null,0,1,null]\n[4,0,\"GET\",\"/\",null,0,2,null]\n";
         assert!(TapeFile::new(back.into(), 1, Dealt::ByPlace).is_err());
     }
 

@@ -38,6 +38,8 @@ pub struct Outcome {
     pub connect_errors: BTreeMap<String, u64>,
     /// What was wrong with answers.
     pub protocol_errors: BTreeMap<String, u64>,
+    /// Parts of measured pages that got no good answer.
+    pub page_errors: BTreeMap<String, u64>,
     pub shortage: Shortage,
     /// What is weak about the first certificate that was taken unverified.
     pub unverified: Option<Vec<String>>,

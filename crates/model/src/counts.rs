@@ -80,6 +80,11 @@ pub struct Counts {
     /// Pages with all that they embed, and those of which something got no good answer.
     pub pages: u64,
     pub pages_failed: u64,
+    /// Replays: answers of which the log says what they were; of these, answers with another status class or redirect target, and
+    /// others of a size that the log does not have for their class.
+    pub compared: u64,
+    pub mismatched: u64,
+    pub odd_sizes: u64,
 }
 
 impl Counts {
@@ -109,6 +114,9 @@ impl Counts {
         self.bytes_decoded += other.bytes_decoded;
         self.pages += other.pages;
         self.pages_failed += other.pages_failed;
+        self.compared += other.compared;
+        self.mismatched += other.mismatched;
+        self.odd_sizes += other.odd_sizes;
     }
 
     /// Requests that came due and were never sent.

@@ -32,6 +32,8 @@ pub enum Metric {
     /// Requests due without a good answer, as a share: no answer, an error status (400 and up), or, where the plan says
     /// what it expects, an answer that misses it.
     Errors,
+    /// Replays: answers whose status class or redirect target is another than the log's, as a share of those compared.
+    Mismatch,
     /// Answers per second before the end of the phase.
     Rate,
     /// How busy the processors of the server's machine are, all together, as a share; with whatever else runs there.
@@ -103,7 +105,7 @@ impl Objective {
         match self.metric {
             Metric::Latency { .. } | Metric::CpuPerRequest => show_us(value),
             Metric::Cpu => format!("{:.1} %", value * 100.0),
-            Metric::Errors => format!("{:.3} %", value * 100.0),
+            Metric::Errors | Metric::Mismatch => format!("{:.3} %", value * 100.0),
             Metric::Rate => format!("{value:.1}/s"),
         }
     }
@@ -136,14 +138,14 @@ impl FromStr for Objective {
                 }
                 DURATION.read::<Duration>(value).map_err(|e| format!("'{text}': {e}"))?.as_secs_f64() * 1e6
             }
-            Metric::Errors | Metric::Cpu => {
+            Metric::Errors | Metric::Mismatch | Metric::Cpu => {
                 let (number, scale) = value.strip_suffix('%').map_or((value, 1.0), |v| (v, 100.0));
                 match number.trim().parse::<f64>() {
                     Ok(n) if n.is_finite() && (0.0..=1.0).contains(&(n / scale)) => n / scale,
                     _ if metric == Metric::Cpu => {
                         return Err(format!("'{text}': write a share of all processors, as in cpu<80%"));
                     }
-                    _ => return Err(format!("'{text}': write a share, as in errors<0.1% or errors<0.001")),
+                    _ => return Err(format!("'{text}': write a share, as in {metric}<0.1% or {metric}<0.001")),
                 }
             }
             Metric::Rate => RAMP_RATE
@@ -169,6 +171,7 @@ fn metric(name: &str) -> Result<Metric, String> {
     let name = name.to_ascii_lowercase();
     match name.as_str() {
         "errors" => return Ok(Metric::Errors),
+        "mismatch" => return Ok(Metric::Mismatch),
         "rate" | "rps" => return Ok(Metric::Rate),
         "cpu" => return Ok(Metric::Cpu),
         "cpu_per_request" => return Ok(Metric::CpuPerRequest),
@@ -183,7 +186,7 @@ fn metric(name: &str) -> Result<Metric, String> {
     match (kind, fields.iter().find(|f| **f == field)) {
         (Some(kind), Some(field)) => Ok(Metric::Latency { kind, field }),
         _ => Err(format!(
-            "'{name}' cannot be an objective; there are errors, rate, cpu, cpu_per_request, and {}, of the response or, as in connect.p99, of {}; \
+            "'{name}' cannot be an objective; there are errors, mismatch (of replays), rate, cpu, cpu_per_request, and {}, of the response or, as in connect.p99, of {}; \
              a class of requests stands before it: checkout.p99",
             fields.iter().map(|f| f.replace('_', ".")).collect::<Vec<_>>().join(", "),
             kinds[1..].join(", "),
@@ -195,6 +198,7 @@ impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Metric::Errors => f.write_str("errors"),
+            Metric::Mismatch => f.write_str("mismatch"),
             Metric::Rate => f.write_str("rate"),
             Metric::Cpu => f.write_str("cpu"),
             Metric::CpuPerRequest => f.write_str("cpu_per_request"),
@@ -221,7 +225,7 @@ impl fmt::Display for Objective {
             Metric::Latency { .. } | Metric::CpuPerRequest => {
                 write!(f, "{}", humantime::format_duration(Duration::from_micros(self.limit.round() as u64)))
             }
-            Metric::Errors | Metric::Cpu => write!(f, "{}%", self.limit * 100.0),
+            Metric::Errors | Metric::Mismatch | Metric::Cpu => write!(f, "{}%", self.limit * 100.0),
             Metric::Rate => write!(f, "{}", self.limit),
         }
     }
@@ -274,6 +278,8 @@ mod tests {
             "GET /item/{n}.errors<1%",
             "Log in.rate>5",
             "cpu<80%",
+            "mismatch<1%",
+            "GET /a.mismatch<0.5%",
             "cpu_per_request<=1ms 500us",
         ] {
             let o: Objective = text.parse().expect("valid");
@@ -305,6 +311,8 @@ mod tests {
             ("rate<5", ">"),
             ("errors<5", "0.1%"),
             ("errors<nan%", "0.1%"),
+            ("mismatch<3", "mismatch<0.1%"),
+            ("mismatch>1%", "<"),
             ("rate>inf", "rate>500"),
             ("cpu<120%", "cpu<80%"),
             ("cpu>10%", "<"),

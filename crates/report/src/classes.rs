@@ -22,7 +22,11 @@ pub(crate) fn classes_text(p: &PhaseReport) -> String {
     }
     let shown = shown(p);
     let rows: Vec<Vec<String>> = shown.iter().map(|c| row(c)).collect();
-    let heading = ["requests", "answered", "rate", "unanswered", "statuses", "received", "mean", "p50", "p99", "max"];
+    let mut heading =
+        vec!["requests", "answered", "rate", "unanswered", "statuses", "received", "mean", "p50", "p99", "max"];
+    if shown.iter().any(|c| c.mismatch.is_some()) {
+        heading.push("mismatch");
+    }
     let _ = write!(out, "\n{}", aligned(&heading, &rows));
     if shown.len() < p.classes.len() {
         let _ = writeln!(
@@ -78,5 +82,6 @@ fn row(class: &ClassReport) -> Vec<String> {
         let bound = if class.is_lower_bound(field) { "≥" } else { "" };
         cells.push(class.latency(Kind::Response, field).map_or("–".into(), |us| format!("{bound}{}", show_us(us))));
     }
+    cells.extend(class.mismatch.as_ref().map(|m| m.status.to_string()));
     cells
 }

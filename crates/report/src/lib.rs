@@ -12,6 +12,7 @@ pub mod html;
 pub mod knobs;
 pub mod live;
 pub mod log;
+mod mismatch;
 mod nodes;
 mod parts;
 pub mod profile;

@@ -12,6 +12,7 @@ use lastdrop_model::{Kind, Plan, Run, Validity, Verdict};
 
 use crate::classes::classes_text;
 use crate::html::first;
+use crate::mismatch::{different_classes, mismatch_text};
 use crate::parts::{joined_text, parts_text};
 use crate::server::server_text;
 use crate::table::aligned;
@@ -20,6 +21,9 @@ use crate::table::aligned;
 #[must_use]
 pub fn run_text(run: &Run) -> String {
     let mut out = first::run(run).line();
+    for sentence in different_classes(run) {
+        let _ = writeln!(out, "{}", line(&sentence));
+    }
     let _ = writeln!(out, "{}   run {}   seed {}", what(run), run.id, run.seed);
     // Phases that never began are left out of the reports, and none that did comes after them.
     for (at, phase) in run.phases.iter().enumerate() {
@@ -51,6 +55,9 @@ pub fn run_text(run: &Run) -> String {
     }
     if let Some(weak) = &run.generator.unverified {
         let _ = writeln!(out, "  TLS: {}", line(&unverified_text(weak)));
+    }
+    for (part, n) in worst_parts(run) {
+        let _ = writeln!(out, "  incomplete: {n} × {}", line(part));
     }
     let g = &run.generator;
     let _ = writeln!(
@@ -93,6 +100,17 @@ pub fn run_text(run: &Run) -> String {
     }
     validity_text(&mut out, &run.validity);
     out
+}
+
+/// Parts of pages that are named in a report.
+const MOST_PARTS: usize = 5;
+
+/// The parts of pages that most often got no good answer.
+pub(crate) fn worst_parts(run: &Run) -> Vec<(&String, u64)> {
+    let mut parts: Vec<(&String, u64)> = run.generator.page_errors.iter().map(|(part, n)| (part, *n)).collect();
+    parts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    parts.truncate(MOST_PARTS);
+    parts
 }
 
 /// A machine's part of a run.
@@ -218,6 +236,7 @@ fn phase_text(out: &mut String, p: &PhaseReport) {
     if p.expectations.missed > 0 {
         let _ = writeln!(out, "  missed     {:>10}   answers are not what was expected", p.expectations.missed);
     }
+    out.push_str(&mismatch_text(p));
     let (pages, f) = (&p.pages, &p.followed);
     if pages.loaded + pages.failed > 0 {
         let failed = if pages.failed > 0 { format!(", {} incomplete", pages.failed) } else { String::new() };

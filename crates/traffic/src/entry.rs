@@ -42,9 +42,11 @@ pub enum Role {
     Agent,
     /// The whole Cookie header.
     Cookies,
+    /// The Location field of the answer.
+    Location,
 }
 
-pub const ROLES: usize = 10;
+pub const ROLES: usize = 11;
 
 /// One request of a log. Texts are as the client sent them, with the log's escapes undone; what the log does not say, or says as
 /// `-`, is None.
@@ -149,6 +151,12 @@ impl Entry {
     #[must_use]
     pub fn referer(&self) -> Option<&[u8]> {
         self.role(Role::Referer)
+    }
+
+    /// Where the answer redirected to.
+    #[must_use]
+    pub fn location(&self) -> Option<&[u8]> {
+        self.role(Role::Location)
     }
 
     #[must_use]

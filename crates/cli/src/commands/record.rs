@@ -14,9 +14,7 @@ use lastdrop_load::tls_configs;
 use lastdrop_model::Url;
 use lastdrop_model::plan::{HttpOptions, TlsOptions};
 use lastdrop_model::printable::line;
-use lastdrop_proxy::{
-    Authority, Notice, Proxy, Recorder, ServerTls, Way, ask_without_cookies, remove_leftovers,
-};
+use lastdrop_proxy::{Authority, Notice, Proxy, Recorder, ServerTls, Way, ask_without_cookies, remove_leftovers};
 use lastdrop_traffic::recording::{Answer, Exchange, PlanOptions, pages_with_cookies, plan_with_progress};
 use lastdrop_wire::loopback;
 
@@ -93,7 +91,8 @@ pub fn record(args: &RecordArgs) -> Result<Exit> {
     };
     let (recorder, told) = Recorder::new();
     let addresses = args.listen.map_or_else(|| loopback(DEFAULT_PORT).to_vec(), |address| vec![address]);
-    let proxy = Proxy::start(&addresses, way, ServerTls::clone(&tls), recorder).map_err(|e| UsageError(e.to_string()))?;
+    let proxy =
+        Proxy::start(&addresses, way, ServerTls::clone(&tls), recorder).map_err(|e| UsageError(e.to_string()))?;
     introduce(args, &proxy, authority.as_ref(), output);
     listen(&told, &stop, args.quiet);
     let recorder = proxy.end();

@@ -238,7 +238,8 @@ pub fn replay(args: &ReplayArgs) -> Result<Exit> {
             (Pace::Original { speed }, Pacing::Original(Spread::new(speed)))
         }
     };
-    plan.replay = Some(Replay { logs: names, pace, tape: None });
+    let usual = sample.classes.iter().map(|c| c.answers.usual()).collect();
+    plan.replay = Some(Replay { logs: names, pace, tape: None, usual });
     let recording = if args.on.is_fleet() { Some(Recording::new(&mut plan)?) } else { None };
     let report = Report::of(&args.output)?;
     let stop = Stop::on_signals(true)?;

@@ -7,6 +7,7 @@ use clap::Args;
 use lastdrop_database::{Access, Password};
 use lastdrop_looks::databases::DatabaseOptions;
 
+use crate::exit::UsageError;
 use crate::options::secret::first_line;
 
 #[derive(Debug, Args)]

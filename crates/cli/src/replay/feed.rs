@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use lastdrop_load::{Arrivals, Played};
+use lastdrop_load::{Arrivals, LoggedAnswer, Played};
 use lastdrop_model::class::{MOST, pattern};
 use lastdrop_model::plan;
 use lastdrop_traffic::{Entries, Entry, Key, LogError, LogOptions};
 
 use super::spread::Spread;
 use super::target::{Left, Targets};
+use super::usual::AnswerCounts;
 
 /// Requests at the beginning of a log that say which classes there are.
 const SAMPLED: u64 = 200_000;
@@ -31,6 +32,7 @@ pub struct Found {
     pub name: String,
     pub method: String,
     pub count: u64,
+    pub answers: AnswerCounts,
 }
 
 /// What the beginning of a log has.
@@ -60,12 +62,17 @@ pub fn sample(logs: &[PathBuf], options: &LogOptions, targets: &Targets) -> Resu
         last = entry.time_us;
         first.get_or_insert(last);
         let name = pattern(&sent.method, &sent.target);
-        match counts.get_mut(&name) {
-            Some(found) => found.count += 1,
-            None => {
-                counts.insert(name.clone(), Found { name, method: sent.method, count: 1 });
-                forget_rare(&mut counts);
-            }
+        let is_new = !counts.contains_key(&name);
+        let found = counts.entry(name).or_insert_with_key(|name| Found {
+            name: name.clone(),
+            method: sent.method,
+            count: 0,
+            answers: AnswerCounts::default(),
+        });
+        found.count += 1;
+        found.answers.count(entry.status, entry.bytes);
+        if is_new {
+            forget_rare(&mut counts);
         }
     }
     sample.lasted_us = first.map_or(0, |first| last.saturating_sub(first).max(0) as u64);
@@ -162,6 +169,7 @@ impl Feed {
                 Err(Left::Unusable) => tally.unusable += 1,
                 Ok(sent) => {
                     tally.late += u64::from(entry.late);
+                    let location = entry.location().and_then(|location| self.targets.redirect(entry, location));
                     let request = self.classes.get(&pattern(&sent.method, &sent.target)).copied();
                     let played = Played {
                         due: 0,
@@ -171,6 +179,7 @@ impl Feed {
                         host: sent.host,
                         who: 0,
                         number: tally.requests,
+                        logged: LoggedAnswer::new(entry.status, location),
                     };
                     self.pacing.take(played, entry, &mut batch);
                 }

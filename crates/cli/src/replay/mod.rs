@@ -8,3 +8,4 @@ pub mod feed;
 pub mod recording;
 pub mod spread;
 pub mod target;
+pub mod usual;

@@ -67,8 +67,16 @@ mod tests {
     fn dues(speed: f64, requests: &[(i64, u32, bool)]) -> Vec<u64> {
         let (mut spread, mut out) = (Spread::new(speed), Vec::new());
         for (time, resolution, late) in requests {
-            let played =
-                Played { due: 0, request: 0, method: "GET".into(), target: "/".into(), host: None, who: 0, number: 1 };
+            let played = Played {
+                due: 0,
+                request: 0,
+                method: "GET".into(),
+                target: "/".into(),
+                host: None,
+                who: 0,
+                number: 1,
+                logged: None,
+            };
             spread.take(played, *time, *resolution, *late, &mut out);
         }
         spread.finish(&mut out);

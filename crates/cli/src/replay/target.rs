@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use lastdrop_load::redirect_target;
+use lastdrop_model::Url;
 use lastdrop_traffic::Entry;
 use regex::Regex;
 
@@ -62,6 +64,14 @@ impl Targets {
         };
         // HTTP/0.9 and logs without a method.
         self.make(entry.method().unwrap_or(b"GET"), &target, host)
+    }
+
+    /// Returns where a logged redirect leads, changed as targets are, and folded for comparison.
+    pub fn redirect(&self, entry: &Entry, location: &[u8]) -> Option<String> {
+        let here = Url { tls: false, host: "log".into(), port: 80, path: cleaned(&entry.target()?)? };
+        let there = here.join(location).ok()?;
+        let target = self.make(b"GET", there.path.as_bytes(), None).ok()?.target;
+        redirect_target(&here, target.as_bytes())
     }
 
     fn make(&self, method: &[u8], target: &[u8], host: Option<String>) -> Result<Sent, Left> {
@@ -165,6 +175,24 @@ mod tests {
         assert_eq!(targets.make(b"GET", b"/old/a?id=7", None).map(|s| s.target), Ok("/app/new/a?key=7%20x".into()));
         let gone = Targets { rewrites: vec![rule("^.*$", "gone")], ..Targets::default() };
         assert_eq!(gone.make(b"GET", b"/a", None), Err(Left::Unusable));
+    }
+
+    #[test]
+    fn a_logged_redirect_is_changed_as_the_targets_are() {
+        let format: lastdrop_traffic::Format = r#"%t "%r" %>s %{Location}o"#.parse().expect("valid");
+        let log = tempfile::NamedTempFile::new().expect("a file");
+        let line = |location: &str| format!("[10/Oct/2000:13:55:36 +0000] \"GET /old/cart HTTP/1.1\" 302 {location}\n");
+        let text = ["https://www.example.com/old/item/17?from=cart", "item/18", "-"].map(line).concat();
+        std::fs::write(log.path(), text).expect("written");
+        let options = lastdrop_traffic::LogOptions { format: Some(format), ..lastdrop_traffic::LogOptions::default() };
+        let mut entries = lastdrop_traffic::Entries::open(&[log.path().into()], &options).expect("a log");
+        let rule = Regex::new("^/old/").expect("valid");
+        let targets = Targets { prefix: "/app".into(), rewrites: vec![(rule, "/new/".into())], ..Targets::default() };
+        let mut seen = Vec::new();
+        while let Some(entry) = entries.next() {
+            seen.push(entry.location().and_then(|location| targets.redirect(entry, location)));
+        }
+        assert_eq!(seen, [Some("/app/new/item/{n}?from".into()), Some("/app/new/item/{n}".into()), None]);
     }
 
     #[test]

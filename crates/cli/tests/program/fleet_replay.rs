@@ -24,7 +24,7 @@ impl Scene {
         fs::write(&seen, "").expect("a log");
         let http = format!(
             "log_format seen '$request_uri';\n server {{ listen 127.0.0.1:{port}; keepalive_requests 1000000;\n\
-             location = / {{ return 200 ok; }}\n location / {{ access_log {} seen; return 200 ok; }} }}",
+             location = / {{ return 200 ok; }}\n location / {{ access_log {0} seen; return 200 ok; }}\n location /5/ {{ access_log {0} seen; return 302 /login; }} }}",
             seen.display()
         );
         let server = nginx(&folder, &http, port);
@@ -97,6 +97,14 @@ fn each_request_of_a_log_is_sent_once_by_one_agent() {
     assert_eq!(["requests", "unparsed", "unusable", "next"].map(|k| n(&replay[k])), [400, 0, 0, 400], "{replay}");
     let classes = phase(&run)["classes"].as_array().expect("classes");
     assert_eq!(classes.iter().map(|c| n(&c["requests"]["answered"])).sum::<u64>(), 400);
+    // Every twelfth request is one of address 5, whom the server sends to the login now.
+    assert_eq!(
+        ["status", "compared"].map(|k| n(&phase(&run)["mismatch"][k])),
+        [33, 400],
+        "{}",
+        phase(&run)["mismatch"]
+    );
+    assert!(run["validity"]["reasons"].as_array().expect("reasons").iter().any(|r| r["rule"] == "answers-differ"));
     // Those that are due in the first second, and no other: twenty a second, eight times as fast.
     let run = scene.replay(&log, &["--speed", "8", "-d", "1s", "--fleet", "all"]);
     assert_eq!((n(&phase(&run)["requests"]["due"]), n(&run["replay"]["next"])), (160, 160), "{}", run["replay"]);

@@ -709,6 +709,33 @@ fn a_page_is_loaded_with_what_it_embeds() {
     fs::remove_file(folder.join("www/i3.png")).expect("removed");
     let broken = folder.json(&["run", &url, "-r", "10", "-d", "1s", "--page"], 0);
     assert_eq!(n(&main_phase(&broken)["pages"]["failed"]), 10, "{}", main_phase(&broken));
+    let missing = format!("404 http://127.0.0.1:{port}/i3.png");
+    assert_eq!(n(&broken["generator"]["page_errors"][&missing]), 10, "{}", broken["generator"]);
+    let text = folder.run(&["show", "last"]).stdout;
+    assert!(
+        text.starts_with(&format!("Careful: Parts of the 10 pages are missing, above all: 10 × {missing}")),
+        "{text}"
+    );
+    assert!(text.contains(&format!("incomplete: 10 × {missing}")), "{text}");
+    let report = folder.join("report.html");
+    folder.run(&["report", "last", "-o", &report.to_string_lossy()]);
+    assert!(fs::read_to_string(report).expect("written").contains(&format!("part of a page: {missing}")));
+}
+
+#[test]
+fn an_icon_is_part_of_a_page_only_where_the_page_names_it() {
+    let (address, seen) = serve(read_request, |request: &Seen| match request.path.as_str() {
+        "/plain" => answer("200 OK", "Content-Type: text/html\r\n", "<h1>no icon</h1>"),
+        "/icon" => answer("200 OK", "Content-Type: text/html\r\n", "<link rel=icon href=/favicon.ico>"),
+        _ => answer("404 Not Found", "", "none"),
+    });
+    let folder = Folder::new();
+    let run = folder.json(&["run", &format!("http://{address}/plain"), "-n", "5", "--page"], 0);
+    assert_eq!(n(&main_phase(&run)["pages"]["loaded"]), 5);
+    assert!(seen.lock().expect("unpoisoned").iter().all(|r| r.path == "/plain"), "browsers ask for it on their own");
+    let run = folder.json(&["run", &format!("http://{address}/icon"), "-n", "5", "--page"], 0);
+    assert_eq!(n(&main_phase(&run)["pages"]["failed"]), 5);
+    assert_eq!(n(&run["generator"]["page_errors"][format!("404 http://{address}/favicon.ico")]), 5);
 }
 
 // ---- connections ----------------------------------------------------------------------------------------------------

@@ -287,6 +287,113 @@ fn it_stops_and_goes_on_and_nothing_is_sent_twice() {
     assert_eq!((n(&late["replay"]["skipped"]), n(&main_phase(&late)["requests"]["sent"])), (580, 20));
 }
 
+/// nginx on which pages of an account redirect to the login, as they do without a session, orders redirect elsewhere, and all else is
+/// there.
+fn changed_site(folder: &Folder) -> (Daemon, String) {
+    let port = free_port();
+    let http = format!(
+        "server {{ listen 127.0.0.1:{port};
+           location = / {{ return 200 ok; }}
+           location /account/ {{ return 302 /login; }}
+           location /order/ {{ return 302 http://127.0.0.1:{port}/thanks/77?order=9; }}
+           location /gone/ {{ return 404; }}
+           location /big/ {{ return 200 {}; }}
+           location / {{ return 200 0123456789; }} }}",
+        "x".repeat(900)
+    );
+    (nginx(folder, &http, port), format!("http://127.0.0.1:{port}/"))
+}
+
+/// A line with a status, a size and a Location.
+fn answered_line(i: u64, target: &str, status: u16, bytes: u64, location: &str) -> String {
+    format!(
+        "10.0.0.1 - - [10/Oct/2025:12:00:{:02} +0000] \"GET {target} HTTP/1.1\" {status} {bytes} {location}\n",
+        i / 100
+    )
+}
+
+const WITH_LOCATION: &str = r#"%h %l %u %t "%r" %>s %b %{Location}o"#;
+
+#[test]
+fn a_log_of_200s_that_comes_back_as_the_login_is_not_good() {
+    let folder = Folder::new();
+    let (_nginx, url) = changed_site(&folder);
+    let text: String = (0..40)
+        .map(|i| line(0, "10.0.0.1", &format!("GET {}{i} HTTP/1.1", if i < 31 { "/account/" } else { "/item/" })))
+        .collect();
+    let path = log(&folder, "access.log", &text);
+    let args = ["replay", &path, "--to", &url, "-r", "200"];
+    let run = folder.json(&args, 0);
+    assert_sums(&run);
+    let phase = main_phase(&run);
+    assert_eq!(["status", "size", "compared"].map(|k| n(&phase["mismatch"][k])), [31, 0, 40], "{}", phase["mismatch"]);
+    let classes = phase["classes"].as_array().expect("classes");
+    let of = |name: &str| n(&classes.iter().find(|c| c["name"] == name).expect("a class")["mismatch"]["status"]);
+    assert_eq!((of("GET /account/{n}"), of("GET /item/{n}")), (31, 0));
+    assert_eq!(run["validity"]["verdict"], "doubtful");
+    assert!(run["validity"]["reasons"].as_array().expect("reasons").iter().any(|r| r["rule"] == "answers-differ"));
+    let text = folder.run(&["show", "last"]).stdout;
+    assert!(text.starts_with("Careful: 77.5 % of the answers are not those of the log (31 of 40"), "{text}");
+    let second = text.lines().filter(|l| !l.is_empty()).nth(1).expect("a second line");
+    assert!(second.starts_with("GET /account/{n}: 31 of 31 answers differ") && second.contains("31 × 302"), "{text}");
+    let page = folder.join("page.html");
+    let done = folder.run(&["report", "last", "-o", &page.to_string_lossy()]);
+    let page = fs::read_to_string(page).unwrap_or_else(|_| panic!("{done:?}"));
+    assert!(page.contains("GET /account/{n}: 31 of 31 answers differ"), "the page names it, too");
+    let metrics = folder.run(&["export", "last", "--format", "prometheus"]);
+    assert!(metrics.stdout.contains("lastdrop_answers_mismatched_total{phase=\"main\"} 31"), "{metrics:?}");
+    // As an objective, of all and of a class.
+    for (objective, code) in [
+        ("mismatch<1%", 3),
+        ("mismatch<80%", 0),
+        ("GET /item/{n}.mismatch<=0%", 0),
+        ("GET /account/{n}.mismatch<50%", 3),
+    ] {
+        folder.json(&[&args[..], &["--objective", objective]].concat(), code);
+    }
+    let refused = folder.run(&["run", &url, "--objective", "mismatch<1%", "-n", "1"]);
+    assert!(refused.code == 2 && refused.stderr.contains("only a replay"), "{refused:?}");
+}
+
+#[test]
+fn what_answers_as_the_log_has_it_is_good_whatever_its_status() {
+    let folder = Folder::new();
+    let (_nginx, url) = changed_site(&folder);
+    let mut text = String::new();
+    for i in 0..30 {
+        text += &answered_line(i, &format!("/gone/{i}"), 404, 150, "-");
+        // What a browser had, and what clients did not wait for.
+        text += &answered_line(i, &format!("/item/{i}"), 304, 0, "-");
+        text += &answered_line(i, &format!("/item/{i}"), 200, 10, "-");
+        text += &answered_line(i, &format!("/account/{i}"), 499, 0, "-");
+        text += &answered_line(i, &format!("/order/{i}"), 303, 0, &format!("https://shop.example/thanks/{i}?order=1"));
+    }
+    let path = log(&folder, "access.log", &text);
+    let run = folder.json(&["replay", &path, "--to", &url, "--format", WITH_LOCATION, "-r", "300"], 0);
+    let mismatch = &main_phase(&run)["mismatch"];
+    assert_eq!(["status", "size", "compared"].map(|k| n(&mismatch[k])), [0, 0, 120], "{mismatch}");
+    let text = folder.run(&["show", "last"]).stdout;
+    assert!(text.starts_with("Good: "), "{text}");
+}
+
+#[test]
+fn a_redirect_to_elsewhere_and_another_size_are_told() {
+    let folder = Folder::new();
+    let (_nginx, url) = changed_site(&folder);
+    let mut text = String::new();
+    for i in 0..20 {
+        text += &answered_line(i, &format!("/account/{i}"), 302, 0, "/account/welcome");
+        text += &answered_line(i, &format!("/big/{i}"), 200, 100 + i, "-");
+        text += &answered_line(i, &format!("/item/{i}"), 200, 30, "-");
+    }
+    let path = log(&folder, "access.log", &text);
+    let run = folder.json(&["replay", &path, "--to", &url, "--format", WITH_LOCATION, "-r", "300"], 0);
+    let mismatch = &main_phase(&run)["mismatch"];
+    assert_eq!(["status", "size", "compared"].map(|k| n(&mismatch[k])), [20, 20, 60], "{mismatch}");
+    let text = folder.run(&["show", "last"]).stdout;
+    assert!(text.contains("  size               20   other answers are smaller than ¼"), "{text}");
+}
+
 #[test]
 fn what_is_due_and_cannot_be_sent_is_counted_and_not_kept() {
     let folder = Folder::new();

@@ -32,13 +32,35 @@ pub(super) const NOTHING_ANSWERED: Rule = Rule {
     },
 };
 
+/// A replay whose answers are not the log's did other work than the log.
+pub(super) const ANSWERS_DIFFER: Rule = Rule {
+    name: "answers-differ",
+    of_generator: false,
+    disturbs: false,
+    look: |e| {
+        let mismatch = e.phase?.mismatch.as_ref()?;
+        (mismatch.share() > MOST_ERRORS).then(|| {
+            (
+                Verdict::Doubtful,
+                format!(
+                    "{:.1} % of the answers have another status class or redirect target than in the log",
+                    mismatch.share() * 100.0
+                ),
+                "the server did other work than it did for the log: it may need the log's logins, data or POSTs; see which classes \
+                 differ"
+                    .into(),
+            )
+        })
+    },
+};
+
 /// Answers that are none.
 pub(super) const ERRORS: Rule = Rule {
     name: "errors",
     of_generator: false,
     disturbs: false,
     look: |e| {
-        let phase = e.phase?;
+        let phase = e.phase.filter(|p| p.mismatch.as_ref().is_none_or(|m| m.compared == 0))?;
         let share = bad_answers(e.plan, phase) as f64 / phase.requests.answered.max(1) as f64;
         (share > MOST_ERRORS).then(|| {
             (

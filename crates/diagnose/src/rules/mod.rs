@@ -26,6 +26,7 @@ pub(crate) const VALIDITY: &[Rule] = &[
     course::WARM_UP,
     course::UNSTEADY,
     course::LITTLES_LAW,
+    answers::ANSWERS_DIFFER,
     answers::ERRORS,
     answers::FEW_SAMPLES,
     answers::UNANSWERED,

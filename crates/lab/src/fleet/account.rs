@@ -424,8 +424,11 @@ fn add(sum: &mut Generator, one: &Generator) {
     sum.saturated |= one.saturated;
     sum.busiest_thread_cores = sum.busiest_thread_cores.max(one.busiest_thread_cores);
     sum.thread_cores.extend(&one.thread_cores);
-    for (sum, one) in [(&mut sum.connect_errors, &one.connect_errors), (&mut sum.protocol_errors, &one.protocol_errors)]
-    {
+    for (sum, one) in [
+        (&mut sum.connect_errors, &one.connect_errors),
+        (&mut sum.protocol_errors, &one.protocol_errors),
+        (&mut sum.page_errors, &one.page_errors),
+    ] {
         for (what, n) in one {
             *sum.entry(printable::lossless(what.as_bytes())).or_insert(0) += n;
         }

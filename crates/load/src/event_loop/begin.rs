@@ -5,7 +5,7 @@ use rand_core::Rng;
 
 use super::EventLoop;
 use crate::ids::Place;
-use crate::inspect::Capture;
+use crate::inspect::{Capture, Wanted};
 use crate::prepare::Filling;
 use crate::protocol::Progress;
 use crate::stream::Errand;
@@ -144,6 +144,10 @@ impl<W: World> EventLoop<'_, W> {
         let part = errand.as_ref().is_some_and(|e| e.embedded);
         let look = |w| Box::new(if part { Capture::of_part(w) } else { Capture::new(w) });
         s.capture = spec.answer.wanted.as_ref().map(look);
+        if errand.as_ref().and_then(|e| e.logged.as_ref()).is_some_and(|logged| logged.target.is_some()) {
+            let wanted = spec.answer.wanted.clone().unwrap_or_default();
+            s.capture = Some(Box::new(Capture::new(&Wanted { location: true, ..wanted })));
+        }
         if !prepared.personal {
             // Pipelined: the same request several times.
             let wire = spec.wire.as_deref().unwrap_or_default();

@@ -25,18 +25,29 @@ impl<W: World> EventLoop<'_, W> {
         capture: Option<Box<Capture>>,
         now: Micros,
     ) {
-        let ok = good && status < 400;
         let path = String::from_utf8_lossy(&errand.target).into_owned();
+        let e = &self.transport.endpoints[endpoint];
+        let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path: path.clone() };
         let cache = self.job.plan.page.as_ref().is_some_and(|p| p.cache);
         let Some(mut page) = self.users.people[user as usize].page.take() else { return };
+        // A plan may expect an error of the page itself.
+        let expects_status = !errand.embedded && self.job.prepared.requests[page.request].expects_status();
+        let ok = good && (status < 400 || expects_status);
         page.running -= 1;
         page.failed |= !ok;
+        if !ok && self.job.plan.phases[usize::from(page.phase)].measured {
+            let why = match status {
+                0 => "no answer:".to_string(),
+                400.. if !expects_status => status.to_string(),
+                _ if capture.as_ref().is_some_and(|c| c.damaged) => format!("{status}, damaged:"),
+                _ => format!("{status}, not as expected:"),
+            };
+            self.record.note_page_error(&why, &here);
+        }
         if !errand.embedded {
             (page.good, page.status) = (good, status);
         }
         if !errand.embedded && ok {
-            let e = &self.transport.endpoints[endpoint];
-            let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path };
             let html = capture.as_ref().map_or(&[][..], |c| c.body());
             let found = embedded(html, &here);
             let phase = self.phases.phase;

@@ -26,6 +26,9 @@ impl<W: World> EventLoop<'_, W> {
         if self.job.plan.server_time.is_some() {
             self.record_parts(place, now);
         }
+        if self.tape.is_some() {
+            self.compare_with_log(place);
+        }
         self.note_end(place, due, now, Fate::Answered, kept);
         if self.record.exchanges.is_some() && self.record.outcome.first_answer.is_none() {
             self.note_first_answer(place.slot);

@@ -1,8 +1,9 @@
 //! Requests of others are played instead of the plan's own.
 
-use lastdrop_model::Micros;
+use lastdrop_model::{Micros, Url};
 
 use super::EventLoop;
+use crate::ids::Place;
 use crate::phases::Source;
 use crate::prepare::Detour;
 use crate::stream::Errand;
@@ -91,14 +92,38 @@ impl<W: World> EventLoop<'_, W> {
     pub(super) fn send_played(&mut self, user: u32, played: Played, due: Micros, now: Micros, arrived: bool) {
         let phase = self.phases.phase;
         self.record.slice(phase).counts.due += 1;
-        let Played { request, method, target, host, .. } = played;
+        let Played { request, method, target, host, logged, .. } = played;
         let endpoint = self.job.prepared.requests[request as usize].endpoint;
         if let Some(person) = self.users.people.get_mut(user as usize) {
             person.iteration += 1;
         }
         let detour = Detour { endpoint, method, path: target, body: false, host };
-        let errand = Errand { detour: Some(detour), ..Errand::default() };
+        let errand = Errand { detour: Some(detour), logged, ..Errand::default() };
         self.issue(user, request as usize, due, phase, Some(Box::new(errand)), now, arrived);
+    }
+
+    /// Compares an answer with the one that the log has.
+    pub(super) fn compare_with_log(&mut self, place: Place) {
+        let c = &self.transport.connections[place.slot];
+        let s = &self.streams[place.stream];
+        let Some((errand, logged)) = s.errand.as_ref().and_then(|e| Some((e, e.logged.as_ref()?))) else { return };
+        let answer = c.wire.answer(place.stream);
+        let e = &self.transport.endpoints[c.endpoint as usize];
+        let path = String::from_utf8_lossy(&errand.target).into_owned();
+        let here = Url { tls: e.tls, host: e.host.clone(), port: e.port, path };
+        let location = s.capture.as_ref().and_then(|seen| seen.location.as_deref());
+        let differs = logged.differs(answer.status(), location, &here);
+        let usual = self.job.plan.replay.as_ref().and_then(|r| r.usual.get(s.request as usize));
+        let far = !differs
+            && (200..300).contains(&answer.status())
+            && (200..300).contains(&logged.status)
+            && usual.is_some_and(|usual| usual.is_far(answer.head_bytes(), answer.body_bytes()));
+        let (phase, class) = (s.phase, s.class);
+        self.record.slice(phase).count(class, |c| {
+            c.compared += 1;
+            c.mismatched += u64::from(differs);
+            c.odd_sizes += u64::from(far);
+        });
     }
 
     /// When the next request of the tape is due, or the reader is to be asked again.

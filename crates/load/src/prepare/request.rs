@@ -125,6 +125,12 @@ pub struct Filling<'a> {
 }
 
 impl Request {
+    /// Does the plan say which status the answer has?
+    #[must_use]
+    pub fn expects_status(&self) -> bool {
+        self.answer.expect.iter().any(|e| matches!(e, Expectation::Status(_)))
+    }
+
     #[must_use]
     pub fn head_request(&self) -> bool {
         self.method == "HEAD"

@@ -6,7 +6,7 @@ use crate::bounds::{
 };
 use crate::class::Classes;
 use crate::http_options::{HTTP_OPTIONS, Takes};
-use crate::objective::Objective;
+use crate::objective::{Metric, Objective};
 use crate::request::{Auth, Pick, RequestSpec, Think};
 
 use super::{KeepAlive, Load, Plan, REQUEST_ID, ServerTimeFrom};
@@ -122,6 +122,13 @@ impl Plan {
     /// # Errors
     /// With the first such objective, and what requests there are.
     pub fn check_classes(&self, objectives: &[Objective]) -> Result<(), PlanError> {
+        if let Some(objective) = objectives.iter().find(|o| o.metric == Metric::Mismatch && self.replay.is_none()) {
+            return Err(PlanError {
+                part: Trouble::Whole,
+                what: format!("objective {objective}: only a replay compares answers with those of a log"),
+                advice: "write errors<…, which counts missed expectations, or replay a log: `lastdrop replay`".into(),
+            });
+        }
         let mut asked = objectives.iter().filter_map(|o| o.class.as_ref().map(|class| (o, class))).peekable();
         if asked.peek().is_none() {
             return Ok(());

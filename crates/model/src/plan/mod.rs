@@ -19,7 +19,7 @@ pub use check::{PlanError, Trouble};
 pub use keepalive::KeepAlive;
 pub use load::{Arrival, BEGIN_TOGETHER, Load, Phase};
 pub use network::{Network, Proxy};
-pub use replay::{Pace, Played, Replay};
+pub use replay::{Pace, Played, Replay, UsualAnswer};
 pub use server_time::{REQUEST_ID, ServerTimeFrom, TimeUnit};
 pub use tls::TlsOptions;
 

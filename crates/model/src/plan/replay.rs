@@ -13,6 +13,31 @@ pub struct Replay {
     /// Its requests as a file, where they go to other machines. It is not kept: it is there for the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tape: Option<PathBuf>,
+    /// What the log's answers to each request of the plan are usually like, as far as its beginning says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub usual: Vec<UsualAnswer>,
+}
+
+/// What a log's answers to requests of one class are usually like.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UsualAnswer {
+    /// The most frequent status; 0 where the log has none.
+    pub status: u16,
+    /// The size of good answers (2xx), p5 and p95, in bytes; with or without the head, as the log has it. None where the log has no sizes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<(u64, u64)>,
+}
+
+impl UsualAnswer {
+    /// Is a good answer with so many bytes of head and body far from what the log has? Far is below ¼ of p5 or above 4 × p95, both
+    /// with and without the head.
+    #[must_use]
+    pub fn is_far(&self, head_bytes: u64, body_bytes: u64) -> bool {
+        let Some((p5, p95)) = self.bytes else { return false };
+        let far = |bytes: u64| bytes < p5 / 4 || bytes > p95.saturating_mul(4);
+        far(body_bytes) && far(head_bytes + body_bytes)
+    }
 }
 
 /// When requests are sent again.

@@ -16,7 +16,7 @@ use crate::{Micros, Reason, Slice};
 use bytes::{Reader, write_number};
 
 /// The form of what is written down here; another one is refused.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 const MAGIC: [u8; 2] = *b"ld";
 

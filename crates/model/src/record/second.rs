@@ -9,8 +9,11 @@ use crate::slice::{ClassAnswer, ClassPart, Slice};
 /// Classes that a plan has at most, and some.
 const MOST_CLASSES: usize = 4096;
 
+/// How many numbers `Counts` has.
+const COUNTS: usize = 28;
+
 /// All numbers of `Counts`, in the order in which they are written: a new one goes to the end, with another version.
-fn numbers(c: &mut Counts) -> [&mut u64; 25] {
+fn numbers(c: &mut Counts) -> [&mut u64; COUNTS] {
     [
         &mut c.due,
         &mut c.sent,
@@ -37,6 +40,9 @@ fn numbers(c: &mut Counts) -> [&mut u64; 25] {
         &mut c.bytes_decoded,
         &mut c.pages,
         &mut c.pages_failed,
+        &mut c.compared,
+        &mut c.mismatched,
+        &mut c.odd_sizes,
     ]
 }
 
@@ -51,7 +57,7 @@ fn write_counts(counts: &Counts, out: &mut Vec<u8>) {
 
 fn read_counts(reader: &mut Reader<'_>) -> Result<Counts, RecordError> {
     let mut counts = Counts::default();
-    let mut there = reader.number_below((1 << 25) - 1, "counts")?;
+    let mut there = reader.number_below((1 << COUNTS) - 1, "counts")?;
     for number in numbers(&mut counts) {
         if there & 1 == 1 {
             *number = reader.number_below(MOST, "count")?;

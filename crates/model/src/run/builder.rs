@@ -73,6 +73,7 @@ impl PhaseBuilder {
 pub struct RunBuilder {
     phases: Vec<PhaseBuilder>,
     classes: Classes,
+    replay: bool,
     forgetful: bool,
 }
 
@@ -97,7 +98,7 @@ impl RunBuilder {
             stage: Stage::NotBegun,
         };
         let phases = plan.phases.iter().enumerate().map(builder).collect();
-        RunBuilder { phases, classes: Classes::of(plan), forgetful: true }
+        RunBuilder { phases, classes: Classes::of(plan), replay: plan.replay.is_some(), forgetful: true }
     }
 
     /// The archive takes no more: from now on every second is kept in memory.
@@ -133,7 +134,10 @@ impl RunBuilder {
         };
         (total.duration_us, total.peak) = (Some(duration_us), peak);
         let counts = total.total.counts;
-        phase.stage = Stage::Over(Box::new(report_phase(&phase.name, phase.measured, *total, &self.classes)), counts);
+        phase.stage = Stage::Over(
+            Box::new(report_phase(&phase.name, phase.measured, *total, &self.classes, self.replay)),
+            counts,
+        );
     }
 
     /// Counts so far of a phase.
@@ -150,7 +154,7 @@ impl RunBuilder {
     #[must_use]
     pub fn classes(&self, index: usize) -> Vec<ClassReport> {
         match self.phases.get(index).map(|p| &p.stage) {
-            Some(Stage::Counting(phase)) => phase.classes.several(&self.classes, phase.duration_s()),
+            Some(Stage::Counting(phase)) => phase.classes.several(&self.classes, phase.duration_s(), self.replay),
             Some(Stage::Over(report, _)) => report.classes.clone(),
             None | Some(Stage::NotBegun) => Vec::new(),
         }
@@ -159,22 +163,22 @@ impl RunBuilder {
     /// The phases as they will be reported. Phases that never began are left out: none that did comes after them.
     #[must_use]
     pub fn into_reports(self) -> Vec<PhaseReport> {
-        let classes = &self.classes;
+        let (classes, replay) = (&self.classes, self.replay);
         let report = |phase: PhaseBuilder| match phase.stage {
             Stage::NotBegun => None,
-            Stage::Counting(total) => Some(report_phase(&phase.name, phase.measured, *total, classes)),
+            Stage::Counting(total) => Some(report_phase(&phase.name, phase.measured, *total, classes, replay)),
             Stage::Over(report, _) => Some(*report),
         };
         self.phases.into_iter().filter_map(report).collect()
     }
 }
 
-fn report_phase(name: &str, measured: bool, phase: PhaseTotal, classes: &Classes) -> PhaseReport {
+fn report_phase(name: &str, measured: bool, phase: PhaseTotal, classes: &Classes, replay: bool) -> PhaseReport {
     let c = &phase.total.counts;
     let duration_s = phase.duration_s();
     let status = phase.total.status.iter().enumerate().filter(|(_, n)| **n > 0).map(|(code, n)| (code as u16, *n));
     let latencies = Kind::ALL.into_iter().map(|kind| (kind, &phase.total.latencies[kind as usize]));
-    let results = results(c, status, latencies, duration_s);
+    let results = results(c, status, latencies, duration_s, replay);
     PhaseReport {
         name: name.to_string(),
         measured,
@@ -194,7 +198,7 @@ fn report_phase(name: &str, measured: bool, phase: PhaseTotal, classes: &Classes
             left_out: c.left_out,
         },
         pages: Pages { loaded: c.pages, failed: c.pages_failed },
-        classes: phase.classes.report(classes, &results, duration_s),
+        classes: phase.classes.report(classes, &results, duration_s, replay),
         results,
         seconds: phase.seconds,
     }

@@ -54,22 +54,22 @@ impl ClassTotals {
     }
 
     /// The classes of a phase: where there is one, it is all of the phase.
-    pub fn report(&self, classes: &Classes, whole: &Results, duration_s: f64) -> Vec<ClassReport> {
+    pub fn report(&self, classes: &Classes, whole: &Results, duration_s: f64, replay: bool) -> Vec<ClassReport> {
         if let ([name], true) = (classes.names.as_slice(), self.0.is_empty()) {
             let mut results = whole.clone();
             results.latency_us.retain(|kind, _| OF_NO_CLASS.iter().all(|k| k.name() != kind));
             return vec![ClassReport { name: name.clone(), patterns: 1, results }];
         }
-        self.several(classes, duration_s)
+        self.several(classes, duration_s, replay)
     }
 
-    pub fn several(&self, classes: &Classes, duration_s: f64) -> Vec<ClassReport> {
+    pub fn several(&self, classes: &Classes, duration_s: f64, replay: bool) -> Vec<ClassReport> {
         let report = |(name, total): (&String, &ClassTotal)| {
             let latencies = Kind::ALL.into_iter().zip(&total.latencies);
             ClassReport {
                 name: name.clone(),
                 patterns: if name == OTHERS { classes.together.max(1) } else { 1 },
-                results: results(&total.counts, total.status.iter().copied(), latencies, duration_s),
+                results: results(&total.counts, total.status.iter().copied(), latencies, duration_s, replay),
             }
         };
         classes.names.iter().zip(&self.0).map(report).collect()

@@ -41,6 +41,9 @@ pub struct Generator {
     /// What is weak about the server's certificate, which was not verified (`--insecure`); None where it was, or there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unverified: Option<Vec<String>>,
+    /// Parts of measured pages that got no good answer: what came instead, and their URLs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub page_errors: BTreeMap<String, u64>,
     /// What the generator itself ran out of.
     pub shortage: Shortage,
     /// Open files that this process may have.

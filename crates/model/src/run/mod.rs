@@ -21,7 +21,8 @@ pub use generator::{Generator, OtherProgram, Shortage, with_question};
 pub use joined_log::JoinedLog;
 pub use mark::Mark;
 pub use phase::{
-    Bytes, ClassReport, Connections, Expectations, Followed, Pages, PhaseReport, Rate, Requests, Results, Second,
+    Bytes, ClassReport, Connections, Expectations, Followed, Mismatch, Pages, PhaseReport, Rate, Requests, Results,
+    Second,
 };
 
 use crate::kept_plan::KeptPlan;

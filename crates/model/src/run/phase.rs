@@ -73,6 +73,26 @@ pub struct Expectations {
     pub missed: u64,
 }
 
+/// Answers to a replay beside those of the log.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mismatch {
+    /// Answers whose status class or redirect target is another than the log's.
+    pub status: u64,
+    /// Other answers whose size the log does not have for their class: outside ¼ to 4 × of its p5 to p95. Not a mismatch by itself.
+    pub size: u64,
+    /// Answers of which the log says what they were.
+    pub compared: u64,
+}
+
+impl Mismatch {
+    /// The share of the compared answers that differ in status class or redirect target (0 to 1).
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        if self.compared == 0 { 0.0 } else { self.status as f64 / self.compared as f64 }
+    }
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
     pub due_rps: f64,
@@ -124,6 +144,9 @@ pub struct Results {
     pub status: BTreeMap<String, u64>,
     pub bytes: Bytes,
     pub expectations: Expectations,
+    /// Of replays only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mismatch: Option<Mismatch>,
     pub rate: Rate,
     pub latency_us: Map<String, Value>,
 }

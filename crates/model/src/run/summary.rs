@@ -2,16 +2,17 @@
 
 use serde_json::{Map, Value, json};
 
-use super::phase::{Bytes, Expectations, Rate, Results};
+use super::phase::{Bytes, Expectations, Mismatch, Rate, Results};
 use crate::counts::Counts;
 use crate::histogram::{Histogram, Kind, PERCENTILES};
 
-/// The results of requests that were counted for `duration_s`. Statuses come with their number of answers.
+/// The results of requests that were counted for `duration_s`, perhaps of a replay. Statuses come with their number of answers.
 pub(super) fn results<'a>(
     c: &Counts,
     status: impl Iterator<Item = (u16, u64)>,
     latencies: impl Iterator<Item = (Kind, &'a Histogram)>,
     duration_s: f64,
+    replay: bool,
 ) -> Results {
     let per_second = |n: u64| if duration_s > 0.0 { n as f64 / duration_s } else { 0.0 };
     let mut latency_us = Map::new();
@@ -27,6 +28,7 @@ pub(super) fn results<'a>(
         status: status.map(|(code, n)| (code.to_string(), n)).collect(),
         bytes: Bytes { sent: c.bytes_sent, received: c.bytes_received, coded: c.bytes_coded, decoded: c.bytes_decoded },
         expectations: Expectations { missed: c.missed },
+        mismatch: replay.then_some(Mismatch { status: c.mismatched, size: c.odd_sizes, compared: c.compared }),
         rate: Rate { due_rps: per_second(c.due), answered_rps: per_second(c.answered_in_time) },
         latency_us,
     }

@@ -194,6 +194,21 @@ pub(super) fn metrics() -> Vec<Metric> {
         ),
         counter("responses", "Answers by status code.", statuses),
         counter("expectations_missed", "Answers that were not as the plan expects.", of_phases!(|c| c.missed)),
+        counter(
+            "answers_compared",
+            "Replay: answers of which the log says what they were.",
+            of_phases!(|c| c.compared),
+        ),
+        counter(
+            "answers_mismatched",
+            "Replay: answers with another status class or redirect target than in the log.",
+            of_phases!(|c| c.mismatched),
+        ),
+        counter(
+            "answers_of_odd_size",
+            "Replay: other answers of a size that the log does not have for their class.",
+            of_phases!(|c| c.odd_sizes),
+        ),
         counter("connections_opened", "Connections that were made.", of_phases!(|c| c.opened)),
         counter(
             "connections_lost_on_reuse",

@@ -42,8 +42,21 @@ pub(super) fn classes(p: &PhaseReport) -> Markup {
 }
 
 fn table(shown: &[&ClassReport]) -> Table {
-    let heading =
-        ["class", "statuses", "answered", "rate", "unanswered", "mean", "half within", "99 of 100 within", "slowest"];
+    let replay = shown.iter().any(|c| c.mismatch.is_some());
+    let mut heading = vec![
+        "class",
+        "statuses",
+        "answered",
+        "rate",
+        "unanswered",
+        "mean",
+        "half within",
+        "99 of 100 within",
+        "slowest",
+    ];
+    if replay {
+        heading.push("other answers than in the log");
+    }
     let rows = shown.iter().map(|c| {
         let r = &c.requests;
         let us = |field| {
@@ -51,7 +64,7 @@ fn table(shown: &[&ClassReport]) -> Table {
             c.latency(Kind::Response, field).map_or("–".into(), |us| format!("{mark}{}", show_us(us)))
         };
         let statuses: Vec<String> = c.status.iter().map(|(code, n)| format!("{} × {code}", count(*n))).collect();
-        vec![
+        let mut row = vec![
             name_of(c),
             statuses.join(", "),
             count(r.answered),
@@ -61,7 +74,13 @@ fn table(shown: &[&ClassReport]) -> Table {
             us("p50"),
             us("p99"),
             us("max"),
-        ]
+        ];
+        if replay {
+            row.push(
+                c.mismatch.as_ref().map_or("–".into(), |m| format!("{} of {}", count(m.status), count(m.compared))),
+            );
+        }
+        row
     });
     Table::new("requests by class", 2, &heading).rows(rows)
 }

@@ -1,9 +1,9 @@
 //! The section of a run: its verdict, its answers over time with the server beneath, its latencies, its requests by class.
 
-use lastdrop_model::request::Pick;
-use lastdrop_model::run::{End, PhaseReport};
+use lastdrop_model::request::{Expectation, Pick};
+use lastdrop_model::run::{ClassReport, End, PhaseReport};
 use lastdrop_model::units::{show_bytes, show_us};
-use lastdrop_model::{Kind, Run, Verdict};
+use lastdrop_model::{Classes, Kind, Run, Verdict};
 use maud::{Markup, html};
 
 use super::bins::{Bin, Bins, asked};
@@ -17,7 +17,8 @@ use super::table::{NOTES, Table};
 use super::text::block;
 use super::timeplot::{Clock, Plots, Series, TimePlot};
 use super::verdict::{Told, Tone};
-use crate::run::{describe, run_text, utc, what};
+use crate::mismatch::{different_classes, headline};
+use crate::run::{describe, run_text, utc, what, worst_parts};
 
 /// Kinds of latency in the order in which a request passes them, with their names for people.
 const KINDS: [(Kind, &str, &str); 13] = [
@@ -51,7 +52,7 @@ pub(super) fn section(run: &Run, plots: &mut Plots) -> Section {
         (heat_map(&bins))
         div.pair {
             (curve(&bins))
-            @if let Some(phase) = run.measured() { div.beside { (ends(phase)) } }
+            @if let Some(phase) = run.measured() { div.beside { (ends(run, phase)) } }
         }
         (kinds(run))
         @if let Some(phase) = run.measured() { (classes(phase)) }
@@ -80,7 +81,8 @@ pub(crate) fn verdict(run: &Run) -> Told {
         return told;
     };
     let r = &p.requests;
-    let bad_status: u64 = p.status.iter().filter(|(s, _)| s.starts_with(['4', '5'])).map(|(_, n)| n).sum();
+    let bad_status = unexpected_errors(run, p);
+    let different = different_classes(run);
     let missed: Vec<_> = run.objectives.iter().filter(|j| !j.met).collect();
     let unanswered = r.due - r.answered.min(r.due);
     let mut told = if run.validity.verdict == Verdict::Invalid {
@@ -95,11 +97,24 @@ pub(crate) fn verdict(run: &Run) -> Told {
                 first.seen
             ),
         )
+    } else if let Some(headline) = headline(run) {
+        Told::new(Tone::Warning, headline)
     } else if unanswered > 0 {
         let share = share(p.unanswered_share());
         Told::new(
             Tone::Warning,
             format!("{share} of the requests got no answer ({} of {}).", count(unanswered), count(r.due)),
+        )
+    } else if let Some(headline) = incomplete_pages(run, p) {
+        Told::new(Tone::Warning, headline)
+    } else if p.expectations.missed > 0 {
+        Told::new(
+            Tone::Warning,
+            format!(
+                "{} of {} answers are not what was expected: not all of the work was done.",
+                count(p.expectations.missed),
+                count(r.answered)
+            ),
         )
     } else if bad_status > 0 {
         let of = share(bad_status as f64 / r.answered.max(1) as f64);
@@ -114,6 +129,7 @@ pub(crate) fn verdict(run: &Run) -> Told {
     } else {
         Told::new(Tone::Good, "Every request was answered.")
     };
+    different.into_iter().for_each(|sentence| told.say(sentence));
     let at = |field: &str| p.latency(Kind::Response, field);
     // Of those without an answer nobody knows how long they would have taken.
     let bound = |field: &str| if p.is_lower_bound(field) { "at least" } else { "at most" };
@@ -148,6 +164,38 @@ pub(crate) fn verdict(run: &Run) -> Told {
     told.number(share(p.unanswered_share()), "without an answer");
     told.number(count(r.answered), "answers");
     told
+}
+
+/// Says which part of the pages is missing, where one is. A page that the end of the run cut off lacks nothing by itself.
+fn incomplete_pages(run: &Run, p: &PhaseReport) -> Option<String> {
+    let (part, n) = worst_parts(run).into_iter().next()?;
+    let all = p.pages.loaded + p.pages.failed;
+    Some(format!("Parts of the {} pages are missing, above all: {} × {part}", count(all), count(n)))
+}
+
+/// Answers with status 400 and up that neither the plan nor a replayed log expects.
+fn unexpected_errors(run: &Run, p: &PhaseReport) -> u64 {
+    if p.mismatch.as_ref().is_some_and(|m| m.compared > 0) {
+        return 0;
+    }
+    let errors = |status: &std::collections::BTreeMap<String, u64>| -> u64 {
+        status.iter().filter(|(s, _)| s.starts_with(['4', '5'])).map(|(_, n)| n).sum()
+    };
+    let all = errors(&p.status);
+    if all == 0 || p.classes.is_empty() {
+        return all;
+    }
+    let classes = Classes::of(&run.plan);
+    let says_status = |at: usize| {
+        let expect = run.plan.requests.get(at).map_or(&[][..], |r| &r.expect);
+        expect.iter().any(|e| matches!(e, Expectation::Status(_)))
+    };
+    let expected = |class: &&ClassReport| {
+        let mut requests = classes.requests(&class.name).peekable();
+        requests.peek().is_some() && requests.all(says_status)
+    };
+    let of_expected: u64 = p.classes.iter().filter(expected).map(|c| errors(&c.status)).sum();
+    all.saturating_sub(of_expected)
 }
 
 fn reasons(run: &Run) -> Markup {
@@ -304,7 +352,7 @@ fn kinds(run: &Run) -> Markup {
 }
 
 /// How requests ended.
-fn ends(p: &PhaseReport) -> Markup {
+fn ends(run: &Run, p: &PhaseReport) -> Markup {
     let r = &p.requests;
     let of = |n: u64| share(n as f64 / r.due.max(1) as f64);
     let mut table = Table::new("how requests ended", 1, &["end", "requests", "of those due"]);
@@ -320,10 +368,15 @@ fn ends(p: &PhaseReport) -> Markup {
         ("in flight at the end", r.censored),
         ("never sent", r.unsent),
         ("answered, but not as expected", p.expectations.missed),
+        ("answered in another way than in the log", p.mismatch.as_ref().map_or(0, |m| m.status)),
+        ("answered with an unusual size for the log", p.mismatch.as_ref().map_or(0, |m| m.size)),
     ] {
         if n > 0 {
             table.row(vec![what.into(), count(n), of(n)]);
         }
+    }
+    for (part, n) in worst_parts(run) {
+        table.row(vec![format!("part of a page: {part}"), count(n), String::new()]);
     }
     let c = &p.connections;
     table.row(vec!["connections opened".into(), count(c.opened), String::new()]);

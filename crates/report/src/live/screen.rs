@@ -381,6 +381,7 @@ impl Screen<'_> {
             (c.failed.protocol, "not HTTP"),
             (c.timed_out, "timed out"),
             (c.missed, "not as expected"),
+            (c.mismatched, "not as in the log"),
         ];
         for (n, what) in kinds.into_iter().filter(|(n, _)| *n > 0) {
             spans.push(Span::styled(format!("{what} {}  ", grouped(n)), self.paint.alarm()));

@@ -101,6 +101,7 @@ fn field(letter: char, argument: Option<&str>) -> Result<Field, String> {
             "x-forwarded-for" => Field::Forwarded,
             _ => Field::Free,
         },
+        ('o', Some(name)) if name.eq_ignore_ascii_case("location") => Field::Text(Role::Location),
         ('o' | 'C' | 'e' | 'n', _) => Field::Free,
         (letter, _) if letter.is_ascii_alphabetic() || letter == '^' => Field::Other,
         _ => return Err("is no field of LogFormat".into()),

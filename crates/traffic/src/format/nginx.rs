@@ -62,6 +62,7 @@ fn field(name: &str) -> Field {
         "http_referer" => Field::Text(Role::Referer),
         "http_user_agent" => Field::Text(Role::Agent),
         "http_cookie" => Field::Text(Role::Cookies),
+        "sent_http_location" | "upstream_http_location" => Field::Text(Role::Location),
         "http_x_forwarded_for" | "proxy_add_x_forwarded_for" => Field::Forwarded,
         "remote_port"
         | "realip_remote_port"

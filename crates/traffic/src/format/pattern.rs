@@ -260,7 +260,8 @@ impl Pattern {
             Field::Text(Role::Host) => {
                 self.pieces.get(index + 1).is_some_and(|next| next.before.first() == Some(&b':'))
             }
-            Field::Free | Field::Text(Role::Target | Role::Query | Role::Referer | Role::Agent | Role::Cookies) => {
+            Field::Free
+            | Field::Text(Role::Target | Role::Query | Role::Referer | Role::Agent | Role::Cookies | Role::Location) => {
                 self.pieces.get(index + 1).is_none_or(|next| next.field.is_told_from_words())
             }
             _ => false,
