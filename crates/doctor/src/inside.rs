@@ -99,7 +99,6 @@ fn trace(member: &Member, url: &Url, inside: &mut Inside) {
 
 fn try_trace(member: &Member, url: &Url, inside: &mut Inside) -> Result<(), Box<dyn Error>> {
     let file = tempfile::NamedTempFile::new()?;
-    let pids = some_workers(member, TRACED);
     let namespace = Namespace::of(member.found.master).ok();
     let sockets = || {
         let mut names = namespace.as_ref().and_then(|n| n.socket_names().ok()).unwrap_or_default();
@@ -107,7 +106,7 @@ fn try_trace(member: &Member, url: &Url, inside: &mut Inside) -> Result<(), Box<
         names
     };
     let mut known = sockets();
-    let mut strace = Strace::attach(&pids, file.path())?;
+    let mut strace = Strace::attach_to(|| some_workers(member, TRACED), file.path())?;
     let (began, attached) = (Instant::now(), strace.cost());
     while began.elapsed() < TRACE {
         thread::sleep(PAUSE);
@@ -155,13 +154,17 @@ fn try_profile(of: &mut [(&Member, &mut Inside)]) -> Result<(), Box<dyn Error>> 
         let step = children.len().div_ceil(MOST_PROFILED).max(1);
         children.into_iter().step_by(step).chain([member.found.master]).collect::<Vec<i32>>()
     };
+    let masters: Vec<i32> = of.iter().map(|(member, _)| member.found.master).collect();
+    let workers = || of.iter().flat_map(|(member, _)| processes(member)).collect::<Vec<i32>>();
     let pids: Vec<Vec<i32>> = of.iter().map(|(member, _)| processes(member)).collect();
-    let perf = Perf::by_timer(&pids.concat(), file.path())?;
+    let mut perf = Perf::by_timer(&masters, &workers, file.path())?;
     let began = Instant::now();
     while began.elapsed() < PROFILE && (began.elapsed() < LEAST_PROFILE || perf.cost() < PROFILE_COST) {
         thread::sleep(PAUSE);
+        perf.go_on(&masters, &workers)?;
     }
-    let script = perf.finish(file.path())?;
+    let gaps = perf.gaps();
+    let script = perf.finish()?;
     let largest = |mut all: Vec<(String, f64)>| -> BTreeMap<String, f64> {
         all.sort_by(|a, b| b.1.total_cmp(&a.1));
         all.into_iter().take(KEPT).collect()
@@ -172,6 +175,11 @@ fn try_profile(of: &mut [(&Member, &mut Inside)]) -> Result<(), Box<dyn Error>> 
         let is_below = |pid: i32| process::ancestry(pid).any(|p| p == member.found.master);
         let is_its = |pid: i32| own.contains(&pid) || !known.contains(&pid) && is_below(pid);
         let stacks = stacks::perf_script_of(&script, is_its);
+        if gaps > 0 {
+            let what =
+                format!("where processors' time of {} went while perf was started again ({gaps} times)", member.called);
+            inside.unseen.push(what);
+        }
         if stacks.is_empty() {
             inside.unseen.push(format!("where processors' time of {} goes: perf took no sample of it", member.called));
         }

@@ -42,10 +42,9 @@ pub fn profile(
 ) -> Result<Profiled, LabError> {
     let found = find(server)?;
     let file = tempfile::NamedTempFile::new().map_err(|e| LabError::Other(format!("no temporary file: {e}")))?;
-    let mut pids = process::child_pids(found.master);
-    pids.insert(0, found.master);
     let mut notes = Vec::new();
-    let recording = match Perf::start(&pids, file.path()) {
+    let workers = || process::child_pids(found.master);
+    let mut recording = match Perf::start(&[found.master], &workers, file.path()) {
         Ok(perf) => Some(perf),
         Err(e) => {
             notes.push(format!("{e}. /proc was looked at instead, which knows no functions of programs"));
@@ -72,20 +71,23 @@ pub fn profile(
         })
     });
     let on = || start.elapsed() < time && !stop.load(Ordering::Relaxed);
-    let seen = if recording.is_some() {
+    let seen = if let Some(perf) = &mut recording {
         while on() {
             thread::sleep(NAP);
+            perf.go_on(&[found.master], &workers)?;
         }
         None
     } else {
-        Some(perf::sample_proc(|| process::child_pids(found.master), PAUSE, on))
+        Some(perf::sample_proc(workers, PAUSE, on))
     };
     let seconds = start.elapsed().as_secs_f64();
     let cpu_s = (cpu_s(&mut group) - cpu_before).max(0.0);
-    let script = recording.map(|p| p.finish(file.path())).transpose();
-    if seen.is_none() && process::child_pids(found.master).iter().any(|pid| !pids.contains(pid)) {
-        notes.push("workers that were born meanwhile are not in the samples".into());
+    if let Some(gaps) = recording.as_ref().map(Perf::gaps).filter(|gaps| *gaps > 0) {
+        notes.push(format!(
+            "perf ended by itself {gaps} times and was started again: what happened meanwhile is missing"
+        ));
     }
+    let script = recording.map(Perf::finish).transpose();
     over.store(true, Ordering::Relaxed);
     let requests = match loading.map(|l| l.join()) {
         Some(Ok(answered)) => Some(answered?),

@@ -35,6 +35,12 @@ pub fn look(pid: i32) -> Option<ProcessInfo> {
     info(&Process::new(pid).ok()?)
 }
 
+/// Has a process ended, be it that its parent has not waited for it yet?
+#[must_use]
+pub fn has_ended(pid: i32) -> bool {
+    look(pid).is_none_or(|seen| matches!(seen.state, 'Z' | 'X'))
+}
+
 fn info(p: &Process) -> Option<ProcessInfo> {
     let stat = p.stat().ok()?;
     Some(ProcessInfo {

@@ -14,6 +14,7 @@ use lastdrop_model::look::Syscall;
 
 use crate::ProbeError;
 use crate::attached::Attached;
+use crate::process;
 use crate::socket_names::SocketNames;
 
 /// Calls that a request may be made of, and those in which it may wait. A question mark is before what some
@@ -27,6 +28,8 @@ const BEGINNINGS: [&str; 4] = ["\"GET /", "\"POST /", "\"HEAD /", r#""\1\1\0\1\0
 /// Calls that write, and how answers begin.
 const WRITES: [&str; 4] = [" write(", " writev(", " sendto(", " sendmsg("];
 const ANSWERS: [&str; 2] = ["\"HTTP/1.", r#""\1\6\0\1"#];
+/// How often processes are chosen anew where all of those that were chosen have ended.
+const TRIES: usize = 5;
 /// How long attaching may take.
 const ATTACH_LIMIT: Duration = Duration::from_secs(15);
 
@@ -45,8 +48,27 @@ impl Strace {
     /// Attaches to processes, and to those that they fork from now on. `output` is a file to write to.
     ///
     /// # Errors
-    /// When strace is missing, or the system lets it not.
+    /// When strace is missing, the system lets it not, or all processes have ended.
     pub fn attach(pids: &[i32], output: &Path) -> Result<Strace, ProbeError> {
+        Strace::attach_to(|| pids.to_vec(), output)
+    }
+
+    /// The same with processes that may end at any moment: where all of those that `choose` gives have ended, it is asked again.
+    ///
+    /// # Errors
+    /// As [`Strace::attach`].
+    pub fn attach_to(mut choose: impl FnMut() -> Vec<i32>, output: &Path) -> Result<Strace, ProbeError> {
+        for _ in 0..TRIES {
+            if let Some(strace) = Strace::try_attach(&choose(), output)? {
+                return Ok(strace);
+            }
+        }
+        let what = "the processes that were to be traced had ended each time; do workers live long enough?".into();
+        Err(ProbeError::Tool { tool: "strace", what })
+    }
+
+    /// None: all of them have ended.
+    fn try_attach(pids: &[i32], output: &Path) -> Result<Option<Strace>, ProbeError> {
         let failed = |source: std::io::Error| ProbeError::Tool { tool: "strace", what: source.to_string() };
         let mut command = Command::new("strace");
         command.args(["-f", "-y", "-T", "-s", "300", "-e", CALLS, "-e", "signal=none", "-o"]).arg(output);
@@ -69,17 +91,22 @@ impl Strace {
         let strace =
             Strace { child: Attached(child), output: output.to_path_buf(), requests: 0, answers: 0, counted_to: 0 };
         let deadline = Instant::now() + ATTACH_LIMIT;
-        let (mut attached, mut gone, mut problem) = (0, 0, String::new());
-        while attached + gone < pids.len() {
+        let (mut attached, mut gone, mut refused, mut problem) = (0, 0, 0, String::new());
+        while attached + gone + refused < pids.len() {
             match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) if line.contains(" attached") => attached += 1,
-                Ok(line) => {
-                    // A worker that ended before its turn came.
-                    gone += usize::from(line.contains("No such process"));
-                    problem = line;
-                }
+                Ok(line) => match Refusal::of(&line) {
+                    Some(refusal) if refusal.has_ended() => gone += 1,
+                    refusal => {
+                        refused += usize::from(refusal.is_some());
+                        problem = line;
+                    }
+                },
                 Err(_) => break,
             }
+        }
+        if gone == pids.len() {
+            return Ok(None);
         }
         if attached == 0 {
             let source = std::io::Error::other(if problem.is_empty() {
@@ -89,7 +116,7 @@ impl Strace {
             });
             return Err(failed(source));
         }
-        Ok(strace)
+        Ok(Some(strace))
     }
 
     /// Requests of HTTP and FastCGI whose beginning it has told so far, by whomever they were read or written.
@@ -132,6 +159,27 @@ impl Strace {
         // Paths are bytes; strace escapes what is not printable.
         let text = fs::read(&self.output).map_err(|source| ProbeError::Read { path, source })?;
         Ok(parse(&String::from_utf8_lossy(&text), known))
+    }
+}
+
+/// strace's word that it cannot attach to a process: `strace: attach: ptrace(PTRACE_SEIZE, 12): Operation not permitted`.
+#[derive(Debug, PartialEq, Eq)]
+struct Refusal {
+    pid: i32,
+    no_such_process: bool,
+}
+
+impl Refusal {
+    fn of(line: &str) -> Option<Refusal> {
+        let (_, call) = line.split_once("ptrace(")?;
+        let (arguments, why) = call.split_once(')')?;
+        let pid = arguments.rsplit(", ").next()?.parse().ok()?;
+        Some(Refusal { pid, no_such_process: why.contains("No such process") })
+    }
+
+    /// One that has ended and that its parent has not waited for yet is there, and may not be traced even by root.
+    fn has_ended(&self) -> bool {
+        self.no_such_process || process::has_ended(self.pid)
     }
 }
 
@@ -424,6 +472,22 @@ mod tests {
                 ("anon_inode:[eventpoll]", ""),
             ]
         );
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_no_refusal() {
+        let zombie = Command::new("true").spawn().expect("true is there");
+        let pid = zombie.id().cast_signed();
+        while !process::has_ended(pid) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let line = |pid: i32| format!("strace: attach: ptrace(PTRACE_SEIZE, {pid}): Operation not permitted");
+        let refusal = Refusal::of(&line(pid)).expect("a refusal");
+        assert!(refusal.has_ended(), "{refusal:?}");
+        // One that lives and may not be traced is one.
+        let living = std::process::id().cast_signed();
+        assert!(Refusal::of(&line(living)).is_some_and(|r| !r.has_ended()));
+        assert_eq!(Refusal::of("strace: Process 12 attached"), None);
     }
 
     #[test]

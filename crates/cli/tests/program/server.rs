@@ -788,3 +788,16 @@ fn a_stuck_worker_is_ended_and_another_takes_its_place() {
     wait_until("a whole pool", || target.scoreboard().is_some_and(|b| b.len() == 3 && !b.contains('.')));
     let _ = hanging.join();
 }
+
+#[test]
+fn a_profile_goes_on_when_workers_leave() {
+    let folder = Folder::new();
+    // Each worker serves five requests: there is always one that has just ended.
+    let target = Target::with_config(&folder, "workers = 8\nmax_requests_per_worker = 5\nservice = '2ms'");
+    let args = ["profile", &target.name(), "--url", &target.url(), "-c", "8", "-d", "3s"];
+    for _ in 0..3 {
+        let document = folder.json(&args, 0);
+        assert!(document["how"].to_string().contains("perf"), "{document:#}");
+        assert!(document["samples"].as_u64().is_some_and(|n| n > 0), "{document:#}");
+    }
+}
