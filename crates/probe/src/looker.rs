@@ -234,7 +234,8 @@ impl Looker {
     /// What could not be read so far, and why.
     #[must_use]
     pub fn unread(&self) -> Vec<String> {
-        self.unread.iter().cloned().chain(self.group.refused.clone()).collect()
+        let memory = self.group.refused.clone().or_else(|| self.group.unread_memory());
+        self.unread.iter().cloned().chain(memory).collect()
     }
 
     /// Processor time that looking has taken so far, with all else that its thread does.

@@ -88,6 +88,7 @@ impl Group {
                         read: None,
                         fds: None,
                         fds_limit: None,
+                        ended: false,
                     };
                     self.members.insert(pid, member);
                 }

@@ -4,13 +4,17 @@ use std::time::{Duration, Instant};
 
 use super::{Group, Unchanged};
 use crate::ProbeError;
+use crate::host::thread_cpu;
 use crate::memory;
 use crate::stat::{Stat, page_bytes};
 
-/// Time that a look may spend on reading memory, once every process has been read.
+/// Processor time that a look may spend on reading memory, once every process has been read. It is not measured by the clock: where
+/// the processors are full a look waits for them, and a look that finds new workers has walked all of /proc before.
 const MEMORY_BUDGET: Duration = Duration::from_micros(2500);
 /// The same until then.
 const FIRST_MEMORY_BUDGET: Duration = Duration::from_millis(7);
+/// But no look reads memory for longer than this.
+const LONGEST: Duration = Duration::from_millis(200);
 /// No number of a worker's memory gets older than this at one look a second, whatever the budget.
 const OLDEST_MEMORY: f64 = 30.0;
 /// Memory that nothing was seen to change is read again after this all the same: processes outside of the group may have
@@ -54,8 +58,10 @@ impl Group {
         // What a look owes beyond a whole number is owed by the next ones.
         self.memory_owed = self.memory_owed.fract() + order.len() as f64 / OLDEST_MEMORY;
         let at_least = self.memory_owed as usize;
+        let (began, before) = (Instant::now(), thread_cpu());
+        let is_over = || thread_cpu().saturating_sub(before) > budget || began.elapsed() > LONGEST;
         for (done, (pid, _)) in order.into_iter().enumerate() {
-            if !all && done >= at_least && now.elapsed() > budget {
+            if !all && done >= at_least && is_over() {
                 break;
             }
             match memory::of_process(pid) {
@@ -67,7 +73,11 @@ impl Group {
                         member.read = Some((now, unchanged));
                     }
                 }
-                Err(ProbeError::Gone(_)) => {}
+                Err(ProbeError::Gone(_)) => {
+                    if let Some(member) = self.members.get_mut(&pid) {
+                        member.ended = true;
+                    }
+                }
                 Err(e) => {
                     self.refused = Some(e.to_string());
                     break;

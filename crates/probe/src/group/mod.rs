@@ -54,6 +54,8 @@ struct Member {
     read: Option<(Instant, Unchanged)>,
     fds: Option<u64>,
     fds_limit: Option<u64>,
+    /// It ended after this look had found it.
+    ended: bool,
 }
 
 /// A master process and all that descend from it.
@@ -74,6 +76,10 @@ pub struct Group {
     memory_owed: f64,
     changes: u64,
     files_counted_to: i32,
+    /// Looks that knew the memory of all processes, and those that did not, with the most processes that had not been read.
+    known_looks: u64,
+    unknown_looks: u64,
+    most_unread: usize,
     /// Why memory could not be read.
     pub refused: Option<String>,
 }
@@ -94,6 +100,9 @@ impl Group {
             memory_owed: 0.0,
             changes: 0,
             files_counted_to: 0,
+            known_looks: 0,
+            unknown_looks: 0,
+            most_unread: 0,
             refused: None,
         }
     }
@@ -174,7 +183,19 @@ impl Group {
         own + self.members.get(&self.master).map_or(0, |m| of_ticks(m.stat.reaped_ticks))
     }
 
-    fn sum_up(&self, now: Instant, look: &mut Look) {
+    /// Why most looks have no sum of memory, where that is so.
+    #[must_use]
+    pub fn unread_memory(&self) -> Option<String> {
+        let looks = self.known_looks + self.unknown_looks;
+        (self.refused.is_none() && self.unknown_looks > self.known_looks).then(|| {
+            format!(
+                "real memory at {} of {looks} looks: up to {} new processes had not been read in the time that a look may take",
+                self.unknown_looks, self.most_unread
+            )
+        })
+    }
+
+    fn sum_up(&mut self, now: Instant, look: &mut Look) {
         let workers = self.workers();
         look.worker_count = workers.len() as u64;
         look.states.clear();
@@ -182,9 +203,16 @@ impl Group {
             *look.states.entry(self.members[pid].stat.state.to_string()).or_default() += 1;
         }
         look.busy = Some(look.states.get("R").copied().unwrap_or(0) + look.states.get("D").copied().unwrap_or(0));
-        let read: Vec<(ProcessMemory, Instant)> = self.members.values().filter_map(|m| m.memory).collect();
+        let living = || self.members.values().filter(|m| !m.ended);
+        let read: Vec<(ProcessMemory, Instant)> = living().filter_map(|m| m.memory).collect();
+        let unread = living().count() - read.len();
+        if unread > 0 {
+            self.unknown_looks += 1;
+            self.most_unread = self.most_unread.max(unread);
+        }
         // A sum over a part would be a number for something else.
-        if read.len() == self.members.len() && !read.is_empty() {
+        if unread == 0 && !read.is_empty() {
+            self.known_looks += 1;
             let sum = |f: fn(&ProcessMemory) -> u64| read.iter().map(|(m, _)| f(m)).sum::<u64>();
             look.real_memory_bytes = Some(sum(|m| m.pss));
             look.private_bytes = Some(sum(|m| m.private));
@@ -242,6 +270,61 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    /// A shell with some children that sleep.
+    fn shell(children: usize) -> std::process::Child {
+        let script = format!("for i in $(seq {children}); do sleep 30 & done; wait");
+        Command::new("sh").args(["-c", &script]).spawn().expect("a shell")
+    }
+
+    /// A group of which all processes are known.
+    fn found(shell: &std::process::Child, processes: usize) -> Group {
+        let mut group = Group::new(shell.id().cast_signed(), false, &[]);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while group.pids().len() != processes {
+            assert!(Instant::now() < deadline, "{:?}", group.pids());
+            group.find(Instant::now());
+        }
+        group
+    }
+
+    fn end(group: &Group, shell: &mut std::process::Child) {
+        for pid in group.pids() {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        }
+        let _ = shell.wait();
+    }
+
+    #[test]
+    fn a_look_that_took_long_to_find_new_processes_reads_their_memory_all_the_same() {
+        let mut shell = shell(5);
+        let mut group = found(&shell, 6);
+        group.read_memory(Instant::now() - Duration::from_secs(1), false);
+        let mut look = Look::default();
+        group.sum_up(Instant::now(), &mut look);
+        assert!(group.memory().len() == 6 && look.real_memory_bytes.is_some_and(|n| n > 0), "{look:?}");
+        assert_eq!(group.unread_memory(), None);
+        end(&group, &mut shell);
+    }
+
+    #[test]
+    fn one_that_ends_during_a_look_is_not_missing_and_one_that_was_not_read_is() {
+        let mut shell = shell(2);
+        let mut group = found(&shell, 3);
+        let mut look = Look::default();
+        group.sum_up(Instant::now(), &mut look);
+        assert!(look.real_memory_bytes.is_none());
+        assert!(group.unread_memory().is_some_and(|why| why.contains("1 of 1 looks: up to 3")), "{group:?}");
+        let child = group.workers()[0];
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(child), nix::sys::signal::Signal::SIGKILL).expect("ours");
+        while !process::has_ended(child) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        group.read_memory(Instant::now(), false);
+        group.sum_up(Instant::now(), &mut look);
+        assert!(group.memory().len() == 2 && look.real_memory_bytes.is_some(), "{look:?}");
+        end(&group, &mut shell);
+    }
 
     #[test]
     fn a_group_is_its_master_and_all_below_and_the_dead_leave() {
