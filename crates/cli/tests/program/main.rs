@@ -55,6 +55,7 @@ mod surroundings;
 mod systemd;
 mod terminal;
 mod tls;
+mod tools;
 mod top;
 mod tune;
 mod tune_live;
