@@ -45,6 +45,8 @@ pub struct Order<'a> {
     pub databases: DatabaseOptions,
     /// How long the load is watched that is asked about.
     pub time: Duration,
+    /// Only one user alone and the load that is asked about: enough for clues, too little for a diagnosis.
+    pub brief: bool,
 }
 
 /// How long the other steps last, in parts of the time of the main one, and at least.
@@ -53,6 +55,8 @@ const FEW: f64 = 0.35;
 const BEYOND: f64 = 0.5;
 const CONTRAST: f64 = 0.4;
 const SHORTEST: Duration = Duration::from_secs(2);
+/// Of a brief look: the shortest step.
+const SHORTEST_BRIEF: Duration = Duration::from_millis(600);
 /// Tracing and profiling take as long as they take.
 const INSIDE: Duration = Duration::from_secs(7);
 /// Parts of the load that is asked about, where it is a rate, after each of which memory is read.
@@ -64,7 +68,7 @@ const BEFORE_INSIDE: Duration = Duration::from_secs(1);
 
 impl Order<'_> {
     fn part(&self, of: f64) -> Duration {
-        self.time.mul_f64(of).max(SHORTEST)
+        self.time.mul_f64(of).max(if self.brief { SHORTEST_BRIEF } else { SHORTEST })
     }
 }
 
@@ -79,7 +83,8 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Res
     let machine = site.find(&goal(lab, order))?;
     let mut unasked = None;
     let manner = match order.manner {
-        Manner::Whole if !order.live => match site.visitors()? {
+        // A brief look is part of a command that has looked for visitors itself.
+        Manner::Whole if !order.live && !order.brief => match site.visitors()? {
             Some(seen) => {
                 unasked = Some(format!(
                     "others use the server ({seen}): only a few users of ours; --live loads it all the same"
@@ -122,7 +127,7 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Res
     lab.tell(&Event::Experiment { what: "one user alone, and who is behind whom".into() });
     let alone = match order.manner {
         Manner::Observe => {
-            wait(lab, Duration::from_secs(3));
+            wait(lab, if order.brief { Duration::from_secs(1) } else { Duration::from_secs(3) });
             Ok(None)
         }
         _ => put_on(lab, plan, &machine, StepKind::Alone, Some(1), order.part(ALONE), None).map(Some),
@@ -260,13 +265,15 @@ fn steps(
         all.steps.push(Step { kind: StepKind::Observed, duration_s, ..site.end()? });
         lab.check_stop()?;
         suspect(lab, all);
-        all.inside = site.inside(wants_profile(all))?;
-        suspect(lab, all);
+        if !order.brief {
+            all.inside = site.inside(wants_profile(all))?;
+            suspect(lab, all);
+        }
         return Ok(());
     }
     let gentle = order.manner == Manner::Gentle;
     let few = if gentle { GENTLE_USERS } else { FEW_USERS };
-    if gentle || users > 2 * few || is_open {
+    if gentle || !order.brief && (users > 2 * few || is_open) {
         say(lab, format!("{few} users"));
         let (users, time) = (few_of(gentle, is_open, few), order.part(FEW));
         all.steps.push(put_on(lab, plan, machine, StepKind::Few, users, time, Some((&mut *site, 0)))?);
@@ -283,6 +290,9 @@ fn steps(
     let asked = (!is_open).then_some(users);
     let step = put_on(lab, plan, machine, StepKind::Main, asked, order.time, Some((&mut *site, answered(all))))?;
     all.steps.push(step);
+    if order.brief {
+        return Ok(());
+    }
     note(site, all)?;
     suspect(lab, all);
     site.settle()?;

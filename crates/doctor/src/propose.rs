@@ -1,7 +1,9 @@
 //! Findings as changes that can be tried.
 
+use lastdrop_diagnose::findings;
 use lastdrop_model::Settings;
-use lastdrop_model::documents::{DoctorDocument, Proposal};
+use lastdrop_model::documents::{Clue, DoctorDocument, Proposal};
+use lastdrop_model::examination::Examination;
 use lastdrop_server::ServerRef;
 
 use crate::confirm::{setting, whose};
@@ -29,6 +31,32 @@ pub fn proposals(document: &DoctorDocument, named: &[ServerRef]) -> Vec<Proposal
     }
     all.sort_by(|a, b| b.expected.unwrap_or(1.0).total_cmp(&a.expected.unwrap_or(1.0)));
     all
+}
+
+/// What an examination points to, by what the named servers are called; and a note for each other server of the chain to which something
+/// points and that could be changed, too.
+#[must_use]
+pub fn clues(examination: &Examination, named: &[ServerRef]) -> (Vec<Clue>, Vec<String>) {
+    let (mut of_named, mut notes): (Vec<Clue>, Vec<String>) = (Vec::new(), Vec::new());
+    for clue in findings::clues(examination) {
+        if clue.server.is_empty() {
+            of_named.push(clue);
+        } else if let Some(server) = whose(named, &clue.server) {
+            of_named.push(Clue { server: server.called().into(), ..clue });
+        } else if let Some(about) = examination.servers.iter().find(|s| s.server == clue.server && !s.needs.is_empty())
+        {
+            let all: Vec<String> = named.iter().map(ToString::to_string).chain([about.named.clone()]).collect();
+            let note = format!(
+                "{} takes part and is left as it is, for it was not named; to have it searched, too: lastdrop tune {} …",
+                about.server,
+                all.join(" ")
+            );
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+    }
+    (of_named, notes)
 }
 
 #[cfg(test)]

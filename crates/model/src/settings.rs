@@ -158,6 +158,10 @@ pub struct Knob {
     pub when: Option<(&'static str, &'static [&'static str])>,
     /// Ids of the findings that make it worth trying.
     pub findings: &'static [&'static str],
+    /// Numbers worth trying, the most promising first; none: those around the present one.
+    pub usual: &'static [i64],
+    /// Why no search tries it unless the user names it; None: one may.
+    pub by_name: Option<&'static str>,
 }
 
 /// The knob that has a role, in a table of knobs.
@@ -177,7 +181,20 @@ impl Knob {
         constraint: &'static str,
         effect: &'static str,
     ) -> Knob {
-        Knob { name, short: None, role: None, takes, default, needs, constraint, effect, when: None, findings: &[] }
+        Knob {
+            name,
+            short: None,
+            role: None,
+            takes,
+            default,
+            needs,
+            constraint,
+            effect,
+            when: None,
+            findings: &[],
+            usual: &[],
+            by_name: None,
+        }
     }
 
     /// The same of one for which a reload is enough.
@@ -212,6 +229,18 @@ impl Knob {
     #[must_use]
     pub const fn worth_trying_for(self, findings: &'static [&'static str]) -> Knob {
         Knob { findings, ..self }
+    }
+
+    /// With numbers worth trying, the most promising first.
+    #[must_use]
+    pub const fn usually(self, usual: &'static [i64]) -> Knob {
+        Knob { usual, ..self }
+    }
+
+    /// Searched only where the user names it, for this reason.
+    #[must_use]
+    pub const fn only_by_name(self, why: &'static str) -> Knob {
+        Knob { by_name: Some(why), ..self }
     }
 
     /// Does it do anything with these settings? What they do not say is taken to fit.

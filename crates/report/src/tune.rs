@@ -14,7 +14,11 @@ use crate::table::aligned;
 pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     let mut out = first::tune(d).line();
     let _ = writeln!(out, "{}   {}\n", d.server, d.url);
-    if explains {
+    for clue in d.clues.iter().filter(|_| explains) {
+        let server = if clue.server.is_empty() { String::new() } else { format!("{}: ", clue.server) };
+        let _ = writeln!(out, "seen: {server}{} ({})", clue.because, clue.finding);
+    }
+    if explains || d.verdict == TuneVerdict::Planned {
         out.push_str(&explained(&d.searched));
     }
     for p in &d.proposals {
@@ -83,8 +87,12 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
         TuneVerdict::NoGain => "NO GAIN",
         TuneVerdict::Infeasible => "INFEASIBLE",
         TuneVerdict::Inconclusive => "INCONCLUSIVE",
+        TuneVerdict::Planned => "PLANNED",
     };
     let _ = writeln!(out, "\n{verdict}: {}", d.because);
+    if matches!(d.verdict, TuneVerdict::NoGain | TuneVerdict::Inconclusive) {
+        out.push_str(&tried_and_not(d));
+    }
     if let (Some(b), Some(w)) = (d.baseline.as_ref().filter(|b| b.objective > 0.0), &d.winner) {
         let _ = writeln!(out, "  p99 {} before, {} with the best", show_us(b.p99_us), show_us(w.p99_us));
     }
@@ -125,6 +133,19 @@ pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     }
     for note in &d.notes {
         let _ = writeln!(out, "note: {note}");
+    }
+    out
+}
+
+/// Settings of which other values were measured, then the others with the reason.
+fn tried_and_not(d: &TuneDocument) -> String {
+    let mut out = String::new();
+    let tried = d.tried();
+    if !tried.is_empty() {
+        let _ = writeln!(out, "  tried: {}", tried.join(", "));
+    }
+    for (why, names) in d.untried() {
+        let _ = writeln!(out, "  not tried: {}: {why}", names.join(", "));
     }
     out
 }
@@ -271,6 +292,8 @@ mod tests {
             }),
             searched: Vec::new(),
             proposals: Vec::new(),
+            clues: Vec::new(),
+            planned: None,
             limit_after: None,
             visited: None,
             watch: None,

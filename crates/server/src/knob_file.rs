@@ -55,6 +55,11 @@ pub struct KnobFile {
     /// Ids of the findings that make it worth trying.
     #[serde(default)]
     findings: Vec<String>,
+    /// Numbers that tune tries, the most promising first [default: those around the present one].
+    #[serde(default)]
+    usual: Vec<i64>,
+    /// Why tune tries it only where the user names it, in a few words [default: it may try it].
+    by_name: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -194,6 +199,8 @@ impl KnobFile {
             role: self.role.map(Role::from),
             when: self.when.map(|when| (keep(when.name), keep_all(when.is))),
             findings: keep_all(self.findings),
+            usual: self.usual.leak(),
+            by_name: self.by_name.map(keep),
             ..Knob::new(
                 keep(name.clone()),
                 takes,
@@ -204,6 +211,9 @@ impl KnobFile {
             )
         };
         knob.check(&Setting::read(&default)).map_err(|why| wrong(format!("its default: {why}")))?;
+        for usual in knob.usual {
+            knob.check(&Setting::Count(*usual)).map_err(|why| wrong(format!("usual: {why}")))?;
+        }
         let line = self.line.map(keep);
         if line.is_some_and(|line| !line.contains("{value}")) {
             return Err(wrong("its line has no {value}".into()));

@@ -49,6 +49,8 @@ pub fn order(url: Url, seed: u64) -> TuneOrder {
         memory: None,
         wishes: Wishes::default(),
         proposals: Vec::new(),
+        clues: Vec::new(),
+        dry_run: false,
         trials: TRIALS,
         time: None,
         seed,

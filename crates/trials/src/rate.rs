@@ -41,7 +41,7 @@ const NEAR: f64 = 1.15;
 /// The rate is found when what is met and what is missed lie so near.
 const PRECISION: f64 = 0.05;
 /// Rates of one trial, at most; and those that may be missed before any is met, where it has to reach the best.
-const MOST_STEPS: usize = 9;
+pub(crate) const MOST_STEPS: usize = 9;
 const MOST_MISSES: usize = 3;
 /// What is beyond a limit by so many times misses it clearly.
 const CLEARLY: f64 = 1.25;

@@ -8,9 +8,7 @@ use std::collections::VecDeque;
 use crate::space::Point;
 use crate::strategy::History;
 
-/// So many are measured again whose mean is no further behind that of the first than this, in standard deviations of a trial: with
-/// trials to spare more of them, as it is here that noise decides.
-const FEW: usize = 3;
+/// So many at most are measured again whose mean is no further behind that of the first than this, in standard deviations of a trial.
 const MOST: usize = 5;
 const NEAR: f64 = 2.0;
 
@@ -20,21 +18,26 @@ pub struct Finals {
     round: VecDeque<Point>,
 }
 
-/// How many can be measured again with this many trials to spare, beside those that the fewest take.
-fn most(spare: usize) -> usize {
-    let trials = |finalists: usize| (2..=finalists).sum::<usize>();
-    (FEW..=MOST).rev().find(|n| trials(*n) <= trials(FEW) + spare).unwrap_or(FEW)
+/// Trials that finals of so many take: each round measures all that are left, and the last of them leaves.
+#[must_use]
+pub fn trials_of_finals(finalists: usize) -> usize {
+    (2..=finalists).sum()
+}
+
+/// How many can be measured again with this many trials left.
+fn most(left: usize) -> usize {
+    (1..=MOST).rev().find(|n| trials_of_finals(*n) <= left).unwrap_or(1)
 }
 
 impl Finals {
-    /// Of those that a search has ranked, the best first, where it has left so many trials of its budget.
+    /// Of those that a search has ranked, the best first, with so many trials left of its budget.
     #[must_use]
-    pub fn new(mut ranked: Vec<Point>, history: &History, spare: usize) -> Finals {
+    pub fn new(mut ranked: Vec<Point>, history: &History, left: usize) -> Finals {
         let value = |point: &Point| history.mean(point).map_or(f64::NEG_INFINITY, |(mean, _)| mean);
         if let Some(first) = ranked.first().map(value) {
             ranked.retain(|p| value(p) >= first - NEAR * history.noise);
         }
-        ranked.truncate(most(spare));
+        ranked.truncate(most(left));
         Finals { round: ranked.iter().cloned().collect(), left: ranked }
     }
 
@@ -69,14 +72,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trials_to_spare_are_spent_on_more_of_them() {
+    fn finals_take_no_more_trials_than_are_left() {
         let mut history = History { noise: 0.05, ..History::default() };
         history.trials = (0..9).map(|i| (vec![i], Some(-0.001 * i as f64))).collect();
-        let measured = |spare| {
-            let mut finals = Finals::new(history.by_mean(), &history, spare);
+        let measured = |left| {
+            let mut finals = Finals::new(history.by_mean(), &history, left);
             std::iter::from_fn(|| finals.next(|| history.by_mean())).count()
         };
-        assert_eq!([0, 3, 4, 8, 9, 1000].map(measured), [5, 5, 9, 9, 14, 14]);
+        assert_eq!([0, 1, 2, 4, 5, 8, 9, 13, 14, 1000].map(measured), [0, 0, 2, 2, 5, 5, 9, 9, 14, 14]);
     }
 
     #[test]
@@ -85,7 +88,7 @@ mod tests {
         let mut history = History { noise: 0.05, ..History::default() };
         let truth = |p: &Point| if *p == better { 0.0 } else { -0.06 };
         history.trials = vec![(lucky.clone(), Some(0.04)), (better.clone(), Some(0.0)), (far.clone(), Some(-0.5))];
-        let mut finals = Finals::new(history.by_mean(), &history, 0);
+        let mut finals = Finals::new(history.by_mean(), &history, 5);
         let mut measured = Vec::new();
         while let Some(point) = finals.next(|| history.by_mean()) {
             history.trials.push((point.clone(), Some(truth(&point))));
@@ -95,7 +98,7 @@ mod tests {
         assert_eq!(finals.winner(), Some(&better));
         let three = [lucky.clone(), better.clone(), vec![3]];
         history.trials = three.iter().map(|p| (p.clone(), Some(0.0))).collect();
-        let mut finals = Finals::new(history.by_mean(), &history, 0);
+        let mut finals = Finals::new(history.by_mean(), &history, 5);
         let mut measured = 0;
         while let Some(point) = finals.next(|| history.by_mean()) {
             history.trials.push((point.clone(), Some(truth(&point))));

@@ -11,7 +11,7 @@ mod strategy;
 mod worse;
 
 pub use expected::{Effect, Expected};
-pub use finals::Finals;
+pub use finals::{Finals, trials_of_finals};
 pub use race::{Decision, Race, RaceVerdict};
 pub use space::{Limit, Parameter, Point, Space};
 pub use strategy::{History, Strategy};

@@ -5,12 +5,14 @@
 mod surfaces;
 
 use lastdrop_tune::rivals::{Chance, Coordinate, OneFactor, Parzen};
-use lastdrop_tune::{Expected, Finals, History, Point, Strategy};
+use lastdrop_tune::{Expected, Finals, History, Point, Strategy, trials_of_finals};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use surfaces::{Surface, grids};
 
+/// Trials of the search and its finals together, and finalists that are always kept room for.
 const TRIALS: usize = 25;
+const FINALISTS: usize = 3;
 /// A search that promises less than this is over.
 const WORTH: f64 = 0.0002;
 
@@ -51,7 +53,7 @@ impl Server<'_> {
     /// All trials of a search.
     fn searched(&mut self, strategy: &mut dyn Strategy) -> History {
         let mut history = History { noise: self.noise.max(0.001), ..History::default() };
-        while history.trials.len() < TRIALS
+        while history.trials.len() < TRIALS - trials_of_finals(FINALISTS)
             && let Some(point) = strategy.next(&self.surface.space, &history)
         {
             self.measure(&mut history, point);

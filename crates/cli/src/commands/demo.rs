@@ -81,7 +81,7 @@ pub fn demo(args: DemoArgs) -> Result<Exit> {
     let stack = Stack::open(std::slice::from_ref(&server), Some(&url), &Others::default())?;
     let progress = Progress { view: View::Auto, quiet: args.quiet, document: args.json.as_deref() == Some("-") };
     let mut lab = Lab::new(&stop.flag, observers(progress, None, lastdrop_report::export::Runs::Several, &stop));
-    let document = tune(&mut lab, stack, &plan::order(url, u64::from(random_u32())), None, None)?;
+    let document = tune(&mut lab, stack, &plan::order(url, u64::from(random_u32())), None, None, None)?;
     // The restarts made the target another process than the one that was started here.
     end_restarted(&server);
     let mut text = format!("\n{}", tune_text(&document, false));

@@ -157,6 +157,7 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
         ignore: args.others.ignore_source.clone(),
         databases: args.database.options()?,
         time,
+        brief: false,
     };
     let store = open_store(&args.output)?;
     let carrier = args.on.carrier(&[&order.plan], store.as_ref())?;

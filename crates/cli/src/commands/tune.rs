@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_diagnose::findings::diagnose;
-use lastdrop_doctor::{Manner, Order, examine, look_again, proposals};
+use lastdrop_doctor::{Manner, Order, clues, examine, look_again, proposals};
 use lastdrop_lab::warm::RECYCLING_WARM_UP;
 use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_looks::databases::DatabaseOptions;
@@ -21,7 +21,7 @@ use lastdrop_report::tune_text;
 use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 use lastdrop_store::Store;
 use lastdrop_traffic::Format;
-use lastdrop_trials::tune::{After, DiaryOrder, TuneOrder, Wishes, tune as run_tune};
+use lastdrop_trials::tune::{After, Before, DiaryOrder, TuneOrder, Wishes, tune as run_tune};
 
 use crate::commands::watchdog::Watchdog;
 use crate::commands::{
@@ -78,14 +78,15 @@ pub struct TuneArgs {
     pub others: OthersArgs,
     #[command(flatten)]
     pub on: RunsOnArgs,
-    /// Look first as doctor does, for half a minute, and try what it proposes before anything else; of better settings it is then said
-    /// what holds the server back with them
+    /// Look first as doctor does, for half a minute instead of a few seconds, and try what it proposes before anything else; of better
+    /// settings it is then said what holds the server back with them
     #[arg(long)]
     pub doctor: bool,
     /// Pairs of blocks in the race, at most
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = within::<u32>(RACE))]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = within::<u32>(RACE))]
     pub blocks: u32,
-    /// Trials of the search, at most; the race of the best against the server as it is comes after them
+    /// Trials of the search, at most, those included in which the best are measured again; the race of the best against the server as it
+    /// is comes after them
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = within::<u32>(TRIALS))]
     pub trials: u32,
     /// No trial of the search begins after this time
@@ -109,6 +110,10 @@ pub struct TuneArgs {
     /// Say of each setting why it is searched, or why not
     #[arg(long)]
     pub explain: bool,
+    /// Say what would be searched and how long that would take, and change nothing; the look before the search puts its load on for a
+    /// few seconds
+    #[arg(long, conflicts_with_all = ["keep", "resume", "doctor"])]
+    pub dry_run: bool,
     /// The smallest gain worth a change, percent
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = within::<f64>(GAIN))]
     pub min_gain: f64,
@@ -181,8 +186,10 @@ const LOOKED_THROUGH: usize = 200;
 const MOST_EARLIER: usize = 2;
 /// In the place of a finding.
 const EARLIER: &str = "earlier-tune";
-/// How long the load is watched by the look before the search.
+/// How long the load is watched by the look before the search: with --doctor, and without.
 const LOOK: Duration = Duration::from_secs(5);
+const BRIEF_LOOK: Duration = Duration::from_secs(3);
+const SHORTEST_LOOK: Duration = Duration::from_secs(1);
 /// Load that is discarded before each block.
 const SETTLING: Duration = Duration::from_secs(1);
 
@@ -257,6 +264,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         ignore: args.others.ignore_source.clone(),
         databases: DatabaseOptions::default(),
         time: LOOK,
+        brief: false,
     };
     let reach = reach(&args.servers, &args.on.of)?;
     let mut carrier = args.on.carrier(&[&look.plan], store.as_ref())?;
@@ -295,6 +303,8 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
             store.as_ref().map_or_else(Vec::new, |store| earlier_winners(store, &stack.name(), goal)),
         ]
         .concat(),
+        clues: before.as_ref().map_or_else(Vec::new, |document| clues(&document.examination, &args.servers).0),
+        dry_run: args.dry_run,
         trials: args.trials,
         time: args.time,
         seed: plan_seed,
@@ -308,6 +318,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     let here = stack.members();
     let watchdog = match args.dead_man {
         Duration::ZERO => None,
+        _ if args.dry_run => None,
         // Agents put back by themselves what nobody is heard of any more.
         _ if here.is_empty() => None,
         patience => Some(Watchdog::start(&here, patience)?),
@@ -315,12 +326,33 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     observers.extend(watchdog.as_ref().map(|w| Box::new(w.pulse()) as Box<dyn Observer>));
     let mut lab = Lab { carrier, ..Lab::new(&stop.flag, observers) };
     // All is put back, or kept, when it returns, and only then the watchdog is told so.
-    let look = &look;
     let reach = reach.as_ref();
+    let mut brief = look.clone();
+    brief.brief = true;
+    // Of short blocks a short look.
+    brief.time = order
+        .plan
+        .phases
+        .first()
+        .and_then(|p| p.duration)
+        .map_or(BRIEF_LOOK, |block| block.clamp(SHORTEST_LOOK, BRIEF_LOOK));
+    if visitors.is_some() && order.beside_visitors.is_none() {
+        brief.manner = Manner::Observe;
+    }
+    // What is named needs no reason.
+    let is_wanted = order.wishes.only.is_empty() && before.is_none();
+    let brief = &brief;
+    let mut look_first = move |lab: &mut Lab<'_>| {
+        check_same_machines(brief.servers).map_err(|e| LabError::Other(e.to_string()))?;
+        let mut site = site_of(reach, brief, lab)?;
+        Ok(clues(&examine(lab, brief, site.as_mut())?, brief.servers))
+    };
+    let first = is_wanted.then_some(&mut look_first as Before<'_>);
+    let look = &look;
     let mut after =
         before.as_ref().map(|before| move |lab: &mut Lab<'_>| limit_after(lab, look, reach, &before.examination));
     let after = after.as_mut().map(|after| after as After<'_>);
-    let document = run_tune(&mut lab, stack, &order, after, visitors);
+    let document = run_tune(&mut lab, stack, &order, first, after, visitors);
     drop(watchdog);
     let document = document?;
     report.keep_and_give(store.as_ref(), &tune_text(&document, args.explain), &document)?;

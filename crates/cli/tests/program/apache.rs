@@ -206,7 +206,7 @@ fn an_included_folder_takes_the_override() {
     assert_eq!(apache.pool(), Some(50));
     let mut args = vec!["tune", &name, "--url", &url, "-c", "20", "-d", "500ms", "--warm-up", "1500ms", "--quiet"];
     let json = out.to_str().expect("text").to_string();
-    args.extend(["--json", &json, "--keep", "--trials", "8"]);
+    args.extend(["--json", &json, "--keep", "--trials", "8", "--only", "MaxRequestWorkers,MaxConnectionsPerChild"]);
     let done = folder.run(&args);
     assert_eq!(done.code, 0, "{done:?}");
     let tune: Value = serde_json::from_str(&fs::read_to_string(&out).expect("written")).expect("JSON");
@@ -251,7 +251,7 @@ fn a_server_in_use_is_reloaded_and_no_visitor_notices() {
     let refused = folder.run(&args);
     assert!(refused.code == 1 && refused.stderr.contains("--live"), "{refused:?}");
     let mut live = args.to_vec();
-    live.extend(["--live", "--trials", "6"]);
+    live.extend(["--live", "--trials", "6", "--only", "MaxRequestWorkers,MaxConnectionsPerChild"]);
     let done = folder.run(&live);
     assert_eq!(done.code, 0, "{done:?}");
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -308,6 +308,8 @@ fn a_tune_killed_at_any_moment_is_undone_by_restore() {
                 "--quiet",
                 "--dead-man",
                 "0s",
+                "--only",
+                "MaxRequestWorkers,MaxConnectionsPerChild",
             ])
             .stdout(Stdio::null())
             .spawn()

@@ -362,6 +362,8 @@ fn each_of_several_pools_has_settings_of_its_own() {
         "--trials",
         "8",
         "--quiet",
+        "--only",
+        "www.pm.max_children,other.site.pm.max_children",
     ];
     let tune = folder.json(&tune, 0);
     let tried = |name: &str| {

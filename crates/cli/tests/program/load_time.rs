@@ -105,6 +105,7 @@ fn pauses_of_a_run_before_and_after_its_load_do_not_thin_out_what_is_seen() {
         ignore: Vec::new(),
         databases: DatabaseOptions::default(),
         time: Duration::from_secs(6),
+        brief: false,
     };
     let stop = AtomicBool::new(false);
     let look = |carrier: Option<Box<dyn Carrier>>| {

@@ -360,7 +360,7 @@ fn a_tune_looks_for_visitors_and_tries_without_keepalive() {
     let before = nginx.tree();
     let (name, url) = (nginx.name(), nginx.url());
     let mut args = vec!["tune", &name, "--url", &url, "-c", "2", "-d", "150ms", "--warm-up", "50ms"];
-    args.extend(["--keepalive", "on", "--blocks", "4"]);
+    args.extend(["--keepalive", "on", "--blocks", "4", "--trials", "8"]);
     // Somebody else who asks now and then is seen by the count of requests, or by the connection.
     let stop = std::sync::atomic::AtomicBool::new(false);
     let busy = thread::scope(|scope| {
@@ -378,7 +378,7 @@ fn a_tune_looks_for_visitors_and_tries_without_keepalive() {
     let tune = folder.json(&args, 0);
     let trials = tune["trials"].as_array().expect("trials");
     let of = |role: &str| trials.iter().filter(|t| t["role"] == role).map(|t| &t["settings"]).collect::<Vec<_>>();
-    assert_eq!(of("search")[0], &serde_json::json!({ "keepalive_timeout": 0 }), "{tune:#}");
+    assert!(of("search").iter().any(|settings| settings["keepalive_timeout"] == 0), "{tune:#}");
     assert!(of("race").len() >= 8 && tune["restored"] == true, "{tune:#}");
     assert_eq!((nginx.tree(), nginx.workers().len()), (before, 2));
 }

@@ -15,6 +15,7 @@ const SETTINGS: &str = "workers = 3\nmax_requests_per_worker = 10\nservice = '5m
 fn start_tune(folder: &Folder, target: &Target, more: &[&str]) -> Child {
     let (name, url) = (target.name(), target.url());
     let mut args = vec!["tune", &name, "--url", &url, "-c", "8", "--warm-up", "50ms", "--quiet", "--dead-man", "0s"];
+    args.extend(["--only", "workers,max_requests_per_worker"]);
     if !more.contains(&"-d") {
         args.extend(["-d", "150ms"]);
     }

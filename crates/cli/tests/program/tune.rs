@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
-use crate::common::{Folder, Target, processes_with, signal, wait_until};
+use crate::common::servers::nginx_of;
+use crate::common::{Folder, Target, alone, free_port, processes_with, signal, wait_until};
 use serde_json::Value;
 
 const SHORT: [&str; 6] = ["-d", "300ms", "--warm-up", "50ms", "--blocks", "4"];
@@ -79,6 +80,61 @@ fn each_setting_is_explained_and_what_is_none_is_refused() {
         assert!(done.code != 0 && done.stderr.contains(said), "{wrong:?}: {done:?}");
     }
     assert_eq!(folder.journal(), None);
+}
+
+#[test]
+fn what_a_full_core_points_to_is_searched_without_being_named() {
+    let _alone = alone();
+    let (folder, port) = (Folder::new(), free_port());
+    // Words in an order that compresses badly: level 9 takes several times as long as level 1.
+    let words = |n: usize| format!("{:x} ", n.wrapping_mul(2_654_435_761) % 50_021);
+    std::fs::write(folder.join("text.txt"), (0..12_000).map(words).collect::<String>()).expect("written");
+    let root = folder.path().display();
+    let http = format!(
+        " gzip on; gzip_comp_level 9; gzip_types text/plain;\n server {{ listen 127.0.0.1:{port}; root {root}; location = / {{ return 200 ok; }} }}"
+    );
+    let nginx = nginx_of(&folder, 1, &http, port);
+    let (name, url) = (format!("nginx:{root}/nginx.conf"), format!("http://127.0.0.1:{port}/text.txt"));
+    let base = ["tune", &name, "--url", &url, "-H", "Accept-Encoding: gzip", "-d", "500ms", "--warm-up", "100ms"];
+    let planned = folder.json(&[&base[..], &["--dry-run"]].concat(), 0);
+    assert_eq!((&planned["verdict"], &planned["trials"]), (&"planned".into(), &serde_json::json!([])), "{planned:#}");
+    let most = |of: &str| planned["planned"][of].as_u64().expect("a number");
+    assert!(most("trials") == 25 && (50..200).contains(&most("seconds")), "{planned:#}");
+
+    let document = folder.json(&[&base[..], &["--trials", "10", "--blocks", "4"]].concat(), 0);
+    for d in [&planned, &document] {
+        let level = searched(d, "gzip_comp_level");
+        assert!(level["values"].as_array().is_some_and(|v| v.len() > 2), "{d:#}");
+        assert!(level["because"].to_string().contains("processor"), "{level}");
+        assert_ne!(searched(d, "worker_processes")["values"], serde_json::json!([]), "{d:#}");
+        // What clients get is not for a load from next door to decide.
+        assert!(searched(d, "gzip")["because"].to_string().contains("--only gzip"), "{d:#}");
+        assert!(d["clues"].as_array().is_some_and(|all| all.iter().any(|c| c["finding"] == "cpu-saturated")), "{d:#}");
+    }
+    assert_eq!(document["verdict"], "improved", "{document:#}");
+    let winner = &document["winner"];
+    assert!(winner["settings"]["gzip_comp_level"].as_i64().is_some_and(|n| n <= 4), "{winner:#}");
+    assert!(winner["ratio"].as_f64().is_some_and(|ratio| ratio > 1.5), "{winner:#}");
+    let all = document["trials"].as_array().expect("trials");
+    assert!(all.iter().filter(|t| t["role"] != "race").count() <= 10, "finals and advice are among them: {document:#}");
+    drop(nginx);
+}
+
+#[test]
+fn where_nothing_was_tried_it_is_inconclusive_and_says_what_it_would_take() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, PLANTED);
+    let (name, url) = (target.name(), target.url());
+    let base = ["tune", &name, "--url", &url, "-c", "8", "-d", "300ms", "--warm-up", "50ms", "--only", "workers"];
+    let done = folder.run(&[&base[..], &["--time", "100ms"]].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    for said in ["INCONCLUSIVE: --time", "all trials and the race take about", "not tried: workers: no trial was left"]
+    {
+        assert!(done.stdout.contains(said), "{said}: {done:?}");
+    }
+    // It was said before the first trial, too.
+    let first = done.stderr.find("as it is").expect("a trial");
+    assert!(done.stderr.find("may end before another setting is tried").is_some_and(|at| at < first), "{done:?}");
 }
 
 #[test]

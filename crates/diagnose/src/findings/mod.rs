@@ -8,6 +8,7 @@
 mod about;
 mod case;
 mod clients;
+mod clues;
 mod databases;
 mod kernel;
 mod locks;
@@ -29,6 +30,7 @@ use lastdrop_model::examination::{Examination, ServerSeen, StepKind};
 use serde_json::Value;
 
 pub use about::{About, about, all_about};
+pub use clues::clues;
 
 use case::Case;
 

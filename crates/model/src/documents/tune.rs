@@ -14,6 +14,8 @@ pub enum TuneVerdict {
     NoGain,
     Infeasible,
     Inconclusive,
+    /// Nothing was measured: `--dry-run` says what would be tried.
+    Planned,
 }
 
 /// What the best settings are the best at.
@@ -176,6 +178,26 @@ pub struct Proposal {
     pub expected: Option<f64>,
 }
 
+/// A reason to try the settings that are worth trying for a finding: what the look before the search saw.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clue {
+    /// The finding that it points to. A clue is less than a finding: look-alikes are not excluded.
+    pub finding: String,
+    /// What the server is called; empty: any of them.
+    pub server: String,
+    /// What was seen.
+    pub because: String,
+}
+
+/// What a tune takes, at most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Planned {
+    /// Trials of the search with its finals; a race follows.
+    pub trials: u64,
+    /// Of the search and the race.
+    pub seconds: u64,
+}
+
 /// What holds the servers back with the winner: what to look at next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitAfter {
@@ -255,6 +277,12 @@ pub struct TuneDocument {
     /// What a doctor's look before the search has proposed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proposals: Vec<Proposal>,
+    /// What the look before the search saw.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clues: Vec<Clue>,
+    /// As it was known before the search began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned: Option<Planned>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_after: Option<LimitAfter>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -278,4 +306,87 @@ pub struct TuneDocument {
     pub restored: bool,
     pub interrupted: bool,
     pub notes: Vec<String>,
+}
+
+impl TuneDocument {
+    /// Settings of which another value than the present one was measured.
+    #[must_use]
+    pub fn tried(&self) -> Vec<&str> {
+        let measured = self.trials.iter().filter(|t| !t.run.is_empty());
+        let steps = self.visited.iter().flat_map(|v| &v.steps).filter(|s| s.pairs > 0).map(|s| s.name.as_str());
+        let names: Vec<&str> = measured.flat_map(|t| t.settings.keys().map(String::as_str)).chain(steps).collect();
+        self.searched
+            .iter()
+            .filter(|s| !s.values.is_empty())
+            .map(|s| s.name.as_str())
+            .filter(|n| names.contains(n))
+            .collect()
+    }
+
+    /// Reasons why settings were not tried, each with their names.
+    #[must_use]
+    pub fn untried(&self) -> Vec<(String, Vec<&str>)> {
+        let tried = self.tried();
+        let mut all: Vec<(String, Vec<&str>)> = Vec::new();
+        for s in self.searched.iter().filter(|s| !tried.contains(&s.name.as_str())) {
+            let why = if s.values.is_empty() { s.because.clone() } else { self.unreached(&s.name) };
+            let why = why.replace(&format!("--only {} ", s.name), "--only NAME ");
+            match all.iter_mut().find(|(known, _)| *known == why) {
+                Some((_, names)) => names.push(&s.name),
+                None => all.push((why, vec![&s.name])),
+            }
+        }
+        all
+    }
+
+    /// Why a setting that was to be searched was not tried.
+    fn unreached(&self, name: &str) -> String {
+        let refused = self.trials.iter().find(|t| t.run.is_empty() && t.settings.contains_key(name));
+        let why = refused.map(|t| t.why.lines().next().unwrap_or_default().to_string()).filter(|why| !why.is_empty());
+        why.map_or_else(|| "no trial was left for it".into(), |why| format!("refused: {why}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_was_tried_stands_beside_what_was_not_and_why() {
+        let trial = |settings: serde_json::Value, run: &str, why: &str| {
+            json!({"settings": settings, "objective": 1.0, "valid": run != "", "why": why, "p99_us": 1.0, "unanswered": 0,
+                "real_memory_bytes": null, "warmed": "", "role": "search", "keepalive": "off", "run": run})
+        };
+        let searched =
+            |name: &str, values: &[&str], because: &str| json!({"name": name, "values": values, "because": because});
+        let document: TuneDocument = serde_json::from_value(json!({
+            "schema": TUNE_SCHEMA, "server": "nginx", "url": "", "verdict": "no_gain", "because": "", "baseline": null, "winner": null,
+            "searched": [
+                searched("gzip_comp_level", &["1", "9"], "a core is full"),
+                searched("worker_processes", &["1", "2"], "a core is full"),
+                searched("reuseport", &["on", "off"], "a core is full"),
+                searched("backlog", &[], "nothing points to it; --only backlog tries it"),
+                searched("keepalive_requests", &[], "nothing points to it; --only keepalive_requests tries it"),
+            ],
+            "trials": [
+                trial(json!({}), "a", ""),
+                trial(json!({"gzip_comp_level": 1}), "b", ""),
+                trial(json!({"reuseport": "on"}), "", "refused by the kernel"),
+            ],
+            "race": [], "diff": [], "kept": false, "kept_in": null, "restored": true, "interrupted": false, "notes": [],
+        }))
+        .expect("a document");
+        assert_eq!(document.tried(), ["gzip_comp_level"]);
+        let nothing = "nothing points to it; --only NAME tries it".to_string();
+        assert_eq!(
+            document.untried(),
+            [
+                ("no trial was left for it".to_string(), vec!["worker_processes"]),
+                ("refused: refused by the kernel".to_string(), vec!["reuseport"]),
+                (nothing, vec!["backlog", "keepalive_requests"]),
+            ]
+        );
+    }
 }

@@ -17,6 +17,10 @@ struct Told {
     effect: String,
     when: Option<(String, Vec<String>)>,
     findings: Vec<String>,
+    #[serde(default)]
+    usual: Vec<i64>,
+    #[serde(default)]
+    by_name: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -71,6 +75,8 @@ impl From<Knob> for Told {
             effect: knob.effect.into(),
             when: knob.when.map(|(name, values)| (name.into(), owned(values))),
             findings: owned(knob.findings),
+            usual: knob.usual.to_vec(),
+            by_name: knob.by_name.map(Into::into),
         }
     }
 }
@@ -94,6 +100,8 @@ impl From<Told> for Knob {
             effect: kept(told.effect),
             when: told.when.map(|(name, values)| (kept(name), all_kept(values))),
             findings: all_kept(told.findings),
+            usual: told.usual.leak(),
+            by_name: told.by_name.map(kept),
         }
     }
 }
@@ -107,8 +115,8 @@ mod tests {
         let plain = Knob::new("a", Takes::Count(1, 9), "1", ReloadClass::Restart, "c", "e");
         let all = [
             plain.with_role(Role::Backlog).called("q").only_with("pm", &["static", "dynamic"]),
-            Knob { takes: Takes::CountOr(1, 2, "auto"), ..plain }.worth_trying_for(&["x", "y"]),
-            Knob { takes: Takes::Range(1, 2), ..plain },
+            Knob { takes: Takes::CountOr(1, 2, "auto"), ..plain }.worth_trying_for(&["x", "y"]).usually(&[2, 1]),
+            Knob { takes: Takes::Range(1, 2), ..plain }.only_by_name("w"),
             Knob { takes: Takes::Switch { on: "yes", off: "no" }, ..plain },
             Knob { takes: Takes::Choice(&["a", "b"]), ..plain },
         ];

@@ -107,7 +107,7 @@ fn of_capacity(d: &CapacityDocument) -> Suite {
 
 fn of_tune(d: &TuneDocument) -> Suite {
     let came = match d.verdict {
-        TuneVerdict::Improved | TuneVerdict::NoGain => Came::Passed,
+        TuneVerdict::Improved | TuneVerdict::NoGain | TuneVerdict::Planned => Came::Passed,
         TuneVerdict::Infeasible => Came::Failed(d.because.clone(), String::new()),
         TuneVerdict::Inconclusive => Came::Skipped(d.because.clone()),
     };

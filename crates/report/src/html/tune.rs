@@ -34,14 +34,26 @@ pub(super) fn section(d: &TuneDocument) -> Section {
 }
 
 pub(crate) fn verdict(d: &TuneDocument) -> Told {
+    let tried = d.tried();
     let (tone, headline) = match d.verdict {
-        TuneVerdict::Improved => (Tone::Good, "There are better settings, and it is proven."),
-        TuneVerdict::NoGain => (Tone::Note, "The settings that are there are as good as any that were tried."),
-        TuneVerdict::Infeasible => (Tone::Bad, "No setting could be tried that does what it has to."),
-        TuneVerdict::Inconclusive => (Tone::Warning, "It could not be proven whether other settings are better."),
+        TuneVerdict::Improved => (Tone::Good, String::from("There are better settings, and it is proven.")),
+        TuneVerdict::NoGain if tried.is_empty() => (Tone::Note, "No better settings were found.".into()),
+        TuneVerdict::NoGain => (Tone::Note, format!("No better value was found of: {}.", tried.join(", "))),
+        TuneVerdict::Infeasible => (Tone::Bad, "No setting could be tried that does what it has to.".into()),
+        TuneVerdict::Inconclusive if tried.is_empty() => (Tone::Warning, "Nothing was tried.".into()),
+        TuneVerdict::Inconclusive => {
+            (Tone::Warning, "It could not be proven whether other settings are better.".into())
+        }
+        TuneVerdict::Planned => (Tone::Note, "This is what would be tried. Nothing was changed.".into()),
     };
     let mut told = Told::new(tone, headline);
     told.say(d.because.clone());
+    if matches!(d.verdict, TuneVerdict::NoGain | TuneVerdict::Inconclusive) {
+        let untried = d.untried();
+        for (why, names) in &untried {
+            told.say(format!("Not tried: {}: {why}.", names.join(", ")));
+        }
+    }
     match (&d.kept_in, d.kept, d.restored) {
         (Some(file), true, _) => told.say(format!("The better settings are in force, kept in {file}.")),
         (None, true, _) => told.say("The better settings are in force."),

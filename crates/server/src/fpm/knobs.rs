@@ -88,7 +88,8 @@ pub static KNOBS: &[Knob] = &[
         "each file is looked at again, to see whether it has changed",
     )
     .only_with("opcache.enable", &["on"])
-    .worth_trying_for(&["htaccess-lookups", "cpu-saturated"]),
+    .worth_trying_for(&["htaccess-lookups", "cpu-saturated"])
+    .only_by_name("a deployment would have to reload PHP-FPM to be seen"),
     Knob::by_reload(
         "opcache.revalidate_freq",
         Takes::Count(0, 86_400),
@@ -97,7 +98,8 @@ pub static KNOBS: &[Knob] = &[
         "how long a file that was looked at is taken to be unchanged",
     )
     .only_with("opcache.validate_timestamps", &["on"])
-    .worth_trying_for(&["cpu-saturated"]),
+    .worth_trying_for(&["cpu-saturated"])
+    .usually(&[60, 10]),
 ];
 
 const PHP_ONCE: &str = "php_admin_value; how much memory it may take is for php.ini alone";

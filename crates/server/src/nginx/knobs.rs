@@ -78,10 +78,12 @@ pub static KNOBS: &[Knob] = &[
         "of text/html, and what gzip_types adds",
         "answers are compressed: less to send, more CPU",
     )
-    .worth_trying_for(&["cpu-saturated"]),
+    .worth_trying_for(&["cpu-saturated"])
+    .only_by_name("what is sent to clients with slow links changes its size, which this load does not show"),
     Knob::by_reload("gzip_comp_level", Takes::Count(1, 9), "1", "only with gzip", "how hard it compresses")
         .only_with("gzip", &["on"])
-        .worth_trying_for(&["cpu-saturated"]),
+        .worth_trying_for(&["cpu-saturated", "compression-bound"])
+        .usually(&[1, 2, 4, 6]),
     Knob::by_reload(
         "open_file_cache",
         Takes::Count(0, 10_000_000),
@@ -89,7 +91,8 @@ pub static KNOBS: &[Knob] = &[
         "files; 0 is off",
         "open files are remembered: fewer calls for each, and changes of them are seen later",
     )
-    .worth_trying_for(&["cpu-saturated"]),
+    .worth_trying_for(&["cpu-saturated"])
+    .usually(&[10_000, 1000]),
     Knob::by_reload(
         "backlog",
         Takes::Count(1, 65_535),
@@ -114,7 +117,8 @@ pub static KNOBS: &[Knob] = &[
         "KiB, of access_log; 0 is a write for each request; what is in it comes late to the log",
         "lines of the access log are written together, when so much has come",
     )
-    .worth_trying_for(&["access-log-unbuffered", "slow-log"]),
+    .worth_trying_for(&["access-log-unbuffered", "slow-log"])
+    .usually(&[64, 16]),
     Knob::by_reload(
         "ssl_session_cache",
         Takes::Count(0, 100_000),
@@ -122,7 +126,8 @@ pub static KNOBS: &[Knob] = &[
         "MiB shared by the workers, about 4000 sessions each; 0 is off; session tickets resume without it",
         "a client that comes again is spared the whole handshake",
     )
-    .worth_trying_for(&["tls-bound"]),
+    .worth_trying_for(&["tls-bound"])
+    .usually(&[10, 1]),
     Knob::by_reload(
         "keepalive",
         Takes::Count(0, 1_000_000),
@@ -130,7 +135,8 @@ pub static KNOBS: &[Knob] = &[
         "of upstream; before 1.29.7 only with proxy_http_version 1.1 and an empty Connection header",
         "idle connections to the upstream that each worker keeps for the next request",
     )
-    .worth_trying_for(&["upstream-connect-per-request", "port-exhaustion"]),
+    .worth_trying_for(&["upstream-connect-per-request", "port-exhaustion"])
+    .usually(&[32, 8, 128]),
 ];
 
 /// Those that a configuration has a place for.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use lastdrop_files::{FileError, Folder, TrustedFile};
 use lastdrop_lab::LabError;
-use lastdrop_model::documents::{Proposal, Trial};
+use lastdrop_model::documents::{Clue, Proposal, Trial};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -23,9 +23,17 @@ struct Head {
     /// Of the servers, the load, and what was asked for; a diary of anything else does not help.
     order: String,
     seed: u64,
-    /// They decide what is tried first.
+    #[serde(flatten)]
+    hints: Hints,
+}
+
+/// What was known before the search: it decides what is tried, and what first.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Hints {
     #[serde(default)]
-    proposals: Vec<Proposal>,
+    pub proposals: Vec<Proposal>,
+    #[serde(default)]
+    pub clues: Vec<Clue>,
 }
 
 const SCHEMA: &str = "lastdrop.tune-diary/1";
@@ -75,7 +83,7 @@ fn read(path: &Path) -> Result<Option<(Head, Vec<Trial>)>, FileError> {
 }
 
 impl Diary {
-    /// Opens the diary of a tune of `server`; gives it with the seed and the proposals that the tune has.
+    /// Opens the diary of a tune of `server`; gives it with the seed and the hints that the tune has.
     ///
     /// # Errors
     /// When there is nothing to go on with.
@@ -84,15 +92,15 @@ impl Diary {
         server: &str,
         fingerprint: &str,
         seed: u64,
-        proposals: &[Proposal],
-    ) -> Result<(Diary, u64, Vec<Proposal>), LabError> {
+        hints: &Hints,
+    ) -> Result<(Diary, u64, Hints), LabError> {
         let path = order.folder.join(format!("{}.jsonl", &digest(server)[..16]));
         let before = match order.resume {
             true => read(&path).map_err(|e| LabError::Other(format!("cannot go on with a tune of {server}: {e}")))?,
             false => None,
         };
-        let (known, seed, proposals) = match (order.resume, before) {
-            (true, Some((head, trials))) if head.order == fingerprint => (trials, head.seed, head.proposals),
+        let (known, seed, hints) = match (order.resume, before) {
+            (true, Some((head, trials))) if head.order == fingerprint => (trials, head.seed, head.hints),
             (true, Some(_)) => {
                 return Err(LabError::Other(format!(
                     "the tune of {server} that was ended had another load, other settings to search or another goal: --resume \
@@ -104,15 +112,15 @@ impl Diary {
                     "there is no tune of {server} to go on with: begin one without --resume"
                 )));
             }
-            (false, _) => (Vec::new(), seed, proposals.to_vec()),
+            (false, _) => (Vec::new(), seed, hints.clone()),
         };
-        let head = Head { schema: SCHEMA.into(), order: fingerprint.into(), seed, proposals };
+        let head = Head { schema: SCHEMA.into(), order: fingerprint.into(), seed, hints };
         let mut diary = Diary { known: known.iter().cloned().collect(), ..Diary::default() };
         match begin(&path, &head, &known) {
             Ok(file) => diary.file = Some((path, file)),
             Err(e) => diary.trouble = Some(format!("{}: {e}; it could not be resumed after a kill", path.display())),
         }
-        Ok((diary, seed, head.proposals))
+        Ok((diary, seed, head.hints))
     }
 
     /// The result of a trial that was measured before the kill. One that is not the next of those ends them: something is
@@ -208,20 +216,23 @@ mod tests {
     fn trials_come_back_in_their_order_until_something_differs() {
         let place = Place(std::env::temp_dir().join(format!("lastdrop-diary-{}", std::process::id())));
         let order = |resume| DiaryOrder { folder: place.0.clone(), resume };
-        assert!(Diary::open(&order(true), "s", "order", 1, &[]).is_err(), "there is none");
-        let (mut diary, seed, _) = Diary::open(&order(false), "s", "order", 1, &[]).expect("begun");
+        let clue = Clue { finding: "cpu-saturated".into(), server: "s".into(), because: "a core is full".into() };
+        let (seen, none) = (Hints { clues: vec![clue], ..Hints::default() }, Hints::default());
+        assert!(Diary::open(&order(true), "s", "order", 1, &none).is_err(), "there is none");
+        let (mut diary, seed, _) = Diary::open(&order(false), "s", "order", 1, &seen).expect("begun");
         assert_eq!((seed, diary.recall(|_| true)), (1, None));
         for workers in [4, 8, 16] {
             diary.write(&trial(workers));
         }
         drop(diary);
-        assert!(Diary::open(&order(true), "s", "another", 2, &[]).is_err());
+        assert!(Diary::open(&order(true), "s", "another", 2, &none).is_err());
         // A torn last line.
         let file = std::fs::read_dir(&place.0).expect("there").next().expect("one").expect("readable").path();
         let mut text = std::fs::read(&file).expect("text");
         text.truncate(text.len() - 9);
         std::fs::write(&file, text).expect("written");
-        let (mut again, seed, _) = Diary::open(&order(true), "s", "order", 2, &[]).expect("gone on with");
+        let (mut again, seed, hints) = Diary::open(&order(true), "s", "order", 2, &none).expect("gone on with");
+        assert_eq!(hints, seen, "the same settings are searched for the same reasons");
         assert_eq!((seed, again.recall(|t| *t == trial(4))), (1, Some(trial(4))));
         again.write(&trial(99));
         assert_eq!(again.recall(|t| *t == trial(5)), None, "another one was wanted");

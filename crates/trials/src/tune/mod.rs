@@ -5,21 +5,22 @@ use std::time::{Duration, Instant};
 
 use lastdrop_looks::visitors::Visitors;
 use lastdrop_model::documents::{
-    Goal, LimitAfter, Proposal, SizeDocument, TUNE_SCHEMA, Trial, TuneDocument, TuneVerdict,
+    Clue, Goal, LimitAfter, Planned, Proposal, SizeDocument, TUNE_SCHEMA, Trial, TuneDocument, TuneVerdict,
 };
 use lastdrop_model::event::{Decided, Document, Outcome, Stage, TrialBegan};
 use lastdrop_model::objective::Metric;
 use lastdrop_model::settings::describe;
-use lastdrop_model::units::show_bytes;
-use lastdrop_model::{Event, Experience, Load, Plan, Role, Settings};
+use lastdrop_model::units::{show_bytes, show_duration};
+use lastdrop_model::{Event, Experience, KeepAlive, Load, Plan, Role, Settings};
 use lastdrop_server::{Restored, Stack};
 
 use crate::bar::Bar;
-use crate::rate::{Beginning, bounds_a_rate, rate_trial};
+use crate::rate::{Beginning, MOST_STEPS, bounds_a_rate, rate_trial};
 use crate::size::size_of_server;
 use crate::trial::{Measured, TrialOrder, trial};
 use lastdrop_lab::warm::warm_each;
 use lastdrop_lab::{Lab, LabError};
+use lastdrop_tune::{Space, trials_of_finals};
 
 mod diary;
 mod meets;
@@ -32,7 +33,7 @@ mod visits;
 mod watch;
 
 pub use self::diary::DiaryOrder;
-use self::diary::{Diary, digest};
+use self::diary::{Diary, Hints, digest};
 pub use self::space::Wishes;
 use self::space::{Facts, Prepared, prepare};
 use self::visits::Whose;
@@ -54,7 +55,11 @@ pub struct TuneOrder {
     pub wishes: Wishes,
     /// What is tried first.
     pub proposals: Vec<Proposal>,
-    /// Trials of the search, at most; a race follows.
+    /// What was seen of the servers under the load before: settings that are worth trying for it are searched.
+    pub clues: Vec<Clue>,
+    /// Only what would be tried is asked: nothing is changed and nothing measured.
+    pub dry_run: bool,
+    /// Trials of the search and its finals, at most; a race follows.
     pub trials: u32,
     /// No trial of the search begins after this.
     pub time: Option<Duration>,
@@ -70,6 +75,9 @@ pub struct TuneOrder {
     pub advise_keepalive: bool,
 }
 
+/// Looks at the servers as they are, under the load: what that points to, and what else is worth a note.
+pub type Before<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<(Vec<Clue>, Vec<String>), LabError>;
+
 /// Says what holds servers back.
 pub type After<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<LimitAfter, LabError>;
 
@@ -79,13 +87,18 @@ const MOST_UNANSWERED: f64 = 0.01;
 const PROBE: &str = "probe";
 /// Blocks get no longer than this by themselves.
 const LONGEST_BLOCK: Duration = Duration::from_secs(60);
+/// What a trial takes beside its load: servers that start or reload and are warmed.
+const RESTART: Duration = Duration::from_secs(2);
+/// Finals have room for three where there are so many trials, and for two with half as many.
+const TRIALS_FOR_THREE: usize = 16;
 
 /// How long it is waited for visitors, and for how many.
 const LOOK_FOR_VISITORS: Duration = Duration::from_secs(5);
 const SOME_VISITORS: u64 = 5;
 
 /// Tunes servers. Where `visitors` use them, in small steps that these judge. The document comes back in every case in which something was measured; the servers are as they were
-/// found, or keep the winner if that was asked for and proven. `after` looks at them while they have the winner's settings.
+/// found, or keep the winner if that was asked for and proven. `before` looks at them for what is worth trying, unless an earlier tune
+/// that is gone on with has looked; `after` looks at them while they have the winner's settings.
 ///
 /// # Errors
 /// When a server cannot be brought back, or nothing could be measured at all.
@@ -93,6 +106,7 @@ pub fn tune(
     lab: &mut Lab<'_>,
     mut stack: Stack,
     order: &TuneOrder,
+    before: Option<Before<'_>>,
     after: Option<After<'_>>,
     visitors: Option<Visitors>,
 ) -> Result<TuneDocument, LabError> {
@@ -107,6 +121,8 @@ pub fn tune(
         winner: None,
         searched: Vec::new(),
         proposals: Vec::new(),
+        clues: Vec::new(),
+        planned: None,
         limit_after: None,
         visited: None,
         watch: None,
@@ -121,14 +137,30 @@ pub fn tune(
         interrupted: false,
         notes: stack.original().notes.clone(),
     };
-    let (diary, seed, proposals) = match &order.diary {
+    let mut hints = Hints { proposals: order.proposals.clone(), clues: order.clues.clone() };
+    let resumes = order.diary.as_ref().is_some_and(|diary| diary.resume);
+    match look_before(lab, &stack, order, before.filter(|_| !resumes)) {
+        Ok((clues, notes)) => {
+            hints.clues.extend(clues);
+            document.notes.extend(notes);
+        }
+        Err(e) => {
+            put_back(lab, &mut stack, &mut document)?;
+            if !matches!(e, LabError::Interrupted) {
+                return Err(e);
+            }
+            document.interrupted = true;
+            return Ok(document);
+        }
+    }
+    let (diary, seed, hints) = match order.diary.as_ref().filter(|_| !order.dry_run) {
         Some(diary) => {
             let fingerprint = order.fingerprint(&document.server);
-            Diary::open(diary, &document.server, &fingerprint, order.seed, &order.proposals)?
+            Diary::open(diary, &document.server, &fingerprint, order.seed, &hints)?
         }
-        None => (Diary::default(), order.seed, order.proposals.clone()),
+        None => (Diary::default(), order.seed, hints),
     };
-    document.proposals = proposals;
+    (document.proposals, document.clues) = (hints.proposals, hints.clues);
     let plan = Plan { seed, ..order.plan.clone() };
     let mut tuning =
         Tuning { lab, stack: &mut stack, order, plan, seed, document: &mut document, diary, bar: None, visits: None };
@@ -171,6 +203,26 @@ pub fn tune(
     }
     lab.tell(&Event::Concluded { document: Document::Tune { found: Cow::Borrowed(&document) } });
     Ok(document)
+}
+
+/// What would be refused is refused before any load is put on. A look that fails leaves the search without clues, which is no failure.
+fn look_before(
+    lab: &mut Lab<'_>,
+    stack: &Stack,
+    order: &TuneOrder,
+    before: Option<Before<'_>>,
+) -> Result<(Vec<Clue>, Vec<String>), LabError> {
+    stack.check_changeable()?;
+    order.wishes.settled(stack)?;
+    let Some(before) = before else { return Ok(Default::default()) };
+    let (observe, repeats, find_chain) = (lab.observe, lab.repeats, lab.find_chain);
+    let looked = before(lab);
+    (lab.observe, lab.repeats, lab.find_chain, lab.looks) = (observe, repeats, find_chain, None);
+    match looked {
+        Ok(found) => Ok(found),
+        Err(LabError::Interrupted) => Err(LabError::Interrupted),
+        Err(e) => Ok((Vec::new(), vec![format!("the look before the search found nothing out: {e}")])),
+    }
 }
 
 fn put_back(lab: &mut Lab<'_>, stack: &mut Stack, document: &mut TuneDocument) -> Result<(), LabError> {
@@ -232,13 +284,16 @@ struct Ready {
     prepared: Prepared,
 }
 
-const NOTHING_TO_TRY: &str = "there is nothing to try: the server has no pool, recycling or keep-alive that this load could \
-                              use; lastdrop knobs lists its settings, for a sweep";
+const NOTHING_TO_TRY: &str = "there was nothing to try: see beside each setting why; --only SETTING tries one all the same, and \
+                              lastdrop knobs lists them";
 
 impl Tuning<'_, '_> {
     /// By the visitors where there are some, else under a load of ours.
     fn carry_out(&mut self, after: Option<After<'_>>, visitors: Option<Visitors>) -> Result<(), LabError> {
         self.stack.check_changeable()?;
+        if self.order.dry_run {
+            return self.only_plan(visitors.is_some());
+        }
         let Some(mut visitors) = visitors else { return self.run(after) };
         // Until here it was us who asked whether the servers are well.
         visitors.look();
@@ -292,10 +347,119 @@ impl Tuning<'_, '_> {
             sizes: &sizes,
             wishes: &wishes,
             proposals: &proposals,
+            clues: &self.document.clues,
+            goal: self.order.goal,
+            trials: self.order.trials,
         };
         let prepared = prepare(&facts);
         self.document.searched.clone_from(&prepared.searched);
         Ok(Some(Ready { sizes, wishes, prepared }))
+    }
+
+    /// Says what would be tried and how long that would take.
+    fn only_plan(&mut self, by_visitors: bool) -> Result<(), LabError> {
+        let Some(Ready { prepared, .. }) = self.ready()? else { return Ok(()) };
+        let planned = if by_visitors { self.plan_steps() } else { self.plan_search(&prepared.space) };
+        self.document.verdict = TuneVerdict::Planned;
+        self.document.because = self.planned_words(planned, &prepared.space);
+        self.document.planned = Some(planned);
+        Ok(())
+    }
+
+    /// How long a trial takes, about: the longest that it may.
+    fn trial_time(&self) -> Duration {
+        let blocks = if self.order.searches_rates() { MOST_STEPS as u32 } else { 1 };
+        RESTART + self.order.settling + self.block() * blocks
+    }
+
+    /// What a search takes at most, with its finals and the race.
+    fn plan_search(&self, space: &Space) -> Planned {
+        let most = self.order.trials as usize;
+        let trials = match space.all(most) {
+            // The server as it is is measured again now and then.
+            Some(points) if points.len() <= 1 => 0,
+            Some(points) => most.min(
+                points.len() + points.len() / search::BASELINE_EVERY + self.kept_for_finals() + self.kept_for_advice(),
+            ),
+            None => most,
+        };
+        let each = self.trial_time();
+        let search = each * trials as u32;
+        let search = self.order.time.map_or(search, |time| search.min(time + each));
+        let race = each * 2 * self.order.max_pairs;
+        Planned { trials: trials as u64, seconds: if trials == 0 { 0 } else { (search + race).as_secs() } }
+    }
+
+    /// What steps beside visitors take at most.
+    fn plan_steps(&self) -> Planned {
+        let step = self.block() * 2 * self.order.max_pairs;
+        let steps = step * self.order.trials;
+        let steps = self.order.time.map_or(steps, |time| steps.min(time + step));
+        Planned { trials: u64::from(self.order.trials), seconds: (steps + step).as_secs() }
+    }
+
+    fn planned_words(&self, planned: Planned, space: &Space) -> String {
+        if planned.trials == 0 {
+            return NOTHING_TO_TRY.into();
+        }
+        let names: Vec<&str> = space.parameters.iter().map(|p| p.name.as_str()).collect();
+        let (most, time) = (planned.trials, Duration::from_secs(planned.seconds));
+        let each = self.trial_time();
+        let mut words = format!(
+            "at most {most} trials of {} and a race, about {} in all: {}",
+            show_duration(Duration::from_secs(each.as_secs())),
+            show_duration(time),
+            names.join(", ")
+        );
+        if let Some(time) = self.order.time.filter(|time| *time < each * 2) {
+            words.push_str(&format!(
+                "; --time {} may end before another setting is tried: a trial of the server as it is comes first",
+                show_duration(time)
+            ));
+        }
+        words
+    }
+
+    /// Trials that are kept for the finals.
+    fn kept_for_finals(&self) -> usize {
+        match self.order.trials as usize {
+            n if n >= TRIALS_FOR_THREE => trials_of_finals(3),
+            n if n >= TRIALS_FOR_THREE / 2 => trials_of_finals(2),
+            _ => 0,
+        }
+    }
+
+    /// Trials that are kept to see what KeepAlive is worth.
+    fn kept_for_advice(&self) -> usize {
+        let is_advised = self.order.advise_keepalive && self.plan.keepalive == KeepAlive::Off;
+        let few = (self.order.trials as usize) < TRIALS_FOR_THREE / 2;
+        if is_advised && !few && self.stack.knob(Role::KeepAlive).is_some() { search::ADVICE_TRIALS } else { 0 }
+    }
+
+    /// Trials that are left of those that the user allows. Those of the race come after them.
+    fn trials_left(&self) -> usize {
+        let done = self.document.trials.iter().filter(|t| t.role != "race").count();
+        (self.order.trials as usize).saturating_sub(done)
+    }
+
+    /// Why nothing but the server as it is was measured.
+    fn nothing_tried(&self, space_is_empty: bool, elapsed: Duration) -> String {
+        let each = self.trial_time();
+        match self.order.time.filter(|time| elapsed >= *time) {
+            _ if space_is_empty => NOTHING_TO_TRY.into(),
+            Some(time) => {
+                let planned = self.document.planned.unwrap_or_default();
+                format!(
+                    "--time {} was over before another setting could be tried: the server as it is took {} s; all trials and the race \
+                     take about {}, a first one {}",
+                    show_duration(time),
+                    elapsed.as_secs(),
+                    show_duration(Duration::from_secs(planned.seconds)),
+                    show_duration(Duration::from_secs((elapsed + each).as_secs()))
+                )
+            }
+            None => format!("--trials {} leaves none for another setting", self.order.trials),
+        }
     }
 
     fn run(&mut self, after: Option<After<'_>>) -> Result<(), LabError> {
@@ -306,19 +470,25 @@ impl Tuning<'_, '_> {
             let _ = warm_each(&self.order.plan, pool.count_workers());
         }
         let Some(Ready { sizes, wishes, prepared }) = self.ready()? else { return Ok(()) };
+        let planned = self.plan_search(&prepared.space);
+        let what = self.planned_words(planned, &prepared.space);
+        self.lab.tell(&Event::Experiment { what: what.into() });
+        self.document.planned = Some(planned);
         self.lab.tell(&Event::Stage { stage: Stage::Search });
         let budget = sizes.first().map(|(_, size)| size.budget_bytes);
+        let (began, space_is_empty) = (Instant::now(), prepared.space.parameters.is_empty());
         let challenger = self.search(prepared, &wishes.fixed, &effective, budget)?;
         let Some(challenger) = challenger else {
+            let elapsed = began.elapsed();
             let tried = self.document.trials.iter().any(|t| !t.settings.is_empty());
-            let (verdict, because) = if self.document.trials.iter().any(|t| t.cut_short) {
-                (TuneVerdict::NoGain, "all other settings that could be measured fell short of the server as it is")
+            (self.document.verdict, self.document.because) = if self.document.trials.iter().any(|t| t.cut_short) {
+                let because = "all other settings that could be measured fell short of the server as it is";
+                (TuneVerdict::NoGain, because.into())
             } else if tried {
-                (TuneVerdict::Infeasible, "no other settings could be measured; see why in the trials")
+                (TuneVerdict::Infeasible, "no other settings could be measured; see why in the trials".into())
             } else {
-                (TuneVerdict::NoGain, NOTHING_TO_TRY)
+                (TuneVerdict::Inconclusive, self.nothing_tried(space_is_empty, elapsed))
             };
-            (self.document.verdict, self.document.because) = (verdict, because.into());
             return Ok(());
         };
         let settings = self.stack.complete(&challenger)?;

@@ -37,9 +37,10 @@ struct Block {
 impl Tuning<'_, '_> {
     pub(super) fn race(&mut self, settings: &Settings, effective: &Effective) -> Result<(), LabError> {
         self.lab.tell(&Event::Stage { stage: Stage::Race });
-        let race = Race {
+        // Pairs that do not count are among those that are measured at most.
+        let race = |spoiled: usize| Race {
             min_pairs: MIN_PAIRS,
-            max_pairs: (self.order.max_pairs as usize).max(MIN_PAIRS),
+            max_pairs: (self.order.max_pairs as usize).saturating_sub(spoiled).max(MIN_PAIRS),
             worth: 1.0 + self.order.min_gain,
         };
         // What was best in one order of requests and pauses has to be so in another.
@@ -52,7 +53,7 @@ impl Tuning<'_, '_> {
             let of = |confidence| interval(&blocks, confidence).filter(|_| divisible);
             let keeps = !self.plan.objectives.is_empty() && only_best_counts(&blocks);
             let clear = keeps || !divisible && is_clear(&answers);
-            let best_first = match race.decide(blocks.len(), of(0.99), of(0.95)) {
+            let best_first = match race(spoiled).decide(blocks.len(), of(0.99), of(0.95)) {
                 _ if blocks.len() >= MIN_PAIRS && clear => break RaceVerdict::Improved,
                 Decision::Pair { best_first } => best_first,
                 Decision::Stop(verdict) => break verdict,

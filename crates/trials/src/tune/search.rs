@@ -31,8 +31,10 @@ const LONGER: f64 = 10.0;
 const FINAL_SEED: u64 = 1000;
 /// By how much a trial that does not count is behind (natural logarithm).
 const OUT: f64 = 1.0;
+/// Trials that show what KeepAlive is worth.
+pub(super) const ADVICE_TRIALS: usize = 2;
 /// The server as it is is measured once more after so many trials.
-const BASELINE_EVERY: usize = 8;
+pub(super) const BASELINE_EVERY: usize = 8;
 
 impl Tuning<'_, '_> {
     /// The settings to race against the server as it is.
@@ -49,7 +51,8 @@ impl Tuning<'_, '_> {
         let (began, start) = (Instant::now(), space.start());
         let mut measured_as: BTreeMap<Settings, Option<f64>> = BTreeMap::new();
         let (mut trials, mut cut_short) = (0, Vec::new());
-        while trials < self.order.trials as usize && self.order.time.is_none_or(|time| began.elapsed() < time) {
+        let kept = self.kept_for_finals() + self.kept_for_advice();
+        while self.trials_left() > kept && self.has_time(began) {
             let again = trials % BASELINE_EVERY == 1 && trials > 1;
             let Some(point) = (if again { Some(start.clone()) } else { strategy.next(&space, &history) }) else {
                 break;
@@ -93,7 +96,7 @@ impl Tuning<'_, '_> {
             self.tell_lead(&space, &history, &start);
             self.bar = self.bar_of(&history);
         }
-        let left = Left { spare: (self.order.trials as usize).saturating_sub(trials), cut_short };
+        let left = Left { began, cut_short };
         let Some(point) = self.finals(&space, &mut history, &strategy, &left, fixed, budget)? else {
             return Ok(None);
         };
@@ -104,6 +107,11 @@ impl Tuning<'_, '_> {
         self.document.undominated = worth_a_thought(&self.document.trials);
         let settings = [space.settings(&point), fixed.clone()].into_iter().flatten().collect();
         Ok(Some(settings))
+    }
+
+    /// May another trial begin?
+    fn has_time(&self, began: Instant) -> bool {
+        self.order.time.is_none_or(|time| began.elapsed() < time)
     }
 
     /// Tells who is ahead of the server as it is. The best of many is the luckiest of them, too: what it is worth is for the
@@ -161,8 +169,10 @@ impl Tuning<'_, '_> {
             new
         });
         let plan = Plan { seed: self.seed.wrapping_add(FINAL_SEED), ..self.plan.clone() };
-        let mut finals = Finals::new(ranked, history, left.spare);
-        while let Some(point) = finals.next(|| strategy.ranked(space, history)) {
+        let mut finals = Finals::new(ranked, history, self.trials_left().saturating_sub(self.kept_for_advice()));
+        while self.has_time(left.began)
+            && let Some(point) = finals.next(|| strategy.ranked(space, history))
+        {
             let settings = [space.settings(&point), fixed.clone()].into_iter().flatten().collect();
             let settings = self.stack.complete(&settings)?;
             let trial = self.measure(&settings, "final", &plan, budget)?.trial;
@@ -243,6 +253,9 @@ impl Tuning<'_, '_> {
         let (Some((name, knob)), KeepAlive::Off) = (self.stack.knob(Role::KeepAlive), self.plan.keepalive) else {
             return Ok(());
         };
+        if self.trials_left() < ADVICE_TRIALS {
+            return Ok(());
+        }
         let objectives = if self.order.searches_rates() { Vec::new() } else { self.plan.objectives.clone() };
         let plan = Plan { keepalive: KeepAlive::On, objectives, ..self.plan.clone() };
         let now_on = self.stack.value(Role::KeepAlive, effective).is_some_and(|s| s.is_on());
@@ -271,8 +284,8 @@ impl Tuning<'_, '_> {
 
 /// What a search leaves to its finals.
 struct Left {
-    /// Trials of its budget.
-    spare: usize,
+    /// When the search began.
+    began: Instant,
     /// Points that are out of it: their trials were cut short.
     cut_short: Vec<Point>,
 }

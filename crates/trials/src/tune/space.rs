@@ -1,8 +1,10 @@
 //! What a tune searches: the knobs of a stack that have a reason to move, with values worth trying, and why the others stay.
 
-use lastdrop_model::documents::{Proposal, Searched, SizeDocument};
+use std::cmp::Reverse;
+
+use lastdrop_model::documents::{Clue, Goal, Proposal, Searched, SizeDocument};
 use lastdrop_model::settings::Takes;
-use lastdrop_model::{KeepAlive, Knob, Plan, Role, Setting, Settings};
+use lastdrop_model::{KeepAlive, Knob, Plan, ReloadClass, Role, Setting, Settings};
 use lastdrop_server::{Server, ServerError, Stack};
 use lastdrop_tune::{Limit, Parameter, Point, Space};
 
@@ -61,6 +63,30 @@ const CALM: [u64; 2] = [1000, 10_000];
 const KEPT_S: [u64; 5] = [1, 2, 5, 15, 60];
 /// A number that is searched by its name alone goes so many times below and above where it stands.
 const AROUND: u64 = 8;
+/// Settings that are searched for what was seen, at most and where there are trials for no more, and the trials that each takes.
+const MOST_SEEN: usize = 6;
+const LEAST_SEEN: usize = 2;
+const TRIALS_EACH: u32 = 3;
+/// Settings that are searched although nothing was seen that points to them, where nothing else is.
+const MOST_PROMISING: usize = 4;
+/// What is most often the limit of a server, the commonest first: a setting that is worth trying for one of these is the most promising.
+const COMMONEST: &[&str] = &[
+    "workers-exhausted",
+    "fpm-children-exhausted",
+    "sync-workers-waiting",
+    "single-worker-cpu",
+    "single-process",
+    "cpu-saturated",
+    "compression-bound",
+    "keepalive-off",
+    "upstream-connect-per-request",
+    "access-log-unbuffered",
+    "tls-bound",
+];
+/// Findings about memory: no reason to try a setting for anything else.
+const OF_MEMORY: &[&str] = &["memory-overcommit", "memory-leak", "unshared-memory"];
+/// Findings of a server of which one process or thread does all the work: settings for these are numbers of processes.
+const OF_PROCESSES: &[&str] = &["single-worker-cpu", "single-process"];
 /// Workers for each processor that leave room for slow clients, which a load from next door does not have.
 pub(super) const ROOM: u64 = 4;
 
@@ -83,10 +109,47 @@ pub(super) struct Facts<'a> {
     pub sizes: &'a [(usize, SizeDocument)],
     pub wishes: &'a Wishes,
     pub proposals: &'a [Proposal],
+    pub clues: &'a [Clue],
+    pub goal: Goal,
+    /// Trials of the search, at most.
+    pub trials: u32,
 }
 
 /// A setting with what is searched of it, or why it is not.
-type Considered = Result<(Parameter, String), String>;
+type Considered = Result<(Parameter, String), Left>;
+
+/// Why a setting is left alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Left {
+    /// There is something against it.
+    Because(String),
+    /// There is nothing for it.
+    NoReason,
+}
+
+impl From<String> for Left {
+    fn from(because: String) -> Left {
+        Left::Because(because)
+    }
+}
+
+impl Left {
+    fn words(self, name: &str) -> String {
+        match self {
+            Left::Because(because) => because,
+            Left::NoReason => format!("nothing that was seen points to it; --only {name} tries it"),
+        }
+    }
+}
+
+/// What makes a setting worth a trial, the surest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reason {
+    /// The user's word, its role, or a proposal: such settings are always searched.
+    Given,
+    /// So many clues, the first of which is at this place among all.
+    Seen(Reverse<usize>, usize),
+}
 
 impl Facts<'_> {
     /// Requests that can be in flight at once: more workers than that stay idle.
@@ -102,23 +165,74 @@ impl Facts<'_> {
         self.sizes.iter().find(|(of, _)| Some(*of) == place).map(|(_, size)| size)
     }
 
-    fn consider(&self, name: &str, knob: &Knob, place: Option<usize>) -> Considered {
+    fn consider(&self, name: &str, knob: &Knob, place: Option<usize>) -> (Reason, Considered) {
         if let Some(value) = self.wishes.fixed.get(name) {
-            return Err(format!("it is {value} in every trial (--fix)"));
+            return (Reason::Given, Err(format!("it is {value} in every trial (--fix)").into()));
         }
         if self.wishes.not.iter().any(|n| n == name) {
-            return Err("it is left out (--not)".into());
+            return (Reason::Given, Err("it is left out (--not)".to_string().into()));
         }
+        let named = |because: String| Ok((self.named(name, knob, place)?, because));
         if self.wishes.names(name) {
-            return Ok((self.named(name, knob, place)?, "it is asked for".into()));
+            return (Reason::Given, named("it is asked for".into()));
         }
         if !self.wishes.only.is_empty() {
-            return Err("it is not among those that are asked for (--only)".into());
+            return (Reason::Given, Err("it is not among those that are asked for (--only)".to_string().into()));
         }
-        match (self.by_role(name, knob, place), self.proposals.iter().find(|p| p.settings.contains_key(name))) {
-            (Err(_), Some(p)) => Ok((self.named(name, knob, place)?, format!("a look found: {}", p.because))),
-            (considered, _) => considered,
+        let by_role = self.by_role(name, knob, place);
+        if by_role.is_ok() {
+            return (Reason::Given, by_role);
         }
+        if let Some(p) = self.proposals.iter().find(|p| p.settings.contains_key(name)) {
+            return (Reason::Given, named(format!("a look found: {}", p.because)));
+        }
+        let clues = self.clues(name, knob, place);
+        let Some((at, clue)) = clues.first().filter(|_| by_role == Err(Left::NoReason)) else {
+            return (Reason::Given, by_role);
+        };
+        if let Err(why) = self.may_be_tried(name, knob) {
+            return (Reason::Given, Err(why.into()));
+        }
+        (Reason::Seen(Reverse(clues.len()), *at), named(format!("{} ({})", clue.because, clue.finding)))
+    }
+
+    /// The clues that a setting is worth trying for, with their places among all.
+    fn clues(&self, name: &str, knob: &Knob, place: Option<usize>) -> Vec<(usize, &Clue)> {
+        let of_memory = |c: &Clue| OF_MEMORY.contains(&c.finding.as_str()) && self.goal != Goal::Memory;
+        // In a stack a setting has its server's name before its own; what the host has is below all of them.
+        let server = name.strip_suffix(knob.name).and_then(|server| server.strip_suffix('.'));
+        let is_of = |c: &Clue| c.server.is_empty() || place.is_none() || server.is_none_or(|s| s == c.server);
+        let points = |c: &Clue| knob.findings.contains(&c.finding.as_str()) && is_of(c) && !of_memory(c);
+        self.clues.iter().enumerate().filter(|(_, clue)| points(clue)).collect()
+    }
+
+    /// May a search try it without being told to by name?
+    fn may_be_tried(&self, name: &str, knob: &Knob) -> Result<(), String> {
+        let by_name = |why: &str| Err(format!("{why}; --only {name} tries it"));
+        let present = self.present(name, knob).count();
+        match (knob.by_name, knob.role) {
+            (Some(why), _) => by_name(why),
+            (_, Some(Role::ThreadsPerWorker)) if present.is_none_or(|n| n <= 1) => {
+                by_name("the application has to be safe for threads")
+            }
+            (_, Some(Role::PoolStart | Role::SpareMin | Role::SpareMax)) => {
+                by_name("it follows from the size of the pool")
+            }
+            (_, Some(Role::Timeout)) => by_name("it decides which requests are given up, not how fast others are"),
+            _ => Ok(()),
+        }
+    }
+
+    /// The settings that are most often worth a trial, where nothing that was seen points to any.
+    fn promising(&self, name: &str, knob: &Knob, place: Option<usize>) -> Option<(usize, Parameter, String)> {
+        let at = COMMONEST.iter().position(|finding| knob.findings.contains(finding))?;
+        let wanted = self.wishes.only.is_empty() && knob.needs != ReloadClass::Sysctl;
+        if !wanted || self.may_be_tried(name, knob).is_err() {
+            return None;
+        }
+        let because =
+            format!("nothing that was seen points to any setting; this one is often worth it ({})", COMMONEST[at]);
+        Some((at, self.named(name, knob, place).ok()?, because))
     }
 
     /// What the search tries by itself.
@@ -134,9 +248,11 @@ impl Facts<'_> {
                 let levels: Vec<Setting> = [age].into_iter().chain(CALM).map(Setting::from).collect();
                 Ok((Parameter::steps(name, levels, 0), format!("each worker is replaced after {age} requests")))
             }
-            (Some(Role::Recycle), _) => Err("workers live long enough for a new one to cost next to nothing".into()),
+            (Some(Role::Recycle), _) => {
+                Err("workers live long enough for a new one to cost next to nothing".to_string().into())
+            }
             (Some(Role::KeepAlive), _) if self.plan.keepalive == KeepAlive::Off => {
-                Err("this load opens a connection for each request (--keepalive on)".into())
+                Err("this load opens a connection for each request (--keepalive on)".to_string().into())
             }
             (Some(Role::KeepAlive), _) => {
                 let other = knob.switched(!present.is_on());
@@ -145,11 +261,11 @@ impl Facts<'_> {
             (Some(Role::KeepAliveTimeout), Some(seconds)) if self.plan.keepalive != KeepAlive::Off => {
                 let pauses = self.plan.think.is_some() || self.plan.page.is_some();
                 if !pauses {
-                    return Err("users make no pause in which a connection would be kept (--think)".into());
+                    return Err("users make no pause in which a connection would be kept (--think)".to_string().into());
                 }
                 Ok((numbers(name, &KEPT_S, seconds), "users pause, and an idle connection may hold a worker".into()))
             }
-            _ => Err(format!("nothing of this load points to it; --only {name} tries it")),
+            _ => Err(Left::NoReason),
         }
     }
 
@@ -165,17 +281,27 @@ impl Facts<'_> {
     }
 
     /// One that the user has named.
-    fn named(&self, name: &str, knob: &Knob, place: Option<usize>) -> Result<Parameter, String> {
+    fn named(&self, name: &str, knob: &Knob, place: Option<usize>) -> Result<Parameter, Left> {
         let present = self.present(name, knob);
         let count = present.count().and_then(|n| u64::try_from(n).ok());
         let granule =
             if knob.role == Some(Role::PoolSize) { self.size(place).map_or(1, |s| s.threads_per_worker) } else { 1 };
+        let usual = knob.usual.iter().filter_map(|n| u64::try_from(*n).ok());
+        let usual: Vec<u64> = usual.filter(|n| knob.check(&Setting::from(*n)).is_ok()).collect();
+        let is_of_processes = OF_PROCESSES.iter().any(|finding| knob.findings.contains(finding));
+        let cores = place.and_then(|place| self.stack.server(place)).map_or(1, Server::cores);
         match (knob.takes, self.wishes.range(name), count) {
             (Takes::Count(..) | Takes::CountOr(..), Some((low, high)), Some(n)) => {
                 let p = Parameter::sizes(name, low, high, granule, n);
                 Ok(if low == 0 && n != 0 { with_kind(&p, Setting::Count(0)) } else { p })
             }
             (Takes::Count(..), None, Some(n)) if knob.role == Some(Role::PoolSize) => Ok(self.pool(name, n, place)),
+            (Takes::Count(..), None, Some(n)) if !usual.is_empty() => Ok(numbers(name, &usual, n)),
+            // More of them than processors only take turns.
+            (Takes::Count(least, most), None, Some(n)) if is_of_processes => {
+                let (least, most) = (least.max(1) as u64, most.max(1) as u64);
+                Ok(Parameter::sizes(name, least, (2 * cores).max(n).clamp(least, most), 1, n))
+            }
             (Takes::Count(least, most), None, Some(n)) => {
                 let (least, most) = (least.max(0) as u64, most.max(0) as u64);
                 let low = (n / AROUND).max(least);
@@ -194,12 +320,13 @@ impl Facts<'_> {
             }
             (Takes::Choice(words), None, _) => Ok(kinds(name, words.iter().map(|w| Setting::read(w)), present)),
             (Takes::CountOr(.., word), None, _) => {
-                let numbers = count.map_or_else(Vec::new, |n| vec![(n / 2).max(1), n, n * 2]);
+                let around = count.map_or_else(Vec::new, |n| vec![(n / 2).max(1), n, n * 2]);
+                let numbers = if is_of_processes { vec![1, cores.div_ceil(2), cores] } else { around };
                 let numbers = numbers.into_iter().map(Setting::from).filter(|n| knob.check(n).is_ok());
                 Ok(kinds(name, numbers.chain([Setting::Text(word.into())]), present))
             }
-            (_, Some(_), _) => Err(format!("it is {present}, which is no number: it has no --range")),
-            _ => Err("it is two numbers, which are not searched; a sweep tries given ones".into()),
+            (_, Some(_), _) => Err(format!("it is {present}, which is no number: it has no --range").into()),
+            _ => Err("it is two numbers, which are not searched; a sweep tries given ones".to_string().into()),
         }
     }
 }
@@ -241,12 +368,27 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
         _ => 3,
     };
     all.sort_by_key(|(_, knob, _)| (knob.when.is_some(), rank(knob)));
+    let place = |server: &Option<Server<'_>>| server.map(Server::place);
+    let mut considered: Vec<(Reason, Considered)> =
+        all.iter().map(|(name, knob, server)| facts.consider(name, knob, place(server))).collect();
+    if considered.iter().all(|(_, c)| c.is_err()) {
+        let open = considered.iter().enumerate().filter(|(_, (_, c))| *c == Err(Left::NoReason));
+        let promising = open.filter_map(|(i, _)| {
+            let (name, knob, server) = &all[i];
+            facts.promising(name, knob, place(server)).map(|(at, p, because)| (at, i, (p, because)))
+        });
+        let mut promising: Vec<_> = promising.collect();
+        promising.sort_by_key(|(at, i, _)| (*at, *i));
+        for (at, i, chosen) in promising.into_iter().take(MOST_PROMISING) {
+            considered[i] = (Reason::Seen(Reverse(0), at), Ok(chosen));
+        }
+    }
+    leave_out_the_least(&mut considered, facts.trials);
     let mut space = Space::default();
     let mut searched = Vec::new();
-    let mut roles: Vec<(Option<Role>, Option<usize>)> = Vec::new();
-    for (name, knob, server) in all {
-        let place = server.map(Server::place);
-        let considered = facts.consider(&name, knob, place).and_then(|(p, because)| {
+    let mut chosen: Vec<Chosen> = Vec::new();
+    for ((name, knob, server), (reason, considered)) in all.into_iter().zip(considered) {
+        let considered = considered.map_err(|left| left.words(&name)).and_then(|(p, because)| {
             if p.levels.len() < 2 {
                 return Err("there is no other value that could be tried".into());
             }
@@ -255,7 +397,8 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
         let (values, because) = match considered {
             Ok((parameter, because)) => {
                 let values = parameter.levels.iter().map(ToString::to_string).collect();
-                roles.push((knob.role, place));
+                let favoured = favoured(&parameter, knob, server).filter(|_| reason != Reason::Given);
+                chosen.push(Chosen { role: knob.role, place: place(&server), favoured });
                 space.parameters.push(parameter);
                 (values, because)
             }
@@ -264,14 +407,52 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
         searched.push(Searched { name, values, because });
     }
     for (place, size) in facts.sizes {
-        let of = roles.iter().enumerate().filter(|(_, of)| **of == (Some(Role::PoolSize), Some(*place)));
+        let is_pool = |c: &Chosen| c.role == Some(Role::PoolSize) && c.place == Some(*place);
+        let of = chosen.iter().enumerate().filter(|(_, c)| is_pool(c));
         let each = of.map(|(parameter, _)| (parameter, 1.0)).collect();
         let most = (size.fits.independent * size.threads_per_worker) as f64;
         space.limits.push(Limit { each, most });
     }
     let proposed = facts.proposals.iter().filter_map(|p| at(&space, &p.settings));
-    let moves = proposed.chain(moves(&space, facts, &roles)).collect();
+    let moves = proposed.chain(moves(&space, facts, &chosen)).collect();
     Prepared { space, moves, searched }
+}
+
+/// What a parameter of the space is.
+#[derive(Debug)]
+struct Chosen {
+    role: Option<Role>,
+    place: Option<usize>,
+    /// The level that an expert would try for what was seen.
+    favoured: Option<usize>,
+}
+
+/// The value that usually helps: the first of those that are worth trying, a process for each processor, the other of two.
+fn favoured(p: &Parameter, knob: &Knob, server: Option<Server<'_>>) -> Option<usize> {
+    let level = |wanted: Setting| p.levels.iter().position(|level| *level == wanted).filter(|i| *i != p.present);
+    let usual = || knob.usual.iter().find_map(|n| level(Setting::Count(*n)));
+    let is_of_processes = OF_PROCESSES.iter().any(|finding| knob.findings.contains(finding));
+    let processes = || level(Setting::from(server.filter(|_| is_of_processes)?.cores()));
+    let other = || (p.levels.len() == 2).then(|| 1 - p.present);
+    usual().or_else(processes).or_else(other)
+}
+
+/// Keeps of those for which there are clues as many as there are trials for, those with the most.
+fn leave_out_the_least(considered: &mut [(Reason, Considered)], trials: u32) {
+    let most = (trials.saturating_sub(1) / TRIALS_EACH) as usize;
+    let most = most.clamp(LEAST_SEEN, MOST_SEEN);
+    let mut seen: Vec<(Reason, usize)> = considered
+        .iter()
+        .enumerate()
+        .filter(|(_, (reason, c))| *reason != Reason::Given && c.as_ref().is_ok_and(|(p, _)| p.levels.len() > 1))
+        .map(|(i, (reason, _))| (*reason, i))
+        .collect();
+    seen.sort_unstable();
+    for (_, i) in seen.into_iter().skip(most) {
+        let because =
+            format!("{trials} trials are too few for it beside the others: --trials N, or name it with --only");
+        considered[i].1 = Err(because.into());
+    }
 }
 
 /// A parameter that does nothing unless another has some values.
@@ -308,11 +489,16 @@ fn at(space: &Space, settings: &Settings) -> Option<Point> {
     (point != space.start()).then_some(point)
 }
 
-/// What an expert would try first: workers that live, pools as large as the load can use and half of that, keep-alive the other way.
-fn moves(space: &Space, facts: &Facts<'_>, roles: &[(Option<Role>, Option<usize>)]) -> Vec<Point> {
-    let of = |role: Role| (0..roles.len()).filter(move |p| roles[*p].0 == Some(role));
+/// What an expert would try first: all that usually helps against what was seen; workers that live, pools as large as the load can use and
+/// half of that, keep-alive the other way; each of what usually helps by itself.
+fn moves(space: &Space, facts: &Facts<'_>, chosen: &[Chosen]) -> Vec<Point> {
+    let of = |role: Role| (0..chosen.len()).filter(move |p| chosen[*p].role == Some(role));
+    let favoured = || chosen.iter().enumerate().filter_map(|(parameter, c)| Some((parameter, c.favoured?)));
     let mut best = space.start();
     let mut moves = Vec::new();
+    let mut together = best.clone();
+    favoured().for_each(|(parameter, level)| together[parameter] = level);
+    moves.push(together);
     for parameter in of(Role::Recycle) {
         best[parameter] = space.parameters[parameter].levels.len() - 1;
         moves.push(best.clone());
@@ -335,5 +521,56 @@ fn moves(space: &Space, facts: &Facts<'_>, roles: &[(Option<Role>, Option<usize>
         point[parameter] = 1;
         moves.push(point);
     }
+    for (parameter, level) in favoured() {
+        let mut point = space.start();
+        point[parameter] = level;
+        moves.push(point);
+    }
     moves
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(clues: usize, at: usize, name: &str) -> (Reason, Considered) {
+        let p = Parameter::kinds(name, vec!["on".into(), "off".into()], 0);
+        (Reason::Seen(Reverse(clues), at), Ok((p, "seen".into())))
+    }
+
+    #[test]
+    fn with_few_trials_those_with_the_most_clues_are_searched_and_what_is_given_always() {
+        let given = (Reason::Given, Ok((Parameter::sizes("workers", 1, 8, 1, 4), "a pool".to_string())));
+        let names = ["sendfile", "cache", "level", "processes"];
+        let clues = [(1, 2), (1, 2), (2, 2), (2, 0)];
+        let all = || {
+            let seen = clues.iter().zip(names).map(|((n, at), name)| seen(*n, *at, name));
+            seen.chain([given.clone()]).collect::<Vec<_>>()
+        };
+        let kept = |trials: u32| {
+            let mut all = all();
+            leave_out_the_least(&mut all, trials);
+            all.into_iter().filter_map(|(_, c)| c.ok()).map(|(p, _)| p.name).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(2), ["level", "processes", "workers"]);
+        assert_eq!(kept(10), ["sendfile", "level", "processes", "workers"]);
+        assert_eq!(kept(25).len(), 5);
+        let mut all = all();
+        leave_out_the_least(&mut all, 2);
+        assert!(matches!(&all[1].1, Err(Left::Because(why)) if why.contains("--trials")), "{:?}", all[1]);
+    }
+
+    #[test]
+    fn what_usually_helps_is_tried_first() {
+        let level = Knob::by_reload("level", Takes::Count(1, 9), "1", "", "").usually(&[1, 4]);
+        let p = numbers("level", &[1, 4], 9);
+        assert_eq!(p.levels.iter().map(ToString::to_string).collect::<Vec<_>>(), ["1", "4", "9"]);
+        assert_eq!(favoured(&p, &level, None), Some(0));
+        // It stands there already: the next one.
+        assert_eq!(favoured(&numbers("level", &[1, 4], 1), &level, None), Some(1));
+        let switch = Knob::by_reload("cache", Takes::Switch { on: "on", off: "off" }, "off", "", "");
+        assert_eq!(favoured(&Parameter::kinds("cache", vec!["off".into(), "on".into()], 0), &switch, None), Some(1));
+        let plain = Knob::by_reload("n", Takes::Count(1, 100), "9", "", "");
+        assert_eq!(favoured(&Parameter::sizes("n", 1, 100, 1, 9), &plain, None), None);
+    }
 }

@@ -23,7 +23,7 @@ use lastdrop_tune::{Decision, Guard, Parameter, Race, RaceVerdict};
 
 use super::race::{MIN_PAIRS, diff};
 use super::visits::{Looked, Looking, Shared, Whose};
-use super::{LONGEST_BLOCK, NOTHING_TO_TRY, Ready, Tuning};
+use super::{LONGEST_BLOCK, Ready, Tuning};
 
 /// A number is moved by this factor at most.
 const FACTOR: f64 = 1.5;
@@ -67,6 +67,7 @@ struct Steps<'t, 'a, 'b> {
     remembered: Vec<Experience>,
     /// And of the servers as they were.
     as_it_was: Vec<Experience>,
+    began: Instant,
     /// Why no step more is made: to bring settings into force costs visitors their answers, whatever the settings are.
     hurts: Option<String>,
 }
@@ -101,6 +102,7 @@ impl Tuning<'_, '_> {
             })
             .collect();
         self.document.searched.clone_from(&prepared.searched);
+        self.document.planned = Some(self.plan_steps());
         let fixed = wishes.fixed.clone();
         self.lab.tell(&Event::Stage { stage: Stage::Steps });
         let block = self.block();
@@ -113,6 +115,7 @@ impl Tuning<'_, '_> {
             current: Settings::new(),
             remembered: Vec::new(),
             as_it_was: Vec::new(),
+            began: Instant::now(),
             hurts: None,
         };
         steps.begin(by)?;
@@ -235,8 +238,16 @@ impl Steps<'_, '_, '_> {
         }
         if settings.is_empty() {
             let tried = self.tuning.document.visited.as_ref().is_some_and(|v| !v.steps.is_empty());
-            let because = if tried { "no step was shown to be better for visitors" } else { NOTHING_TO_TRY };
-            (self.tuning.document.verdict, self.tuning.document.because) = (TuneVerdict::NoGain, because.into());
+            (self.tuning.document.verdict, self.tuning.document.because) = if tried {
+                (TuneVerdict::NoGain, "no step was shown to be better for visitors".into())
+            } else {
+                let elapsed = self.began.elapsed();
+                (
+                    TuneVerdict::Inconclusive,
+                    self.tuning
+                        .nothing_tried(self.tuning.document.searched.iter().all(|s| s.values.is_empty()), elapsed),
+                )
+            };
             return Ok(());
         }
         self.tuning.lab.tell(&Event::Stage { stage: Stage::Race });

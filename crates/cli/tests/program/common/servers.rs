@@ -66,11 +66,16 @@ pub fn open_folder(folder: &Folder, name: &str) -> PathBuf {
 
 /// nginx with these lines in its http block, which shall answer at this port.
 pub fn nginx(folder: &Folder, http: &str, port: u16) -> Daemon {
+    nginx_of(folder, 2, http, port)
+}
+
+/// The same with so many worker processes.
+pub fn nginx_of(folder: &Folder, processes: usize, http: &str, port: u16) -> Daemon {
     let (config, dir) = (folder.join("nginx.conf"), folder.path().display());
     write(
         &config,
         &format!(
-            "user www-data;\nworker_processes 2;\ndaemon off;\npid {dir}/nginx.pid;\nerror_log {dir}/nginx.log;\nevents {{}}\n\
+            "user www-data;\nworker_processes {processes};\ndaemon off;\npid {dir}/nginx.pid;\nerror_log {dir}/nginx.log;\nevents {{}}\n\
              http {{\n access_log off;\n{http}\n}}\n"
         ),
     );

@@ -1,0 +1,206 @@
+//! Clues: what a look points to, for a search that tries settings itself.
+//!
+//! A finding excludes what looks like it, which takes half a minute of experiments. A search needs less: a reason to try a setting. A
+//! wrong clue costs it some trials, a missing one costs the gain. So thresholds here are lower than those of the rules, and one sign
+//! points to all findings that it may be part of. Which settings are worth trying for a finding stands in the tables of knobs.
+
+use lastdrop_model::documents::Clue;
+use lastdrop_model::examination::Examination;
+
+use super::case::{Case, View};
+use super::{LIMITS, RISKS, WASTES};
+
+/// A thread or process that uses this much of a processor may soon use all of it. With the load on the same processors it never does.
+const NEARLY_ONE_CORE: f64 = 0.6;
+/// From here on processors may be what lacks.
+const NEARLY_FULL: f64 = 0.75;
+/// Share of the processor time of all servers from which on one of them is worth a trial.
+const TAKES_PART: f64 = 0.2;
+/// Share of a pool at work from which on it may be too small.
+const MOST_OF_A_POOL: f64 = 0.7;
+/// Share of a limit (queue, files, ports) from which on it may be reached.
+const NEAR_A_LIMIT: f64 = 0.7;
+/// Workers born for each request, connections opened for each request, from which on they may matter.
+const BIRTHS: f64 = 0.002;
+const CONNECTS: f64 = 0.5;
+
+/// What one sign may be part of.
+const ONE_CORE: &[&str] =
+    &["single-worker-cpu", "single-process", "interpreter-lock", "event-loop-blocked", "cpu-saturated"];
+const PROCESSORS: &[&str] = &["cpu-saturated", "compression-bound"];
+const POOL: &[&str] =
+    &["workers-exhausted", "fpm-children-exhausted", "sync-workers-waiting", "perl-interpreters-exhausted"];
+const QUEUE: &[&str] = &["accept-queue-overflow", "upstream-backlog-overflow", "uwsgi-queue-full"];
+
+/// What the load that is asked about points to, in the order in which it explains the others. Each pair of finding and server once.
+#[must_use]
+pub fn clues(examination: &Examination) -> Vec<Clue> {
+    let mut all: Vec<Clue> = Vec::new();
+    let Some(case) = Case::of(examination) else { return all };
+    let mut add = |server: &str, findings: &[&str], because: &str| {
+        for finding in findings {
+            if !all.iter().any(|c| c.finding == *finding && c.server == server) {
+                all.push(Clue { finding: (*finding).into(), server: server.into(), because: because.into() });
+            }
+        }
+    };
+    for rule in [LIMITS, WASTES, RISKS].into_iter().flatten().flat_map(|table| table.iter()) {
+        if let Some(finding) = (rule.look)(&case) {
+            add(&finding.server, &[rule.id], &finding.title);
+        }
+    }
+    let mut servers = case.servers();
+    servers.sort_by(|a, b| b.seen.cpu_cores.unwrap_or(0.0).total_cmp(&a.seen.cpu_cores.unwrap_or(0.0)));
+    let all_cores: f64 = servers.iter().filter_map(|v| v.seen.cpu_cores).sum();
+    for v in &servers {
+        for (findings, because) in signs(&case, v, all_cores) {
+            add(&v.about.server, findings, &because);
+        }
+    }
+    all
+}
+
+/// What is seen of one server.
+fn signs(case: &Case<'_>, v: &View<'_>, all_cores: f64) -> Vec<(&'static [&'static str], String)> {
+    let mut all: Vec<(&'static [&'static str], String)> = Vec::new();
+    let (seen, main) = (v.seen, case.main);
+    let hottest = seen.hottest_thread_cores.max(seen.hottest_process_cores);
+    let cores = seen.cpu_cores.unwrap_or(0.0);
+    if hottest >= NEARLY_ONE_CORE {
+        let because = format!("the busiest of its processes uses {hottest:.2} of a processor");
+        all.push((ONE_CORE, because.clone()));
+        all.push((PROCESSORS, because));
+    }
+    let used = main.busy(&v.about.cpus) + main.steal;
+    if used >= NEARLY_FULL && cores >= TAKES_PART * all_cores && cores > 0.0 {
+        let because = format!("processors are {:.0} % busy, and it uses {cores:.2} of them", used.min(1.0) * 100.0);
+        all.push((PROCESSORS, because.clone()));
+        if case.all.tls && v.place == 0 {
+            all.push((&["tls-bound"], because));
+        }
+    }
+    if v.has_pool() && (v.busy() >= MOST_OF_A_POOL * v.size().max(1.0) || v.queue() >= 0.5) {
+        let (busy, size, queue) = (v.busy(), v.size(), v.queue());
+        all.push((POOL, format!("{busy:.1} of {size:.0} workers are at work, {queue:.1} connections wait for one")));
+    }
+    let overflows = v.moved("ListenOverflows");
+    let near_its_end = |most: Option<u64>, limit: Option<u64>| {
+        most.zip(limit).is_some_and(|(most, limit)| limit > 0 && most as f64 >= NEAR_A_LIMIT * limit as f64)
+    };
+    if overflows > 0 || near_its_end(seen.queue_most, seen.queue_limit) {
+        let (most, limit) = (seen.queue_most.unwrap_or(0), seen.queue_limit.unwrap_or(0));
+        all.push((
+            QUEUE,
+            format!("{most} of at most {limit} connections waited to be accepted, {overflows} found no room"),
+        ));
+    }
+    if case.per_request(seen.born) >= BIRTHS && seen.born >= 2 {
+        let because = format!("{} workers were born for {} requests", seen.born, main.answered);
+        all.push((&["process-churn"], because.clone()));
+        if seen.workers_last > seen.workers_first {
+            all.push((&["spawn-ramp", "fpm-spawn-lag"], because));
+        }
+    }
+    if v.share("peer") >= 0.5 && v.busy() >= 0.5 {
+        all.push((&["slow-upstream"], "most of its workers wait for a server behind it".into()));
+    }
+    let opened = v.moved("ActiveOpens").saturating_sub(main.connections);
+    let passes_on = v.is(&["nginx", "haproxy", "apache"]) && !v.about.connects.is_empty();
+    if passes_on && case.per_request(opened) >= CONNECTS {
+        let each = case.per_request(opened);
+        all.push((&["upstream-connect-per-request"], format!("{each:.1} connections a request are opened behind it")));
+    }
+    if main.keepalive && v.place == 0 && case.per_request(main.connections) >= CONNECTS && main.answered >= 20 {
+        let because =
+            format!("clients that keep connections had to open {} for {} requests", main.connections, main.answered);
+        all.push((&["keepalive-off"], because));
+    }
+    let kept = seen.waiting("client kept").max(seen.scoreboard.get("K").copied().unwrap_or(0.0));
+    if kept >= 0.3 * v.size().max(1.0) && v.has_pool() {
+        all.push((&["keepalive-hogging"], format!("{kept:.1} workers are held by idle connections of clients")));
+    }
+    if near_its_end(seen.fds, seen.fds_limit) {
+        all.push((&["fd-limit", "nginx-connections-exhausted"], "its files are near their limit".into()));
+    }
+    if near_its_end(seen.ports_held, seen.local_ports) {
+        all.push((&["port-exhaustion"], "most local ports are taken".into()));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use lastdrop_model::examination::{Examined, ServerSeen, Step, StepKind, Times};
+
+    use super::*;
+
+    fn examination(about: Examined, seen: ServerSeen, step: Step) -> Examination {
+        let (response, server) =
+            (Times { count: 100, mean: 5e3, p50: 5e3, p99: 6e3, ..Times::default() }, about.server.clone());
+        let step = Step {
+            kind: StepKind::Main,
+            users: 10,
+            answered: 1000,
+            due: 1000,
+            duration_s: 3.0,
+            answered_rps: 333.0,
+            response,
+            service: response,
+            servers: vec![ServerSeen { server, ..seen }],
+            ..step
+        };
+        Examination { servers: vec![about], steps: vec![step], processors: 2, ..Examination::default() }
+    }
+
+    fn of(server: &str) -> Examined {
+        Examined { server: server.into(), kind: server.into(), ..Examined::default() }
+    }
+
+    fn ids(all: &[Clue]) -> Vec<&str> {
+        all.iter().map(|c| c.finding.as_str()).collect()
+    }
+
+    #[test]
+    fn a_worker_that_nearly_fills_a_core_points_to_more_of_them_and_to_less_work() {
+        let seen = ServerSeen {
+            hottest_thread_cores: 0.8,
+            hottest_process_cores: 0.8,
+            cpu_cores: Some(0.8),
+            ..ServerSeen::default()
+        };
+        let all = clues(&examination(of("nginx"), seen, Step { cores: vec![0.5, 0.8], ..Step::default() }));
+        for id in ["single-worker-cpu", "single-process", "cpu-saturated", "compression-bound"] {
+            let clue = all.iter().find(|c| c.finding == id).unwrap_or_else(|| panic!("{id} in {all:?}"));
+            assert!(clue.server == "nginx" && clue.because.contains("0.80"), "{clue:?}");
+        }
+        let once = ids(&all).iter().filter(|id| **id == "cpu-saturated").count();
+        assert!(once == 1 && !ids(&all).contains(&"accept-queue-overflow"), "{all:?}");
+    }
+
+    #[test]
+    fn a_server_that_has_nothing_to_do_points_to_nothing() {
+        let all =
+            clues(&examination(of("nginx"), ServerSeen::default(), Step { cores: vec![0.1, 0.1], ..Step::default() }));
+        assert_eq!(all, []);
+        assert_eq!(clues(&Examination::default()), []);
+    }
+
+    #[test]
+    fn a_pool_at_work_and_a_queue_near_its_end_are_clues() {
+        let seen = ServerSeen {
+            workers_most: 2,
+            workers_last: 2,
+            threads: 2.0,
+            waits: [("sleep".to_string(), 2.0)].into(),
+            queue_mean: Some(4.0),
+            queue_most: Some(5),
+            queue_limit: Some(5),
+            ..ServerSeen::default()
+        };
+        let about = Examined { one_request_a_worker: true, ..of("php-fpm") };
+        let all = clues(&examination(about, seen, Step { cores: vec![0.1, 0.1], ..Step::default() }));
+        for id in ["fpm-children-exhausted", "upstream-backlog-overflow"] {
+            assert!(ids(&all).contains(&id), "{id} in {all:?}");
+        }
+    }
+}
