@@ -32,6 +32,7 @@ use lastdrop_model::{Exchange, Kind, Plan, Run, Wish, raw};
 
 pub use self::calendar::{c_time, day, local_time};
 pub use self::refusal::{Refusal, beyond, failed, host_and_port, out_of_bounds, refuse, whole};
+use crate::resident;
 use crate::signals::Stop;
 use crate::stdio::note;
 
@@ -57,6 +58,7 @@ pub struct Carried {
 pub fn carry_out(plan: &Plan, wish: Wish, stop: &Stop, show: &mut dyn FnMut(&[Exchange])) -> Result<Carried, LabError> {
     let mut lab = Lab::new(&stop.flag, vec![Box::new(Requests { wish, show })]);
     lab.observe = false;
+    resident::release_code();
     let run = lab.run(plan, "")?;
     let first_answer = lab.first_answer.take();
     Ok(Carried { run, first_answer, signal: stop.signal() })
