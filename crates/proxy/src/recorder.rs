@@ -165,7 +165,7 @@ fn size(exchange: &Exchange) -> usize {
     let pairs = |all: &[(String, String)]| all.iter().map(|(n, v)| n.len() + v.len() + 48).sum::<usize>();
     let body = match &exchange.body {
         Sent::Nothing | Sent::Lost => 0,
-        Sent::Text(text) => text.len(),
+        Sent::Text(text) | Sent::File(text) => text.len(),
         Sent::Form(fields) | Sent::Multipart(fields) => pairs(fields),
     };
     let answer = exchange.answer.as_ref().map_or(0, |a| a.text.len() + pairs(&a.headers));
