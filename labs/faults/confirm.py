@@ -48,7 +48,7 @@ def told(fault, answer):
         return {"limit": answer["limit"], "why": "; ".join(answer.get("notes", []))}
     # Of one that is withdrawn there is no finding any more.
     finding = next((f for f in answer["findings"] if f["id"] == tried["id"]), {"fix": []})
-    promised = (finding.get("expect") or {}).get("ratio")
+    promised = (finding.get("expected") or {}).get("ratio")
     return {"limit": tried["id"], "right": tried["id"] in fault.accepted,
             "change": ", ".join(f"{fix['knob']} {fix['from']} → {fix['to']}" for fix in finding.get("fix", [])),
             "promised": promised, "brought": tried["ratio"], "interval": tried["interval"], "after": tried.get("limit_after"),

@@ -16,3 +16,4 @@ pub mod stacks;
 pub mod syscalls;
 pub mod usl;
 mod waiting;
+pub mod workers;

@@ -155,11 +155,16 @@ pub fn growth(points: &[Aged]) -> Option<Growth> {
 
 /// A page: memory comes in these, and one that a worker touches for the first time is no growth.
 const PAGE_BYTES: f64 = 4096.0;
-/// Workers that have grown by less than this meanwhile are done growing: four pages, or this share of what they have.
-const FLAT_PAGES: f64 = 4.0;
+/// Workers that have grown by less than this meanwhile are done growing: sixteen pages, or this share of what they have. A heap takes memory
+/// in steps of 32 pages and more, so that a few pages over some dozen requests are the last caches filling.
+const FLAT_PAGES: f64 = 16.0;
 const FLAT_SHARE: f64 = 0.01;
 /// Of a growth that goes on at half its pace, the end is in sight.
 const SLOWING: f64 = 0.5;
+/// Unsharing slows down as less is left to unshare, a leak does not: from step to step at most this share of the pace before, and of the
+/// first pace at the end.
+const FALLS_EACH: f64 = 0.95;
+const FALLS_BY_THE_END: f64 = 0.8;
 /// A worker counts as settled only where it was watched for as long again, and more.
 const WATCHED: f64 = 0.6;
 
@@ -193,7 +198,17 @@ pub fn settling(ages: &[(f64, f64)]) -> Option<Settling> {
     let early = ages.iter().copied().find(|(age, _)| *age >= 0.2 * last).filter(|(age, _)| *age < middle);
     let before = pace(early.unwrap_or(ages[0]), (middle, at_middle));
     let now = pace((middle, at_middle), (last, at_last));
-    Some(if now < SLOWING * before { Settling::Slowing } else { Settling::Growing })
+    let paces: Vec<f64> = ages.windows(2).map(|w| pace(w[0], w[1])).collect();
+    let slows = now < SLOWING * before || is_falling(&paces);
+    Some(if slows { Settling::Slowing } else { Settling::Growing })
+}
+
+/// Do the last three of these paces of growth fall, one after the other? Then what grows is bounded, as unsharing is by what was shared.
+/// Fewer than three do not tell; the first steps may be higher than a leak's, when caches fill before it shows.
+#[must_use]
+pub fn is_falling(paces: &[f64]) -> bool {
+    let [.., first, second, third] = *paces else { return false };
+    first > 0.0 && second <= FALLS_EACH * first && third <= FALLS_EACH * second && third <= FALLS_BY_THE_END * first
 }
 
 impl Growth {
@@ -201,6 +216,12 @@ impl Growth {
     #[must_use]
     pub fn is_real(&self, requests: f64) -> bool {
         self.private.is_positive() && self.private.value * requests >= FLAT_PAGES * PAGE_BYTES
+    }
+
+    /// Is a part of it memory that was not there before, beyond chance? What workers only unshare ends when nothing is shared any more.
+    #[must_use]
+    pub fn is_leak(&self, requests: f64) -> bool {
+        self.is_real(requests) && self.leaked.is_positive() && self.leaked.value * requests >= FLAT_PAGES * PAGE_BYTES
     }
 }
 
@@ -314,12 +335,51 @@ mod tests {
     }
 
     #[test]
+    fn growth_whose_increments_fall_is_unsharing_and_no_leak() {
+        // Of MB, every 15 requests.
+        let after = |increments: &[f64]| -> Vec<(f64, f64)> {
+            let mut bytes = 20.0 * MB;
+            let grown = increments.iter().enumerate().map(|(i, more)| {
+                bytes += more * MB;
+                (2.0 + 15.0 * (i as f64 + 1.0), bytes)
+            });
+            std::iter::once((2.0, 20.0 * MB)).chain(grown.collect::<Vec<_>>()).collect()
+        };
+        for falling in [&[1.9, 1.5, 1.1][..], &[3.0, 1.9, 1.5, 1.1], &[2.4, 1.9, 1.5, 1.2], &[2.0, 1.0, 0.6, 0.4]] {
+            assert_eq!(settling(&after(falling)), Some(Settling::Slowing), "{falling:?}");
+        }
+        for steady in
+            [&[1.5, 1.5, 1.5][..], &[4.0, 1.5, 1.5, 1.5], &[1.5, 1.4, 1.5, 1.45], &[1.1, 1.5, 1.9], &[1.5, 1.45, 1.4]]
+        {
+            assert_eq!(settling(&after(steady)), Some(Settling::Growing), "{steady:?}");
+        }
+        assert!(
+            !is_falling(&[])
+                && !is_falling(&[2.0, 1.0])
+                && !is_falling(&[0.0, 0.0, 0.0])
+                && !is_falling(&[-1.0, -2.0, -3.0])
+        );
+    }
+
+    #[test]
+    fn what_is_only_unshared_is_no_leak() {
+        let of = |leaked: f64, error: f64, unshared: f64| {
+            let estimate = |value: f64| Estimate::of(value, error);
+            Growth { private: estimate(leaked + unshared), leaked: estimate(leaked), unshared: estimate(unshared) }
+        };
+        assert!(of(16_384.0, 500.0, 32_768.0).is_leak(60.0));
+        // Unshared alone; and 20 kB over 64 requests.
+        assert!(!of(100.0, 500.0, 32_768.0).is_leak(60.0) && of(100.0, 500.0, 32_768.0).is_real(60.0));
+        assert!(!of(312.0, 20.0, 0.0).is_leak(64.0) && !of(312.0, 20.0, 0.0).is_real(64.0));
+    }
+
+    #[test]
     fn a_page_here_and_there_is_no_leak() {
         let growth = |bytes: f64| {
             let estimate = Estimate { value: bytes, interval: (bytes * 0.9, bytes * 1.1) };
             Growth { private: estimate, leaked: estimate, unshared: estimate }
         };
-        assert!(!growth(42.0).is_real(55.0) && growth(400.0).is_real(55.0) && !growth(-400.0).is_real(55.0));
+        assert!(!growth(42.0).is_real(55.0) && growth(1_600.0).is_real(55.0) && !growth(-1_600.0).is_real(55.0));
     }
 
     #[test]

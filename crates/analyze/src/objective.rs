@@ -39,7 +39,7 @@ pub fn judge(objectives: &[Objective], plan: &Plan, phases: &[PhaseReport], serv
                     }
                 },
                 Metric::Rate => (results.rate.answered_rps, false),
-                metric @ (Metric::Cpu | Metric::CpuPerRequest) => match server.and_then(|s| cpu(metric, phases, s)) {
+                metric @ (Metric::Cpu | Metric::CpuPerRequest) => match cpu(metric, phases, server) {
                     Some(value) => (value, false),
                     None => return Judged { seen: UNSEEN.into(), ..nothing() },
                 },
@@ -60,9 +60,15 @@ pub fn judge(objectives: &[Objective], plan: &Plan, phases: &[PhaseReport], serv
 const UNSEEN: &str = "not known and cannot be judged: the server's processes could not be looked at from here (on another machine, or \
                       another user's)";
 
-/// CPU of the measured phase, in the unit of the metric. A look counts by how much of its time lies within the phase.
-fn cpu(metric: &Metric, phases: &[PhaseReport], server: &Observed) -> Option<f64> {
+/// CPU of the measured phase, in the unit of the metric: of a request that of the server and all behind it, which is counted over the whole
+/// phase where they are on this machine. Otherwise looks at the server tell; one counts by how much of its time lies within the phase.
+fn cpu(metric: &Metric, phases: &[PhaseReport], server: Option<&Observed>) -> Option<f64> {
     let at = phases.iter().position(|p| p.measured)?;
+    let counted = phases[at].server_cpu.map(|cpu| cpu.us_per_request).filter(|us| *us > 0.0);
+    if let (Metric::CpuPerRequest, Some(us)) = (metric, counted) {
+        return Some(us);
+    }
+    let server = server?;
     let start: f64 = phases[..at].iter().map(|p| p.duration_s).sum();
     let end = start + phases[at].duration_s;
     let (mut sum, mut seconds) = (0.0, 0.0);

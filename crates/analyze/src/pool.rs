@@ -27,6 +27,47 @@ pub struct Fits {
     pub worst_case: u64,
 }
 
+/// What tells whether a worker has served: a worker that has not is nearly all of it shared with its parent, and says nothing of what
+/// it will need.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Service {
+    /// What it has for itself, bytes.
+    pub private: u64,
+    /// Requests of its life, where the status page tells.
+    pub requests: Option<u64>,
+    /// It has used next to no processor time and written nothing since it was forked.
+    pub untouched: bool,
+}
+
+/// The first request loads what the second one finds: fewer tell nothing of a worker's size.
+const FIRST_REQUESTS: u64 = 2;
+/// A status page is asked now and then, and answered by workers of the pool: so few requests are not its visitors'.
+const FEW_REQUESTS: u64 = 10;
+/// A worker that has served so many has the size that its requests need, however small that is.
+const SURELY_WARM: u64 = 20;
+/// Workers with this share of what the next larger one has are another sort: those that have served have grown by then.
+const COLD_SHARE: f64 = 1.0 / 3.0;
+
+/// Which of these workers have served. Those that have not are told by their requests, otherwise by private memory: below a gap by which the
+/// next larger worker has three times as much. None of them: a pool that has served nothing.
+#[must_use]
+pub fn warm(workers: &[Service]) -> Vec<bool> {
+    let total: u64 = workers.iter().filter_map(|w| w.requests).sum();
+    let all_told = workers.iter().all(|w| w.requests.is_some());
+    let least = FEW_REQUESTS.min(FIRST_REQUESTS * workers.len() as u64);
+    if all_told && total < least || workers.iter().all(|w| w.requests.is_none() && w.untouched) {
+        return vec![false; workers.len()];
+    }
+    let has_served = |w: &Service| if let Some(n) = w.requests { n >= FIRST_REQUESTS } else { !w.untouched };
+    let mut sizes: Vec<u64> = workers.iter().filter(|w| has_served(w)).map(|w| w.private).collect();
+    sizes.sort_unstable();
+    // The highest of the gaps: what is below it is cold.
+    let gap = sizes.windows(2).rev().find(|pair| (pair[0] as f64) < COLD_SHARE * pair[1] as f64).map(|pair| pair[1]);
+    let is_small =
+        |w: &Service| gap.is_some_and(|least| w.private < least) && w.requests.is_none_or(|n| n < SURELY_WARM);
+    workers.iter().map(|w| has_served(w) && !is_small(w)).collect()
+}
+
 /// Real memory of a group: the sum of the proportional sizes.
 #[must_use]
 pub fn real_memory(workers: &[Worker]) -> u64 {
@@ -146,6 +187,38 @@ mod tests {
         assert!(f.independent < 40 && f.independent > f.worst_case, "{f:?}");
         assert_eq!(f.worst_case, 26);
         assert_eq!(fits(1, &[], 0), None);
+    }
+
+    #[test]
+    fn workers_that_have_served_nothing_are_told_by_requests_and_by_memory() {
+        let by_requests = |private, requests| Service { private, requests: Some(requests), untouched: false };
+        let by_memory = |private| Service { private, ..Service::default() };
+        let untouched = |private| Service { private, requests: None, untouched: true };
+        let rows = [
+            ("requests tell", vec![by_requests(69 * MB, 40), by_requests(MB, 0), by_requests(70 * MB, 1)], "wcc"),
+            (
+                "0.3 against 69 MB",
+                vec![by_memory(69 * MB), by_memory(300_000), by_memory(320_000), by_memory(71 * MB)],
+                "wccw",
+            ),
+            ("they differ, and none is cold", vec![by_memory(30 * MB), by_memory(69 * MB), by_memory(40 * MB)], "www"),
+            ("it has served many small pages", vec![by_requests(MB, 500), by_requests(69 * MB, 400)], "ww"),
+            ("it has answered the status page", vec![by_requests(MB, 3), by_requests(69 * MB, 400)], "cw"),
+            ("a pool that has served nothing", vec![by_requests(300_000, 0); 3], "ccc"),
+            (
+                "but for its status page",
+                vec![by_requests(300_000, 4), by_requests(300_000, 0), by_requests(300_000, 0)],
+                "ccc",
+            ),
+            ("the same without a status page", vec![untouched(300_000), untouched(310_000)], "cc"),
+            ("one worker that has served", vec![by_requests(MB, 2)], "w"),
+            ("a new worker beside old ones", vec![by_memory(20 * MB), untouched(19 * MB)], "wc"),
+            ("none", vec![], ""),
+        ];
+        for (what, workers, expected) in rows {
+            let seen: String = warm(&workers).into_iter().map(|w| if w { 'w' } else { 'c' }).collect();
+            assert_eq!(seen, expected, "{what}");
+        }
     }
 
     #[test]

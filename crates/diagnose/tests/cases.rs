@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use lastdrop_diagnose::findings::{all_about, diagnose};
 use lastdrop_model::SessionState;
-use lastdrop_model::documents::Severity;
+use lastdrop_model::documents::{Severity, WorkersCeiling};
 use lastdrop_model::examination::{Examination, LoadShape, PeerSeen, ServerSeen, Step, StepKind};
 use serde::Deserialize;
 
@@ -415,4 +415,198 @@ fn workers_that_are_replaced_are_the_limit_only_where_they_are_missing() {
         server(all, "php-fpm").born = 25;
     };
     assert_eq!(limit_of("db-slow.sleep", recycled).as_deref(), Some("db-slow"));
+}
+
+/// Sync workers of gunicorn close each connection after its answer, whatever the proxy before them does.
+#[test]
+fn a_connection_is_not_to_be_kept_to_who_closes_it() {
+    let advice = |class: &str| {
+        let mut all = case("sync-workers-waiting.few-connections").examination;
+        for server in all.servers.iter_mut().filter(|s| s.kind == "gunicorn") {
+            server.settings.insert("worker_class".into(), class.into());
+        }
+        for server in all.servers.iter_mut().filter(|s| s.kind == "haproxy") {
+            server.settings.insert("http-reuse".into(), "never".into());
+        }
+        let said = diagnose(&all);
+        let found =
+            said.findings.into_iter().find(|f| f.id == "upstream-connect-per-request").expect("it connects each time");
+        (found.advice, found.fix.len())
+    };
+    let (sync, fixes) = advice("sync");
+    assert!(sync.contains("sync workers of") && sync.contains("gthread") && !sync.contains("http-reuse"), "{sync}");
+    assert_eq!(fixes, 0, "{sync}");
+    let (threads, _) = advice("gthread");
+    assert!(threads.contains("http-reuse") && !threads.contains("close each connection"), "{threads}");
+}
+
+/// More workers than a ceiling allows are not advised, nor is a number that the cores do not need.
+#[test]
+fn as_many_workers_are_advised_as_are_needed_and_as_ceilings_allow() {
+    let advised = |ceilings: &[(&str, u64)], cpu_s: f64| {
+        let mut all = case("sync-workers-waiting").examination;
+        let users = main_of(&mut all).users;
+        let gunicorn = all.servers.iter_mut().find(|s| s.kind == "gunicorn").expect("the pool");
+        gunicorn.ceilings = ceilings
+            .iter()
+            .map(|(by, number)| WorkersCeiling {
+                by: (*by).into(),
+                number: *number,
+                because: format!("{by} allows {number}"),
+            })
+            .collect();
+        let main = main_of(&mut all);
+        main.server_cpu_s = Some(cpu_s * main.answered as f64);
+        let said = diagnose(&all);
+        let advice = said.workers_advice.clone().expect("a pool");
+        let limit = said.findings.into_iter().find(|f| Some(&f.id) == said.limit.as_ref()).expect("a limit");
+        let to = limit.fix.iter().find(|f| f.knob == "workers").and_then(|f| f.to.as_u64());
+        (limit.id, to, advice, limit.advice, users)
+    };
+    let alone = case("sync-workers-waiting").examination.step(StepKind::Alone).expect("one user").service.mean / 1e6;
+    // A request that computes for half of its time: two cores have enough with 4 at work, and 2 for the moments in between.
+    let (id, to, advice, _, _) = advised(&[("memory", 500)], alone / 2.0);
+    assert_eq!(id, "sync-workers-waiting");
+    assert_eq!(
+        (to, advice.need, advice.bound_by.as_str()),
+        (Some(advice.number), Some(advice.number), "need"),
+        "{advice:?}"
+    );
+    let cores = case("sync-workers-waiting").examination.main().expect("a load").cores.len() as f64;
+    let at_work = 2.0 * cores;
+    assert_eq!(advice.number, (at_work + at_work.sqrt()).ceil() as u64, "{advice:?}");
+    // The database allows fewer than it has: more are not advised at all, and why is said.
+    let (_, to, advice, words, _) = advised(&[("memory", 500), ("database", 1)], alone / 2.0);
+    assert_eq!((to, advice.number, advice.too_few), (None, 1, true), "{advice:?}");
+    assert!(words.contains("more workers would not help") && words.contains("database allows 1"), "{words}");
+}
+
+/// Ten visitors on keep-alive connections hold ten of twelve workers. A few users of ours need not wait, and visitors who share an address
+/// are no greedy client.
+#[test]
+fn workers_that_idle_connections_hold_are_named_beside_visitors_too() {
+    let beside = |kept: f64, told: bool| {
+        move |all: &mut Examination| {
+            all.steps.retain(|s| s.kind == StepKind::Main);
+            let main = main_of(all);
+            (main.kind, main.users) = (StepKind::Few, 2);
+            main.cores.iter_mut().for_each(|busy| *busy = 0.1);
+            (main.response.mean, main.timed_out) = (2_000.0, 0);
+            main.failed.clear();
+            let apache = &mut main.servers[0];
+            (apache.workers_first, apache.workers_last, apache.workers_most, apache.threads) = (12, 12, 12, 12.0);
+            let idle = if told { "client kept" } else { "client request" };
+            apache.waits = waits([("idle", 12.0 - kept), (idle, kept)]);
+            (apache.queue_mean, apache.queue_most, apache.status_busy) = (Some(0.0), Some(0), None);
+            apache.scoreboard.clear();
+            (apache.top_client, apache.other_clients) = (Some(("10.0.0.9".into(), 1.0)), kept);
+            let about = &mut all.servers[0];
+            about.settings.insert("MaxRequestWorkers".into(), 12.into());
+            about.settings.insert("KeepAlive".into(), "On".into());
+        }
+    };
+    let said = |kept, told| {
+        let mut all = case("keepalive-hogging").examination;
+        beside(kept, told)(&mut all);
+        diagnose(&all)
+    };
+    let found = said(10.0, true);
+    assert_eq!(found.limit.as_deref(), Some("keepalive-hogging"), "{:#?}", found.findings);
+    assert!(found.findings.iter().all(|f| f.id != "greedy-client"), "{:#?}", found.findings);
+    let limit = &found.findings[0];
+    // A scoreboard that could not be asked is no evidence.
+    assert!(limit.evidence.iter().all(|e| e.source != "scoreboard"), "{limit:#?}");
+    let advice = found.workers_advice.as_ref();
+    assert!(advice.is_none_or(|a| a.need.is_none_or(|need| need >= 10)), "{advice:?}");
+    // Two of twelve are no limit; those that send requests are a greedy client's.
+    assert_eq!(said(2.0, true).limit, None);
+    let found = said(10.0, false);
+    assert!(found.findings.iter().any(|f| f.id == "greedy-client"), "{:#?}", found.findings);
+}
+
+/// mod_perl and mod_php need a process for each request.
+#[test]
+fn an_event_mpm_is_advised_only_where_the_application_bears_it() {
+    let advice = |embeds: &[&str]| {
+        let mut all = case("keepalive-hogging").examination;
+        for server in &mut all.servers {
+            server.embeds = embeds.iter().map(|name| (*name).to_string()).collect();
+        }
+        for inside in &mut all.inside {
+            inside.libraries.clear();
+        }
+        let found = diagnose(&all).findings.into_iter().find(|f| f.id == "keepalive-hogging").expect("its limit");
+        found.advice
+    };
+    assert!(advice(&[]).contains("event MPM"), "{}", advice(&[]));
+    for embeds in [&["mod_perl.so"][..], &["libphp8.2.so"]] {
+        assert!(!advice(embeds).contains("event MPM") && advice(embeds).contains("nginx"), "{}", advice(embeds));
+    }
+}
+
+/// What a waste costs decides its place, and each says by how much it would be better.
+#[test]
+fn wastes_are_told_by_what_they_would_bring() {
+    let mut all = case("cpu-saturated.modphp").examination;
+    let steps = all.steps.clone();
+    let main = steps.iter().find(|s| s.kind == StepKind::Main).expect("the load");
+    // With keep-alive 74.7 requests/s, without it 12.5: workers are replaced after five connections.
+    all.steps.retain(|s| s.kind != StepKind::OtherKeepalive);
+    let mut closing = main.clone();
+    (closing.kind, closing.keepalive, closing.answered, closing.connections) =
+        (StepKind::OtherKeepalive, false, 125, 125);
+    (closing.duration_s, closing.answered_rps) = (10.0, 12.5);
+    let name = all.servers[0].server.clone();
+    for server in closing.servers.iter_mut().filter(|s| s.server == name) {
+        server.born = 25;
+    }
+    all.steps.push(closing);
+    let main = main_of(&mut all);
+    (main.keepalive, main.answered_rps, main.duration_s, main.answered) = (true, 74.7, 10.0, 747);
+    for server in &mut main.servers {
+        server.born = 0;
+    }
+    all.servers[0].settings.insert("MaxConnectionsPerChild".into(), 5.into());
+    let said = diagnose(&all);
+    let rest: Vec<_> = said.findings.iter().filter(|f| f.severity == Severity::Waste).collect();
+    let churn = rest.iter().find(|f| f.id == "process-churn").unwrap_or_else(|| panic!("{:#?}", said.findings));
+    let expected = churn.expect.as_ref().expect("what it would bring");
+    assert!((expected.ratio - 74.7 / 12.5).abs() < 0.02, "{expected:?}");
+    assert_eq!(churn.fix[0].knob, "MaxConnectionsPerChild");
+    assert_eq!(rest[0].id, "process-churn", "what brings most stands first");
+    let json = serde_json::to_value(churn).expect("JSON");
+    assert!(json["expected"]["ratio"].as_f64().is_some_and(|r| r > 5.0), "{json}");
+}
+
+/// A request costs what the servers and all behind them use, whatever else the machine does meanwhile.
+#[test]
+fn what_a_request_costs_is_the_servers_processor_time_alone() {
+    let said = |others: f64| {
+        let mut all = case("cpu-saturated.modphp").examination;
+        let main = main_of(&mut all);
+        main.server_cpu_s = Some(0.0106 * main.answered as f64);
+        main.generator.others_cores = others;
+        let found = diagnose(&all);
+        let limit = found.findings.into_iter().find(|f| f.id == "cpu-saturated").expect("its limit");
+        let costs = limit.evidence.iter().find(|e| e.name.contains("processor time of the servers per answer"));
+        (costs.and_then(|e| e.value.as_f64()), limit.advice)
+    };
+    for others in [0.0, 0.4] {
+        let (costs, advice) = said(others);
+        assert_eq!(costs, Some(10.6), "{advice}");
+        assert!(advice.contains("a request costs 10.6 ms of processor time"), "{advice}");
+    }
+}
+
+/// Growth that slows down from step to step is unsharing or a cache, and ends by itself.
+#[test]
+fn growth_whose_increments_fall_is_no_leak() {
+    let found = |paces: &[f64]| {
+        let mut all = case("memory-leak").examination;
+        for growth in &mut all.growth {
+            growth.steps_private_bytes = paces.to_vec();
+        }
+        diagnose(&all).findings.iter().any(|f| f.id == "memory-leak")
+    };
+    assert!(found(&[126e3, 127e3, 125e3]) && found(&[]) && !found(&[126e3, 100e3, 73e3]));
 }

@@ -144,6 +144,10 @@ pub fn examine(lab: &mut Lab<'_>, order: &Order<'_>, site: &mut dyn Site) -> Res
     match site.rest() {
         Ok(rest) => {
             all.growth = rest.growth;
+            let mut ceilings = rest.ceilings;
+            for server in &mut all.servers {
+                server.ceilings = ceilings.remove(&server.server).unwrap_or_default();
+            }
             all.unseen.extend(rest.unseen);
             (all.cost_cores, all.cost_s) = (rest.cost_cores, rest.cost_s);
         }

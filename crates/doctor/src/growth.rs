@@ -80,6 +80,7 @@ impl Readings {
                 private_bytes: slope(first, last, |s| s.0)?,
                 resident_bytes: slope(first, last, |s| s.1)?,
                 least_private_bytes: if least.is_finite() { least } else { 0.0 },
+                steps_private_bytes: parts,
                 gained_bytes: sum(&last.1, |s| s.0) - sum(&first.1, |s| s.0),
                 worker_private_bytes: sum(&last.1, |s| s.0) / lived.len() as f64,
                 worker_resident_bytes: sum(&last.1, |s| s.1) / lived.len() as f64,

@@ -234,7 +234,8 @@ impl Site for Here {
 
     fn rest(&mut self) -> Result<Rest, LabError> {
         let growth = self.readings.growth();
-        let Some(mut beside) = self.beside.take() else { return Ok(Rest { growth, ..Rest::default() }) };
+        let ceilings = self.costs.timed("memory", || settings::ceilings(&self.members));
+        let Some(mut beside) = self.beside.take() else { return Ok(Rest { growth, ceilings, ..Rest::default() }) };
         self.costs.add_all(&beside.costs());
         let cores = self.costs.total().as_secs_f64() / self.began.elapsed().as_secs_f64().max(1e-3);
         let (cost_cores, cost_s) = ((cores * 1e4).round() / 1e4, self.costs.seconds());
@@ -245,6 +246,6 @@ impl Site for Here {
             unseen.retain(|line| !line.starts_with(&format!("{name}: ")));
             unseen.push(format!("{name} once it had ended (process {pid}, while it was examined): its log may say why; steps without answers are of no server"));
         }
-        Ok(Rest { growth, unseen, cost_cores, cost_s })
+        Ok(Rest { growth, ceilings, unseen, cost_cores, cost_s })
     }
 }

@@ -79,7 +79,7 @@ mod tests {
             id: id.into(),
             title: id.into(),
             fix,
-            expect: ratio.map(|ratio| Expectation { ratio, because: String::new() }),
+            expect: ratio.map(|ratio| Expectation { ratio, ..Expectation::default() }),
             ..Finding::default()
         };
         let mut seen = Examined { server: "target".into(), ..Examined::default() };

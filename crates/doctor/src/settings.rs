@@ -3,12 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use lastdrop_model::documents::WorkersCeiling;
 use lastdrop_model::examination::Examined;
 use lastdrop_model::{Role, Url};
 use lastdrop_probe::listeners;
 use lastdrop_probe::namespace::Namespace;
 use lastdrop_probe::process;
-use lastdrop_server::{KnobsOf, ServerError, ServerRef, knobs_of, served_folders, unused_extensions, unused_modules};
+use lastdrop_server::{
+    KnobsOf, ServerError, ServerRef, discover, knobs_of, served_folders, unused_extensions, unused_modules,
+};
+use lastdrop_trials::size::size_of;
+use lastdrop_trials::workers::{embedded, evidence, has_workers};
 
 use crate::behind::{Member, Members};
 use crate::site::Tried;
@@ -41,6 +46,7 @@ pub fn examined(members: &Members, unseen: &mut Vec<String>) -> Vec<Examined> {
         let workers = found.workers();
         one.cpus = process::affinity(workers.first().copied().unwrap_or(found.master));
         one.foreign_listeners = foreign(found.master);
+        one.embeds = if found.kind.name == "apache" { embedded(found.master) } else { Vec::new() };
         if found.kind.can_change() {
             let reference = member.named.clone().or_else(|| found.name.parse().ok());
             match reference.map(|r| knobs_of(&r)) {
@@ -82,6 +88,18 @@ fn is_at(via: &str, listens: &str) -> bool {
         Some(path) => path == listens,
         None => via.rsplit(':').next() == listens.rsplit(':').next(),
     }
+}
+
+/// What bounds the number of workers of each server that has a pool, now that its workers have served.
+pub fn ceilings(members: &Members) -> BTreeMap<String, Vec<WorkersCeiling>> {
+    let masters: Vec<i32> = members.all.iter().map(|m| m.found.master).collect();
+    let of = |member: &Member| {
+        let adapter = discover(&reference(member).ok()?).ok().filter(|adapter| has_workers(adapter.as_ref()))?;
+        let settings = adapter.effective().ok()?.settings;
+        let size = size_of(adapter.as_ref(), &settings, None, Vec::new()).ok()?;
+        Some((member.called.clone(), evidence(adapter.as_ref(), &settings, &size, &masters).ceilings))
+    };
+    members.all.iter().filter(|m| m.found.kind.can_change()).filter_map(of).collect()
 }
 
 /// Has the Apache at the URL tried without the modules that it may not need, and each PHP-FPM without extensions.

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use lastdrop_lab::LabError;
 use lastdrop_model::Url;
+use lastdrop_model::documents::WorkersCeiling;
 use lastdrop_model::examination::{Examination, Examined, Growth, Inside, ModulesTried, Step};
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +56,9 @@ pub struct Servers {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rest {
     pub growth: Vec<Growth>,
+    /// What bounds the number of workers of each pool, by what the server is called.
+    #[serde(default)]
+    pub ceilings: BTreeMap<String, Vec<WorkersCeiling>>,
     pub unseen: Vec<String>,
     /// Processors that looking took; and what for, seconds of processor time.
     pub cost_cores: f64,

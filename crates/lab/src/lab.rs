@@ -14,7 +14,7 @@ use lastdrop_diagnose::Evidence;
 use lastdrop_load::{Finished, FirstAnswer, LoadError, Prepared, RunClock};
 use lastdrop_model::event::{Decided, Repeated};
 use lastdrop_model::plan::ServerTimeFrom;
-use lastdrop_model::run::{End, Mark, OtherProgram, RUN_SCHEMA, RunBuilder};
+use lastdrop_model::run::{End, Mark, OtherProgram, RUN_SCHEMA, RunBuilder, ServerCpu};
 use lastdrop_model::{Event, Generator, KeptPlan, Look, Observed, Plan, Run, Timeline};
 use lastdrop_probe::chain::Chain;
 use lastdrop_probe::host::{self, Clocks, CpuTicks};
@@ -26,7 +26,7 @@ use serde_json::json;
 use crate::beside::{Afar, Beside};
 use crate::carrier::{CarriedRun, Carrier};
 use crate::observers::{Observer, Scratch};
-use crate::others::{Goal, KnownChain, OthersWatch, lock};
+use crate::others::{Goal, KnownChain, OthersWatch, Used, lock};
 use crate::server_log::ServerLog;
 
 /// Why an experiment could not be done.
@@ -381,7 +381,7 @@ impl Lab<'_> {
             Ok(joined) => joined,
             Err(why) => return Err(self.failed(LabError::Other(why))),
         };
-        let phases = builder.into_reports();
+        let mut phases = builder.into_reports();
         let answered: u64 = phases.iter().map(|p| p.requests.answered).sum();
         let cpu_us: u64 = finished.threads.iter().map(|(cpu, _)| cpu).sum();
         let busiest = finished
@@ -400,7 +400,10 @@ impl Lab<'_> {
         hear(&mut self.observers, began.get(), &mut marks);
         let server = server.map(|server| Observed { looks, ..server });
         let co_located = plan.network.unix_socket.is_some() || finished.peers.iter().any(is_local);
-        let others = others.finish(co_located);
+        let Used { others, chain_s } = others.finish(co_located);
+        if let Some(phase) = phases.iter_mut().find(|p| p.measured) {
+            phase.server_cpu = chain_s.map(|cpu_s| ServerCpu::of(cpu_s, phase.requests.answered));
+        }
         let of_this_machine = || Generator {
             cpu_s: cpu_us as f64 / 1e6,
             cpu_us_per_request: if answered == 0 { 0.0 } else { cpu_us as f64 / answered as f64 },

@@ -1,4 +1,4 @@
-//! Watches beside a run for programs that have nothing to do with it and take the processors that it needs.
+//! Watches beside a run what the server and all behind it use of the processors, and programs that have nothing to do with it.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -19,6 +19,9 @@ const LOOKS: [Duration; 4] =
     [Duration::from_millis(150), Duration::from_millis(350), Duration::from_millis(800), Duration::from_millis(1500)];
 /// Where the chain is known from an earlier run, the first of them is this one: short runs are not to pay for any.
 const KNOWN: usize = 2;
+/// So many times in a run connections are followed even where nobody unknown is busy: a database that uses little is a part of what a
+/// request costs.
+const FOLLOWED: u32 = 3;
 /// Of the time of a long run, looking takes at most this part.
 const MOST_COST: u32 = 200;
 
@@ -46,12 +49,21 @@ impl Goal {
 /// Who takes part in the runs of a lab, as far as is known: kept from run to run.
 pub type KnownChain = Arc<Mutex<Chain>>;
 
+/// Processor time that was used in the measured phase.
+#[derive(Debug, Default)]
+pub(crate) struct Used {
+    /// By programs that have nothing to do with the run. None where they cannot be told apart.
+    pub others: Option<Others>,
+    /// By the server and all that it talks to, seconds. None where the server is not on this machine or not known.
+    pub chain_s: Option<f64>,
+}
+
 /// Watches until it is finished.
 pub(crate) struct OthersWatch {
     chain: KnownChain,
     goal: Goal,
     before: Option<Snapshot>,
-    seen: Option<Others>,
+    seen: Option<Used>,
     /// Let go of when the run is over.
     _over: Sender<()>,
 }
@@ -74,6 +86,7 @@ impl OthersWatch {
             let to = to.endpoint();
             let mut before = Snapshot::now();
             let mut pause = LOOKS[first];
+            let mut followed = 0;
             for turn in first + 1.. {
                 if is_over.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
                     return;
@@ -82,8 +95,10 @@ impl OthersWatch {
                 let now = Snapshot::now();
                 let mut chain = lock(&known);
                 // Whoever is busy and unknown may take part: follow the connections that there are now.
-                if all || !chain.has_others() || is_worth_a_look(&now.others_since(&before, &chain)) {
+                let unknown = || is_worth_a_look(&now.others_since(&before, &chain));
+                if all || followed < FOLLOWED || !chain.has_others() || unknown() {
                     chain.look(to.as_ref());
+                    followed += 1;
                 }
                 drop(chain);
                 before = now;
@@ -110,13 +125,15 @@ impl OthersWatch {
             chain.look(self.goal.endpoint().as_ref());
             others = now.others_since(&before, &chain);
         }
-        self.seen = Some(others);
+        let chain_s = chain.has_others().then(|| now.chain_since(&before, &chain));
+        self.seen = Some(Used { others: Some(others), chain_s });
     }
 
-    /// What others used. None where it cannot be told: the measurement did not come to its end, or the server is here
-    /// (`server_here`) and its processes may not be seen.
-    pub fn finish(self, server_here: bool) -> Option<Others> {
+    /// What was used in the measured phase. Nothing is known of others where the server is here (`server_here`) and its processes may not be
+    /// seen, and nothing at all where the measurement did not come to its end.
+    pub fn finish(self, server_here: bool) -> Used {
         let known = lock(&self.chain).has_others();
-        self.seen.filter(|_| known || !server_here)
+        let Used { others, chain_s } = self.seen.unwrap_or_default();
+        Used { others: others.filter(|_| known || !server_here), chain_s: chain_s.filter(|_| server_here) }
     }
 }

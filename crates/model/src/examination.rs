@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::database::DatabaseLook;
+use crate::documents::WorkersCeiling;
+use crate::run::ServerCpu;
 use crate::settings::Settings;
 
 /// All of it.
@@ -82,6 +84,12 @@ pub struct Examined {
     pub needs: BTreeMap<String, String>,
     /// The setting that says how many workers there may be.
     pub pool: Option<String>,
+    /// What allows no more workers than that, of a pool on the machine that was examined.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ceilings: Vec<WorkersCeiling>,
+    /// Languages whose programs run inside its workers: `mod_perl`, `libphp` …
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub embeds: Vec<String>,
     /// Processors that it may use.
     pub cpus: Vec<usize>,
     /// Directives that it has and that knobs do not tell, by name: `HostnameLookups` = `On`.
@@ -190,6 +198,9 @@ pub struct Step {
     pub first_byte: Times,
     pub connect: Times,
     pub generator: GeneratorSeen,
+    /// Processor time of the servers and all behind them, seconds, as the run of this step counted it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_cpu_s: Option<f64>,
     /// Share of each processor of the servers' machine that was busy, and in interrupts of the network.
     pub cores: Vec<f64>,
     pub softirq: Vec<f64>,
@@ -365,6 +376,9 @@ pub struct Growth {
     pub resident_bytes: f64,
     /// The least of the steps: what settles grows in the first only.
     pub least_private_bytes: f64,
+    /// Bytes of its own that a worker gained per request in each of the steps, in their order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps_private_bytes: Vec<f64>,
     /// All of them together.
     pub gained_bytes: f64,
     /// At the end, on average: what a worker has for itself and what is resident of it; and what is resident of their master.
@@ -440,6 +454,15 @@ impl Step {
     #[must_use]
     pub fn own_cores(&self) -> f64 {
         self.generator.cores_beside_servers() + self.servers.iter().filter_map(|s| s.cpu_cores).sum::<f64>()
+    }
+
+    /// Seconds of processor time that an answer takes of the servers and all behind them. Where the run could not count it, their means over
+    /// the step tell. None where nothing was answered or nothing is known of them.
+    #[must_use]
+    pub fn cpu_per_request_s(&self) -> Option<f64> {
+        let cores = || self.servers.iter().filter_map(|s| s.cpu_cores).reduce(|a, b| a + b);
+        let cpu_s = self.server_cpu_s.or_else(|| Some(cores()? * self.duration_s))?;
+        (self.answered > 0).then(|| ServerCpu::of(cpu_s, self.answered).us_per_request / 1e6)
     }
 
     /// How busy these processors were, 0 to 1; all of them where none is named.

@@ -209,6 +209,12 @@ impl Reading {
         self.look.cpu_limit_cores
     }
 
+    /// Processes and threads in the group, and how many it may have. None without a limit.
+    #[must_use]
+    pub fn tasks(&self) -> Option<(u64, u64)> {
+        self.look.pids.zip(self.look.pids_limit)
+    }
+
     /// What happened since an earlier reading of the same group, `span_s` seconds before.
     #[must_use]
     pub fn since(&self, earlier: &Reading, span_s: f64) -> CgroupLook {

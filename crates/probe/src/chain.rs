@@ -43,6 +43,12 @@ impl Chain {
         Chain::of_pids(&[std::process::id() as i32])
     }
 
+    /// A server, and nothing that it talks to yet.
+    #[must_use]
+    pub fn of_server(master: i32) -> Chain {
+        Chain::of_pids(&[master])
+    }
+
     pub(crate) fn of_pids(pids: &[i32]) -> Chain {
         let mut chain = Chain::default();
         pids.iter().for_each(|pid| chain.add(*pid));
@@ -65,6 +71,23 @@ impl Chain {
     #[must_use]
     pub fn has_others(&self) -> bool {
         self.members.len() > 1
+    }
+
+    /// Does this process belong to the server, or to what that talks to? What belongs to ourselves does not, but for members that we have
+    /// started.
+    pub(crate) fn serves(&self, pid: i32, parent: impl Fn(i32) -> Option<i32>) -> bool {
+        let own = std::process::id() as i32;
+        let mut up = Some(pid);
+        while let Some(p) = up.filter(|p| *p > 1) {
+            if p == own {
+                return false;
+            }
+            if self.members.contains_key(&p) {
+                return true;
+            }
+            up = parent(p);
+        }
+        !self.groups.is_empty() && service_of(pid).is_some_and(|g| self.groups.contains(&g))
     }
 
     /// Does this process belong? `parent` tells whose child somebody is.
@@ -140,6 +163,46 @@ fn service_of(pid: i32) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let paths = text.lines().filter_map(|l| l.splitn(3, ':').nth(2));
     paths.filter(|p| p.ends_with(".service") || SERVICE_GROUPS.iter().any(|s| p.contains(s))).map(str::to_string).next()
+}
+
+/// A program that is connected to a server of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectedProgram {
+    /// The topmost of its processes.
+    pub pid: i32,
+    pub connections: u64,
+    /// Of its processes those that have a connection.
+    pub processes: u64,
+}
+
+/// Programs that are connected to a server, by the connections that there are now in its network and by unix sockets.
+#[must_use]
+pub fn connected_programs(master: i32) -> Vec<ConnectedProgram> {
+    let table = Table::read();
+    let Some(network) = Network::read(master) else { return Vec::new() };
+    let listening = inodes(master).unwrap_or_default();
+    let ports: HashSet<u16> =
+        network.tcp_listeners.iter().filter(|(_, inode)| listening.contains(inode)).map(|(a, _)| a.port()).collect();
+    let paths: HashSet<&String> =
+        network.unix_listeners.iter().filter(|(_, inode)| listening.contains(inode)).map(|(path, _)| path).collect();
+    let by_tcp = network.by_inode.values().filter(|s| ports.contains(&s.local.port()) && s.state == ESTABLISHED);
+    let by_tcp = by_tcp.filter_map(|s| network.other_end(s)).map(|other| other.inode);
+    let by_unix = network.unix.values().filter(|s| s.path.as_ref().is_some_and(|path| paths.contains(path)));
+    let mut programs: HashMap<i32, (u64, HashSet<i32>)> = HashMap::new();
+    for holder in by_tcp.chain(by_unix.filter_map(|s| s.peer)).filter_map(|inode| table.holders.get(&inode)) {
+        let top = table.top_of_program(*holder);
+        if top != master {
+            let (connections, processes) = programs.entry(top).or_default();
+            *connections += 1;
+            processes.insert(*holder);
+        }
+    }
+    let program = |(pid, (connections, processes)): (i32, (u64, HashSet<i32>))| ConnectedProgram {
+        pid,
+        connections,
+        processes: processes.len() as u64,
+    };
+    programs.into_iter().map(program).collect()
 }
 
 /// Every process with its parent, and who has which socket open.

@@ -12,15 +12,34 @@ use crate::process;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionLimit {
     pub connections: u64,
+    /// Of these, kept for administrators: an application gets the others.
+    pub reserved: u64,
     pub source: String,
+}
+
+impl ConnectionLimit {
+    /// Connections that applications may have together.
+    #[must_use]
+    pub fn usable(&self) -> u64 {
+        self.connections.saturating_sub(self.reserved)
+    }
+}
+
+/// A setting: the ways in which its name is spelled, and its default.
+#[derive(Debug, Clone, Copy)]
+struct Count {
+    names: &'static [&'static str],
+    default: u64,
 }
 
 /// What is known of a kind of database.
 struct Kind {
     service: &'static str,
-    /// The names of the setting, as they may be spelled.
-    names: &'static [&'static str],
-    default: u64,
+    limit: Count,
+    /// Settings that keep connections back from applications.
+    reserved: &'static [Count],
+    /// A file beside the data whose settings go before those of the configuration.
+    overrides: Option<&'static str>,
     /// Configurations that are read where the command line names none.
     files: &'static [&'static str],
     /// Options that name a file, or a folder with this file in it.
@@ -30,15 +49,22 @@ struct Kind {
 const KINDS: &[Kind] = &[
     Kind {
         service: "mysql",
-        names: &["max_connections", "max-connections"],
-        default: 151,
+        limit: Count { names: &["max_connections", "max-connections"], default: 151 },
+        // One more than max_connections is there for an administrator.
+        reserved: &[],
+        overrides: None,
         files: &["/etc/mysql/my.cnf", "/etc/my.cnf"],
         options: &[("--defaults-file", ""), ("--defaults-extra-file", "")],
     },
     Kind {
         service: "postgresql",
-        names: &["max_connections"],
-        default: 100,
+        limit: Count { names: &["max_connections"], default: 100 },
+        reserved: &[
+            Count { names: &["superuser_reserved_connections"], default: 3 },
+            Count { names: &["reserved_connections"], default: 0 },
+        ],
+        // What ALTER SYSTEM has written.
+        overrides: Some("postgresql.auto.conf"),
         files: &[],
         options: &[("config_file", ""), ("-D", "postgresql.conf")],
     },
@@ -56,22 +82,32 @@ pub fn connection_limit(pid: i32, service: &str) -> Option<ConnectionLimit> {
 }
 
 fn limit(kind: &Kind, argv: &[String]) -> ConnectionLimit {
-    let told = |connections, source: String| ConnectionLimit { connections, source };
+    let (connections, source) = value_of(kind, kind.limit, argv);
+    let reserved = kind.reserved.iter().map(|count| value_of(kind, *count, argv).0).sum();
+    ConnectionLimit { connections, reserved, source }
+}
+
+/// What a setting is, and where that stands.
+fn value_of(kind: &Kind, count: Count, argv: &[String]) -> (u64, String) {
     let plain = |word: &str| word.trim_start_matches('-').to_string();
     // --max-connections=25, and -c max_connections=25.
     let given = argv.iter().rev().find_map(|word| {
         let (name, value) = word.split_once('=')?;
-        kind.names.contains(&plain(name).as_str()).then(|| value.trim().parse().ok()).flatten()
+        count.names.contains(&plain(name).as_str()).then(|| value.trim().parse().ok()).flatten()
     });
     if let Some(n) = given {
-        return told(n, "its command line".into());
+        return (n, "its command line".into());
     }
-    let named = kind.options.iter().find_map(|(option, file)| {
-        let place = argv.iter().enumerate().find_map(|(i, word)| match word.split_once('=') {
+    let place_of = |option: &str| {
+        argv.iter().enumerate().find_map(|(i, word)| match word.split_once('=') {
             Some((name, value)) if plain(name) == plain(option) => Some(value.to_string()),
             _ if word == option => argv.get(i + 1).cloned(),
             _ => None,
-        })?;
+        })
+    };
+    let overriding = kind.overrides.and_then(|file| Some(Path::new(&place_of("-D")?).join(file)));
+    let named = kind.options.iter().find_map(|(option, file)| {
+        let place = place_of(option)?;
         Some(if file.is_empty() { PathBuf::from(place) } else { Path::new(&place).join(file) })
     });
     let no_files = argv.iter().any(|word| word == "--no-defaults");
@@ -80,15 +116,15 @@ fn limit(kind: &Kind, argv: &[String]) -> ConnectionLimit {
         None if no_files => Vec::new(),
         None => kind.files.iter().map(PathBuf::from).collect(),
     };
-    let found = files.iter().find_map(|file| in_file(kind, file, 0));
+    let found = overriding.iter().chain(&files).find_map(|file| in_file(count.names, file, 0));
     match found {
-        Some((n, file)) => told(n, file.display().to_string()),
-        None => told(kind.default, format!("its default for {}", kind.names[0])),
+        Some((n, file)) => (n, file.display().to_string()),
+        None => (count.default, format!("its default for {}", count.names[0])),
     }
 }
 
 /// The last value in a configuration and what it includes.
-fn in_file(kind: &Kind, file: &Path, depth: u32) -> Option<(u64, PathBuf)> {
+fn in_file(names: &[&str], file: &Path, depth: u32) -> Option<(u64, PathBuf)> {
     let text = input::read_regular_text(file).ok()?;
     let mut found = None;
     for line in text.lines().map(str::trim) {
@@ -106,10 +142,10 @@ fn in_file(kind: &Kind, file: &Path, depth: u32) -> Option<(u64, PathBuf)> {
             } else {
                 vec![place]
             };
-            found = files.iter().filter_map(|f| in_file(kind, f, depth + 1)).next_back().or(found);
+            found = files.iter().filter_map(|f| in_file(names, f, depth + 1)).next_back().or(found);
         } else if let Some((name, value)) = line.split_once('=')
-            && kind.names.contains(&name.trim())
-            && let Ok(n) = value.split('#').next().unwrap_or_default().trim().parse()
+            && names.contains(&name.trim())
+            && let Ok(n) = value.split('#').next().unwrap_or_default().trim().trim_matches('\'').parse()
         {
             found = Some((n, file.to_path_buf()));
         }
@@ -146,6 +182,13 @@ mod tests {
         assert_eq!(at(postgres, &line).0, 60);
         assert_eq!(at(postgres, &format!("{line} -c max_connections=70")).0, 70);
         assert_eq!(at(postgres, &format!("postgres -c config_file={}/postgresql.conf", dir.display())).0, 60);
+        let usable = |line: &str| limit(postgres, &words(line)).usable();
+        assert_eq!(usable(&line), 57, "three are reserved by default");
+        fs::write(dir.join("postgresql.auto.conf"), "superuser_reserved_connections = '5'\nmax_connections = '40'\n")
+            .expect("written");
+        assert_eq!((at(postgres, &line).0, usable(&line)), (40, 35), "ALTER SYSTEM goes before the file");
+        assert_eq!(usable(&format!("{line} -c reserved_connections=10")), 25);
+        assert_eq!(limit(mysql, &words("mariadbd --no-defaults")).usable(), 151);
         fs::remove_dir_all(&dir).expect("removed");
     }
 }

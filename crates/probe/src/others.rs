@@ -1,4 +1,4 @@
-//! Processor time of programs that have nothing to do with a measurement: neither ours nor of the server's [`Chain`].
+//! Processor time between two moments: of the server's [`Chain`], and of programs that have nothing to do with a measurement.
 //!
 //! Two looks at the times of all processes tell who used how much in between. A process also tells what its children had
 //! used when it waited for them: compilers that live for a second are told by their parent. What those had used before
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::chain::Chain;
 use crate::host::CpuTicks;
-use crate::stat::{self, Stat};
+use crate::stat::{self, Stat, of_ticks, ran_ns};
 
 /// The kernel's own threads are the children of this process, and are nobody's program.
 const KERNEL_THREADS: i32 = 2;
@@ -20,12 +20,21 @@ const LEAST_CORES: f64 = 0.005;
 struct Times {
     stat: Stat,
     name: String,
+    /// Nanoseconds that it has run. A tick is a hundredth of a second: too long where a pool of many workers serves a few short requests.
+    ran_ns: u64,
 }
 
 impl Times {
-    /// Ticks of its life, and of its children that it has waited for.
+    fn of(pid: i32) -> Option<Times> {
+        let (stat, name) = Stat::of_any(pid)?;
+        // Of one that has ended and was not waited for yet the kernel tells ticks alone.
+        let ran_ns = ran_ns(pid).unwrap_or(0).max(of_ticks(stat.ticks));
+        Some(Times { stat, name, ran_ns })
+    }
+
+    /// Nanoseconds of its life, and of its children that it has waited for.
     fn all(&self) -> u64 {
-        self.stat.ticks + self.stat.reaped_ticks
+        self.ran_ns + of_ticks(self.stat.reaped_ticks)
     }
 }
 
@@ -58,12 +67,7 @@ impl Snapshot {
     /// Looks. It takes about 12 µs a process.
     #[must_use]
     pub fn now() -> Snapshot {
-        let processes = stat::all_pids()
-            .filter_map(|pid| {
-                let (stat, name) = Stat::of_any(pid)?;
-                Some((pid, Times { stat, name }))
-            })
-            .collect();
+        let processes = stat::all_pids().filter_map(|pid| Some((pid, Times::of(pid)?))).collect();
         Snapshot { at: Instant::now(), machine: CpuTicks::now(), processes }
     }
 
@@ -82,7 +86,7 @@ impl Snapshot {
         self.processes.get(&pid).filter(|t| t.stat.start_ticks == then.stat.start_ticks)
     }
 
-    /// Ticks that each process, and what it has waited for, used since `earlier`.
+    /// Nanoseconds that each process, and what it has waited for, used since `earlier`.
     fn used_since(&self, earlier: &Snapshot) -> HashMap<i32, u64> {
         // Of those that have ended their next living ancestor tells all that they ever used.
         let mut known: HashMap<i32, u64> = HashMap::new();
@@ -103,10 +107,19 @@ impl Snapshot {
         self.processes.iter().map(used).collect()
     }
 
+    /// Seconds of processor time that the server and all that it talks to used since `earlier`: user and system time of the chain's
+    /// processes, of those that have ended meanwhile, too. Neither ours, nor that of programs that we have started.
+    #[must_use]
+    pub fn chain_since(&self, earlier: &Snapshot, chain: &Chain) -> f64 {
+        let used = self.used_since(earlier).into_iter().filter(|(_, used)| *used > 0);
+        let of_chain = used.filter(|(pid, _)| chain.serves(*pid, |p| self.parent(p))).map(|(_, used)| used);
+        of_chain.sum::<u64>() as f64 / 1e9
+    }
+
     /// What programs outside of the chain used since `earlier`.
     #[must_use]
     pub fn others_since(&self, earlier: &Snapshot, chain: &Chain) -> Others {
-        let ticks = stat::ticks_per_second() * self.after(earlier).as_secs_f64().max(1e-6);
+        let span_ns = self.after(earlier).as_secs_f64().max(1e-6) * 1e9;
         let (mut all, mut others) = (0, 0);
         let mut programs: BTreeMap<&str, (u64, u64, i32)> = BTreeMap::new();
         for (pid, used) in self.used_since(earlier).into_iter().filter(|(_, used)| *used > 0) {
@@ -125,15 +138,20 @@ impl Snapshot {
         }
         // An orphan that ends tells another than its parent what it had used long before: all together cannot have used
         // more than the machine did.
-        let machine = self.machine.zip(earlier.machine).map(|(now, then)| now.busy().saturating_sub(then.busy()));
+        let machine =
+            self.machine.zip(earlier.machine).map(|(now, then)| of_ticks(now.busy().saturating_sub(then.busy())));
         let others = machine.map_or(others, |busy| others.min(busy.saturating_sub(all - others)));
         let mut programs: Vec<Program> = programs
             .into_iter()
-            .map(|(name, (sum, _, pid))| Program { name: name.to_string(), pid, cores: sum.min(others) as f64 / ticks })
+            .map(|(name, (sum, _, pid))| Program {
+                name: name.to_string(),
+                pid,
+                cores: sum.min(others) as f64 / span_ns,
+            })
             .filter(|p| p.cores >= LEAST_CORES)
             .collect();
         programs.sort_by(|a, b| b.cores.total_cmp(&a.cores));
-        Others { cores: others as f64 / ticks, programs }
+        Others { cores: others as f64 / span_ns, programs }
     }
 }
 
@@ -144,7 +162,7 @@ mod tests {
     fn snapshot(processes: &[(i32, i32, u64, u64)]) -> Snapshot {
         let times = |(pid, parent, ticks, reaped_ticks): &(i32, i32, u64, u64)| {
             let stat = Stat { parent: *parent, ticks: *ticks, reaped_ticks: *reaped_ticks, ..Stat::default() };
-            (*pid, Times { stat, name: format!("p{pid}") })
+            (*pid, Times { stat, name: format!("p{pid}"), ran_ns: of_ticks(*ticks) })
         };
         Snapshot { at: Instant::now(), machine: None, processes: processes.iter().map(times).collect() }
     }
@@ -155,10 +173,10 @@ mod tests {
         let before = snapshot(&[(1, 0, 5, 0), (10, 1, 100, 0), (11, 10, 500, 0), (20, 1, 7, 0)]);
         let after = snapshot(&[(1, 0, 5, 0), (10, 1, 110, 550), (20, 1, 7, 0), (21, 20, 4, 0)]);
         let used = after.used_since(&before);
-        assert_eq!((used[&10], used[&20], used[&21], used[&1]), (60, 0, 4, 0));
+        assert_eq!([10, 20, 21, 1].map(|pid| used[&pid]), [60, 0, 4, 0].map(of_ticks));
         // Its parent ended, too, and the grandparent waited for that.
         let after = snapshot(&[(1, 0, 5, 690), (20, 1, 7, 0)]);
-        assert_eq!(after.used_since(&before)[&1], 90);
+        assert_eq!(after.used_since(&before)[&1], of_ticks(90));
     }
 
     #[test]
@@ -172,5 +190,18 @@ mod tests {
         let rate = 80.0 / stat::ticks_per_second();
         assert_eq!(others.cores, rate);
         assert_eq!(others.programs, [Program { name: "p30".into(), pid: 30, cores: rate }]);
+    }
+
+    #[test]
+    fn the_chain_is_the_server_with_its_children_living_and_dead_and_not_ourselves() {
+        let own = std::process::id() as i32;
+        // 20 is the server; its worker 21 has ended, 22 was born. We, and a program that we have started, are no part of it.
+        let before = snapshot(&[(own, 1, 0, 0), (20, 1, 10, 0), (21, 20, 100, 0), (30, 1, 0, 0)]);
+        let after = snapshot(&[(own, 1, 500, 0), (9, own, 70, 0), (20, 1, 15, 120), (22, 20, 40, 0), (30, 1, 300, 0)]);
+        let mut chain = Chain::of_pids(&[own, 20]);
+        assert_eq!(after.chain_since(&before, &chain), 65.0 / stat::ticks_per_second());
+        // A server that we have started is one all the same.
+        chain.add(9);
+        assert_eq!(after.chain_since(&before, &chain), 135.0 / stat::ticks_per_second());
     }
 }

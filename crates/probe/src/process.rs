@@ -67,6 +67,28 @@ pub fn children(pid: i32) -> Vec<ProcessInfo> {
     child_pids(pid).into_iter().filter_map(look).filter(|p| p.parent == pid).collect()
 }
 
+/// Bytes that a worker may have written since it was forked without having answered anything: a line of a log about its birth.
+const WRITTEN_AT_BIRTH: u64 = 128;
+/// Nanoseconds of processor time that a worker takes to be forked and to wait for its first request.
+const RAN_AT_BIRTH: u64 = 20_000_000;
+
+/// Has a worker done next to nothing since it was forked: neither written nor computed? False where that may not be read.
+#[must_use]
+pub fn is_untouched(pid: i32) -> bool {
+    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let written = io.lines().find_map(|l| l.strip_prefix("wchar:")?.trim().parse::<u64>().ok());
+    let ran = crate::stat::ran_ns(pid);
+    written.is_some_and(|n| n < WRITTEN_AT_BIRTH) && ran.is_some_and(|n| n < RAN_AT_BIRTH)
+}
+
+/// Has a process mapped a file of one of these names, such as `libphp`?
+#[must_use]
+pub fn maps_any(pid: i32, names: &[&str]) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let files = maps.lines().filter_map(|line| line.rsplit('/').next());
+    files.into_iter().any(|file| names.iter().any(|name| file.starts_with(name)))
+}
+
 /// Process ids of the living children of a process: much less work than [`children`].
 #[must_use]
 pub fn child_pids(pid: i32) -> Vec<i32> {

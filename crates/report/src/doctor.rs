@@ -8,6 +8,7 @@ use lastdrop_model::units::show_us;
 use serde_json::Value;
 
 use crate::nodes::differing_lines;
+use crate::size::advice_text;
 use crate::table::aligned;
 
 /// Wastes and risks that are told, a line each, unless all are wanted.
@@ -67,6 +68,9 @@ pub fn doctor_text(d: &DoctorDocument, all: bool) -> String {
             if c.kept { "; it is kept" } else { "; it was put back" }
         );
     }
+    if let Some(advice) = &d.workers_advice {
+        let _ = write!(out, "\n{}: {}", advice.server, advice_text(advice));
+    }
     out.push_str(&chain(d));
     for line in differing_lines(&d.differs) {
         let _ = writeln!(out, "{line}");
@@ -115,7 +119,12 @@ fn word(f: &Finding) -> &'static str {
 /// A finding in a line, with its first change where there is one.
 fn line(f: &Finding) -> String {
     let fix = f.fix.first().map_or_else(String::new, |fix| format!(": {}", from_to(fix, &f.server)));
-    format!("{:<6} {}{fix}   ({})\n", word(f), f.title, f.id)
+    let brings = f
+        .expect
+        .as_ref()
+        .filter(|e| e.ratio > 1.0)
+        .map_or_else(String::new, |e| format!(", expected × {:.2}", e.ratio));
+    format!("{:<6} {}{fix}{brings}   ({})\n", word(f), f.title, f.id)
 }
 
 /// How it is known, what to change, what that should bring, how to check.
@@ -136,7 +145,8 @@ fn whole(f: &Finding) -> String {
         let _ = writeln!(out, "  {word:<10} {}", f.advice);
     }
     if let Some(e) = &f.expect {
-        let _ = writeln!(out, "  should be  {:.1} times the throughput: {}", e.ratio, e.because);
+        let between = e.interval.map_or_else(String::new, |[low, high]| format!(" (between {low:.2} and {high:.2})"));
+        let _ = writeln!(out, "  should be  {:.2} times the throughput{between}: {}", e.ratio, e.because);
     }
     if !f.check.is_empty() {
         let _ = writeln!(out, "  check      {}", f.check);
@@ -216,13 +226,17 @@ fn steps(steps: &[Step]) -> String {
                 time(s.response.p99),
                 s.unanswered().to_string(),
                 if s.cores.is_empty() { "–".into() } else { format!("{:.0} %", s.busy(&[]) * 100.0) },
+                s.cpu_per_request_s().map_or_else(|| "–".into(), |s| show_us(s * 1e6)),
             ]
         })
         .collect();
     if rows.is_empty() {
         return String::new();
     }
-    format!("\n{}", aligned(&["users", "keep-alive", "answered/s", "mean", "p99", "unanswered", "CPU"], &rows))
+    format!(
+        "\n{}",
+        aligned(&["users", "keep-alive", "answered/s", "mean", "p99", "unanswered", "CPU", "CPU per request"], &rows)
+    )
 }
 
 /// The list of all findings.

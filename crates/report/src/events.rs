@@ -30,15 +30,17 @@ pub fn event_line(event: &Event<'_>) -> Option<String> {
         Event::Decided { what: Decided::LongerBlocks, because } => because.to_string(),
         Event::Decided { what: Decided::GoBack, because } => format!("     going back: {because}"),
         Event::Sized { size } => format!(
-            "{} ({}, {}): {} workers use {} of real memory; {} fit into {} ({})",
+            "{} ({}, {}): {} workers use {} of real memory; {} fit into {} ({}){}{}",
             size.server,
             size.version,
             size.model,
             size.workers.count,
             show_bytes(size.real_memory_bytes),
-            size.fits.independent * size.threads_per_worker,
+            size.fitting() * size.threads_per_worker,
             show_bytes(size.budget_bytes),
             size.budget_from,
+            if size.fits.is_none() { "; they have served nothing yet, so that is how many there are" } else { "" },
+            size.workers_advice.as_ref().map_or_else(String::new, |advice| format!("; workers: {}", advice.line())),
         ),
         Event::Warmed { answered, workers } if answered < workers => {
             format!("{answered} of {workers} workers answered their first request")

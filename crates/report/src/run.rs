@@ -67,6 +67,13 @@ pub fn run_text(run: &Run) -> String {
         g.busiest_thread_cores * 100.0,
         show_bytes(g.peak_rss_bytes)
     );
+    if let Some(cpu) = run.measured().and_then(|phase| phase.server_cpu).filter(|cpu| cpu.us_per_request > 0.0) {
+        let _ = writeln!(
+            out,
+            "CPU per request: {} (processor time of the server and all that it talks to here)",
+            show_us(cpu.us_per_request)
+        );
+    }
     for agent in &run.agents {
         let _ = writeln!(out, "{}", line(&agent_text(agent)));
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use lastdrop_model::Settings;
-use lastdrop_model::documents::{Interval, MeanMax, SharingPoint, SizeDocument, SizeFit};
+use lastdrop_model::documents::{Interval, MeanMax, SharingPoint, SizeDocument, SizeFit, SizeFits, WorkersAdvice};
 use lastdrop_model::printable::line;
 use lastdrop_model::units::show_bytes;
 
@@ -16,6 +16,9 @@ pub fn size_text(d: &SizeDocument) -> String {
     let mut out = first::size(d).line();
     let _ =
         writeln!(out, "{}   {} ({}), {} workers", line(&d.server), line(&d.version), line(&d.model), d.workers.count);
+    if d.workers.cold > 0 {
+        let _ = writeln!(out, "  {} of them have served next to nothing yet", d.workers.cold);
+    }
     let row = |name: &str, m: &MeanMax| vec![name.to_string(), show_bytes(m.mean), show_bytes(m.max)];
     let w = &d.workers;
     let rows = vec![
@@ -36,10 +39,54 @@ pub fn size_text(d: &SizeDocument) -> String {
     if let Some(fit) = &d.fit {
         out.push_str(&fit_text(fit));
     }
-    let _ = writeln!(out, "\nworkers that fit into {} ({}):", show_bytes(d.budget_bytes), d.budget_from);
-    let f = &d.fits;
+    if let Some(f) = &d.fits {
+        out.push_str(&fits_text(d, f));
+    }
+    if d.threads_per_worker > 1 {
+        let _ = writeln!(out, "  a worker is a process of {} threads", d.threads_per_worker);
+    }
+    if let Some(advice) = &d.workers_advice {
+        out.push('\n');
+        out.push_str(&advice_text(advice));
+    }
+    out.push('\n');
+    for (profile, title) in
+        [("dedicated", "a dedicated machine"), ("shared", "a machine with other work"), ("bursty", "bursty load")]
+    {
+        // Of a server without a pool there is nothing to suggest.
+        if let Some(settings) = d.profiles.get(profile).filter(|settings| !settings.is_empty()) {
+            let _ = writeln!(out, "for {title}:\n{}", directives(settings));
+        }
+    }
+    if !d.variants.is_empty() {
+        out.push_str(&variants_text(d));
+    }
+    for note in &d.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    out
+}
+
+/// The number of workers, and what it follows from.
+pub(crate) fn advice_text(advice: &WorkersAdvice) -> String {
+    let mut out = format!("workers: {}\n", advice.line());
+    if !advice.because.is_empty() {
+        let _ = writeln!(out, "  need: {}", advice.because);
+    }
+    for ceiling in advice.ceilings.iter().filter(|c| !c.because.is_empty()) {
+        let _ = writeln!(out, "  {} {}: {}", ceiling.by, ceiling.number, line(&ceiling.because));
+    }
+    for way in &advice.lower {
+        let _ = writeln!(out, "  a lower need by {way}");
+    }
+    out
+}
+
+/// How many fit into memory, by each reckoning.
+fn fits_text(d: &SizeDocument, f: &SizeFits) -> String {
+    let mut out = format!("\nworkers that fit into {} ({}):\n", show_bytes(d.budget_bytes), d.budget_from);
     let fits = [
-        ("independent", f.independent, "workers vary independently: use this"),
+        ("independent", f.independent, "workers vary independently"),
         ("worst_case", f.worst_case, "all at their largest at once"),
         ("classic_sharing", f.classic_sharing, "classic, with sharing"),
         ("no_sharing", f.no_sharing, "classic, as if nothing were shared"),
@@ -51,33 +98,6 @@ pub fn size_text(d: &SizeDocument) -> String {
         })
         .collect();
     out.push_str(&aligned(&["workers", "taking that", "reckoning"], &rows));
-    if !d.bounds.is_empty() {
-        out.push_str("\nwhat else bounds the pool:\n");
-        for bound in &d.bounds {
-            let _ = writeln!(out, "  {} workers by {}: {}", bound.workers, bound.what.replace('-', " "), bound.because);
-        }
-    }
-    if d.threads_per_worker > 1 {
-        let _ = writeln!(out, "  a worker is a process of {} threads", d.threads_per_worker);
-    }
-    out.push('\n');
-    let alone = first::tighter(d)
-        .map(|bound| format!(", by memory alone; set no more than {} workers", bound.workers))
-        .unwrap_or_default();
-    for (profile, title) in
-        [("dedicated", "a dedicated machine"), ("shared", "a machine with other work"), ("bursty", "bursty load")]
-    {
-        // Of a server without a pool there is nothing to suggest.
-        if let Some(settings) = d.profiles.get(profile).filter(|settings| !settings.is_empty()) {
-            let _ = writeln!(out, "for {title}{alone}:\n{}", directives(settings));
-        }
-    }
-    if !d.variants.is_empty() {
-        out.push_str(&variants_text(d));
-    }
-    for note in &d.notes {
-        let _ = writeln!(out, "note: {note}");
-    }
     out
 }
 

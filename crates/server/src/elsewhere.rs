@@ -240,7 +240,7 @@ impl RemotePart for Group {
     /// Of the machine into which fewest fit: the pool has the same size on all.
     fn size(&self, memory: Option<u64>) -> Result<SizeDocument, ServerError> {
         let each = self.members.iter().map(|member| member.size(memory)).collect::<Result<Vec<_>, _>>()?;
-        let least = each.into_iter().min_by_key(|size| size.fits.independent);
+        let least = each.into_iter().min_by_key(|size| size.fitting());
         least.ok_or_else(|| ServerError::Setting("a group of no servers".into()))
     }
 }

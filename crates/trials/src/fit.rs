@@ -16,9 +16,9 @@ use lastdrop_probe::status::StatusSource;
 use lastdrop_probe::{cgroup, memory};
 use lastdrop_server::{Change, ServerError, Session};
 
-use crate::bounds;
 use crate::fit_model::{Measured, judge};
-use crate::size::{as_workers, size_of};
+use crate::size::{as_workers, size_of, warm_twice};
+use crate::workers::{cores, request_cost};
 use lastdrop_lab::warm::{complete_pool, warm_each};
 use lastdrop_lab::{Lab, LabError};
 
@@ -86,9 +86,7 @@ impl Fitting<'_, '_> {
         let effective = self.session.original().clone();
         let plan = &self.order.plan;
         self.status = self.session.adapter().status();
-        for _ in 0..2 {
-            let _ = warm_each(plan, self.session.workers().len());
-        }
+        warm_twice(plan, self.session.workers().len());
         let mut document =
             size_of(self.session.adapter(), &effective.settings, self.order.memory, effective.notes.clone())?;
         let threads = document.threads_per_worker;
@@ -128,7 +126,7 @@ impl Fitting<'_, '_> {
             .ok_or_else(|| LabError::Other("this server has no pool whose size could be varied".into()))?;
         let present = adapter.value(Role::PoolSize, effective).and_then(|s| s.count()).unwrap_or(8).max(1) as u64;
         // Never more than what should fit: trying may not push the machine into swapping.
-        let most = document.fits.independent.max(3).min(knob.most() / threads.max(1));
+        let most = document.fitting().max(3).min(knob.most() / threads.max(1));
         let mut sizes = if self.order.sizes.is_empty() {
             let top = (present / threads.max(1)).clamp(8, 64).min(most);
             vec![top.div_ceil(4), top.div_ceil(2), (3 * top).div_ceil(4), top]
@@ -199,8 +197,9 @@ impl Fitting<'_, '_> {
                  shares{advice}"
             ));
         }
+        // Of the pool alone, what is behind it left out.
         let request_cpu_s = (moment.cpu_s - cpu_before).max(0.0) / answered.max(1) as f64;
-        document.bounds = bounds::find(self.lab, self.session, &self.order.plan, request_cpu_s, threads)?;
+        let cost = request_cost(self.lab, &self.order.plan, cores(self.session.master()))?;
         let by_age: Vec<(f64, f64)> = fit.sharing[1..].iter().map(|s| (s.requests, s.private_bytes as f64)).collect();
         let settling = memory_model::settling(&by_age)
             .ok_or_else(|| LabError::Other("the workers were looked at too seldom".into()))?;
@@ -223,7 +222,8 @@ impl Fitting<'_, '_> {
             fit.points.push(moment.point);
         }
         fit.points.sort_by_key(|p| p.workers);
-        Ok(Measured { fit, aged, settling, base, request_cpu_s, fresh_cpu_s })
+        let members = self.lab.members();
+        Ok(Measured { fit, aged, settling, base, request_cpu_s, fresh_cpu_s, cost, members })
     }
 
     /// Starts a pool of some size afresh and gives each worker its first request.

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use lastdrop_analyze::memory_model::{self, Aged, Estimate, Settling};
-use lastdrop_model::documents::{Interval, SizeDocument, SizeFit, SizeGrowth};
+use lastdrop_analyze::workers::{RequestCost, WorkersEvidence};
+use lastdrop_model::documents::{Interval, SizeDocument, SizeFit, SizeFits, SizeGrowth};
 use lastdrop_model::units::show_bytes;
 use lastdrop_server::Adapter;
 
-use crate::size::answer;
+use crate::size::advise_of;
 use lastdrop_lab::LabError;
 
 /// A worker that is started anew costs at least this much CPU: a fork, an exit, and a page table.
@@ -24,6 +25,10 @@ pub(crate) struct Measured {
     pub base: f64,
     pub request_cpu_s: f64,
     pub fresh_cpu_s: f64,
+    /// What a request takes of the server and all behind it, under load.
+    pub cost: Option<RequestCost>,
+    /// Processes that take part, as far as they are known.
+    pub members: Vec<i32>,
 }
 
 fn interval(e: Estimate) -> Interval {
@@ -35,7 +40,9 @@ fn interval(e: Estimate) -> Interval {
 /// # Errors
 /// When the pool sizes were not what was asked for.
 pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocument) -> Result<(), LabError> {
-    let Measured { mut fit, aged, settling, base, request_cpu_s, fresh_cpu_s } = m;
+    let Measured { mut fit, aged, settling, base, request_cpu_s, fresh_cpu_s, cost, members } = m;
+    // The same quantity as everywhere; of the pool alone where all that a request takes could not be counted.
+    let request_cpu_s = cost.map_or(request_cpu_s, |cost| cost.cpu_s);
     let points: Vec<(u64, u64)> = fit.points.iter().map(|p| (p.workers, p.total_bytes)).collect();
     let line = memory_model::fit_pool(&points).ok_or_else(|| {
         LabError::Other("the server did not take different pool sizes; is its pool kept by something else?".into())
@@ -67,8 +74,10 @@ pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocum
         .copied()
         .filter(|a| a.requests >= own_oldest.get(&a.worker).map_or(since, |most| most * 0.45))
         .collect();
+    let mut leaks = false;
     let growth = memory_model::growth(&later).map(|g| {
         let grows = settling == Settling::Growing && g.is_real(oldest - since);
+        leaks = settling == Settling::Growing && g.is_leak(oldest - since);
         let replace_cpu_s = (fresh_cpu_s - request_cpu_s).max(LEAST_REPLACEMENT_S);
         let fresh = line.each.value - g.private.value * base;
         let best_age = memory_model::best_age(fresh.max(0.0), g.private.value, request_cpu_s, replace_cpu_s);
@@ -79,11 +88,21 @@ pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocum
             grows,
             request_cpu_s,
             replace_cpu_s,
-            best_age: best_age.filter(|_| grows),
+            best_age: best_age.filter(|_| leaks),
         }
     });
     let per_request = growth.as_ref().filter(|g| g.grows).map_or(0.0, |g| g.private_bytes.value);
-    if per_request > 0.0 && fit.age.is_none() {
+    // What is unshared ends when nothing is shared any more.
+    let shared_each = fit.sharing.last().map_or(0.0, |s| s.shared_bytes as f64);
+    if per_request > 0.0 && !leaks {
+        document.notes.push(format!(
+            "workers write to pages that they share with their parent, {} per request: no leak, and at most {} more each; the answers take a \
+             worker to be replaced or to have unshared all of it",
+            show_bytes(per_request as u64),
+            show_bytes(shared_each as u64),
+        ));
+    }
+    if leaks && fit.age.is_none() {
         let advised = growth.as_ref().and_then(|g| g.best_age);
         document.notes.push(format!(
             "workers grow by {} a request and are never replaced: in time no number of them fits; the answers take \
@@ -108,7 +127,14 @@ pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocum
     }
     // Ages from 0 to A are equally many at a time; at their worst all are A old. The line is about workers of `base`.
     let age = fit.age.map_or(base, |a| a as f64);
-    let grown = if per_request > 0.0 { age * per_request } else { 0.0 };
+    let grown = match (per_request > 0.0, leaks) {
+        (false, _) => 0.0,
+        (true, true) => age * per_request,
+        // As far as it goes, from the age that was measured on.
+        (true, false) => {
+            (base * per_request + shared_each).min(fit.age.map_or(f64::INFINITY, |age| age as f64 * per_request))
+        }
+    };
     let at_base = per_request * base;
     let spread = (fit.spread_bytes.powi(2) + grown * grown / 12.0).sqrt();
     let independent = line.room(document.budget_bytes, grown / 2.0 - at_base, spread);
@@ -136,6 +162,8 @@ pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocum
         ),
     );
     document.fit = Some(fit);
-    answer(document, adapter, independent.workers, worst.workers);
+    let before = document.fits.unwrap_or_default();
+    document.fits = Some(SizeFits { independent: independent.workers, worst_case: worst.workers, ..before });
+    advise_of(document, adapter, |known| WorkersEvidence { request: cost, ..known }, &members);
     Ok(())
 }

@@ -2,7 +2,6 @@
 //! sweeps, searches and races, sizes, comparisons, capacities. Results are documents.
 
 pub mod bar;
-mod bounds;
 pub mod capacity;
 pub mod compare;
 pub mod demo;
@@ -14,3 +13,4 @@ pub mod sweep;
 pub mod sweep_plan;
 pub mod trial;
 pub mod tune;
+pub mod workers;

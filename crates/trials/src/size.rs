@@ -4,19 +4,26 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_analyze::pool::{self, Profile, Worker};
-use lastdrop_model::documents::{MeanMax, SIZE_SCHEMA, SizeDocument, SizeFits, SizeWorkers};
+use lastdrop_analyze::pool::{self, Profile, Service, Worker};
+use lastdrop_analyze::workers::{WorkersEvidence, advise};
+use lastdrop_model::documents::{MeanMax, SIZE_SCHEMA, SizeBound, SizeDocument, SizeFits, SizeWorkers};
 use lastdrop_model::units::show_bytes;
-use lastdrop_model::{Knob, Role, Settings};
+use lastdrop_model::{Knob, Plan, Role, Settings, WorkerLook};
 use lastdrop_probe::host::HostMemory;
 use lastdrop_probe::memory::{self, ProcessMemory};
+use lastdrop_probe::process;
 use lastdrop_server::{Adapter, Server, ServerRef, discover};
 
-use lastdrop_lab::LabError;
+use lastdrop_lab::warm::warm_each;
+use lastdrop_lab::{Lab, LabError};
+
+use crate::workers::{cores, evidence, has_workers, request_cost};
 
 /// Of the memory that the machine has, this much stays for the page cache when no budget is given: files that are read
 /// from disk again and again cost more than a worker gains.
 const PAGE_CACHE_SHARE: f64 = 0.10;
+/// A status page that does not answer within this tells nothing of the workers.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(3);
 /// A server that has no worker for longer has none.
 const NO_WORKERS_FOR: Duration = Duration::from_secs(3);
 
@@ -28,6 +35,36 @@ pub fn size(server: &ServerRef, memory: Option<u64>) -> Result<SizeDocument, Lab
     let adapter = discover(server)?;
     let effective = adapter.effective()?;
     size_of(adapter.as_ref(), &effective.settings, memory, effective.notes)
+}
+
+/// Sizes a server whose workers have each had requests of `plan` first, and measures under a short load what a request takes: the number of
+/// workers follows from both. Changes nothing.
+///
+/// # Errors
+/// When its processes may not be read, no load can be put on, or the user stops it.
+pub fn size_under_load(
+    lab: &mut Lab<'_>,
+    adapter: &dyn Adapter,
+    plan: &Plan,
+    memory: Option<u64>,
+) -> Result<SizeDocument, LabError> {
+    lab.find_chain = true;
+    let effective = adapter.effective()?;
+    warm_twice(plan, adapter.workers(adapter.facts().birth.pid).len());
+    let cost = match has_workers(adapter) {
+        true => request_cost(lab, plan, cores(adapter.facts().birth.pid))?,
+        false => None,
+    };
+    let mut document = size_of(adapter, &effective.settings, memory, effective.notes)?;
+    advise_of(&mut document, adapter, |known| WorkersEvidence { request: cost, ..known }, &lab.members());
+    Ok(document)
+}
+
+/// Gives each worker two requests: the second finds what the first has loaded.
+pub(crate) fn warm_twice(plan: &Plan, workers: usize) {
+    for _ in 0..2 {
+        let _ = warm_each(plan, workers);
+    }
 }
 
 /// Real memory, Σ PSS, of a server's master and workers.
@@ -80,67 +117,128 @@ pub fn size_of(
     if workers.is_empty() {
         return Err(LabError::Other(format!("{} (process {}) has no workers", facts.name, facts.birth.pid)));
     }
-    let group = as_workers(&workers);
-    let real = parent.pss + pool::real_memory(&group);
+    let all = as_workers(&workers);
+    let warm = warm(adapter, &workers);
+    let cold = warm.iter().filter(|served| !**served).count() as u64;
+    let all_cold = cold == workers.len() as u64;
+    let of_warm = |served: &&(&ProcessMemory, bool)| served.1 || all_cold;
+    let sized: Vec<ProcessMemory> =
+        workers.iter().zip(warm).collect::<Vec<_>>().iter().filter(of_warm).map(|(m, _)| **m).collect();
+    let group = as_workers(&sized);
+    let real = parent.pss + pool::real_memory(&all);
     // What is not private to a worker is there once: shared pages, and the parent's own.
-    let shared_once = real.saturating_sub(group.iter().map(|w| w.private).sum());
+    let shared_once = real.saturating_sub(all.iter().map(|w| w.private).sum());
     let anonymous = parent.pss_anonymous + workers.iter().map(|m| m.pss_anonymous).sum::<u64>();
     let (budget, budget_from) = budget(memory, real, facts.birth.pid, anonymous)?;
     let fits = pool::fits(budget, &group, shared_once).ok_or_else(|| LabError::Other("no workers to size".into()))?;
     let threads = threads_per_worker(adapter, effective);
-    let count = fits.independent.max(1);
-    let mut profiles = BTreeMap::new();
-    for profile in Profile::ALL {
-        profiles.insert(profile.name().to_string(), suggest(adapter, effective, profile, count * threads));
+    if all_cold {
+        notes.push(format!(
+            "none of the {cold} workers has served anything yet: how many fit is not known before they have; give them requests of your \
+             application: lastdrop size … --url URL"
+        ));
+    } else if cold > 0 {
+        notes.push(format!(
+            "{cold} of {} workers have served next to nothing yet and are left out of the sizes; --url URL gives each of them requests first",
+            workers.len()
+        ));
     }
     if group.iter().map(|w| w.rss).max() > group.iter().map(|w| w.rss).min().map(|m| m * 2) {
         notes.push("workers differ much in size: some have not served yet; put load on and look again".into());
     }
-    if fits.independent == 0 {
+    if fits.independent == 0 && !all_cold {
         notes.push(format!("not even one worker fits into {}", show_bytes(budget)));
     }
     if workers.iter().map(|w| w.swap).sum::<u64>() > 0 {
         notes.push("some of the workers' memory is swapped out; it is not in these numbers".into());
     }
-    Ok(SizeDocument {
+    let mut document = SizeDocument {
         schema: SIZE_SCHEMA.into(),
         server: facts.name.clone(),
         version: facts.version.clone(),
         model: facts.model.clone(),
         threads_per_worker: threads,
-        workers: summary(&workers),
+        workers: SizeWorkers { count: workers.len() as u64, cold, ..summary(&sized) },
         real_memory_bytes: real,
-        classic_real_memory_bytes: pool::classic_real_memory(&group),
-        sum_rss_bytes: group.iter().map(|w| w.rss).sum(),
+        classic_real_memory_bytes: pool::classic_real_memory(&all),
+        sum_rss_bytes: all.iter().map(|w| w.rss).sum(),
         shared_once_bytes: shared_once,
         budget_bytes: budget,
         budget_from,
-        fits: SizeFits {
+        fits: (!all_cold).then_some(SizeFits {
             no_sharing: fits.no_sharing,
             classic_sharing: fits.classic_sharing,
             independent: fits.independent,
             worst_case: fits.worst_case,
-        },
-        formulas: formulas(budget, &group, shared_once, &fits),
-        suggested: profiles.get(Profile::Dedicated.name()).cloned().unwrap_or_default(),
-        profiles,
+        }),
+        formulas: if all_cold { BTreeMap::new() } else { formulas(budget, &group, shared_once, &fits) },
+        workers_advice: None,
+        suggested: Settings::new(),
+        profiles: BTreeMap::new(),
         effective: effective.clone(),
         fit: None,
         bounds: Vec::new(),
         variants: Vec::new(),
         notes,
-    })
+    };
+    advise_of(&mut document, adapter, |known| known, &[]);
+    Ok(document)
 }
 
-/// Puts other answers into a document: those of a fitted model.
-pub(crate) fn answer(document: &mut SizeDocument, adapter: &dyn Adapter, independent: u64, worst_case: u64) {
-    (document.fits.independent, document.fits.worst_case) = (independent, worst_case);
-    let count = independent.max(1) * document.threads_per_worker;
-    for profile in Profile::ALL {
-        let settings = suggest(adapter, &document.effective, profile, count);
-        document.profiles.insert(profile.name().to_string(), settings);
+/// Puts the number of workers into a document, with the settings for it. `more` adds to what is known without load; `members` are processes
+/// that take part, as far as they are known.
+pub fn advise_of(
+    document: &mut SizeDocument,
+    adapter: &dyn Adapter,
+    more: impl FnOnce(WorkersEvidence) -> WorkersEvidence,
+    members: &[i32],
+) {
+    document.workers_advice = None;
+    if has_workers(adapter) {
+        let known = more(evidence(adapter, &document.effective, document, members));
+        let of_database = known.ceilings.iter().find(|ceiling| ceiling.by == "database");
+        document.bounds = of_database
+            .map(|c| SizeBound {
+                what: "database-connections".into(),
+                workers: c.number / document.threads_per_worker.max(1),
+                because: c.because.clone(),
+            })
+            .into_iter()
+            .collect();
+        // What memory allows nobody knows of a pool that has served nothing, and any other number would look like it.
+        document.workers_advice = document.fits.and_then(|_| advise(&known));
+    }
+    // Of a pool of event loops it is memory alone.
+    let by_memory = document.fits.map(|fits| fits.independent.max(1) * document.threads_per_worker);
+    let number =
+        document.workers_advice.as_ref().map(|advice| advice.number).or(by_memory.filter(|_| !has_workers(adapter)));
+    document.profiles.clear();
+    for (profile, number) in Profile::ALL.into_iter().zip(std::iter::repeat(number)) {
+        if let Some(number) = number {
+            let settings = suggest(adapter, &document.effective, profile, number.max(1));
+            document.profiles.insert(profile.name().to_string(), settings);
+        }
     }
     document.suggested = document.profiles.get(Profile::Dedicated.name()).cloned().unwrap_or_default();
+}
+
+/// Which workers have served.
+fn warm(adapter: &dyn Adapter, workers: &[ProcessMemory]) -> Vec<bool> {
+    // Event loops serve whatever comes; of threads each process has some that have and some that have not.
+    if !has_workers(adapter) || adapter.knob(Role::ThreadsPerWorker).is_some() {
+        return vec![true; workers.len()];
+    }
+    let mut looks: Vec<WorkerLook> =
+        workers.iter().map(|m| WorkerLook { pid: m.pid, ..WorkerLook::default() }).collect();
+    if let Some(page) = adapter.status().and_then(|status| status.read(true, STATUS_TIMEOUT).ok()) {
+        page.tell(&mut looks);
+    }
+    let service = |(m, look): (&ProcessMemory, &WorkerLook)| Service {
+        private: m.private,
+        requests: look.requests,
+        untouched: process::is_untouched(m.pid),
+    };
+    pool::warm(&workers.iter().zip(&looks).map(service).collect::<Vec<_>>())
 }
 
 pub(crate) fn as_workers(group: &[ProcessMemory]) -> Vec<Worker> {
@@ -150,6 +248,7 @@ pub(crate) fn as_workers(group: &[ProcessMemory]) -> Vec<Worker> {
 fn summary(workers: &[ProcessMemory]) -> SizeWorkers {
     let column = |f: fn(&ProcessMemory) -> u64| MeanMax::of(&workers.iter().map(f).collect::<Vec<_>>());
     SizeWorkers {
+        cold: 0,
         count: workers.len() as u64,
         rss_bytes: column(|m| m.rss),
         pss_bytes: column(|m| m.pss),

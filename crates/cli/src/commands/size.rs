@@ -13,7 +13,7 @@ use lastdrop_report::export::Runs;
 use lastdrop_report::size_text;
 use lastdrop_server::{Change, Directives, ServerRef, Session, check_called_apart, discover, kinds};
 use lastdrop_trials::fit::{FitOrder, fit};
-use lastdrop_trials::size::size_of;
+use lastdrop_trials::size::size_under_load;
 
 use crate::commands::{Report, observers};
 use crate::exit::{Exit, UsageError};
@@ -38,7 +38,8 @@ pub struct SizeArgs {
     /// Try several pool sizes and let workers grow older; fits a model and says how sure it is
     #[arg(long, requires = "url")]
     pub fit: bool,
-    /// What workers are asked for while they are measured; of a plan its requests and sessions (a login), not its load
+    /// What workers are asked for while they are measured; of a plan its requests and sessions (a login), not its load. Without --fit each gets
+    /// some requests first, and a few seconds of load tell what a request takes and how many workers are needed
     #[arg(long, value_name = "URL|PLAN")]
     pub url: Option<String>,
     /// Pool sizes to try, in worker processes: 4,8,16 [default: four up to the present one]
@@ -76,7 +77,7 @@ pub fn size(args: SizeArgs) -> Result<Exit> {
     let mut documents = Vec::new();
     for (server, variants) in args.servers.iter().zip(variants_of(&args)?) {
         let document = match &args.url {
-            Some(url) if args.fit || !variants.is_empty() => match measure(&args, server, url, variants)? {
+            Some(url) => match measure(&args, server, url, variants)? {
                 Ok(document) => document,
                 Err(exit) => return Ok(exit),
             },
@@ -120,7 +121,12 @@ fn variants_of(args: &SizeArgs) -> Result<Vec<Vec<(String, String)>>, UsageError
     Ok(all)
 }
 
-/// Tries pool sizes and variants; an exit instead of a document when the user ended it.
+fn progress(args: &SizeArgs) -> Progress {
+    Progress { view: View::Auto, quiet: args.quiet, document: args.json.as_deref() == Some("-") }
+}
+
+/// Warms the workers, measures what a request takes, and tries pool sizes and variants where that is asked for. An exit instead of a document
+/// where the user ended it.
 fn measure(
     args: &SizeArgs,
     server: &ServerRef,
@@ -150,13 +156,16 @@ fn measure(
         variants,
     };
     if !order.fit && order.variants.is_empty() {
-        let effective = adapter.effective()?;
-        return Ok(Ok(size_of(adapter.as_ref(), &effective.settings, args.memory, effective.notes)?));
+        let stop = Stop::on_signals(false)?;
+        let mut lab = Lab::new(&stop.flag, observers(progress(args), None, Runs::Several, &stop));
+        return match size_under_load(&mut lab, adapter.as_ref(), &order.plan, args.memory) {
+            Err(LabError::Interrupted) => Ok(Err(Exit::Signal(stop.signal().unwrap_or(2)))),
+            other => Ok(Ok(other?)),
+        };
     }
     let stop = Stop::on_signals(false)?;
     let session = Session::open(adapter, Some(&url), &(&args.others).into())?;
-    let progress = Progress { view: View::Auto, quiet: args.quiet, document: args.json.as_deref() == Some("-") };
-    let mut lab = Lab::new(&stop.flag, observers(progress, None, Runs::Several, &stop));
+    let mut lab = Lab::new(&stop.flag, observers(progress(args), None, Runs::Several, &stop));
     match fit(&mut lab, session, &order) {
         Err(LabError::Interrupted) => Ok(Err(Exit::Signal(stop.signal().unwrap_or(2)))),
         other => Ok(Ok(other?)),

@@ -9,27 +9,46 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{Apache, Folder, alone, get, number, signal, wait_until};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const HEAVY: &str = "/perl/heavy.pl";
 
 #[test]
 fn a_prefork_server_is_sized_by_its_running_processes() {
     let folder = Folder::new();
-    let apache = Apache::start(&folder);
-    let size = folder.json(&["size", &apache.name(), "--memory", "400M"], 0);
+    let apache = Apache::start_with(&folder, |t| t.replace("MaxConnectionsPerChild 10", "MaxConnectionsPerChild 0"));
+    // A pool that has served nothing says nothing of what a worker will need.
+    let cold = folder.json(&["size", &apache.name(), "--memory", "400M"], 0);
+    assert_eq!(
+        (&cold["fits"], &cold["workers_advice"], &cold["suggested"]),
+        (&Value::Null, &Value::Null, &json!({})),
+        "{cold:#}"
+    );
+    assert_eq!((&cold["workers"]["cold"], &cold["workers"]["count"]), (&json!(5), &json!(5)), "{cold:#}");
+    let told = folder.run(&["size", &apache.name(), "--memory", "400M"]).stdout;
+    assert!(told.contains("has served anything yet") && told.contains("--url") && !told.contains("surely"), "{told}");
+    // With a URL each gets requests, and a short load tells what a request takes: one number of workers, also in the block to copy.
+    let url = apache.url(HEAVY);
+    let size = folder.json(&["size", &apache.name(), "--memory", "400M", "--url", &url], 0);
+    let advice = &size["workers_advice"];
+    let lowest = advice["ceilings"].as_array().expect("ceilings")[0]["number"].as_u64().expect("a number");
+    let need = advice["need"].as_u64().expect("a need: it was loaded");
+    assert_eq!(advice["number"], need.min(lowest), "{advice:#}");
+    assert_eq!(size["suggested"]["MaxRequestWorkers"], advice["number"], "{size:#}");
     assert_eq!(size["model"], "prefork");
     assert!(size["version"].as_str().expect("text").contains("Apache/2.4"));
-    assert_eq!(size["workers"]["count"], 5, "StartServers 5");
     let bytes = |v: &Value| v.as_u64().expect("bytes");
     let workers = &size["workers"];
     assert!(bytes(&workers["pss_bytes"]["mean"]) < bytes(&workers["rss_bytes"]["mean"]), "pages are shared: {workers}");
     assert!(bytes(&size["real_memory_bytes"]) < bytes(&size["sum_rss_bytes"]));
     let fits = bytes(&size["fits"]["independent"]);
     assert!(fits > bytes(&size["fits"]["no_sharing"]), "{}", size["fits"]);
-    assert_eq!(bytes(&size["suggested"]["MaxRequestWorkers"]), fits);
     assert_eq!(size["effective"]["MaxRequestWorkers"], 50);
-    assert_eq!(size["effective"]["MaxConnectionsPerChild"], 10);
+    assert_eq!(size["effective"]["MaxConnectionsPerChild"], 0);
+    // Now that they have served, a look without load has a ceiling to tell, and no need.
+    let seen = folder.json(&["size", &apache.name(), "--memory", "400M"], 0);
+    let advice = &seen["workers_advice"];
+    assert_eq!((&advice["need"], &advice["number"]), (&Value::Null, &advice["ceilings"][0]["number"]), "{seen:#}");
     assert_eq!(size["effective"]["KeepAlive"], "Off");
 }
 

@@ -155,8 +155,11 @@ fn the_workers_of_mod_php_that_fit_use_the_budget_once_they_are_warm() {
     assert!(number(&size["fit"]["warmed_requests"]) >= 10.0, "{:#}", size["fit"]);
     let bound = |what: &str| list(&size["bounds"], "bounds").iter().find(|b| b["what"] == what).cloned();
     assert_eq!(bound("database-connections").expect("a database")["workers"], 60, "{:#}", size["bounds"]);
-    let processors = bound("processors").expect("processors");
-    assert!(number(&processors["workers"]) >= 2.0, "{processors}");
+    let advice = &size["workers_advice"];
+    let database = list(&advice["ceilings"], "ceilings").iter().find(|c| c["by"] == "database").cloned();
+    assert_eq!(database.expect("a database")["number"], 60, "{advice:#}");
+    // Requests wait for the database: more are at work than there are processors.
+    assert!(number(&advice["need"]) >= 3.0 && advice["number"] == size["suggested"]["MaxRequestWorkers"], "{advice:#}");
     apache.restart_with(fits);
     let share = share_used(&folder, &apache.name(), &url, fits, 160.0 * 1_048_576.0);
     println!("mod_php: {fits} workers use {:.1} % of the budget", share * 100.0);

@@ -801,3 +801,43 @@ fn a_profile_goes_on_when_workers_leave() {
         assert!(document["samples"].as_u64().is_some_and(|n| n > 0), "{document:#}");
     }
 }
+
+/// User and system time of a process and its children, those that have ended included, seconds, by /proc.
+fn processor_time(pid: u32) -> f64 {
+    let ticks = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let fields: Vec<u64> =
+            stat.rsplit(')').next().unwrap_or("").split_whitespace().map(|w| w.parse().unwrap_or(0)).collect();
+        // After the name the state is the first; utime is the 14th field of all, cstime the 17th.
+        fields.get(11..15).map_or(0, |times| times.iter().sum::<u64>())
+    };
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let all = children.split_whitespace().filter_map(|child| child.parse().ok()).chain([pid]);
+    all.map(ticks).sum::<u64>() as f64 / 100.0
+}
+
+#[test]
+fn a_request_costs_the_same_processor_time_to_run_size_doctor_and_the_kernel() {
+    let folder = Folder::new();
+    let target = Target::with_config(&folder, "workers = 3\nservice = 'cpu 10ms'");
+    // Another program computes meanwhile: none of it is the server's.
+    let mut other = Command::new("perl").args(["-e", "alarm 120; 1 while 1"]).spawn().expect("perl");
+    let before = processor_time(target.child.id());
+    let run = folder.json(&["run", &target.url(), "-c", "2", "-d", "4s"], 0);
+    let used = processor_time(target.child.id()) - before;
+    let by_kernel = used * 1e6 / number(&run["phases"][0]["requests"]["answered"]);
+    let by_run = number(&run["phases"][0]["server_cpu"]["us_per_request"]);
+    let size = folder.json(&["size", &target.name(), "--url", &target.url(), "--memory", "1G"], 0);
+    let by_size = number(&size["workers_advice"]["cpu_us_per_request"]);
+    let doctor =
+        folder.json(&["doctor", &target.name(), "--url", &target.url(), "-c", "4", "-d", "4s", "--no-store"], 0);
+    let steps = doctor["examination"]["steps"].as_array().expect("steps");
+    let main = steps.iter().find(|s| s["kind"] == "main").expect("the load");
+    let by_doctor = number(&main["server_cpu_s"]) * 1e6 / number(&main["answered"]);
+    let _ = other.kill();
+    let _ = other.wait();
+    for (whose, cost) in [("run", by_run), ("size", by_size), ("doctor", by_doctor)] {
+        assert!((cost / by_kernel - 1.0).abs() < 0.10, "{whose}: {cost} µs, by the kernel {by_kernel} µs");
+    }
+    assert!(by_kernel > 8_000.0, "it computes for 10 ms: {by_kernel}");
+}

@@ -1,6 +1,7 @@
 //! What the rules look at: the evidence, and what follows from it by arithmetic.
 
-use lastdrop_model::documents::{Evidence, Expectation, Finding, Fix, Severity};
+use lastdrop_analyze::workers::{KeepAliveHold, RequestCost, WorkersEvidence, advise};
+use lastdrop_model::documents::{Evidence, Expectation, Finding, Fix, Severity, WorkersAdvice};
 use lastdrop_model::examination::{Examination, Examined, Inside, LoadShape, ServerSeen, Step, StepKind};
 use lastdrop_model::units::show_us;
 use serde_json::{Value, json};
@@ -261,6 +262,21 @@ impl<'a> Case<'a> {
         n as f64 / self.main.duration_s.max(1e-3)
     }
 
+    /// What throughput should be without so much of a request's processor time: it goes up as that goes down where processors are what lacks,
+    /// and the time of a request goes down elsewhere. `spared` are the least, the likely and the most seconds per request.
+    pub fn without_cpu(&self, spared: [f64; 3], because: impl Into<String>) -> Option<Expectation> {
+        // Of one user alone all that a request takes; of a load that fills processors what it takes of these.
+        let all = if self.cpu_full() {
+            self.main.cpu_per_request_s()?
+        } else {
+            self.alone_s()?.max(self.main.cpu_per_request_s()?)
+        };
+        // Something of a request is always left.
+        let ratio = |spared: f64| round(1.0 / (1.0 - (spared / all).clamp(0.0, 0.9)));
+        let [least, likely, most] = spared.map(ratio);
+        (all > 0.0).then(|| Expectation { ratio: likely, interval: Some([least, most]), because: because.into() })
+    }
+
     pub fn inside(&self, server: &str) -> Option<&'a Inside> {
         self.all.inside.iter().find(|i| i.server == server)
     }
@@ -296,11 +312,18 @@ impl<'a> Case<'a> {
         let why = if most == by_workers {
             format!("{:.0} workers, each {} a request", workers.unwrap_or(0.0), show_us(service * 1e6))
         } else if most == by_cpu {
-            format!("{:.2} ms of processor time a request on {cores:.2} cores", demand * 1e3)
+            let servers = self
+                .main
+                .cpu_per_request_s()
+                .map_or_else(String::new, |s| format!(", of which {} the servers' own", show_us(s * 1e6)));
+            format!(
+                "{} of processor time per request, load and kernel included{servers}, on {cores:.2} cores",
+                show_us(demand * 1e6)
+            )
         } else {
             format!("{} users, each {} a request when nobody waits", self.main.users, show_us(service * 1e6))
         };
-        Some(Expectation { ratio: round(most / now), because: why })
+        Some(Expectation { ratio: round(most / now), interval: None, because: why })
     }
 }
 
@@ -373,6 +396,11 @@ impl<'a> View<'a> {
     /// Traced calls of this sort a request.
     pub fn calls(&self, sort: &str) -> f64 {
         self.case.inside(&self.about.server).and_then(|i| i.calls.get(sort)).copied().unwrap_or(0.0)
+    }
+
+    /// Workers with this letter in the scoreboard, on average. None where it could not be read.
+    pub fn letters(&self, letter: &str) -> Option<f64> {
+        (!self.seen.scoreboard.is_empty()).then(|| self.seen.scoreboard.get(letter).copied().unwrap_or(0.0))
     }
 
     /// Connections that wait to be accepted, on average.
@@ -507,12 +535,66 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A size of the pool with which nobody would wait, as far as users and processors allow; at least twice the present.
+    /// Do programs run inside its workers that need a process for each request?
+    pub fn needs_prefork(&self) -> bool {
+        let is_one = |name: &str| ["libphp", "mod_perl", "mod_php"].iter().any(|known| name.starts_with(known));
+        let inside = self.case.inside(&self.about.server);
+        self.about.embeds.iter().any(|name| is_one(name))
+            || inside.is_some_and(|i| {
+                i.libraries.keys().any(|library| is_one(library.rsplit('/').next().unwrap_or_default()))
+            })
+    }
+
+    /// What the number of workers follows from. None of a server without a pool, or whose pool is of event loops.
+    fn workers_evidence(&self) -> Option<WorkersEvidence> {
+        self.about.pool.as_ref().filter(|_| self.has_pool() && !self.is_async())?;
+        let case = self.case;
+        let request =
+            case.main.cpu_per_request_s().zip(case.alone_s()).map(|(cpu_s, held_s)| RequestCost { cpu_s, held_s });
+        let on = self.is(&["apache"]) && self.setting("KeepAlive").is_some_and(|s| s.eq_ignore_ascii_case("on"));
+        let holds = on && !self.about.software.contains("event");
+        let users =
+            if case.all.load == LoadShape::Closed && case.main.keepalive { f64::from(case.main.users) } else { 0.0 };
+        // Visitors tell how many connections are idle; a load of ours has users who ask at once.
+        let idle = (self.seen.other_clients >= 1.0).then(|| self.held_by_idle());
+        Some(WorkersEvidence {
+            cores: case.cpus_of(self).min(self.seen.cpu_limit_cores.unwrap_or(f64::INFINITY)),
+            request: request.filter(|_| case.all.load != LoadShape::Foreign),
+            rate_rps: None,
+            keep_alive: holds.then(|| KeepAliveHold {
+                timeout_s: self.count("KeepAliveTimeout").unwrap_or(5.0),
+                idle,
+                users,
+            }),
+            ceilings: self.about.ceilings.clone(),
+            together: self.threads_a_process() as u64,
+            event_mpm: self.is(&["apache"]) && !self.needs_prefork(),
+        })
+    }
+
+    /// How many workers it should have: the need, capped by the ceilings.
+    pub fn workers_advice(&self) -> Option<WorkersAdvice> {
+        Some(WorkersAdvice { server: self.about.server.clone(), ..advise(&self.workers_evidence()?)? })
+    }
+
+    /// Workers that a connection holds between two requests.
+    pub fn held_by_idle(&self) -> f64 {
+        self.seen.waiting("client kept").max(self.letters("K").unwrap_or(0.0))
+    }
+
+    /// A size of the pool with which nobody would wait, as far as users and processors allow: the number that is advised. Where nothing is
+    /// known of memory, no more than the users of the load could use.
     pub fn wanted_workers(&self) -> f64 {
         let users = f64::from(self.case.main.users).max(1.0);
         let waiting = self.busy() + self.queue();
-        let wanted = (waiting * 1.25).max(self.size() * 2.0).max(users * 1.2);
-        wanted.min(self.size() * 16.0).ceil()
+        let for_users = (waiting * 1.25).max(self.size() * 2.0).max(users * 1.2).min(self.size() * 16.0).ceil();
+        let advice = self.workers_advice();
+        let knows_memory = self.about.ceilings.iter().any(|c| c.by == "memory");
+        match advice.filter(|advice| advice.need.is_some()) {
+            Some(advice) if knows_memory => advice.number as f64,
+            Some(advice) => (advice.number as f64).min(for_users),
+            None => for_users.min(self.about.ceilings.iter().map(|c| c.number as f64).fold(f64::INFINITY, f64::min)),
+        }
     }
 }
 
@@ -552,9 +634,10 @@ impl Says for Finding {
             other => other,
         };
         let threshold = threshold.into();
-        // One of several signs that was not there says nothing.
+        // One of several signs that was not there says nothing, nor does a number that was not read. That a setting is not set does.
         let is_absent = value.as_f64() == Some(0.0) && threshold.as_f64().is_some_and(|t| t > 0.0);
-        if !is_absent {
+        let is_unread = value.is_null() && source != "configuration";
+        if !is_absent && !is_unread {
             self.evidence.push(Evidence { source: source.into(), name: name.into(), value, threshold });
         }
         self

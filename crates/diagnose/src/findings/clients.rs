@@ -5,10 +5,25 @@ use lastdrop_model::examination::{LoadShape, StepKind};
 use serde_json::json;
 
 use super::Rule;
+use super::advice::holders_of_clients;
 use super::case::{Case, Says, View, finding};
 
 pub(super) const HOLDING: &[Rule] =
     &[Rule { id: "keepalive-hogging", look: keepalive }, Rule { id: "slow-clients", look: slow }];
+
+/// Workers that idle connections hold, as a share of the pool, from which on they are a limit to whoever comes next, though nobody waits now.
+const HELD: f64 = 0.7;
+
+/// Do connections of visitors hold most of a pool, beside whom a few users of ours need not wait?
+pub(super) fn visitors_hold_workers(case: &Case<'_>) -> bool {
+    case.servers().iter().any(|v| held_by_visitors(case, v))
+}
+
+fn held_by_visitors(case: &Case<'_>, v: &View<'_>) -> bool {
+    let beside = case.all.load == LoadShape::Foreign || case.main.kind == StepKind::Few;
+    let are_there = v.seen.other_clients >= 2.0;
+    beside && are_there && v.has_pool() && case.cpu_idle() && v.size() >= 2.0 && v.held_by_idle() >= HELD * v.size()
+}
 
 fn keepalive(case: &Case<'_>) -> Option<Finding> {
     case.servers().into_iter().find_map(|v| {
@@ -30,33 +45,43 @@ fn keepalive(case: &Case<'_>) -> Option<Finding> {
                 && v.seen.threads >= 1.0
                 && v.seen.waiting("client") < 0.3 * workers);
         let is_on = v.setting("KeepAlive").is_none_or(|s| !s.eq_ignore_ascii_case("off"));
-        let waits = v.queue() >= 0.7 || case.main.timed_out > 0;
+        let by_visitors = held_by_visitors(case, &v);
+        let waits = v.queue() >= 0.7 || case.main.timed_out > 0 || by_visitors;
         // Where fewer were served without it, it is not what they wait for.
         if other.is_some() && gain < 1.05 {
             return None;
         }
-        ((by_board || by_threads) && is_on && waits && case.cpu_idle() && !v.is(&["nginx", "haproxy"])).then(|| {
-            let knob = if v.about.settings.contains_key("KeepAliveTimeout") { "KeepAliveTimeout" } else { "KeepAlive" };
-            finding(
-                if gain > 1.3 { 0.95 } else { 0.85 },
-                "workers wait for the next request of clients who keep their connection",
-            )
-            .of(&v)
-            .seen("scoreboard", "places with K", kept, 0.5 * places)
-            .seen("/proc/PID/syscall", "workers that wait for the next request of a client", in_poll, 0.55 * workers)
-            .seen("listen queue", "connections that wait", v.queue(), 0.7)
-            .seen("load", "throughput without keep-alive, against with it", gain, 1.3)
-            .unless("event MPM or a proxy, which hold no worker for it; workers that send")
-            .do_this(
-                if knob == "KeepAlive" {
-                    vec![v.fix("KeepAlive", json!("Off"))]
-                } else {
-                    vec![v.fix("KeepAliveTimeout", json!(1)), v.fix("KeepAlive", json!("Off"))]
-                },
-                "either the shortest time, or none, or an event MPM or nginx in front that holds the clients",
-            )
-            .check_by("places with K in the scoreboard, connections that wait")
-        })
+        ((by_board || by_threads || by_visitors) && is_on && waits && case.cpu_idle() && !v.is(&["nginx", "haproxy"]))
+            .then(|| {
+                let knob =
+                    if v.about.settings.contains_key("KeepAliveTimeout") { "KeepAliveTimeout" } else { "KeepAlive" };
+                finding(
+                    if gain > 1.3 { 0.95 } else { 0.85 },
+                    "workers wait for the next request of clients who keep their connection",
+                )
+                .of(&v)
+                .seen("scoreboard", "places with K", v.letters("K"), 0.5 * places)
+                .seen(
+                    "/proc/PID/syscall",
+                    "workers that wait for the next request of a client",
+                    in_poll,
+                    0.55 * workers,
+                )
+                .seen("configuration", v.about.pool.as_deref().unwrap_or("workers"), v.size(), 0)
+                .seen("sock_diag", "connections of visitors, on average", v.seen.other_clients, 0)
+                .seen("listen queue", "connections that wait", v.seen.queue_mean, 0.7)
+                .seen("load", "throughput without keep-alive, against with it", gain, 1.3)
+                .unless("a server that holds no worker for an idle connection; workers that send")
+                .do_this(
+                    if knob == "KeepAlive" {
+                        vec![v.fix("KeepAlive", json!("Off"))]
+                    } else {
+                        vec![v.fix("KeepAliveTimeout", json!(1)), v.fix("KeepAlive", json!("Off"))]
+                    },
+                    format!("either the shortest time, or none, or {}", holders_of_clients(&v)),
+                )
+                .check_by("places with K in the scoreboard, connections that wait")
+            })
     })
 }
 
@@ -71,10 +96,13 @@ fn slow(case: &Case<'_>) -> Option<Finding> {
             finding(0.85, "workers wait for slow clients")
                 .of(&v)
                 .seen("/proc/PID/syscall", "share of the busy workers that read from or write to a client", share, 0.55)
-                .seen("scoreboard", "places with R", letters, 0.5 * places)
+                .seen("scoreboard", "places with R", v.letters("R"), 0.5 * places)
                 .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
                 .unless("workers that compute or wait for others")
-                .do_this(Vec::new(), "RequestReadTimeout (mod_reqtimeout), a buffering proxy in front (nginx), more or cheaper workers (event MPM)")
+                .do_this(
+                    Vec::new(),
+                    format!("RequestReadTimeout (mod_reqtimeout), {}, or more workers", holders_of_clients(&v)),
+                )
                 .check_by("places with R in the scoreboard")
         })
     })

@@ -67,15 +67,15 @@ pub(super) fn own_pool(case: &Case<'_>) -> Option<Finding> {
     let Some(v) = waiting_inside(case) else { return pool_of_a_loop(case) };
     let peer = v.about.connects.iter().find(|peer| is_database(case, &v, peer))?;
     let db = behind(case, &v, peer);
-    let cores = db.and_then(|b| b.seen.cpu_cores).unwrap_or(0.0);
+    let cores = db.and_then(|b| b.seen.cpu_cores);
     let active = view_of(case, db.as_ref()).and_then(|look| look.active_mean);
-    (cores < 0.3 && active.is_none_or(|n| n < 0.5 * v.seen.waiting("futex"))).then(|| {
+    (cores.unwrap_or(0.0) < 0.3 && active.is_none_or(|n| n < 0.5 * v.seen.waiting("futex"))).then(|| {
         finding(0.8, format!("requests wait inside {} for a connection to its database, which has time", v.about.server))
             .of(&v)
             .seen("/proc/PID/syscall", "threads that wait for each other (futex)", v.seen.waiting("futex"), 0.6 * v.seen.threads)
             .seen("/proc/PID/stat", "cores of the database", cores, 0)
-            .seen("database", "statements that run, on average", active.unwrap_or(0.0), 0)
-            .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 2)
+            .seen("database", "statements that run, on average", active, 0)
+            .seen("load", "answers are so many times slower than for one user alone", case.slower(), 2)
             .unless("a database at work; threads that compute")
             .do_this(Vec::new(), "more connections in the application's pool (pool_size), held for the statement alone and not while something else is done")
             .check_by("threads in futex; statements that run")
@@ -107,7 +107,7 @@ fn pool_of_a_loop(case: &Case<'_>) -> Option<Finding> {
             .seen(&look.service, "sessions in a transaction in which nothing runs", held, MOST * all)
             .seen(&look.service, "sessions with a statement that runs, on average", active, 0)
             .seen("load", "requests at once, on average", requests, 1.5 * all)
-            .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 2)
+            .seen("load", "answers are so many times slower than for one user alone", case.slower(), 2)
             .unless("statements that run or wait for a lock; a session for each request")
             .do_this(Vec::new(), "hold a connection for the statements alone and not while something else is done; more connections in the application's pool (max, pool_size)")
             .check_by("sessions that are idle in transaction; throughput")
@@ -186,8 +186,13 @@ pub(super) fn database(case: &Case<'_>, locked: bool) -> Option<Finding> {
     let mut found = finding(confidence, title).of(&v).seen(source, &what, share, MOST);
     if let Some(look) = view {
         found = found
-            .seen(&look.service, "sessions that wait for a lock, on average", waits, if locked { 0.8 } else { 0.0 })
-            .seen(&look.service, "sessions with a statement that runs, on average", active, 0);
+            .seen(
+                &look.service,
+                "sessions that wait for a lock, on average",
+                look.lock_wait_mean,
+                if locked { 0.8 } else { 0.0 },
+            )
+            .seen(&look.service, "sessions with a statement that runs, on average", look.active_mean, 0);
     }
     if let Some(top) = top {
         found = found.seen("statement", &top.statement, top.share, 0.3);
@@ -207,7 +212,12 @@ pub(super) fn database(case: &Case<'_>, locked: bool) -> Option<Finding> {
         found = found.seen("table", &format!("rows of {} read from end to end", scan.table), scan.rows, 1000);
     }
     found = found
-        .seen("/proc/PID/stat", &format!("cores of {name}"), cores, if locked { 0.0 } else { 0.7 })
+        .seen(
+            "/proc/PID/stat",
+            &format!("cores of {name}"),
+            db.and_then(|b| b.seen.cpu_cores),
+            if locked { 0.0 } else { 0.7 },
+        )
         .seen("/proc/stat", "cores busy", case.busy_cores(), 0)
         .unless(if locked { "sessions that compute" } else { "sessions that wait for locks; workers that compute" });
     let advice = if locked {

@@ -148,7 +148,7 @@ pub(super) fn no_more_than_one(case: &Case<'_>) -> Option<Finding> {
         finding(0.72, format!("{} serves one request at a time: a lock inside it, most likely", v.about.server))
             .of(v)
             .seen("load", "throughput against one user alone", case.main.answered_rps / alone.answered_rps.max(1e-9), 1.25)
-            .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 1.3)
+            .seen("load", "answers are so many times slower than for one user alone", case.slower(), 1.3)
             .seen("/proc/PID/stat", "cores of its busiest process", v.seen.hottest_process_cores, 0.5)
             .seen("sock_diag", "connections that it has to others, on average", v.made().0, 2)
             .unless("throughput that rises with users; a loop that computes; a peer or a database that it waits for")

@@ -6,6 +6,7 @@
 //! that fires is the limit; those after it on the same evidence are not told.
 
 mod about;
+mod advice;
 mod case;
 mod clients;
 mod clues;
@@ -32,7 +33,7 @@ use serde_json::Value;
 pub use about::{About, about, all_about};
 pub use clues::clues;
 
-use case::Case;
+use case::{Case, View};
 
 /// A rule: the id of its finding, and a look at the evidence.
 pub(crate) struct Rule {
@@ -62,6 +63,8 @@ const LIMITS: &[&[Rule]] = &[
 ];
 /// What one user alone waits for as long as many do: nobody waits for another, and it is all the same what throughput ends at.
 const SIDE_BY_SIDE: &[&[Rule]] = &[peers::LONG];
+/// Beside visitors a few users of ours need not wait for workers that nobody else could have.
+const HELD: &[&[Rule]] = &[clients::HOLDING];
 const WASTES: &[&[Rule]] = &[wastes::ALL];
 const RISKS: &[&[Rule]] = &[risks::ALL];
 
@@ -136,6 +139,7 @@ fn tables_for(case: &Case<'_>) -> &'static [&'static [Rule]] {
         () if clients::turns_most_away(case) => &[],
         () if case.somebody_waits() => LIMITS,
         () if case.each_waits_long() => SIDE_BY_SIDE,
+        () if clients::visitors_hold_workers(case) => HELD,
         () => &[],
     }
 }
@@ -189,7 +193,8 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
     document.notes.extend(clients::notes(&case));
     let fire = |tables: &[&[Rule]], severity: Severity| -> Vec<Finding> {
         let rules = tables.iter().flat_map(|table| table.iter());
-        rules.filter_map(|rule| Some(Finding { id: rule.id.into(), severity, ..(rule.look)(&case)? })).collect()
+        let found = rules.filter_map(|rule| Some(Finding { id: rule.id.into(), severity, ..(rule.look)(&case)? }));
+        found.map(|finding| advice::checked(&case, finding)).collect()
     };
     let limits = fire(tables_for(&case), Severity::Limit);
     if let Some(limit) = limits.into_iter().find(|l| !refuted.contains(&l.id.as_str())) {
@@ -199,12 +204,16 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
     }
     let mut rest = fire(WASTES, Severity::Waste);
     rest.extend(fire(RISKS, Severity::Risk));
+    // What bounds throughput now is no waste or risk beside.
+    rest.retain(|f| document.limit.as_ref() != Some(&f.id));
+    document.workers_advice = case.servers().iter().rev().find_map(View::workers_advice);
     rest.sort_by(by_weight);
     document.findings.extend(rest);
     document
 }
 
-/// The limit first, then wastes and risks, of each the surest first.
+/// The limit first, then wastes and risks; of each those that should bring most first, then the surest.
 fn by_weight(a: &Finding, b: &Finding) -> std::cmp::Ordering {
-    a.severity.cmp(&b.severity).then(b.confidence.total_cmp(&a.confidence))
+    let brings = |f: &Finding| f.expect.as_ref().map_or(1.0, |e| e.ratio);
+    a.severity.cmp(&b.severity).then(brings(b).total_cmp(&brings(a))).then(b.confidence.total_cmp(&a.confidence))
 }

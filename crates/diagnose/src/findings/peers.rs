@@ -88,7 +88,7 @@ fn names(case: &Case<'_>, reverse: bool) -> Option<Finding> {
                     .of(&v)
                     .seen("trace", "questions to it for each write to a client", asked / v.calls("client-write").max(1e-3), 0.3)
                     .seen("trace", "share of it in what is waited for", waited / all_peers, MOST)
-                    .seen("load", "answers of one user alone, ms", case.alone_s().unwrap_or(0.0) * 1e3, 20)
+                    .seen("load", "answers of one user alone, ms", case.alone_s().map(|s| s * 1e3), 20)
                     .unless("no traffic to port 53")
                     .do_this(Vec::new(), "resolver … valid=60s (nginx), a name in an upstream block instead of a variable, a caching resolver on this machine")
                     .check_by("no questions to port 53 in lastdrop trace"),
@@ -108,7 +108,7 @@ fn names(case: &Case<'_>, reverse: bool) -> Option<Finding> {
             .seen("/proc/PID/syscall", "share of the busy workers that wait for port 53", share, 0.4)
             .seen("trace", "questions to it a request", asked, 0.5)
             .seen("trace", "of them for the name of an address", reversed, 0.3)
-            .seen("scoreboard", "places with D", letters, 0.3 * board.max(1.0))
+            .seen("scoreboard", "places with D", v.letters("D"), 0.3 * board.max(1.0))
             .unless("no traffic to port 53");
             if reverse {
                 found
@@ -154,7 +154,7 @@ fn slow_log(case: &Case<'_>) -> Option<Finding> {
             finding(0.87, format!("workers wait until their log takes a line: {to}"))
                 .of(&v)
                 .seen("/proc/PID/syscall", "share of the busy workers that wait to write", share, 0.4)
-                .seen("scoreboard", "places with L", letters, 0.4 * board.max(1.0))
+                .seen("scoreboard", "places with L", v.letters("L"), 0.4 * board.max(1.0))
                 .unless("workers that write to clients")
                 .do_this(Vec::new(), "a program behind the pipe that keeps up, buffered logs (BufferedLogs On, buffer= in nginx), a faster disk")
                 .check_by("no L in the scoreboard")

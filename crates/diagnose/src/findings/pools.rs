@@ -46,7 +46,7 @@ fn exhausted(case: &Case<'_>, kinds: &[&str], title: &str) -> Option<Finding> {
             .of(&v)
             .seen("/proc/PID/syscall", "workers at work", v.busy(), 0.85 * v.size())
             .seen("configuration", v.about.pool.as_deref().unwrap_or("workers"), v.size(), 0)
-            .seen("sock_diag", "connections that wait to be accepted", v.queue(), 0.5)
+            .seen("sock_diag", "connections that wait to be accepted", v.seen.queue_mean, 0.5)
             .seen("/proc/PID/syscall", &format!("most of them are in: {what}"), n, 0)
             // The fewer the better for this finding: there is no number from which they speak for it.
             .seen("/proc/stat", "cores busy", case.busy_cores(), 0)

@@ -61,7 +61,7 @@ fn churn(case: &Case<'_>) -> Option<Finding> {
                 .seen(source, "workers born a second", a_second, 1.5)
                 .seen("configuration", recycle.map_or("recycling", |(name, _)| name), recycle.map_or(json!(null), |(_, n)| json!(n)), 200)
                 .seen("/proc/PID/task", "workers there on average", v.seen.threads, 0)
-                .seen("listen queue", "connections that wait", v.queue(), 1)
+                .seen("listen queue", "connections that wait", v.seen.queue_mean, 1)
                 .unless("the same process ids before and after")
                 // What the births cost of a processor, and a worker of a request's time, nobody knows before.
                 .do_this(knob.into_iter().collect(), "a worker that leaks can serve thousands of requests before it matters; lastdrop size --fit says how much it grows")
@@ -112,7 +112,7 @@ fn compression(case: &Case<'_>) -> Option<Finding> {
             finding(0.9, "the processor's time goes into compressing answers")
                 .of(&v)
                 .seen("profile", "share of the compression library", share, 0.33)
-                .seen("/proc/PID/stat", "cores used", v.seen.cpu_cores.unwrap_or(0.0), 0)
+                .seen("/proc/PID/stat", "cores used", v.seen.cpu_cores, 0)
                 .unless("compression below a third of the profile")
                 .do_this(knob.map(|name| v.fix(name, json!(1))).into_iter().collect(), LESS_COMPRESSION)
                 .brings(case.bound(None).map(|mut e| {
@@ -147,10 +147,11 @@ fn uncompressed(case: &Case<'_>) -> Option<Finding> {
             .of(&v)
             .seen("load", "throughput when nobody asks for compressed answers, against that", gain, 1.5)
             .seen("load", "bytes of an answer then, against that", larger, 1.3)
-            .seen("/proc/PID/stat", "cores used", v.seen.cpu_cores.unwrap_or(0.0), 0)
+            .seen("/proc/PID/stat", "cores used", v.seen.cpu_cores, 0)
             .unless("as few answers without it")
             .do_this(Vec::new(), LESS_COMPRESSION)
             .brings(Some(Expectation {
+                interval: None,
                 ratio: round(1.0 / (1.0 - 0.7 * share)),
                 because: format!(
                     "{:.0} % of the time is compression, of which a low level saves about two thirds",
@@ -365,7 +366,6 @@ fn saturated(case: &Case<'_>) -> Option<Finding> {
     let v = top(case).filter(|_| case.cpu_full())?;
     let used = v.seen.cpu_cores.unwrap_or(0.0);
     let own = case.main.generator.cores_beside_servers();
-    let demand = case.busy_cores() / case.main.answered_rps.max(1e-9);
     let others = case.main.generator.others_cores;
     let title = if others >= 0.5 * case.busy_cores() {
         format!(
@@ -375,22 +375,28 @@ fn saturated(case: &Case<'_>) -> Option<Finding> {
     } else {
         format!("the processors are full: this is what the machine can do; {} uses most", v.about.server)
     };
+    let each = case.main.cpu_per_request_s();
+    let costs = each.map_or_else(String::new, |s| {
+        format!(" a request costs {} of processor time of the servers.", show_us(s * 1e6))
+    });
+    let mut found = finding(0.9, title).of(&v);
+    if let Some(s) = each {
+        found = found.seen("/proc/PID/stat", "ms of processor time of the servers per answer", s * 1e3, 0);
+    }
     Some(
-        finding(0.9, title)
-            .of(&v)
+        found
             .seen("/proc/stat", "cores busy", case.busy_cores(), (0.9 - case.main.steal).max(0.0) * case.main.cores.len() as f64)
             .seen("/proc/stat", "share of the time that the hypervisor gave to others", case.main.steal, 0.02)
             .seen("/proc/PID/stat", &format!("cores of {}", v.about.server), used, 0)
             .seen("load", "cores of the generator", own, 0)
             .seen("/proc/stat", "cores of other programs", others, 0)
-            .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 1.3)
+            .seen("load", "answers are so many times slower than for one user alone", case.slower(), 1.3)
             .unless("processors that idle while somebody waits")
             .do_this(
                 Vec::new(),
                 format!(
-                    "more workers will not help: a request costs {} of processor time. lastdrop profile {} says where it goes; then \
-                     a cache, less work a request, or more processors",
-                    show_us(demand * 1e6),
+                    "more workers will not help:{costs} lastdrop profile {} says where it goes; then a cache, less work per request, or \
+                     more processors",
                     v.about.named
                 ),
             )
@@ -412,7 +418,7 @@ fn others_compute(case: &Case<'_>) -> Option<Finding> {
             .of(&v)
             .seen("/proc/stat", "cores of other programs", others, 0.7 * all)
             .seen("/proc/stat", "cores busy", case.busy_cores(), 0.95 * all)
-            .seen("/proc/PID/stat", &format!("cores of {}", v.about.server), v.seen.cpu_cores.unwrap_or(0.0), 0)
+            .seen("/proc/PID/stat", &format!("cores of {}", v.about.server), v.seen.cpu_cores, 0)
             .unless("processors that idle while somebody waits; something that the servers themselves wait for")
             .do_this(Vec::new(), "see who they are (top): give them less (nice, CPUWeight=, a quota), another time or another machine; then ask again")
             .check_by("cores of other programs")
@@ -450,7 +456,7 @@ fn loop_blocked(case: &Case<'_>) -> Option<Finding> {
                 .seen("load", "one user alone, ms", alone * 1e3, 8)
                 .seen("load", "the slowest of a hundred of one user alone, ms", service.p99 / 1e3, 0)
                 .seen("/proc/PID/syscall", "loops that wait for something else than events", stuck, 0.7)
-                .seen("sock_diag", "connections that wait until it takes them, on average", v.queue(), 1)
+                .seen("sock_diag", "connections that wait until it takes them, on average", v.seen.queue_mean, 1)
                 .unless("loops that wait for events while answers are slow")
                 .do_this(Vec::new(), "take the long work out of the loop (worker threads, a queue, asynchronous calls, aio threads in nginx)")
                 .check_by("the loop waits for events most of the time")

@@ -67,7 +67,7 @@ fn maxconn(case: &Case<'_>) -> Option<Finding> {
         finding(0.92, "HAProxy keeps requests waiting: a maxconn is reached while those behind it have room")
             .of(v)
             .seen("stats socket", "requests in its queue (qcur)", queued, 1)
-            .seen("sock_diag", "connections that it leaves in its listen queue", v.queue(), 0.9)
+            .seen("sock_diag", "connections that it leaves in its listen queue", v.seen.queue_mean, 0.9)
             .seen(
                 "load",
                 "requests with those behind it, by what one alone takes (Little), of the maxconn",

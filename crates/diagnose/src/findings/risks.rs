@@ -1,5 +1,6 @@
 //! What will bite.
 
+use lastdrop_analyze::memory_model::is_falling;
 use lastdrop_model::documents::Finding;
 
 use super::Rule;
@@ -108,7 +109,9 @@ fn leak(case: &Case<'_>) -> Option<Finding> {
         let grows = g.least_private_bytes >= LEAK_BYTES && g.gained_bytes >= enough && evenly;
         // Pages that were shared and are written to are no growth of the process.
         let own = g.resident_bytes >= 0.6 * g.private_bytes;
-        (grows && own).then(|| {
+        // Nor is growth that slows down from step to step: it ends by itself.
+        let goes_on = !is_falling(&g.steps_private_bytes);
+        (grows && own && goes_on).then(|| {
             let fix = v.recycling().filter(|(_, most)| *most == 0.0).map(|(name, _)| {
                 let requests = (64e6 / g.private_bytes).clamp(500.0, 100_000.0);
                 v.fix(name, ((requests / 100.0).round() as i64 * 100).into())
@@ -137,6 +140,10 @@ fn greedy(case: &Case<'_>) -> Option<Finding> {
         }
         let least = if v.has_pool() { room.min(f64::from(case.main.users).max(10.0)) } else { room };
         if most < 3.0 || most < 0.4 * least {
+            return None;
+        }
+        // Several users behind one address who keep their connections between two requests take nothing but the workers that hold those.
+        if v.has_pool() && v.held_by_idle() >= 0.5 * most {
             return None;
         }
         let with = match v.kind() {

@@ -237,7 +237,7 @@ fn loop_waits(case: &Case<'_>) -> Option<Finding> {
             .seen("sock_diag", &format!("connections to {peer}, on average"), open, MOST * in_flight)
             .seen("load", "requests at once, on average", in_flight, 0)
             .seen("/proc/PID/stat", "cores of its busiest process", v.seen.hottest_process_cores, 0.5)
-            .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 0)
+            .seen("load", "answers are so many times slower than for one user alone", case.slower(), 0)
             .unless("a loop that computes; fewer connections to it than requests: a pool of its own, or another wait")
             .do_this(Vec::new(), "look at that server; a time limit and a cache before it; calls that do not depend on each other side by side")
             .check_by("time that calls to it take")
@@ -268,7 +268,7 @@ fn front_waits(case: &Case<'_>) -> Option<Finding> {
                 v.seen.waiting("events"),
                 0.7 * v.seen.threads,
             )
-            .seen("load", "answers are so many times slower than for one user alone", case.slower().unwrap_or(0.0), 1.3)
+            .seen("load", "answers are so many times slower than for one user alone", case.slower(), 1.3)
             .unless("a front that computes, or a pool behind it whose workers tell more")
             .do_this(Vec::new(), "look at that server: it answers one after the other, or waits itself")
             .check_by("$upstream_response_time in the log")

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use lastdrop_model::documents::Finding;
+use lastdrop_model::documents::{Expectation, Finding};
 use lastdrop_model::examination::{ModulesTried, Step, StepKind};
+use lastdrop_model::units::show_us;
 use serde_json::json;
 
 use super::Rule;
-use super::case::{Case, Says, View, finding};
+use super::advice::behind_closes;
+use super::case::{Case, Says, View, finding, round};
 use super::databases::is_database;
 
 /// Of what a master has resident a good half is files, which stay shared; a worker that has this much of it for itself has written to
@@ -17,6 +19,8 @@ const INHERITED: f64 = 0.45;
 /// What a worker has loaded for itself, and all of them together, bytes.
 const LOADED_EACH: f64 = 24e6;
 const LOADED_ALL: f64 = 150e6;
+/// The shortest time for which Linux holds an acknowledgement back (TCP_DELACK_MIN), µs.
+const DELAYED_ACK_US: f64 = 40_000.0;
 /// So many calls are no chance.
 const ENOUGH_CALLS: f64 = 8.0;
 
@@ -25,6 +29,7 @@ pub(super) const ALL: &[Rule] = &[
     Rule { id: "db-connect-per-request", look: database_connects },
     Rule { id: "upstream-connect-per-request", look: upstream_connects },
     Rule { id: "keepalive-off", look: keepalive_off },
+    Rule { id: "process-churn", look: churn_without_keepalive },
     Rule { id: "fpm-spawn-lag", look: |c| growing(c, true) },
     Rule { id: "spawn-ramp", look: |c| growing(c, false) },
     Rule { id: "buffering-to-disk", look: buffering },
@@ -64,6 +69,10 @@ fn htaccess(case: &Case<'_>) -> Option<Finding> {
                 vec![v.fix("AllowOverride", json!("None"))],
                 "and what the files say into the configuration, in <Directory>",
             )
+            .brings(case.without_cpu(
+                [1e-6, 3e-6, 6e-6].map(|each| each * n),
+                format!("{n:.0} looks per request, some microseconds each"),
+            ))
             .check_by("lastdrop trace --with '<Directory />; AllowOverride None; </Directory>'"),
     )
 }
@@ -77,8 +86,26 @@ fn database_connects(case: &Case<'_>) -> Option<Finding> {
             .of(&v)
             .seen("trace", "connects to it a request", n, 0.7)
             .unless("connections that are kept")
+            .brings(kept_database_connection(case, n))
             .do_this(Vec::new(), "persistent connections (mysqli 'p:', PDO::ATTR_PERSISTENT, Apache::DBI, CONN_MAX_AGE) or a pooler; no more workers than it has connections")
             .check_by("connects a request in lastdrop trace"),
+    )
+}
+
+/// Processor time that a connection costs a database, at most: PostgreSQL forks a process for each and checks a password by thousands of
+/// hashes (SCRAM), MariaDB takes a thread.
+const CONNECT_S: [(&str, f64); 2] = [("postgresql", 20e-3), ("mariadb", 1e-3)];
+
+/// What a kept connection should bring: of the database's time that part which connections take. Of short statements it is most.
+fn kept_database_connection(case: &Case<'_>, connects: f64) -> Option<Expectation> {
+    let db = case.servers().into_iter().find(|v| v.is(&["postgresql", "mariadb"]))?;
+    let each = db.seen.cpu_cores? * case.main.duration_s / case.main.answered.max(1) as f64;
+    let most = CONNECT_S.iter().find(|(kind, _)| db.is(&[kind])).map(|(_, s)| s * connects)?;
+    let spared = each.min(most);
+    let name = &db.about.server;
+    case.without_cpu(
+        [0.25 * spared, 0.85 * spared, spared],
+        format!("{name} takes {} of processor time per request, of which connections are the larger part where statements are short", show_us(each * 1e6)),
     )
 }
 
@@ -105,6 +132,12 @@ fn upstream_connects(case: &Case<'_>) -> Option<Finding> {
     };
     let traced = all_calls(case, "connect", 0.8).find(is_dear);
     let (v, n, peer) = traced.or_else(|| opened_behind(case).filter(is_dear))?;
+    // Where the one behind closes each connection there is nothing to keep.
+    let how = behind_closes(case, &v).unwrap_or_else(|| {
+        "nginx: keepalive N in the upstream, proxy_http_version 1.1 and an empty Connection header; Apache: no disablereuse, ProxyPass … \
+         enablereuse; HAProxy: http-reuse, without http-server-close or httpclose"
+            .into()
+    });
     let fix = match v.kind() {
         // That is its default.
         "haproxy" if v.setting("http-reuse").is_some_and(|s| s == "never") => vec![v.fix("http-reuse", json!("safe"))],
@@ -114,9 +147,9 @@ fn upstream_connects(case: &Case<'_>) -> Option<Finding> {
         finding(0.88, format!("{} opens a connection to {peer} for each request", v.about.server))
             .of(&v)
             .seen("trace", "connects a request", n, 0.8)
-            .seen("sock_diag", "closed connections (TIME_WAIT)", v.seen.sockets.get("time_wait").copied().unwrap_or(0.0), 0)
+            .seen("sock_diag", "closed connections (TIME_WAIT)", v.seen.sockets.get("time_wait").copied(), 0)
             .unless("connections to it that are kept")
-            .do_this(fix, "nginx: keepalive N in the upstream, proxy_http_version 1.1 and an empty Connection header; Apache: no disablereuse, ProxyPass … enablereuse; HAProxy: http-reuse, without http-server-close or httpclose")
+            .do_this(fix, how)
             .check_by("connects a request in lastdrop trace"),
     )
 }
@@ -146,7 +179,60 @@ fn keepalive_off(case: &Case<'_>) -> Option<Finding> {
                 "a browser loads a page with six connections instead of one a part; in prefork with a short KeepAliveTimeout only, or it \
                  holds the workers",
             )
+            .brings(connection_kept(case, step, a_request))
             .check_by("connections opened against requests in lastdrop run")
+    })
+}
+
+/// What a kept connection should bring clients: the time that it takes to make one.
+fn connection_kept(case: &Case<'_>, step: &Step, connections: f64) -> Option<Expectation> {
+    let connect = step.connect.mean * connections;
+    let all = step.response.mean;
+    let ratio = round(1.0 / (1.0 - (connect / all).clamp(0.0, 0.9)));
+    let because = format!("to connect takes {} of {} per request", show_us(connect), show_us(all));
+    (connect > 0.0 && all > 0.0 && !case.cpu_full()).then_some(Expectation { ratio, interval: None, because })
+}
+
+/// Workers that are replaced all the time as soon as clients do not keep their connections: what the other steps show of it.
+fn churn_without_keepalive(case: &Case<'_>) -> Option<Finding> {
+    let steps = case.all.whole_steps().filter(|s| s.answered >= 20 && s.answered_rps > 0.0);
+    let of_load = |s: &&Step| matches!(s.kind, StepKind::Main | StepKind::OtherKeepalive);
+    let (kept, closing): (Vec<&Step>, Vec<&Step>) = steps.filter(of_load).partition(|s| s.keepalive);
+    let (kept, closing) = (kept.first()?, closing.first()?);
+    let ratio = kept.answered_rps / closing.answered_rps;
+    let seconds = closing.duration_s.max(1e-3);
+    case.servers().into_iter().find_map(|v| {
+        let (name, most) = v.recycling().filter(|(_, most)| (1.0..200.0).contains(most))?;
+        let seen = closing.server(&v.about.server)?;
+        let before = kept.server(&v.about.server).map_or(0.0, |s| s.born as f64 / kept.answered as f64);
+        // Those that live for a millisecond nobody sees.
+        let due = closing.connections as f64 / most;
+        let born = (seen.born as f64).max(if name == "MaxConnectionsPerChild" { due } else { 0.0 });
+        let a_request = born / closing.answered as f64;
+        (ratio >= 1.5 && a_request >= 0.05 && a_request >= 3.0 * before).then(|| {
+            let to = if v.is(&["apache"]) { 0 } else { 10_000 };
+            finding(0.85, format!("workers of {} are replaced all the time for clients that do not keep their connections", v.about.server))
+                .of(&v)
+                .seen("load", "requests/s with keep-alive", kept.answered_rps, 0)
+                .seen("load", "requests/s without", closing.answered_rps, 0)
+                .seen("processes", "workers born a request without keep-alive", a_request, 0.05)
+                .seen("processes", "workers born a second then", born / seconds, 0)
+                .seen("configuration", name, most, 0)
+                .unless("the same process ids before and after that step")
+                .do_this(
+                    vec![v.fix(name, json!(to))],
+                    "a worker that leaks can serve thousands of requests before it matters; lastdrop size --fit says how much it grows",
+                )
+                .brings(Some(Expectation {
+                    ratio: round(ratio),
+                    interval: Some([1.0, round(ratio)]),
+                    because: format!(
+                        "without keep-alive {:.1} requests/s, with it {:.1}: new workers take most of the difference",
+                        closing.answered_rps, kept.answered_rps
+                    ),
+                }))
+                .check_by("the same load with --keepalive off")
+        })
     })
 }
 
@@ -178,7 +264,7 @@ fn growing(case: &Case<'_>, fpm: bool) -> Option<Finding> {
             .seen("processes", "workers at the beginning", first, 0)
             .seen("processes", "workers at the end", last, first * 1.3)
             .seen("error log", "seems busy", busy_lines, 1)
-            .seen("sock_diag", "connections that waited meanwhile", v.queue(), 0)
+            .seen("sock_diag", "connections that waited meanwhile", v.seen.queue_mean, 0)
             .unless("as many workers at the end as at the beginning")
             .do_this(
                 if fpm { vec![v.fix("pm", json!("static"))] } else { Vec::new() },
@@ -226,6 +312,7 @@ fn unbuffered(case: &Case<'_>) -> Option<Finding> {
                     .collect(),
                 "access_log … buffer=64k flush=5s (nginx), BufferedLogs On (Apache)",
             )
+            .brings(case.without_cpu([2e-6, 5e-6, 8e-6].map(|each| each * n), "a write takes some microseconds"))
             .check_by("writes a request in lastdrop trace")
     })
 }
@@ -258,6 +345,13 @@ fn delayed_ack(case: &Case<'_>) -> Option<Finding> {
                 .seen("trace", "writes to the client a request", v.calls("client-write"), 1.8)
                 .unless("segments that are sent again; a server that is at work meanwhile")
                 .do_this(Vec::new(), "TCP_NODELAY on the server's socket, or one write for head and body")
+                .brings(Some(Expectation {
+                    ratio: round(
+                        alone.response.p50 / (alone.response.p50 - DELAYED_ACK_US).max(0.1 * alone.response.p50),
+                    ),
+                    interval: None,
+                    because: format!("40 ms of {} of one user alone are the wait", show_us(alone.response.p50)),
+                }))
                 .check_by("the median of one user alone")
         })
 }

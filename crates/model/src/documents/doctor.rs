@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Differs;
+use super::{Differs, WorkersAdvice};
 use crate::examination::Examination;
 
 pub const DOCTOR_SCHEMA: &str = "lastdrop.doctor/1";
@@ -16,6 +16,9 @@ pub struct DoctorDocument {
     pub findings: Vec<Finding>,
     /// The one thing that bounds throughput now.
     pub limit: Option<String>,
+    /// How many workers the pool furthest behind should have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers_advice: Option<WorkersAdvice>,
     pub chain: Vec<Link>,
     /// In what nodes differ from the others of their kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -74,7 +77,7 @@ pub struct Finding {
     /// What to do where no setting does it, and beside those that do.
     pub advice: String,
     /// What that should bring, by the model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, rename = "expected", alias = "expect", skip_serializing_if = "Option::is_none")]
     pub expect: Option<Expectation>,
     /// How to see that it helped.
     pub check: String,
@@ -119,6 +122,9 @@ pub struct Fix {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Expectation {
     pub ratio: f64,
+    /// Between what and what it should be, where the evidence bounds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<[f64; 2]>,
     pub because: String,
 }
 

@@ -15,6 +15,7 @@ mod top;
 mod trace;
 mod tune;
 mod watch;
+mod workers;
 
 pub use self::capacity::*;
 pub use self::compare::*;
@@ -30,3 +31,4 @@ pub use self::top::*;
 pub use self::trace::*;
 pub use self::tune::*;
 pub use self::watch::*;
+pub use self::workers::*;

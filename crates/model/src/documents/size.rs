@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::WorkersAdvice;
 use crate::settings::Settings;
 
 pub const SIZE_SCHEMA: &str = "lastdrop.size/1";
@@ -26,6 +27,9 @@ impl MeanMax {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizeWorkers {
     pub count: u64,
+    /// Of these, workers that have served next to nothing yet. The sizes below are those of the others; where all are cold, theirs.
+    #[serde(default)]
+    pub cold: u64,
     pub rss_bytes: MeanMax,
     pub pss_bytes: MeanMax,
     pub private_bytes: MeanMax,
@@ -60,9 +64,14 @@ pub struct SizeDocument {
     pub shared_once_bytes: u64,
     pub budget_bytes: u64,
     pub budget_from: String,
-    pub fits: SizeFits,
+    /// None: no worker has served anything yet, and nobody knows what one will need.
+    #[serde(default)]
+    pub fits: Option<SizeFits>,
     /// Formulas with their numbers put in, by the name of the fit.
     pub formulas: BTreeMap<String, String>,
+    /// How many workers the pool should have, where the server has one: `suggested` and `profiles` have the same number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers_advice: Option<WorkersAdvice>,
     pub suggested: Settings,
     /// Suggestions for a dedicated, shared and bursty machine.
     pub profiles: BTreeMap<String, Settings>,
@@ -79,10 +88,18 @@ pub struct SizeDocument {
     pub notes: Vec<String>,
 }
 
+impl SizeDocument {
+    /// Worker processes that fit; as many as there are where none of them has served anything.
+    #[must_use]
+    pub fn fitting(&self) -> u64 {
+        self.fits.map_or(self.workers.count, |fits| fits.independent)
+    }
+}
+
 /// Something else than memory that more workers do not get beyond.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizeBound {
-    /// `processors`, `database-connections`.
+    /// `database`, as in the ceilings of the advice.
     pub what: String,
     pub workers: u64,
     /// The reckoning, in words.

@@ -198,6 +198,7 @@ fn report_phase(name: &str, measured: bool, phase: PhaseTotal, classes: &Classes
             left_out: c.left_out,
         },
         pages: Pages { loaded: c.pages, failed: c.pages_failed },
+        server_cpu: None,
         classes: phase.classes.report(classes, &results, duration_s, replay),
         results,
         seconds: phase.seconds,

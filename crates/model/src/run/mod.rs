@@ -22,7 +22,7 @@ pub use joined_log::JoinedLog;
 pub use mark::Mark;
 pub use phase::{
     Bytes, ClassReport, Connections, Expectations, Followed, Mismatch, Pages, PhaseReport, Rate, Requests, Results,
-    Second,
+    Second, ServerCpu,
 };
 
 use crate::kept_plan::KeptPlan;

@@ -151,6 +151,23 @@ pub struct Results {
     pub latency_us: Map<String, Value>,
 }
 
+/// Processor time of the server and of all that it talks to on its machine (a proxy's backends, a database), user and system, of processes
+/// that have ended meanwhile, too. Neither the load's own nor that of other programs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServerCpu {
+    pub cpu_s: f64,
+    pub us_per_request: f64,
+}
+
+impl ServerCpu {
+    /// What an answer costs where so many seconds were used for all of them: the one definition of "CPU per request". 0 without answers.
+    #[must_use]
+    pub fn of(cpu_s: f64, answered: u64) -> ServerCpu {
+        let us_per_request = if answered == 0 { 0.0 } else { cpu_s * 1e6 / answered as f64 };
+        ServerCpu { cpu_s, us_per_request }
+    }
+}
+
 /// One phase of a finished run; its [`Results`] are read as its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PhaseReport {
@@ -164,6 +181,9 @@ pub struct PhaseReport {
     pub followed: Followed,
     #[serde(default)]
     pub pages: Pages,
+    /// Of the measured phase, where the server is on this machine and its processes may be seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_cpu: Option<ServerCpu>,
     /// In the order of the plan. Those of a run that was killed are as they were some seconds before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassReport>,

@@ -36,7 +36,9 @@ pub fn count_fds(pid: i32) -> Option<u64> {
     if size > 0 { Some(size) } else { Some(fs::read_dir(path).ok()?.count() as u64) }
 }
 
-pub(super) fn fds_limit(pid: i32) -> Option<u64> {
+/// How many files a process may have open.
+#[must_use]
+pub fn fds_limit(pid: i32) -> Option<u64> {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: asks for a limit and sets none; the structure lives for the call.
     let result = unsafe { libc::prlimit64(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &raw mut limit) };

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use lastdrop_model::{Look, WorkerLook};
 
-pub use self::files::count_fds;
+pub use self::files::{count_fds, fds_limit};
 use crate::memory::ProcessMemory;
 use crate::process::{self, Helpers};
 use crate::stat::{Stat, of_ticks, page_bytes, ran_ns, schedule, ticks_per_second, uptime};

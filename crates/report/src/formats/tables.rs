@@ -346,7 +346,7 @@ fn sweep(d: &SweepDocument) -> Table {
 }
 
 fn fits(d: &SizeDocument) -> Table {
-    let (w, f) = (&d.workers, &d.fits);
+    let (w, f) = (&d.workers, d.fits);
     let heading = [
         "server",
         "workers",
@@ -373,10 +373,10 @@ fn fits(d: &SizeDocument) -> Table {
         Cell::Bytes(w.shared_bytes.mean),
         Cell::Bytes(d.real_memory_bytes),
         Cell::Bytes(d.budget_bytes),
-        Cell::Count(f.no_sharing),
-        Cell::Count(f.classic_sharing),
-        Cell::Count(f.independent),
-        Cell::Count(f.worst_case),
+        Cell::maybe(f, |f| Cell::Count(f.no_sharing)),
+        Cell::maybe(f, |f| Cell::Count(f.classic_sharing)),
+        Cell::maybe(f, |f| Cell::Count(f.independent)),
+        Cell::maybe(f, |f| Cell::Count(f.worst_case)),
         settings(&d.suggested),
     ];
     Table::new(&heading, [row])

@@ -55,7 +55,7 @@ pub(crate) mod first {
     pub(crate) use super::capacity::verdict as capacity;
     pub(crate) use super::compare::verdict as compare;
     pub(crate) use super::run::verdict as run;
-    pub(crate) use super::size::{tighter, verdict as size};
+    pub(crate) use super::size::verdict as size;
     pub(crate) use super::sweep::verdict as sweep;
     pub(crate) use super::tune::verdict as tune;
 }

@@ -1,6 +1,6 @@
 //! The section of a server's memory: what a worker really takes, how many fit, and the model with what it was fitted to.
 
-use lastdrop_model::documents::{SharingPoint, SizeBound, SizeDocument, SizeFit};
+use lastdrop_model::documents::{SharingPoint, SizeDocument, SizeFit, SizeFits};
 use lastdrop_model::settings::describe;
 use lastdrop_model::units::show_bytes;
 use maud::{Markup, html};
@@ -19,7 +19,7 @@ pub(super) fn section(d: &SizeDocument) -> Section {
     let body = html! {
         (verdict(d).shown())
         h2.group { "Memory" }
-        div.pair { (sums(d)) (fits(d)) }
+        div.pair { (sums(d)) @if let Some(found) = &d.fits { (fits(d, found)) } }
         @if let Some(fit) = &d.fit { (model(d, fit)) }
         (workers(d))
         (variants(d))
@@ -31,39 +31,42 @@ pub(super) fn section(d: &SizeDocument) -> Section {
 
 pub(crate) fn verdict(d: &SizeDocument) -> Told {
     let each = d.workers.private_bytes.max;
-    let (safe, tight) = (d.fits.worst_case, d.fits.independent);
-    let mut told = Told::new(
-        if safe == 0 { Tone::Bad } else { Tone::Note },
-        format!(
-            "{} workers surely fit into {}; {} if not all are at their largest at once.",
-            count(safe),
-            show_bytes(d.budget_bytes),
-            count(tight)
+    let mut told = match d.fits {
+        Some(fits) => Told::new(
+            if fits.worst_case == 0 { Tone::Bad } else { Tone::Note },
+            format!(
+                "{} workers surely fit into {}; {} if not all are at their largest at once.",
+                count(fits.worst_case),
+                show_bytes(d.budget_bytes),
+                count(fits.independent)
+            ),
         ),
-    );
+        None => Told::new(
+            Tone::Note,
+            format!(
+                "None of the {} workers has served anything yet: how many fit is not known before they have (--url URL).",
+                count(d.workers.count)
+            ),
+        ),
+    };
     // An option is no sentence.
     told.say(match d.budget_from.as_str() {
         "--memory" => "The budget is what was given by --memory.".into(),
         from => format!("The budget is {from}."),
     });
-    let tighter = tighter(d);
+    if let Some(advice) = &d.workers_advice {
+        told.say(format!("Workers: {}.", advice.line()));
+    }
     if !d.suggested.is_empty() {
-        let by = if tighter.is_some() { "By memory alone" } else { "Suggested" };
-        told.say(format!("{by}: {}.", describe(&d.suggested)));
+        told.say(format!("Suggested: {}.", describe(&d.suggested)));
     }
-    if let Some(bound) = tighter {
-        told.say(format!("But set no more than {} workers: {}.", count(bound.workers), bound.because));
+    if let Some(fits) = d.fits {
+        told.number(count(fits.worst_case), "workers, worst case");
     }
-    told.number(count(safe), "workers, worst case");
     told.number(show_bytes(d.real_memory_bytes), "memory they take now");
     told.number(show_bytes(each), "of its own, the largest worker");
     told.number(show_bytes(d.budget_bytes), "budget");
     told
-}
-
-/// What leaves room for fewer workers than memory does; of several the tightest.
-pub(crate) fn tighter(d: &SizeDocument) -> Option<&SizeBound> {
-    d.bounds.iter().filter(|bound| bound.workers < d.fits.independent).min_by_key(|bound| bound.workers)
 }
 
 /// The same memory by three ways of adding up.
@@ -89,13 +92,13 @@ fn sums(d: &SizeDocument) -> Markup {
     bars("What the pool takes now", "The same workers, added up in different ways.", &rows, &table)
 }
 
-fn fits(d: &SizeDocument) -> Markup {
+fn fits(d: &SizeDocument, found: &SizeFits) -> Markup {
     let formula = |name: &str| d.formulas.get(name).cloned().unwrap_or_default();
     let all = [
-        ("worst case: all at their largest", "worst_case", d.fits.worst_case, "c1"),
-        ("independent of each other", "independent", d.fits.independent, "c3"),
-        ("with the classic formula", "classic_sharing", d.fits.classic_sharing, "c4"),
-        ("nothing shared", "no_sharing", d.fits.no_sharing, "c4"),
+        ("worst case: all at their largest", "worst_case", found.worst_case, "c1"),
+        ("independent of each other", "independent", found.independent, "c3"),
+        ("with the classic formula", "classic_sharing", found.classic_sharing, "c4"),
+        ("nothing shared", "no_sharing", found.no_sharing, "c4"),
     ];
     let rows: Vec<Bar> = all
         .iter()
@@ -113,7 +116,7 @@ fn model(d: &SizeDocument, fit: &SizeFit) -> Markup {
         .points
         .iter()
         .map(|p| p.workers)
-        .chain([d.fits.worst_case.min(4 * d.workers.count.max(8))])
+        .chain([d.fits.unwrap_or_default().worst_case.min(4 * d.workers.count.max(8))])
         .max()
         .unwrap_or(1) as f64;
     let top = fit.points.iter().map(|p| p.total_bytes as f64).chain([shared + each * most]);
@@ -254,38 +257,46 @@ fn variants(d: &SizeDocument) -> Markup {
 
 #[cfg(test)]
 mod tests {
-    use lastdrop_model::documents::SizeFits;
+    use lastdrop_model::documents::{WorkersAdvice, WorkersCeiling};
     use lastdrop_model::{Setting, Settings};
 
     use super::*;
     use crate::size::size_text;
 
     #[test]
-    fn more_workers_than_are_of_use_are_not_suggested() {
-        let bound = |what: &str, workers| SizeBound { what: what.into(), workers, because: format!("{what} are few") };
-        let suggested = Settings::from([("MaxRequestWorkers".to_string(), Setting::from(400))]);
+    fn there_is_one_number_of_workers_and_the_block_to_copy_has_it() {
+        let suggested = Settings::from([("MaxRequestWorkers".to_string(), Setting::from(57))]);
+        let ceiling =
+            |by: &str, number| WorkersCeiling { by: by.into(), number, because: format!("{by} allows {number}") };
         let mut d = SizeDocument {
-            fits: SizeFits { independent: 400, worst_case: 300, ..SizeFits::default() },
+            fits: Some(SizeFits { independent: 213, worst_case: 200, ..SizeFits::default() }),
             profiles: [("dedicated".to_string(), suggested.clone())].into(),
             suggested,
-            bounds: vec![bound("processors", 450)],
+            workers_advice: Some(WorkersAdvice {
+                number: 57,
+                need: Some(120),
+                ceilings: vec![ceiling("database", 57), ceiling("memory", 213)],
+                bound_by: "database".into(),
+                too_few: true,
+                lower: vec!["KeepAlive Off: 4 workers".into()],
+                ..WorkersAdvice::default()
+            }),
             ..SizeDocument::default()
         };
         let words = |d: &SizeDocument| verdict(d).sentences.join(" ");
-        assert!(
-            words(&d).contains("Suggested: MaxRequestWorkers 400.") && !words(&d).contains("no more"),
-            "{}",
-            words(&d)
-        );
-        assert!(size_text(&d).contains("for a dedicated machine:"), "{}", size_text(&d));
-        d.bounds.extend([bound("database-connections", 90), bound("processors", 17)]);
-        assert!(!words(&d).contains("Suggested"), "{}", words(&d));
-        assert!(
-            words(&d).contains(
-                "By memory alone: MaxRequestWorkers 400. But set no more than 17 workers: processors are few."
-            )
-        );
+        let advised = "57, TOO FEW, bound by database (need: 120; ceilings: database 57, memory 213)";
+        assert!(words(&d).contains(advised) && words(&d).contains("Suggested: MaxRequestWorkers 57."), "{}", words(&d));
         let text = size_text(&d);
-        assert!(text.contains("for a dedicated machine, by memory alone; set no more than 17 workers:"), "{text}");
+        assert!(text.contains(&format!("\nworkers: {advised}\n")) && text.contains("MaxRequestWorkers 57\n"), "{text}");
+        assert!(text.contains("KeepAlive Off: 4 workers") && !text.contains("set no more than"), "{text}");
+        // A pool that has served nothing: no count at all.
+        (d.fits, d.workers_advice, d.workers.count, d.workers.cold) = (None, None, 5, 5);
+        (d.suggested, d.profiles) = (Settings::new(), std::collections::BTreeMap::new());
+        let all = words(&d) + &size_text(&d);
+        assert!(all.contains("None of the 5 workers has served anything yet"), "{all}");
+        assert!(
+            !all.contains("surely") && !all.contains("MaxRequestWorkers") && !all.contains("workers that fit"),
+            "{all}"
+        );
     }
 }

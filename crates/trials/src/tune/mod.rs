@@ -16,7 +16,7 @@ use lastdrop_server::{Restored, Stack};
 
 use crate::bar::Bar;
 use crate::rate::{Beginning, MOST_STEPS, bounds_a_rate, rate_trial};
-use crate::size::size_of_server;
+use crate::size::{size_of_server, warm_twice};
 use crate::trial::{Measured, TrialOrder, trial};
 use lastdrop_lab::warm::warm_each;
 use lastdrop_lab::{Lab, LabError};
@@ -319,12 +319,19 @@ impl Tuning<'_, '_> {
         let mut sizes: Vec<(usize, SizeDocument)> = Vec::new();
         for (_, _, server) in self.stack.knobs(Role::PoolSize) {
             if sizes.iter().all(|(place, _)| *place != server.place()) {
-                sizes.push((server.place(), size_of_server(server, self.order.memory)?));
+                let place = server.place();
+                let mut size = size_of_server(server, self.order.memory)?;
+                // What a worker that has served nothing takes says nothing of how many fit.
+                if size.fits.is_none() {
+                    warm_twice(&self.plan, size.workers.count as usize);
+                    size = size_of_server(server, self.order.memory)?;
+                }
+                sizes.push((place, size));
             }
         }
         for (_, size) in &sizes {
             self.lab.tell(&Event::Sized { size: Cow::Borrowed(size) });
-            if size.fits.independent == 0 {
+            if size.fitting() == 0 {
                 self.document.verdict = TuneVerdict::Infeasible;
                 self.document.because = format!("not even one worker fits into {}", show_bytes(size.budget_bytes));
                 return Ok(None);

@@ -272,7 +272,7 @@ impl Facts<'_> {
     fn pool(&self, name: &str, present: u64, place: Option<usize>) -> Parameter {
         let size = self.size(place);
         let (fits, granule) =
-            size.map_or((u64::MAX, 1), |s| (s.fits.independent * s.threads_per_worker, s.threads_per_worker));
+            size.map_or((u64::MAX, 1), |s| (s.fitting() * s.threads_per_worker, s.threads_per_worker));
         // A pool larger than the load can use is no better, one larger than memory worse than any.
         let largest = self.concurrency().max(granule).min(fits.max(1));
         let cores = place.and_then(|place| self.stack.server(place)).map_or(1, Server::cores);
@@ -410,7 +410,7 @@ pub(super) fn prepare(facts: &Facts<'_>) -> Prepared {
         let is_pool = |c: &Chosen| c.role == Some(Role::PoolSize) && c.place == Some(*place);
         let of = chosen.iter().enumerate().filter(|(_, c)| is_pool(c));
         let each = of.map(|(parameter, _)| (parameter, 1.0)).collect();
-        let most = (size.fits.independent * size.threads_per_worker) as f64;
+        let most = (size.fitting() * size.threads_per_worker) as f64;
         space.limits.push(Limit { each, most });
     }
     let proposed = facts.proposals.iter().filter_map(|p| at(&space, &p.settings));

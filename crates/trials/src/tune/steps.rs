@@ -92,7 +92,7 @@ impl Tuning<'_, '_> {
         let most = |p: &Parameter| {
             let pool = self.stack.knobs(Role::PoolSize).into_iter().find(|(name, ..)| *name == p.name)?;
             let size = sizes.iter().find(|(place, _)| *place == pool.2.place())?;
-            Some(size.1.fits.independent * size.1.threads_per_worker)
+            Some(size.1.fitting() * size.1.threads_per_worker)
         };
         let bounds: Vec<(u64, u64)> = parameters
             .iter()

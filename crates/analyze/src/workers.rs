@@ -1,0 +1,253 @@
+//! How many workers a pool should have: the need, capped by the ceilings. One function for every command that advises a number.
+//!
+//! The need is the number of workers that keeps the processors busy, and those that idle keep-alive connections hold.
+//!
+//! Busy workers: a request takes D seconds of the processors and holds its worker for S. The cores can answer X = cores / D requests/s, for
+//! which by Little's law X · S workers are at work: cores · (1 + wait / compute), as in Goetz, "Java Concurrency in Practice", 8.2. With
+//! exactly as many the processors idle whenever more of them wait than on average; √n more keep 97 % and more of the throughput (square-root
+//! staffing; Whitt, "What you should know about queueing models", 2007). Where the rate is known and lower than what the cores can do, it
+//! takes the place of X.
+//!
+//! Held workers: measured where clients are there. Otherwise each request may leave a connection that holds its worker for the keep-alive
+//! timeout: X · timeout, by Little's law again.
+
+use lastdrop_model::documents::{WorkersAdvice, WorkersCeiling};
+
+/// What a request takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RequestCost {
+    /// Processor time of the server and all behind it, seconds.
+    pub cpu_s: f64,
+    /// For how long it holds a worker when nobody else asks, seconds.
+    pub held_s: f64,
+}
+
+/// A server whose workers are held by connections that wait for their next request.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct KeepAliveHold {
+    /// For how long an idle connection is kept, seconds.
+    pub timeout_s: f64,
+    /// Workers that idle connections hold now, where clients are there to tell.
+    pub idle: Option<f64>,
+    /// Users of a load that each keep a connection.
+    pub users: f64,
+}
+
+/// What the number follows from.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct WorkersEvidence {
+    /// Processors that the server may use.
+    pub cores: f64,
+    /// None: no load tells.
+    pub request: Option<RequestCost>,
+    /// Requests/s that have to be answered, where that is known and less than what the cores can do.
+    pub rate_rps: Option<f64>,
+    /// None: an idle connection holds no worker.
+    pub keep_alive: Option<KeepAliveHold>,
+    pub ceilings: Vec<WorkersCeiling>,
+    /// Workers come in such numbers: threads of a process. 0 and 1: one by one.
+    pub together: u64,
+    /// The application could run in a process of many threads that hold no worker for an idle connection.
+    pub event_mpm: bool,
+}
+
+/// Workers that are at work when the cores are busy, or for the rate that is asked for.
+fn busy(e: &WorkersEvidence, cost: &RequestCost) -> Option<(f64, f64)> {
+    let usable = cost.cpu_s > 0.0 && cost.held_s > 0.0 && e.cores > 0.0;
+    if !usable || !cost.cpu_s.is_finite() || !cost.held_s.is_finite() {
+        return None;
+    }
+    // More than all of its time is a tick of the clock.
+    let held = cost.held_s.max(cost.cpu_s);
+    let most = e.cores / cost.cpu_s;
+    let rate = e.rate_rps.filter(|r| *r > 0.0).map_or(most, |r| r.min(most));
+    let at_once = rate * held;
+    // A millionth, so that 2 cores and requests that only compute are not taken for a little more than 2.
+    Some((rate, (at_once + at_once.sqrt() - 1e-6).ceil().max(1.0)))
+}
+
+fn held(k: &KeepAliveHold, rate: f64, busy: f64) -> f64 {
+    let by_timeout = k.idle.unwrap_or(rate * k.timeout_s);
+    by_timeout.max(k.users - busy).max(0.0).ceil()
+}
+
+/// The advice. None where nothing at all is known: neither a need nor a ceiling.
+#[must_use]
+pub fn advise(e: &WorkersEvidence) -> Option<WorkersAdvice> {
+    let together = e.together.max(1);
+    let up = |n: f64| (n.clamp(1.0, 1e9) as u64).div_ceil(together) * together;
+    let down = |n: u64| (n / together).max(1) * together;
+    let mut ceilings: Vec<WorkersCeiling> =
+        e.ceilings.iter().map(|c| WorkersCeiling { number: down(c.number), ..c.clone() }).collect();
+    ceilings.sort_by_key(|c| c.number);
+    let at_work = e.request.as_ref().and_then(|cost| busy(e, cost));
+    let Some((rate, busy)) = at_work else {
+        let lowest = ceilings.first()?.clone();
+        return Some(WorkersAdvice {
+            number: lowest.number,
+            bound_by: lowest.by,
+            ceilings,
+            because: "no load tells how many would be at work".into(),
+            ..WorkersAdvice::default()
+        });
+    };
+    let idle = e.keep_alive.as_ref().map_or(0.0, |k| held(k, rate, busy));
+    let need = up(busy + idle);
+    let lowest = ceilings.first().filter(|c| c.number < need);
+    let mut lower = Vec::new();
+    if let Some(k) = e.keep_alive.as_ref().filter(|_| idle >= 1.0) {
+        lower.push(format!("KeepAlive Off: {} workers", up(busy)));
+        let short =
+            held(&KeepAliveHold { timeout_s: 1.0, idle: k.idle.map(|n| n / k.timeout_s.max(1.0)), ..*k }, rate, busy);
+        if k.timeout_s > 1.0 && short < idle {
+            lower.push(format!("KeepAliveTimeout 1: {} workers", up(busy + short)));
+        }
+        lower.push(format!("a proxy in front that keeps the clients' connections (nginx): {} workers", up(busy)));
+        if e.event_mpm {
+            lower.push("an event MPM, where an idle connection holds no worker".into());
+        }
+    }
+    Some(WorkersAdvice {
+        server: String::new(),
+        number: lowest.map_or(need, |c| c.number),
+        need: Some(need),
+        held_by_idle_connections: need.saturating_sub(up(busy)),
+        bound_by: lowest.map_or("need", |c| &c.by).to_string(),
+        too_few: lowest.is_some(),
+        cpu_us_per_request: e.request.map(|cost| cost.cpu_s * 1e6),
+        held_us_per_request: e.request.map(|cost| cost.held_s * 1e6),
+        because: because(e, rate, busy, idle),
+        lower,
+        ceilings,
+    })
+}
+
+fn because(e: &WorkersEvidence, rate: f64, busy: f64, idle: f64) -> String {
+    let Some(cost) = &e.request else { return String::new() };
+    let what = match e.rate_rps {
+        Some(r) if r <= rate => format!("{rate:.1} requests/s are asked for"),
+        _ => format!("{:.1} cores can answer {rate:.1} requests/s", e.cores),
+    };
+    let mut text = format!(
+        "a request takes {:.1} ms of processor time and holds a worker for {:.1} ms: {what}, which keeps about {busy:.0} workers at work",
+        cost.cpu_s * 1e3,
+        cost.held_s * 1e3
+    );
+    if let Some(k) = e.keep_alive.as_ref().filter(|_| idle >= 1.0) {
+        let why = match k.idle {
+            Some(n) if n >= k.users - busy => format!("{n:.0} idle connections were there"),
+            None if rate * k.timeout_s >= k.users - busy => {
+                format!("KeepAliveTimeout {:.0} s, a request per connection", k.timeout_s)
+            }
+            _ => format!("{:.0} users keep a connection each", k.users),
+        };
+        text += &format!("; idle keep-alive connections hold {idle:.0} more ({why})");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ceilings(all: &[(&str, u64)]) -> Vec<WorkersCeiling> {
+        all.iter()
+            .map(|(by, number)| WorkersCeiling { by: (*by).into(), number: *number, because: String::new() })
+            .collect()
+    }
+
+    fn evidence(cores: f64, cpu_ms: f64, held_ms: f64, all: &[(&str, u64)]) -> WorkersEvidence {
+        WorkersEvidence {
+            cores,
+            request: Some(RequestCost { cpu_s: cpu_ms / 1e3, held_s: held_ms / 1e3 }),
+            ceilings: ceilings(all),
+            ..WorkersEvidence::default()
+        }
+    }
+
+    #[test]
+    fn the_number_is_the_need_capped_by_the_lowest_ceiling() {
+        let keep = |timeout_s, idle, users| Some(KeepAliveHold { timeout_s, idle, users });
+        // Cores, ms of CPU, ms held, keep-alive, rate, threads of a process, ceilings; number, need, bound by.
+        type Row<'a> =
+            (f64, f64, f64, Option<KeepAliveHold>, Option<f64>, u64, &'a [(&'a str, u64)], u64, Option<u64>, &'a str);
+        let rows: &[Row<'_>] = &[
+            // What only computes needs as many as processors, and some for the moments between two requests.
+            (2.0, 10.0, 10.0, None, None, 1, &[("memory", 200)], 4, Some(4), "need"),
+            // Twenty of 210 ms wait: 2 · 21 at work, and √42.
+            (2.0, 10.0, 210.0, None, None, 1, &[("memory", 200), ("database", 57)], 49, Some(49), "need"),
+            // The database allows fewer than memory.
+            (4.0, 10.0, 210.0, None, None, 1, &[("memory", 200), ("database", 57)], 57, Some(94), "database"),
+            (4.0, 10.0, 210.0, None, None, 1, &[("memory", 30), ("database", 57)], 30, Some(94), "memory"),
+            // A rate that is asked for takes the place of what the cores can do, and no rate beyond that.
+            (2.0, 10.0, 210.0, None, Some(20.0), 1, &[("memory", 200)], 7, Some(7), "need"),
+            (2.0, 10.0, 210.0, None, Some(1e6), 1, &[("memory", 200)], 49, Some(49), "need"),
+            // 9 requests/s leave 45 connections that wait for 5 s.
+            (
+                2.0,
+                220.0,
+                250.0,
+                keep(5.0, None, 0.0),
+                None,
+                1,
+                &[("memory", 210), ("database", 57)],
+                50,
+                Some(50),
+                "need",
+            ),
+            (2.0, 220.0, 250.0, keep(5.0, None, 0.0), None, 1, &[("memory", 20)], 20, Some(50), "memory"),
+            // Ten connections that were there; a hundred users of a load.
+            (2.0, 220.0, 250.0, keep(5.0, Some(10.0), 0.0), None, 1, &[("memory", 210)], 14, Some(14), "need"),
+            (2.0, 220.0, 250.0, keep(5.0, None, 100.0), None, 1, &[("memory", 210)], 100, Some(100), "need"),
+            // Whole processes of 25 threads.
+            (2.0, 10.0, 210.0, None, None, 25, &[("memory", 210)], 50, Some(50), "need"),
+            (2.0, 10.0, 210.0, None, None, 25, &[("memory", 40)], 25, Some(50), "memory"),
+            // More than all of its time is a tick of the clock.
+            (4.0, 6.0, 5.0, None, None, 1, &[], 6, Some(6), "need"),
+            // A number that was not measured is no need.
+            (4.0, 0.0, 5.0, None, None, 1, &[("memory", 40)], 40, None, "memory"),
+            (4.0, f64::NAN, 5.0, None, None, 1, &[("memory", 40)], 40, None, "memory"),
+        ];
+        for (cores, cpu, held, keep_alive, rate_rps, together, all, number, need, by) in rows {
+            let e = WorkersEvidence {
+                keep_alive: *keep_alive,
+                rate_rps: *rate_rps,
+                together: *together,
+                ..evidence(*cores, *cpu, *held, all)
+            };
+            let a = advise(&e).expect("something is known");
+            assert_eq!((a.number, a.need, a.bound_by.as_str()), (*number, *need, *by), "{e:?} {a:?}");
+            assert_eq!(a.too_few, need.is_some_and(|need| need > *number), "{a:?}");
+            let line = a.line();
+            assert!(line.contains(&number.to_string()) && line.contains("TOO FEW") == a.too_few, "{line}");
+        }
+    }
+
+    #[test]
+    fn without_load_the_number_is_a_ceiling_and_without_either_there_is_none() {
+        let e = WorkersEvidence {
+            cores: 2.0,
+            ceilings: ceilings(&[("memory", 213), ("database", 57)]),
+            ..Default::default()
+        };
+        let a = advise(&e).expect("ceilings");
+        assert_eq!((a.number, a.need, a.bound_by.as_str(), a.too_few), (57, None, "database", false));
+        let line = a.line();
+        assert!(line.contains("no more than 57") && line.contains("need: unknown without load"), "{line}");
+        assert_eq!(advise(&WorkersEvidence::default()), None);
+    }
+
+    #[test]
+    fn what_lowers_the_need_has_its_numbers_and_an_event_mpm_only_where_the_application_allows_it() {
+        let hold = KeepAliveHold { timeout_s: 5.0, idle: None, users: 0.0 };
+        let e = WorkersEvidence { keep_alive: Some(hold), ..evidence(2.0, 220.0, 250.0, &[("memory", 20)]) };
+        let lower = advise(&e).expect("known").lower.join("; ");
+        assert!(
+            lower.contains("KeepAlive Off: 4 workers") && lower.contains("KeepAliveTimeout 1: 14 workers"),
+            "{lower}"
+        );
+        assert!(!lower.contains("event MPM"), "{lower}");
+        let lower = advise(&WorkersEvidence { event_mpm: true, ..e }).expect("known").lower.join("; ");
+        assert!(lower.contains("event MPM"), "{lower}");
+    }
+}
