@@ -62,6 +62,10 @@ Examples:
     after_long_help = format!("{EXAMPLES}\n{}", exit::HELP),
 )]
 pub struct Cli {
+    /// Trust what this user owns like what root owns: programs, libraries and configurations of servers are executed and read with root's
+    /// rights. Without it root executes only what nobody but root can write
+    #[arg(long, global = true, value_name = "USER", hide_short_help = true)]
+    pub trust: Vec<String>,
     #[command(subcommand)]
     pub command: Command,
 }

@@ -34,6 +34,10 @@ fn main() -> ExitCode {
     stdio::begin();
     signals::survive_large_files();
     let args: Vec<OsString> = std::env::args_os().collect();
+    // A copy of this program that answers one question in a container: before anything else, while there is one thread.
+    if args.len() == 2 && args[1] == lastdrop_server::VISIT {
+        lastdrop_server::visit();
+    }
     let personality = personality::programs::chosen(&args);
     title::hide_secrets(personality.as_ref().map(|p| p.name), &args);
     if let Some(chosen) = personality {
@@ -65,6 +69,10 @@ fn run(args: &[OsString]) -> Exit {
             return Exit::Done;
         }
     };
+    if let Err(why) = cli.trust.iter().try_for_each(|user| lastdrop_server::execution::trust_user(user)) {
+        stdio::note!("lastdrop: {why}");
+        return Exit::Usage;
+    }
     // Options are read once, by much code.
     resident::release_code();
     if needs_proc(&cli.command) && !Path::new("/proc/self/stat").exists() {

@@ -19,7 +19,7 @@ use lastdrop_model::{Event, Generator, KeptPlan, Look, Observed, Plan, Run, Time
 use lastdrop_probe::chain::Chain;
 use lastdrop_probe::host::{self, Clocks, CpuTicks};
 use lastdrop_probe::listeners::is_local;
-use lastdrop_probe::namespace;
+use lastdrop_probe::{namespace, tool};
 use lastdrop_server::Found;
 use serde_json::json;
 
@@ -511,5 +511,6 @@ fn environment() -> serde_json::Value {
         "lastdrop": env!("CARGO_PKG_VERSION"),
         "kernel": host::kernel(),
         "cpus": host::cpus(),
+        "executed": tool::executed(),
     })
 }

@@ -12,6 +12,7 @@ pub mod documents;
 pub mod event;
 pub mod examination;
 pub mod exchange;
+pub mod executed;
 pub mod experience;
 pub mod histogram;
 pub mod http_options;
@@ -44,6 +45,7 @@ pub use database::{
 };
 pub use event::Event;
 pub use exchange::{Exchange, Fate, Wish};
+pub use executed::Executed;
 pub use experience::Experience;
 pub use histogram::{Histogram, Kind};
 pub use kept_plan::KeptPlan;

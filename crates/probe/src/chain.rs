@@ -436,6 +436,7 @@ impl Networks {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use super::*;
     use std::io::{BufRead, BufReader};

@@ -11,6 +11,7 @@ pub mod fastcgi;
 mod gauges;
 pub mod group;
 pub mod host;
+pub mod identity;
 pub mod kernel_log;
 pub mod links;
 pub mod listeners;
@@ -28,6 +29,7 @@ mod stat;
 pub mod stats_socket;
 pub mod status;
 pub mod strace;
+pub mod tool;
 
 /// What could not be read, and what to try.
 #[derive(Debug, thiserror::Error)]

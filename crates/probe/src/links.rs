@@ -176,6 +176,7 @@ fn of_unix(inode: u64, network: &Network, held: &HashMap<u64, usize>) -> Option<
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use std::io::{BufRead, BufReader};
     use std::net::SocketAddr;

@@ -45,11 +45,17 @@ fn tool(what: impl Into<String>) -> ProbeError {
     ProbeError::Tool { tool: "perf", what: what.into() }
 }
 
+fn perf() -> std::io::Result<Command> {
+    crate::tool::command("perf", "samples where processes spend their time")
+}
+
 /// The best event that works here: processor cycles, else a timer.
 fn usable_event() -> Result<&'static str, ProbeError> {
     let mut said = String::new();
     for event in ["cycles", "cpu-clock"] {
-        let tried = Command::new("perf").args(["record", "-q", "-e", event, "-o", "/dev/null", "--", "true"]).output();
+        let tried = perf().and_then(|mut perf| {
+            perf.args(["record", "-q", "-e", event, "-o", "/dev/null", "--", "true"]).stdin(Stdio::null()).output()
+        });
         match tried {
             Ok(output) if output.status.success() => return Ok(event),
             Ok(output) => said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_string(),
@@ -140,7 +146,7 @@ impl Perf {
     }
 
     fn script(&self, recording: &Path) -> Result<String, ProbeError> {
-        let mut command = Command::new("perf");
+        let mut command = perf().map_err(|_| tool(MISSING))?;
         command.args(["script", "--no-inline", "-F", "comm,pid,ip,sym,dso", "-i"]).arg(recording);
         if !self.has_full_names {
             command.args(["--kallsyms", "/dev/null", "--no-demangle"]);
@@ -180,7 +186,7 @@ fn begin(event: &str, masters: &[i32], workers: &dyn Fn() -> Vec<i32>, output: &
 
 fn spawn(event: &str, pids: &[i32], output: &Path) -> Result<Attached, ProbeError> {
     let list = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-    let mut command = Command::new("perf");
+    let mut command = perf().map_err(|_| tool(MISSING))?;
     // It would look through all that was sampled for the libraries in it, and keep copies of them in the user's folder.
     let keep_nothing = ["--no-buildid", "--no-buildid-cache"];
     command.args(["record", "-q", "-e", event, "-F", FREQUENCY, "-g"]).args(keep_nothing);
@@ -195,7 +201,7 @@ fn spawn(event: &str, pids: &[i32], output: &Path) -> Result<Attached, ProbeErro
 /// The event that was really sampled: without counters in the processor perf takes a timer and does not say so.
 #[must_use]
 pub fn sampled_event(recording: &Path) -> String {
-    let told = Command::new("perf").arg("evlist").arg("-i").arg(recording).output();
+    let told = perf().and_then(|mut perf| perf.arg("evlist").arg("-i").arg(recording).output());
     told.map(|o| String::from_utf8_lossy(&o.stdout).lines().next().unwrap_or_default().to_string()).unwrap_or_default()
 }
 

@@ -8,6 +8,7 @@ use procfs::process::{Process, all_processes};
 use serde::{Deserialize, Serialize};
 
 use crate::ProbeError;
+use crate::identity::Identity;
 
 /// A process as seen in one look at /proc.
 #[derive(Debug, Clone)]
@@ -211,6 +212,15 @@ pub struct Birth {
     /// Files that are its standard output and standard error, where they are files.
     pub output: Option<PathBuf>,
     pub errors: Option<PathBuf>,
+    /// The rights with which the kernel ran it; None in a journal of an earlier version.
+    #[serde(default)]
+    pub identity: Option<Identity>,
+    /// Files that decide what code it executes: its configuration, and what this names. Checked before it is started as root.
+    #[serde(default)]
+    pub code: Vec<PathBuf>,
+    /// It runs as another user, and nothing shows that root started it.
+    #[serde(default)]
+    pub unknown_starter: bool,
 }
 
 impl Birth {
@@ -223,6 +233,7 @@ impl Birth {
         let p = Process::new(pid).map_err(e("stat"))?;
         let stat = p.stat().map_err(e("stat"))?;
         let status = p.status().map_err(e("status"))?;
+        let identity = Identity::of(pid)?;
         let environment = p
             .environ()
             .map_err(e("environ"))?
@@ -243,9 +254,9 @@ impl Birth {
             relative: false,
             environment,
             directory: p.cwd().map_err(e("cwd"))?,
-            uid: status.euid,
-            gid: status.egid,
-            groups: status.groups,
+            uid: identity.user(),
+            gid: identity.group(),
+            groups: identity.supplementary_groups.clone(),
             umask: status.umask,
             nice: stat.nice,
             limits: limits(pid)?,
@@ -256,6 +267,9 @@ impl Birth {
                 .unwrap_or_default(),
             output: target("1"),
             errors: target("2"),
+            identity: Some(identity),
+            code: Vec::new(),
+            unknown_starter: false,
         })
     }
 
@@ -325,6 +339,7 @@ pub fn affinity(pid: i32) -> Vec<usize> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use super::*;
 

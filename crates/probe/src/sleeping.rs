@@ -382,6 +382,7 @@ fn selected(pid: i32, count: u64, arguments: &[u64]) -> Vec<u64> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};

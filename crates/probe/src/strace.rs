@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -70,16 +70,15 @@ impl Strace {
     /// None: all of them have ended.
     fn try_attach(pids: &[i32], output: &Path) -> Result<Option<Strace>, ProbeError> {
         let failed = |source: std::io::Error| ProbeError::Tool { tool: "strace", what: source.to_string() };
-        let mut command = Command::new("strace");
+        let advice = "strace is not installed; on Debian: apt-get install strace";
+        let missing = |_| failed(std::io::Error::other(advice));
+        let mut command = crate::tool::command("strace", "records the system calls of a server").map_err(missing)?;
         command.args(["-f", "-y", "-T", "-s", "300", "-e", CALLS, "-e", "signal=none", "-o"]).arg(output);
         for pid in pids {
             command.args(["-p", &pid.to_string()]);
         }
         let mut child =
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(|e| {
-                let advice = "strace is not installed; on Debian: apt-get install strace";
-                if e.kind() == std::io::ErrorKind::NotFound { failed(std::io::Error::other(advice)) } else { failed(e) }
-            })?;
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(failed)?;
         let errors = child.stderr.take().ok_or_else(|| failed(std::io::Error::other("it has no output")))?;
         let (tell, lines) = channel();
         thread::spawn(move || {

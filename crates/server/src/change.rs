@@ -1,9 +1,10 @@
 //! What a trial lays over a server's own configuration: settings that lastdrop knows, and directives that it does not.
 
 use lastdrop_model::{Setting, Settings};
+use serde::{Deserialize, Serialize};
 
 /// Lines in the server's own language, as a person gave them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Directives(Vec<String>);
 
 impl Directives {
@@ -46,7 +47,7 @@ impl Directives {
 }
 
 /// A change of a server; empty is the server as it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     pub settings: Settings,
     pub directives: Directives,

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use lastdrop_probe::identity::Identity;
 use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process::{self, Helpers, ProcessInfo};
 use lastdrop_probe::status::StatusSource;
@@ -99,13 +100,20 @@ fn find_any(server: &ServerRef) -> Result<Found, ServerError> {
             by_adapter(server).map(|found| Found { prefork: one_request, ..found }).map_err(|_| e)
         }),
         (None, Some(AdapterName::Apache | AdapterName::Target)) => by_adapter(server).or_else(|e| {
-            let within = from_outside(server).ok().filter(|found| container::root_of(found.master).is_some());
-            within.ok_or(e)
+            // One that is not asked, or is another user's and tells nothing, can be looked at all the same.
+            let unasked = matches!(e, ServerError::NotAsked { .. } | ServerError::Timeout { .. });
+            let outside = from_outside(server).ok();
+            let can = |found: &Found| unasked || !is_roots(found.master) || container::root_of(found.master).is_some();
+            outside.filter(can).ok_or(e)
         }),
         (None, Some(AdapterName::Host)) => Err(no_program(server)),
         // Its configuration tells where its stats socket is.
         (None, Some(AdapterName::Haproxy)) => by_adapter(server).or_else(|_| from_outside(server)),
     }
+}
+
+fn is_roots(pid: i32) -> bool {
+    Identity::of(pid).is_ok_and(|identity| identity.user() == 0)
 }
 
 /// A kind of server that can be changed: whoever does that knows it best.

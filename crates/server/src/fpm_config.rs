@@ -1,11 +1,12 @@
 //! Reads a configuration of PHP-FPM as it does: line by line, files of an inclusion by name, and a section goes on behind an
 //! inclusion with what that has left (`fpm_conf_ini_parser_section`).
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use lastdrop_probe::fastcgi::FpmSocket;
 use lastdrop_probe::status::StatusSource;
+
+use crate::regular;
 
 /// A setting where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub struct Inclusion {
 #[derive(Debug, Default)]
 pub struct Scan {
     pub lines: Vec<Line>,
+    /// The files, and the folders from which they are included.
+    pub files: Vec<PathBuf>,
     pub inclusions: Vec<Inclusion>,
     /// Files that could not be read.
     pub problems: Vec<String>,
@@ -47,7 +50,8 @@ impl Scan {
     }
 
     fn file(&mut self, path: &Path, depth: usize) {
-        let text = match fs::read(path) {
+        self.files.push(path.into());
+        let text = match regular::read(path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(e) => return self.problems.push(format!("cannot read {}: {e}", path.display())),
         };
@@ -83,6 +87,7 @@ impl Scan {
                 self.file(&file, depth + 1);
             }
         }
+        self.files.extend(pattern.parent().map(Path::to_path_buf));
         self.inclusions.push(Inclusion { pattern: pattern.clone(), end: self.lines.len() });
     }
 

@@ -114,6 +114,9 @@ pub struct Journal {
     pub restarted: bool,
     pub url: Option<Url>,
     pub status: Option<u16>,
+    /// Users whose files were trusted like root's (--trust).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trusted_users: Vec<u32>,
     /// It is changed together with others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<StackPlace>,

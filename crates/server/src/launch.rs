@@ -105,6 +105,7 @@ fn whole(pid: i32, variable: &str) -> Option<Launch> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use std::process::{Command, Stdio};
 

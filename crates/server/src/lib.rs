@@ -16,6 +16,7 @@ mod described;
 mod edited;
 mod edits;
 mod elsewhere;
+pub mod execution;
 mod find;
 mod fpm;
 mod fpm_config;
@@ -37,6 +38,7 @@ mod meant;
 mod nginx;
 mod patch;
 mod private;
+mod regular;
 mod restart;
 mod restore;
 mod second;
@@ -58,6 +60,7 @@ pub use adapter::{Adapter, Effective, Facts};
 pub use adapters::{KnobsOf, discover, knobs_of, served_folders};
 pub use apache::unused_modules;
 pub use change::{Change, Directives};
+pub use container::{COMMAND as VISIT, serve as visit};
 pub use elsewhere::{Elsewhere, Opening, RemotePart, There};
 pub use find::{Found, find, find_listening_at, found_of_process};
 pub use fpm::unused_extensions;
@@ -89,6 +92,9 @@ pub enum ServerError {
     Clamped { settings: String, output: String },
     #[error("{0}")]
     Setting(String),
+    /// A program is not executed for a server, since others than its owner could have written what it would do.
+    #[error("{program} is not asked: {why}")]
+    NotAsked { program: String, why: String },
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
     #[error("{what} within {} s; {advice}", limit.as_secs())]

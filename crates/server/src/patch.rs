@@ -63,6 +63,7 @@ fn lines(text: &str) -> Vec<&str> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use std::fs;
     use std::process::Command;

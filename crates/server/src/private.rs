@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use lastdrop_files::Folder;
+use lastdrop_probe::process::Birth;
 use nix::fcntl::OFlag;
 
 /// Who may read a file of ours.
@@ -64,6 +65,11 @@ pub fn hold(path: &Path) -> io::Result<(Folder, OsString)> {
     let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok((Folder::of_anybody(folder)?, name.to_os_string()))
+}
+
+/// Replaces a file that a server's program reads when it is asked: with the rights of the server, which may be another user's.
+pub fn write_for_question(birth: &Birth, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_durably_for(Readers::Server { uid: birth.uid, gid: birth.gid }, path, bytes)
 }
 
 /// Whose a file is, and what may be done with it.

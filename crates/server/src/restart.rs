@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read as _};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -12,12 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_probe::process::{self, Birth, ProcessInfo};
-use nix::sched::CpuSet;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::ServerError;
 use crate::streams::Streams;
+use crate::{ServerError, execution};
 
 const POLL: Duration = Duration::from_millis(20);
 /// One that does not detach itself has to be there for so long: until it has read its configuration it lives, whatever that says.
@@ -28,7 +26,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A successor whose environment is not known shall at least find programs, and have room for the title: masters write
 /// that over their command lines and environments.
-pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub use lastdrop_probe::tool::PATH;
 
 /// What a server is started with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,8 +123,9 @@ pub fn stop(birth: &Birth, argvs: &[&[String]], signal: Signal) -> Result<(), Se
     }
 }
 
-/// Does anybody know how the server is started? To be asked before it is stopped.
+/// Does anybody know how the server is started, and may we? To be asked before it is stopped.
 pub fn check_known(birth: &Birth, launch: &Launch) -> Result<(), ServerError> {
+    execution::check_start(birth)?;
     if !launch.argv.is_empty() {
         return Ok(());
     }
@@ -145,7 +144,7 @@ pub fn start(birth: &Birth, launch: &Launch, streams: &Streams, daemonizes: bool
     let shown = argv.join(" ");
     let (tell, ended) = mpsc::channel();
     let attached = |hear_errors| {
-        let mut command = command(birth, argv, hear_errors);
+        let mut command = command(birth, argv, hear_errors).map_err(io::Error::other)?;
         streams.attach(&mut command, birth, hear_errors).map(|()| command)
     };
     if daemonizes {
@@ -226,81 +225,14 @@ fn start_daemon(mut command: Command) -> io::Result<(bool, String)> {
     Ok((status.success(), String::from_utf8_lossy(&all).trim().to_string()))
 }
 
-/// A command with everything that the server has but its standard streams: they are /dev/null, and standard error may be
-/// kept for us.
-pub fn command(birth: &Birth, argv: &[String], keep_output: bool) -> Command {
-    let exe = PathBuf::from(birth.exe.to_string_lossy().trim_end_matches(" (deleted)"));
-    let mut command = Command::new(exe);
-    if let Some((name, rest)) = argv.split_first() {
-        command.arg0(name).args(rest);
-    }
-    command.env_clear().envs(birth.environment.iter().map(|(k, v)| (k, v))).current_dir(&birth.directory);
-    command.stdin(Stdio::null()).stdout(Stdio::null());
+/// The command that starts the server again, with everything that it has but its standard streams: they are /dev/null, and standard
+/// error may be kept for us.
+///
+/// # Errors
+/// When it may not be started from here.
+pub fn command(birth: &Birth, argv: &[String], keep_output: bool) -> Result<Command, ServerError> {
+    let mut command = execution::start(birth, argv)?;
+    command.stdout(Stdio::null());
     command.stderr(if keep_output { Stdio::piped() } else { Stdio::null() });
-    let birth = birth.clone();
-    // SAFETY: between fork and exec only system calls are made, and memory that was allocated before is read.
-    // (Writing the cgroup allocates a path; the process has one thread of ours in the child, and glibc's allocator is
-    // made safe for use after fork.)
-    unsafe {
-        command.pre_exec(move || become_like(&birth));
-    }
-    command
-}
-
-/// In the child: everything about a process that is inherited and not on the command line.
-fn become_like(birth: &Birth) -> io::Result<()> {
-    let _ = nix::unistd::setsid();
-    for (controllers, path) in &birth.cgroups {
-        join_cgroup(controllers, path);
-    }
-    for (resource, soft, hard) in &birth.limits {
-        let value = |n: &Option<u64>| n.unwrap_or(libc::RLIM64_INFINITY);
-        let limit = libc::rlimit64 { rlim_cur: value(soft), rlim_max: value(hard) };
-        // SAFETY: the structure lives for the call. Failing to raise a limit that we do not have is no reason not to
-        // start: our own is as good as we can give.
-        unsafe { libc::prlimit64(0, *resource, &raw const limit, std::ptr::null_mut()) };
-    }
-    let mut set = CpuSet::new();
-    for cpu in &birth.cpus {
-        let _ = set.set(*cpu);
-    }
-    if !birth.cpus.is_empty() {
-        let _ = nix::sched::sched_setaffinity(Pid::from_raw(0), &set);
-    }
-    // SAFETY: plain calls.
-    unsafe {
-        libc::setpriority(libc::PRIO_PROCESS, 0, birth.nice as libc::c_int);
-        if let Some(mask) = birth.umask {
-            libc::umask(mask as libc::mode_t);
-        }
-        // lastdrop catches and blocks signals; the server shall not inherit that.
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
-            libc::signal(signal, libc::SIG_DFL);
-        }
-    }
-    if nix::unistd::geteuid().is_root() && birth.uid != 0 {
-        let groups: Vec<nix::unistd::Gid> = birth.groups.iter().map(|g| (*g).into()).collect();
-        nix::unistd::setgroups(&groups)?;
-        nix::unistd::setgid(birth.gid.into())?;
-        nix::unistd::setuid(birth.uid.into())?;
-    }
-    Ok(())
-}
-
-/// Puts the calling process into a cgroup, where it is another one than its own and can be entered.
-fn join_cgroup(controllers: &str, path: &str) {
-    let mount = match controllers {
-        "" => ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"]
-            .into_iter()
-            .find(|m| Path::new(m).join("cgroup.controllers").exists())
-            .map(str::to_string),
-        named => Some(format!("/sys/fs/cgroup/{}", named.trim_start_matches("name="))),
-    };
-    if let Some(mount) = mount {
-        let file = format!("{mount}{}/cgroup.procs", path.trim_end_matches('/'));
-        let _ = fs::write(file, std::process::id().to_string());
-    }
+    Ok(command)
 }

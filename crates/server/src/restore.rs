@@ -481,6 +481,7 @@ fn check_start(journal: &Journal) -> Result<(), ServerError> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use std::process::{Command, Stdio};
 

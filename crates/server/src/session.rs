@@ -26,7 +26,7 @@ use crate::restore::{PutBack, Restored, confirm, put_back, put_back_files, reloa
 use crate::streams::Streams;
 use crate::systemd::DropIn;
 use crate::visitors::{Lookout, Others};
-use crate::{ServerError, edited, launch, restart, systemd};
+use crate::{ServerError, edited, execution, launch, restart, systemd};
 
 mod ours;
 
@@ -109,6 +109,8 @@ impl Session {
                 advice: "end the ones that are not meant".into(),
             });
         }
+        // Before anything is changed: a server that may not be started again from here is not stopped.
+        execution::check_start(&facts.birth)?;
         let placement = adapter.placement();
         // What a unit starts it with is said beside the unit.
         let drop_ins = match (&unit, &placement) {
@@ -162,6 +164,7 @@ impl Session {
             restarted: false,
             url: url.cloned(),
             status: health.as_ref().map(|h| h.status),
+            trusted_users: execution::trusted_users(),
             stack,
             streams: Streams::of(&facts.birth),
             path: files.journal.clone(),
@@ -475,6 +478,7 @@ impl Session {
                 self.journal.changed_argv.clone_from(&launch.argv);
                 // From here on the changed server may run on the new file; the one on the trial file has to be gone first.
                 if before.unit.is_none() {
+                    execution::check_start(&before.birth)?;
                     restart::stop(&before.birth, &before.argvs(), before.stop_signal()?)?;
                 }
                 self.journal.restarted = true;

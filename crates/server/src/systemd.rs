@@ -3,12 +3,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lastdrop_files::input;
 use lastdrop_probe::process::Birth;
+use lastdrop_probe::tool;
 use serde::{Deserialize, Serialize};
 
 use crate::ServerError;
@@ -129,7 +130,10 @@ fn quoted(word: &str) -> String {
 }
 
 fn systemctl(args: &[&str]) -> Result<String, ServerError> {
-    let output = Command::new("systemctl").args(args).output().map_err(ServerError::io("cannot run systemctl"))?;
+    let cannot = || ServerError::io("cannot run systemctl");
+    let mut command =
+        tool::command("systemctl", "asks systemd about a server, or has it restart one").map_err(cannot())?;
+    let output = command.args(args).stdin(Stdio::null()).output().map_err(cannot())?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
     }

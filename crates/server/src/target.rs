@@ -1,7 +1,6 @@
 //! lastdrop's own target, tuned like any server.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use lastdrop_model::settings::Takes;
@@ -13,8 +12,9 @@ use nix::sys::signal::Signal;
 
 use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
+use crate::execution::Question;
 use crate::meant::{Candidate, choose};
-use crate::private::write_durably;
+use crate::private::write_for_question;
 use crate::{ServerError, ServerRef, restart};
 
 pub static KNOBS: &[Knob] = &[
@@ -80,21 +80,15 @@ pub fn test_start(birth: &Birth) -> Result<(), ServerError> {
 }
 
 fn test(birth: &Birth, argv: &[String]) -> Result<(), ServerError> {
-    let exe = birth.exe.to_string_lossy().trim_end_matches(" (deleted)").to_string();
-    let output = Command::new(&exe)
-        .args(argv.iter().skip(1))
-        .arg("--test")
-        .env_clear()
-        .envs(birth.environment.iter().map(|(k, v)| (k, v)))
-        .current_dir(&birth.directory)
-        .output()
-        .map_err(ServerError::io(format!("cannot run {exe}")))?;
-    if output.status.success() {
+    let words = argv.iter().skip(1).cloned().chain(["--test".to_string()]);
+    let question = Question::new(birth, "the target tests its settings").args(words);
+    let answer = question.reads(birth.code.iter().cloned()).ask()?;
+    if answer.passed {
         return Ok(());
     }
     Err(ServerError::ConfigTest {
         command: format!("{} --test", argv.join(" ")),
-        output: String::from_utf8_lossy(&output.stderr).trim().to_string(),
+        output: answer.errors.trim().to_string(),
     })
 }
 
@@ -117,7 +111,7 @@ impl Target {
             let config = option(&birth.argv, "--config").map(|c| birth.directory.join(c));
             candidates.push(Candidate { pid: p, found: birth, config, listeners });
         }
-        let Candidate { found: birth, config, listeners, .. } = choose(candidates, server, not_found)?;
+        let Candidate { found: mut birth, config, listeners, .. } = choose(candidates, server, not_found)?;
         let config = config.map(|c| std::fs::canonicalize(&c).unwrap_or(c));
         let address = listeners.first().copied();
         let status_url = address.map(|a| Url {
@@ -132,6 +126,7 @@ impl Target {
             (None, None) => return Err(not_found()),
         };
         let kept = option(&birth.argv, "--overlay").map(|o| birth.directory.join(o));
+        birth.code = config.iter().chain(&kept).cloned().collect();
         let facts = Facts {
             kind: server.kind,
             name,
@@ -146,7 +141,8 @@ impl Target {
     }
 
     fn table(path: &Path) -> Result<toml::Table, ServerError> {
-        let text = std::fs::read_to_string(path).map_err(ServerError::io(format!("cannot read {}", path.display())))?;
+        let text =
+            crate::regular::read_to_string(path).map_err(ServerError::io(format!("cannot read {}", path.display())))?;
         text.parse().map_err(|e| ServerError::Setting(format!("{}: {e}", path.display())))
     }
 
@@ -284,7 +280,8 @@ impl Adapter for Target {
             return test(birth, &birth.argv);
         }
         let kept = self.kept.as_ref().and_then(|k| std::fs::read_to_string(k).ok());
-        write_durably(file, self.render(change, &Placement::OwnFile, kept.as_deref()).as_bytes())
+        let text = self.render(change, &Placement::OwnFile, kept.as_deref());
+        write_for_question(&self.facts.birth, file, text.as_bytes())
             .map_err(ServerError::io(format!("cannot write {}", file.display())))?;
         let result = test(birth, &self.argv_with(file));
         let _ = std::fs::remove_file(file);

@@ -268,7 +268,7 @@ impl Report {
     /// As [`Report::give`]. One that could not be kept is only said so.
     pub fn keep_and_give(self, store: Option<&Store>, text: &str, document: &impl serde::Serialize) -> Result<()> {
         let Some(store) = store else { return self.give(text, document) };
-        let kept = serde_json::to_value(document)?;
+        let kept = with_executed(document)?;
         let schema = kept["schema"].as_str().unwrap_or_default();
         // By its id the document is known as that of its runs.
         let id = store.experiment()?;
@@ -290,9 +290,21 @@ impl Report {
                 self.text(text);
                 Ok(())
             }
-            Format::Json => Outfile::open("-")?.json(document),
+            Format::Json => Outfile::open("-")?.json(&with_executed(document)?),
             format => print_formatted(&serde_json::to_string(document)?, format),
         };
-        self.json.map_or(Ok(()), |file| file.json(document)).and(printed)
+        self.json.map_or(Ok(()), |file| file.json(&with_executed(document)?)).and(printed)
     }
+}
+
+/// A document with the programs that were executed while it was made.
+fn with_executed(document: &impl serde::Serialize) -> Result<serde_json::Value> {
+    let mut document = serde_json::to_value(document)?;
+    if let Some(fields) = document.as_object_mut() {
+        let environment = fields.entry("environment").or_insert_with(|| serde_json::json!({}));
+        if let Some(environment) = environment.as_object_mut() {
+            environment.insert("executed".into(), serde_json::to_value(lastdrop_probe::tool::executed())?);
+        }
+    }
+    Ok(document)
 }

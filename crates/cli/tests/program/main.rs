@@ -46,6 +46,7 @@ mod record;
 mod replay;
 mod report;
 mod restore;
+mod rights;
 mod run;
 mod safe;
 mod server;

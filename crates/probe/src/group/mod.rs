@@ -266,6 +266,7 @@ impl Group {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use std::process::{Command, Stdio};
 

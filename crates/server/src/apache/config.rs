@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::edits::{Edits, Flat, Source, Word};
+use crate::regular;
 
 /// A directive where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +52,8 @@ pub struct Scan {
     pub problems: Vec<String>,
     /// The files, the main one first.
     pub sources: Vec<Source>,
+    /// The folder by which relative names go.
+    pub root: PathBuf,
     hosts: usize,
 }
 
@@ -61,6 +64,8 @@ pub struct Conditions {
     pub modules: BTreeSet<String>,
     pub defines: BTreeSet<String>,
     pub environment: Vec<(String, String)>,
+    /// Every condition holds, and so does its opposite: for all that the configuration may ever name.
+    pub hold: bool,
 }
 
 const MOST_DEPTH: usize = 30;
@@ -71,7 +76,7 @@ impl Scan {
         let mut reader = Reader { scan: Scan::default(), root: root.to_path_buf(), conditions };
         let mut sections = Vec::new();
         reader.file(main, &mut sections, 0);
-        reader.scan
+        Scan { root: reader.root, ..reader.scan }
     }
 
     /// The last line for the whole server that sets a directive by any of its names, as httpd would have it.
@@ -103,7 +108,7 @@ impl Reader {
         let known = self.scan.sources.iter().position(|s| s.file.is_some() && s.file == file);
         let source = known.unwrap_or(self.scan.sources.len());
         if known.is_none() {
-            match fs::read(path) {
+            match regular::read(path) {
                 Ok(text) => self.scan.sources.push(Source { name: path.into(), file, text, includes: Vec::new() }),
                 Err(e) => {
                     self.scan.problems.push(format!("cannot read {}: {e}", path.display()));
@@ -262,7 +267,7 @@ impl Reader {
             "ifversion" | "ifdirective" | "ifsection" => true,
             _ => return None,
         };
-        Some(holds != negated)
+        Some(holds != negated || self.conditions.hold)
     }
 
     /// Replaces `${NAME}`.

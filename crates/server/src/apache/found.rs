@@ -2,15 +2,20 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::time::Duration;
 
 use lastdrop_model::Url;
 use lastdrop_probe::process::Birth;
 
+use super::config::{Conditions, Scan};
 use super::{ABOUT, MARK};
+use crate::execution::{Answer, Question, Reader};
 use crate::kind::Status;
 use crate::meant::url_of;
-use crate::{ServerError, ServerRef};
+use crate::{ServerError, ServerRef, regular};
+
+/// A test opens what the configuration names, and Perl loads what it names.
+const TEST_LIMIT: Duration = Duration::from_secs(60);
 
 /// The word after a flag, `-f x` or `-fx`.
 fn flag_value(argv: &[String], flag: &str) -> Option<String> {
@@ -26,46 +31,87 @@ fn flag_value(argv: &[String], flag: &str) -> Option<String> {
     None
 }
 
-/// What the program says of itself with some flags, in the environment of the running server.
+/// What the program says of itself with some flags: of `file`, or of no configuration.
 ///
 /// # Errors
-/// When it cannot be run.
-pub fn ask(birth: &Birth, file: Option<&Path>, flags: &[&str]) -> Result<Output, ServerError> {
-    let mut command = question(birth, file, flags);
-    let exe = command.get_program().to_string_lossy().into_owned();
-    command.output().map_err(ServerError::io(format!("cannot run {exe}")))
+/// When it is not asked, or cannot be run.
+pub fn ask(birth: &Birth, file: Option<&Configuration<'_>>, flags: &[&str]) -> Result<Answer, ServerError> {
+    question(birth, file, flags).ask()
 }
 
-/// The command that asks it.
-pub fn question(birth: &Birth, file: Option<&Path>, flags: &[&str]) -> Command {
-    let exe = birth.exe.to_string_lossy().trim_end_matches(" (deleted)").to_string();
-    let mut command = Command::new(&exe);
-    command.env_clear().envs(birth.environment.iter().map(|(k, v)| (k, v))).current_dir(&birth.directory);
+/// A configuration that it is asked about.
+pub struct Configuration<'a> {
+    pub file: &'a Path,
+    pub root: &'a Path,
+}
+
+/// The question itself.
+pub fn question(birth: &Birth, configuration: Option<&Configuration<'_>>, flags: &[&str]) -> Question {
+    let mut asked: Vec<String> = Vec::new();
     // Defines and the root of the running server matter to the meaning of its configuration.
     let mut words = birth.argv.iter().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
-            "-D" | "-d" | "-c" | "-C" => {
-                command.arg(word).args(words.next());
-            }
+            "-D" | "-d" | "-c" | "-C" => asked.extend([Some(word), words.next()].into_iter().flatten().cloned()),
             "-f" | "-k" | "-E" | "-e" => {
                 words.next();
             }
             w if ["-D", "-d", "-c", "-C"].iter().any(|f| w.starts_with(f)) && w != "-DFOREGROUND" => {
-                command.arg(w);
+                asked.push(word.clone());
             }
             _ => {}
         }
     }
-    if let Some(file) = file {
-        command.arg("-f").arg(file);
-    }
-    command.args(flags);
-    command
+    let file = configuration.map_or(Path::new("/dev/null"), |c| c.file);
+    asked.extend(["-f".into(), file.display().to_string()]);
+    asked.extend(flags.iter().map(ToString::to_string));
+    let code = configuration.map(|c| code(birth, c.file, c.root)).unwrap_or_default();
+    Question::new(birth, "apache2 tells its build, its modules and whether a configuration is right")
+        .args(asked)
+        .reads(code)
+        .within(TEST_LIMIT)
 }
 
-pub fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+/// Files that decide what it executes: those of a configuration, whatever its conditions say, and modules and scripts that these name.
+pub fn code(birth: &Birth, file: &Path, root: &Path) -> Vec<PathBuf> {
+    const NAME_CODE: &[&str] = &[
+        "loadfile",
+        "loadmodule",
+        "luahookscript",
+        "perlconfigrequire",
+        "perlpostconfigrequire",
+        "perlrequire",
+        "phpinidir",
+        "wsgipythonhome",
+        "wsgipythonpath",
+    ];
+    let conditions = Conditions { hold: true, environment: birth.environment.clone(), ..Conditions::default() };
+    let scan = {
+        let _reader = Reader::of(birth);
+        Scan::read(file, root, conditions)
+    };
+    let named = scan.lines.iter().filter(|l| NAME_CODE.contains(&l.name.to_ascii_lowercase().as_str()));
+    let named = named.filter_map(|l| Some(scan.root.join(l.arguments.last()?)));
+    // Switches of Perl name folders of modules.
+    let switches = scan.lines.iter().filter(|l| l.name.eq_ignore_ascii_case("PerlSwitches")).flat_map(|l| &l.arguments);
+    let folders = switches.map(|s| s.trim_start_matches("-I")).filter(|s| s.starts_with('/')).map(PathBuf::from);
+    let sources = scan.sources.iter().map(|source| source.name.clone());
+    // Of directives on its command line each word may be a name.
+    let mut on_line = Vec::new();
+    let mut words = birth.argv.iter().skip(1);
+    while let Some(word) = words.next() {
+        if let Some(rest) = word.strip_prefix("-C").or_else(|| word.strip_prefix("-c")) {
+            let directive = if rest.is_empty() { words.next().cloned().unwrap_or_default() } else { rest.into() };
+            on_line.extend(directive.split_whitespace().skip(1).map(|w| root.join(w.trim_matches('"'))));
+        }
+    }
+    std::iter::once(file.to_path_buf())
+        .chain(sources)
+        .chain(scan.folders.iter().map(|folder| folder.path.clone()))
+        .chain(named)
+        .chain(folders)
+        .chain(on_line)
+        .collect()
 }
 
 /// The quoted value of a `-D NAME="value"` line of `-V`.
@@ -92,9 +138,8 @@ pub struct Located {
 /// When the program cannot be asked where it has them by default.
 pub fn started_on(birth: &Birth) -> Result<(PathBuf, PathBuf), ServerError> {
     let file = flag_value(&birth.argv, "-f").map(PathBuf::from);
-    // -V reads the configuration, for the MPM may be a module; where the default one is broken or missing it still
-    // prints how the program was built.
-    let built = text(&ask(birth, None, &["-V"])?.stdout);
+    // -V reads a configuration, for the MPM may be a module; with an empty one it still prints how the program was built.
+    let built = ask(birth, None, &["-V"])?.output;
     let root = flag_value(&birth.argv, "-d")
         .map(PathBuf::from)
         .or_else(|| compiled(&built, "HTTPD_ROOT"))
@@ -104,23 +149,25 @@ pub fn started_on(birth: &Birth) -> Result<(PathBuf, PathBuf), ServerError> {
 }
 
 pub fn locate(birth: &Birth) -> Result<Located, ServerError> {
-    let output = ask(birth, None, &["-v"])?;
-    let version = text(&output.stdout)
+    let version = ask(birth, None, &["-v"])?
+        .output
         .lines()
         .find_map(|l| l.strip_prefix("Server version: "))
         .unwrap_or("Apache")
         .trim()
         .to_string();
     let (started_on, root) = started_on(birth)?;
-    let content = std::fs::read_to_string(&started_on)
+    let reader = Reader::of(birth);
+    let content = regular::read_to_string(&started_on)
         .map_err(ServerError::io(format!("cannot read {}", started_on.display())))?;
+    drop(reader);
     let kept = content.starts_with(MARK).then(|| started_on.clone());
     let config = content
         .lines()
         .find_map(|l| l.strip_prefix(ABOUT))
         .filter(|_| kept.is_some())
         .map_or_else(|| started_on.clone(), PathBuf::from);
-    let said = text(&ask(birth, Some(&started_on), &["-V"])?.stdout);
+    let said = ask(birth, Some(&Configuration { file: &started_on, root: &root }), &["-V"])?.output;
     let mpm = said
         .lines()
         .find_map(|l| l.strip_prefix("Server MPM:"))

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use lastdrop_probe::status::{self, Answer};
 use tempfile::TempDir;
 
 use super::config::split_words;
-use crate::restart::command;
+use crate::execution::Question;
 use crate::second::{POLL, Processes};
 use crate::{ServerError, private};
 
@@ -151,11 +151,7 @@ impl Ground {
             Place { folder: folder.path().into(), port, url_port: url.port, addresses: addresses.collect(), threaded };
         let mut argv = process::without(&argv(&folder.path().join("conf")), &["-k"]);
         argv.push("-DFOREGROUND".into());
-        let mut birth = Birth { cgroups: Vec::new(), output: None, errors: None, ..birth.clone() };
-        // It is no service of systemd's.
-        let of_systemd = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID"];
-        birth.environment.retain(|(name, _)| !of_systemd.contains(&name.as_str()));
-        Ok(Ground { folder, place, birth, argv })
+        Ok(Ground { folder, place, birth: birth.clone(), argv })
     }
 
     /// A place for a file of ours.
@@ -169,8 +165,11 @@ impl Ground {
     /// In words, when it does not come up until then.
     pub fn start(&self, flat: &[u8], without: &[String], url: &Url, until: Instant) -> Result<Instance, String> {
         let file = self.file("conf");
-        private::write_durably(&file, &isolated(flat, &self.place, without)).map_err(|e| e.to_string())?;
-        let mut command = command(&self.birth, &self.argv, false);
+        private::write_for_question(&self.birth, &file, &isolated(flat, &self.place, without))
+            .map_err(|e| e.to_string())?;
+        let question = Question::new(&self.birth, "a second Apache shows which modules it needs").argv(&self.argv);
+        let question = question.reads(self.birth.code.iter().cloned()).like_the_server();
+        let mut command = question.command().map_err(|e| e.to_string())?;
         let said = self.file("said");
         let errors = std::fs::File::create(&said).map_err(|e| e.to_string())?;
         command.stdout(Stdio::null()).stderr(errors);
@@ -193,23 +192,6 @@ impl Ground {
                 return Ok(instance);
             }
             thread::sleep(POLL);
-        }
-    }
-}
-
-/// Runs a program; gives whether it did well. None: not until then, and it was ended.
-pub fn succeeds(mut command: Command, until: Instant) -> Option<bool> {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn().ok()?;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status.success()),
-            Ok(None) if Instant::now() < until => thread::sleep(POLL),
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return None;
-            }
         }
     }
 }

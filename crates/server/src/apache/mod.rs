@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use config::{Conditions, Scan};
-use found::{ask, locate, not_found, started_on, status_url, text};
+use found::{Configuration, ask, code, locate, not_found, started_on, status_url};
 use knobs::{CLAMPS, OLD_NAMES, directive_needs};
 use lastdrop_model::settings::Spares;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
@@ -26,8 +26,9 @@ use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
 use crate::edited::EditedFile;
 use crate::edits::Flat;
+use crate::execution::Reader;
 use crate::meant::{Candidate, choose, masters};
-use crate::private::write_durably;
+use crate::private::write_for_question;
 use crate::{ServerError, ServerRef};
 
 /// First line of every file of ours; the second names the configuration that it is about.
@@ -47,7 +48,8 @@ pub struct Apache {
 
 /// Tests the file that a command line names.
 pub fn test_start(birth: &Birth) -> Result<(), ServerError> {
-    Apache::test_of(birth, &started_on(birth)?.0).map(drop)
+    let (file, root) = started_on(birth)?;
+    Apache::test_of(birth, &file, &root).map(drop)
 }
 
 impl Apache {
@@ -74,14 +76,15 @@ impl Apache {
             choose(candidates, server, || not_found(server))?;
         let config = config.unwrap_or_default();
         let config = std::fs::canonicalize(&config).unwrap_or(config);
-        let modules = text(&ask(&birth, Some(&located.started_on), &["-M"])?.stdout);
+        let configuration = Configuration { file: &located.started_on, root: &located.root };
+        let modules = ask(&birth, Some(&configuration), &["-M"])?.output;
         let modules = modules
             .lines()
             .filter_map(|l| l.split_whitespace().next())
             .filter(|m| m.ends_with("_module"))
             .map(str::to_string)
             .collect();
-        let run_config = text(&ask(&birth, Some(&located.started_on), &["-t", "-D", "DUMP_RUN_CFG"])?.stdout);
+        let run_config = ask(&birth, Some(&configuration), &["-t", "-D", "DUMP_RUN_CFG"])?.output;
         let defines = run_config
             .lines()
             .filter_map(|l| l.strip_prefix("Define: "))
@@ -89,6 +92,8 @@ impl Apache {
             .map(|d| d.split('=').next().unwrap_or(d).to_string())
             .collect();
         let status_url = status_url(server, &listeners);
+        let mut birth = birth;
+        birth.code = code(&birth, &located.started_on, &located.root);
         let mut apache = Apache {
             facts: Facts {
                 kind: server.kind,
@@ -117,7 +122,9 @@ impl Apache {
             modules: self.modules.clone(),
             defines: self.defines.clone(),
             environment: self.facts.birth.environment.clone(),
+            hold: false,
         };
+        let _reader = Reader::of(&self.facts.birth);
         Scan::read(file, &self.root, conditions)
     }
 
@@ -132,13 +139,13 @@ impl Apache {
 
     /// Runs the configuration test; gives what it warned about.
     fn test(&self, file: &Path) -> Result<Vec<String>, ServerError> {
-        Apache::test_of(&self.facts.birth, file)
+        Apache::test_of(&self.facts.birth, file, &self.root)
     }
 
-    fn test_of(birth: &Birth, file: &Path) -> Result<Vec<String>, ServerError> {
-        let output = ask(birth, Some(file), &["-t"])?;
-        let said = text(&output.stderr);
-        if !output.status.success() {
+    fn test_of(birth: &Birth, file: &Path, root: &Path) -> Result<Vec<String>, ServerError> {
+        let answer = ask(birth, Some(&Configuration { file, root }), &["-t"])?;
+        let said = answer.errors;
+        if !answer.passed {
             return Err(ServerError::ConfigTest {
                 command: format!("{} -t -f {}", birth.exe.display(), file.display()),
                 output: said.trim().to_string(),
@@ -388,8 +395,8 @@ impl Adapter for Apache {
             Some(flat) => [&flat.text, b"\n".as_slice(), without_include(&text).as_bytes()].concat(),
             None => text.into_bytes(),
         };
-        // The test is run by us, not by the server's user.
-        write_durably(file, &text).map_err(ServerError::io(format!("cannot write {}", file.display())))?;
+        write_for_question(&self.facts.birth, file, &text)
+            .map_err(ServerError::io(format!("cannot write {}", file.display())))?;
         let after = self.test(file).map_err(|e| match (&flat, e) {
             (Some(flat), ServerError::ConfigTest { command, output }) => {
                 ServerError::ConfigTest { command, output: told_of_its_files(flat, &output, file) }
@@ -448,7 +455,7 @@ impl Apache {
             )
         };
         let page = match status::get(url, Duration::from_secs(3)) {
-            Ok(answer) if answer.status == 200 => StatusPage::parse(&text(&answer.body)),
+            Ok(answer) if answer.status == 200 => StatusPage::parse(&String::from_utf8_lossy(&answer.body)),
             Ok(answer) => return e.notes.push(missing(format!("it answers {}", answer.status))),
             Err(error) => return e.notes.push(missing(error.to_string())),
         };

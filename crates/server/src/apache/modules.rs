@@ -14,11 +14,11 @@ use lastdrop_probe::{ProbeError, memory, status};
 
 use super::Apache;
 use super::config::{Line, Scan, split_words};
-use super::found::question;
-use super::instance::{Ground, Instance, logical_lines, succeeds};
+use super::found::{Configuration, question};
+use super::instance::{Ground, Instance, logical_lines};
 use crate::adapter::Adapter;
 use crate::edits::Edits;
-use crate::private::write_durably;
+use crate::private::write_for_question;
 use crate::second::{MOST_TIME, Seen, dispensable};
 use crate::{ServerError, ServerRef, container};
 
@@ -104,7 +104,7 @@ impl Apache {
             .iter()
             .rev()
             .filter(|(name, path)| {
-                used.is_candidate(name) && std::fs::read(path).is_ok_and(|file| !used.has_word_of(&file))
+                used.is_candidate(name) && crate::regular::read(path).is_ok_and(|file| !used.has_word_of(&file))
             })
             .map(|(name, _)| name.clone())
             .collect();
@@ -142,13 +142,14 @@ impl Apache {
         // The configuration itself, where the instance had its own logs and ports.
         let file = ground.file("tested");
         let text = without_modules(&flat, &unused);
-        write_durably(&file, &text).map_err(ServerError::io(format!("cannot write {}", file.display())))?;
-        match succeeds(question(birth, Some(&file), &["-t"]), Instant::now() + TEST_TIME) {
-            Some(true) => {}
-            Some(false) => {
-                return no("its configuration does not pass its test without them, though an instance of it runs");
+        write_for_question(birth, &file, &text).map_err(ServerError::io(format!("cannot write {}", file.display())))?;
+        match question(birth, Some(&Configuration { file: &file, root: &root }), &["-t"]).within(TEST_TIME).ask() {
+            Ok(answer) if answer.passed => {}
+            Ok(_) => return no("its configuration does not pass its test without them, though an instance of it runs"),
+            Err(ServerError::Timeout { .. }) => {
+                return no("there was no time to test its configuration without them");
             }
-            None => return no("there was no time to test its configuration without them"),
+            Err(e) => return Err(e),
         }
         let size = |(name, path): &(String, PathBuf)| ModuleSize {
             bytes: size_of(path, &sizes),
@@ -326,7 +327,7 @@ fn overrides_below(mut folders: Vec<PathBuf>) -> Option<Vec<Vec<u8>>> {
         if seen > MOST_FOLDERS {
             return None;
         }
-        texts.extend(std::fs::read(folder.join(".htaccess")));
+        texts.extend(crate::regular::read(&folder.join(".htaccess")));
         let entries = std::fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok);
         folders.extend(entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
     }

@@ -1,6 +1,7 @@
 //! A server in a container as an adapter: its settings are read where they mean what they say, and a change of them is told
 //! as a patch for whoever looks after the container.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -8,45 +9,18 @@ use lastdrop_model::settings::Spares;
 use lastdrop_model::{Knob, ReloadClass, Settings};
 use lastdrop_probe::process::Birth;
 use nix::sys::signal::Signal;
-use serde::{Deserialize, Serialize};
 
+use super::inquiry::{Inquiry, Planned, Portrait, Reply, Then};
 use super::within::within;
 use super::{refusal, root_of};
 use crate::adapter::{Adapter, Effective, Facts, Placement};
-use crate::adapters::find_adapter;
 use crate::change::Change;
 use crate::edited::EditedFile;
 use crate::find::{Master, master_of};
 use crate::patch::Rewrite;
 use crate::{ServerError, ServerRef};
 
-/// What an adapter within says of the server.
-#[derive(Debug, Serialize, Deserialize)]
-struct Seen {
-    version: String,
-    model: String,
-    effective: Effective,
-    directives: BTreeMap<String, String>,
-    knobs: Vec<Knob>,
-    needs: Vec<Option<ReloadClass>>,
-    daemonizes: bool,
-    reload_signal: i32,
-}
-
-/// A change that is not made: what it would make of files, and what to do then.
-#[derive(Serialize, Deserialize)]
-struct Planned {
-    rewrites: Vec<Rewrite>,
-    then: Then,
-}
-
-#[derive(Serialize, Deserialize)]
-enum Then {
-    Reload,
-    Restart,
-    /// With what is said here: variables of the environment and words.
-    StartWith(Vec<String>),
-}
+const UNEXPECTED: &str = "it answered another question";
 
 /// A server in a container.
 #[derive(Debug)]
@@ -54,7 +28,7 @@ pub struct Contained {
     /// It, by its name within.
     inside: ServerRef,
     facts: Facts,
-    seen: Seen,
+    seen: Portrait,
     knobs: &'static [Knob],
 }
 
@@ -69,21 +43,10 @@ impl Contained {
             |path: &std::path::PathBuf| path.strip_prefix(&root).map(|rest| std::path::Path::new("/").join(rest)).ok();
         let inside = ServerRef { config: named.config.as_ref().and_then(own), ..named.clone() };
         let name = named.to_string();
-        let look = || -> Result<Seen, String> {
-            let adapter = find_adapter(&inside).map_err(|e| e.to_string())?;
-            let knobs = adapter.knobs().to_vec();
-            Ok(Seen {
-                version: adapter.facts().version.clone(),
-                model: adapter.facts().model.clone(),
-                effective: adapter.effective().map_err(|e| e.to_string())?,
-                directives: adapter.directives(),
-                needs: knobs.iter().map(|knob| adapter.needs(knob.name)).collect(),
-                knobs,
-                daemonizes: adapter.daemonizes(),
-                reload_signal: adapter.reload_signal() as i32,
-            })
-        };
-        let seen = within(info.pid, look);
+        let seen = within(info.pid, &inside, Inquiry::Look).and_then(|reply| match reply {
+            Reply::Look(portrait) => Ok(*portrait),
+            _ => Err(UNEXPECTED.into()),
+        });
         let refused = |why: String| ServerError::Setting(refusal(&name, info.pid, &why));
         Some(seen.map_err(refused).and_then(|seen| {
             let facts = Facts {
@@ -101,16 +64,12 @@ impl Contained {
         }))
     }
 
-    /// Has the adapter within say something; what it cannot is nothing.
-    fn ask<T>(&self, question: impl FnOnce(&dyn Adapter) -> Result<T, ServerError>) -> Result<T, ServerError>
-    where
-        T: Serialize + serde::de::DeserializeOwned,
-    {
-        let work = || {
-            let adapter = find_adapter(&self.inside).map_err(|e| e.to_string())?;
-            question(adapter.as_ref()).map_err(|e| e.to_string())
-        };
-        within(self.facts.birth.pid, work).map_err(ServerError::Setting)
+    /// Has the adapter within say what settings follow from some; None where it cannot.
+    fn settings(&self, inquiry: Inquiry<'_>) -> Option<Settings> {
+        match within(self.facts.birth.pid, &self.inside, inquiry) {
+            Ok(Reply::Settings(settings)) => Some(settings),
+            _ => None,
+        }
     }
 
     /// A change, as a patch; the empty one is refused with how to make any from within.
@@ -119,9 +78,10 @@ impl Contained {
         if change.is_empty() {
             return ServerError::Setting(refusal(name, master, "its own start is its container's"));
         }
-        let planned = match self.ask(|adapter| plan(adapter, change)) {
-            Ok(planned) => planned,
-            Err(e) => return e,
+        let planned = match within(master, &self.inside, Inquiry::Plan(Cow::Borrowed(change))) {
+            Ok(Reply::Plan(planned)) => planned,
+            Ok(_) => return ServerError::Setting(UNEXPECTED.into()),
+            Err(why) => return ServerError::Setting(why),
         };
         let then = match planned.then {
             Then::Reload => format!("kill -{} {master}", self.seen.reload_signal),
@@ -137,7 +97,7 @@ impl Contained {
 }
 
 /// What a change would do to the files of a server, and what brings it into force. Done where the server is.
-fn plan(adapter: &dyn Adapter, change: &Change) -> Result<Planned, ServerError> {
+pub(super) fn plan(adapter: &dyn Adapter, change: &Change) -> Result<Planned, ServerError> {
     let placement = adapter.placement();
     let mut rewrites: Vec<Rewrite> = match placement {
         Placement::StartedWith => Vec::new(),
@@ -187,15 +147,17 @@ impl Adapter for Contained {
     }
 
     fn pool_settings(&self, size: u64, effective: &Settings) -> Settings {
-        self.ask(|adapter| Ok(adapter.pool_settings(size, effective))).unwrap_or_default()
+        self.settings(Inquiry::Pool { size, effective: Cow::Borrowed(effective) }).unwrap_or_default()
     }
 
     fn spare_settings(&self, spares: Spares, effective: &Settings) -> Settings {
-        self.ask(|adapter| Ok(adapter.spare_settings(spares, effective))).unwrap_or_default()
+        let spares = [spares.start, spares.min_spare, spares.max_spare];
+        self.settings(Inquiry::Spares { spares, effective: Cow::Borrowed(effective) }).unwrap_or_default()
     }
 
     fn complete(&self, settings: &Settings, effective: &Settings) -> Settings {
-        self.ask(|adapter| Ok(adapter.complete(settings, effective))).unwrap_or_else(|_| settings.clone())
+        let inquiry = Inquiry::Complete { settings: Cow::Borrowed(settings), effective: Cow::Borrowed(effective) };
+        self.settings(inquiry).unwrap_or_else(|| settings.clone())
     }
 
     fn placement(&self) -> Placement {

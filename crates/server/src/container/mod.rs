@@ -3,6 +3,9 @@
 //! say ([`Contained`]); a change of them is told as a patch, for a container's files are its owner's.
 
 mod contained;
+mod inquiry;
+mod maps;
+mod visit;
 mod within;
 
 use std::fs;
@@ -10,6 +13,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 pub use contained::Contained;
+pub use visit::serve;
+pub use within::COMMAND;
 
 /// The root of a process's files as seen from here, if it is in a container: it has another root, or process ids of its own.
 /// A mount namespace alone is none: systemd gives one to each service with a private /tmp. None, too, where another user's

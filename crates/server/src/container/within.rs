@@ -1,75 +1,108 @@
-//! Work that is done where a container's files, processes and network mean what they say.
+//! Asks about a server where its container's files, processes and network mean what they say.
+//!
+//! The reading is done by a freshly executed copy of this program ([`super::visit`]). It has nothing of ours in its memory, its file is
+//! sealed in memory so that a container cannot write to the host's program through it, and it takes on the rights of the container's
+//! process before it reads or executes anything there. Question and answer go through pipes.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
-use std::os::fd::AsFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use lastdrop_model::Executed;
+use lastdrop_probe::tool;
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sched::{CloneFlags, setns};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, Pid, chdir, chroot, fork, pipe2};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use super::inquiry::{Inquiry, Reply, Visit};
+use super::maps::Maps;
+use crate::ServerRef;
+
+/// The hidden command of this program that does the reading.
+pub const COMMAND: &str = "visit";
 /// Reading a configuration and having the server test it take no longer.
 const LIMIT: Duration = Duration::from_secs(60);
+/// How long the end of the copy is waited for: a container may have frozen it.
+const END: Duration = Duration::from_secs(1);
+/// An answer is not longer, whatever a container says.
+const MOST_BYTES: usize = 64 << 20;
 
-/// What comes back over the pipe.
-#[derive(Serialize, Deserialize)]
-enum Said<T> {
-    Done(T),
-    Refused(String),
-}
-
-/// Does `work` in the namespaces and the root of a process, in a child of its own: this process stays where it is.
+/// Asks about the server of a process, with the rights of that process, in its namespaces and its root.
 ///
 /// # Errors
-/// In words: the process's namespaces may not be entered, the work failed, or took longer than a minute.
-pub(super) fn within<T>(pid: i32, work: impl FnOnce() -> Result<T, String>) -> Result<T, String>
-where
-    T: Serialize + DeserializeOwned,
-{
-    let place = Place::of(pid).map_err(|e| format!("process {pid} cannot be entered: {e}"))?;
-    let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(|e| format!("no pipe: {e}"))?;
-    // SAFETY: the child does only what is below, and leaves by _exit. The allocator is whole after a fork; nothing else of
-    // this program's holds a lock that the work takes.
-    match unsafe { fork() }.map_err(|e| format!("no process: {e}"))? {
-        ForkResult::Parent { child } => {
-            drop(write);
-            let bytes = read_within(File::from(read), child);
-            let _ = waitpid(child, None);
-            match serde_json::from_slice(&bytes?) {
-                Ok(Said::Done(done)) => Ok(done),
-                Ok(Said::Refused(why)) => Err(why),
-                Err(_) => Err("it ended before it had answered".into()),
-            }
-        }
-        ForkResult::Child => {
-            drop(read);
-            let done = catch_unwind(AssertUnwindSafe(|| place.child(File::from(write), work)));
-            // SAFETY: what the parent would do at its end is not done twice.
-            unsafe { libc::_exit(i32::from(done.is_err())) }
-        }
+/// In words: the process's namespaces may not be entered, the question has no answer, or it took longer than a minute.
+pub(super) fn within(pid: i32, server: &ServerRef, inquiry: Inquiry<'_>) -> Result<Reply, String> {
+    let (kind, config) = (server.kind.name.into(), server.config.as_deref().map(Into::into));
+    let visit = serde_json::to_vec(&Visit { pid, kind, config, inquiry });
+    let visit = visit.map_err(|e| format!("the question cannot be written down: {e}"))?;
+    let mut child = start().map_err(|e| format!("no copy of lastdrop can be started: {e}"))?;
+    let written = child.stdin.take().map(|mut to| to.write_all(&visit));
+    let output = child.stdout.take().ok_or("the copy has no output".to_string());
+    let bytes = output.and_then(|from| read(File::from(OwnedFd::from(from))));
+    end(&mut child);
+    if let Some(Err(e)) = written {
+        return Err(format!("the question could not be asked: {e}"));
+    }
+    let (reply, executed): (Result<Reply, String>, Vec<Executed>) =
+        serde_json::from_slice(&bytes?).map_err(|_| "it ended before it had answered".to_string())?;
+    log(pid, executed);
+    reply
+}
+
+/// What was executed there counts here, by the user that it is on this machine.
+fn log(pid: i32, executed: Vec<Executed>) {
+    let maps = Maps::of_users(pid).unwrap_or_default();
+    for one in executed {
+        let uid = maps.outside(one.uid).unwrap_or(one.uid);
+        tool::log(std::path::Path::new(&one.program), uid, &format!("{} (in the container of process {pid})", one.why));
     }
 }
 
-/// All that a child says, until it has ended.
-fn read_within(mut from: File, child: Pid) -> Result<Vec<u8>, String> {
+/// The file of this program, in memory that nobody can write to any more.
+fn sealed_copy() -> io::Result<&'static File> {
+    static COPY: OnceLock<File> = OnceLock::new();
+    if let Some(copy) = COPY.get() {
+        return Ok(copy);
+    }
+    let mut copy = File::from(memfd_create("lastdrop", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
+    io::copy(&mut File::open("/proc/self/exe")?, &mut copy)?;
+    let seals = SealFlag::F_SEAL_SEAL | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE;
+    fcntl(copy.as_fd(), FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(COPY.get_or_init(|| copy))
+}
+
+// The file that is executed is our own.
+#[allow(clippy::disallowed_methods)]
+fn start() -> io::Result<Child> {
+    let copy = sealed_copy()?.as_raw_fd();
+    let mut command = Command::new(format!("/proc/self/fd/{copy}"));
+    command.arg0("lastdrop").arg(COMMAND).env_clear().env("PATH", tool::PATH).env("LANG", "C.UTF-8");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    // SAFETY: system calls alone.
+    unsafe {
+        command.pre_exec(|| {
+            libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+            Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?)
+        });
+    }
+    command.spawn()
+}
+
+/// All that the copy says, until it has closed its output.
+fn read(mut from: File) -> Result<Vec<u8>, String> {
     let deadline = Instant::now() + LIMIT;
     let (mut bytes, mut chunk) = (Vec::new(), [0; 65_536]);
     loop {
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
         let mut ready = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
         match poll(&mut ready, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
-            Ok(0) => {
-                let _ = kill(child, Signal::SIGKILL);
-                return Err(format!("no answer within {} s", LIMIT.as_secs()));
-            }
+            Ok(0) => return Err(format!("no answer within {} s", LIMIT.as_secs())),
             Err(Errno::EINTR) => continue,
             Err(e) => return Err(e.to_string()),
             Ok(_) => {}
@@ -80,60 +113,17 @@ fn read_within(mut from: File, child: Pid) -> Result<Vec<u8>, String> {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e.to_string()),
         }
-    }
-}
-
-/// A process's namespaces and root, held open: its /proc is another one inside.
-struct Place {
-    processes: File,
-    network: File,
-    mounts: File,
-    root: File,
-}
-
-impl Place {
-    fn of(pid: i32) -> io::Result<Place> {
-        let open = |name: &str| File::open(format!("/proc/{pid}/{name}"));
-        Ok(Place { processes: open("ns/pid")?, network: open("ns/net")?, mounts: open("ns/mnt")?, root: open("root")? })
-    }
-
-    fn enter(&self) -> nix::Result<()> {
-        setns(&self.processes, CloneFlags::CLONE_NEWPID)?;
-        setns(&self.network, CloneFlags::CLONE_NEWNET)?;
-        setns(&self.mounts, CloneFlags::CLONE_NEWNS)?;
-        nix::unistd::fchdir(&self.root)?;
-        chroot(".")?;
-        chdir("/")
-    }
-
-    /// In the child: enters, and has a child of its own work, for process ids are those of whoever is born there.
-    fn child<T: Serialize>(&self, mut write: File, work: impl FnOnce() -> Result<T, String>) {
-        let mut say = |said: &Said<T>| {
-            let _ = write.write_all(&serde_json::to_vec(said).unwrap_or_default());
-        };
-        end_with_parent();
-        if let Err(e) = self.enter() {
-            return say(&Said::Refused(format!("its namespaces cannot be entered: {}", e.desc())));
-        }
-        // SAFETY: as in `within`; there is one thread.
-        match unsafe { fork() } {
-            Ok(ForkResult::Parent { child }) => {
-                let _ = waitpid(child, None);
-            }
-            Ok(ForkResult::Child) => {
-                end_with_parent();
-                let said = match fs::read_link("/proc/self") {
-                    Ok(_) => work().map_or_else(Said::Refused, Said::Done),
-                    Err(_) => Said::Refused("there is no /proc in it that shows its processes".into()),
-                };
-                say(&said);
-            }
-            Err(e) => say(&Said::Refused(format!("no process in it: {}", e.desc()))),
+        if bytes.len() > MOST_BYTES {
+            return Err(format!("its answer is longer than {} MiB", MOST_BYTES >> 20));
         }
     }
 }
 
-fn end_with_parent() {
-    // SAFETY: prctl takes no memory.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+/// Ends the copy; the part of it in the container ends with it.
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let until = Instant::now() + END;
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
+        thread::sleep(Duration::from_millis(1));
+    }
 }

@@ -17,12 +17,13 @@ use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
 use crate::edited::{EditedFile, beside};
 
+use crate::execution::Reader;
 use crate::kind::{Kind, NamedBy, program_of};
 use crate::means::{Lines, Means, Spelled, Written};
 use crate::meant::{Candidate, choose, listeners_of, masters, url_of};
 use crate::private::{Like, prepare, remove_if_there, write_durably};
 use crate::restart::Launch;
-use crate::{ServerError, ServerRef, restart};
+use crate::{ServerError, ServerRef, regular, restart};
 
 use asked::ask;
 
@@ -95,6 +96,7 @@ impl Described {
             birth.argv.clear();
             birth.environment = vec![("PATH".into(), restart::PATH.into())];
         }
+        birth.code = code_of(&birth, config.as_deref());
         let way = match &means.written {
             _ if means.command_line && !titled => Way::CommandLine,
             _ if means.environment && !titled => Way::Environment,
@@ -139,7 +141,8 @@ impl Described {
 
     fn config_text(&self) -> Result<String, ServerError> {
         let cannot = || ServerError::io(format!("cannot read {}", self.config().display()));
-        let bytes = fs::read(self.config()).map_err(cannot())?;
+        let _reader = Reader::of(&self.facts.birth);
+        let bytes = regular::read(self.config()).map_err(cannot())?;
         String::from_utf8(bytes)
             .map_err(|_| ServerError::Setting(format!("{} is not text in UTF-8", self.config().display())))
     }
@@ -180,14 +183,14 @@ impl Described {
                 }
                 Written::Included { file, lines } => {
                     let file = self.beside_config(file);
-                    let ours = fs::read_to_string(&file).ok().and_then(|t| lines.find(&t, knob, spelled));
+                    let ours = regular::read_to_string(&file).ok().and_then(|t| lines.find(&t, knob, spelled));
                     ours.map(|place| (place.value, format!("{}:{}", file.display(), place.number))).or_else(|| {
                         let place = lines.find(text?, knob, spelled)?;
                         Some((place.value, format!("{config}:{}", place.number)))
                     })
                 }
                 Written::Template(file) => {
-                    let template = fs::read_to_string(self.beside_config(file)).ok()?;
+                    let template = regular::read_to_string(&self.beside_config(file)).ok()?;
                     let (value, number) = template::value(&template, text?, knob.name)?;
                     Some((value, format!("{config}:{number}")))
                 }
@@ -216,7 +219,7 @@ impl Described {
             Written::Template(file) => {
                 let file = self.beside_config(file);
                 let cannot = ServerError::io(format!("cannot read {}", file.display()));
-                let template = fs::read_to_string(&file).map_err(cannot)?;
+                let template = regular::read_to_string(&file).map_err(cannot)?;
                 let mut values = self.effective_of_files().settings;
                 values.extend(settings.clone());
                 template::render(&template, &values)
@@ -319,6 +322,40 @@ fn config_of(kind: &Kind, means: &Means, info: &ProcessInfo) -> Option<PathBuf> 
         _ => None,
     };
     kind.named_by.likely(info).or_else(otherwise)
+}
+
+/// Files that decide what a server executes: its configuration with what that includes, and of an interpreter the scripts on its command
+/// line and the folder that it runs in.
+fn code_of(birth: &Birth, config: Option<&Path>) -> Vec<PathBuf> {
+    const INTERPRETERS: &[&str] = &["python", "pypy", "ruby", "perl", "node", "java", "php"];
+    let mut code: Vec<PathBuf> = config.into_iter().flat_map(with_included).collect();
+    let program = birth.exe.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if !INTERPRETERS.iter().any(|name| program.starts_with(name)) {
+        return code;
+    }
+    code.push(birth.directory.clone());
+    let words = birth.argv.iter().skip(1).flat_map(|word| word.split('='));
+    let files = words.filter(|word| !word.is_empty()).map(|word| birth.directory.join(word));
+    let is_code = |path: &PathBuf| {
+        let end = path.extension().unwrap_or_default().to_string_lossy().into_owned();
+        (path.is_file() || path.is_dir()) && !["log", "pid", "sock"].contains(&end.as_str())
+    };
+    code.extend(files.filter(is_code));
+    code
+}
+
+/// A file with those that lines such as `include "conf.d/*.conf"` name, a level deep, and their folders.
+fn with_included(file: &Path) -> Vec<PathBuf> {
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    let text = regular::read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let lines = text.lines().map(str::trim_start).filter(|line| line.starts_with("include"));
+    let patterns = lines.filter_map(|line| line.split('"').nth(1)).map(|name| folder.join(name));
+    let mut all = vec![file.to_path_buf()];
+    for pattern in patterns {
+        all.extend(glob::glob(&pattern.to_string_lossy()).into_iter().flatten().filter_map(Result::ok));
+        all.extend(pattern.parent().map(Path::to_path_buf));
+    }
+    all
 }
 
 fn as_setting(knob: &Knob, text: &str) -> Setting {

@@ -46,6 +46,38 @@ pub struct Copied {
     pub scanned: PathBuf,
 }
 
+/// Files that decide what a PHP loads, by what it says of itself without any ini file: its ini files, the folders of these and of its
+/// extensions, and the extensions that they name.
+pub fn files_that_load(information: &str) -> Vec<PathBuf> {
+    let value = |name: &str| information.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" => "));
+    let Some(folder) = value("Configuration File (php.ini) Path").map(|path| PathBuf::from(path.trim())) else {
+        return Vec::new();
+    };
+    let extensions = value("extension_dir").and_then(|text| text.split(" => ").next()).map(PathBuf::from);
+    let built =
+        information.split("--with-config-file-scan-dir=").nth(1).and_then(|rest| rest.split(['\'', ' ', '\n']).next());
+    let scanned =
+        [built.map(PathBuf::from), Some(folder.join("conf.d")), Some(folder.join("php.d")), Some("/etc/php.d".into())];
+    let folders: Vec<PathBuf> =
+        std::iter::once(folder).chain(scanned.into_iter().flatten()).filter(|f| f.is_dir()).collect();
+    let ini = folders.iter().flat_map(|folder| fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok));
+    let ini: Vec<PathBuf> =
+        ini.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "ini")).collect();
+    let mut loaded = Vec::new();
+    for text in ini.iter().filter(|path| path.is_file()).filter_map(|path| crate::regular::read(path).ok()) {
+        for (key, value) in lines(&text).filter_map(setting) {
+            if loads_something(key) {
+                let name = String::from_utf8_lossy(value).trim().trim_matches(['"', '\'']).to_string();
+                let named = extensions.as_deref().unwrap_or(Path::new("/")).join(&name);
+                loaded.extend([named.with_extension("so"), named]);
+            } else if key.eq_ignore_ascii_case(b"extension_dir") {
+                loaded.push(PathBuf::from(String::from_utf8_lossy(value).trim().trim_matches(['"', '\''])));
+            }
+        }
+    }
+    folders.into_iter().chain(ini).chain(extensions).chain(loaded).collect()
+}
+
 impl Ini {
     /// The files that a PHP names in its own information.
     ///
@@ -134,7 +166,7 @@ impl Ini {
 }
 
 fn read(path: &str) -> Result<File, String> {
-    let text = fs::read(path).map_err(|e| format!("cannot read {path}: {e}"))?;
+    let text = crate::regular::read(Path::new(path)).map_err(|e| format!("cannot read {path}: {e}"))?;
     Ok(File { path: path.into(), text })
 }
 

@@ -17,9 +17,9 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use super::ini::{Ini, Kept};
+use crate::execution::Question;
 use crate::fpm_config::{Line, Scan};
 use crate::private::write_durably;
-use crate::restart::command;
 use crate::second::{POLL, Processes};
 use crate::{ServerError, private};
 
@@ -91,8 +91,7 @@ impl<'a> Ground<'a> {
         let folder = tempfile::Builder::new().prefix("lastdrop-extensions-").tempdir().map_err(cannot())?;
         // Workers of another user read a script in it; nobody can list what is there.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).map_err(cannot())?;
-        let birth = Birth { cgroups: Vec::new(), output: None, errors: None, ..birth.clone() };
-        Ok(Ground { folder, birth, scan, pool: pool.into(), ini })
+        Ok(Ground { folder, birth: birth.clone(), scan, pool: pool.into(), ini })
     }
 
     /// A place for a file of ours.
@@ -146,17 +145,17 @@ impl<'a> Ground<'a> {
         for old in ["socket", "log", "php.log", "said"] {
             private::remove_if_there(&self.file(old)).map_err(text)?;
         }
-        let mut birth = self.birth.clone();
-        birth.environment.retain(|(name, _)| name != "PHP_INI_SCAN_DIR");
-        birth.environment.push(("PHP_INI_SCAN_DIR".into(), copied.scanned.display().to_string()));
-        let mut argv: Vec<String> = birth.argv.first().cloned().into_iter().collect();
+        let mut argv: Vec<String> = self.birth.argv.first().cloned().into_iter().collect();
         // A pool of root's is allowed where the server itself has one.
         argv.extend(["-F", "-R", "-y"].map(str::to_string));
         argv.push(config.display().to_string());
         if let Some(main) = &copied.main {
             argv.extend(["-c".to_string(), main.display().to_string()]);
         }
-        let mut command = command(&birth, &argv, false);
+        let question = Question::new(&self.birth, "a second PHP-FPM shows which extensions it needs").argv(&argv);
+        let question = question.variable("PHP_INI_SCAN_DIR", &copied.scanned.display().to_string());
+        let question = question.reads(self.birth.code.iter().cloned()).like_the_server();
+        let mut command = question.command().map_err(|e| e.to_string())?;
         let said = fs::File::create(self.file("said")).map_err(text)?;
         command.stdout(Stdio::null()).stderr(said);
         let began = Instant::now();
@@ -251,7 +250,7 @@ fn settings(scan: &Scan, pool: &str, folder: &Path, like: Like<'_>) -> String {
     let mut files: BTreeMap<&Path, Vec<String>> = BTreeMap::new();
     // As it stands there, with its quotes.
     let mut own = |line: &'_ Line| {
-        let text = |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
+        let text = |path: &Path| String::from_utf8_lossy(&crate::regular::read(path).unwrap_or_default()).into_owned();
         let lines = |path: &Path| text(path).lines().map(str::to_string).collect();
         let all = scan.lines.iter().find(|l| l.file == line.file).map(|l| l.file.as_path());
         let all = all.map(|path| files.entry(path).or_insert_with(|| lines(path)));

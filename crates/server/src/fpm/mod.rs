@@ -11,7 +11,6 @@ mod script;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,15 +26,18 @@ use knobs::{BACKLOG, CHILDREN, IDLE, KNOBS, PM, SPARE_MAX, SPARE_MIN, START, ful
 
 use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
+use crate::execution::{Answer, Question, Reader};
 use crate::fpm_config::{Line, Scan};
 use crate::meant::{Candidate, choose, masters};
-use crate::private::write_durably;
+use crate::private::write_for_question;
 use crate::restart::Launch;
 use crate::status_page::status_of;
-use crate::{ServerError, ServerRef, host, lasting, restart};
+use crate::{ServerError, ServerRef, host, lasting, regular, restart};
 
 /// The override, in a folder that the configuration includes.
 const OURS: &str = "zz-lastdrop.conf";
+/// A test may wait for names to be resolved.
+const TEST_LIMIT: Duration = Duration::from_secs(60);
 /// How long a master that executes itself may go without its title.
 const UNTITLED: Duration = Duration::from_secs(5);
 
@@ -47,14 +49,21 @@ pub struct Fpm {
     status: Option<StatusSource>,
     /// What php.ini and its folder say, as PHP itself tells it: `name => local => master`.
     php: String,
+    /// Its ini files and the extensions that they name.
+    ini: Vec<PathBuf>,
 }
 
-/// Runs the program with these words.
-fn ask(birth: &Birth, words: &[&str]) -> Result<Output, ServerError> {
-    let exe = birth.exe.to_string_lossy().trim_end_matches(" (deleted)").to_string();
-    let mut command = Command::new(&exe);
-    command.env_clear().envs(birth.environment.iter().map(|(k, v)| (k, v))).current_dir(&birth.directory).args(words);
-    command.output().map_err(ServerError::io(format!("cannot run {exe}")))
+/// Asks the program with these words. Whatever they are, it reads its ini files first, and loads the extensions that these name.
+fn ask(birth: &Birth, ini: &[PathBuf], words: &[&str]) -> Result<Answer, ServerError> {
+    let question =
+        Question::new(birth, "php-fpm says what it is, what its ini files say, and whether a configuration is right");
+    question.args(words.iter().copied()).reads(ini.iter().cloned()).within(TEST_LIMIT).ask()
+}
+
+/// Reads a configuration with the rights of the server's user.
+fn read_as(birth: &Birth, main: &Path) -> Scan {
+    let _reader = Reader::of(birth);
+    Scan::read(main)
 }
 
 /// How a master was started, as far as its title tells: with this file.
@@ -91,16 +100,18 @@ impl Fpm {
         let birth = birth_of(p.pid, &p.argv, &main)?;
         let listeners = listeners::of_process(p.pid).unwrap_or_default();
         let config = fs::canonicalize(&main).unwrap_or_else(|_| main.clone());
-        let scan = Scan::read(&main);
+        let scan = read_as(&birth, &main);
         let pools: Vec<String> = scan.pools().into_iter().map(str::to_string).collect();
         if pools.is_empty() {
             let why = scan.problems.first().map_or(String::new(), |p| format!(": {p}"));
             return Err(ServerError::Setting(format!("{} has no pool{why}", main.display())));
         }
-        let said = ask(&birth, &["-v"])?;
-        let version = String::from_utf8_lossy(&said.stdout);
+        let ini = ini::files_that_load(
+            &Question::new(&birth, "php-fpm says where its ini files are").args(["-n", "-i"]).ask()?.output,
+        );
+        let version = ask(&birth, &ini, &["-v"])?.output;
         let version = version.split_whitespace().nth(1).unwrap_or_default();
-        let facts = Facts {
+        let mut facts = Facts {
             kind: server.kind,
             name: format!("{}:{}", server.kind.name, config.display()),
             version: format!("PHP-FPM {version}"),
@@ -115,20 +126,26 @@ impl Fpm {
         };
         // The page of one pool says nothing of what the others are asked.
         let status = status_of(server, Some(&config), &facts.listeners).filter(|_| pools.len() == 1);
-        let php = String::from_utf8_lossy(&ask(&facts.birth, &["-i"])?.stdout).into_owned();
-        let mut fpm = Fpm { facts, main, pools, knobs: &[], status, php };
+        let php = ask(&facts.birth, &ini, &["-i"])?.output;
+        facts.birth.code = scan.files.iter().cloned().chain(ini.iter().cloned()).collect();
+        let mut fpm = Fpm { facts, main, pools, knobs: &[], status, php, ini };
         fpm.knobs = knobs::of(&fpm.pools, fpm.php_ini("opcache.enable").is_some());
         Ok(fpm)
     }
 
     fn test(&self, file: &Path) -> Result<(bool, String), ServerError> {
-        let output = ask(&self.facts.birth, &["-t", "--fpm-config", &file.to_string_lossy()])?;
-        Ok((output.status.success(), complaints(&String::from_utf8_lossy(&output.stderr))))
+        let code: Vec<PathBuf> = self.ini.iter().cloned().chain(read_as(&self.facts.birth, file).files).collect();
+        let answer = ask(&self.facts.birth, &code, &["-t", "--fpm-config", &file.to_string_lossy()])?;
+        Ok((answer.passed, complaints(&answer.errors)))
+    }
+
+    fn scan(&self) -> Scan {
+        read_as(&self.facts.birth, &self.main)
     }
 
     /// The override, where one would count: included after everything that sets the same.
     fn override_file(&self) -> Option<PathBuf> {
-        let scan = Scan::read(&self.main);
+        let scan = self.scan();
         let is_set = |line: &Line| {
             self.pools.contains(&line.section) && KNOBS.iter().any(|k| k.name == line.key) && !line.file.ends_with(OURS)
         };
@@ -271,7 +288,7 @@ fn seconds(text: &str) -> Option<i64> {
 impl Adapter for Fpm {
     /// Where each pool listens.
     fn directives(&self) -> BTreeMap<String, String> {
-        let scan = Scan::read(&self.main);
+        let scan = self.scan();
         let listens = |pool: &String| Some((format!("{pool}.listen"), scan.last(pool, "listen")?.value.clone()));
         self.pools.iter().filter_map(listens).collect()
     }
@@ -289,7 +306,7 @@ impl Adapter for Fpm {
     }
 
     fn effective(&self) -> Result<Effective, ServerError> {
-        let scan = Scan::read(&self.main);
+        let scan = self.scan();
         let mut e = Effective { notes: scan.problems.clone(), ..Effective::default() };
         for knob in self.knobs {
             let Some((pool, name)) = self.pool_of(knob.name) else { continue };
@@ -402,7 +419,7 @@ impl Adapter for Fpm {
         if change.is_empty() {
             return Ok(());
         }
-        let scan = Scan::read(&self.main);
+        let scan = self.scan();
         for (pool, name) in change.settings.keys().filter_map(|name| self.pool_of(name)) {
             if let Some((line, true)) = scan.of_php(pool, name, OURS).filter(|_| is_of_php(name)) {
                 return Err(ServerError::Setting(format!(
@@ -419,9 +436,13 @@ impl Adapter for Fpm {
         if let Some(output) = beyond {
             return Err(ServerError::Clamped { settings: shown.join(", "), output });
         }
-        let main = fs::read(&self.main).map_err(ServerError::io(format!("cannot read {}", self.main.display())))?;
+        let reader = Reader::of(&self.facts.birth);
+        let main =
+            regular::read(&self.main).map_err(ServerError::io(format!("cannot read {}", self.main.display())))?;
+        drop(reader);
         let text = [&main[..], b"\n", self.sections(&change.settings).as_bytes()].concat();
-        write_durably(file, &text).map_err(ServerError::io(format!("cannot write {}", file.display())))?;
+        let cannot = ServerError::io(format!("cannot write {}", file.display()));
+        write_for_question(&self.facts.birth, file, &text).map_err(cannot)?;
         let told = self.test(file);
         let _ = fs::remove_file(file);
         let (passed, said) = told?;
@@ -442,7 +463,7 @@ impl Adapter for Fpm {
         if has(["-F", "--nodaemonize"]) || has(["-D", "--daemonize"]) {
             return !has(["-F", "--nodaemonize"]);
         }
-        let scan = Scan::read(&self.main);
+        let scan = self.scan();
         scan.global("daemonize").is_none_or(|word| !matches!(word.to_ascii_lowercase().as_str(), "no" | "off" | "0"))
     }
 

@@ -38,6 +38,8 @@ pub struct CommandLine {
     pub stays: bool,
     /// `-n`: counts more than what the configuration says.
     pub maxconn: bool,
+    /// `-p`: where it writes its process ids.
+    pub pid_file: Option<PathBuf>,
     /// What a test has to have, too.
     others: Vec<String>,
 }
@@ -55,7 +57,8 @@ impl CommandLine {
                 "-D" => read.detaches = true,
                 "-d" | "-db" => read.stays = true,
                 "-q" | "-V" | "-c" => {}
-                "-p" | "-S" | "-x" => drop(words.next()),
+                "-p" => read.pid_file = words.next().map(PathBuf::from),
+                "-S" | "-x" => drop(words.next()),
                 "-sf" | "-st" => while words.next_if(|word| word.parse::<i32>().is_ok()).is_some() {},
                 "-n" | "-N" | "-m" | "-L" => {
                     read.maxconn |= word == "-n";

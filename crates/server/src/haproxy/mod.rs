@@ -10,7 +10,7 @@ mod words;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use lastdrop_model::{Knob, Setting, Settings};
 use lastdrop_probe::listeners::Endpoint;
@@ -27,9 +27,10 @@ use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
 use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
+use crate::execution::{self, Question, Reader};
 use crate::meant::{Candidate, choose, listeners_of, masters};
 use crate::private::{Like, prepare};
-use crate::{ServerError, ServerRef, restart};
+use crate::{ServerError, ServerRef, restart, systemd};
 
 pub struct Haproxy {
     facts: Facts,
@@ -45,8 +46,11 @@ pub struct Haproxy {
 /// Open files that it has besides two for each connection: listeners, pollers, pipes.
 const OTHER_FILES: u64 = 30;
 
+/// A test may wait for names to be resolved.
+const TEST_LIMIT: Duration = Duration::from_secs(60);
+
 fn program_of(birth: &Birth) -> String {
-    birth.exe.to_string_lossy().trim_end_matches(" (deleted)").to_string()
+    execution::program_of(birth).display().to_string()
 }
 
 /// How one was started, without what belongs to one start alone. Whether it has a master is told by its variables, too.
@@ -133,6 +137,7 @@ impl Haproxy {
         haproxy.stats = running::stats_socket(&config);
         haproxy.knobs = knobs::table(&knobs::entries(&config), haproxy.processors(), haproxy.has_master);
         haproxy.start_as_root_again(&config);
+        haproxy.facts.birth.code = haproxy.code(&config);
         Ok(haproxy)
     }
 
@@ -140,14 +145,33 @@ impl Haproxy {
         self.facts.birth.cpus.len()
     }
 
-    /// One process that has become another user was started by root: nobody else can become one.
+    /// One process without a master that has become another user has to be started by root again. Its configuration alone proves
+    /// nothing: any user can run one on a file that says `user`. A pid file of root's that names it does.
     fn start_as_root_again(&mut self, config: &Config) {
         let drops =
             ["user", "uid", "group", "gid", "chroot"].iter().any(|word| config.of_global(word).next().is_some());
-        let birth = &mut self.facts.birth;
-        if drops && !self.has_master && birth.uid != 0 && nix::unistd::geteuid().is_root() {
-            (birth.uid, birth.gid, birth.groups) = (0, 0, Vec::new());
+        let is_other = self.facts.birth.uid != 0 && nix::unistd::geteuid().is_root();
+        if !drops || self.has_master || !is_other || systemd::unit_of(&self.facts.birth).is_some() {
+            return;
         }
+        let configured = config.of_global("pidfile").filter_map(|line| Some(PathBuf::from(&line.argument(1)?.text)));
+        let named: Vec<PathBuf> = self.command_line.pid_file.iter().cloned().chain(configured).collect();
+        let birth = &mut self.facts.birth;
+        let is_roots = named.iter().any(|file| execution::is_pid_file_of_root(&birth.directory.join(file), birth.pid));
+        if is_roots {
+            (birth.uid, birth.gid, birth.groups) = (0, 0, Vec::new());
+        } else {
+            birth.unknown_starter = true;
+        }
+    }
+
+    /// Files that decide what it executes: those of its configuration, and scripts that these name.
+    fn code(&self, config: &Config) -> Vec<PathBuf> {
+        const NAME_CODE: &[&str] = &["lua-load", "lua-load-per-thread", "lua-prepend-path", "ssl-engine"];
+        let scripts = config.lines.iter().filter(|line| NAME_CODE.contains(&line.keyword()));
+        let scripts: Vec<PathBuf> = scripts.filter_map(|line| Some(PathBuf::from(&line.argument(1)?.text))).collect();
+        let sources: Vec<PathBuf> = config.sources.iter().map(|source| source.file.clone()).collect();
+        self.configs.iter().cloned().chain(sources).chain(scripts).collect()
     }
 
     fn files(&self) -> Result<Vec<PathBuf>, ServerError> {
@@ -157,26 +181,26 @@ impl Haproxy {
     fn config(&self) -> Result<Config, ServerError> {
         let birth = &self.facts.birth;
         let holds = |condition: &str| {
-            let mut command = Command::new(program_of(birth));
-            command.env_clear().envs(birth.environment.iter().map(|(k, v)| (k, v))).current_dir(&birth.directory);
-            command.args(["-cc", condition]).output().is_ok_and(|output| output.status.success())
+            let question = Question::new(birth, "haproxy -cc tells whether a condition of its configuration holds");
+            question.args(["-cc", condition]).ask().is_ok_and(|answer| answer.passed)
         };
+        let _reader = Reader::of(birth);
         Config::read(&self.files()?, &birth.environment, &holds)
             .map_err(|fault| ServerError::Setting(format!("the configuration cannot be read: {fault}")))
     }
 
     /// Runs the configuration test as the server would run it, with its limits; gives what it says.
     fn test(&self, files: &[PathBuf]) -> Result<(bool, String), ServerError> {
-        Haproxy::test_of(&self.facts.birth, &self.command_line, files)
+        let birth = Birth { code: self.code(&self.config()?), ..self.facts.birth.clone() };
+        Haproxy::test_of(&birth, &self.command_line, files)
     }
 
     fn test_of(birth: &Birth, line: &CommandLine, files: &[PathBuf]) -> Result<(bool, String), ServerError> {
         let name = birth.argv.first().map_or("haproxy", String::as_str);
-        let output = restart::command(birth, &line.test(name, files), true)
-            .stdout(Stdio::null())
-            .output()
-            .map_err(ServerError::io(format!("cannot run {}", birth.exe.display())))?;
-        Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).trim().to_string()))
+        let question = Question::new(birth, "haproxy -c tests its configuration").argv(&line.test(name, files));
+        let code = birth.code.iter().cloned().chain(files.iter().cloned());
+        let answer = question.reads(code).like_the_server().within(TEST_LIMIT).ask()?;
+        Ok((answer.passed, answer.errors.trim().to_string()))
     }
 
     fn flat_file(&self) -> Option<PathBuf> {
@@ -328,9 +352,7 @@ pub fn refusal(log: &str, master: i32) -> Option<String> {
 }
 
 fn version_of(birth: &Birth) -> Result<String, ServerError> {
-    let program = program_of(birth);
-    let output = Command::new(&program).arg("-v").output().map_err(ServerError::io(format!("cannot run {program}")))?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = Question::new(birth, "haproxy -v says its version").args(["-v"]).ask()?.output;
     // "HAProxy version 2.6.12-1+deb12u4 2026/10/17", "HA-Proxy version …"
     Ok(format!("HAProxy {}", said.split_whitespace().nth(2).unwrap_or_default()))
 }

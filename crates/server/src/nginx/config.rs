@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use super::words::{Lexer, Token, lua_end};
 use crate::edits::{Edits, Flat, Source, Word};
+use crate::regular;
 
 /// A directive, as often as its file is included.
 #[derive(Debug)]
@@ -139,7 +140,7 @@ impl Reader<'_> {
         if !metadata.is_file() || metadata.len() > MOST_BYTES {
             return Err(format!("{} is no file of at most {} MiB", name.display(), MOST_BYTES >> 20));
         }
-        let text = fs::read(&file).map_err(cannot)?;
+        let text = regular::read(&file).map_err(cannot)?;
         let index = self.config.sources.len();
         self.by_file.insert(file.clone(), index);
         self.config.sources.push(Source { name: name.into(), file: Some(file), text, includes: Vec::new() });

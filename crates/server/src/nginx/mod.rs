@@ -10,7 +10,7 @@ mod words;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::time::Duration;
 
 use lastdrop_model::{Knob, Role, Setting, Settings};
 use lastdrop_probe::listeners;
@@ -24,6 +24,7 @@ use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
 use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
+use crate::execution::{Question, Reader};
 use crate::health::ASK_TIMEOUT;
 use crate::meant::{Candidate, choose, masters};
 use crate::private::{Like, prepare};
@@ -39,6 +40,9 @@ pub struct Nginx {
     port: Option<u16>,
     knobs: &'static [Knob],
 }
+
+/// A test opens what the configuration names, and may wait for names to be resolved.
+const TEST_LIMIT: Duration = Duration::from_secs(60);
 
 /// What `nginx -V` says of how it was built.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,9 +70,8 @@ impl Built {
     }
 
     fn of(birth: &Birth) -> Result<Built, ServerError> {
-        let exe = birth.exe.to_string_lossy().trim_end_matches(" (deleted)").to_string();
-        let output = Command::new(&exe).arg("-V").output().map_err(ServerError::io(format!("cannot run {exe}")))?;
-        Ok(Built::read(&String::from_utf8_lossy(&output.stderr)))
+        let answer = Question::new(birth, "nginx -V says how it was built").args(["-V"]).ask()?;
+        Ok(Built::read(&answer.errors))
     }
 
     /// The folder by which names on the command line and of logs go.
@@ -151,11 +154,13 @@ impl Nginx {
         let mut nginx = Nginx { facts, main, built, port, knobs: knobs::of(None) };
         // One that is broken is told of when it is needed.
         nginx.knobs = knobs::of(nginx.config().ok().as_ref());
+        nginx.facts.birth.code = nginx.code().unwrap_or_else(|_| vec![nginx.main.clone()]);
         Ok(nginx)
     }
 
     fn config(&self) -> Result<Config, ServerError> {
         let global = title::option(&self.facts.birth.argv, "-g");
+        let _reader = Reader::of(&self.facts.birth);
         Config::read(&self.main, global)
             .map_err(|fault| ServerError::Setting(format!("the configuration cannot be read: {fault}")))
     }
@@ -171,16 +176,43 @@ impl Nginx {
 
     /// Runs the configuration test as the server would run it, with its limits; gives what it warned about.
     fn test(&self, file: &Path) -> Result<(bool, String), ServerError> {
-        Nginx::test_of(&self.facts.birth, file)
+        let birth = Birth { code: self.code()?, ..self.facts.birth.clone() };
+        Nginx::test_of(&birth, file)
     }
 
     fn test_of(birth: &Birth, file: &Path) -> Result<(bool, String), ServerError> {
         let mut argv = title::with_config(&birth.argv, &file.to_string_lossy());
         argv.push("-t".into());
-        let output = restart::command(birth, &argv, true)
-            .output()
-            .map_err(ServerError::io(format!("cannot run {}", birth.exe.display())))?;
-        Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).trim().to_string()))
+        let question = Question::new(birth, "nginx -t tests its configuration").argv(&argv).within(TEST_LIMIT);
+        let code = birth.code.iter().cloned().chain([file.to_path_buf()]);
+        let answer = question.reads(code).like_the_server().ask()?;
+        Ok((answer.passed, answer.errors.trim().to_string()))
+    }
+
+    /// Files that decide what it executes: those of its configuration, and modules and scripts that these name.
+    fn code(&self) -> Result<Vec<PathBuf>, ServerError> {
+        const NAME_CODE: &[&str] = &[
+            "init_by_lua_file",
+            "init_worker_by_lua_file",
+            "js_include",
+            "js_import",
+            "js_path",
+            "load_module",
+            "perl_modules",
+            "perl_require",
+            "passenger_root",
+            "passenger_ruby",
+            "ssl_engine",
+        ];
+        let (config, prefix) = (self.config()?, self.built.prefix_of(&self.facts.birth));
+        let beside = self.main.parent().map_or_else(|| prefix.clone(), Path::to_path_buf);
+        let mut code: Vec<PathBuf> = config.sources.iter().filter_map(|source| source.file.clone()).collect();
+        code.push(self.main.clone());
+        for directive in config.directives.iter().filter(|d| NAME_CODE.contains(&d.name())) {
+            let Some(file) = directive.arguments().last() else { continue };
+            code.extend([prefix.join(&file.text), beside.join(&file.text)]);
+        }
+        Ok(code)
     }
 
     fn edits_of(&self, config: &Config, settings: &Settings) -> Result<Edits, ServerError> {

@@ -1,0 +1,120 @@
+//! With whose rights a process runs: its users, groups, capabilities and user namespace, as the kernel knows them. What a process
+//! says of itself does not count here.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use procfs::process::Process;
+use serde::{Deserialize, Serialize};
+
+use crate::ProbeError;
+
+/// The rights of a process. User and group ids are those of our own user namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Real, effective and saved user.
+    pub users: [u32; 3],
+    /// Real, effective and saved group.
+    pub groups: [u32; 3],
+    pub supplementary_groups: Vec<u32>,
+    /// Inode of its user namespace; None where it may not be seen.
+    pub user_namespace: Option<u64>,
+    pub no_new_privs: bool,
+    pub capabilities: Capabilities,
+}
+
+/// Sets of capabilities, a bit each, as capabilities(7) numbers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capabilities {
+    pub permitted: u64,
+    pub bounding: u64,
+    pub ambient: u64,
+}
+
+impl Identity {
+    /// Reads the rights of a running process.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn of(pid: i32) -> Result<Identity, ProbeError> {
+        let status = Process::new(pid).and_then(|p| p.status()).map_err(|e| ProbeError::of(pid, "status", e))?;
+        Ok(Identity {
+            users: [status.ruid, status.euid, status.suid],
+            groups: [status.rgid, status.egid, status.sgid],
+            supplementary_groups: status.groups,
+            user_namespace: user_namespace(&pid.to_string()),
+            no_new_privs: status.nonewprivs == Some(1),
+            capabilities: Capabilities {
+                permitted: status.capprm,
+                bounding: status.capbnd.unwrap_or(0),
+                ambient: status.capamb.unwrap_or(0),
+            },
+        })
+    }
+
+    /// The user whose process it is. A program that became root by its set-user-ID bit still belongs to its caller: a process is
+    /// root's only where its real and its saved user are root.
+    #[must_use]
+    pub fn user(&self) -> u32 {
+        let [real, effective, saved] = self.users;
+        if real == 0 && saved == 0 {
+            return 0;
+        }
+        [real, effective, saved].into_iter().find(|id| *id != 0).unwrap_or(0)
+    }
+
+    /// The group that goes with [`Identity::user`].
+    #[must_use]
+    pub fn group(&self) -> u32 {
+        let [real, effective, saved] = self.groups;
+        if real == effective || self.user() == 0 {
+            return effective;
+        }
+        [real, effective, saved].into_iter().find(|id| *id != 0).unwrap_or(0)
+    }
+
+    /// Does it share our user namespace? Its capabilities mean nothing here otherwise.
+    #[must_use]
+    pub fn is_of_our_namespace(&self) -> bool {
+        self.user_namespace.is_some() && self.user_namespace == user_namespace("self")
+    }
+}
+
+fn user_namespace(pid: &str) -> Option<u64> {
+    fs::metadata(format!("/proc/{pid}/ns/user")).ok().map(|namespace| namespace.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(users: [u32; 3], groups: [u32; 3]) -> Identity {
+        Identity {
+            users,
+            groups,
+            supplementary_groups: Vec::new(),
+            user_namespace: None,
+            no_new_privs: false,
+            capabilities: Capabilities { permitted: 0, bounding: 0, ambient: 0 },
+        }
+    }
+
+    #[test]
+    fn a_process_is_roots_only_where_real_and_saved_user_are() {
+        assert_eq!(of([0, 0, 0], [0; 3]).user(), 0);
+        // It has only lent its effective user to another for a moment.
+        assert_eq!(of([0, 33, 0], [0; 3]).user(), 0);
+        // A set-user-ID program of a user.
+        assert_eq!(of([1000, 0, 0], [1000, 0, 0]).user(), 1000);
+        assert_eq!(of([1000, 0, 0], [1000, 42, 42]).group(), 1000);
+        assert_eq!(of([0, 1000, 1000], [0; 3]).user(), 1000);
+        assert_eq!(of([33, 33, 33], [33; 3]).group(), 33);
+    }
+
+    #[test]
+    fn our_own_rights_are_read() {
+        let own = Identity::of(std::process::id() as i32).expect("this process");
+        assert_eq!(own.user(), nix::unistd::getuid().as_raw());
+        assert!(own.is_of_our_namespace());
+    }
+}

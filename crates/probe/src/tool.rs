@@ -1,0 +1,155 @@
+//! Other programs that lastdrop executes, and the list of all of them: each document names what was executed while it was made.
+//!
+//! lastdrop's own tools (perf, strace, systemctl) are found in the system's folders where root runs, so that no folder of a user's
+//! PATH can put another program in their place. Their environment has nothing in it that makes a program load code.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use lastdrop_model::Executed;
+
+/// Folders of the system's programs, in their usual order.
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+static EXECUTED: Mutex<Vec<Executed>> = Mutex::new(Vec::new());
+
+/// Writes down that a program is executed, by whom and what for. The same again is not repeated.
+pub fn log(program: &Path, uid: u32, why: &str) {
+    let one = Executed { program: program.display().to_string(), uid, why: why.into() };
+    let mut all = EXECUTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !all.contains(&one) {
+        all.push(one);
+    }
+}
+
+/// Everything that this process has executed so far.
+#[must_use]
+pub fn executed() -> Vec<Executed> {
+    EXECUTED.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// The file of one of our own tools: in the system's folders for root, anywhere in PATH for others.
+#[must_use]
+pub fn find(name: &str) -> Option<PathBuf> {
+    let own = std::env::var("PATH").ok().filter(|_| !nix::unistd::geteuid().is_root());
+    let folders = own.unwrap_or_else(|| PATH.into());
+    let is_program = |path: &PathBuf| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    folders
+        .split(':')
+        .filter(|folder| folder.starts_with('/'))
+        .map(|folder| Path::new(folder).join(name))
+        .find(is_program)
+}
+
+/// A command for one of our own tools, with a clean environment. Executing it is logged.
+///
+/// # Errors
+/// "Not found", where it is not installed.
+pub fn command(name: &str, why: &str) -> std::io::Result<Command> {
+    let program = find(name).ok_or(std::io::ErrorKind::NotFound)?;
+    log(&program, nix::unistd::geteuid().as_raw(), why);
+    // Its file was looked up above.
+    #[allow(clippy::disallowed_methods)]
+    let mut command = Command::new(program);
+    clean(&mut command);
+    Ok(command)
+}
+
+/// Takes out of a command's environment what makes a program load code or configuration.
+pub fn clean(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_none_or(loads_code) {
+            command.env_remove(&name);
+        }
+    }
+    if nix::unistd::geteuid().is_root() {
+        command.env("PATH", PATH);
+    }
+}
+
+/// Beginnings of the names of variables by which loaders, libraries and interpreters load code or files.
+const LOAD_CODE: &[&str] = &[
+    "ASAN_",
+    "BASH",
+    "BUNDLE",
+    "CLASSPATH",
+    "COMPlus_",
+    "CORECLR_",
+    "COR_",
+    "DOTNET_",
+    "ELIXIR_",
+    "ERL_",
+    "GCONV_PATH",
+    "GEM_",
+    "GETCONF_DIR",
+    "GIT_",
+    "GLIBC_TUNABLES",
+    "GODEBUG",
+    "HOSTALIASES",
+    "IFS",
+    "JAVA_",
+    "JDK_",
+    "LD_",
+    "LLVM_PROFILE_FILE",
+    "LOCALDOMAIN",
+    "LOCPATH",
+    "LSAN_",
+    "LUA_",
+    "MALLOC_",
+    "NLSPATH",
+    "NODE_",
+    "NPM_",
+    "OPENSSL_",
+    "PERF_",
+    "PERL",
+    "PHPRC",
+    "PHP_INI_SCAN_DIR",
+    "PS4",
+    "PYTHON",
+    "RESOLV_",
+    "RES_OPTIONS",
+    "RUBY",
+    "SHELLOPTS",
+    "SSLKEYLOGFILE",
+    "TSAN_",
+    "TZDIR",
+    "UBSAN_",
+    "_JAVA_",
+    "npm_",
+];
+
+/// Does a variable of this name make some program load code or configuration?
+#[must_use]
+pub fn loads_code(name: &str) -> bool {
+    matches!(name, "ENV" | "CDPATH" | "PROMPT_COMMAND")
+        || name.ends_with("_PRELOAD")
+        || LOAD_CODE.iter().any(|begins| name.starts_with(begins))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_load_code_are_known() {
+        for name in ["LD_PRELOAD", "LD_AUDIT", "GCONV_PATH", "PERL5LIB", "PYTHONPATH", "RUBYOPT", "NODE_OPTIONS", "ENV"]
+        {
+            assert!(loads_code(name), "{name}");
+        }
+        for name in ["APACHE_RUN_USER", "PORT", "ENVIRONMENT", "DATABASE_URL", "SSH_AUTH_SOCK", "TERM"] {
+            assert!(!loads_code(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_executed_is_listed_once() {
+        for _ in 0..2 {
+            log(Path::new("/bin/a-test"), 7, "a reason");
+        }
+        assert_eq!(executed().iter().filter(|one| one.program == "/bin/a-test").count(), 1);
+    }
+}

@@ -1,0 +1,314 @@
+//! The only place that executes a program for a server: to ask it something, to start a second instance beside it, to start it again.
+//!
+//! What a process says of itself is a claim of its owner. A program is therefore executed with the rights of the process that it
+//! stands for ([`rights`]), a question in an environment of ours ([`environment`]), and with root's rights only if nobody but root
+//! could have written what it executes ([`trust`]). Each execution is logged.
+
+mod bounded;
+mod environment;
+mod likeness;
+mod reader;
+mod rights;
+mod trust;
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lastdrop_probe::process::{self, Birth};
+use lastdrop_probe::tool;
+
+pub use bounded::Answer;
+use likeness::Likeness;
+pub use likeness::cgroup_file;
+pub use reader::Reader;
+pub use rights::Rights;
+use trust::Checker;
+pub use trust::{trust_user, trusted_users};
+
+use crate::ServerError;
+
+/// How long a program may take to say what it is.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Servers are looked at from outside only: none of their programs is executed.
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+/// We are in a container, with the rights of a process there: whose its files are is its own affair.
+static CONTAINED: AtomicBool = AtomicBool::new(false);
+
+/// From now on no server's program is executed by this process.
+pub fn forbid() {
+    FORBIDDEN.store(true, Ordering::Relaxed);
+}
+
+/// This process has the rights of a container's process, and nothing of the host's to protect.
+pub(crate) fn be_contained() {
+    CONTAINED.store(true, Ordering::Relaxed);
+}
+
+/// The file of a running program: after an upgrade the kernel calls the old one deleted.
+pub fn program_of(birth: &Birth) -> PathBuf {
+    PathBuf::from(birth.exe.to_string_lossy().trim_end_matches(" (deleted)"))
+}
+
+/// Something that a server's program is asked.
+#[derive(Debug, Clone)]
+pub struct Question {
+    birth: Birth,
+    program: PathBuf,
+    name: Option<String>,
+    words: Vec<String>,
+    /// Files, besides the program and its libraries, that decide what it executes.
+    code: Vec<PathBuf>,
+    likeness: bool,
+    limit: Duration,
+    why: &'static str,
+}
+
+impl Question {
+    /// Asks the program of a running server. `why` says what for, in the list of executed programs.
+    pub fn new(birth: &Birth, why: &'static str) -> Question {
+        let birth = Birth { environment: environment::of_question(&birth.environment), ..birth.clone() };
+        let program = program_of(&birth);
+        Question { birth, program, name: None, words: Vec::new(), code: Vec::new(), likeness: false, limit: LIMIT, why }
+    }
+
+    /// Executes another program instead, with the same rights: a name is looked up in the system's folders.
+    pub fn program(mut self, program: &Path) -> Question {
+        let name = program.to_string_lossy();
+        self.program =
+            if name.contains('/') { program.into() } else { tool::find(&name).unwrap_or_else(|| program.into()) };
+        self
+    }
+
+    /// A whole command line, the program's name for itself first.
+    pub fn argv(mut self, argv: &[String]) -> Question {
+        self.name = argv.first().cloned();
+        self.words = argv.get(1..).unwrap_or_default().to_vec();
+        self
+    }
+
+    pub fn args<S: Into<String>>(mut self, words: impl IntoIterator<Item = S>) -> Question {
+        self.words.extend(words.into_iter().map(Into::into));
+        self
+    }
+
+    /// Files that decide what it executes: its configuration, and code that this names.
+    pub fn reads(mut self, files: impl IntoIterator<Item = PathBuf>) -> Question {
+        self.code.extend(files);
+        self
+    }
+
+    /// Sets a variable of its environment.
+    pub fn variable(mut self, name: &str, value: &str) -> Question {
+        self.birth.environment.retain(|(known, _)| known != name);
+        self.birth.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// With the limits, processors, priority and file mask of the server: its configuration is tested as it would start.
+    pub fn like_the_server(mut self) -> Question {
+        self.likeness = true;
+        self
+    }
+
+    pub fn within(mut self, limit: Duration) -> Question {
+        self.limit = limit;
+        self
+    }
+
+    /// The command line, to be shown.
+    pub fn shown(&self) -> String {
+        let name = self.name.clone().unwrap_or_else(|| self.program.display().to_string());
+        std::iter::once(&name).chain(&self.words).map(String::as_str).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Executes it to its end, for a bounded time, and keeps a bounded part of what it says.
+    ///
+    /// # Errors
+    /// When it is not asked (see [`ServerError::NotAsked`]), cannot be executed, or does not end in time.
+    pub fn ask(&self) -> Result<Answer, ServerError> {
+        let mut command = self.command()?;
+        let answer = bounded::run(&mut command, self.limit);
+        let cannot = ServerError::io(format!("cannot run {}", self.shown()));
+        answer.map_err(cannot)?.ok_or_else(|| ServerError::Timeout {
+            what: format!("{} did not end", self.shown()),
+            limit: self.limit,
+            advice: "run it by hand".into(),
+        })
+    }
+
+    /// The command, for a second instance that runs on for a while.
+    ///
+    /// # Errors
+    /// When it may not be executed.
+    pub fn command(&self) -> Result<Command, ServerError> {
+        if FORBIDDEN.load(Ordering::Relaxed) {
+            return Err(ServerError::NotAsked {
+                program: self.program.display().to_string(),
+                why: "this lastdrop executes nothing of a server's".into(),
+            });
+        }
+        let rights = Rights::of_question(&self.birth)?;
+        if rights.uid == 0 {
+            let code = self.code.iter().map(PathBuf::as_path);
+            check_code(&self.program, &self.birth, code)?;
+        }
+        tool::log(&self.program, rights.uid, self.why);
+        let mut command = plain(&self.program, &self.birth);
+        command.args(&self.words);
+        if let Some(name) = &self.name {
+            command.arg0(name);
+        }
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let likeness = self.likeness.then(|| Likeness::of_question(&self.birth));
+        // SAFETY: between fork and exec only system calls are made; what they read was allocated before.
+        unsafe {
+            command.pre_exec(move || {
+                prepare()?;
+                if let Some(likeness) = &likeness {
+                    likeness.take();
+                }
+                rights.take()?;
+                end_with_parent();
+                Ok(())
+            });
+        }
+        Ok(command)
+    }
+}
+
+/// The command that starts a server again as it was started: with its own environment and rights.
+///
+/// # Errors
+/// When it may not be started: see [`check_start`].
+pub fn start(birth: &Birth, argv: &[String]) -> Result<Command, ServerError> {
+    check_start(birth)?;
+    let rights = Rights::of_start(birth)?;
+    let program = program_of(birth);
+    tool::log(&program, rights.uid, "starts the server again");
+    let mut command = plain(&program, birth);
+    if let Some((name, rest)) = argv.split_first() {
+        command.arg0(name).args(rest);
+    }
+    let likeness = Likeness::of(birth);
+    // SAFETY: as above.
+    unsafe {
+        command.pre_exec(move || {
+            prepare()?;
+            likeness.take();
+            rights.take()
+        });
+    }
+    Ok(command)
+}
+
+/// May a server be started again from here? To be asked before it is stopped.
+///
+/// # Errors
+/// When nothing shows that root started it; when somebody other than root could have written what root would execute; when it is
+/// another user's.
+pub fn check_start(birth: &Birth) -> Result<(), ServerError> {
+    let rights = Rights::of_start(birth)?;
+    if birth.unknown_starter && nix::unistd::geteuid().is_root() {
+        return Err(ServerError::NotFound {
+            what: format!(
+                "process {} runs as user {} and would have to be started as root; it was started as root by nobody that can be shown",
+                birth.pid, birth.uid
+            ),
+            advice: "start it with -W, or with a pid file of root's".into(),
+        });
+    }
+    if rights.uid == 0 {
+        check_code(&program_of(birth), birth, birth.code.iter().map(PathBuf::as_path))?;
+    }
+    Ok(())
+}
+
+/// Does a pid file that only root can have written name a process?
+pub fn is_pid_file_of_root(file: &Path, pid: i32) -> bool {
+    let names = |text: String| text.split_whitespace().any(|word| word.parse() == Ok(pid));
+    Checker::default().check(file).is_ok() && fs::read_to_string(file).is_ok_and(names)
+}
+
+/// Is everything that root would execute root's alone: the program, what the running process has mapped, the folder in which it is
+/// started, and the files that decide the rest?
+fn check_code<'a>(program: &Path, birth: &Birth, code: impl Iterator<Item = &'a Path>) -> Result<(), ServerError> {
+    if CONTAINED.load(Ordering::Relaxed) || !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let mut checker = Checker::default();
+    let mut check = |path: &Path| {
+        // What we are ourselves root executes already.
+        if is_ourselves(path) {
+            return Ok(());
+        }
+        checker.check(path).map_err(|found| {
+            let (path, owner) = (found.path.display(), found.owner());
+            let trusted = if found.uid != 0 && found.is_owners_alone() {
+                format!(", or trust that user: --trust {owner}")
+            } else {
+                String::new()
+            };
+            ServerError::NotAsked {
+                program: program.display().to_string(),
+                why: format!(
+                    "{path} (owner {owner}, mode {:04o}) can be changed by others than root. It is still watched and sized. Give it \
+                     to root alone{trusted}",
+                    found.mode
+                ),
+            }
+        })
+    };
+    check(program)?;
+    if process::is_alive(birth.pid, birth.start_ticks) {
+        for file in trust::mapped_by(birth.pid) {
+            check(&file)?;
+        }
+    }
+    for file in code {
+        check(&birth.directory.join(file))?;
+    }
+    Ok(())
+}
+
+fn is_ourselves(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let id = |path: &Path| fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+    id(path).is_some_and(|own| id(Path::new("/proc/self/exe")) == Some(own))
+}
+
+/// A command in the folder and with the environment of a birth, and with nothing to read.
+#[allow(clippy::disallowed_methods)]
+fn plain(program: &Path, birth: &Birth) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().envs(birth.environment.iter().map(|(name, value)| (name, value)));
+    command.current_dir(&birth.directory).stdin(Stdio::null());
+    command
+}
+
+/// In the child: a session of its own, no descriptor of ours, signals as they are by default.
+fn prepare() -> io::Result<()> {
+    let _ = nix::unistd::setsid();
+    // SAFETY: plain calls; the signal set lives for the call. Descriptors are closed at exec: the one by which an error is told
+    // is needed until then.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE, libc::SIGQUIT] {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+    }
+    Ok(())
+}
+
+/// In the child: whoever is asked ends with us. The kernel forgets this where rights change, so it comes last.
+fn end_with_parent() {
+    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+}

@@ -1,0 +1,219 @@
+//! What a child takes on between fork and exec, so that it has the rights of the process that it stands for and no others.
+
+use std::io;
+
+use lastdrop_probe::identity::Identity;
+use lastdrop_probe::process::Birth;
+
+use crate::ServerError;
+
+/// What a server needs to test its configuration as root: files of other users, low ports, other users and limits. A question never
+/// has more, whatever its process may do.
+const OF_QUESTIONS: u64 = {
+    const CHOWN: u32 = 0;
+    const DAC_OVERRIDE: u32 = 1;
+    const DAC_READ_SEARCH: u32 = 2;
+    const FOWNER: u32 = 3;
+    const FSETID: u32 = 4;
+    const KILL: u32 = 5;
+    const SETGID: u32 = 6;
+    const SETUID: u32 = 7;
+    const NET_BIND_SERVICE: u32 = 10;
+    const IPC_LOCK: u32 = 14;
+    const SYS_CHROOT: u32 = 18;
+    const SYS_NICE: u32 = 23;
+    const SYS_RESOURCE: u32 = 24;
+    1 << CHOWN
+        | 1 << DAC_OVERRIDE
+        | 1 << DAC_READ_SEARCH
+        | 1 << FOWNER
+        | 1 << FSETID
+        | 1 << KILL
+        | 1 << SETGID
+        | 1 << SETUID
+        | 1 << NET_BIND_SERVICE
+        | 1 << IPC_LOCK
+        | 1 << SYS_CHROOT
+        | 1 << SYS_NICE
+        | 1 << SYS_RESOURCE
+};
+
+const LAST_CAPABILITY: u32 = 63;
+/// Version 3 of the structures of capset(2).
+const CAPABILITY_VERSION: u32 = 0x2008_0522;
+
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: i32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct CapabilityWord {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// The rights of a child. Everything that needs memory is done when it is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rights {
+    pub uid: u32,
+    gid: u32,
+    /// None: those that it has already.
+    groups: Option<Vec<libc::gid_t>>,
+    /// We are root, and can become whoever it is.
+    becomes: bool,
+    /// Capabilities that it can ever have.
+    bounding: u64,
+    /// Capabilities that it has when it starts.
+    held: u64,
+    /// Capabilities that it has as an ordinary user.
+    ambient: u64,
+    no_new_privs: bool,
+}
+
+impl Rights {
+    /// Those of a question: the user of the process, without capabilities; of a process of root those that it has, as far as a
+    /// question needs any.
+    ///
+    /// # Errors
+    /// When we may not act for that user.
+    pub fn of_question(birth: &Birth) -> Result<Rights, ServerError> {
+        let own = own_rights()?;
+        let granted = match &birth.identity {
+            _ if birth.uid != 0 => 0,
+            Some(identity) if !identity.is_of_our_namespace() => 0,
+            Some(identity) if identity.user() == 0 => identity.capabilities.permitted,
+            Some(identity) => identity.capabilities.bounding,
+            None => OF_QUESTIONS,
+        };
+        let held = granted & OF_QUESTIONS & own.capabilities.permitted;
+        Rights::new(birth, &own, held, held, 0, true)
+    }
+
+    /// Those that a server was started with.
+    ///
+    /// # Errors
+    /// When we may not act for its user.
+    pub fn of_start(birth: &Birth) -> Result<Rights, ServerError> {
+        let own = own_rights()?;
+        let (bounding, ambient, no_new_privs) = match &birth.identity {
+            Some(identity) => {
+                let capabilities = identity.capabilities;
+                (capabilities.bounding, capabilities.ambient, identity.no_new_privs)
+            }
+            None => (own.capabilities.bounding, 0, false),
+        };
+        let held = if birth.uid == 0 { bounding } else { ambient };
+        Rights::new(birth, &own, bounding, held & own.capabilities.permitted, ambient, no_new_privs)
+    }
+
+    /// Those of a process in a container, for whoever has entered its user namespace: its user and group as they are called there.
+    pub fn within(identity: &Identity, uid: u32, gid: u32) -> Rights {
+        let held = if uid == 0 { identity.capabilities.permitted & OF_QUESTIONS } else { 0 };
+        Rights { uid, gid, groups: None, becomes: true, bounding: held, held, ambient: 0, no_new_privs: true }
+    }
+
+    fn new(
+        birth: &Birth,
+        own: &Identity,
+        bounding: u64,
+        held: u64,
+        ambient: u64,
+        no_new_privs: bool,
+    ) -> Result<Rights, ServerError> {
+        let becomes = own.users[1] == 0;
+        if !becomes && birth.uid != own.users[1] {
+            return Err(ServerError::Permission { what: format!("process {} is another user's", birth.pid) });
+        }
+        let (uid, gid, groups) = (birth.uid, birth.gid, Some(birth.groups.clone()));
+        let ambient = if becomes && uid != 0 { ambient & held } else { 0 };
+        Ok(Rights { uid, gid, groups, becomes, bounding, held, ambient, no_new_privs })
+    }
+
+    /// Takes them on. For the child alone, between fork and exec: only system calls are made.
+    ///
+    /// # Errors
+    /// When the kernel refuses. The program must not be executed then.
+    pub fn take(&self) -> io::Result<()> {
+        if self.becomes {
+            self.bound();
+            self.become_user()?;
+        }
+        let _ = prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong, 0);
+        self.set_capabilities()?;
+        for capability in bits(self.ambient) {
+            prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong, capability)?;
+        }
+        if self.no_new_privs {
+            prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)?;
+        }
+        // SAFETY: asks for numbers.
+        if unsafe { libc::getuid() != self.uid || libc::geteuid() != self.uid } {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        Ok(())
+    }
+
+    /// Gives up for good what the process does not have. Where that itself is not allowed, no_new_privs and the permitted set have
+    /// the same effect for a question.
+    fn bound(&self) {
+        for capability in 0..=LAST_CAPABILITY {
+            if self.bounding >> capability & 1 == 0 {
+                // One that the kernel does not know is refused.
+                let _ = prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0);
+            }
+        }
+    }
+
+    fn become_user(&self) -> io::Result<()> {
+        if self.ambient != 0 {
+            prctl(libc::PR_SET_KEEPCAPS, 1, 0)?;
+        }
+        // SAFETY: plain calls; the list of groups lives as long as self.
+        unsafe {
+            if let Some(groups) = &self.groups {
+                let set = libc::setgroups(groups.len(), groups.as_ptr());
+                // Root that may not set its groups (in a container, say) keeps its own; nobody else is given them.
+                if self.uid != 0 {
+                    check(set)?;
+                }
+            }
+            check(libc::setresgid(self.gid, self.gid, self.gid))?;
+            check(libc::setresuid(self.uid, self.uid, self.uid))
+        }
+    }
+
+    fn set_capabilities(&self) -> io::Result<()> {
+        let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
+        let word = |shift: u32| CapabilityWord {
+            effective: (self.held >> shift) as u32,
+            permitted: (self.held >> shift) as u32,
+            inheritable: (self.ambient >> shift) as u32,
+        };
+        let words = [word(0), word(32)];
+        // SAFETY: both structures live for the call, and have the layout of version 3.
+        let result = unsafe { libc::syscall(libc::SYS_capset, &raw const header, words.as_ptr()) };
+        check(i32::try_from(result).unwrap_or(-1))
+    }
+}
+
+fn own_rights() -> Result<Identity, ServerError> {
+    Ok(Identity::of(std::process::id() as i32)?)
+}
+
+fn bits(set: u64) -> impl Iterator<Item = libc::c_ulong> {
+    (0..=LAST_CAPABILITY).filter(move |n| set >> n & 1 == 1).map(libc::c_ulong::from)
+}
+
+fn prctl(option: i32, argument: libc::c_ulong, second: libc::c_ulong) -> io::Result<()> {
+    const NONE: libc::c_ulong = 0;
+    // SAFETY: of these options all arguments are numbers.
+    check(unsafe { libc::prctl(option, argument, second, NONE, NONE) })
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
