@@ -69,6 +69,10 @@ fn run(args: &[OsString]) -> Exit {
             return Exit::Done;
         }
     };
+    if let Err(why) = check_abilities(&cli) {
+        stdio::note!("lastdrop: {why}");
+        return Exit::Failed;
+    }
     if let Err(why) = cli.trust.iter().try_for_each(|user| lastdrop_server::execution::trust_user(user)) {
         stdio::note!("lastdrop: {why}");
         return Exit::Usage;
@@ -142,6 +146,19 @@ fn needs_proc(command: &Command) -> bool {
             | Command::Man(_)
             | Command::Chapter(_)
     )
+}
+
+/// Does the administrator of this machine let everybody do what is asked for? What changes settings is checked where it does.
+fn check_abilities(cli: &args::Cli) -> Result<(), String> {
+    use lastdrop_server::abilities::{Abilities, FILE};
+    let abilities = Abilities::load()?;
+    let off = |what: &str, key: &str| Err(format!("{what} is turned off on this machine ({FILE}: {key} = false)"));
+    match &cli.command {
+        _ if !cli.trust.is_empty() && !abilities.trust => off("--trust", "trust"),
+        Command::Agent(_) | Command::Fleet(_) if !abilities.agents => off("a fleet", "agents"),
+        Command::Guard(args) if args.act && !abilities.changes => off("guard --act", "changes"),
+        _ => Ok(()),
+    }
 }
 
 /// Is it about what was asked for, found only when it was to be carried out: a file of the plan, a certificate?

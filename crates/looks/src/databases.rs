@@ -67,6 +67,9 @@ impl Databases {
     }
 
     fn add(&mut self, server: Option<String>, access: Access) {
+        if !lastdrop_server::abilities::abilities().databases {
+            return;
+        }
         let access = access.or_password(self.options.password.as_ref()).or_ca(self.options.ca.as_deref());
         self.watched.push((server, DatabaseWatcher::start(access)));
     }

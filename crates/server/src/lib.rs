@@ -6,6 +6,7 @@
 //! process that wrote it is gone. The [`Host`] that a server stands on has no program and no configuration: a
 //! [`HostSession`] does the same for it.
 
+pub mod abilities;
 mod adapter;
 mod adapters;
 mod apache;

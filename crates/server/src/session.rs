@@ -15,6 +15,7 @@ use lastdrop_files::input;
 use lastdrop_model::{Knob, Printable, ReloadClass, Settings, Url};
 use lastdrop_probe::process;
 
+use crate::abilities::check_changes;
 use crate::adapter::{Adapter, Effective, Placement};
 use crate::change::Change;
 use crate::health::{Health, look_at_health, wait_healthy};
@@ -89,6 +90,7 @@ impl Session {
         url: Option<&Url>,
         others: &Others,
     ) -> Result<Session, ServerError> {
+        check_changes()?;
         if let Some(contained) = adapter.contained() {
             return Err(contained.tell(&Change::default()));
         }

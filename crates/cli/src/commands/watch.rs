@@ -54,6 +54,9 @@ pub struct WatchArgs {
     /// One look, then end
     #[arg(long)]
     pub once: bool,
+    /// Execute no program of a server's, not even to learn its version: only what the kernel and its status page tell is shown
+    #[arg(long)]
+    pub execute_nothing: bool,
     /// End after this long
     #[arg(short, long, value_name = "TIME", value_parser = within::<Duration>(DURATION))]
     pub duration: Option<Duration>,
@@ -81,6 +84,9 @@ pub struct WatchArgs {
 const MOST_EVENTS: usize = 100;
 
 pub fn watch(args: &WatchArgs) -> Result<Exit> {
+    if args.execute_nothing {
+        lastdrop_server::execution::forbid();
+    }
     let view = View { sort: args.sort, reverse: args.reverse, ..View::default() };
     let stop = Stop::on_signals(false)?;
     if let Some(path) = &args.replay {

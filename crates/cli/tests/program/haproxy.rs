@@ -189,7 +189,9 @@ fn one_that_has_locked_itself_up_is_started_by_root_again() {
     let folder = Folder::new();
     let jail = folder.join("jail");
     fs::create_dir(&jail).expect("a folder");
-    let global = format!("\tuser nobody\n\tchroot {}\n\tdaemon\n", jail.display());
+    // That root has started it is shown by the pid file, which nobody else could write.
+    let pid_file = folder.join("pid");
+    let global = format!("\tuser nobody\n\tchroot {}\n\tdaemon\n\tpidfile {}\n", jail.display(), pid_file.display());
     let haproxy = Haproxy::start_by(&folder, &[], &[], &global, "");
     let tree = haproxy.tree();
     let looks = || {
@@ -204,6 +206,16 @@ fn one_that_has_locked_itself_up_is_started_by_root_again() {
     let done = end(start_sweep(&folder, &plan));
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!((haproxy.tree(), looks()), (tree, before));
+}
+
+#[test]
+fn one_that_nothing_shows_to_be_roots_is_not_stopped() {
+    let folder = Folder::new();
+    let haproxy = Haproxy::start_by(&folder, &[], &[], "\tuser nobody\n\tdaemon\n", "");
+    let before = haproxy.masters();
+    let done = end(start_sweep(&folder, &haproxy.plan(&folder, "200ms", "nbthread = 1")));
+    assert!(done.code != 0 && done.stderr.contains("started as root by nobody that can be shown"), "{done:?}");
+    assert!(haproxy.masters() == before && folder.journal().is_none(), "it runs on as it was");
 }
 
 #[test]

@@ -207,7 +207,13 @@ fn root_executes_a_program_of_another_user_only_where_that_user_is_trusted() {
         folder.path().display()
     );
     fs::write(&config, text).expect("written");
-    let mut server = Command::new(&own).arg("-c").arg(&config).spawn().expect("it starts");
+    let mut server = Command::new(&own)
+        .arg("-c")
+        .arg(&config)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
     wait_until("nginx", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
     let name = format!("nginx:{}", config.display());
     let refused = folder.run(&["knobs", &name]);

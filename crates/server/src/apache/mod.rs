@@ -67,13 +67,9 @@ impl Apache {
                 Err(e) => refused = Some(e),
             }
         }
-        if candidates.is_empty()
-            && let Some(e) = refused
-        {
-            return Err(e);
-        }
-        let Candidate { found: (birth, located), config, listeners, .. } =
-            choose(candidates, server, || not_found(server))?;
+        // One that is not asked may be the one that is meant.
+        let not_found = || refused.unwrap_or_else(|| not_found(server));
+        let Candidate { found: (birth, located), config, listeners, .. } = choose(candidates, server, not_found)?;
         let config = config.unwrap_or_default();
         let config = std::fs::canonicalize(&config).unwrap_or(config);
         let configuration = Configuration { file: &located.started_on, root: &located.root };

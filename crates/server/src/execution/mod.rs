@@ -229,6 +229,22 @@ pub fn check_start(birth: &Birth) -> Result<(), ServerError> {
     Ok(())
 }
 
+/// Is a file root's alone? Otherwise whose it is, in words.
+///
+/// # Errors
+/// With what could be changed by others.
+pub fn check_roots(file: &Path) -> Result<(), String> {
+    let words = |found: trust::Untrusted| {
+        format!(
+            "{} (owner {}, mode {:04o}) can be changed by others than root",
+            found.path.display(),
+            found.owner(),
+            found.mode
+        )
+    };
+    Checker::default().check(file).map_err(words)
+}
+
 /// Does a pid file that only root can have written name a process?
 pub fn is_pid_file_of_root(file: &Path, pid: i32) -> bool {
     let names = |text: String| text.split_whitespace().any(|word| word.parse() == Ok(pid));
@@ -287,7 +303,9 @@ fn is_ourselves(path: &Path) -> bool {
 fn plain(program: &Path, birth: &Birth) -> Command {
     let mut command = Command::new(program);
     command.env_clear().envs(birth.environment.iter().map(|(name, value)| (name, value)));
-    command.current_dir(&birth.directory).stdin(Stdio::null());
+    // One whose folder was taken away since it was started runs without it.
+    let directory = if birth.directory.is_dir() { birth.directory.as_path() } else { Path::new("/") };
+    command.current_dir(directory).stdin(Stdio::null());
     command
 }
 

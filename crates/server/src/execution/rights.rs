@@ -112,7 +112,8 @@ impl Rights {
 
     /// Those of a process in a container, for whoever has entered its user namespace: its user and group as they are called there.
     pub fn within(identity: &Identity, uid: u32, gid: u32) -> Rights {
-        let held = if uid == 0 { identity.capabilities.permitted & OF_QUESTIONS } else { 0 };
+        // All that it has: a process with more capabilities than ours may not be looked into. Whoever is asked there gets fewer.
+        let held = if uid == 0 { identity.capabilities.permitted } else { 0 };
         Rights { uid, gid, groups: None, becomes: true, bounding: held, held, ambient: 0, no_new_privs: true }
     }
 

@@ -108,10 +108,9 @@ impl Haproxy {
                 Err(e) => refused = Some(e),
             }
         }
-        if let (true, Some(e)) = (candidates.is_empty(), refused) {
-            return Err(e);
-        }
-        let Candidate { found, listeners, .. } = choose(candidates, server, || not_found(server))?;
+        // One that is not asked may be the one that is meant.
+        let not_found = || refused.unwrap_or_else(|| not_found(server));
+        let Candidate { found, listeners, .. } = choose(candidates, server, not_found)?;
         let (mut birth, has_master, command_line, configs) = found;
         birth.relative = command_line.configs.iter().any(|config| config.is_relative());
         let first = configs.first().ok_or_else(|| ServerError::NotFound {

@@ -46,6 +46,7 @@ impl HostSession {
     /// # Errors
     /// When another lastdrop is at work there, or a killed one left it changed.
     pub fn open(host: Host, others: &Others) -> Result<HostSession, ServerError> {
+        crate::abilities::check_changes()?;
         let cannot = || denied("cannot enter the server's network namespace".into());
         let namespace = host.place.id().map_err(cannot())?;
         let files = files_of(namespace.inode)?;

@@ -129,11 +129,9 @@ impl Nginx {
                 Err(e) => refused = Some(e),
             }
         }
-        if let (true, Some(e)) = (candidates.is_empty(), refused) {
-            return Err(e);
-        }
-        let Candidate { found: (birth, built), config, listeners, .. } =
-            choose(candidates, server, || not_found(server))?;
+        // One that is not asked may be the one that is meant.
+        let not_found = || refused.unwrap_or_else(|| not_found(server));
+        let Candidate { found: (birth, built), config, listeners, .. } = choose(candidates, server, not_found)?;
         let main = config.unwrap_or_else(|| built.config.clone());
         let config = fs::canonicalize(&main).unwrap_or_else(|_| main.clone());
         let status_url = match status_of(server, Some(&config), &listeners) {
