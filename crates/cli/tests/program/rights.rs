@@ -90,7 +90,7 @@ impl Scene {
         if within.is_empty() {
             wait_until(name, || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
         } else {
-            wait_until(name, || processes_of(&program) > 0);
+            wait_until(name, || pid_of(&program).is_some());
         }
         port
     }
@@ -117,10 +117,11 @@ impl Drop for Scene {
     }
 }
 
-/// How many processes run a program.
-fn processes_of(program: &Path) -> usize {
+/// A process that runs a program.
+fn pid_of(program: &Path) -> Option<i32> {
     let all = fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
-    all.filter(|p| fs::read_link(p.path().join("exe")).is_ok_and(|exe| exe == program)).count()
+    let mut running = all.filter(|p| fs::read_link(p.path().join("exe")).is_ok_and(|exe| exe == program));
+    running.find_map(|p| p.file_name().to_str()?.parse().ok())
 }
 
 fn executed(document: &Value) -> Vec<(String, u64)> {
@@ -170,13 +171,15 @@ fn a_container_of_an_ordinary_user_has_nothing_executed_as_root() {
     fs::write(&config, "events {}\n").expect("written");
     let title = format!("nginx: master process nginx -c {}", config.display());
     scene.fake("nginx", &[&title], &["unshare", "-Urmpf", "--mount-proc", "--kill-child"]);
-    for words in [&["knobs", "nginx"][..], &["size", "nginx"], &["watch", "nginx", "--once"]] {
+    let master = pid_of(&scene.at("theirs/nginx")).expect("it runs");
+    let name = format!("nginx:/proc/{master}/root{}", config.display());
+    for words in [&["knobs", &name][..], &["size", &name], &["watch", &name, "--once", "--interval", "100ms"]] {
         let done = scene.folder.run(words);
         assert!(!done.stderr.contains("panicked"), "{words:?}: {done:?}");
     }
     // Within it is root; on this machine that is the ordinary user.
     scene.assert_all_as_nobody();
-    let document = scene.folder.run(&["knobs", "nginx", "--json", "-"]);
+    let document = scene.folder.run(&["knobs", &name, "--json", "-"]);
     if let Ok(document) = serde_json::from_str::<Value>(&document.stdout) {
         assert!(executed(&document).iter().all(|(_, uid)| *uid != 0), "{document:#}");
     }
