@@ -137,7 +137,7 @@ fn a_referer_has_the_values_of_its_page_and_is_nobody_elses() {
         ),
     ];
     let har = json!({"log": {"version": "1.2", "entries": entries}}).to_string();
-    let recorded = plan(read_har(&har).expect("a HAR file"), &options()).expect("a plan");
+    let recorded = planned(read_har(&har).expect("a HAR file"));
     let referers: Vec<Option<String>> = read(&recorded)
         .requests
         .iter()
