@@ -158,7 +158,7 @@ fn a_referer_has_the_values_of_its_page_and_is_nobody_elses() {
 
 #[test]
 fn a_step_expects_where_it_led_and_what_a_stranger_does_not_get() {
-    let exchanges = read_har(&shop()).expect("a HAR file");
+    let exchanges = read_har(&shop()).expect("a HAR file").exchanges;
     let stranger = |text: &str| Answer { status: 200, text: text.into(), ..Answer::default() };
     let without_cookies: HashMap<String, Answer> =
         [("http://shop.test/search?q=blue+shoes&page=1".to_string(), stranger("<a href=\"/item/4711\">first</a>"))]
