@@ -277,7 +277,7 @@ impl Birth {
     #[must_use]
     pub fn is_shown_as(&self, argv: &[String], shown: &[String]) -> bool {
         match (&self.shown, &self.title) {
-            (Some(instead), _) => shown.join(" ").trim_end() == instead,
+            (Some(instead), _) => shown.join(" ").trim_end() == title_on(instead, argv),
             (None, Some(title)) => shown.join(" ") == format!("{title}{}", argv.join(" ")),
             (None, None) if self.passing.is_empty() => shown == argv,
             (None, None) => {
@@ -285,6 +285,16 @@ impl Birth {
                 without(shown, &passing) == without(argv, &passing)
             }
         }
+    }
+}
+
+/// The title of a master that names its configuration in brackets, as it is when started with this command line:
+/// `php-fpm: master process (/etc/php-fpm.conf)`. Any other title stays as it is.
+fn title_on(title: &str, argv: &[String]) -> String {
+    let named = argv.windows(2).find(|pair| pair[0] == "--fpm-config" || pair[0] == "-y").map(|pair| &pair[1]);
+    match (named, title.split_once('(')) {
+        (Some(config), Some((before, _))) if title.ends_with(')') => format!("{before}({config})"),
+        _ => title.into(),
     }
 }
 

@@ -164,6 +164,14 @@ pub trait Adapter: Send {
     /// With the server's own words.
     fn check(&self, change: &Change, file: &Path) -> Result<(), ServerError>;
 
+    /// Has a server that was changed and is healthy the settings that it was given, as far as its processes tell?
+    ///
+    /// # Errors
+    /// With what it has instead.
+    fn in_force(&self, _settings: &Settings, _master: i32) -> Result<(), ServerError> {
+        Ok(())
+    }
+
     /// The same server as one in a container, if it is: read and not changed.
     fn contained(&self) -> Option<&Contained> {
         None

@@ -34,7 +34,11 @@ pub struct Scan {
     pub inclusions: Vec<Inclusion>,
     /// Files that could not be read.
     pub problems: Vec<String>,
+    /// The folder by which relative inclusions go, where that is not one of [`PREFIXES`].
+    pub prefix: Option<PathBuf>,
     section: String,
+    /// Folders above the main file, the nearest first.
+    above: Vec<PathBuf>,
 }
 
 const GLOBAL: &str = "global";
@@ -44,7 +48,9 @@ const PREFIXES: [&str; 2] = ["/usr/local", "/usr"];
 
 impl Scan {
     pub fn read(main: &Path) -> Scan {
-        let mut scan = Scan { section: GLOBAL.into(), ..Scan::default() };
+        let above =
+            main.ancestors().skip(1).filter(|folder| folder.parent().is_some()).map(Path::to_path_buf).collect();
+        let mut scan = Scan { section: GLOBAL.into(), above, ..Scan::default() };
         scan.file(main, 0);
         scan
     }
@@ -80,15 +86,21 @@ impl Scan {
         let found = |pattern: &Path| -> Vec<PathBuf> {
             glob::glob(&pattern.to_string_lossy()).into_iter().flatten().filter_map(Result::ok).collect()
         };
-        let patterns = PREFIXES.map(|prefix| Path::new(prefix).join(pattern));
-        let pattern = patterns.iter().find(|p| !found(p).is_empty()).unwrap_or(&patterns[1]);
+        // The title hides `-p PREFIX`, by which relative names go; the configuration is usually below that folder.
+        let built_in = PREFIXES.map(PathBuf::from);
+        let known = self.prefix.iter().chain(&built_in).chain(&self.above);
+        let prefix = known.into_iter().find(|prefix| !found(&prefix.join(pattern)).is_empty()).cloned();
+        if let Some(prefix) = prefix.as_ref().filter(|p| Path::new(pattern).is_relative() && !built_in.contains(p)) {
+            self.prefix = Some(prefix.clone());
+        }
+        let pattern = prefix.unwrap_or_else(|| built_in[1].clone()).join(pattern);
         if depth < MOST_DEPTH {
-            for file in found(pattern) {
+            for file in found(&pattern) {
                 self.file(&file, depth + 1);
             }
         }
         self.files.extend(pattern.parent().map(Path::to_path_buf));
-        self.inclusions.push(Inclusion { pattern: pattern.clone(), end: self.lines.len() });
+        self.inclusions.push(Inclusion { pattern, end: self.lines.len() });
     }
 
     /// Pools, in order.
@@ -145,6 +157,8 @@ pub(crate) fn socket_of(text: &str) -> Option<FpmSocket> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -162,6 +176,22 @@ mod tests {
         let scan = Scan::read(&main);
         assert_eq!((scan.pools(), scan.inclusions.len(), scan.global("pid")), (vec!["quiet", "www"], 1, Some("x")));
         assert_eq!(socket_of("9000"), Some(FpmSocket::Tcp("127.0.0.1:9000".parse().expect("an address"))));
+    }
+
+    #[test]
+    fn a_relative_inclusion_goes_by_a_folder_above_the_configuration() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (etc, pools) = (dir.path().join("etc"), dir.path().join("etc/pools.d"));
+        fs::create_dir_all(&pools).expect("folders");
+        fs::write(pools.join("shop.conf"), "[shop]\nlisten = 9001\n").expect("written");
+        let main = etc.join("php-fpm.conf");
+        for (pattern, prefix) in [("etc/pools.d/*.conf", dir.path()), ("pools.d/*.conf", etc.as_path())] {
+            fs::write(&main, format!("[global]\ninclude = {pattern}\n")).expect("written");
+            let scan = Scan::read(&main);
+            assert_eq!((scan.pools(), scan.prefix.as_deref()), (vec!["shop"], Some(prefix)), "{pattern}");
+        }
+        fs::write(&main, format!("[global]\ninclude = {}/*.conf\n", pools.display())).expect("written");
+        assert_eq!(Scan::read(&main).prefix, None, "the name is whole");
     }
 
     #[test]

@@ -82,7 +82,11 @@ pub enum NamedBy {
     /// from another that is sought by its file, not for naming it: a relative path is relative to what no title tells.
     TitleFlag { flag: &'static str, otherwise: &'static str },
     /// The folder of its data, in which it works: what follows this flag of its command line, else where it is.
-    Folder { flag: &'static str },
+    Folder {
+        flag: &'static str,
+        /// Configurations that it reads where its command line names none.
+        files: &'static [&'static str],
+    },
     /// A configuration file, in brackets in its title: `php-fpm: master process (/etc/php/8.2/fpm/php-fpm.conf)`.
     TitleBrackets,
     /// The id of any process.
@@ -108,7 +112,7 @@ impl NamedBy {
     pub fn certain(&self, info: &ProcessInfo) -> Option<PathBuf> {
         match self {
             NamedBy::Flag(flag) => after(flag, &info.argv),
-            NamedBy::Folder { flag } => after(flag, &info.argv).or_else(|| works_in(info)),
+            NamedBy::Folder { flag, .. } => after(flag, &info.argv).or_else(|| works_in(info)),
             NamedBy::TitleBrackets => Some(PathBuf::from(info.argv.first()?.split_once('(')?.1.split_once(')')?.0)),
             NamedBy::TitleFlag { .. } | NamedBy::ProcessId | NamedBy::Nothing => None,
         }
@@ -129,6 +133,32 @@ impl NamedBy {
             }
             _ => self.certain(info),
         }
+    }
+}
+
+/// The files that a process names on its command line, as words or behind a '=' (`--defaults-file=/etc/my.cnf`).
+fn files_named_by(info: &ProcessInfo) -> impl Iterator<Item = PathBuf> {
+    let folder = works_in(info).unwrap_or_else(|| PathBuf::from("/"));
+    let names = info.argv.iter().skip(1).flat_map(|word| {
+        let value = word.split_once('=').map(|(_, value)| value);
+        std::iter::once(word.as_str()).chain(value)
+    });
+    names.map(move |name| folder.join(name)).filter(|file| file.is_file())
+}
+
+impl NamedBy {
+    /// Was a server started on this configuration, though that is not what tells it from others? Its command line names
+    /// it, or it is the one that is read where no other is named, or it is in the folder of its data.
+    #[must_use]
+    pub fn also_names(&self, info: &ProcessInfo, wanted: &Path) -> bool {
+        let is_wanted = |file: &Path| crate::container::is_same_file(file, wanted) == Some(true);
+        if files_named_by(info).any(|file| is_wanted(&crate::container::seen_from_here(info.pid, &file))) {
+            return true;
+        }
+        let NamedBy::Folder { files, .. } = self else { return false };
+        let names_one = info.argv.iter().any(|w| w == "--no-defaults" || w.starts_with("--defaults-file="));
+        let in_its_folder = || self.certain(info).is_some_and(|folder| wanted.parent() == Some(folder.as_path()));
+        in_its_folder() || (!names_one && files.iter().any(|file| is_wanted(Path::new(file))))
     }
 }
 

@@ -76,6 +76,8 @@ struct ConfigFile {
     title_brackets: bool,
     /// It is not a file but the folder that it works in, that of its data; `flag` goes before.
     working_folder: bool,
+    /// Files that it reads where its command line names no other; with `working_folder`.
+    files: Vec<String>,
     /// It is not a file but the id of a process.
     process_id: bool,
 }
@@ -194,7 +196,9 @@ fn named_by(c: ConfigFile) -> Result<NamedBy, String> {
     let others = [c.title_brackets, c.working_folder, c.process_id];
     match (c.flag, c.title_flag, c.otherwise, others) {
         (Some(flag), None, None, [false, false, false]) => Ok(NamedBy::Flag(keep(flag))),
-        (Some(flag), None, None, [false, true, false]) => Ok(NamedBy::Folder { flag: keep(flag) }),
+        (Some(flag), None, None, [false, true, false]) => {
+            Ok(NamedBy::Folder { flag: keep(flag), files: keep_all(c.files) })
+        }
         (None, Some(flag), Some(otherwise), [false, false, false]) => {
             Ok(NamedBy::TitleFlag { flag: keep(flag), otherwise: keep(otherwise) })
         }

@@ -45,6 +45,9 @@ pub struct KnobFile {
     variable: Option<String>,
     /// Its line in the configuration, where it differs from those of others: "threads {value}, {value}".
     line: Option<String>,
+    /// Other names of it in the configuration: ["workers"].
+    #[serde(default)]
+    aliases: Vec<String>,
     /// What it depends on, in a sentence.
     #[serde(default)]
     constraint: String,
@@ -224,6 +227,7 @@ impl KnobFile {
             option_off: self.option_off.map(keep),
             variable: self.variable.map_or(knob.name, keep),
             line,
+            aliases: keep_all(self.aliases),
         };
         Ok((knob, spelled))
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use lastdrop_probe::process;
 
 use crate::ServerError;
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, Placement};
 use crate::journal::Journal;
 use crate::restart::Launch;
 use crate::restore::reload;
@@ -42,7 +42,10 @@ pub fn learn(journal: &mut Journal, adapter: &mut dyn Adapter, mut master: i32) 
         if let Some(launch) = seen {
             adapter.learn(&launch);
             (journal.birth.argv, journal.birth.environment) = (launch.argv, launch.environment);
-            journal.changed_argv.clone_from(&journal.birth.argv);
+            journal.changed_argv = match adapter.placement() {
+                Placement::OwnFile => adapter.argv_with(&journal.own_file),
+                _ => journal.birth.argv.clone(),
+            };
             (journal.daemonizes, journal.launch_is_known) = (adapter.daemonizes(), true);
             journal.write()?;
             return Ok(master);

@@ -29,6 +29,8 @@ pub struct Means {
     pub clamps: &'static [&'static str],
     /// Prints `name = value` of every setting as the server would have it.
     pub tells: &'static [&'static str],
+    /// The same of a configuration file alone, for a server whose command line cannot be seen.
+    pub tells_file: &'static [&'static str],
     pub knobs: &'static [Knob],
     /// Of each knob.
     pub spelled: &'static [Spelled],
@@ -67,6 +69,8 @@ pub struct Spelled {
     pub option_off: Option<&'static str>,
     pub variable: &'static str,
     pub line: Option<&'static str>,
+    /// Other names of it in the configuration.
+    pub aliases: &'static [&'static str],
 }
 
 /// How a setting is written in a line.
@@ -82,7 +86,14 @@ pub struct Lines {
     pub quote: &'static str,
     /// The file where no flag of the command line names one; relative to the folder in which the server was started.
     pub otherwise: Option<&'static Path>,
+    /// Names of lines that bring in another file.
+    pub includes: &'static [&'static str],
+    /// The file is a program: its text does not tell what its settings are, and a change is a line at its end.
+    pub is_code: bool,
 }
+
+/// Included files are read so deep at most.
+pub const MOST_DEPTH: usize = 8;
 
 /// A setting where it stands in a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,12 +106,12 @@ pub struct Place {
 }
 
 impl Lines {
-    fn form(&self, knob: &Knob, spelled: &Spelled) -> (String, &'static str, &'static str) {
+    fn form(&self, name: &str, spelled: &Spelled) -> (String, &'static str, &'static str) {
         let line = spelled.line.unwrap_or(self.line);
         let (head, rest) = line.split_once("{value}").unwrap_or((line, ""));
         // What follows the value up to where the line says it again.
         let tail = rest.split_once("{value}").map_or(rest, |(between, _)| between);
-        (head.replace("{name}", knob.name), tail, rest)
+        (head.replace("{name}", name), tail, rest)
     }
 
     /// The line that sets a knob to a value.
@@ -114,7 +125,22 @@ impl Lines {
 
     /// The last line that sets a knob: it counts.
     pub fn find(&self, text: &str, knob: &Knob, spelled: &Spelled) -> Option<Place> {
-        let (head, tail, _) = self.form(knob, spelled);
+        self.find_through(text, knob, spelled, &|_| None, MOST_DEPTH).map(|(_, place)| place)
+    }
+
+    /// The same in all files of a configuration, each read by `read`, which is given the name that a line has for it. Gives
+    /// that name, too; none for the text itself.
+    pub fn find_through(
+        &self,
+        text: &str,
+        knob: &Knob,
+        spelled: &Spelled,
+        read: &dyn Fn(&str) -> Option<String>,
+        deeper: usize,
+    ) -> Option<(Option<String>, Place)> {
+        let names = std::iter::once(knob.name).chain(spelled.aliases.iter().copied());
+        let forms: Vec<(String, &str)> = names.map(|name| self.form(name, spelled)).map(|(h, t, _)| (h, t)).collect();
+        let inclusions: Vec<String> = self.includes.iter().map(|name| self.form(name, spelled).0).collect();
         let (mut found, mut section, mut at) = (None, None::<String>, 0);
         for (i, whole) in text.split_inclusive('\n').enumerate() {
             let line = whole.trim_end_matches(['\n', '\r']);
@@ -126,18 +152,52 @@ impl Lines {
                 section = Some(name.trim().to_string());
                 continue;
             }
-            let is_here = self.section.is_none_or(|wanted| section.as_deref() == Some(wanted));
-            if is_here && let Some(value) = value_of(line, &head, tail, self.comment) {
-                found = Some(Place { bytes, number: i + 1, value });
+            if !self.section.is_none_or(|wanted| section.as_deref() == Some(wanted)) {
+                continue;
+            }
+            if let Some(value) = forms.iter().find_map(|(head, tail)| value_of(line, head, tail, self.comment)) {
+                found = Some((None, Place { bytes, number: i + 1, value }));
+                continue;
+            }
+            let included = inclusions.iter().find_map(|head| value_of(line, head, "", self.comment));
+            if let (Some(name), true) = (included, deeper > 0)
+                && let Some(text) = read(&name)
+                && let Some((inner, place)) = self.find_through(&text, knob, spelled, read, deeper - 1)
+            {
+                found = Some((inner.or(Some(name)), place));
             }
         }
         found
     }
 
-    /// The text with a knob set: its last line replaced, or another added where the section ends.
-    pub fn set(&self, text: &str, knob: &Knob, spelled: &Spelled, value: &str) -> Result<String, String> {
+    /// What the text of a program says of a knob for sure: it is named once, in a line of its own that stands in no block.
+    pub fn certain_in_code(&self, text: &str, knob: &Knob, spelled: &Spelled) -> Option<Place> {
+        const OF_LONG_TEXTS: [&str; 4] = ["\"\"\"", "'''", "=begin", "<<"];
+        let place = self.find(text, knob, spelled)?;
+        let is_comment = |line: &&str| self.comment.chars().any(|c| line.trim_start().starts_with(c));
+        let mentions = text.lines().filter(|line| !is_comment(line)).map(|line| line.matches(knob.name).count());
+        let is_plain = place.value.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c));
+        let begins_line = !text[place.bytes.clone()].starts_with(char::is_whitespace);
+        let is_certain = mentions.sum::<usize>() == 1
+            && is_plain
+            && begins_line
+            && !OF_LONG_TEXTS.iter().any(|mark| text.contains(mark));
+        is_certain.then_some(place)
+    }
+
+    /// The text with a knob set: its last line replaced, or another added where the section ends. `read` as in
+    /// [`Lines::find_through`]: a line before an inclusion that sets the same does not count.
+    pub fn set(
+        &self,
+        text: &str,
+        knob: &Knob,
+        spelled: &Spelled,
+        value: &str,
+        read: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<String, String> {
         let line = self.written(knob, spelled, value);
-        if let Some(place) = self.find(text, knob, spelled) {
+        let own = self.find_through(text, knob, spelled, read, MOST_DEPTH).filter(|(included, _)| included.is_none());
+        if let Some((_, place)) = own.filter(|_| !self.is_code) {
             let old = &text[place.bytes.clone()];
             let indent = &old[..old.len() - old.trim_start().len()];
             return Ok([&text[..place.bytes.start], indent, &line, &text[place.bytes.end..]].concat());
@@ -202,10 +262,15 @@ mod tests {
 
     use super::*;
 
-    const SPELLED: Spelled = Spelled { option: None, also: &[], option_off: None, variable: "", line: None };
+    const SPELLED: Spelled =
+        Spelled { option: None, also: &[], option_off: None, variable: "", line: None, aliases: &[] };
 
     fn lines(line: &'static str, section: Option<&'static str>) -> Lines {
-        Lines { line, section, comment: "#;", quote: "'", otherwise: None }
+        Lines { line, section, comment: "#;", quote: "'", otherwise: None, includes: &[], is_code: false }
+    }
+
+    fn nothing(_: &str) -> Option<String> {
+        None
     }
 
     fn knob(name: &'static str) -> Knob {
@@ -219,17 +284,45 @@ mod tests {
             "processes = 1\n[app]\n  processes=2 # two\n# processes = 9\n processes =  3\n\n[other]\nprocesses = 4\n";
         let place = ini.find(text, &knob("processes"), &SPELLED).expect("it is there");
         assert_eq!((place.number, place.value.as_str()), (5, "3"));
-        let set = ini.set(text, &knob("processes"), &SPELLED, "7").expect("set");
+        let set = ini.set(text, &knob("processes"), &SPELLED, "7", &nothing).expect("set");
         assert!(set.contains("\n processes = 7\n\n[other]") && set.contains("processes=2"), "{set}");
-        let added = ini.set(text, &knob("threads"), &SPELLED, "2").expect("set");
+        let added = ini.set(text, &knob("threads"), &SPELLED, "2", &nothing).expect("set");
         assert!(added.contains("processes =  3\nthreads = 2\n\n[other]"), "{added}");
-        assert!(ini.set("x = 1\n", &knob("threads"), &SPELLED, "2").is_err());
+        assert!(ini.set("x = 1\n", &knob("threads"), &SPELLED, "2", &nothing).is_err());
+    }
+
+    #[test]
+    fn included_files_count_where_they_stand_and_other_names_are_the_same_setting() {
+        let ini = Lines { includes: &["ini", "include"], ..lines("{name} = {value}", Some("app")) };
+        let spelled = Spelled { aliases: &["workers"], ..SPELLED };
+        let read = |name: &str| (name == "more.ini").then(|| "[app]\nprocesses = 6\n".to_string());
+        let find = |text: &str| {
+            let found = ini.find_through(text, &knob("processes"), &spelled, &read, 3);
+            found.map(|(file, place)| (file, place.value))
+        };
+        assert_eq!(find("[app]\nworkers = 2\n"), Some((None, "2".into())));
+        let (before, after) = ("[app]\nworkers = 2\nini = more.ini\n", "[app]\ninclude = more.ini\nworkers = 2\n");
+        assert_eq!(find(before), Some((Some("more.ini".into()), "6".into())));
+        assert_eq!(find(after), Some((None, "2".into())));
+        let set = |text: &str| ini.set(text, &knob("processes"), &spelled, "9", &read).expect("set");
+        assert_eq!(set(before), format!("{before}processes = 9\n"), "a line before the inclusion does not count");
+        assert_eq!(set(after), "[app]\ninclude = more.ini\nprocesses = 9\n");
+    }
+
+    #[test]
+    fn a_program_is_never_edited_in_the_middle() {
+        let python = Lines { is_code: true, ..lines("{name} = {value}", None) };
+        for text in ["workers = max(\n    1,\n    2,\n)\n", "def f():\n    workers = 99\n", "if x:\n    workers = 9\n"]
+        {
+            let set = python.set(text, &knob("workers"), &SPELLED, "3", &nothing).expect("set");
+            assert_eq!(set, format!("{text}workers = 3\n"));
+        }
     }
 
     #[test]
     fn words_are_quoted_and_read_without_quotes() {
         let python = lines("{name} = {value}", None);
-        let set = python.set("x = 1", &knob("worker_class"), &SPELLED, "gthread").expect("set");
+        let set = python.set("x = 1", &knob("worker_class"), &SPELLED, "gthread", &nothing).expect("set");
         assert_eq!(set, "x = 1\nworker_class = 'gthread'\n");
         assert_eq!(python.find(&set, &knob("worker_class"), &SPELLED).expect("there").value, "gthread");
     }
@@ -240,7 +333,10 @@ mod tests {
         let twice = Spelled { line: Some("threads {value}, {value}"), ..SPELLED };
         let text = "threads 2, 5\nworkers 3\nworkersmax 8\n";
         assert_eq!(ruby.find(text, &knob("threads"), &twice).expect("there").value, "2");
-        assert_eq!(ruby.set(text, &knob("threads"), &twice, "4").expect("set").lines().next(), Some("threads 4, 4"));
+        assert_eq!(
+            ruby.set(text, &knob("threads"), &twice, "4", &nothing).expect("set").lines().next(),
+            Some("threads 4, 4")
+        );
         assert_eq!(ruby.find(text, &knob("workers"), &SPELLED).expect("there").value, "3");
     }
 }

@@ -51,6 +51,8 @@ pub struct ChangeFile {
     clamps: Vec<String>,
     /// A command that prints "name = value" for each setting as the server would have it.
     tells: Vec<String>,
+    /// The same of the configuration file alone, for a server that shows a title instead of its command line.
+    tells_file: Vec<String>,
 }
 
 /// How settings are written in a file.
@@ -67,6 +69,10 @@ struct LinesFile {
     quote: String,
     /// The file where no flag of the command line names one; relative to the folder in which the server was started.
     otherwise: Option<PathBuf>,
+    /// Names of lines that bring in another file: ["include"].
+    includes: Vec<String>,
+    /// The file is a program: its settings are never read from its text, and a change is a line at its end.
+    code: bool,
 }
 
 impl Default for LinesFile {
@@ -77,6 +83,8 @@ impl Default for LinesFile {
             comment: "#".into(),
             quote: String::new(),
             otherwise: None,
+            includes: Vec::new(),
+            code: false,
         }
     }
 }
@@ -95,6 +103,8 @@ impl LinesFile {
             comment: keep(self.comment),
             quote: keep(self.quote),
             otherwise: self.otherwise.map(keep_path),
+            includes: keep_all(self.includes),
+            is_code: self.code,
         })
     }
 }
@@ -151,6 +161,7 @@ impl ChangeFile {
         }
         let stop = signal("stop", self.stop)?.unwrap_or(Signal::SIGTERM);
         let (test, tells) = (command("test", self.test)?, command("tells", self.tells)?);
+        let tells_file = command("tells_file", self.tells_file)?;
         if knobs.is_empty() {
             return Err("[change] has no knobs to change; add: [[knobs]] with name, count, default, effect".into());
         }
@@ -180,6 +191,7 @@ impl ChangeFile {
             test,
             clamps: keep_all(self.clamps),
             tells,
+            tells_file,
             knobs: Box::leak(knobs.into_boxed_slice()),
             spelled: Box::leak(spelled.into_boxed_slice()),
         })

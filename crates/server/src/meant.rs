@@ -87,7 +87,16 @@ pub(crate) fn choose<T>(
     if let Some(wanted) = &server.config {
         std::fs::metadata(wanted).map_err(ServerError::io(format!("cannot read {}", wanted.display())))?;
         let is_wanted = |config: &PathBuf| container::is_same_file(config, wanted) == Some(true);
-        candidates.retain(|c| c.config.as_ref().is_some_and(is_wanted));
+        let also_named =
+            |c: &Candidate<T>| process::look(c.pid).is_some_and(|info| server.kind.named_by.also_names(&info, wanted));
+        let by_its_name = candidates.iter().any(|c| c.config.as_ref().is_some_and(is_wanted));
+        candidates.retain(|c| match by_its_name {
+            true => c.config.as_ref().is_some_and(is_wanted),
+            false => also_named(c),
+        });
+        for candidate in &mut candidates {
+            candidate.config.get_or_insert_with(|| wanted.clone());
+        }
     }
     if let Some(url) = &server.url {
         at(url, &mut candidates);

@@ -281,7 +281,9 @@ impl Session {
 
     /// Finds out how a server was started of which only a title is known, where it has to be started for a change.
     fn learn_launch(&mut self, change: &Change) -> Result<(), ServerError> {
-        if self.runs() && (self.anew || !self.reload_is_enough(change)) {
+        // To run on a file of ours it is started with another command line.
+        let moves = self.placement() == Placement::OwnFile && !change.is_empty();
+        if self.runs() && (self.anew || moves || !self.reload_is_enough(change)) {
             self.master = launch::learn(&mut self.journal, self.adapter.as_mut(), self.master)?;
         }
         Ok(())
@@ -344,7 +346,8 @@ impl Session {
         }
         self.current = change;
         self.launch = launch;
-        wait_healthy(self.health.as_ref(), self.master)
+        wait_healthy(self.health.as_ref(), self.master)?;
+        self.adapter.in_force(&self.current.settings, self.master)
     }
 
     /// Is everything that differs from the present known to take effect with a reload?

@@ -28,12 +28,21 @@ impl Site {
     }
 
     fn start_by(folder: &Folder, lines: &str, words: &[&str]) -> Site {
-        let fpm = Fpm::start_by(folder, 3, &format!("{SPARES}\n{lines}"), true, words);
+        Site::of(folder, Fpm::start_by(folder, 3, &format!("{SPARES}\n{lines}"), true, words))
+    }
+
+    fn of(folder: &Folder, fpm: Fpm) -> Site {
         let (port, root) = (free_port(), open_folder(folder, "docs"));
         php(&root, "pid.php", "echo getmypid();");
         let nginx = nginx(folder, &php_site(port, &root, &fpm.socket), port);
         wait_until("a page", || get(port, "/pid.php").is_some());
         Site { pool: folder.join("pool.d/www.conf"), fpm, _nginx: nginx, port }
+    }
+
+    /// What its master shows instead of its command line.
+    fn title(&self) -> String {
+        let shown = fs::read(format!("/proc/{}/cmdline", self.master())).unwrap_or_default();
+        String::from_utf8_lossy(&shown).trim_end_matches('\0').to_string()
     }
 
     fn master(&self) -> i32 {
@@ -140,6 +149,49 @@ fn a_sweep_acts_on_the_pool_and_leaves_it_as_it_was() {
     assert_eq!(document["rows"].as_array().map(Vec::len), Some(4), "{document:#}");
     wait_until("its own pool", || site.children() == 3);
     assert_eq!((site.tree(), folder.journal()), (before, None));
+}
+
+#[test]
+fn a_pool_in_the_main_file_runs_on_a_file_of_ours_and_is_as_it_was_afterwards() {
+    let folder = Folder::new();
+    let site = Site::of(&folder, Fpm::start_by(&folder, 3, "pm.status_path = /status", false, &["-F", "-y"]));
+    let state = || (site.title(), site.children(), fs::read(&site.fpm.config).expect("readable"));
+    let before = state();
+    let plan = site.plan(&folder, "1s", "'pm.max_children' = [2, 5]");
+    let mut sweep = start_sweep(&folder, &plan);
+    let mut seen = BTreeSet::new();
+    while sweep.try_wait().expect("waited for").is_none() {
+        seen.insert((site.children(), site.title().contains("trial.conf")));
+        thread::sleep(Duration::from_millis(20));
+    }
+    let done = Done::of(sweep.wait_with_output().expect("ends"), &[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(seen.contains(&(2, true)) && seen.contains(&(5, true)), "{seen:?}");
+    assert_eq!(state(), before, "{done:?}");
+
+    let plan = site.plan(&folder, "60s", "'pm.max_children' = 5");
+    let mut sweep = start_sweep(&folder, &plan);
+    wait_until("the changed pool", || site.children() == 5);
+    signal(&sweep, libc::SIGKILL);
+    sweep.wait().expect("ended");
+    let restored = folder.run(&["restore"]);
+    assert_eq!((restored.code, state()), (0, before), "{restored:?}");
+    assert!(folder.journal().is_none());
+}
+
+#[test]
+fn a_number_that_is_a_variable_is_that_of_the_running_pool() {
+    let folder = Folder::new();
+    let lines = "pm.max_children = ${CHILDREN}\npm.max_requests = ${CHILDREN}";
+    let fpm = Fpm::start_by(&folder, 3, lines, true, &["-F", "-y"]);
+    let knobs = folder.json(&["knobs", &fpm.name()], 0);
+    let row = |name: &str| {
+        let rows = knobs["knobs"].as_array().expect("rows");
+        rows.iter().find(|row| row["name"] == name).expect("a setting").clone()
+    };
+    let children = row("pm.max_children");
+    assert!(children["value"] == 3 && children["source"].to_string().contains("${CHILDREN}"), "{children}");
+    assert!(row("pm.max_requests")["value"].is_null(), "its value cannot be seen: {knobs:#}");
 }
 
 #[test]

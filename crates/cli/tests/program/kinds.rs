@@ -256,11 +256,16 @@ fn mistakes_are_told_and_nothing_is_changed() {
 
 /// gunicorn with an application, and settings in a file. `titled`: with the module by which it hides its command line.
 fn gunicorn(folder: &Folder, titled: bool) -> Server {
+    gunicorn_with(folder, titled, "workers = 2\n", &[])
+}
+
+/// The same with these lines in its configuration, and these words on its command line.
+fn gunicorn_with(folder: &Folder, titled: bool, lines: &str, words: &[&str]) -> Server {
     let port = free_port();
     let app = "def application(env, start):\n    start('200 OK', [('Content-Length', '3')])\n    return [b'ok\\n']\n";
     fs::write(folder.join("app.py"), app).expect("written");
     let config = folder.join("gunicorn.conf.py");
-    fs::write(&config, format!("bind = '127.0.0.1:{port}'\nworkers = 2\nbacklog = 50\n")).expect("written");
+    fs::write(&config, format!("bind = '127.0.0.1:{port}'\n{lines}backlog = 50\n")).expect("written");
     let modules = folder.join("modules");
     fs::create_dir_all(&modules).expect("a folder");
     if !titled {
@@ -272,7 +277,7 @@ fn gunicorn(folder: &Folder, titled: bool) -> Server {
     let application = format!("app_{port}:application");
     fs::rename(folder.join("app.py"), folder.join(format!("app_{port}.py").as_str())).expect("renamed");
     let mut command = Command::new("/usr/bin/gunicorn");
-    command.args(["-c", &config.display().to_string(), &application]);
+    command.args(["-c", &config.display().to_string()]).args(words).arg(&application);
     command.env("PYTHONPATH", &modules).env_remove("WEB_CONCURRENCY").current_dir(folder.path());
     Server::start(command, application, port)
 }
@@ -361,4 +366,41 @@ fn gunicorn_with_a_title_is_changed_by_its_file() {
     assert!(seen.contains(&(1, Some(50))) && seen.contains(&(3, Some(50))), "{seen:?}");
     wait_until("its own workers", || server.workers() == 2);
     assert_eq!((server.state(slice::from_ref(&config)), folder.journal().is_none()), (before, true));
+}
+
+#[test]
+fn a_configuration_that_is_a_program_is_asked_and_never_edited_in_the_middle() {
+    let folder = Folder::new();
+    let lines = "workers = max(\n    1,\n    2,\n)\ndef later():\n    \"\"\"\nworkers = 77\n\"\"\"\n    workers = 99\n";
+    let server = gunicorn_with(&folder, true, lines, &[]);
+    let config = folder.join("gunicorn.conf.py");
+    let name = format!("gunicorn:{}", config.display());
+    wait_until("its workers", || server.workers() == 2);
+    let before = server.state(slice::from_ref(&config));
+    let knobs = folder.json(&["knobs", &name], 0);
+    let row = |name: &str| {
+        let rows = knobs["knobs"].as_array().expect("rows");
+        rows.iter().find(|row| row["name"] == name).expect("a setting").clone()
+    };
+    assert_eq!((row("workers")["value"].as_i64(), row("backlog")["value"].as_i64()), (Some(2), Some(50)), "{knobs:#}");
+    let (document, seen) = sweep_and_see(&folder, &server, &plan(&folder, &server, &name, "600ms", "workers = [3]\n"));
+    assert!(document["rows"][0]["answered"].as_u64() > Some(0) && seen.iter().any(|(n, _)| *n == 3), "{document:#}");
+    wait_until("its own workers", || server.workers() == 2);
+    assert_eq!((server.state(slice::from_ref(&config)), folder.journal().is_none()), (before, true));
+}
+
+#[test]
+fn a_row_whose_setting_did_not_come_into_force_is_not_measured() {
+    let folder = Folder::new();
+    // The title hides the option, which counts more than the file.
+    let server = gunicorn_with(&folder, true, "", &["-w", "2"]);
+    let config = folder.join("gunicorn.conf.py");
+    let name = format!("gunicorn:{}", config.display());
+    wait_until("its workers", || server.workers() == 2);
+    let plan = plan(&folder, &server, &name, "600ms", "workers = [3]\n");
+    let done = folder.run(&["sweep", &plan, "--quiet", "--json", "-"]);
+    assert!(done.stdout.contains("2 workers run all the same"), "{done:?}");
+    let document: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_eq!(document["rows"][0]["answered"].as_u64().unwrap_or(0), 0, "{document:#}");
+    assert_eq!((server.workers(), folder.journal().is_none()), (2, true));
 }

@@ -1,7 +1,7 @@
 //! Reads an Apache configuration as httpd does, as far as settings of the whole server need: includes in order, sections
-//! by nesting, IfModule and IfDefine by what the server has.
+//! by nesting, IfModule, IfDefine and IfVersion by what the server has, macros where they are used.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -66,6 +66,85 @@ pub struct Conditions {
     pub environment: Vec<(String, String)>,
     /// Every condition holds, and so does its opposite: for all that the configuration may ever name.
     pub hold: bool,
+    /// Of httpd; empty where it is not known.
+    pub version: Vec<u32>,
+}
+
+/// The numbers of `Apache/2.4.57 (Debian)`.
+pub fn version_numbers(text: &str) -> Vec<u32> {
+    let number = text.rsplit('/').next().unwrap_or_default();
+    let end = number.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(number.len());
+    number[..end].split('.').map_while(|part| part.parse().ok()).collect()
+}
+
+/// Does a version satisfy the argument of `<IfVersion>`, such as `>= 2.4` or `~ ^2.4`? See mod_version. None: it cannot be
+/// decided.
+fn version_fits(version: &[u32], argument: &str) -> Option<bool> {
+    let words: Vec<&str> = argument.split_whitespace().collect();
+    let (operator, wanted) = match words.as_slice() {
+        [operator, wanted] => (*operator, *wanted),
+        [wanted] => ("=", *wanted),
+        _ => return None,
+    };
+    let (negated, operator) = operator.strip_prefix('!').map_or((false, operator), |operator| (true, operator));
+    let pattern = wanted.strip_prefix('/').and_then(|w| w.strip_suffix('/'));
+    let three = |numbers: &[u32]| [0, 1, 2].map(|i| numbers.get(i).copied().unwrap_or(0));
+    let fits = match pattern.or_else(|| (operator == "~").then_some(wanted)) {
+        Some(pattern) => {
+            let own = three(version).map(|n| n.to_string()).join(".");
+            regex::Regex::new(pattern).ok()?.is_match(&own)
+        }
+        None => {
+            let (own, wanted) = (three(version), three(&version_numbers(wanted)));
+            match operator {
+                "=" | "==" => own == wanted,
+                ">" => own > wanted,
+                ">=" => own >= wanted,
+                "<" => own < wanted,
+                "<=" => own <= wanted,
+                _ => return None,
+            }
+        }
+    };
+    Some(fits != negated)
+}
+
+/// Lines that `Use` puts in its place, with parameters for its arguments. See mod_macro.
+#[derive(Debug, Clone, Default)]
+struct Macro {
+    name: String,
+    parameters: Vec<String>,
+    lines: Vec<MacroLine>,
+}
+
+#[derive(Debug, Clone)]
+struct MacroLine {
+    source: usize,
+    number: usize,
+    text: String,
+    words: Vec<Word>,
+}
+
+impl Macro {
+    fn begin(head: &[Word]) -> Macro {
+        let mut words = head.iter().skip(1).map(|w| w.text.trim_end_matches('>').to_string()).filter(|w| !w.is_empty());
+        let name = words.next().unwrap_or_default().to_ascii_lowercase();
+        Macro { name, parameters: words.collect(), lines: Vec::new() }
+    }
+
+    /// Its lines for some arguments.
+    fn used_with(&self, arguments: &[String]) -> Vec<MacroLine> {
+        // Of two parameters of which one begins with the other the longer one is meant.
+        let mut pairs: Vec<(&String, &String)> = self.parameters.iter().zip(arguments).collect();
+        pairs.sort_by_key(|(parameter, _)| std::cmp::Reverse(parameter.len()));
+        let filled = |text: &str| pairs.iter().fold(text.to_string(), |text, (from, to)| text.replace(*from, to));
+        let line = |line: &MacroLine| MacroLine {
+            text: filled(&line.text),
+            words: line.words.iter().map(|w| Word { text: filled(&w.text), at: w.at.clone() }).collect(),
+            ..*line
+        };
+        self.lines.iter().map(line).collect()
+    }
 }
 
 const MOST_DEPTH: usize = 30;
@@ -73,7 +152,13 @@ const MOST_DEPTH: usize = 30;
 impl Scan {
     /// Reads a configuration from its main file. Relative names are under `root`, unless it sets ServerRoot.
     pub fn read(main: &Path, root: &Path, conditions: Conditions) -> Scan {
-        let mut reader = Reader { scan: Scan::default(), root: root.to_path_buf(), conditions };
+        let mut reader = Reader {
+            scan: Scan::default(),
+            root: root.to_path_buf(),
+            conditions,
+            macros: HashMap::new(),
+            defining: None,
+        };
         let mut sections = Vec::new();
         reader.file(main, &mut sections, 0);
         Scan { root: reader.root, ..reader.scan }
@@ -100,6 +185,10 @@ struct Reader {
     scan: Scan,
     root: PathBuf,
     conditions: Conditions,
+    /// By name, in lower case.
+    macros: HashMap<String, Macro>,
+    /// The macro whose lines are being read.
+    defining: Option<Macro>,
 }
 
 impl Reader {
@@ -155,6 +244,16 @@ impl Reader {
         if line.is_empty() || line.starts_with('#') {
             return;
         }
+        if let Some(macro_read) = &mut self.defining {
+            if line.to_ascii_lowercase().starts_with("</macro>") {
+                let whole = std::mem::take(macro_read);
+                self.defining = None;
+                self.macros.insert(whole.name.clone(), whole);
+            } else {
+                macro_read.lines.push(MacroLine { source, number, text: line.into(), words });
+            }
+            return;
+        }
         if line.starts_with("</") {
             sections.pop();
             return;
@@ -165,6 +264,10 @@ impl Reader {
             let head = open.trim_end_matches('>').trim();
             let own = self.condition(head).unwrap_or(true);
             let begins = head.split(char::is_whitespace).next().unwrap_or_default().to_ascii_lowercase();
+            if begins == "macro" {
+                self.defining = Some(Macro::begin(&words));
+                return;
+            }
             let host = if begins == "virtualhost" { Some(self.scan.hosts) } else { host };
             self.scan.hosts += usize::from(begins == "virtualhost");
             if holds && begins == "proxy" {
@@ -191,6 +294,16 @@ impl Reader {
                         includes.sort_by_key(|(at, _)| at.start);
                     }
                 }
+            }
+            "use" if depth < MOST_DEPTH => {
+                let used = arguments.split_first().and_then(|(name, arguments)| {
+                    Some(self.macros.get(&name.to_ascii_lowercase())?.used_with(arguments))
+                });
+                let outer = sections.len();
+                for line in used.unwrap_or_default() {
+                    self.line(line.source, line.number, &line.text, line.words, sections, depth + 1);
+                }
+                sections.truncate(outer);
             }
             "define" => {
                 if let Some(name) = arguments.first() {
@@ -263,7 +376,10 @@ impl Reader {
             "ifmodule" => self.conditions.modules.iter().any(|m| same_module(m, name)),
             "ifdefine" => self.conditions.defines.contains(name),
             "iffile" => self.root.join(name).exists(),
-            // Versions before 2.4 are not about.
+            "ifversion" if !self.conditions.version.is_empty() => {
+                let fits = version_fits(&self.conditions.version, argument).unwrap_or(true);
+                return Some(fits || self.conditions.hold);
+            }
             "ifversion" | "ifdirective" | "ifsection" => true,
             _ => return None,
         };
@@ -354,6 +470,8 @@ mod tests {
             modules: ["mpm_prefork_module".to_string(), "core_module".to_string()].into(),
             defines: ["ON".to_string()].into(),
             environment: vec![("N".into(), "7".into())],
+            version: vec![2, 4, 57],
+            hold: false,
         };
         let scan = Scan::read(&dir.path().join("main.conf"), dir.path(), conditions);
         (dir, scan)
@@ -379,6 +497,42 @@ mod tests {
         assert_eq!(s.in_sections("KeepAlive").count(), 1);
         assert_eq!(s.folders.len(), 1);
         assert!(s.folders[0].path.ends_with("conf.d") && s.folders[0].end == 3);
+    }
+
+    #[test]
+    fn a_version_decides_which_lines_count() {
+        assert_eq!(version_numbers("Apache/2.4.57 (Debian)"), [2, 4, 57]);
+        for (argument, fits) in [
+            ("< 2.2", false),
+            ("<= 2.4.57", true),
+            (">= 2.4", true),
+            ("> 2.4.57", false),
+            ("2.4.57", true),
+            ("!= 2.4.57", false),
+            ("!< 2.2", true),
+            ("~ ^2\\.4\\.", true),
+            ("= /^2.2/", false),
+        ] {
+            assert_eq!(version_fits(&[2, 4, 57], argument), Some(fits), "{argument}");
+        }
+        let text = "StartServers 2\n<IfVersion < 2.2>\nStartServers 9\n</IfVersion>\n";
+        let (_dir, s) = scan(&[("main.conf", text)]);
+        assert_eq!(s.last(&["StartServers"]).expect("is there").arguments, ["2"]);
+    }
+
+    #[test]
+    fn a_macro_counts_where_it_is_used() {
+        let (_dir, s) = scan(&[
+            (
+                "main.conf",
+                "StartServers 1\n<Macro Pool $n $folder>\nStartServers $n\nInclude $folder/*.conf\n</Macro>\n\
+                 KeepAlive Off\nUse pool 6 pools\n<Macro Never>\nKeepAlive On\n</Macro>\n",
+            ),
+            ("pools/a.conf", "MaxRequestWorkers 44\n"),
+        ]);
+        let last = |name: &str| s.last(&[name]).expect("is there").arguments[0].clone();
+        assert_eq!((last("StartServers"), last("MaxRequestWorkers")), ("6".into(), "44".into()));
+        assert_eq!(last("KeepAlive"), "Off", "a macro that nobody uses sets nothing");
     }
 
     #[test]

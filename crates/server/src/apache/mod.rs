@@ -119,6 +119,7 @@ impl Apache {
             defines: self.defines.clone(),
             environment: self.facts.birth.environment.clone(),
             hold: false,
+            version: config::version_numbers(&self.facts.version),
         };
         let _reader = Reader::of(&self.facts.birth);
         Scan::read(file, &self.root, conditions)

@@ -6,6 +6,8 @@ mod template;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use lastdrop_model::settings::Takes;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
@@ -19,13 +21,16 @@ use crate::edited::{EditedFile, beside};
 
 use crate::execution::Reader;
 use crate::kind::{Kind, NamedBy, program_of};
-use crate::means::{Lines, Means, Spelled, Written};
+use crate::means::{self, Lines, Means, Spelled, Written};
 use crate::meant::{Candidate, choose, listeners_of, masters, url_of};
 use crate::private::{Like, prepare, remove_if_there, write_durably};
 use crate::restart::Launch;
 use crate::{ServerError, ServerRef, regular, restart};
 
-use asked::ask;
+use asked::{Told, ask};
+
+/// How long a reloaded server may take until it has the workers that it was asked for.
+const IN_FORCE: Duration = Duration::from_secs(10);
 
 pub struct Described {
     facts: Facts,
@@ -147,6 +152,34 @@ impl Described {
             .map_err(|_| ServerError::Setting(format!("{} is not text in UTF-8", self.config().display())))
     }
 
+    /// A file by the name that its configuration has for it.
+    fn from_its_folder(&self, name: &str) -> PathBuf {
+        self.facts.birth.directory.join(name.split_once(".ini:").map_or(name.into(), |(file, _)| format!("{file}.ini")))
+    }
+
+    fn included(&self, name: &str) -> Option<String> {
+        regular::read_to_string(&self.from_its_folder(name)).ok()
+    }
+
+    /// Its configuration is a program, so that its text does not tell what the settings are.
+    fn has_code(&self) -> bool {
+        self.facts.config.is_some() && matches!(&self.means.written, Some(Written::Lines(lines)) if lines.is_code)
+    }
+
+    /// Settings as the server itself tells them, by its command line; where a title hides that, of its configuration alone.
+    fn told(&self, launch: &Launch, file: &Path) -> Result<Option<Told>, ServerError> {
+        if self.titled {
+            return ask(self.means.tells_file, &self.facts, launch, file);
+        }
+        ask(self.means.tells, &self.facts, launch, file)
+    }
+
+    /// The knob of the size of the pool, and how many workers run. None: the kind has no such knob, or nobody forks.
+    fn running(&self) -> Option<(&'static Knob, i64)> {
+        let workers = self.workers(self.facts.birth.pid).len() as i64;
+        Adapter::knob(self, Role::PoolSize).filter(|_| workers > 0).map(|knob| (knob, workers))
+    }
+
     fn beside_config(&self, file: &Path) -> PathBuf {
         self.config().parent().unwrap_or(Path::new("/")).join(file)
     }
@@ -177,9 +210,16 @@ impl Described {
         let in_file = || {
             let config = self.config().display();
             match self.means.written.as_ref()? {
-                Written::Lines(lines) | Written::OwnFile { lines, .. } => {
-                    let place = lines.find(text?, knob, spelled)?;
+                Written::Lines(lines) if lines.is_code => {
+                    let place = lines.certain_in_code(text?, knob, spelled)?;
                     Some((place.value, format!("{config}:{}", place.number)))
+                }
+                Written::Lines(lines) | Written::OwnFile { lines, .. } => {
+                    let read = |name: &str| self.included(name);
+                    let (file, place) = lines.find_through(text?, knob, spelled, &read, means::MOST_DEPTH)?;
+                    let file =
+                        file.map_or(config.to_string(), |name| self.from_its_folder(&name).display().to_string());
+                    Some((place.value, format!("{file}:{}", place.number)))
                 }
                 Written::Included { file, lines } => {
                     let file = self.beside_config(file);
@@ -208,7 +248,7 @@ impl Described {
             Written::Lines(lines) => {
                 self.turned(settings).try_fold(self.config_text()?, |text, (knob, spelled, value)| {
                     lines
-                        .set(&text, knob, spelled, &value)
+                        .set(&text, knob, spelled, &value, &|name| self.included(name))
                         .map_err(|why| ServerError::Setting(format!("{config} has no place for {}: {why}", knob.name)))
                 })
             }
@@ -238,9 +278,13 @@ impl Described {
         let text = self.facts.config.as_ref().and_then(|_| self.config_text().ok());
         let mut e = Effective::default();
         for (knob, spelled) in self.means.knobs.iter().zip(self.means.spelled) {
-            let (value, source) = self
-                .said(knob, spelled, text.as_deref())
-                .unwrap_or_else(|| (knob.default.into(), format!("default of {}", self.facts.kind.title)));
+            let said = self.said(knob, spelled, text.as_deref());
+            if said.is_none() && self.has_code() && text.as_ref().is_some_and(|text| text.contains(knob.name)) {
+                e.sources.insert(knob.name.into(), format!("{}, which is a program", self.config().display()));
+                continue;
+            }
+            let (value, source) =
+                said.unwrap_or_else(|| (knob.default.into(), format!("default of {}", self.facts.kind.title)));
             e.settings.insert(knob.name.into(), as_setting(knob, &value));
             e.sources.insert(knob.name.into(), source);
         }
@@ -282,12 +326,41 @@ impl Described {
         Ok(())
     }
 
+    /// Tests a configuration that is a program, by itself. One that cannot be evaluated outside its server only has to be
+    /// well formed.
+    fn test_code(
+        &self,
+        settings: &str,
+        launch: &Launch,
+        file: &Path,
+        original: &Path,
+    ) -> Result<Option<Told>, ServerError> {
+        let Some(answer) = ask(self.means.tells_file, &self.facts, launch, file)? else { return Ok(None) };
+        if answer.passed {
+            return Ok(Some(answer));
+        }
+        let output = answer.said.replace(&*file.to_string_lossy(), &original.to_string_lossy());
+        let is_malformed = output.to_ascii_lowercase().contains("syntax error") || output.contains("SyntaxError");
+        if file == original {
+            let error = ServerError::ConfigTest { command: answer.command, output };
+            return if is_malformed { Err(error) } else { Ok(None) };
+        }
+        let before = if is_malformed { None } else { ask(self.means.tells_file, &self.facts, launch, original)? };
+        if is_malformed || before.is_some_and(|before| before.passed) {
+            return Err(ServerError::Clamped { settings: settings.into(), output });
+        }
+        Ok(None)
+    }
+
     /// Asks the server, changed or not, to test itself and to tell what it would have.
     fn test(&self, change: &Change, launch: &Launch, file: &Path, original: &Path) -> Result<(), ServerError> {
         let shown: Vec<String> = change.lines().collect();
         let shown = shown.join(", ");
         let in_its_words = |said: &str| said.replace(&*file.to_string_lossy(), &original.to_string_lossy());
         let mut told = None;
+        if self.titled && !self.means.tells_file.is_empty() {
+            told = self.test_code(&shown, launch, file, original)?;
+        }
         for words in [self.means.test, self.means.tells] {
             let Some(answer) = ask(words, &self.facts, launch, file)? else { continue };
             let output = in_its_words(&answer.said);
@@ -297,7 +370,9 @@ impl Described {
             if !answer.passed || self.means.clamps.iter().any(|word| output.contains(word)) {
                 return Err(ServerError::Clamped { settings: shown, output });
             }
-            told = (words == self.means.tells).then_some(answer);
+            if words == self.means.tells {
+                told = Some(answer);
+            }
         }
         let Some(told) = told.filter(|_| !change.is_empty()) else { return Ok(()) };
         for (knob, _, wanted) in self.turned(&change.settings) {
@@ -383,7 +458,7 @@ impl Adapter for Described {
         let mut e = self.effective_of_files();
         e.notes.extend(self.facts.config.as_ref().and_then(|_| self.config_text().err()).map(|e| e.to_string()));
         let launch = Launch::as_found(&self.facts.birth);
-        let told = ask(self.means.tells, &self.facts, &launch, self.config());
+        let told = self.told(&launch, self.config());
         match told {
             Ok(Some(told)) if told.passed => {
                 for knob in self.means.knobs {
@@ -398,6 +473,16 @@ impl Adapter for Described {
             Ok(Some(told)) => e.notes.push(format!("{} did not tell its settings: {}", told.command, told.said)),
             Ok(None) => {}
             Err(why) => e.notes.push(why.to_string()),
+        }
+        // A title hides an option that counts more than any file.
+        if let Some((knob, workers)) = self.running().filter(|_| self.has_code())
+            && e.settings.get(knob.name) != Some(&Setting::Count(workers))
+        {
+            e.sources.insert(knob.name.into(), "worker processes of the running server".into());
+            e.settings.insert(knob.name.into(), Setting::Count(workers));
+        }
+        for knob in self.means.knobs.iter().filter(|knob| !e.settings.contains_key(knob.name)) {
+            e.notes.push(format!("what {} is cannot be told: {} is a program", knob.name, self.config().display()));
         }
         if self.titled {
             e.notes.push(format!(
@@ -510,6 +595,28 @@ impl Adapter for Described {
         let result = self.test(change, &launch, &copy, self.config());
         remove_if_there(&copy).map_err(ServerError::io(format!("cannot take away {}", copy.display())))?;
         result
+    }
+
+    fn in_force(&self, settings: &Settings, master: i32) -> Result<(), ServerError> {
+        let knob = Adapter::knob(self, Role::PoolSize).filter(|_| self.has_code());
+        let Some((knob, wanted)) = knob.and_then(|k| Some((k, settings.get(k.name)?.count()?))) else { return Ok(()) };
+        let until = Instant::now() + IN_FORCE;
+        loop {
+            let running = self.workers(master).len() as i64;
+            if running == wanted {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(ServerError::Clamped {
+                    settings: format!("{} {wanted}", knob.name),
+                    output: format!(
+                        "{running} workers run all the same: an option with which the server was started counts more than {}",
+                        self.config().display()
+                    ),
+                });
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn daemonizes(&self) -> bool {

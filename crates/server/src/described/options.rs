@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     const SPELLED: Spelled =
-        Spelled { option: Some("--workers"), also: &["-w"], option_off: None, variable: "", line: None };
+        Spelled { option: Some("--workers"), also: &["-w"], option_off: None, variable: "", line: None, aliases: &[] };
 
     fn argv(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_string).collect()

@@ -38,12 +38,21 @@ use crate::{ServerError, ServerRef, host, lasting, regular, restart};
 const OURS: &str = "zz-lastdrop.conf";
 /// A test may wait for names to be resolved.
 const TEST_LIMIT: Duration = Duration::from_secs(60);
+/// How a file of ours begins.
+const MARK: &str = "; Written by lastdrop";
+/// The line of a file of ours that names the configuration that it changes.
+const ABOUT: &str = "; Changes ";
+/// The option that names the configuration; `-y` is its short form.
+const CONFIG: &str = "--fpm-config";
 /// How long a master that executes itself may go without its title.
 const UNTITLED: Duration = Duration::from_secs(5);
 
 pub struct Fpm {
     facts: Facts,
+    /// Its owner's configuration.
     main: PathBuf,
+    /// The file of ours that it runs on, which includes the configuration.
+    kept: Option<PathBuf>,
     pools: Vec<String>,
     knobs: &'static [Knob],
     status: Option<StatusSource>,
@@ -66,11 +75,13 @@ fn read_as(birth: &Birth, main: &Path) -> Scan {
     Scan::read(main)
 }
 
-/// How a master was started, as far as its title tells: with this file.
-fn birth_of(pid: i32, shown: &[String], main: &Path) -> Result<Birth, ServerError> {
+/// How a master was started, as far as its title and its configuration tell: with this file, and this folder for relative
+/// names.
+fn birth_of(pid: i32, shown: &[String], started_on: &Path, prefix: Option<&Path>) -> Result<Birth, ServerError> {
     let mut birth = Birth::of(pid)?;
     let exe = birth.exe.to_string_lossy().trim_end_matches(" (deleted)").to_string();
-    birth.argv = vec![exe, "--fpm-config".into(), main.display().to_string()];
+    birth.argv = vec![exe, CONFIG.into(), started_on.display().to_string()];
+    birth.argv.extend(prefix.into_iter().flat_map(|folder| ["--prefix".into(), folder.display().to_string()]));
     birth.shown = Some(shown.join(" ").trim_end().into());
     birth.environment = vec![("PATH".into(), restart::PATH.into())];
     Ok(birth)
@@ -96,11 +107,14 @@ impl Fpm {
             }
         }
         let Candidate { found: p, config, .. } = choose(candidates, server, || not_found(server))?;
-        let main = config.unwrap_or_default();
-        let birth = birth_of(p.pid, &p.argv, &main)?;
+        let started_on = config.unwrap_or_default();
+        let about = changed_by(&started_on);
+        let kept = about.is_some().then(|| started_on.clone());
+        let main = about.unwrap_or_else(|| started_on.clone());
         let listeners = listeners::of_process(p.pid).unwrap_or_default();
         let config = fs::canonicalize(&main).unwrap_or_else(|_| main.clone());
-        let scan = read_as(&birth, &main);
+        let scan = read_as(&Birth::of(p.pid)?, &main);
+        let birth = birth_of(p.pid, &p.argv, &started_on, scan.prefix.as_deref())?;
         let pools: Vec<String> = scan.pools().into_iter().map(str::to_string).collect();
         if pools.is_empty() {
             let why = scan.problems.first().map_or(String::new(), |p| format!(": {p}"));
@@ -128,14 +142,23 @@ impl Fpm {
         let status = status_of(server, Some(&config), &facts.listeners).filter(|_| pools.len() == 1);
         let php = ask(&facts.birth, &ini, &["-i"])?.output;
         facts.birth.code = scan.files.iter().cloned().chain(ini.iter().cloned()).collect();
-        let mut fpm = Fpm { facts, main, pools, knobs: &[], status, php, ini };
+        let mut fpm = Fpm { facts, main, kept, pools, knobs: &[], status, php, ini };
         fpm.knobs = knobs::of(&fpm.pools, fpm.php_ini("opcache.enable").is_some());
         Ok(fpm)
     }
 
+    fn started_on(&self) -> &Path {
+        self.kept.as_deref().unwrap_or(&self.main)
+    }
+
     fn test(&self, file: &Path) -> Result<(bool, String), ServerError> {
-        let code: Vec<PathBuf> = self.ini.iter().cloned().chain(read_as(&self.facts.birth, file).files).collect();
-        let answer = ask(&self.facts.birth, &code, &["-t", "--fpm-config", &file.to_string_lossy()])?;
+        let scan = read_as(&self.facts.birth, file);
+        let prefix = self.scan().prefix.map(|folder| folder.display().to_string());
+        let code: Vec<PathBuf> = self.ini.iter().cloned().chain(scan.files).collect();
+        let file = file.to_string_lossy();
+        let mut words = vec!["-t", CONFIG, &file];
+        words.extend(prefix.iter().flat_map(|folder| ["--prefix", folder.as_str()]));
+        let answer = ask(&self.facts.birth, &code, &words)?;
         Ok((answer.passed, complaints(&answer.errors)))
     }
 
@@ -217,17 +240,41 @@ impl Fpm {
         settings.get(&self.full(pool, PM)).is_some_and(|now| now.to_string() == pm)
     }
 
-    fn note_about_children(&self, e: &mut Effective) {
+    /// A value that is a variable of the environment: the title lies over that. The workers of a static pool show how many
+    /// there are; of any other the value is not known.
+    fn note_about_variable(&self, e: &mut Effective, pool: &str, knob: &Knob, line: &Line) {
+        let place = format!("{}:{}", line.file.display(), line.number);
+        let is_static = self.is_of_kind(&e.settings, pool, "static");
+        let running = self.workers_of(pool);
+        if is_static && line.key == CHILDREN && running > 0 {
+            e.settings.insert(knob.name.into(), Setting::Count(running));
+            e.sources.insert(knob.name.into(), format!("workers of the running server ({place} says {})", line.value));
+        } else {
+            e.sources.insert(knob.name.into(), format!("{place} says {}", line.value));
+            e.notes.push(format!(
+                "{} is {} in {place}: its value is in the environment of the server, which cannot be read because a \
+                 title lies over it",
+                knob.name, line.value
+            ));
+        }
+    }
+
+    /// How many workers a pool has now.
+    fn workers_of(&self, pool: &str) -> i64 {
         let workers = self.workers(self.facts.birth.pid);
+        if self.pools.len() == 1 {
+            return workers.len() as i64;
+        }
         // One that was just forked still has the title of its master.
-        let own = |pool: &str| {
-            let title = format!("php-fpm: pool {pool}");
-            let is_own = |pid: &&i32| process::look(**pid).is_some_and(|p| p.argv.join(" ").trim_end() == title);
-            workers.iter().filter(is_own).count() as i64
-        };
+        let title = format!("php-fpm: pool {pool}");
+        let is_own = |pid: &&i32| process::look(**pid).is_some_and(|p| p.argv.join(" ").trim_end() == title);
+        workers.iter().filter(is_own).count() as i64
+    }
+
+    fn note_about_children(&self, e: &mut Effective) {
         for pool in &self.pools {
-            let running = if self.pools.len() == 1 { workers.len() as i64 } else { own(pool) };
-            let most = self.count(&e.settings, pool, CHILDREN).unwrap_or(0);
+            let running = self.workers_of(pool);
+            let Some(most) = self.count(&e.settings, pool, CHILDREN) else { continue };
             if running > most || (self.is_of_kind(&e.settings, pool, "static") && running != most) {
                 e.notes.push(format!(
                     "the configuration says {} {most}, the running server has {running} workers: the configuration has \
@@ -261,6 +308,12 @@ fn complaints(said: &str) -> String {
     let bare = |line: &'static str, text: &str| text.find(line).map(|at| text[at..].to_string());
     let lines = said.lines().filter_map(|text| ["ALERT: ", "ERROR: "].iter().find_map(|level| bare(level, text)));
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The configuration that a file of ours changes.
+fn changed_by(file: &Path) -> Option<PathBuf> {
+    let text = regular::read_to_string(file).ok().filter(|text| text.starts_with(MARK))?;
+    text.lines().find_map(|line| line.strip_prefix(ABOUT)).map(PathBuf::from)
 }
 
 fn not_found(server: &ServerRef) -> ServerError {
@@ -306,7 +359,7 @@ impl Adapter for Fpm {
     }
 
     fn effective(&self) -> Result<Effective, ServerError> {
-        let scan = self.scan();
+        let scan = read_as(&self.facts.birth, self.started_on());
         let mut e = Effective { notes: scan.problems.clone(), ..Effective::default() };
         for knob in self.knobs {
             let Some((pool, name)) = self.pool_of(knob.name) else { continue };
@@ -318,6 +371,10 @@ impl Adapter for Fpm {
             }
             let line = scan.last(pool, name);
             let text = line.map_or(knob.default, |line| line.value.as_str());
+            if let Some(line) = line.filter(|line| line.value.contains("${")) {
+                self.note_about_variable(&mut e, pool, knob, line);
+                continue;
+            }
             let value = if name == IDLE { seconds(text).map(Setting::Count) } else { None };
             e.settings.insert(knob.name.into(), value.unwrap_or_else(|| Setting::read(text)));
             let source = line.map(|line| format!("{}:{}", line.file.display(), line.number));
@@ -374,12 +431,28 @@ impl Adapter for Fpm {
     }
 
     fn placement(&self) -> Placement {
-        // `check` refuses one that has no place for it.
-        let none = || self.main.with_file_name(OURS);
-        Placement::IncludedFile(self.override_file().unwrap_or_else(none))
+        self.override_file().map_or(Placement::OwnFile, Placement::IncludedFile)
     }
 
-    fn render(&self, change: &Change, _placement: &Placement, kept: Option<&str>) -> String {
+    fn argv_with(&self, file: &Path) -> Vec<String> {
+        let mut words = self.facts.birth.argv.iter().cloned();
+        let mut argv: Vec<String> = words.next().into_iter().collect();
+        argv.extend([CONFIG.to_string(), file.display().to_string()]);
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                CONFIG | "-y" => drop(words.next()),
+                joined if joined.starts_with("-y") || joined.starts_with("--fpm-config=") => {}
+                _ => argv.push(word),
+            }
+        }
+        argv
+    }
+
+    fn kept_override(&self) -> Option<PathBuf> {
+        self.kept.clone()
+    }
+
+    fn render(&self, change: &Change, placement: &Placement, kept: Option<&str>) -> String {
         let mut all = Settings::new();
         let mut pool = "";
         for line in kept.into_iter().flat_map(str::lines) {
@@ -394,7 +467,13 @@ impl Adapter for Fpm {
         }
         all.extend(change.settings.clone());
         let sections = self.sections(&all);
-        format!("; Written by lastdrop; `lastdrop restore` takes it away if its maker was killed.\n{sections}")
+        let main = self.main.display();
+        // Settings that follow the inclusion of a pool count more than those of the pool.
+        let original = match placement {
+            Placement::OwnFile => format!("{ABOUT}{main}\ninclude = \"{main}\"\n"),
+            _ => String::new(),
+        };
+        format!("{MARK}; `lastdrop restore` takes it away if its maker was killed.\n{original}{sections}")
     }
 
     fn check(&self, change: &Change, file: &Path) -> Result<(), ServerError> {
@@ -403,19 +482,11 @@ impl Adapter for Fpm {
                 "PHP-FPM takes no directives such as '{line}' here, only settings"
             )));
         }
-        let (passed, output) = self.test(&self.main)?;
+        let (passed, output) = self.test(self.started_on())?;
         if !passed {
-            let command = format!("{} -t --fpm-config {}", self.facts.birth.exe.display(), self.main.display());
+            let command = format!("{} -t {CONFIG} {}", self.facts.birth.exe.display(), self.started_on().display());
             return Err(ServerError::ConfigTest { command, output });
         }
-        let Some(ours) = self.override_file() else {
-            return Err(ServerError::Setting(format!(
-                "{0} includes no folder after everything that it sets of the pool, so that there is no place for an \
-                 override; add as its last line: include = {1}/*.conf",
-                self.main.display(),
-                self.main.with_file_name("pool.d").display()
-            )));
-        };
         if change.is_empty() {
             return Ok(());
         }
@@ -449,7 +520,9 @@ impl Adapter for Fpm {
         if passed {
             return Ok(());
         }
-        let output = said.replace(&*file.to_string_lossy(), &ours.to_string_lossy());
+        let ours = self.override_file();
+        let shown_as = ours.as_deref().unwrap_or(&self.main);
+        let output = said.replace(&*file.to_string_lossy(), &shown_as.to_string_lossy());
         Err(ServerError::Clamped { settings: shown.join(", "), output })
     }
 

@@ -113,7 +113,7 @@ impl Fpm {
         Fpm::start_by(folder, children, lines, included, &["-F", "-y"])
     }
 
-    /// The same, with these words before its configuration, and the variable SITE.
+    /// The same, with these words before its configuration, and the variables SITE and CHILDREN.
     pub fn start_by(folder: &Folder, children: usize, lines: &str, included: bool, words: &[&str]) -> Fpm {
         let (config, socket, dir) = (folder.join("fpm.conf"), folder.join("fpm.sock"), folder.path().display());
         let global = format!("[global]\npid = {dir}/fpm.pid\nerror_log = {dir}/fpm.log\n");
@@ -138,7 +138,7 @@ impl Fpm {
             .find(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("php-fpm")))
             .expect("PHP-FPM (./x test installs it)");
         let mut command = Command::new(program);
-        command.args(words).arg(&config).env("SITE", "with = sign");
+        command.args(words).arg(&config).env("SITE", "with = sign").env("CHILDREN", children.to_string());
         let daemon = Daemon::start(command, "php-fpm", |d| socket.exists() && children_of(d.pid()) >= children);
         Fpm { daemon, socket, config }
     }
