@@ -64,6 +64,8 @@ impl Client<'_> {
 }
 
 type Script = fn(&mut Client<'_>);
+/// The URL of a database at a port.
+type UrlOf = fn(u16) -> String;
 
 fn play(script: Script, mut stream: impl Read + Write, heard: &mut Vec<u8>) {
     script(&mut Client { stream: &mut stream, heard });
@@ -119,7 +121,7 @@ fn postgres_clear(c: &mut Client) {
 
 #[test]
 fn a_password_is_not_sent_in_clear_to_who_holds_the_port() {
-    let scripts: [(&str, fn(u16) -> String, Script); 5] = [
+    let scripts: [(&str, UrlOf, Script); 5] = [
         ("mysql_clear_password", mysql, clear_password),
         ("caching_sha2_password", mysql, |c| {
             c.greet("caching_sha2_password");
@@ -191,7 +193,7 @@ fn a_file_of_this_machine_is_not_given_away() {
 
 #[test]
 fn who_answers_without_an_end_is_left_in_time() {
-    let scripts: [(fn(u16) -> String, Script); 6] = [
+    let scripts: [(UrlOf, Script); 6] = [
         // A byte now and then.
         (mysql, |c| {
             while c.say(b"\x4a") {

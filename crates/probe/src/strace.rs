@@ -397,6 +397,8 @@ fn unix_path(arguments: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     const LINES: &str = r#"100 accept4(4<TCP:[127.0.0.1:80]>, {sa_family=AF_INET, sin_port=htons(9), sin_addr=inet_addr("127.0.0.1")}, [128 => 16], SOCK_CLOEXEC <unfinished ...>

@@ -152,7 +152,7 @@ impl Lines {
                 section = Some(name.trim().to_string());
                 continue;
             }
-            if !self.section.is_none_or(|wanted| section.as_deref() == Some(wanted)) {
+            if self.section.is_some_and(|wanted| section.as_deref() != Some(wanted)) {
                 continue;
             }
             if let Some(value) = forms.iter().find_map(|(head, tail)| value_of(line, head, tail, self.comment)) {

@@ -148,9 +148,9 @@ fn programs_of_an_ordinary_user_are_never_executed_as_root() {
     let url = format!("http://127.0.0.1:{url}/");
     let (nginx, fpm) = (format!("nginx:{config}"), format!("php-fpm:{pool}"));
     let haproxy = format!("haproxy:{cfg}");
-    for server in [&nginx, "apache", &fpm, &haproxy, "lighttpd"] {
+    for server in [nginx.as_str(), "apache", &fpm, &haproxy, "lighttpd"] {
         for command in [&["knobs"][..], &["size"], &["watch", "--once", "--interval", "100ms"]] {
-            let words: Vec<&str> = command.iter().copied().chain([server.as_ref()]).collect();
+            let words: Vec<&str> = command.iter().copied().chain([server]).collect();
             let done = scene.folder.run(&words);
             assert!(done.code <= 1 && !done.stderr.contains("panicked"), "{words:?}: {done:?}");
         }

@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn what_was_tried_stands_beside_what_was_not_and_why() {
         let trial = |settings: serde_json::Value, run: &str, why: &str| {
-            json!({"settings": settings, "objective": 1.0, "valid": run != "", "why": why, "p99_us": 1.0, "unanswered": 0,
+            json!({"settings": settings, "objective": 1.0, "valid": !run.is_empty(), "why": why, "p99_us": 1.0, "unanswered": 0,
                 "real_memory_bytes": null, "warmed": "", "role": "search", "keepalive": "off", "run": run})
         };
         let searched =

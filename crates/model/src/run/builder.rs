@@ -49,7 +49,7 @@ impl PhaseTotal {
 enum Stage {
     NotBegun,
     Counting(Box<PhaseTotal>),
-    Over(Box<PhaseReport>, Counts),
+    Over(Box<(PhaseReport, Counts)>),
 }
 
 #[derive(Debug)]
@@ -134,10 +134,8 @@ impl RunBuilder {
         };
         (total.duration_us, total.peak) = (Some(duration_us), peak);
         let counts = total.total.counts;
-        phase.stage = Stage::Over(
-            Box::new(report_phase(&phase.name, phase.measured, *total, &self.classes, self.replay)),
-            counts,
-        );
+        let report = report_phase(&phase.name, phase.measured, *total, &self.classes, self.replay);
+        phase.stage = Stage::Over(Box::new((report, counts)));
     }
 
     /// Counts so far of a phase.
@@ -146,7 +144,7 @@ impl RunBuilder {
         match self.phases.get(index).map(|p| &p.stage) {
             None | Some(Stage::NotBegun) => Counts::default(),
             Some(Stage::Counting(phase)) => phase.total.counts,
-            Some(Stage::Over(_, counts)) => *counts,
+            Some(Stage::Over(over)) => over.1,
         }
     }
 
@@ -155,7 +153,7 @@ impl RunBuilder {
     pub fn classes(&self, index: usize) -> Vec<ClassReport> {
         match self.phases.get(index).map(|p| &p.stage) {
             Some(Stage::Counting(phase)) => phase.classes.several(&self.classes, phase.duration_s(), self.replay),
-            Some(Stage::Over(report, _)) => report.classes.clone(),
+            Some(Stage::Over(over)) => over.0.classes.clone(),
             None | Some(Stage::NotBegun) => Vec::new(),
         }
     }
@@ -167,7 +165,7 @@ impl RunBuilder {
         let report = |phase: PhaseBuilder| match phase.stage {
             Stage::NotBegun => None,
             Stage::Counting(total) => Some(report_phase(&phase.name, phase.measured, *total, classes, replay)),
-            Stage::Over(report, _) => Some(*report),
+            Stage::Over(over) => Some(over.0),
         };
         self.phases.into_iter().filter_map(report).collect()
     }

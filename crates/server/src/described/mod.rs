@@ -153,12 +153,12 @@ impl Described {
     }
 
     /// A file by the name that its configuration has for it.
-    fn from_its_folder(&self, name: &str) -> PathBuf {
+    fn included_file(&self, name: &str) -> PathBuf {
         self.facts.birth.directory.join(name.split_once(".ini:").map_or(name.into(), |(file, _)| format!("{file}.ini")))
     }
 
     fn included(&self, name: &str) -> Option<String> {
-        regular::read_to_string(&self.from_its_folder(name)).ok()
+        regular::read_to_string(&self.included_file(name)).ok()
     }
 
     /// Its configuration is a program, so that its text does not tell what the settings are.
@@ -217,8 +217,7 @@ impl Described {
                 Written::Lines(lines) | Written::OwnFile { lines, .. } => {
                     let read = |name: &str| self.included(name);
                     let (file, place) = lines.find_through(text?, knob, spelled, &read, means::MOST_DEPTH)?;
-                    let file =
-                        file.map_or(config.to_string(), |name| self.from_its_folder(&name).display().to_string());
+                    let file = file.map_or(config.to_string(), |name| self.included_file(&name).display().to_string());
                     Some((place.value, format!("{file}:{}", place.number)))
                 }
                 Written::Included { file, lines } => {
