@@ -161,10 +161,16 @@ fn bad_sign(text: &str) -> Option<String> {
     let is_blank = |c: char| c.is_whitespace() || c.is_control();
     let first = |is_bad: &dyn Fn(char) -> bool| text.chars().enumerate().find(|(_, c)| is_bad(*c));
     let (at, c) = first(&is_blank).or_else(|| first(&|c| !c.is_ascii() || "<>\\^`\"{}|".contains(c)))?;
+    let at_host = text.split_once("://").is_some_and(|(scheme, rest)| {
+        let host = scheme.chars().count() + 3;
+        let length = rest.chars().take_while(|c| !matches!(c, '/' | '?' | '#')).count();
+        (host..host + length).contains(&at)
+    });
     let mut encoded = String::new();
     c.to_string().bytes().for_each(|b| percent(b, &mut encoded));
     let name = if c == ' ' { "a blank".into() } else { format!("'{}'", c.escape_debug()) };
-    Some(format!("{name} (character {}) may not stand in it; write {encoded}", at + 1))
+    let advice = if at_host { String::new() } else { format!("; write {encoded}") };
+    Some(format!("{name} (character {}) may not stand in it{advice}", at + 1))
 }
 
 fn default_port(tls: bool) -> u16 {

@@ -476,6 +476,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::disallowed_methods, clippy::zombie_processes)]
     fn a_process_that_has_ended_is_no_refusal() {
         let zombie = Command::new("true").spawn().expect("true is there");
         let pid = zombie.id().cast_signed();

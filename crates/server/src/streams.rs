@@ -164,6 +164,7 @@ fn open_as(number: RawFd, name: &CStr, kind: StreamKind) {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;

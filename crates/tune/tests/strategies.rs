@@ -109,7 +109,8 @@ fn seeds() -> u64 {
 
 #[test]
 fn with_noise_the_one_that_ships_comes_nearest_to_the_best() {
-    for (noise, least) in [(0.05, 0.95), (0.1, 0.9)] {
+    // The finals are among the 25 trials: where noise is large, five measurements less of the search cost it 4 % of the seeds.
+    for (noise, least) in [(0.05, 0.95), (0.1, 0.85)] {
         let ([ours, rivals @ ..], table) = scores(&surfaces::all(), noise, seeds());
         println!("{table}{ours:.3?} {rivals:.3?}");
         assert!(ours.reached >= least, "{ours:?}\n{table}");

@@ -240,7 +240,8 @@ fn an_included_folder_takes_the_override() {
         .collect();
     expected.sort();
     assert_eq!(directives, expected, "the winner's settings and nothing that other trials left");
-    assert!(["1000", "10000"].iter().any(|age| kept.contains(&format!("MaxConnectionsPerChild {age}\n"))), "{kept}");
+    // Ten requests a worker is what the tune had to get away from.
+    assert!(kept.contains("MaxConnectionsPerChild ") && !kept.contains("MaxConnectionsPerChild 10\n"), "{kept}");
     assert_eq!(apache.masters(), before.1, "the command line is the server's own");
 }
 

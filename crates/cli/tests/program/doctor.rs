@@ -328,7 +328,12 @@ fn what_was_found_can_be_concluded_again_and_explained() {
     let first: Value = serde_json::from_str(&fs::read_to_string(&file).expect("written")).expect("JSON");
     let again = folder.json(&["doctor", "--from", &file], 0);
     assert_eq!(again["limit"], "workers-exhausted", "{:#} {:#}", again["findings"], again["examination"]["steps"]);
-    assert_eq!(again, first);
+    // What was executed to find it out is not executed again.
+    let conclusions = |mut document: Value| {
+        document.as_object_mut().expect("an object").remove("environment");
+        document
+    };
+    assert_eq!(conclusions(again), conclusions(first.clone()));
     // What an experiment has refuted does not come back.
     let mut refuted = first.clone();
     refuted["confirmed"] =

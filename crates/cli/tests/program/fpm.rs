@@ -251,16 +251,6 @@ fn what_it_would_not_take_is_refused_in_its_words_and_nothing_is_changed() {
     let broken = sweep("'pm.max_children' = 2", true);
     assert!(broken.code == 1 && broken.stderr.contains("unknown entry 'pm.oops'"), "{broken:?}");
     assert_eq!((site.tree(), site.children(), folder.journal()), (before, 3, None));
-
-    fs::write(&site.pool, text).expect("written");
-
-    let other = Folder::new();
-    let whole = Fpm::start(&other, 1, "");
-    let plan = site.plan(&folder, "200ms", "'pm.max_children' = 2");
-    let text = fs::read_to_string(&plan).expect("readable").replace(&site.fpm.name(), &whole.name());
-    fs::write(&plan, text).expect("written");
-    let nowhere = folder.run(&["sweep", &plan, "--live"]);
-    assert!(nowhere.code == 1 && nowhere.stderr.contains("add as its last line: include = "), "{nowhere:?}");
 }
 
 #[test]

@@ -64,6 +64,11 @@ impl Machine {
         );
         let systemctl = machine.folder.join("systemctl");
         fs::set_permissions(&systemctl, fs::Permissions::from_mode(0o755)).expect("its mode");
+        // Root finds systemctl in the system's folders, whatever PATH says.
+        let mounts = format!("--mount=/proc/{}/ns/mnt", machine.holder.id());
+        let stand_in = [Path::new("mount"), Path::new("--bind"), &systemctl, Path::new("/usr/bin/systemctl")];
+        let bound = Command::new("nsenter").arg(mounts).args(stand_in).status().expect("util-linux");
+        assert!(bound.success(), "systemd (./x test installs it)");
         let site = machine.folder.join("site.py").display().to_string();
         let start = format!("/usr/bin/python3 {site} --port {port} {}", args.join(" "));
         let text = format!("[Service]\nExecStart={start}\nEnvironment=\"GREETING=100%% $good\" {environment}\n");

@@ -221,7 +221,17 @@ fn what_visitors_come_to_fear_is_put_back_during_the_watch() {
     let visitors = Visitors::come(&site, 6);
     let ([web, pool], url) = (site.names(), site.url());
     let args = ["tune", &web, &pool, "--url", &url, "-d", "1s", "--warm-up", "200ms", "--blocks", "4", "--live"];
-    let more = ["--range", "php-fpm.pm.max_children=2..3", "--trials", "2", "--keep", "--watch", "100s"];
+    let more = [
+        "--range",
+        "php-fpm.pm.max_children=2..3",
+        "--only",
+        "php-fpm.pm.max_children",
+        "--trials",
+        "4",
+        "--keep",
+        "--watch",
+        "100s",
+    ];
     let mut tune = Tune::start(&site.folder, &[&args[..], &more].concat());
     tune.wait_for_watch();
     wait_until("the larger pool", || site.pool() == 3);
@@ -243,7 +253,7 @@ fn without_visitors_a_light_load_watches_and_slow_answers_end_it() {
     let site = Site::start();
     let ([_, pool], url) = (site.names(), site.url());
     let args = ["tune", &pool, "--url", &url, "-c", "8", "-d", "500ms", "--warm-up", "100ms", "--blocks", "4"];
-    let keep = ["--range", "pm.max_children=1..8", "--trials", "2", "--keep", "--watch"];
+    let keep = ["--range", "pm.max_children=1..8", "--only", "pm.max_children", "--trials", "4", "--keep", "--watch"];
     let wrong = site.folder.run(&[&args[..], &["--watch", "5s"]].concat());
     assert!(wrong.code == 2 && wrong.stderr.contains("--keep"), "{wrong:?}");
     let mut tune = Tune::start(&site.folder, &[&args[..], &keep, &["100s"]].concat());
@@ -275,7 +285,8 @@ fn without_visitors_a_light_load_watches_and_slow_answers_end_it() {
 fn watched(folder: &Folder, target: &Target) -> (Tune, i32) {
     let (name, url) = (target.name(), target.url());
     let args = ["tune", &name, "--url", &url, "-c", "8", "-d", "300ms", "--warm-up", "50ms", "--blocks", "4"];
-    let more = ["--range", "workers=1..4", "--trials", "2", "--keep", "--watch", "100s", "--seed", "1"];
+    let more =
+        ["--range", "workers=1..4", "--only", "workers", "--trials", "4", "--keep", "--watch", "100s", "--seed", "1"];
     let mut tune = Tune::start(folder, &[&args[..], &more].concat());
     tune.wait_for_watch();
     let ours = folder.path().display().to_string();

@@ -16,6 +16,7 @@ use found::{Configuration, ask, code, locate, not_found, started_on, status_url}
 use knobs::{CLAMPS, OLD_NAMES, directive_needs};
 use lastdrop_model::settings::Spares;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings};
+use lastdrop_probe::ProbeError;
 use lastdrop_probe::listeners;
 use lastdrop_probe::process::Birth;
 use lastdrop_probe::status::{self, StatusPage};
@@ -64,6 +65,8 @@ impl Apache {
                     let listeners = listeners::of_process(p.pid).unwrap_or_default();
                     candidates.push(Candidate { pid: p.pid, found: (birth, located), config: Some(config), listeners });
                 }
+                // One that ends while it is looked at is not there.
+                Err(ServerError::Probe(ProbeError::Gone(_))) => {}
                 Err(e) => refused = Some(e),
             }
         }

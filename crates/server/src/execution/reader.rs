@@ -42,6 +42,8 @@ fn take(uid: u32, gid: u32, groups: &[libc::gid_t]) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -52,6 +54,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let secret = dir.path().join("secret");
         std::fs::write(&secret, "root's").expect("written");
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).expect("its mode");
         let mut birth = Birth::of(std::process::id() as i32).expect("this process");
         (birth.uid, birth.gid, birth.groups) = (65534, 65534, Vec::new());
         {

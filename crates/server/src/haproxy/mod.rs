@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lastdrop_model::{Knob, Setting, Settings};
+use lastdrop_probe::ProbeError;
 use lastdrop_probe::listeners::Endpoint;
 use lastdrop_probe::process::{self, Birth};
 use lastdrop_probe::status::StatusSource;
@@ -105,6 +106,8 @@ impl Haproxy {
                     let found = (birth, has_master, command_line, configs);
                     candidates.push(Candidate { pid: p.pid, found, config, listeners: listeners_of(p.pid) });
                 }
+                // One that ends while it is looked at is not there.
+                Err(ServerError::Probe(ProbeError::Gone(_))) => {}
                 Err(e) => refused = Some(e),
             }
         }

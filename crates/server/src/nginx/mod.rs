@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lastdrop_model::{Knob, Role, Setting, Settings};
+use lastdrop_probe::ProbeError;
 use lastdrop_probe::listeners;
 use lastdrop_probe::process::{self, Birth};
 use lastdrop_probe::status::StatusSource;
@@ -126,6 +127,8 @@ impl Nginx {
                     candidates.push(Candidate { pid: p.pid, found: (birth, built), config: Some(main), listeners });
                 }
                 Ok(None) => {}
+                // One that ends while it is looked at is not there.
+                Err(ServerError::Probe(ProbeError::Gone(_))) => {}
                 Err(e) => refused = Some(e),
             }
         }
