@@ -258,7 +258,9 @@ pub struct ModPhp {
 impl ModPhp {
     /// With a pool of so many workers, and these further lines.
     pub fn start(folder: &Folder, workers: u64, lines: &str) -> ModPhp {
-        let (port, run) = (super::free_port(), open_folder(folder, "modphp"));
+        // Nobody but root may write where the configuration is.
+        let (port, run) = (super::free_port(), folder.join("modphp"));
+        fs::create_dir_all(&run).expect("a folder");
         let docs = open_folder(folder, "modphp/docs");
         let modules = "/usr/lib/apache2/modules";
         let php = fs::read_dir(modules)
