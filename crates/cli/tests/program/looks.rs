@@ -286,7 +286,8 @@ fn a_row_that_was_measured_beside_another_program_is_measured_again_a_few_times_
 fn pages_behind_a_login_are_traced_profiled_and_sized_by_the_sessions_of_a_plan() {
     let folder = Folder::new();
     let sessions = open_folder(&folder, "sessions");
-    let fpm = Fpm::start(&folder, 2, &format!("php_admin_value[session.save_path] = {}", sessions.display()));
+    let lines = format!("pm.status_path = /status\nphp_admin_value[session.save_path] = {}", sessions.display());
+    let fpm = Fpm::start(&folder, 2, &lines);
     let (_nginx, port, root) = site(&folder, &fpm);
     fs::write(root.join("secret.txt"), "for members").expect("written");
     let hits = open_folder(&folder, "hits").join("hits");

@@ -61,7 +61,10 @@ fn nothing_follows_on_a_connection_whose_request_asks_for_its_end() {
         let p = main_phase(&run);
         let failed = &p["requests"]["failed"];
         assert_eq!((n(&p["requests"]["answered"]), n(&failed["closed"]), n(&failed["reset"])), (200, 0, 0), "{p}");
-        assert_eq!(n(&p["connections"]["opened"]), connections, "{args:?}: {}", p["connections"]);
+        // Where the last request of the 200 is the first of a session, that session ends there, for each of four users at most.
+        let opened = n(&p["connections"]["opened"]);
+        let most = if connections == 200 { connections } else { connections + 4 };
+        assert!((connections..=most).contains(&opened), "{args:?}: {}", p["connections"]);
     }
     for (field, why) in [
         ("Content-Length: 5", "there is no body"),

@@ -139,7 +139,8 @@ pub(crate) fn is_peer(text: &[u8]) -> bool {
 
 /// A host name, an address, either with a port, or `-`. A name has a letter: a bare number is none.
 pub(crate) fn is_client(text: &[u8]) -> bool {
-    let in_name = |b: &u8| b.is_ascii_alphanumeric() || b"-._*?%~".contains(b);
+    // Some resolvers of old wrote names in their own character set.
+    let in_name = |b: &u8| b.is_ascii_alphanumeric() || b"-._*?%~".contains(b) || !b.is_ascii();
     if text.iter().all(in_name) {
         let number = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
         return !number(text) && (text.contains(&b'.') || !text.starts_with(b"-") || text == b"-") && !is_decimal(text);
