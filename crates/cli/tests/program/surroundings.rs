@@ -81,7 +81,7 @@ fn a_limit_on_the_size_of_files_is_a_full_disk_and_no_end() {
     let target = Target::start(&folder, &[]);
     // Blocks of 512 bytes: a log of requests is soon full.
     let log = folder.join("requests.csv").display().to_string();
-    let args = ["run", &target.url(), "-c", "2", "-d", "3s", "--log", &log];
+    let args = ["run", &target.url(), "-c", "2", "-n", "24000", "-d", "60s", "--log", &log];
     let done = Done::of(after(&folder, "ulimit -f 3000", &args).output().expect("it runs"), &args);
     assert!(done.code >= 0 && done.stdout.contains("answered"), "{done:?}");
     assert!(done.stderr.contains("File too large"), "{done:?}");

@@ -153,7 +153,7 @@ fn what_cannot_be_followed_is_refused_in_words() {
     File::create(&packed).expect("a file").write_all(&[0x1f, 0x8b, 8, 0, 0]).expect("written");
     for (args, code, word) in [
         (vec!["top", "/no/such.log"], 2, "there is no file"),
-        (vec!["top", "/"], 1, "no file that grows"),
+        (vec!["top", "/"], 1, "it is a folder"),
         (vec!["top", packed.to_str().expect("text")], 1, "packed"),
         (vec!["top", "nginx", "--from-start"], 2, "about logs"),
         (vec!["top"], 2, "LOG"),
