@@ -43,7 +43,7 @@ pub struct RecordArgs {
     /// A host that is passed on to, by a browser that has this as its proxy; may be several
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', value_parser = host)]
     pub host: Vec<String>,
-    /// Address of this machine alone, and port; port 0 takes a free one [default: 127.0.0.1:8888; where there is only IPv6, [::1]:8888]
+    /// Address of this machine alone, and port; port 0 takes a free one [default: 127.0.0.1:8888, or that port of ::1 where there is only IPv6]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
     /// The plan; values that were entered go to FILE with the ending .csv beside it, both of mode 0600 [default: a new plan.toml]

@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(50);
     after_help = "The URL that is printed first lets in whoever has it. Runs that are under way are seen, whichever process makes them.\n\nExamples:\n  lastdrop ui\n  lastdrop ui --listen 127.0.0.1:8484\n  lastdrop ui --listen 0.0.0.0:8484 --listen-anyway --name box.example --tls-cert box.pem --tls-key box.key"
 )]
 pub struct UiArgs {
-    /// Address of this machine alone, and port; port 0 takes a free one [default: 127.0.0.1:0; where there is only IPv6, [::1]:0]
+    /// Address of this machine alone, and port; port 0 takes a free one [default: a free port of 127.0.0.1, or of ::1 where there is only IPv6]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
     /// Listen also where other machines can connect, by TLS

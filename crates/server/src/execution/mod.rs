@@ -1,8 +1,8 @@
 //! The only place that executes a program for a server: to ask it something, to start a second instance beside it, to start it again.
 //!
 //! What a process says of itself is a claim of its owner. A program is therefore executed with the rights of the process that it
-//! stands for ([`rights`]), a question in an environment of ours ([`environment`]), and with root's rights only if nobody but root
-//! could have written what it executes ([`trust`]). Each execution is logged.
+//! stands for (`rights`), a question in an environment of ours (`environment`), and with root's rights only if nobody but root
+//! could have written what it executes (`trust`). Each execution is logged.
 
 mod bounded;
 mod environment;
