@@ -125,12 +125,15 @@ def main():
 
 HEAD = """# A fleet under blows
 
-`./x lab fleet` runs `lastdrop run --fleet` on three agents in namespaces, against an nginx that writes down each request, and strikes one part at a
-moment that a seed chooses. After each blow it holds: what each agent says that it sent is what the server has written down (of a lost agent: no
-more than that), `due = sent + unsent` and `sent` = all that became of them, for the whole and for each agent; what the broker had acknowledged is with
-the coordinator; the report is whole, or names who is lost; the next command adds what came late, the agents stay for the next run, and nothing is left
-waiting. Five of each are in the tests.
+`./x lab fleet` runs `lastdrop run --fleet` on three agents in namespaces, against an nginx that writes down each request. It strikes one part at a
+moment that a seed chooses. After each blow this must hold:
 
-An agent's engine is a thread of its process: what is killed is the agent, and what hangs is the agent as a whole (SIGSTOP).
+* what each agent says that it sent is what the server has written down (of a lost agent: no more than that);
+* `due = sent + unsent`, and `sent` is the sum of all fates, for the whole and for each agent;
+* what the broker had acknowledged is with the coordinator;
+* the report is whole, or names the lost agent, and the next command adds what came late;
+* the agents stay for the next run, and nothing is left waiting.
+
+Five of each are in the tests. An agent's engine is a thread of its process: the agent as a whole is killed, or hangs (SIGSTOP).
 
 """

@@ -17,8 +17,8 @@ from .setups import MOST_POINTS, SETUPS
 PAGE = Path("docs/tune-lab.md")
 HEAD = """# What tunes reach in the lab
 
-`./x lab tune` tunes real servers whose best settings are known: all combinations of a few settings of each were measured once
-(`--grid`, in labs/tuning/grids), and what a tune chooses is worth what the nearest of them gave.
+`./x lab tune` tunes real servers whose best settings are known. All combinations of a few settings of each were measured once
+(`--grid`, in labs/tuning/grids). What a tune chooses is worth what the nearest of them gave.
 """
 
 
@@ -34,10 +34,13 @@ SIMULATED = """
 
 `cargo test -p lastdrop-tune --test strategies` searches these grids, and planted surfaces with conditional settings, many times over with noise
 (`SEEDS=100`: 1,600 and 1,000 searches at each noise). With 5 % of noise 98 % of searches come to 95 % of the best or more on the grids and 97 % on the planted
-surfaces, with 10 % of noise 93 and 91 %. On the planted surfaces, with up to eight settings, random search comes to that in 78 and 70 %, TPE in 87 and 75 %, one factor at a
-time in 64 and 55 %, one coordinate after the other in 49 and 38 %. A grid of a real server has at most 48 points, of which 25 trials cover half whichever they are: there
-random search, TPE and coordinates come as far (98 and 95 %), but the first two use all of their trials where this search ends when nothing promises more; one factor at a time
-reaches 82 and 79 %.
+surfaces, with 10 % of noise 93 and 91 %.
+
+On the planted surfaces, with up to eight settings, random search comes to that in 78 and 70 %. TPE comes to it in 87 and 75 %, one factor at a
+time in 64 and 55 %, one coordinate after the other in 49 and 38 %.
+
+A grid of a real server has at most 48 points, of which 25 trials cover half, whichever they are. There random search, TPE and coordinates come as
+far (98 and 95 %). The first two use all of their trials, while this search ends when nothing promises more. One factor at a time reaches 82 and 79 %.
 """
 
 

@@ -33,6 +33,7 @@ use crate::commands::ui::UiArgs;
 use crate::commands::watch::WatchArgs;
 use crate::commands::watchdog::WatchdogArgs;
 use crate::exit;
+use crate::help::arranged;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -57,7 +58,7 @@ Examples:
 #[command(
     name = "lastdrop",
     version,
-    about = "Measures a web server honestly, finds better settings, and proves that they help",
+    about = "Load-tests a web server without coordinated omission, says what limits it, and finds better settings",
     after_help = format!("Also ab, siege, httperf, http_load, lwp-bench, wrk and wrk2, by their own flags: lastdrop ab -h\n\n{}", exit::HELP),
     after_long_help = format!("{EXAMPLES}\n{}", exit::HELP),
 )]
@@ -144,7 +145,7 @@ pub fn read(args: &[OsString]) -> Result<Cli, clap::Error> {
     let number = |a: &clap::Arg| a.get_value_names().is_some_and(|n| numbers.iter().any(|number| n[0] == *number));
     // -5s and -inf too.
     let mark = |a: clap::Arg| if number(&a) { a.allow_hyphen_values(true) } else { a };
-    let matches = Cli::command().mut_subcommands(|c| c.mut_args(mark)).try_get_matches_from(args)?;
+    let matches = arranged(Cli::command()).mut_subcommands(|c| c.mut_args(mark)).try_get_matches_from(args)?;
     Cli::from_arg_matches(&matches)
 }
 
@@ -154,6 +155,6 @@ mod tests {
 
     #[test]
     fn the_table_of_options_is_consistent() {
-        Cli::command().debug_assert();
+        arranged(Cli::command()).debug_assert();
     }
 }

@@ -32,8 +32,14 @@ impl From<Exit> for ExitCode {
 }
 
 pub const HELP: &str = "\
-Exit codes: 0 done; 1 it could not be done, or nothing was answered; 2 wrong usage or plan; 3 an objective was missed;
-4 the measurement is invalid; 129 the terminal has gone, and the report is kept; 130 ended by Ctrl-C, with its report.";
+Exit codes:
+  0    done
+  1    it could not be done, or nothing was answered
+  2    wrong usage or plan
+  3    an objective was missed
+  4    the measurement is invalid
+  129  the terminal has gone; the report is kept
+  130  ended by Ctrl-C, with its report";
 
 /// What was asked for cannot be meant: exit 2 instead of 1.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ mod commands;
 mod exit;
 mod export;
 mod fleet;
+mod help;
 mod junit;
 mod names;
 mod narrator;
@@ -14,6 +15,8 @@ mod personality;
 mod replay;
 mod resident;
 mod run_plan;
+#[cfg(test)]
+mod sentences;
 mod signals;
 mod stdio;
 mod title;

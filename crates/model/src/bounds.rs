@@ -2,7 +2,7 @@
 //!
 //! One table. An option, a key of a plan and [`crate::Plan::check`] read the same row, so that none of them lets through
 //! what another refuses. The most of a row is what a run can do (or what arithmetic on it is sure to hold), not what makes
-//! sense. `docs/manual.md` has the table; a test keeps it the same.
+//! sense. `docs/bounds.md` has the table; a test keeps it the same.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -359,11 +359,11 @@ mod tests {
 
     #[test]
     fn the_manual_has_the_table() {
-        let manual =
-            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/manual.md")).expect("there");
+        let page =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bounds.md")).expect("there");
         let row = |b: &&Bound| format!("| {} | {} | {} | {} |\n", b.name, b.show(b.least), b.show(b.most), b.what);
         let table: String = ALL.iter().map(row).collect();
-        assert!(manual.contains(&table), "write it into docs/manual.md:\n{table}");
+        assert!(page.contains(&table), "write it into docs/bounds.md:\n{table}");
     }
 
     #[test]

@@ -38,8 +38,8 @@ use crate::stdio::{self, note};
 )]
 pub struct DoctorArgs {
     #[arg(value_name = "SERVER", help = format!(
-        "The server, or several; those behind it are found by their connections [default: whoever listens at the URL]: {}; AGENT/KIND \
-         is one on the machine of a fleet's agent, A,B/KIND the same on several that share the load",
+        "The server, or several [default: the one that listens at the URL]. Servers behind it are found by their connections. \
+         Kinds: {}. AGENT/KIND is a server on the machine of a fleet's agent, A,B/KIND the same server on several that share the load",
         kinds::list_with_files(Kind::is_program)
     ))]
     pub servers: Vec<ServerRef>,
@@ -95,6 +95,9 @@ const TIME: Duration = Duration::from_secs(12);
 /// The same of traffic that is there.
 const OBSERVE: Duration = Duration::from_secs(30);
 
+/// A finding's name that is less like what was asked for is no suggestion (Jaro and Winkler's measure, as for the keys of plans).
+const NEAR: f64 = 0.8;
+
 pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     if args.list {
         stdio::out(doctor_list(all_about().iter().map(|a| (a.id, a.severity, a.what))));
@@ -102,11 +105,9 @@ pub fn doctor(args: DoctorArgs) -> Result<Exit> {
     }
     if let Some(id) = &args.explain {
         let Some(found) = about(id) else {
-            let near = all_about()
-                .iter()
-                .map(|a| a.id)
-                .max_by(|a, b| strsim::jaro_winkler(a, id).total_cmp(&strsim::jaro_winkler(b, id)));
-            let near = near.map_or_else(String::new, |n| format!("; did you mean {n}?"));
+            let likeness = |a: &&str| strsim::jaro_winkler(a, id);
+            let near = all_about().iter().map(|a| a.id).max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+            let near = near.filter(|n| likeness(n) > NEAR).map_or(".".into(), |n| format!("; did you mean {n}?"));
             return Err(
                 UsageError(format!("there is no finding '{id}'{near} All of them: lastdrop doctor --list")).into()
             );

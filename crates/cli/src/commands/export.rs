@@ -23,8 +23,8 @@ pub struct ExportArgs {
     /// A run: its id, the beginning of it, or 'last'
     pub id: String,
     #[arg(long, value_name = "FORMAT", default_value = EXPORTERS[0].name(), value_parser = format, help = format!(
-        "Which form: {}",
-        EXPORTERS.map(|e| format!("{} ({})", e.name(), e.about())).join(", ")
+        "The form. {}",
+        EXPORTERS.map(|e| format!("{} is {}.", e.name(), e.about())).join(" ")
     ))]
     pub format: &'static dyn Exporter,
     /// The file to write, '-' for stdout, or the URL of a collector (otlp)

@@ -18,7 +18,8 @@ use crate::outfile::Outfile;
 )]
 pub struct KnobsArgs {
     #[arg(required_unless_present = "kind_schema", value_name = "SERVER", help = format!(
-        "The servers ([NAME=]SERVER): {}, each with @URL of its listener; AGENT/KIND or A,B/KIND is one on the machines of a fleet's agents",
+        "The server, or several ([NAME=]SERVER), each with @URL of its listener. Kinds: {}. AGENT/KIND or A,B/KIND is a server on the \
+         machines of a fleet's agents",
         kinds::list_with_files(Kind::can_change)
     ))]
     pub servers: Vec<ServerRef>,

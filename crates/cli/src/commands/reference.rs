@@ -1,12 +1,13 @@
-//! What is made of the program's own tables for those who package it and for the manual: completions of shells, man pages,
-//! the chapters of findings and settings. Hidden from help: a package has them already.
+//! What is made of the program's own tables, for packages and for the manual: shell completions, man pages, the pages of findings,
+//! settings and options. Hidden from help, because a package has them already.
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use clap::{Args, CommandFactory, ValueEnum};
+use clap::{Arg, Args, CommandFactory, ValueEnum};
 use clap_complete::Shell;
 use lastdrop_diagnose::findings::{About, all_about};
 use lastdrop_model::documents::Severity;
@@ -14,6 +15,7 @@ use lastdrop_server::{KnobTable, knob_tables};
 
 use crate::args::Cli;
 use crate::exit::Exit;
+use crate::help::arranged;
 use crate::stdio;
 
 #[derive(Debug, Args)]
@@ -36,17 +38,24 @@ pub enum Chapter {
     Findings,
     /// The settings of all kinds of servers
     Knobs,
+    /// The options of each command, written into the pages of a folder
+    Commands,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  lastdrop chapter findings > docs/findings.md")]
+#[command(
+    after_help = "Examples:\n  lastdrop chapter findings > docs/findings.md\n  lastdrop chapter commands docs/commands"
+)]
 pub struct ChapterArgs {
     pub chapter: Chapter,
+    /// The folder with a page for each command
+    #[arg(required_if_eq("chapter", "commands"))]
+    pub folder: Option<PathBuf>,
 }
 
 /// The commands that a person may give.
 fn shown() -> clap::Command {
-    let all = Cli::command();
+    let all = arranged(Cli::command());
     let visible: Vec<clap::Command> = all.get_subcommands().filter(|c| !c.is_hide_set()).cloned().collect();
     let shown = clap::Command::new("lastdrop").version(env!("CARGO_PKG_VERSION")).subcommand_required(true);
     let text = |styled: Option<&clap::builder::StyledStr>| styled.cloned().unwrap_or_default();
@@ -69,11 +78,93 @@ pub fn man(args: &ManArgs) -> Result<Exit> {
 }
 
 pub fn chapter(args: &ChapterArgs) -> Result<Exit> {
-    stdio::out(match args.chapter {
-        Chapter::Findings => findings_page(all_about(), &knob_tables()),
-        Chapter::Knobs => knobs_page(&knob_tables()),
-    });
+    match args.chapter {
+        Chapter::Findings => stdio::out(findings_page(all_about(), &knob_tables())),
+        Chapter::Knobs => stdio::out(knobs_page(&knob_tables())),
+        Chapter::Commands => write_options(args.folder.as_deref().context("there is a folder")?)?,
+    }
     Ok(Exit::Done)
+}
+
+/// What stands before the generated part of a command's page.
+const MARK: &str = "<!-- From here on: lastdrop chapter commands docs/commands -->\n";
+
+/// Writes the options of each command at the end of its page, which is begun if there is none.
+fn write_options(folder: &Path) -> Result<()> {
+    let mut shown = shown();
+    shown.build();
+    for command in shown.get_subcommands().filter(|c| c.get_name() != "help") {
+        let name = command.get_name();
+        let path = folder.join(format!("{name}.md"));
+        let page = match fs::read_to_string(&path) {
+            Ok(page) => page,
+            Err(e) if e.kind() == ErrorKind::NotFound => format!("# {name}\n"),
+            Err(e) => return Err(e).with_context(|| path.display().to_string()),
+        };
+        let by_hand = page.split(MARK).next().unwrap_or_default().trim_end();
+        let page = format!("{by_hand}\n\n{MARK}{}", options_section(command, name));
+        fs::write(&path, page).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// Markdown: a table for each group of options, and the same for each command of this command.
+fn options_section(command: &clap::Command, name: &str) -> String {
+    let mut page = format!("\n## Options of {name}\n");
+    let mut groups: Vec<(&str, Vec<&Arg>)> = Vec::new();
+    for arg in command.get_arguments().filter(|a| !a.is_hide_set() && a.get_id() != "help") {
+        let heading = arg.get_help_heading().unwrap_or(if arg.is_positional() { "Arguments" } else { "Options" });
+        match groups.iter_mut().find(|(group, _)| *group == heading) {
+            Some((_, args)) => args.push(arg),
+            None => groups.push((heading, vec![arg])),
+        }
+    }
+    for (heading, args) in groups {
+        let _ = write!(page, "\n**{heading}**\n\n| option | what it does |\n|---|---|\n");
+        for arg in args {
+            let _ = writeln!(page, "| {} | {} |", spelling(arg), meaning(arg));
+        }
+    }
+    for inner in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+        page.push_str(&options_section(inner, &format!("{name} {}", inner.get_name())));
+    }
+    page
+}
+
+/// `-c`, `--users N`
+fn spelling(arg: &Arg) -> String {
+    let value = arg.get_value_names().filter(|_| arg.get_action().takes_values()).unwrap_or_default().join(" ");
+    let names: Vec<String> =
+        arg.get_short().map(|c| format!("-{c}")).into_iter().chain(arg.get_long().map(|l| format!("--{l}"))).collect();
+    let code = |text: &str| format!("`{}`", text.trim().replace('|', "\\|"));
+    match names.split_last() {
+        None => code(&value),
+        Some((last, before)) => {
+            let mut all: Vec<String> = before.iter().map(|n| code(n)).collect();
+            all.push(code(&format!("{last} {value}")));
+            all.join(", ")
+        }
+    }
+}
+
+/// The help of an option, with its values and its default.
+fn meaning(arg: &Arg) -> String {
+    let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
+    let mut text = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    if !arg.is_hide_possible_values_set() && arg.get_action().takes_values() {
+        let values: Vec<String> =
+            arg.get_possible_values().iter().filter(|v| !v.is_hide_set()).map(|v| v.get_name().to_string()).collect();
+        if !values.is_empty() {
+            let _ = write!(text, " [{}]", values.join(", "));
+        }
+    }
+    if !arg.is_hide_default_value_set() && arg.get_action().takes_values() {
+        let defaults: Vec<_> = arg.get_default_values().iter().map(|v| v.to_string_lossy()).collect();
+        if !defaults.is_empty() {
+            let _ = write!(text, " [default: {}]", defaults.join(" "));
+        }
+    }
+    plain(&text)
 }
 
 /// Markdown: a section for each finding, limits first.
@@ -124,7 +215,7 @@ fn knobs_page(tables: &[KnobTable]) -> String {
     let mut page = String::from(
         "# Settings\n\nWhat `sweep` and `tune` can change, and `lastdrop knobs SERVER` reads from a running server. Made of the program's own\n\
          tables (`lastdrop chapter knobs`). *Needs* is what a change takes to come into force; where a kind has its own ways\n\
-         is in [the manual](manual.md#kinds-of-servers).\n",
+         is in [Kinds of servers](servers.md).\n",
     );
     for table in tables {
         let of = if table.of.is_empty() { String::new() } else { format!(" ({})", table.of) };

@@ -59,8 +59,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub junit: Option<String>,
     #[arg(long, value_name = "SERVER", value_parser = str::parse::<ServerRef>, help_heading = "Output", help = format!(
-        "Look at this server beside the load, with its status page: {} … [default: the one that listens at the URL, if it \
-         is on this machine, from outside]; AGENT/KIND is one on the machine of a fleet's agent",
+        "Sample this server beside the load, with its status page [default: the one that listens at the URL, if it is on this \
+         machine, from outside]. Kinds: {} …. AGENT/KIND is a server on the machine of a fleet's agent",
         kinds::list(Kind::is_program)
     ))]
     pub server: Option<ServerRef>,

@@ -28,7 +28,8 @@ use crate::view::{Progress, View};
 )]
 pub struct SizeArgs {
     #[arg(required = true, value_name = "SERVER", help = format!(
-        "The server, or several ([NAME=]SERVER), each by itself: {}, each with @URL of its listener; the workers of other kinds are shown by lastdrop watch",
+        "The server, or several ([NAME=]SERVER), each by itself, with @URL of its listener. Kinds: {}. lastdrop watch shows the workers of \
+         other kinds",
         kinds::list_with_files(|k| k.can_change() && k.is_program())
     ))]
     pub servers: Vec<ServerRef>,
@@ -49,8 +50,8 @@ pub struct SizeArgs {
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = within::<u64>(PER_WORKER))]
     pub requests_per_worker: u64,
     #[arg(long = "variant", value_name = "NAME=LINES", requires = "url", value_parser = pair, help = format!(
-        "What is to be seen in the size of a worker: 'NAME=DIRECTIVE; DIRECTIVE' of {}, 'NAME=SETTING VALUE; SETTING VALUE' of \
-         others; of several servers each line begins with its server's name, SERVER.SETTING; may be given several times",
+        "Show what these settings do to the size of a worker: 'NAME=DIRECTIVE; DIRECTIVE' of {}, 'NAME=SETTING VALUE; SETTING \
+         VALUE' of others. Of several servers each line begins with its server's name, SERVER.SETTING. May be given several times",
         kinds::titles(|k| k.directives)
     ))]
     pub variants: Vec<(String, String)>,

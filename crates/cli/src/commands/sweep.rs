@@ -24,7 +24,7 @@ use crate::stdio::note;
     after_help = "Examples:\n  lastdrop sweep examples/tuning-table.toml\n  lastdrop sweep plan.toml --csv table.csv --json table.json\n  lastdrop sweep examples/variants.toml --rounds 5 --sort avtime"
 )]
 pub struct SweepArgs {
-    /// The plan: see examples/ and docs/manual.md
+    /// The plan: see examples/ and docs/commands/sweep.md
     pub plan: PathBuf,
     /// Measure every row so often, in interleaved rounds; shows an interval [default: what the plan says, or 1]
     #[arg(long, value_name = "N", value_parser = within::<u32>(ROUNDS))]

@@ -29,7 +29,7 @@ use crate::view::tty::{KeySignals, Stream};
 )]
 pub struct TopArgs {
     #[arg(value_name = "LOG|SERVER", required = true, help = format!(
-        "Access logs that grow, or a server with a status page: {}, each with @URL",
+        "Access logs that grow, or a server with a status page, with @URL. Kinds: {}",
         kinds::list_with_files(Kind::is_program)
     ))]
     pub sources: Vec<String>,

@@ -42,19 +42,19 @@ use crate::stdio::note;
 )]
 pub struct TuneArgs {
     #[arg(required = true, value_name = "SERVER", help = format!(
-        "The server, or several that are changed together ([NAME=]SERVER): {}, each with @URL of its listener; AGENT/KIND is one on \
-         the machine of a fleet's agent, A,B/KIND the same on several, where a setting is set on all",
+        "The server, or several that are changed together ([NAME=]SERVER), each with @URL of its listener. Kinds: {}. AGENT/KIND is a \
+         server on the machine of a fleet's agent, A,B/KIND the same server on several, where a setting is set on all",
         kinds::list_with_files(Kind::can_change)
     ))]
     pub servers: Vec<ServerRef>,
-    /// What to load: a URL, or a plan file (*.toml) with requests and their weights; healthy means that it answers as it does at the start
+    /// What to load: a URL, or a plan file (*.toml) with requests and their weights. Healthy means that it answers as it does at the start
     #[arg(long, value_name = "URL|PLAN")]
     pub url: String,
-    /// What the best settings are to be the best at
+    /// What the best settings are best at
     #[arg(long, value_name = "GOAL", default_value = "throughput", value_parser = ["throughput", "latency", "memory"])]
     pub goal: String,
-    /// What settings have to reach: 'p99<300ms,errors<0.1%'. With throughput as the goal each trial searches the highest rate that does,
-    /// with at most -c requests at once [default: 64]; else a trial that misses one does not count
+    /// What settings have to reach: 'p99<300ms,errors<0.1%'. With throughput as the goal each trial searches for the highest rate that
+    /// meets it, with at most -c requests at once. Otherwise a trial that misses one does not count
     #[arg(long, value_name = "OBJECTIVES", value_parser = objectives)]
     pub objective: Option<Objectives>,
     /// Memory that the server's workers may use together [default: what the machine has left]
@@ -63,39 +63,39 @@ pub struct TuneArgs {
     /// Leave the better settings in force
     #[arg(long)]
     pub keep: bool,
-    /// After the better settings were left in force, watch the server for so long, and put them back when errors or p99 get worse than they
-    /// were before: those of visitors with --live, else of a light load of the same requests
+    /// Watch the server with its better settings for so long, and restore it if errors or p99 get worse than before. They are those of
+    /// visitors with --live, otherwise of a light load of the same requests
     #[arg(long, value_name = "TIME", requires = "keep", value_parser = within::<Duration>(DURATION))]
     pub watch: Option<Duration>,
-    /// Where --live sees visitors, with their times, and what its lines look like [default: the logs that the server has open, where their
-    /// format has times; else its status page]
+    /// The access log in which --live sees visitors with their times, and its format [default: the logs that the server has open, if their
+    /// format has times; otherwise its status page]
     #[arg(long, value_name = "FILE[,LOGFORMAT]", requires = "live", value_parser = access_log)]
     pub access_log: Option<(PathBuf, Option<Format>)>,
-    /// A process beside it puts the servers back when it dies, or nothing happens for so long, 5s at least; 0s: none
+    /// A watchdog restores the servers if this tune dies, or nothing happens for so long. At least 5s; 0s is no watchdog
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = dead_man)]
     pub dead_man: Duration,
     #[command(flatten)]
     pub others: OthersArgs,
     #[command(flatten)]
     pub on: RunsOnArgs,
-    /// Look first as doctor does, for half a minute instead of a few seconds, and try what it proposes before anything else; of better
-    /// settings it is then said what holds the server back with them
+    /// Examine the servers first as doctor does, for half a minute, and try what it proposes before anything else. The report then also
+    /// says what limits the server with the better settings
     #[arg(long)]
     pub doctor: bool,
     /// Pairs of blocks in the race, at most
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = within::<u32>(RACE))]
     pub blocks: u32,
-    /// Trials of the search, at most, those included in which the best are measured again; the race of the best against the server as it
-    /// is comes after them
+    /// Trials of the search, at most, with those in which the best are measured again. The race of the best against the baseline comes
+    /// after them
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = within::<u32>(TRIALS))]
     pub trials: u32,
     /// No trial of the search begins after this time
     #[arg(long, value_name = "TIME", value_parser = within::<Duration>(DURATION))]
     pub time: Option<Duration>,
-    /// Go on where the same command was killed: no trial of it is measured again
+    /// Continue where the same command was killed: no trial is measured again
     #[arg(long)]
     pub resume: bool,
-    /// Search these settings and no others, of any that lastdrop knobs lists (several: with commas)
+    /// Search these settings and no others, of any that lastdrop knobs lists (several with commas)
     #[arg(long, value_name = "SETTING,…", value_delimiter = ',')]
     pub only: Vec<String>,
     /// Leave these alone
@@ -104,13 +104,13 @@ pub struct TuneArgs {
     /// Search a setting between two numbers
     #[arg(long, value_name = "SETTING=A..B", value_parser = range)]
     pub range: Vec<(String, u64, u64)>,
-    /// A setting that all trials have, but those of the server as it is
+    /// Set this in all trials except the baseline's
     #[arg(long, value_name = "SETTING=VALUE", value_parser = fixed)]
     pub fix: Vec<(String, Setting)>,
     /// Say of each setting why it is searched, or why not
     #[arg(long)]
     pub explain: bool,
-    /// Say what would be searched and how long that would take, and change nothing; the look before the search puts its load on for a
+    /// Say what would be searched and how long that would take, and change nothing. The look before the search puts its load on for a
     /// few seconds
     #[arg(long, conflicts_with_all = ["keep", "resume", "doctor"])]
     pub dry_run: bool,

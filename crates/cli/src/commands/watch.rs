@@ -36,8 +36,8 @@ use crate::view::tty::{KeySignals, Stream};
 )]
 pub struct WatchArgs {
     #[arg(value_name = "SERVER", required_unless_present = "replay", help = format!(
-        "The server, or several, also to see who is connected to whom ([NAME=]SERVER): {}, each with @URL; AGENT/KIND or \
-         A,B/KIND is one on the machines of a fleet's agents, side by side",
+        "The server, or several ([NAME=]SERVER), each with @URL; of several the chain is shown, too. Kinds: {}. AGENT/KIND or A,B/KIND is a \
+         server on the machines of a fleet's agents, side by side",
         kinds::list_with_files(Kind::is_program)
     ))]
     pub servers: Vec<ServerRef>,

@@ -51,8 +51,11 @@ fn place(exporter: &dyn Exporter) -> &'static str {
 
 /// The help of the option.
 pub fn help() -> String {
-    let form = |e: &dyn Exporter| format!("{}:{} ({})", e.name(), place(e), e.about());
-    format!("Hand on what happens while it happens, as often as wanted: {}", EXPORTERS.map(form).join(", "))
+    let form = |e: &dyn Exporter| format!("{}:{} is {}.", e.name(), place(e), e.about());
+    format!(
+        "Give what happens to other programs while it happens. May be given several times. {}",
+        EXPORTERS.map(form).join(" ")
+    )
 }
 
 /// Where pieces go.

@@ -55,7 +55,7 @@ pub struct LoadArgs {
     /// How long requests in flight may take once nothing more comes due [default: the timeout]
     #[arg(long, value_name = "TIME", value_parser = within::<Duration>(DRAIN))]
     pub drain: Option<Duration>,
-    /// Keep connections: on, off, or a number of requests on each [default: on; tune: off, but with --page]
+    /// Keep connections: on, off, or a number of requests on each [default: on]
     #[arg(long, value_name = "HOW", value_parser = str::parse::<KeepAlive>)]
     pub keepalive: Option<KeepAlive>,
     /// Seed of everything random; printed, so that a run can be repeated [default: random]

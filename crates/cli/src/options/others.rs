@@ -8,14 +8,14 @@ use lastdrop_server::Others;
 /// Others who use a server that is to be changed.
 #[derive(Debug, Clone, Default, Args)]
 pub struct OthersArgs {
-    /// Do it although other people use the server: by a graceful reload where that is enough
+    /// Change the server although other people use it, by a graceful reload if that is enough
     #[arg(long)]
     pub live: bool,
-    /// Whoever connects from this address is no visitor, but checks the server's health; may be given several times
+    /// A client with this address is a health check and no visitor; may be given several times
     #[arg(long, value_name = "ADDRESS")]
     pub ignore_source: Vec<IpAddr>,
-    /// Of the host change what belongs to the whole machine, too: conntrack's table, the queueing discipline, open files,
-    /// swapping, huge pages
+    /// Also change host settings of the whole machine: conntrack's table, the queueing discipline, open files, swapping,
+    /// huge pages
     #[arg(long)]
     pub host_wide: bool,
 }

@@ -56,8 +56,8 @@ pub struct RequestArgs {
     #[arg(long, requires = "page")]
     pub page_cache: bool,
     /// Where the server says its own time of a request: auto (Server-Timing, X-Runtime and others), header:NAME,
-    /// header:NAME:UNIT (s, ms, us) or `log:FILE[,FORMAT]` (its access log, joined by X-Request-Id); the report then says
-    /// what of each response is link, queue, server and upstream
+    /// header:NAME:UNIT (s, ms, us) or `log:FILE[,FORMAT]` (its access log, joined by X-Request-Id). The report then splits
+    /// each response into link, queue, server and upstream
     #[arg(long, value_name = "WHERE", value_parser = str::parse::<ServerTimeFrom>)]
     pub server_time: Option<ServerTimeFrom>,
     #[command(flatten)]

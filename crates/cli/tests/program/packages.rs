@@ -146,6 +146,7 @@ fn the_package_has_what_it_says() {
         ("usr/share/doc/lastdrop/changelog.gz", "-rw-r--r--"),
         ("usr/share/doc/lastdrop/THIRD-PARTY.gz", "-rw-r--r--"),
         ("usr/share/doc/lastdrop/manual.md.gz", "-rw-r--r--"),
+        ("usr/share/doc/lastdrop/commands/run.md.gz", "-rw-r--r--"),
     ] {
         assert_eq!(mode(path), Some(wanted), "{path}: {listed}");
     }

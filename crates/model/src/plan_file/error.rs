@@ -34,5 +34,9 @@ pub(super) fn suggestion(what: &str) -> String {
         }
         return format!("there are: {}", quoted[1..].join(", "));
     }
-    if what.contains("; ") { "correct it".into() } else { "see docs/manual.md, or lastdrop run --plan-schema".into() }
+    if what.contains("; ") {
+        "correct it".into()
+    } else {
+        "see docs/plan-file.md, or lastdrop run --plan-schema".into()
+    }
 }

@@ -236,7 +236,7 @@ think = "exp 1s"
             ("url = 'http://h/'\narrivals = 'poisson'\n", 1, "without a rate", "rate ="),
             ("url = 'http://h/'\n[[phase]]\nusers = 3\nduration = '1s'\narrivals = 'poisson'\n", 2, "arrivals", ""),
             ("url = 'http://h/'\n[[request]]\nbody = 'a'\nform = { a = 'b' }\n", 2, "more than one body", "keep one"),
-            ("url = 'http://h/'\n[[request]]\nform = ['a=b']\n", 3, "request.form: a list", "manual"),
+            ("url = 'http://h/'\n[[request]]\nform = ['a=b']\n", 3, "request.form: a list", "docs/plan-file.md"),
             ("url = 'http://h/'\nusers = 'many'\n", 2, "users must be a whole number", ""),
             ("url = 'http://h/'\npick = 3\n", 2, "pick: wanted", ""),
         ] {

@@ -22,7 +22,7 @@ impl Exporter for Csv {
     }
 
     fn about(&self) -> &'static str {
-        "a line a second, for spreadsheets"
+        "a line per second, for spreadsheets"
     }
 
     fn pieces(&self) -> Pieces {

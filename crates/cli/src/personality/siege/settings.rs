@@ -229,7 +229,7 @@ impl Order {
             "cookies" => self.cookies = truth(value),
             "login-url" | "ftp-login" | "ssl-ciphers" => {
                 let instead = match name {
-                    "login-url" => "a plan with a request that is sent once does this: see 'Plan files' in the manual",
+                    "login-url" => "a plan with a request that is sent once does this: see docs/plan-file.md",
                     "ftp-login" => "FTP is not spoken here",
                     _ => "cipher suites cannot be chosen here",
                 };

@@ -146,7 +146,7 @@ pub fn read(program: Program, args: &[String]) -> Result<Order, Refusal> {
                     1,
                     format!(
                         "wrk: -s {value}: Lua is not spoken here. A plan does what scripts are written for: several requests, \
-                         bodies, headers, values out of answers; see 'Plan files' in the manual, then: lastdrop run plan.toml"
+                         bodies, headers, values out of answers; see docs/plan-file.md, then: lastdrop run plan.toml"
                     ),
                 );
             }
