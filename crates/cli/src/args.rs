@@ -75,37 +75,37 @@ pub struct Cli {
 pub enum Command {
     /// Put load on a URL and report what happened
     Run(Box<RunArgs>),
-    /// Send the requests of an access log again: as they came, faster, at a rate, or as its users' sessions
+    /// Replay the requests of an access log: at its own times, faster, at a rate, or as user sessions
     Replay(Box<ReplayArgs>),
-    /// Write down what a browser does, through a proxy, as a plan
+    /// Record what a browser does, through a proxy, as a plan
     Record(RecordArgs),
-    /// Make a plan of what was recorded elsewhere: a HAR file, curl commands, files of siege and httperf
+    /// Convert a HAR file, curl commands, or files of siege and httperf into a plan
     Import(ImportArgs),
-    /// Find the highest rate that meets an objective, and throughput against users
+    /// Find the highest rate that meets an objective, and the knee
     Capacity(Box<CapacityArgs>),
     /// Is B faster or slower than A? Two runs, or two URLs or plans in interleaved blocks
     Compare(Box<CompareArgs>),
     /// Name what limits a server, with evidence, and what to change
     Doctor(Box<DoctorArgs>),
-    /// Find better settings for a server, prove them against the present ones, and put the old ones back
+    /// Find better settings for a server, prove them against the present ones, and restore these
     Tune(Box<TuneArgs>),
     /// Run a matrix of settings, users, requests and URLs from a plan file
     Sweep(SweepArgs),
     /// Real memory of a server's workers and how many fit
     Size(SizeArgs),
-    /// A server's settings: what they are, where that comes from, what they may be
+    /// List a server's settings: value, source, and what each may be
     Knobs(KnobsArgs),
     /// A server's processes, states, memory, queues and kernel events, live
     Watch(Box<WatchArgs>),
-    /// What a growing access log or a status page tells now: rate, errors, slowest classes, greediest clients
+    /// Show what a growing access log or a status page tells: rate, errors, slow classes, greedy clients
     Top(Box<TopArgs>),
-    /// Which system calls a request is made of, what they cost, and what would spare them
+    /// Which system calls a request makes, what they cost, and which could be spared
     Trace(Box<TraceArgs>),
     /// Where a server's CPU goes while it is under load: functions, libraries, a flame graph
     Profile(Box<ProfileArgs>),
     /// Replace workers that are too large, too old or stuck, gracefully, a few at a time
     Guard(Box<GuardArgs>),
-    /// Put back what a killed tune or sweep changed
+    /// Undo what a killed tune or sweep changed
     Restore(RestoreArgs),
     /// Put servers back when the tune that has started this dies or hangs
     #[command(hide = true)]
@@ -123,15 +123,15 @@ pub enum Command {
     History(HistoryArgs),
     /// Show a kept run again
     Show(ShowArgs),
-    /// The seconds of a run for other programs: CSV, HdrHistogram's log
+    /// Give a kept run to other programs: csv, hdr, events, prometheus, otlp
     Export(ExportArgs),
-    /// One file to look at: verdict, plots, tables; it needs no network
+    /// Write one HTML file: verdict, plots, tables; it needs no network
     Report(ReportArgs),
-    /// The kept runs as pages in a browser: search, follow a run, stop it, start it again, compare two
+    /// Show the kept runs in a browser: search, follow a run, stop it, start it again, compare two
     Ui(UiArgs),
-    /// Many machines as one: the broker, who is there, agents by ssh
+    /// Many machines as one: the broker, its agents, and starting them by ssh
     Fleet(FleetCommandArgs),
-    /// Be one of a fleet's machines: dial its broker, and do what the fleet is asked to
+    /// Make this machine part of a fleet: connect to its broker and follow its orders
     Agent(Box<AgentArgs>),
     /// A newcomer's first minute: tune an embedded server whose best setting is known
     Demo(DemoArgs),

@@ -120,7 +120,7 @@ options! {
         set |o, given| o.compressed = given.on(), number |_| None;
     /// Undo gzip and brotli: for expectations, for values taken from answers, and counted.
     decode: bool = false, Takes::Switch, flag "decode" "", key "decode", beside_a_file true,
-        help "Undo gzip and brotli, and count what comes out", description "Undo gzip and brotli.",
+        help "Decompress gzip and brotli, and count the bytes", description "Undo gzip and brotli.",
         set |o, given| (o.decode, o.compressed) = (given.on(), o.compressed || given.on()), number |_| None;
     /// HTTP/1.0 instead of 1.1.
     http10: bool = false, Takes::Word(&["1.0", "1.1"]), flag "http" "VERSION", key "version", beside_a_file true,
@@ -136,7 +136,7 @@ options! {
         set |o, given| o.chunked = given.number(), number |o| o.chunked;
     /// Send bodies only after `100 Continue`, or a second without it.
     expect_continue: bool = false, Takes::Switch, flag "expect-continue" "", key "expect_continue", beside_a_file true,
-        help "Send bodies only after '100 Continue', or a second without it",
+        help "Send bodies only after '100 Continue', or after one second without it",
         description "Send bodies only after `100 Continue`.",
         set |o, given| o.expect_continue = given.on(), number |_| None;
 }

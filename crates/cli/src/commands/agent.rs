@@ -38,19 +38,19 @@ pub struct AgentArgs {
     pub url: String,
     #[command(flatten)]
     pub token: TokenArgs,
-    /// What it is called in the fleet [default: this machine's name]
+    /// Its name in the fleet [default: this machine's name]
     #[arg(long, value_name = "NAME", value_parser = agent_name)]
     pub name: Option<String>,
-    /// A host that load may be put on; may be several [default: this machine only]
+    /// A host that it may load; several may be given [default: this machine only]
     #[arg(long, value_name = "HOST")]
     pub allow: Vec<String>,
-    /// A server here that the fleet may look at; may be several
+    /// A server here that the fleet may look at; several may be given
     #[arg(long = "server", value_name = "SERVER")]
     pub servers: Vec<ServerRef>,
-    /// Let the fleet change the settings of those servers, too
+    /// Let the fleet also change the settings of those servers
     #[arg(long, requires = "servers")]
     pub act: bool,
-    /// Never more requests a second, whatever a plan says
+    /// Most requests per second, whatever a plan says
     #[arg(long, value_name = "R", value_parser = within::<f64>(RATE))]
     pub max_rate: Option<f64>,
     /// End a run after this time, whatever a plan says

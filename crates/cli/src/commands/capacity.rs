@@ -38,19 +38,19 @@ pub struct CapacityArgs {
     /// No rate above this
     #[arg(long, value_name = "R", default_value_t = 1_000_000.0, value_parser = within::<f64>(RATE))]
     pub max_rate: f64,
-    /// The answer is held at least so long
+    /// Hold the answer for at least this long
     #[arg(short = 'd', long, value_name = "TIME", default_value = "15s", value_parser = within::<Duration>(DURATION))]
     pub hold: Duration,
-    /// All of it ends by then
+    /// End all of it by this time
     #[arg(long, value_name = "TIME", default_value = "115s", value_parser = within::<Duration>(DURATION))]
     pub max_time: Duration,
-    /// By so much the answer may be too low, percent
+    /// How much too low the answer may be, percent
     #[arg(long, value_name = "PERCENT", default_value_t = 2.5, value_parser = within::<f64>(PRECISION))]
     pub precision: f64,
     /// Most users of the staircase
     #[arg(short = 'c', long, value_name = "N", default_value_t = 256, value_parser = within::<u32>(STAIRCASE))]
     pub max_users: u32,
-    /// No staircase of users: no knee, no scalability law
+    /// Skip the staircase of users: no knee, no scalability law
     #[arg(long)]
     pub no_staircase: bool,
     /// How arrivals are spread: uniform or poisson

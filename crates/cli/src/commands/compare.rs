@@ -32,23 +32,23 @@ use crate::stdio::note;
     after_help = "Stored runs tell of the noise within them, not of what changed on the machine between them; for a decision use\n--live. A block is a stretch of load at A and one at B. Ratios are B / A.\n\nExamples:\n  lastdrop compare 3fa2 last                                      two runs of the store (see lastdrop history)\n  lastdrop compare before.json after.json --fail-on-worse         two exported runs\n  lastdrop compare ab-before.txt ab-after.txt                     what ab said then and now\n  lastdrop compare --live http://127.0.0.1:8080/ http://127.0.0.1:8081/ -c 20\n  lastdrop compare --live old.toml new.toml --blocks 20 -d 2s --fail-on-worse\n  lastdrop compare --live http://127.0.0.1:8080/ --aa             the noise of this machine"
 )]
 pub struct CompareArgs {
-    /// What was before: a run's id, an exported run (JSON), a report of ab, siege, wrk, wrk2, hey, oha, k6 or vegeta; with --live
-    /// a URL or a plan file
+    /// The baseline: a run's id, an exported run (JSON), or a report of ab, siege, wrk, wrk2, hey, oha, k6 or vegeta. With --live a
+    /// URL or a plan file
     #[arg(value_name = "A")]
     pub a: String,
-    /// What came after
+    /// The candidate, in the same form
     #[arg(value_name = "B", required_unless_present = "aa")]
     pub b: Option<String>,
-    /// Put load on both now, in interleaved blocks
+    /// Load both now, in interleaved blocks
     #[arg(long)]
     pub live: bool,
-    /// A against itself: the noise of this machine, kept for comparisons of stored runs
+    /// Compare A with itself: the noise of this machine, kept for comparisons of stored runs
     #[arg(long, requires = "live", conflicts_with = "b")]
     pub aa: bool,
-    /// Blocks, at most; it ends early when the answer is clear
+    /// Most blocks; the comparison ends early when the answer is clear
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = within::<u32>(BLOCKS))]
     pub blocks: u32,
-    /// Exit code 3 when B is worse in anything
+    /// Exit code 3 if B is worse in any metric
     #[arg(long)]
     pub fail_on_worse: bool,
     #[command(flatten)]

@@ -26,9 +26,9 @@ use crate::stdio::{self, note};
 
 #[derive(Debug, Args)]
 #[command(
-    mut_arg("users", |a| a.help("Users of the load that is asked about (closed loop) [default: 20]")),
-    mut_arg("duration", |a| a.help("How long the load that is asked about is on, or traffic is watched; the other steps follow it [default: 12s; --observe: 30s]")),
-    mut_arg("live", |a| a.help("The whole load although other people use the server; with --confirm by a graceful reload where that is enough")),
+    mut_arg("users", |a| a.help("Users of the load you ask about (closed loop) [default: 20]")),
+    mut_arg("duration", |a| a.help("How long the load you ask about lasts, or traffic is watched; it scales the other steps [default: 12s; --observe: 30s]")),
+    mut_arg("live", |a| a.help("Put on the whole load although other people use the server; with --confirm by a graceful reload if that is enough")),
     // Refused: a doctor has steps of its own.
     mut_arg("requests", |a| a.hide(true)),
     mut_arg("ramp_to", |a| a.hide(true)),
@@ -49,13 +49,13 @@ pub struct DoctorArgs {
     /// A few users only, below what the server can do
     #[arg(long, conflicts_with = "observe")]
     pub gentle: bool,
-    /// No load of ours: watch the traffic that is there
+    /// Put on no load: watch the traffic that is there
     #[arg(long)]
     pub observe: bool,
-    /// Make the change that is proposed, in interleaved blocks against the server as it is, and put it back
+    /// Try the proposed change in interleaved blocks against the server as it is, and restore it
     #[arg(long, conflicts_with_all = ["gentle", "observe", "from"])]
     pub confirm: bool,
-    /// With --confirm: leave the change in force where it helped
+    /// With --confirm: leave the change in force if it helped
     #[arg(long, requires = "confirm")]
     pub keep: bool,
     #[command(flatten)]
@@ -64,16 +64,16 @@ pub struct DoctorArgs {
     pub on: RunsOnArgs,
     #[command(flatten)]
     pub database: DatabaseArgs,
-    /// All wastes and risks, each with how it is known and what to change, not only a line for the ten that weigh most
+    /// Print each waste and risk in full, not only one line for the ten that weigh most
     #[arg(long)]
     pub all: bool,
-    /// List what can be found
+    /// List all findings
     #[arg(long, conflicts_with_all = ["json", "format"])]
     pub list: bool,
-    /// Diagnose again what an earlier --json has in it, without the server
+    /// Conclude again from the file of an earlier --json, without the server
     #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "gentle", "observe", "servers"])]
     pub from: Option<PathBuf>,
-    /// The background of a finding
+    /// What decides about a finding, and what looks like it
     #[arg(long, value_name = "ID", conflicts_with_all = ["json", "format"])]
     pub explain: Option<String>,
     #[command(flatten)]

@@ -48,7 +48,7 @@ pub struct GuardArgs {
     /// Replace workers that are older than this
     #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = within::<Duration>(DURATION))]
     pub max_age: Option<Duration>,
-    /// End workers that are at one request for longer than this (needs a status page)
+    /// End workers that spend longer than this on one request (needs a status page)
     #[arg(long, value_name = "TIME", help_heading = "Limits", value_parser = within::<Duration>(DURATION))]
     pub stuck: Option<Duration>,
     /// Real memory of the whole server: from nine tenths of it on, the largest workers are replaced
@@ -57,19 +57,19 @@ pub struct GuardArgs {
     /// Time between two checks
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = within::<Duration>(INTERVAL))]
     pub every: Duration,
-    /// At most this part of the pool is replaced at a time, percent (but one worker always may be)
+    /// Most workers replaced at a time, in percent of the pool (at least one worker)
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = share)]
     pub share: f64,
-    /// Ask workers that are at work too; they finish their request first
+    /// Also ask busy workers; they finish their request first
     #[arg(long)]
     pub even_busy: bool,
-    /// Replace workers, not only say which
+    /// Replace workers instead of only naming them
     #[arg(long)]
     pub act: bool,
     /// End after this long
     #[arg(short, long, value_name = "TIME", value_parser = within::<Duration>(DURATION))]
     pub duration: Option<Duration>,
-    /// Add a line for each event to this file
+    /// Append a line for each event to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// No text

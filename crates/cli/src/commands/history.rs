@@ -37,10 +37,10 @@ pub struct HistoryArgs {
 pub struct ShowArgs {
     /// A run: its id, the beginning of it, or 'last'; or what was kept of a tune, capacity …, by its id
     pub id: String,
-    /// Write it as JSON to a file, or to stdout (the default when no FILE is given)
+    /// Write it as JSON to a file, or to stdout (the default without FILE)
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", conflicts_with = "format")]
     pub json: Option<String>,
-    /// Write a line a second of a run as CSV to a file, or to stdout (the default when no FILE is given)
+    /// Write a CSV line per second of a run to a file, or to stdout (the default without FILE)
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", conflicts_with_all = ["json", "format"])]
     pub csv: Option<String>,
     #[command(flatten)]

@@ -31,7 +31,7 @@ pub struct ProfileArgs {
         kinds::list(Kind::is_program)
     ))]
     pub servers: Vec<ServerRef>,
-    /// Put load on this while it is profiled; of a plan its requests and sessions (a login), not its load
+    /// Load this while the server is profiled; of a plan its requests and sessions, not its load
     #[arg(long, value_name = "URL|PLAN")]
     pub url: Option<String>,
     /// Users of that load [default: 10]
@@ -40,10 +40,10 @@ pub struct ProfileArgs {
     /// Requests per second instead of users
     #[arg(short, long, value_name = "R", conflicts_with = "users", value_parser = within::<f64>(RATE))]
     pub rate: Option<f64>,
-    /// How long samples are taken
+    /// How long to sample
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = within::<Duration>(DURATION))]
     pub duration: Duration,
-    /// Write a flame graph (SVG) to this file; of several servers each to its own, FILE.svg to FILE.NAME.svg
+    /// Write a flame graph (SVG) to this file; with several servers one file each, FILE.NAME.svg
     #[arg(long, value_name = "FILE")]
     pub flame: Option<String>,
     /// Another request header, 'Name: value'

@@ -40,7 +40,7 @@ pub struct RecordArgs {
     /// The server that the proxy stands for
     #[arg(long, value_name = "URL", value_parser = str::parse::<Url>)]
     pub to: Option<Url>,
-    /// A host that is passed on to, by a browser that has this as its proxy; may be several
+    /// A host that a browser may reach, with this as its proxy; several may be given
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', value_parser = host)]
     pub host: Vec<String>,
     /// Address of this machine alone, and port; port 0 takes a free one [default: 127.0.0.1:8888, or that port of ::1 where there is only IPv6]

@@ -40,25 +40,25 @@ pub struct ReplayArgs {
     /// Access logs, plain, gzip or zstd; several are merged by time
     #[arg(value_name = "LOG", required = true)]
     pub logs: Vec<PathBuf>,
-    /// The only server that is asked, whatever the logs have; a path of it stands before theirs
+    /// The only server that gets requests, whatever the logs name. A path of it is put before theirs
     #[arg(long, value_name = "URL", value_parser = str::parse::<Url>, required_unless_present = "analyse")]
     pub to: Option<Url>,
-    /// Send nothing: tell what the logs have in them, their rates, mix, times, sessions and clients
+    /// Send nothing. Print what is in the logs: rates, mix, times, sessions and clients
     #[arg(long, conflicts_with_all = ["speed", "rate", "users", "requests", "duration", "from", "rewrite", "objective", "who"])]
     pub analyse: bool,
     /// With --analyse: write a plan that looks like the logs, for the server of --to (and FILE with the ending .urls beside it)
     #[arg(short = 'o', long = "output", value_name = "FILE", requires_all = ["analyse", "to"])]
     pub output_plan: Option<String>,
-    /// So many times as fast as it came [default: 1]
+    /// How many times as fast as the log [default: 1]
     #[arg(long, value_name = "N", value_parser = within::<f64>(SPEED), conflicts_with_all = ["rate", "users"])]
     pub speed: Option<f64>,
-    /// Requests per second instead of their own times, in their order
+    /// Requests per second instead of the log's times, in the log's order
     #[arg(short, long, value_name = "R", conflicts_with = "users", value_parser = within::<f64>(RATE))]
     pub rate: Option<f64>,
     /// How the arrivals of --rate are spread: uniform, poisson, or 'jitter 10%' [default: uniform]
     #[arg(long, value_name = "HOW", requires = "rate", value_parser = str::parse::<Arrival>)]
     pub arrivals: Option<Arrival>,
-    /// Users who each wait for their answer before they ask for what is next of theirs (closed loop)
+    /// Users who each wait for their answer before they send their next request (closed loop)
     #[arg(short = 'c', long, value_name = "N", requires = "sessions", value_parser = within::<u32>(USERS))]
     pub users: Option<u32>,
     /// What requests of one user have in common: address, cookie:NAME or field:N (of the log's format)
@@ -82,7 +82,7 @@ pub struct ReplayArgs {
     /// A request without an answer after this long has timed out [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = within::<Duration>(TIMEOUT))]
     pub timeout: Option<Duration>,
-    /// How long requests in flight may take once nothing more comes due [default: the timeout]
+    /// How long requests in flight may take after the last one came due [default: the timeout]
     #[arg(long, value_name = "TIME", value_parser = within::<Duration>(DRAIN))]
     pub drain: Option<Duration>,
     /// Keep connections: on, off, or a number of requests on each [default: on]
@@ -92,25 +92,25 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", value_parser = within::<u32>(SEED))]
     pub seed: Option<u32>,
 
-    /// Format of the logs where it is not recognised: a name (common, combined, ingress-nginx, haproxy, squid), json with units and keys
+    /// Format of the logs, if it is not recognised: a name (common, combined, ingress-nginx, haproxy, squid), json with units and keys
     /// (`json,duration:ms,client=from`), or the text of Apache's LogFormat, nginx's log_format or HAProxy's log-format
     #[arg(long, value_name = "FORMAT", value_parser = str::parse::<Format>, help_heading = "The log")]
     pub format: Option<Format>,
-    /// Lines may be out of order by so much; what is beyond is counted and sent at once [default: 1m]
+    /// How far lines may be out of order; a line beyond that is counted and sent at once [default: 1m]
     #[arg(long, value_name = "TIME", value_parser = within::<Duration>(DURATION), help_heading = "The log")]
     pub window: Option<Duration>,
 
-    /// Send also methods that may change something: POST, PUT, DELETE … (without a body: no log has one)
+    /// Also send methods that may change something: POST, PUT, DELETE … (without a body, because no log has one)
     #[arg(long = "unsafe", help_heading = "Requests")]
     pub unsafe_methods: bool,
-    /// The Host field: 'log' for what the log has, or a name [default: the server that is asked]
+    /// The Host field: a name, or 'log' for the log's [default: the server of --to]
     #[arg(long, value_name = "NAME", value_parser = host, help_heading = "Requests")]
     pub host: Option<Host>,
     /// Replace what a regex finds in path and query: 's/REGEX/REPLACEMENT/', with any sign for the slashes and $1 for a group; may be
     /// given several times
     #[arg(long, value_name = "RULE", value_parser = rule, help_heading = "Requests")]
     pub rewrite: Vec<(Regex, String)>,
-    /// Another request header, 'Name: value'; replaces one of ours with the same name
+    /// A request header, 'Name: value'; it replaces a header of lastdrop's with the same name
     #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header_line, help_heading = "Requests")]
     pub headers: Vec<(String, String)>,
     /// Where the server says its own time of a request: auto, header:NAME, header:NAME:UNIT (s, ms, us) or
@@ -121,7 +121,7 @@ pub struct ReplayArgs {
     pub network: NetworkArgs,
     #[command(flatten)]
     pub on: RunsOnArgs,
-    /// What has to be reached: 'p99<300ms,GET /item/{n}.p99<1s'; exit code 3 where it is not
+    /// What the run has to keep: 'p99<300ms,checkout.p99<1s'. Exit code 3 if it does not
     #[arg(long, value_name = "WHAT", value_parser = objectives, help_heading = "Output")]
     pub objective: Option<Objectives>,
     #[command(flatten)]

@@ -20,7 +20,7 @@ pub struct RestoreArgs {
     /// List what would be undone (files, drop-ins, processes, commands, sysctls, limits) and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Put nothing back: take away the journals that cannot be used, or the one of this server or file
+    /// Restore nothing: delete the journals that cannot be used, or the one of this server or file
     #[arg(long, value_name = "JOURNAL", num_args = 0..=1, default_missing_value = "", conflicts_with = "dry_run")]
     pub forget: Option<String>,
     /// Servers on the machines of a fleet's agents (AGENT/KIND, A,B/KIND) of which killed runs are undone there [default: all of

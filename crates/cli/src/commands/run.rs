@@ -37,7 +37,7 @@ pub struct RunArgs {
     /// What to load: a URL, or a plan file (*.toml)
     #[arg(required_unless_present_any = ["urls", "plan_schema", "again"], conflicts_with = "urls", value_name = "URL|PLAN")]
     pub target: Option<String>,
-    /// Carry out the plan of a kept run once more, with its seed: its id, the beginning of one, or 'last'
+    /// Repeat the plan of a kept run with its seed: its id, the beginning of one, or 'last'
     #[arg(long, value_name = "ID", conflicts_with_all = ["target", "LoadArgs", "RequestArgs", "NetworkArgs"])]
     pub again: Option<String>,
     /// Print what would be sent, and send nothing
@@ -52,10 +52,10 @@ pub struct RunArgs {
     pub request: RequestArgs,
     #[command(flatten)]
     pub network: NetworkArgs,
-    /// What has to be reached: 'p99<300ms,errors<0.1%,rate>500'; exit code 3 where it is not
+    /// What the run has to keep: 'p99<300ms,errors<0.1%,rate>500'. Exit code 3 if it does not
     #[arg(long, value_name = "WHAT", value_parser = objectives, help_heading = "Output")]
     pub objective: Option<Objectives>,
-    /// Write the objectives and whether they were met as JUnit XML
+    /// Write each objective, and whether it was met, as JUnit XML
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub junit: Option<String>,
     #[arg(long, value_name = "SERVER", value_parser = str::parse::<ServerRef>, help_heading = "Output", help = format!(

@@ -36,17 +36,17 @@ pub struct SizeArgs {
     /// Memory that the server's workers may use together [default: what the machine or the server's control group has left]
     #[arg(long, value_name = "SIZE", value_parser = within::<u64>(MEMORY))]
     pub memory: Option<u64>,
-    /// Try several pool sizes and let workers grow older; fits a model and says how sure it is
+    /// Try several pool sizes and let workers grow older; fit a model, with intervals
     #[arg(long, requires = "url")]
     pub fit: bool,
-    /// What workers are asked for while they are measured; of a plan its requests and sessions (a login), not its load. Without --fit each gets
-    /// some requests first, and a few seconds of load tell what a request takes and how many workers are needed
+    /// What workers serve while they are measured; of a plan its requests and sessions, not its load. Without --fit each worker gets
+    /// some requests first. A few seconds of load then tell what a request takes and how many workers are needed
     #[arg(long, value_name = "URL|PLAN")]
     pub url: Option<String>,
     /// Pool sizes to try, in worker processes: 4,8,16 [default: four up to the present one]
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', requires = "fit", value_parser = within::<u64>(POOL))]
     pub sizes: Vec<u64>,
-    /// Requests that each worker serves to see whether it grows
+    /// Requests per worker, to see whether it grows
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = within::<u64>(PER_WORKER))]
     pub requests_per_worker: u64,
     #[arg(long = "variant", value_name = "NAME=LINES", requires = "url", value_parser = pair, help = format!(

@@ -26,10 +26,10 @@ use crate::stdio::note;
 pub struct SweepArgs {
     /// The plan: see examples/ and docs/commands/sweep.md
     pub plan: PathBuf,
-    /// Measure every row so often, in interleaved rounds; shows an interval [default: what the plan says, or 1]
+    /// Measure every row this many times, in interleaved rounds, and print intervals [default: what the plan says, or 1]
     #[arg(long, value_name = "N", value_parser = within::<u32>(ROUNDS))]
     pub rounds: Option<u32>,
-    /// Sort by a column, best first: rps, avtime, p50, p99, completed, failed, or one of those that vary
+    /// Sort by a column, best first: rps, avtime, p50, p99, completed, failed, or a column that varies
     #[arg(long, value_name = "COLUMN")]
     pub sort: Option<String>,
     /// Write the table as CSV to a file, or to stdout with '-'

@@ -47,7 +47,7 @@ pub struct TargetArgs {
     /// Coherency cost of the Universal Scalability Law; plants a best pool size [default: 0]
     #[arg(long, value_name = "KAPPA", value_parser = within::<f64>(STRETCH))]
     pub coherency: Option<f64>,
-    /// Busy workers and how many times as long service takes then: '4:1, 12:3, 20:1.5', straight lines between
+    /// How many times as long service takes with so many busy workers: '4:1, 12:3, 20:1.5', straight lines between
     #[arg(long, value_name = "N:FACTOR,…", value_parser = slowdown)]
     pub slowdown: Option<String>,
     /// Length of an answer's body [default: 100]
@@ -62,7 +62,7 @@ pub struct TargetArgs {
     /// Private memory that each request adds to its worker [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = written::<u64>(PLANTED))]
     pub leak: Option<String>,
-    /// Shared memory that each request makes its worker's own [default: 0]
+    /// Shared memory that each request unshares in its worker [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = written::<u64>(PLANTED))]
     pub unshare: Option<String>,
     /// Time a new worker needs before it serves [default: 0]

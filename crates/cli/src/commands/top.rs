@@ -33,16 +33,16 @@ pub struct TopArgs {
         kinds::list_with_files(Kind::is_program)
     ))]
     pub sources: Vec<String>,
-    /// What a line of the logs looks like: a name, a LogFormat or log_format [default: recognised]
+    /// Format of the logs: a name, a LogFormat or log_format [default: recognised]
     #[arg(long, value_name = "LOGFORMAT", value_parser = str::parse::<Format>)]
     pub format: Option<Format>,
-    /// What the logs have already, too, not only what comes from now on
+    /// Also read what is in the logs already, not only new lines
     #[arg(long)]
     pub from_start: bool,
-    /// Time between two looks
+    /// Time between two samples
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = within::<Duration>(INTERVAL))]
     pub interval: Duration,
-    /// Counts are of the latest so long
+    /// Counts cover this latest time
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = within::<Duration>(DURATION))]
     pub window: Duration,
     /// End after this long
@@ -51,7 +51,7 @@ pub struct TopArgs {
     /// Sort classes by slow (mean time of the server), time (all of it), count or errors
     #[arg(long, value_name = "COLUMN", default_value = "slow", value_parser = str::parse::<TopBy>)]
     pub sort: TopBy,
-    /// Add each look to this file, a JSON document a line, or to stdout with '-'
+    /// Append each sample to this file, one JSON document per line, or to stdout with '-'
     #[arg(long, value_name = "FILE")]
     pub json: Option<String>,
     /// No text

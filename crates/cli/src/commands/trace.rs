@@ -31,10 +31,10 @@ pub struct TraceArgs {
         kinds::list(Kind::is_program)
     ))]
     pub servers: Vec<ServerRef>,
-    /// What is asked for while it is traced; of a plan its requests and sessions (a login), not its load
+    /// What is requested while the server is traced; of a plan its requests and sessions, not its load
     #[arg(long, value_name = "URL|PLAN")]
     pub url: String,
-    /// How many requests are traced
+    /// Number of traced requests
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = within::<u64>(TRACED))]
     pub requests: u64,
     /// Another request header, 'Name: value'
@@ -47,7 +47,7 @@ pub struct TraceArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "with")]
     pub against: Option<PathBuf>,
     #[arg(long, value_name = "DIRECTIVES", help = format!(
-        "Trace again with these directives of {} (';' between them), show both, and put the server back",
+        "Trace again with these directives of {} (';' between them), show both, and restore the server",
         kinds::titles(|k| k.directives)
     ))]
     pub with: Option<String>,

@@ -82,14 +82,14 @@ pub struct TuneArgs {
     /// says what limits the server with the better settings
     #[arg(long)]
     pub doctor: bool,
-    /// Pairs of blocks in the race, at most
+    /// Most pairs of blocks in the race
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = within::<u32>(RACE))]
     pub blocks: u32,
     /// Trials of the search, at most, with those in which the best are measured again. The race of the best against the baseline comes
     /// after them
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = within::<u32>(TRIALS))]
     pub trials: u32,
-    /// No trial of the search begins after this time
+    /// Begin no trial of the search after this time
     #[arg(long, value_name = "TIME", value_parser = within::<Duration>(DURATION))]
     pub time: Option<Duration>,
     /// Continue where the same command was killed: no trial is measured again
@@ -107,7 +107,7 @@ pub struct TuneArgs {
     /// Set this in all trials except the baseline's
     #[arg(long, value_name = "SETTING=VALUE", value_parser = fixed)]
     pub fix: Vec<(String, Setting)>,
-    /// Say of each setting why it is searched, or why not
+    /// Say why each setting is searched or not
     #[arg(long)]
     pub explain: bool,
     /// Say what would be searched and how long that would take, and change nothing. The look before the search puts its load on for a

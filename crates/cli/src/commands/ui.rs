@@ -34,7 +34,7 @@ pub struct UiArgs {
     /// Listen also where other machines can connect, by TLS
     #[arg(long)]
     pub listen_anyway: bool,
-    /// A name by which browsers call it, besides its address and localhost; may be several
+    /// Another name by which browsers may call it, besides its address and localhost; several may be given
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub name: Vec<String>,
     /// TLS: certificates (PEM) [default beyond loopback: one that is made, and told by its fingerprint]

@@ -43,18 +43,18 @@ pub struct WatchArgs {
     pub servers: Vec<ServerRef>,
     #[command(flatten)]
     pub database: DatabaseArgs,
-    /// Look at the servers on the machines of a fleet's agents, side by side: all that may, a number of them, or names ('a,b')
+    /// Show the servers on the machines of a fleet's agents, side by side: all, a number of them, or names ('a,b')
     #[arg(long = "fleet", value_name = "WHO", conflicts_with = "replay")]
     pub who: Option<String>,
     #[command(flatten)]
     pub fleet: FleetArgs,
-    /// Time between two looks, and what differences cover
+    /// Time between two samples, which differences cover
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = within::<Duration>(INTERVAL))]
     pub interval: Duration,
-    /// One look, then end
+    /// Take one sample, then end
     #[arg(long)]
     pub once: bool,
-    /// Execute no program of a server's, not even to learn its version: only what the kernel and its status page tell is shown
+    /// Execute no program of the server, not even to learn its version; show only what the kernel and its status page tell
     #[arg(long)]
     pub execute_nothing: bool,
     /// End after this long
@@ -63,16 +63,16 @@ pub struct WatchArgs {
     /// Sort workers by cpu, private, rss, requests, age or pid
     #[arg(long, value_name = "COLUMN", default_value = "cpu", value_parser = str::parse::<SortBy>)]
     pub sort: SortBy,
-    /// The other way round
+    /// Sort the other way round
     #[arg(long)]
     pub reverse: bool,
-    /// Add each look to this file, a JSON document a line
+    /// Append each sample to this file, one JSON document per line
     #[arg(long, value_name = "FILE", conflicts_with = "once")]
     pub record: Option<String>,
     /// Show a recording instead of a server
     #[arg(long, value_name = "FILE", conflicts_with_all = ["servers", "record"])]
     pub replay: Option<PathBuf>,
-    /// Write looks as JSON to a file, or to stdout with '-'; without --once a document a line
+    /// Write samples as JSON to a file, or to stdout with '-'; without --once one document per line
     #[arg(long, value_name = "FILE", conflicts_with = "record")]
     pub json: Option<String>,
     /// No text

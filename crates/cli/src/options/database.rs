@@ -12,8 +12,8 @@ use crate::options::secret::first_line;
 
 #[derive(Debug, Args)]
 pub struct DatabaseArgs {
-    /// Look at this database, too: postgres://user@host/name or mysql://user@host/, for a local socket ?socket=/path
-    /// [default: the local socket of one that is named or connected to]
+    /// Also read this database: postgres://user@host/name or mysql://user@host/, with ?socket=/path for a local socket [default: the
+    /// local socket of a database that is named or connected to]
     #[arg(long, value_name = "URL")]
     pub db: Vec<Access>,
     /// Read the database's password from the first line of this file [default: LASTDROP_DB_PASSWORD]

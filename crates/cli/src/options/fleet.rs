@@ -17,7 +17,7 @@ pub const URL_FILE: &str = "url";
 
 #[derive(Debug, Clone, Args)]
 pub struct TokenArgs {
-    /// The token; better by LASTDROP_TOKEN or --token-file, since a command line can be read by everybody on the machine
+    /// The token. Everybody on this machine can read a command line: use LASTDROP_TOKEN or --token-file instead
     #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
     pub token: Option<String>,
     /// A file that holds the token in its first line; '-' is stdin

@@ -25,16 +25,16 @@ pub struct LoadArgs {
     /// How the arrivals of an open loop are spread: uniform, poisson, or 'jitter 10%' [default: uniform]
     #[arg(long, value_name = "HOW", value_parser = str::parse::<Arrival>)]
     pub arrivals: Option<Arrival>,
-    /// So many arrive together in an open loop [default: 1]
+    /// This many requests arrive together in an open loop [default: 1]
     #[arg(long, value_name = "N", value_parser = within::<u32>(BURST))]
     pub burst: Option<u32>,
-    /// Rate of an open loop, or users, at the end: they change in a straight line from -r or -c to this
+    /// Rate, or number of users, at the end: it changes in a straight line from -r or -c to this
     #[arg(long, value_name = "N", value_parser = within::<f64>(RAMP_RATE))]
     pub ramp_to: Option<f64>,
     /// The ramp of a rate has this many steps
     #[arg(long, value_name = "N", requires = "ramp_to", value_parser = within::<u32>(STEPS))]
     pub ramp_steps: Option<u32>,
-    /// Most connections open at once [default: 256 with -r; else one for each user, or several to several servers]
+    /// Most connections open at once [default: 256 with -r; otherwise one per user and server]
     #[arg(long, value_name = "N", value_parser = within::<u32>(CONNECTIONS))]
     pub connections: Option<u32>,
     /// Stop after this many requests
@@ -52,16 +52,16 @@ pub struct LoadArgs {
     /// A request without an answer after this long has timed out [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = within::<Duration>(TIMEOUT))]
     pub timeout: Option<Duration>,
-    /// How long requests in flight may take once nothing more comes due [default: the timeout]
+    /// How long requests in flight may take after the last one came due [default: the timeout]
     #[arg(long, value_name = "TIME", value_parser = within::<Duration>(DRAIN))]
     pub drain: Option<Duration>,
     /// Keep connections: on, off, or a number of requests on each [default: on]
     #[arg(long, value_name = "HOW", value_parser = str::parse::<KeepAlive>)]
     pub keepalive: Option<KeepAlive>,
-    /// Seed of everything random; printed, so that a run can be repeated [default: random]
+    /// Seed of all random choices; it is printed, so that a run can be repeated [default: random]
     #[arg(long, value_name = "N", value_parser = within::<u32>(SEED))]
     pub seed: Option<u32>,
-    /// Another request header, 'Name: value'; replaces one of ours with the same name
+    /// A request header, 'Name: value'; it replaces a header of lastdrop's with the same name
     #[arg(short = 'H', long = "header", value_name = "LINE", value_parser = header_line)]
     pub headers: Vec<(String, String)>,
 }

@@ -45,13 +45,13 @@ pub struct NetworkArgs {
     /// Size of each socket's send buffer
     #[arg(long, value_name = "SIZE", value_parser = within::<u32>(BUFFER))]
     pub send_buffer: Option<u32>,
-    /// TLS: any certificate is good
+    /// TLS: accept any certificate
     #[arg(short = 'k', long)]
     pub insecure: bool,
     /// TLS: trust the authorities in this PEM file besides the system's
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// TLS: our own certificate, a PEM file
+    /// TLS: the client's certificate, a PEM file
     #[arg(long, value_name = "FILE", requires = "key")]
     pub cert: Option<PathBuf>,
     /// TLS: its key

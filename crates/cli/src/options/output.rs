@@ -23,10 +23,10 @@ pub struct OutputArgs {
     /// Do not keep the run
     #[arg(long)]
     pub no_store: bool,
-    /// Keep passwords, tokens, cookies, forms and bodies with the run and in documents, instead of marks in their place
+    /// Keep passwords, tokens, cookies, forms and bodies in the store and in documents, instead of ***
     #[arg(long)]
     pub keep_secrets: bool,
-    /// How progress is shown: full (the whole screen), lines, or auto: full where stdout and stderr are a terminal
+    /// How progress is shown: full (the whole screen), lines, or auto (full if stdout and stderr are a terminal)
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = str::parse::<View>)]
     pub view: View,
     #[arg(long, value_name = "FORM:WHERE", value_parser = export_to, help = export::help())]

@@ -28,7 +28,7 @@ pub struct RequestArgs {
     /// URLs from a file, in the format of siege or http_load
     #[arg(short = 'f', long, value_name = "FILE")]
     pub urls: Option<PathBuf>,
-    /// Take them in turn instead of at random
+    /// Take the URLs of -f in turn instead of at random
     #[arg(long, requires = "urls")]
     pub in_order: bool,
     /// Basic authentication
@@ -40,19 +40,19 @@ pub struct RequestArgs {
     /// Bearer authentication
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["basic", "digest"])]
     pub bearer: Option<String>,
-    /// What an answer has to be: status=200, length=1234, text=Hello, no-text=Error, url=/orders/{n}, checksum=sha256:…, checksum=same
+    /// What an answer has to be: status=200, length=1234, text=Hello, no-text=Error, url=/orders/*, checksum=sha256:…, checksum=same
     #[arg(long, value_name = "WHAT", value_parser = str::parse::<Expectation>)]
     pub expect: Vec<Expectation>,
     /// Pause between an answer and the next request: 2s, 1s-3s (uniform) or 'exp 2s' (exponential)
     #[arg(long, value_name = "TIME", value_parser = str::parse::<Think>)]
     pub think: Option<Think>,
-    /// Rows for {{name}} in URL, headers and body: CSV with a line of names
+    /// A CSV file with a header line: {{name}} in URL, headers and body is the value of its next row
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
     /// Load the page as a browser does: HTML, then what it embeds, over up to 6 connections a host
     #[arg(long)]
     pub page: bool,
-    /// With --page: a user fetches what may be cached once
+    /// With --page: each user fetches a resource once, if it may be cached
     #[arg(long, requires = "page")]
     pub page_cache: bool,
     /// Where the server says its own time of a request: auto (Server-Timing, X-Runtime and others), header:NAME,
