@@ -226,12 +226,12 @@ fn knobs_page(tables: &[KnobTable]) -> String {
         );
         for row in &table.rows {
             let knob = &row.knob;
-            let mut what = plain(knob.effect);
+            let mut what = capital(knob.effect);
             if !knob.constraint.is_empty() {
-                let _ = write!(what, "; {}", plain(knob.constraint));
+                let _ = write!(what, ". {}", capital(knob.constraint));
             }
             if let Some((other, values)) = knob.when {
-                let _ = write!(what, "; only with `{other}` {}", values.join(", "));
+                let _ = write!(what, ". Only with `{other}` {}", values.join(", "));
             }
             if !knob.findings.is_empty() {
                 let links: Vec<String> = knob.findings.iter().map(|f| format!("[{f}](findings.md#{f})")).collect();

@@ -388,6 +388,25 @@ fn chapters_of_tables_are_those_of_this_program() {
 }
 
 #[test]
+fn pages_of_commands_have_the_options_of_this_program() {
+    let folder = Folder::new();
+    let names: Vec<String> = chapters().into_iter().filter(|page| page.starts_with("docs/commands/")).collect();
+    let here = |page: &str| folder.join(page.rsplit('/').next().expect("a name"));
+    for page in &names {
+        fs::write(here(page), read(page)).expect("written");
+    }
+    let done = folder.run(&["chapter", "commands", folder.path().to_str().expect("text")]);
+    assert_eq!(done.code, 0, "{done:?}");
+    for page in &names {
+        let now = fs::read_to_string(here(page)).expect("readable");
+        assert!(now == read(page), "{page}: write it anew: lastdrop chapter commands docs/commands");
+    }
+    let written = fs::read_dir(folder.path()).expect("readable").map(|e| e.expect("an entry").file_name());
+    let written = written.filter(|n| n.to_string_lossy().ends_with(".md")).count();
+    assert_eq!(written, names.len(), "a command has no page: lastdrop chapter commands docs/commands");
+}
+
+#[test]
 fn the_help_of_every_command_has_examples() {
     let lastdrop = |args: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_lastdrop")).args(args).output().expect("it runs");
