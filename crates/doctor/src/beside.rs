@@ -321,4 +321,5 @@ fn count(counted: &Counted, seen: &mut ServerSeen) {
     seen.waits.clone_from(&counted.waits);
     seen.hottest_thread_cores = counted.hottest_thread_cores;
     seen.hottest_process_cores = counted.hottest_process_cores;
+    seen.most_runnable = counted.most_runnable;
 }

@@ -280,6 +280,9 @@ pub struct ServerSeen {
     /// The busiest thread and the busiest process.
     pub hottest_thread_cores: f64,
     pub hottest_process_cores: f64,
+    /// The thread that ran, or waited for a processor, most of the time. None: the kernel does not count what threads wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub most_runnable: Option<Runnable>,
     /// The listener of it that had the longest queue: mean and most that waited, and how many may.
     pub queue_mean: Option<f64>,
     pub queue_most: Option<u64>,
@@ -329,6 +332,16 @@ pub struct ServerSeen {
     pub peers: BTreeMap<String, PeerSeen>,
     /// Children that have ended and that nobody has waited for since the step before.
     pub zombies: u64,
+}
+
+/// How much of the time a thread could run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Runnable {
+    /// It ran.
+    pub cores: f64,
+    /// It waited for a processor that others had, as a share of the time.
+    pub run_delay: f64,
 }
 
 /// Connections to one address, on average.
@@ -479,6 +492,14 @@ impl Step {
         let all: u64 = self.status.values().sum();
         let these: u64 = self.status.iter().filter(|(s, _)| wanted(s)).map(|(_, n)| n).sum();
         if all == 0 { 0.0 } else { these as f64 / all as f64 }
+    }
+}
+
+impl Runnable {
+    /// Share of the time in which it ran or waited for a processor: what it would use alone on the machine.
+    #[must_use]
+    pub fn share(self) -> f64 {
+        self.cores + self.run_delay
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lastdrop_model::examination::Runnable;
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -47,6 +48,8 @@ pub struct Counted {
     /// Processors that the busiest thread and the busiest process used.
     pub hottest_thread_cores: f64,
     pub hottest_process_cores: f64,
+    /// The thread that ran, or waited for a processor, most of the time.
+    pub most_runnable: Option<Runnable>,
     /// Threads of which it may not be seen what they wait for.
     pub unseen: u64,
 }
@@ -179,6 +182,23 @@ impl Used {
     }
 }
 
+/// Nanoseconds that a thread has run, and waited for a processor: at the first and at the last look at it.
+#[derive(Debug, Clone, Copy)]
+struct Scheduled {
+    first: (Instant, (u64, u64)),
+    last: (Instant, (u64, u64)),
+}
+
+impl Scheduled {
+    fn runnable(&self) -> Option<Runnable> {
+        let time = self.last.0 - self.first.0;
+        let share = |of: fn((u64, u64)) -> u64| {
+            of(self.last.1).saturating_sub(of(self.first.1)) as f64 / 1e9 / time.as_secs_f64()
+        };
+        (time >= LONG_ENOUGH).then(|| Runnable { cores: share(|(ran, _)| ran), run_delay: share(|(_, waited)| waited) })
+    }
+}
+
 #[derive(Debug)]
 struct Server {
     subject: Subject,
@@ -197,6 +217,7 @@ struct Server {
     born: u64,
     of_threads: HashMap<i32, Used>,
     of_processes: HashMap<i32, Used>,
+    scheduled: HashMap<i32, Scheduled>,
 }
 
 impl Server {
@@ -217,6 +238,7 @@ impl Server {
             born: 0,
             of_threads: HashMap::new(),
             of_processes: HashMap::new(),
+            scheduled: HashMap::new(),
         }
     }
 
@@ -276,6 +298,10 @@ impl Server {
             let path = format!("/proc/{pid}/task/{tid}/stat");
             let Some(stat) = std::fs::File::open(path).ok().as_ref().and_then(Stat::read) else { continue };
             Used::note(&mut self.of_threads, tid, stat.ticks);
+            if let Some(times) = stat::schedule_of_thread(pid, tid) {
+                let now = (Instant::now(), times);
+                self.scheduled.entry(tid).or_insert(Scheduled { first: now, last: now }).last = now;
+            }
             let at = match stat.state {
                 'R' => "running".to_string(),
                 'D' => "disk".to_string(),
@@ -305,7 +331,66 @@ impl Server {
             workers_most: self.most,
             hottest_thread_cores: hottest(&self.of_threads),
             hottest_process_cores: hottest(&self.of_processes),
+            most_runnable: self
+                .scheduled
+                .values()
+                .filter_map(Scheduled::runnable)
+                .max_by(|a, b| a.share().total_cmp(&b.share())),
             unseen: self.unseen,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use nix::unistd::Pid;
+
+    use super::*;
+
+    /// A program that computes until it is dropped.
+    struct Busy(Child);
+
+    impl Busy {
+        fn on(cpu: usize) -> Busy {
+            let child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
+            let mut one = CpuSet::new();
+            one.set(cpu).expect("a processor");
+            sched_setaffinity(Pid::from_raw(child.id() as i32), &one).expect("it is ours");
+            Busy(child)
+        }
+    }
+
+    impl Drop for Busy {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_thread_waits_for_the_processor_that_another_program_has() {
+        let own = sched_getaffinity(Pid::from_raw(0)).expect("ours");
+        let cpu = (0..CpuSet::count()).find(|i| own.is_set(*i).unwrap_or(false)).expect("a processor");
+        let (seen, _other) = (Busy::on(cpu), Busy::on(cpu));
+        let census = Census::start(vec![Subject { master: seen.0.id() as i32, helpers: &[] }]);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let counted = census.end().into_iter().next().unwrap_or_default();
+            // It never rests, and half of the time, or more, the other one runs.
+            if let Some(thread) = counted.most_runnable
+                && thread.run_delay > 0.3
+                && thread.share() > 0.9
+            {
+                assert!(counted.hottest_thread_cores < 0.8, "{counted:?}");
+                return;
+            }
+            assert!(Instant::now() < deadline, "{counted:?}");
+            lock(&census.shared).rests = false;
+            thread::sleep(Duration::from_millis(100));
         }
     }
 }

@@ -124,8 +124,17 @@ pub(crate) fn uptime() -> f64 {
 
 /// Nanoseconds that a process of one thread has run, and waited for a processor.
 pub(crate) fn schedule(pid: i32) -> Option<(u64, u64)> {
+    schedule_in(&format!("/proc/{pid}/schedstat"))
+}
+
+/// The same of one thread of a process.
+pub(crate) fn schedule_of_thread(pid: i32, tid: i32) -> Option<(u64, u64)> {
+    schedule_in(&format!("/proc/{pid}/task/{tid}/schedstat"))
+}
+
+fn schedule_in(path: &str) -> Option<(u64, u64)> {
     let mut buffer = [0u8; 128];
-    let mut words = read_into(&format!("/proc/{pid}/schedstat"), &mut buffer)?.split_ascii_whitespace();
+    let mut words = read_into(path, &mut buffer)?.split_ascii_whitespace();
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }
 

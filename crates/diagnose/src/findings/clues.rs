@@ -5,13 +5,15 @@
 //! points to all findings that it may be part of. Which settings are worth trying for a finding stands in the tables of knobs.
 
 use lastdrop_model::documents::Clue;
-use lastdrop_model::examination::Examination;
+use lastdrop_model::examination::{Examination, ServerSeen};
 
 use super::case::{Case, View};
 use super::{LIMITS, RISKS, WASTES};
 
 /// A thread or process that uses this much of a processor may soon use all of it. With the load on the same processors it never does.
 const NEARLY_ONE_CORE: f64 = 0.6;
+/// Share of what its server uses from which on one thread does most of the work.
+const MOST_OF_THE_WORK: f64 = 0.5;
 /// From here on processors may be what lacks.
 const NEARLY_FULL: f64 = 0.75;
 /// Share of the processor time of all servers from which on one of them is worth a trial.
@@ -64,11 +66,11 @@ pub fn clues(examination: &Examination) -> Vec<Clue> {
 fn signs(case: &Case<'_>, v: &View<'_>, all_cores: f64) -> Vec<(&'static [&'static str], String)> {
     let mut all: Vec<(&'static [&'static str], String)> = Vec::new();
     let (seen, main) = (v.seen, case.main);
-    let hottest = seen.hottest_thread_cores.max(seen.hottest_process_cores);
     let cores = seen.cpu_cores.unwrap_or(0.0);
-    if hottest >= NEARLY_ONE_CORE {
-        let because = format!("the busiest of its processes uses {hottest:.2} of a processor");
-        all.push((ONE_CORE, because.clone()));
+    if let Some((does_most, because)) = never_idle(seen, cores) {
+        if does_most {
+            all.push((ONE_CORE, because.clone()));
+        }
         all.push((PROCESSORS, because));
     }
     let used = main.busy(&v.about.cpus) + main.steal;
@@ -128,9 +130,25 @@ fn signs(case: &Case<'_>, v: &View<'_>, all_cores: f64) -> Vec<(&'static [&'stat
     all
 }
 
+/// A thread or process that nearly fills a processor, or would if others did not have it: in words, and whether one alone does most of its
+/// server's work. Beside programs that use the processors none fills one, however much it has to do; what it waits for one tells. Of a
+/// pool that computes on few processors each worker waits so, and none of them alone.
+fn never_idle(seen: &ServerSeen, cores: f64) -> Option<(bool, String)> {
+    let hottest = seen.hottest_thread_cores.max(seen.hottest_process_cores);
+    if hottest >= NEARLY_ONE_CORE {
+        return Some((true, format!("the busiest of its processes uses {hottest:.2} of a processor")));
+    }
+    let thread = seen.most_runnable.filter(|thread| thread.share() >= NEARLY_ONE_CORE)?;
+    let because = format!(
+        "the busiest of its threads uses {:.2} of a processor, and waits for one {:.2} of the time",
+        thread.cores, thread.run_delay
+    );
+    Some((thread.cores >= MOST_OF_THE_WORK * cores, because))
+}
+
 #[cfg(test)]
 mod tests {
-    use lastdrop_model::examination::{Examined, ServerSeen, Step, StepKind, Times};
+    use lastdrop_model::examination::{Examined, Runnable, Step, StepKind, Times};
 
     use super::*;
 
@@ -175,6 +193,30 @@ mod tests {
         }
         let once = ids(&all).iter().filter(|id| **id == "cpu-saturated").count();
         assert!(once == 1 && !ids(&all).contains(&"accept-queue-overflow"), "{all:?}");
+    }
+
+    #[test]
+    fn a_worker_that_waits_for_a_processor_that_others_have_is_as_busy_as_one_that_has_it() {
+        let looked = |cores, run_delay, of_server| {
+            let seen = ServerSeen {
+                hottest_thread_cores: cores,
+                hottest_process_cores: cores,
+                most_runnable: Some(Runnable { cores, run_delay }),
+                cpu_cores: Some(of_server),
+                ..ServerSeen::default()
+            };
+            clues(&examination(of("nginx"), seen, Step { cores: vec![0.5, 0.5], ..Step::default() }))
+        };
+        let all = looked(0.4, 0.5, 0.4);
+        for id in ["single-worker-cpu", "cpu-saturated", "compression-bound"] {
+            let clue = all.iter().find(|c| c.finding == id).unwrap_or_else(|| panic!("{id} in {all:?}"));
+            assert!(clue.because.contains("0.40 of a processor, and waits for one 0.50 of the time"), "{clue:?}");
+        }
+        // One of many that take turns: the processors lack, not a second worker.
+        let all = looked(0.1, 0.8, 1.6);
+        assert!(ids(&all).contains(&"cpu-saturated") && !ids(&all).contains(&"single-worker-cpu"), "{all:?}");
+        // It has what it wants.
+        assert_eq!(looked(0.4, 0.1, 0.4), []);
     }
 
     #[test]
