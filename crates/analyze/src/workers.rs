@@ -77,23 +77,16 @@ pub fn advise(e: &WorkersEvidence) -> Option<WorkersAdvice> {
     let together = e.together.max(1);
     let up = |n: f64| (n.clamp(1.0, 1e9) as u64).div_ceil(together) * together;
     let down = |n: u64| (n / together).max(1) * together;
-    let mut ceilings: Vec<WorkersCeiling> =
+    let ceilings: Vec<WorkersCeiling> =
         e.ceilings.iter().map(|c| WorkersCeiling { number: down(c.number), ..c.clone() }).collect();
-    ceilings.sort_by_key(|c| c.number);
     let at_work = e.request.as_ref().and_then(|cost| busy(e, cost));
     let Some((rate, busy)) = at_work else {
-        let lowest = ceilings.first()?.clone();
-        return Some(WorkersAdvice {
-            number: lowest.number,
-            bound_by: lowest.by,
-            ceilings,
-            because: "no load tells how many would be at work".into(),
-            ..WorkersAdvice::default()
-        });
+        let because = "no load tells how many would be at work".into();
+        let unknown = WorkersAdvice { because, ..WorkersAdvice::default() };
+        return (!ceilings.is_empty()).then(|| capped(unknown, ceilings));
     };
     let idle = e.keep_alive.as_ref().map_or(0.0, |k| held(k, rate, busy));
     let need = up(busy + idle);
-    let lowest = ceilings.first().filter(|c| c.number < need);
     let mut lower = Vec::new();
     if let Some(k) = e.keep_alive.as_ref().filter(|_| idle >= 1.0) {
         lower.push(format!("KeepAlive Off: {} workers", up(busy)));
@@ -107,19 +100,30 @@ pub fn advise(e: &WorkersEvidence) -> Option<WorkersAdvice> {
             lower.push("an event MPM, where an idle connection holds no worker".into());
         }
     }
-    Some(WorkersAdvice {
-        server: String::new(),
-        number: lowest.map_or(need, |c| c.number),
+    let advice = WorkersAdvice {
         need: Some(need),
         held_by_idle_connections: need.saturating_sub(up(busy)),
-        bound_by: lowest.map_or("need", |c| &c.by).to_string(),
-        too_few: lowest.is_some(),
         cpu_us_per_request: e.request.map(|cost| cost.cpu_s * 1e6),
         held_us_per_request: e.request.map(|cost| cost.held_s * 1e6),
         because: because(e, rate, busy, idle),
         lower,
-        ceilings,
-    })
+        ..WorkersAdvice::default()
+    };
+    Some(capped(advice, ceilings))
+}
+
+/// The same need below other ceilings, such as those of another budget of memory. Without a need the lowest of them is the number; without
+/// either the advice is as it was.
+#[must_use]
+pub fn capped(advice: WorkersAdvice, mut ceilings: Vec<WorkersCeiling>) -> WorkersAdvice {
+    ceilings.sort_by_key(|c| c.number);
+    let lowest = ceilings.first().filter(|c| advice.need.is_none_or(|need| c.number < need)).cloned();
+    let (number, bound_by) = match (lowest, advice.need) {
+        (Some(c), _) => (c.number, c.by),
+        (None, Some(need)) => (need, "need".into()),
+        (None, None) => return advice,
+    };
+    WorkersAdvice { number, bound_by, too_few: advice.need.is_some_and(|need| number < need), ceilings, ..advice }
 }
 
 fn because(e: &WorkersEvidence, rate: f64, busy: f64, idle: f64) -> String {
@@ -235,6 +239,18 @@ mod tests {
         let line = a.line();
         assert!(line.contains("no more than 57") && line.contains("need: unknown without load"), "{line}");
         assert_eq!(advise(&WorkersEvidence::default()), None);
+    }
+
+    #[test]
+    fn a_need_stays_the_same_below_other_ceilings() {
+        let free = advise(&evidence(2.0, 10.0, 210.0, &[("memory", 200)])).expect("known");
+        assert_eq!((free.number, free.need, free.too_few), (49, Some(49), false));
+        let tight = capped(free.clone(), ceilings(&[("database", 57), ("memory", 20)]));
+        assert_eq!((tight.number, tight.need, tight.bound_by.as_str(), tight.too_few), (20, Some(49), "memory", true));
+        assert_eq!(tight.ceilings.len(), 2);
+        assert_eq!(capped(tight, free.ceilings.clone()), free);
+        let unknown = capped(WorkersAdvice::default(), ceilings(&[("memory", 20)]));
+        assert_eq!((unknown.number, unknown.too_few), (20, false));
     }
 
     #[test]

@@ -21,5 +21,5 @@ pub use confirm::{Trying, confirm};
 pub use examine::{Manner, Order, examine, look_again, telling};
 pub use here::Here;
 pub use nodes::Nodes;
-pub use propose::{clues, proposals};
+pub use propose::{clues, proposals, workers};
 pub use site::{Goal, Machine, Rest, Servers, Site, Tried};

@@ -2,7 +2,7 @@
 
 use lastdrop_diagnose::findings;
 use lastdrop_model::Settings;
-use lastdrop_model::documents::{Clue, DoctorDocument, Proposal};
+use lastdrop_model::documents::{Clue, DoctorDocument, Proposal, WorkersAdvice};
 use lastdrop_model::examination::Examination;
 use lastdrop_server::ServerRef;
 
@@ -57,6 +57,14 @@ pub fn clues(examination: &Examination, named: &[ServerRef]) -> (Vec<Clue>, Vec<
         }
     }
     (of_named, notes)
+}
+
+/// How many workers the pools of the named servers should have by an examination.
+#[must_use]
+pub fn workers(examination: &Examination, named: &[ServerRef]) -> Vec<WorkersAdvice> {
+    let all = findings::workers_advice(examination).into_iter();
+    all.filter_map(|advice| Some(WorkersAdvice { server: whose(named, &advice.server)?.called().into(), ..advice }))
+        .collect()
 }
 
 #[cfg(test)]

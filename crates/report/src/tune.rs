@@ -7,6 +7,7 @@ use lastdrop_model::settings::describe;
 use lastdrop_model::units::{show_bytes, show_us};
 
 use crate::html::first;
+use crate::size::advice_text;
 use crate::table::aligned;
 
 /// The report of `tune`; `explains`: with the reason for each setting that it is searched, or not.
@@ -14,6 +15,10 @@ use crate::table::aligned;
 pub fn tune_text(d: &TuneDocument, explains: bool) -> String {
     let mut out = first::tune(d).line();
     let _ = writeln!(out, "{}   {}\n", d.server, d.url);
+    if let Some(advice) = &d.workers_advice {
+        let server = if advice.server.is_empty() { String::new() } else { format!("{}: ", advice.server) };
+        let _ = writeln!(out, "{server}{}", advice_text(advice));
+    }
     for clue in d.clues.iter().filter(|_| explains) {
         let server = if clue.server.is_empty() { String::new() } else { format!("{}: ", clue.server) };
         let _ = writeln!(out, "seen: {server}{} ({})", clue.because, clue.finding);
@@ -293,6 +298,7 @@ mod tests {
             searched: Vec::new(),
             proposals: Vec::new(),
             clues: Vec::new(),
+            workers_advice: None,
             planned: None,
             limit_after: None,
             visited: None,

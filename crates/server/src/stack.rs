@@ -200,7 +200,9 @@ impl Stack {
         self.health.as_ref().map_or(Ok(()), wait_until_it_answers)
     }
 
-    fn is_several(&self) -> bool {
+    /// Are there others beside the first?
+    #[must_use]
+    pub fn is_several(&self) -> bool {
         self.members.len() > 1
     }
 
@@ -219,6 +221,12 @@ impl Stack {
     pub fn members(&self) -> Vec<String> {
         let here = self.members.iter().filter(|member| !matches!(member.part, Part::Elsewhere(_)));
         here.map(|member| member.part.name().to_string()).collect()
+    }
+
+    /// What the member at a place is called.
+    #[must_use]
+    pub fn called(&self, place: usize) -> Option<&str> {
+        self.members.get(place).map(|member| member.called.as_str())
     }
 
     /// What a member's setting is called here.

@@ -50,6 +50,7 @@ pub fn order(url: Url, seed: u64) -> TuneOrder {
         wishes: Wishes::default(),
         proposals: Vec::new(),
         clues: Vec::new(),
+        workers: Vec::new(),
         dry_run: false,
         trials: TRIALS,
         time: None,

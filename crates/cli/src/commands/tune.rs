@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use lastdrop_diagnose::findings::diagnose;
-use lastdrop_doctor::{Manner, Order, clues, examine, look_again, proposals};
+use lastdrop_doctor::{Manner, Order, clues, examine, look_again, proposals, workers};
 use lastdrop_lab::warm::RECYCLING_WARM_UP;
 use lastdrop_lab::{Lab, LabError, Observer};
 use lastdrop_looks::databases::DatabaseOptions;
@@ -21,7 +21,7 @@ use lastdrop_report::tune_text;
 use lastdrop_server::{Kind, ServerRef, check_called_apart, kinds};
 use lastdrop_store::Store;
 use lastdrop_traffic::Format;
-use lastdrop_trials::tune::{After, Before, DiaryOrder, TuneOrder, Wishes, tune as run_tune};
+use lastdrop_trials::tune::{After, Before, DiaryOrder, FirstLook, TuneOrder, Wishes, tune as run_tune};
 
 use crate::commands::watchdog::Watchdog;
 use crate::commands::{
@@ -304,6 +304,7 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
         ]
         .concat(),
         clues: before.as_ref().map_or_else(Vec::new, |document| clues(&document.examination, &args.servers).0),
+        workers: before.as_ref().map_or_else(Vec::new, |document| workers(&document.examination, &args.servers)),
         dry_run: args.dry_run,
         trials: args.trials,
         time: args.time,
@@ -345,7 +346,9 @@ pub fn tune(args: TuneArgs) -> Result<Exit> {
     let mut look_first = move |lab: &mut Lab<'_>| {
         check_same_machines(brief.servers).map_err(|e| LabError::Other(e.to_string()))?;
         let mut site = site_of(reach, brief, lab)?;
-        Ok(clues(&examine(lab, brief, site.as_mut())?, brief.servers))
+        let seen = examine(lab, brief, site.as_mut())?;
+        let (clues, notes) = clues(&seen, brief.servers);
+        Ok(FirstLook { clues, notes, workers: workers(&seen, brief.servers) })
     };
     let first = is_wanted.then_some(&mut look_first as Before<'_>);
     let look = &look;

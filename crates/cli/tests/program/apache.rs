@@ -49,6 +49,18 @@ fn a_prefork_server_is_sized_by_its_running_processes() {
     let seen = folder.json(&["size", &apache.name(), "--memory", "400M"], 0);
     let advice = &seen["workers_advice"];
     assert_eq!((&advice["need"], &advice["number"]), (&Value::Null, &advice["ceilings"][0]["number"]), "{seen:#}");
+    // A tune says the same at its start: its look tells the need, and the ceilings are those of its budget.
+    let tune = ["tune", &apache.name(), "--memory", "400M", "--url", &url, "-d", "1s", "--dry-run"];
+    let planned = folder.json(&tune, 0);
+    let (planned, by) = (&planned["workers_advice"], |advice: &Value| {
+        let all = advice["ceilings"].as_array().expect("ceilings").iter();
+        all.map(|c| c["by"].to_string()).collect::<std::collections::BTreeSet<_>>()
+    });
+    let lowest = planned["ceilings"][0]["number"].as_u64().expect("a number");
+    let need = planned["need"].as_u64().expect("a need: it was looked at under load");
+    assert_eq!((planned["number"].as_u64(), by(planned)), (Some(need.min(lowest)), by(advice)), "{planned:#}");
+    let told = folder.run(&tune);
+    assert!(told.stdout.contains("workers: ") && told.stdout.contains("(need: "), "{told:?}");
     assert_eq!(size["effective"]["KeepAlive"], "Off");
 }
 

@@ -25,7 +25,7 @@ mod wastes;
 #[cfg(test)]
 mod tests;
 
-use lastdrop_model::documents::{DOCTOR_SCHEMA, DoctorDocument, Finding, Link, Severity};
+use lastdrop_model::documents::{DOCTOR_SCHEMA, DoctorDocument, Finding, Link, Severity, WorkersAdvice};
 use lastdrop_model::event::{Suspect, Suspicion};
 use lastdrop_model::examination::{Examination, ServerSeen, StepKind};
 use serde_json::Value;
@@ -206,10 +206,20 @@ pub fn diagnose_without(examination: &Examination, refuted: &[&str]) -> DoctorDo
     rest.extend(fire(RISKS, Severity::Risk));
     // What bounds throughput now is no waste or risk beside.
     rest.retain(|f| document.limit.as_ref() != Some(&f.id));
-    document.workers_advice = case.servers().iter().rev().find_map(View::workers_advice);
+    document.workers_advice = workers_of(&case).pop();
     rest.sort_by(by_weight);
     document.findings.extend(rest);
     document
+}
+
+/// How many workers each pool of the chain should have, by what was seen of it; the front first.
+#[must_use]
+pub fn workers_advice(examination: &Examination) -> Vec<WorkersAdvice> {
+    Case::of(examination).map_or_else(Vec::new, |case| workers_of(&case))
+}
+
+fn workers_of(case: &Case<'_>) -> Vec<WorkersAdvice> {
+    case.servers().iter().filter_map(View::workers_advice).collect()
 }
 
 /// The limit first, then wastes and risks; of each those that should bring most first, then the surest.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::documents::CapacityStep;
+use crate::documents::{CapacityStep, WorkersAdvice};
 use crate::settings::Settings;
 
 pub const TUNE_SCHEMA: &str = "lastdrop.tune/1";
@@ -280,6 +280,10 @@ pub struct TuneDocument {
     /// What the look before the search saw.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clues: Vec<Clue>,
+    /// How many workers the pool should have (of several pools: the last server's), by the look before the search; by ceilings alone where
+    /// nothing was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers_advice: Option<WorkersAdvice>,
     /// As it was known before the search began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned: Option<Planned>,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use lastdrop_files::{FileError, Folder, TrustedFile};
 use lastdrop_lab::LabError;
-use lastdrop_model::documents::{Clue, Proposal, Trial};
+use lastdrop_model::documents::{Clue, Proposal, Trial, WorkersAdvice};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -34,6 +34,8 @@ pub(super) struct Hints {
     pub proposals: Vec<Proposal>,
     #[serde(default)]
     pub clues: Vec<Clue>,
+    #[serde(default)]
+    pub workers: Vec<WorkersAdvice>,
 }
 
 const SCHEMA: &str = "lastdrop.tune-diary/1";

@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
+use lastdrop_analyze::workers::capped;
 use lastdrop_looks::visitors::Visitors;
 use lastdrop_model::documents::{
     Clue, Goal, LimitAfter, Planned, Proposal, SizeDocument, TUNE_SCHEMA, Trial, TuneDocument, TuneVerdict,
+    WorkersAdvice,
 };
 use lastdrop_model::event::{Decided, Document, Outcome, Stage, TrialBegan};
 use lastdrop_model::objective::Metric;
@@ -57,6 +59,8 @@ pub struct TuneOrder {
     pub proposals: Vec<Proposal>,
     /// What was seen of the servers under the load before: settings that are worth trying for it are searched.
     pub clues: Vec<Clue>,
+    /// How many workers the pools should have by what was seen then.
+    pub workers: Vec<WorkersAdvice>,
     /// Only what would be tried is asked: nothing is changed and nothing measured.
     pub dry_run: bool,
     /// Trials of the search and its finals, at most; a race follows.
@@ -75,8 +79,19 @@ pub struct TuneOrder {
     pub advise_keepalive: bool,
 }
 
-/// Looks at the servers as they are, under the load: what that points to, and what else is worth a note.
-pub type Before<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<(Vec<Clue>, Vec<String>), LabError>;
+/// What a look at the servers as they are, under the load, has shown.
+#[derive(Debug, Clone, Default)]
+pub struct FirstLook {
+    /// What it points to.
+    pub clues: Vec<Clue>,
+    /// How many workers each pool should have.
+    pub workers: Vec<WorkersAdvice>,
+    /// What else is worth a note.
+    pub notes: Vec<String>,
+}
+
+/// Looks at the servers as they are, under the load.
+pub type Before<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<FirstLook, LabError>;
 
 /// Says what holds servers back.
 pub type After<'a> = &'a mut dyn FnMut(&mut Lab<'_>) -> Result<LimitAfter, LabError>;
@@ -122,6 +137,7 @@ pub fn tune(
         searched: Vec::new(),
         proposals: Vec::new(),
         clues: Vec::new(),
+        workers_advice: None,
         planned: None,
         limit_after: None,
         visited: None,
@@ -137,12 +153,14 @@ pub fn tune(
         interrupted: false,
         notes: stack.original().notes.clone(),
     };
-    let mut hints = Hints { proposals: order.proposals.clone(), clues: order.clues.clone() };
+    let mut hints =
+        Hints { proposals: order.proposals.clone(), clues: order.clues.clone(), workers: order.workers.clone() };
     let resumes = order.diary.as_ref().is_some_and(|diary| diary.resume);
     match look_before(lab, &stack, order, before.filter(|_| !resumes)) {
-        Ok((clues, notes)) => {
-            hints.clues.extend(clues);
-            document.notes.extend(notes);
+        Ok(looked) => {
+            hints.clues.extend(looked.clues);
+            hints.workers.extend(looked.workers);
+            document.notes.extend(looked.notes);
         }
         Err(e) => {
             put_back(lab, &mut stack, &mut document)?;
@@ -160,10 +178,21 @@ pub fn tune(
         }
         None => (Diary::default(), order.seed, hints),
     };
+    let workers = hints.workers;
     (document.proposals, document.clues) = (hints.proposals, hints.clues);
     let plan = Plan { seed, ..order.plan.clone() };
-    let mut tuning =
-        Tuning { lab, stack: &mut stack, order, plan, seed, document: &mut document, diary, bar: None, visits: None };
+    let mut tuning = Tuning {
+        lab,
+        stack: &mut stack,
+        order,
+        plan,
+        seed,
+        document: &mut document,
+        diary,
+        workers,
+        bar: None,
+        visits: None,
+    };
     let outcome = tuning.carry_out(after, visitors);
     let Tuning { diary, visits, plan, .. } = tuning;
     document.notes.extend(diary.trouble.clone());
@@ -211,7 +240,7 @@ fn look_before(
     stack: &Stack,
     order: &TuneOrder,
     before: Option<Before<'_>>,
-) -> Result<(Vec<Clue>, Vec<String>), LabError> {
+) -> Result<FirstLook, LabError> {
     stack.check_changeable()?;
     order.wishes.settled(stack)?;
     let Some(before) = before else { return Ok(Default::default()) };
@@ -221,7 +250,10 @@ fn look_before(
     match looked {
         Ok(found) => Ok(found),
         Err(LabError::Interrupted) => Err(LabError::Interrupted),
-        Err(e) => Ok((Vec::new(), vec![format!("the look before the search found nothing out: {e}")])),
+        Err(e) => Ok(FirstLook {
+            notes: vec![format!("the look before the search found nothing out: {e}")],
+            ..FirstLook::default()
+        }),
     }
 }
 
@@ -242,6 +274,8 @@ struct Tuning<'a, 'b> {
     seed: u64,
     document: &'a mut TuneDocument,
     diary: Diary,
+    /// How many workers each pool should have by the look before.
+    workers: Vec<WorkersAdvice>,
     /// What a trial of the search has to be able to reach.
     bar: Option<Bar>,
     /// The visitors that it was judged by, with what they saw of the servers as they were.
@@ -325,6 +359,17 @@ impl Tuning<'_, '_> {
                 if size.fits.is_none() {
                     warm_twice(&self.plan, size.workers.count as usize);
                     size = size_of_server(server, self.order.memory)?;
+                }
+                let called = self.stack.called(place).unwrap_or_default();
+                if let Some(need) = self.workers.iter().find(|w| w.server == called && w.need.is_some()) {
+                    // The need is the load's, the ceilings are those of this budget.
+                    let ceilings = size.workers_advice.as_ref().map(|advice| &advice.ceilings);
+                    size.workers_advice = Some(capped(need.clone(), ceilings.unwrap_or(&need.ceilings).clone()));
+                }
+                if let Some(advice) = &size.workers_advice {
+                    let several = self.stack.is_several();
+                    let server = if several { called.to_string() } else { String::new() };
+                    self.document.workers_advice = Some(WorkersAdvice { server, ..advice.clone() });
                 }
                 sizes.push((place, size));
             }

@@ -489,7 +489,7 @@ fn at(space: &Space, settings: &Settings) -> Option<Point> {
     (point != space.start()).then_some(point)
 }
 
-/// What an expert would try first: all that usually helps against what was seen; workers that live, pools as large as the load can use and
+/// What an expert would try first: all that usually helps against what was seen; workers that live, pools as large as is advised, as the load can use and
 /// half of that, keep-alive the other way; each of what usually helps by itself.
 fn moves(space: &Space, facts: &Facts<'_>, chosen: &[Chosen]) -> Vec<Point> {
     let of = |role: Role| (0..chosen.len()).filter(move |p| chosen[*p].role == Some(role));
@@ -509,6 +509,17 @@ fn moves(space: &Space, facts: &Facts<'_>, chosen: &[Chosen]) -> Vec<Point> {
         levels.min_by_key(|(_, level)| distance(level)).map_or(0, |(level, _)| level)
     };
     let cores = facts.stack.pool().map_or(1, Server::cores);
+    // As many as are advised, of each pool for which that is known.
+    let mut advised = best.clone();
+    for parameter in of(Role::PoolSize) {
+        let advice = facts.size(chosen[parameter].place).and_then(|size| size.workers_advice.as_ref());
+        if let Some(advice) = advice.filter(|advice| advice.need.is_some()) {
+            advised[parameter] = nearest(parameter, advice.number);
+        }
+    }
+    if advised != best {
+        moves.push(advised);
+    }
     for wanted in [facts.concurrency(), facts.concurrency().div_ceil(2), ROOM * cores] {
         let mut point = best.clone();
         for parameter in of(Role::PoolSize) {
