@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use lastdrop_analyze::memory_model::{self, Aged, Estimate, Settling};
+use lastdrop_analyze::memory_model::{self, Aged, Estimate, STARTS_DIFFER, Settling};
 use lastdrop_analyze::workers::{RequestCost, WorkersEvidence};
-use lastdrop_model::documents::{Interval, SizeDocument, SizeFit, SizeFits, SizeGrowth};
+use lastdrop_model::documents::{Interval, SharingPoint, SizeDocument, SizeFit, SizeFits, SizeGrowth};
 use lastdrop_model::units::show_bytes;
 use lastdrop_server::Adapter;
 
@@ -29,6 +29,13 @@ pub(crate) struct Measured {
     pub cost: Option<RequestCost>,
     /// Processes that take part, as far as they are known.
     pub members: Vec<i32>,
+}
+
+/// Private memory that workers gained after they were as old as those of the pools, bytes each.
+fn rest_after(ages: &[SharingPoint], base: f64) -> f64 {
+    let bytes = |point: &SharingPoint| point.private_bytes as f64;
+    let Some(then) = ages.iter().find(|point| point.requests >= base).map(bytes) else { return 0.0 };
+    ages.iter().filter(|point| point.requests >= base).map(|point| bytes(point) - then).fold(0.0, f64::max)
 }
 
 fn interval(e: Estimate) -> Interval {
@@ -136,9 +143,11 @@ pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocum
         }
     };
     let at_base = per_request * base;
+    // A worker counts as settled within a hundredth of what it has: what came after the age of the pools is part of it, too.
+    let rest = if per_request > 0.0 { 0.0 } else { rest_after(&fit.sharing, base) };
     let spread = (fit.spread_bytes.powi(2) + grown * grown / 12.0).sqrt();
-    let independent = line.room(document.budget_bytes, grown / 2.0 - at_base, spread);
-    let worst = line.room(document.budget_bytes, grown - at_base + beyond, 0.0);
+    let independent = line.room(document.budget_bytes, grown / 2.0 - at_base + rest, spread, STARTS_DIFFER);
+    let worst = line.room(document.budget_bytes, grown - at_base + rest + beyond, 0.0, STARTS_DIFFER);
     fit.independent_interval = independent.interval.into();
     fit.worst_case_interval = worst.interval.into();
     fit.growth = growth;
@@ -147,7 +156,7 @@ pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocum
         .last()
         .and_then(|p| Some(p.pss_anonymous_bytes as f64 / p.cgroup_anonymous_bytes.filter(|b| *b > 0)? as f64));
     let b = |x: f64| show_bytes(x.max(0.0) as u64);
-    let (shared, each) = (b(line.shared.value), b(line.each.value - at_base));
+    let (shared, each) = (b(line.shared.value), b(line.each.value - at_base + rest));
     let growth = if grown > 0.0 { format!(" + {} of growth by half its age", b(grown / 2.0)) } else { String::new() };
     document.formulas.insert(
         "independent".into(),
@@ -157,7 +166,7 @@ pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocum
         "worst_case".into(),
         format!(
             "{shared} once + n × {}, the largest and oldest: n = {}",
-            b(line.each.value - at_base + grown + beyond),
+            b(line.each.value - at_base + grown + rest + beyond),
             worst.workers
         ),
     );
@@ -166,4 +175,18 @@ pub(crate) fn judge(m: Measured, adapter: &dyn Adapter, document: &mut SizeDocum
     document.fits = Some(SizeFits { independent: independent.workers, worst_case: worst.workers, ..before });
     advise_of(document, adapter, |known| WorkersEvidence { request: cost, ..known }, &members);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_workers_gained_after_the_age_of_the_pools_is_part_of_each() {
+        let at =
+            |requests: f64, private_bytes: u64| SharingPoint { requests, private_bytes, ..SharingPoint::default() };
+        let ages = [at(1.0, 500), at(17.0, 990), at(32.0, 1000), at(47.0, 998)];
+        assert_eq!(rest_after(&ages, 17.0), 10.0);
+        assert_eq!((rest_after(&ages, 32.0), rest_after(&ages, 99.0)), (0.0, 0.0));
+    }
 }
