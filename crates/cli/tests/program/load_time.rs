@@ -93,7 +93,7 @@ impl Site for FromElsewhere {
 fn pauses_of_a_run_before_and_after_its_load_do_not_thin_out_what_is_seen() {
     let folder = Folder::new();
     // One worker, always at work for one of two users, while the other one waits.
-    let target = Target::with_config(&folder, "workers = 1\nservice = '50ms'\n");
+    let target = Target::with_config(&folder, "workers = 1\nservice = '200ms'\n");
     let servers = [target.name().parse().expect("a server")];
     let mut plan = Plan::new(target.url().parse().expect("valid"), 7);
     (plan.phases[0].load, plan.keepalive) = (Load::closed(2), KeepAlive::Off);
@@ -124,8 +124,10 @@ fn pauses_of_a_run_before_and_after_its_load_do_not_thin_out_what_is_seen() {
         let step = all.step(StepKind::Few).expect("a step");
         let seen = step.server("target").unwrap_or_else(|| panic!("late: {is_late}: {step:#?}"));
         // Two seconds of load in seven would leave less than a third of each.
-        let (asleep, queue) = (seen.waiting("sleep"), seen.queue_mean.expect("a listener"));
-        assert!(seen.threads > 0.9 && asleep > 0.75 * seen.threads, "late: {is_late}: {:?}", seen.waits);
+        // On a busy machine it also waits for a processor.
+        let at_work = seen.waiting("sleep") + seen.waiting("running");
+        let queue = seen.queue_mean.expect("a listener");
+        assert!(seen.threads > 0.9 && at_work > 0.75 * seen.threads, "late: {is_late}: {:?}", seen.waits);
         assert!(queue > 0.6, "late: {is_late}: {queue}");
         // The look inside was made under load, too.
         assert!(all.inside.iter().any(|i| i.requests > 0.0), "late: {is_late}: {:?}", all.inside);
