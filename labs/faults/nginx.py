@@ -82,8 +82,9 @@ php_admin_value[session.save_path] = {place.open_folder("sessions")}
 {lines}
 include = {place.open_folder("pool.d")}/*.conf
 """)
-    # An include that finds nothing is an error of PHP-FPM.
+    # An include that finds nothing is an error of PHP-FPM. What others can write is not executed.
     place.write("pool.d/none.conf", "")
+    (place.folder / "pool.d").chmod(0o755)
     want = children if pm == "static" else 0
 
     def ready(daemon):

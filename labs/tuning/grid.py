@@ -16,35 +16,30 @@ WARM_UP = "4s"
 MOST_FAILED = 0.1
 
 
-def plan(setup, case):
+def plan(setup, case, grid=None):
     """The sweep's plan."""
+    grid = grid or setup.grid
     load = {name: value for name, value in zip(setup.load, setup.load[1:]) if name in ("--keepalive", "-H")}
     lines = [f"server = {json.dumps(case.names())}", f"url = {json.dumps(case.url)}", f"users = {setup.users}", f'duration = "{SECONDS}s"',
              f'keepalive = "{load["--keepalive"]}"', 'timeout = "10s"', "whole_pools = true", f'warm_up = "{WARM_UP}"']
     if "--insecure" in setup.load:
         lines.append("insecure = true")
-    lines += ["[settings]"] + [f"{json.dumps(name)} = [{', '.join(map(json.dumps, values))}]" for name, values in setup.grid.items()]
+    lines += ["[settings]"] + [f"{json.dumps(name)} = [{', '.join(map(json.dumps, values))}]" for name, values in grid.items()]
     if "-H" in load:
         lines += ["[[variant]]", 'name = "all"', f'header = {json.dumps(load["-H"])}']
     return "\n".join(lines) + "\n"
 
 
-def measure(setup):
-    """Measures the grid of a set-up: a document with a row for each point."""
-    place = Place()
-    try:
-        case = setup.build(place)
-        file = place.write("sweep.toml", plan(setup, case))
-        out = place.folder / "sweep.json"
-        done = subprocess.run([*place.enter, lastdrop(), "sweep", str(file), "--rounds", str(setup.rounds), "--json", str(out), "--quiet"],
-                              env=environment(place), capture_output=True, text=True, timeout=PATIENCE)
-        if done.returncode not in (0, 4):
-            raise LabError(f"the sweep ends with {done.returncode}: {done.stderr[-600:]}")
-        document = json.loads(out.read_text())
-    finally:
-        place.close()
+def sweep(place, setup, case, rounds, grid=None):
+    """Sweeps a grid of a set-up that is there: its points."""
+    file = place.write("sweep.toml", plan(setup, case, grid))
+    out = place.folder / "sweep.json"
+    done = subprocess.run([*place.enter, lastdrop(), "sweep", str(file), "--rounds", str(rounds), "--json", str(out), "--quiet"],
+                          env=environment(place), capture_output=True, text=True, timeout=PATIENCE)
+    if done.returncode not in (0, 4):
+        raise LabError(f"the sweep ends with {done.returncode}: {done.stderr[-600:]}")
     points = []
-    for row in document["rows"]:
+    for row in json.loads(out.read_text())["rows"]:
         settings = {name: value for name, value in row["settings"].items() if name in setup.grid}
         # An event MPM whose threads are all busy lets kept connections go: a few requests find that out.
         counts = row["answered"] > 0 and row["failed"] <= MOST_FAILED * (row["answered"] + row["failed"])
@@ -52,6 +47,16 @@ def measure(setup):
         points.append({"settings": settings, "rps": round(row["rps"], 2) if counts else None, "p99_us": round(row["p99_us"]),
                        "spread": round(math.log(interval[1] / interval[0]) / 2, 4) if counts and interval else None,
                        **({"note": row["note"]} if row["note"] else {})})
+    return points
+
+
+def measure(setup):
+    """Measures the grid of a set-up: a document with a row for each point."""
+    place = Place()
+    try:
+        points = sweep(place, setup, setup.build(place), setup.rounds)
+    finally:
+        place.close()
     return {"name": setup.name, "users": setup.users, "rounds": setup.rounds, "seconds": SECONDS, "start": setup.start, "points": points}
 
 

@@ -39,6 +39,8 @@ class Setup:
     """Of its grid: one that is bound by the processors differs more from block to block."""
     at_best: bool = False
     """It is found at its best: `no_gain` is the right answer."""
+    plain: bool = False
+    """It is also tuned without being told which settings to search (`--plain`), and the grid is swept beside it."""
 
     def points(self):
         found = [{}]
@@ -84,6 +86,16 @@ def nginx_static(place):
     return Case([front], front.url + "/file.txt")
 
 
+def nginx_text(level, workers):
+    """A text whose words stand in an order that compresses badly: level 9 takes several times as long as level 1."""
+    def build(place):
+        place.write("docs/text.txt", "".join(f"{n * 2654435761 % 2**32 % 50021:x} " for n in range(12000)))
+        front = nginx(place, f" gzip on; gzip_types text/plain; gzip_comp_level {level};"
+                             f" server {{ listen 127.0.0.1:PORT; root {place.folder}/docs; }}", workers=workers)
+        return Case([front], front.url + "/text.txt")
+    return build
+
+
 def nginx_tls(place):
     crt, key = certificate(place.folder, "rsa:2048")
     place.write("docs/file.txt", "hello\n")
@@ -106,6 +118,19 @@ def fpm_pages(place):
     return Case([front, pool], front.url + "/page.php")
 
 
+def fpm_dynamic(place):
+    """A pool that grows to two children, and pages that wait most of their time."""
+    pool = fpm(place, children=2, pm="dynamic", lines="pm.start_servers = 1\npm.min_spare_servers = 1\npm.max_spare_servers = 2")
+    place.write("docs/page.php", "<?php $s = 0; for ($i = 1; $i < 40000; $i++) $s += sqrt($i); usleep(25000); echo 'ok';\n")
+    front = php_before(place, pool, workers=1)
+    return Case([front, pool], front.url + "/page.php")
+
+
+def gunicorn_sync(place):
+    server = gunicorn(place, "s = 0\nfor i in range(20000): s += i * i\ntime.sleep(0.015)", workers=1)
+    return Case([server], server.url + "/")
+
+
 def gunicorn_before(place):
     server = gunicorn(place, "s = 0\nfor i in range(5000): s += i * i\ntime.sleep(0.01)", workers=1, threads=1, worker_class="gthread")
     front = haproxy(place, f"  server app 127.0.0.1:{server.port} maxconn 64", threads=1)
@@ -122,7 +147,7 @@ def target(text):
     return build
 
 
-WORKERS = [1, 2, 4, 8, 16, 32]
+WAIT_AND_COMPUTE = BUSY % 20000 + SLEEP % 0.02
 SETUPS = [
     Setup("apache-prefork-cpu", apache_perl(BUSY % 20000, pool="MaxRequestWorkers 40\nServerLimit 64\n", lines="MaxConnectionsPerChild 20\n"), 40,
           {"MaxRequestWorkers": [2, 4, 8, 16, 40], "MaxConnectionsPerChild": [0, 20, 1000]},
@@ -157,6 +182,18 @@ SETUPS = [
                                        "coherency = 0.003"), 32,
           {"workers": [2, 4, 6, 8, 16, 32], "max_requests_per_worker": [0, 20, 1000], "keepalive": ["On", "Off"]},
           {"workers": 6, "max_requests_per_worker": 20, "keepalive": "On"}, load=KEPT),
+    Setup("nginx-gzip", nginx_text(9, 1), 10, {"worker_processes": [1, 2], "gzip_comp_level": [1, 4, 9]},
+          {"worker_processes": 1, "gzip_comp_level": 9}, load=[*KEPT, "-H", "Accept-Encoding: gzip"], plain=True),
+    Setup("fpm-dynamic", fpm_dynamic, 16, {"php-fpm.pm.max_children": [2, 4, 6, 8, 12, 16]}, {"php-fpm.pm.max_children": 2}, plain=True),
+    Setup("gunicorn-sync", gunicorn_sync, 16, {"workers": [1, 2, 4, 6, 8, 12, 16]}, {"workers": 1}, plain=True),
+    Setup("prefork-small", apache_perl(WAIT_AND_COMPUTE, pool="MaxRequestWorkers 2\nServerLimit 64\n"), 24,
+          {"MaxRequestWorkers": [2, 4, 6, 8, 12, 16, 24]}, {"MaxRequestWorkers": 2}, plain=True),
+    Setup("prefork-kept-long", apache_perl(WAIT_AND_COMPUTE, pool="MaxRequestWorkers 4\nServerLimit 64\n", keepalive="On", lines="KeepAliveTimeout 15\n"), 24,
+          {"MaxRequestWorkers": [4, 8, 16, 24], "KeepAlive": ["On", "Off"]}, {"MaxRequestWorkers": 4, "KeepAlive": "On"}, load=KEPT, plain=True),
+    Setup("nginx-healthy", nginx_text(1, 2), 10, {"worker_processes": [1, 2, 4], "gzip_comp_level": [1, 4]},
+          {"worker_processes": 2, "gzip_comp_level": 1}, load=[*KEPT, "-H", "Accept-Encoding: gzip"], at_best=True, plain=True),
+    Setup("prefork-healthy", apache_perl(WAIT_AND_COMPUTE, pool="MaxRequestWorkers 16\nServerLimit 64\n"), 12,
+          {"MaxRequestWorkers": [4, 8, 12, 16, 24]}, {"MaxRequestWorkers": 16}, at_best=True, plain=True),
     Setup("target-at-its-best", target("workers = 12\nservice = '20ms'\ncoherency = 0.0069"), 48, {"workers": [4, 8, 12, 16, 32]},
           {"workers": 12}, at_best=True),
 ]
