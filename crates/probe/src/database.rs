@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use lastdrop_files::input;
 
 use crate::process;
+use crate::reader::Reader;
 
 /// A limit and where it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +79,8 @@ const MOST_DEPTH: u32 = 4;
 pub fn connection_limit(pid: i32, service: &str) -> Option<ConnectionLimit> {
     let kind = KINDS.iter().find(|k| k.service == service)?;
     let argv = process::look(pid)?.argv;
+    // Whoever owns the process chose these names.
+    let _reader = Reader::of_process(pid);
     Some(limit(kind, &argv))
 }
 

@@ -7,9 +7,10 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::status::Answer;
+use crate::unix;
 
 /// Where a pool listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,8 +61,53 @@ fn parameters(pairs: &[(&str, &str)]) -> Vec<u8> {
     bytes
 }
 
-trait Stream: Read + Write {}
-impl<T: Read + Write> Stream for T {}
+trait Stream: Read + Write {
+    /// How long the next read or write may take.
+    fn limit(&self, limit: Duration) -> io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn limit(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit)).and_then(|()| self.set_write_timeout(Some(limit)))
+    }
+}
+
+impl Stream for UnixStream {
+    fn limit(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit)).and_then(|()| self.set_write_timeout(Some(limit)))
+    }
+}
+
+/// An exchange that has an end, also with a server that says a byte a second.
+struct Exchange {
+    stream: Box<dyn Stream>,
+    deadline: Instant,
+}
+
+impl Exchange {
+    fn limit(&self) -> io::Result<()> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { self.stream.limit(left) }
+    }
+}
+
+impl Read for Exchange {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.limit()?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Exchange {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.limit()?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
 
 /// The body of the answer to a GET of `path`.
 ///
@@ -115,20 +161,12 @@ fn answer_of(output: &[u8]) -> Option<Answer> {
 }
 
 fn output_of(socket: &FpmSocket, variables: &[(&str, &str)], limit: Duration) -> io::Result<Vec<u8>> {
-    let mut stream: Box<dyn Stream> = match socket {
-        FpmSocket::Tcp(address) => {
-            let stream = TcpStream::connect_timeout(address, limit)?;
-            stream.set_read_timeout(Some(limit))?;
-            stream.set_write_timeout(Some(limit))?;
-            Box::new(stream)
-        }
-        FpmSocket::Unix(path) => {
-            let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(limit))?;
-            stream.set_write_timeout(Some(limit))?;
-            Box::new(stream)
-        }
+    let deadline = Instant::now() + limit;
+    let stream: Box<dyn Stream> = match socket {
+        FpmSocket::Tcp(address) => Box::new(TcpStream::connect_timeout(address, limit)?),
+        FpmSocket::Unix(path) => Box::new(unix::connect(path, limit)?),
     };
+    let mut stream = Exchange { stream, deadline };
     // Role 1 is a responder; no flags: the connection ends with the answer.
     let mut request = record(BEGIN_REQUEST, &[0, 1, 0, 0, 0, 0, 0, 0]);
     // A record holds 65535 bytes at most.
@@ -167,6 +205,22 @@ mod tests {
         for broken in [&b""[..], b"no head", b"no colon\r\n\r\n", b"Status: x\r\n\r\n", b"Status:\r\n\r\n"] {
             assert!(answer_of(broken).is_none(), "{broken:?}");
         }
+    }
+
+    #[test]
+    fn an_answer_that_never_ends_has_one_deadline() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let socket = FpmSocket::Tcp(listener.local_addr().expect("its address"));
+        std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().expect("a client");
+            // A record of no bytes, again and again, each in time.
+            while client.write_all(&record(STDOUT, &[])).is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let begun = Instant::now();
+        assert!(get(&socket, "/status", "", Duration::from_millis(300)).is_err());
+        assert!(begun.elapsed() < Duration::from_secs(30));
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod namespace;
 pub mod others;
 pub mod perf;
 pub mod process;
+pub mod reader;
 mod sleeping;
 mod sock_diag;
 pub mod socket_names;
@@ -30,6 +31,7 @@ pub mod stats_socket;
 pub mod status;
 pub mod strace;
 pub mod tool;
+pub mod unix;
 
 /// What could not be read, and what to try.
 #[derive(Debug, thiserror::Error)]

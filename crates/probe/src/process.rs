@@ -229,6 +229,27 @@ impl Birth {
     /// # Errors
     /// When the process is gone, or belongs to another user.
     pub fn of(pid: i32) -> Result<Birth, ProbeError> {
+        let birth = Birth::read(pid)?;
+        // It may have executed another program, or become another user, while it was read: a program of one user must not be
+        // taken for another's.
+        let is_the_same = look(pid)
+            .is_some_and(|now| now.start_ticks == birth.start_ticks && now.exe == Some(birth.exe.clone()))
+            && Identity::of(pid).is_ok_and(|now| Some(now) == birth.identity);
+        if is_the_same { Ok(birth) } else { Err(ProbeError::Gone(pid)) }
+    }
+
+    /// The same of a process that was seen before: it is gone where its pid is another's, or it runs another program.
+    ///
+    /// # Errors
+    /// As [`Birth::of`].
+    pub fn of_seen(seen: &ProcessInfo) -> Result<Birth, ProbeError> {
+        let birth = Birth::of(seen.pid)?;
+        let is_the_same =
+            birth.start_ticks == seen.start_ticks && seen.exe.as_ref().is_none_or(|exe| *exe == birth.exe);
+        if is_the_same { Ok(birth) } else { Err(ProbeError::Gone(seen.pid)) }
+    }
+
+    fn read(pid: i32) -> Result<Birth, ProbeError> {
         let e = |what: &'static str| move |e| ProbeError::of(pid, what, e);
         let p = Process::new(pid).map_err(e("stat"))?;
         let stat = p.stat().map_err(e("stat"))?;

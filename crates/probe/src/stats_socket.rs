@@ -39,7 +39,7 @@ pub fn ask(at: &Endpoint, command: &str, limit: Duration) -> io::Result<String> 
     let deadline = Instant::now() + limit;
     let mut stream: Box<dyn Stream> = match at {
         Endpoint::Tcp(address) => Box::new(TcpStream::connect_timeout(address, limit)?),
-        Endpoint::Unix(path) => Box::new(UnixStream::connect(path)?),
+        Endpoint::Unix(path) => Box::new(crate::unix::connect(path, limit)?),
     };
     stream.limit(limit)?;
     stream.write_all(format!("{command}\n").as_bytes())?;

@@ -5,22 +5,28 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use lastdrop_files::input;
+use lastdrop_probe::process::Birth;
+use lastdrop_probe::reader::Reader;
 
 /// More than that is not read.
 const MOST: u64 = 1 << 20;
 
-pub struct Complaints {
+pub struct Complaints<'a> {
     file: PathBuf,
     from: u64,
+    /// The server whose configuration names the file.
+    birth: &'a Birth,
 }
 
-impl Complaints {
-    pub fn from_now(file: &Path) -> Complaints {
-        Complaints { file: file.into(), from: fs::metadata(file).map_or(0, |m| m.len()) }
+impl Complaints<'_> {
+    pub fn from_now<'a>(file: &Path, birth: &'a Birth) -> Complaints<'a> {
+        let _reader = Reader::of(birth);
+        Complaints { file: file.into(), from: fs::metadata(file).map_or(0, |m| m.len()), birth }
     }
 
     /// What has come since; none where the log is no file that can be read.
     pub fn text(&self) -> Option<String> {
+        let _reader = Reader::of(self.birth);
         let mut file = input::open_regular(&self.file).ok()?;
         file.seek(SeekFrom::Start(self.from)).ok()?;
         let mut bytes = Vec::new();
@@ -38,10 +44,11 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let log = dir.path().join("error.log");
         fs::write(&log, "old\n").expect("written");
-        let complaints = Complaints::from_now(&log);
+        let birth = Birth::of(std::process::id() as i32).expect("this process");
+        let complaints = Complaints::from_now(&log, &birth);
         assert_eq!(complaints.text().as_deref(), Some(""));
         fs::write(&log, "old\nnew\n").expect("written");
         assert_eq!(complaints.text().as_deref(), Some("new\n"));
-        assert_eq!(Complaints::from_now(Path::new("/no/such.log")).text(), None);
+        assert_eq!(Complaints::from_now(Path::new("/no/such.log"), &birth).text(), None);
     }
 }

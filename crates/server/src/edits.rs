@@ -65,6 +65,8 @@ impl Edits {
     }
 }
 
+const MOST_PIECES: usize = 100_000;
+
 /// A configuration in one text, and which line of it comes from where.
 #[derive(Debug, Default)]
 pub struct Flat {
@@ -84,6 +86,10 @@ impl Flat {
     }
 
     fn flatten(&mut self, sources: &[Source], source: usize, edits: &Edits, deeper: usize) {
+        // Files that include each other have no end.
+        if self.pieces.len() > MOST_PIECES {
+            return;
+        }
         let own = &sources[source];
         let mut from = 0;
         for (at, included) in &own.includes {

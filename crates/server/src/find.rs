@@ -153,7 +153,7 @@ pub fn found_of_process(pid: i32) -> Option<Found> {
     let named = ServerRef { name: None, kind, config: config.clone(), pid: None, url: None, at: None };
     found.name = named.to_string();
     found.listeners = listeners_of(pid);
-    found.status = status_of(&named, config.as_deref(), &found.listeners);
+    found.status = status_of(&named, pid, config.as_deref(), &found.listeners);
     // The adapter knows more, where there is one and it means the same process.
     match find(&named) {
         Ok(same) if same.master == pid => Some(same),
@@ -210,9 +210,9 @@ fn from_outside(server: &ServerRef) -> Result<Found, ServerError> {
     let kind = server.kind;
     let Master { info, config, listeners } = master_of(server)?;
     let status = match container::root_of(info.pid) {
-        None => status_of(server, config.as_deref(), &listeners),
+        None => status_of(server, info.pid, config.as_deref(), &listeners),
         // What its configuration and its listeners say is meant within; a URL is ours.
-        Some(_) => status_of(server, None, &[]),
+        Some(_) => status_of(server, info.pid, None, &[]),
     };
     Ok(Found {
         kind,

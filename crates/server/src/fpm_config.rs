@@ -1,12 +1,14 @@
 //! Reads a configuration of PHP-FPM as it does: line by line, files of an inclusion by name, and a section goes on behind an
 //! inclusion with what that has left (`fpm_conf_ini_parser_section`).
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use lastdrop_probe::fastcgi::FpmSocket;
 use lastdrop_probe::status::StatusSource;
 
 use crate::regular;
+use crate::wildcard::{Hidden, Walk};
 
 /// A setting where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,10 +41,15 @@ pub struct Scan {
     section: String,
     /// Folders above the main file, the nearest first.
     above: Vec<PathBuf>,
+    walk: Walk,
+    bytes: usize,
 }
 
 const GLOBAL: &str = "global";
 const MOST_DEPTH: usize = 4;
+/// Files that include each other have no end.
+const MOST_FILES: usize = 2000;
+const MOST_BYTES: usize = 64 << 20;
 /// Relative names are below the folder that it was installed to.
 const PREFIXES: [&str; 2] = ["/usr/local", "/usr"];
 
@@ -56,11 +63,15 @@ impl Scan {
     }
 
     fn file(&mut self, path: &Path, depth: usize) {
+        if self.files.len() >= MOST_FILES || self.bytes >= MOST_BYTES {
+            return self.problems.push("it includes too many files: the rest is not read".into());
+        }
         self.files.push(path.into());
         let text = match regular::read(path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(e) => return self.problems.push(format!("cannot read {}: {e}", path.display())),
         };
+        self.bytes += text.len();
         for (i, line) in text.lines().enumerate() {
             let line = line.split(';').next().unwrap_or_default().trim();
             if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
@@ -83,21 +94,22 @@ impl Scan {
     }
 
     fn include(&mut self, pattern: &str, depth: usize) {
-        let found = |pattern: &Path| -> Vec<PathBuf> {
-            glob::glob(&pattern.to_string_lossy()).into_iter().flatten().filter_map(Result::ok).collect()
-        };
+        let walk = RefCell::new(std::mem::take(&mut self.walk));
+        let found = |pattern: &Path| walk.borrow_mut().files(pattern, Hidden::Taken).unwrap_or_default();
         // The title hides `-p PREFIX`, by which relative names go; the configuration is usually below that folder.
         let built_in = PREFIXES.map(PathBuf::from);
-        let known = self.prefix.iter().chain(&built_in).chain(&self.above);
+        // An absolute name is the same below each of them.
+        let most = if Path::new(pattern).is_absolute() { 1 } else { usize::MAX };
+        let known = self.prefix.iter().chain(&built_in).chain(&self.above).take(most);
         let prefix = known.into_iter().find(|prefix| !found(&prefix.join(pattern)).is_empty()).cloned();
         if let Some(prefix) = prefix.as_ref().filter(|p| Path::new(pattern).is_relative() && !built_in.contains(p)) {
             self.prefix = Some(prefix.clone());
         }
         let pattern = prefix.unwrap_or_else(|| built_in[1].clone()).join(pattern);
-        if depth < MOST_DEPTH {
-            for file in found(&pattern) {
-                self.file(&file, depth + 1);
-            }
+        let files = if depth < MOST_DEPTH { found(&pattern) } else { Vec::new() };
+        self.walk = walk.into_inner();
+        for file in files {
+            self.file(&file, depth + 1);
         }
         self.files.extend(pattern.parent().map(Path::to_path_buf));
         self.inclusions.push(Inclusion { pattern, end: self.lines.len() });

@@ -53,6 +53,7 @@ mod tables;
 mod target;
 mod undo_step;
 mod visitors;
+mod wildcard;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -23,7 +23,7 @@ use crate::private::{Readers, keep_to_ourselves, remove_if_there, unfinished, wr
 use crate::restart::Launch;
 use crate::streams::Streams;
 use crate::undo_step::{UndoStep, steps_of};
-use crate::{ServerError, ServerRef, edited, haproxy, host, nginx, restart, systemd};
+use crate::{ServerError, ServerRef, edited, execution, haproxy, host, nginx, restart, systemd};
 
 /// How long workers of an old generation may take to finish what they do.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -68,18 +68,20 @@ impl Restored {
 
 /// Takes our files away, or brings back what stood in their place. True when something of ours was there.
 pub fn put_back_files(journal: &Journal) -> Result<bool, ServerError> {
-    let mut edited = edited::put_back(&journal.edited)?;
+    let mut edited = execution::write_for(&journal.birth, || edited::put_back(&journal.edited))?;
     for file in &journal.drop_ins {
         edited |= file.put_back()?;
     }
     let Some(file) = &journal.included_file else { return Ok(edited) };
-    let now = input::read_regular_text(file).ok();
-    let result = match &journal.included_before {
-        Some(text) => write_durably_for(Readers::AsBefore { or_like: None }, file, text.as_bytes()),
-        None => remove_if_there(&unfinished(file)).and_then(|()| remove_if_there(file)),
-    };
-    result.map_err(ServerError::io(format!("cannot put back {}", file.display())))?;
-    Ok(now != journal.included_before)
+    execution::write_for(&journal.birth, || {
+        let now = input::read_regular_text(file).ok();
+        let result = match &journal.included_before {
+            Some(text) => write_durably_for(Readers::AsBefore { or_like: None }, file, text.as_bytes()),
+            None => remove_if_there(&unfinished(file)).and_then(|()| remove_if_there(file)),
+        };
+        result.map_err(ServerError::io(format!("cannot put back {}", file.display())))?;
+        Ok(edited | (now != journal.included_before))
+    })
 }
 
 /// Ends the server and starts it in some way. Returns the pid of the new master.
@@ -103,7 +105,7 @@ pub fn reload(journal: &Journal, master: i32) -> Result<i32, ServerError> {
     };
     let children = process::children(master);
     let old: Vec<(i32, u64)> = children.iter().filter(|p| is_worker(p)).map(|p| (p.pid, p.start_ticks)).collect();
-    let log = journal.error_log.as_deref().map(Complaints::from_now);
+    let log = journal.error_log.as_deref().map(|log| Complaints::from_now(log, &journal.birth));
     let signal = nix::sys::signal::Signal::try_from(journal.reload_signal)
         .map_err(|e| ServerError::Setting(format!("the journal's reload signal: {e}")))?;
     let executing = journal.executes_itself.then(|| Executing::begin(master, journal.reload_signal)).transpose()?;

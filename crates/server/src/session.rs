@@ -328,7 +328,7 @@ impl Session {
         }
         self.journal.edited = edited;
         self.journal.write()?;
-        edited::change(&self.journal.edited)
+        execution::write_for(&self.journal.birth, || edited::change(&self.journal.edited))
     }
 
     /// Makes the server take what is on disk now.
@@ -381,8 +381,12 @@ impl Session {
             Some(_) => Readers::AsBefore { or_like: self.adapter.facts().config.as_deref() },
             None => Readers::Server { uid: birth.uid, gid: birth.gid },
         };
-        write_durably_for(readers, file, text.as_bytes())
-            .map_err(ServerError::io(format!("cannot write {}", file.display())))
+        let write = || {
+            write_durably_for(readers, file, text.as_bytes())
+                .map_err(ServerError::io(format!("cannot write {}", file.display())))
+        };
+        // Other files are in our own folder.
+        if self.journal.included_file.is_some() { execution::write_for(birth, write) } else { write() }
     }
 
     fn placement(&self) -> Placement {

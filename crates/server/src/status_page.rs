@@ -5,16 +5,36 @@ use std::path::Path;
 use std::time::Duration;
 
 use lastdrop_probe::fastcgi::FpmSocket;
+use lastdrop_probe::process::Birth;
 use lastdrop_probe::status::StatusSource;
 
+use crate::execution::{Reader, may_connect};
 use crate::kind::Status;
 use crate::meant::url_of;
 use crate::{ServerRef, fpm_config};
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The status page that a configuration names, read as the user of the process that names the configuration.
+fn status_of_fpm(pid: i32, config: &Path) -> Option<StatusSource> {
+    let found = {
+        let _reader = Reader::of_process(pid);
+        fpm_config::status(config)
+    };
+    found.filter(|status| {
+        let StatusSource::FastCgi { socket: FpmSocket::Unix(path), .. } = status else { return true };
+        let birth = Birth::of(pid).map(|birth| Birth { code: vec![config.into()], ..birth });
+        birth.is_ok_and(|birth| may_connect(&birth, path))
+    })
+}
+
 /// The status page: what the name says, else where the kind has it.
-pub(crate) fn status_of(server: &ServerRef, config: Option<&Path>, listeners: &[SocketAddr]) -> Option<StatusSource> {
+pub(crate) fn status_of(
+    server: &ServerRef,
+    pid: i32,
+    config: Option<&Path>,
+    listeners: &[SocketAddr],
+) -> Option<StatusSource> {
     match &server.kind.status {
         // Only the adapter reads the configuration that tells where a stats socket is.
         Status::Nowhere | Status::StatsSocket => None,
@@ -29,7 +49,7 @@ pub(crate) fn status_of(server: &ServerRef, config: Option<&Path>, listeners: &[
             }
         },
         Status::FastCgi { path } => {
-            let own = config.and_then(fpm_config::status);
+            let own = config.and_then(|config| status_of_fpm(pid, config));
             let Some(url) = &server.url else { return own };
             let address = (url.host.as_str(), url.port).to_socket_addrs().ok()?.next()?;
             let socket = FpmSocket::Tcp(address);

@@ -29,9 +29,15 @@ pub fn unit_of(birth: &Birth) -> Option<String> {
         .cgroups
         .iter()
         .filter(|(controllers, _)| controllers.is_empty() || controllers == "name=systemd")
-        .find_map(|(_, path)| path.rsplit('/').find(|part| part.ends_with(".service")))
-        .filter(|unit| !unit.starts_with("user@"))
+        .find_map(|(_, path)| unit_of_group(path))
         .map(str::to_string)
+}
+
+/// The unit of a control group. Those of a user's own systemd have names that the user chose: they are no units of the system's.
+fn unit_of_group(path: &str) -> Option<&str> {
+    let mut parts = path.split('/');
+    let is_of_user = parts.any(|part| part.starts_with("user@") || part.starts_with("user-") || part == "user.slice");
+    path.rsplit('/').find(|part| part.ends_with(".service")).filter(|_| !is_of_user)
 }
 
 /// A file beside a unit, and what stood there before us.
@@ -232,5 +238,19 @@ mod tests {
         assert!(theirs.put_back().expect("brought back"));
         assert_eq!(fs::read_to_string(&path).expect("there"), "theirs");
         fs::remove_dir_all(&dir).expect("removed");
+    }
+
+    #[test]
+    fn a_unit_of_a_user_is_none_of_the_systems() {
+        assert_eq!(unit_of_group("/system.slice/nginx.service"), Some("nginx.service"));
+        assert_eq!(unit_of_group("/system.slice/system-php.slice/php@8.service/pool"), Some("php@8.service"));
+        for path in [
+            "/user.slice/user-1000.slice/user@1000.service/app.slice/nginx.service",
+            "/user.slice/user-1000.slice/user@1000.service",
+            "/user.slice/user-1000.slice/session-3.scope",
+            "/",
+        ] {
+            assert_eq!(unit_of_group(path), None, "{path}");
+        }
     }
 }

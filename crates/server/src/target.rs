@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use lastdrop_model::settings::Takes;
 use lastdrop_model::{Knob, ReloadClass, Role, Setting, Settings, Url};
-use lastdrop_probe::process::{self, Birth};
+use lastdrop_probe::process::{self, Birth, ProcessInfo};
 use lastdrop_probe::status::{self, StatusPage};
 use lastdrop_probe::{ProbeError, listeners};
 use nix::sys::signal::Signal;
 
 use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
-use crate::execution::Question;
+use crate::execution::{Question, Reader};
 use crate::meant::{Candidate, choose};
 use crate::private::write_for_question;
 use crate::{ServerError, ServerRef, restart};
@@ -102,8 +102,9 @@ impl Target {
             advice: server.kind.advice.into(),
         };
         let mut candidates = Vec::new();
-        for p in masters_of_target(own) {
-            let (birth, listeners) = match Birth::of(p).and_then(|b| Ok((b, listeners::of_process(p)?))) {
+        for seen in masters_of_target(own) {
+            let p = seen.pid;
+            let (birth, listeners) = match Birth::of_seen(&seen).and_then(|b| Ok((b, listeners::of_process(p)?))) {
                 // It has ended meanwhile.
                 Err(ProbeError::Gone(_)) => continue,
                 other => other?,
@@ -140,9 +141,11 @@ impl Target {
         Ok(Target { facts, kept })
     }
 
-    fn table(path: &Path) -> Result<toml::Table, ServerError> {
+    fn table(&self, path: &Path) -> Result<toml::Table, ServerError> {
+        let reader = Reader::of(&self.facts.birth);
         let text =
             crate::regular::read_to_string(path).map_err(ServerError::io(format!("cannot read {}", path.display())))?;
+        drop(reader);
         text.parse().map_err(|e| ServerError::Setting(format!("{}: {e}", path.display())))
     }
 
@@ -150,7 +153,7 @@ impl Target {
     fn configured(&self) -> Result<toml::Table, ServerError> {
         let mut sum = toml::Table::new();
         if let Some(config) = &self.facts.config {
-            sum.extend(Self::table(config)?);
+            sum.extend(self.table(config)?);
         }
         for knob in KNOBS {
             if let Some(value) = option(&self.facts.birth.argv, &format!("--{}", knob.name.replace('_', "-"))) {
@@ -162,21 +165,21 @@ impl Target {
             }
         }
         if let Some(kept) = &self.kept {
-            sum.extend(Self::table(kept)?);
+            sum.extend(self.table(kept)?);
         }
         Ok(sum)
     }
 }
 
 /// The tuner runs the same program: a target is told by its first argument, a master by not having one as its parent.
-fn masters_of_target(own: &str) -> Vec<i32> {
+fn masters_of_target(own: &str) -> Vec<ProcessInfo> {
     let mut all = process::all();
     all.retain(|p| {
         let program = p.exe.as_ref().and_then(|e| e.file_name()).map(|n| n.to_string_lossy().into_owned());
         let program = program.as_deref().map(|n| n.trim_end_matches(" (deleted)"));
         p.argv.get(1).is_some_and(|a| a == "target") && (program == Some(own) || program == Some("lastdrop"))
     });
-    restart::masters(&all).iter().map(|p| p.pid).collect()
+    restart::masters(&all).into_iter().cloned().collect()
 }
 
 fn to_setting(knob: &Knob, value: &toml::Value) -> Setting {
@@ -279,7 +282,9 @@ impl Adapter for Target {
         if change.is_empty() {
             return test(birth, &birth.argv);
         }
-        let kept = self.kept.as_ref().and_then(|k| std::fs::read_to_string(k).ok());
+        let reader = Reader::of(birth);
+        let kept = self.kept.as_ref().and_then(|k| crate::regular::read_to_string(k).ok());
+        drop(reader);
         let text = self.render(change, &Placement::OwnFile, kept.as_deref());
         write_for_question(&self.facts.birth, file, text.as_bytes())
             .map_err(ServerError::io(format!("cannot write {}", file.display())))?;

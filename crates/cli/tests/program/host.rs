@@ -368,6 +368,32 @@ fn a_limit_of_open_files_reaches_all_processes_and_goes_again() {
 }
 
 #[test]
+fn a_dry_run_lists_sysctls_and_limits_and_sets_neither() {
+    let folder = Folder::new();
+    let site = Site::new(&folder);
+    let (before, soft) = (site.get("net.core.somaxconn"), limit_of(site.server.id()).0);
+    let mut session = Session::open(&folder, &site.name());
+    assert_eq!(session.tell("apply net.core.somaxconn=101;nofile=201"), "applied");
+    session.kill();
+    let planned = folder.json(&["restore", "--dry-run"], 0);
+    let steps = planned["servers"][0]["steps"].as_array().expect("steps");
+    let of = |kind: &str| steps.iter().filter(|step| step["kind"] == kind).collect::<Vec<_>>();
+    let sysctls = of("sysctl");
+    assert_eq!(sysctls.len(), 1, "{planned:#}");
+    assert_eq!(sysctls[0]["target"], "net.core.somaxconn");
+    assert_eq!(sysctls[0]["action"], format!("set from 101 to {before}"));
+    let limits = of("limit");
+    assert_eq!(limits.len(), site.processes().len(), "{planned:#}");
+    assert!(
+        limits.iter().all(|limit| limit["action"].to_string().contains(&format!("from 201 to {soft}"))),
+        "{planned:#}"
+    );
+    assert_eq!((site.get("net.core.somaxconn").as_str(), site.limits()[0]), ("101", 201));
+    assert!(restore(&folder).contains(&site.name()));
+    assert_eq!((site.get("net.core.somaxconn"), site.limits()[0]), (before, soft));
+}
+
+#[test]
 fn whenever_it_is_killed_everything_comes_back() {
     let folder = Folder::new();
     let site = Site::new(&folder);

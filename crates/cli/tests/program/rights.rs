@@ -2,126 +2,224 @@
 //! user, gets nothing executed with root's rights; servers of root's are asked as before. They want root.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::os::unix::fs::chown;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
-use crate::common::servers::nginx;
-use crate::common::{Folder, free_port, n, wait_until};
+use crate::common::hostile::{NOBODY, Scene};
+use crate::common::servers::{children_of, nginx};
+use crate::common::{Folder, free_port, get, n, wait_until};
 
-/// The ordinary user.
-const NOBODY: u32 = 65534;
-
-/// Serves HTTP on the port of its environment; executed without one it leaves a file, which belongs to whoever it runs as.
-const FAKE: &str = r#"
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
-int main(int argc, char **argv) {
-    if (!getenv("SERVE")) {
-        char name[] = RECORD "/XXXXXX";
-        int record = mkstemp(name);
-        if (record >= 0) dprintf(record, "%s %s", argv[0], argc > 1 ? argv[1] : "");
-        return 0;
-    }
-    int on = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(getenv("SERVE"))), .sin_addr.s_addr = htonl(0x7f000001)};
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(listener, (void *)&at, sizeof at) || listen(listener, 64)) return 1;
-    for (;;) {
-        char bytes[4096];
-        const char *answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
-        int client = accept(listener, 0, 0);
-        if (client < 0) continue;
-        if (read(client, bytes, sizeof bytes) > 0 && write(client, answer, strlen(answer)) < 0) {}
-        close(client);
-    }
-}
-"#;
-
-/// Folders, programs and the record of one scene.
-struct Scene {
-    folder: Folder,
-    running: Vec<Child>,
+/// A kind of server as another user fakes it. In its words `{config}`, `{theirs}` and `{secret}` stand for names.
+struct Fake {
+    /// Before the colon of its name; of `pid` the process follows.
+    kind: &'static str,
+    program: &'static str,
+    argv: &'static [&'static str],
+    /// A configuration that names what is root's, and has no end.
+    hostile: &'static str,
+    /// One that is read to its end.
+    calm: &'static str,
+    /// What a sweep tries of it. Of one that is only reloaded nothing: a sweep waits a minute for its new workers.
+    settings: &'static str,
 }
 
-impl Scene {
-    fn new() -> Scene {
-        let folder = Folder::new();
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
-        let scene = Scene { folder, running: Vec::new() };
-        fs::create_dir(scene.at("theirs")).expect("a folder");
-        let source = scene.at("fake.c");
-        fs::write(&source, FAKE).expect("written");
-        let record = format!("-DRECORD=\"{}\"", scene.record().display());
-        let made = Command::new("cc").args([&record, "-O1", "-o"]).arg(scene.at("fake")).arg(&source).status();
-        assert!(made.expect("a C compiler").success());
-        fs::create_dir(scene.record()).expect("a folder");
-        fs::set_permissions(scene.record(), fs::Permissions::from_mode(0o777)).expect("its mode");
-        chown(scene.at("theirs"), Some(NOBODY), None).expect("given away");
-        scene
+const fn unchanged(kind: &'static str, program: &'static str, argv: &'static [&'static str]) -> Fake {
+    Fake { kind, program, argv, hostile: "", calm: "", settings: "" }
+}
+
+const FAKES: &[Fake] = &[
+    Fake {
+        kind: "nginx",
+        program: "nginx",
+        argv: &["nginx: master process nginx -c {config}"],
+        hostile: "load_module {theirs}/hostile.so;\ninclude /*/*/*/*/*/*/*;\ninclude {secret};\nevents {}\n",
+        calm: "worker_processes 2;\nerror_log {secret};\nevents {}\nhttp { include {roots}/*.conf; }\n",
+        settings: "",
+    },
+    Fake {
+        kind: "apache",
+        program: "apache2",
+        argv: &["apache2", "-DFOREGROUND", "-k", "start", "-f", "{config}"],
+        hostile: "LoadModule x_module {theirs}/hostile.so\nInclude {self}\nInclude {self}\nInclude /\nInclude /*/*/*/*/*/*\n\
+                  Include {secret}\nInclude {theirs}/conf.d/*.conf\nPerlRequire {theirs}/Hostile.pm\n",
+        calm: "MaxRequestWorkers 4\nDocumentRoot /\nIncludeOptional {roots}/*.conf\n",
+        settings: "MaxRequestWorkers = [5, 6]",
+    },
+    Fake {
+        kind: "php-fpm",
+        program: "php-fpm8.2",
+        argv: &["php-fpm: master process ({config})"],
+        hostile: "include={self}\ninclude={self}\ninclude=/*/*/*/*/*/*\ninclude={secret}\ninclude={theirs}/conf.d/*.conf\n\
+                  [www]\nlisten={socket}\npm.status_path=/status\npm=static\npm.max_children=2\n",
+        calm: "[www]\nlisten=127.0.0.1:1\npm=static\npm.max_children=2\ninclude={roots}/*.conf\n",
+        settings: "",
+    },
+    Fake {
+        kind: "haproxy",
+        program: "haproxy",
+        argv: &["haproxy", "-f", "{config}"],
+        hostile: "global\n stats socket {socket}\n lua-load {theirs}/x.lua\n.if feature(OPENSSL)\n.endif\ninclude {secret}\n",
+        calm: "global\n maxconn 50\n stats socket {socket}\ndefaults\n mode http\n",
+        settings: "maxconn = [60, 70]",
+    },
+    Fake {
+        kind: "lighttpd",
+        program: "lighttpd",
+        argv: &["lighttpd", "-D", "-f", "{config}"],
+        hostile: "include \"/*/*/*/*/*/*/*\"\ninclude \"{secret}\"\ninclude_shell \"{theirs}/hostile.sh\"\n",
+        calm: "server.max-worker = 2\ninclude \"{theirs}/conf.d/*.conf\"\n",
+        settings: "'server.max-worker' = [3, 4]",
+    },
+    Fake {
+        kind: "gunicorn",
+        program: "python3",
+        argv: &["python3", "{theirs}/gunicorn", "-c", "{config}"],
+        hostile: "open('{secret}').read()\n",
+        calm: "workers = 2\n",
+        settings: "workers = [3, 4]",
+    },
+    Fake {
+        kind: "uwsgi",
+        program: "uwsgi",
+        argv: &["uwsgi", "--ini", "{config}"],
+        hostile: "[uwsgi]\nini = {self}\nini = {self}\nini = {self}\nini = {secret}\nini = {theirs}/conf.d/link.conf\n",
+        calm: "[uwsgi]\nprocesses = 2\nini = {secret}\n",
+        settings: "",
+    },
+    Fake {
+        kind: "puma",
+        program: "ruby",
+        argv: &["ruby", "{theirs}/puma", "-C", "{config}"],
+        hostile: "puts File.read('{secret}')\n",
+        calm: "workers 2\n",
+        settings: "",
+    },
+    Fake {
+        kind: "target",
+        program: "lastdrop",
+        argv: &["lastdrop", "target", "--overlay", "{secret}", "--config", "{config}"],
+        hostile: "workers = \"{secret}\"\n",
+        calm: "workers = 3\n",
+        settings: "workers = [3, 4]",
+    },
+    Fake {
+        kind: "mariadb",
+        program: "mariadbd",
+        argv: &["mariadbd", "--defaults-file={config}", "--datadir={theirs}"],
+        hostile: "[mysqld]\n!include {secret}\n!includedir {roots}\n",
+        calm: "[mysqld]\nmax_connections = 7\n",
+        settings: "",
+    },
+    Fake {
+        kind: "postgresql",
+        program: "postgres",
+        argv: &["postgres", "-D", "{theirs}", "--config_file={config}"],
+        hostile: "include '{secret}'\n",
+        calm: "max_connections = 7\n",
+        settings: "",
+    },
+    Fake {
+        kind: "caddy",
+        program: "caddy",
+        argv: &["caddy", "run", "--config", "{config}"],
+        hostile: "import {secret}\n",
+        calm: ":80\n",
+        settings: "GOGC = [100, 200]",
+    },
+    Fake { settings: "UV_THREADPOOL_SIZE = [5, 6]", ..unchanged("node", "node", &["node", "{theirs}/app.js"]) },
+    unchanged("tomcat", "java", &["java", "-cp", "{theirs}", "org.apache.catalina.startup.Bootstrap", "run"]),
+    unchanged("pid", "redis-server", &["redis-server", "{secret}"]),
+    unchanged("pid", "memcached", &["memcached", "-u", "root"]),
+    unchanged("pid", "varnishd", &["varnishd", "-f", "{secret}"]),
+    unchanged("pid", "squid", &["squid", "-f", "{secret}"]),
+    unchanged("pid", "nginx (deleted)", &["nginx (deleted)"]),
+];
+
+/// A fake that runs.
+struct Running {
+    fake: &'static Fake,
+    name: String,
+    config: String,
+    pid: i32,
+    port: u16,
+}
+
+impl Running {
+    fn start(scene: &mut Scene, fake: &'static Fake, within: &[&str]) -> Running {
+        let file = format!("{}.conf", fake.program.replace(' ', "-"));
+        let config = scene.write(&file, fake.calm);
+        let filled = |word: &&str| {
+            let word = word.replace("{config}", &config).replace("{secret}", &scene.text("secret"));
+            word.replace("{theirs}", &scene.text("theirs"))
+        };
+        let argv: Vec<String> = fake.argv.iter().map(filled).collect();
+        let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+        let (pid, port) = scene.fake(fake.program, &argv, within);
+        let root = if within.is_empty() { String::new() } else { format!("/proc/{pid}/root") };
+        let name = match fake.kind {
+            "pid" => format!("pid:{pid}"),
+            "postgresql" => format!("postgresql:{root}{}", scene.text("theirs")),
+            kind if fake.calm.is_empty() => format!("{kind}@http://127.0.0.1:{port}/"),
+            kind => format!("{kind}:{root}{config}"),
+        };
+        Running { fake, name, config, pid, port }
     }
 
-    fn at(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+    fn file(&self) -> &str {
+        self.config.rsplit('/').next().expect("a name")
     }
 
-    fn record(&self) -> PathBuf {
-        self.at("record")
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.port)
     }
 
-    /// Runs the user's own copy under a name, with a title in place of its command line, and some words before it.
-    fn fake(&mut self, name: &str, title: &[&str], within: &[&str]) -> u16 {
-        let (program, port) = (self.at("theirs").join(name), free_port());
-        fs::copy(self.at("fake"), &program).expect("copied");
-        chown(&program, Some(NOBODY), None).expect("given away");
-        let line = format!("exec -a '{}' {}", title.join(" "), program.display());
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).args(within);
-        command.args(["bash", "-c", &line]).env("SERVE", port.to_string()).current_dir("/");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.running.push(command.spawn().expect("util-linux"));
-        if within.is_empty() {
-            wait_until(name, || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-        } else {
-            wait_until(name, || pid_of(&program).is_some());
+    /// Every command that looks.
+    fn look(&self, scene: &Scene) {
+        let name = self.name.as_str();
+        for words in [
+            &["knobs", name, "--json", "-"][..],
+            &["size", name, "--json", "-"],
+            &["watch", name, "--once", "--interval", "50ms", "--json", "-"],
+        ] {
+            scene.run(words);
         }
-        port
     }
 
-    /// As whom, and by which words, the user's programs were executed.
-    fn executions(&self) -> Vec<(u32, String)> {
-        let files = fs::read_dir(self.record()).expect("there").filter_map(Result::ok).map(|e| e.path());
-        files.map(|f| (fs::metadata(&f).expect("there").uid(), fs::read_to_string(&f).expect("text"))).collect()
-    }
-
-    fn assert_all_as_nobody(&self) {
-        let all = self.executions();
-        assert!(!all.is_empty(), "none of them was asked at all: this would show nothing");
-        assert!(all.iter().all(|(uid, _)| *uid == NOBODY), "{all:?}");
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        for child in &mut self.running {
-            let _ = child.kill();
-            let _ = child.wait();
+    /// Every command that changes something.
+    fn change(&self, scene: &Scene) {
+        scene.run(&["guard", &self.name, "--max-age", "1d", "-d", "100ms"]);
+        scene.run(&["tune", &self.name, "--url", &self.url(), "--dry-run", "--json", "-"]);
+        if self.fake.settings.is_empty() {
+            return;
         }
+        let plan = scene.at(&format!("{}.toml", self.file()));
+        let text = format!(
+            "server = '{}'\nurl = '{}'\nduration = '100ms'\nusers = 1\n[settings]\n{}\n",
+            self.name,
+            self.url(),
+            self.fake.settings
+        );
+        fs::write(&plan, text).expect("written");
+        let plan = plan.display().to_string();
+        scene.run(&["sweep", &plan, "--quiet", "--json", "-"]);
     }
 }
 
-/// A process that runs a program.
-fn pid_of(program: &Path) -> Option<i32> {
-    let all = fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
-    let mut running = all.filter(|p| fs::read_link(p.path().join("exe")).is_ok_and(|exe| exe == program));
-    running.find_map(|p| p.file_name().to_str()?.parse().ok())
+/// Runs something for each, three at a time.
+fn for_all(all: &[Running], what: impl Fn(&Running) + Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    what(one);
+                }
+            });
+        }
+    });
 }
 
 fn executed(document: &Value) -> Vec<(String, u64)> {
@@ -132,57 +230,268 @@ fn executed(document: &Value) -> Vec<(String, u64)> {
 #[test]
 fn programs_of_an_ordinary_user_are_never_executed_as_root() {
     let mut scene = Scene::new();
-    let config = scene.at("theirs/nginx.conf");
-    fs::write(&config, "events {}\n").expect("written");
-    let pool = scene.at("theirs/fpm.conf");
-    fs::write(&pool, "[www]\nlisten = 127.0.0.1:1\npm = static\npm.max_children = 2\n").expect("written");
-    let cfg = scene.at("theirs/haproxy.cfg");
-    fs::write(&cfg, "global\n user nobody\n.if feature(OPENSSL)\n.endif\ndefaults\n mode http\n").expect("written");
-    let (config, pool, cfg) = (config.display().to_string(), pool.display().to_string(), cfg.display().to_string());
-    let title = format!("nginx: master process nginx -c {config}");
-    let url = scene.fake("nginx", &[&title], &[]);
-    scene.fake("apache2", &["apache2", "-k", "start"], &[]);
-    scene.fake("php-fpm8.2", &[&format!("php-fpm: master process ({pool})")], &[]);
-    scene.fake("haproxy", &["haproxy"], &[]);
-    scene.fake("lighttpd", &["lighttpd"], &[]);
-    let url = format!("http://127.0.0.1:{url}/");
-    let (nginx, fpm) = (format!("nginx:{config}"), format!("php-fpm:{pool}"));
-    let haproxy = format!("haproxy:{cfg}");
-    for server in [nginx.as_str(), "apache", &fpm, &haproxy, "lighttpd"] {
-        for command in [&["knobs"][..], &["size"], &["watch", "--once", "--interval", "100ms"]] {
-            let words: Vec<&str> = command.iter().copied().chain([server]).collect();
-            let done = scene.folder.run(&words);
-            assert!(done.code <= 1 && !done.stderr.contains("panicked"), "{words:?}: {done:?}");
-        }
+    let all: Vec<Running> = FAKES.iter().map(|fake| Running::start(&mut scene, fake, &[])).collect();
+    let before = scene.records().len();
+    // First what has no end, or is root's; then what is read and changed.
+    for one in all.iter().filter(|one| !one.fake.hostile.is_empty()) {
+        scene.write(one.file(), one.fake.hostile);
     }
-    let doctor = scene.folder.run(&["doctor", "--url", &url, "-d", "200ms", "--no-store", "--gentle"]);
-    assert!(!doctor.stderr.contains("panicked"), "{doctor:?}");
-    for words in [vec!["tune", &nginx, "--url", &url, "--trials", "1"], vec!["guard", "apache", "--once"]] {
-        let done = scene.folder.run(&words);
-        assert!(!done.stderr.contains("panicked"), "{words:?}: {done:?}");
+    for_all(&all, |one| one.look(&scene));
+    for one in &all {
+        scene.write(one.file(), one.fake.calm);
     }
-    scene.assert_all_as_nobody();
+    for_all(&all, |one| {
+        one.look(&scene);
+        one.change(&scene);
+    });
+    for one in &all {
+        assert!(std::net::TcpStream::connect(("127.0.0.1", one.port)).is_ok(), "{} was stopped", one.fake.program);
+    }
+    scene.assert_all_as_nobody(before + 20);
+    scene.assert_roots_are_as_they_were();
+    assert!(!scene.at("state").exists() || scene.folder.journal().is_none(), "something is left changed");
+}
+
+#[test]
+fn what_meets_servers_of_an_ordinary_user_by_chance_executes_nothing_as_root() {
+    let mut scene = Scene::new();
+    let kinds = ["nginx", "apache", "php-fpm", "gunicorn", "target", "mariadb"];
+    let met = FAKES.iter().filter(|fake| kinds.contains(&fake.kind));
+    let all: Vec<Running> = met.map(|fake| Running::start(&mut scene, fake, &[])).collect();
+    let [log, pipe] = ["access.log", "pipe"].map(|name| scene.at("theirs").join(name));
+    std::os::unix::fs::symlink(scene.at("secret"), &log).expect("a link");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::from_bits_truncate(0o666)).expect("a pipe");
+    let (log, pipe) = (log.display().to_string(), pipe.display().to_string());
+    // Status pages of ten gigabytes, and of a byte now and then.
+    scene.write("mischief", "");
+    for_all(&all, |one| {
+        let url = one.url();
+        scene.run(&["doctor", "--url", &url, "-d", "200ms", "--no-store", "--gentle", "--json", "-"]);
+        scene.run(&["top", &one.name, "-d", "200ms", "--interval", "100ms"]);
+    });
+    for file in [&log, &pipe] {
+        scene.run(&["doctor", "--from", file]);
+        scene.run(&["top", file, "--from-start", "-d", "100ms"]);
+        scene.run(&["knobs", &format!("custom:{file}")]);
+    }
+    let one = all.iter().find(|one| one.fake.kind == "gunicorn").expect("a kind");
+    let search = ["--only", "workers", "--trials", "1", "--time", "5s", "-d", "100ms", "--no-store"];
+    scene.run(&[&["tune", &one.name, "--url", &one.url()][..], &search].concat());
+    scene.assert_all_as_nobody(2 * all.len());
+    scene.assert_roots_are_as_they_were();
+}
+
+#[test]
+fn a_restore_writes_nothing_of_roots_for_an_ordinary_user() {
+    let mut scene = Scene::new();
+    let fake = FAKES.iter().find(|fake| fake.kind == "lighttpd").expect("a kind");
+    let one = Running::start(&mut scene, fake, &[]);
+    let plan = scene.text("plan.toml");
+    let text = format!(
+        "server = '{}'\nurl = '{}'\nduration = '60s'\nusers = 1\n[settings]\n{}\n",
+        one.name,
+        one.url(),
+        fake.settings
+    );
+    fs::write(&plan, text).expect("written");
+    let mut sweep = scene.folder.lastdrop(&["sweep", &plan, "--quiet"]).spawn().expect("the program runs");
+    wait_until("a changed configuration", || fs::read_to_string(&one.config).is_ok_and(|text| text.contains("= 3")));
+    let changed = fs::read(&one.config).expect("there");
+    sweep.kill().expect("killed");
+    sweep.wait().expect("ended");
+    // The folder of their configuration leads to root's now, where a file of that name has the very content that is to be undone.
+    let roots = scene.at("roots").join(one.file());
+    fs::write(&roots, &changed).expect("written");
+    let theirs = scene.at("theirs");
+    fs::rename(&theirs, scene.at("moved")).expect("moved");
+    std::os::unix::fs::symlink("roots", &theirs).expect("a link");
+    std::os::unix::fs::lchown(&theirs, Some(NOBODY), Some(NOBODY)).expect("given away");
+    scene.run(&["restore", "--dry-run", "--json", "-"]);
+    scene.run(&["restore"]);
+    assert_eq!(fs::read(&roots).expect("there"), changed, "root's file was written for another user");
+    // As it was again it is put back.
+    fs::remove_file(&theirs).expect("removed");
+    fs::remove_file(&roots).expect("removed");
+    fs::rename(scene.at("moved"), &theirs).expect("moved");
+    let restored = scene.run(&["restore"]);
+    assert_eq!(restored.code, 0, "{restored:?}");
+    assert!(fs::read_to_string(&one.config).expect("there").contains("= 2"), "{restored:?}");
+    scene.assert_all_as_nobody(2);
+    scene.assert_roots_are_as_they_were();
+}
+
+#[test]
+fn a_file_of_roots_is_not_changed_for_a_server_of_an_ordinary_user() {
+    let mut scene = Scene::new();
+    // Everybody may read it, and the user's server says that it was started on it.
+    let config = scene.text("roots/own.conf");
+    let (_, port) = scene.fake("lighttpd", &["lighttpd", "-D", "-f", &config], &[]);
+    let plan = scene.text("plan.toml");
+    let text = format!(
+        "server = 'lighttpd:{config}'\nurl = 'http://127.0.0.1:{port}/'\nduration = '100ms'\nusers = 1\n[settings]\n\
+         'server.max-worker' = [3]\n"
+    );
+    fs::write(&plan, text).expect("written");
+    let swept = scene.run(&["sweep", &plan]);
+    let told = ["own.conf", "with the rights of user 65534, whose server it is"];
+    let said = format!("{}{}", swept.stdout, swept.stderr);
+    assert!(told.iter().all(|text| said.contains(text)), "{swept:?}");
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok(), "it was stopped");
+    scene.assert_roots_are_as_they_were();
 }
 
 #[test]
 fn a_container_of_an_ordinary_user_has_nothing_executed_as_root() {
     let mut scene = Scene::new();
-    let config = scene.at("theirs/nginx.conf");
-    fs::write(&config, "events {}\n").expect("written");
-    let title = format!("nginx: master process nginx -c {}", config.display());
-    scene.fake("nginx", &[&title], &["unshare", "-Urmpf", "--mount-proc", "--kill-child"]);
-    let master = pid_of(&scene.at("theirs/nginx")).expect("it runs");
-    let name = format!("nginx:/proc/{master}/root{}", config.display());
-    for words in [&["knobs", &name][..], &["size", &name], &["watch", &name, "--once", "--interval", "100ms"]] {
-        let done = scene.folder.run(words);
-        assert!(!done.stderr.contains("panicked"), "{words:?}: {done:?}");
+    let within = ["unshare", "-Urmpf", "--mount-proc", "--kill-child"];
+    let kinds = ["nginx", "apache", "php-fpm", "haproxy", "lighttpd", "gunicorn", "uwsgi", "target", "caddy"];
+    let kept = FAKES.iter().filter(|fake| kinds.contains(&fake.kind));
+    let all: Vec<Running> = kept.map(|fake| Running::start(&mut scene, fake, &within)).collect();
+    for one in all.iter().filter(|one| !one.fake.hostile.is_empty()) {
+        scene.write(one.file(), one.fake.hostile);
+    }
+    for_all(&all, |one| one.look(&scene));
+    for one in &all {
+        scene.write(one.file(), one.fake.calm);
+    }
+    for_all(&all, |one| {
+        one.look(&scene);
+        one.change(&scene);
+    });
+    for one in &all {
+        assert!(fs::metadata(format!("/proc/{}", one.pid)).is_ok(), "{} was stopped", one.fake.program);
     }
     // Within it is root; on this machine that is the ordinary user.
-    scene.assert_all_as_nobody();
-    let document = scene.folder.run(&["knobs", &name, "--json", "-"]);
-    if let Ok(document) = serde_json::from_str::<Value>(&document.stdout) {
-        assert!(executed(&document).iter().all(|(_, uid)| *uid != 0), "{document:#}");
+    scene.assert_all_as_nobody(all.len() + 10);
+    scene.assert_roots_are_as_they_were();
+}
+
+/// A genuine server of the ordinary user: its program, its command line, the word by which it is known, and its files.
+struct Genuine {
+    kind: &'static str,
+    program: &'static str,
+    argv: &'static [&'static str],
+    config: &'static str,
+    /// So many workers, at least.
+    workers: usize,
+}
+
+const GENUINE: &[Genuine] = &[
+    Genuine {
+        kind: "apache",
+        program: "/usr/sbin/apache2",
+        argv: &["/usr/sbin/apache2", "-DFOREGROUND", "-f", "{config}"],
+        config: "ServerRoot {theirs}\nServerName localhost\nPidFile {theirs}/apache.pid\nErrorLog {theirs}/apache.log\n\
+                 DefaultRuntimeDir {theirs}\nLoadModule mpm_prefork_module /usr/lib/apache2/modules/mod_mpm_prefork.so\n\
+                 LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so\n\
+                 LoadModule x_module {theirs}/hostile.so\nListen 127.0.0.1:{port}\nDocumentRoot {theirs}\n\
+                 StartServers 2\nMinSpareServers 2\nMaxSpareServers 2\nMaxRequestWorkers 2\n",
+        workers: 2,
+    },
+    Genuine {
+        kind: "nginx",
+        program: "/usr/sbin/nginx",
+        argv: &["/usr/sbin/nginx", "-p", "{theirs}", "-c", "{config}"],
+        config: "daemon off;\nworker_processes 2;\npid {theirs}/nginx.pid;\nerror_log {theirs}/nginx.log;\nuser root;\nevents {}\nhttp {\n\
+                 access_log off;\nclient_body_temp_path {theirs}/b;\nproxy_temp_path {theirs}/p;\nfastcgi_temp_path {theirs}/f;\n\
+                 uwsgi_temp_path {theirs}/u;\nscgi_temp_path {theirs}/s;\nserver { listen 127.0.0.1:{port}; return 200 ok; }\n}\n",
+        workers: 2,
+    },
+    Genuine {
+        kind: "haproxy",
+        program: "/usr/sbin/haproxy",
+        argv: &["/usr/sbin/haproxy", "-W", "-f", "{config}"],
+        config: "global\n stats socket {theirs}/haproxy.sock\n maxconn 100\ndefaults\n mode http\n timeout client 5s\n timeout server 5s\n \
+                 timeout connect 5s\nfrontend f\n bind 127.0.0.1:{port}\n http-request return status 200 content-type text/plain string ok\n",
+        workers: 1,
+    },
+    Genuine {
+        kind: "lighttpd",
+        program: "/usr/sbin/lighttpd",
+        argv: &["/usr/sbin/lighttpd", "-D", "-f", "{config}"],
+        config: "server.document-root = \"{theirs}\"\nserver.port = {port}\nserver.bind = \"127.0.0.1\"\nserver.max-worker = 2\n\
+                 server.errorlog = \"{theirs}/lighttpd.log\"\n",
+        workers: 2,
+    },
+    Genuine {
+        kind: "gunicorn",
+        program: "/usr/bin/python3",
+        argv: &["/usr/bin/python3", "/usr/bin/gunicorn", "-c", "{config}", "app:app"],
+        config: "bind = '127.0.0.1:{port}'\nworkers = 2\n",
+        workers: 2,
+    },
+];
+
+#[test]
+fn genuine_servers_of_an_ordinary_user_are_looked_at_and_load_nothing_of_theirs_as_root() {
+    let mut scene = Scene::new();
+    scene.write("app.py", "def app(environ, start):\n    start('200 OK', [])\n    return [b'ok']\n");
+    let pool = scene.write(
+        "fpm.conf",
+        "[global]\nerror_log = {theirs}/fpm.log\ndaemonize = no\n[www]\nlisten = {theirs}/fpm.sock\npm = static\npm.max_children = 2\n\
+         pm.status_path = /status\n",
+    );
+    let fpm = fs::read_dir("/usr/sbin").expect("there").flatten().map(|e| e.path());
+    let fpm = fpm.into_iter().find(|p| p.display().to_string().contains("/php-fpm")).expect("php-fpm");
+    let mut all: Vec<(String, i32, usize)> = Vec::new();
+    let master = scene.start(&fpm, &["php-fpm", "-F", "-y", &pool], &[], &[]);
+    all.push((format!("php-fpm:{pool}"), master, 2));
+    for one in GENUINE {
+        let port = free_port();
+        let config = scene.write(&format!("{}.genuine", one.kind), &one.config.replace("{port}", &port.to_string()));
+        let words = one.argv.iter().map(|w| w.replace("{config}", &config).replace("{theirs}", &scene.text("theirs")));
+        let words: Vec<String> = words.collect();
+        let argv: Vec<&str> = words.iter().map(String::as_str).collect();
+        let master = scene.start(one.program.as_ref(), &argv, &[], &[]);
+        wait_until(one.kind, || get(port, "/").is_some());
+        let name = if one.kind == "gunicorn" {
+            format!("gunicorn:{config}@http://127.0.0.1:{port}/")
+        } else {
+            format!("{}:{config}", one.kind)
+        };
+        all.push((name, master, one.workers));
     }
+    for (name, master, workers) in &all {
+        wait_until(name, || children_of(*master) >= *workers);
+        let knobs = scene.run(&["knobs", name, "--json", "-"]);
+        assert_eq!(knobs.code, 0, "{knobs:?}");
+        let of = |words: &[&str]| -> Value {
+            let done = scene.run(words);
+            assert_eq!(done.code, 0, "{done:?}");
+            serde_json::from_str(&done.stdout).expect("a document")
+        };
+        let watched = of(&["watch", name, "--once", "--interval", "50ms", "--json", "-"]);
+        assert_eq!(n(&watched["master"]), *master as u64, "{watched:#}");
+        assert!(watched["workers"].as_array().is_some_and(|w| w.len() >= *workers), "{watched:#}");
+        let sized = of(&["size", name, "--json", "-"]);
+        assert!(n(&sized["real_memory_bytes"]) > 0, "{sized:#}");
+        let guarded = scene.run(&["guard", name, "--max-age", "1d", "-d", "100ms"]);
+        assert!(!guarded.stderr.contains("not asked"), "{guarded:?}");
+    }
+    scene.assert_all_as_nobody(all.len());
+}
+
+#[test]
+fn a_genuine_server_in_a_container_of_an_ordinary_user_is_asked_as_that_user() {
+    let mut scene = Scene::new();
+    let one = GENUINE.iter().find(|one| one.kind == "nginx").expect("a kind");
+    let port = free_port();
+    let config = scene.write("nginx.genuine", &one.config.replace("{port}", &port.to_string()));
+    let words = one.argv.iter().map(|w| w.replace("{config}", &config).replace("{theirs}", &scene.text("theirs")));
+    let words: Vec<String> = words.collect();
+    let argv: Vec<&str> = words.iter().map(String::as_str).collect();
+    let within = ["unshare", "-Urmpf", "--mount-proc", "--kill-child"];
+    let master = scene.start(one.program.as_ref(), &argv, &[], &within);
+    wait_until("nginx", || get(port, "/").is_some());
+    let name = format!("nginx:/proc/{master}/root{config}");
+    let document = scene.folder.json(&["knobs", &name], 0);
+    assert!(
+        executed(&document).iter().any(|(program, uid)| program.ends_with("/nginx") && *uid == u64::from(NOBODY)),
+        "{document:#}"
+    );
+    let watched = scene.folder.json(&["watch", &name, "--once", "--interval", "50ms"], 0);
+    assert_eq!(n(&watched["master"]), master as u64);
+    scene.assert_all_as_nobody(2);
 }
 
 #[test]

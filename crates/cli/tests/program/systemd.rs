@@ -227,6 +227,20 @@ fn a_unit_is_changed_by_a_drop_in_and_put_back_whatever_happens() {
         let file = machine.inside(&format!("/run/systemd/system/{}.d/zzz-lastdrop-trial.conf", machine.unit));
         let text = fs::read_to_string(file).expect("there");
         assert!(text.contains(word), "{way}: {text}");
+        let planned = machine.lastdrop(&["restore", "--dry-run", "--json", "-"]).output().expect("runs");
+        let planned: serde_json::Value = serde_json::from_slice(&planned.stdout).expect("JSON");
+        let steps = planned["servers"][0]["steps"].as_array().expect("steps");
+        let of = |kind: &str| -> Vec<String> {
+            let of_kind = steps.iter().filter(|step| step["kind"] == kind);
+            of_kind.map(|step| step["target"].to_string()).collect()
+        };
+        let (files, commands) = (of("drop-in"), of("command"));
+        assert!(matches!(&files[..], [file] if file.contains("zzz-lastdrop-trial.conf")), "{way}: {planned:#}");
+        assert!(
+            commands.iter().any(|c| c.contains(&format!("systemctl restart {}", machine.unit))),
+            "{way}: {planned:#}"
+        );
+        assert_eq!((machine.drop_ins(), machine.workers()), (vec!["zzz-lastdrop-trial.conf".to_string()], 5), "{way}");
         let restored = machine.lastdrop(&["restore"]).output().expect("runs");
         assert!(restored.status.success(), "{way}: {restored:?}");
         wait_until("its own workers", || machine.workers() == 3 && get(machine.port, "/").is_some());

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -279,5 +280,68 @@ fn a_tune_whose_terminal_goes_away_restores_its_server_by_itself() {
         assert_eq!(tune.wait().code(), Some(129), "{tie:?}: {}", tune.text());
         assert_eq!(folder.run(&["restore"]).stdout, "Nothing to put back.\n");
         assert!(!in_a_trial() && target.scoreboard().is_some_and(|workers| workers.len() == 4), "{tie:?}");
+    }
+}
+
+/// What a source says, without its tests and comments; nothing of the tests' own.
+fn code_of(file: &Path) -> String {
+    let text = fs::read_to_string(file).expect("a source");
+    let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+    text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+fn sources(folder: &Path, all: &mut Vec<PathBuf>) {
+    for path in fs::read_dir(folder).expect("readable").map(|entry| entry.expect("an entry").path()) {
+        if path.is_dir() {
+            sources(&path, all);
+        } else if path.extension().is_some_and(|e| e == "rs")
+            && !path.ends_with("tests.rs")
+            && !path.ends_with("hostile.rs")
+        {
+            all.push(path);
+        }
+    }
+}
+
+/// The text between the brace at its beginning and the one that closes it.
+fn block(text: &str) -> &str {
+    let mut depth = 0;
+    let end = text.find(|c: char| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        c == '}' && depth == 0
+    });
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// A lint. clippy forbids `println!` and its like (Cargo.toml) and `stdout()` (clippy.toml); a write that is expected to succeed, and
+/// whatever panics while things are taken apart, would end lastdrop in the same way when the terminal goes.
+#[test]
+fn no_source_expects_a_write_to_succeed_and_none_panics_in_a_drop() {
+    let mut all = Vec::new();
+    for folder in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).expect("readable").flatten() {
+        // The simulation is a tool of developers.
+        if folder.file_name() != "simulate" {
+            sources(&folder.path().join("src"), &mut all);
+        }
+    }
+    assert!(all.len() > 200, "these are not the sources");
+    for file in &all {
+        let code = code_of(file);
+        for write in ["write!(", "writeln!(", ".write_all(", ".flush("] {
+            for (at, _) in code.match_indices(write) {
+                let statement = code[at..].split(';').next().unwrap_or_default();
+                let expects = statement.contains(".expect(") || statement.contains(".unwrap()");
+                assert!(!expects, "{}: {statement}", file.display());
+            }
+        }
+        for (at, _) in code.match_indices(" Drop for ") {
+            let body = block(code[at..].split_once('{').map_or("", |(head, _)| &code[at + head.len()..]));
+            for panics in
+                [".expect(", ".unwrap()", "panic!(", "assert!(", "assert_eq!(", "unreachable!(", "print!(", "println!("]
+            {
+                assert!(!body.contains(panics), "{}: {panics} in a Drop: {body}", file.display());
+            }
+        }
+        assert!(!code.contains("dbg!("), "{}", file.display());
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::edits::{Edits, Flat, Source, Word};
 use crate::regular;
+use crate::wildcard::{Hidden, Walk};
 
 /// A directive where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,6 +149,7 @@ impl Macro {
 }
 
 const MOST_DEPTH: usize = 30;
+const MOST_LINES: usize = 200_000;
 
 impl Scan {
     /// Reads a configuration from its main file. Relative names are under `root`, unless it sets ServerRoot.
@@ -158,6 +160,8 @@ impl Scan {
             conditions,
             macros: HashMap::new(),
             defining: None,
+            walk: Walk::default(),
+            met: 0,
         };
         let mut sections = Vec::new();
         reader.file(main, &mut sections, 0);
@@ -189,6 +193,9 @@ struct Reader {
     macros: HashMap<String, Macro>,
     /// The macro whose lines are being read.
     defining: Option<Macro>,
+    walk: Walk,
+    /// Lines so far. Files that include each other have no end.
+    met: usize,
 }
 
 impl Reader {
@@ -207,7 +214,7 @@ impl Reader {
         }
         let text = self.scan.sources[source].text.clone();
         let (mut at, mut number) = (0, 0);
-        while at < text.len() {
+        while at < text.len() && self.met < MOST_LINES {
             let first = number + 1;
             // A line with those that it goes on in, and where each of its bytes is.
             let (mut line, mut places) = (Vec::new(), Vec::new());
@@ -241,7 +248,13 @@ impl Reader {
         sections: &mut Vec<Section>,
         depth: usize,
     ) {
-        if line.is_empty() || line.starts_with('#') {
+        self.met += 1;
+        if self.met == MOST_LINES {
+            self.scan
+                .problems
+                .push(format!("it has more than {MOST_LINES} lines with all that it includes: the rest is not read"));
+        }
+        if self.met >= MOST_LINES || line.is_empty() || line.starts_with('#') {
             return;
         }
         if let Some(macro_read) = &mut self.defining {
@@ -341,11 +354,11 @@ impl Reader {
     /// Reads the files of a pattern; gives their sources.
     fn include(&mut self, pattern: &str, sections: &mut Vec<Section>, whole_server: bool, depth: usize) -> Vec<usize> {
         let full = self.root.join(pattern);
-        let mut paths: Vec<PathBuf> = if full.is_dir() {
-            glob::glob(&format!("{}/**/*", full.display())).into_iter().flatten().filter_map(Result::ok).collect()
-        } else {
-            glob::glob(&full.to_string_lossy()).into_iter().flatten().filter_map(Result::ok).collect()
-        };
+        let found = if full.is_dir() { self.walk.below(&full) } else { self.walk.files(&full, Hidden::Taken) };
+        let mut paths = found.unwrap_or_else(|why| {
+            self.scan.problems.push(why);
+            Vec::new()
+        });
         paths.sort();
         let inner_depth = sections.len();
         let mut included = Vec::new();

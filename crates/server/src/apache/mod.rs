@@ -59,7 +59,7 @@ impl Apache {
         let mut candidates = Vec::new();
         let mut refused = None;
         for p in &found {
-            match Birth::of(p.pid).map_err(ServerError::from).and_then(|birth| locate(&birth).map(|l| (birth, l))) {
+            match Birth::of_seen(p).map_err(ServerError::from).and_then(|birth| locate(&birth).map(|l| (birth, l))) {
                 Ok((birth, located)) => {
                     let config = located.config.clone();
                     let listeners = listeners::of_process(p.pid).unwrap_or_default();

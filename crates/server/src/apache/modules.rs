@@ -18,6 +18,7 @@ use super::found::{Configuration, question};
 use super::instance::{Ground, Instance, logical_lines};
 use crate::adapter::Adapter;
 use crate::edits::Edits;
+use crate::execution::Reader;
 use crate::private::write_for_question;
 use crate::second::{MOST_TIME, Seen, dispensable};
 use crate::{ServerError, ServerRef, container};
@@ -98,6 +99,7 @@ impl Apache {
         let root =
             scan.last(&["ServerRoot"]).and_then(|l| l.arguments.first()).map_or(self.root.clone(), PathBuf::from);
         let flat = scan.flat(&Edits::default()).text;
+        let reader = Reader::of(birth);
         let Some(used) = Used::of(&scan, &flat) else { return no("too many folders may have .htaccess files") };
         let loaded = loaded(&scan, &root);
         let candidates: Vec<String> = loaded
@@ -108,6 +110,7 @@ impl Apache {
             })
             .map(|(name, _)| name.clone())
             .collect();
+        drop(reader);
         if candidates.is_empty() {
             return Ok(ModulesTried::default());
         }

@@ -4,6 +4,7 @@ mod asked;
 mod options;
 mod template;
 
+use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -19,12 +20,13 @@ use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
 use crate::edited::{EditedFile, beside};
 
-use crate::execution::Reader;
+use crate::execution::{self, Reader};
 use crate::kind::{Kind, NamedBy, program_of};
 use crate::means::{self, Lines, Means, Spelled, Written};
 use crate::meant::{Candidate, choose, listeners_of, masters, url_of};
 use crate::private::{Like, prepare, remove_if_there, write_durably};
 use crate::restart::Launch;
+use crate::wildcard::{Hidden, Walk};
 use crate::{ServerError, ServerRef, regular, restart};
 
 use asked::{Told, ask};
@@ -91,7 +93,7 @@ impl Described {
         let Candidate { found: info, config, listeners, .. } = choose(candidates.collect(), server, not_found)?;
         let config = config.map(|c| fs::canonicalize(&c).unwrap_or(c));
         // One that ends while it is looked at was no server, or is none any more.
-        let mut birth = Birth::of(info.pid).map_err(|e| match e {
+        let mut birth = Birth::of_seen(&info).map_err(|e| match e {
             ProbeError::Gone(_) => not_found(),
             e => e.into(),
         })?;
@@ -157,8 +159,27 @@ impl Described {
         self.facts.birth.directory.join(name.split_once(".ini:").map_or(name.into(), |(file, _)| format!("{file}.ini")))
     }
 
-    fn included(&self, name: &str) -> Option<String> {
-        regular::read_to_string(&self.included_file(name)).ok()
+    /// Reads files by the names that its configuration has for them, as many as a configuration can have: files that include
+    /// each other have no end.
+    fn included(&self) -> impl Fn(&str) -> Option<String> + '_ {
+        const MOST_FILES: usize = 1000;
+        const MOST_BYTES: usize = 64 << 20;
+        let read = Cell::new((0, 0));
+        move |name| {
+            let (files, bytes) = read.get();
+            if files >= MOST_FILES || bytes >= MOST_BYTES {
+                return None;
+            }
+            let text = self.read(&self.included_file(name)).ok();
+            read.set((files + 1, bytes + text.as_ref().map_or(0, String::len)));
+            text
+        }
+    }
+
+    /// Reads a file that its configuration names, or that is beside it, with the rights of the server's user.
+    fn read(&self, file: &Path) -> std::io::Result<String> {
+        let _reader = Reader::of(&self.facts.birth);
+        regular::read_to_string(file)
     }
 
     /// Its configuration is a program, so that its text does not tell what the settings are.
@@ -215,21 +236,21 @@ impl Described {
                     Some((place.value, format!("{config}:{}", place.number)))
                 }
                 Written::Lines(lines) | Written::OwnFile { lines, .. } => {
-                    let read = |name: &str| self.included(name);
+                    let read = self.included();
                     let (file, place) = lines.find_through(text?, knob, spelled, &read, means::MOST_DEPTH)?;
                     let file = file.map_or(config.to_string(), |name| self.included_file(&name).display().to_string());
                     Some((place.value, format!("{file}:{}", place.number)))
                 }
                 Written::Included { file, lines } => {
                     let file = self.beside_config(file);
-                    let ours = regular::read_to_string(&file).ok().and_then(|t| lines.find(&t, knob, spelled));
+                    let ours = self.read(&file).ok().and_then(|t| lines.find(&t, knob, spelled));
                     ours.map(|place| (place.value, format!("{}:{}", file.display(), place.number))).or_else(|| {
                         let place = lines.find(text?, knob, spelled)?;
                         Some((place.value, format!("{config}:{}", place.number)))
                     })
                 }
                 Written::Template(file) => {
-                    let template = regular::read_to_string(&self.beside_config(file)).ok()?;
+                    let template = self.read(&self.beside_config(file)).ok()?;
                     let (value, number) = template::value(&template, text?, knob.name)?;
                     Some((value, format!("{config}:{number}")))
                 }
@@ -247,7 +268,7 @@ impl Described {
             Written::Lines(lines) => {
                 self.turned(settings).try_fold(self.config_text()?, |text, (knob, spelled, value)| {
                     lines
-                        .set(&text, knob, spelled, &value, &|name| self.included(name))
+                        .set(&text, knob, spelled, &value, &self.included())
                         .map_err(|why| ServerError::Setting(format!("{config} has no place for {}: {why}", knob.name)))
                 })
             }
@@ -258,7 +279,7 @@ impl Described {
             Written::Template(file) => {
                 let file = self.beside_config(file);
                 let cannot = ServerError::io(format!("cannot read {}", file.display()));
-                let template = regular::read_to_string(&file).map_err(cannot)?;
+                let template = self.read(&file).map_err(cannot)?;
                 let mut values = self.effective_of_files().settings;
                 values.extend(settings.clone());
                 template::render(&template, &values)
@@ -402,6 +423,7 @@ fn config_of(kind: &Kind, means: &Means, info: &ProcessInfo) -> Option<PathBuf> 
 /// line and the folder that it runs in.
 fn code_of(birth: &Birth, config: Option<&Path>) -> Vec<PathBuf> {
     const INTERPRETERS: &[&str] = &["python", "pypy", "ruby", "perl", "node", "java", "php"];
+    let _reader = Reader::of(birth);
     let mut code: Vec<PathBuf> = config.into_iter().flat_map(with_included).collect();
     let program = birth.exe.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if !INTERPRETERS.iter().any(|name| program.starts_with(name)) {
@@ -423,10 +445,11 @@ fn with_included(file: &Path) -> Vec<PathBuf> {
     let folder = file.parent().unwrap_or(Path::new("/"));
     let text = regular::read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let lines = text.lines().map(str::trim_start).filter(|line| line.starts_with("include"));
+    let mut walk = Walk::default();
     let patterns = lines.filter_map(|line| line.split('"').nth(1)).map(|name| folder.join(name));
     let mut all = vec![file.to_path_buf()];
     for pattern in patterns {
-        all.extend(glob::glob(&pattern.to_string_lossy()).into_iter().flatten().filter_map(Result::ok));
+        all.extend(walk.files(&pattern, Hidden::Taken).unwrap_or_default());
         all.extend(pattern.parent().map(Path::to_path_buf));
     }
     all
@@ -585,14 +608,20 @@ impl Adapter for Described {
             _ => text,
         };
         let copy = beside(self.config(), "test");
-        let cannot = || ServerError::io(format!("cannot write {}", copy.display()));
-        match Like::of(self.config()) {
-            Ok(like) => prepare(&copy, &like, text.as_bytes()).map_err(cannot())?,
-            Err(_) => write_durably(&copy, text.as_bytes()).map_err(cannot())?,
-        }
+        let write = || {
+            let written = match Like::of(self.config()) {
+                Ok(like) => prepare(&copy, &like, text.as_bytes()),
+                Err(_) => write_durably(&copy, text.as_bytes()),
+            };
+            written.map_err(ServerError::io(format!("cannot write {}", copy.display())))
+        };
+        let birth = &self.facts.birth;
+        execution::write_for(birth, write)?;
         let launch = Launch { argv: self.argv_with(&copy), ..launch };
         let result = self.test(change, &launch, &copy, self.config());
-        remove_if_there(&copy).map_err(ServerError::io(format!("cannot take away {}", copy.display())))?;
+        let take_away =
+            || remove_if_there(&copy).map_err(ServerError::io(format!("cannot take away {}", copy.display())));
+        execution::write_for(birth, take_away)?;
         result
     }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,8 @@ use nix::unistd::Pid;
 const MOST_SAID: usize = 1 << 20;
 /// How long what it has said may take to be read once it has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long its start, its end and its last words may take besides.
+const START: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(2);
 
 /// What a program answered.
@@ -24,7 +26,18 @@ pub struct Answer {
 }
 
 /// Runs a command, which has a session of its own; None when it did not end in time.
-pub fn run(command: &mut Command, limit: Duration) -> io::Result<Option<Answer>> {
+///
+/// A thread of its own does that: a program on a file system of a user's may keep whoever executes it waiting for good. The program
+/// ends with that thread (`end_with_parent`).
+pub fn run(command: Command, limit: Duration) -> io::Result<Option<Answer>> {
+    let (to, answers) = mpsc::channel();
+    thread::spawn(move || {
+        let _ = to.send(run_here(command, limit));
+    });
+    answers.recv_timeout(limit + START).unwrap_or(Ok(None))
+}
+
+fn run_here(mut command: Command, limit: Duration) -> io::Result<Option<Answer>> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let output = child.stdout.take().map(Listener::start);
     let errors = child.stderr.take().map(Listener::start);

@@ -7,7 +7,6 @@
 mod bounded;
 mod environment;
 mod likeness;
-mod reader;
 mod rights;
 mod trust;
 
@@ -17,15 +16,16 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lastdrop_probe::process::{self, Birth};
+pub use lastdrop_probe::reader::Reader;
 use lastdrop_probe::tool;
 
 pub use bounded::Answer;
 use likeness::Likeness;
 pub use likeness::cgroup_file;
-pub use reader::Reader;
 pub use rights::Rights;
 use trust::Checker;
 pub use trust::{trust_user, trusted_users};
@@ -33,7 +33,9 @@ pub use trust::{trust_user, trusted_users};
 use crate::ServerError;
 
 /// How long a program may take to say what it is.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(10);
+/// Users of whom a program did not answer in time. They are not asked again: each may have a hundred of them.
+static SILENT: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 /// Servers are looked at from outside only: none of their programs is executed.
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
@@ -132,13 +134,25 @@ impl Question {
     /// # Errors
     /// When it is not asked (see [`ServerError::NotAsked`]), cannot be executed, or does not end in time.
     pub fn ask(&self) -> Result<Answer, ServerError> {
-        let mut command = self.command()?;
-        let answer = bounded::run(&mut command, self.limit);
+        let uid = self.birth.uid;
+        if SILENT.lock().unwrap_or_else(PoisonError::into_inner).contains(&uid) {
+            return Err(ServerError::NotAsked {
+                program: self.program.display().to_string(),
+                why: format!("another program of user {uid} was asked and did not end in time"),
+            });
+        }
+        let command = self.command()?;
+        let answer = bounded::run(command, self.limit);
         let cannot = ServerError::io(format!("cannot run {}", self.shown()));
-        answer.map_err(cannot)?.ok_or_else(|| ServerError::Timeout {
-            what: format!("{} did not end", self.shown()),
-            limit: self.limit,
-            advice: "run it by hand".into(),
+        answer.map_err(cannot)?.ok_or_else(|| {
+            if uid != 0 && nix::unistd::geteuid().is_root() {
+                SILENT.lock().unwrap_or_else(PoisonError::into_inner).push(uid);
+            }
+            ServerError::Timeout {
+                what: format!("{} did not end", self.shown()),
+                limit: self.limit,
+                advice: "run it by hand".into(),
+            }
         })
     }
 
@@ -227,6 +241,42 @@ pub fn check_start(birth: &Birth) -> Result<(), ServerError> {
         check_code(&program_of(birth), birth, birth.code.iter().map(PathBuf::as_path))?;
     }
     Ok(())
+}
+
+/// Does what a server says of itself count like root's? It is root's, or nobody else had a hand in what it executes: then its
+/// configuration names what root has written there.
+pub fn counts_as_roots(birth: &Birth) -> bool {
+    let code = birth.code.iter().map(PathBuf::as_path);
+    birth.uid == 0 || check_code(&program_of(birth), birth, code).is_ok()
+}
+
+/// Writes files of a server: with the rights of its user, unless what it says counts like root's. Otherwise a configuration of a user's
+/// could have root write where that user may not.
+///
+/// # Errors
+/// Those of `write`.
+pub fn write_for<T>(birth: &Birth, write: impl FnOnce() -> Result<T, ServerError>) -> Result<T, ServerError> {
+    if counts_as_roots(birth) {
+        return write();
+    }
+    let _reader = Reader::of(birth);
+    write().map_err(|error| match error {
+        ServerError::Io { what, source } if source.kind() == io::ErrorKind::PermissionDenied => ServerError::Io {
+            what: format!("{what} with the rights of user {}, whose server it is", birth.uid),
+            source,
+        },
+        error => error,
+    })
+}
+
+/// May a socket be connected to that a server's configuration names? Its user may, or what it says counts like root's.
+pub fn may_connect(birth: &Birth, socket: &Path) -> bool {
+    const LIMIT: Duration = Duration::from_secs(1);
+    if counts_as_roots(birth) {
+        return true;
+    }
+    let _reader = Reader::of(birth);
+    lastdrop_probe::unix::connect(socket, LIMIT).is_ok()
 }
 
 /// Is a file root's alone? Otherwise whose it is, in words.

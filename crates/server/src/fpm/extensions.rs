@@ -18,6 +18,7 @@ use super::instance::{Described, Extension, Ground, Like, objects};
 use super::references::{Names, References, folders_of};
 use super::script::{self, Served, Told};
 use crate::adapter::Adapter;
+use crate::execution::Reader;
 use crate::fpm_config::Scan;
 use crate::second::{MOST_TIME, Seen, dispensable};
 use crate::{ServerError, ServerRef, container};
@@ -78,7 +79,11 @@ impl Fpm {
         if let Some(problem) = scan.problems.first() {
             return no(problem);
         }
-        let ini = Ini::told(&self.php).map_err(refuse)?;
+        // The program of another user may name any file as one of its own.
+        let ini = {
+            let _reader = Reader::of(birth);
+            Ini::told(&self.php).map_err(refuse)?
+        };
         let loads = ini.loads();
         if loads.is_empty() {
             return Ok(ModulesTried::default());
@@ -100,7 +105,10 @@ impl Fpm {
         }
         let roots: Vec<PathBuf> = [served.document_root()].into_iter().chain(sites.iter().cloned()).collect();
         let files = [included, told.others.clone()].concat();
-        references.read_site(folders_of(&roots, &files), &files).map_err(refuse)?;
+        {
+            let _reader = Reader::of(birth);
+            references.read_site(folders_of(&roots, &files), &files).map_err(refuse)?;
+        }
         let left = possible.into_iter().filter(|(_, names)| !references.has(names));
         let candidates: Vec<String> = left.map(|(name, _)| name).collect();
         if candidates.is_empty() {

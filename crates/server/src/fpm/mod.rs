@@ -77,14 +77,14 @@ fn read_as(birth: &Birth, main: &Path) -> Scan {
 
 /// How a master was started, as far as its title and its configuration tell: with this file, and this folder for relative
 /// names.
-fn birth_of(pid: i32, shown: &[String], started_on: &Path, prefix: Option<&Path>) -> Result<Birth, ServerError> {
-    let mut birth = Birth::of(pid)?;
+fn birth_of(birth: &Birth, shown: &[String], started_on: &Path, prefix: Option<&Path>) -> Birth {
+    let mut birth = birth.clone();
     let exe = birth.exe.to_string_lossy().trim_end_matches(" (deleted)").to_string();
     birth.argv = vec![exe, CONFIG.into(), started_on.display().to_string()];
     birth.argv.extend(prefix.into_iter().flat_map(|folder| ["--prefix".into(), folder.display().to_string()]));
     birth.shown = Some(shown.join(" ").trim_end().into());
     birth.environment = vec![("PATH".into(), restart::PATH.into())];
-    Ok(birth)
+    birth
 }
 
 impl Fpm {
@@ -108,21 +108,24 @@ impl Fpm {
         }
         let Candidate { found: p, config, .. } = choose(candidates, server, || not_found(server))?;
         let started_on = config.unwrap_or_default();
-        let about = changed_by(&started_on);
+        let born = Birth::of_seen(&p)?;
+        let about = changed_by(&born, &started_on);
         let kept = about.is_some().then(|| started_on.clone());
         let main = about.unwrap_or_else(|| started_on.clone());
         let listeners = listeners::of_process(p.pid).unwrap_or_default();
         let config = fs::canonicalize(&main).unwrap_or_else(|_| main.clone());
-        let scan = read_as(&Birth::of(p.pid)?, &main);
-        let birth = birth_of(p.pid, &p.argv, &started_on, scan.prefix.as_deref())?;
+        let scan = read_as(&born, &main);
+        let birth = birth_of(&born, &p.argv, &started_on, scan.prefix.as_deref());
         let pools: Vec<String> = scan.pools().into_iter().map(str::to_string).collect();
         if pools.is_empty() {
             let why = scan.problems.first().map_or(String::new(), |p| format!(": {p}"));
             return Err(ServerError::Setting(format!("{} has no pool{why}", main.display())));
         }
-        let ini = ini::files_that_load(
-            &Question::new(&birth, "php-fpm says where its ini files are").args(["-n", "-i"]).ask()?.output,
-        );
+        let said = Question::new(&birth, "php-fpm says where its ini files are").args(["-n", "-i"]).ask()?.output;
+        let ini = {
+            let _reader = Reader::of(&birth);
+            ini::files_that_load(&said)
+        };
         let version = ask(&birth, &ini, &["-v"])?.output;
         let version = version.split_whitespace().nth(1).unwrap_or_default();
         let mut facts = Facts {
@@ -139,7 +142,7 @@ impl Fpm {
             listeners,
         };
         // The page of one pool says nothing of what the others are asked.
-        let status = status_of(server, Some(&config), &facts.listeners).filter(|_| pools.len() == 1);
+        let status = status_of(server, p.pid, Some(&config), &facts.listeners).filter(|_| pools.len() == 1);
         let php = ask(&facts.birth, &ini, &["-i"])?.output;
         facts.birth.code = scan.files.iter().cloned().chain(ini.iter().cloned()).collect();
         let mut fpm = Fpm { facts, main, kept, pools, knobs: &[], status, php, ini };
@@ -311,7 +314,8 @@ fn complaints(said: &str) -> String {
 }
 
 /// The configuration that a file of ours changes.
-fn changed_by(file: &Path) -> Option<PathBuf> {
+fn changed_by(birth: &Birth, file: &Path) -> Option<PathBuf> {
+    let _reader = Reader::of(birth);
     let text = regular::read_to_string(file).ok().filter(|text| text.starts_with(MARK))?;
     text.lines().find_map(|line| line.strip_prefix(ABOUT)).map(PathBuf::from)
 }

@@ -8,14 +8,15 @@ pub mod knobs;
 mod running;
 mod words;
 
+use std::cell::OnceCell;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lastdrop_model::{Knob, Setting, Settings};
 use lastdrop_probe::ProbeError;
 use lastdrop_probe::listeners::Endpoint;
-use lastdrop_probe::process::{self, Birth};
+use lastdrop_probe::process::{self, Birth, ProcessInfo};
 use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
@@ -47,6 +48,9 @@ pub struct Haproxy {
 /// Open files that it has besides two for each connection: listeners, pollers, pipes.
 const OTHER_FILES: u64 = 30;
 
+/// A configuration may have thousands of conditions, and each is a question.
+const MOST_ASKING: Duration = Duration::from_secs(20);
+
 /// A test may wait for names to be resolved.
 const TEST_LIMIT: Duration = Duration::from_secs(60);
 
@@ -55,8 +59,9 @@ fn program_of(birth: &Birth) -> String {
 }
 
 /// How one was started, without what belongs to one start alone. Whether it has a master is told by its variables, too.
-fn birth_of(pid: i32) -> Result<(Birth, bool), ServerError> {
-    let mut birth = Birth::of(pid)?;
+fn birth_of(info: &ProcessInfo) -> Result<(Birth, bool), ServerError> {
+    let pid = info.pid;
+    let mut birth = Birth::of_seen(info)?;
     let has_master = birth.environment.iter().any(|(name, _)| name == "HAPROXY_MWORKER");
     birth.argv = command_line::lasting(&birth.argv);
     birth.passing = PASSING.iter().map(ToString::to_string).collect();
@@ -93,7 +98,7 @@ impl Haproxy {
         let mut refused = None;
         let is_test = |argv: &[String]| argv.iter().any(|word| word == "-c" || word == "-cc");
         for p in masters(|p| server.kind.runs(p) && !is_test(&p.argv)) {
-            match birth_of(p.pid) {
+            match birth_of(&p) {
                 Ok((birth, has_master)) => {
                     let command_line = CommandLine::read(&birth.argv);
                     let configs: Vec<PathBuf> =
@@ -136,10 +141,14 @@ impl Haproxy {
         let config = haproxy.config().unwrap_or_default();
         haproxy.has_master |= haproxy.command_line.has_master || config.of_global("master-worker").next().is_some();
         haproxy.facts.model = if haproxy.has_master { "master and worker" } else { "one process" }.into();
-        haproxy.stats = running::stats_socket(&config);
         haproxy.knobs = knobs::table(&knobs::entries(&config), haproxy.processors(), haproxy.has_master);
         haproxy.start_as_root_again(&config);
         haproxy.facts.birth.code = haproxy.code(&config);
+        let may_connect = |at: &Endpoint| match at {
+            Endpoint::Unix(path) => execution::may_connect(&haproxy.facts.birth, path),
+            Endpoint::Tcp(_) => true,
+        };
+        haproxy.stats = running::stats_socket(&config).filter(may_connect);
         Ok(haproxy)
     }
 
@@ -182,9 +191,14 @@ impl Haproxy {
 
     fn config(&self) -> Result<Config, ServerError> {
         let birth = &self.facts.birth;
+        let asking = OnceCell::new();
         let holds = |condition: &str| {
             let question = Question::new(birth, "haproxy -cc tells whether a condition of its configuration holds");
             question.args(["-cc", condition]).ask().is_ok_and(|answer| answer.passed)
+        };
+        let holds = |condition: &str| {
+            let begun = *asking.get_or_init(Instant::now);
+            begun.elapsed() < MOST_ASKING && holds(condition)
         };
         let _reader = Reader::of(birth);
         Config::read(&self.files()?, &birth.environment, &holds)
@@ -215,11 +229,14 @@ impl Haproxy {
             return Err(ServerError::Setting("there is no file to change".into()));
         };
         let flat = config.flat(edits);
-        let told = Like::of(&first.file)
-            .and_then(|like| prepare(&file, &like, &flat.text))
-            .map_err(ServerError::io(format!("cannot write {}", file.display())))
-            .and_then(|()| self.test(std::slice::from_ref(&file)));
-        let _ = fs::remove_file(&file);
+        let write = || {
+            Like::of(&first.file)
+                .and_then(|like| prepare(&file, &like, &flat.text))
+                .map_err(ServerError::io(format!("cannot write {}", file.display())))
+        };
+        let birth = &self.facts.birth;
+        let told = execution::write_for(birth, write).and_then(|()| self.test(std::slice::from_ref(&file)));
+        let _ = execution::write_for(birth, || Ok(fs::remove_file(&file)));
         let (passed, said) = told?;
         let said = flat.told_of_its_files(&said, &file);
         Ok((passed, said.replace(&*file.to_string_lossy(), &first.name.to_string_lossy())))

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use super::words::{Lexer, Token, lua_end};
 use crate::edits::{Edits, Flat, Source, Word};
 use crate::regular;
+use crate::wildcard::{Hidden, Walk};
 
 /// A directive, as often as its file is included.
 #[derive(Debug)]
@@ -72,7 +73,8 @@ impl Config {
     pub fn read(main: &Path, global: Option<&str>) -> Result<Config, Fault> {
         let folder = main.parent().unwrap_or(Path::new("/"));
         let config = Config::default();
-        let mut reader = Reader { config, folder, by_file: HashMap::new(), chain: Vec::new(), inclusions: 0 };
+        let mut reader =
+            Reader { config, folder, by_file: HashMap::new(), chain: Vec::new(), inclusions: 0, walk: Walk::default() };
         // nginx reads those first.
         if let Some(text) = global {
             let name = PathBuf::from("-g on the command line");
@@ -126,6 +128,7 @@ struct Reader<'a> {
     /// The sources that are being read, each included by the one before.
     chain: Vec<usize>,
     inclusions: usize,
+    walk: Walk,
 }
 
 impl Reader<'_> {
@@ -224,7 +227,7 @@ impl Reader<'_> {
 
     fn include(&mut self, pattern: &str, parent: Option<usize>) -> Result<Vec<usize>, Problem> {
         let mut included = Vec::new();
-        for file in files_of(&self.folder.join(pattern)).map_err(Problem::Here)? {
+        for file in files_of(&self.folder.join(pattern), &mut self.walk).map_err(Problem::Here)? {
             let index = self.open(&file).map_err(Problem::Here)?;
             self.inclusions += 1;
             if self.chain.contains(&index) {
@@ -246,20 +249,12 @@ enum Problem {
 }
 
 /// The files that a pattern means, in the order of glob(3); a name without wildcards means itself.
-fn files_of(pattern: &Path) -> Result<Vec<PathBuf>, String> {
+fn files_of(pattern: &Path, walk: &mut Walk) -> Result<Vec<PathBuf>, String> {
     let text = pattern.to_string_lossy();
     if !text.contains(['*', '?', '[']) {
         return Ok(vec![pattern.into()]);
     }
-    // Two stars are more than one in the library and not in glob(3), which takes no hidden file for a star either.
-    let mut one_star = text.replace("**", "*");
-    while one_star.contains("**") {
-        one_star = one_star.replace("**", "*");
-    }
-    let options = glob::MatchOptions { require_literal_leading_dot: true, ..glob::MatchOptions::new() };
-    let options = glob::MatchOptions { require_literal_separator: true, ..options };
-    let found = glob::glob_with(&one_star, options).map_err(|e| format!("include {text}: {e}"))?;
-    let mut files: Vec<PathBuf> = found.filter_map(Result::ok).collect();
+    let mut files = walk.files(pattern, Hidden::LeftOut).map_err(|e| format!("include {text}: {e}"))?;
     files.sort_by(|a, b| a.as_os_str().cmp(b.as_os_str()));
     Ok(files)
 }

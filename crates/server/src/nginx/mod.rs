@@ -15,7 +15,7 @@ use std::time::Duration;
 use lastdrop_model::{Knob, Role, Setting, Settings};
 use lastdrop_probe::ProbeError;
 use lastdrop_probe::listeners;
-use lastdrop_probe::process::{self, Birth};
+use lastdrop_probe::process::{self, Birth, ProcessInfo};
 use lastdrop_probe::status::StatusSource;
 use nix::sys::signal::Signal;
 
@@ -25,7 +25,7 @@ use crate::adapter::{Adapter, Effective, Facts, Placement};
 use crate::change::Change;
 use crate::edited::{EditedFile, beside};
 use crate::edits::Edits;
-use crate::execution::{Question, Reader};
+use crate::execution::{self, Question, Reader};
 use crate::health::ASK_TIMEOUT;
 use crate::meant::{Candidate, choose, masters};
 use crate::private::{Like, prepare};
@@ -94,8 +94,8 @@ impl Built {
 }
 
 /// How a master was started; none of a process that is no master.
-fn birth_of(pid: i32) -> Result<Option<Birth>, ServerError> {
-    let mut birth = Birth::of(pid)?;
+fn birth_of(info: &ProcessInfo) -> Result<Option<Birth>, ServerError> {
+    let mut birth = Birth::of_seen(info)?;
     let Some(argv) = title::command_line(&birth.argv) else { return Ok(None) };
     birth.argv = argv;
     birth.title = Some(title::MASTER.into());
@@ -120,7 +120,7 @@ impl Nginx {
         let mut candidates = Vec::new();
         let mut refused = None;
         for p in masters(|p| server.kind.runs(p)) {
-            match birth_of(p.pid).and_then(|birth| birth.map(|b| Built::of(&b).map(|built| (b, built))).transpose()) {
+            match birth_of(&p).and_then(|birth| birth.map(|b| Built::of(&b).map(|built| (b, built))).transpose()) {
                 Ok(Some((birth, built))) => {
                     let main = built.main_of(&birth);
                     let listeners = listeners::of_process(p.pid).unwrap_or_default();
@@ -137,7 +137,7 @@ impl Nginx {
         let Candidate { found: (birth, built), config, listeners, .. } = choose(candidates, server, not_found)?;
         let main = config.unwrap_or_else(|| built.config.clone());
         let config = fs::canonicalize(&main).unwrap_or_else(|_| main.clone());
-        let status_url = match status_of(server, Some(&config), &listeners) {
+        let status_url = match status_of(server, birth.pid, Some(&config), &listeners) {
             Some(StatusSource::Page { url, .. }) => Some(url),
             _ => None,
         };
@@ -253,11 +253,14 @@ impl Nginx {
         const LOG: &[u8] = b"error_log stderr warn; ";
         let flat = config.flat(&self.main, edits);
         let file = self.flat_file();
-        let told = Like::of(&self.main)
-            .and_then(|like| prepare(&file, &like, &[LOG, &flat.text].concat()))
-            .map_err(ServerError::io(format!("cannot write {}", file.display())))
-            .and_then(|()| self.test(&file));
-        let _ = fs::remove_file(&file);
+        let write = || {
+            Like::of(&self.main)
+                .and_then(|like| prepare(&file, &like, &[LOG, &flat.text].concat()))
+                .map_err(ServerError::io(format!("cannot write {}", file.display())))
+        };
+        let birth = &self.facts.birth;
+        let told = execution::write_for(birth, write).and_then(|()| self.test(&file));
+        let _ = execution::write_for(birth, || Ok(fs::remove_file(&file)));
         let (passed, said) = told?;
         let said = flat.told_of_its_files(&said, &file);
         Ok((passed, said.replace(&*file.to_string_lossy(), &self.main.to_string_lossy())))

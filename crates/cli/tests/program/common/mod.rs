@@ -20,6 +20,7 @@ pub mod chapters;
 pub mod databases;
 pub mod fleet;
 pub mod haproxy;
+pub mod hostile;
 pub mod house;
 pub mod lines;
 pub mod link;
