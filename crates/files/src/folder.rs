@@ -18,6 +18,7 @@ use nix::sys::stat::{Mode, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::owner::{is_trusted, is_trusted_folder};
+use crate::step::step;
 use crate::trusted::FileError;
 
 /// As many as the kernel follows.
@@ -161,6 +162,7 @@ impl Folder {
     /// # Errors
     /// When there is something of that name, even a link, or when it cannot be made.
     pub fn create_new(&self, name: &OsStr) -> io::Result<File> {
+        step();
         self.open_with(name, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL, 0o600)
     }
 
@@ -181,6 +183,7 @@ impl Folder {
     /// # Errors
     /// When the kernel refuses.
     pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        step();
         Ok(renameat(&self.file, from, &self.file, to)?)
     }
 
@@ -189,6 +192,7 @@ impl Folder {
     /// # Errors
     /// When the kernel refuses.
     pub fn remove_if_there(&self, name: &OsStr) -> io::Result<()> {
+        step();
         match unlinkat(&self.file, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(nix::errno::Errno::ENOENT) => Ok(()),
             Err(e) => Err(e.into()),

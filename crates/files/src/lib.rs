@@ -12,7 +12,9 @@
 mod folder;
 pub mod input;
 mod owner;
+mod step;
 mod trusted;
 
 pub use folder::Folder;
+pub use step::step;
 pub use trusted::{FileError, TrustedFile, check_folder};

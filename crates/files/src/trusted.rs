@@ -13,6 +13,7 @@ use nix::fcntl::OFlag;
 
 use crate::folder::Folder;
 use crate::owner::{is_trusted, is_written_by_its_owner_alone};
+use crate::step::step;
 
 /// Why a file is not used.
 #[derive(Debug, thiserror::Error)]
@@ -123,6 +124,7 @@ impl TrustedFile {
     pub fn create(path: &Path) -> Result<TrustedFile, FileError> {
         let (folder, name) = held(path)?;
         let path = folder.path().join(&name);
+        step();
         let opened = folder.open_with(&name, OFlag::O_RDWR | OFlag::O_CREAT, 0o600);
         let opened = TrustedFile::checked(&folder, path, opened)?;
         let about = opened.metadata()?;

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use lastdrop_files::Folder;
+use lastdrop_files::{Folder, step};
 use lastdrop_probe::process::Birth;
 use nix::fcntl::OFlag;
 
@@ -113,6 +113,7 @@ pub fn prepare_in(folder: &Folder, name: &OsStr, like: &Like, bytes: &[u8]) -> i
 }
 
 pub fn remove_if_there(path: &Path) -> std::io::Result<()> {
+    step();
     match fs::remove_file(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
         _ => Ok(()),

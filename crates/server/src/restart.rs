@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lastdrop_files::step;
 use lastdrop_probe::process::{self, Birth, ProcessInfo};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -102,6 +103,7 @@ pub fn stop(birth: &Birth, argvs: &[&[String]], signal: Signal) -> Result<(), Se
             if late || !told.contains(&p.pid) {
                 told.push(p.pid);
                 let signal = if late { Signal::SIGKILL } else { signal };
+                step();
                 if let Err(nix::Error::EPERM) = kill(Pid::from_raw(p.pid), signal) {
                     return Err(ServerError::Permission { what: format!("cannot end process {}", p.pid) });
                 }
@@ -144,6 +146,7 @@ pub fn start(birth: &Birth, launch: &Launch, streams: &Streams, daemonizes: bool
     let shown = argv.join(" ");
     let (tell, ended) = mpsc::channel();
     let attached = |hear_errors| {
+        step();
         let mut command = command(birth, argv, hear_errors).map_err(io::Error::other)?;
         streams.attach(&mut command, birth, hear_errors).map(|()| command)
     };

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_files::input;
+use lastdrop_files::{input, step};
 use lastdrop_probe::listeners::{self, Endpoint};
 use lastdrop_probe::process::{self, Birth, ProcessInfo};
 use serde::{Deserialize, Serialize};
@@ -109,6 +109,7 @@ pub fn reload(journal: &Journal, master: i32) -> Result<i32, ServerError> {
     let signal = nix::sys::signal::Signal::try_from(journal.reload_signal)
         .map_err(|e| ServerError::Setting(format!("the journal's reload signal: {e}")))?;
     let executing = journal.executes_itself.then(|| Executing::begin(master, journal.reload_signal)).transpose()?;
+    step();
     let by_unit = journal.unit.as_deref().map(systemd::reload).transpose()?.unwrap_or(false);
     if !by_unit {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(master), signal)

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lastdrop_files::input;
+use lastdrop_files::{input, step};
 use lastdrop_probe::process::Birth;
 use lastdrop_probe::tool;
 use serde::{Deserialize, Serialize};
@@ -139,6 +139,7 @@ fn systemctl(args: &[&str]) -> Result<String, ServerError> {
     let cannot = || ServerError::io("cannot run systemctl");
     let mut command =
         tool::command("systemctl", "asks systemd about a server, or has it restart one").map_err(cannot())?;
+    step();
     let output = command.args(args).stdin(Stdio::null()).output().map_err(cannot())?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());

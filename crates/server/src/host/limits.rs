@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 
+use lastdrop_files::step;
 use lastdrop_probe::process;
 use serde::{Deserialize, Serialize};
 
@@ -73,6 +74,7 @@ pub fn set(process: Process, soft: u64) -> Result<(), ServerError> {
     if !process::is_alive(pid, start) {
         return Ok(());
     }
+    step();
     let set = limit(pid, None).and_then(|now| limit(pid, Some(libc::rlimit64 { rlim_cur: soft, ..now })));
     match set {
         Err(e) if e.raw_os_error() != Some(libc::ESRCH) => Err(denied(about(pid))(e)),

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use lastdrop_files::step;
 use lastdrop_probe::namespace::{self, Namespace, NamespaceId};
 use lastdrop_probe::process;
 
@@ -106,6 +107,7 @@ impl Place {
     /// Sets it, and makes sure that the kernel has taken it as it is.
     pub fn write(&self, knob: &HostKnob, value: &str) -> Result<(), ServerError> {
         let name = knob.knob.name;
+        step();
         let written = self.at(knob.scope, || open(knob.file(), true)?.write_all(value.as_bytes()));
         written.map_err(denied(format!("the kernel does not take {name} {value}")))?;
         match self.read(knob)? {
