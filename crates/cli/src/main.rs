@@ -136,19 +136,21 @@ fn run(args: &[OsString]) -> Exit {
 
 /// Does a command look at this machine? Others read and write files alone.
 fn needs_proc(command: &Command) -> bool {
-    !matches!(
-        command,
+    match command {
+        // A load alone can be put on a server from a container that has nothing else.
+        Command::Run(args) => args.server.is_some(),
         Command::Import(_)
-            | Command::Compare(_)
-            | Command::History(_)
-            | Command::Export(_)
-            | Command::Report(_)
-            | Command::Ui(_)
-            | Command::Show(_)
-            | Command::Completions(_)
-            | Command::Man(_)
-            | Command::Chapter(_)
-    )
+        | Command::Compare(_)
+        | Command::History(_)
+        | Command::Export(_)
+        | Command::Report(_)
+        | Command::Ui(_)
+        | Command::Show(_)
+        | Command::Completions(_)
+        | Command::Man(_)
+        | Command::Chapter(_) => false,
+        _ => true,
+    }
 }
 
 /// Does the administrator of this machine let everybody do what is asked for? What changes settings is checked where it does.

@@ -36,15 +36,18 @@ fn without_proc_it_is_proc_that_is_missed() {
     let folder = Folder::new();
     let target = Target::start(&folder, &[]);
     let url = target.url();
-    for args in
-        [&["run", &url, "-n", "10"][..], &["knobs", "nginx"], &["doctor", "--url", &url], &["watch", "nginx", "--once"]]
-    {
+    for args in [
+        &["run", &url, "-n", "10", "--server", "nginx"][..],
+        &["knobs", "nginx"],
+        &["doctor", "--url", &url],
+        &["watch", "nginx", "--once"],
+    ] {
         let done = without_proc(&folder, args);
         assert!(done.code == 1 && done.stderr.contains("/proc is not mounted"), "{done:?}");
     }
-    // What only reads the store does so.
-    let run = folder.run(&["run", &url, "-n", "10", "-c", "1"]);
-    assert_eq!(run.code, 0, "{run:?}");
+    // A load alone is put on and kept, and what only reads the store does so.
+    let run = without_proc(&folder, &["run", &url, "-n", "10", "-c", "1"]);
+    assert!(run.code == 0 && run.stdout.contains("/proc"), "{run:?}");
     let done = without_proc(&folder, &["show", "last"]);
     assert!(done.code == 0 && done.stdout.contains("answered"), "{done:?}");
 }
